@@ -14,11 +14,17 @@
 -- process id in 0..1023.
 
 CREATE TABLE xdb.engine (
-    singleton boolean PRIMARY KEY DEFAULT true CONSTRAINT engine_is_one_row CHECK (singleton),
-    epoch bigint NOT NULL DEFAULT 0 CONSTRAINT engine_epoch_grows CHECK (epoch >= 0),
+    lane smallint PRIMARY KEY CONSTRAINT engine_lane_known CHECK (lane IN (0, 1)),
+    epoch bigint NOT NULL CONSTRAINT engine_epoch_unique UNIQUE,
     paused boolean NOT NULL DEFAULT false
 );
-INSERT INTO xdb.engine DEFAULT VALUES;
+INSERT INTO xdb.engine (lane, epoch) VALUES (0, 1), (1, 2);
+
+CREATE TABLE xdb.registry (
+    singleton boolean PRIMARY KEY DEFAULT true CONSTRAINT registry_is_one_row CHECK (singleton),
+    generation bigint NOT NULL DEFAULT 1
+);
+INSERT INTO xdb.registry DEFAULT VALUES;
 
 CREATE TABLE xdb.worker (
     worker_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
