@@ -4,7 +4,6 @@
 \pset border 1
 \pset null '-'
 
-\echo
 \echo 'The users, in the table of the application:'
 SELECT user_id, form ->> 'email' AS email, status, source FROM users ORDER BY user_id;
 
