@@ -1,4 +1,4 @@
-# Every target is a script of the same name; this file is the list of them.
+# The work is done by scripts/; this file is the list of what there is.
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint install psql
 

@@ -3,7 +3,7 @@
 # To be sourced after `set -euo pipefail`.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-export PATH="$HOME/.cargo/bin:$PATH"
+export PATH="${CARGO_HOME:-${HOME:-/root}/.cargo}/bin:$PATH"
 
 # A backtrace in the server's environment ends up in the DETAIL of every error; connection defaults of
 # the caller's shell would point psql at somebody else's server.
