@@ -103,7 +103,7 @@ SELECT xdb.register_process_type('RegBad', 'reg',
         {"table": "public.reg_users", "primaryKey": "user_id", "attributes": {"twice": "status"}},
         {"table": "public.reg_orders", "primaryKey": ["region", "number"], "attributes": {"twice": "total"}}]}');
 
--- A type needs a worker that is there, and a worker stays while a type uses it.
+-- A type needs a name, and a worker that is there.
 SELECT xdb.register_process_type('RegBad', 'reg_gone', '{}');
 SELECT xdb.register_process_type(NULL, 'reg', '{}');
 SELECT xdb.register_process_type('', 'reg', '{}');
