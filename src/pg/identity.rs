@@ -84,8 +84,17 @@ fn scope<T>(
     Ok(result)
 }
 
+/// Sets a parameter until the transaction ends.
+pub fn set_local(name: &str, value: &str) -> Result<()> {
+    set_with(name, value, pg_sys::GucAction::GUC_ACTION_LOCAL)
+}
+
 /// Sets a parameter until the current nest level ends.
 fn set(name: &str, value: &str) -> Result<()> {
+    set_with(name, value, pg_sys::GucAction::GUC_ACTION_SAVE)
+}
+
+fn set_with(name: &str, value: &str, action: pg_sys::GucAction::Type) -> Result<()> {
     let name = CString::new(name).unwrap_or_default();
     let value = CString::new(value).unwrap_or_default();
     let (name, value) = (name.as_ptr(), value.as_ptr());
@@ -98,7 +107,7 @@ fn set(name: &str, value: &str) -> Result<()> {
                 value,
                 pg_sys::GucContext::PGC_SUSET as c_int,
                 pg_sys::GucSource::PGC_S_SESSION as c_int,
-                pg_sys::GucAction::GUC_ACTION_SAVE as c_int,
+                action as c_int,
                 true,
                 0,
                 false,

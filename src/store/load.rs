@@ -19,6 +19,8 @@ pub struct Loaded {
     pub execution: Execution,
     /// What happened since, in order.
     pub events: Vec<(Event, Timestamp)>,
+    /// The queues are loaded; without that, they are unknown rather than empty.
+    pub queues_loaded: bool,
 }
 
 /// What belongs to an execution and never changes, and where its type stands now.
@@ -103,7 +105,7 @@ pub fn executions(
     for (mut meta, execution) in rows {
         meta.process_type = registry.process_type(spi, meta.type_id)?;
         meta.mapping = registry.mapping(spi, meta.mapping_id)?;
-        let entry = Loaded { meta, before: execution.clone(), execution, events: Vec::new() };
+        let entry = Loaded { meta, before: execution.clone(), execution, events: Vec::new(), queues_loaded: false };
         loaded.insert(entry.execution.id, entry);
     }
     Ok(loaded)
@@ -251,6 +253,11 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, ids: &[Exec
         WHERE execution_id = ANY ($1) ORDER BY execution_id, queue_name, number";
     const WAITERS: &str = "SELECT DISTINCT execution_id, seq FROM xdb.queue_waiter WHERE execution_id = ANY ($1)";
     let params = [array(ids.iter().copied())];
+    for id in ids {
+        if let Some(entry) = loaded.get_mut(id) {
+            entry.queues_loaded = true;
+        }
+    }
     let messages = spi.rows(MESSAGES, &params, |row| {
         let message = Message {
             queue: row.need(2)?,

@@ -5,6 +5,7 @@
 //! users' tables.
 
 pub mod claim;
+pub mod engine;
 pub mod load;
 pub mod process;
 pub mod registry;

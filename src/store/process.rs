@@ -6,6 +6,7 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{nullable, value};
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
+use std::collections::HashMap;
 use xdb_engine::{Execution, ExecutionId, ProcessStatus, Timestamp};
 
 /// A process execution as a function finds it.
@@ -181,7 +182,7 @@ pub fn role_name(spi: &Spi, role: pg_sys::Oid) -> Result<String> {
 /// Before its first event: what [`Execution::new`] gives, with nothing known of it.
 pub fn unstarted(id: ExecutionId, meta: Meta) -> Loaded {
     let execution = Execution::new(id);
-    Loaded { meta, before: execution.clone(), execution, events: Vec::new() }
+    Loaded { meta, before: execution.clone(), execution, events: Vec::new(), queues_loaded: true }
 }
 
 /// Status and results as `wait_for_process` gives them, read with the snapshot that is active.
@@ -193,8 +194,16 @@ pub fn outcome(spi: &Spi, id: ExecutionId) -> Result<Option<(ProcessStatus, Stri
     Ok(rows.into_iter().next())
 }
 
-/// Whether owners may still own: per role, why not, if not.
-pub fn unfit_owners(spi: &Spi, owners: &[(pg_sys::Oid, &str)]) -> Result<Vec<(pg_sys::Oid, String)>> {
+/// Why a role can't own running processes.
+#[derive(Clone, Debug)]
+pub struct Unfit {
+    pub why: &'static str,
+    /// It will not get better: the process fails.
+    pub for_good: bool,
+}
+
+/// Which of these roles, by oid and the name they had at the start, can't own running processes.
+pub fn unfit_owners(spi: &Spi, owners: &[(pg_sys::Oid, &str)]) -> Result<HashMap<pg_sys::Oid, Unfit>> {
     const SELECT: &str = "SELECT o.oid, r.oid IS NULL, \
             EXISTS (SELECT FROM pg_catalog.pg_roles n WHERE n.rolname = o.name AND n.oid <> o.oid), \
             COALESCE(r.rolsuper, false) \
@@ -208,15 +217,18 @@ pub fn unfit_owners(spi: &Spi, owners: &[(pg_sys::Oid, &str)]) -> Result<Vec<(pg
     let rows = spi.rows(SELECT, &params, |row| {
         let (oid, gone, replaced, superuser) =
             (row.need(1)?, row.need::<bool>(2)?, row.need::<bool>(3)?, row.need::<bool>(4)?);
-        let why = match () {
-            () if gone => Some("the role that started the process is gone"),
-            () if replaced => Some("the name of the role that started the process belongs to another role now"),
-            () if superuser && !allow_superusers => {
-                Some("the role that started the process is a superuser, and xdb.allow_superuser_processes is off")
-            }
-            () => None,
+        let unfit = if gone {
+            Some(Unfit { why: "the role that started the process is gone", for_good: true })
+        } else if replaced {
+            let why = "the name of the role that started the process belongs to another role now";
+            Some(Unfit { why, for_good: true })
+        } else if superuser && !allow_superusers {
+            let why = "the role that started the process is a superuser, and xdb.allow_superuser_processes is off";
+            Some(Unfit { why, for_good: false })
+        } else {
+            None
         };
-        Ok(why.map(|why| (oid, why.to_owned())))
+        Ok(unfit.map(|unfit| (oid, unfit)))
     })?;
     Ok(rows.into_iter().flatten().collect())
 }

@@ -22,14 +22,12 @@ pub fn save<'a>(
     spi: &Spi,
     batch: impl Iterator<Item = &'a Loaded>,
     leases: &HashMap<StateKey, Lease>,
-    set_aside: &dyn Fn(&Meta) -> bool,
+    lane: &dyn Fn(&Meta) -> i16,
     now: Timestamp,
 ) -> Result<()> {
     let mut changes = Changes::default();
     for loaded in batch {
-        if !loaded.events.is_empty() || loaded.meta.closing {
-            changes.collect(loaded, leases, set_aside, now)?;
-        }
+        changes.collect(loaded, leases, lane);
     }
     changes.write(spi, now)
 }
@@ -73,10 +71,9 @@ impl<'a> Changes<'a> {
         &mut self,
         loaded: &'a Loaded,
         leases: &HashMap<StateKey, Lease>,
-        set_aside: &dyn Fn(&Meta) -> bool,
-        now: Timestamp,
-    ) -> Result<()> {
-        let Loaded { meta, before, execution, events } = loaded;
+        lane: &dyn Fn(&Meta) -> i16,
+    ) {
+        let Loaded { meta, before, execution, events, .. } = loaded;
         let id = execution.id;
         self.updated.push(loaded);
         let closes = before.is_running() && !execution.is_running();
@@ -96,7 +93,7 @@ impl<'a> Changes<'a> {
                 Some(_) => self.states_changed.push((meta, id, state)),
             }
             if !closes {
-                self.collect_task(meta, id, old, state, leases, set_aside);
+                self.collect_task(meta, id, old, state, leases, lane);
                 self.collect_waits(meta, id, old, state);
             }
         }
@@ -129,8 +126,6 @@ impl<'a> Changes<'a> {
             }
         }
         self.attributes.extend(attributes.into_iter().map(|(key, value)| (id, key.as_str(), value)));
-        let _ = now;
-        Ok(())
     }
 
     /// A state at a call has exactly one task.
@@ -141,7 +136,7 @@ impl<'a> Changes<'a> {
         old: Option<&StateExecution>,
         state: &StateExecution,
         leases: &HashMap<StateKey, Lease>,
-        set_aside: &dyn Fn(&Meta) -> bool,
+        lane: &dyn Fn(&Meta) -> i16,
     ) {
         let key = (id, state.seq);
         let (had, has) = (old.and_then(current_call), current_call(state));
@@ -155,7 +150,7 @@ impl<'a> Changes<'a> {
         let row = TaskRow {
             key,
             shard: meta.shard,
-            lane: if set_aside(meta) { 1 } else { 0 },
+            lane: lane(meta),
             // A type that is gone has no worker; its tasks wait for nobody until it is registered again.
             worker_id: meta.process_type.as_ref().map_or(0, |t| t.worker.id),
             api,
@@ -273,7 +268,7 @@ impl<'a> Changes<'a> {
             spi.run(ABORT, &[array(self.closed_with_threads.iter().copied()), crate::pg::param::value(now)])?;
         }
         for id in &self.closed {
-            crate::pg::wake::process_closed_at_commit(*id);
+            crate::pg::wake::processes_closed_at_commit(id.0);
         }
         Ok(())
     }

@@ -12,14 +12,7 @@ use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use xdb_engine::{Json, Loading, TableMapping};
-
-/// What happens when a start finds a row with its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConflictMode {
-    ReturnError,
-    Ignore,
-    Override,
-}
+use xdb_protocol::ConflictMode;
 
 /// How a table is named and typed at this moment; good for one transaction.
 #[derive(Debug)]

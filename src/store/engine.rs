@@ -1,0 +1,88 @@
+//! The engine's own rows: epoch, pause, and tables that are set aside.
+
+use crate::pg::catch::{PgError, Result};
+use crate::pg::param::value;
+use crate::pg::spi::Spi;
+use pgrx::pg_sys;
+use std::collections::HashMap;
+
+/// What a turn begins with.
+#[derive(Debug)]
+pub struct State {
+    pub epoch: i64,
+    pub paused: bool,
+    /// Grows with every registration.
+    pub generation: i64,
+    /// Tables that are set aside, and why.
+    pub set_aside: HashMap<u32, SetAside>,
+}
+
+/// Why a table is set aside: what has to go well again before it is taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetAside {
+    SlowWrites,
+    SlowReads,
+    Locked,
+}
+
+impl SetAside {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::SlowWrites => "writes took longer than xdb.apply_timeout",
+            Self::SlowReads => "reads took longer than xdb.apply_timeout",
+            Self::Locked => "another session kept it locked",
+        }
+    }
+
+    fn parse(text: &str) -> Self {
+        [Self::SlowWrites, Self::SlowReads].into_iter().find(|known| known.as_str() == text).unwrap_or(Self::Locked)
+    }
+}
+
+/// Begins the epoch of a scheduler that has just started: leases of all earlier ones are void from now on. The
+/// transaction must commit synchronously, so that a crash can't bring an epoch back.
+pub fn begin_epoch(spi: &Spi, lane: i16) -> Result<i64> {
+    const UPDATE: &str = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1 \
+        RETURNING epoch";
+    // Both lanes may start at once; the second one must see the epoch of the first.
+    spi.rows("SELECT 1 FROM xdb.engine ORDER BY lane FOR UPDATE", &[], |_| Ok(()))?;
+    spi.first(UPDATE, &[value(lane)], |row| row.need(1))?.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))
+}
+
+pub fn state(spi: &Spi, lane: i16) -> Result<State> {
+    const SELECT: &str = "SELECT e.epoch, e.paused, r.generation FROM xdb.engine e, xdb.registry r WHERE e.lane = $1";
+    const SET_ASIDE: &str = "SELECT relation::oid, reason FROM xdb.set_aside";
+    let row = spi.first(SELECT, &[value(lane)], |row| Ok((row.need(1)?, row.need(2)?, row.need(3)?)))?;
+    let (epoch, paused, generation) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
+    let set_aside = spi.rows(SET_ASIDE, &[], |row| {
+        Ok((row.need::<pg_sys::Oid>(1)?.to_u32(), SetAside::parse(&row.need::<String>(2)?)))
+    })?;
+    Ok(State { epoch, paused, generation, set_aside: set_aside.into_iter().collect() })
+}
+
+pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {
+    spi.run("UPDATE xdb.engine SET paused = $1", &[value(paused)])?;
+    Ok(())
+}
+
+pub fn set_aside(spi: &Spi, relation: u32, why: SetAside) -> Result<()> {
+    const INSERT: &str = "INSERT INTO xdb.set_aside (relation, reason) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+    spi.run(INSERT, &[value(pg_sys::Oid::from(relation)), value(why.as_str())])?;
+    Ok(())
+}
+
+pub fn take_back(spi: &Spi, relation: u32) -> Result<()> {
+    spi.run("DELETE FROM xdb.set_aside WHERE relation = $1", &[value(pg_sys::Oid::from(relation))])?;
+    Ok(())
+}
+
+/// Whether calls wait in a lane.
+pub fn has_tasks(spi: &Spi, lane: i16) -> Result<bool> {
+    const SELECT: &str = "SELECT EXISTS (SELECT FROM xdb.task WHERE lane = $1)";
+    Ok(spi.first(SELECT, &[value(lane)], |row| row.need(1))?.unwrap_or(false))
+}
+
+/// Names of the tables that are set aside, with the reason.
+pub fn set_aside_names(spi: &Spi) -> Result<Vec<String>> {
+    spi.rows("SELECT relation::text || ': ' || reason FROM xdb.set_aside ORDER BY since", &[], |row| row.need(1))
+}

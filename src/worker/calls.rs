@@ -1,0 +1,196 @@
+//! From a state that is at a call to the HTTP request, and from the answer back to the engine's words.
+
+use super::in_flight::CallRecord;
+use crate::guc;
+use crate::http::{Call, FailureKind, Outcome};
+use crate::store::load::Loaded;
+use crate::store::registry::Worker;
+use std::sync::Arc;
+use xdb_engine::*;
+use xdb_protocol::*;
+
+const WAIT_UNTIL_PATH: &str = "/api/v1/xdb/worker/async-state/wait-until";
+const EXECUTE_PATH: &str = "/api/v1/xdb/worker/async-state/execute";
+const RPC_PATH: &str = "/api/v1/xdb/worker/process/rpc";
+
+/// Where a path of the protocol is at a worker.
+pub fn url(worker: &Worker, path: &str) -> String {
+    format!("{}{path}", worker.url.trim_end_matches('/'))
+}
+
+/// Headers of a call, besides those that the pool sets itself.
+pub fn headers(worker: &Worker, idempotency_key: String, traceparent: Option<&str>) -> Vec<(String, String)> {
+    let mut headers = worker.headers.clone();
+    headers.push(("Idempotency-Key".to_owned(), idempotency_key));
+    if let Some(traceparent) = traceparent {
+        headers.push(("traceparent".to_owned(), traceparent.to_owned()));
+    }
+    headers
+}
+
+/// What a call of a state needs besides the state.
+pub struct Attempt<'a> {
+    pub number: u32,
+    pub first_at: Timestamp,
+    pub timeout: Duration,
+    /// JSON objects.
+    pub global_attributes: &'a str,
+    pub local_attributes: &'a str,
+}
+
+/// The request of a state's call.
+pub fn request(loaded: &Loaded, state: &StateExecution, worker: &Arc<Worker>, attempt: &Attempt<'_>) -> Option<Call> {
+    let execution = &loaded.execution;
+    let (api, call) = crate::store::save::current_call(state)?;
+    let id = call_id(execution.id, &state.id, api);
+    let context = CallContext {
+        process_id: &execution.process_id,
+        execution: execution.id,
+        process_started_at: execution.started_at,
+        state_execution_id: Some(&state.id),
+        attempt: attempt.number,
+        call_id: &id,
+        first_attempt_at: attempt.first_at,
+        recovery: state.recovery.as_ref(),
+    };
+    let (process_type, state_id) = (execution.process_type.as_str(), state.id.state_id.as_str());
+    let (state_input, app_database_error) = (state.input.as_ref(), call.app_database_error.as_ref());
+    let loaded_global_attributes = Attributes::Object(attempt.global_attributes);
+    let loaded_local_attributes = Attributes::Object(attempt.local_attributes);
+    let (path, body) = match &state.phase {
+        Phase::Execute { results, .. } => {
+            let request = ExecuteRequest {
+                context,
+                process_type,
+                state_id,
+                state_input,
+                loaded_global_attributes,
+                loaded_local_attributes,
+                results: results.as_ref(),
+                app_database_error,
+            };
+            (EXECUTE_PATH, request.encode())
+        }
+        _ => {
+            let request = WaitUntilRequest {
+                context,
+                process_type,
+                state_id,
+                state_input,
+                loaded_global_attributes,
+                loaded_local_attributes,
+                app_database_error,
+            };
+            (WAIT_UNTIL_PATH, request.encode())
+        }
+    };
+    Some(Call {
+        tag: 0,
+        url: url(worker, path),
+        headers: headers(worker, idempotency_key(&id, call.generation), loaded.meta.traceparent.as_deref()),
+        body: body.into_bytes(),
+        timeout: attempt.timeout.as_std(),
+        secret: worker.secret.clone(),
+    })
+}
+
+/// Where RPCs go.
+pub fn rpc_url(worker: &Worker) -> String {
+    url(worker, RPC_PATH)
+}
+
+/// What became of a state's call.
+#[derive(Clone, Debug)]
+pub enum Answered {
+    WaitUntil(WaitUntilAnswer),
+    Execute(ExecuteAnswer),
+    Failed(Failure),
+}
+
+impl Answered {
+    /// As the command that the engine decides about.
+    pub fn command(&self, record: &CallRecord) -> Command {
+        let seq = record.key.1;
+        match self {
+            Self::WaitUntil(answer) => Command::WaitUntilAnswered { seq, answer: answer.clone() },
+            Self::Execute(answer) => Command::ExecuteAnswered { seq, answer: answer.clone() },
+            Self::Failed(failure) => failed(record, failure.clone()),
+        }
+    }
+
+    /// What the answer does besides its decision.
+    pub fn effects(&self) -> Option<&Effects> {
+        match self {
+            Self::WaitUntil(answer) => Some(&answer.effects),
+            Self::Execute(answer) => Some(&answer.effects),
+            Self::Failed(_) => None,
+        }
+    }
+
+    /// Whether deciding about it looks into queues.
+    pub fn needs_queues(&self) -> bool {
+        let publishes = self.effects().is_some_and(|effects| !effects.publish_to_local_queue.is_empty());
+        publishes
+            || match self {
+                Self::WaitUntil(answer) => {
+                    answer.request.commands.iter().any(|c| matches!(c.kind, RequestedKind::LocalQueue { .. }))
+                }
+                Self::Execute(answer) => matches!(answer.decision, Decision::ConditionalClose { .. }),
+                Self::Failed(_) => false,
+            }
+    }
+}
+
+/// The command that reports a failed attempt.
+pub fn failed(record: &CallRecord, failure: Failure) -> Command {
+    Command::CallFailed(CallFailed {
+        seq: record.key.1,
+        api: record.api,
+        attempt: record.attempt,
+        first_attempt_at: record.first_attempt_at,
+        failure,
+    })
+}
+
+/// Reads a worker's answer. Whatever it is, the result is an answer or a failed attempt.
+pub fn decode(api: Api, outcome: &Outcome) -> Answered {
+    let limits = limits();
+    let (status, body) = match outcome {
+        Outcome::Answer { status, body } => (*status, body),
+        Outcome::Failed { kind, message } => return Answered::Failed(transport_failure(*kind, message)),
+    };
+    if status != 200 {
+        return Answered::Failed(decode_error(status, body));
+    }
+    let decoded = match api {
+        Api::WaitUntil => decode_wait_until(body, &limits).map(Answered::WaitUntil),
+        Api::Execute => decode_execute(body, &limits).map(Answered::Execute),
+    };
+    decoded.unwrap_or_else(|what| Answered::Failed(invalid_answer(what)))
+}
+
+pub fn limits() -> Limits {
+    Limits { max_payload_bytes: guc::max_payload_bytes() }
+}
+
+/// A 200 that can't be applied.
+pub fn invalid_answer(what: String) -> Failure {
+    Failure { status: Some(200), error_type: Some("InvalidAnswer".to_owned()), detail: what, app_database_error: None }
+}
+
+fn transport_failure(kind: FailureKind, message: &str) -> Failure {
+    let error_type = match kind {
+        FailureKind::Timeout => "Timeout",
+        FailureKind::Connect => "ConnectionFailed",
+        FailureKind::Refused => "HostNotAllowed",
+        FailureKind::TooLarge => "AnswerTooLarge",
+        FailureKind::Transport => "TransportError",
+        FailureKind::Invalid | FailureKind::Aborted | FailureKind::Panic => "CallFailed",
+    };
+    Failure {
+        status: None,
+        error_type: Some(error_type.to_owned()),
+        detail: message.to_owned(),
+        app_database_error: None,
+    }
+}

@@ -1,0 +1,181 @@
+//! The scheduler's loop: wait, collect answers, make a turn.
+
+use super::lifecycle::{Context, Exit, Turn};
+use super::turn::{Progress, Scheduler};
+use crate::guc;
+use crate::http::{Finished, HostPolicy, Notifier, Pool, PoolConfig};
+use crate::pg::catch::{Result, log_error};
+use crate::pg::latch::Waiter;
+use crate::pg::shmem::{EngineState, Lane as SlotLane};
+use crate::pg::spi;
+use crate::pg::subxact::run_caught;
+use crate::store::claim::Lane;
+use crate::store::{engine, load};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long to wait after a turn that could not be made.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// A set-aside scheduler without work ends after this.
+const ASIDE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often the figures that people see are brought up to date while there is work.
+const FIGURES_EVERY: Duration = Duration::from_millis(500);
+
+/// Runs processes until there is a reason to end.
+pub fn run(context: &mut Context) -> Exit {
+    let number = match context.lane {
+        SlotLane::Main => 0,
+        SlotLane::SetAside => 1,
+    };
+    let epoch = loop {
+        if context.asked_to_leave() {
+            return Exit::Left;
+        }
+        match begin(context, number) {
+            Ok(Some(epoch)) => break epoch,
+            Ok(None) => return Exit::Restart,
+            Err(error) => log_error("the scheduler can't begin yet", &error),
+        }
+        crate::pg::latch::wait_for_latch(RETRY.as_millis() as i64);
+    };
+    context.slot.set_epoch(epoch);
+    let (pool, notifier) = match pool() {
+        Ok(made) => made,
+        Err(error) => {
+            pgrx::log!("xdb: the scheduler can't make its HTTP pool: {error}");
+            return Exit::Restart;
+        }
+    };
+    let waiter = Waiter::new(Some(notifier.raw_fd()));
+    let mut scheduler = Scheduler::new(Lane { number, epoch });
+    let mut settings = PoolSettings::default();
+    let mut finished: Vec<Finished> = Vec::new();
+    let mut last_work = Instant::now();
+    let mut figures = Instant::now();
+    loop {
+        if context.asked_to_leave() {
+            pool.shutdown(Duration::ZERO);
+            return if number == 1 { Exit::Gone } else { Exit::Left };
+        }
+        settings.follow(&pool);
+        context.slot.take_wake();
+        notifier.clear();
+        pool.drain(&mut finished);
+        for answer in finished.drain(..) {
+            scheduler.answered(context, answer);
+        }
+        super::lifecycle::report_activity(Some(c"turn"));
+        let progress = scheduler.turn(context, &mut |call| pool.submit(call));
+        context.set_state(if scheduler.paused { EngineState::Paused } else { EngineState::Running });
+        context.slot.set_in_flight(scheduler.in_flight.len() as u32);
+        let timeout = match progress {
+            Progress::Gone => return Exit::Gone,
+            Progress::Changed => return Exit::Restart,
+            Progress::More => {
+                last_work = Instant::now();
+                Duration::ZERO
+            }
+            Progress::Later => RETRY,
+            Progress::Idle => scheduler.idle_for(),
+        };
+        if scheduler.in_flight.len() > 0 {
+            last_work = Instant::now();
+        }
+        if number == 1 && last_work.elapsed() > ASIDE_PATIENCE && !scheduler.tables.wants_other_lane() {
+            return Exit::Gone;
+        }
+        if figures.elapsed() > FIGURES_EVERY && number == 0 {
+            figures = Instant::now();
+            show_figures(context);
+        }
+        // Rounded up: a timer that is due in half a millisecond must not make the loop spin.
+        let milliseconds = timeout.as_micros().div_ceil(1000) as i64;
+        context.wait(&waiter, milliseconds);
+    }
+}
+
+/// Begins an epoch. None when the extension has changed.
+fn begin(context: &mut Context, lane: i16) -> Result<Option<i64>> {
+    match run_caught(|| Ok(context.begin_turn()))? {
+        Turn::Ready => {}
+        Turn::Busy => return Err(crate::pg::catch::PgError::internal("the extension is locked")),
+        Turn::Gone | Turn::Changed => return Ok(None),
+    }
+    let begun = run_caught(|| {
+        let epoch = spi::connect(|spi| {
+            if lane == 0 {
+                load::clear_closing(spi)?;
+                if engine::has_tasks(spi, 1)? {
+                    context.request_set_aside();
+                }
+            }
+            engine::begin_epoch(spi, lane)
+        })?;
+        context.commit_turn();
+        Ok(Some(epoch))
+    });
+    if begun.is_err() {
+        context.abort_turn();
+    }
+    begun
+}
+
+fn show_figures(context: &mut Context) {
+    if !matches!(run_caught(|| Ok(context.begin_turn())), Ok(Turn::Ready)) {
+        return;
+    }
+    let shown = run_caught(|| {
+        let (backlog, oldest) = spi::connect(|spi| crate::store::claim::backlog(spi, crate::clock::now()))?;
+        context.slot.set_backlog(backlog, oldest.map(|at| at.0));
+        context.commit_turn();
+        Ok(())
+    });
+    if let Err(error) = shown {
+        log_error("the figures of xdb.status() can't be read", &error);
+        context.abort_turn();
+    }
+}
+
+fn pool() -> std::io::Result<(Pool, Arc<Notifier>)> {
+    let notifier = Arc::new(Notifier::new()?);
+    let config = PoolConfig {
+        max_threads: guc::HTTP_THREADS.get() as usize,
+        user_agent: format!("xdb/{}", env!("CARGO_PKG_VERSION")),
+        max_response_bytes: guc::max_response_bytes(),
+        policy: policy(),
+    };
+    Ok((Pool::new(config, notifier.clone())?, notifier))
+}
+
+/// The hosts that may be called. A setting that can't be read permits nothing.
+fn policy() -> HostPolicy {
+    let text = guc::text(&guc::ALLOWED_WORKER_HOSTS);
+    HostPolicy::parse(&text).unwrap_or_else(|error| {
+        pgrx::log!("xdb: no worker is called, because xdb.allowed_worker_hosts is wrong: {error}");
+        HostPolicy::default()
+    })
+}
+
+/// Settings of the pool that may be reloaded.
+#[derive(Default)]
+struct PoolSettings {
+    hosts: Option<String>,
+    max_response_bytes: usize,
+}
+
+impl PoolSettings {
+    fn follow(&mut self, pool: &Pool) {
+        let hosts = guc::text(&guc::ALLOWED_WORKER_HOSTS);
+        if self.hosts.as_ref() != Some(&hosts) {
+            pool.set_policy(policy());
+            self.hosts = Some(hosts);
+        }
+        let max = guc::max_response_bytes();
+        if self.max_response_bytes != max {
+            pool.set_max_response_bytes(max);
+            self.max_response_bytes = max;
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! One turn of a scheduler: one transaction that applies what has come in and claims what is due.
+
+use super::apply::{Batch, Item, Mode, Settled};
+use super::calls::{self, Answered};
+use super::deferred::Deferred;
+use super::in_flight::{CallRecord, InFlight, Room};
+use super::lifecycle::{Context, Turn};
+use super::user_tables::Strikes;
+use crate::http::Call;
+use crate::pg::catch::{PgError, Result, log_error};
+use crate::pg::subxact::run_caught;
+use crate::pg::{identity, spi};
+use crate::store::claim::{self, Lane};
+use crate::store::registry::Registry;
+use crate::store::{StateKey, engine, load};
+use crate::{clock, guc};
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+use xdb_engine::{ExecutionId, Failure, Timestamp};
+
+/// What a scheduler keeps between its turns. All of it may be lost at any moment: the tables hold everything.
+pub struct Scheduler {
+    pub lane: Lane,
+    pub registry: Registry,
+    pub in_flight: InFlight,
+    /// Answers that wait to be applied, in the order in which they came.
+    pub waiting: VecDeque<Item>,
+    /// Executions that somebody else has locked.
+    pub executions: Deferred<ExecutionId>,
+    /// Users' tables that are locked or slow.
+    pub tables: Strikes,
+    /// Calls whose attributes could not be loaded: the attempt fails with this.
+    pub load_failures: HashMap<StateKey, Failure>,
+    /// Number of the turn, and of the leases that it gives.
+    pub number: i64,
+    pub paused: bool,
+    /// When the next call or timer comes due, as the last turn saw it.
+    pub next_due: Option<Timestamp>,
+    failing: Deferred<()>,
+}
+
+/// How a turn went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// There is more to do at once.
+    More,
+    /// Nothing until something happens.
+    Idle,
+    Gone,
+    Changed,
+    /// Somebody is at work on the extension, or the turn failed: try again soon.
+    Later,
+}
+
+/// What a transaction did, to be followed up after its commit.
+#[derive(Default)]
+pub struct Outcome {
+    pub settled: Vec<Settled>,
+    pub calls: Vec<(Call, CallRecord)>,
+    /// Attempts that failed before their calls were made, and processes that can't go on.
+    pub failed: Vec<Item>,
+    pub more: bool,
+    /// The answers that were applied, for people.
+    pub applied: u64,
+}
+
+enum Transacted {
+    Done(Outcome),
+    Not(Progress),
+}
+
+impl Scheduler {
+    pub fn new(lane: Lane) -> Self {
+        Self {
+            lane,
+            registry: Registry::default(),
+            in_flight: InFlight::default(),
+            waiting: VecDeque::new(),
+            executions: Deferred::new(),
+            tables: Strikes::new(lane.number == 1),
+            load_failures: HashMap::new(),
+            number: 0,
+            paused: false,
+            next_due: None,
+            failing: Deferred::new(),
+        }
+    }
+
+    /// Makes a turn. `submit` hands a call to the pool; it is called after the commit.
+    pub fn turn(&mut self, context: &mut Context, submit: &mut dyn FnMut(Call)) -> Progress {
+        let mut items = self.take_waiting();
+        let first = self.transact(context, &mut items, true, Mode::Fast);
+        let outcome = match first {
+            Ok(Transacted::Done(outcome)) => outcome,
+            Ok(Transacted::Not(progress)) => {
+                self.put_back(items);
+                return progress;
+            }
+            Err(error) => {
+                pgrx::debug1!("xdb: a batch of {} failed and is tried with guards: {error}", items.len());
+                match self.transact(context, &mut items, false, Mode::Guarded) {
+                    Ok(Transacted::Done(outcome)) => outcome,
+                    Ok(Transacted::Not(progress)) => {
+                        self.put_back(items);
+                        return progress;
+                    }
+                    Err(error) if items.len() <= 1 => {
+                        self.failed_alone(context, items, &error);
+                        return Progress::Later;
+                    }
+                    Err(_) => return self.one_by_one(context, items, submit),
+                }
+            }
+        };
+        self.follow_up(context, items, outcome, submit)
+    }
+
+    /// The batch as a whole can't be saved, and nobody knows which of it is at fault.
+    fn one_by_one(&mut self, context: &mut Context, items: Vec<Item>, submit: &mut dyn FnMut(Call)) -> Progress {
+        let mut progress = Progress::More;
+        for item in items {
+            let mut alone = vec![item];
+            match self.transact(context, &mut alone, false, Mode::Guarded) {
+                Ok(Transacted::Done(outcome)) => {
+                    self.follow_up(context, alone, outcome, submit);
+                }
+                Ok(Transacted::Not(not)) => {
+                    self.put_back(alone);
+                    progress = not;
+                }
+                Err(error) => self.failed_alone(context, alone, &error),
+            }
+        }
+        progress
+    }
+
+    /// A transaction failed with one item or none in it. The item's attempt fails; what is no attempt is left alone
+    /// for a while.
+    fn failed_alone(&mut self, context: &Context, items: Vec<Item>, error: &PgError) {
+        context.slot.set_error(&error.to_string());
+        if !self.failing.is_deferred(&(), Instant::now()) {
+            log_error("a turn of the scheduler failed", error);
+            self.failing.defer_until((), Instant::now() + Duration::from_secs(1));
+        }
+        for item in items {
+            self.executions.defer(item.execution(), Instant::now());
+            match item {
+                Item::Answer(record, Answered::Failed(_)) => {
+                    // Even its failure can't be written: only time helps.
+                    let failure = Failure { detail: error.to_string(), ..Failure::default() };
+                    self.waiting.push_back(Item::Answer(record, Answered::Failed(failure)));
+                }
+                Item::Answer(record, _) => {
+                    let detail = format!("the answer could not be applied: {error}");
+                    let failure = Failure { detail, ..Failure::default() };
+                    self.waiting.push_back(Item::Answer(record, Answered::Failed(failure)));
+                }
+                Item::Fail { .. } => self.waiting.push_back(item),
+                // They are in the tables and are found again.
+                Item::Arrivals(_) | Item::Timer(_) => {}
+            }
+        }
+    }
+
+    fn take_waiting(&mut self) -> Vec<Item> {
+        let now = Instant::now();
+        let limit = self.batch_limit();
+        let mut taken = Vec::new();
+        let mut left = VecDeque::new();
+        for item in self.waiting.drain(..) {
+            if taken.len() < limit && !self.executions.is_deferred(&item.execution(), now) {
+                taken.push(item);
+            } else {
+                left.push_back(item);
+            }
+        }
+        self.waiting = left;
+        taken
+    }
+
+    fn put_back(&mut self, items: Vec<Item>) {
+        for item in items.into_iter().rev() {
+            if item.is_in_memory_only() {
+                self.waiting.push_front(item);
+            }
+        }
+    }
+
+    /// Tables that are set aside are served one step at a time.
+    fn batch_limit(&self) -> usize {
+        if self.lane.number == 0 { guc::CLAIM_BATCH.get() as usize } else { 1 }
+    }
+
+    fn transact(
+        &mut self,
+        context: &mut Context,
+        items: &mut Vec<Item>,
+        gather: bool,
+        mode: Mode,
+    ) -> Result<Transacted> {
+        match run_caught(|| Ok(context.begin_turn()))? {
+            Turn::Ready => {}
+            Turn::Gone => return Ok(Transacted::Not(Progress::Gone)),
+            Turn::Changed => return Ok(Transacted::Not(Progress::Changed)),
+            Turn::Busy => return Ok(Transacted::Not(Progress::Later)),
+        }
+        let done = run_caught(|| spi::connect(|spi| self.body(spi, items, gather, mode))).and_then(|outcome| {
+            if matches!(outcome, Transacted::Done(_)) {
+                run_caught(|| {
+                    context.commit_turn();
+                    Ok(())
+                })?;
+            } else {
+                context.abort_turn();
+            }
+            Ok(outcome)
+        });
+        if done.is_err() {
+            context.abort_turn();
+        }
+        done
+    }
+
+    fn body(&mut self, spi: &spi::Spi, items: &mut Vec<Item>, gather: bool, mode: Mode) -> Result<Transacted> {
+        let now = clock::now();
+        self.number += 1;
+        let state = engine::state(spi, self.lane.number)?;
+        if state.epoch != self.lane.epoch {
+            // Another scheduler has begun; every lease of this one is void.
+            return Ok(Transacted::Not(Progress::Changed));
+        }
+        self.registry.refresh(spi, state.generation)?;
+        self.paused = state.paused;
+        self.tables.begin(spi, state.set_aside)?;
+        let mut outcome = Outcome::default();
+        let limit = self.batch_limit();
+        if gather && !self.paused && self.lane.number == 0 {
+            let busy = self.executions.keys(Instant::now());
+            let timers = load::due_timers(spi, now, &busy, limit)?;
+            let arrivals = load::executions_with_arrivals(spi, &busy, limit)?;
+            outcome.more |= timers.len() == limit || arrivals.len() == limit;
+            items.extend(arrivals.into_iter().map(Item::Arrivals));
+            items.extend(timers.into_iter().map(Item::Timer));
+        }
+        let workers: Vec<_> = self.registry.workers().map(|w| (w.id, w.max_concurrency as usize)).collect();
+        let max_calls = guc::MAX_IN_FLIGHT.get().min(guc::HTTP_THREADS.get()) as usize;
+        let max_bytes = guc::MAX_IN_FLIGHT_KB.get() as usize * 1024;
+        let mut room = Room::new(&self.in_flight, max_calls, max_bytes, &workers);
+        let mut batch = Batch::new(self, spi, mode, now);
+        batch.process(items)?;
+        batch.dispatch(&mut room)?;
+        let wrote = batch.save()?;
+        batch.claim(&mut room, limit)?;
+        batch.finish(&mut outcome)?;
+        if !wrote {
+            // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
+            identity::set_local("synchronous_commit", "off")?;
+        }
+        let ids: Vec<_> = workers.iter().map(|w| w.0).collect();
+        self.next_due = if self.paused { None } else { claim::next_due(spi, self.lane, &ids, now)? };
+        Ok(Transacted::Done(outcome))
+    }
+
+    fn follow_up(
+        &mut self,
+        context: &mut Context,
+        items: Vec<Item>,
+        outcome: Outcome,
+        submit: &mut dyn FnMut(Call),
+    ) -> Progress {
+        let now = Instant::now();
+        let mut settled = outcome.settled;
+        settled.resize(items.len(), Settled::Done);
+        for (item, settled) in items.into_iter().zip(settled) {
+            let id = item.execution();
+            match settled {
+                Settled::Done => self.executions.clear(&id),
+                Settled::Locked | Settled::Behind => {
+                    if settled == Settled::Locked {
+                        self.executions.defer(id, now);
+                    }
+                    if item.is_in_memory_only() {
+                        self.waiting.push_back(item);
+                    }
+                }
+                Settled::Table(relation) => {
+                    self.executions.defer_until(id, self.tables.busy_until(relation).unwrap_or(now));
+                    if item.is_in_memory_only() {
+                        self.waiting.push_back(item);
+                    }
+                }
+                // The other lane makes the call again.
+                Settled::GivenAway => {}
+            }
+        }
+        let mut more = outcome.more || !outcome.failed.is_empty();
+        self.waiting.extend(outcome.failed);
+        for (mut call, record) in outcome.calls {
+            crate::pg::shmem::call::started(context.database, context.lane, record.worker_id);
+            call.tag = self.in_flight.insert(record);
+            submit(call);
+        }
+        let now = Instant::now();
+        more |= self.waiting.iter().any(|item| !self.executions.is_deferred(&item.execution(), now));
+        if self.tables.wants_other_lane() && self.lane.number == 0 {
+            context.request_set_aside();
+        }
+        self.executions.forget_old(now);
+        context.slot.add_answers(outcome.applied);
+        if more { Progress::More } else { Progress::Idle }
+    }
+
+    /// Notes what a worker answered.
+    pub fn answered(&mut self, context: &Context, finished: crate::http::Finished) {
+        let Some(record) = self.in_flight.remove(finished.tag) else { return };
+        let answered = calls::decode(record.api, &finished.outcome);
+        let succeeded = !matches!(answered, Answered::Failed(_));
+        let latency = finished.elapsed.as_micros() as i64;
+        crate::pg::shmem::call::finished(context.database, context.lane, record.worker_id, succeeded, latency);
+        self.waiting.push_back(Item::Answer(record, answered));
+    }
+
+    /// How long there is nothing to do, if nobody wakes the scheduler.
+    pub fn idle_for(&self) -> Duration {
+        let poll = Duration::from_millis(guc::POLL_INTERVAL_MS.get() as u64);
+        let now = Instant::now();
+        let deferred = self.executions.next(now).map(|at| at - now);
+        let due = self.next_due.map(|at| Duration::from_micros(at.since(clock::now()).max(0) as u64));
+        [Some(poll), deferred, due].into_iter().flatten().min().unwrap_or(poll)
+    }
+}

@@ -1,0 +1,266 @@
+//! Users' tables in a turn: under a time limit, as the process's owner, and never waited for.
+
+use super::apply::Mode;
+use super::deferred::Deferred;
+use crate::guc;
+use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
+use crate::pg::identity::as_process_owner;
+use crate::pg::spi::Spi;
+use crate::pg::subxact::{guarded, try_lock_table, with_timeout};
+use crate::store::engine::{self, SetAside};
+use crate::store::load::Meta;
+use crate::store::tables::Tables;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
+use xdb_engine::{AppDatabaseError, Failure, Json, Loading};
+
+/// Longest time for one step in the lane of tables that are set aside. Short enough to let somebody in who wants to
+/// mend the table.
+const ASIDE_TIMEOUT_MS: i32 = 5000;
+
+/// A table with this many strikes is set aside.
+const STRIKES_OUT: u32 = 12;
+/// A statement that ran into the time limit has cost everybody a quarter of a second: three of them are enough.
+const SLOW_STRIKE: u32 = 4;
+const LOCKED_STRIKE: u32 = 1;
+
+/// So many quick steps in a row bring a table back.
+const GOOD_STEPS: u32 = 3;
+
+/// What became of the use of a user's table.
+pub enum Used<T> {
+    Done(T),
+    /// It is locked, slow or already known to be: later.
+    Busy(u32),
+    /// It refused.
+    Refused(PgError),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+}
+
+/// Which tables are trouble.
+pub struct Strikes {
+    /// This is the scheduler for tables that are set aside.
+    aside: bool,
+    set_aside: HashMap<u32, SetAside>,
+    to_set_aside: HashMap<u32, SetAside>,
+    strikes: HashMap<u32, u32>,
+    good: HashMap<u32, u32>,
+    busy: Deferred<u32>,
+    busy_until: HashMap<u32, Instant>,
+}
+
+impl Strikes {
+    pub fn new(aside: bool) -> Self {
+        Self {
+            aside,
+            set_aside: HashMap::new(),
+            to_set_aside: HashMap::new(),
+            strikes: HashMap::new(),
+            good: HashMap::new(),
+            busy: Deferred::new(),
+            busy_until: HashMap::new(),
+        }
+    }
+
+    /// Writes down what the last turns found out about tables, and takes over what the tables say now.
+    pub fn begin(&mut self, spi: &Spi, now: HashMap<u32, SetAside>) -> Result<()> {
+        self.set_aside = now;
+        self.to_set_aside.retain(|relation, _| !self.set_aside.contains_key(relation));
+        for (relation, why) in &self.to_set_aside {
+            engine::set_aside(spi, *relation, *why)?;
+            pgrx::log!("xdb: table {relation} is set aside: {}", why.as_str());
+        }
+        if self.aside {
+            let good = &self.good;
+            let back = |relation: &u32| good.get(relation).is_some_and(|steps| *steps >= GOOD_STEPS);
+            for relation in self.set_aside.keys().filter(|relation| back(relation)) {
+                engine::take_back(spi, *relation)?;
+                pgrx::log!("xdb: table {relation} is no longer set aside");
+            }
+            self.set_aside.retain(|relation, _| !good.get(relation).is_some_and(|steps| *steps >= GOOD_STEPS));
+            self.good.retain(|relation, _| self.set_aside.contains_key(relation));
+        }
+        Ok(())
+    }
+
+    /// The lane of an execution's calls.
+    pub fn lane_of(&self, meta: &Meta) -> i16 {
+        let aside = |relation: u32| self.is_set_aside(relation);
+        i16::from(meta.mapping.iter().any(|table| aside(table.relation)))
+    }
+
+    pub fn is_set_aside(&self, relation: u32) -> bool {
+        self.set_aside.contains_key(&relation) || self.to_set_aside.contains_key(&relation)
+    }
+
+    pub fn wants_other_lane(&self) -> bool {
+        !self.set_aside.is_empty() || !self.to_set_aside.is_empty()
+    }
+
+    pub fn busy_until(&self, relation: u32) -> Option<Instant> {
+        self.busy_until.get(&relation).copied()
+    }
+
+    fn is_busy(&self, relation: u32) -> bool {
+        self.busy.is_deferred(&relation, Instant::now())
+    }
+
+    fn strike(&mut self, relation: u32, why: SetAside) {
+        let now = Instant::now();
+        self.busy.defer(relation, now);
+        if let Some(until) = self.busy.next(now) {
+            self.busy_until.insert(relation, until);
+        }
+        self.good.remove(&relation);
+        let weight = if why == SetAside::Locked { LOCKED_STRIKE } else { SLOW_STRIKE };
+        let strikes = self.strikes.entry(relation).or_default();
+        *strikes += weight;
+        if *strikes >= STRIKES_OUT && !self.aside {
+            *strikes = 0;
+            self.to_set_aside.insert(relation, why);
+        }
+    }
+
+    fn went_well(&mut self, relation: u32, kind: Kind, took_ms: u128) {
+        self.busy.clear(&relation);
+        self.strikes.remove(&relation);
+        let Some(why) = self.set_aside.get(&relation) else { return };
+        // Reading says nothing about a table whose writes are slow.
+        if kind == Kind::Read && *why == SetAside::SlowWrites {
+            return;
+        }
+        if took_ms < guc::APPLY_TIMEOUT_MS.get() as u128 {
+            *self.good.entry(relation).or_default() += 1;
+        } else {
+            self.good.remove(&relation);
+        }
+    }
+
+    /// Writes the attributes of an answer.
+    pub fn write(
+        &mut self,
+        spi: &Spi,
+        tables: &mut Tables,
+        meta: &Meta,
+        attributes: &BTreeMap<String, Json>,
+        mode: Mode,
+    ) -> Result<Used<()>> {
+        let touched = |name: &String| attributes.contains_key(name);
+        self.access(spi, tables, meta, &touched, Kind::Write, mode, |tables| {
+            // Deferred constraints are checked here, as the owner, so that nothing depends on what else is in the
+            // transaction and nothing is left to run as the engine.
+            spi.utility("SET CONSTRAINTS ALL DEFERRED")?;
+            tables.update(spi, meta, attributes)?;
+            spi.utility("SET CONSTRAINTS ALL IMMEDIATE")
+        })
+    }
+
+    /// Reads the attributes of a call, as the text of a JSON object.
+    pub fn read(
+        &mut self,
+        spi: &Spi,
+        tables: &mut Tables,
+        meta: &Meta,
+        loading: &Loading,
+        mode: Mode,
+    ) -> Result<Used<String>> {
+        let touched = |name: &String| loading.wants(name);
+        self.access(spi, tables, meta, &touched, Kind::Read, mode, |tables| tables.load(spi, meta, loading))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn access<T>(
+        &mut self,
+        spi: &Spi,
+        tables: &mut Tables,
+        meta: &Meta,
+        touched: &dyn Fn(&String) -> bool,
+        kind: Kind,
+        mode: Mode,
+        body: impl FnOnce(&Tables) -> Result<T>,
+    ) -> Result<Used<T>> {
+        let mappings: Vec<_> = meta.mapping.iter().filter(|table| table.attributes.keys().any(touched)).collect();
+        for table in &mappings {
+            if self.is_busy(table.relation) {
+                return Ok(Used::Busy(table.relation));
+            }
+            if !self.aside && !try_lock_table(table.relation) {
+                self.strike(table.relation, SetAside::Locked);
+                return Ok(Used::Busy(table.relation));
+            }
+            tables.look_up(spi, table)?;
+        }
+        let limit = if self.aside { ASIDE_TIMEOUT_MS } else { guc::APPLY_TIMEOUT_MS.get() };
+        let begun = Instant::now();
+        let as_owner = || with_timeout(limit, || as_process_owner(meta.owner, || body(tables)));
+        let result = match mode {
+            // A process without mapped attributes has nothing that could fail.
+            _ if mappings.is_empty() => return body(tables).map(Used::Done),
+            Mode::Fast => as_owner(),
+            Mode::Guarded => guarded(as_owner),
+        };
+        let error = match result {
+            Ok(value) => {
+                for table in &mappings {
+                    self.went_well(table.relation, kind, begun.elapsed().as_millis());
+                }
+                return Ok(Used::Done(value));
+            }
+            Err(error) => error,
+        };
+        let Some(first) = mappings.first().map(|table| table.relation) else { return Err(error) };
+        let slow = if kind == Kind::Read { SetAside::SlowReads } else { SetAside::SlowWrites };
+        let used = match error.code {
+            QUERY_CANCELED => {
+                self.strike(first, slow);
+                if self.aside { Used::Refused(error) } else { Used::Busy(first) }
+            }
+            LOCK_NOT_AVAILABLE => {
+                self.strike(first, SetAside::Locked);
+                Used::Busy(first)
+            }
+            DEADLOCK_DETECTED | SERIALIZATION_FAILURE => {
+                self.busy.defer(first, Instant::now());
+                Used::Busy(first)
+            }
+            _ if is_server_trouble(&error) => return Err(error),
+            _ => Used::Refused(error),
+        };
+        // Without a guard the whole transaction is lost: it is made again with guards, knowing what was learnt.
+        if mode == Mode::Fast { Err(error_of(used)) } else { Ok(used) }
+    }
+}
+
+fn error_of<T>(used: Used<T>) -> PgError {
+    match used {
+        Used::Refused(error) => error,
+        Used::Done(_) | Used::Busy(_) => PgError::internal("a table is busy"),
+    }
+}
+
+/// Errors that say nothing about the table: no memory, no disk.
+fn is_server_trouble(error: &PgError) -> bool {
+    let state = error.sqlstate();
+    state.starts_with("53") || state.starts_with("58")
+}
+
+/// A refusal as a failed attempt of the call.
+pub fn refused(error: &PgError) -> Failure {
+    let error = AppDatabaseError {
+        sql_state: error.sqlstate(),
+        message: error.message.clone(),
+        table: error.table.clone(),
+        constraint: error.constraint.clone(),
+    };
+    Failure {
+        status: None,
+        error_type: Some("AppDatabaseError".to_owned()),
+        detail: format!("{} ({})", error.message, error.sql_state),
+        app_database_error: Some(error),
+    }
+}
