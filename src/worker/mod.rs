@@ -1,0 +1,6 @@
+//! The engine's own processes.
+
+pub mod launcher;
+pub mod lifecycle;
+pub mod scheduler;
+pub mod settings;
