@@ -1,0 +1,149 @@
+//! SQL functions, as Postgres calls them.
+//!
+//! They are declared in `sql/functions.sql`, where the SQL surface can be read in one piece, and named here. An error
+//! is raised after everything that the function owned was dropped, with its SQLSTATE and all its fields.
+
+use super::catch::{PgError, Result, catch, edge};
+use super::param::{ToParam, from_postgres};
+use super::subxact::run_caught;
+use pgrx::{FromDatum, pg_sys};
+use std::ffi::{CStr, CString, c_char};
+use xdb_engine::{Duration, ExecutionId, Timestamp};
+
+mod raw {
+    use pgrx::pg_sys;
+    unsafe extern "C-unwind" {
+        pub fn jsonb_out(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
+        pub fn jsonb_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
+        pub fn DirectFunctionCall1Coll(
+            function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
+            collation: pg_sys::Oid,
+            argument: pg_sys::Datum,
+        ) -> pg_sys::Datum;
+    }
+}
+
+/// The arguments of a call, counted from 0.
+pub struct Args(pg_sys::FunctionCallInfo);
+
+impl Args {
+    /// # Safety
+    /// `call` is what Postgres gave a function that is being called.
+    pub unsafe fn new(call: pg_sys::FunctionCallInfo) -> Self {
+        Self(call)
+    }
+
+    fn datum(&self, number: usize) -> Option<pg_sys::Datum> {
+        // SAFETY: the declaration in SQL has at least as many arguments as the function asks for.
+        unsafe {
+            let arguments = (*self.0).args.as_slice((*self.0).nargs as usize);
+            let argument = arguments.get(number)?;
+            (!argument.isnull).then_some(argument.value)
+        }
+    }
+
+    fn get<T: FromDatum>(&self, number: usize) -> Option<T> {
+        // SAFETY: the type is that of the declaration.
+        self.datum(number).and_then(|datum| unsafe { T::from_datum(datum, false) })
+    }
+
+    pub fn text(&self, number: usize) -> Option<String> {
+        self.get(number)
+    }
+
+    pub fn texts(&self, number: usize) -> Option<Vec<Option<String>>> {
+        self.get(number)
+    }
+
+    pub fn int(&self, number: usize) -> Option<i32> {
+        self.get(number)
+    }
+
+    /// The text of a `jsonb`, digits and all.
+    pub fn json(&self, number: usize) -> Result<Option<String>> {
+        let Some(datum) = self.datum(number) else { return Ok(None) };
+        // SAFETY: the argument is a jsonb; the text is copied.
+        unsafe {
+            let text = catch(|| raw::DirectFunctionCall1Coll(raw::jsonb_out, pg_sys::InvalidOid, datum))?;
+            Ok(Some(CStr::from_ptr(text.cast_mut_ptr::<c_char>()).to_string_lossy().into_owned()))
+        }
+    }
+
+    pub fn execution_id(&self, number: usize) -> Option<ExecutionId> {
+        let datum = self.datum(number)?;
+        let mut id = [0; 16];
+        // SAFETY: a uuid datum points to 16 bytes.
+        unsafe { std::ptr::copy_nonoverlapping(datum.cast_mut_ptr::<u8>(), id.as_mut_ptr(), 16) };
+        Some(ExecutionId(id))
+    }
+
+    /// A moment; infinities are None within.
+    pub fn time(&self, number: usize) -> Option<Option<Timestamp>> {
+        let at: i64 = self.get(number)?;
+        Some((at != i64::MIN && at != i64::MAX).then(|| from_postgres(at)))
+    }
+
+    /// A length of time, with months of 30 days and days of 24 hours. None within: it is negative.
+    pub fn interval(&self, number: usize) -> Option<Option<Duration>> {
+        let datum = self.datum(number)?;
+        // SAFETY: an interval datum points to an Interval.
+        let interval = unsafe { *datum.cast_mut_ptr::<pg_sys::Interval>() };
+        let days = i128::from(interval.month) * 30 + i128::from(interval.day);
+        let micros = days * 86_400_000_000 + i128::from(interval.time);
+        Some((micros >= 0).then(|| Duration(i64::try_from(micros).unwrap_or(i64::MAX))))
+    }
+}
+
+/// What a function returns.
+pub enum Value {
+    Null,
+    Void,
+    Execution(ExecutionId),
+    /// JSON text, as `jsonb`.
+    Json(String),
+}
+
+/// Calls the body of a function and gives Postgres its value or its error.
+pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) -> pg_sys::Datum {
+    edge(|| {
+        // SAFETY: Postgres is calling.
+        let args = unsafe { Args::new(info) };
+        let (datum, null) = match run_caught(|| body(&args))? {
+            Value::Null => (pg_sys::Datum::from(0), true),
+            Value::Void => (pg_sys::Datum::from(0), false),
+            Value::Execution(id) => (id.datum(), false),
+            Value::Json(text) => (jsonb(&text)?, false),
+        };
+        // SAFETY: as above.
+        unsafe { (*info).isnull = null };
+        Ok(datum)
+    })
+}
+
+fn jsonb(text: &str) -> Result<pg_sys::Datum> {
+    let text = CString::new(text).map_err(|_| PgError::internal("a JSON text holds a NUL character"))?;
+    let pointer = pg_sys::Datum::from(text.as_ptr());
+    // SAFETY: jsonb_in reads a C string that outlives the call.
+    unsafe { catch(|| raw::DirectFunctionCall1Coll(raw::jsonb_in, pg_sys::InvalidOid, pointer)) }
+}
+
+/// Makes SQL functions of Rust functions that take [`Args`] and give a [`Value`].
+#[macro_export]
+macro_rules! sql_functions {
+    ($($symbol:ident / $info:ident => $body:path;)+) => {
+        $(
+            /// Called by Postgres; declared in `sql/functions.sql`.
+            #[unsafe(no_mangle)]
+            pub extern "C-unwind" fn $symbol(info: pgrx::pg_sys::FunctionCallInfo) -> pgrx::pg_sys::Datum {
+                $crate::pg::function::call(info, $body)
+            }
+
+            /// Tells Postgres the calling convention.
+            #[unsafe(no_mangle)]
+            pub extern "C-unwind" fn $info() -> &'static pgrx::pg_sys::Pg_finfo_record {
+                static RECORD: pgrx::pg_sys::Pg_finfo_record = pgrx::pg_sys::Pg_finfo_record { api_version: 1 };
+                &RECORD
+            }
+        )+
+    };
+}

@@ -1,0 +1,275 @@
+//! The utility hook: statements that need a database without connections find it so, and `CREATE EXTENSION` starts the engine.
+//!
+//! The statement itself is called without pgrx's error boundary, as the last thing the hook does: its errors pass through
+//! unchanged. What must happen afterwards is left to the callbacks at the end of the transaction.
+use super::{latch, raw, shmem, wake};
+use pgrx::{check_for_interrupts, is_a, pg_guard, pg_sys};
+use shmem::{Phase, Slot};
+use std::ffi::{CStr, c_char};
+use std::time::{Duration, Instant};
+
+/// The name of this extension.
+pub const EXTENSION: &CStr = c"xdb";
+
+/// How long such a statement waits for the engine to leave; the server itself waits as long for other connections.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the engine has to leave by itself.
+const LEAVE_POLITELY: Duration = Duration::from_millis(300);
+
+static mut PREVIOUS: pg_sys::ProcessUtility_hook_type = None;
+
+/// Puts the hook in place. Only while the server loads its `shared_preload_libraries`.
+pub fn register() {
+    // SAFETY: _PG_init runs in the postmaster, before any other process or thread exists.
+    unsafe {
+        PREVIOUS = pg_sys::ProcessUtility_hook;
+        pg_sys::ProcessUtility_hook = Some(process_utility);
+    }
+}
+
+/// Deliberately without `#[pg_guard]`: an error of the chained call must jump over this frame, which holds nothing to drop.
+#[allow(clippy::too_many_arguments)]
+unsafe extern "C-unwind" fn process_utility(
+    statement: *mut pg_sys::PlannedStmt,
+    query: *const c_char,
+    read_only_tree: bool,
+    context: pg_sys::ProcessUtilityContext::Type,
+    params: pg_sys::ParamListInfo,
+    environment: *mut pg_sys::QueryEnvironment,
+    receiver: *mut pg_sys::DestReceiver,
+    completion: *mut pg_sys::QueryCompletion,
+) {
+    // SAFETY: the arguments are passed on as they came.
+    unsafe {
+        before_statement(statement, context);
+        match PREVIOUS {
+            Some(previous) => previous(
+                statement,
+                query,
+                read_only_tree,
+                context,
+                params,
+                environment,
+                receiver,
+                completion,
+            ),
+            None => raw::standard_ProcessUtility(
+                statement,
+                query,
+                read_only_tree,
+                context,
+                params,
+                environment,
+                receiver,
+                completion,
+            ),
+        }
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn before_statement(
+    statement: *mut pg_sys::PlannedStmt,
+    context: pg_sys::ProcessUtilityContext::Type,
+) {
+    // SAFETY: the server passes a valid statement, and the node tag says what kind of node it is.
+    unsafe {
+        let node = (*statement).utilityStmt;
+        if node.is_null() {
+            return;
+        }
+        match (*node).type_ {
+            // Whichever extension it is: CASCADE can bring this one along.
+            pg_sys::NodeTag::T_CreateExtensionStmt => extension_changes(),
+            pg_sys::NodeTag::T_AlterExtensionStmt => {
+                let stmt = node.cast::<pg_sys::AlterExtensionStmt>();
+                if is_this_extension((*stmt).extname) {
+                    extension_changes();
+                }
+            }
+            pg_sys::NodeTag::T_DropStmt => {
+                let stmt = node.cast::<pg_sys::DropStmt>();
+                if (*stmt).removeType == pg_sys::ObjectType::OBJECT_EXTENSION
+                    && drops_this_extension((*stmt).objects)
+                {
+                    extension_changes();
+                }
+            }
+            pg_sys::NodeTag::T_TransactionStmt => {
+                let stmt = node.cast::<pg_sys::TransactionStmt>();
+                if (*stmt).kind == pg_sys::TransactionStmtKind::TRANS_STMT_COMMIT_PREPARED {
+                    // What the prepared transaction did is not known here.
+                    wake::wake_scheduler_at_commit();
+                }
+            }
+            pg_sys::NodeTag::T_DropdbStmt
+            | pg_sys::NodeTag::T_RenameStmt
+            | pg_sys::NodeTag::T_AlterDatabaseStmt
+            | pg_sys::NodeTag::T_CreatedbStmt => {
+                // In a transaction block the server refuses these; a block is no reason to stop the engine.
+                if context == pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL
+                    && !pg_sys::IsTransactionBlock()
+                    && let Some(database) = database_to_vacate(node)
+                {
+                    vacate(database);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The launcher looks whether there is an engine to start, and a running engine looks at once whether it is still the same.
+fn extension_changes() {
+    wake::poke_launcher_at_commit();
+    wake::wake_scheduler_at_commit();
+}
+
+unsafe fn is_this_extension(name: *const c_char) -> bool {
+    // SAFETY: a name in a parse tree is a C string or null.
+    !name.is_null() && unsafe { CStr::from_ptr(name) } == EXTENSION
+}
+
+unsafe fn drops_this_extension(objects: *mut pg_sys::List) -> bool {
+    // SAFETY: the objects of a DROP EXTENSION are String nodes.
+    unsafe {
+        elements::<pg_sys::Node>(objects).any(|object| {
+            is_a(object, pg_sys::NodeTag::T_String)
+                && is_this_extension((*object.cast::<pg_sys::String>()).sval)
+        })
+    }
+}
+
+/// The database that must have no connection for this statement, if the statement is one of those and the user may run it.
+///
+/// Without the check of privileges, anybody could stop any engine by a statement that then fails.
+unsafe fn database_to_vacate(node: *mut pg_sys::Node) -> Option<pg_sys::Oid> {
+    // SAFETY: as in `before_statement`.
+    unsafe {
+        match (*node).type_ {
+            pg_sys::NodeTag::T_DropdbStmt => {
+                owned_database((*node.cast::<pg_sys::DropdbStmt>()).dbname)
+            }
+            pg_sys::NodeTag::T_RenameStmt => {
+                let stmt = node.cast::<pg_sys::RenameStmt>();
+                if (*stmt).renameType != pg_sys::ObjectType::OBJECT_DATABASE {
+                    return None;
+                }
+                owned_database((*stmt).subname).filter(|_| pg_sys::have_createdb_privilege())
+            }
+            pg_sys::NodeTag::T_AlterDatabaseStmt => {
+                let stmt = node.cast::<pg_sys::AlterDatabaseStmt>();
+                option((*stmt).options, c"tablespace")?;
+                owned_database((*stmt).dbname)
+            }
+            pg_sys::NodeTag::T_CreatedbStmt => {
+                wake::rescan_at_commit();
+                let stmt = node.cast::<pg_sys::CreatedbStmt>();
+                let template = match option((*stmt).options, c"template") {
+                    Some(option) if !(*option).arg.is_null() => pg_sys::defGetString(option),
+                    _ => c"template1".as_ptr().cast_mut(),
+                };
+                let database = existing_database(template)?;
+                (pg_sys::have_createdb_privilege() && (is_template(database) || owns(database)))
+                    .then_some(database)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The elements of a list of pointers; a null list is empty.
+unsafe fn elements<T>(list: *mut pg_sys::List) -> impl Iterator<Item = *mut T> {
+    // SAFETY: the list is null or valid for as long as the statement, with `length` elements.
+    let length = if list.is_null() {
+        0
+    } else {
+        unsafe { (*list).length }
+    };
+    (0..length as usize)
+        .map(move |index| unsafe { (*(*list).elements.add(index)).ptr_value.cast::<T>() })
+}
+
+unsafe fn option(options: *mut pg_sys::List, name: &CStr) -> Option<*mut pg_sys::DefElem> {
+    // SAFETY: the options of a statement are DefElem nodes with a name.
+    unsafe {
+        elements::<pg_sys::DefElem>(options)
+            .find(|option| CStr::from_ptr((**option).defname) == name)
+    }
+}
+
+unsafe fn existing_database(name: *const c_char) -> Option<pg_sys::Oid> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: a C string from the parse tree; a catalog read inside the statement's transaction.
+    let database = unsafe { pg_sys::get_database_oid(name, true) };
+    (database != pg_sys::InvalidOid).then_some(database)
+}
+
+unsafe fn owned_database(name: *const c_char) -> Option<pg_sys::Oid> {
+    // SAFETY: as above. The server refuses these statements for the session's own database.
+    unsafe {
+        existing_database(name)
+            .filter(|database| *database != pg_sys::MyDatabaseId && owns(*database))
+    }
+}
+
+fn owns(database: pg_sys::Oid) -> bool {
+    // SAFETY: a catalog read inside the statement's transaction.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        return pg_sys::pg_database_ownercheck(database, pg_sys::GetUserId());
+        #[cfg(not(feature = "pg15"))]
+        return pg_sys::object_ownercheck(
+            pg_sys::DatabaseRelationId,
+            database,
+            pg_sys::GetUserId(),
+        );
+    }
+}
+
+fn is_template(database: pg_sys::Oid) -> bool {
+    // SAFETY: the tuple is copied from before it is released.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::DATABASEOID as i32,
+            pg_sys::Datum::from(database),
+        );
+        if tuple.is_null() {
+            return false;
+        }
+        let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
+        let is_template = (*form).datistemplate;
+        pg_sys::ReleaseSysCache(tuple);
+        is_template
+    }
+}
+
+/// Keeps the engine out of the database until the end of the transaction, and waits until it is gone.
+///
+/// When it doesn't go in time, the statement meets its connection and says so.
+fn vacate(database: pg_sys::Oid) {
+    if !shmem::is_preloaded() {
+        return;
+    }
+    wake::release_holds_at_end();
+    if !shmem::hold(database) {
+        return;
+    }
+    let started = Instant::now();
+    let mut politely = true;
+    Slot::of_database(database).for_each(Slot::ask_to_leave);
+    // A scheduler that has been started and has no slot yet finds the hold by itself.
+    while Slot::of_database(database).any(|slot| slot.phase() == Phase::Live) {
+        if started.elapsed() > LEAVE_TIMEOUT {
+            return;
+        }
+        if politely && started.elapsed() > LEAVE_POLITELY {
+            politely = false;
+            Slot::of_database(database).for_each(Slot::terminate);
+        }
+        latch::wait_for_latch(10);
+    }
+    check_for_interrupts!();
+}

@@ -1,0 +1,146 @@
+//! Waiting: for the latch, for a file descriptor, for time to pass; never for anything else.
+//!
+//! Every wait ends the process when the postmaster has died, resets the latch, and then obeys interrupts. The caller looks at
+//! its flags and queues after the wait, so that what comes between is seen by the next one. File descriptors are not read here.
+use pgrx::{check_for_interrupts, pg_sys};
+use std::ffi::c_int;
+
+/// What ended a wait. Several may be true at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Woken {
+    pub latch: bool,
+    pub fd: bool,
+    pub timeout: bool,
+    /// The configuration was read again.
+    pub reloaded: bool,
+}
+
+/// What a scheduler waits on, kept for the life of the process: rebuilding it for each wait costs system calls.
+pub struct Waiter {
+    set: *mut pg_sys::WaitEventSet,
+}
+
+impl Waiter {
+    /// Waits on the latch and on this descriptor (an eventfd that stays open for as long as the process), when there is one.
+    pub fn new(fd: Option<c_int>) -> Waiter {
+        // SAFETY: the latch of a process lives as long as the process, and so does the set.
+        unsafe {
+            #[cfg(any(feature = "pg15", feature = "pg16"))]
+            let set = pg_sys::CreateWaitEventSet(pg_sys::TopMemoryContext, 3);
+            #[cfg(any(feature = "pg17", feature = "pg18"))]
+            let set = pg_sys::CreateWaitEventSet(std::ptr::null_mut(), 3);
+            let add = |events, fd, latch| {
+                pg_sys::AddWaitEventToSet(set, events, fd, latch, std::ptr::null_mut());
+            };
+            add(pg_sys::WL_LATCH_SET, -1, pg_sys::MyLatch);
+            add(pg_sys::WL_EXIT_ON_PM_DEATH, -1, std::ptr::null_mut());
+            if let Some(fd) = fd {
+                add(pg_sys::WL_SOCKET_READABLE, fd, std::ptr::null_mut());
+            }
+            Waiter { set }
+        }
+    }
+
+    /// Waits for at most this long; a negative timeout means for as long as it takes. Obeys interrupts before and after, and
+    /// reads the configuration again when asked to. Not to be called in a transaction.
+    pub fn wait(&self, timeout_ms: i64) -> Woken {
+        let nothing = pg_sys::WaitEvent {
+            pos: 0,
+            events: 0,
+            fd: -1,
+            user_data: std::ptr::null_mut(),
+        };
+        let mut events = [nothing; 3];
+        obey_interrupts_between_statements();
+        // SAFETY: the set is valid for the life of the process, and the array holds as many events as the set.
+        let count = unsafe {
+            pg_sys::WaitEventSetWait(
+                self.set,
+                timeout_ms.max(-1) as std::ffi::c_long,
+                events.as_mut_ptr(),
+                events.len() as c_int,
+                pg_sys::PG_WAIT_EXTENSION,
+            )
+        };
+        let mut woken = Woken {
+            timeout: count == 0,
+            ..Woken::default()
+        };
+        for event in &events[..count.max(0) as usize] {
+            woken.latch |= event.events & pg_sys::WL_LATCH_SET != 0;
+            woken.fd |= event.events & pg_sys::WL_SOCKET_READABLE != 0;
+        }
+        if woken.latch {
+            reset_latch();
+        }
+        obey_interrupts_between_statements();
+        woken.reloaded = reload_configuration_if_asked();
+        woken
+    }
+}
+
+/// In a worker that runs no statement: a request to cancel one came too late and is dropped, as the server does between the
+/// statements of a session.
+fn obey_interrupts_between_statements() {
+    // SAFETY: the flag is set by the signal handler; it only asks for what there is none of.
+    unsafe { (&raw mut pg_sys::QueryCancelPending).write_volatile(0) };
+    check_for_interrupts!();
+}
+
+/// Reads the configuration again if a SIGHUP came, and says whether. For workers: in a client's session the server does it.
+/// Not in a transaction.
+pub fn reload_configuration_if_asked() -> bool {
+    // SAFETY: the flag is set by the signal handler and cleared here, before the work, so that no request is lost.
+    unsafe {
+        let asked = (&raw const pg_sys::ConfigReloadPending).read_volatile() != 0;
+        if asked {
+            (&raw mut pg_sys::ConfigReloadPending).write_volatile(0);
+            pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+        }
+        asked
+    }
+}
+
+fn reset_latch() {
+    // SAFETY: a process resets its own latch.
+    unsafe { pg_sys::ResetLatch(pg_sys::MyLatch) };
+}
+
+/// Waits for the latch of this process, for at most this long. In a client's session.
+pub fn wait_for_latch(timeout_ms: i64) -> Woken {
+    wait(None, timeout_ms)
+}
+
+/// Waits for the latch of this process or until the descriptor can be read, for at most this long. In a client's session.
+pub fn wait_for_fd_or_latch(fd: c_int, timeout_ms: i64) -> Woken {
+    wait(Some(fd), timeout_ms)
+}
+
+fn wait(fd: Option<c_int>, timeout_ms: i64) -> Woken {
+    let mut wanted = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
+    if fd.is_some() {
+        wanted |= pg_sys::WL_SOCKET_READABLE;
+    }
+    check_for_interrupts!();
+    // SAFETY: waits on this process's own latch.
+    let events = unsafe {
+        pg_sys::WaitLatchOrSocket(
+            pg_sys::MyLatch,
+            wanted as c_int,
+            fd.unwrap_or(-1),
+            timeout_ms.max(0) as std::ffi::c_long,
+            pg_sys::PG_WAIT_EXTENSION,
+        ) as u32
+    };
+    let woken = Woken {
+        latch: events & pg_sys::WL_LATCH_SET != 0,
+        fd: events & pg_sys::WL_SOCKET_READABLE != 0,
+        timeout: events & pg_sys::WL_TIMEOUT != 0,
+        reloaded: false,
+    };
+    if woken.latch {
+        reset_latch();
+    }
+    check_for_interrupts!();
+    woken
+}

@@ -1,0 +1,13 @@
+//! Everything that touches the server process: errors, SPI, identity, shared memory, latches, hooks.
+
+pub mod catch;
+pub mod function;
+pub mod hook;
+pub mod identity;
+pub mod latch;
+pub mod param;
+pub mod raw;
+pub mod shmem;
+pub mod spi;
+pub mod subxact;
+pub mod wake;

@@ -1,0 +1,65 @@
+//! Functions of the server that are declared here without pgrx's error boundary.
+//!
+//! The boundary turns an ERROR into a Rust panic and back, which loses its constraint fields and every SQLSTATE pgrx does not
+//! know, and it must not run in a signal handler. A caller of these has no destructor pending in its frame if the function can
+//! raise an error.
+use pgrx::pg_sys;
+use std::ffi::{c_char, c_int};
+
+unsafe extern "C-unwind" {
+    /// Never raises an error; safe in callbacks that run after the commit.
+    pub fn SetLatch(latch: *mut pg_sys::Latch);
+    /// The server's SIGTERM handler: the next check for interrupts ends the process with exit code 1.
+    pub fn die(signal: c_int);
+    /// The server's SIGHUP handler: sets `ConfigReloadPending` and the latch.
+    pub fn SignalHandlerForConfigReload(signal: c_int);
+    /// The server's own utility processing; raises errors as they are.
+    pub fn standard_ProcessUtility(
+        statement: *mut pg_sys::PlannedStmt,
+        query: *const c_char,
+        read_only_tree: bool,
+        context: pg_sys::ProcessUtilityContext::Type,
+        params: pg_sys::ParamListInfo,
+        environment: *mut pg_sys::QueryEnvironment,
+        receiver: *mut pg_sys::DestReceiver,
+        completion: *mut pg_sys::QueryCompletion,
+    );
+}
+
+/// The number of this process in the server's process array, by which others find its latch.
+///
+/// `None` before the process has a place there, and after it has given it up.
+pub fn my_procno() -> Option<i32> {
+    // SAFETY: MyProc, when set, points into the array that ProcGlobal->allProcs starts.
+    unsafe {
+        if pg_sys::MyProc.is_null() || pg_sys::ProcGlobal.is_null() {
+            return None;
+        }
+        i32::try_from(pg_sys::MyProc.offset_from((*pg_sys::ProcGlobal).allProcs)).ok()
+    }
+}
+
+/// Sets the latch of the process with this number. A number that is no longer current wakes somebody for nothing, no more.
+///
+/// Never raises an error.
+pub fn set_latch_of(procno: i32) {
+    // SAFETY: the array lives in shared memory for as long as the server; the number is checked against its length.
+    unsafe {
+        let global = pg_sys::ProcGlobal;
+        if global.is_null() {
+            return;
+        }
+        let Ok(index) = u32::try_from(procno) else {
+            return;
+        };
+        if index < (*global).allProcCount {
+            SetLatch(&raw mut (*(*global).allProcs.add(index as usize)).procLatch);
+        }
+    }
+}
+
+/// The real time in microseconds since the server's epoch (2000-01-01).
+pub fn now_micros() -> i64 {
+    // SAFETY: reads the clock.
+    unsafe { pg_sys::GetCurrentTimestamp() }
+}

@@ -1,0 +1,171 @@
+//! Statistics of calls, for each worker of each database.
+//!
+//! A worker is found without a lock; two lanes count into the same entry. An entry is made under the lock. When all are in use,
+//! further workers have no statistics: the calls themselves don't depend on them.
+use super::{shared, slot::Lane, with_lock};
+use crate::pg::raw;
+use pgrx::pg_sys;
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
+
+/// Workers that can have statistics at the same time.
+pub const CALLS: usize = 256;
+
+#[repr(C)]
+pub(super) struct Cell {
+    /// Zero: the entry is free. Written last.
+    database: AtomicU32,
+    worker: AtomicI32,
+    /// By lane, so that the end of one scheduler forgets its own calls only.
+    in_flight: [AtomicI32; 2],
+    calls: AtomicI64,
+    failures: AtomicI64,
+    consecutive_failures: AtomicI64,
+    total_latency_us: AtomicI64,
+    last_error_at: AtomicI64,
+}
+
+/// A copy of the statistics of one worker. Times are microseconds since the server's epoch; zero means never.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallStatistics {
+    pub worker: i32,
+    pub in_flight: i32,
+    pub calls: i64,
+    pub failures: i64,
+    pub consecutive_failures: i64,
+    pub total_latency_us: i64,
+    pub last_error_at: i64,
+}
+
+fn find(database: pg_sys::Oid, worker: i32) -> Option<&'static Cell> {
+    shared()?.calls.iter().find(|cell| {
+        cell.database.load(Ordering::Acquire) == database.to_u32()
+            && cell.worker.load(Ordering::Acquire) == worker
+    })
+}
+
+fn find_or_make(database: pg_sys::Oid, worker: i32) -> Option<&'static Cell> {
+    if let Some(cell) = find(database, worker) {
+        return Some(cell);
+    }
+    let shared = shared()?;
+    with_lock(true, || {
+        if let Some(cell) = find(database, worker) {
+            return Some(cell);
+        }
+        let cell = shared
+            .calls
+            .iter()
+            .find(|c| c.database.load(Ordering::Acquire) == 0)?;
+        cell.in_flight
+            .iter()
+            .for_each(|lane| lane.store(0, Ordering::Relaxed));
+        for counter in [
+            &cell.calls,
+            &cell.failures,
+            &cell.consecutive_failures,
+            &cell.total_latency_us,
+            &cell.last_error_at,
+        ] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        cell.worker.store(worker, Ordering::Release);
+        cell.database.store(database.to_u32(), Ordering::Release);
+        Some(cell)
+    })
+}
+
+/// Counts a call handed to the HTTP threads.
+pub fn started(database: pg_sys::Oid, lane: Lane, worker: i32) {
+    if let Some(cell) = find_or_make(database, worker) {
+        cell.in_flight[lane as usize].fetch_add(1, Ordering::Relaxed);
+        cell.calls.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts the end of a call.
+pub fn finished(database: pg_sys::Oid, lane: Lane, worker: i32, succeeded: bool, latency_us: i64) {
+    let Some(cell) = find(database, worker) else {
+        return;
+    };
+    let in_flight = &cell.in_flight[lane as usize];
+    if in_flight.fetch_sub(1, Ordering::Relaxed) <= 0 {
+        in_flight.store(0, Ordering::Relaxed);
+    }
+    cell.total_latency_us
+        .fetch_add(latency_us, Ordering::Relaxed);
+    if succeeded {
+        cell.consecutive_failures.store(0, Ordering::Relaxed);
+    } else {
+        cell.failures.fetch_add(1, Ordering::Relaxed);
+        cell.consecutive_failures.fetch_add(1, Ordering::Relaxed);
+        cell.last_error_at
+            .store(raw::now_micros(), Ordering::Relaxed);
+    }
+}
+
+/// Forgets the calls in flight of a scheduler that has ended: its threads ended with it. Cannot fail.
+pub fn reset_in_flight(database: pg_sys::Oid, lane: Lane) {
+    let Some(shared) = shared() else { return };
+    for cell in &shared.calls {
+        if cell.database.load(Ordering::Acquire) == database.to_u32() {
+            cell.in_flight[lane as usize].store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The statistics of one worker; `None` if it was never called since the server started.
+pub fn of_worker(database: pg_sys::Oid, worker: i32) -> Option<CallStatistics> {
+    find(database, worker).map(snapshot)
+}
+
+/// The statistics of all workers of a database.
+pub fn of_database(database: pg_sys::Oid) -> Vec<CallStatistics> {
+    let Some(shared) = shared() else {
+        return Vec::new();
+    };
+    shared
+        .calls
+        .iter()
+        .filter(|cell| cell.database.load(Ordering::Acquire) == database.to_u32())
+        .map(snapshot)
+        .collect()
+}
+
+/// Forgets a worker that is no longer registered.
+pub fn forget_worker(database: pg_sys::Oid, worker: i32) {
+    if shared().is_some() {
+        with_lock(true, || {
+            if let Some(cell) = find(database, worker) {
+                cell.database.store(0, Ordering::Release);
+            }
+        });
+    }
+}
+
+/// Forgets the workers of a database whose engine is gone.
+pub fn forget_database(database: pg_sys::Oid) {
+    let Some(shared) = shared() else { return };
+    with_lock(true, || {
+        for cell in &shared.calls {
+            if cell.database.load(Ordering::Acquire) == database.to_u32() {
+                cell.database.store(0, Ordering::Release);
+            }
+        }
+    });
+}
+
+fn snapshot(cell: &Cell) -> CallStatistics {
+    CallStatistics {
+        worker: cell.worker.load(Ordering::Acquire),
+        in_flight: cell
+            .in_flight
+            .iter()
+            .map(|lane| lane.load(Ordering::Relaxed).max(0))
+            .sum(),
+        calls: cell.calls.load(Ordering::Relaxed),
+        failures: cell.failures.load(Ordering::Relaxed),
+        consecutive_failures: cell.consecutive_failures.load(Ordering::Relaxed),
+        total_latency_us: cell.total_latency_us.load(Ordering::Relaxed),
+        last_error_at: cell.last_error_at.load(Ordering::Relaxed),
+    }
+}

@@ -1,0 +1,532 @@
+//! Slots: one for each scheduler, keyed by database and lane.
+//!
+//! Only the launcher allocates and frees slots. `life` joins the phase with the number of the start it belongs to, so that a
+//! start which the launcher has given up can't take the place of a later one.
+use super::{shared, with_lock};
+use crate::pg::raw;
+use pgrx::pg_sys;
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// Databases (times lanes) that can have a scheduler at the same time.
+pub const SLOTS: usize = 64;
+const ERROR_BYTES: usize = 256;
+
+#[repr(C)]
+pub(super) struct Cell {
+    /// Zero: the slot is free. Written last at allocation.
+    database: AtomicU32,
+    lane: AtomicU32,
+    /// Number of the start (upper bits) and phase (lowest byte).
+    life: AtomicU64,
+    pid: AtomicI32,
+    /// Number of the process plus one; zero when there is none.
+    procno: AtomicI32,
+    wake: AtomicU32,
+    wake_due: AtomicI64,
+    leave: AtomicU32,
+    exit_reason: AtomicU32,
+    state: AtomicU32,
+    lane_requests: AtomicU32,
+    lane_served: AtomicU32,
+    started_at: AtomicI64,
+    exited_at: AtomicI64,
+    epoch: AtomicI64,
+    in_flight: AtomicI64,
+    backlog: AtomicI64,
+    oldest_due: AtomicI64,
+    calls_total: AtomicI64,
+    answers_total: AtomicI64,
+    turns: AtomicI64,
+    last_error_at: AtomicI64,
+    last_error: LockedText,
+}
+
+/// Text that is read and written under the lock of the shared memory only.
+#[repr(C)]
+struct LockedText(UnsafeCell<(u32, [u8; ERROR_BYTES])>);
+
+// SAFETY: the content is only touched inside `with_lock`.
+unsafe impl Sync for LockedText {}
+
+/// Which scheduler of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Lane {
+    /// Runs everything that is not set aside.
+    Main = 0,
+    /// Runs the steps of tables that are set aside.
+    SetAside = 1,
+}
+
+impl Lane {
+    fn from_number(number: u32) -> Lane {
+        if number == 0 {
+            Lane::Main
+        } else {
+            Lane::SetAside
+        }
+    }
+}
+
+/// Where a slot is between being allocated and being free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// No process, and none asked for.
+    Idle = 0,
+    /// A process was asked for and has not taken the slot yet.
+    Requested = 1,
+    /// A process runs.
+    Live = 2,
+    /// The process has ended, which the launcher has not taken note of.
+    Exited = 3,
+}
+
+/// Why a scheduler ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ExitReason {
+    /// Something went wrong or has changed: start again.
+    Restart = 0,
+    /// There is nothing to run: the extension is not there, or the lane is not needed.
+    Gone = 1,
+    /// It was asked to leave.
+    Left = 2,
+}
+
+/// What the engine of a database is doing, as shown by `xdb.status()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum EngineState {
+    /// No process: not wanted, or not started yet.
+    Stopped = 0,
+    /// A process was started and prepares.
+    Starting = 1,
+    /// Turns are made.
+    Running = 2,
+    /// `xdb.pause()`: answers are applied, nothing is claimed.
+    Paused = 3,
+    /// Somebody is creating, altering or dropping the extension.
+    WaitingForExtension = 4,
+    /// The schema needs `ALTER EXTENSION xdb UPDATE`, or is newer than the library.
+    ParkedOnSchemaVersion = 5,
+    /// The database is a copy and waits for `xdb.adopt()`.
+    WaitingForAdoption = 6,
+    /// The last process failed; the next one starts after a pause.
+    BackingOff = 7,
+}
+
+impl EngineState {
+    const ALL: [EngineState; 8] = [
+        EngineState::Stopped,
+        EngineState::Starting,
+        EngineState::Running,
+        EngineState::Paused,
+        EngineState::WaitingForExtension,
+        EngineState::ParkedOnSchemaVersion,
+        EngineState::WaitingForAdoption,
+        EngineState::BackingOff,
+    ];
+
+    /// The words that users see.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EngineState::Stopped => "stopped",
+            EngineState::Starting => "starting",
+            EngineState::Running => "running",
+            EngineState::Paused => "paused",
+            EngineState::WaitingForExtension => "waiting for extension",
+            EngineState::ParkedOnSchemaVersion => "parked on schema version",
+            EngineState::WaitingForAdoption => "waiting for adoption",
+            EngineState::BackingOff => "backing off",
+        }
+    }
+}
+
+/// A copy of what a slot says. Times are microseconds since the server's epoch; zero means never.
+#[derive(Clone, Debug)]
+pub struct SlotStatus {
+    pub database: pg_sys::Oid,
+    pub lane: Lane,
+    pub pid: Option<i32>,
+    pub state: EngineState,
+    pub epoch: i64,
+    pub started_at: i64,
+    pub in_flight: i64,
+    pub backlog: i64,
+    /// When the oldest task of the backlog became due; `None` without a backlog.
+    pub oldest_due: Option<i64>,
+    pub calls_total: i64,
+    pub answers_total: i64,
+    pub turns: i64,
+    pub last_error: Option<String>,
+    pub last_error_at: i64,
+}
+
+/// A slot of the shared memory. Copying it copies the reference, not the slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(u8);
+
+impl Slot {
+    fn cell(self) -> &'static Cell {
+        // A Slot is only made from shared memory that exists.
+        match shared() {
+            Some(shared) => &shared.slots[self.0 as usize],
+            None => unreachable!("a slot without shared memory"),
+        }
+    }
+
+    /// The slot with this number, which a process was given at its start.
+    pub(crate) fn by_index(index: u8) -> Option<Slot> {
+        (shared().is_some() && usize::from(index) < SLOTS).then_some(Slot(index))
+    }
+
+    /// Every slot in use.
+    pub fn all() -> impl Iterator<Item = Slot> {
+        let count = if shared().is_some() { SLOTS as u8 } else { 0 };
+        (0..count)
+            .map(Slot)
+            .filter(|s| s.cell().database.load(Ordering::SeqCst) != 0)
+    }
+
+    /// The slots of one database, all lanes.
+    pub fn of_database(database: pg_sys::Oid) -> impl Iterator<Item = Slot> {
+        Slot::all().filter(move |s| s.database() == database)
+    }
+
+    /// The slot of one scheduler.
+    pub fn find(database: pg_sys::Oid, lane: Lane) -> Option<Slot> {
+        Slot::of_database(database).find(|s| s.lane() == lane)
+    }
+
+    /// Makes a slot for a scheduler; `None` when all are in use. Only the launcher allocates.
+    pub fn allocate(database: pg_sys::Oid, lane: Lane) -> Option<Slot> {
+        let shared = shared()?;
+        let index = shared
+            .slots
+            .iter()
+            .position(|c| c.database.load(Ordering::SeqCst) == 0)?;
+        let cell = &shared.slots[index];
+        for counter in [
+            &cell.started_at,
+            &cell.exited_at,
+            &cell.epoch,
+            &cell.in_flight,
+            &cell.backlog,
+            &cell.oldest_due,
+            &cell.calls_total,
+            &cell.answers_total,
+            &cell.turns,
+            &cell.last_error_at,
+        ] {
+            counter.store(0, Ordering::SeqCst);
+        }
+        for flag in [
+            &cell.wake,
+            &cell.leave,
+            &cell.exit_reason,
+            &cell.state,
+            &cell.lane_requests,
+            &cell.lane_served,
+        ] {
+            flag.store(0, Ordering::SeqCst);
+        }
+        cell.lane.store(lane as u32, Ordering::SeqCst);
+        cell.database.store(database.to_u32(), Ordering::SeqCst);
+        Some(Slot(index as u8))
+    }
+
+    /// Gives the slot back. Only the launcher, and only without a process.
+    pub fn free(self) {
+        self.set_phase(Phase::Idle);
+        self.cell().database.store(0, Ordering::SeqCst);
+    }
+
+    /// The database of this slot.
+    pub fn database(self) -> pg_sys::Oid {
+        pg_sys::Oid::from(self.cell().database.load(Ordering::SeqCst))
+    }
+
+    /// The lane of this slot.
+    pub fn lane(self) -> Lane {
+        Lane::from_number(self.cell().lane.load(Ordering::SeqCst))
+    }
+
+    /// Where the slot is in its life.
+    pub fn phase(self) -> Phase {
+        match self.cell().life.load(Ordering::SeqCst) & 0xff {
+            1 => Phase::Requested,
+            2 => Phase::Live,
+            3 => Phase::Exited,
+            _ => Phase::Idle,
+        }
+    }
+
+    /// Only the launcher, and never while a process has the slot.
+    pub fn set_phase(self, phase: Phase) {
+        let start = self.cell().life.load(Ordering::SeqCst) >> 8;
+        self.cell()
+            .life
+            .store((start << 8) | phase as u64, Ordering::SeqCst);
+    }
+
+    /// Opens the slot for one new process and returns the argument that this process gets.
+    pub fn request_start(self) -> u64 {
+        let cell = self.cell();
+        // 32 bits of it travel in the argument.
+        let start = ((cell.life.load(Ordering::SeqCst) >> 8) + 1) & 0xffff_ffff;
+        cell.leave.store(0, Ordering::SeqCst);
+        cell.exit_reason
+            .store(ExitReason::Restart as u32, Ordering::SeqCst);
+        cell.started_at.store(raw::now_micros(), Ordering::SeqCst);
+        self.set_state(EngineState::Starting);
+        cell.life
+            .store((start << 8) | Phase::Requested as u64, Ordering::SeqCst);
+        (start << 8) | u64::from(self.0)
+    }
+
+    /// Closes the slot to the process that was asked for; false if that process has taken it.
+    pub fn give_up_start(self) -> bool {
+        let life = &self.cell().life;
+        let now = life.load(Ordering::SeqCst);
+        now & 0xff == Phase::Requested as u64
+            && life
+                .compare_exchange(
+                    now,
+                    (now & !0xff) | Phase::Exited as u64,
+                    Ordering::SeqCst,
+                    Ordering::SeqCst,
+                )
+                .is_ok()
+    }
+
+    /// Whether the slot belongs to a scheduler.
+    pub fn is_allocated(self) -> bool {
+        self.cell().database.load(Ordering::SeqCst) != 0
+    }
+
+    /// Takes the slot for this process, if the start that `argument` names is still wanted.
+    ///
+    /// A new process begins with its wake flag set: whatever was asked of its predecessor is its work.
+    pub fn claim(argument: u64) -> Option<Slot> {
+        let index = (argument & 0xff) as usize;
+        let cell = shared()?.slots.get(index)?;
+        let start = argument >> 8;
+        let procno = raw::my_procno()?;
+        cell.life
+            .compare_exchange(
+                (start << 8) | Phase::Requested as u64,
+                (start << 8) | Phase::Live as u64,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            )
+            .ok()?;
+        cell.in_flight.store(0, Ordering::SeqCst);
+        cell.wake_due.store(i64::MIN, Ordering::SeqCst);
+        cell.wake.store(1, Ordering::SeqCst);
+        cell.started_at.store(raw::now_micros(), Ordering::SeqCst);
+        cell.procno.store(procno + 1, Ordering::SeqCst);
+        cell.pid.store(std::process::id() as i32, Ordering::SeqCst);
+        Some(Slot(index as u8))
+    }
+
+    /// Says that the process of this slot has ended, and tells the launcher. Called while it exits: cannot fail.
+    pub fn vacate(self) {
+        let cell = self.cell();
+        cell.pid.store(0, Ordering::SeqCst);
+        cell.procno.store(0, Ordering::SeqCst);
+        cell.in_flight.store(0, Ordering::SeqCst);
+        cell.exited_at.store(raw::now_micros(), Ordering::SeqCst);
+        cell.state
+            .store(EngineState::Stopped as u32, Ordering::SeqCst);
+        let start = cell.life.load(Ordering::SeqCst) >> 8;
+        cell.life
+            .store((start << 8) | Phase::Exited as u64, Ordering::SeqCst);
+        super::wake_launcher();
+    }
+
+    /// Why the process of this slot ended, or will have ended when it exits now.
+    pub fn exit_reason(self) -> ExitReason {
+        match self.cell().exit_reason.load(Ordering::SeqCst) {
+            1 => ExitReason::Gone,
+            2 => ExitReason::Left,
+            _ => ExitReason::Restart,
+        }
+    }
+
+    /// Sets what [`Slot::exit_reason`] says.
+    pub fn set_exit_reason(self, reason: ExitReason) {
+        self.cell()
+            .exit_reason
+            .store(reason as u32, Ordering::SeqCst);
+    }
+
+    /// How long the last process ran, in microseconds.
+    pub fn ran_for(self) -> i64 {
+        let cell = self.cell();
+        let ended = cell.exited_at.load(Ordering::SeqCst);
+        (ended - cell.started_at.load(Ordering::SeqCst)).max(0)
+    }
+
+    /// When the last start was asked for, or its process began.
+    pub fn started_at(self) -> i64 {
+        self.cell().started_at.load(Ordering::SeqCst)
+    }
+
+    /// Wakes the scheduler: there is something due at `due` or later. `i64::MIN` means: read everything again. Cannot fail.
+    pub fn wake(self, due: i64) {
+        let cell = self.cell();
+        cell.wake_due.fetch_min(due, Ordering::SeqCst);
+        if cell.wake.swap(1, Ordering::SeqCst) == 0 {
+            self.set_latch();
+        }
+    }
+
+    /// Takes the wake flag: `None` if nobody woke, else the smallest due time of all wake-ups since the last call. To be called
+    /// *before* the tables are read.
+    pub fn take_wake(self) -> Option<i64> {
+        let cell = self.cell();
+        (cell.wake.swap(0, Ordering::SeqCst) != 0)
+            .then(|| cell.wake_due.swap(i64::MAX, Ordering::SeqCst))
+    }
+
+    fn set_latch(self) {
+        let procno = self.cell().procno.load(Ordering::SeqCst);
+        if procno > 0 {
+            raw::set_latch_of(procno - 1);
+        }
+    }
+
+    /// Asks the scheduler to leave at the end of its turn.
+    pub fn ask_to_leave(self) {
+        self.cell().leave.store(1, Ordering::SeqCst);
+        self.set_latch();
+    }
+
+    /// Whether the scheduler was asked to leave.
+    pub fn asked_to_leave(self) -> bool {
+        self.cell().leave.load(Ordering::SeqCst) != 0
+    }
+
+    /// Ends the scheduler now, in whatever statement it is.
+    pub fn terminate(self) {
+        if let Some(pid) = self.pid() {
+            // SAFETY: plain system call. The pid was just read, and a process clears it before it ends.
+            unsafe { libc::kill(pid, libc::SIGTERM) };
+        }
+    }
+
+    /// Process id of the scheduler, if it runs.
+    pub fn pid(self) -> Option<i32> {
+        Some(self.cell().pid.load(Ordering::SeqCst)).filter(|pid| *pid != 0)
+    }
+
+    /// Asks the launcher for the set-aside scheduler of this database; on the slot of the main one.
+    pub fn request_lane(self) {
+        self.cell().lane_requests.fetch_add(1, Ordering::SeqCst);
+        super::wake_launcher();
+    }
+
+    /// The request for a set-aside scheduler that has not been served, if any.
+    pub fn open_lane_request(self) -> Option<u32> {
+        let requests = self.cell().lane_requests.load(Ordering::SeqCst);
+        (requests != self.cell().lane_served.load(Ordering::SeqCst)).then_some(requests)
+    }
+
+    /// Says that requests up to this one are served.
+    pub fn lane_request_served(self, request: u32) {
+        self.cell().lane_served.store(request, Ordering::SeqCst);
+    }
+
+    /// What the engine is doing.
+    pub fn state(self) -> EngineState {
+        let number = self.cell().state.load(Ordering::SeqCst) as usize;
+        EngineState::ALL
+            .get(number)
+            .copied()
+            .unwrap_or(EngineState::Stopped)
+    }
+
+    /// Shows what the engine is doing.
+    pub fn set_state(self, state: EngineState) {
+        self.cell().state.store(state as u32, Ordering::SeqCst);
+    }
+
+    /// Shows the epoch of the leases that this scheduler gives.
+    pub fn set_epoch(self, epoch: i64) {
+        self.cell().epoch.store(epoch, Ordering::SeqCst);
+    }
+
+    /// Shows how many calls are with the HTTP threads.
+    pub fn set_in_flight(self, calls: i64) {
+        self.cell().in_flight.store(calls, Ordering::Relaxed);
+    }
+
+    /// Shows how many tasks are due and not claimed, and since when the oldest of them is due.
+    pub fn set_backlog(self, tasks: i64, oldest_due: Option<i64>) {
+        self.cell().backlog.store(tasks, Ordering::Relaxed);
+        self.cell()
+            .oldest_due
+            .store(oldest_due.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Counts calls handed to the HTTP threads.
+    pub fn add_calls(self, calls: i64) {
+        self.cell().calls_total.fetch_add(calls, Ordering::Relaxed);
+    }
+
+    /// Counts answers applied.
+    pub fn add_answers(self, answers: i64) {
+        self.cell()
+            .answers_total
+            .fetch_add(answers, Ordering::Relaxed);
+    }
+
+    /// Counts a turn.
+    pub fn add_turn(self) {
+        self.cell().turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Shows the last error; cut at 256 bytes, between characters.
+    pub fn record_error(self, message: &str) {
+        let length = message.floor_char_boundary(ERROR_BYTES);
+        let cell = self.cell();
+        with_lock(true, || {
+            // SAFETY: under the lock, exclusively.
+            let (stored, bytes) = unsafe { &mut *cell.last_error.0.get() };
+            bytes[..length].copy_from_slice(&message.as_bytes()[..length]);
+            *stored = length as u32;
+        });
+        cell.last_error_at
+            .store(raw::now_micros(), Ordering::SeqCst);
+    }
+
+    /// A copy of what the slot says.
+    pub fn status(self) -> SlotStatus {
+        let cell = self.cell();
+        let last_error_at = cell.last_error_at.load(Ordering::SeqCst);
+        let (length, bytes) = with_lock(false, || {
+            // SAFETY: under the lock.
+            unsafe { *cell.last_error.0.get() }
+        });
+        let text = bytes.get(..length as usize).unwrap_or_default();
+        let backlog = cell.backlog.load(Ordering::Relaxed);
+        SlotStatus {
+            database: self.database(),
+            lane: self.lane(),
+            pid: self.pid(),
+            state: self.state(),
+            epoch: cell.epoch.load(Ordering::SeqCst),
+            started_at: self.started_at(),
+            in_flight: cell.in_flight.load(Ordering::Relaxed),
+            backlog,
+            oldest_due: Some(cell.oldest_due.load(Ordering::Relaxed)).filter(|due| *due != 0),
+            calls_total: cell.calls_total.load(Ordering::Relaxed),
+            answers_total: cell.answers_total.load(Ordering::Relaxed),
+            turns: cell.turns.load(Ordering::Relaxed),
+            last_error: (last_error_at != 0).then(|| String::from_utf8_lossy(text).into_owned()),
+            last_error_at,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Places of the sessions that wait for an execution to close or to move.
+//!
+//! Nothing is missed: a waiter publishes its place and *then* reads the execution with a new snapshot; a closer commits and
+//! *then* looks for waiters. Whichever comes second sees the other. Reading a place while it changes hands can wake somebody
+//! for nothing, no more.
+use super::shared;
+use crate::pg::raw;
+use pgrx::pg_sys;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Sessions that can wait at the same time without polling.
+pub const WAITERS: usize = 1024;
+
+const FREE: u32 = 0;
+const CLAIMED: u32 = 1;
+const PUBLISHED: u32 = 2;
+
+#[repr(C)]
+pub(super) struct Cell {
+    in_use: AtomicU32,
+    database: AtomicU32,
+    execution: [AtomicU64; 2],
+    /// Number of the waiting process.
+    procno: AtomicI32,
+    pid: AtomicI32,
+}
+
+fn words(execution: &[u8; 16]) -> [u64; 2] {
+    let whole = u128::from_be_bytes(*execution);
+    [(whole >> 64) as u64, whole as u64]
+}
+
+/// Takes a place for this process; `None` when all are taken or there is no shared memory.
+pub(crate) fn take(database: pg_sys::Oid, execution: &[u8; 16]) -> Option<usize> {
+    let shared = shared()?;
+    let procno = raw::my_procno()?;
+    let index = shared.waiters.iter().position(|cell| {
+        cell.in_use
+            .compare_exchange(FREE, CLAIMED, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+    })?;
+    shared.waiters_in_use.fetch_add(1, Ordering::SeqCst);
+    let cell = &shared.waiters[index];
+    let [high, low] = words(execution);
+    cell.database.store(database.to_u32(), Ordering::SeqCst);
+    cell.execution[0].store(high, Ordering::SeqCst);
+    cell.execution[1].store(low, Ordering::SeqCst);
+    cell.procno.store(procno, Ordering::SeqCst);
+    cell.pid.store(std::process::id() as i32, Ordering::SeqCst);
+    cell.in_use.store(PUBLISHED, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    Some(index)
+}
+
+/// Gives a place of this process back; one that was given back already is left alone. Cannot fail.
+pub(crate) fn give_back(index: usize) {
+    let Some(shared) = shared() else { return };
+    let cell = &shared.waiters[index];
+    if cell.in_use.load(Ordering::SeqCst) == PUBLISHED
+        && cell.pid.load(Ordering::SeqCst) == std::process::id() as i32
+    {
+        cell.pid.store(0, Ordering::SeqCst);
+        shared.waiters_in_use.fetch_sub(1, Ordering::SeqCst);
+        cell.in_use.store(FREE, Ordering::SeqCst);
+    }
+}
+
+/// Gives every place of this process back. Cannot fail.
+pub(crate) fn give_back_all() {
+    (0..WAITERS).for_each(give_back);
+}
+
+/// Wakes those who wait for one of these executions of this database; for `None`, everybody who waits in it. Cannot fail.
+///
+/// To be called after the commit.
+pub(crate) fn wake(database: pg_sys::Oid, executions: Option<&[[u8; 16]]>) {
+    let Some(shared) = shared() else { return };
+    fence(Ordering::SeqCst);
+    if shared.waiters_in_use.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    for cell in &shared.waiters {
+        if cell.in_use.load(Ordering::SeqCst) != PUBLISHED
+            || cell.database.load(Ordering::SeqCst) != database.to_u32()
+        {
+            continue;
+        }
+        let waits_for = cell
+            .execution
+            .each_ref()
+            .map(|word| word.load(Ordering::SeqCst));
+        if executions.is_none_or(|ids| ids.iter().any(|id| words(id) == waits_for)) {
+            raw::set_latch_of(cell.procno.load(Ordering::SeqCst));
+        }
+    }
+}
+
+/// How many sessions wait, in all databases.
+pub fn in_use() -> u32 {
+    shared().map_or(0, |s| s.waiters_in_use.load(Ordering::SeqCst))
+}

@@ -1,0 +1,284 @@
+//! What a transaction sets off when it commits, and only then: wake-ups of the engine, of waiting sessions, of the launcher.
+//!
+//! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
+//! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
+//! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine in general, and polling covers the rest.
+use super::shmem::{self, Slot, waiter as places};
+use pgrx::pg_sys;
+use std::cell::{Cell, RefCell};
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Beyond this many closed executions in one transaction, everybody who waits in the database is woken.
+const CLOSED_KEPT: usize = 256;
+
+#[derive(Default)]
+struct Notes {
+    subtransaction: pg_sys::SubTransactionId,
+    wrote: bool,
+    /// Smallest due time to wake the schedulers for.
+    wake_due: Option<i64>,
+    closed: Vec<[u8; 16]>,
+    closed_many: bool,
+    poke_launcher: bool,
+    rescan: bool,
+}
+
+impl Notes {
+    fn absorb(&mut self, other: Notes) {
+        self.wrote |= other.wrote;
+        self.wake_due = match (self.wake_due, other.wake_due) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        self.closed_many |= other.closed_many;
+        for id in other.closed {
+            self.close(id);
+        }
+        self.poke_launcher |= other.poke_launcher;
+        self.rescan |= other.rescan;
+    }
+
+    fn close(&mut self, execution: [u8; 16]) {
+        if self.closed.len() < CLOSED_KEPT {
+            self.closed.push(execution);
+        } else {
+            self.closed_many = true;
+        }
+    }
+}
+
+thread_local! {
+    /// By subtransaction, the innermost last.
+    static NOTES: RefCell<Vec<Notes>> = const { RefCell::new(Vec::new()) };
+    static HOLDING: Cell<bool> = const { Cell::new(false) };
+    static WAITING: Cell<bool> = const { Cell::new(false) };
+    static REGISTERED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The callbacks stay registered for the life of the process; registering twice would run them twice.
+fn ensure_registered() {
+    if !REGISTERED.get() {
+        // SAFETY: both callbacks have the expected signature and live as long as the library, which is never unloaded.
+        unsafe {
+            pg_sys::RegisterXactCallback(Some(at_transaction_event), std::ptr::null_mut());
+            pg_sys::RegisterSubXactCallback(Some(at_subtransaction_event), std::ptr::null_mut());
+            pg_sys::before_shmem_exit(Some(at_exit), pg_sys::Datum::null());
+        }
+        REGISTERED.set(true);
+    }
+}
+
+fn note(f: impl FnOnce(&mut Notes)) {
+    ensure_registered();
+    // SAFETY: reads a counter of the current transaction.
+    let current = unsafe { pg_sys::GetCurrentSubTransactionId() };
+    NOTES.with_borrow_mut(|levels| {
+        if levels
+            .last()
+            .is_none_or(|top| top.subtransaction != current)
+        {
+            levels.push(Notes {
+                subtransaction: current,
+                ..Notes::default()
+            });
+        }
+        if let Some(top) = levels.last_mut() {
+            f(top);
+        }
+    });
+}
+
+/// Wakes this database's engine when the transaction commits; it then reads all that is due.
+pub fn wake_scheduler_at_commit() {
+    wake_scheduler_at_commit_from(i64::MIN);
+}
+
+/// Wakes this database's engine when the transaction commits: it has made tasks that are due at `due` (microseconds since the
+/// server's epoch) or later, so that a late commit puts the engine's cursor back.
+pub fn wake_scheduler_at_commit_from(due: i64) {
+    note(|n| n.wake_due = Some(n.wake_due.map_or(due, |before| before.min(due))));
+}
+
+/// Wakes the sessions that wait for this execution when the transaction commits.
+pub fn processes_closed_at_commit(execution: [u8; 16]) {
+    note(|n| n.close(execution));
+}
+
+/// Says that this transaction has written what others can't see yet.
+pub fn note_uncommitted_write() {
+    note(|n| n.wrote = true);
+}
+
+/// Whether the current transaction has written what others can't see yet: waiting for its effects would wait for ever.
+pub fn has_uncommitted_writes() -> bool {
+    NOTES.with_borrow(|levels| levels.iter().any(|n| n.wrote))
+}
+
+/// Tells the launcher at commit that this database may have got the extension.
+pub fn poke_launcher_at_commit() {
+    note(|n| n.poke_launcher = true);
+}
+
+/// Tells the launcher at commit that the list of databases has changed.
+pub fn rescan_at_commit() {
+    note(|n| n.rescan = true);
+}
+
+/// Releases this process's holds when the transaction ends, however it ends.
+pub(super) fn release_holds_at_end() {
+    ensure_registered();
+    HOLDING.set(true);
+}
+
+unsafe extern "C-unwind" fn at_transaction_event(event: pg_sys::XactEvent::Type, _: *mut c_void) {
+    use pg_sys::XactEvent::{
+        XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PARALLEL_ABORT, XACT_EVENT_PARALLEL_COMMIT,
+        XACT_EVENT_PREPARE,
+    };
+    let committed = match event {
+        XACT_EVENT_COMMIT | XACT_EVENT_PARALLEL_COMMIT => true,
+        XACT_EVENT_ABORT | XACT_EVENT_PARALLEL_ABORT | XACT_EVENT_PREPARE => false,
+        _ => return,
+    };
+    // A panic must not leave this function. There is nothing to do about one here: what it cut off is covered by polling.
+    let _ = catch_unwind(AssertUnwindSafe(|| transaction_ended(committed)));
+}
+
+fn transaction_ended(committed: bool) {
+    if WAITING.replace(false) {
+        places::give_back_all();
+    }
+    let mut levels = NOTES.take().into_iter();
+    if committed && let Some(mut all) = levels.next() {
+        levels.for_each(|level| all.absorb(level));
+        carry_out(&all);
+    }
+    // After the wake-ups, so that a launcher which looks at once sees everything.
+    if HOLDING.replace(false) {
+        shmem::release_holds();
+    }
+}
+
+fn carry_out(notes: &Notes) {
+    // SAFETY: set once at the start of the process.
+    let database = unsafe { pg_sys::MyDatabaseId };
+    if let Some(due) = notes.wake_due {
+        Slot::of_database(database).for_each(|slot| slot.wake(due));
+    }
+    if notes.closed_many {
+        places::wake(database, None);
+    } else if !notes.closed.is_empty() {
+        places::wake(database, Some(&notes.closed));
+    }
+    if notes.poke_launcher {
+        shmem::poke(database);
+    } else if notes.rescan {
+        shmem::request_rescan();
+    }
+}
+
+unsafe extern "C-unwind" fn at_subtransaction_event(
+    event: pg_sys::SubXactEvent::Type,
+    subtransaction: pg_sys::SubTransactionId,
+    parent: pg_sys::SubTransactionId,
+    _: *mut c_void,
+) {
+    use pg_sys::SubXactEvent::{SUBXACT_EVENT_ABORT_SUB, SUBXACT_EVENT_COMMIT_SUB};
+    // As above: a panic here could at worst leave a note too many, which wakes somebody for nothing.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        NOTES.with_borrow_mut(|levels| {
+            if levels
+                .last()
+                .is_none_or(|top| top.subtransaction != subtransaction)
+            {
+                return;
+            }
+            match event {
+                SUBXACT_EVENT_ABORT_SUB => {
+                    levels.pop();
+                }
+                SUBXACT_EVENT_COMMIT_SUB => {
+                    if let Some(mut ended) = levels.pop() {
+                        match levels
+                            .last_mut()
+                            .filter(|below| below.subtransaction == parent)
+                        {
+                            Some(below) => below.absorb(ended),
+                            None => {
+                                ended.subtransaction = parent;
+                                levels.push(ended);
+                            }
+                        }
+                    }
+                }
+                _ => {}
+            }
+        });
+    }));
+}
+
+unsafe extern "C-unwind" fn at_exit(_code: std::ffi::c_int, _: pg_sys::Datum) {
+    if WAITING.replace(false) {
+        places::give_back_all();
+    }
+    if HOLDING.replace(false) {
+        shmem::release_holds();
+    }
+}
+
+/// Waiting for an execution, in a client's session.
+pub mod waiter {
+    use super::{WAITING, ensure_registered, places};
+    use crate::pg::latch;
+    use pgrx::pg_sys;
+
+    /// How often to look when there is no place left for another waiter.
+    const POLL_MS: i64 = 100;
+
+    /// A place among the waiters; given back when dropped, at the end of the transaction, and at the end of the process,
+    /// whichever comes first.
+    ///
+    /// Register *first* and look at the execution *then*, with a new snapshot: what closes after the look wakes this session.
+    pub struct Registration {
+        place: Option<usize>,
+    }
+
+    impl Registration {
+        /// Takes a place. Without one (all taken, or the library is not preloaded), waiting means polling.
+        pub fn register(execution: &[u8; 16]) -> Registration {
+            ensure_registered();
+            // Before the place is taken, so that no error can come between.
+            WAITING.set(true);
+            // SAFETY: set once at the start of the process.
+            let database = unsafe { pg_sys::MyDatabaseId };
+            Registration {
+                place: places::take(database, execution),
+            }
+        }
+
+        /// Whether there was no place, so that a wait ends early to look.
+        pub fn is_polling(&self) -> bool {
+            self.place.is_none()
+        }
+
+        /// Waits until this session is woken, or for this long. Interrupts are obeyed. The caller looks again afterwards: a
+        /// wake-up says only that something may have changed.
+        pub fn wait(&self, timeout_ms: i64) {
+            let timeout_ms = if self.is_polling() {
+                timeout_ms.min(POLL_MS)
+            } else {
+                timeout_ms
+            };
+            latch::wait_for_latch(timeout_ms);
+        }
+    }
+
+    impl Drop for Registration {
+        fn drop(&mut self) {
+            if let Some(place) = self.place {
+                places::give_back(place);
+            }
+        }
+    }
+}

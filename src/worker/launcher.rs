@@ -1,0 +1,471 @@
+//! The launcher: one process without a database that keeps a scheduler running for each database that has the extension.
+//!
+//! It can't see from outside whether a database has it: each database is tried once, by a scheduler that leaves again when there
+//! is nothing to run, and once more when a session has created the extension there. All that matters for running schedulers is
+//! in shared memory, so that a new launcher goes on with the schedulers it finds.
+use super::{lifecycle, settings};
+use crate::guc;
+use crate::pg::shmem::{self, EngineState, ExitReason, Lane, Phase, Slot, call};
+use crate::pg::{latch, raw};
+use pgrx::{pg_guard, pg_sys, warning};
+use std::collections::{HashMap, HashSet};
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::time::{Duration, Instant};
+
+/// How often the list of databases is read without being told to.
+const SCAN_INTERVAL: Duration = Duration::from_secs(5);
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
+/// A scheduler that ran this long has not failed at its start.
+const RAN_WELL: i64 = 10_000_000;
+/// How long a start may take before it counts as lost, when nobody can say what became of it.
+const START_LOST: i64 = 10_000_000;
+/// Processes on their way up at the same time, so that a cluster of many databases does not use up the worker processes.
+const STARTS_AT_ONCE: usize = 4;
+/// How long a scheduler that was asked to leave has for it.
+const LEAVE_POLITELY: Duration = Duration::from_secs(1);
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
+
+const LIBRARY: &str = "xdb";
+const LANES: [Lane; 2] = [Lane::Main, Lane::SetAside];
+
+/// Registers the launcher. Only while the server loads its `shared_preload_libraries`.
+pub fn register() {
+    let mut worker = describe("xdb launcher", "xdb launcher", "xdb_launcher_main");
+    worker.bgw_restart_time = 1;
+    // SAFETY: the description is copied.
+    unsafe { pg_sys::RegisterBackgroundWorker(&mut worker) };
+}
+
+fn describe(name: &str, kind: &str, function: &str) -> pg_sys::BackgroundWorker {
+    let mut worker = pg_sys::BackgroundWorker {
+        bgw_flags: (pg_sys::BGWORKER_SHMEM_ACCESS | pg_sys::BGWORKER_BACKEND_DATABASE_CONNECTION)
+            as c_int,
+        bgw_start_time: pg_sys::BgWorkerStartTime::BgWorkerStart_RecoveryFinished,
+        ..pg_sys::BackgroundWorker::default()
+    };
+    copy_text(&mut worker.bgw_name, name);
+    copy_text(&mut worker.bgw_type, kind);
+    copy_text(&mut worker.bgw_library_name, LIBRARY);
+    copy_text(&mut worker.bgw_function_name, function);
+    worker
+}
+
+/// Copies a text into a C array, cut between characters; the rest of the array stays zero.
+fn copy_text(array: &mut [c_char], text: &str) {
+    let length = text.floor_char_boundary(array.len() - 1);
+    for (to, from) in array.iter_mut().zip(&text.as_bytes()[..length]) {
+        *to = *from as c_char;
+    }
+}
+
+/// Entry point of the launcher process.
+#[unsafe(no_mangle)]
+#[pg_guard]
+pub extern "C-unwind" fn xdb_launcher_main(_argument: pg_sys::Datum) {
+    shmem::launcher_started();
+    // SAFETY: signals are still blocked. Without a database, only the shared catalogs can be read.
+    unsafe {
+        pg_sys::on_shmem_exit(Some(at_exit), pg_sys::Datum::null());
+        settings::pin_before_connection();
+        lifecycle::accept_signals();
+        pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
+        pg_sys::pgstat_report_appname(c"xdb launcher".as_ptr());
+    }
+    lifecycle::report_activity(None);
+    let waiter = latch::Waiter::new(None);
+    let mut launcher = Launcher::default();
+    loop {
+        let pause = launcher.step();
+        let woken = waiter.wait(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX).max(1));
+        if woken.reloaded {
+            // A way to have every database looked at again, whatever was missed.
+            launcher.poke_all();
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn at_exit(_code: c_int, _: pg_sys::Datum) {
+    shmem::launcher_ended();
+}
+
+/// What the launcher knows of a database beyond what its slots say. A new launcher begins without it.
+#[derive(Default)]
+struct Known {
+    /// A scheduler was there and found no extension.
+    absent: bool,
+    /// A session has created the extension since the last start.
+    poked: bool,
+    lanes: [KnownLane; 2],
+}
+
+#[derive(Default)]
+struct KnownLane {
+    handle: Option<Handle>,
+    backoff: Duration,
+    retry_at: Option<Instant>,
+    asked_to_leave: Option<Instant>,
+}
+
+/// The server's handle of a process that this launcher has started.
+struct Handle(*mut pg_sys::BackgroundWorkerHandle);
+
+impl Handle {
+    fn has_stopped(&self) -> bool {
+        let mut pid = 0;
+        // SAFETY: the handle is valid until dropped.
+        let status = unsafe { pg_sys::GetBackgroundWorkerPid(self.0, &mut pid) };
+        status == pg_sys::BgwHandleStatus::BGWH_STOPPED
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: allocated by the server for the launcher.
+        unsafe { pg_sys::pfree(self.0.cast()) };
+    }
+}
+
+/// A database that schedulers may run in.
+struct Database {
+    oid: pg_sys::Oid,
+    name: String,
+}
+
+#[derive(Default)]
+struct Launcher {
+    databases: Vec<Database>,
+    scanned_at: Option<Instant>,
+    known: HashMap<pg_sys::Oid, Known>,
+    /// No start is tried before, because all worker processes were in use; and the pause that led to it.
+    workers_used_up: Option<(Instant, Duration)>,
+    complained_at: HashMap<&'static str, Instant>,
+}
+
+impl Launcher {
+    /// Does what is to be done now, and says how long there is nothing to do.
+    fn step(&mut self) -> Duration {
+        let now = Instant::now();
+        let pokes = shmem::take_pokes();
+        for database in pokes.databases {
+            self.poke(database);
+        }
+        if pokes.all {
+            self.poke_all();
+        }
+        if pokes.rescan || self.scanned_at.is_none_or(|at| now - at >= SCAN_INTERVAL) {
+            self.databases = read_databases();
+            self.scanned_at = Some(now);
+            let exist: HashSet<_> = self.databases.iter().map(|d| d.oid).collect();
+            self.known.retain(|oid, _| exist.contains(oid));
+        }
+        let wanted = self.wanted();
+        for slot in Slot::all() {
+            self.look_after(slot, &wanted, now);
+        }
+        let mut wake_at = self.scanned_at.unwrap_or(now) + SCAN_INTERVAL;
+        for (oid, name) in &wanted {
+            if let Some(at) = self.start_what_is_missing(*oid, name, now) {
+                wake_at = wake_at.min(at);
+            }
+        }
+        let leaving = self
+            .known
+            .values()
+            .flat_map(|k| &k.lanes)
+            .filter_map(|l| l.asked_to_leave);
+        if let Some(since) = leaving.min() {
+            wake_at = wake_at.min((since + LEAVE_POLITELY).max(now + FIRST_BACKOFF));
+        }
+        wake_at.saturating_duration_since(now)
+    }
+
+    fn poke_all(&mut self) {
+        let all: Vec<_> = self.known.keys().copied().collect();
+        all.into_iter().for_each(|database| self.poke(database));
+    }
+
+    fn poke(&mut self, database: pg_sys::Oid) {
+        let known = self.known.entry(database).or_default();
+        known.absent = false;
+        known.poked = true;
+        for lane in &mut known.lanes {
+            lane.retry_at = None;
+            lane.backoff = Duration::ZERO;
+        }
+    }
+
+    /// The databases that shall have a scheduler, or be tried.
+    fn wanted(&self) -> HashMap<pg_sys::Oid, String> {
+        if !guc::ENABLED.get() {
+            return HashMap::new();
+        }
+        let list = guc::DATABASES.get();
+        let list = list.as_ref().map_or("", |text| text.to_str().unwrap_or(""));
+        let names: HashSet<&str> = list
+            .split(',')
+            .map(str::trim)
+            .filter(|n| !n.is_empty())
+            .collect();
+        self.databases
+            .iter()
+            .filter(|d| names.is_empty() || names.contains(d.name.as_str()))
+            .map(|d| (d.oid, d.name.clone()))
+            .collect()
+    }
+
+    /// Brings a slot up to date with what became of its process, and ends processes that are not wanted.
+    fn look_after(&mut self, slot: Slot, wanted: &HashMap<pg_sys::Oid, String>, now: Instant) {
+        let (database, lane) = (slot.database(), slot.lane());
+        let is_wanted = wanted.contains_key(&database);
+        let known = self.known.entry(database).or_default();
+        let mine = &mut known.lanes[lane as usize];
+        if slot.phase() == Phase::Requested {
+            let lost = match &mine.handle {
+                Some(handle) => handle.has_stopped(),
+                None => raw::now_micros() - slot.started_at() > START_LOST,
+            };
+            // The process may have taken the slot, and even have ended, between the two looks.
+            if lost && slot.give_up_start() {
+                slot.set_exit_reason(ExitReason::Restart);
+            }
+        }
+        match slot.phase() {
+            Phase::Requested | Phase::Idle => {}
+            Phase::Live => {
+                if is_wanted {
+                    mine.asked_to_leave = None;
+                } else {
+                    match mine.asked_to_leave {
+                        None => {
+                            slot.ask_to_leave();
+                            mine.asked_to_leave = Some(now);
+                        }
+                        Some(since) if now - since >= LEAVE_POLITELY => slot.terminate(),
+                        Some(_) => {}
+                    }
+                }
+            }
+            Phase::Exited => {
+                mine.handle = None;
+                mine.asked_to_leave = None;
+                // Its worker process is free as soon as the postmaster has seen the end.
+                if self.workers_used_up.is_some() {
+                    self.workers_used_up = Some((now + FIRST_BACKOFF, FIRST_BACKOFF));
+                }
+                match slot.exit_reason() {
+                    ExitReason::Gone => {
+                        if lane == Lane::Main {
+                            known.absent = !known.poked;
+                            call::forget_database(database);
+                        }
+                        slot.free();
+                    }
+                    // The main scheduler asks for it again when it is needed.
+                    ExitReason::Left if lane == Lane::SetAside => slot.free(),
+                    ExitReason::Left => {
+                        mine.backoff = Duration::ZERO;
+                        mine.retry_at = None;
+                        slot.set_phase(Phase::Idle);
+                    }
+                    ExitReason::Restart => {
+                        mine.back_off(slot.ran_for() >= RAN_WELL, now);
+                        slot.set_phase(Phase::Idle);
+                        slot.set_state(EngineState::BackingOff);
+                    }
+                }
+            }
+        }
+        if slot.is_allocated() && slot.phase() == Phase::Idle && (!is_wanted || known.absent) {
+            slot.set_state(EngineState::Stopped);
+            slot.free();
+        }
+    }
+
+    /// Starts the schedulers of a database that should run and don't; says when to look again.
+    fn start_what_is_missing(
+        &mut self,
+        database: pg_sys::Oid,
+        name: &str,
+        now: Instant,
+    ) -> Option<Instant> {
+        if self.known.entry(database).or_default().absent {
+            return None;
+        }
+        let mut look_again: Option<Instant> = None;
+        for lane in LANES {
+            let slot = Slot::find(database, lane);
+            if slot.is_some_and(|slot| slot.phase() != Phase::Idle) {
+                continue;
+            }
+            let request = match lane {
+                Lane::Main => None,
+                Lane::SetAside => {
+                    let Some(main) = Slot::find(database, Lane::Main) else {
+                        continue;
+                    };
+                    let request = main.open_lane_request();
+                    // Without a request, only one that failed is started again.
+                    if request.is_none() && slot.is_none() {
+                        continue;
+                    }
+                    request.map(|number| (main, number))
+                }
+            };
+            let later = self.start(database, name, lane, slot, now);
+            if later.is_none()
+                && let Some((main, number)) = request
+            {
+                main.lane_request_served(number);
+            }
+            look_again = match (look_again, later) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+        }
+        look_again
+    }
+
+    /// Starts one scheduler; if it can't be now, says when to try again.
+    fn start(
+        &mut self,
+        database: pg_sys::Oid,
+        name: &str,
+        lane: Lane,
+        slot: Option<Slot>,
+        now: Instant,
+    ) -> Option<Instant> {
+        let known = self.known.entry(database).or_default();
+        if let Some(at) = known.lanes[lane as usize].retry_at.filter(|at| *at > now) {
+            return Some(at);
+        }
+        if let Some((at, _)) = self.workers_used_up.filter(|(at, _)| *at > now) {
+            if let Some(slot) = slot {
+                slot.set_state(EngineState::BackingOff);
+            }
+            return Some(at);
+        }
+        if let Some(until) = shmem::held_until(database) {
+            let left = u64::try_from(until - raw::now_micros()).unwrap_or(0);
+            return Some(now + Duration::from_micros(left));
+        }
+        if Slot::all()
+            .filter(|slot| slot.phase() == Phase::Requested)
+            .count()
+            >= STARTS_AT_ONCE
+        {
+            return Some(now + FIRST_BACKOFF);
+        }
+        let Some(slot) = slot.or_else(|| Slot::allocate(database, lane)) else {
+            self.complain("slots", || {
+                format!("xdb: database \"{name}\" has to wait for its engine: all slots are in use")
+            });
+            return Some(now + LONGEST_BACKOFF);
+        };
+        let known = self.known.entry(database).or_default();
+        known.poked = false;
+        let argument = slot.request_start();
+        match launch(name, lane, argument) {
+            Some(handle) => {
+                known.lanes[lane as usize].handle = Some(handle);
+                self.workers_used_up = None;
+                None
+            }
+            None => {
+                slot.give_up_start();
+                slot.set_phase(Phase::Idle);
+                slot.set_state(EngineState::BackingOff);
+                slot.record_error("no free background worker process");
+                let pause = self
+                    .workers_used_up
+                    .map_or(FIRST_BACKOFF, |(_, before)| before * 2);
+                let pause = pause.min(LONGEST_BACKOFF);
+                self.workers_used_up = Some((now + pause, pause));
+                self.complain("workers", || {
+                    format!(
+                        "xdb: no free background worker process for database \"{name}\"; \
+                         it is tried again, and max_worker_processes can be raised"
+                    )
+                });
+                Some(now + pause)
+            }
+        }
+    }
+
+    fn complain(&mut self, kind: &'static str, message: impl FnOnce() -> String) {
+        let now = Instant::now();
+        let recently = self
+            .complained_at
+            .get(kind)
+            .is_some_and(|at| now - *at < COMPLAINT_INTERVAL);
+        if !recently {
+            self.complained_at.insert(kind, now);
+            warning!("{}", message());
+        }
+    }
+}
+
+impl KnownLane {
+    fn back_off(&mut self, ran_well: bool, now: Instant) {
+        self.backoff = if ran_well || self.backoff.is_zero() {
+            FIRST_BACKOFF
+        } else {
+            (self.backoff * 2).min(LONGEST_BACKOFF)
+        };
+        self.retry_at = Some(now + self.backoff);
+    }
+}
+
+/// Asks the postmaster for a scheduler process; `None` when all worker processes are in use.
+fn launch(database: &str, lane: Lane, argument: u64) -> Option<Handle> {
+    let kind = match lane {
+        Lane::Main => "xdb scheduler",
+        Lane::SetAside => "xdb set-aside scheduler",
+    };
+    let mut worker = describe(&format!("{kind} of {database}"), kind, "xdb_scheduler_main");
+    worker.bgw_restart_time = pg_sys::BGW_NEVER_RESTART;
+    worker.bgw_main_arg = pg_sys::Datum::from(argument as usize);
+    let mut handle = std::ptr::null_mut();
+    // SAFETY: the description is copied; the handle is allocated where it outlives this call.
+    unsafe {
+        worker.bgw_notify_pid = pg_sys::MyProcPid;
+        let before = pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext);
+        let registered = pg_sys::RegisterDynamicBackgroundWorker(&mut worker, &mut handle);
+        pg_sys::MemoryContextSwitchTo(before);
+        // Lazily: a handle that was not given must not be dropped.
+        registered.then(|| Handle(handle))
+    }
+}
+
+/// The databases that can be connected to and are not templates: an engine in a template would be in the way of every copy.
+fn read_databases() -> Vec<Database> {
+    let mut databases = Vec::new();
+    // SAFETY: a transaction around a scan of a shared catalog; what is kept is copied.
+    unsafe {
+        pg_sys::SetCurrentStatementStartTimestamp();
+        pg_sys::StartTransactionCommand();
+        pg_sys::GetTransactionSnapshot();
+        let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+        let relation = pg_sys::table_open(pg_sys::DatabaseRelationId, lock);
+        let scan = pg_sys::table_beginscan_catalog(relation, 0, std::ptr::null_mut());
+        loop {
+            let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
+            if tuple.is_null() {
+                break;
+            }
+            let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
+            // A database whose DROP was interrupted has a connection limit of -2.
+            if (*form).datallowconn && !(*form).datistemplate && (*form).datconnlimit != -2 {
+                let name = CStr::from_ptr((*form).datname.data.as_ptr());
+                databases.push(Database {
+                    oid: (*form).oid,
+                    name: CString::from(name).to_string_lossy().into_owned(),
+                });
+            }
+        }
+        pg_sys::heap_endscan(scan);
+        pg_sys::table_close(relation, lock);
+        pg_sys::CommitTransactionCommand();
+    }
+    databases
+}

@@ -1,0 +1,355 @@
+//! The life of a scheduler process, from the launcher's request to its exit; and the frame of one turn.
+//!
+//! Exit codes: 0 when there is nothing to run or the process was asked to leave, 1 for "start me again". Any other code would
+//! make the postmaster restart the whole cluster. The postmaster itself never restarts a scheduler: the launcher does.
+use super::{scheduler, settings};
+use crate::pg::hook::EXTENSION;
+use crate::pg::shmem::{self, EngineState, ExitReason, Lane, Slot, call};
+use crate::pg::{latch, raw};
+use pgrx::{check_for_interrupts, pg_guard, pg_sys};
+use std::ffi::{CStr, c_int};
+use std::num::NonZeroUsize;
+
+/// The table whose lock a turn takes first. Every version of the schema has it.
+const GATE_TABLE: &CStr = c"engine";
+
+const EXTENSION_VERSION: NonZeroUsize =
+    NonZeroUsize::new(pg_sys::Anum_pg_extension_extversion as usize).unwrap();
+
+/// How a scheduler's run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// The extension is not there any more, or this lane has nothing left to do: don't start again until asked.
+    Gone,
+    /// Something has changed that a new process shall take up.
+    Restart,
+    /// [`Context::asked_to_leave`] was true.
+    Left,
+}
+
+/// Whether a turn may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The transaction is open, with a snapshot, and the extension is the one this process was started for.
+    Ready,
+    /// The extension has been dropped: end with [`Exit::Gone`]. No transaction is open.
+    Gone,
+    /// The extension has been replaced or updated: end with [`Exit::Restart`]. No transaction is open.
+    Changed,
+    /// Somebody is altering or dropping the extension: try again soon. No transaction is open.
+    Busy,
+}
+
+/// What a scheduler knows about itself.
+pub struct Context {
+    pub database: pg_sys::Oid,
+    pub lane: Lane,
+    /// The extension this process was started for.
+    pub extension: pg_sys::Oid,
+    /// Version of the schema this process was started for.
+    pub extension_version: String,
+    pub slot: Slot,
+    gate: pg_sys::Oid,
+    memory: pg_sys::MemoryContext,
+}
+
+/// The extension as the catalog has it.
+struct Installed {
+    oid: pg_sys::Oid,
+    version: String,
+}
+
+/// Installs the handlers that every process of the engine has, and lets signals in.
+///
+/// SIGTERM interrupts the statement that runs and ends the process at its next check for interrupts.
+pub(super) fn accept_signals() {
+    #[cfg(not(feature = "pg18"))]
+    use pg_sys::pqsignal as handle;
+    #[cfg(feature = "pg18")]
+    use pg_sys::pqsignal_be as handle;
+    // SAFETY: both handlers are the server's own, without pgrx's boundary, and safe in a signal.
+    unsafe {
+        handle(pg_sys::SIGTERM as c_int, Some(raw::die));
+        handle(
+            pg_sys::SIGHUP as c_int,
+            Some(raw::SignalHandlerForConfigReload),
+        );
+        pg_sys::BackgroundWorkerUnblockSignals();
+        // A SIGHUP that came before the handler was there has been lost.
+        pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+    }
+}
+
+/// Entry point of a scheduler process.
+#[unsafe(no_mangle)]
+#[pg_guard]
+pub extern "C-unwind" fn xdb_scheduler_main(argument: pg_sys::Datum) {
+    let Some(slot) = Slot::claim(argument.value() as u64) else {
+        // The launcher has given this start up, and may have made another.
+        return;
+    };
+    // SAFETY: signals are still blocked, so nothing comes between the claim and this registration. The callback runs after the
+    // process has left the process array, because it is registered before the process has entered it: who sees the slot empty
+    // finds no connection.
+    unsafe { pg_sys::on_shmem_exit(Some(at_exit), argument) };
+    let exit = live(slot);
+    let (reason, code) = match exit {
+        Exit::Gone => (ExitReason::Gone, 0),
+        Exit::Left => (ExitReason::Left, 0),
+        Exit::Restart => (ExitReason::Restart, 1),
+    };
+    slot.set_exit_reason(reason);
+    // SAFETY: ends the process in the server's way. No destructor is pending.
+    unsafe { pg_sys::proc_exit(code) };
+}
+
+unsafe extern "C-unwind" fn at_exit(_code: c_int, argument: pg_sys::Datum) {
+    let index = (argument.value() & 0xff) as u8;
+    if let Some(slot) = Slot::by_index(index) {
+        call::reset_in_flight(slot.database(), slot.lane());
+        slot.vacate();
+    }
+}
+
+fn live(slot: Slot) -> Exit {
+    let (database, lane) = (slot.database(), slot.lane());
+    if shmem::held_until(database).is_some() {
+        return Exit::Left;
+    }
+    settings::pin_before_connection();
+    accept_signals();
+    // SAFETY: the first and only connection of this process; without a user it is the superuser of the cluster.
+    unsafe {
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0);
+    }
+    settings::pin_after_connection();
+    report_name(lane);
+    let Some(mut context) = Context::open(slot, database, lane) else {
+        return Exit::Gone;
+    };
+    scheduler::run(&mut context)
+}
+
+fn report_name(lane: Lane) {
+    let name = match lane {
+        Lane::Main => c"xdb scheduler",
+        Lane::SetAside => c"xdb set-aside scheduler",
+    };
+    // SAFETY: a C string, copied by the server.
+    unsafe { pg_sys::pgstat_report_appname(name.as_ptr()) };
+}
+
+/// Shows in `pg_stat_activity` what this process does; `None` means that it waits.
+pub fn report_activity(doing: Option<&CStr>) {
+    // SAFETY: a C string or null, copied by the server.
+    unsafe {
+        match doing {
+            Some(text) => {
+                pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, text.as_ptr())
+            }
+            None => {
+                pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_IDLE, std::ptr::null());
+            }
+        }
+    }
+}
+
+impl Context {
+    fn open(slot: Slot, database: pg_sys::Oid, lane: Lane) -> Option<Context> {
+        // SAFETY: a short transaction of this process; the memory context lives as long as the process.
+        unsafe {
+            pg_sys::SetCurrentStatementStartTimestamp();
+            pg_sys::StartTransactionCommand();
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+            let installed = installed_extension();
+            let gate = gate_table();
+            pg_sys::PopActiveSnapshot();
+            pg_sys::CommitTransactionCommand();
+            let Installed { oid, version } = installed?;
+            let memory = pg_sys::AllocSetContextCreateInternal(
+                pg_sys::TopMemoryContext,
+                c"xdb turn".as_ptr(),
+                pg_sys::ALLOCSET_DEFAULT_MINSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_INITSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+            );
+            pg_sys::MemoryContextSwitchTo(memory);
+            Some(Context {
+                database,
+                lane,
+                extension: oid,
+                extension_version: version,
+                slot,
+                gate,
+                memory,
+            })
+        }
+    }
+
+    /// Opens the transaction of a turn, if the extension is there and nobody is at work on it.
+    ///
+    /// The memory of the turn before, in which everything is allocated between turns too, is given back. Never waits for a lock
+    /// on the extension. Can raise an error (a catalog that can't be read): then the transaction is open and
+    /// [`Context::abort_turn`] ends it.
+    pub fn begin_turn(&mut self) -> Turn {
+        check_for_interrupts!();
+        // SAFETY: no transaction is open. The locks are taken conditionally and released with the transaction; the snapshot is
+        // taken after them.
+        unsafe {
+            pg_sys::MemoryContextSwitchTo(self.memory);
+            pg_sys::MemoryContextReset(self.memory);
+            pg_sys::SetCurrentStatementStartTimestamp();
+            pg_sys::StartTransactionCommand();
+            let lock = |relation| {
+                pg_sys::ConditionalLockRelationOid(
+                    relation,
+                    pg_sys::AccessShareLock as pg_sys::LOCKMODE,
+                )
+            };
+            let free = lock(pg_sys::ExtensionRelationId)
+                && (self.gate == pg_sys::InvalidOid || lock(self.gate));
+            let turn = if !free {
+                Turn::Busy
+            } else {
+                match installed_extension() {
+                    None => Turn::Gone,
+                    Some(now) if now.oid != self.extension => Turn::Changed,
+                    Some(now) if now.version != self.extension_version => Turn::Changed,
+                    Some(_) => Turn::Ready,
+                }
+            };
+            if turn == Turn::Ready {
+                pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+            } else {
+                pg_sys::CommitTransactionCommand();
+                pg_sys::MemoryContextSwitchTo(self.memory);
+            }
+            turn
+        }
+    }
+
+    /// Commits the transaction of a turn. Can raise an error; then the transaction is open and failed, and
+    /// [`Context::abort_turn`] ends it.
+    pub fn commit_turn(&mut self) {
+        // SAFETY: `begin_turn` has opened the transaction and pushed the snapshot.
+        unsafe {
+            if pg_sys::ActiveSnapshotSet() {
+                pg_sys::PopActiveSnapshot();
+            }
+            pg_sys::CommitTransactionCommand();
+            // Without it autovacuum never hears of what the engine changes.
+            pg_sys::pgstat_report_stat(false);
+            pg_sys::MemoryContextSwitchTo(self.memory);
+        }
+        self.slot.add_turn();
+    }
+
+    /// Ends the transaction of a turn that failed, or that shall leave nothing. Does nothing without one.
+    pub fn abort_turn(&mut self) {
+        // SAFETY: interrupts are held off, so that the abort is not itself interrupted.
+        unsafe {
+            pg_sys::InterruptHoldoffCount += 1;
+            pg_sys::AbortCurrentTransaction();
+            pg_sys::InterruptHoldoffCount -= 1;
+            pg_sys::pgstat_report_stat(false);
+            pg_sys::MemoryContextSwitchTo(self.memory);
+        }
+    }
+
+    /// Waits, outside a transaction; see [`latch::Waiter::wait`]. Statistics are handed over before a long wait.
+    pub fn wait(&self, waiter: &latch::Waiter, timeout_ms: i64) -> latch::Woken {
+        if timeout_ms != 0 {
+            report_activity(None);
+        }
+        // SAFETY: no transaction is open.
+        unsafe { pg_sys::pgstat_report_stat(!(0..1000).contains(&timeout_ms)) };
+        let woken = waiter.wait(timeout_ms);
+        settings::pin_synchronous_commit();
+        woken
+    }
+
+    /// Whether this process shall end with [`Exit::Left`] (the engine is switched off, or a statement needs the database for
+    /// itself) or, in the set-aside lane, with [`Exit::Gone`]. It is ended soon if it doesn't.
+    pub fn asked_to_leave(&self) -> bool {
+        self.slot.asked_to_leave()
+    }
+
+    /// Sees to it that the set-aside scheduler runs and looks at its work. To be called again while there is work for it.
+    pub fn request_set_aside(&self) {
+        match Slot::find(self.database, Lane::SetAside) {
+            Some(slot) if slot.phase() == shmem::Phase::Live => slot.wake(i64::MIN),
+            _ if self.slot.open_lane_request().is_none() => self.slot.request_lane(),
+            _ => {}
+        }
+    }
+
+    /// Asks the set-aside scheduler to end.
+    pub fn dismiss_set_aside(&self) {
+        if let Some(slot) = Slot::find(self.database, Lane::SetAside) {
+            slot.ask_to_leave();
+        }
+    }
+
+    /// Shows what the engine is doing.
+    pub fn set_state(&self, state: EngineState) {
+        if self.slot.state() != state {
+            self.slot.set_state(state);
+        }
+    }
+}
+
+/// Looks the extension up in the catalog, by itself: the server's function for it has no version. In a transaction.
+unsafe fn installed_extension() -> Option<Installed> {
+    // SAFETY: the lock on the catalog is held by the caller or taken here; what is returned is copied before the scan ends.
+    unsafe {
+        let relation = pg_sys::table_open(
+            pg_sys::ExtensionRelationId,
+            pg_sys::AccessShareLock as pg_sys::LOCKMODE,
+        );
+        let mut key = pg_sys::ScanKeyData::default();
+        pg_sys::ScanKeyInit(
+            &mut key,
+            pg_sys::Anum_pg_extension_extname as i16,
+            pg_sys::BTEqualStrategyNumber as u16,
+            pg_sys::F_NAMEEQ.into(),
+            pg_sys::Datum::from(EXTENSION.as_ptr()),
+        );
+        let scan = pg_sys::systable_beginscan(
+            relation,
+            pg_sys::ExtensionNameIndexId.into(),
+            true,
+            std::ptr::null_mut(),
+            1,
+            &mut key,
+        );
+        let tuple = pg_sys::systable_getnext(scan);
+        let installed = (!tuple.is_null()).then(|| {
+            let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_extension>();
+            let version =
+                pgrx::htup::heap_getattr_raw(tuple, EXTENSION_VERSION, (*relation).rd_att).map(
+                    |version| {
+                        let text = pg_sys::text_to_cstring(version.cast_mut_ptr());
+                        CStr::from_ptr(text).to_string_lossy().into_owned()
+                    },
+                );
+            Installed {
+                oid: (*form).oid,
+                version: version.unwrap_or_default(),
+            }
+        });
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(relation, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+        installed
+    }
+}
+
+unsafe fn gate_table() -> pg_sys::Oid {
+    // SAFETY: catalog reads in a transaction.
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(EXTENSION.as_ptr(), true);
+        if schema == pg_sys::InvalidOid {
+            return pg_sys::InvalidOid;
+        }
+        pg_sys::get_relname_relid(GATE_TABLE.as_ptr(), schema)
+    }
+}

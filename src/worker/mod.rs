@@ -1,0 +1,12 @@
+//! The engine's own processes.
+
+mod apply;
+pub mod calls;
+mod deferred;
+mod in_flight;
+pub mod launcher;
+pub mod lifecycle;
+pub mod scheduler;
+pub mod settings;
+mod turn;
+mod user_tables;

@@ -1,0 +1,76 @@
+//! Session settings of the engine's processes, which no `ALTER ROLE` or `ALTER DATABASE` may change.
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// Formats in which columns are converted, in engine and callers alike.
+pub const FORMATS: [(&CStr, &CStr); 6] = [
+    (c"TimeZone", c"UTC"),
+    (c"DateStyle", c"ISO"),
+    (c"IntervalStyle", c"iso_8601"),
+    (c"bytea_output", c"hex"),
+    (c"extra_float_digits", c"1"),
+    (c"xmlbinary", c"base64"),
+];
+
+/// Settings that hold from before the connection.
+const BEFORE_CONNECTION: [(&CStr, &CStr); 8] = [
+    (c"search_path", c"pg_catalog, pg_temp"),
+    (c"zero_damaged_pages", c"false"),
+    (c"statement_timeout", c"0"),
+    (c"idle_in_transaction_session_timeout", c"0"),
+    (c"idle_session_timeout", c"0"),
+    (c"default_transaction_isolation", c"read committed"),
+    (c"default_transaction_read_only", c"off"),
+    (c"default_transaction_deferrable", c"off"),
+];
+
+/// Settings that hold once connected. Connecting itself waits as long as any client would, for instance behind a statement on
+/// the database; and in a session that has not connected nobody could be blocked.
+const AFTER_CONNECTION: [(&CStr, &CStr); 5] = [
+    (c"lock_timeout", c"50ms"),
+    // The engine is never the one that looks for a deadlock, and is cancelled by it: its lock_timeout comes first.
+    (c"deadlock_timeout", c"10min"),
+    (c"jit", c"off"),
+    (c"row_security", c"on"),
+    (c"session_replication_role", c"origin"),
+];
+
+fn set(name: &CStr, value: &CStr) {
+    // SAFETY: C strings; the source overrides configuration file, database and role, also after a reload.
+    unsafe {
+        pg_sys::SetConfigOption(
+            name.as_ptr(),
+            value.as_ptr(),
+            pg_sys::GucContext::PGC_SUSET,
+            pg_sys::GucSource::PGC_S_OVERRIDE,
+        );
+    }
+}
+
+/// Pins what must hold while the connection is made.
+pub fn pin_before_connection() {
+    BEFORE_CONNECTION
+        .iter()
+        .for_each(|(name, value)| set(name, value));
+    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    set(c"transaction_timeout", c"0");
+}
+
+/// Pins the rest.
+pub fn pin_after_connection() {
+    AFTER_CONNECTION
+        .iter()
+        .chain(&FORMATS)
+        .for_each(|(name, value)| set(name, value));
+    pin_synchronous_commit();
+}
+
+/// An answer that was applied stays applied: `off` is overridden, what waits for standbys too is the administrator's choice.
+/// To be called again after the configuration was read.
+pub fn pin_synchronous_commit() {
+    // SAFETY: reads a setting.
+    let off = pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32;
+    if unsafe { pg_sys::synchronous_commit } == off {
+        set(c"synchronous_commit", c"on");
+    }
+}
