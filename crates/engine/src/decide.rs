@@ -22,6 +22,9 @@ pub fn decide(execution: &Execution, command: &Command, context: Context<'_>) ->
             _ => Err(Rejection::NotRunning(execution.status)),
         };
     }
+    if !execution.exists() && !matches!(command, Command::Start(_)) {
+        return Err(Rejection::Stale);
+    }
     let mut turn = Turn { execution: execution.clone(), context, events: Vec::new() };
     turn.command(command)?;
     Ok(turn.events)
