@@ -181,7 +181,12 @@ impl Turn<'_> {
     }
 
     fn call_failed(&mut self, failed: &CallFailed) -> Result<(), Rejection> {
-        self.check_call(failed.seq, failed.api)?;
+        // An attempt that was told before, or is older than one that was: numbers only grow.
+        let told = |call: &CallState| failed.attempt <= call.failed_attempts;
+        let state = self.execution.states.get(&failed.seq);
+        if state.and_then(|state| state.call(failed.api)).is_none_or(told) {
+            return Err(Rejection::Stale);
+        }
         let config = self.config_of(failed.seq);
         let CallFailed { seq, api, attempt, first_attempt_at, failure } = failed.clone();
         let policy = config.retry_policy(api);
