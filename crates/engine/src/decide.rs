@@ -281,7 +281,15 @@ impl Turn<'_> {
         }
     }
 
+    /// Aborted calls keep their last failure, so what was not recorded of it is folded first. For that to agree with
+    /// a replay, an execution that may close is loaded with every state that has failed more than
+    /// [`RECORDED_ATTEMPTS`] times.
     fn close(&mut self, status: ProcessStatus, reason: Option<String>) {
+        let states: Vec<_> = self.execution.states.keys().copied().collect();
+        for seq in states {
+            self.fold_attempts(seq, Api::WaitUntil);
+            self.fold_attempts(seq, Api::Execute);
+        }
         self.emit(Event::ProcessClosed { status, reason });
     }
 
