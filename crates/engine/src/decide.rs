@@ -364,10 +364,15 @@ impl Turn<'_> {
         }
     }
 
+    /// All commands that can complete at the moment when a wait ends do. Queues are served as messages come in, so
+    /// what may still be missing is timers that are due and did not fire yet.
     fn end_wait_if_satisfied(&mut self, seq: StateSeq) {
         if let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase)
             && wait.is_satisfied()
         {
+            for command in self.due_timers(seq) {
+                self.emit(Event::CommandCompleted { seq, command, messages: Vec::new() });
+            }
             self.emit(Event::WaitCompleted { seq });
         }
     }
