@@ -22,6 +22,9 @@ pub fn decide(execution: &Execution, command: &Command, context: Context<'_>) ->
             _ => Err(Rejection::NotRunning(execution.status)),
         };
     }
+    if !execution.exists() && !matches!(command, Command::Start(_)) {
+        return Err(Rejection::Stale);
+    }
     let mut turn = Turn { execution: execution.clone(), context, events: Vec::new() };
     turn.command(command)?;
     Ok(turn.events)
@@ -178,7 +181,12 @@ impl Turn<'_> {
     }
 
     fn call_failed(&mut self, failed: &CallFailed) -> Result<(), Rejection> {
-        self.check_call(failed.seq, failed.api)?;
+        // An attempt that was told before, or is older than one that was: numbers only grow.
+        let told = |call: &CallState| failed.attempt <= call.failed_attempts;
+        let state = self.execution.states.get(&failed.seq);
+        if state.and_then(|state| state.call(failed.api)).is_none_or(told) {
+            return Err(Rejection::Stale);
+        }
         let config = self.config_of(failed.seq);
         let CallFailed { seq, api, attempt, first_attempt_at, failure } = failed.clone();
         let policy = config.retry_policy(api);
@@ -273,7 +281,15 @@ impl Turn<'_> {
         }
     }
 
+    /// Aborted calls keep their last failure, so what was not recorded of it is folded first. For that to agree with
+    /// a replay, an execution that may close is loaded with every state that has failed more than
+    /// [`RECORDED_ATTEMPTS`] times.
     fn close(&mut self, status: ProcessStatus, reason: Option<String>) {
+        let states: Vec<_> = self.execution.states.keys().copied().collect();
+        for seq in states {
+            self.fold_attempts(seq, Api::WaitUntil);
+            self.fold_attempts(seq, Api::Execute);
+        }
         self.emit(Event::ProcessClosed { status, reason });
     }
 
@@ -348,10 +364,15 @@ impl Turn<'_> {
         }
     }
 
+    /// All commands that can complete at the moment when a wait ends do. Queues are served as messages come in, so
+    /// what may still be missing is timers that are due and did not fire yet.
     fn end_wait_if_satisfied(&mut self, seq: StateSeq) {
         if let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase)
             && wait.is_satisfied()
         {
+            for command in self.due_timers(seq) {
+                self.emit(Event::CommandCompleted { seq, command, messages: Vec::new() });
+            }
             self.emit(Event::WaitCompleted { seq });
         }
     }

@@ -119,6 +119,24 @@ impl Event {
         !matches!(self, Event::AttemptFailed { attempt, .. } if *attempt > RECORDED_ATTEMPTS)
     }
 
+    /// The name of the event and its details, as they are stored.
+    pub fn to_parts(&self) -> (&'static str, String) {
+        let name = self.name();
+        // An event serialises as `{"<name>":<details>}`. That can't fail: no map has keys other than strings, no
+        // number is infinite where it was checked, and payloads are JSON by their type's promise.
+        let whole = serde_json::to_string(self).expect("an event is JSON");
+        let details = &whole[name.len() + 4..whole.len() - 1];
+        (name, details.to_owned())
+    }
+
+    /// The event of this name with these details, or what is wrong with them.
+    pub fn from_parts(name: &str, details: &str) -> Result<Event, String> {
+        if !name.bytes().all(|byte| byte.is_ascii_alphabetic()) {
+            return Err(format!("unknown event {name:?}"));
+        }
+        serde_json::from_str(&format!("{{\"{name}\":{details}}}")).map_err(|error| format!("event {name}: {error}"))
+    }
+
     /// The name of the event, as in the history.
     pub fn name(&self) -> &'static str {
         match self {

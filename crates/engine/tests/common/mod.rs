@@ -1,0 +1,201 @@
+//! A process type, an execution of it, a clock, and everything that was recorded.
+#![allow(dead_code, reason = "every test file uses its part")]
+
+use std::collections::BTreeMap;
+use xdb_engine::*;
+
+pub const SECOND: i64 = 1_000_000;
+
+pub struct World {
+    pub definition: Definition,
+    pub execution: Execution,
+    pub now: Timestamp,
+    pub history: Vec<(Event, Timestamp)>,
+}
+
+impl World {
+    pub fn new(definition: Definition) -> Self {
+        Self {
+            definition,
+            execution: Execution::new(ExecutionId([7; 16])),
+            now: Timestamp(1_000 * SECOND),
+            history: Vec::new(),
+        }
+    }
+
+    pub fn started(definition: Definition) -> Self {
+        let mut world = Self::new(definition);
+        world.run(start()).unwrap();
+        world
+    }
+
+    pub fn context(&self) -> Context<'_> {
+        Context {
+            now: self.now,
+            jitter: 0.5,
+            definition: &self.definition,
+            mapping: &self.definition.global_attributes,
+        }
+    }
+
+    pub fn decide(&self, command: &Command) -> Result<Vec<Event>, Rejection> {
+        decide(&self.execution, command, self.context())
+    }
+
+    /// Decides and applies; a refused command changes nothing.
+    pub fn run(&mut self, command: Command) -> Result<Vec<Event>, Rejection> {
+        let events = self.decide(&command)?;
+        for event in &events {
+            self.execution.apply(event, self.now);
+            if event.is_recorded() {
+                self.history.push((event.clone(), self.now));
+            }
+        }
+        Ok(events)
+    }
+
+    pub fn pass(&mut self, seconds: i64) {
+        self.now.0 += seconds * SECOND;
+    }
+
+    pub fn wait_until(&mut self, seq: u32, waiting_type: WaitingType, commands: Vec<RequestedCommand>) {
+        let request = CommandRequest { waiting_type, commands, combinations: vec![] };
+        self.answer_wait_until(seq, request);
+    }
+
+    pub fn answer_wait_until(&mut self, seq: u32, request: CommandRequest) {
+        let answer = WaitUntilAnswer { request, effects: Effects::default() };
+        self.run(Command::WaitUntilAnswered { seq: StateSeq(seq), answer }).unwrap();
+    }
+
+    pub fn execute(&mut self, seq: u32, decision: Decision) {
+        self.run(execute(seq, decision)).unwrap();
+    }
+
+    pub fn fail(&mut self, seq: u32, api: Api, attempt: u32) -> Vec<Event> {
+        self.run(failed(seq, api, attempt, self.now)).unwrap()
+    }
+
+    pub fn publish(&mut self, queue: &str, payloads: &[&str]) -> Vec<Event> {
+        let messages = payloads.iter().map(|payload| message(queue, None, payload)).collect();
+        self.run(Command::MessagesArrived(messages)).unwrap()
+    }
+
+    pub fn fire(&mut self, seq: u32, command: u32) -> Result<Vec<Event>, Rejection> {
+        self.run(Command::TimerFired { seq: StateSeq(seq), command })
+    }
+
+    pub fn state(&self, seq: u32) -> &StateExecution {
+        &self.execution.states[&StateSeq(seq)]
+    }
+
+    pub fn status(&self, seq: u32) -> StateStatus {
+        self.state(seq).status()
+    }
+
+    /// Status and payloads of each command of a state that waits, or has waited and is at `execute`.
+    pub fn results(&self, seq: u32) -> Vec<(CommandStatus, Vec<String>)> {
+        let wait = match &self.state(seq).phase {
+            Phase::Waiting(wait) | Phase::Execute { results: Some(wait), .. } => wait,
+            other => panic!("no results in {other:?}"),
+        };
+        let payload = |message: &Message| message.payload.as_ref().map_or("-", |json| json.as_str()).to_owned();
+        wait.commands.iter().map(|c| (c.status, c.messages.iter().map(payload).collect())).collect()
+    }
+
+    pub fn queued(&self, queue: &str) -> Vec<String> {
+        let payload = |message: &Message| message.payload.as_ref().map_or("-", |json| json.as_str()).to_owned();
+        self.execution.queues.get(queue).into_iter().flatten().map(payload).collect()
+    }
+
+    /// The execution that the recorded events give.
+    pub fn replayed(&self) -> Execution {
+        let mut execution = Execution::new(self.execution.id);
+        for (event, at) in &self.history {
+            execution.apply(event, *at);
+        }
+        execution
+    }
+}
+
+pub fn names(events: &[Event]) -> Vec<&'static str> {
+    events.iter().map(Event::name).collect()
+}
+
+/// A process type with these states, each with its options; the first one starts.
+pub fn definition(states: &[(&str, StateConfig)]) -> Definition {
+    Definition {
+        starting_state: states.first().map(|(name, _)| (*name).to_owned()),
+        states: states.iter().map(|(name, config)| ((*name).to_owned(), config.clone())).collect(),
+        ..Definition::default()
+    }
+}
+
+pub fn plain() -> StateConfig {
+    StateConfig::default()
+}
+
+pub fn skipping() -> StateConfig {
+    StateConfig { skip_wait_until: Some(true), ..StateConfig::default() }
+}
+
+pub fn attempts(maximum_attempts: u32) -> StateConfig {
+    let policy = RetryPolicy { maximum_attempts, ..RetryPolicy::default() };
+    StateConfig {
+        wait_until_api_retry_policy: Some(policy.clone()),
+        execute_api_retry_policy: Some(policy),
+        ..StateConfig::default()
+    }
+}
+
+pub fn json(text: &str) -> Json {
+    Json::from_trusted(text)
+}
+
+pub fn start() -> Command {
+    Command::Start(Box::new(Start {
+        process_id: "p".to_owned(),
+        process_type: "T".to_owned(),
+        input: Some(json("{\"n\":1.50}")),
+        local_attributes: BTreeMap::new(),
+        global_attributes: BTreeMap::new(),
+        timeout: None,
+        starting_state_config: None,
+        start_at: None,
+    }))
+}
+
+pub fn execute(seq: u32, decision: Decision) -> Command {
+    let answer = ExecuteAnswer { decision, effects: Effects::default() };
+    Command::ExecuteAnswered { seq: StateSeq(seq), answer }
+}
+
+pub fn failed(seq: u32, api: Api, attempt: u32, now: Timestamp) -> Command {
+    let failure = Failure { status: Some(500), detail: format!("attempt {attempt}"), ..Failure::default() };
+    Command::CallFailed(CallFailed { seq: StateSeq(seq), api, attempt, first_attempt_at: now, failure })
+}
+
+pub fn movement(state_id: &str) -> StateMovement {
+    StateMovement { state_id: state_id.to_owned(), input: None, config: None }
+}
+
+pub fn next(states: &[&str]) -> Decision {
+    Decision::NextStates(states.iter().map(|state_id| movement(state_id)).collect())
+}
+
+pub fn close(close_type: CloseType) -> Decision {
+    Decision::Close { close_type, output: None }
+}
+
+pub fn timer(seconds: i64) -> RequestedCommand {
+    RequestedCommand { command_id: None, kind: RequestedKind::TimerAfter(Duration(seconds * SECOND)) }
+}
+
+pub fn from_queue(queue: &str, at_least: u32, at_most: u32) -> RequestedCommand {
+    let kind = RequestedKind::LocalQueue { queue: queue.to_owned(), at_least, at_most };
+    RequestedCommand { command_id: None, kind }
+}
+
+pub fn message(queue: &str, message_id: Option<&str>, payload: &str) -> Publish {
+    Publish { queue: queue.to_owned(), message_id: message_id.map(str::to_owned), payload: Some(json(payload)) }
+}

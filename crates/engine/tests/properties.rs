@@ -1,0 +1,537 @@
+//! What holds whatever happens: random commands, sensible, stale and doubled, on a process type with every kind of
+//! state.
+
+mod common;
+
+use common::*;
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use xdb_engine::*;
+
+/// `A` waits, `B` doesn't, `C` gives up soon and is recovered by `R`, which gives up soon and is not.
+fn process_type() -> Definition {
+    let recovery = FailureRecovery {
+        policy: FailurePolicy::ProceedToConfiguredState,
+        state_failure_proceed_state_id: Some("R".to_owned()),
+        state_failure_proceed_state_config: Some(Box::new(skipping())),
+    };
+    let failing = StateConfig { state_failure_recovery_options: Some(recovery), ..attempts(2) };
+    let states = [("A", plain()), ("B", skipping()), ("C", failing), ("R", attempts(3))];
+    Definition { timeout_seconds: Some(120.0), ..definition(&states) }
+}
+
+/// One thing that happens. `pick` chooses among the states that it can happen to.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A worker answers the call that the state is at.
+    Answer {
+        pick: usize,
+        request: CommandRequest,
+        decision: Decision,
+        effects: Effects,
+    },
+    /// Attempts fail, one after another.
+    Fail {
+        pick: usize,
+        times: u32,
+        refused: bool,
+    },
+    Fire {
+        pick: usize,
+        command: u32,
+    },
+    Publish(Vec<Publish>),
+    Rpc(RpcAnswer),
+    /// A command about any state, whether or not it is there and ready.
+    Stale {
+        seq: u32,
+        api: Api,
+        attempt: u32,
+        decision: Decision,
+        request: CommandRequest,
+    },
+    /// The last command again.
+    Again,
+    Pass(i64),
+    Timeout,
+    Stop,
+}
+
+fn publish() -> impl Strategy<Value = Publish> {
+    ("[qrs]", option::weighted(0.4, "[a-e]"), option::of("[0-9]{1,3}")).prop_map(|(queue, message_id, payload)| {
+        Publish { queue, message_id, payload: payload.map(|digits| json(&format!("[1.{digits}0]"))) }
+    })
+}
+
+fn effects() -> impl Strategy<Value = Effects> {
+    let attributes = prop_oneof![3 => Just(BTreeMap::new()), 1 => btree_map("\\PC{1,4}", Just(json("null")), 1..3)];
+    (prop_oneof![3 => Just(vec![]).boxed(), 2 => vec(publish(), 1..4).boxed()], attributes).prop_map(
+        |(publish_to_local_queue, write_local_attributes)| Effects {
+            publish_to_local_queue,
+            write_local_attributes,
+            write_global_attributes: BTreeMap::new(),
+        },
+    )
+}
+
+fn request() -> impl Strategy<Value = CommandRequest> {
+    let command = prop_oneof![
+        (0i64..60).prop_map(timer),
+        (900i64..1100)
+            .prop_map(|at| RequestedCommand { command_id: None, kind: RequestedKind::TimerAt(Timestamp(at * SECOND)) }),
+        ("[qrs]", 1u32..4, 0u32..3).prop_map(|(queue, least, more)| from_queue(&queue, least, least + more)),
+        ("[qrs]", 1u32..3).prop_map(|(queue, least)| from_queue(&queue, least, least)),
+    ];
+    let waiting_type = prop_oneof![
+        1 => Just(WaitingType::Empty),
+        2 => Just(WaitingType::All),
+        2 => Just(WaitingType::Any),
+        2 => Just(WaitingType::AnyCombination),
+    ];
+    (waiting_type, vec(command, 1..5), vec(vec(any::<prop::sample::Index>(), 1..3), 1..3)).prop_map(
+        |(waiting_type, commands, combinations)| match waiting_type {
+            WaitingType::Empty => CommandRequest { waiting_type, commands: vec![], combinations: vec![] },
+            WaitingType::AnyCombination => {
+                let position = |index: &prop::sample::Index| index.index(commands.len()) as u32;
+                let combinations = combinations.iter().map(|ids| ids.iter().map(position).collect()).collect();
+                CommandRequest { waiting_type, commands, combinations }
+            }
+            _ => CommandRequest { waiting_type, commands, combinations: vec![] },
+        },
+    )
+}
+
+fn decision() -> impl Strategy<Value = Decision> {
+    let movement = ("[AAABBCCRX]", option::of("[1-9]")).prop_map(|(state_id, input)| StateMovement {
+        state_id,
+        input: input.as_deref().map(json),
+        config: None,
+    });
+    let output = || option::of(Just(json("\"done\"")));
+    let conditional = prop_oneof![Just(CloseType::GracefulComplete), Just(CloseType::ForceComplete)];
+    let close = prop_oneof![
+        3 => Just(CloseType::GracefulComplete),
+        6 => Just(CloseType::DeadEnd),
+        1 => Just(CloseType::ForceComplete),
+        1 => Just(CloseType::ForceFail),
+    ];
+    prop_oneof![
+        8 => vec(movement.clone(), 1..4).prop_map(Decision::NextStates),
+        3 => (close, output()).prop_map(|(close_type, output)| Decision::Close { close_type, output }),
+        1 => (conditional, vec("[qrs]", 1..3), output(), vec(movement, 1..3)).prop_map(
+            |(close_type, queues, output, otherwise)| {
+                Decision::ConditionalClose { close_type, queues, output, otherwise }
+            }
+        ),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let api = || prop_oneof![Just(Api::WaitUntil), Just(Api::Execute)];
+    prop_oneof![
+        12 => (any::<usize>(), request(), decision(), effects())
+            .prop_map(|(pick, request, decision, effects)| Step::Answer { pick, request, decision, effects }),
+        3 => (any::<usize>(), prop_oneof![2 => 1u32..3, 1 => 9u32..14], any::<bool>())
+            .prop_map(|(pick, times, refused)| Step::Fail { pick, times, refused }),
+        4 => (any::<usize>(), 0u32..5).prop_map(|(pick, command)| Step::Fire { pick, command }),
+        5 => vec(publish(), 1..5).prop_map(Step::Publish),
+        2 => (option::weighted(0.5, decision()), effects()).prop_map(|(decision, effects)| {
+            Step::Rpc(RpcAnswer { output: Some(json("0")), decision, effects })
+        }),
+        3 => (0u32..20, api(), 0u32..15, decision(), request())
+            .prop_map(|(seq, api, attempt, decision, request)| Step::Stale { seq, api, attempt, decision, request }),
+        2 => Just(Step::Again),
+        3 => (1i64..40).prop_map(Step::Pass),
+        1 => Just(Step::Timeout),
+        1 => prop_oneof![20 => Just(Step::Pass(1)), 1 => Just(Step::Stop)],
+    ]
+}
+
+/// The world, a replica that knows it from its recorded events alone, and an account of every message.
+struct Watched {
+    world: World,
+    replica: Execution,
+    last: Option<Command>,
+    received: BTreeMap<String, Vec<u64>>,
+    taken: BTreeMap<String, Vec<u64>>,
+    failed: BTreeMap<(StateSeq, Api), u32>,
+}
+
+impl Watched {
+    fn new() -> Self {
+        let world = World::new(process_type());
+        let replica = Execution::new(world.execution.id);
+        Self { world, replica, last: None, received: BTreeMap::new(), taken: BTreeMap::new(), failed: BTreeMap::new() }
+    }
+
+    fn step(&mut self, step: Step) {
+        let live = |wanted: fn(&StateExecution) -> bool, pick: usize| {
+            let states: Vec<_> = self.world.execution.states.values().filter(|state| wanted(state)).collect();
+            if states.is_empty() { None } else { Some(states[pick % states.len()].clone()) }
+        };
+        let at_call = |state: &StateExecution| matches!(state.phase, Phase::WaitUntil(_) | Phase::Execute { .. });
+        match step {
+            Step::Answer { pick, request, decision, effects } => match live(at_call, pick) {
+                Some(StateExecution { seq, phase: Phase::WaitUntil(_), .. }) => {
+                    self.run(Command::WaitUntilAnswered { seq, answer: WaitUntilAnswer { request, effects } });
+                }
+                Some(StateExecution { seq, .. }) => {
+                    self.run(Command::ExecuteAnswered { seq, answer: ExecuteAnswer { decision, effects } });
+                }
+                None => {}
+            },
+            Step::Fail { pick, times, refused } => {
+                let Some(state) = live(at_call, pick) else { return };
+                for _ in 0..times {
+                    let state = &self.world.execution.states[&state.seq];
+                    let api = if state.status() == StateStatus::WaitUntil { Api::WaitUntil } else { Api::Execute };
+                    let Some(call) = state.call(api) else { return };
+                    let error = AppDatabaseError { sql_state: "23505".to_owned(), ..AppDatabaseError::default() };
+                    let failure = Failure {
+                        detail: "no".to_owned(),
+                        app_database_error: Some(error).filter(|_| refused),
+                        ..Failure::default()
+                    };
+                    let (seq, attempt) = (state.seq, call.failed_attempts + 1);
+                    let first_attempt_at = self.world.now;
+                    self.run(Command::CallFailed(CallFailed { seq, api, attempt, first_attempt_at, failure }));
+                    self.world.pass(1);
+                }
+            }
+            Step::Fire { pick, command } => {
+                if let Some(state) = live(|state| matches!(state.phase, Phase::Waiting(_)), pick) {
+                    self.run(Command::TimerFired { seq: state.seq, command });
+                }
+            }
+            Step::Publish(messages) => self.run(Command::MessagesArrived(messages)),
+            Step::Rpc(answer) => self.run(Command::RpcAnswered { rpc_name: "rpc".to_owned(), answer }),
+            Step::Stale { seq, api, attempt, decision, request } => {
+                let seq = StateSeq(seq);
+                self.run(failed(seq.0, api, attempt, self.world.now));
+                self.run(match api {
+                    Api::Execute => execute(seq.0, decision),
+                    Api::WaitUntil => Command::WaitUntilAnswered {
+                        seq,
+                        answer: WaitUntilAnswer { request, effects: Effects::default() },
+                    },
+                });
+            }
+            Step::Again => {
+                if let Some(command) = self.last.clone() {
+                    self.run(command);
+                }
+            }
+            Step::Pass(seconds) => self.world.pass(seconds),
+            Step::Timeout => self.run(Command::ProcessTimeout),
+            Step::Stop => self.run(Command::Stop { stop_type: StopType::Terminate, reason: None }),
+        }
+    }
+
+    fn run(&mut self, command: Command) {
+        self.last = Some(command.clone());
+        let before = self.world.execution.clone();
+        let decided = self.world.decide(&command);
+        assert_eq!(self.world.decide(&command), decided, "deciding is deterministic");
+        self.check_part(&command, &decided);
+        for event in decided.iter().flatten() {
+            self.account(event);
+            self.world.execution.apply(event, self.world.now);
+            let (name, details) = event.to_parts();
+            let stored = Event::from_parts(name, &details).unwrap();
+            assert_eq!(&stored, event);
+            if stored.is_recorded() {
+                self.world.history.push((stored.clone(), self.world.now));
+                self.replica.apply(&stored, self.world.now);
+            }
+        }
+        if let (Command::CallFailed(CallFailed { seq, attempt, api, .. }), Ok(_)) = (&command, &decided) {
+            self.failed.insert((*seq, *api), *attempt);
+        }
+        if before.exists() && !before.is_running() {
+            assert!(decided.is_err() || decided == Ok(vec![]), "{command:?}: {decided:?}");
+        }
+        if decided.is_err() {
+            assert_eq!(self.world.execution, before);
+        }
+        self.check_messages();
+        self.check_counters();
+        self.check_history();
+        assert_eq!(without_backoff(&self.world.execution), without_backoff_of(&self.replica, &self.world.execution));
+    }
+
+    fn account(&mut self, event: &Event) {
+        match event {
+            Event::MessagesReceived { messages, .. } => {
+                for message in messages {
+                    self.received.entry(message.queue.clone()).or_default().push(message.number);
+                }
+            }
+            Event::CommandCompleted { seq, command, messages } if !messages.is_empty() => {
+                let Phase::Waiting(wait) = &self.world.execution.states[seq].phase else { panic!("not waiting") };
+                let WaitKind::LocalQueue { queue, at_least, at_most } = &wait.commands[*command as usize].kind else {
+                    panic!("a timer takes no messages")
+                };
+                assert!((*at_least as usize..=*at_most as usize).contains(&messages.len()));
+                self.taken.entry(queue.clone()).or_default().extend(messages);
+            }
+            _ => {}
+        }
+    }
+
+    /// What was received in a queue is what was taken and then what is left, in order, each once.
+    fn check_messages(&self) {
+        let execution = &self.world.execution;
+        for (queue, received) in &self.received {
+            let taken = self.taken.get(queue).map_or(&[][..], |numbers| numbers);
+            if execution.is_running() {
+                let left = execution.queues.get(queue).into_iter().flatten().map(|message| message.number);
+                let all: Vec<u64> = taken.iter().copied().chain(left).collect();
+                assert_eq!(&all, received, "queue {queue}");
+            } else {
+                assert!(received.starts_with(taken), "queue {queue}");
+                assert!(execution.queue_is_empty(queue));
+            }
+        }
+        // Completed commands hold what the events say that they took.
+        let waits = execution.states.values().filter_map(|state| match &state.phase {
+            Phase::Waiting(wait) | Phase::Execute { results: Some(wait), .. } => Some(wait),
+            _ => None,
+        });
+        let mut held = BTreeSet::new();
+        for (command, message) in
+            waits.flat_map(|wait| &wait.commands).flat_map(|c| c.messages.iter().map(move |m| (c, m)))
+        {
+            assert_eq!(command.status, CommandStatus::Completed);
+            assert!(held.insert(message.number), "message {} is held twice", message.number);
+            assert!(self.taken[&message.queue].contains(&message.number));
+        }
+        let mut ids = BTreeSet::new();
+        for (event, _) in self.world.history.iter() {
+            if let Event::MessagesReceived { messages, .. } = event {
+                for message in messages.iter().filter(|message| message.message_id.is_some()) {
+                    assert!(ids.insert((message.queue.clone(), message.message_id.clone())));
+                }
+            }
+        }
+    }
+
+    fn check_counters(&self) {
+        let execution = &self.world.execution;
+        let live = execution.states.values().filter(|state| state.status().is_live()).count();
+        assert_eq!(execution.live_threads as usize, live);
+        let seqs: Vec<u32> = execution.states.keys().map(|seq| seq.0).collect();
+        assert_eq!(seqs, (1..execution.next_state).collect::<Vec<_>>());
+        let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
+        for state in execution.states.values() {
+            let number = numbers.entry(&state.id.state_id).or_default();
+            *number += 1;
+            assert_eq!(state.id.number, *number);
+            assert_eq!(state.ended_at.is_some(), !state.status().is_live());
+        }
+        let counted: BTreeMap<&str, u32> = execution.state_numbers.iter().map(|(id, n)| (id.as_str(), *n)).collect();
+        assert_eq!(counted, numbers);
+        assert_eq!(execution.is_running(), execution.closed_at.is_none());
+        assert!(!(execution.is_running() && execution.completing && live == 0), "it should have completed");
+    }
+
+    /// The history tells of every failed attempt once its call is over, and of a request to complete once.
+    fn check_history(&self) {
+        let mut told: BTreeMap<(StateSeq, Api), u32> = BTreeMap::new();
+        let mut requests = 0;
+        for (event, _) in &self.world.history {
+            match event {
+                Event::AttemptFailed { seq, api, attempt, .. } | Event::StateFailed { seq, api, attempt, .. } => {
+                    told.insert((*seq, *api), *attempt);
+                }
+                Event::AttemptsFolded { seq, api, count, last_attempt, .. } => {
+                    assert_eq!(*count, last_attempt - RECORDED_ATTEMPTS);
+                    told.insert((*seq, *api), *last_attempt);
+                }
+                Event::CompletionRequested {} => requests += 1,
+                _ => {}
+            }
+        }
+        assert!(requests <= 1);
+        for ((seq, api), attempt) in &self.failed {
+            if self.world.execution.states[seq].call(*api).is_none() {
+                assert_eq!(told[&(*seq, *api)], *attempt);
+            }
+        }
+    }
+
+    /// What is decided for the part that a command needs is what is decided for the whole.
+    fn check_part(&self, command: &Command, decided: &Result<Vec<Event>, Rejection>) {
+        let mut part = needed_part(&self.world.execution, command);
+        assert_eq!(&decide(&part, command, self.world.context()), decided, "{command:?}");
+        let mut whole = self.world.execution.clone();
+        for event in decided.iter().flatten() {
+            part.apply(event, self.world.now);
+            whole.apply(event, self.world.now);
+        }
+        let counters = |e: &Execution| {
+            (
+                e.next_event,
+                e.next_state,
+                e.next_message,
+                e.live_threads,
+                e.status,
+                e.completing,
+                e.state_numbers.clone(),
+            )
+        };
+        assert_eq!(counters(&part), counters(&whole));
+        for (seq, state) in &part.states {
+            assert_eq!(state, &whole.states[seq]);
+        }
+        if whole.is_running() {
+            for (queue, messages) in &part.queues {
+                assert_eq!(Some(messages), whole.queues.get(queue));
+            }
+        }
+    }
+}
+
+/// The state of the command; the waiting states and message ids of the queues that it publishes to; those queues and
+/// the ones that it names; and, as it may close the process, the states with failed attempts that were not recorded.
+fn needed_part(whole: &Execution, command: &Command) -> Execution {
+    let no_effects = Effects::default();
+    let (seq, effects, decision) = match command {
+        Command::WaitUntilAnswered { seq, answer } => (Some(*seq), &answer.effects, None),
+        Command::ExecuteAnswered { seq, answer } => (Some(*seq), &answer.effects, Some(&answer.decision)),
+        Command::RpcAnswered { answer, .. } => (None, &answer.effects, answer.decision.as_ref()),
+        Command::TimerFired { seq, .. } | Command::CallFailed(CallFailed { seq, .. }) => {
+            (Some(*seq), &no_effects, None)
+        }
+        _ => (None, &no_effects, None),
+    };
+    let publishes = match command {
+        Command::MessagesArrived(messages) => messages,
+        _ => &effects.publish_to_local_queue,
+    };
+    let published: BTreeSet<&str> = publishes.iter().map(|publish| publish.queue.as_str()).collect();
+    let mut queues = published.clone();
+    if let Some(Decision::ConditionalClose { queues: named, .. }) = decision {
+        queues.extend(named.iter().map(String::as_str));
+    }
+    if let Command::WaitUntilAnswered { answer, .. } = command {
+        queues.extend(answer.request.commands.iter().filter_map(|command| match &command.kind {
+            RequestedKind::LocalQueue { queue, .. } => Some(queue.as_str()),
+            _ => None,
+        }));
+    }
+    let mut part = whole.clone();
+    part.states.retain(|own, state| {
+        let waits_for = |command: &WaitCommand| {
+            command.status == CommandStatus::Waiting
+                && matches!(&command.kind, WaitKind::LocalQueue { queue, .. } if published.contains(queue.as_str()))
+        };
+        Some(*own) == seq
+            || unrecorded_attempts(state)
+            || matches!(&state.phase, Phase::Waiting(wait) if wait.commands.iter().any(waits_for))
+    });
+    part.queues.retain(|queue, _| queues.contains(queue.as_str()));
+    part.message_ids.retain(|(queue, _)| published.contains(queue.as_str()));
+    part.local_attributes.clear();
+    part.results.clear();
+    part
+}
+
+fn unrecorded_attempts(state: &StateExecution) -> bool {
+    [Api::WaitUntil, Api::Execute]
+        .iter()
+        .any(|api| state.call(*api).is_some_and(|call| call.failed_attempts > RECORDED_ATTEMPTS))
+}
+
+fn without_backoff(execution: &Execution) -> Execution {
+    without_backoff_of(execution, execution)
+}
+
+/// The execution, with the calls reset that have attempts in `other` which no event tells of yet.
+fn without_backoff_of(execution: &Execution, other: &Execution) -> Execution {
+    let mut plain = execution.clone();
+    for state in plain.states.values_mut() {
+        if other.states.get(&state.seq).is_some_and(unrecorded_attempts)
+            && let Phase::WaitUntil(call) | Phase::Execute { call, .. } = &mut state.phase
+        {
+            *call = CallState::default();
+        }
+    }
+    plain
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_run_keeps_every_promise(before in option::weighted(0.1, step()), steps in vec(step(), 1..60)) {
+        let mut watched = Watched::new();
+        if let Some(step) = before {
+            watched.step(step);
+        }
+        watched.run(start());
+        for step in steps {
+            watched.step(step);
+        }
+    }
+
+    #[test]
+    fn texts_of_any_kind_survive_in_events(text in any::<String>(), number in "-?[1-9][0-9]{0,40}\\.[0-9]{0,20}0", seconds in 0.0f64..1e6) {
+        let text_json = json(&serde_json::to_string(&text).unwrap());
+        let number = json(&number);
+        let seconds = (seconds * 1000.0).round() / 1000.0;
+        let config = StateConfig { execute_api_timeout_seconds: Some(seconds), ..attempts(3) };
+        for event in [
+            Event::ProcessStarted { process_id: text.clone(), process_type: text.clone(), timeout_at: None },
+            Event::StateStarted {
+                seq: StateSeq(1),
+                state_execution_id: StateExecutionId { state_id: text.clone(), number: 1 },
+                input: Some(number.clone()),
+                config: Some(Box::new(config)),
+                recovery: None,
+                skip_wait_until: false,
+                not_before: Timestamp(-1),
+            },
+            Event::LocalAttributesWritten { attributes: BTreeMap::from([(text.clone(), text_json.clone()), (format!("{text}2"), Json::null())]) },
+            Event::MessagesReceived {
+                publisher: Publisher::Rpc,
+                messages: vec![Message { number: u64::MAX, queue: text.clone(), message_id: Some(text.clone()), payload: Some(number.clone()) }],
+            },
+            Event::ResultGiven { seq: None, output: Json::null() },
+            Event::CompletionRequested {},
+            Event::ProcessClosed { status: ProcessStatus::Failed, reason: Some(text.clone()) },
+        ] {
+            let (name, details) = event.to_parts();
+            prop_assert_eq!(name, event.name());
+            prop_assert_eq!(&Event::from_parts(name, &details), &Ok(event.clone()));
+            let whole = serde_json::to_string(&event).unwrap();
+            prop_assert_eq!(&serde_json::from_str::<Event>(&whole).unwrap(), &event);
+            // As `jsonb` gives it back: the same value, written otherwise.
+            let spaced = details.replacen('{', "{ ", 1);
+            prop_assert_eq!(&Event::from_parts(name, &spaced), &Ok(event));
+        }
+    }
+
+    #[test]
+    fn no_stored_text_makes_reading_an_event_panic(name in "\\PC{0,12}", details in "\\PC{0,40}") {
+        prop_assert!(Event::from_parts(&name, &details).is_err());
+        prop_assert!(Event::from_parts("ProcessClosed", &details).is_err());
+    }
+}
+
+#[test]
+fn details_that_are_no_event_are_told() {
+    for (name, details) in [
+        ("Unheard", "{}"),
+        ("ProcessClosed", "{}"),
+        ("ProcessClosed", "{\"status\":\"DONE\"}"),
+        ("ProcessClosed", "{\"status\":\"FAILED\"},\"x\":{}"),
+        ("WaitCompleted\":{\"seq\":1},\"x", "1"),
+    ] {
+        assert!(Event::from_parts(name, details).is_err(), "{name} {details}");
+    }
+    let later = "{\"status\":\"FAILED\",\"fieldOfALaterVersion\":[1]}";
+    let closed = Event::ProcessClosed { status: ProcessStatus::Failed, reason: None };
+    assert_eq!(Event::from_parts("ProcessClosed", later), Ok(closed));
+}
