@@ -1,12 +1,13 @@
 //! An application of one test: a database with the extension, ordinary roles, tables, workers.
 
 use std::ops::Deref;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::cluster::{Cluster, ClusterOptions};
 use crate::db::{Db, jsonb, literal};
 use crate::definition::Definition;
-use crate::worker::{Call, Reply, Worker};
+use crate::worker::{Call, Ledger, Reply, Worker};
 use crate::{log, views};
 
 /// The shared cluster of the test binary, or one that the test has for itself.
@@ -21,6 +22,8 @@ enum Home {
 pub struct App {
     home: Home,
     database: String,
+    /// Of all workers that were registered.
+    ledgers: Mutex<Vec<Ledger>>,
 }
 
 impl App {
@@ -35,14 +38,9 @@ impl App {
     }
 
     fn set_up(home: Home, name: &str) -> App {
-        let app = App {
-            home,
-            database: name.to_owned(),
-        };
+        let app = App { home, database: name.to_owned(), ledgers: Mutex::default() };
         // From template0, which nobody can be connected to.
-        app.cluster()
-            .superuser()
-            .run(&format!("CREATE DATABASE {name} TEMPLATE template0"));
+        app.cluster().superuser().run(&format!("CREATE DATABASE {name} TEMPLATE template0"));
         app.superuser().run(
             "CREATE EXTENSION xdb;
              SELECT xdb.grant_usage('app');
@@ -86,10 +84,7 @@ impl App {
     }
 
     /// Starts a worker and registers it under the name `stub`.
-    pub fn worker<R: Into<Reply>>(
-        &self,
-        handler: impl Fn(&Call) -> R + Send + Sync + 'static,
-    ) -> Worker {
+    pub fn worker<R: Into<Reply>>(&self, handler: impl Fn(&Call) -> R + Send + Sync + 'static) -> Worker {
         self.worker_named("stub", handler)
     }
 
@@ -100,11 +95,8 @@ impl App {
         handler: impl Fn(&Call) -> R + Send + Sync + 'static,
     ) -> Worker {
         let worker = Worker::start(handler);
-        self.superuser().run(&format!(
-            "SELECT xdb.register_worker({}, {})",
-            literal(name),
-            literal(&worker.url())
-        ));
+        self.ledgers.lock().expect("never poisoned").push(worker.ledger());
+        self.superuser().run(&format!("SELECT xdb.register_worker({}, {})", literal(name), literal(&worker.url())));
         worker
     }
 
@@ -133,37 +125,26 @@ impl App {
         log::unexplained(&self.cluster().log(), Some(&self.database), allowed)
     }
 
-    /// The end of a test: the log has nothing but what is allowed, and the database can be dropped.
+    /// The end of a test: all requests were of the protocol, the log has nothing but what is allowed, the database can be dropped.
     pub fn done(self, allowed: &[&str]) {
+        for ledger in &*self.ledgers.lock().expect("never poisoned") {
+            assert_eq!(ledger.complaints(), Vec::<String>::new(), "requests that are not of the protocol");
+        }
         let unexplained = self.unexplained_errors(allowed);
-        assert!(
-            unexplained.is_empty(),
-            "the log has trouble that nothing explains:\n{}",
-            unexplained.join("\n")
-        );
+        assert!(unexplained.is_empty(), "the log has trouble that nothing explains:\n{}", unexplained.join("\n"));
         let mut superuser = self.cluster().superuser();
         superuser.run("SET statement_timeout = '20 s'");
-        superuser.run(&format!(
-            "DROP DATABASE IF EXISTS {} WITH (FORCE)",
-            self.database
-        ));
+        superuser.run(&format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.database));
     }
 
     /// Everything that may tell why a test failed.
     fn report(&self) -> String {
-        let state =
-            match self
-                .cluster()
-                .try_connect(&self.database, "postgres", Duration::from_secs(3))
-            {
-                Ok(mut db) => views::dump(&mut db),
-                Err(error) => format!("no connection: {error:?}\n"),
-            };
+        let state = match self.cluster().try_connect(&self.database, "postgres", Duration::from_secs(3)) {
+            Ok(mut db) => views::dump(&mut db),
+            Err(error) => format!("no connection: {error:?}\n"),
+        };
         let log = log::tail(&self.cluster().log(), 60);
-        format!(
-            "=== {} ===\n{state}--- the end of the server's log ---\n{log}",
-            self.database
-        )
+        format!("=== {} ===\n{state}--- the end of the server's log ---\n{log}", self.database)
     }
 }
 
@@ -194,7 +175,6 @@ impl SignupApp {
 
     /// See [`App::done`].
     pub fn done(self, allowed: &[&str]) {
-        assert_eq!(self.worker.complaints(), Vec::<String>::new());
         self.app.done(allowed);
     }
 }

@@ -25,10 +25,7 @@ pub struct ClusterOptions {
 
 impl Default for ClusterOptions {
     fn default() -> Self {
-        ClusterOptions {
-            preload: true,
-            settings: Vec::new(),
-        }
+        ClusterOptions { preload: true, settings: Vec::new() }
     }
 }
 
@@ -87,18 +84,8 @@ impl Cluster {
     pub fn standby_with(&self, options: ClusterOptions) -> Cluster {
         let copy = |data: &Path| {
             let mut command = install::program("pg_basebackup");
-            command
-                .arg("--host")
-                .arg(self.socket_directory())
-                .arg("--port")
-                .arg(self.port.to_string());
-            command.args([
-                "--username=postgres",
-                "--checkpoint=fast",
-                "--no-sync",
-                "--write-recovery-conf",
-                "-D",
-            ]);
+            command.arg("--host").arg(self.socket_directory()).arg("--port").arg(self.port.to_string());
+            command.args(["--username=postgres", "--checkpoint=fast", "--no-sync", "--write-recovery-conf", "-D"]);
             install::run(command.arg(data));
         };
         Cluster::create(copy, &options)
@@ -114,12 +101,7 @@ impl Cluster {
         install::server_directory(&directory.join("s"));
         make_data(&directory.join("data"));
         let port = free_port();
-        let cluster = Cluster {
-            directory,
-            port,
-            server: Mutex::new(None),
-            keep: AtomicBool::new(false),
-        };
+        let cluster = Cluster { directory, port, server: Mutex::new(None), keep: AtomicBool::new(false) };
         let socket = cluster.socket_directory().join(format!(".s.PGSQL.{port}"));
         assert!(
             socket.as_os_str().len() < 100,
@@ -152,12 +134,7 @@ impl Cluster {
         }
         let own = lines.into_iter();
         let text: String = own
-            .chain(
-                options
-                    .settings
-                    .iter()
-                    .map(|(name, value)| (name.as_str(), value.clone())),
-            )
+            .chain(options.settings.iter().map(|(name, value)| (name.as_str(), value.clone())))
             .map(|(name, value)| format!("{name} = '{}'\n", value.replace('\'', "''")))
             .collect();
         // Last wins: a standby's copy brings the lines of its primary along.
@@ -169,34 +146,22 @@ impl Cluster {
 
     /// Starts the server and waits until it takes connections.
     pub fn launch(&self) {
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.log_path())
-            .expect("a directory of ours");
+        let log = OpenOptions::new().create(true).append(true).open(self.log_path()).expect("a directory of ours");
         let mut command = install::program("postgres");
         command.arg("-D").arg(self.data_directory());
-        command
-            .stdout(log.try_clone().expect("a descriptor is free"))
-            .stderr(Stdio::from(log));
+        command.stdout(log.try_clone().expect("a descriptor is free")).stderr(Stdio::from(log));
         let child = keeper::spawn(command).unwrap_or_else(|error| panic!("postgres: {error}"));
         *self.server.lock().expect("never poisoned") = Some(child);
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
-            let Err(error) = self.try_connect("postgres", "postgres", Duration::from_millis(500))
-            else {
+            let Err(error) = self.try_connect("postgres", "postgres", Duration::from_millis(500)) else {
                 return;
             };
             let mut server = self.server.lock().expect("never poisoned");
-            let exited = server
-                .as_mut()
-                .and_then(|child| child.try_wait().expect("a child of ours"));
+            let exited = server.as_mut().and_then(|child| child.try_wait().expect("a child of ours"));
             if exited.is_some() || Instant::now() > deadline {
                 self.keep.store(true, Ordering::Relaxed);
-                panic!(
-                    "the server does not start: {error:?}, {exited:?}\n{}",
-                    log::tail(&self.log(), 60)
-                );
+                panic!("the server does not start: {error:?}, {exited:?}\n{}", log::tail(&self.log(), 60));
             }
             drop(server);
             std::thread::sleep(Duration::from_millis(20));
@@ -212,10 +177,7 @@ impl Cluster {
         let deadline = Instant::now() + Duration::from_secs(20);
         while server.try_wait().expect("a child of ours").is_none() {
             if Instant::now() > deadline {
-                eprintln!(
-                    "the server ignores an immediate shutdown: {}",
-                    self.directory.display()
-                );
+                eprintln!("the server ignores an immediate shutdown: {}", self.directory.display());
                 signal(server.id() as i32, libc::SIGKILL);
                 server.wait().expect("a child of ours");
                 return;
@@ -226,17 +188,10 @@ impl Cluster {
 
     /// Asks for a fast shutdown and answers how long it took.
     pub fn stop(&self) -> Duration {
-        let mut server = self
-            .server
-            .lock()
-            .expect("never poisoned")
-            .take()
-            .expect("the server runs");
+        let mut server = self.server.lock().expect("never poisoned").take().expect("the server runs");
         let asked = Instant::now();
         signal(server.id() as i32, libc::SIGINT);
-        wait_until("the server stops", 60, || {
-            server.try_wait().expect("a child of ours").is_some()
-        });
+        wait_until("the server stops", 60, || server.try_wait().expect("a child of ours").is_some());
         asked.elapsed()
     }
 
@@ -244,10 +199,7 @@ impl Cluster {
         self.crash();
         if self.keep.load(Ordering::Relaxed) {
             let marked = fs::write(self.directory.join("kept"), "");
-            eprintln!(
-                "kept for a reader: {} ({marked:?})",
-                self.directory.display()
-            );
+            eprintln!("kept for a reader: {} ({marked:?})", self.directory.display());
         } else if let Err(error) = fs::remove_dir_all(&self.directory) {
             eprintln!("{}: {error}", self.directory.display());
         }
@@ -265,20 +217,12 @@ impl Cluster {
     }
 
     /// The same, and it may fail. A server that is starting, or recovering from a crash, is waited for.
-    pub fn try_connect(
-        &self,
-        database: &str,
-        role: &str,
-        within: Duration,
-    ) -> Result<Db, SqlError> {
+    pub fn try_connect(&self, database: &str, role: &str, within: Duration) -> Result<Db, SqlError> {
         let deadline = Instant::now() + within;
         loop {
             match Db::connect(self, database, role, within) {
                 // cannot_connect_now, and connections that a crash of the server cut
-                Err(error)
-                    if matches!(&*error.code, "57P03" | "57P02" | "08006")
-                        && Instant::now() < deadline =>
-                {
+                Err(error) if matches!(&*error.code, "57P03" | "57P02" | "08006") && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 answer => return answer,
@@ -358,10 +302,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.keep();
-            eprintln!(
-                "--- the end of the server's log ---\n{}",
-                log::tail(&self.log(), 60)
-            );
+            eprintln!("--- the end of the server's log ---\n{}", log::tail(&self.log(), 60));
         }
         self.close();
     }

@@ -58,10 +58,7 @@ impl Definition {
 
     /// Columns of a table as global attributes of the same names.
     pub fn maps(mut self, table: &str, key: &str, columns: &[&str]) -> Definition {
-        let attributes: Value = columns
-            .iter()
-            .map(|column| (column.to_string(), json!(column)))
-            .collect();
+        let attributes: Value = columns.iter().map(|column| (column.to_string(), json!(column))).collect();
         let mapping = json!({"table": table, "primaryKey": key, "attributes": attributes});
         match self.0["globalAttributes"].as_array_mut() {
             Some(mappings) => mappings.push(mapping),

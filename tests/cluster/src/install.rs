@@ -28,10 +28,7 @@ pub fn server_user() -> Option<OsUser> {
         // SAFETY: the name is a C string; the answer is read at once, inside OnceLock's critical section.
         let entry = unsafe { libc::getpwnam(name.as_ptr()).as_ref() };
         let entry = entry.expect("tests that run as root need an operating system user `postgres`");
-        Some(OsUser {
-            uid: entry.pw_uid,
-            gid: entry.pw_gid,
-        })
+        Some(OsUser { uid: entry.pw_uid, gid: entry.pw_gid })
     })
 }
 
@@ -43,27 +40,17 @@ pub fn program(name: &str) -> Command {
     }
     for (key, _) in std::env::vars() {
         // A backtrace would be put into the DETAIL of every error that the extension raises.
-        if key.starts_with("PG")
-            || key.starts_with("RUST_")
-            || key.starts_with("LC_")
-            || key == "LANG"
-        {
+        if key.starts_with("PG") || key.starts_with("RUST_") || key.starts_with("LC_") || key == "LANG" {
             command.env_remove(key);
         }
     }
-    command
-        .env("LC_ALL", "C")
-        .env("TZ", "UTC")
-        .current_dir("/")
-        .stdin(Stdio::null());
+    command.env("LC_ALL", "C").env("TZ", "UTC").current_dir("/").stdin(Stdio::null());
     command
 }
 
 /// Runs a program to its end; what it printed is the panic when it fails.
 pub fn run(command: &mut Command) {
-    let output = command
-        .output()
-        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(
         output.status.success(),
         "{command:?}: {}\n{}{}",
@@ -98,11 +85,7 @@ pub fn give_to_server(path: &Path) {
 /// A fresh data directory at `target`, which must not exist: a copy of one that initdb made once for all test runs.
 pub fn data_directory(target: &Path) {
     let template = template();
-    run(program_outside("cp")
-        .arg("-a")
-        .arg("--reflink=auto")
-        .arg(template)
-        .arg(target));
+    run(program_outside("cp").arg("-a").arg("--reflink=auto").arg(template).arg(target));
 }
 
 fn template() -> &'static Path {
@@ -110,12 +93,9 @@ fn template() -> &'static Path {
     TEMPLATE.get_or_init(|| {
         let base = base_directory();
         // SAFETY: geteuid has no preconditions.
-        let name = format!("xdb-initdb-{}-{}", server_version(), unsafe {
-            libc::geteuid()
-        });
+        let name = format!("xdb-initdb-{}-{}", server_version(), unsafe { libc::geteuid() });
         let template = base.join(&name);
-        let lock = File::create(base.join(format!("{name}.lock")))
-            .expect("the base directory is writable");
+        let lock = File::create(base.join(format!("{name}.lock"))).expect("the base directory is writable");
         // SAFETY: the descriptor is open for as long as `lock` lives; closing it gives the lock back.
         let locked = unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) };
         assert_eq!(locked, 0, "flock: {}", std::io::Error::last_os_error());
@@ -128,14 +108,7 @@ fn template() -> &'static Path {
             }
             server_directory(&template);
             run(program("initdb")
-                .args([
-                    "--username=postgres",
-                    "--auth=trust",
-                    "--encoding=UTF8",
-                    "--locale=C",
-                    "--no-sync",
-                    "-D",
-                ])
+                .args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"])
                 .arg(&data));
             File::create(&complete).expect("a directory of ours");
         }
@@ -156,25 +129,12 @@ fn bindir() -> &'static Path {
 }
 
 fn server_version() -> String {
-    pg_config("--version")
-        .chars()
-        .filter(|c| c.is_ascii_alphanumeric() || *c == '.')
-        .collect()
+    pg_config("--version").chars().filter(|c| c.is_ascii_alphanumeric() || *c == '.').collect()
 }
 
 fn pg_config(option: &str) -> String {
     let pg_config = std::env::var("PG_CONFIG").unwrap_or_else(|_| "pg_config".into());
-    let output = Command::new(&pg_config)
-        .arg(option)
-        .output()
-        .unwrap_or_else(|error| panic!("{pg_config}: {error}"));
-    assert!(
-        output.status.success(),
-        "{pg_config} {option}: {}",
-        output.status
-    );
-    String::from_utf8(output.stdout)
-        .expect("pg_config prints text")
-        .trim()
-        .to_owned()
+    let output = Command::new(&pg_config).arg(option).output().unwrap_or_else(|error| panic!("{pg_config}: {error}"));
+    assert!(output.status.success(), "{pg_config} {option}: {}", output.status);
+    String::from_utf8(output.stdout).expect("pg_config prints text").trim().to_owned()
 }

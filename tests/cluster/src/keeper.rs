@@ -17,12 +17,10 @@ type Spawn = (Command, Sender<std::io::Result<Child>>);
 pub fn spawn(mut command: Command) -> std::io::Result<Child> {
     // SAFETY: prctl is async-signal-safe. The closure runs after the change of user, which would clear the setting.
     unsafe {
-        command.pre_exec(
-            || match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGQUIT) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            },
-        );
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGQUIT) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
     }
     static KEEPER: OnceLock<Mutex<Sender<Spawn>>> = OnceLock::new();
     let keeper = KEEPER.get_or_init(|| {
@@ -30,23 +28,14 @@ pub fn spawn(mut command: Command) -> std::io::Result<Child> {
         let body = move || {
             for (mut command, answer) in inbox {
                 // The one who asked waits for the answer, so the channel is open.
-                answer
-                    .send(command.spawn())
-                    .expect("whoever asked is waiting");
+                answer.send(command.spawn()).expect("whoever asked is waiting");
             }
         };
-        thread::Builder::new()
-            .name("keeper".into())
-            .spawn(body)
-            .expect("a thread can be started");
+        thread::Builder::new().name("keeper".into()).spawn(body).expect("a thread can be started");
         Mutex::new(requests)
     });
     let (answer, result) = channel();
-    keeper
-        .lock()
-        .expect("never poisoned")
-        .send((command, answer))
-        .expect("the keeper never ends");
+    keeper.lock().expect("never poisoned").send((command, answer)).expect("the keeper never ends");
     result.recv().expect("the keeper always answers")
 }
 
@@ -55,10 +44,7 @@ static AT_EXIT: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
 /// Runs `action` when the process exits by itself.
 pub fn at_exit(action: impl FnOnce() + Send + 'static) {
     extern "C" fn run_all() {
-        let actions = AT_EXIT
-            .lock()
-            .map(|mut actions| std::mem::take(&mut *actions))
-            .unwrap_or_default();
+        let actions = AT_EXIT.lock().map(|mut actions| std::mem::take(&mut *actions)).unwrap_or_default();
         for action in actions {
             // A panic must not leave an `extern "C"` function, and the other actions shall run.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(action)).is_err() {
@@ -69,10 +55,7 @@ pub fn at_exit(action: impl FnOnce() + Send + 'static) {
     static REGISTERED: Once = Once::new();
     // SAFETY: `run_all` is a plain function that lives as long as the program.
     REGISTERED.call_once(|| assert_eq!(unsafe { libc::atexit(run_all) }, 0, "atexit"));
-    AT_EXIT
-        .lock()
-        .expect("never poisoned")
-        .push(Box::new(action));
+    AT_EXIT.lock().expect("never poisoned").push(Box::new(action));
 }
 
 /// Removes directories `<prefix><pid>-<number>` whose process is gone.
@@ -80,25 +63,19 @@ pub fn sweep(base: &Path, prefix: &str) {
     let Ok(entries) = base.read_dir() else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let pid = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(prefix))
-            .and_then(|rest| rest.split('-').next());
+        let pid = name.to_str().and_then(|name| name.strip_prefix(prefix)).and_then(|rest| rest.split('-').next());
         let Some(pid) = pid.and_then(|pid| pid.parse::<i32>().ok()) else {
             continue;
         };
         // SAFETY: signal 0 only asks whether the process exists.
-        let gone = unsafe { libc::kill(pid, 0) } == -1
-            && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+        let gone =
+            unsafe { libc::kill(pid, 0) } == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
         // A directory that was kept for a reader has this mark, see `Cluster`.
         if gone
             && !entry.path().join("kept").exists()
             && let Err(error) = std::fs::remove_dir_all(entry.path())
         {
-            eprintln!(
-                "left behind by an earlier run: {}: {error}",
-                entry.path().display()
-            );
+            eprintln!("left behind by an earlier run: {}: {error}", entry.path().display());
         }
     }
 }

@@ -47,18 +47,8 @@ pub fn troubles(log: &str) -> impl Iterator<Item = Trouble<'_>> {
         let (backend, database, state) = (origin.next()?, origin.next()?, origin.next()?);
         let severity = ["ERROR", "FATAL", "PANIC", "WARNING"]
             .into_iter()
-            .find(|severity| {
-                message
-                    .strip_prefix(severity)
-                    .is_some_and(|rest| rest.starts_with(':'))
-            })?;
-        Some(Trouble {
-            backend,
-            database,
-            state,
-            severity,
-            line,
-        })
+            .find(|severity| message.strip_prefix(severity).is_some_and(|rest| rest.starts_with(':')))?;
+        Some(Trouble { backend, database, state, severity, line })
     })
 }
 
@@ -66,22 +56,14 @@ pub fn troubles(log: &str) -> impl Iterator<Item = Trouble<'_>> {
 /// (class `XX`) is a defect wherever it shows.
 pub fn unexplained(log: &str, database: Option<&str>, allowed: &[&str]) -> Vec<String> {
     troubles(log)
-        .filter(|trouble| {
-            database
-                .is_none_or(|database| trouble.database == database || trouble.database.is_empty())
-        })
+        .filter(|trouble| database.is_none_or(|database| trouble.database == database || trouble.database.is_empty()))
         .filter(|trouble| {
             let clients_own = trouble.backend == "client backend"
                 && matches!(trouble.severity, "ERROR" | "WARNING")
                 && !trouble.state.starts_with("XX");
             !clients_own || trouble.severity == "PANIC"
         })
-        .filter(|trouble| {
-            !ALWAYS_EXPLAINED
-                .iter()
-                .chain(allowed)
-                .any(|known| trouble.line.contains(known))
-        })
+        .filter(|trouble| !ALWAYS_EXPLAINED.iter().chain(allowed).any(|known| trouble.line.contains(known)))
         .map(|trouble| trouble.line.to_owned())
         .collect()
 }
@@ -114,10 +96,7 @@ mod tests {
     #[test]
     fn the_engines_troubles_count_unless_allowed() {
         assert_eq!(unexplained(LOG, None, &[]).len(), 2);
-        assert_eq!(
-            unexplained(LOG, Some("b"), &["a batch failed"]),
-            Vec::<String>::new()
-        );
+        assert_eq!(unexplained(LOG, Some("b"), &["a batch failed"]), Vec::<String>::new());
     }
 
     #[test]

@@ -3,9 +3,7 @@
 use serde_json::json;
 
 use crate::definition::Definition;
-use crate::worker::{
-    Answer, Api, Call, any_of, graceful_complete, local_queue, next, output, timer,
-};
+use crate::worker::{Answer, Api, Call, any_of, graceful_complete, local_queue, next, output, timer};
 
 /// Between two reminders.
 pub const REMINDER_SECONDS: f64 = 0.3;
@@ -18,22 +16,18 @@ pub fn definition() -> Definition {
         .maps("public.users", "user_id", &["form", "status", "source"])
         .with("localAttributes", json!(["reminders"]))
         .with("localQueues", json!(["verify"]))
-        .rpc(
-            "verify",
-            json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}}),
-        )
+        .rpc("verify", json!({"timeoutSeconds": 5}))
 }
 
 /// What its worker does.
 pub fn handler(call: &Call) -> Answer {
     match (call.api, call.target()) {
-        (Api::Execute, "Submit") => next("Verify", json!(null))
-            .globals(json!({"status": "waiting"}))
-            .locals(json!({"reminders": 0})),
-        (Api::WaitUntil, "Verify") => any_of(&[
-            timer("remind", REMINDER_SECONDS),
-            local_queue("verified", "verify", 1),
-        ]),
+        (Api::Execute, "Submit") => {
+            next("Verify", json!(null)).globals(json!({"status": "waiting"})).locals(json!({"reminders": 0}))
+        }
+        (Api::WaitUntil, "Verify") => {
+            any_of(&[timer("remind", REMINDER_SECONDS), local_queue("verified", "verify", 1)])
+        }
         (Api::Execute, "Verify") if !call.messages("verified").is_empty() => {
             graceful_complete(json!({"reminders": call.local("reminders")}))
         }
@@ -41,9 +35,7 @@ pub fn handler(call: &Call) -> Answer {
             let sent = call.local("reminders").as_u64().unwrap_or_default();
             next("Verify", json!(null)).locals(json!({"reminders": sent + 1}))
         }
-        (Api::Rpc, "verify") if call.global("status") == "verified" => {
-            output(json!("already verified"))
-        }
+        (Api::Rpc, "verify") if call.global("status") == "verified" => output(json!("already verified")),
         (Api::Rpc, "verify") => output(json!("done"))
             .globals(json!({"status": "verified", "source": call.input()}))
             .publish("verify", json!(null)),

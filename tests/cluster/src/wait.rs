@@ -6,10 +6,7 @@ use std::time::{Duration, Instant};
 pub fn wait_until(what: &str, seconds: u64, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     while !condition() {
-        assert!(
-            Instant::now() < deadline,
-            "waited {seconds} s in vain until {what}"
-        );
+        assert!(Instant::now() < deadline, "waited {seconds} s in vain until {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -27,10 +24,7 @@ pub fn at_once<T: Send>(count: usize, body: impl Fn(usize) -> T + Sync) -> Vec<T
                 })
             })
             .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("its panic is printed above"))
-            .collect()
+        threads.into_iter().map(|thread| thread.join().expect("its panic is printed above")).collect()
     })
 }
 

@@ -12,10 +12,7 @@ fn application(name: &str) -> (App, Worker) {
         _ => force_complete(json!({"fired": call.fired("t"), "k": call.local("k")})),
     });
     app.register("mail", &mailbox());
-    app.register(
-        "sleep",
-        &Definition::starting_with("Sleep").waiting_step("Sleep"),
-    );
+    app.register("sleep", &Definition::starting_with("Sleep").waiting_step("Sleep"));
     app.register("one", &one_step());
     (app, worker)
 }
@@ -28,11 +25,7 @@ fn a_paused_engine_calls_nobody() {
     db.completes("before");
     app.superuser().run("SELECT xdb.pause()");
     let mut superuser = app.superuser();
-    wait_until("the status says so", 10, || {
-        views::engine(&mut superuser)
-            .to_lowercase()
-            .contains("pause")
-    });
+    wait_until("the status says so", 10, || views::engine(&mut superuser).to_lowercase().contains("pause"));
     db.start("p", "one").go();
     let waited = db.json("SELECT xdb.wait_for_process('p', '2 seconds')");
     assert_eq!(waited["timedOut"], true, "{waited}");
@@ -64,10 +57,7 @@ fn who_waits_is_woken_by_the_end_whatever_brings_it() {
     for (id, ending) in [
         ("completed", "SELECT xdb.publish('completed', 'inbox', '1')"),
         ("terminated", "SELECT xdb.stop_process('terminated')"),
-        (
-            "failed",
-            "SELECT xdb.stop_process('failed', 'FAIL', 'gone')",
-        ),
+        ("failed", "SELECT xdb.stop_process('failed', 'FAIL', 'gone')"),
     ] {
         db.start(id, "mail").go();
         std::thread::scope(|scope| {
@@ -100,31 +90,10 @@ fn a_wait_obeys_its_timeout_and_a_cancel() {
     db.start("p", "mail").go();
     let (took, answer) = timed(|| db.json("SELECT xdb.wait_for_process('p', '500 ms')"));
     assert_eq!(answer["timedOut"], true);
-    assert!(
-        took >= Duration::from_millis(490) && took < Duration::from_secs(3),
-        "{took:?}"
-    );
+    assert!(took >= Duration::from_millis(490) && took < Duration::from_secs(3), "{took:?}");
     db.run("SET statement_timeout = '300 ms'");
-    let (took, _) = timed(|| {
-        db.refused(
-            codes::QUERY_CANCELED,
-            "SELECT xdb.wait_for_process('p', '1 minute')",
-        )
-    });
+    let (took, _) = timed(|| db.refused(codes::QUERY_CANCELED, "SELECT xdb.wait_for_process('p', '1 minute')"));
     assert!(took < Duration::from_secs(3), "{took:?}");
-    app.done(&[]);
-}
-
-#[test]
-fn one_state_can_be_waited_for() {
-    let (app, _worker) = application("admin_state");
-    let mut db = app.db();
-    db.start("p", "mail").go();
-    let early = db.json("SELECT xdb.wait_for_state('p', 'Read-1', '200 ms')");
-    assert_eq!(early["timedOut"], true, "{early}");
-    db.publish("p", "inbox", json!(1));
-    let answer = db.json("SELECT xdb.wait_for_state('p', 'Read-1', '10 seconds')");
-    assert_ne!(answer["timedOut"], true, "{answer}");
     app.done(&[]);
 }
 
@@ -135,86 +104,12 @@ fn a_stop_has_a_kind_and_a_reason() {
     for (id, kind, status) in [("t", "TERMINATE", "TERMINATED"), ("f", "FAIL", "FAILED")] {
         db.start(id, "mail").go();
         wait_until("it waits", 10, || !views::waits(&mut db, id).is_empty());
-        db.run(&format!(
-            "SELECT xdb.stop_process('{id}', '{kind}', 'the customer has left')"
-        ));
+        db.run(&format!("SELECT xdb.stop_process('{id}', '{kind}', 'the customer has left')"));
         assert_eq!(db.outcome(id).status(), status);
-        assert!(
-            db.text(&format!("SELECT xdb.describe_process('{id}')"))
-                .contains("the customer has left")
-        );
-        assert!(
-            views::waits(&mut db, id).is_empty(),
-            "a closed process waits for something"
-        );
-        assert_eq!(
-            db.all::<String>(&format!("SELECT problem FROM xdb.check_process('{id}')")),
-            Vec::<String>::new()
-        );
+        assert!(db.text(&format!("SELECT xdb.describe_process('{id}')")).contains("the customer has left"));
+        assert!(views::waits(&mut db, id).is_empty(), "a closed process waits for something");
+        views::assert_history_is_whole(&mut db, id);
     }
-    app.done(&[]);
-}
-
-#[test]
-fn a_timer_is_seen_and_can_be_skipped() {
-    let (app, _worker) = application("admin_timer");
-    let mut db = app.db();
-    db.start("p", "sleep").locals(json!({"k": 1})).go();
-    wait_until("the timer is there", 10, || {
-        db.count("xdb.timers WHERE process_id = 'p'") == 1
-    });
-    db.run(r#"SELECT xdb.set_local_attributes('p', '{"k": [2, "two"]}')"#);
-    db.run("SELECT xdb.skip_timer('p', 'Sleep-1')");
-    assert_eq!(
-        db.completes("p").result(),
-        &json!({"fired": true, "k": [2, "two"]})
-    );
-    assert_eq!(db.count("xdb.timers WHERE process_id = 'p'"), 0);
-    app.done(&[]);
-}
-
-#[test]
-fn a_call_in_backoff_can_be_made_now() {
-    let (app, worker) = application("admin_retry");
-    let slow = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 600, "maximumIntervalSeconds": 600}});
-    app.register(
-        "one",
-        &Definition::starting_with("Only").step_with("Only", slow),
-    );
-    worker.misbehave(|_| error(500, "Broken", "for now"));
-    let mut db = app.db();
-    db.start("p", "one").go();
-    wait_until("the failure shows", 10, || {
-        views::fails_saying(&mut db, "p", &["for now"])
-    });
-    worker.heal();
-    assert_eq!(db.one::<i32>("SELECT xdb.retry_now('p')"), 1);
-    db.completes("p");
-    app.done(&[]);
-}
-
-#[test]
-fn what_is_closed_can_be_purged_and_what_runs_cannot() {
-    let (app, _worker) = application("admin_purge");
-    let mut db = app.db();
-    for n in 0..5 {
-        db.start(&format!("done-{n}"), "one").go();
-        db.completes(&format!("done-{n}"));
-    }
-    db.start("running", "mail").go();
-    assert_eq!(
-        app.session("boss")
-            .one::<i64>("SELECT xdb.purge('0 seconds')"),
-        5
-    );
-    assert_eq!(db.count("xdb.processes"), 1);
-    assert!(views::events(&mut db, "done-0") == 0 && views::events(&mut db, "running") > 0);
-    db.refused(
-        codes::UNKNOWN_PROCESS,
-        "SELECT xdb.describe_process('done-0')",
-    );
-    db.publish("running", "inbox", json!(1));
-    db.completes("running");
     app.done(&[]);
 }
 
@@ -238,10 +133,7 @@ fn a_type_registered_again_is_the_new_one_from_the_next_call() {
         Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1)]),
         _ => force_complete(json!("by the third")),
     });
-    app.superuser().run(&format!(
-        "SELECT xdb.register_worker('second', '{}')",
-        third.url()
-    ));
+    app.superuser().run(&format!("SELECT xdb.register_worker('second', '{}')", third.url()));
     db.start("q", "mail").go();
     db.publish("q", "inbox", json!(1));
     assert_eq!(db.completes("q").result(), "by the third");
@@ -254,13 +146,37 @@ fn a_disabled_engine_stands_still_and_goes_on() {
     let _worker = app.worker(|_| force_complete(json!(null)));
     app.register("one", &one_step());
     app.cluster().set("xdb.enabled", "off");
-    wait_until("nothing runs", 20, || {
-        app.cluster().find_scheduler(app.database()).is_none()
-    });
+    wait_until("nothing runs", 20, || app.cluster().find_scheduler(app.database()).is_none());
     let mut db = app.db();
     db.start("p", "one").go();
     assert_eq!(db.status("p"), "RUNNING");
     app.cluster().set("xdb.enabled", "on");
     db.completes("p");
+    app.done(&[]);
+}
+
+#[test]
+fn timers_and_local_attributes_can_be_seen() {
+    let (app, _worker) = application("admin_seen");
+    let mut db = app.db();
+    db.start("p", "sleep").locals(json!({"k": [1, "one"], "l": null})).go();
+    wait_until("the timer is there", 10, || views::timers(&mut db, "p") == 1);
+    assert_eq!(db.json("SELECT xdb.get_local_attributes('p')"), json!({"k": [1, "one"], "l": null}));
+    assert_eq!(db.json("SELECT xdb.get_local_attributes('p', '{k,missing}')"), json!({"k": [1, "one"]}));
+    db.run("SELECT xdb.stop_process('p')");
+    assert_eq!(views::timers(&mut db, "p"), 0);
+    app.done(&[]);
+}
+
+#[test]
+fn history_is_kept_as_the_start_says() {
+    let (app, _worker) = application("admin_history");
+    let mut db = app.db();
+    for history in ["full", "none"] {
+        db.start(history, "one").options(json!({"history": history})).go();
+        db.completes(history);
+    }
+    views::assert_history_is_whole(&mut db, "full");
+    assert_eq!(views::events(&mut db, "none"), 0);
     app.done(&[]);
 }

@@ -9,11 +9,7 @@ fn impatient() -> Definition {
 
 /// One process meets a worker that misbehaves: the failure says what was wrong (in one of these words), it is tried again, and once
 /// the worker is healed the process completes.
-fn survives<R: Into<Reply>>(
-    name: &str,
-    words: &[&str],
-    mischief: impl Fn(&Call) -> R + Send + Sync + 'static,
-) {
+fn survives<R: Into<Reply>>(name: &str, words: &[&str], mischief: impl Fn(&Call) -> R + Send + Sync + 'static) {
     let app = App::new(name);
     let worker = app.worker(|_| force_complete(json!("healed")));
     app.register("one", &impatient());
@@ -21,9 +17,7 @@ fn survives<R: Into<Reply>>(
     let mut db = app.db();
     db.start("p", "one").go();
     worker.wait_for_count("a second attempt", 20, 2, |call| call.executes("Only"));
-    wait_until(&format!("a failure says one of {words:?}"), 10, || {
-        views::fails_saying(&mut db, "p", words)
-    });
+    wait_until(&format!("a failure says one of {words:?}"), 10, || views::fails_saying(&mut db, "p", words));
     assert_eq!(db.status("p"), "RUNNING");
     worker.heal();
     assert_eq!(db.completes("p").result(), "healed");
@@ -38,9 +32,7 @@ fn one_that_refuses_connections() {
     worker.go_away();
     let mut db = app.db();
     db.start("p", "one").go();
-    wait_until("the failure says so", 10, || {
-        views::fails_saying(&mut db, "p", &["refused", "connect"])
-    });
+    wait_until("the failure says so", 10, || views::fails_saying(&mut db, "p", &["refused", "connect"]));
     worker.come_back();
     assert_eq!(db.completes("p").result(), "healed");
     app.done(&[]);
@@ -48,23 +40,17 @@ fn one_that_refuses_connections() {
 
 #[test]
 fn one_that_hangs() {
-    survives("bad_hangs", &["timeout", "timed out"], |_| {
-        Reply::hang(dead_end())
-    });
+    survives("bad_hangs", &["timeout", "timed out"], |_| Reply::hang(dead_end()));
 }
 
 #[test]
 fn one_that_drips() {
-    survives("bad_drips", &["timeout", "timed out"], |_| {
-        Reply::Drip(Duration::from_millis(100))
-    });
+    survives("bad_drips", &["timeout", "timed out"], |_| Reply::Drip(Duration::from_millis(100)));
 }
 
 #[test]
 fn one_that_answers_500() {
-    survives("bad_500", &["payment service is down"], |_| {
-        error(500, "Unavailable", "the payment service is down")
-    });
+    survives("bad_500", &["payment service is down"], |_| error(500, "Unavailable", "the payment service is down"));
 }
 
 #[test]
@@ -74,16 +60,23 @@ fn one_that_answers_500_without_a_word() {
 
 #[test]
 fn one_that_answers_garbage() {
-    survives("bad_garbage", &["json", "expected", "decode"], |_| {
-        Reply::Raw(200, b"<html>\xff\x00 hello".to_vec())
-    });
+    survives("bad_garbage", &["utf-8"], |_| Reply::Raw(200, b"<html>\xff\x00 hello".to_vec()));
+}
+
+#[test]
+fn one_that_answers_a_web_page() {
+    survives("bad_html", &["not json"], |_| Reply::Raw(200, b"<html>Welcome</html>".to_vec()));
+}
+
+#[test]
+fn one_that_answers_without_end() {
+    let nested = [vec![b'['; 100_000], vec![b']'; 100_000]].concat();
+    survives("bad_nested", &["deep"], move |_| Reply::Raw(200, nested.clone()));
 }
 
 #[test]
 fn one_that_decides_nothing() {
-    survives("bad_nothing", &["decision"], |_| {
-        Reply::Json(200, json!({}))
-    });
+    survives("bad_nothing", &["decision"], |_| Reply::Json(200, json!({})));
 }
 
 #[test]
@@ -93,32 +86,22 @@ fn one_that_names_an_unknown_state() {
 
 #[test]
 fn one_that_writes_an_unknown_attribute() {
-    survives("bad_attribute", &["shoe_size"], |_| {
-        dead_end().globals(json!({"shoe_size": 42}))
-    });
+    survives("bad_attribute", &["shoe_size"], |_| dead_end().globals(json!({"shoe_size": 42})));
 }
 
 #[test]
 fn one_that_answers_fifty_megabytes() {
-    survives("bad_huge", &["large", "size", "limit", "bytes"], |_| {
-        Reply::Huge(50_000_000)
-    });
+    survives("bad_huge", &["large", "size", "limit", "bytes"], |_| Reply::Huge(50_000_000));
 }
 
 #[test]
 fn one_that_closes_in_the_middle() {
-    survives(
-        "bad_cut",
-        &["closed", "eof", "end", "connection", "incomplete", "body"],
-        |_| Reply::CloseMidBody,
-    );
+    survives("bad_cut", &["closed", "eof", "end", "connection", "incomplete", "body"], |_| Reply::CloseMidBody);
 }
 
 #[test]
 fn one_whose_answer_no_database_can_hold() {
-    survives("bad_nul", &["nul", "u0000", "jsonb", "character"], |_| {
-        force_complete(json!("a\u{0}b"))
-    });
+    survives("bad_nul", &["nul", "u0000", "jsonb", "character"], |_| force_complete(json!("a\u{0}b")));
 }
 
 #[test]
@@ -132,8 +115,7 @@ fn every_attempt_is_the_same_call_and_the_last_failure_is_kept() {
     let worker = app.worker(|_| error(503, "Overloaded", "come back tomorrow"));
     app.register(
         "one",
-        &Definition::starting_with("Only")
-            .step_with("Only", json!({"executeApiRetryPolicy": attempts(3)})),
+        &Definition::starting_with("Only").step_with("Only", json!({"executeApiRetryPolicy": attempts(3)})),
     );
     let mut db = app.db();
     db.start("p", "one").go();
@@ -142,23 +124,14 @@ fn every_attempt_is_the_same_call_and_the_last_failure_is_kept() {
     let calls = worker.calls();
     let numbers: Vec<u64> = calls.iter().map(Call::attempt).collect();
     assert_eq!(numbers, [1, 2, 3]);
+    assert!(calls.iter().all(|call| !call.call_id().is_empty() && call.call_id() == calls[0].call_id()));
     assert!(
         calls
             .iter()
-            .all(|call| !call.call_id().is_empty() && call.call_id() == calls[0].call_id())
+            .all(|call| { !call.idempotency_key().is_empty() && call.idempotency_key() == calls[0].idempotency_key() })
     );
-    assert!(calls.iter().all(|call| {
-        !call.idempotency_key().is_empty() && call.idempotency_key() == calls[0].idempotency_key()
-    }));
-    assert!(
-        views::fails_saying(&mut db, "p", &["come back tomorrow"]),
-        "{:?}",
-        views::failures(&mut db, "p")
-    );
-    assert!(
-        db.text("SELECT xdb.describe_process('p')")
-            .contains("come back tomorrow")
-    );
+    assert!(views::fails_saying(&mut db, "p", &["come back tomorrow"]), "{:?}", views::failures(&mut db, "p"));
+    assert!(db.text("SELECT xdb.describe_process('p')").contains("come back tomorrow"));
     app.done(&[]);
 }
 
@@ -176,12 +149,7 @@ fn rescued(name: &str, failing: Api, api_name: &str) {
         "stateFailureRecoveryOptions":
             {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Rescue"},
     });
-    app.register(
-        "fragile",
-        &Definition::starting_with("Fragile")
-            .waiting_step_with("Fragile", fragile)
-            .step("Rescue"),
-    );
+    app.register("fragile", &Definition::starting_with("Fragile").waiting_step_with("Fragile", fragile).step("Rescue"));
     let mut db = app.db();
     db.start("p", "fragile").input(json!({"order": 7})).go();
     assert_eq!(db.completes("p").result(), &json!({"order": 7}));
@@ -193,10 +161,7 @@ fn rescued(name: &str, failing: Api, api_name: &str) {
     assert_eq!(context["recoverFromError"]["status"], 500);
     assert_eq!(context["recoverFromError"]["errorType"], "Broken");
     assert_eq!(context["recoverFromError"]["detail"], "beyond repair");
-    assert_eq!(
-        worker.count(|call| call.api == failing && call.target() == "Fragile"),
-        2
-    );
+    assert_eq!(worker.count(|call| call.api == failing && call.target() == "Fragile"), 2);
     app.done(&[]);
 }
 
@@ -219,11 +184,7 @@ fn a_process_times_out_and_a_late_answer_changes_nothing() {
     });
     app.register("one", &one_step().maps("public.counters", "id", &["n"]));
     let mut db = app.db();
-    db.start("late", "one")
-        .key("late")
-        .globals(json!({"n": 1}))
-        .timeout("1 second")
-        .go();
+    db.start("late", "one").key("late").globals(json!({"n": 1})).timeout("1 second").go();
     worker.wait_for("the call", 5, |call| call.process_id() == "late");
     assert_eq!(db.outcome("late").status(), "TIMEOUT");
 
@@ -256,10 +217,7 @@ fn a_dead_worker_costs_the_others_nothing() {
             db.completes(&id);
         }
     });
-    assert!(
-        took < Duration::from_secs(5),
-        "twenty processes of a lively worker took {took:?}"
-    );
+    assert!(took < Duration::from_secs(5), "twenty processes of a lively worker took {took:?}");
     assert_eq!(lively.count(|_| true), 20);
     app.done(&[]);
 }

@@ -9,30 +9,19 @@ const STEPS: u64 = 5;
 /// A process that counts to [`STEPS`] in the user's row and in a local attribute, one step each.
 fn counting(call: &Call) -> Answer {
     let n = call.global("n").as_u64().unwrap_or_default() + 1;
-    let decision = if n < STEPS {
-        next("Count", json!(null))
-    } else {
-        force_complete(json!(n))
-    };
-    decision
-        .globals(json!({"n": n}))
-        .locals(json!({"k": call.local("k").as_u64().unwrap_or_default() + 1}))
+    let decision = if n < STEPS { next("Count", json!(null)) } else { force_complete(json!(n)) };
+    decision.globals(json!({"n": n})).locals(json!({"k": call.local("k").as_u64().unwrap_or_default() + 1}))
 }
 
 fn counter() -> Definition {
-    Definition::starting_with("Count")
-        .step("Count")
-        .maps("public.counters", "id", &["n"])
+    Definition::starting_with("Count").step("Count").maps("public.counters", "id", &["n"])
 }
 
 fn start_counters(db: &mut Db, count: usize) {
     db.run("BEGIN");
     for n in 0..count {
         let id = format!("c{n}");
-        db.start(&id, "counter")
-            .key(&id)
-            .globals(json!({"n": 0}))
-            .go();
+        db.start(&id, "counter").key(&id).globals(json!({"n": 0})).go();
     }
     db.run("COMMIT");
 }
@@ -42,16 +31,11 @@ fn all_counted_once(app: &App, count: usize) {
     let mut db = app.db();
     for n in 0..count {
         assert_eq!(db.completes(&format!("c{n}")).result(), STEPS);
-        let problems: Vec<String> =
-            db.all(&format!("SELECT problem FROM xdb.check_process('c{n}')"));
-        assert_eq!(problems, Vec::<String>::new(), "c{n}");
+        views::assert_history_is_whole(&mut db, &format!("c{n}"));
     }
     let exact = format!("counters WHERE n = {STEPS}");
     assert_eq!(db.count(&exact), count as i64);
-    assert_eq!(
-        db.count("xdb.state_executions WHERE process_id LIKE 'c%'"),
-        (count as u64 * STEPS) as i64
-    );
+    assert_eq!(db.count("xdb.state_executions WHERE process_id LIKE 'c%'"), (count as u64 * STEPS) as i64);
 }
 
 #[test]
@@ -66,14 +50,11 @@ fn a_terminated_scheduler_comes_back_and_work_goes_on() {
         let pid = app.scheduler();
         superuser.run(&format!("SELECT pg_terminate_backend({pid})"));
         wait_until("another scheduler runs", 20, || {
-            app.cluster()
-                .find_scheduler(app.database())
-                .is_some_and(|other| other != pid)
+            app.cluster().find_scheduler(app.database()).is_some_and(|other| other != pid)
         });
         // Kill it in the middle of work, as long as there is some.
         wait_until(&format!("round {round}: work goes on"), 20, || {
-            worker.count(|_| true) > calls
-                || views::with_status(&mut superuser, "c%", "RUNNING") == 0
+            worker.count(|_| true) > calls || views::with_status(&mut superuser, "c%", "RUNNING") == 0
         });
     }
     all_counted_once(&app, 50);
@@ -88,24 +69,15 @@ fn a_killed_scheduler_with_fifty_calls_in_flight() {
     // All fifty hang in their third step when the scheduler dies.
     worker.misbehave(|call: &Call| {
         let answer = counting(call);
-        if call.global("n") == 2 {
-            Reply::hang(answer)
-        } else {
-            answer.into()
-        }
+        if call.global("n") == 2 { Reply::hang(answer) } else { answer.into() }
     });
     start_counters(&mut app.db(), 50);
-    worker.wait_for_count("fifty calls in flight", 20, 50, |call| {
-        call.global("n") == 2
-    });
+    worker.wait_for_count("fifty calls in flight", 20, 50, |call| call.global("n") == 2);
     signal(app.scheduler(), libc::SIGKILL);
     worker.heal();
     all_counted_once(&app, 50);
     let attempts = worker.count(|call| call.global("n") == 2);
-    assert!(
-        attempts >= 100,
-        "fifty answers were lost, so fifty calls came again: {attempts}"
-    );
+    assert!(attempts >= 100, "fifty answers were lost, so fifty calls came again: {attempts}");
     app.done(AFTER_A_CRASH);
 }
 
@@ -119,8 +91,7 @@ fn a_scheduler_killed_again_and_again() {
         let calls = worker.count(|_| true);
         signal(app.scheduler(), libc::SIGKILL);
         wait_until("it calls again", 30, || {
-            worker.count(|_| true) > calls
-                || views::with_status(&mut app.superuser(), "c%", "RUNNING") == 0
+            worker.count(|_| true) > calls || views::with_status(&mut app.superuser(), "c%", "RUNNING") == 0
         });
     }
     all_counted_once(&app, 50);
@@ -136,10 +107,7 @@ fn a_power_cut_loses_nothing_and_an_overdue_timer_fires_at_once() {
         (_, "Read") => force_complete(json!(call.messages("m"))),
         _ => force_complete(json!({"fired": call.fired("t")})),
     });
-    app.register(
-        "sleeper",
-        &Definition::starting_with("Sleep").waiting_step("Sleep"),
-    );
+    app.register("sleeper", &Definition::starting_with("Sleep").waiting_step("Sleep"));
     app.register("mail", &mailbox());
     let mut db = app.db();
     db.start("sleeper", "sleeper").go();
@@ -147,25 +115,16 @@ fn a_power_cut_loses_nothing_and_an_overdue_timer_fires_at_once() {
     wait_until("both wait", 10, || {
         !views::waits(&mut db, "sleeper").is_empty() && !views::waits(&mut db, "reader").is_empty()
     });
-    let asked = worker
-        .wait_for("the timer is asked for", 1, |call| {
-            call.process_id() == "sleeper"
-        })
-        .at;
+    let asked = worker.wait_for("the timer is asked for", 1, |call| call.process_id() == "sleeper").at;
     db.publish("reader", "inbox", json!("durable"));
     app.cluster().crash();
 
-    wait_until("the timer is overdue", 10, || {
-        asked.elapsed() > Duration::from_millis(1500)
-    });
+    wait_until("the timer is overdue", 10, || asked.elapsed() > Duration::from_millis(1500));
     app.cluster().launch();
     let mut db = app.db();
     assert_eq!(db.completes("sleeper").result(), &json!({"fired": true}));
     assert_eq!(db.completes("reader").result(), &json!(["durable"]));
-    assert_eq!(
-        worker.count(|call| call.process_id() == "sleeper" && call.fired("t")),
-        1
-    );
+    assert_eq!(worker.count(|call| call.process_id() == "sleeper" && call.fired("t")), 1);
     app.done(AFTER_A_CRASH);
 }
 
@@ -173,11 +132,7 @@ fn a_power_cut_loses_nothing_and_an_overdue_timer_fires_at_once() {
 fn a_shutdown_does_not_wait_for_workers() {
     let app = App::alone("crash_shutdown", ClusterOptions::default());
     let worker = app.worker(|_| Reply::hang(force_complete(json!("after all"))));
-    app.register(
-        "one",
-        &Definition::starting_with("Only")
-            .step_with("Only", json!({"executeApiTimeoutSeconds": 600})),
-    );
+    app.register("one", &Definition::starting_with("Only").step_with("Only", json!({"executeApiTimeoutSeconds": 600})));
     app.db().start("p", "one").go();
     worker.wait_for("the call", 10, |_| true);
     let took = app.cluster().stop();
@@ -212,12 +167,8 @@ fn the_extension_is_dropped_and_created_again_while_processes_run() {
     let (app, worker) = busy("crash_drop_extension");
     let mut superuser = app.superuser();
     for round in 1..=3 {
-        let (took, ()) =
-            timed(|| superuser.run("SET statement_timeout = '20 s'; DROP EXTENSION xdb"));
-        assert!(
-            took < Duration::from_secs(5),
-            "round {round}: DROP EXTENSION took {took:?}"
-        );
+        let (took, ()) = timed(|| superuser.run("SET statement_timeout = '20 s'; DROP EXTENSION xdb"));
+        assert!(took < Duration::from_secs(5), "round {round}: DROP EXTENSION took {took:?}");
         superuser.run("CREATE EXTENSION xdb; SELECT xdb.grant_usage('app')");
         assert_eq!(superuser.count("xdb.processes"), 0);
         let (name, url) = ("stub", worker.url());
@@ -237,11 +188,10 @@ fn the_database_is_dropped_while_processes_run() {
     let mut superuser = app.cluster().superuser();
     // Sessions of a client that has hung up may linger for a moment; the engine itself must not be in the way.
     wait_until("our own sessions are gone", 10, || {
-        superuser.count("pg_stat_activity WHERE datname = 'crash_drop_database' AND backend_type = 'client backend'") == 0
+        superuser.count("pg_stat_activity WHERE datname = 'crash_drop_database' AND backend_type = 'client backend'")
+            == 0
     });
-    let (took, ()) = timed(|| {
-        superuser.run("SET statement_timeout = '30 s'; DROP DATABASE crash_drop_database")
-    });
+    let (took, ()) = timed(|| superuser.run("SET statement_timeout = '30 s'; DROP DATABASE crash_drop_database"));
     assert!(took < Duration::from_secs(6), "DROP DATABASE took {took:?}");
     app.done(&[]);
 }
@@ -264,12 +214,8 @@ fn a_renamed_database_keeps_running() {
     worker.misbehave(|_| force_complete(json!("renamed")));
     let mut superuser = app.cluster().superuser();
     wait_until("the database can be renamed", 30, || {
-        superuser
-            .try_run("ALTER DATABASE crash_rename RENAME TO crash_renamed")
-            .is_ok()
+        superuser.try_run("ALTER DATABASE crash_rename RENAME TO crash_renamed").is_ok()
     });
-    worker.heal();
-    worker.misbehave(|_| force_complete(json!("renamed")));
     let mut db = app.cluster().connect("crash_renamed", "app");
     db.start("p", "one").go();
     assert_eq!(db.completes("p").result(), "renamed");
@@ -291,16 +237,12 @@ fn nothing_waits_for_a_poll() {
     db.start("warm-up", "chain").go();
     db.completes("warm-up");
 
-    let longest = app.superuser().text(
-        "SELECT max_val || coalesce(unit, '') FROM pg_settings WHERE name = 'xdb.poll_interval'",
-    );
-    app.superuser()
-        .run(&format!("ALTER SYSTEM SET xdb.poll_interval = '{longest}'"));
+    let longest =
+        app.superuser().text("SELECT max_val || coalesce(unit, '') FROM pg_settings WHERE name = 'xdb.poll_interval'");
+    app.superuser().run(&format!("ALTER SYSTEM SET xdb.poll_interval = '{longest}'"));
     app.superuser().run("SELECT pg_reload_conf()");
     let shown = "SELECT setting = max_val FROM pg_settings WHERE name = 'xdb.poll_interval'";
-    wait_until("the poll interval is at its longest", 10, || {
-        app.superuser().one(shown)
-    });
+    wait_until("the poll interval is at its longest", 10, || app.superuser().one(shown));
     // One more, so that the engine has seen the new setting as well.
     db.start("settled", "chain").go();
     db.completes("settled");
@@ -308,31 +250,16 @@ fn nothing_waits_for_a_poll() {
     let started = Instant::now();
     db.start("by-timer", "chain").go();
     let first = worker.wait_for("the first call", 5, |call| call.process_id() == "by-timer");
-    assert!(
-        first.at - started < Duration::from_millis(500),
-        "the first call came after {:?}",
-        first.at - started
-    );
+    assert!(first.at - started < Duration::from_millis(500), "the first call came after {:?}", first.at - started);
     db.completes("by-timer");
-    assert!(
-        started.elapsed() < Duration::from_secs(3),
-        "steps and timer took {:?}",
-        started.elapsed()
-    );
+    assert!(started.elapsed() < Duration::from_secs(3), "steps and timer took {:?}", started.elapsed());
 
     db.start("by-message", "chain").go();
-    wait_until("it waits", 5, || {
-        !views::waits(&mut db, "by-message").is_empty()
-    });
+    wait_until("it waits", 5, || !views::waits(&mut db, "by-message").is_empty());
     let published = Instant::now();
     db.publish("by-message", "inbox", json!("now"));
-    let read = worker.wait_for("the message is read", 5, |call| {
-        call.process_id() == "by-message" && call.executes("Read")
-    });
-    assert!(
-        read.at - published < Duration::from_millis(500),
-        "read after {:?}",
-        read.at - published
-    );
+    let read =
+        worker.wait_for("the message is read", 5, |call| call.process_id() == "by-message" && call.executes("Read"));
+    assert!(read.at - published < Duration::from_millis(500), "read after {:?}", read.at - published);
     app.done(&[]);
 }

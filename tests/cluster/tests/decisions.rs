@@ -12,29 +12,18 @@ fn forking(name: &str, others: impl Fn(&Call) -> Answer + Send + Sync + 'static)
     });
     app.register(
         "fork",
-        &Definition::starting_with("Fork")
-            .step("Fork")
-            .step("A")
-            .step("B")
-            .step("End")
-            .rpc("go", json!({})),
+        &Definition::starting_with("Fork").step("Fork").step("A").step("B").step("End").rpc("go", json!({})),
     );
     (app, worker)
 }
 
 #[test]
 fn a_graceful_complete_waits_for_the_last_thread() {
-    let (app, worker) = forking("decide_graceful", |call| {
-        graceful_complete(call.input().clone())
-    });
+    let (app, worker) = forking("decide_graceful", |call| graceful_complete(call.input().clone()));
     let mut db = app.db();
     db.start("p", "fork").go();
-    worker.wait_for_count("all threads have been called", 10, 3, |call| {
-        call.target() != "Fork"
-    });
-    wait_until("two threads have ended", 10, || {
-        db.count("xdb.state_executions WHERE process_id = 'p' AND status = 'COMPLETED'") >= 3
-    });
+    worker.wait_for_count("all threads have been called", 10, 3, |call| call.target() != "Fork");
+    wait_until("two threads have ended", 10, || views::ended_states(&mut db, "p") >= 3);
     assert_eq!(db.status("p"), "RUNNING");
     worker.release();
     let outcome = db.completes("p");
@@ -63,20 +52,12 @@ fn a_forced_complete_aborts_the_other_threads() {
     assert_eq!(db.completes("p").result(), "enough");
     worker.release();
     db.start("q", "fork").go();
-    worker.wait_for("another process is under way", 10, |call| {
-        call.process_id() == "q" && call.target() == "A"
-    });
+    worker.wait_for("another process is under way", 10, |call| call.process_id() == "q" && call.target() == "A");
     assert_eq!(db.status("p"), "COMPLETED");
-    assert_eq!(
-        worker.count(|call| call.process_id() == "p" && call.target() == "A"),
-        1
-    );
+    assert_eq!(worker.count(|call| call.process_id() == "p" && call.target() == "A"), 1);
     worker.release();
     db.completes("q");
-    assert_eq!(
-        db.all::<String>("SELECT problem FROM xdb.check_process('p')"),
-        Vec::<String>::new()
-    );
+    views::assert_history_is_whole(&mut db, "p");
     app.done(&[]);
 }
 
@@ -107,9 +88,7 @@ fn a_dead_end_leaves_the_process_to_those_who_ask_it() {
     let mut db = app.db();
     db.start("p", "patient").go();
     worker.wait_for("its only step", 10, |_| true);
-    wait_until("no thread is left", 10, || {
-        db.count("xdb.state_executions WHERE process_id = 'p' AND status = 'COMPLETED'") == 1
-    });
+    wait_until("no thread is left", 10, || views::ended_states(&mut db, "p") == 1);
     assert_eq!(db.status("p"), "RUNNING");
     assert_eq!(db.rpc("p", "go", json!("home")), "going");
     assert_eq!(db.completes("p").result(), "home");
@@ -124,21 +103,11 @@ fn a_graceful_complete_stays_requested_when_the_last_thread_is_a_dead_end() {
         "A" => Reply::hang(dead_end()),
         _ => Reply::from(graceful_complete(json!("b"))),
     });
-    app.register(
-        "fork",
-        &Definition::starting_with("Fork")
-            .step("Fork")
-            .step("A")
-            .step("B"),
-    );
+    app.register("fork", &Definition::starting_with("Fork").step("Fork").step("A").step("B"));
     let mut db = app.db();
     db.start("p", "fork").go();
-    worker.wait_for_count("both threads are called", 10, 2, |call| {
-        call.target() != "Fork"
-    });
-    wait_until("B has ended", 10, || {
-        db.count("xdb.state_executions WHERE process_id = 'p' AND status = 'COMPLETED'") == 2
-    });
+    worker.wait_for_count("both threads are called", 10, 2, |call| call.target() != "Fork");
+    wait_until("B has ended", 10, || views::ended_states(&mut db, "p") == 2);
     worker.release();
     assert_eq!(db.completes("p").result(), "b");
     app.done(&[]);
@@ -151,10 +120,7 @@ fn a_process_without_a_starting_state_waits_for_rpcs() {
         Api::Rpc => output(json!(null)).and(force_complete(json!("by rpc"))),
         _ => dead_end(),
     });
-    app.register(
-        "passive",
-        &Definition::without_start().rpc("close", json!({})),
-    );
+    app.register("passive", &Definition::without_start().rpc("close", json!({})));
     let mut db = app.db();
     db.start("p", "passive").go();
     assert_eq!(db.status("p"), "RUNNING");
@@ -167,8 +133,11 @@ fn a_process_without_a_starting_state_waits_for_rpcs() {
 fn a_state_movement_brings_its_own_options() {
     let app = App::new("decide_options");
     let worker = app.worker(|call: &Call| match call.target() {
-        "Only" => Reply::Json(200, json!({"stateDecision": {"nextStates": [{"stateId": "Fragile", "stateInput": 1,
-            "stateConfig": {"skipWaitUntil": true, "executeApiRetryPolicy": {"maximumAttempts": 1}}}]}})),
+        "Only" => Reply::Json(
+            200,
+            json!({"stateDecision": {"nextStates": [{"stateId": "Fragile", "stateInput": 1,
+            "stateConfig": {"skipWaitUntil": true, "executeApiRetryPolicy": {"maximumAttempts": 1}}}]}}),
+        ),
         _ => error(500, "Broken", "once is enough"),
     });
     app.register("one", &one_step().step("Fragile"));
@@ -181,21 +150,11 @@ fn a_state_movement_brings_its_own_options() {
 
 /// A worker that gives back what it gets, letter by letter.
 fn echo(call: &Call) -> Reply {
-    let from = call
-        .raw
-        .find("\"stateInput\"")
-        .map_or(0, |at| at + "\"stateInput\"".len());
-    let text = call.raw[from..]
-        .trim_start()
-        .trim_start_matches(':')
-        .trim_start();
+    let from = call.raw.find("\"stateInput\"").map_or(0, |at| at + "\"stateInput\"".len());
+    let text = call.raw[from..].trim_start().trim_start_matches(':').trim_start();
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let parsed = values.next().is_some_and(|value| value.is_ok());
-    let input = if parsed {
-        &text[..values.byte_offset()]
-    } else {
-        "null"
-    };
+    let input = if parsed { &text[..values.byte_offset()] } else { "null" };
     let body = format!(
         r#"{{"stateDecision":{{"threadCloseDecision":{{"closeType":"FORCE_COMPLETE_PROCESS","closeInput":{input}}}}}}}"#
     );
@@ -223,9 +182,7 @@ fn any_json_goes_in_and_comes_out_as_it_was() {
         &deep,
     ];
     for (n, value) in values.iter().enumerate() {
-        db.run(&format!(
-            "SELECT xdb.start_process('p{n}', 'echo', '{value}')"
-        ));
+        db.run(&format!("SELECT xdb.start_process('p{n}', 'echo', '{value}')"));
         db.completes(&format!("p{n}"));
         let same = format!(
             "SELECT coalesce(xdb.wait_for_process('p{n}', '1 second')->'result', 'null')::text = ('{value}'::jsonb)::text"

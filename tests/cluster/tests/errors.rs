@@ -9,15 +9,8 @@ fn application(name: &str) -> (App, Worker) {
         Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1)]),
         _ => force_complete(json!(null)),
     });
-    let strict = mailbox()
-        .with("localQueues", json!(["inbox"]))
-        .with("localAttributes", json!(["k"]));
-    app.register(
-        "mail",
-        &strict
-            .with("globalQueues", json!([]))
-            .rpc("ping", json!({})),
-    );
+    let strict = mailbox().with("localQueues", json!(["inbox"])).with("localAttributes", json!(["k"]));
+    app.register("mail", &strict.with("globalQueues", json!([])).rpc("ping", json!({})));
     app.db().start("p", "mail").go();
     (app, worker)
 }
@@ -26,40 +19,18 @@ fn application(name: &str) -> (App, Worker) {
 fn what_is_unknown_is_named() {
     let (app, _worker) = application("error_unknown");
     let mut db = app.db();
-    let process = db.refused(
-        codes::UNKNOWN_PROCESS,
-        "SELECT xdb.publish('nobody', 'inbox')",
-    );
+    let process = db.refused(codes::UNKNOWN_PROCESS, "SELECT xdb.publish('nobody', 'inbox')");
     assert!(process.message.contains("nobody"), "{process:?}");
-    let kind = db.refused(
-        codes::UNKNOWN_PROCESS_TYPE,
-        "SELECT xdb.start_process('q', 'no_such_type')",
-    );
+    let kind = db.refused(codes::UNKNOWN_PROCESS_TYPE, "SELECT xdb.start_process('q', 'no_such_type')");
     assert!(kind.message.contains("no_such_type"), "{kind:?}");
     let queue = db.refused(codes::UNKNOWN_QUEUE, "SELECT xdb.publish('p', 'outbox')");
     assert!(queue.message.contains("outbox"), "{queue:?}");
-    let state = db.refused(
-        codes::UNKNOWN_STATE,
-        "SELECT xdb.wait_for_state('p', 'Nowhere-1', '1 second')",
-    );
-    assert!(state.message.contains("Nowhere"), "{state:?}");
-    db.refused(
-        codes::UNKNOWN_STATE,
-        "SELECT xdb.skip_timer('p', 'Nowhere-1')",
-    );
-    let worker = app.superuser().refused(
-        codes::UNKNOWN_WORKER,
-        r#"SELECT xdb.register_process_type('t', 'no_such_worker', '{"states": {}}')"#,
-    );
+    let worker = app
+        .superuser()
+        .refused(codes::UNKNOWN_WORKER, r#"SELECT xdb.register_process_type('t', 'no_such_worker', '{"states": {}}')"#);
     assert!(worker.message.contains("no_such_worker"), "{worker:?}");
-    app.superuser().refused(
-        codes::UNKNOWN_WORKER,
-        "SELECT xdb.unregister_worker('no_such_worker')",
-    );
-    app.superuser().refused(
-        codes::UNKNOWN_PROCESS_TYPE,
-        "SELECT xdb.unregister_process_type('no_such_type')",
-    );
+    app.superuser().refused(codes::UNKNOWN_WORKER, "SELECT xdb.unregister_worker('no_such_worker')");
+    app.superuser().refused(codes::UNKNOWN_PROCESS_TYPE, "SELECT xdb.unregister_process_type('no_such_type')");
     app.done(&[]);
 }
 
@@ -68,10 +39,7 @@ fn an_execution_of_another_process_is_no_execution_of_this_one() {
     let (app, _worker) = application("error_execution");
     let mut db = app.db();
     let other = db.start("q", "mail").go();
-    db.refused(
-        codes::UNKNOWN_PROCESS,
-        &format!("SELECT xdb.describe_process('p', execution_id => '{other}')"),
-    );
+    db.refused(codes::UNKNOWN_PROCESS, &format!("SELECT xdb.describe_process('p', execution_id => '{other}')"));
     app.done(&[]);
 }
 
@@ -81,11 +49,7 @@ fn a_closed_process_is_not_driven() {
     let mut db = app.db();
     db.start("p", "mail").refused(codes::ALREADY_STARTED);
     db.run("SELECT xdb.stop_process('p')");
-    for sql in [
-        "SELECT xdb.publish('p', 'inbox')",
-        "SELECT xdb.stop_process('p')",
-        r#"SELECT xdb.set_local_attributes('p', '{"k": 1}')"#,
-    ] {
+    for sql in ["SELECT xdb.publish('p', 'inbox')", "SELECT xdb.stop_process('p')"] {
         db.refused(codes::NOT_RUNNING, sql);
     }
     app.done(&[]);
@@ -102,53 +66,50 @@ fn a_bad_definition_is_refused_and_says_why() {
     };
     let cases = [
         (json!([]), ""),
-        (
-            json!({"startingState": "Missing", "states": {"S": {}}}),
-            "Missing",
-        ),
-        (
-            json!({"states": {"S": {"executeApiTimeoutSeconds": "soon"}}}),
-            "executeApiTimeoutSeconds",
-        ),
-        (
-            json!({"states": {"S": {"executeApiTimeoutSeconds": -1}}}),
-            "executeApiTimeoutSeconds",
-        ),
-        (
-            json!({"states": {"S": {"executeApiRetryPolicy": {"backoffCoefficient": 0.5}}}}),
-            "backoffCoefficient",
-        ),
+        (json!({"startingState": "Missing", "states": {"S": {}}}), "Missing"),
+        (json!({"states": {"S": {"executeApiTimeoutSeconds": "soon"}}}), "executeApiTimeoutSeconds"),
+        (json!({"states": {"S": {"executeApiTimeoutSeconds": -1}}}), "executeApiTimeoutSeconds"),
+        (json!({"states": {"S": {"executeApiRetryPolicy": {"backoffCoefficient": 0.5}}}}), "backoffCoefficient"),
         (
             json!({"states": {"S": {"stateFailureRecoveryOptions":
             {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Missing"}}}}),
             "Missing",
         ),
         (mapping("public.no_such_table", "id", "v"), "no_such_table"),
-        (
-            mapping("public.users", "user_id", "no_such_column"),
-            "no_such_column",
-        ),
+        (mapping("public.users", "user_id", "no_such_column"), "no_such_column"),
         (mapping("public.users", "status", "form"), "status"),
         (mapping("public.no_key", "id", "v"), "id"),
         (json!({"states": {}, "history": "sometimes"}), "history"),
     ];
     for (definition, word) in cases {
-        let sql = format!(
-            "SELECT xdb.register_process_type('bad', 'stub', {})",
-            xdb_cluster_tests::db::jsonb(&definition)
-        );
+        let sql =
+            format!("SELECT xdb.register_process_type('bad', 'stub', {})", xdb_cluster_tests::db::jsonb(&definition));
         let error = superuser.refused(codes::INVALID_DEFINITION, &sql);
         assert!(format!("{error:?}").contains(word), "{word}: {error:?}");
     }
-    superuser.refused(
-        codes::UNKNOWN_PROCESS_TYPE,
-        "SELECT xdb.start_process('x', 'bad')",
-    );
+    superuser.refused(codes::UNKNOWN_PROCESS_TYPE, "SELECT xdb.start_process('x', 'bad')");
     // A name that needs quotes is no bad name.
-    app.register(
-        "odd",
-        &one_step().maps(r#"public."Odd ""name""#, "id", &["v"]),
-    );
+    app.register("odd", &one_step().maps(r#"public."Odd ""name""#, "id", &["v"]));
+    app.done(&[]);
+}
+
+#[test]
+fn what_this_version_has_not_is_refused_when_it_is_asked_for() {
+    let (app, _worker) = application("error_unsupported");
+    let exclusive = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}});
+    for definition in [
+        json!({"states": {"S": exclusive}}),
+        json!({"states": {}, "rpcs": {"r": exclusive}}),
+        json!({"states": {}, "globalQueues": ["prices"]}),
+        json!({"states": {}, "history": {"keepLast": 10}}),
+        json!({"states": {}, "globalAttributes":
+            [{"table": "public.users", "primaryKey": ["user_id", "status"], "attributes": {"form": "form"}}]}),
+    ] {
+        let definition = xdb_cluster_tests::db::jsonb(&definition);
+        let sql = format!("SELECT xdb.register_process_type('ahead', 'stub', {definition})");
+        let error = app.superuser().refused(codes::INVALID_DEFINITION, &sql);
+        assert!(format!("{error:?}").contains("not supported"), "{sql}: {error:?}");
+    }
     app.done(&[]);
 }
 
@@ -157,46 +118,16 @@ fn a_bad_argument_is_refused_and_named() {
     let (app, _worker) = application("error_argument");
     let mut db = app.db();
     for (sql, word) in [
-        (
-            "SELECT xdb.start_process('q', 'mail', id_reuse_policy => 'WHENEVER')",
-            "WHENEVER",
-        ),
-        (
-            r#"SELECT xdb.start_process('q', 'mail', options => '{"colour": "red"}')"#,
-            "colour",
-        ),
-        (
-            r#"SELECT xdb.start_process('q', 'mail', options => '{"globalAttributeConflictMode": "MAYBE"}')"#,
-            "MAYBE",
-        ),
-        (
-            "SELECT xdb.start_process('q', 'mail', timeout => '-1 second')",
-            "timeout",
-        ),
-        (
-            r#"SELECT xdb.start_process('q', 'mail', local_attributes => '{"other": 1}')"#,
-            "other",
-        ),
-        (
-            r#"SELECT xdb.start_process('q', 'mail', global_attributes => '{"n": 1}')"#,
-            "n",
-        ),
+        ("SELECT xdb.start_process('q', 'mail', id_reuse_policy => 'WHENEVER')", "WHENEVER"),
+        (r#"SELECT xdb.start_process('q', 'mail', options => '{"colour": "red"}')"#, "colour"),
+        (r#"SELECT xdb.start_process('q', 'mail', options => '{"globalAttributeConflictMode": "MAYBE"}')"#, "MAYBE"),
+        ("SELECT xdb.start_process('q', 'mail', timeout => '-1 second')", "timeout"),
+        (r#"SELECT xdb.start_process('q', 'mail', local_attributes => '{"other": 1}')"#, "other"),
+        (r#"SELECT xdb.start_process('q', 'mail', global_attributes => '{"n": 1}')"#, "n"),
         ("SELECT xdb.start_process('', 'mail')", "process"),
         ("SELECT xdb.stop_process('p', 'PAUSE')", "PAUSE"),
         ("SELECT xdb.wait_for_process('p', NULL)", "timeout"),
         ("SELECT xdb.wait_for_process('p', '2 hours')", "timeout"),
-        (
-            "SELECT xdb.wait_for_state('p', 'Read-1', '2 hours')",
-            "timeout",
-        ),
-        (
-            r#"SELECT xdb.set_local_attributes('p', '[1]')"#,
-            "attributes",
-        ),
-        (
-            r#"SELECT xdb.set_local_attributes('p', '{"other": 1}')"#,
-            "other",
-        ),
         ("SELECT xdb.invoke_rpc('p', 'no_such_rpc')", "no_such_rpc"),
     ] {
         let error = db.refused(codes::INVALID_ARGUMENT, sql);
@@ -211,17 +142,10 @@ fn what_is_in_use_is_not_unregistered() {
     let (app, _worker) = application("error_in_use");
     let mut superuser = app.superuser();
     superuser.refused(codes::STILL_IN_USE, "SELECT xdb.unregister_worker('stub')");
-    superuser.refused(
-        codes::STILL_IN_USE,
-        "SELECT xdb.unregister_process_type('mail')",
-    );
+    superuser.refused(codes::STILL_IN_USE, "SELECT xdb.unregister_process_type('mail')");
     app.db().run("SELECT xdb.stop_process('p')");
-    superuser
-        .run("SELECT xdb.unregister_process_type('mail'); SELECT xdb.unregister_worker('stub')");
-    app.db().refused(
-        codes::UNKNOWN_PROCESS_TYPE,
-        "SELECT xdb.start_process('q', 'mail')",
-    );
+    superuser.run("SELECT xdb.unregister_process_type('mail'); SELECT xdb.unregister_worker('stub')");
+    app.db().refused(codes::UNKNOWN_PROCESS_TYPE, "SELECT xdb.start_process('q', 'mail')");
     app.done(&[]);
 }
 
@@ -231,22 +155,12 @@ fn whoever_has_uncommitted_work_is_not_made_to_wait_for_it() {
     let mut db = app.db();
     db.run("BEGIN");
     db.start("q", "mail").go();
-    db.refused(
-        codes::WOULD_WAIT_FOR_ITSELF,
-        "SELECT xdb.wait_for_process('q', '1 second')",
-    );
+    db.refused(codes::WOULD_WAIT_FOR_ITSELF, "SELECT xdb.wait_for_process('q', '1 second')");
     db.run("ROLLBACK; BEGIN");
     db.publish("p", "inbox", json!(1));
-    db.refused(
-        codes::WOULD_WAIT_FOR_ITSELF,
-        "SELECT xdb.wait_for_process('p', '1 second')",
-    );
+    db.refused(codes::WOULD_WAIT_FOR_ITSELF, "SELECT xdb.wait_for_process('p', '1 second')");
     db.run("ROLLBACK; BEGIN");
     db.publish("p", "inbox", json!(1));
-    db.refused(
-        codes::WOULD_WAIT_FOR_ITSELF,
-        "SELECT xdb.wait_for_state('p', 'Read-1', '1 second')",
-    );
     db.run("ROLLBACK");
     app.done(&[]);
 }
@@ -261,10 +175,7 @@ fn without_preloading_the_hint_has_the_line_to_write() {
         Ok(()) => superuser.refused(codes::NOT_PRELOADED, "SELECT xdb.start_process('p', 't')"),
     };
     assert_eq!(error.code, codes::NOT_PRELOADED, "{error:?}");
-    assert!(
-        error.hint.contains("shared_preload_libraries = 'xdb'"),
-        "{error:?}"
-    );
+    assert!(error.hint.contains("shared_preload_libraries = 'xdb'"), "{error:?}");
 }
 
 #[test]
@@ -281,27 +192,16 @@ fn a_standby_shows_but_does_not_act_until_it_is_promoted() {
 
     let standby = app.cluster().standby();
     let mut there = standby.connect(app.database(), "app");
-    wait_until("the standby shows p", 20, || {
-        there.count("xdb.processes WHERE process_id = 'p'") == 1
-    });
+    wait_until("the standby shows p", 20, || there.count("xdb.processes WHERE process_id = 'p'") == 1);
     for sql in [
         "SELECT xdb.start_process('q', 'mail')",
         "SELECT xdb.publish('p', 'inbox')",
         "SELECT xdb.stop_process('p')",
         "SELECT xdb.invoke_rpc('p', 'ping')",
-        r#"SELECT xdb.set_local_attributes('p', '{"k": 1}')"#,
     ] {
         there.refused(codes::STANDBY, sql);
     }
-    for view in [
-        "processes",
-        "state_executions",
-        "waits",
-        "timers",
-        "queue_messages",
-        "failures",
-        "history",
-    ] {
+    for view in ["processes", "state_executions", "waits", "timers", "queue_messages", "failures", "history"] {
         there.count(&format!("xdb.{view}"));
     }
     assert_eq!(standby.find_scheduler(app.database()), None);
@@ -311,18 +211,9 @@ fn a_standby_shows_but_does_not_act_until_it_is_promoted() {
     standby.scheduler(app.database());
     let mut promoted = standby.connect(app.database(), "app");
     promoted.publish("p", "inbox", json!("on the other side"));
-    assert_eq!(
-        promoted.completes("p").result(),
-        &json!(["on the other side"])
-    );
+    assert_eq!(promoted.completes("p").result(), &json!(["on the other side"]));
     assert_eq!(worker.count(|call| call.api == Api::Execute), 1);
-    let lost_primary = [
-        "could not receive data from WAL stream",
-        "could not connect to the primary server",
-        "could not send",
-    ];
-    assert_eq!(
-        standby.unexplained_errors(&lost_primary),
-        Vec::<String>::new()
-    );
+    let lost_primary =
+        ["could not receive data from WAL stream", "could not connect to the primary server", "could not send"];
+    assert_eq!(standby.unexplained_errors(&lost_primary), Vec::<String>::new());
 }

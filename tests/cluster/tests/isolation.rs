@@ -17,10 +17,7 @@ fn application(name: &str) -> (App, Worker) {
          INSERT INTO troubled SELECT 't' || n, 0 FROM generate_series(1, 100) n;",
     );
     let worker = app.worker(|call: &Call| {
-        let counted = || {
-            force_complete(json!(null))
-                .globals(json!({"n": call.global("n").as_i64().unwrap_or(0) + 1}))
-        };
+        let counted = || force_complete(json!(null)).globals(json!({"n": call.global("n").as_i64().unwrap_or(0) + 1}));
         match (call.api, call.target()) {
             (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]).into(),
             (_, "Read") => force_complete(json!(call.messages("m"))).into(),
@@ -28,20 +25,10 @@ fn application(name: &str) -> (App, Worker) {
             _ => Reply::from(counted()),
         }
     });
-    app.register(
-        "troubled",
-        &one_step().maps("public.troubled", "id", &["n"]),
-    );
-    app.register(
-        "bystander",
-        &one_step().maps("public.counters", "id", &["n"]),
-    );
+    app.register("troubled", &one_step().maps("public.troubled", "id", &["n"]));
+    app.register("bystander", &one_step().maps("public.counters", "id", &["n"]));
     app.register("mail", &mailbox());
-    app.register(
-        "held",
-        &Definition::starting_with("Held")
-            .step_with("Held", json!({"executeApiTimeoutSeconds": 60})),
-    );
+    app.register("held", &Definition::starting_with("Held").step_with("Held", json!({"executeApiTimeoutSeconds": 60})));
     (app, worker)
 }
 
@@ -51,23 +38,14 @@ fn bystanders_hardly_notice(app: &App, round: &str) {
     let (took, ()) = timed(|| {
         for n in 0..20 {
             let id = format!("by-{round}-{n}");
-            db.start(&id, "bystander")
-                .key(&id)
-                .globals(json!({"n": 0}))
-                .go();
+            db.start(&id, "bystander").key(&id).globals(json!({"n": 0})).go();
         }
         for n in 0..20 {
             db.completes(&format!("by-{round}-{n}"));
         }
     });
-    assert!(
-        took < HARDLY_NOTICED,
-        "{round}: twenty bystanders took {took:?}"
-    );
-    assert_eq!(
-        db.count(&format!("counters WHERE id LIKE 'by-{round}-%' AND n = 1")),
-        20
-    );
+    assert!(took < HARDLY_NOTICED, "{round}: twenty bystanders took {took:?}");
+    assert_eq!(db.count(&format!("counters WHERE id LIKE 'by-{round}-%' AND n = 1")), 20);
 }
 
 #[test]
@@ -80,29 +58,19 @@ fn a_hundred_steps_into_a_trigger_that_sleeps_for_an_hour() {
          CREATE TRIGGER sleep BEFORE UPDATE ON troubled FOR EACH ROW EXECUTE FUNCTION sleep();",
     );
     for n in 1..=100 {
-        db.start(&format!("t{n}"), "troubled")
-            .key(&format!("t{n}"))
-            .go();
+        db.start(&format!("t{n}"), "troubled").key(&format!("t{n}")).go();
     }
-    worker.wait_for("the first answer on its way into the trigger", 10, |call| {
-        call.process_id().starts_with('t')
-    });
+    worker.wait_for("the first answer on its way into the trigger", 10, |call| call.process_id().starts_with('t'));
     bystanders_hardly_notice(&app, "at first");
     let mut superuser = app.superuser();
-    wait_until("the table is set aside", 30, || {
-        views::engine(&mut superuser).contains("troubled")
-    });
+    wait_until("the table is set aside", 30, || views::engine(&mut superuser).contains("troubled"));
     bystanders_hardly_notice(&app, "set aside");
     assert_eq!(views::with_status(&mut db, "t%", "RUNNING"), 100);
 
     db.run("DROP TRIGGER sleep ON troubled");
-    wait_until("the hundred complete", 60, || {
-        views::with_status(&mut db, "t%", "COMPLETED") == 100
-    });
+    wait_until("the hundred complete", 60, || views::with_status(&mut db, "t%", "COMPLETED") == 100);
     assert_eq!(db.count("troubled WHERE n = 1"), 100);
-    wait_until("the table is no longer set aside", 60, || {
-        !views::engine(&mut superuser).contains("troubled")
-    });
+    wait_until("the table is no longer set aside", 60, || !views::engine(&mut superuser).contains("troubled"));
     app.done(&["troubled"]);
 }
 
@@ -114,18 +82,14 @@ fn a_table_locked_by_an_open_alter_table() {
     // Started before the lock: a start reads and writes the table in its caller's transaction.
     db.run("BEGIN");
     for n in 1..=10 {
-        db.start(&format!("t{n}"), "troubled")
-            .key(&format!("t{n}"))
-            .go();
+        db.start(&format!("t{n}"), "troubled").key(&format!("t{n}")).go();
     }
     std::thread::scope(|scope| {
         let alter = scope.spawn(|| ddl.run("BEGIN; ALTER TABLE troubled ADD COLUMN later text"));
         // It stands in the queue for the lock, so it has the lock before the engine sees the ten.
         let mut superuser = app.superuser();
         wait_until("the ALTER TABLE is next", 10, || {
-            superuser.count(
-                "pg_stat_activity WHERE query LIKE '%ADD COLUMN%' AND pid <> pg_backend_pid()",
-            ) == 1
+            superuser.count("pg_stat_activity WHERE query LIKE '%ADD COLUMN%' AND pid <> pg_backend_pid()") == 1
         });
         db.run("COMMIT");
         alter.join().expect("no panic");
@@ -146,14 +110,10 @@ fn a_row_of_the_users_locked_by_an_open_transaction() {
     locker.run("BEGIN; SELECT FROM troubled WHERE id = 't1' FOR UPDATE");
     let mut db = app.db();
     for n in 1..=10 {
-        db.start(&format!("t{n}"), "troubled")
-            .key(&format!("t{n}"))
-            .go();
+        db.start(&format!("t{n}"), "troubled").key(&format!("t{n}")).go();
     }
     bystanders_hardly_notice(&app, "locked");
-    wait_until("its neighbours in the table complete", 20, || {
-        views::with_status(&mut db, "t%", "COMPLETED") == 9
-    });
+    wait_until("its neighbours in the table complete", 20, || views::with_status(&mut db, "t%", "COMPLETED") == 9);
     assert_eq!(db.status("t1"), "RUNNING");
     locker.run("COMMIT");
     db.completes("t1");
@@ -174,11 +134,7 @@ fn an_open_transaction_that_holds_a_processs_row() {
     assert_eq!(db.status("p"), "RUNNING");
     locker.run("COMMIT");
     assert_eq!(db.completes("p").result(), "released");
-    assert_eq!(
-        worker.count(|call| call.process_id() == "p"),
-        1,
-        "an answer in hand was thrown away"
-    );
+    assert_eq!(worker.count(|call| call.process_id() == "p"), 1, "an answer in hand was thrown away");
     app.done(&[]);
 }
 
@@ -207,9 +163,7 @@ fn a_publish_that_is_not_committed() {
     let mut publisher = app.db();
     publisher.run("BEGIN");
     publisher.publish("p", "inbox", json!("early"));
-    wait_until("p waits although somebody publishes", 10, || {
-        !views::waits(&mut db, "p").is_empty()
-    });
+    wait_until("p waits although somebody publishes", 10, || !views::waits(&mut db, "p").is_empty());
     bystanders_hardly_notice(&app, "publishing");
     assert_eq!(db.status("p"), "RUNNING");
     publisher.run("COMMIT");
@@ -255,9 +209,7 @@ fn no_message_is_lost_between_a_publish_and_a_close() {
         while !open.is_empty() && published.fetch_add(1, Ordering::Relaxed) < 2_000 {
             open.retain(|n| {
                 let message = format!("{session}-{n}-{}", accepted.len());
-                match db.try_run(&format!(
-                    "SELECT xdb.publish('p{n}', 'inbox', '\"{message}\"')"
-                )) {
+                match db.try_run(&format!("SELECT xdb.publish('p{n}', 'inbox', '\"{message}\"')")) {
                     Ok(()) => accepted.push(message),
                     Err(error) => assert_eq!(error.code, codes::NOT_RUNNING, "{error:?}"),
                 }
@@ -294,9 +246,7 @@ fn one_who_publishes_to_a_closing_process_learns_how_it_ended() {
     app.register("drain", &mailbox());
     let mut db = app.db();
     db.start("p", "drain").go();
-    worker.wait_for("the call that is to close it", 10, |call| {
-        call.api == Api::Execute
-    });
+    worker.wait_for("the call that is to close it", 10, |call| call.api == Api::Execute);
     // The close finds this one, who then commits: so the condition fails, the message is read, and the process goes on.
     let mut publisher = app.db();
     publisher.run("BEGIN");
@@ -304,14 +254,10 @@ fn one_who_publishes_to_a_closing_process_learns_how_it_ended() {
     let pid: i32 = publisher.one("SELECT pg_backend_pid()");
     worker.release();
     wait_until("the close is seen to wait for the publisher", 10, || {
-        Value::Array(views::waits(&mut db, "p"))
-            .to_string()
-            .contains(&pid.to_string())
+        Value::Array(views::waits(&mut db, "p")).to_string().contains(&pid.to_string())
     });
     publisher.run("COMMIT");
-    worker.wait_for("the message is read", 10, |call| {
-        call.messages("m") == [json!("just in time")]
-    });
+    worker.wait_for("the message is read", 10, |call| call.messages("m") == [json!("just in time")]);
     worker.heal();
     wait_until("it closes in the end", 20, || {
         worker.release();

@@ -34,18 +34,12 @@ fn a_message_id_makes_a_publish_idempotent() {
     db.start("p", "read").input(json!(3)).go();
     db.run(r#"SELECT xdb.publish('p', 'inbox', '"first"', message_id => 'm1')"#);
     db.run(r#"SELECT xdb.publish('p', 'inbox', '"again"', message_id => 'm1')"#);
-    wait_until("the first is taken", 10, || {
-        views::messages(&mut db, "p") == 0
-    });
+    wait_until("the first is taken", 10, || views::messages(&mut db, "p") == 0);
     // Also when the first has been taken long ago, and when it is another session's turn.
-    app.db()
-        .run(r#"SELECT xdb.publish('p', 'inbox', '"and again"', message_id => 'm1')"#);
+    app.db().run(r#"SELECT xdb.publish('p', 'inbox', '"and again"', message_id => 'm1')"#);
     db.run(r#"SELECT xdb.publish('p', 'inbox', '"second"', message_id => 'm2')"#);
     db.run(r#"SELECT xdb.publish('p', 'inbox', '"third"')"#);
-    assert_eq!(
-        db.completes("p").result(),
-        &json!(["first", "second", "third"])
-    );
+    assert_eq!(db.completes("p").result(), &json!(["first", "second", "third"]));
     app.done(&[]);
 }
 
@@ -64,10 +58,7 @@ fn a_queue_is_first_in_first_out() {
         db.publish("p", "inbox", json!(n));
     }
     db.run("COMMIT");
-    assert_eq!(
-        db.completes("p").result(),
-        &json!((0..40).collect::<Vec<_>>())
-    );
+    assert_eq!(db.completes("p").result(), &json!((0..40).collect::<Vec<_>>()));
     app.done(&[]);
 }
 
@@ -88,13 +79,7 @@ fn five_hundred_messages_from_eight_sessions_are_read_once_each() {
     });
     let mut read: Vec<Value> = Vec::new();
     for n in 0..20 {
-        read.extend(
-            db.completes(&format!("p{n}"))
-                .result()
-                .as_array()
-                .cloned()
-                .unwrap_or_default(),
-        );
+        read.extend(db.completes(&format!("p{n}")).result().as_array().cloned().unwrap_or_default());
     }
     assert_eq!(read.len(), 500);
     let distinct: BTreeSet<u64> = read.iter().filter_map(Value::as_u64).collect();
@@ -106,10 +91,7 @@ fn five_hundred_messages_from_eight_sessions_are_read_once_each() {
 fn a_message_may_come_before_anybody_waits_and_a_step_may_publish() {
     let app = App::new("message_before");
     let _worker = app.worker(|call: &Call| match (call.api, call.target()) {
-        (Api::WaitUntil, _) => all_of(&[
-            local_queue("mine", "mine", 1),
-            local_queue("theirs", "theirs", 2),
-        ]),
+        (Api::WaitUntil, _) => all_of(&[local_queue("mine", "mine", 1), local_queue("theirs", "theirs", 2)]),
         (_, "Only") => next("Read", json!(null)).publish("mine", json!("to myself")),
         _ => force_complete(json!([call.messages("mine"), call.messages("theirs")])),
     });
@@ -129,18 +111,10 @@ fn the_first_satisfied_combination_ends_the_wait() {
     let app = App::new("message_combination");
     let worker = app.worker(|call: &Call| match call.api {
         Api::WaitUntil => any_combination(
-            &[
-                local_queue("a", "a", 1),
-                local_queue("b", "b", 1),
-                timer("t", 3600.0),
-            ],
+            &[local_queue("a", "a", 1), local_queue("b", "b", 1), timer("t", call.input().as_f64().unwrap_or(3600.0))],
             json!([["a", "b"], ["t"]]),
         ),
-        _ => force_complete(json!([
-            call.messages("a"),
-            call.messages("b"),
-            call.fired("t")
-        ])),
+        _ => force_complete(json!([call.messages("a"), call.messages("b"), call.fired("t")])),
     });
     app.register("both", &mailbox());
     let mut db = app.db();
@@ -151,11 +125,7 @@ fn the_first_satisfied_combination_ends_the_wait() {
     db.publish("p", "b", json!("B"));
     assert_eq!(db.completes("p").result(), &json!([["A"], ["B"], false]));
 
-    db.start("q", "both").go();
-    wait_until("its timer is there", 10, || {
-        db.count("xdb.timers WHERE process_id = 'q'") == 1
-    });
-    db.run("SELECT xdb.skip_timer('q', 'Read-1', 't')");
+    db.start("q", "both").input(json!(0.2)).go();
     assert_eq!(db.completes("q").result(), &json!([[], [], true]));
     app.done(&[]);
 }
@@ -183,51 +153,6 @@ fn at_least_and_at_most() {
     wait_until("q waits on", 10, || !views::waits(&mut db, "q").is_empty());
     db.publish("q", "inbox", json!("two"));
     assert_eq!(db.completes("q").result(), &json!(["one", "two"]));
-    app.done(&[]);
-}
-
-#[test]
-fn a_global_queue_serves_its_waiters_in_order() {
-    let app = App::new("message_global");
-    let _worker = app.worker(|call: &Call| match (call.api, call.process_id()) {
-        (Api::WaitUntil, "euro") => any_of(&[json!({"globalQueueCommands":
-            {"commandId": "g", "queueName": "prices", "key": "EUR"}})]),
-        (Api::WaitUntil, _) => any_of(&[global_queue("g", "jobs", 1)]),
-        _ => force_complete(json!(call.messages("g"))),
-    });
-    app.register("taker", &mailbox());
-    let mut db = app.db();
-    for id in ["first", "second", "euro"] {
-        db.start(id, "taker").go();
-        wait_until(&format!("{id} waits"), 10, || {
-            !views::waits(&mut db, id).is_empty()
-        });
-    }
-    db.run(r#"SELECT xdb.publish_global('jobs', '"a"'); SELECT xdb.publish_global('jobs', '"b"')"#);
-    assert_eq!(db.completes("first").result(), &json!(["a"]));
-    assert_eq!(db.completes("second").result(), &json!(["b"]));
-
-    db.run("SELECT xdb.publish_global('prices', '1.1', key => 'USD'); SELECT xdb.publish_global('prices', '1.2', key => 'EUR')");
-    assert_eq!(db.completes("euro").result(), &json!([1.2]));
-    app.done(&[]);
-}
-
-#[test]
-fn a_message_of_a_global_queue_goes_back_when_its_taker_ends_without_having_used_it() {
-    let app = App::new("message_back");
-    let worker = app.worker(|call: &Call| match (call.api, call.process_id()) {
-        (Api::WaitUntil, _) => any_of(&[global_queue("g", "jobs", 1)]).into(),
-        (_, "careless") => Reply::hang(force_complete(json!(null))),
-        _ => Reply::from(force_complete(json!(call.messages("g")))),
-    });
-    app.register("taker", &mailbox());
-    let mut db = app.db();
-    db.run(r#"SELECT xdb.publish_global('jobs', '"a"'); SELECT xdb.publish_global('jobs', '"b"')"#);
-    db.start("careless", "taker").go();
-    worker.wait_for("it has taken one", 10, |call| call.api == Api::Execute);
-    db.run("SELECT xdb.stop_process('careless')");
-    db.start("careful", "taker").go();
-    assert_eq!(db.completes("careful").result(), &json!(["a"]));
     app.done(&[]);
 }
 

@@ -7,16 +7,10 @@ fn application(name: &str) -> (App, Worker) {
     let app = App::new(name);
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
         (Api::Rpc, "add") => {
-            let n = call.global("n").as_i64().unwrap_or_default()
-                + call.input().as_i64().unwrap_or_default();
-            output(json!(n))
-                .globals(json!({"n": n}))
-                .locals(json!({"last": n}))
-                .into()
+            let n = call.global("n").as_i64().unwrap_or_default() + call.input().as_i64().unwrap_or_default();
+            output(json!(n)).globals(json!({"n": n})).locals(json!({"last": n})).into()
         }
-        (Api::Rpc, "note") => output(json!("noted"))
-            .publish("inbox", call.input().clone())
-            .into(),
+        (Api::Rpc, "note") => output(json!("noted")).publish("inbox", call.input().clone()).into(),
         (Api::Rpc, "slow") => Reply::hang(output(json!("at last"))),
         (Api::Rpc, "bad") => error(422, "Rejected", "the basket is empty"),
         (Api::Rpc, "odd") => Reply::Raw(200, b"not json".to_vec()),
@@ -24,20 +18,12 @@ fn application(name: &str) -> (App, Worker) {
         (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]).into(),
         _ => Reply::from(force_complete(json!(call.messages("m")))),
     });
-    let exclusive =
-        json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}});
-    let mut definition = mailbox()
-        .maps("public.counters", "id", &["n"])
-        .rpc("add", exclusive);
-    for rpc in ["note", "slow", "bad", "odd", "look"] {
+    let mut definition = mailbox().maps("public.counters", "id", &["n"]);
+    for rpc in ["add", "note", "slow", "bad", "odd", "look"] {
         definition = definition.rpc(rpc, json!({}));
     }
     app.register("asked", &definition);
-    app.db()
-        .start("p", "asked")
-        .key("p")
-        .globals(json!({"n": 0}))
-        .go();
+    app.db().start("p", "asked").key("p").globals(json!({"n": 0})).go();
     (app, worker)
 }
 
@@ -54,25 +40,9 @@ fn an_rpc_is_part_of_its_callers_transaction() {
     assert_eq!(db.status("p"), "RUNNING");
 
     assert_eq!(db.rpc("p", "add", json!(7)), 7);
-    assert_eq!(
-        db.json("SELECT xdb.get_local_attributes('p', '{last}')"),
-        json!({"last": 7})
-    );
+    assert_eq!(db.json("SELECT xdb.get_local_attributes('p', '{last}')"), json!({"last": 7}));
     assert_eq!(db.rpc("p", "note", json!("hello")), "noted");
     assert_eq!(db.completes("p").result(), &json!(["hello"]));
-    app.done(&[]);
-}
-
-#[test]
-fn rpcs_under_an_exclusive_lock_lose_no_update() {
-    let (app, _worker) = application("rpc_exclusive");
-    at_once(8, |_| {
-        let mut db = app.db();
-        for _ in 0..10 {
-            db.rpc("p", "add", json!(1));
-        }
-    });
-    assert_eq!(app.db().one::<i32>("SELECT n FROM counters"), 80);
     app.done(&[]);
 }
 
@@ -81,10 +51,7 @@ fn a_workers_failure_is_the_callers_error_and_nothing_is_applied() {
     let (app, worker) = application("rpc_failure");
     let mut db = app.db();
     let refused = db.refused(codes::WORKER_FAILED, "SELECT xdb.invoke_rpc('p', 'bad')");
-    assert!(
-        format!("{refused:?}").contains("the basket is empty"),
-        "{refused:?}"
-    );
+    assert!(format!("{refused:?}").contains("the basket is empty"), "{refused:?}");
     assert!(format!("{refused:?}").contains("422"), "{refused:?}");
     db.refused(codes::WORKER_FAILED, "SELECT xdb.invoke_rpc('p', 'odd')");
     worker.misbehave(|_| output(json!(1)).globals(json!({"shoe_size": 42})));
@@ -99,41 +66,24 @@ fn a_workers_failure_is_the_callers_error_and_nothing_is_applied() {
 fn an_rpc_takes_no_longer_than_its_caller_wants() {
     let (app, worker) = application("rpc_slow");
     let mut db = app.db();
-    let (took, error) = timed(|| {
-        db.refused(
-            codes::WORKER_FAILED,
-            "SELECT xdb.invoke_rpc('p', 'slow', timeout => '1 second')",
-        )
-    });
-    assert!(
-        took >= Duration::from_millis(900) && took < Duration::from_secs(4),
-        "{took:?}: {error:?}"
-    );
+    let (took, error) =
+        timed(|| db.refused(codes::WORKER_FAILED, "SELECT xdb.invoke_rpc('p', 'slow', timeout => '1 second')"));
+    assert!(took >= Duration::from_millis(900) && took < Duration::from_secs(4), "{took:?}: {error:?}");
 
     db.run("SET statement_timeout = '500 ms'");
-    let (took, _) =
-        timed(|| db.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('p', 'slow')"));
-    assert!(
-        took < Duration::from_secs(3),
-        "the statement timeout took {took:?}"
-    );
+    let (took, _) = timed(|| db.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('p', 'slow')"));
+    assert!(took < Duration::from_secs(3), "the statement timeout took {took:?}");
     db.run("RESET statement_timeout");
 
     let pid: i32 = db.one("SELECT pg_backend_pid()");
     let before = worker.count(|call| call.target() == "slow");
     std::thread::scope(|scope| {
-        let caller =
-            scope.spawn(|| db.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('p', 'slow')"));
+        let caller = scope.spawn(|| db.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('p', 'slow')"));
         worker.wait_for_count("the call", 10, before + 1, |call| call.target() == "slow");
         let cancelled = Instant::now();
-        app.superuser()
-            .run(&format!("SELECT pg_cancel_backend({pid})"));
+        app.superuser().run(&format!("SELECT pg_cancel_backend({pid})"));
         caller.join().expect("no panic");
-        assert!(
-            cancelled.elapsed() < Duration::from_secs(2),
-            "the cancel took {:?}",
-            cancelled.elapsed()
-        );
+        assert!(cancelled.elapsed() < Duration::from_secs(2), "the cancel took {:?}", cancelled.elapsed());
     });
     app.done(&[]);
 }

@@ -18,18 +18,14 @@ impl Refusing {
             "CREATE TABLE account (id text PRIMARY KEY, n int CONSTRAINT not_too_much CHECK (n < 10), email text UNIQUE);
              INSERT INTO account VALUES ('r', 1, 'r@example.org'), ('taken', 1, 'taken@example.org');",
         );
-        let worker = app.worker(
-            move |call: &Call| match (call.target(), call.refused_write()) {
-                ("Write", Value::Null) => next("After", json!(null))
-                    .globals(write.clone())
-                    .locals(json!({"left": "behind"}))
-                    .publish("q", json!(1)),
-                ("Write", refused) => {
-                    force_complete(json!({"told": refused, "left": call.local("left")}))
-                }
-                _ => force_complete(json!("written")),
-            },
-        );
+        let worker = app.worker(move |call: &Call| match (call.target(), call.refused_write()) {
+            ("Write", Value::Null) => next("After", json!(null))
+                .globals(write.clone())
+                .locals(json!({"left": "behind"}))
+                .publish("q", json!(1)),
+            ("Write", refused) => force_complete(json!({"told": refused, "left": call.local("left")})),
+            _ => force_complete(json!("written")),
+        });
         // Nothing is loaded, so that it is the write and nothing else that the table refuses.
         let blind: Value = serde_json::from_str(BLIND).expect("JSON");
         let definition = Definition::starting_with("Write")
@@ -45,32 +41,12 @@ impl Refusing {
         let mut db = self.app.db();
         db.start("p", "writer").key("r").go();
         let outcome = db.completes("p");
-        assert_eq!(
-            outcome.result()["left"],
-            json!(null),
-            "a refused answer left a local attribute behind"
-        );
-        assert_eq!(
-            views::messages(&mut db, "p"),
-            0,
-            "a refused answer left a message behind"
-        );
-        assert_eq!(
-            self.worker.count(|call| call.target() == "After"),
-            0,
-            "a refused answer went on"
-        );
-        let keys: Vec<String> = self
-            .worker
-            .calls()
-            .iter()
-            .map(|call| call.idempotency_key().to_owned())
-            .collect();
+        assert_eq!(outcome.result()["left"], json!(null), "a refused answer left a local attribute behind");
+        assert_eq!(views::messages(&mut db, "p"), 0, "a refused answer left a message behind");
+        assert_eq!(self.worker.count(|call| call.target() == "After"), 0, "a refused answer went on");
+        let keys: Vec<String> = self.worker.calls().iter().map(|call| call.idempotency_key().to_owned()).collect();
         assert_eq!(keys.len(), 2);
-        assert_ne!(
-            keys[0], keys[1],
-            "the request has changed, so the key has to"
-        );
+        assert_ne!(keys[0], keys[1], "the request has changed, so the key has to");
         outcome.result()["told"].clone()
     }
 }
@@ -81,24 +57,9 @@ fn a_constraint_refuses() {
     let told = test.told();
     assert_eq!(told["sqlState"], codes::CHECK_VIOLATION);
     assert_eq!(told["constraint"], "not_too_much");
-    assert!(
-        told["table"]
-            .as_str()
-            .is_some_and(|table| table.contains("account")),
-        "{told}"
-    );
-    assert!(
-        told["message"]
-            .as_str()
-            .is_some_and(|message| message.contains("not_too_much")),
-        "{told}"
-    );
-    assert_eq!(
-        test.app
-            .db()
-            .one::<i32>("SELECT n FROM account WHERE id = 'r'"),
-        1
-    );
+    assert!(told["table"].as_str().is_some_and(|table| table.contains("account")), "{told}");
+    assert!(told["message"].as_str().is_some_and(|message| message.contains("not_too_much")), "{told}");
+    assert_eq!(test.app.db().one::<i32>("SELECT n FROM account WHERE id = 'r'"), 1);
     test.app.done(&[]);
 }
 
@@ -120,9 +81,7 @@ fn a_type_refuses() {
 #[test]
 fn a_privilege_is_missing() {
     let test = Refusing::new("table_privilege", json!({"n": 2}));
-    test.app
-        .superuser()
-        .run("REVOKE UPDATE ON account FROM app");
+    test.app.superuser().run("REVOKE UPDATE ON account FROM app");
     assert_eq!(test.told()["sqlState"], codes::INSUFFICIENT_PRIVILEGE);
     test.app.done(&[]);
 }
@@ -143,10 +102,7 @@ fn the_table_is_gone() {
     test.worker.wait_for("the first call", 5, |_| true);
     db.run("DROP TABLE account");
     test.worker.heal();
-    assert_eq!(
-        db.completes("p").result()["told"]["sqlState"],
-        codes::UNDEFINED_TABLE
-    );
+    assert_eq!(db.completes("p").result()["told"]["sqlState"], codes::UNDEFINED_TABLE);
     test.app.done(&[]);
 }
 
@@ -183,27 +139,18 @@ fn a_deferred_foreign_key_fails_its_own_step_and_no_other() {
     );
     // All twenty are answered at the same moment: good and bad writes meet in one batch.
     let worker = app.worker(|call: &Call| match call.refused_write() {
-        Value::Null => {
-            Reply::hang(force_complete(json!("written")).globals(json!({"parent": call.input()})))
-        }
+        Value::Null => Reply::hang(force_complete(json!("written")).globals(json!({"parent": call.input()}))),
         refused => force_complete(refused["sqlState"].clone()).into(),
     });
     app.register("adopt", &one_step().maps("public.child", "id", &["parent"]));
     for n in 0..20 {
         let parent = if n % 4 == 0 { "nobody" } else { "good" };
-        db.start(&format!("p{n}"), "adopt")
-            .key(&format!("c{n}"))
-            .input(json!(parent))
-            .go();
+        db.start(&format!("p{n}"), "adopt").key(&format!("c{n}")).input(json!(parent)).go();
     }
     worker.wait_for_count("all calls", 10, 20, |_| true);
     worker.release();
     for n in 0..20 {
-        let expected = if n % 4 == 0 {
-            codes::FOREIGN_KEY_VIOLATION
-        } else {
-            "written"
-        };
+        let expected = if n % 4 == 0 { codes::FOREIGN_KEY_VIOLATION } else { "written" };
         assert_eq!(db.completes(&format!("p{n}")).result(), expected, "p{n}");
     }
     assert_eq!(db.count("child WHERE parent = 'good'"), 15);
@@ -225,18 +172,10 @@ fn a_callers_own_deferred_foreign_key_stays_the_callers() {
         Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1)]),
         Api::Execute => force_complete(json!(null)),
     });
-    app.register(
-        "child",
-        &mailbox()
-            .maps("public.child", "id", &["parent"])
-            .rpc("move", json!({})),
-    );
+    app.register("child", &mailbox().maps("public.child", "id", &["parent"]).rpc("move", json!({})));
 
     db.run("BEGIN");
-    db.start("p", "child")
-        .key("c")
-        .globals(json!({"parent": "late"}))
-        .go();
+    db.start("p", "child").key("c").globals(json!({"parent": "late"})).go();
     db.run("INSERT INTO parent VALUES ('late')");
     db.run("COMMIT");
 
@@ -247,57 +186,8 @@ fn a_callers_own_deferred_foreign_key_stays_the_callers() {
     assert_eq!(db.text("SELECT parent FROM child"), "later");
 
     db.run("BEGIN");
-    db.start("orphan", "child")
-        .key("o")
-        .globals(json!({"parent": "never"}))
-        .go();
+    db.start("orphan", "child").key("o").globals(json!({"parent": "never"})).go();
     db.refused(codes::FOREIGN_KEY_VIOLATION, "COMMIT");
-    db.refused(
-        codes::UNKNOWN_PROCESS,
-        "SELECT xdb.describe_process('orphan')",
-    );
-    app.done(&[]);
-}
-
-#[test]
-fn nobody_loses_an_update_under_an_exclusive_lock() {
-    let app = App::new("table_exclusive");
-    let _worker = app.worker(|call: &Call| {
-        let left = call.input().as_u64().unwrap_or_default();
-        let n = call.global("n").as_i64().unwrap_or_default() + 1;
-        let decision = if left > 1 {
-            next("Only", json!(left - 1))
-        } else {
-            force_complete(json!(null))
-        };
-        decision.globals(json!({"n": n}))
-    });
-    let exclusive =
-        json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}});
-    app.register(
-        "count",
-        &Definition::starting_with("Only")
-            .step_with("Only", exclusive)
-            .maps("public.counters", "id", &["n"]),
-    );
-    let mut db = app.db();
-    db.run("INSERT INTO counters VALUES ('shared', 0)");
-    for n in 0..8 {
-        db.start(&format!("p{n}"), "count")
-            .key("shared")
-            .input(json!(5))
-            .go();
-    }
-    // A plain writer takes part.
-    for _ in 0..20 {
-        db.run("UPDATE counters SET n = n + 1 WHERE id = 'shared'");
-    }
-    for n in 0..8 {
-        db.completes(&format!("p{n}"));
-    }
-    assert_eq!(
-        db.one::<i32>("SELECT n FROM counters WHERE id = 'shared'"),
-        8 * 5 + 20
-    );
+    db.refused(codes::UNKNOWN_PROCESS, "SELECT xdb.describe_process('orphan')");
     app.done(&[]);
 }

@@ -34,11 +34,7 @@ pub struct Call {
 }
 
 impl Call {
-    pub(super) fn new(
-        path: String,
-        headers: HashMap<String, String>,
-        raw: String,
-    ) -> Result<Call, String> {
+    pub(super) fn new(path: String, headers: HashMap<String, String>, raw: String) -> Result<Call, String> {
         let api = match path.as_str() {
             "/api/v1/xdb/worker/async-state/wait-until" => Api::WaitUntil,
             "/api/v1/xdb/worker/async-state/execute" => Api::Execute,
@@ -46,14 +42,7 @@ impl Call {
             other => return Err(format!("no such path: {other}")),
         };
         let body = serde_json::from_str(&raw).map_err(|error| format!("{error}: {raw}"))?;
-        Ok(Call {
-            api,
-            path,
-            headers,
-            body,
-            raw,
-            at: Instant::now(),
-        })
+        Ok(Call { api, path, headers, body, raw, at: Instant::now() })
     }
 
     fn text(&self, field: &str) -> &str {
@@ -66,11 +55,7 @@ impl Call {
 
     /// The state's id, or the RPC's name.
     pub fn target(&self) -> &str {
-        self.text(if self.api == Api::Rpc {
-            "rpcName"
-        } else {
-            "stateId"
-        })
+        self.text(if self.api == Api::Rpc { "rpcName" } else { "stateId" })
     }
 
     /// Is it `execute` of this state?
@@ -95,9 +80,7 @@ impl Call {
 
     /// The call's identity for as long as the request is the same.
     pub fn idempotency_key(&self) -> &str {
-        self.headers
-            .get("idempotency-key")
-            .map_or("", String::as_str)
+        self.headers.get("idempotency-key").map_or("", String::as_str)
     }
 
     /// From 1.
@@ -107,11 +90,7 @@ impl Call {
 
     /// The state's or the RPC's input.
     pub fn input(&self) -> &Value {
-        &self.body[if self.api == Api::Rpc {
-            "input"
-        } else {
-            "stateInput"
-        }]
+        &self.body[if self.api == Api::Rpc { "input" } else { "stateInput" }]
     }
 
     /// A column, as it was loaded.
@@ -146,8 +125,7 @@ impl Call {
 
     fn result(&self, kind: &str, command: &str) -> &Value {
         let results = self.body["commandResults"][kind].as_array();
-        let found = results
-            .and_then(|results| results.iter().find(|result| result["commandId"] == command));
+        let found = results.and_then(|results| results.iter().find(|result| result["commandId"] == command));
         found.unwrap_or(&Value::Null)
     }
 }

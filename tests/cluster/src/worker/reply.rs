@@ -60,18 +60,12 @@ impl Answer {
 
     /// Publishes to a queue of the process.
     pub fn publish(self, queue: &str, payload: Value) -> Answer {
-        self.with(
-            "publishToLocalQueue",
-            json!([{"queueName": queue, "payload": payload}]),
-        )
+        self.with("publishToLocalQueue", json!([{"queueName": queue, "payload": payload}]))
     }
 
     /// Publishes to a queue of everybody's.
     pub fn publish_global(self, queue: &str, payload: Value) -> Answer {
-        self.with(
-            "publishToGlobalQueue",
-            json!([{"queueName": queue, "payload": payload}]),
-        )
+        self.with("publishToGlobalQueue", json!([{"queueName": queue, "payload": payload}]))
     }
 
     /// Adds a decision to an RPC's answer.
@@ -96,10 +90,8 @@ pub fn next(state: &str, input: Value) -> Answer {
 
 /// Several next states, each a thread.
 pub fn next_all(states: &[(&str, Value)]) -> Answer {
-    let states: Vec<Value> = states
-        .iter()
-        .map(|(state, input)| json!({"stateId": state, "stateInput": input}))
-        .collect();
+    let states: Vec<Value> =
+        states.iter().map(|(state, input)| json!({"stateId": state, "stateInput": input})).collect();
     decide(json!({"nextStates": states}))
 }
 
@@ -164,10 +156,7 @@ pub fn any_combination(commands: &[Value], combinations: Value) -> Answer {
 fn request(waiting: &str, commands: &[Value], combinations: Value) -> Answer {
     let mut request = json!({"waitingType": waiting});
     for command in commands {
-        let (kind, command) = command
-            .as_object()
-            .and_then(|command| command.iter().next())
-            .expect("made below");
+        let (kind, command) = command.as_object().and_then(|command| command.iter().next()).expect("made below");
         match request[kind].as_array_mut() {
             Some(list) => list.push(command.clone()),
             None => request[kind] = json!([command]),

@@ -17,6 +17,16 @@ pub struct Worker {
     address: SocketAddr,
 }
 
+/// What a worker has seen.
+pub struct Ledger(Arc<Shared>);
+
+impl Ledger {
+    /// What came that was not of the protocol; a test that ends well has none.
+    pub fn complaints(&self) -> Vec<String> {
+        self.0.state().complaints.clone()
+    }
+}
+
 struct Shared {
     state: Mutex<State>,
     /// Signalled at every new call, at a release and at the end.
@@ -41,9 +51,7 @@ struct State {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .expect("handlers run without the lock, so it is never poisoned")
+        self.state.lock().expect("handlers run without the lock, so it is never poisoned")
     }
 }
 
@@ -63,13 +71,7 @@ impl Worker {
             listening: false,
             generation: 0,
         };
-        let worker = Worker {
-            shared: Arc::new(Shared {
-                state: Mutex::new(state),
-                changed: Condvar::new(),
-            }),
-            address,
-        };
+        let worker = Worker { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }), address };
         worker.listen(listener);
         worker
     }
@@ -129,17 +131,12 @@ impl Worker {
 
     /// How many calls so far were such.
     pub fn count(&self, which: impl Fn(&Call) -> bool) -> usize {
-        self.shared
-            .state()
-            .calls
-            .iter()
-            .filter(|call| which(call))
-            .count()
+        self.shared.state().calls.iter().filter(|call| which(call)).count()
     }
 
-    /// What came that was not of the protocol; a test that ends well has none.
-    pub fn complaints(&self) -> Vec<String> {
-        self.shared.state().complaints.clone()
+    /// What remains to be asked of the worker when it has gone.
+    pub fn ledger(&self) -> Ledger {
+        Ledger(Arc::clone(&self.shared))
     }
 
     /// The first such call, which comes within `seconds`.
@@ -148,23 +145,11 @@ impl Worker {
     }
 
     /// The first `count` such calls, which come within `seconds`.
-    pub fn wait_for_count(
-        &self,
-        what: &str,
-        seconds: u64,
-        count: usize,
-        which: impl Fn(&Call) -> bool,
-    ) -> Vec<Call> {
+    pub fn wait_for_count(&self, what: &str, seconds: u64, count: usize, which: impl Fn(&Call) -> bool) -> Vec<Call> {
         let deadline = Instant::now() + Duration::from_secs(seconds);
         let mut state = self.shared.state();
         loop {
-            let found: Vec<Call> = state
-                .calls
-                .iter()
-                .filter(|call| which(call))
-                .take(count)
-                .cloned()
-                .collect();
+            let found: Vec<Call> = state.calls.iter().filter(|call| which(call)).take(count).cloned().collect();
             if found.len() == count {
                 return found;
             }
@@ -175,12 +160,7 @@ impl Worker {
                 drop(state);
                 panic!("the worker waited {seconds} s in vain for {what}: {seen} of {count} calls");
             }
-            state = self
-                .shared
-                .changed
-                .wait_timeout(state, left)
-                .expect("never poisoned")
-                .0;
+            state = self.shared.changed.wait_timeout(state, left).expect("never poisoned").0;
         }
     }
 
@@ -237,9 +217,7 @@ fn hang_up(connection: &TcpStream) {
 /// Serves one connection until it ends; a connection that breaks is the caller's right, a request that is not HTTP is not.
 fn serve(shared: &Shared, stream: TcpStream) -> Result<(), String> {
     // Small answers must not wait for an acknowledgement, or latencies could not be judged.
-    stream
-        .set_nodelay(true)
-        .map_err(|error| error.to_string())?;
+    stream.set_nodelay(true).map_err(|error| error.to_string())?;
     let Ok(copy) = stream.try_clone() else {
         return Ok(());
     };
@@ -259,10 +237,7 @@ fn serve(shared: &Shared, stream: TcpStream) -> Result<(), String> {
             let mut state = shared.state();
             state.calls.push(call.clone());
             shared.changed.notify_all();
-            let handler = state
-                .mischief
-                .clone()
-                .unwrap_or_else(|| Arc::clone(&state.handler));
+            let handler = state.mischief.clone().unwrap_or_else(|| Arc::clone(&state.handler));
             (handler, state.releases)
         };
         if give(shared, &mut stream, handler(&call), releases).is_err() {
@@ -281,10 +256,7 @@ fn read_request(reader: &mut impl BufRead) -> Result<Option<Request>, String> {
         Ok(_) => {}
     }
     let mut words = first.split_whitespace();
-    let (method, path) = (
-        words.next().unwrap_or_default(),
-        words.next().unwrap_or_default(),
-    );
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     if method != "POST" {
         return Err(format!("not a POST: {first:?}"));
     }
@@ -299,14 +271,10 @@ fn read_request(reader: &mut impl BufRead) -> Result<Option<Request>, String> {
         if line.is_empty() {
             break;
         }
-        let (name, value) = line
-            .split_once(':')
-            .ok_or_else(|| format!("not a header field: {line:?}"))?;
+        let (name, value) = line.split_once(':').ok_or_else(|| format!("not a header field: {line:?}"))?;
         headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
-    let length = headers
-        .get("content-length")
-        .and_then(|length| length.parse::<usize>().ok());
+    let length = headers.get("content-length").and_then(|length| length.parse::<usize>().ok());
     let length = length.ok_or_else(|| format!("no content-length: {headers:?}"))?;
     let mut body = vec![0; length];
     if reader.read_exact(&mut body).is_err() {
@@ -318,23 +286,13 @@ fn read_request(reader: &mut impl BufRead) -> Result<Option<Request>, String> {
 
 /// Gives a reply; an error is the end of the connection, wanted or not. `releases` is counted when the call enters the ledger, so
 /// that a release by whoever saw it there always counts.
-fn give(
-    shared: &Shared,
-    stream: &mut TcpStream,
-    reply: Reply,
-    releases: u64,
-) -> std::io::Result<()> {
+fn give(shared: &Shared, stream: &mut TcpStream, reply: Reply, releases: u64) -> std::io::Result<()> {
     match reply {
         Reply::Json(status, body) => answer(stream, status, body.to_string().as_bytes()),
         Reply::Raw(status, body) => answer(stream, status, &body),
         Reply::Hang(wish) => {
             let state = shared.state();
-            drop(
-                shared
-                    .changed
-                    .wait_while(state, |state| state.releases == releases)
-                    .expect("never poisoned"),
-            );
+            drop(shared.changed.wait_while(state, |state| state.releases == releases).expect("never poisoned"));
             give(shared, stream, *wish, releases)
         }
         Reply::Drip(pause) => {
@@ -370,9 +328,7 @@ fn give(
 }
 
 fn head(stream: &mut TcpStream, status: u16, length: usize) -> std::io::Result<()> {
-    let head = format!(
-        "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
-    );
+    let head = format!("HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes())
 }
 
@@ -390,11 +346,7 @@ mod tests {
 
     fn ask(stream: &mut TcpStream, path: &str) -> std::io::Result<String> {
         let body = r#"{"context": {"processId": "p", "attempt": 1}, "stateId": "S"}"#;
-        write!(
-            stream,
-            "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        )?;
+        write!(stream, "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
         let mut reader = BufReader::new(stream.try_clone()?);
         let (mut status, mut line) = (String::new(), String::new());
         reader.read_line(&mut status)?;
@@ -407,11 +359,7 @@ mod tests {
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
-        Ok(format!(
-            "{} {}",
-            status.trim_end(),
-            String::from_utf8_lossy(&body)
-        ))
+        Ok(format!("{} {}", status.trim_end(), String::from_utf8_lossy(&body)))
     }
 
     fn connect(worker: &Worker) -> TcpStream {
@@ -423,16 +371,9 @@ mod tests {
         let worker = Worker::start(|_| dead_end());
         let mut stream = connect(&worker);
         for _ in 0..3 {
-            assert!(
-                ask(&mut stream, EXECUTE)
-                    .expect("an answer")
-                    .contains("DEAD_END")
-            );
+            assert!(ask(&mut stream, EXECUTE).expect("an answer").contains("DEAD_END"));
         }
-        assert_eq!(
-            worker.count(|call| call.executes("S") && call.process_id() == "p"),
-            3
-        );
+        assert_eq!(worker.count(|call| call.executes("S") && call.process_id() == "p"), 3);
     }
 
     #[test]
@@ -443,13 +384,7 @@ mod tests {
             let answer = scope.spawn(|| ask(&mut stream, EXECUTE));
             worker.wait_for("the call", 5, |_| true);
             worker.release();
-            assert!(
-                answer
-                    .join()
-                    .expect("no panic")
-                    .expect("an answer")
-                    .contains("200")
-            );
+            assert!(answer.join().expect("no panic").expect("an answer").contains("200"));
         });
     }
 
@@ -466,37 +401,20 @@ mod tests {
     fn mischief_lasts_until_it_is_healed() {
         let worker = Worker::start(|_| dead_end());
         worker.misbehave(|_| error(500, "Broken", "on purpose"));
-        assert!(
-            ask(&mut connect(&worker), EXECUTE)
-                .expect("an answer")
-                .contains("on purpose")
-        );
+        assert!(ask(&mut connect(&worker), EXECUTE).expect("an answer").contains("on purpose"));
         worker.misbehave(|_| Reply::CloseMidBody);
         assert!(ask(&mut connect(&worker), EXECUTE).is_err());
         worker.misbehave(|_| Reply::Huge(1_000_000));
-        assert!(
-            ask(&mut connect(&worker), EXECUTE)
-                .expect("an answer")
-                .len()
-                > 999_999
-        );
+        assert!(ask(&mut connect(&worker), EXECUTE).expect("an answer").len() > 999_999);
         worker.heal();
-        assert!(
-            ask(&mut connect(&worker), EXECUTE)
-                .expect("an answer")
-                .contains("DEAD_END")
-        );
+        assert!(ask(&mut connect(&worker), EXECUTE).expect("an answer").contains("DEAD_END"));
     }
 
     #[test]
     fn what_is_not_of_the_protocol_is_a_complaint() {
         let worker = Worker::start(|_| dead_end());
-        assert!(
-            ask(&mut connect(&worker), "/elsewhere")
-                .expect("an answer")
-                .contains("404")
-        );
-        while worker.complaints().is_empty() {
+        assert!(ask(&mut connect(&worker), "/elsewhere").expect("an answer").contains("404"));
+        while worker.ledger().complaints().is_empty() {
             thread::yield_now();
         }
     }
