@@ -1,0 +1,22 @@
+# The work is done by scripts/; this file is the list of what there is.
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint install psql
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+demo: ## install what is missing, build, and watch two processes run (some minutes the first time)
+	@scripts/demo
+
+test: ## run every test suite
+	@scripts/test
+
+lint: ## format, clippy, walls, file lengths, scripts
+	@scripts/lint
+
+install: ## build the extension and install it into the Postgres of PG_CONFIG
+	@scripts/setup
+	@scripts/install-extension
+
+psql: ## psql on a throwaway server with XDB
+	@scripts/cluster

@@ -1,0 +1,158 @@
+use crate::*;
+
+impl Execution {
+    /// Changes the execution as the event says. Events that name a state which is not loaded change the counters
+    /// alone, so that a part and a whole agree on them.
+    pub fn apply(&mut self, event: &Event, at: Timestamp) {
+        let number = self.next_event;
+        if event.is_recorded() {
+            self.next_event += 1;
+        }
+        match event {
+            Event::ProcessStarted { process_id, process_type, timeout_at } => {
+                self.process_id.clone_from(process_id);
+                self.process_type.clone_from(process_type);
+                self.started_at = at;
+                self.timeout_at = *timeout_at;
+            }
+            Event::StateStarted { seq, state_execution_id, input, config, recovery, skip_wait_until, not_before } => {
+                self.next_state = self.next_state.max(seq.0 + 1);
+                self.state_numbers.insert(state_execution_id.state_id.clone(), state_execution_id.number);
+                self.live_threads += 1;
+                let call = CallState { not_before: *not_before, ..CallState::default() };
+                let phase =
+                    if *skip_wait_until { Phase::Execute { call, results: None } } else { Phase::WaitUntil(call) };
+                self.states.insert(
+                    *seq,
+                    StateExecution {
+                        seq: *seq,
+                        id: state_execution_id.clone(),
+                        input: input.clone(),
+                        config: config.clone(),
+                        recovery: recovery.clone(),
+                        started_at: at,
+                        ended_at: None,
+                        phase,
+                    },
+                );
+            }
+            Event::WaitStarted { seq, waiting_type, commands, combinations } => {
+                self.with_state(*seq, |state| {
+                    state.phase = Phase::Waiting(Wait {
+                        order: number,
+                        since: at,
+                        waiting_type: *waiting_type,
+                        commands: commands.clone(),
+                        combinations: combinations.clone(),
+                    });
+                });
+            }
+            Event::CommandCompleted { seq, command, messages } => self.complete_command(*seq, *command, messages),
+            Event::WaitCompleted { seq } => self.with_state(*seq, |state| {
+                if let Phase::Waiting(wait) = &state.phase {
+                    state.phase = Phase::Execute {
+                        call: CallState { not_before: at, ..CallState::default() },
+                        results: Some(wait.clone()),
+                    };
+                }
+            }),
+            Event::StateCompleted { seq, .. } => self.end_state(*seq, StateStatus::Completed, None, at),
+            Event::AttemptFailed { seq, api, attempt, failure, next_attempt_at } => {
+                let last = LastFailure { api: *api, attempt: *attempt, at, failure: failure.clone() };
+                self.with_call(*seq, *api, |call| call.note_failure(last, *next_attempt_at));
+            }
+            Event::AttemptsFolded { seq, api, last_attempt, at, failure, .. } => {
+                let last = LastFailure { api: *api, attempt: *last_attempt, at: *at, failure: failure.clone() };
+                self.with_call(*seq, *api, |call| {
+                    let not_before = call.not_before;
+                    call.note_failure(last, not_before);
+                });
+            }
+            Event::StateFailed { seq, api, attempt, failure } => {
+                let last = LastFailure { api: *api, attempt: *attempt, at, failure: failure.clone() };
+                self.end_state(*seq, StateStatus::Failed, Some(last), at);
+            }
+            Event::LocalAttributesWritten { attributes } => {
+                self.local_attributes.extend(attributes.iter().map(|(k, v)| (k.clone(), v.clone())));
+            }
+            Event::GlobalAttributesWritten { .. } | Event::RpcApplied { .. } => {}
+            Event::MessagesReceived { messages, .. } => {
+                for message in messages {
+                    self.next_message = self.next_message.max(message.number + 1);
+                    if let Some(id) = &message.message_id {
+                        self.message_ids.insert((message.queue.clone(), id.clone()));
+                    }
+                    self.queues.entry(message.queue.clone()).or_default().push_back(message.clone());
+                }
+            }
+            Event::CompletionRequested {} => self.completing = true,
+            Event::ResultGiven { seq, output } => {
+                let state_execution_id = seq.and_then(|seq| self.states.get(&seq)).map(|state| state.id.clone());
+                self.results.push(ProcessResult { state_execution_id, output: output.clone() });
+            }
+            Event::ProcessClosed { status, reason } => {
+                self.status = *status;
+                self.reason.clone_from(reason);
+                self.closed_at = Some(at);
+                self.live_threads = 0;
+                self.queues.clear();
+                for state in self.states.values_mut().filter(|state| state.status().is_live()) {
+                    let last_failure = match &state.phase {
+                        Phase::WaitUntil(call) | Phase::Execute { call, .. } => call.last_failure.clone(),
+                        _ => None,
+                    };
+                    state.phase = Phase::Ended { status: StateStatus::Aborted, last_failure };
+                    state.ended_at = Some(at);
+                }
+            }
+        }
+    }
+
+    fn with_state(&mut self, seq: StateSeq, change: impl FnOnce(&mut StateExecution)) {
+        if let Some(state) = self.states.get_mut(&seq) {
+            change(state);
+        }
+    }
+
+    fn with_call(&mut self, seq: StateSeq, api: Api, change: impl FnOnce(&mut CallState)) {
+        if let Some(call) = self.states.get_mut(&seq).and_then(|state| state.call_mut(api)) {
+            change(call);
+        }
+    }
+
+    fn complete_command(&mut self, seq: StateSeq, position: u32, numbers: &[u64]) {
+        let Some(StateExecution { phase: Phase::Waiting(wait), .. }) = self.states.get_mut(&seq) else { return };
+        let Some(command) = wait.commands.get_mut(position as usize) else { return };
+        command.status = CommandStatus::Completed;
+        if let WaitKind::LocalQueue { queue, .. } = &command.kind
+            && let Some(queued) = self.queues.get_mut(queue)
+        {
+            // The messages are the oldest of their queue: what is taken is always a prefix.
+            let taken = numbers.len().min(queued.len());
+            command.messages = queued.drain(..taken).collect();
+            if queued.is_empty() {
+                self.queues.remove(&queue.clone());
+            }
+        }
+    }
+
+    fn end_state(&mut self, seq: StateSeq, status: StateStatus, failure: Option<LastFailure>, at: Timestamp) {
+        self.live_threads = self.live_threads.saturating_sub(1);
+        self.with_state(seq, |state| {
+            state.phase = Phase::Ended { status, last_failure: failure };
+            state.ended_at = Some(at);
+        });
+    }
+}
+
+impl CallState {
+    fn note_failure(&mut self, last: LastFailure, not_before: Timestamp) {
+        self.failed_attempts = last.attempt;
+        self.not_before = not_before;
+        if let Some(error) = &last.failure.app_database_error {
+            self.app_database_error = Some(error.clone());
+            self.generation += 1;
+        }
+        self.last_failure = Some(last);
+    }
+}

@@ -1,0 +1,224 @@
+use crate::*;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Something that happened or is asked for, to be decided about.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    Start(Box<Start>),
+    /// A worker answered `waitUntil`.
+    WaitUntilAnswered {
+        seq: StateSeq,
+        answer: WaitUntilAnswer,
+    },
+    /// A worker answered `execute`.
+    ExecuteAnswered {
+        seq: StateSeq,
+        answer: ExecuteAnswer,
+    },
+    /// An attempt of a state's call failed: no answer, a wrong one, or one that the user's tables refused.
+    CallFailed(CallFailed),
+    /// The timer command of a waiting state came due.
+    TimerFired {
+        seq: StateSeq,
+        command: u32,
+    },
+    /// The process timeout came due.
+    ProcessTimeout,
+    /// Messages from outside, in the order of their publishing.
+    MessagesArrived(Vec<Publish>),
+    RpcAnswered {
+        rpc_name: String,
+        answer: RpcAnswer,
+    },
+    Stop {
+        stop_type: StopType,
+        reason: Option<String>,
+    },
+    /// The engine can't run the process any further, whatever its workers say.
+    Fail {
+        reason: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Start {
+    pub process_id: String,
+    pub process_type: String,
+    pub input: Option<Json>,
+    pub local_attributes: BTreeMap<String, Json>,
+    pub global_attributes: BTreeMap<String, Json>,
+    /// Overrides the timeout of the definition; zero = none.
+    pub timeout: Option<Duration>,
+    pub starting_state_config: Option<Box<StateConfig>>,
+    /// The first state starts then, if that is in the future.
+    pub start_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallFailed {
+    pub seq: StateSeq,
+    pub api: Api,
+    /// Which attempt failed, from 1.
+    pub attempt: u32,
+    pub first_attempt_at: Timestamp,
+    pub failure: Failure,
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Failure {
+    /// HTTP status of the answer, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// The worker's word for the kind of its error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_type: Option<String>,
+    /// What a person should read.
+    pub detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app_database_error: Option<AppDatabaseError>,
+}
+
+/// A write or read that the user's tables refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AppDatabaseError {
+    pub sql_state: String,
+    pub message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub constraint: Option<String>,
+}
+
+/// A message on its way into a local queue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Publish {
+    pub queue: String,
+    pub message_id: Option<String>,
+    pub payload: Option<Json>,
+}
+
+/// What every answer may do besides its decision.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Effects {
+    pub publish_to_local_queue: Vec<Publish>,
+    pub write_local_attributes: BTreeMap<String, Json>,
+    pub write_global_attributes: BTreeMap<String, Json>,
+}
+
+impl Effects {
+    pub fn is_empty(&self) -> bool {
+        self.publish_to_local_queue.is_empty()
+            && self.write_local_attributes.is_empty()
+            && self.write_global_attributes.is_empty()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct WaitUntilAnswer {
+    pub request: CommandRequest,
+    pub effects: Effects,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExecuteAnswer {
+    pub decision: Decision,
+    pub effects: Effects,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RpcAnswer {
+    pub output: Option<Json>,
+    pub decision: Option<Decision>,
+    pub effects: Effects,
+}
+
+impl RpcAnswer {
+    /// Whether applying it changes anything: a read-only answer is welcome on a closed process too.
+    pub fn is_read_only(&self) -> bool {
+        self.decision.is_none() && self.effects.is_empty()
+    }
+}
+
+/// What a state waits for. Commands stand in the order of the request: timers, then local queues.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CommandRequest {
+    pub waiting_type: WaitingType,
+    pub commands: Vec<RequestedCommand>,
+    /// Positions in `commands`, for `AnyCombination`.
+    pub combinations: Vec<Vec<u32>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestedCommand {
+    pub command_id: Option<String>,
+    pub kind: RequestedKind,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum RequestedKind {
+    TimerAfter(Duration),
+    TimerAt(Timestamp),
+    LocalQueue { queue: String, at_least: u32, at_most: u32 },
+}
+
+/// Where a thread goes after `execute`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decision {
+    /// At least one; each starts a thread.
+    NextStates(Vec<StateMovement>),
+    Close {
+        close_type: CloseType,
+        output: Option<Json>,
+    },
+    /// Close if the named queues are empty at that very moment, else go on.
+    ConditionalClose {
+        close_type: CloseType,
+        queues: Vec<String>,
+        output: Option<Json>,
+        otherwise: Vec<StateMovement>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateMovement {
+    pub state_id: String,
+    pub input: Option<Json>,
+    pub config: Option<Box<StateConfig>>,
+}
+
+/// Why a command was refused. Nothing changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rejection {
+    /// The execution is closed.
+    NotRunning(ProcessStatus),
+    /// The state execution is not where the command thinks: a late, doubled or stolen result.
+    Stale,
+    /// The answer can't be applied; says what is wrong with it.
+    InvalidAnswer(String),
+    /// The definition has no such state.
+    UnknownState(String),
+    /// The definition lists its local queues, and this one is not there.
+    UnknownQueue(String),
+    /// The definition lists its local attributes, and this one is not there.
+    UnknownLocalAttribute(String),
+    /// The mapping of the execution has no such global attribute.
+    UnknownGlobalAttribute(String),
+}
+
+impl std::fmt::Display for Rejection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotRunning(status) => write!(f, "process is not running: its status is {status}"),
+            Self::Stale => f.write_str("the state execution is not waiting for this"),
+            Self::InvalidAnswer(what) => f.write_str(what),
+            Self::UnknownState(name) => write!(f, "unknown state \"{name}\""),
+            Self::UnknownQueue(name) => write!(f, "unknown local queue \"{name}\""),
+            Self::UnknownLocalAttribute(name) => write!(f, "unknown local attribute \"{name}\""),
+            Self::UnknownGlobalAttribute(name) => write!(f, "unknown global attribute \"{name}\""),
+        }
+    }
+}

@@ -1,0 +1,452 @@
+use crate::*;
+use std::collections::BTreeMap;
+
+/// What a decision depends on besides the execution and the command.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    pub now: Timestamp,
+    /// A random number in 0..1 for the jitter of backoff.
+    pub jitter: f64,
+    /// The process type as it is registered now.
+    pub definition: &'a Definition,
+    /// The attribute mapping as it was when the execution started.
+    pub mapping: &'a [TableMapping],
+}
+
+/// The events that follow from a command, or why it is refused. Deterministic, and changes nothing.
+pub fn decide(execution: &Execution, command: &Command, context: Context<'_>) -> Result<Vec<Event>, Rejection> {
+    if execution.exists() && !execution.is_running() {
+        return match command {
+            // Reading is welcome for ever; a read-only answer has nothing to apply.
+            Command::RpcAnswered { answer, .. } if answer.is_read_only() => Ok(Vec::new()),
+            _ => Err(Rejection::NotRunning(execution.status)),
+        };
+    }
+    let mut turn = Turn { execution: execution.clone(), context, events: Vec::new() };
+    turn.command(command)?;
+    Ok(turn.events)
+}
+
+/// One decision under way: every event is applied to the working copy at once, so that what follows sees it.
+struct Turn<'a> {
+    execution: Execution,
+    context: Context<'a>,
+    events: Vec<Event>,
+}
+
+impl Turn<'_> {
+    fn emit(&mut self, event: Event) {
+        self.execution.apply(&event, self.context.now);
+        self.events.push(event);
+    }
+
+    fn command(&mut self, command: &Command) -> Result<(), Rejection> {
+        match command {
+            Command::Start(start) => self.start(start),
+            Command::WaitUntilAnswered { seq, answer } => self.wait_until_answered(*seq, answer),
+            Command::ExecuteAnswered { seq, answer } => self.execute_answered(*seq, answer),
+            Command::CallFailed(failed) => self.call_failed(failed),
+            Command::TimerFired { seq, command } => self.timer_fired(*seq, *command),
+            Command::ProcessTimeout => {
+                if self.execution.timeout_at.is_none_or(|at| at > self.context.now) {
+                    return Err(Rejection::Stale);
+                }
+                self.close(ProcessStatus::Timeout, None);
+                Ok(())
+            }
+            Command::MessagesArrived(messages) => {
+                self.receive(Publisher::Client, messages);
+                self.serve_waiting_states();
+                Ok(())
+            }
+            Command::RpcAnswered { rpc_name, answer } => self.rpc_answered(rpc_name, answer),
+            Command::Stop { stop_type, reason } => {
+                let status = match stop_type {
+                    StopType::Terminate => ProcessStatus::Terminated,
+                    StopType::Fail => ProcessStatus::Failed,
+                };
+                self.close(status, reason.clone());
+                Ok(())
+            }
+            Command::Fail { reason } => {
+                self.close(ProcessStatus::Failed, Some(reason.clone()));
+                Ok(())
+            }
+        }
+    }
+
+    fn start(&mut self, start: &Start) -> Result<(), Rejection> {
+        if self.execution.exists() {
+            return Err(Rejection::Stale);
+        }
+        self.check_attributes(&start.local_attributes, &start.global_attributes)?;
+        let definition = self.context.definition;
+        let timeout = match start.timeout {
+            Some(own) => Some(own).filter(|t| t.0 > 0),
+            None => definition.timeout(),
+        };
+        self.emit(Event::ProcessStarted {
+            process_id: start.process_id.clone(),
+            process_type: start.process_type.clone(),
+            timeout_at: timeout.map(|t| self.context.now + t),
+        });
+        self.write_attributes(&start.local_attributes, &start.global_attributes);
+        if let Some(state_id) = &definition.starting_state {
+            let movement = StateMovement {
+                state_id: state_id.clone(),
+                input: start.input.clone(),
+                config: start.starting_state_config.clone(),
+            };
+            self.check_movements(std::slice::from_ref(&movement))?;
+            let not_before = start.start_at.unwrap_or_default().max(self.context.now);
+            self.start_state(&movement, None, not_before);
+        }
+        Ok(())
+    }
+
+    fn wait_until_answered(&mut self, seq: StateSeq, answer: &WaitUntilAnswer) -> Result<(), Rejection> {
+        self.check_call(seq, Api::WaitUntil)?;
+        self.check_effects(&answer.effects)?;
+        for command in &answer.request.commands {
+            if let RequestedKind::LocalQueue { queue, .. } = &command.kind {
+                self.check_queue(queue)?;
+            }
+        }
+        self.fold_attempts(seq, Api::WaitUntil);
+        self.apply_effects(Publisher::State, &answer.effects);
+        let now = self.context.now;
+        let commands = answer.request.commands.iter().map(|command| WaitCommand {
+            command_id: command.command_id.clone(),
+            kind: match &command.kind {
+                RequestedKind::TimerAfter(delay) => WaitKind::Timer { fire_at: now + *delay },
+                RequestedKind::TimerAt(at) => WaitKind::Timer { fire_at: *at },
+                RequestedKind::LocalQueue { queue, at_least, at_most } => {
+                    WaitKind::LocalQueue { queue: queue.clone(), at_least: *at_least, at_most: *at_most }
+                }
+            },
+            status: CommandStatus::Waiting,
+            messages: Vec::new(),
+        });
+        self.emit(Event::WaitStarted {
+            seq,
+            waiting_type: answer.request.waiting_type,
+            commands: commands.collect(),
+            combinations: answer.request.combinations.clone(),
+        });
+        for position in self.due_timers(seq) {
+            self.emit(Event::CommandCompleted { seq, command: position, messages: Vec::new() });
+        }
+        self.serve_waiting_states();
+        Ok(())
+    }
+
+    fn execute_answered(&mut self, seq: StateSeq, answer: &ExecuteAnswer) -> Result<(), Rejection> {
+        self.check_call(seq, Api::Execute)?;
+        self.check_effects(&answer.effects)?;
+        self.check_decision(&answer.decision)?;
+        self.fold_attempts(seq, Api::Execute);
+        self.apply_effects(Publisher::State, &answer.effects);
+        self.serve_waiting_states();
+        self.follow(Some(seq), &answer.decision);
+        Ok(())
+    }
+
+    fn rpc_answered(&mut self, rpc_name: &str, answer: &RpcAnswer) -> Result<(), Rejection> {
+        self.check_effects(&answer.effects)?;
+        if let Some(decision) = &answer.decision {
+            self.check_decision(decision)?;
+        }
+        if answer.is_read_only() {
+            return Ok(());
+        }
+        self.emit(Event::RpcApplied { rpc_name: rpc_name.to_owned() });
+        self.apply_effects(Publisher::Rpc, &answer.effects);
+        self.serve_waiting_states();
+        if let Some(decision) = &answer.decision {
+            self.follow(None, decision);
+        }
+        Ok(())
+    }
+
+    fn timer_fired(&mut self, seq: StateSeq, position: u32) -> Result<(), Rejection> {
+        if !self.due_timers(seq).contains(&position) {
+            return Err(Rejection::Stale);
+        }
+        self.emit(Event::CommandCompleted { seq, command: position, messages: Vec::new() });
+        self.end_wait_if_satisfied(seq);
+        Ok(())
+    }
+
+    fn call_failed(&mut self, failed: &CallFailed) -> Result<(), Rejection> {
+        self.check_call(failed.seq, failed.api)?;
+        let config = self.config_of(failed.seq);
+        let CallFailed { seq, api, attempt, first_attempt_at, failure } = failed.clone();
+        let policy = config.retry_policy(api);
+        match next_retry(&policy, attempt, first_attempt_at, self.context.now, self.context.jitter) {
+            Retry::At(next_attempt_at) => {
+                self.emit(Event::AttemptFailed { seq, api, attempt, failure, next_attempt_at });
+            }
+            Retry::Spent => {
+                self.fold_attempts(seq, api);
+                self.recover(seq, api, attempt, failure, config.state_failure_recovery_options.unwrap_or_default());
+            }
+        }
+        Ok(())
+    }
+
+    /// The retries of a state are spent.
+    fn recover(&mut self, seq: StateSeq, api: Api, attempt: u32, failure: Failure, options: FailureRecovery) {
+        let Some(state) = self.execution.states.get(&seq) else { return };
+        let failed_id = state.id.clone();
+        let input = state.input.clone();
+        self.emit(Event::StateFailed { seq, api, attempt, failure: failure.clone() });
+        let proceed = match options.policy {
+            FailurePolicy::ProceedToConfiguredState => options.state_failure_proceed_state_id,
+            FailurePolicy::FailProcess => None,
+        };
+        // A state that a later registration no longer lists can't be proceeded to.
+        match proceed.filter(|state_id| self.context.definition.states.contains_key(state_id)) {
+            Some(state_id) => {
+                let config = options.state_failure_proceed_state_config;
+                let recovery = Recovery { state_execution_id: failed_id, api, failure };
+                let movement = StateMovement { state_id, input, config };
+                self.start_state(&movement, Some(recovery), self.context.now);
+            }
+            None => {
+                let reason = format!("state {failed_id} failed after {attempt} attempts: {}", failure.detail);
+                self.close(ProcessStatus::Failed, Some(reason));
+            }
+        }
+    }
+
+    fn follow(&mut self, seq: Option<StateSeq>, decision: &Decision) {
+        let decision = match decision {
+            Decision::ConditionalClose { close_type, queues, output, otherwise } => {
+                if queues.iter().all(|queue| self.execution.queue_is_empty(queue)) {
+                    &Decision::Close { close_type: *close_type, output: output.clone() }
+                } else {
+                    &Decision::NextStates(otherwise.clone())
+                }
+            }
+            other => other,
+        };
+        match decision {
+            Decision::NextStates(movements) => {
+                self.complete_state(seq, None);
+                for movement in movements {
+                    self.start_state(movement, None, self.context.now);
+                }
+                self.complete_if_last();
+            }
+            Decision::Close { close_type, output } => {
+                if let Some(output) = output {
+                    self.emit(Event::ResultGiven { seq, output: output.clone() });
+                }
+                self.complete_state(seq, Some(*close_type));
+                match close_type {
+                    CloseType::GracefulComplete => {
+                        if !self.execution.completing {
+                            self.emit(Event::CompletionRequested {});
+                        }
+                        self.complete_if_last();
+                    }
+                    CloseType::DeadEnd => self.complete_if_last(),
+                    CloseType::ForceComplete => self.close(ProcessStatus::Completed, None),
+                    CloseType::ForceFail => {
+                        self.close(ProcessStatus::Failed, Some("the worker decided to fail the process".to_owned()));
+                    }
+                }
+            }
+            Decision::ConditionalClose { .. } => unreachable!("resolved above"),
+        }
+    }
+
+    fn complete_state(&mut self, seq: Option<StateSeq>, close_type: Option<CloseType>) {
+        if let Some(seq) = seq {
+            self.emit(Event::StateCompleted { seq, close_type });
+        }
+    }
+
+    fn complete_if_last(&mut self) {
+        if self.execution.completing && self.execution.live_threads == 0 {
+            self.close(ProcessStatus::Completed, None);
+        }
+    }
+
+    fn close(&mut self, status: ProcessStatus, reason: Option<String>) {
+        self.emit(Event::ProcessClosed { status, reason });
+    }
+
+    fn start_state(&mut self, movement: &StateMovement, recovery: Option<Recovery>, not_before: Timestamp) {
+        let number = self.execution.state_numbers.get(&movement.state_id).map_or(1, |last| last + 1);
+        let registered = self.context.definition.states.get(&movement.state_id).cloned().unwrap_or_default();
+        let config = overridden(registered, movement.config.as_deref());
+        self.emit(Event::StateStarted {
+            seq: StateSeq(self.execution.next_state),
+            state_execution_id: StateExecutionId { state_id: movement.state_id.clone(), number },
+            input: movement.input.clone(),
+            config: movement.config.clone(),
+            recovery,
+            skip_wait_until: config.skip_wait_until.unwrap_or(false),
+            not_before,
+        });
+    }
+
+    /// Options of a state execution: its own over the registered ones.
+    fn config_of(&self, seq: StateSeq) -> StateConfig {
+        let Some(state) = self.execution.states.get(&seq) else { return StateConfig::default() };
+        let registered = self.context.definition.states.get(&state.id.state_id).cloned().unwrap_or_default();
+        overridden(registered, state.config.as_deref())
+    }
+
+    fn apply_effects(&mut self, publisher: Publisher, effects: &Effects) {
+        self.write_attributes(&effects.write_local_attributes, &effects.write_global_attributes);
+        self.receive(publisher, &effects.publish_to_local_queue);
+    }
+
+    fn write_attributes(&mut self, local: &BTreeMap<String, Json>, global: &BTreeMap<String, Json>) {
+        if !local.is_empty() {
+            self.emit(Event::LocalAttributesWritten { attributes: local.clone() });
+        }
+        if !global.is_empty() {
+            self.emit(Event::GlobalAttributesWritten { attributes: global.clone() });
+        }
+    }
+
+    /// Takes messages in, in order; one whose id was received in the same queue before is ignored.
+    fn receive(&mut self, publisher: Publisher, publishes: &[Publish]) {
+        let mut seen = self.execution.message_ids.clone();
+        let mut number = self.execution.next_message;
+        let mut messages = Vec::new();
+        for publish in publishes {
+            if let Some(id) = &publish.message_id
+                && !seen.insert((publish.queue.clone(), id.clone()))
+            {
+                continue;
+            }
+            messages.push(Message {
+                number,
+                queue: publish.queue.clone(),
+                message_id: publish.message_id.clone(),
+                payload: publish.payload.clone(),
+            });
+            number += 1;
+        }
+        if !messages.is_empty() {
+            self.emit(Event::MessagesReceived { publisher, messages });
+        }
+    }
+
+    /// Gives messages to the waiting states, longest waiting first, until none can take more.
+    fn serve_waiting_states(&mut self) {
+        for seq in self.execution.waiting_in_order() {
+            while let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase) {
+                let Some((command, messages)) = self.execution.completable(wait) else { break };
+                self.emit(Event::CommandCompleted { seq, command, messages });
+            }
+            self.end_wait_if_satisfied(seq);
+        }
+    }
+
+    fn end_wait_if_satisfied(&mut self, seq: StateSeq) {
+        if let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase)
+            && wait.is_satisfied()
+        {
+            self.emit(Event::WaitCompleted { seq });
+        }
+    }
+
+    /// Positions of the waiting timer commands of a state whose time has come.
+    fn due_timers(&self, seq: StateSeq) -> Vec<u32> {
+        let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase) else {
+            return Vec::new();
+        };
+        let due = |command: &WaitCommand| {
+            command.status == CommandStatus::Waiting
+                && matches!(command.kind, WaitKind::Timer { fire_at } if fire_at <= self.context.now)
+        };
+        (0u32..).zip(&wait.commands).filter(|(_, command)| due(command)).map(|(position, _)| position).collect()
+    }
+
+    /// Sums up the failed attempts that were too many to record, before the call leaves its state.
+    fn fold_attempts(&mut self, seq: StateSeq, api: Api) {
+        let Some(call) = self.execution.states.get(&seq).and_then(|state| state.call(api)) else { return };
+        let count = call.failed_attempts.saturating_sub(RECORDED_ATTEMPTS);
+        if count > 0
+            && let Some(last) = call.last_failure.clone()
+        {
+            let LastFailure { attempt: last_attempt, at, failure, .. } = last;
+            self.emit(Event::AttemptsFolded { seq, api, count, last_attempt, at, failure });
+        }
+    }
+
+    fn check_call(&self, seq: StateSeq, api: Api) -> Result<(), Rejection> {
+        match self.execution.states.get(&seq).and_then(|state| state.call(api)) {
+            Some(_) => Ok(()),
+            None => Err(Rejection::Stale),
+        }
+    }
+
+    fn check_effects(&self, effects: &Effects) -> Result<(), Rejection> {
+        for publish in &effects.publish_to_local_queue {
+            self.check_queue(&publish.queue)?;
+        }
+        self.check_attributes(&effects.write_local_attributes, &effects.write_global_attributes)
+    }
+
+    fn check_attributes(
+        &self,
+        local: &BTreeMap<String, Json>,
+        global: &BTreeMap<String, Json>,
+    ) -> Result<(), Rejection> {
+        if let Some(key) = local.keys().find(|key| !self.context.definition.knows_local_attribute(key)) {
+            return Err(Rejection::UnknownLocalAttribute(key.clone()));
+        }
+        let mapped = |name: &String| self.context.mapping.iter().any(|table| table.attributes.contains_key(name));
+        match global.keys().find(|name| !mapped(name)) {
+            Some(name) => Err(Rejection::UnknownGlobalAttribute(name.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn check_queue(&self, queue: &str) -> Result<(), Rejection> {
+        match self.context.definition.knows_queue(queue) {
+            true => Ok(()),
+            false => Err(Rejection::UnknownQueue(queue.to_owned())),
+        }
+    }
+
+    fn check_decision(&self, decision: &Decision) -> Result<(), Rejection> {
+        match decision {
+            Decision::NextStates(movements) => self.check_movements(movements),
+            Decision::Close { .. } => Ok(()),
+            Decision::ConditionalClose { close_type, queues, otherwise, .. } => {
+                if !matches!(close_type, CloseType::GracefulComplete | CloseType::ForceComplete) {
+                    return Err(Rejection::InvalidAnswer(format!("a conditional close can't be {close_type}")));
+                }
+                if queues.is_empty() {
+                    return Err(Rejection::InvalidAnswer("a conditional close names no queue".to_owned()));
+                }
+                queues.iter().try_for_each(|queue| self.check_queue(queue))?;
+                self.check_movements(otherwise)
+            }
+        }
+    }
+
+    fn check_movements(&self, movements: &[StateMovement]) -> Result<(), Rejection> {
+        if movements.is_empty() {
+            return Err(Rejection::InvalidAnswer("a decision names no next state".to_owned()));
+        }
+        match movements.iter().find(|m| !self.context.definition.states.contains_key(&m.state_id)) {
+            Some(movement) => Err(Rejection::UnknownState(movement.state_id.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+fn overridden(registered: StateConfig, own: Option<&StateConfig>) -> StateConfig {
+    match own {
+        Some(own) => registered.overridden_by(own),
+        None => registered,
+    }
+}

@@ -1,0 +1,83 @@
+use crate::{Duration, Loading, StateConfig};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A registered process type: what the engine needs to know to decide about its executions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Definition {
+    /// None: an execution starts with no thread and waits for RPCs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub starting_state: Option<String>,
+    pub states: BTreeMap<String, StateConfig>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub global_attributes: Vec<TableMapping>,
+    /// None: every key is allowed. The same holds for the lists that follow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_attributes: Option<BTreeSet<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_queues: Option<BTreeSet<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rpcs: Option<BTreeMap<String, RpcConfig>>,
+    /// Process timeout; None or 0 = none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<f64>,
+    pub history: HistoryPolicy,
+}
+
+impl Definition {
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds)
+    }
+
+    pub fn knows_queue(&self, name: &str) -> bool {
+        self.local_queues.as_ref().is_none_or(|known| known.contains(name))
+    }
+
+    pub fn knows_local_attribute(&self, key: &str) -> bool {
+        self.local_attributes.as_ref().is_none_or(|known| known.contains(key))
+    }
+
+    /// Options of an RPC, or None when the definition lists RPCs and not this one.
+    pub fn rpc(&self, name: &str) -> Option<RpcConfig> {
+        match &self.rpcs {
+            None => Some(RpcConfig::default()),
+            Some(listed) => listed.get(name).cloned(),
+        }
+    }
+}
+
+/// Attributes that are columns of one row of a user's table.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TableMapping {
+    /// As the definition gave it, for people; `relation` is what is used, so that a rename is followed.
+    pub table: String,
+    /// The table's oid, filled in at registration.
+    pub relation: u32,
+    /// The key column.
+    pub primary_key: String,
+    /// Attribute name to column name.
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// Options of an RPC.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RpcConfig {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_global_attributes: Option<Loading>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_local_attributes: Option<Loading>,
+}
+
+/// How much of the history is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum HistoryPolicy {
+    #[default]
+    Full,
+    None,
+}

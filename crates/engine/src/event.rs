@@ -1,0 +1,143 @@
+use crate::*;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A change of a process execution. The events of an execution, applied in order to nothing, give its state.
+///
+/// The serialised form is stored and read by later versions: variants and fields are added, never changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all_fields = "camelCase")]
+pub enum Event {
+    ProcessStarted {
+        process_id: String,
+        process_type: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_at: Option<Timestamp>,
+    },
+    StateStarted {
+        seq: StateSeq,
+        state_execution_id: StateExecutionId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<Json>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        config: Option<Box<StateConfig>>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        recovery: Option<Recovery>,
+        skip_wait_until: bool,
+        not_before: Timestamp,
+    },
+    /// `waitUntil` was answered: the state waits.
+    WaitStarted {
+        seq: StateSeq,
+        waiting_type: WaitingType,
+        commands: Vec<WaitCommand>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        combinations: Vec<Vec<u32>>,
+    },
+    /// A command of a waiting state completed: a timer fired, or a queue gave these messages.
+    CommandCompleted {
+        seq: StateSeq,
+        command: u32,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        messages: Vec<u64>,
+    },
+    /// The wait is over: `execute` is called next.
+    WaitCompleted {
+        seq: StateSeq,
+    },
+    /// `execute` was answered and its thread went on or ended.
+    StateCompleted {
+        seq: StateSeq,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        close_type: Option<CloseType>,
+    },
+    AttemptFailed {
+        seq: StateSeq,
+        api: Api,
+        attempt: u32,
+        failure: Failure,
+        next_attempt_at: Timestamp,
+    },
+    /// Stands for failed attempts that were too many to record one by one.
+    AttemptsFolded {
+        seq: StateSeq,
+        api: Api,
+        count: u32,
+        last_attempt: u32,
+        at: Timestamp,
+        failure: Failure,
+    },
+    /// The retries of a state were spent.
+    StateFailed {
+        seq: StateSeq,
+        api: Api,
+        attempt: u32,
+        failure: Failure,
+    },
+    LocalAttributesWritten {
+        attributes: BTreeMap<String, Json>,
+    },
+    GlobalAttributesWritten {
+        attributes: BTreeMap<String, Json>,
+    },
+    MessagesReceived {
+        publisher: Publisher,
+        messages: Vec<Message>,
+    },
+    RpcApplied {
+        rpc_name: String,
+    },
+    /// From now on the process completes when its last thread ends.
+    CompletionRequested {},
+    ResultGiven {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seq: Option<StateSeq>,
+        output: Json,
+    },
+    ProcessClosed {
+        status: ProcessStatus,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+}
+
+/// Who published a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Publisher {
+    Client,
+    State,
+    Rpc,
+}
+
+/// Failed attempts of one call that are recorded one by one; later ones are folded into a count.
+pub const RECORDED_ATTEMPTS: u32 = 10;
+
+impl Event {
+    /// Whether the event is part of the history and has a number. What is not is summed up by a later
+    /// [`Event::AttemptsFolded`].
+    pub fn is_recorded(&self) -> bool {
+        !matches!(self, Event::AttemptFailed { attempt, .. } if *attempt > RECORDED_ATTEMPTS)
+    }
+
+    /// The name of the event, as in the history.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::ProcessStarted { .. } => "ProcessStarted",
+            Event::StateStarted { .. } => "StateStarted",
+            Event::WaitStarted { .. } => "WaitStarted",
+            Event::CommandCompleted { .. } => "CommandCompleted",
+            Event::WaitCompleted { .. } => "WaitCompleted",
+            Event::StateCompleted { .. } => "StateCompleted",
+            Event::AttemptFailed { .. } => "AttemptFailed",
+            Event::AttemptsFolded { .. } => "AttemptsFolded",
+            Event::StateFailed { .. } => "StateFailed",
+            Event::LocalAttributesWritten { .. } => "LocalAttributesWritten",
+            Event::GlobalAttributesWritten { .. } => "GlobalAttributesWritten",
+            Event::MessagesReceived { .. } => "MessagesReceived",
+            Event::RpcApplied { .. } => "RpcApplied",
+            Event::CompletionRequested {} => "CompletionRequested",
+            Event::ResultGiven { .. } => "ResultGiven",
+            Event::ProcessClosed { .. } => "ProcessClosed",
+        }
+    }
+}

@@ -1,0 +1,242 @@
+use crate::*;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// One run of a process id, or the part of it that was loaded.
+///
+/// Counters and flags are always whole. `states`, `queues`, `message_ids`, `local_attributes` and `results` hold
+/// what was loaded or came about since; in replay they are whole too.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Execution {
+    pub id: ExecutionId,
+    pub process_id: String,
+    pub process_type: String,
+    pub status: ProcessStatus,
+    pub started_at: Timestamp,
+    pub closed_at: Option<Timestamp>,
+    /// When the process times out.
+    pub timeout_at: Option<Timestamp>,
+    /// Why it was stopped or failed.
+    pub reason: Option<String>,
+    /// Number of the event that comes next, from 1.
+    pub next_event: u64,
+    /// Ordinal of the state execution that comes next, from 1.
+    pub next_state: u32,
+    /// Number of the message that is received next, from 1: FIFO order within the execution.
+    pub next_message: u64,
+    /// Last number given out per state id.
+    pub state_numbers: BTreeMap<String, u32>,
+    /// Threads that have not ended.
+    pub live_threads: u32,
+    /// A graceful completion was requested; it stays requested.
+    pub completing: bool,
+    pub states: BTreeMap<StateSeq, StateExecution>,
+    /// Received and not yet taken, oldest first.
+    pub queues: BTreeMap<String, VecDeque<Message>>,
+    /// (queue, message id) of messages that were received.
+    pub message_ids: BTreeSet<(String, String)>,
+    pub local_attributes: BTreeMap<String, Json>,
+    pub results: Vec<ProcessResult>,
+}
+
+impl Execution {
+    /// Before its first event.
+    pub fn new(id: ExecutionId) -> Self {
+        Self {
+            id,
+            process_id: String::new(),
+            process_type: String::new(),
+            status: ProcessStatus::Running,
+            started_at: Timestamp(0),
+            closed_at: None,
+            timeout_at: None,
+            reason: None,
+            next_event: 1,
+            next_state: 1,
+            next_message: 1,
+            state_numbers: BTreeMap::new(),
+            live_threads: 0,
+            completing: false,
+            states: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            message_ids: BTreeSet::new(),
+            local_attributes: BTreeMap::new(),
+            results: Vec::new(),
+        }
+    }
+
+    /// Whether it was started, that is, has had its first event.
+    pub fn exists(&self) -> bool {
+        self.next_event > 1
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.status == ProcessStatus::Running
+    }
+
+    /// Whether a queue holds no message, as far as loaded.
+    pub fn queue_is_empty(&self, queue: &str) -> bool {
+        self.queues.get(queue).is_none_or(VecDeque::is_empty)
+    }
+
+    /// Loaded waiting states, longest waiting first.
+    pub(crate) fn waiting_in_order(&self) -> Vec<StateSeq> {
+        let mut waiting: Vec<_> = self
+            .states
+            .values()
+            .filter_map(|state| match &state.phase {
+                Phase::Waiting(wait) => Some((wait.order, state.seq)),
+                _ => None,
+            })
+            .collect();
+        waiting.sort_unstable();
+        waiting.into_iter().map(|(_, seq)| seq).collect()
+    }
+}
+
+/// An output that a thread left when it closed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessResult {
+    /// None when an RPC closed the process.
+    pub state_execution_id: Option<StateExecutionId>,
+    pub output: Json,
+}
+
+/// A message that was received into a local queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Message {
+    pub number: u64,
+    pub queue: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Json>,
+}
+
+/// One run of an async state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateExecution {
+    pub seq: StateSeq,
+    pub id: StateExecutionId,
+    pub input: Option<Json>,
+    /// Options that came with the movement and override the registered ones.
+    pub config: Option<Box<StateConfig>>,
+    /// Which failed state execution this one recovers from.
+    pub recovery: Option<Recovery>,
+    pub started_at: Timestamp,
+    pub ended_at: Option<Timestamp>,
+    pub phase: Phase,
+}
+
+impl StateExecution {
+    pub fn status(&self) -> StateStatus {
+        match &self.phase {
+            Phase::WaitUntil(_) => StateStatus::WaitUntil,
+            Phase::Waiting(_) => StateStatus::Waiting,
+            Phase::Execute { .. } => StateStatus::Execute,
+            Phase::Ended { status, .. } => *status,
+        }
+    }
+
+    /// The call that is to be made or repeated, if the state is at one.
+    pub fn call(&self, api: Api) -> Option<&CallState> {
+        match (&self.phase, api) {
+            (Phase::WaitUntil(call), Api::WaitUntil) | (Phase::Execute { call, .. }, Api::Execute) => Some(call),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn call_mut(&mut self, api: Api) -> Option<&mut CallState> {
+        match (&mut self.phase, api) {
+            (Phase::WaitUntil(call), Api::WaitUntil) | (Phase::Execute { call, .. }, Api::Execute) => Some(call),
+            _ => None,
+        }
+    }
+}
+
+/// Where a state execution stands, with all that belongs to that place and nothing else.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Phase {
+    WaitUntil(CallState),
+    Waiting(Wait),
+    Execute {
+        call: CallState,
+        /// None when `waitUntil` was skipped.
+        results: Option<Wait>,
+    },
+    Ended {
+        status: StateStatus,
+        last_failure: Option<LastFailure>,
+    },
+}
+
+/// A call and what became of its attempts so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CallState {
+    /// The call is not made before this moment: a start in the future, or backoff.
+    pub not_before: Timestamp,
+    pub failed_attempts: u32,
+    /// Grows when the content of the request changes, so that a worker that keeps answers by key never replays an
+    /// answer that was computed from an older request.
+    pub generation: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<LastFailure>,
+    /// Told to the worker with every further attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app_database_error: Option<AppDatabaseError>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastFailure {
+    pub api: Api,
+    pub attempt: u32,
+    pub at: Timestamp,
+    pub failure: Failure,
+}
+
+/// What a state waits for, or waited for: then it is the command results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Wait {
+    /// Number of the event that began the wait: waiters are served in this order.
+    pub order: u64,
+    pub since: Timestamp,
+    pub waiting_type: WaitingType,
+    pub commands: Vec<WaitCommand>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub combinations: Vec<Vec<u32>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitCommand {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_id: Option<String>,
+    pub kind: WaitKind,
+    pub status: CommandStatus,
+    /// What a completed queue command took.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<Message>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum WaitKind {
+    #[serde(rename_all = "camelCase")]
+    Timer { fire_at: Timestamp },
+    #[serde(rename_all = "camelCase")]
+    LocalQueue { queue: String, at_least: u32, at_most: u32 },
+}
+
+/// What a recovery state is told about the state execution whose retries were spent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Recovery {
+    pub state_execution_id: StateExecutionId,
+    pub api: Api,
+    pub failure: Failure,
+}

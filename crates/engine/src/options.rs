@@ -1,0 +1,169 @@
+//! Options of a state, as registered with its process type or given with a state movement.
+
+use crate::{Api, Duration};
+use serde::{Deserialize, Serialize};
+
+/// How failed calls are repeated. Absent fields have the defaults of [`RetryPolicy::default`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RetryPolicy {
+    pub initial_interval_seconds: f64,
+    pub backoff_coefficient: f64,
+    pub maximum_interval_seconds: f64,
+    /// 0 = unlimited.
+    pub maximum_attempts: u32,
+    /// Bound on the time from the first attempt; 0 = unlimited.
+    pub maximum_attempts_duration_seconds: f64,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            initial_interval_seconds: 1.0,
+            backoff_coefficient: 2.0,
+            maximum_interval_seconds: 100.0,
+            maximum_attempts: 0,
+            maximum_attempts_duration_seconds: 0.0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FailurePolicy {
+    #[default]
+    #[serde(rename = "FAIL_PROCESS_ON_STATE_FAILURE")]
+    FailProcess,
+    #[serde(rename = "PROCEED_TO_CONFIGURED_STATE")]
+    ProceedToConfiguredState,
+}
+
+/// What happens when the retries of a state are spent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FailureRecovery {
+    pub policy: FailurePolicy,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_failure_proceed_state_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_failure_proceed_state_config: Option<Box<StateConfig>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LoadPolicy {
+    #[default]
+    #[serde(rename = "ALL")]
+    All,
+    #[serde(rename = "NONE")]
+    None,
+    #[serde(rename = "PARTIAL")]
+    Partial,
+}
+
+/// Which attributes a call gets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Loading {
+    pub policy: LoadPolicy,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+}
+
+impl Loading {
+    pub fn wants(&self, name: &str) -> bool {
+        match self.policy {
+            LoadPolicy::All => true,
+            LoadPolicy::None => false,
+            LoadPolicy::Partial => self.names.iter().any(|n| n == name),
+        }
+    }
+}
+
+/// Options of a state. An absent field is not set here: the registered option, or else the default, holds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StateConfig {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skip_wait_until: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_until_api_timeout_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub execute_api_timeout_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_until_api_retry_policy: Option<RetryPolicy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub execute_api_retry_policy: Option<RetryPolicy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_failure_recovery_options: Option<FailureRecovery>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_global_attributes: Option<Loading>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_local_attributes: Option<Loading>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_until_load_global_attributes: Option<Loading>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub execute_load_global_attributes: Option<Loading>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_until_load_local_attributes: Option<Loading>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub execute_load_local_attributes: Option<Loading>,
+}
+
+/// The call timeout where none is set.
+pub const DEFAULT_CALL_TIMEOUT_SECONDS: f64 = 10.0;
+
+impl StateConfig {
+    /// These options with every field that `over` sets taken from there.
+    pub fn overridden_by(&self, over: &StateConfig) -> StateConfig {
+        macro_rules! pick {
+            ($($field:ident),+ $(,)?) => {
+                StateConfig { $($field: over.$field.clone().or_else(|| self.$field.clone())),+ }
+            };
+        }
+        pick!(
+            skip_wait_until,
+            wait_until_api_timeout_seconds,
+            execute_api_timeout_seconds,
+            wait_until_api_retry_policy,
+            execute_api_retry_policy,
+            state_failure_recovery_options,
+            load_global_attributes,
+            load_local_attributes,
+            wait_until_load_global_attributes,
+            execute_load_global_attributes,
+            wait_until_load_local_attributes,
+            execute_load_local_attributes,
+        )
+    }
+
+    pub fn timeout(&self, api: Api) -> Duration {
+        let set = match api {
+            Api::WaitUntil => self.wait_until_api_timeout_seconds,
+            Api::Execute => self.execute_api_timeout_seconds,
+        };
+        Duration::from_seconds(set.unwrap_or(DEFAULT_CALL_TIMEOUT_SECONDS))
+    }
+
+    pub fn retry_policy(&self, api: Api) -> RetryPolicy {
+        let set = match api {
+            Api::WaitUntil => &self.wait_until_api_retry_policy,
+            Api::Execute => &self.execute_api_retry_policy,
+        };
+        set.clone().unwrap_or_default()
+    }
+
+    pub fn load_global(&self, api: Api) -> Loading {
+        let own = match api {
+            Api::WaitUntil => &self.wait_until_load_global_attributes,
+            Api::Execute => &self.execute_load_global_attributes,
+        };
+        own.as_ref().or(self.load_global_attributes.as_ref()).cloned().unwrap_or_default()
+    }
+
+    pub fn load_local(&self, api: Api) -> Loading {
+        let own = match api {
+            Api::WaitUntil => &self.wait_until_load_local_attributes,
+            Api::Execute => &self.execute_load_local_attributes,
+        };
+        own.as_ref().or(self.load_local_attributes.as_ref()).cloned().unwrap_or_default()
+    }
+}

@@ -1,0 +1,79 @@
+use crate::{Duration, RetryPolicy, Timestamp};
+
+/// What follows a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    At(Timestamp),
+    /// The policy allows no further attempt.
+    Spent,
+}
+
+/// Jitter shortens or lengthens an interval by at most this share.
+const JITTER: f64 = 0.1;
+
+/// When the attempt after `attempt` (from 1) is made. `jitter` is a random number in 0..1.
+pub fn next_retry(
+    policy: &RetryPolicy,
+    attempt: u32,
+    first_attempt_at: Timestamp,
+    now: Timestamp,
+    jitter: f64,
+) -> Retry {
+    if policy.maximum_attempts > 0 && attempt >= policy.maximum_attempts {
+        return Retry::Spent;
+    }
+    let growth = policy.backoff_coefficient.max(1.0).powi(attempt.saturating_sub(1).min(10_000) as i32);
+    let interval = (policy.initial_interval_seconds * growth).min(policy.maximum_interval_seconds);
+    let jittered = interval * (1.0 - JITTER + 2.0 * JITTER * jitter.clamp(0.0, 1.0));
+    let at = now + Duration::from_seconds(jittered);
+    let bound = policy.maximum_attempts_duration_seconds;
+    if bound > 0.0 && at > first_attempt_at + Duration::from_seconds(bound) {
+        return Retry::Spent;
+    }
+    Retry::At(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_000_000_000);
+
+    fn wait(policy: &RetryPolicy, attempt: u32) -> i64 {
+        match next_retry(policy, attempt, NOW, NOW, 0.5) {
+            Retry::At(at) => at.since(NOW),
+            Retry::Spent => panic!("spent"),
+        }
+    }
+
+    #[test]
+    fn intervals_double_up_to_the_maximum() {
+        let policy = RetryPolicy::default();
+        assert_eq!(wait(&policy, 1), 1_000_000);
+        assert_eq!(wait(&policy, 2), 2_000_000);
+        assert_eq!(wait(&policy, 7), 64_000_000);
+        assert_eq!(wait(&policy, 8), 100_000_000);
+        assert_eq!(wait(&policy, u32::MAX), 100_000_000);
+    }
+
+    #[test]
+    fn attempts_and_duration_bound_the_retries() {
+        let policy = RetryPolicy { maximum_attempts: 3, ..RetryPolicy::default() };
+        assert_ne!(next_retry(&policy, 2, NOW, NOW, 0.5), Retry::Spent);
+        assert_eq!(next_retry(&policy, 3, NOW, NOW, 0.5), Retry::Spent);
+        let policy = RetryPolicy { maximum_attempts_duration_seconds: 5.0, ..RetryPolicy::default() };
+        assert_ne!(next_retry(&policy, 1, NOW, NOW, 0.5), Retry::Spent);
+        assert_eq!(next_retry(&policy, 1, Timestamp(NOW.0 - 4_500_000), NOW, 0.5), Retry::Spent);
+    }
+
+    #[test]
+    fn jitter_stays_within_a_tenth() {
+        let policy = RetryPolicy::default();
+        for (jitter, expected) in [(0.0, 900_000), (1.0, 1_100_000), (7.0, 1_100_000)] {
+            match next_retry(&policy, 1, NOW, NOW, jitter) {
+                Retry::At(at) => assert!((at.since(NOW) - expected).abs() <= 1),
+                Retry::Spent => panic!("spent"),
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use std::fmt;
+use std::ops::Add;
+use std::str::FromStr;
+
+/// A moment, in microseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(pub i64);
+
+impl Timestamp {
+    pub fn unix_seconds(self) -> i64 {
+        self.0.div_euclid(1_000_000)
+    }
+
+    /// Microseconds from `earlier` to this moment; negative when `earlier` is later.
+    pub fn since(self, earlier: Self) -> i64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<Duration> for Timestamp {
+    type Output = Self;
+    fn add(self, rhs: Duration) -> Self {
+        Self(self.0.saturating_add(rhs.0))
+    }
+}
+
+/// A length of time in microseconds; never negative.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Duration(pub i64);
+
+impl Duration {
+    /// Seconds with fractions, as they stand in definitions and answers. Negative and non-finite become zero; what
+    /// does not fit saturates.
+    pub fn from_seconds(seconds: f64) -> Self {
+        if seconds.is_nan() || seconds <= 0.0 {
+            return Self(0);
+        }
+        Self((seconds * 1e6).min(i64::MAX as f64 / 4.0).ceil() as i64)
+    }
+
+    pub fn as_std(self) -> std::time::Duration {
+        std::time::Duration::from_micros(self.0.max(0) as u64)
+    }
+}
+
+/// The UUID (version 7) of one process execution.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ExecutionId(pub [u8; 16]);
+
+impl fmt::Display for ExecutionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, byte) in self.0.iter().enumerate() {
+            if matches!(i, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ExecutionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Ordinal of a state execution within its process execution, from 1 over all states: the short key of its rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StateSeq(pub u32);
+
+/// The name of a state execution that people and workers see: `<stateId>-<number>`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StateExecutionId {
+    pub state_id: String,
+    /// Counted from 1 per state id.
+    pub number: u32,
+}
+
+impl fmt::Display for StateExecutionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.state_id, self.number)
+    }
+}
+
+impl FromStr for StateExecutionId {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text
+            .rsplit_once('-')
+            .and_then(|(state_id, number)| Some((state_id, number.parse().ok().filter(|n| *n > 0)?)));
+        match parsed {
+            Some((state_id, number)) => Ok(Self { state_id: state_id.to_owned(), number }),
+            None => Err(format!("\"{text}\" is not a state execution id")),
+        }
+    }
+}
+
+impl Serialize for StateExecutionId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for StateExecutionId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// Declares an enum of words: its spelling in SQL and JSON, its parser, and the list for error messages.
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum $name { $($(#[$vmeta])* #[serde(rename = $word)] $variant),+ }
+
+        impl $name {
+            /// Every word, in the order of the specification.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+
+            pub fn parse(word: &str) -> Option<Self> {
+                match word { $($word => Some(Self::$variant),)+ _ => None }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// Status of a process execution. All but `Running` are final.
+    ProcessStatus { Running = "RUNNING", Completed = "COMPLETED", Failed = "FAILED", Timeout = "TIMEOUT", Terminated = "TERMINATED" }
+}
+
+words! {
+    /// The two calls that a state makes to its worker.
+    Api { WaitUntil = "WAIT_UNTIL_API", Execute = "EXECUTE_API" }
+}
+
+words! {
+    /// What may become of a process id that was used before.
+    IdReusePolicy {
+        AllowIfNoRunning = "ALLOW_IF_NO_RUNNING",
+        AllowIfPreviousExitAbnormally = "ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY",
+        DisallowReuse = "DISALLOW_REUSE",
+        TerminateIfRunning = "TERMINATE_IF_RUNNING",
+    }
+}
+
+words! {
+    /// How a caller stops a process.
+    StopType { Terminate = "TERMINATE", Fail = "FAIL" }
+}
+
+words! {
+    /// How a thread ends, and what that means for the process.
+    CloseType {
+        GracefulComplete = "GRACEFUL_COMPLETE_PROCESS",
+        ForceComplete = "FORCE_COMPLETE_PROCESS",
+        ForceFail = "FORCE_FAIL_PROCESS",
+        DeadEnd = "DEAD_END",
+    }
+}
+
+words! {
+    /// When a command request is satisfied.
+    WaitingType {
+        Empty = "EmptyCommand",
+        All = "AllOfCompletion",
+        Any = "AnyOfCompletion",
+        AnyCombination = "AnyOfCombination",
+    }
+}
+
+words! {
+    /// Status of one command in the results that `execute` gets.
+    CommandStatus { Completed = "COMPLETED_COMMAND", Waiting = "WAITING_COMMAND", Skipped = "SKIPPED_COMMAND" }
+}
+
+words! {
+    /// Where a state execution stands.
+    StateStatus {
+        WaitUntil = "WAIT_UNTIL",
+        Waiting = "WAITING",
+        Execute = "EXECUTE",
+        Completed = "COMPLETED",
+        Failed = "FAILED",
+        Aborted = "ABORTED",
+    }
+}
+
+impl StateStatus {
+    /// Whether the state execution still belongs to a live thread.
+    pub fn is_live(self) -> bool {
+        matches!(self, Self::WaitUntil | Self::Waiting | Self::Execute)
+    }
+}

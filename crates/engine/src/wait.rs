@@ -1,0 +1,37 @@
+//! When a command completes, and when a wait is over.
+
+use crate::*;
+
+impl Wait {
+    /// Whether the completed commands satisfy the request.
+    pub(crate) fn is_satisfied(&self) -> bool {
+        let done = |position: &u32| {
+            self.commands.get(*position as usize).is_some_and(|c| c.status == CommandStatus::Completed)
+        };
+        match self.waiting_type {
+            WaitingType::Empty => true,
+            WaitingType::All => self.commands.iter().all(|c| c.status == CommandStatus::Completed),
+            WaitingType::Any => self.commands.iter().any(|c| c.status == CommandStatus::Completed),
+            WaitingType::AnyCombination => self.combinations.iter().any(|ids| ids.iter().all(done)),
+        }
+    }
+}
+
+impl Execution {
+    /// The first command of this waiting state, in request order, that its queue can complete now, and the numbers
+    /// of the messages that it takes.
+    pub(crate) fn completable(&self, wait: &Wait) -> Option<(u32, Vec<u64>)> {
+        wait.commands.iter().enumerate().find_map(|(position, command)| {
+            let WaitKind::LocalQueue { queue, at_least, at_most } = &command.kind else { return None };
+            if command.status != CommandStatus::Waiting {
+                return None;
+            }
+            let queued = self.queues.get(queue)?;
+            if queued.len() < *at_least as usize {
+                return None;
+            }
+            let taken = queued.iter().take(*at_most as usize).map(|m| m.number).collect();
+            Some((position as u32, taken))
+        })
+    }
+}

@@ -1,0 +1,294 @@
+//! What workers answer.
+
+use crate::config::{UnknownKeys, state_config};
+use crate::fields::{Fault, Object, Read, cut, list, name, payload, quote, seconds, string, whole, word};
+use crate::payload::MAX_PAYLOAD_DEPTH;
+use crate::scan::{Rules, scan};
+use std::collections::{BTreeMap, BTreeSet};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use xdb_engine::*;
+
+/// What an answer may not exceed.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of each input, message, attribute and output.
+    pub max_payload_bytes: usize,
+}
+
+/// How much of a worker's error is kept.
+pub const MAX_DETAIL_CHARS: usize = 1000;
+const MAX_ERROR_TYPE_CHARS: usize = 200;
+
+/// An answer may be nested deeper than a payload by what the protocol puts around it.
+const MAX_ANSWER_DEPTH: usize = MAX_PAYLOAD_DEPTH + 16;
+
+const NO_GLOBAL_QUEUES: &str = "is not empty: global queues are not supported by this version";
+
+pub fn decode_wait_until(body: &[u8], limits: &Limits) -> Result<WaitUntilAnswer, String> {
+    decode(body, |object| {
+        Ok(WaitUntilAnswer {
+            request: object.required("commandRequest", command_request)?,
+            effects: effects(object, limits)?,
+        })
+    })
+}
+
+pub fn decode_execute(body: &[u8], limits: &Limits) -> Result<ExecuteAnswer, String> {
+    decode(body, |object| {
+        Ok(ExecuteAnswer {
+            decision: object.required("stateDecision", |text| decision(text, limits))?,
+            effects: effects(object, limits)?,
+        })
+    })
+}
+
+pub fn decode_rpc(body: &[u8], limits: &Limits) -> Result<RpcAnswer, String> {
+    decode(body, |object| {
+        Ok(RpcAnswer {
+            output: object.optional("output", |text| payload(text, limits.max_payload_bytes))?,
+            decision: object.optional("stateDecision", |text| match decision(text, limits)? {
+                Decision::ConditionalClose { .. } => {
+                    Err(Fault::new("is not possible in the answer of an RPC").at("conditionalClose"))
+                }
+                decision => Ok(decision),
+            })?,
+            effects: effects(object, limits)?,
+        })
+    })
+}
+
+/// What is known about an attempt that was answered with any status other than 200. Every body is welcome.
+pub fn decode_error(status: u16, body: &[u8]) -> Failure {
+    let told = std::str::from_utf8(body).ok().and_then(|text| {
+        scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).ok()?;
+        let mut object = Object::read(text).ok()?;
+        let error_type = object.optional("errorType", string).ok().flatten();
+        let detail = object.optional("detail", |text| Ok(string(text).unwrap_or_else(|_| text.to_owned())));
+        Some((error_type, detail.ok().flatten().filter(|detail| !detail.trim().is_empty())))
+    });
+    let (error_type, detail) = told.unwrap_or_default();
+    let detail = match (detail, &error_type) {
+        (Some(detail), _) => printable(&detail, MAX_DETAIL_CHARS),
+        (None, Some(error_type)) => {
+            format!("the worker answered with status {status} and error type {}", quote(error_type))
+        }
+        (None, None) => {
+            // Four bytes hold any character; the rest of a huge body is not even looked at.
+            let start = &body[..body.len().min(4 * MAX_DETAIL_CHARS)];
+            let lossy = String::from_utf8_lossy(start);
+            let words: Vec<&str> = lossy.split_whitespace().collect();
+            if words.is_empty() {
+                format!("the worker answered with status {status} and no body")
+            } else {
+                let all = format!("the worker answered with status {status}: {}", words.join(" "));
+                printable(&all, MAX_DETAIL_CHARS)
+            }
+        }
+    };
+    let error_type = error_type.map(|word| printable(&word, MAX_ERROR_TYPE_CHARS)).filter(|word| !word.is_empty());
+    Failure { status: Some(status), error_type, detail, app_database_error: None }
+}
+
+/// The text without control characters other than line breaks and tabs, cut to `chars` characters.
+fn printable(text: &str, chars: usize) -> String {
+    let mut kept: String = cut(text, chars)
+        .chars()
+        .map(|c| if c.is_control() && c != '\n' && c != '\t' { char::REPLACEMENT_CHARACTER } else { c })
+        .collect();
+    if text.chars().nth(chars).is_some() {
+        kept.pop();
+        kept.push('…');
+    }
+    kept
+}
+
+fn decode<T>(body: &[u8], read: impl FnOnce(&mut Object<'_>) -> Read<T>) -> Result<T, String> {
+    let text = std::str::from_utf8(body).map_err(|error| format!("the answer is not UTF-8: {error}"))?;
+    if text.trim_ascii().is_empty() {
+        return Err("the answer is empty".to_owned());
+    }
+    // Before anything else, so that nothing that follows can be led into recursion without end.
+    scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).map_err(|error| format!("the answer {error}"))?;
+    Object::read(text).and_then(|mut object| read(&mut object)).map_err(|fault| fault.message("the answer"))
+}
+
+fn effects(object: &mut Object<'_>, limits: &Limits) -> Read<Effects> {
+    let value = |text: &str| payload(text, limits.max_payload_bytes);
+    let effects = Effects {
+        publish_to_local_queue: object.list_of("publishToLocalQueue", |text| publish(text, limits))?,
+        write_local_attributes: object.map_of("writeToLocalAttributes", value)?,
+        write_global_attributes: object.map_of("writeToGlobalAttributes", value)?,
+    };
+    refuse_global_queues(object, "publishToGlobalQueue")?;
+    Ok(effects)
+}
+
+fn refuse_global_queues(object: &mut Object<'_>, key: &str) -> Read<()> {
+    match object.list_of(key, |_| Ok(()))?.is_empty() {
+        true => Ok(()),
+        false => Err(Fault::new(NO_GLOBAL_QUEUES).at(key)),
+    }
+}
+
+fn publish(text: &str, limits: &Limits) -> Read<Publish> {
+    let mut object = Object::read(text)?;
+    Ok(Publish {
+        queue: object.required("queueName", name)?,
+        message_id: object.optional("messageId", name)?,
+        payload: object.optional("payload", |text| payload(text, limits.max_payload_bytes))?,
+    })
+}
+
+fn command_request(text: &str) -> Read<CommandRequest> {
+    let mut object = Object::read(text)?;
+    let waiting_type = object.required("waitingType", |text| word(text, WaitingType::WORDS, WaitingType::parse))?;
+    let mut commands = object.list_of("timerCommands", timer_command)?;
+    commands.extend(object.list_of("localQueueCommands", local_queue_command)?);
+    refuse_global_queues(&mut object, "globalQueueCommands")?;
+    let mut combinations = Vec::new();
+    match waiting_type {
+        WaitingType::Empty if !commands.is_empty() => {
+            return Err(Fault::new("EmptyCommand waits for nothing, but there are commands").at("waitingType"));
+        }
+        WaitingType::Empty => {}
+        _ if commands.is_empty() => {
+            return Err(Fault::new(format!("{waiting_type} needs at least one command")).at("waitingType"));
+        }
+        WaitingType::All | WaitingType::Any => {}
+        WaitingType::AnyCombination => {
+            let positions = positions_by_id(&commands)?;
+            combinations = object.list_of("combinations", |text| combination(text, &positions))?;
+            if combinations.is_empty() {
+                return Err(Fault::new("is empty: AnyOfCombination needs at least one").at("combinations"));
+            }
+        }
+    }
+    Ok(CommandRequest { waiting_type, commands, combinations })
+}
+
+fn positions_by_id(commands: &[RequestedCommand]) -> Read<BTreeMap<&str, u32>> {
+    let mut positions = BTreeMap::new();
+    for (position, command) in (0u32..).zip(commands) {
+        let Some(id) = &command.command_id else {
+            return Err(Fault::new("has a command without commandId: AnyOfCombination needs them all"));
+        };
+        if positions.insert(id.as_str(), position).is_some() {
+            return Err(Fault::new(format!(
+                "has the commandId {} twice: AnyOfCombination needs unique ones",
+                quote(id)
+            )));
+        }
+    }
+    Ok(positions)
+}
+
+fn combination(text: &str, positions: &BTreeMap<&str, u32>) -> Read<Vec<u32>> {
+    let ids = list(text, |text| {
+        let id = name(text)?;
+        match positions.get(id.as_str()) {
+            Some(position) => Ok(*position),
+            None => Err(Fault::new(format!("names the unknown commandId {}", quote(&id)))),
+        }
+    })?;
+    if ids.is_empty() {
+        return Err(Fault::new("is empty: a combination needs at least one commandId"));
+    }
+    let unique: BTreeSet<u32> = ids.iter().copied().collect();
+    Ok(unique.into_iter().collect())
+}
+
+fn timer_command(text: &str) -> Read<RequestedCommand> {
+    let mut object = Object::read(text)?;
+    let command_id = object.optional("commandId", name)?;
+    let delay = object.optional("delayInSeconds", seconds)?;
+    let fire_at = object.optional("fireAt", moment)?;
+    let kind = match (delay, fire_at) {
+        (Some(delay), None) => RequestedKind::TimerAfter(Duration::from_seconds(delay)),
+        (None, Some(at)) => RequestedKind::TimerAt(at),
+        (None, None) => return Err(Fault::new("has neither delayInSeconds nor fireAt")),
+        (Some(_), Some(_)) => return Err(Fault::new("has both delayInSeconds and fireAt")),
+    };
+    Ok(RequestedCommand { command_id, kind })
+}
+
+/// A moment in RFC 3339, rounded up to microseconds: a timer never fires early.
+fn moment(text: &str) -> Read<Timestamp> {
+    let text = string(text)?;
+    let parsed = OffsetDateTime::parse(&text, &Rfc3339)
+        .map_err(|error| Fault::new(format!("{} is not a time in RFC 3339: {error}", quote(&text))))?;
+    let microseconds = parsed.unix_timestamp_nanos().div_euclid(1000);
+    let rounding = i128::from(parsed.unix_timestamp_nanos().rem_euclid(1000) > 0);
+    i64::try_from(microseconds + rounding).map(Timestamp).map_err(|_| Fault::new("is too far away"))
+}
+
+fn local_queue_command(text: &str) -> Read<RequestedCommand> {
+    let at_least_one = |text: &str| match whole(text)? {
+        0 => Err(Fault::new("must be at least 1")),
+        count => Ok(count),
+    };
+    let mut object = Object::read(text)?;
+    let command_id = object.optional("commandId", name)?;
+    let queue = object.required("queueName", name)?;
+    let count = object.optional("count", at_least_one)?;
+    let at_least = object.optional("atLeast", at_least_one)?;
+    let at_most = object.optional("atMost", at_least_one)?;
+    let (at_least, at_most) = match (count, at_least, at_most) {
+        (Some(count), None, None) => (count, count),
+        (Some(_), _, _) => return Err(Fault::new("has count together with atLeast or atMost")),
+        (None, least, most) => (least.or(most).unwrap_or(1), most.or(least).unwrap_or(1)),
+    };
+    if at_most < at_least {
+        return Err(Fault::new(format!("is less than atLeast: {at_most} < {at_least}")).at("atMost"));
+    }
+    Ok(RequestedCommand { command_id, kind: RequestedKind::LocalQueue { queue, at_least, at_most } })
+}
+
+fn decision(text: &str, limits: &Limits) -> Read<Decision> {
+    let mut object = Object::read(text)?;
+    let next_states = object.list_of("nextStates", |text| movement(text, limits))?;
+    let thread_close = object.optional("threadCloseDecision", |text| {
+        let mut object = Object::read(text)?;
+        close(&mut object, CloseType::WORDS, limits)
+    })?;
+    let conditional = object.optional("conditionalClose", |text| conditional_close(text, limits))?;
+    match (next_states.is_empty(), thread_close, conditional) {
+        (false, None, None) => Ok(Decision::NextStates(next_states)),
+        (true, Some((close_type, output)), None) => Ok(Decision::Close { close_type, output }),
+        (false, None, Some((close_type, output, queues))) => {
+            Ok(Decision::ConditionalClose { close_type, queues, output, otherwise: next_states })
+        }
+        (true, None, Some(_)) => Err(Fault::new("has a conditionalClose without nextStates to go to otherwise")),
+        (true, None, None) => {
+            Err(Fault::new("decides nothing: it has neither nextStates nor threadCloseDecision nor conditionalClose"))
+        }
+        (_, Some(_), Some(_)) => Err(Fault::new("has both threadCloseDecision and conditionalClose")),
+        (false, Some(_), None) => Err(Fault::new("has both nextStates and threadCloseDecision")),
+    }
+}
+
+fn close(object: &mut Object<'_>, known: &[&str], limits: &Limits) -> Read<(CloseType, Option<Json>)> {
+    let parse = |word: &str| CloseType::parse(word).filter(|close_type| known.contains(&close_type.as_str()));
+    let close_type = object.required("closeType", |text| word(text, known, parse))?;
+    let output = object.optional("closeInput", |text| payload(text, limits.max_payload_bytes))?;
+    Ok((close_type, output))
+}
+
+fn conditional_close(text: &str, limits: &Limits) -> Read<(CloseType, Option<Json>, Vec<String>)> {
+    let known = [CloseType::GracefulComplete.as_str(), CloseType::ForceComplete.as_str()];
+    let mut object = Object::read(text)?;
+    let (close_type, output) = close(&mut object, &known, limits)?;
+    let queues = object.list_of("whenLocalQueuesEmpty", name)?;
+    if queues.is_empty() {
+        return Err(Fault::new("names no queue").at("whenLocalQueuesEmpty"));
+    }
+    Ok((close_type, output, queues))
+}
+
+fn movement(text: &str, limits: &Limits) -> Read<StateMovement> {
+    let mut object = Object::read(text)?;
+    Ok(StateMovement {
+        state_id: object.required("stateId", name)?,
+        input: object.optional("stateInput", |text| payload(text, limits.max_payload_bytes))?,
+        config: object.optional("stateConfig", |text| state_config(text, UnknownKeys::Ignored))?.map(Box::new),
+    })
+}

@@ -1,0 +1,284 @@
+//! The JSON documents of the SQL functions. Unlike a worker's answers they are read strictly: an unknown key is an
+//! error, so that a typing error is found when it is made.
+
+use crate::config::{UnknownKeys, call_timeout, loading, state_config};
+use crate::fields::{Fault, Object, Read, list, map, name, quote, seconds, string, word};
+use crate::payload::{MAX_PAYLOAD_DEPTH, check_payload};
+use crate::scan::{Rules, scan};
+use std::collections::{BTreeMap, BTreeSet};
+use xdb_engine::*;
+
+/// What a start does when the rows of its global attributes are there already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConflictMode {
+    ReturnError,
+    Ignore,
+    #[default]
+    Override,
+}
+
+impl ConflictMode {
+    pub const WORDS: &'static [&'static str] = &["RETURN_ERROR_ON_CONFLICT", "IGNORE_CONFLICT", "OVERRIDE_ON_CONFLICT"];
+
+    pub fn parse(word: &str) -> Option<Self> {
+        match word {
+            "RETURN_ERROR_ON_CONFLICT" => Some(Self::ReturnError),
+            "IGNORE_CONFLICT" => Some(Self::Ignore),
+            "OVERRIDE_ON_CONFLICT" => Some(Self::Override),
+            _ => None,
+        }
+    }
+}
+
+/// The `options` of `xdb.start_process`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StartOptions {
+    /// Table, as the definition names it, to key column to key value: a string, number or boolean.
+    pub global_attribute_keys: BTreeMap<String, BTreeMap<String, Json>>,
+    pub global_attribute_conflict_mode: ConflictMode,
+    pub starting_state_config: Option<Box<StateConfig>>,
+    pub request_id: Option<String>,
+    pub history: Option<HistoryPolicy>,
+    pub traceparent: Option<String>,
+}
+
+/// Reads the definition of a process type. The tables' oids are left 0: only the database knows them.
+pub fn parse_definition(text: &str) -> Result<Definition, String> {
+    document(text, "the definition", |object| {
+        let definition = definition(object)?;
+        check_references(&definition)?;
+        Ok(definition)
+    })
+}
+
+pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
+    const KEYS: &[&str] = &[
+        "globalAttributeKeys",
+        "globalAttributeConflictMode",
+        "startingStateConfig",
+        "requestId",
+        "history",
+        "traceparent",
+    ];
+    document(text, "options", |mut object| {
+        let options = StartOptions {
+            global_attribute_keys: object.map_of(KEYS[0], table_key)?,
+            global_attribute_conflict_mode: object
+                .optional(KEYS[1], |text| word(text, ConflictMode::WORDS, ConflictMode::parse))?
+                .unwrap_or_default(),
+            starting_state_config: object
+                .optional(KEYS[2], |text| state_config(text, UnknownKeys::Refused))?
+                .map(Box::new),
+            request_id: object.optional(KEYS[3], name)?,
+            history: object.optional(KEYS[4], history)?,
+            traceparent: object.optional(KEYS[5], traceparent)?,
+        };
+        object.finish(KEYS)?;
+        Ok(options)
+    })
+}
+
+fn document<T>(text: &str, document: &str, read: impl FnOnce(Object<'_>) -> Read<T>) -> Result<T, String> {
+    scan(text, &Rules { max_depth: MAX_PAYLOAD_DEPTH, jsonb: false }).map_err(|error| format!("{document} {error}"))?;
+    Object::read(text).and_then(read).map_err(|fault| fault.message(document))
+}
+
+fn definition(mut object: Object<'_>) -> Read<Definition> {
+    const KEYS: &[&str] = &[
+        "startingState",
+        "states",
+        "globalAttributes",
+        "localAttributes",
+        "localQueues",
+        "globalQueues",
+        "rpcs",
+        "timeoutSeconds",
+        "history",
+    ];
+    let definition = Definition {
+        starting_state: object.optional("startingState", name)?,
+        states: object.map_of("states", |text| or_default(text, |text| state_config(text, UnknownKeys::Refused)))?,
+        global_attributes: object.list_of("globalAttributes", table_mapping)?,
+        local_attributes: object.optional("localAttributes", names)?,
+        local_queues: object.optional("localQueues", names)?,
+        rpcs: object.optional("rpcs", |text| map(text, |text| or_default(text, rpc_config)))?,
+        timeout_seconds: object.optional("timeoutSeconds", seconds)?,
+        history: object.optional("history", history)?.unwrap_or_default(),
+    };
+    if !object.list_of("globalQueues", name)?.is_empty() {
+        let what = "is not empty: global queues are not supported by this version";
+        return Err(Fault::new(what).at("globalQueues"));
+    }
+    object.finish(KEYS)?;
+    Ok(definition)
+}
+
+/// Something listed with null as its options is listed all the same.
+fn or_default<T: Default>(text: &str, read: impl FnOnce(&str) -> Read<T>) -> Read<T> {
+    if text == "null" { Ok(T::default()) } else { read(text) }
+}
+
+fn names(text: &str) -> Read<BTreeSet<String>> {
+    Ok(list(text, name)?.into_iter().collect())
+}
+
+fn table_mapping(text: &str) -> Read<TableMapping> {
+    let mut object = Object::read(text)?;
+    let mapping = TableMapping {
+        table: object.required("table", name)?,
+        relation: 0,
+        primary_key: object.required("primaryKey", primary_key)?,
+        attributes: object.required("attributes", |text| map(text, name))?,
+    };
+    object.finish(&["table", "primaryKey", "attributes"])?;
+    Ok(mapping)
+}
+
+fn primary_key(text: &str) -> Read<String> {
+    if !text.starts_with('[') {
+        return match text.starts_with('"') {
+            true => name(text),
+            false => Err(Fault::new("must be a string or an array of strings")),
+        };
+    }
+    let mut columns = list(text, name)?;
+    match (columns.pop(), columns.is_empty()) {
+        (Some(column), true) => Ok(column),
+        (None, _) => Err(Fault::new("is empty")),
+        (Some(_), false) => Err(Fault::new("has several columns: composite keys are not supported by this version")),
+    }
+}
+
+fn rpc_config(text: &str) -> Read<RpcConfig> {
+    let mut object = Object::read(text)?;
+    let load = |text| loading(text, UnknownKeys::Refused);
+    let config = RpcConfig {
+        timeout_seconds: call_timeout(&mut object, "timeoutSeconds")?,
+        load_global_attributes: object.optional("loadGlobalAttributes", load)?,
+        load_local_attributes: object.optional("loadLocalAttributes", load)?,
+    };
+    object.finish(&["timeoutSeconds", "loadGlobalAttributes", "loadLocalAttributes"])?;
+    Ok(config)
+}
+
+fn history(text: &str) -> Read<HistoryPolicy> {
+    if text.starts_with('{') {
+        let mut object = Object::read(text)?;
+        if object.optional("keepLast", |_| Ok(()))?.is_some() {
+            return Err(Fault::new("is not supported by this version").at("keepLast"));
+        }
+        return Err(Fault::new("must be \"full\" or \"none\""));
+    }
+    word(text, &["full", "none"], |word| match word {
+        "full" => Some(HistoryPolicy::Full),
+        "none" => Some(HistoryPolicy::None),
+        _ => None,
+    })
+}
+
+fn table_key(text: &str) -> Read<BTreeMap<String, Json>> {
+    let columns = map(text, |text| match text.as_bytes() {
+        [b'{' | b'[', ..] | b"null" => Err(Fault::new("must be a string, a number or a boolean")),
+        _ => check_payload(text, usize::MAX).map_err(|error| Fault::new(error.to_string())),
+    })?;
+    match columns.len() {
+        1 => Ok(columns),
+        0 => Err(Fault::new("names no column")),
+        _ => Err(Fault::new("names several columns: composite keys are not supported by this version")),
+    }
+}
+
+/// A W3C trace context: version, trace id, parent id and flags, in lower-case hexadecimal digits.
+fn traceparent(text: &str) -> Read<String> {
+    let header = string(text)?;
+    let parts: Vec<&str> = header.split('-').collect();
+    let hex = |part: &str, digits: usize| {
+        part.len() == digits && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let not_zero = |part: &str| part.bytes().any(|byte| byte != b'0');
+    match parts[..] {
+        [version, trace, parent, flags]
+            if hex(version, 2)
+                && version != "ff"
+                && hex(trace, 32)
+                && not_zero(trace)
+                && hex(parent, 16)
+                && not_zero(parent)
+                && hex(flags, 2) =>
+        {
+            Ok(header)
+        }
+        _ => Err(Fault::new(format!("{} is not a W3C traceparent", quote(&header)))),
+    }
+}
+
+/// What names something else in the definition must name something that is there.
+fn check_references(definition: &Definition) -> Read<()> {
+    if let Some(state) = &definition.starting_state
+        && !definition.states.contains_key(state)
+    {
+        return Err(Fault::new(format!("{} is not listed in states", quote(state))).at("startingState"));
+    }
+    let mut attributes = BTreeSet::new();
+    for name in definition.global_attributes.iter().flat_map(|table| table.attributes.keys()) {
+        if !attributes.insert(name.as_str()) {
+            return Err(Fault::new(format!("has the attribute {} twice", quote(name))).at("globalAttributes"));
+        }
+    }
+    for (state_id, config) in &definition.states {
+        check_config(definition, config).map_err(|fault| fault.at(state_id).at("states"))?;
+    }
+    for (rpc_name, config) in definition.rpcs.iter().flatten() {
+        check_global(definition, "loadGlobalAttributes", config.load_global_attributes.as_ref())
+            .and_then(|()| check_local(definition, "loadLocalAttributes", config.load_local_attributes.as_ref()))
+            .map_err(|fault| fault.at(rpc_name).at("rpcs"))?;
+    }
+    Ok(())
+}
+
+fn check_config(definition: &Definition, config: &StateConfig) -> Read<()> {
+    for (key, loading) in [
+        ("loadGlobalAttributes", &config.load_global_attributes),
+        ("waitUntilLoadGlobalAttributes", &config.wait_until_load_global_attributes),
+        ("executeLoadGlobalAttributes", &config.execute_load_global_attributes),
+    ] {
+        check_global(definition, key, loading.as_ref())?;
+    }
+    for (key, loading) in [
+        ("loadLocalAttributes", &config.load_local_attributes),
+        ("waitUntilLoadLocalAttributes", &config.wait_until_load_local_attributes),
+        ("executeLoadLocalAttributes", &config.execute_load_local_attributes),
+    ] {
+        check_local(definition, key, loading.as_ref())?;
+    }
+    let Some(recovery) = &config.state_failure_recovery_options else { return Ok(()) };
+    let at_recovery = |fault: Fault, key| fault.at(key).at("stateFailureRecoveryOptions");
+    if let Some(state_id) = &recovery.state_failure_proceed_state_id
+        && !definition.states.contains_key(state_id)
+    {
+        let fault = Fault::new(format!("{} is not listed in states", quote(state_id)));
+        return Err(at_recovery(fault, "stateFailureProceedStateId"));
+    }
+    match &recovery.state_failure_proceed_state_config {
+        Some(config) => {
+            check_config(definition, config).map_err(|fault| at_recovery(fault, "stateFailureProceedStateConfig"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_global(definition: &Definition, key: &str, loading: Option<&Loading>) -> Read<()> {
+    let known = |name: &str| definition.global_attributes.iter().any(|table| table.attributes.contains_key(name));
+    check_loading(key, loading, known)
+}
+
+fn check_local(definition: &Definition, key: &str, loading: Option<&Loading>) -> Read<()> {
+    check_loading(key, loading, |name| definition.knows_local_attribute(name))
+}
+
+fn check_loading(key: &str, loading: Option<&Loading>, known: impl Fn(&str) -> bool) -> Read<()> {
+    match loading.into_iter().flat_map(|loading| &loading.names).find(|name| !known(name)) {
+        Some(name) => Err(Fault::new(format!("names the unknown attribute {}", quote(name))).at(key)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,203 @@
+//! Reads fields of JSON documents with messages that name the place and say what is wrong there.
+
+use crate::payload::check_payload;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+use xdb_engine::Json;
+
+/// Longest name of a state, queue, attribute, command or message, in bytes: two of them fit into an index entry.
+pub const MAX_NAME_BYTES: usize = 1024;
+
+/// What is wrong with a document, and where. `what` is a predicate: it follows the path or the document's name.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    path: String,
+    what: String,
+}
+
+impl Fault {
+    pub fn new(what: impl Into<String>) -> Self {
+        Self { path: String::new(), what: what.into() }
+    }
+
+    pub fn at(self, key: &str) -> Self {
+        self.under(&cut(key, 100).escape_debug().to_string())
+    }
+
+    fn at_index(self, index: usize) -> Self {
+        self.under(&format!("[{index}]"))
+    }
+
+    fn under(mut self, step: &str) -> Self {
+        let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
+        self.path = format!("{step}{dot}{}", self.path);
+        self
+    }
+
+    /// The message, for a fault in the document that is called `document`.
+    pub fn message(&self, document: &str) -> String {
+        let subject = if self.path.is_empty() { document } else { &self.path };
+        format!("{subject} {}", self.what)
+    }
+}
+
+pub(crate) type Read<T> = Result<T, Fault>;
+
+/// A text in quotes, cut and made printable, for a message.
+pub(crate) fn quote(text: &str) -> String {
+    let short = cut(text, 100);
+    let more = if short.len() < text.len() { "…" } else { "" };
+    format!("\"{}{more}\"", short.escape_debug())
+}
+
+/// At most the first `chars` characters.
+pub(crate) fn cut(text: &str, chars: usize) -> &str {
+    match text.char_indices().nth(chars) {
+        Some((end, _)) => &text[..end],
+        None => text,
+    }
+}
+
+/// The fields of an object. A key that stands there twice has its last value, as in `jsonb`.
+pub(crate) struct Object<'a> {
+    fields: BTreeMap<String, &'a RawValue>,
+}
+
+impl<'a> Object<'a> {
+    pub fn read(text: &'a str) -> Read<Self> {
+        if !text.trim_start().starts_with('{') {
+            return Err(Fault::new("must be an object"));
+        }
+        let fields = serde_json::from_str(text).map_err(|error| Fault::new(format!("is not valid: {error}")))?;
+        Ok(Self { fields })
+    }
+
+    /// Takes a field out. Null is as good as absent.
+    pub fn optional<T>(&mut self, key: &str, read: impl FnOnce(&'a str) -> Read<T>) -> Read<Option<T>> {
+        match self.fields.remove(key).map(RawValue::get) {
+            None | Some("null") => Ok(None),
+            Some(text) => read(text).map(Some).map_err(|fault| fault.at(key)),
+        }
+    }
+
+    pub fn required<T>(&mut self, key: &str, read: impl FnOnce(&'a str) -> Read<T>) -> Read<T> {
+        self.optional(key, read)?.ok_or_else(|| Fault::new("is missing").at(key))
+    }
+
+    pub fn list_of<T>(&mut self, key: &str, read: impl FnMut(&'a str) -> Read<T>) -> Read<Vec<T>> {
+        Ok(self.optional(key, |text| list(text, read))?.unwrap_or_default())
+    }
+
+    pub fn map_of<T>(&mut self, key: &str, read: impl FnMut(&'a str) -> Read<T>) -> Read<BTreeMap<String, T>> {
+        Ok(self.optional(key, |text| map(text, read))?.unwrap_or_default())
+    }
+
+    /// Refuses the fields that were not taken; `known` is for the message.
+    pub fn finish(self, known: &[&str]) -> Read<()> {
+        match self.fields.keys().next() {
+            None => Ok(()),
+            Some(key) => Err(Fault::new(format!("has the unknown key {}; known are {}", quote(key), known.join(", ")))),
+        }
+    }
+}
+
+pub(crate) fn list<'a, T>(text: &'a str, mut read: impl FnMut(&'a str) -> Read<T>) -> Read<Vec<T>> {
+    if !text.starts_with('[') {
+        return Err(Fault::new("must be an array"));
+    }
+    let items: Vec<&RawValue> =
+        serde_json::from_str(text).map_err(|error| Fault::new(format!("is not valid: {error}")))?;
+    items.iter().enumerate().map(|(index, item)| read(item.get()).map_err(|fault| fault.at_index(index))).collect()
+}
+
+/// An object whose keys are names of the user's choice.
+pub(crate) fn map<'a, T>(text: &'a str, mut read: impl FnMut(&'a str) -> Read<T>) -> Read<BTreeMap<String, T>> {
+    let object = Object::read(text)?;
+    let read_one = |(key, value): (String, &'a RawValue)| {
+        check_name(&key).map_err(|fault| Fault::new(format!("has a key that {}", fault.what)))?;
+        let value = read(value.get()).map_err(|fault| fault.at(&key))?;
+        Ok((key, value))
+    };
+    object.fields.into_iter().map(read_one).collect()
+}
+
+pub(crate) fn string(text: &str) -> Read<String> {
+    if !text.starts_with('"') {
+        return Err(Fault::new("must be a string"));
+    }
+    serde_json::from_str(text).map_err(|error| Fault::new(format!("is not valid: {error}")))
+}
+
+/// A name: neither empty nor longer than [`MAX_NAME_BYTES`], and without NUL.
+pub(crate) fn name(text: &str) -> Read<String> {
+    let name = string(text)?;
+    check_name(&name)?;
+    Ok(name)
+}
+
+fn check_name(name: &str) -> Read<()> {
+    if name.is_empty() {
+        return Err(Fault::new("is empty"));
+    }
+    if name.len() > MAX_NAME_BYTES {
+        return Err(Fault::new(format!("is {} bytes long; at most {MAX_NAME_BYTES} are allowed", name.len())));
+    }
+    if name.contains('\0') {
+        return Err(Fault::new("contains a NUL character"));
+    }
+    Ok(())
+}
+
+pub(crate) fn boolean(text: &str) -> Read<bool> {
+    match text {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(Fault::new("must be true or false")),
+    }
+}
+
+/// A number that is not negative and not infinite.
+pub(crate) fn seconds(text: &str) -> Read<f64> {
+    let number = number(text)?;
+    if number < 0.0 {
+        return Err(Fault::new("is negative"));
+    }
+    Ok(number)
+}
+
+pub(crate) fn number(text: &str) -> Read<f64> {
+    if !text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) {
+        return Err(Fault::new("must be a number"));
+    }
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() => Ok(number),
+        Ok(_) => Err(Fault::new("is too large")),
+        Err(error) => Err(Fault::new(format!("is not valid: {error}"))),
+    }
+}
+
+/// A whole number; `1.0` is one too.
+pub(crate) fn whole(text: &str) -> Read<u32> {
+    let number = number(text)?;
+    if number < 0.0 {
+        return Err(Fault::new("is negative"));
+    }
+    if number.fract() != 0.0 {
+        return Err(Fault::new("must be a whole number"));
+    }
+    if number > f64::from(u32::MAX) {
+        return Err(Fault::new("is too large"));
+    }
+    Ok(number as u32)
+}
+
+/// One of some words.
+pub(crate) fn word<T>(text: &str, known: &[&str], parse: impl FnOnce(&str) -> Option<T>) -> Read<T> {
+    let word = string(text)?;
+    parse(&word).ok_or_else(|| Fault::new(format!("{} is unknown; known are {}", quote(&word), known.join(", "))))
+}
+
+/// A user's value.
+pub(crate) fn payload(text: &str, max_bytes: usize) -> Read<Json> {
+    check_payload(text, max_bytes).map_err(|error| Fault::new(error.to_string()))
+}

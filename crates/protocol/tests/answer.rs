@@ -1,0 +1,415 @@
+//! Workers' answers: right ones, wrong ones, and those of workers that went mad.
+
+use proptest::prelude::*;
+use xdb_engine::*;
+use xdb_protocol::{Limits, MAX_DETAIL_CHARS, decode_error, decode_execute, decode_rpc, decode_wait_until};
+
+const LIMITS: Limits = Limits { max_payload_bytes: 1000 };
+
+fn wait_until(body: &str) -> Result<WaitUntilAnswer, String> {
+    decode_wait_until(body.as_bytes(), &LIMITS)
+}
+
+fn execute(body: &str) -> Result<ExecuteAnswer, String> {
+    decode_execute(body.as_bytes(), &LIMITS)
+}
+
+fn rpc(body: &str) -> Result<RpcAnswer, String> {
+    decode_rpc(body.as_bytes(), &LIMITS)
+}
+
+fn json(text: &str) -> Json {
+    Json::from_trusted(text)
+}
+
+fn queue_command(id: Option<&str>, queue: &str, at_least: u32, at_most: u32) -> RequestedCommand {
+    RequestedCommand {
+        command_id: id.map(str::to_owned),
+        kind: RequestedKind::LocalQueue { queue: queue.to_owned(), at_least, at_most },
+    }
+}
+
+const WAIT_UNTIL: &str = r#"{"commandRequest": {"waitingType": "AnyOfCombination",
+   "timerCommands": [{"commandId": "t", "delayInSeconds": 86400.5}, {"commandId": "f", "fireAt": "2030-01-02T03:04:05.000000001+01:00"}],
+   "localQueueCommands": [{"commandId": "v", "queueName": "verify", "count": 2}, {"commandId": "w", "queueName": "w"}],
+   "globalQueueCommands": [],
+   "combinations": [["w", "t"], ["v", "f", "v"]], "more": {"x": [1]}},
+ "publishToLocalQueue": [{"queueName": "q", "messageId": "m1", "payload": {"a": 1.50}}, {"queueName": "q"}],
+ "publishToGlobalQueue": null,
+ "writeToLocalAttributes": {"k": 1e2, "n": null}, "writeToGlobalAttributes": {"status": "waiting"}, "unknown": "\ud800"}"#;
+
+#[test]
+fn wait_until_with_everything() {
+    let answer = wait_until(WAIT_UNTIL).unwrap();
+    let fire_at = Timestamp(1_893_549_845_000_001);
+    let timer = |id: &str, kind| RequestedCommand { command_id: Some(id.to_owned()), kind };
+    assert_eq!(
+        answer.request,
+        CommandRequest {
+            waiting_type: WaitingType::AnyCombination,
+            commands: vec![
+                timer("t", RequestedKind::TimerAfter(Duration(86_400_500_000))),
+                timer("f", RequestedKind::TimerAt(fire_at)),
+                queue_command(Some("v"), "verify", 2, 2),
+                queue_command(Some("w"), "w", 1, 1),
+            ],
+            combinations: vec![vec![0, 3], vec![1, 2]],
+        }
+    );
+    let effects = answer.effects;
+    assert_eq!(
+        effects.publish_to_local_queue,
+        [
+            Publish { queue: "q".to_owned(), message_id: Some("m1".to_owned()), payload: Some(json(r#"{"a": 1.50}"#)) },
+            Publish { queue: "q".to_owned(), message_id: None, payload: None },
+        ]
+    );
+    assert_eq!(effects.write_local_attributes["k"].as_str(), "1e2");
+    assert_eq!(effects.write_local_attributes["n"].as_str(), "null");
+    assert_eq!(effects.write_global_attributes["status"].as_str(), "\"waiting\"");
+}
+
+#[test]
+fn little_answers() {
+    let answer = wait_until(r#"{"commandRequest":{"waitingType":"EmptyCommand"}}"#).unwrap();
+    assert_eq!(answer.request.commands, []);
+    assert!(answer.effects.is_empty());
+    // Combinations are for AnyOfCombination; with another type they say nothing.
+    let body = r#"{"commandRequest":{"waitingType":"AnyOfCompletion","localQueueCommands":[{"queueName":"q","atMost":3,"count":null}],"combinations":[["x"]]}}"#;
+    let request = wait_until(body).unwrap().request;
+    assert_eq!((request.commands, request.combinations), (vec![queue_command(None, "q", 3, 3)], vec![]));
+    let least = wait_until(&body.replace("atMost", "atLeast")).unwrap().request;
+    assert_eq!(least.commands, [queue_command(None, "q", 3, 3)]);
+    let both = wait_until(&body.replace("\"atMost\"", "\"atLeast\":2,\"atMost\"")).unwrap().request;
+    assert_eq!(both.commands, [queue_command(None, "q", 2, 3)]);
+    assert_eq!(rpc("{}").unwrap(), RpcAnswer::default());
+    assert!(rpc(r#"{"output":null,"stateDecision":null}"#).unwrap().is_read_only());
+    assert_eq!(rpc(r#"{"output": 1.0 }"#).unwrap().output, Some(json("1.0")));
+}
+
+#[test]
+fn decisions() {
+    let next = execute(
+        r#"{"stateDecision":{"nextStates":[{"stateId":"Verify","stateInput":{"n":10.0},"stateConfig":{"skipWaitUntil":true,"new":1}},
+           {"stateId":"B","stateInput":null,"stateConfig":null}],"threadCloseDecision":null}}"#,
+    );
+    let config = Box::new(StateConfig { skip_wait_until: Some(true), ..StateConfig::default() });
+    let b = StateMovement { state_id: "B".to_owned(), input: None, config: None };
+    assert_eq!(
+        next.unwrap().decision,
+        Decision::NextStates(vec![
+            StateMovement { state_id: "Verify".to_owned(), input: Some(json("{\"n\":10.0}")), config: Some(config) },
+            b.clone(),
+        ])
+    );
+    for close_type in CloseType::WORDS {
+        let body = format!(
+            r#"{{"stateDecision":{{"nextStates":[],"threadCloseDecision":{{"closeType":"{close_type}","closeInput":"done"}}}}}}"#
+        );
+        let close =
+            Decision::Close { close_type: CloseType::parse(close_type).unwrap(), output: Some(json("\"done\"")) };
+        assert_eq!(execute(&body).unwrap().decision, close);
+        assert_eq!(rpc(&body).unwrap().decision, Some(close));
+    }
+    let conditional = r#"{"stateDecision":{"conditionalClose":{"closeType":"FORCE_COMPLETE_PROCESS","whenLocalQueuesEmpty":["verify"],"closeInput":null},"nextStates":[{"stateId":"B"}]}}"#;
+    assert_eq!(
+        execute(conditional).unwrap().decision,
+        Decision::ConditionalClose {
+            close_type: CloseType::ForceComplete,
+            queues: vec!["verify".to_owned()],
+            output: None,
+            otherwise: vec![b],
+        }
+    );
+    assert_eq!(rpc(conditional).unwrap_err(), "stateDecision.conditionalClose is not possible in the answer of an RPC");
+}
+
+#[test]
+fn wrong_answers_to_wait_until() {
+    let wrap = |text: &str| format!(r#"{{"commandRequest":{text}}}"#);
+    let long = "x".repeat(1025);
+    for (request, message) in [
+        ("null".to_owned(), "commandRequest is missing"),
+        ("[]".to_owned(), "commandRequest must be an object"),
+        ("{}".to_owned(), "commandRequest.waitingType is missing"),
+        (r#"{"waitingType":1}"#.to_owned(), "commandRequest.waitingType must be a string"),
+        (
+            r#"{"waitingType":"Foo"}"#.to_owned(),
+            r#"commandRequest.waitingType "Foo" is unknown; known are EmptyCommand, AllOfCompletion, AnyOfCompletion, AnyOfCombination"#,
+        ),
+        (
+            r#"{"waitingType":"EmptyCommand","timerCommands":[{"delayInSeconds":1}]}"#.to_owned(),
+            "commandRequest.waitingType EmptyCommand waits for nothing, but there are commands",
+        ),
+        (
+            r#"{"waitingType":"AnyOfCompletion"}"#.to_owned(),
+            "commandRequest.waitingType AnyOfCompletion needs at least one command",
+        ),
+        (
+            r#"{"waitingType":"AllOfCompletion","timerCommands":[]}"#.to_owned(),
+            "commandRequest.waitingType AllOfCompletion needs at least one command",
+        ),
+        (
+            r#"{"waitingType":"AnyOfCombination","combinations":[[]]}"#.to_owned(),
+            "commandRequest.waitingType AnyOfCombination needs at least one command",
+        ),
+        (
+            r#"{"waitingType":"Any","globalQueueCommands":[{}]}"#.to_owned(),
+            r#"commandRequest.waitingType "Any" is unknown"#,
+        ),
+        (
+            r#"{"waitingType":"AnyOfCompletion","globalQueueCommands":[{"queueName":"g"}]}"#.to_owned(),
+            "commandRequest.globalQueueCommands is not empty: global queues are not supported by this version",
+        ),
+    ] {
+        let error = wait_until(&wrap(&request)).unwrap_err();
+        assert!(error.starts_with(message), "{error}\n{message}");
+    }
+    let one = |command: &str, kind: &str| {
+        wait_until(&wrap(&format!(r#"{{"waitingType":"AnyOfCompletion","{kind}":[{command}]}}"#))).unwrap_err()
+    };
+    for (command, message) in [
+        ("null", "must be an object"),
+        ("{}", "has neither delayInSeconds nor fireAt"),
+        (r#"{"delayInSeconds":1,"fireAt":"2030-01-01T00:00:00Z"}"#, "has both delayInSeconds and fireAt"),
+        (r#"{"delayInSeconds":1,"commandId":""}"#, ".commandId is empty"),
+        (r#"{"delayInSeconds":-1}"#, ".delayInSeconds is negative"),
+        (r#"{"delayInSeconds":"1"}"#, ".delayInSeconds must be a number"),
+        (r#"{"delayInSeconds":1e999}"#, ".delayInSeconds is too large"),
+        (r#"{"fireAt":"tomorrow"}"#, r#".fireAt "tomorrow" is not a time in RFC 3339"#),
+        (r#"{"fireAt":"2030-01-01T00:00:00"}"#, r#".fireAt "2030-01-01T00:00:00" is not a time in RFC 3339"#),
+        (r#"{"fireAt":"2030-02-30T00:00:00Z"}"#, r#".fireAt "2030-02-30T00:00:00Z" is not a time"#),
+        (r#"{"fireAt":1893456000}"#, ".fireAt must be a string"),
+    ] {
+        let error = one(command, "timerCommands");
+        let message =
+            format!("commandRequest.timerCommands[0]{}{message}", if message.starts_with('.') { "" } else { " " });
+        assert!(error.starts_with(&message), "{error}\n{message}");
+    }
+    for (command, message) in [
+        ("{}".to_owned(), ".queueName is missing"),
+        (r#"{"queueName":""}"#.to_owned(), ".queueName is empty"),
+        (format!(r#"{{"queueName":"{long}"}}"#), ".queueName is 1025 bytes long; at most 1024 are allowed"),
+        (r#"{"queueName":"a\u0000"}"#.to_owned(), ".queueName contains a NUL character"),
+        (r#"{"queueName":"q","count":0}"#.to_owned(), ".count must be at least 1"),
+        (r#"{"queueName":"q","count":-1}"#.to_owned(), ".count is negative"),
+        (r#"{"queueName":"q","count":1.5}"#.to_owned(), ".count must be a whole number"),
+        (r#"{"queueName":"q","count":1e10}"#.to_owned(), ".count is too large"),
+        (r#"{"queueName":"q","count":1,"atLeast":1}"#.to_owned(), " has count together with atLeast or atMost"),
+        (r#"{"queueName":"q","atLeast":0}"#.to_owned(), ".atLeast must be at least 1"),
+        (r#"{"queueName":"q","atLeast":3,"atMost":2}"#.to_owned(), ".atMost is less than atLeast: 2 < 3"),
+    ] {
+        let error = one(&command, "localQueueCommands");
+        assert!(error.starts_with(&format!("commandRequest.localQueueCommands[0]{message}")), "{error}\n{message}");
+    }
+    let timers = r#"[{"commandId":"a","delayInSeconds":1},{"commandId":"b","delayInSeconds":1}]"#;
+    for (timers, combinations, message) in [
+        (timers, "null", "commandRequest.combinations is empty: AnyOfCombination needs at least one"),
+        (timers, r#"["a"]"#, "commandRequest.combinations[0] must be an array"),
+        (timers, r#"[["a"],[]]"#, "commandRequest.combinations[1] is empty"),
+        (timers, r#"[["a","x"]]"#, r#"commandRequest.combinations[0][1] names the unknown commandId "x""#),
+        (timers, r#"[[1]]"#, "commandRequest.combinations[0][0] must be a string"),
+        (r#"[{"delayInSeconds":1}]"#, r#"[["a"]]"#, "commandRequest has a command without commandId"),
+        (
+            r#"[{"commandId":"a","delayInSeconds":1},{"commandId":"a","delayInSeconds":2}]"#,
+            r#"[["a"]]"#,
+            r#"commandRequest has the commandId "a" twice"#,
+        ),
+    ] {
+        let body = wrap(&format!(
+            r#"{{"waitingType":"AnyOfCombination","timerCommands":{timers},"combinations":{combinations}}}"#
+        ));
+        let error = wait_until(&body).unwrap_err();
+        assert!(error.starts_with(message), "{error}\n{message}");
+    }
+}
+
+#[test]
+fn wrong_answers_to_execute() {
+    for (body, message) in [
+        ("", "the answer is empty"),
+        (" \n", "the answer is empty"),
+        ("<html>", "the answer is not JSON: '<' instead of a value at byte 0"),
+        (r#"{"stateDecision":{"nextStates":["#, "the answer is not JSON: the end instead of a value"),
+        ("null", "the answer must be an object"),
+        ("{}", "stateDecision is missing"),
+        (r#"{"stateDecision":{}}"#, "stateDecision decides nothing"),
+        (r#"{"stateDecision":{"nextStates":[]}}"#, "stateDecision decides nothing"),
+        (
+            r#"{"stateDecision":{"nextStates":[{"stateId":"A"}],"threadCloseDecision":{"closeType":"DEAD_END"}}}"#,
+            "stateDecision has both nextStates and threadCloseDecision",
+        ),
+        (
+            r#"{"stateDecision":{"threadCloseDecision":{"closeType":"DEAD_END"},"conditionalClose":{"closeType":"FORCE_COMPLETE_PROCESS","whenLocalQueuesEmpty":["q"]}}}"#,
+            "stateDecision has both threadCloseDecision and conditionalClose",
+        ),
+        (
+            r#"{"stateDecision":{"conditionalClose":{"closeType":"FORCE_COMPLETE_PROCESS","whenLocalQueuesEmpty":["q"]}}}"#,
+            "stateDecision has a conditionalClose without nextStates",
+        ),
+        (
+            r#"{"stateDecision":{"nextStates":[{"stateId":"A"}],"conditionalClose":{"closeType":"FORCE_COMPLETE_PROCESS","whenLocalQueuesEmpty":[]}}}"#,
+            "stateDecision.conditionalClose.whenLocalQueuesEmpty names no queue",
+        ),
+        (
+            r#"{"stateDecision":{"nextStates":[{"stateId":"A"}],"conditionalClose":{"closeType":"DEAD_END","whenLocalQueuesEmpty":["q"]}}}"#,
+            r#"stateDecision.conditionalClose.closeType "DEAD_END" is unknown; known are GRACEFUL_COMPLETE_PROCESS, FORCE_COMPLETE_PROCESS"#,
+        ),
+        (r#"{"stateDecision":{"threadCloseDecision":{}}}"#, "stateDecision.threadCloseDecision.closeType is missing"),
+        (
+            r#"{"stateDecision":{"threadCloseDecision":{"closeType":"DONE"}}}"#,
+            r#"stateDecision.threadCloseDecision.closeType "DONE" is unknown; known are GRACEFUL_COMPLETE_PROCESS, "#,
+        ),
+        (r#"{"stateDecision":{"nextStates":[{}]}}"#, "stateDecision.nextStates[0].stateId is missing"),
+        (r#"{"stateDecision":{"nextStates":{"stateId":"A"}}}"#, "stateDecision.nextStates must be an array"),
+        (
+            r#"{"stateDecision":{"nextStates":[{"stateId":"A"},{"stateId":"B","stateInput":"\u0000"}]}}"#,
+            "stateDecision.nextStates[1].stateInput has the escape \\u0000 at byte 1",
+        ),
+        (
+            r#"{"stateDecision":{"nextStates":[{"stateId":"B","stateInput":1e200000}]}}"#,
+            "stateDecision.nextStates[0].stateInput has a number at byte 0 that is out of the range of numeric",
+        ),
+        (
+            r#"{"stateDecision":{"nextStates":[{"stateId":"B","stateConfig":{"executeApiTimeoutSeconds":-1}}]}}"#,
+            "stateDecision.nextStates[0].stateConfig.executeApiTimeoutSeconds is negative",
+        ),
+        (
+            r#"{"stateDecision":{"nextStates":[{"stateId":"B","stateConfig":{"loadGlobalAttributes":{"lockType":"SHARE_LOCK"}}}]}}"#,
+            r#"stateDecision.nextStates[0].stateConfig.loadGlobalAttributes.lockType "SHARE_LOCK" is not supported"#,
+        ),
+    ] {
+        let error = execute(body).unwrap_err();
+        assert!(error.starts_with(message), "{body}\n{error}\n{message}");
+    }
+    let large = format!("\"{}\"", "x".repeat(1000));
+    for (effects, message) in [
+        (
+            r#""publishToGlobalQueue":[{}]"#.to_owned(),
+            "publishToGlobalQueue is not empty: global queues are not supported by this version",
+        ),
+        (r#""publishToLocalQueue":[{"payload":1}]"#.to_owned(), "publishToLocalQueue[0].queueName is missing"),
+        (
+            r#""publishToLocalQueue":[{"queueName":"q","messageId":""}]"#.to_owned(),
+            "publishToLocalQueue[0].messageId is empty",
+        ),
+        (
+            r#""publishToLocalQueue":[{"queueName":"q","payload":"\ud800"}]"#.to_owned(),
+            "publishToLocalQueue[0].payload has half of a surrogate pair",
+        ),
+        (
+            format!(r#""publishToLocalQueue":[{{"queueName":"q","payload":{large}}}]"#),
+            "publishToLocalQueue[0].payload is 1002 bytes long; at most 1000 are allowed",
+        ),
+        (r#""writeToLocalAttributes":[]"#.to_owned(), "writeToLocalAttributes must be an object"),
+        (r#""writeToLocalAttributes":{"":1}"#.to_owned(), "writeToLocalAttributes has a key that is empty"),
+        (format!(r#""writeToGlobalAttributes":{{"a":{large}}}"#), "writeToGlobalAttributes.a is 1002 bytes long"),
+    ] {
+        let body = format!(r#"{{"stateDecision":{{"threadCloseDecision":{{"closeType":"DEAD_END"}}}},{effects}}}"#);
+        let error = execute(&body).unwrap_err();
+        assert!(error.starts_with(message), "{body}\n{error}\n{message}");
+    }
+    assert!(decode_execute(b"\xff{}", &LIMITS).unwrap_err().starts_with("the answer is not UTF-8: "));
+    assert_eq!(rpc(r#"{"stateDecision":{}}"#).unwrap_err().split(':').next(), Some("stateDecision decides nothing"));
+}
+
+#[test]
+fn depth_bombs_are_errors() {
+    let within = |levels: usize| {
+        let deep = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        (
+            format!(r#"{{"stateDecision":{{"nextStates":[{{"stateId":"A","stateInput":{deep}}}]}}}}"#),
+            format!(r#"{{"stateDecision":{{"threadCloseDecision":{{"closeType":"DEAD_END"}}}},"unknown":{deep}}}"#),
+        )
+    };
+    let (input, unknown) = within(128);
+    execute(&input).unwrap();
+    execute(&unknown).unwrap();
+    let error = execute(&within(129).0).unwrap_err();
+    assert_eq!(error, "stateDecision.nextStates[0].stateInput is nested deeper than 128 levels");
+    for body in [within(1_000_000).0, within(1_000_000).1, "[".repeat(1_000_000), "{\"a\":".repeat(1_000_000)] {
+        assert_eq!(execute(&body).unwrap_err(), "the answer is nested deeper than 144 levels");
+        assert_eq!(rpc(&body).unwrap_err(), "the answer is nested deeper than 144 levels");
+        assert!(decode_error(500, body.as_bytes()).detail.chars().count() <= MAX_DETAIL_CHARS);
+    }
+}
+
+#[test]
+fn errors_of_workers() {
+    let failure = decode_error(409, br#"{"errorType":"Conflict","detail":"no seat\nleft","more":1}"#);
+    assert_eq!(failure.status, Some(409));
+    assert_eq!(failure.error_type.as_deref(), Some("Conflict"));
+    assert_eq!(failure.detail, "no seat\nleft");
+    for (body, error_type, detail) in [
+        (&br#"{"detail":{"code":1}}"#[..], None, r#"{"code":1}"#),
+        (br#"{"errorType":"E"}"#, Some("E"), r#"the worker answered with status 500 and error type "E""#),
+        (br#"{"errorType":"E","detail":" "}"#, Some("E"), r#"the worker answered with status 500 and error type "E""#),
+        (br#"{"errorType":5,"detail":"d"}"#, None, "d"),
+        (br#"{"detail":"a\u0000b\u0007c\u009b"}"#, None, "a\u{fffd}b\u{fffd}c\u{fffd}"),
+        (br#"{"detail":"\ud800"}"#, None, r#""\ud800""#),
+        (b"", None, "the worker answered with status 500 and no body"),
+        (b" \r\n", None, "the worker answered with status 500 and no body"),
+        (b"{}", None, "the worker answered with status 500: {}"),
+        (b"<h1>\n  Bad\0 gateway\n</h1>", None, "the worker answered with status 500: <h1> Bad\u{fffd} gateway </h1>"),
+        (b"\xff\xfe", None, "the worker answered with status 500: \u{fffd}\u{fffd}"),
+    ] {
+        let failure = decode_error(500, body);
+        assert_eq!((failure.error_type.as_deref(), &*failure.detail), (error_type, detail));
+    }
+    let long = format!(r#"{{"detail":"{}","errorType":"{0}"}}"#, "é".repeat(5000));
+    let failure = decode_error(500, long.as_bytes());
+    assert_eq!(failure.detail.chars().count(), MAX_DETAIL_CHARS);
+    assert!(failure.detail.ends_with("é…"));
+    assert_eq!(failure.error_type.unwrap().chars().count(), 200);
+    let huge = decode_error(500, &[b'x'; 1 << 20]);
+    assert_eq!(huge.detail.chars().count(), MAX_DETAIL_CHARS);
+}
+
+fn every_decoder(body: &[u8]) {
+    let all = [
+        decode_wait_until(body, &LIMITS).err(),
+        decode_execute(body, &LIMITS).err(),
+        decode_rpc(body, &LIMITS).err(),
+        Some(decode_error(500, body).detail),
+    ];
+    for message in all.into_iter().flatten() {
+        assert!(message.chars().count() < 2000, "{message}");
+        assert!(!message.contains('\0'), "{message}");
+    }
+}
+
+const EXECUTE: &str = r#"{"stateDecision":{"conditionalClose":{"closeType":"FORCE_COMPLETE_PROCESS","whenLocalQueuesEmpty":["v"],"closeInput":[1]},
+  "nextStates":[{"stateId":"A","stateInput":{"a":"\ud83d\ude00"},"stateConfig":{"executeApiRetryPolicy":{"maximumAttempts":3},
+  "stateFailureRecoveryOptions":{"policy":"PROCEED_TO_CONFIGURED_STATE","stateFailureProceedStateId":"B"}}}]},
+  "publishToLocalQueue":[{"queueName":"q","payload":1.5}],"output":[true]}"#;
+
+proptest! {
+    #[test]
+    fn no_bytes_make_a_decoder_panic(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        every_decoder(&body);
+    }
+
+    #[test]
+    fn no_changed_answer_makes_a_decoder_panic(
+        base in prop_oneof![Just(WAIT_UNTIL), Just(EXECUTE)],
+        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(),
+            prop_oneof![Just(""), Just("null"), Just("[]"), Just("{}"), Just("\""), Just("-1"), Just("1e400"), Just("\\u0000"), Just("\0"), Just(","), Just("\u{9b}é")]), 1..4),
+    ) {
+        let mut bytes = base.as_bytes().to_vec();
+        for (from, length, put) in edits {
+            let from = from.index(bytes.len());
+            let to = (from + length.index(12)).min(bytes.len());
+            bytes.splice(from..to, put.bytes());
+            prop_assume!(!bytes.is_empty());
+        }
+        every_decoder(&bytes);
+    }
+
+    #[test]
+    fn payloads_keep_every_byte(digits in "-?(0|[1-9][0-9]{0,40})(\\.[0-9]{1,40})?([eE][+-]?[0-9]{1,2})?") {
+        let body = format!(r#"{{"output":{digits},"writeToLocalAttributes":{{"k":[ {digits} ]}}}}"#);
+        let answer = rpc(&body).unwrap();
+        prop_assert_eq!(answer.output.as_ref().map(Json::as_str), Some(&*digits));
+        prop_assert_eq!(answer.effects.write_local_attributes["k"].as_str(), format!("[ {digits} ]"));
+    }
+}

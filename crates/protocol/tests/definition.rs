@@ -1,0 +1,256 @@
+//! Definitions and start options.
+
+use proptest::prelude::*;
+use xdb_engine::*;
+use xdb_protocol::{ConflictMode, parse_definition, parse_start_options};
+
+const FULL: &str = r#"{"startingState": "Submit",
+ "states": {"Submit": {"skipWaitUntil": true, "executeApiTimeoutSeconds": 0},
+            "Verify": {"executeApiTimeoutSeconds": 5.5, "waitUntilApiTimeoutSeconds": null,
+               "executeApiRetryPolicy": {"maximumAttempts": 3, "backoffCoefficient": 1.5},
+               "stateFailureRecoveryOptions": {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Undo",
+                  "stateFailureProceedStateConfig": {"skipWaitUntil": true}},
+               "loadGlobalAttributes": {"policy": "PARTIAL", "names": ["form"], "lockType": "NO_LOCKING"},
+               "executeLoadLocalAttributes": {"policy": "NONE"}},
+            "Undo": null},
+ "globalAttributes": [{"table": "public.users", "primaryKey": "user_id", "attributes": {"form": "form", "status": "st"}},
+                      {"table": "t2", "primaryKey": ["id"], "attributes": {"name": "name"}}],
+ "localAttributes": ["source"], "localQueues": ["verify"], "globalQueues": [],
+ "rpcs": {"verify": {"timeoutSeconds": 5, "loadGlobalAttributes": {"policy": "ALL"}}, "peek": {}},
+ "timeoutSeconds": 3600, "history": "none"}"#;
+
+#[test]
+fn a_definition_with_everything() {
+    let definition = parse_definition(FULL).unwrap();
+    assert_eq!(definition.starting_state.as_deref(), Some("Submit"));
+    assert_eq!(definition.states.keys().map(String::as_str).collect::<Vec<_>>(), ["Submit", "Undo", "Verify"]);
+    let submit = &definition.states["Submit"];
+    assert_eq!(submit.skip_wait_until, Some(true));
+    assert_eq!(submit.execute_api_timeout_seconds, None, "0 is as good as absent");
+    let verify = &definition.states["Verify"];
+    assert_eq!(verify.execute_api_timeout_seconds, Some(5.5));
+    let expected = RetryPolicy { maximum_attempts: 3, backoff_coefficient: 1.5, ..RetryPolicy::default() };
+    assert_eq!(verify.retry_policy(Api::Execute), expected);
+    assert_eq!(verify.retry_policy(Api::WaitUntil), RetryPolicy::default());
+    let recovery = verify.state_failure_recovery_options.as_ref().unwrap();
+    assert_eq!(recovery.policy, FailurePolicy::ProceedToConfiguredState);
+    assert_eq!(recovery.state_failure_proceed_state_config.as_ref().unwrap().skip_wait_until, Some(true));
+    assert!(verify.load_global(Api::Execute).wants("form") && !verify.load_global(Api::Execute).wants("status"));
+    assert_eq!(verify.load_local(Api::Execute).policy, LoadPolicy::None);
+    assert_eq!(definition.states["Undo"], StateConfig::default());
+    assert_eq!(definition.global_attributes[0].table, "public.users");
+    assert_eq!(definition.global_attributes[0].relation, 0);
+    assert_eq!(definition.global_attributes[0].attributes["status"], "st");
+    assert_eq!(definition.global_attributes[1].primary_key, "id");
+    assert!(definition.knows_queue("verify") && !definition.knows_queue("other"));
+    assert!(definition.knows_local_attribute("source") && !definition.knows_local_attribute("other"));
+    assert_eq!(definition.rpc("verify").unwrap().timeout_seconds, Some(5.0));
+    assert!(definition.rpc("other").is_none());
+    assert_eq!(definition.timeout(), Some(Duration(3_600_000_000)));
+    assert_eq!(definition.history, HistoryPolicy::None);
+    let stored = serde_json::to_string(&definition).unwrap();
+    assert_eq!(serde_json::from_str::<Definition>(&stored).unwrap(), definition);
+}
+
+#[test]
+fn everything_is_optional_and_null_is_absent() {
+    assert_eq!(parse_definition("{}").unwrap(), Definition::default());
+    let nulls = r#"{"startingState":null,"states":null,"globalAttributes":null,"localAttributes":null,"localQueues":null,
+        "globalQueues":null,"rpcs":null,"timeoutSeconds":null,"history":null}"#;
+    assert_eq!(parse_definition(nulls).unwrap(), Definition::default());
+    assert!(parse_definition(r#"{"localQueues":[]}"#).unwrap().local_queues.unwrap().is_empty());
+}
+
+#[test]
+fn wrong_definitions_are_told_what_is_wrong() {
+    for (text, message) in [
+        ("[]", "the definition must be an object"),
+        ("nonsense", "the definition is not JSON: 'n' instead of a value at byte 0"),
+        (
+            r#"{"startState":"A"}"#,
+            r#"the definition has the unknown key "startState"; known are startingState, states, "#,
+        ),
+        (r#"{"startingState":"A"}"#, r#"startingState "A" is not listed in states"#),
+        (r#"{"startingState":7}"#, "startingState must be a string"),
+        (r#"{"states":[]}"#, "states must be an object"),
+        (r#"{"states":{"":{}}}"#, "states has a key that is empty"),
+        (r#"{"states":{"A":{"skip":true}}}"#, r#"states.A has the unknown key "skip"; known are skipWaitUntil, "#),
+        (r#"{"states":{"A":{"skipWaitUntil":1}}}"#, "states.A.skipWaitUntil must be true or false"),
+        (r#"{"states":{"A":{"executeApiTimeoutSeconds":-1}}}"#, "states.A.executeApiTimeoutSeconds is negative"),
+        (r#"{"states":{"A":{"executeApiTimeoutSeconds":"5"}}}"#, "states.A.executeApiTimeoutSeconds must be a number"),
+        (r#"{"states":{"A":{"executeApiTimeoutSeconds":1e999}}}"#, "states.A.executeApiTimeoutSeconds is too large"),
+        (
+            r#"{"states":{"A":{"executeApiRetryPolicy":{"backoffCoefficient":0.9}}}}"#,
+            "states.A.executeApiRetryPolicy.backoffCoefficient is less than 1",
+        ),
+        (
+            r#"{"states":{"A":{"executeApiRetryPolicy":{"maximumAttempts":1.5}}}}"#,
+            "states.A.executeApiRetryPolicy.maximumAttempts must be a whole number",
+        ),
+        (
+            r#"{"states":{"A":{"executeApiRetryPolicy":{"maximumAttempts":4294967296}}}}"#,
+            "states.A.executeApiRetryPolicy.maximumAttempts is too large",
+        ),
+        (
+            r#"{"states":{"A":{"waitUntilApiRetryPolicy":{"attempts":1}}}}"#,
+            r#"states.A.waitUntilApiRetryPolicy has the unknown key "attempts""#,
+        ),
+        (
+            r#"{"states":{"A":{"stateFailureRecoveryOptions":{"policy":"IGNORE"}}}}"#,
+            r#"states.A.stateFailureRecoveryOptions.policy "IGNORE" is unknown; known are FAIL_PROCESS_ON_STATE_FAILURE, PROCEED_TO_CONFIGURED_STATE"#,
+        ),
+        (
+            r#"{"states":{"A":{"stateFailureRecoveryOptions":{"policy":"PROCEED_TO_CONFIGURED_STATE"}}}}"#,
+            "states.A.stateFailureRecoveryOptions.stateFailureProceedStateId is missing",
+        ),
+        (
+            r#"{"states":{"A":{"stateFailureRecoveryOptions":{"policy":"PROCEED_TO_CONFIGURED_STATE","stateFailureProceedStateId":"B"}}}}"#,
+            r#"states.A.stateFailureRecoveryOptions.stateFailureProceedStateId "B" is not listed in states"#,
+        ),
+        (
+            r#"{"states":{"A":{"loadGlobalAttributes":{"policy":"SOME"}}}}"#,
+            r#"states.A.loadGlobalAttributes.policy "SOME" is unknown; known are ALL, NONE, PARTIAL"#,
+        ),
+        (
+            r#"{"states":{"A":{"loadGlobalAttributes":{"lockType":"EXCLUSIVE_LOCK"}}}}"#,
+            r#"states.A.loadGlobalAttributes.lockType "EXCLUSIVE_LOCK" is not supported by this version"#,
+        ),
+        (
+            r#"{"states":{"A":{"loadLocalAttributes":{"lockType":"LOCK"}}}}"#,
+            r#"states.A.loadLocalAttributes.lockType "LOCK" is unknown; known are NO_LOCKING, SHARE_LOCK, EXCLUSIVE_LOCK"#,
+        ),
+        (
+            r#"{"states":{"A":{"loadGlobalAttributes":{"policy":"PARTIAL","names":["x"]}}}}"#,
+            r#"states.A.loadGlobalAttributes names the unknown attribute "x""#,
+        ),
+        (
+            r#"{"states":{"A":{"executeLoadLocalAttributes":{"policy":"PARTIAL","names":["x"]}}},"localAttributes":["y"]}"#,
+            r#"states.A.executeLoadLocalAttributes names the unknown attribute "x""#,
+        ),
+        (
+            r#"{"states":{"A":{"loadGlobalAttributes":{"names":["x"]}}}}"#,
+            "states.A.loadGlobalAttributes.names needs the policy PARTIAL",
+        ),
+        (r#"{"globalAttributes":{}}"#, "globalAttributes must be an array"),
+        (r#"{"globalAttributes":[null]}"#, "globalAttributes[0] must be an object"),
+        (r#"{"globalAttributes":[{"primaryKey":"id","attributes":{}}]}"#, "globalAttributes[0].table is missing"),
+        (
+            r#"{"globalAttributes":[{"table":"t","primaryKey":["a","b"],"attributes":{}}]}"#,
+            "globalAttributes[0].primaryKey has several columns: composite keys are not supported by this version",
+        ),
+        (
+            r#"{"globalAttributes":[{"table":"t","primaryKey":[],"attributes":{}}]}"#,
+            "globalAttributes[0].primaryKey is empty",
+        ),
+        (
+            r#"{"globalAttributes":[{"table":"t","primaryKey":1,"attributes":{}}]}"#,
+            "globalAttributes[0].primaryKey must be a string or an array of strings",
+        ),
+        (
+            r#"{"globalAttributes":[{"table":"t","primaryKey":"i","attributes":{"a":1}}]}"#,
+            "globalAttributes[0].attributes.a must be a string",
+        ),
+        (
+            r#"{"globalAttributes":[{"table":"t","primaryKey":"i","attributes":{},"pk":1}]}"#,
+            r#"globalAttributes[0] has the unknown key "pk"; known are table, primaryKey, attributes"#,
+        ),
+        (
+            r#"{"globalAttributes":[{"table":"t","primaryKey":"i","attributes":{"a":"a"}},{"table":"u","primaryKey":"i","attributes":{"a":"b"}}]}"#,
+            r#"globalAttributes has the attribute "a" twice"#,
+        ),
+        (r#"{"localQueues":["a",""]}"#, "localQueues[1] is empty"),
+        (r#"{"globalQueues":["g"]}"#, "globalQueues is not empty: global queues are not supported by this version"),
+        (r#"{"rpcs":{"r":{"timeout":1}}}"#, r#"rpcs.r has the unknown key "timeout""#),
+        (
+            r#"{"rpcs":{"r":{"loadGlobalAttributes":{"policy":"PARTIAL","names":["x"]}}}}"#,
+            r#"rpcs.r.loadGlobalAttributes names the unknown attribute "x""#,
+        ),
+        (r#"{"timeoutSeconds":-1}"#, "timeoutSeconds is negative"),
+        (r#"{"history":"some"}"#, r#"history "some" is unknown; known are full, none"#),
+        (r#"{"history":{"keepLast":5}}"#, "history.keepLast is not supported by this version"),
+        (r#"{"history":{"keep":5}}"#, r#"history must be "full" or "none""#),
+    ] {
+        let error = parse_definition(text).unwrap_err();
+        assert!(error.starts_with(message), "{text}\n found: {error}\nwanted: {message}");
+    }
+}
+
+#[test]
+fn start_options() {
+    assert_eq!(parse_start_options("{}").unwrap(), Default::default());
+    let options = parse_start_options(
+        r#"{"globalAttributeKeys": {"public.users": {"user_id": "u1"}, "t": {"id": 12345678901234567890.10}},
+            "globalAttributeConflictMode": "IGNORE_CONFLICT", "startingStateConfig": {"skipWaitUntil": true},
+            "requestId": "r1", "history": "none",
+            "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}"#,
+    )
+    .unwrap();
+    assert_eq!(options.global_attribute_keys["public.users"]["user_id"].as_str(), "\"u1\"");
+    assert_eq!(options.global_attribute_keys["t"]["id"].as_str(), "12345678901234567890.10");
+    assert_eq!(options.global_attribute_conflict_mode, ConflictMode::Ignore);
+    assert_eq!(options.starting_state_config.unwrap().skip_wait_until, Some(true));
+    assert_eq!(options.request_id.as_deref(), Some("r1"));
+    assert_eq!(options.history, Some(HistoryPolicy::None));
+    assert!(options.traceparent.unwrap().starts_with("00-4bf"));
+    for (text, message) in [
+        (r#"{"requestid":"a"}"#, r#"options has the unknown key "requestid"; known are globalAttributeKeys, "#),
+        (r#"{"requestId":""}"#, "requestId is empty"),
+        (
+            r#"{"globalAttributeConflictMode":"UPSERT"}"#,
+            r#"globalAttributeConflictMode "UPSERT" is unknown; known are RETURN_ERROR_ON_CONFLICT, IGNORE_CONFLICT, OVERRIDE_ON_CONFLICT"#,
+        ),
+        (r#"{"globalAttributeKeys":{"t":{}}}"#, "globalAttributeKeys.t names no column"),
+        (
+            r#"{"globalAttributeKeys":{"t":{"a":1,"b":2}}}"#,
+            "globalAttributeKeys.t names several columns: composite keys",
+        ),
+        (
+            r#"{"globalAttributeKeys":{"t":{"a":null}}}"#,
+            "globalAttributeKeys.t.a must be a string, a number or a boolean",
+        ),
+        (r#"{"startingStateConfig":{"x":1}}"#, r#"startingStateConfig has the unknown key "x""#),
+        (r#"{"history":{"keepLast":5}}"#, "history.keepLast is not supported by this version"),
+        (r#"{"traceparent":"00-0-0-0"}"#, r#"traceparent "00-0-0-0" is not a W3C traceparent"#),
+    ] {
+        let error = parse_start_options(text).unwrap_err();
+        assert!(error.starts_with(message), "{text}\n found: {error}\nwanted: {message}");
+    }
+}
+
+#[test]
+fn traceparents_are_those_of_the_w3c() {
+    for bad in [
+        "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+        "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+        "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\\r\\nevil: 1",
+        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what",
+        "00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b7-01",
+        "",
+    ] {
+        assert!(parse_start_options(&format!(r#"{{"traceparent":"{bad}"}}"#)).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn deep_nesting_is_an_error() {
+    let open = r#"{"stateFailureRecoveryOptions":{"stateFailureProceedStateConfig":"#.repeat(100_000);
+    let error = parse_definition(&format!(r#"{{"states":{{"A":{open}"#)).unwrap_err();
+    assert_eq!(error, "the definition is nested deeper than 128 levels");
+    let (open, close) =
+        (r#"{"stateFailureRecoveryOptions":{"stateFailureProceedStateConfig":"#.repeat(60), "}}".repeat(60));
+    parse_definition(&format!(r#"{{"states":{{"A":{open}{{}}{close}}}}}"#)).unwrap();
+}
+
+proptest! {
+    #[test]
+    fn parsers_never_panic(text in "\\PC*", at in any::<prop::sample::Index>(), put in "\\PC{0,4}") {
+        let _ = parse_definition(&text);
+        let _ = parse_start_options(&text);
+        let mut chars: Vec<char> = FULL.chars().collect();
+        let at = at.index(chars.len());
+        chars.splice(at..=at, put.chars());
+        let _ = parse_definition(&chars.into_iter().collect::<String>());
+    }
+}

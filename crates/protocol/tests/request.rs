@@ -1,0 +1,188 @@
+//! Requests, as a worker parses them.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use xdb_engine::*;
+use xdb_protocol::*;
+
+fn parsed(body: &str) -> Value {
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}"))
+}
+
+fn state(id: &str, number: u32) -> StateExecutionId {
+    StateExecutionId { state_id: id.to_owned(), number }
+}
+
+fn context<'a>(id: &'a StateExecutionId, call_id: &'a str) -> CallContext<'a> {
+    CallContext {
+        process_id: "order \"1\"",
+        execution: ExecutionId([0x12; 16]),
+        process_started_at: Timestamp(1_700_000_000_999_999),
+        state_execution_id: Some(id),
+        attempt: 2,
+        call_id,
+        first_attempt_at: Timestamp(1_700_000_001_000_000),
+        recovery: None,
+    }
+}
+
+#[test]
+fn wait_until_request() {
+    let id = state("Submit", 1);
+    let input = Json::from_trusted("{\"amount\":1.50,\"big\":123456789012345678901234567890}");
+    let locals = BTreeMap::from([("k\n".to_owned(), Json::from_trusted("[1]")), ("n".to_owned(), Json::null())]);
+    let request = WaitUntilRequest {
+        context: context(&id, "call"),
+        process_type: "Order",
+        state_id: "Submit",
+        state_input: Some(&input),
+        loaded_global_attributes: Attributes::Object("{\"status\": \"new\"}"),
+        loaded_local_attributes: Attributes::Map(&locals),
+        app_database_error: None,
+    };
+    let body = request.encode();
+    assert!(body.contains(input.as_str()), "{body}");
+    assert_eq!(
+        parsed(&body),
+        json!({
+            "context": {
+                "processId": "order \"1\"", "processExecutionId": "12121212-1212-1212-1212-121212121212",
+                "processStartedTimestamp": 1_700_000_000, "stateExecutionId": "Submit-1", "attempt": 2,
+                "callId": "call", "firstAttemptTimestamp": 1_700_000_001
+            },
+            "processType": "Order", "stateId": "Submit", "stateInput": parsed(input.as_str()),
+            "loadedGlobalAttributes": {"status": "new"}, "loadedLocalAttributes": {"k\n": [1], "n": null}
+        })
+    );
+}
+
+#[test]
+fn execute_request_with_results_recovery_and_a_refused_write() {
+    let id = state("Verify", 3);
+    let failure = Failure { status: Some(503), detail: "down".to_owned(), ..Failure::default() };
+    let recovery = Recovery { state_execution_id: state("Pay", 1), api: Api::WaitUntil, failure };
+    let timer = |status, id: Option<&str>| WaitCommand {
+        command_id: id.map(str::to_owned),
+        kind: WaitKind::Timer { fire_at: Timestamp(5) },
+        status,
+        messages: vec![],
+    };
+    let message = |number, id: Option<&str>, payload: Option<&str>| Message {
+        number,
+        queue: "q".to_owned(),
+        message_id: id.map(str::to_owned),
+        payload: payload.map(Json::from_trusted),
+    };
+    let queue = WaitCommand {
+        command_id: None,
+        kind: WaitKind::LocalQueue { queue: "q".to_owned(), at_least: 1, at_most: 2 },
+        status: CommandStatus::Completed,
+        messages: vec![message(1, Some("m"), Some("1.0")), message(2, None, None)],
+    };
+    let wait = Wait {
+        order: 1,
+        since: Timestamp(0),
+        waiting_type: WaitingType::Any,
+        commands: vec![timer(CommandStatus::Waiting, Some("t")), timer(CommandStatus::Skipped, None), queue],
+        combinations: vec![],
+    };
+    let error = AppDatabaseError {
+        sql_state: "23505".to_owned(),
+        message: "duplicate".to_owned(),
+        table: Some("t".to_owned()),
+        constraint: None,
+    };
+    let request = ExecuteRequest {
+        context: CallContext { recovery: Some(&recovery), ..context(&id, "call") },
+        process_type: "Order",
+        state_id: "Verify",
+        state_input: None,
+        loaded_global_attributes: Attributes::Object("{}"),
+        loaded_local_attributes: Attributes::Map(&BTreeMap::new()),
+        results: Some(&wait),
+        app_database_error: Some(&error),
+    };
+    let body = parsed(&request.encode());
+    assert_eq!(body["stateInput"], Value::Null);
+    assert_eq!(body["loadedLocalAttributes"], json!({}));
+    assert_eq!(body["context"]["recoverFromStateExecutionId"], "Pay-1");
+    assert_eq!(body["context"]["recoverFromApi"], "WAIT_UNTIL_API");
+    assert_eq!(body["context"]["recoverFromError"], json!({"status": 503, "errorType": null, "detail": "down"}));
+    assert_eq!(
+        body["commandResults"],
+        json!({
+            "timerResults": [
+                {"commandId": "t", "status": "WAITING_COMMAND"}, {"commandId": null, "status": "SKIPPED_COMMAND"}
+            ],
+            "localQueueResults": [{"commandId": null, "queueName": "q", "status": "COMPLETED_COMMAND", "messages": [
+                {"messageId": "m", "payload": 1.0}, {"messageId": null, "payload": null}
+            ]}],
+            "globalQueueResults": []
+        })
+    );
+    assert_eq!(
+        body["appDatabaseError"],
+        json!({"sqlState": "23505", "message": "duplicate", "table": "t", "constraint": null})
+    );
+    let skipped = ExecuteRequest { results: None, app_database_error: None, ..request };
+    let body = parsed(&skipped.encode());
+    assert_eq!(body["commandResults"], json!({"timerResults": [], "localQueueResults": [], "globalQueueResults": []}));
+    assert!(body.get("appDatabaseError").is_none());
+}
+
+#[test]
+fn rpc_request() {
+    let id = state("unused", 1);
+    let input = Json::from_trusted("7");
+    let request = RpcRequest {
+        context: CallContext { state_execution_id: None, attempt: 1, ..context(&id, "rpc-call") },
+        process_type: "Order",
+        rpc_name: "peek",
+        input: Some(&input),
+        loaded_global_attributes: Attributes::Object("{}"),
+        loaded_local_attributes: Attributes::Object("{\"a\":1}"),
+    };
+    let body = parsed(&request.encode());
+    assert!(body["context"].get("stateExecutionId").is_none());
+    assert_eq!((&body["rpcName"], &body["input"]), (&json!("peek"), &json!(7)));
+    assert_eq!(body["loadedLocalAttributes"], json!({"a": 1}));
+}
+
+#[test]
+fn call_ids_are_safe_in_headers() {
+    let execution = ExecutionId([0xab; 16]);
+    let uuid = "abababab-abab-abab-abab-abababababab";
+    assert_eq!(call_id(execution, &state("Verify", 2), Api::Execute), format!("{uuid}/Verify-2/execute"));
+    let evil = call_id(execution, &state("a\r\nb/%é", 1), Api::WaitUntil);
+    assert_eq!(evil, format!("{uuid}/a%0D%0Ab%2F%25%C3%A9-1/wait-until"));
+    assert_eq!(idempotency_key(&evil, 4), format!("{evil}/4"));
+    assert_eq!(rpc_call_id(execution, "x y"), format!("{uuid}/rpc/x%20y"));
+}
+
+proptest! {
+    #[test]
+    fn any_text_survives(process_id in any::<String>(), state_id in any::<String>(), key in any::<String>(), message in any::<String>()) {
+        let id = state(&state_id, 1);
+        let locals = BTreeMap::from([(key.clone(), Json::from_trusted("1"))]);
+        let error = AppDatabaseError { message: message.clone(), ..AppDatabaseError::default() };
+        let call = call_id(ExecutionId::default(), &id, Api::Execute);
+        prop_assert!(call.bytes().all(|byte| byte.is_ascii_graphic()));
+        let request = ExecuteRequest {
+            context: CallContext { process_id: &process_id, ..context(&id, &call) },
+            process_type: &key,
+            state_id: &state_id,
+            state_input: None,
+            loaded_global_attributes: Attributes::Map(&locals),
+            loaded_local_attributes: Attributes::Object("{}"),
+            results: None,
+            app_database_error: Some(&error),
+        };
+        let body: Value = serde_json::from_str(&request.encode()).unwrap();
+        prop_assert_eq!(&body["context"]["processId"], &json!(process_id));
+        prop_assert_eq!(&body["context"]["stateExecutionId"], &json!(format!("{state_id}-1")));
+        prop_assert_eq!(&body["stateId"], &json!(state_id));
+        prop_assert_eq!(&body["loadedGlobalAttributes"], &json!({&key: 1}));
+        prop_assert_eq!(&body["appDatabaseError"]["message"], &json!(message));
+    }
+}

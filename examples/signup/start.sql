@@ -1,0 +1,11 @@
+-- What the application does when somebody signs up: its own row and the process, both or neither.
+-- The psql variables name, email and campaign belong to the one who signs up.
+
+BEGIN;
+INSERT INTO invitations (user_id, campaign) VALUES (:'name', :'campaign');
+SELECT xdb.start_process(
+    'signup-' || :'name', 'UserSignup',
+    global_attribute_pk => :'name',
+    global_attributes   => jsonb_build_object('form', jsonb_build_object('name', :'name', 'email', :'email')),
+    local_attributes    => '{"reminders": 0}');
+COMMIT;

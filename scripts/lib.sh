@@ -1,0 +1,168 @@
+# shellcheck shell=bash disable=SC2034  # most variables are for the scripts that source this
+# What the scripts share: messages, clean-up, privileges, and a throwaway Postgres cluster.
+# To be sourced after `set -euo pipefail`.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export PATH="${CARGO_HOME:-${HOME:-/root}/.cargo}/bin:$PATH"
+
+# A backtrace in the server's environment ends up in the DETAIL of every error; connection defaults of
+# the caller's shell would point psql at somebody else's server.
+unset RUST_BACKTRACE RUST_LIB_BACKTRACE
+unset PGHOST PGHOSTADDR PGPORT PGUSER PGPASSWORD PGDATABASE PGDATA PGSERVICE PGOPTIONS PGTZ PGDATESTYLE
+
+say() { printf '%s\n' "$*"; }
+die() {
+    printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+    exit 1
+}
+
+# --- clean-up: the last thing registered is undone first --------------------------------------------
+
+deferred=()
+defer() { deferred=("$1" ${deferred[@]+"${deferred[@]}"}); }
+run_deferred() {
+    local status=$? command
+    trap - EXIT INT TERM HUP
+    set +e
+    for command in ${deferred[@]+"${deferred[@]}"}; do
+        eval "$command"
+    done
+    exit "$status"
+}
+trap run_deferred EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+trap 'exit 129' HUP
+
+# A private directory, removed at the end. The path is short because socket paths are limited to 107 bytes.
+make_work_dir() {
+    work_dir=$(mktemp -d /tmp/xdb-XXXXXX)
+    defer "rm -rf '$work_dir'"
+}
+
+# quietly LOG COMMAND...: the output goes to LOG and is shown only when the command fails.
+quietly() {
+    local log=$1 status=0
+    shift
+    "$@" >"$log" 2>&1 </dev/null || status=$?
+    if [ "$status" -ne 0 ]; then
+        cat "$log" >&2
+    fi
+    return "$status"
+}
+
+# timed NAME COMMAND...: a heading before, the outcome and the seconds after.
+timed() {
+    local name=$1 began=$SECONDS status=0
+    shift
+    printf '\n=== %s\n' "$name"
+    "$@" || status=$?
+    if [ "$status" -eq 0 ]; then
+        printf '=== %s: ok (%d s)\n' "$name" $((SECONDS - began))
+    else
+        printf '=== %s: FAILED (%d s)\n' "$name" $((SECONDS - began))
+    fi
+    return "$status"
+}
+
+# eventually SECONDS COMMAND...: repeats the command until it succeeds; fails at the deadline.
+eventually() {
+    local deadline=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ "$SECONDS" -lt "$deadline" ] || return 1
+        sleep 0.1
+    done
+}
+
+# --- privileges -------------------------------------------------------------------------------------
+
+is_root() { [ "$(id -u)" -eq 0 ]; }
+
+# Checked before the first as_root, whose own output may be kept away in a log.
+need_root_for() {
+    is_root || command -v sudo >/dev/null || die "$1 needs root or sudo"
+}
+
+as_root() {
+    if is_root; then
+        "$@"
+    else
+        sudo "$@"
+    fi
+}
+
+# Postgres refuses to run as root; everybody else runs the throwaway cluster as themselves.
+as_server_user() {
+    if is_root; then
+        runuser -u postgres -- "$@"
+    else
+        "$@"
+    fi
+}
+
+give_to_server_user() {
+    if is_root; then
+        chown -R postgres: "$@"
+    fi
+}
+
+# --- the installed Postgres -------------------------------------------------------------------------
+
+find_pg_config() {
+    if [ -z "${PG_CONFIG:-}" ]; then
+        PG_CONFIG=/usr/lib/postgresql/15/bin/pg_config
+        [ -x "$PG_CONFIG" ] || PG_CONFIG=/usr/bin/pg_config
+    fi
+    [ -x "$PG_CONFIG" ] || die "no pg_config at $PG_CONFIG: run scripts/setup, or set PG_CONFIG"
+    export PG_CONFIG
+    pg_bin=$("$PG_CONFIG" --bindir)
+    pg_test_tools=$(dirname "$("$PG_CONFIG" --pgxs)")/../test
+}
+
+# --- a throwaway cluster ----------------------------------------------------------------------------
+
+# cluster_start [SETTING...]: a new cluster that only this machine's user can reach, over a socket in a
+# private directory and no TCP port, so it never collides with another server. Gone when the script ends.
+cluster_start() {
+    find_pg_config
+    cluster_dir=$(mktemp -d /tmp/xdb-XXXXXX)
+    defer "rm -rf '$cluster_dir'"
+    cluster_log=$cluster_dir/server.log
+    give_to_server_user "$cluster_dir"
+    (
+        cd /
+        quietly "$cluster_dir/initdb.log" as_server_user "$pg_bin/initdb" -D "$cluster_dir/data" -U postgres \
+            --auth=trust --encoding=UTF8 --locale=C.UTF-8 --no-sync --no-instructions || die "initdb failed"
+    )
+    {
+        printf "listen_addresses = ''\n"
+        printf "unix_socket_directories = '%s'\n" "$cluster_dir"
+        printf 'port = 5432\nfsync = off\n'
+        printf "log_line_prefix = '%%m [%%p] %%q%%u@%%d '\n"
+        printf '%s\n' "$@"
+    } >>"$cluster_dir/data/postgresql.conf"
+    defer cluster_stop
+    (
+        cd /
+        as_server_user "$pg_bin/pg_ctl" start -D "$cluster_dir/data" -l "$cluster_log" -w -t 60 -s </dev/null
+    ) || {
+        cat "$cluster_log" >&2
+        die "the throwaway cluster did not start"
+    }
+}
+
+cluster_stop() {
+    (
+        cd /
+        as_server_user "$pg_bin/pg_ctl" stop -D "$cluster_dir/data" -m fast -w -t 20 -s ||
+            as_server_user "$pg_bin/pg_ctl" stop -D "$cluster_dir/data" -m immediate -w -t 20 -s
+    ) >/dev/null 2>&1 || true
+}
+
+# cluster_psql ROLE DATABASE [psql arguments...]
+cluster_psql() {
+    local role=$1 database=$2
+    shift 2
+    "$pg_bin/psql" -X -q -v ON_ERROR_STOP=1 -h "$cluster_dir" -p 5432 -U "$role" -d "$database" "$@"
+}

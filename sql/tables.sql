@@ -1,0 +1,215 @@
+-- System tables. Native code alone writes them; roles read what is theirs through the views.
+--
+-- Lock order, kept by every transaction of the engine and of the SQL functions:
+--   1. latest_execution         one process id at a time, or ids in sorted order
+--   2. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE
+--   3. message_key
+--   4. users' tables            in the order of the answers
+--   5. everything else          belongs to an execution and is written under its lock, except inbox rows, which are
+--                               inserted under KEY SHARE and never updated
+-- The engine takes 2 with SKIP LOCKED and waits at 3 and 4 for 50 ms at most.
+--
+-- Hot and narrow: task, timer, inbox. Wide and cold: state_execution, history_event. No foreign keys between hot
+-- tables: an execution's rows are written by the engine alone, under its lock. Hot tables carry shard, a hash of the
+-- process id in 0..1023.
+
+CREATE TABLE xdb.engine (
+    lane smallint PRIMARY KEY CONSTRAINT engine_lane_known CHECK (lane IN (0, 1)),
+    epoch bigint NOT NULL CONSTRAINT engine_epoch_unique UNIQUE,
+    paused boolean NOT NULL DEFAULT false
+);
+INSERT INTO xdb.engine (lane, epoch) VALUES (0, 1), (1, 2);
+
+CREATE TABLE xdb.registry (
+    singleton boolean PRIMARY KEY DEFAULT true CONSTRAINT registry_is_one_row CHECK (singleton),
+    generation bigint NOT NULL DEFAULT 1
+);
+INSERT INTO xdb.registry DEFAULT VALUES;
+
+CREATE TABLE xdb.worker (
+    worker_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL CONSTRAINT worker_name_unique UNIQUE,
+    url text NOT NULL,
+    secret text,
+    headers jsonb,
+    max_concurrency int NOT NULL DEFAULT 64 CONSTRAINT worker_concurrency_positive CHECK (max_concurrency > 0),
+    registered_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+);
+
+CREATE TABLE xdb.mapped_table (
+    mapping_id int NOT NULL,
+    position int NOT NULL,
+    relation regclass NOT NULL,
+    table_name text NOT NULL,
+    key_column text NOT NULL,
+    attributes jsonb NOT NULL,
+    PRIMARY KEY (mapping_id, position)
+);
+CREATE SEQUENCE xdb.mapping_id_seq AS int;
+
+CREATE TABLE xdb.process_type (
+    type_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    process_type text NOT NULL CONSTRAINT process_type_unique UNIQUE,
+    worker_id int NOT NULL CONSTRAINT process_type_worker REFERENCES xdb.worker,
+    definition jsonb NOT NULL,
+    mapping_id int,
+    version bigint NOT NULL DEFAULT 1,
+    registered_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+);
+
+CREATE TABLE xdb.process_execution (
+    execution_id uuid PRIMARY KEY,
+    shard smallint NOT NULL,
+    process_id text NOT NULL,
+    type_id int NOT NULL,
+    process_type text NOT NULL,
+    owner oid NOT NULL,
+    owner_name text NOT NULL,
+    status text NOT NULL CONSTRAINT process_status_known
+        CHECK (status IN ('RUNNING', 'COMPLETED', 'FAILED', 'TIMEOUT', 'TERMINATED')),
+    closing text CONSTRAINT process_closing_known CHECK (closing IN ('UNCONDITIONAL', 'CONDITIONAL')),
+    started_at timestamptz NOT NULL,
+    closed_at timestamptz,
+    timeout_at timestamptz,
+    reason text,
+    next_event bigint NOT NULL,
+    next_state int NOT NULL,
+    next_message bigint NOT NULL,
+    live_threads int NOT NULL CONSTRAINT process_threads_counted CHECK (live_threads >= 0),
+    completing boolean NOT NULL,
+    state_numbers jsonb NOT NULL,
+    mapping_id int,
+    attribute_keys jsonb,
+    results jsonb NOT NULL DEFAULT '[]',
+    history text NOT NULL CONSTRAINT process_history_known CHECK (history IN ('full', 'none')),
+    request_id text,
+    traceparent text,
+    CONSTRAINT process_closed_has_time CHECK ((status = 'RUNNING') = (closed_at IS NULL)),
+    CONSTRAINT process_closed_is_still CHECK (status = 'RUNNING' OR (live_threads = 0 AND closing IS NULL)),
+    CONSTRAINT process_keys_need_mapping CHECK ((mapping_id IS NULL) = (attribute_keys IS NULL))
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
+        autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
+CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status = 'RUNNING';
+CREATE UNIQUE INDEX process_execution_one_per_request ON xdb.process_execution (process_id, request_id)
+    WHERE request_id IS NOT NULL;
+CREATE INDEX process_execution_closing ON xdb.process_execution (execution_id) WHERE closing IS NOT NULL;
+
+CREATE TABLE xdb.latest_execution (
+    process_id text PRIMARY KEY,
+    execution_id uuid NOT NULL
+) WITH (fillfactor = 80);
+
+CREATE TABLE xdb.state_execution (
+    execution_id uuid NOT NULL,
+    seq int NOT NULL CONSTRAINT state_seq_counts CHECK (seq > 0),
+    shard smallint NOT NULL,
+    state_id text NOT NULL,
+    number int NOT NULL CONSTRAINT state_number_counts CHECK (number > 0),
+    status text NOT NULL CONSTRAINT state_status_known
+        CHECK (status IN ('WAIT_UNTIL', 'WAITING', 'EXECUTE', 'COMPLETED', 'FAILED', 'ABORTED')),
+    started_at timestamptz NOT NULL,
+    ended_at timestamptz,
+    input jsonb,
+    config jsonb,
+    recovery jsonb,
+    call jsonb,
+    wait jsonb,
+    last_failure jsonb,
+    PRIMARY KEY (execution_id, seq),
+    CONSTRAINT state_number_unique UNIQUE (execution_id, state_id, number),
+    CONSTRAINT state_ended_has_time CHECK ((status IN ('COMPLETED', 'FAILED', 'ABORTED')) = (ended_at IS NOT NULL)),
+    CONSTRAINT state_at_a_call CHECK ((status IN ('WAIT_UNTIL', 'EXECUTE')) = (call IS NOT NULL)),
+    CONSTRAINT state_waiting_for_something CHECK (status <> 'WAITING' OR wait IS NOT NULL)
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
+        autovacuum_vacuum_cost_delay = 0);
+
+CREATE TABLE xdb.task (
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    shard smallint NOT NULL,
+    lane smallint NOT NULL DEFAULT 0 CONSTRAINT task_lane_known CHECK (lane IN (0, 1)),
+    worker_id int NOT NULL,
+    api text NOT NULL CONSTRAINT task_api_known CHECK (api IN ('WAIT_UNTIL_API', 'EXECUTE_API')),
+    due_at timestamptz NOT NULL,
+    attempt int NOT NULL DEFAULT 0 CONSTRAINT task_attempt_counts CHECK (attempt >= 0),
+    first_attempt_at timestamptz,
+    lease_epoch bigint NOT NULL DEFAULT 0,
+    lease_number bigint NOT NULL DEFAULT 0,
+    lease_until timestamptz,
+    PRIMARY KEY (execution_id, seq)
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+        autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000);
+-- The lease is not in it, so that taking and losing one stays a heap-only update.
+CREATE INDEX task_claim ON xdb.task (lane, worker_id, due_at);
+
+CREATE TABLE xdb.timer (
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    command int NOT NULL,
+    shard smallint NOT NULL,
+    kind text NOT NULL CONSTRAINT timer_kind_known CHECK (kind IN ('PROCESS_TIMEOUT', 'TIMER_COMMAND')),
+    fire_at timestamptz NOT NULL,
+    PRIMARY KEY (execution_id, seq, command),
+    CONSTRAINT timer_of_process_or_state CHECK ((kind = 'PROCESS_TIMEOUT') = (seq = 0))
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX timer_due ON xdb.timer (fire_at);
+
+CREATE TABLE xdb.inbox (
+    inbox_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    execution_id uuid NOT NULL,
+    shard smallint NOT NULL,
+    queue_name text NOT NULL,
+    message_id text,
+    payload jsonb,
+    published_at timestamptz NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX inbox_of_execution ON xdb.inbox (execution_id, inbox_id);
+
+CREATE TABLE xdb.message_key (
+    execution_id uuid NOT NULL,
+    queue_name text NOT NULL,
+    message_id text NOT NULL,
+    PRIMARY KEY (execution_id, queue_name, message_id)
+);
+
+CREATE TABLE xdb.queue_message (
+    execution_id uuid NOT NULL,
+    queue_name text NOT NULL,
+    number bigint NOT NULL,
+    shard smallint NOT NULL,
+    message_id text,
+    payload jsonb,
+    received_at timestamptz NOT NULL,
+    PRIMARY KEY (execution_id, queue_name, number)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+
+CREATE TABLE xdb.queue_waiter (
+    execution_id uuid NOT NULL,
+    queue_name text NOT NULL,
+    wait_order bigint NOT NULL,
+    seq int NOT NULL,
+    PRIMARY KEY (execution_id, queue_name, wait_order, seq)
+);
+
+CREATE TABLE xdb.local_attribute (
+    execution_id uuid NOT NULL,
+    key text NOT NULL,
+    value jsonb NOT NULL,
+    PRIMARY KEY (execution_id, key)
+) WITH (fillfactor = 80);
+
+CREATE TABLE xdb.history_event (
+    execution_id uuid NOT NULL,
+    event_id bigint NOT NULL,
+    event_time timestamptz NOT NULL,
+    event_type text NOT NULL,
+    details jsonb NOT NULL,
+    PRIMARY KEY (execution_id, event_id)
+);
+
+CREATE TABLE xdb.set_aside (
+    relation regclass PRIMARY KEY,
+    since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    reason text NOT NULL
+);

@@ -1,0 +1,114 @@
+//! The errors of the extension, one function each. SQLSTATE class `XD`; `docs/errors.md` lists them.
+
+use crate::pg::catch::{PgError, sqlstate};
+use xdb_engine::Rejection;
+
+pub fn unknown_process(process_id: &str) -> PgError {
+    PgError::new(sqlstate(b"XD001"), format!("unknown process \"{process_id}\""))
+}
+
+pub fn unknown_execution(execution: &str, process_id: &str) -> PgError {
+    PgError::new(sqlstate(b"XD001"), format!("process \"{process_id}\" has no execution {execution}"))
+}
+
+pub fn unknown_process_type(name: &str) -> PgError {
+    PgError::new(sqlstate(b"XD002"), format!("unknown process type \"{name}\""))
+        .hint("Register it with xdb.register_process_type().")
+}
+
+pub fn unknown_state(name: &str) -> PgError {
+    PgError::new(sqlstate(b"XD003"), format!("unknown state \"{name}\""))
+}
+
+pub fn unknown_queue(name: &str) -> PgError {
+    PgError::new(sqlstate(b"XD004"), format!("unknown local queue \"{name}\""))
+        .hint("The process type lists its queues in \"localQueues\".")
+}
+
+pub fn unknown_worker(name: &str) -> PgError {
+    PgError::new(sqlstate(b"XD005"), format!("unknown worker \"{name}\""))
+        .hint("Register it with xdb.register_worker().")
+}
+
+pub fn already_started(process_id: &str, why: &str) -> PgError {
+    PgError::new(sqlstate(b"XD006"), format!("process \"{process_id}\" was already started")).detail(why)
+}
+
+pub fn not_running(process_id: &str, why: impl Into<String>) -> PgError {
+    PgError::new(sqlstate(b"XD007"), format!("process \"{process_id}\" is not running")).detail(why)
+}
+
+pub fn invalid_definition(what: impl Into<String>) -> PgError {
+    PgError::new(sqlstate(b"XD008"), "invalid definition of a process type").detail(what)
+}
+
+pub fn invalid_argument(name: &str, what: impl std::fmt::Display) -> PgError {
+    PgError::new(sqlstate(b"XD009"), format!("invalid value for {name}: {what}"))
+}
+
+/// An argument that must not be NULL is.
+pub fn missing(name: &str) -> PgError {
+    invalid_argument(name, "it must not be null")
+}
+
+/// A word that is none of the known ones.
+pub fn unknown_word(name: &str, word: &str, known: &[&str]) -> PgError {
+    invalid_argument(name, format_args!("\"{word}\" is unknown")).hint(format!("Known are {}.", known.join(", ")))
+}
+
+pub fn worker_failed(rpc_name: &str, what: impl Into<String>) -> PgError {
+    PgError::new(sqlstate(b"XD010"), format!("RPC \"{rpc_name}\" failed in its worker")).detail(what)
+}
+
+pub fn not_preloaded() -> PgError {
+    PgError::new(sqlstate(b"XD011"), "xdb is not loaded at server start")
+        .hint("Add this line to postgresql.conf and restart the server: shared_preload_libraries = 'xdb'")
+}
+
+pub fn standby() -> PgError {
+    PgError::new(sqlstate(b"XD012"), "this server is a standby")
+        .hint("Processes run on the primary; here the views of schema xdb can be read.")
+}
+
+pub fn own_writes() -> PgError {
+    PgError::new(sqlstate(b"XD014"), "this transaction would wait for its own uncommitted changes")
+        .hint("Commit first, then wait.")
+}
+
+pub fn payload(name: &str, what: impl std::fmt::Display) -> PgError {
+    PgError::new(sqlstate(b"XD015"), format!("{name} is not accepted: {what}"))
+}
+
+pub fn inside_engine(function: &str) -> PgError {
+    PgError::new(sqlstate(b"XD016"), format!("{function} can't be called while the engine applies a step"))
+        .hint("A trigger on a table that a process writes may start, publish and stop, but not wait or call.")
+}
+
+pub fn host_not_allowed(what: impl Into<String>) -> PgError {
+    PgError::new(sqlstate(b"XD017"), "the worker's host is not allowed")
+        .detail(what)
+        .hint("A superuser can extend xdb.allowed_worker_hosts.")
+}
+
+pub fn in_use(what: impl Into<String>, why: impl Into<String>) -> PgError {
+    PgError::new(sqlstate(b"XD018"), what).detail(why)
+}
+
+pub fn superuser_process() -> PgError {
+    PgError::new(sqlstate(b"XD013"), "superusers can't start processes here")
+        .detail("The steps of a process run with the rights of the role that started it.")
+        .hint("Use an ordinary role, or set xdb.allow_superuser_processes.")
+}
+
+/// A refused command of a caller as the caller's error.
+pub fn rejected(process_id: &str, rejection: &Rejection) -> PgError {
+    match rejection {
+        Rejection::NotRunning(status) => not_running(process_id, format!("Its status is {status}.")),
+        Rejection::UnknownState(name) => unknown_state(name),
+        Rejection::UnknownQueue(name) => unknown_queue(name),
+        Rejection::UnknownLocalAttribute(_) | Rejection::UnknownGlobalAttribute(_) => {
+            PgError::new(sqlstate(b"XD009"), rejection.to_string())
+        }
+        Rejection::Stale | Rejection::InvalidAnswer(_) => PgError::internal(rejection.to_string()),
+    }
+}

@@ -1,0 +1,165 @@
+//! Settings. Each is documented in `docs/settings.md`.
+
+use pgrx::pg_sys;
+use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
+use std::ffi::CString;
+
+pub static ENABLED: GucSetting<bool> = GucSetting::<bool>::new(true);
+pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+pub static HTTP_THREADS: GucSetting<i32> = GucSetting::<i32>::new(256);
+pub static MAX_IN_FLIGHT: GucSetting<i32> = GucSetting::<i32>::new(1024);
+pub static MAX_IN_FLIGHT_KB: GucSetting<i32> = GucSetting::<i32>::new(128 * 1024);
+pub static CLAIM_BATCH: GucSetting<i32> = GucSetting::<i32>::new(256);
+pub static APPLY_TIMEOUT_MS: GucSetting<i32> = GucSetting::<i32>::new(250);
+pub static ALLOW_SUPERUSER_PROCESSES: GucSetting<bool> = GucSetting::<bool>::new(false);
+pub static POLL_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(1000);
+pub static RPC_TIMEOUT_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+pub static MAX_RESPONSE_KB: GucSetting<i32> = GucSetting::<i32>::new(4 * 1024);
+pub static MAX_PAYLOAD_KB: GucSetting<i32> = GucSetting::<i32>::new(1024);
+pub static ALLOWED_WORKER_HOSTS: GucSetting<Option<CString>> =
+    GucSetting::<Option<CString>>::new(Some(c"localhost, 127.0.0.1, ::1"));
+
+/// A string setting as Rust text.
+pub fn text(setting: &GucSetting<Option<CString>>) -> String {
+    setting.get().map(|value| value.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The largest accepted size of one input, message or attribute, in bytes.
+pub fn max_payload_bytes() -> usize {
+    MAX_PAYLOAD_KB.get() as usize * 1024
+}
+
+/// The largest accepted answer of a worker, in bytes.
+pub fn max_response_bytes() -> usize {
+    MAX_RESPONSE_KB.get() as usize * 1024
+}
+
+/// Defines the settings, in every process that loads the library.
+pub fn define() {
+    let none = GucFlags::default();
+    let (ms, kb) = (GucFlags::UNIT_MS, GucFlags::UNIT_KB);
+    GucRegistry::define_bool_guc(
+        c"xdb.enabled",
+        c"Runs processes in this server.",
+        c"Off stops the schedulers of all databases; calls in flight are made again later. Functions that start, publish and stop go on working. Default on.",
+        &ENABLED,
+        GucContext::Sighup,
+        none,
+    );
+    GucRegistry::define_string_guc(
+        c"xdb.databases",
+        c"Databases whose processes run.",
+        c"A comma-separated list of names; empty means every database that has the extension. Default empty.",
+        &DATABASES,
+        GucContext::Sighup,
+        none,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.http_threads",
+        c"Most threads of one scheduler that call workers.",
+        c"Threads are started as needed. Read when a scheduler starts. Default 256.",
+        &HTTP_THREADS,
+        1,
+        4096,
+        GucContext::Sighup,
+        none,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.max_in_flight",
+        c"Most calls of one scheduler that are under way at once.",
+        c"Claiming stops there. Default 1024.",
+        &MAX_IN_FLIGHT,
+        1,
+        100_000,
+        GucContext::Sighup,
+        none,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.max_in_flight_bytes",
+        c"Most memory that the requests under way may take.",
+        c"Claiming stops there. Default 128MB.",
+        &MAX_IN_FLIGHT_KB,
+        64,
+        i32::MAX,
+        GucContext::Sighup,
+        kb,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.claim_batch",
+        c"Most calls, answers and timers that one turn of a scheduler takes.",
+        c"Larger batches give more throughput and longer transactions. Default 256.",
+        &CLAIM_BATCH,
+        1,
+        10_000,
+        GucContext::Sighup,
+        none,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.apply_timeout",
+        c"Longest time that a scheduler spends in the tables of one process in one turn.",
+        c"A table that takes longer again and again is set aside: its processes are served by a process of their own, one by one. Default 250ms.",
+        &APPLY_TIMEOUT_MS,
+        10,
+        60_000,
+        GucContext::Sighup,
+        ms,
+    );
+    GucRegistry::define_bool_guc(
+        c"xdb.allow_superuser_processes",
+        c"Lets superusers start processes.",
+        c"Their steps would write users' tables with all rights. Default off.",
+        &ALLOW_SUPERUSER_PROCESSES,
+        GucContext::Suset,
+        none,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.poll_interval",
+        c"Longest time between two looks for due work.",
+        c"Commits wake the scheduler at once; this is the floor under wake-ups. Default 1s.",
+        &POLL_INTERVAL_MS,
+        10,
+        3_600_000,
+        GucContext::Sighup,
+        ms,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.rpc_timeout",
+        c"Longest time that an RPC waits for its worker, where neither call nor definition says otherwise.",
+        c"The caller's transaction stays open meanwhile. Default 10s.",
+        &RPC_TIMEOUT_MS,
+        1,
+        3_600_000,
+        GucContext::Userset,
+        ms,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.max_response_size",
+        c"Largest answer that is read from a worker.",
+        c"A larger one fails the attempt. Default 4MB.",
+        &MAX_RESPONSE_KB,
+        1,
+        1024 * 1024,
+        GucContext::Suset,
+        kb,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.max_payload_size",
+        c"Largest size of one input, output, message or attribute.",
+        c"A larger one is an error for a caller and a failed attempt for a worker. Default 1MB.",
+        &MAX_PAYLOAD_KB,
+        1,
+        256 * 1024,
+        GucContext::Suset,
+        kb,
+    );
+    GucRegistry::define_string_guc(
+        c"xdb.allowed_worker_hosts",
+        c"Hosts that workers may live on.",
+        c"Host names, *.suffix patterns, addresses and CIDR blocks that a worker's URL may resolve to, separated by commas; checked at registration and at every connection. Default 'localhost, 127.0.0.1, ::1'.",
+        &ALLOWED_WORKER_HOSTS,
+        GucContext::Suset,
+        GucFlags::SUPERUSER_ONLY,
+    );
+    // SAFETY: names the prefix under which no other setting may be made up.
+    unsafe { pg_sys::MarkGUCPrefixReserved(c"xdb".as_ptr()) };
+}

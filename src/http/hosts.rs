@@ -1,0 +1,380 @@
+//! Which hosts a worker URL may lead to.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ureq::http::Uri;
+
+/// The setting that [`HostPolicy`] is read from, for messages.
+pub const SETTING: &str = "xdb.allowed_worker_hosts";
+
+/// Well-known addresses of cloud metadata services outside the link-local ranges.
+const METADATA_V4: [Ipv4Addr; 2] = [
+    Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(192, 0, 0, 192),
+];
+const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+
+/// What `xdb.allowed_worker_hosts` permits. It is judged on every connection, on the address that is
+/// connected to, so that a name that changes its addresses gains nothing.
+///
+/// The entries are separated by commas or spaces; nothing is permitted but what an entry names:
+///
+/// - An **address** or a **CIDR block** permits the addresses in it, whatever name led there. An IPv4
+///   address mapped into IPv6 counts as the IPv4 address; `::/0` covers no IPv4 address.
+/// - A **name** permits what that very name resolves to: the superuser trusts who runs it.
+/// - A **pattern** `*.suffix` permits what the names below the suffix resolve to, but not the suffix
+///   itself. Such names may be given out to many, so loopback addresses are left out (unless the suffix
+///   is `localhost`).
+///
+/// Through a name or pattern alone nobody reaches the addresses that no worker lives at and attackers
+/// like: link-local and metadata addresses, multicast, unspecified and reserved ones. A CIDR entry that
+/// covers them permits even these.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostPolicy {
+    names: Vec<String>,
+    /// With the leading dot.
+    suffixes: Vec<String>,
+    networks: Vec<Network>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Network {
+    V4 { address: u32, mask: u32 },
+    V6 { address: u128, mask: u128 },
+}
+
+/// How far the trust in a name reaches.
+#[derive(PartialEq, Eq)]
+enum Class {
+    Ordinary,
+    Loopback,
+    /// Only a CIDR entry permits it.
+    Special,
+}
+
+impl HostPolicy {
+    /// Reads the text of the setting. The message names the entry that is wrong.
+    pub fn parse(text: &str) -> Result<HostPolicy, String> {
+        let mut policy = HostPolicy::default();
+        let entries = text.split(|c: char| c == ',' || c.is_whitespace());
+        for entry in entries.filter(|entry| !entry.is_empty()) {
+            policy.add(entry).map_err(|reason| {
+                format!("\"{entry}\" is no host name, pattern or address: {reason}")
+            })?;
+        }
+        Ok(policy)
+    }
+
+    fn add(&mut self, entry: &str) -> Result<(), String> {
+        if let Some(suffix) = entry.strip_prefix("*.") {
+            let suffix = valid_name(suffix)?;
+            self.suffixes.push(format!(".{suffix}"));
+        } else if entry.contains('*') {
+            return Err(
+                "\"*\" stands only at the start of a pattern such as \"*.example.com\"; every address is 0.0.0.0/0, ::/0"
+                    .to_owned(),
+            );
+        } else if let Some((address, prefix)) = entry.split_once('/') {
+            self.networks.push(Network::parse(address, prefix)?);
+        } else if let Some(address) = literal(entry) {
+            self.networks.push(Network::single(address));
+        } else {
+            self.names.push(valid_name(entry)?);
+        }
+        Ok(())
+    }
+
+    /// Whether a connection to `address` may be made for the sake of `host`.
+    pub fn permits(&self, host: &str, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        if self
+            .networks
+            .iter()
+            .any(|network| network.contains(address))
+        {
+            return true;
+        }
+        // A URL with an address in it is not a name that somebody trusts.
+        if literal(host).is_some() {
+            return false;
+        }
+        let host = normal(host);
+        match class(address) {
+            Class::Special => false,
+            Class::Loopback => {
+                self.names.contains(&host)
+                    || (host.ends_with(".localhost") && self.has_suffix_of(&host))
+            }
+            Class::Ordinary => self.names.contains(&host) || self.has_suffix_of(&host),
+        }
+    }
+
+    fn has_suffix_of(&self, host: &str) -> bool {
+        self.suffixes
+            .iter()
+            .any(|suffix| host.len() > suffix.len() && host.ends_with(suffix.as_str()))
+    }
+
+    /// The addresses that may be connected to, IPv4 in its own form; the message of the error names what
+    /// was refused.
+    pub fn filter(&self, host: &str, addresses: &[IpAddr]) -> Result<Vec<IpAddr>, String> {
+        let (permitted, refused): (Vec<_>, Vec<_>) = addresses
+            .iter()
+            .map(IpAddr::to_canonical)
+            .partition(|address| self.permits(host, *address));
+        if !permitted.is_empty() {
+            return Ok(permitted);
+        }
+        let refused: Vec<_> = refused.iter().map(IpAddr::to_string).collect();
+        Err(if literal(host).is_some() {
+            format!("the worker address {host} is not permitted by {SETTING}")
+        } else {
+            format!(
+                "the worker host \"{host}\" leads to {}, which is not permitted by {SETTING}",
+                refused.join(", ")
+            )
+        })
+    }
+}
+
+impl Network {
+    fn single(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(v4) => Network::V4 {
+                address: v4.to_bits(),
+                mask: u32::MAX,
+            },
+            IpAddr::V6(v6) => Network::V6 {
+                address: v6.to_bits(),
+                mask: u128::MAX,
+            },
+        }
+    }
+
+    fn parse(address: &str, prefix: &str) -> Result<Self, String> {
+        let unmapped: IpAddr = unbracketed(address)
+            .parse()
+            .map_err(|_| format!("\"{address}\" is no address"))?;
+        if prefix.is_empty() || !prefix.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(format!("\"{prefix}\" is no length of a prefix"));
+        }
+        let width = if unmapped.is_ipv4() { 32 } else { 128 };
+        let length: u32 = prefix
+            .parse()
+            .ok()
+            .filter(|length| *length <= width)
+            .ok_or_else(|| format!("the prefix is longer than {width}"))?;
+        let network = match (unmapped, unmapped.to_canonical()) {
+            (IpAddr::V6(_), IpAddr::V4(v4)) if length >= 96 => Network::V4 {
+                address: v4.to_bits(),
+                mask: mask(length - 96, 32) as u32,
+            },
+            (IpAddr::V4(v4), _) => Network::V4 {
+                address: v4.to_bits(),
+                mask: mask(length, 32) as u32,
+            },
+            (IpAddr::V6(v6), _) => Network::V6 {
+                address: v6.to_bits(),
+                mask: mask(length, 128),
+            },
+        };
+        let (covered, written) = match network {
+            Network::V4 { address, mask } => (
+                IpAddr::from(Ipv4Addr::from_bits(address & mask)),
+                IpAddr::from(Ipv4Addr::from_bits(address)),
+            ),
+            Network::V6 { address, mask } => (
+                IpAddr::from(Ipv6Addr::from_bits(address & mask)),
+                IpAddr::from(Ipv6Addr::from_bits(address)),
+            ),
+        };
+        // A typing error that would open more than was meant.
+        if covered != written {
+            return Err(format!(
+                "it has bits set behind its prefix; the block starts at {covered}"
+            ));
+        }
+        Ok(network)
+    }
+
+    fn contains(&self, candidate: IpAddr) -> bool {
+        match (self, candidate) {
+            (Network::V4 { address, mask }, IpAddr::V4(v4)) => v4.to_bits() & mask == *address,
+            (Network::V6 { address, mask }, IpAddr::V6(v6)) => v6.to_bits() & mask == *address,
+            _ => false,
+        }
+    }
+}
+
+fn mask(length: u32, width: u32) -> u128 {
+    let all = u128::MAX >> (128 - width);
+    // A shift by the whole width would overflow.
+    all & all.checked_shl(width - length).unwrap_or(0)
+}
+
+fn class(address: IpAddr) -> Class {
+    match address {
+        IpAddr::V4(v4) => class_v4(v4),
+        IpAddr::V6(v6) => class_v6(v6),
+    }
+}
+
+fn class_v4(v4: Ipv4Addr) -> Class {
+    let first = v4.octets()[0];
+    if v4.is_loopback() {
+        Class::Loopback
+    } else if first == 0 || first >= 224 || v4.is_link_local() || METADATA_V4.contains(&v4) {
+        Class::Special
+    } else {
+        Class::Ordinary
+    }
+}
+
+fn class_v6(v6: Ipv6Addr) -> Class {
+    let segments = v6.segments();
+    if v6.is_loopback() {
+        return Class::Loopback;
+    }
+    if v6.is_unspecified() || v6.is_multicast() || v6.is_unicast_link_local() || v6 == METADATA_V6 {
+        return Class::Special;
+    }
+    // Translators and tunnels lead to the IPv4 address inside: NAT64, 6to4, the old compatible form.
+    let inner = match segments {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0, 0, 0, 0, 0, 0, high, low] => Some((high, low)),
+        [0x2002, high, low, ..] => Some((high, low)),
+        _ => None,
+    };
+    match inner {
+        Some((high, low)) => class_v4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))),
+        None => Class::Ordinary,
+    }
+}
+
+/// The parts of a worker URL that passed [`validate_url`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerUrl {
+    /// Whether the scheme is `https`.
+    pub https: bool,
+    /// The name in small letters, or the address without brackets.
+    pub host: String,
+    /// The port, explicit or of the scheme.
+    pub port: u16,
+    /// The path, `/` where there is none.
+    pub path: String,
+}
+
+impl WorkerUrl {
+    /// `host:port` as it is written in a URL.
+    pub fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Checks a worker URL as far as that goes without resolving its name. Paths are appended to it, so it
+/// can't have a query; messages never quote what could be a password in it.
+pub fn validate_url(url: &str) -> Result<WorkerUrl, String> {
+    if !url.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(
+            "a worker URL can't hold spaces, line breaks or other than ASCII characters".to_owned(),
+        );
+    }
+    let (scheme, rest) = url
+        .split_once("://")
+        .ok_or("a worker URL starts with http:// or https://")?;
+    let https = match scheme.to_ascii_lowercase().as_str() {
+        "http" => false,
+        "https" => true,
+        _ => return Err("a worker URL starts with http:// or https://".to_owned()),
+    };
+    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or(rest);
+    if authority.contains('@') {
+        return Err(
+            "a worker URL can't hold a user name or password; use the headers of the worker"
+                .to_owned(),
+        );
+    }
+    if url.contains(['?', '#', '\\']) {
+        return Err("a worker URL ends with its path: no \"?\", \"#\" or \"\\\"".to_owned());
+    }
+    let uri: Uri = url
+        .parse()
+        .map_err(|e| format!("the worker URL can't be read: {e}"))?;
+    let written = uri.host().unwrap_or_default();
+    let host = unbracketed(written);
+    if host.is_empty() {
+        return Err("the worker URL has no host".to_owned());
+    }
+    let host = match host.parse::<IpAddr>() {
+        Ok(address) => address.to_string(),
+        Err(_) => valid_name(host)
+            .map_err(|reason| format!("the worker URL has no valid host: {reason}"))?,
+    };
+    // What follows the host must not vanish: a port that is no number would turn into the default one.
+    let port = match authority.strip_prefix(written) {
+        Some("") if https => 443,
+        Some("") => 80,
+        Some(port) => port
+            .strip_prefix(':')
+            .filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))
+            .and_then(|digits| digits.parse().ok())
+            .filter(|port| *port > 0)
+            .ok_or("the worker URL has no valid port")?,
+        None => return Err("the worker URL has no valid host".to_owned()),
+    };
+    Ok(WorkerUrl {
+        https,
+        host,
+        port,
+        path: uri.path().to_owned(),
+    })
+}
+
+/// The address that `host` is written as, if it is one.
+pub fn literal(host: &str) -> Option<IpAddr> {
+    unbracketed(host)
+        .parse::<IpAddr>()
+        .ok()
+        .map(|ip| ip.to_canonical())
+}
+
+fn unbracketed(host: &str) -> &str {
+    host.strip_prefix('[')
+        .and_then(|inner| inner.strip_suffix(']'))
+        .unwrap_or(host)
+}
+
+fn normal(host: &str) -> String {
+    host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
+}
+
+fn valid_name(name: &str) -> Result<String, String> {
+    let name = normal(name);
+    if name.len() > 253 {
+        return Err("a host name has at most 253 characters".to_owned());
+    }
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    for label in name.split('.') {
+        if label.is_empty()
+            || label.len() > 63
+            || label.starts_with('-')
+            || !label.bytes().all(allowed)
+        {
+            return Err(format!(
+                "\"{label}\" is no part of a host name (letters, digits, \"-\" and \"_\", at most 63)"
+            ));
+        }
+    }
+    // Resolvers read 127.1, 0x7f.1 and 2130706433 as addresses; a person who reads them does not.
+    let last = name.rsplit('.').next().unwrap_or_default();
+    let hexadecimal = last
+        .strip_prefix("0x")
+        .is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
+    if hexadecimal || last.bytes().all(|b| b.is_ascii_digit()) {
+        return Err("an IPv4 address is written as four numbers with dots".to_owned());
+    }
+    Ok(name)
+}

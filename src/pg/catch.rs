@@ -1,0 +1,247 @@
+//! Postgres errors as Rust values, whole: SQLSTATE, texts and the names of table and constraint.
+//!
+//! pgrx turns a caught error into a panic and keeps only the SQLSTATEs that it knows, and none of the names. An
+//! application needs both: its triggers raise codes of their own, and `appDatabaseError` names the constraint.
+
+use pgrx::pg_sys;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
+
+/// An ERROR of Postgres or of the extension, on its way to a caller, the log, or a worker.
+#[derive(Clone, Debug)]
+pub struct PgError(Box<Fields>);
+
+/// The parts of an error report.
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
+    /// Packed as Postgres packs it; see [`sqlstate`].
+    pub code: c_int,
+    pub message: String,
+    pub detail: Option<String>,
+    pub hint: Option<String>,
+    pub context: Option<String>,
+    pub schema: Option<String>,
+    pub table: Option<String>,
+    pub column: Option<String>,
+    pub datatype: Option<String>,
+    pub constraint: Option<String>,
+}
+
+pub type Result<T> = std::result::Result<T, PgError>;
+
+impl Deref for PgError {
+    type Target = Fields;
+    fn deref(&self) -> &Fields {
+        &self.0
+    }
+}
+
+impl DerefMut for PgError {
+    fn deref_mut(&mut self) -> &mut Fields {
+        &mut self.0
+    }
+}
+
+/// Packs a five-character SQLSTATE.
+pub const fn sqlstate(code: &[u8; 5]) -> c_int {
+    let mut packed = 0;
+    let mut i = 0;
+    while i < 5 {
+        packed |= (((code[i] - b'0') & 0x3f) as c_int) << (6 * i);
+        i += 1;
+    }
+    packed
+}
+
+pub const INTERNAL_ERROR: c_int = sqlstate(b"XX000");
+pub const UNDEFINED_TABLE: c_int = sqlstate(b"42P01");
+pub const NO_DATA: c_int = sqlstate(b"02000");
+pub const QUERY_CANCELED: c_int = sqlstate(b"57014");
+pub const LOCK_NOT_AVAILABLE: c_int = sqlstate(b"55P03");
+pub const INSUFFICIENT_PRIVILEGE: c_int = sqlstate(b"42501");
+pub const DEADLOCK_DETECTED: c_int = sqlstate(b"40P01");
+pub const SERIALIZATION_FAILURE: c_int = sqlstate(b"40001");
+pub const UNIQUE_VIOLATION: c_int = sqlstate(b"23505");
+
+impl PgError {
+    pub fn new(code: c_int, message: impl Into<String>) -> Self {
+        Self(Box::new(Fields { code, message: message.into(), ..Fields::default() }))
+    }
+
+    /// Something that should not happen.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(INTERNAL_ERROR, message)
+    }
+
+    pub fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The SQLSTATE as people write it.
+    pub fn sqlstate(&self) -> String {
+        (0..5).map(|i| char::from((((self.code >> (6 * i)) & 0x3f) as u8).wrapping_add(b'0'))).collect()
+    }
+
+    /// What a caught panic said.
+    pub fn from_panic(payload: Box<dyn std::any::Any + Send>) -> Self {
+        use pgrx::pg_sys::panic::{CaughtError, ErrorReportWithLevel};
+        let report = |report: &ErrorReportWithLevel| {
+            let mut error = Self::new(report.sql_error_code() as c_int, report.message());
+            error.detail = report.detail().map(str::to_owned);
+            error.hint = report.hint().map(str::to_owned);
+            error
+        };
+        match payload.downcast::<CaughtError>() {
+            Ok(caught) => match *caught {
+                CaughtError::PostgresError(ref inner) | CaughtError::ErrorReport(ref inner) => report(inner),
+                CaughtError::RustPanic { ref ereport, .. } => report(ereport),
+            },
+            Err(payload) => match payload.downcast::<ErrorReportWithLevel>() {
+                Ok(inner) => report(&inner),
+                Err(payload) => {
+                    let text = payload
+                        .downcast_ref::<&str>()
+                        .map(|s| (*s).to_owned())
+                        .or_else(|| payload.downcast_ref::<String>().cloned());
+                    Self::internal(text.unwrap_or_else(|| "panic".to_owned()))
+                }
+            },
+        }
+    }
+}
+
+impl std::fmt::Display for PgError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.message, self.sqlstate())?;
+        if let Some(detail) = &self.detail {
+            write!(f, ": {detail}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs a call into Postgres and catches the ERROR that it may raise.
+///
+/// # Safety
+/// `call` must make raw C calls only (no function that pgrx wraps), must not panic, and must own nothing that has a
+/// destructor: an ERROR jumps over its frame. After an error the transaction or subtransaction is to be aborted.
+pub unsafe fn catch<T>(call: impl FnOnce() -> T) -> Result<T> {
+    let mut result = MaybeUninit::<T>::uninit();
+    // SAFETY: the previous handlers are put back on both ways out, as PG_TRY does.
+    unsafe {
+        let context = pg_sys::CurrentMemoryContext;
+        let exception_stack = pg_sys::PG_exception_stack;
+        let context_stack = pg_sys::error_context_stack;
+        let jumped = cee_scape::call_with_sigsetjmp(false, |buffer| {
+            pg_sys::PG_exception_stack = std::ptr::from_ref(buffer).cast_mut().cast();
+            result.write(call());
+            0
+        });
+        pg_sys::PG_exception_stack = exception_stack;
+        pg_sys::error_context_stack = context_stack;
+        if jumped == 0 {
+            return Ok(result.assume_init());
+        }
+        pg_sys::CurrentMemoryContext = context;
+        let data = pg_sys::CopyErrorData();
+        pg_sys::FlushErrorState();
+        let error = PgError(Box::new(fields(&*data)));
+        pg_sys::FreeErrorData(data);
+        Err(error)
+    }
+}
+
+fn fields(data: &pg_sys::ErrorData) -> Fields {
+    let text = |text: *const c_char| {
+        // SAFETY: Postgres gives null or a terminated string.
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    };
+    Fields {
+        code: data.sqlerrcode,
+        message: text(data.message).unwrap_or_default(),
+        detail: text(data.detail),
+        hint: text(data.hint),
+        context: text(data.context),
+        schema: text(data.schema_name),
+        table: text(data.table_name),
+        column: text(data.column_name),
+        datatype: text(data.datatype_name),
+        constraint: text(data.constraint_name),
+    }
+}
+
+mod raw {
+    use std::ffi::{c_char, c_int};
+    unsafe extern "C-unwind" {
+        pub fn errstart(level: c_int, domain: *const c_char) -> bool;
+        pub fn errcode(code: c_int) -> c_int;
+        pub fn errmsg_internal(format: *const c_char, ...) -> c_int;
+        pub fn errdetail_internal(format: *const c_char, ...) -> c_int;
+        pub fn errhint(format: *const c_char, ...) -> c_int;
+        pub fn errcontext_msg(format: *const c_char, ...) -> c_int;
+        pub fn err_generic_string(field: c_int, text: *const c_char) -> c_int;
+        pub fn errfinish(file: *const c_char, line: c_int, function: *const c_char);
+        pub fn pstrdup(text: *const c_char) -> *mut c_char;
+    }
+}
+
+/// Raises the error in Postgres. Everything that the calling frames own must have been dropped: only the outermost
+/// frame of a function called by Postgres may come here; see [`edge`].
+fn raise(error: PgError) -> ! {
+    // SAFETY: called on the main thread, from a frame with nothing left to drop; texts are copied into palloc'd
+    // memory before the Rust strings go.
+    unsafe {
+        raw::errstart(pg_sys::ERROR as c_int, std::ptr::null());
+        let copy = |text: &str| {
+            let text = CString::new(text.replace('\0', "")).unwrap_or_default();
+            raw::pstrdup(text.as_ptr())
+        };
+        let format = c"%s".as_ptr();
+        raw::errcode(error.code);
+        raw::errmsg_internal(format, copy(&error.message));
+        if let Some(detail) = &error.detail {
+            raw::errdetail_internal(format, copy(detail));
+        }
+        if let Some(hint) = &error.hint {
+            raw::errhint(format, copy(hint));
+        }
+        if let Some(context) = &error.context {
+            raw::errcontext_msg(format, copy(context));
+        }
+        for (field, text) in [
+            (b's', &error.schema),
+            (b't', &error.table),
+            (b'c', &error.column),
+            (b'd', &error.datatype),
+            (b'n', &error.constraint),
+        ] {
+            if let Some(text) = text {
+                raw::err_generic_string(c_int::from(field), copy(text));
+            }
+        }
+        drop(error);
+        raw::errfinish(std::ptr::null(), 0, std::ptr::null());
+    }
+    unreachable!("errfinish returned after an ERROR")
+}
+
+/// The edge between Postgres and the extension: runs the body of an SQL function and raises its error, if any, after
+/// everything that the body owned was dropped.
+pub fn edge<T>(body: impl FnOnce() -> Result<T>) -> T {
+    match body() {
+        Ok(value) => value,
+        Err(error) => raise(error),
+    }
+}
+
+/// Writes an error to the server log without raising it.
+pub fn log_error(what: &str, error: &PgError) {
+    pgrx::log!("xdb: {what}: {error}");
+}

@@ -1,0 +1,126 @@
+//! As whom SQL runs, and with which settings.
+
+use super::catch::{Result, catch};
+use pgrx::pg_sys;
+use std::ffi::{CString, c_int};
+
+mod raw {
+    use std::ffi::{c_char, c_int};
+    unsafe extern "C-unwind" {
+        pub fn set_config_option(
+            name: *const c_char,
+            value: *const c_char,
+            context: c_int,
+            source: c_int,
+            action: c_int,
+            change: bool,
+            level: c_int,
+            is_reload: bool,
+        ) -> c_int;
+        pub fn AtEOXact_GUC(commit: bool, nest_level: c_int);
+    }
+}
+
+/// Settings on which the text form of values depends, pinned wherever columns become JSON and back.
+const VALUE_FORMATS: &[(&str, &str)] = &[
+    ("TimeZone", "UTC"),
+    ("DateStyle", "ISO, YMD"),
+    ("IntervalStyle", "postgres"),
+    ("bytea_output", "hex"),
+    ("extra_float_digits", "1"),
+    ("xmlbinary", "base64"),
+    ("lc_monetary", "C"),
+];
+
+const SEARCH_PATH: (&str, &str) = ("search_path", "pg_catalog, pg_temp");
+
+/// Runs `body` as the owner of the extension's tables, with a pinned `search_path`. This is how a function that was
+/// called by an ordinary role reaches the system tables.
+pub fn as_extension_owner<T>(owner: pg_sys::Oid, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    scope(Some((owner, pg_sys::SECURITY_LOCAL_USERID_CHANGE as c_int)), &[SEARCH_PATH], body)
+}
+
+/// Runs `body` on users' tables in a caller's transaction, as the caller and with the caller's `search_path`; only
+/// the formats of values are pinned.
+pub fn as_caller<T>(caller: pg_sys::Oid, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    scope(Some((caller, 0)), VALUE_FORMATS, body)
+}
+
+/// Runs `body` on users' tables as the owner of a process, in the engine's own transaction. Local user id change
+/// alone is not enough: RESTRICTED_OPERATION keeps a trigger from `RESET ROLE`, and a deferred one from running
+/// later as the engine.
+pub fn as_process_owner<T>(owner: pg_sys::Oid, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
+    scope(Some((owner, flags as c_int)), VALUE_FORMATS, body)
+}
+
+/// Changes identity and settings around `body` and puts both back. On an error they are left as they are: the
+/// abort that must follow restores them.
+fn scope<T>(
+    identity: Option<(pg_sys::Oid, c_int)>,
+    settings: &[(&str, &str)],
+    body: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let mut user = pg_sys::InvalidOid;
+    let mut context: c_int = 0;
+    // SAFETY: plain accessors of the session's state.
+    let level = unsafe {
+        pg_sys::GetUserIdAndSecContext(&raw mut user, &raw mut context);
+        pg_sys::NewGUCNestLevel()
+    };
+    for (name, value) in settings {
+        set(name, value)?;
+    }
+    if let Some((as_user, flags)) = identity {
+        // SAFETY: the caller's identity is put back below, or by the abort.
+        unsafe { pg_sys::SetUserIdAndSecContext(as_user, context | flags) };
+    }
+    let result = body()?;
+    // SAFETY: puts back what was there.
+    unsafe {
+        pg_sys::SetUserIdAndSecContext(user, context);
+        catch(|| raw::AtEOXact_GUC(true, level))?;
+    }
+    Ok(result)
+}
+
+/// Sets a parameter until the current nest level ends.
+fn set(name: &str, value: &str) -> Result<()> {
+    let name = CString::new(name).unwrap_or_default();
+    let value = CString::new(value).unwrap_or_default();
+    let (name, value) = (name.as_ptr(), value.as_ptr());
+    // SAFETY: a raw call; the strings outlive it. The values are constants that every server accepts; SUSET
+    // because one of them may be reserved to superusers.
+    unsafe {
+        catch(|| {
+            raw::set_config_option(
+                name,
+                value,
+                pg_sys::GucContext::PGC_SUSET as c_int,
+                pg_sys::GucSource::PGC_S_SESSION as c_int,
+                pg_sys::GucAction::GUC_ACTION_SAVE as c_int,
+                true,
+                0,
+                false,
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// The effective user.
+pub fn current_user() -> pg_sys::Oid {
+    // SAFETY: a plain accessor.
+    unsafe { pg_sys::GetUserId() }
+}
+
+/// Whether a role has the privileges of another one without `SET ROLE`: `pg_has_role(role, of, 'USAGE')`.
+pub fn has_privileges_of(role: pg_sys::Oid, of: pg_sys::Oid) -> bool {
+    // SAFETY: catalog look-ups on the main thread; a role that is gone has no members.
+    unsafe { pg_sys::has_privs_of_role(role, of) }
+}
+
+pub fn is_superuser(role: pg_sys::Oid) -> bool {
+    // SAFETY: as above.
+    unsafe { pg_sys::superuser_arg(role) }
+}

@@ -1,0 +1,217 @@
+//! SQL statements: prepared once per session, run through SPI, errors returned whole.
+
+use super::catch::{PgError, Result, catch};
+use super::param::{Param, from_postgres};
+use pgrx::{FromDatum, pg_sys};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_int, c_long};
+use xdb_engine::{ExecutionId, Timestamp};
+
+mod raw {
+    use pgrx::pg_sys;
+    use std::ffi::{c_char, c_int, c_long};
+    // Declared here because `catch` needs the functions themselves, not pgrx's wrappers.
+    unsafe extern "C-unwind" {
+        pub fn SPI_connect() -> c_int;
+        pub fn SPI_finish() -> c_int;
+        pub fn SPI_prepare(sql: *const c_char, count: c_int, types: *mut pg_sys::Oid) -> pg_sys::SPIPlanPtr;
+        pub fn SPI_keepplan(plan: pg_sys::SPIPlanPtr) -> c_int;
+        pub fn SPI_freeplan(plan: pg_sys::SPIPlanPtr) -> c_int;
+        pub fn SPI_execute_plan(
+            plan: pg_sys::SPIPlanPtr,
+            values: *mut pg_sys::Datum,
+            nulls: *const c_char,
+            read_only: bool,
+            limit: c_long,
+        ) -> c_int;
+        pub fn SPI_execute(sql: *const c_char, read_only: bool, limit: c_long) -> c_int;
+    }
+}
+
+thread_local! {
+    /// Plans that this session keeps, by their text.
+    static PLANS: RefCell<HashMap<String, pg_sys::SPIPlanPtr>> = RefCell::new(HashMap::new());
+}
+
+/// Statements on users' tables come in as many texts as there are tables and sets of columns.
+const MAX_PLANS: usize = 1000;
+
+/// A connection to SPI. It ends with the closure of [`connect`].
+pub struct Spi(());
+
+/// Runs `body` with SPI. After an error the transaction is to be aborted, which closes what was left open.
+pub fn connect<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
+    // SAFETY: raw calls without destructors; SPI copies results out before it is finished.
+    unsafe { check("SPI_connect", catch(|| raw::SPI_connect())?)? };
+    let result = body(&Spi(()))?;
+    // SAFETY: as above.
+    unsafe { check("SPI_finish", catch(|| raw::SPI_finish())?)? };
+    Ok(result)
+}
+
+fn check(what: &str, code: c_int) -> Result<c_int> {
+    match code {
+        0.. => Ok(code),
+        _ => Err(PgError::internal(format!("{what} failed with code {code}"))),
+    }
+}
+
+/// How a statement sees the database.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// With a snapshot of its own, and what this transaction wrote.
+    Fresh,
+    /// With the active snapshot. Assigns no transaction id and works on a standby.
+    ReadOnly,
+}
+
+impl Spi {
+    /// Runs a statement and returns how many rows it touched.
+    pub fn run(&self, sql: &str, params: &[Param]) -> Result<u64> {
+        self.execute(sql, params, Mode::Fresh, 0)?;
+        // SAFETY: set by the execution.
+        let rows = unsafe { pg_sys::SPI_processed };
+        self.free_result();
+        Ok(rows)
+    }
+
+    /// Runs a utility statement, which has no parameters and no plan.
+    pub fn utility(&self, sql: &str) -> Result<()> {
+        let text = c_string(sql)?;
+        let pointer = text.as_ptr();
+        // SAFETY: a raw call; the text outlives it.
+        unsafe { check(sql, catch(|| raw::SPI_execute(pointer, false, 0))?)? };
+        Ok(())
+    }
+
+    /// Rows of a statement with a fresh snapshot, each made a value by `read`.
+    pub fn rows<T>(&self, sql: &str, params: &[Param], read: impl FnMut(&Row) -> Result<T>) -> Result<Vec<T>> {
+        self.execute(sql, params, Mode::Fresh, 0)?;
+        self.collect(read)
+    }
+
+    /// Rows of a query with the snapshot that is active now.
+    pub fn rows_read_only<T>(
+        &self,
+        sql: &str,
+        params: &[Param],
+        read: impl FnMut(&Row) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        self.execute(sql, params, Mode::ReadOnly, 0)?;
+        self.collect(read)
+    }
+
+    /// The first row, if there is one.
+    pub fn first<T>(&self, sql: &str, params: &[Param], read: impl FnMut(&Row) -> Result<T>) -> Result<Option<T>> {
+        Ok(self.rows(sql, params, read)?.into_iter().next())
+    }
+
+    fn execute(&self, sql: &str, params: &[Param], mode: Mode, limit: c_long) -> Result<()> {
+        let plan = self.plan(sql, params)?;
+        let mut values: Vec<_> = params.iter().map(|p| p.datum).collect();
+        let nulls: Vec<c_char> = params.iter().map(|p| if p.null { b'n' } else { b' ' } as c_char).collect();
+        let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
+        // SAFETY: the plan is kept, the arrays outlive the call and match the plan's parameters.
+        let code = unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, mode == Mode::ReadOnly, limit))? };
+        check(sql, code)?;
+        Ok(())
+    }
+
+    fn plan(&self, sql: &str, params: &[Param]) -> Result<pg_sys::SPIPlanPtr> {
+        if let Some(plan) = PLANS.with_borrow(|plans| plans.get(sql).copied()) {
+            return Ok(plan);
+        }
+        let text = c_string(sql)?;
+        let mut types: Vec<_> = params.iter().map(|p| p.oid).collect();
+        let (pointer, types, count) = (text.as_ptr(), types.as_mut_ptr(), params.len() as c_int);
+        // SAFETY: raw calls; text and types outlive them. A kept plan lives until the session ends or it is freed.
+        let plan = unsafe {
+            let plan = catch(|| raw::SPI_prepare(pointer, count, types))?;
+            if plan.is_null() {
+                return Err(PgError::internal(format!("could not prepare: {sql}")));
+            }
+            catch(|| raw::SPI_keepplan(plan))?;
+            plan
+        };
+        PLANS.with_borrow_mut(|plans| {
+            if plans.len() >= MAX_PLANS {
+                for (_, old) in plans.drain() {
+                    // SAFETY: none of the kept plans is running: statements do not nest within one execution.
+                    unsafe { raw::SPI_freeplan(old) };
+                }
+            }
+            plans.insert(sql.to_owned(), plan);
+        });
+        Ok(plan)
+    }
+
+    fn collect<T>(&self, mut read: impl FnMut(&Row) -> Result<T>) -> Result<Vec<T>> {
+        // SAFETY: the tuple table belongs to the statement that just ran.
+        let (table, count) = unsafe { (pg_sys::SPI_tuptable, pg_sys::SPI_processed) };
+        if table.is_null() {
+            return Ok(Vec::new());
+        }
+        let rows = (0..count as usize).map(|number| read(&Row { table, number })).collect();
+        self.free_result();
+        rows
+    }
+
+    fn free_result(&self) {
+        // SAFETY: frees the result of the last statement, which nobody reads any more.
+        unsafe {
+            if !pg_sys::SPI_tuptable.is_null() {
+                pg_sys::SPI_freetuptable(pg_sys::SPI_tuptable);
+            }
+        }
+    }
+}
+
+fn c_string(sql: &str) -> Result<CString> {
+    CString::new(sql).map_err(|_| PgError::internal("a statement holds a NUL character"))
+}
+
+/// One row of a result.
+pub struct Row {
+    table: *mut pg_sys::SPITupleTable,
+    number: usize,
+}
+
+impl Row {
+    fn datum(&self, column: usize) -> Option<pg_sys::Datum> {
+        let mut null = false;
+        // SAFETY: the row is within the table, and SPI checks the column's number.
+        let datum = unsafe {
+            let tuple = *(*self.table).vals.add(self.number);
+            pg_sys::SPI_getbinval(tuple, (*self.table).tupdesc, column as c_int, &raw mut null)
+        };
+        (!null).then_some(datum)
+    }
+
+    /// A column, counted from 1, or None where it is null. The type must be what the statement gives.
+    pub fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
+        // SAFETY: the caller's statement gives that type; see above.
+        self.datum(column).and_then(|datum| unsafe { T::from_datum(datum, false) })
+    }
+
+    /// A column that can't be null.
+    pub fn need<T: FromDatum>(&self, column: usize) -> Result<T> {
+        self.get(column).ok_or_else(|| PgError::internal(format!("column {column} of a system table is null")))
+    }
+
+    pub fn time(&self, column: usize) -> Option<Timestamp> {
+        self.get::<i64>(column).map(from_postgres)
+    }
+
+    pub fn need_time(&self, column: usize) -> Result<Timestamp> {
+        self.need::<i64>(column).map(from_postgres)
+    }
+
+    pub fn execution_id(&self, column: usize) -> Result<ExecutionId> {
+        let datum = self.datum(column).ok_or_else(|| PgError::internal("an execution id is null"))?;
+        let mut id = [0; 16];
+        // SAFETY: a uuid datum points to 16 bytes.
+        unsafe { std::ptr::copy_nonoverlapping(datum.cast_mut_ptr::<u8>(), id.as_mut_ptr(), 16) };
+        Ok(ExecutionId(id))
+    }
+}

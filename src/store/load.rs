@@ -1,0 +1,380 @@
+//! Executions under their locks, in batches and in part.
+
+use super::registry::{Mapping, MappingId, ProcessType, Registry, TypeId};
+use super::{StateKey, from_json};
+use crate::pg::catch::{PgError, Result};
+use crate::pg::param::{array, value};
+use crate::pg::spi::{Row, Spi};
+use pgrx::pg_sys;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use xdb_engine::*;
+
+/// An execution that this transaction has locked, as it was and as it has become.
+#[derive(Debug)]
+pub struct Loaded {
+    pub meta: Meta,
+    /// As loaded; what is saved is the difference.
+    pub before: Execution,
+    pub execution: Execution,
+    /// What happened since, in order.
+    pub events: Vec<(Event, Timestamp)>,
+}
+
+/// What belongs to an execution and never changes, and where its type stands now.
+#[derive(Clone, Debug)]
+pub struct Meta {
+    pub shard: i16,
+    pub type_id: TypeId,
+    /// None when the type is no longer registered.
+    pub process_type: Option<Arc<ProcessType>>,
+    pub owner: pg_sys::Oid,
+    pub owner_name: String,
+    pub mapping_id: Option<MappingId>,
+    pub mapping: Mapping,
+    /// The key value per mapped table, as text.
+    pub keys: Arc<[Option<String>]>,
+    pub keep_history: bool,
+    pub traceparent: Option<String>,
+    /// The row carries a closing mark of an earlier attempt to close.
+    pub closing: bool,
+}
+
+impl Meta {
+    /// The definition to decide with; an empty one when the type is gone.
+    pub fn definition(&self) -> Arc<Definition> {
+        self.process_type.as_ref().map(|t| t.definition.clone()).unwrap_or_default()
+    }
+}
+
+impl Loaded {
+    /// Decides about a command without applying it.
+    pub fn decide(&self, command: &Command, now: Timestamp, jitter: f64) -> std::result::Result<Vec<Event>, Rejection> {
+        let definition = self.meta.definition();
+        decide(
+            &self.execution,
+            command,
+            Context { now, jitter, definition: &definition, mapping: &self.meta.mapping },
+        )
+    }
+
+    pub fn apply(&mut self, events: Vec<Event>, now: Timestamp) {
+        for event in events {
+            self.execution.apply(&event, now);
+            self.events.push((event, now));
+        }
+    }
+}
+
+/// How executions are locked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Lock {
+    /// The engine: rows that somebody else has locked are left out.
+    StepOrSkip,
+    /// A caller's RPC: waits, under the caller's timeouts.
+    Step,
+    /// A caller's stop: waits for open publishers too.
+    Close,
+    /// Looks without locking, with the statement's snapshot.
+    None,
+}
+
+const SELECT_EXECUTIONS: &str = "SELECT execution_id, shard, process_id, type_id, process_type, owner, owner_name, \
+    status, closing IS NOT NULL, started_at, closed_at, timeout_at, reason, next_event, next_state, next_message, \
+    live_threads, completing, state_numbers::text, mapping_id, attribute_keys::text, history = 'full', traceparent \
+    FROM xdb.process_execution WHERE execution_id = ANY ($1) ORDER BY execution_id";
+
+/// Loads the executions' own rows. With [`Lock::StepOrSkip`] what is missing is locked by others, or gone.
+pub fn executions(
+    spi: &Spi,
+    registry: &mut Registry,
+    ids: &[ExecutionId],
+    lock: Lock,
+) -> Result<BTreeMap<ExecutionId, Loaded>> {
+    let suffix = match lock {
+        Lock::StepOrSkip => " FOR NO KEY UPDATE SKIP LOCKED",
+        Lock::Step => " FOR NO KEY UPDATE",
+        Lock::Close => " FOR UPDATE",
+        Lock::None => "",
+    };
+    let sql = format!("{SELECT_EXECUTIONS}{suffix}");
+    let rows = spi.rows(&sql, &[array(ids.iter().copied())], read_execution)?;
+    let mut loaded = BTreeMap::new();
+    for (mut meta, execution) in rows {
+        meta.process_type = registry.process_type(spi, meta.type_id)?;
+        meta.mapping = registry.mapping(spi, meta.mapping_id)?;
+        let entry = Loaded { meta, before: execution.clone(), execution, events: Vec::new() };
+        loaded.insert(entry.execution.id, entry);
+    }
+    Ok(loaded)
+}
+
+fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
+    let mut execution = Execution::new(row.execution_id(1)?);
+    execution.process_id = row.need(3)?;
+    execution.process_type = row.need(5)?;
+    execution.status = parse_word(&row.need::<String>(8)?, ProcessStatus::parse)?;
+    execution.started_at = row.need_time(10)?;
+    execution.closed_at = row.time(11);
+    execution.timeout_at = row.time(12);
+    execution.reason = row.get(13);
+    execution.next_event = row.need::<i64>(14)? as u64;
+    execution.next_state = row.need::<i32>(15)? as u32;
+    execution.next_message = row.need::<i64>(16)? as u64;
+    execution.live_threads = row.need::<i32>(17)? as u32;
+    execution.completing = row.need(18)?;
+    execution.state_numbers = from_json(&row.need::<String>(19)?)?;
+    let keys: Vec<Option<String>> = match row.get::<String>(21) {
+        Some(text) => from_json(&text)?,
+        None => Vec::new(),
+    };
+    let meta = Meta {
+        shard: row.need(2)?,
+        type_id: row.need(4)?,
+        process_type: None,
+        owner: row.need(6)?,
+        owner_name: row.need(7)?,
+        mapping_id: row.get(20),
+        mapping: Arc::from([]),
+        keys: keys.into(),
+        keep_history: row.need(22)?,
+        traceparent: row.get(23),
+        closing: row.need(9)?,
+    };
+    Ok((meta, execution))
+}
+
+pub(crate) fn parse_word<T>(word: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T> {
+    parse(word).ok_or_else(|| PgError::internal(format!("a system table holds the unknown word \"{word}\"")))
+}
+
+/// Which of these executions exist, whoever has locked them.
+pub fn existing(spi: &Spi, ids: &[ExecutionId]) -> Result<BTreeSet<ExecutionId>> {
+    const SELECT: &str = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1)";
+    Ok(spi.rows(SELECT, &[array(ids.iter().copied())], |row| row.execution_id(1))?.into_iter().collect())
+}
+
+/// Which of these executions can be closed now: no publisher and nobody else holds them. In a statement of its own,
+/// because a lock taken together with the decision would be decided from an old row.
+pub fn lock_for_close(spi: &Spi, ids: &[ExecutionId]) -> Result<BTreeSet<ExecutionId>> {
+    const SELECT: &str = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1) \
+        ORDER BY execution_id FOR UPDATE SKIP LOCKED";
+    Ok(spi.rows(SELECT, &[array(ids.iter().copied())], |row| row.execution_id(1))?.into_iter().collect())
+}
+
+/// Marks executions whose close waits for open publishers, so that what they wait for only shrinks.
+pub fn mark_closing(spi: &Spi, ids: &[(ExecutionId, bool)]) -> Result<()> {
+    const UPDATE: &str = "UPDATE xdb.process_execution p \
+        SET closing = CASE WHEN m.conditional THEN 'CONDITIONAL' ELSE 'UNCONDITIONAL' END \
+        FROM pg_catalog.unnest($1::uuid[], $2::bool[]) AS m (execution_id, conditional) \
+        WHERE p.execution_id = m.execution_id AND p.closing IS NULL";
+    spi.run(UPDATE, &[array(ids.iter().map(|m| m.0)), array(ids.iter().map(|m| m.1))])?;
+    Ok(())
+}
+
+/// Takes back closing marks that a scheduler left when it ended: the answers behind them are asked for again.
+pub fn clear_closing(spi: &Spi) -> Result<u64> {
+    const UPDATE: &str = "WITH marked AS MATERIALIZED (SELECT execution_id FROM xdb.process_execution \
+        WHERE closing IS NOT NULL ORDER BY execution_id FOR NO KEY UPDATE SKIP LOCKED) \
+        UPDATE xdb.process_execution p SET closing = NULL FROM marked WHERE p.execution_id = marked.execution_id";
+    spi.run(UPDATE, &[])
+}
+
+pub(crate) const STATE_COLUMNS: &str = "s.execution_id, s.seq, s.state_id, s.number, s.status, s.input::text, \
+    s.config::text, s.recovery::text, s.started_at, s.ended_at, s.call::text, s.wait::text, s.last_failure::text";
+
+pub(crate) fn read_state(row: &Row) -> Result<(ExecutionId, StateExecution)> {
+    fn json<T: serde::de::DeserializeOwned>(row: &Row, column: usize) -> Result<Option<T>> {
+        row.get::<String>(column).map(|text| from_json(&text)).transpose()
+    }
+    let status = parse_word(&row.need::<String>(5)?, StateStatus::parse)?;
+    let missing = || PgError::internal("a state execution lacks what its status needs");
+    let phase = match status {
+        StateStatus::WaitUntil => Phase::WaitUntil(json(row, 11)?.ok_or_else(missing)?),
+        StateStatus::Waiting => Phase::Waiting(json(row, 12)?.ok_or_else(missing)?),
+        StateStatus::Execute => Phase::Execute { call: json(row, 11)?.ok_or_else(missing)?, results: json(row, 12)? },
+        StateStatus::Completed | StateStatus::Failed | StateStatus::Aborted => {
+            Phase::Ended { status, last_failure: json(row, 13)? }
+        }
+    };
+    let state = StateExecution {
+        seq: StateSeq(row.need::<i32>(2)? as u32),
+        id: StateExecutionId { state_id: row.need(3)?, number: row.need::<i32>(4)? as u32 },
+        input: row.get::<String>(6).map(Json::from_trusted),
+        config: json(row, 7)?,
+        recovery: json(row, 8)?,
+        started_at: row.need_time(9)?,
+        ended_at: row.time(10),
+        phase,
+    };
+    Ok((row.execution_id(1)?, state))
+}
+
+/// Loads these state executions into their executions.
+pub fn states(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<()> {
+    let sql = format!(
+        "SELECT {STATE_COLUMNS} FROM pg_catalog.unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+         JOIN xdb.state_execution s ON s.execution_id = k.execution_id AND s.seq = k.seq"
+    );
+    let wanted: Vec<_> = keys
+        .iter()
+        .filter(|(id, seq)| loaded.get(id).is_some_and(|entry| !entry.before.states.contains_key(seq)))
+        .collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let params = [array(wanted.iter().map(|k| k.0)), array(wanted.iter().map(|k| k.1.0 as i32))];
+    for (id, state) in spi.rows(&sql, &params, read_state)? {
+        if let Some(entry) = loaded.get_mut(&id) {
+            entry.before.states.insert(state.seq, state.clone());
+            entry.execution.states.insert(state.seq, state);
+        }
+    }
+    Ok(())
+}
+
+/// The lease that a task is under.
+pub fn leases(spi: &Spi, keys: &[StateKey]) -> Result<HashMap<StateKey, (i64, i64)>> {
+    const SELECT: &str = "SELECT t.execution_id, t.seq, t.lease_epoch, t.lease_number \
+        FROM pg_catalog.unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+        JOIN xdb.task t ON t.execution_id = k.execution_id AND t.seq = k.seq";
+    let params = [array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))];
+    let rows = spi.rows(SELECT, &params, |row| {
+        Ok(((row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32)), (row.need(3)?, row.need(4)?)))
+    })?;
+    Ok(rows.into_iter().collect())
+}
+
+/// Loads the queues of these executions and the states that wait for them.
+pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, ids: &[ExecutionId]) -> Result<()> {
+    const MESSAGES: &str = "SELECT execution_id, queue_name, number, message_id, payload::text FROM xdb.queue_message \
+        WHERE execution_id = ANY ($1) ORDER BY execution_id, queue_name, number";
+    const WAITERS: &str = "SELECT DISTINCT execution_id, seq FROM xdb.queue_waiter WHERE execution_id = ANY ($1)";
+    let params = [array(ids.iter().copied())];
+    let messages = spi.rows(MESSAGES, &params, |row| {
+        let message = Message {
+            queue: row.need(2)?,
+            number: row.need::<i64>(3)? as u64,
+            message_id: row.get(4),
+            payload: row.get::<String>(5).map(Json::from_trusted),
+        };
+        Ok((row.execution_id(1)?, message))
+    })?;
+    for (id, message) in messages {
+        if let Some(entry) = loaded.get_mut(&id) {
+            entry.before.queues.entry(message.queue.clone()).or_default().push_back(message.clone());
+            entry.execution.queues.entry(message.queue.clone()).or_default().push_back(message);
+        }
+    }
+    let waiters =
+        spi.rows(WAITERS, &params, |row| Ok((row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32))))?;
+    states(spi, loaded, &waiters)
+}
+
+/// Loads which of these message ids were received before in their queues.
+pub fn message_ids(
+    spi: &Spi,
+    loaded: &mut BTreeMap<ExecutionId, Loaded>,
+    published: &[(ExecutionId, String, String)],
+) -> Result<()> {
+    const SELECT: &str = "SELECT m.execution_id, m.queue_name, m.message_id \
+        FROM pg_catalog.unnest($1::uuid[], $2::text[], $3::text[]) AS k (execution_id, queue_name, message_id) \
+        JOIN xdb.message_key m USING (execution_id, queue_name, message_id)";
+    if published.is_empty() {
+        return Ok(());
+    }
+    let params = [
+        array(published.iter().map(|p| p.0)),
+        array(published.iter().map(|p| p.1.as_str())),
+        array(published.iter().map(|p| p.2.as_str())),
+    ];
+    for (id, key) in spi.rows(SELECT, &params, |row| Ok((row.execution_id(1)?, (row.need(2)?, row.need(3)?))))? {
+        if let Some(entry) = loaded.get_mut(&id) {
+            entry.before.message_ids.insert(key);
+            entry.execution.message_ids = entry.before.message_ids.clone();
+        }
+    }
+    Ok(())
+}
+
+/// A message that waits in the inbox.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    pub inbox_id: i64,
+    pub execution_id: ExecutionId,
+    pub publish: Publish,
+}
+
+/// Most messages that one turn takes in.
+pub const ARRIVALS_PER_TURN: usize = 5000;
+
+/// Messages that arrived for these executions, oldest first; at most [`ARRIVALS_PER_TURN`]. Read in a statement that
+/// begins after the executions were locked.
+pub fn arrivals(spi: &Spi, ids: &[ExecutionId]) -> Result<Vec<Arrival>> {
+    const SELECT: &str = "SELECT inbox_id, execution_id, queue_name, message_id, payload::text FROM xdb.inbox \
+        WHERE execution_id = ANY ($1) ORDER BY inbox_id LIMIT $2";
+    spi.rows(SELECT, &[array(ids.iter().copied()), value(ARRIVALS_PER_TURN as i64)], |row| {
+        Ok(Arrival {
+            inbox_id: row.need(1)?,
+            execution_id: row.execution_id(2)?,
+            publish: Publish {
+                queue: row.need(3)?,
+                message_id: row.get(4),
+                payload: row.get::<String>(5).map(Json::from_trusted),
+            },
+        })
+    })
+}
+
+/// Executions with messages in the inbox, those of the oldest messages first.
+pub fn executions_with_arrivals(spi: &Spi, except: &[ExecutionId], limit: usize) -> Result<Vec<ExecutionId>> {
+    const SELECT: &str = "SELECT execution_id FROM xdb.inbox WHERE execution_id <> ALL ($1) ORDER BY inbox_id LIMIT $2";
+    let params = [array(except.iter().copied()), value(limit as i64)];
+    let mut seen = BTreeSet::new();
+    let ids = spi.rows(SELECT, &params, |row| row.execution_id(1))?;
+    Ok(ids.into_iter().filter(|id| seen.insert(*id)).collect())
+}
+
+pub fn delete_arrivals(spi: &Spi, inbox_ids: &[i64]) -> Result<()> {
+    if !inbox_ids.is_empty() {
+        spi.run("DELETE FROM xdb.inbox WHERE inbox_id = ANY ($1)", &[array(inbox_ids.iter().copied())])?;
+    }
+    Ok(())
+}
+
+/// A timer that came due. Sequence 0 stands for the process timeout.
+#[derive(Clone, Copy, Debug)]
+pub struct DueTimer {
+    pub execution_id: ExecutionId,
+    pub seq: StateSeq,
+    pub command: u32,
+}
+
+pub fn due_timers(spi: &Spi, now: Timestamp, except: &[ExecutionId], limit: usize) -> Result<Vec<DueTimer>> {
+    const SELECT: &str = "SELECT execution_id, seq, command FROM xdb.timer \
+        WHERE fire_at <= $1 AND execution_id <> ALL ($2) ORDER BY fire_at LIMIT $3";
+    spi.rows(SELECT, &[value(now), array(except.iter().copied()), value(limit as i64)], |row| {
+        Ok(DueTimer {
+            execution_id: row.execution_id(1)?,
+            seq: StateSeq(row.need::<i32>(2)? as u32),
+            command: row.need::<i32>(3)? as u32,
+        })
+    })
+}
+
+/// Deletes timers that no execution wants any more: leftovers that must not come due for ever.
+pub fn delete_timers(spi: &Spi, timers: &[DueTimer]) -> Result<()> {
+    const DELETE: &str = "DELETE FROM xdb.timer t \
+        USING pg_catalog.unnest($1::uuid[], $2::int[], $3::int[]) AS k (execution_id, seq, command) \
+        WHERE t.execution_id = k.execution_id AND t.seq = k.seq AND t.command = k.command";
+    if timers.is_empty() {
+        return Ok(());
+    }
+    let params = [
+        array(timers.iter().map(|t| t.execution_id)),
+        array(timers.iter().map(|t| t.seq.0 as i32)),
+        array(timers.iter().map(|t| t.command as i32)),
+    ];
+    spi.run(DELETE, &params)?;
+    Ok(())
+}

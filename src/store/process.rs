@@ -1,0 +1,222 @@
+//! What the SQL functions read and write: finding a process, starting one, publishing to one.
+
+use super::load::{Loaded, Meta, parse_word};
+use super::to_json;
+use crate::pg::catch::{PgError, Result};
+use crate::pg::param::{nullable, value};
+use crate::pg::spi::{Row, Spi};
+use pgrx::pg_sys;
+use xdb_engine::{Execution, ExecutionId, ProcessStatus, Timestamp};
+
+/// A process execution as a function finds it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub id: ExecutionId,
+    pub owner: pg_sys::Oid,
+    pub status: ProcessStatus,
+    /// A close is waiting for open publishers; conditional if its outcome is open.
+    pub closing: Option<Closing>,
+    pub type_id: i32,
+    pub shard: i16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    Unconditional,
+    Conditional,
+}
+
+const FOUND: &str = "p.execution_id, p.owner, p.status, p.closing, p.type_id, p.shard";
+
+fn read_found(row: &Row) -> Result<Found> {
+    Ok(Found {
+        id: row.execution_id(1)?,
+        owner: row.need(2)?,
+        status: parse_word(&row.need::<String>(3)?, ProcessStatus::parse)?,
+        closing: row.get::<String>(4).map(|word| match word.as_str() {
+            "CONDITIONAL" => Closing::Conditional,
+            _ => Closing::Unconditional,
+        }),
+        type_id: row.need(5)?,
+        shard: row.need(6)?,
+    })
+}
+
+/// The latest execution of a process id, or the one that is named.
+pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Option<Found>> {
+    match execution {
+        Some(id) => {
+            let sql = format!(
+                "SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 AND p.process_id = $2"
+            );
+            spi.first(&sql, &[value(id), value(process_id)], read_found)
+        }
+        None => {
+            let sql = format!(
+                "SELECT {FOUND} FROM xdb.latest_execution l JOIN xdb.process_execution p USING (execution_id) \
+                 WHERE l.process_id = $1"
+            );
+            spi.first(&sql, &[value(process_id)], read_found)
+        }
+    }
+}
+
+/// Takes the publisher's lock, which steps pass and a close waits for, and reads the row as locked.
+pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<Option<Found>> {
+    let sql = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
+    spi.first(&sql, &[value(id)], read_found)
+}
+
+/// Locks an execution against steps and publishers, and reads the row as locked.
+pub fn lock_for_close(spi: &Spi, id: ExecutionId) -> Result<Option<Found>> {
+    let sql = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE");
+    spi.first(&sql, &[value(id)], read_found)
+}
+
+/// Puts a message into the inbox. With a message id that the queue has seen, nothing happens.
+pub fn publish(
+    spi: &Spi,
+    found: &Found,
+    queue: &str,
+    message_id: Option<&str>,
+    payload: Option<&str>,
+    now: Timestamp,
+) -> Result<()> {
+    const KEY: &str = "INSERT INTO xdb.message_key (execution_id, queue_name, message_id) VALUES ($1, $2, $3) \
+        ON CONFLICT DO NOTHING";
+    const MESSAGE: &str = "INSERT INTO xdb.inbox (execution_id, shard, queue_name, message_id, payload, published_at) \
+        VALUES ($1, $2, $3, $4, $5::jsonb, $6)";
+    if let Some(message_id) = message_id
+        && spi.run(KEY, &[value(found.id), value(queue), value(message_id)])? == 0
+    {
+        return Ok(());
+    }
+    let params = [
+        value(found.id),
+        value(found.shard),
+        value(queue),
+        nullable(message_id),
+        nullable(payload),
+        value(now),
+    ];
+    spi.run(MESSAGE, &params)?;
+    Ok(())
+}
+
+/// Makes sure that this transaction alone decides about a process id: the one that comes second waits here for the
+/// first. Gives the id's latest execution, if there is one.
+pub fn lock_process_id(spi: &Spi, process_id: &str, new: ExecutionId) -> Result<Option<ExecutionId>> {
+    const INSERT: &str = "INSERT INTO xdb.latest_execution (process_id, execution_id) VALUES ($1, $2) \
+        ON CONFLICT (process_id) DO NOTHING";
+    const LOCK: &str = "SELECT execution_id FROM xdb.latest_execution WHERE process_id = $1 FOR UPDATE";
+    loop {
+        if spi.run(INSERT, &[value(process_id), value(new)])? == 1 {
+            return Ok(None);
+        }
+        // None: the row that stood in the way was deleted meanwhile; try again.
+        if let Some(latest) = spi.first(LOCK, &[value(process_id)], |row| row.execution_id(1))? {
+            return Ok(Some(latest));
+        }
+    }
+}
+
+pub fn set_latest(spi: &Spi, process_id: &str, id: ExecutionId) -> Result<()> {
+    const UPDATE: &str = "UPDATE xdb.latest_execution SET execution_id = $2 WHERE process_id = $1";
+    spi.run(UPDATE, &[value(process_id), value(id)])?;
+    Ok(())
+}
+
+/// The execution that was started with this request id, and its owner.
+pub fn by_request(spi: &Spi, process_id: &str, request_id: &str) -> Result<Option<(ExecutionId, pg_sys::Oid)>> {
+    const SELECT: &str =
+        "SELECT execution_id, owner FROM xdb.process_execution WHERE process_id = $1 AND request_id = $2";
+    spi.first(SELECT, &[value(process_id), value(request_id)], |row| Ok((row.execution_id(1)?, row.need(2)?)))
+}
+
+/// Inserts the row of an execution that has just been started.
+pub fn insert(spi: &Spi, loaded: &Loaded, request_id: Option<&str>) -> Result<()> {
+    const INSERT: &str = "INSERT INTO xdb.process_execution (execution_id, shard, process_id, type_id, process_type, \
+        owner, owner_name, status, started_at, closed_at, timeout_at, reason, next_event, next_state, next_message, \
+        live_threads, completing, state_numbers, mapping_id, attribute_keys, history, request_id, traceparent) \
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18::jsonb, $19, \
+            $20::jsonb, $21, $22, $23)";
+    let Loaded { meta, execution: e, .. } = loaded;
+    let Meta { mapping_id, keys, .. } = meta;
+    let keys = mapping_id.map(|_| to_json(keys)).transpose()?;
+    let params = [
+        value(e.id),
+        value(meta.shard),
+        value(e.process_id.as_str()),
+        value(meta.type_id),
+        value(e.process_type.as_str()),
+        value(meta.owner),
+        value(meta.owner_name.as_str()),
+        value(e.status.as_str()),
+        value(e.started_at),
+        nullable(e.closed_at),
+        nullable(e.timeout_at),
+        nullable(e.reason.as_deref()),
+        value(e.next_event as i64),
+        value(e.next_state as i32),
+        value(e.next_message as i64),
+        value(e.live_threads as i32),
+        value(e.completing),
+        value(to_json(&e.state_numbers)?),
+        nullable(*mapping_id),
+        nullable(keys),
+        value(if meta.keep_history { "full" } else { "none" }),
+        nullable(request_id),
+        nullable(meta.traceparent.as_deref()),
+    ];
+    spi.run(INSERT, &params)?;
+    Ok(())
+}
+
+/// Name of a role.
+pub fn role_name(spi: &Spi, role: pg_sys::Oid) -> Result<String> {
+    const SELECT: &str = "SELECT rolname::text FROM pg_catalog.pg_roles WHERE oid = $1";
+    spi.first(SELECT, &[value(role)], |row| row.need(1))?.ok_or_else(|| PgError::internal("the current role is gone"))
+}
+
+/// Before its first event: what [`Execution::new`] gives, with nothing known of it.
+pub fn unstarted(id: ExecutionId, meta: Meta) -> Loaded {
+    let execution = Execution::new(id);
+    Loaded { meta, before: execution.clone(), execution, events: Vec::new() }
+}
+
+/// Status and results as `wait_for_process` gives them, read with the snapshot that is active.
+pub fn outcome(spi: &Spi, id: ExecutionId) -> Result<Option<(ProcessStatus, String)>> {
+    const SELECT: &str = "SELECT status, results::text FROM xdb.process_execution WHERE execution_id = $1";
+    let rows = spi.rows_read_only(SELECT, &[value(id)], |row| {
+        Ok((parse_word(&row.need::<String>(1)?, ProcessStatus::parse)?, row.need(2)?))
+    })?;
+    Ok(rows.into_iter().next())
+}
+
+/// Whether owners may still own: per role, why not, if not.
+pub fn unfit_owners(spi: &Spi, owners: &[(pg_sys::Oid, &str)]) -> Result<Vec<(pg_sys::Oid, String)>> {
+    const SELECT: &str = "SELECT o.oid, r.oid IS NULL, \
+            EXISTS (SELECT FROM pg_catalog.pg_roles n WHERE n.rolname = o.name AND n.oid <> o.oid), \
+            COALESCE(r.rolsuper, false) \
+        FROM pg_catalog.unnest($1::oid[], $2::text[]) AS o (oid, name) \
+        LEFT JOIN pg_catalog.pg_roles r ON r.oid = o.oid";
+    let params = [
+        crate::pg::param::array(owners.iter().map(|o| o.0)),
+        crate::pg::param::array(owners.iter().map(|o| o.1)),
+    ];
+    let allow_superusers = crate::guc::ALLOW_SUPERUSER_PROCESSES.get();
+    let rows = spi.rows(SELECT, &params, |row| {
+        let (oid, gone, replaced, superuser) =
+            (row.need(1)?, row.need::<bool>(2)?, row.need::<bool>(3)?, row.need::<bool>(4)?);
+        let why = match () {
+            () if gone => Some("the role that started the process is gone"),
+            () if replaced => Some("the name of the role that started the process belongs to another role now"),
+            () if superuser && !allow_superusers => {
+                Some("the role that started the process is a superuser, and xdb.allow_superuser_processes is off")
+            }
+            () => None,
+        };
+        Ok(why.map(|why| (oid, why.to_owned())))
+    })?;
+    Ok(rows.into_iter().flatten().collect())
+}

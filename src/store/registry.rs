@@ -1,0 +1,252 @@
+//! Workers and process types as registered.
+
+use super::{from_json, to_json};
+use crate::pg::catch::Result;
+use crate::pg::param::{array, nullable, value};
+use crate::pg::spi::{Row, Spi};
+use pgrx::pg_sys;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use xdb_engine::{Definition, TableMapping};
+
+pub type WorkerId = i32;
+pub type TypeId = i32;
+pub type MappingId = i32;
+
+/// A worker: where calls go.
+#[derive(Debug)]
+pub struct Worker {
+    pub id: WorkerId,
+    pub name: String,
+    pub url: String,
+    pub secret: Option<String>,
+    pub headers: Vec<(String, String)>,
+    pub max_concurrency: u32,
+}
+
+/// A process type as it is registered now.
+#[derive(Debug)]
+pub struct ProcessType {
+    pub id: TypeId,
+    pub name: String,
+    pub worker: Arc<Worker>,
+    pub definition: Arc<Definition>,
+    pub mapping_id: Option<MappingId>,
+    pub version: i64,
+}
+
+/// An attribute mapping as it was registered once; immutable.
+pub type Mapping = Arc<[TableMapping]>;
+
+/// Registrations and mappings, kept in memory by a session. A scheduler keeps it up to date with
+/// [`Registry::refresh`]; a caller looks at the version of the type that it uses.
+#[derive(Default)]
+pub struct Registry {
+    generation: i64,
+    types: HashMap<TypeId, Arc<ProcessType>>,
+    by_name: HashMap<String, Arc<ProcessType>>,
+    mappings: HashMap<MappingId, Mapping>,
+    workers: BTreeMap<WorkerId, Arc<Worker>>,
+}
+
+const SELECT_TYPES: &str = "SELECT t.type_id, t.process_type, t.definition::text, t.mapping_id, t.version, \
+    w.worker_id, w.name, w.url, w.secret, w.headers::text, w.max_concurrency \
+    FROM xdb.process_type t JOIN xdb.worker w USING (worker_id)";
+
+impl Registry {
+    /// Reads everything again if a registration changed since the last time.
+    pub fn refresh(&mut self, spi: &Spi, generation: i64) -> Result<()> {
+        if generation != self.generation {
+            self.reload(spi)?;
+            self.generation = generation;
+        }
+        Ok(())
+    }
+
+    fn reload(&mut self, spi: &Spi) -> Result<()> {
+        let types = spi.rows(SELECT_TYPES, &[], read_type)?;
+        self.types = types.into_iter().map(|t| (t.id, Arc::new(t))).collect();
+        self.workers = self.types.values().map(|t| (t.worker.id, t.worker.clone())).collect();
+        Ok(())
+    }
+
+    /// Workers that have process types.
+    pub fn workers(&self) -> impl Iterator<Item = &Arc<Worker>> {
+        self.workers.values()
+    }
+
+    pub fn worker(&self, id: WorkerId) -> Option<&Arc<Worker>> {
+        self.workers.get(&id)
+    }
+
+    /// A type by its id; one that was registered a moment ago is looked up.
+    pub fn process_type(&mut self, spi: &Spi, id: TypeId) -> Result<Option<Arc<ProcessType>>> {
+        if !self.types.contains_key(&id) {
+            self.reload(spi)?;
+        }
+        Ok(self.types.get(&id).cloned())
+    }
+
+    /// The type of this name as it is registered now, for a caller.
+    pub fn process_type_by_name(&mut self, spi: &Spi, name: &str) -> Result<Option<Arc<ProcessType>>> {
+        const CURRENT: &str = "SELECT t.version FROM xdb.process_type t WHERE t.process_type = $1";
+        let version = spi.first(CURRENT, &[value(name)], |row| row.need::<i64>(1))?;
+        let Some(version) = version else { return Ok(None) };
+        if self.by_name.get(name).is_none_or(|known| known.version != version) {
+            let sql = format!("{SELECT_TYPES} WHERE t.process_type = $1");
+            if let Some(found) = spi.first(&sql, &[value(name)], read_type)? {
+                self.by_name.insert(name.to_owned(), Arc::new(found));
+            }
+        }
+        Ok(self.by_name.get(name).cloned())
+    }
+
+    pub fn mapping(&mut self, spi: &Spi, id: Option<MappingId>) -> Result<Mapping> {
+        const SELECT: &str = "SELECT relation::oid, table_name, key_column, attributes::text \
+            FROM xdb.mapped_table WHERE mapping_id = $1 ORDER BY position";
+        let Some(id) = id else { return Ok(Arc::from([])) };
+        if let Some(known) = self.mappings.get(&id) {
+            return Ok(known.clone());
+        }
+        let tables = spi.rows(SELECT, &[value(id)], |row| {
+            Ok(TableMapping {
+                table: row.need(2)?,
+                relation: row.need::<pg_sys::Oid>(1)?.to_u32(),
+                primary_key: row.need(3)?,
+                attributes: from_json(&row.need::<String>(4)?)?,
+            })
+        })?;
+        let mapping: Mapping = tables.into();
+        self.mappings.insert(id, mapping.clone());
+        Ok(mapping)
+    }
+}
+
+fn read_type(row: &Row) -> Result<ProcessType> {
+    let headers: BTreeMap<String, String> = match row.get::<String>(10) {
+        Some(text) => from_json(&text)?,
+        None => BTreeMap::new(),
+    };
+    Ok(ProcessType {
+        id: row.need(1)?,
+        name: row.need(2)?,
+        definition: Arc::new(from_json(&row.need::<String>(3)?)?),
+        mapping_id: row.get(4),
+        version: row.need(5)?,
+        worker: Arc::new(Worker {
+            id: row.need(6)?,
+            name: row.need(7)?,
+            url: row.need(8)?,
+            secret: row.get(9),
+            headers: headers.into_iter().collect(),
+            max_concurrency: row.need::<i32>(11)?.max(1) as u32,
+        }),
+    })
+}
+
+/// Tells every scheduler that registrations changed, when the transaction commits.
+fn bump(spi: &Spi) -> Result<()> {
+    spi.run("UPDATE xdb.registry SET generation = generation + 1", &[])?;
+    crate::pg::wake::wake_scheduler_at_commit();
+    Ok(())
+}
+
+/// Inserts or changes a worker.
+pub fn put_worker(
+    spi: &Spi,
+    name: &str,
+    url: &str,
+    secret: Option<&str>,
+    headers: Option<&str>,
+    max_concurrency: i32,
+) -> Result<()> {
+    const UPSERT: &str = "INSERT INTO xdb.worker AS w (name, url, secret, headers, max_concurrency) \
+        VALUES ($1, $2, $3, $4::jsonb, $5) \
+        ON CONFLICT (name) DO UPDATE SET url = excluded.url, secret = excluded.secret, headers = excluded.headers, \
+            max_concurrency = excluded.max_concurrency \
+        RETURNING worker_id";
+    // Callers compare the version of a type only, so a change of its worker is a change of the type.
+    const TOUCH: &str = "UPDATE xdb.process_type SET version = version + 1 WHERE worker_id = $1";
+    let params = [value(name), value(url), nullable(secret), nullable(headers), value(max_concurrency)];
+    if let Some(id) = spi.first(UPSERT, &params, |row| row.need::<i32>(1))? {
+        spi.run(TOUCH, &[value(id)])?;
+    }
+    bump(spi)
+}
+
+pub fn worker_id(spi: &Spi, name: &str) -> Result<Option<WorkerId>> {
+    spi.first("SELECT worker_id FROM xdb.worker WHERE name = $1", &[value(name)], |row| row.need(1))
+}
+
+/// Process types that use a worker.
+pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
+    const SELECT: &str = "SELECT t.process_type FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
+        WHERE w.name = $1 ORDER BY 1";
+    spi.rows(SELECT, &[value(name)], |row| row.need(1))
+}
+
+pub fn delete_worker(spi: &Spi, name: &str) -> Result<()> {
+    spi.run("DELETE FROM xdb.worker WHERE name = $1", &[value(name)])?;
+    bump(spi)
+}
+
+/// Inserts or replaces a process type. A mapping that differs from the last one gets a new id, because running
+/// executions keep theirs.
+pub fn put_process_type(spi: &Spi, name: &str, worker: WorkerId, definition: &Definition) -> Result<()> {
+    const LOCK: &str = "SELECT mapping_id, definition::text FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
+    const UPSERT: &str = "INSERT INTO xdb.process_type AS t (process_type, worker_id, definition, mapping_id) \
+        VALUES ($1, $2, $3::jsonb, $4) \
+        ON CONFLICT (process_type) DO UPDATE SET worker_id = excluded.worker_id, definition = excluded.definition, \
+            mapping_id = excluded.mapping_id, version = t.version + 1, registered_at = excluded.registered_at";
+    let before = spi.first(LOCK, &[value(name)], |row| {
+        Ok((row.get::<MappingId>(1), from_json::<Definition>(&row.need::<String>(2)?)?))
+    })?;
+    let mapping_id = match before {
+        Some((mapping_id, old)) if old.global_attributes == definition.global_attributes => mapping_id,
+        _ => insert_mapping(spi, &definition.global_attributes)?,
+    };
+    let params = [value(name), value(worker), value(to_json(definition)?), nullable(mapping_id)];
+    spi.run(UPSERT, &params)?;
+    bump(spi)
+}
+
+fn insert_mapping(spi: &Spi, tables: &[TableMapping]) -> Result<Option<MappingId>> {
+    const INSERT: &str = "INSERT INTO xdb.mapped_table \
+        (mapping_id, position, relation, table_name, key_column, attributes) \
+        SELECT $1, t.position, t.relation, t.table_name, t.key_column, t.attributes::jsonb \
+        FROM pg_catalog.unnest($2::int[], $3::oid[], $4::text[], $5::text[], $6::text[]) \
+            AS t (position, relation, table_name, key_column, attributes)";
+    if tables.is_empty() {
+        return Ok(None);
+    }
+    let next = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int";
+    let Some(id) = spi.first(next, &[], |row| row.need::<MappingId>(1))? else { return Ok(None) };
+    let attributes = tables.iter().map(|t| to_json(&t.attributes)).collect::<Result<Vec<_>>>()?;
+    let params = [
+        value(id),
+        array((0i32..).zip(tables).map(|(position, _)| position)),
+        array(tables.iter().map(|t| pg_sys::Oid::from(t.relation))),
+        array(tables.iter().map(|t| t.table.as_str())),
+        array(tables.iter().map(|t| t.primary_key.as_str())),
+        array(attributes),
+    ];
+    spi.run(INSERT, &params)?;
+    Ok(Some(id))
+}
+
+pub fn type_id(spi: &Spi, name: &str) -> Result<Option<TypeId>> {
+    spi.first("SELECT type_id FROM xdb.process_type WHERE process_type = $1 FOR UPDATE", &[value(name)], |row| {
+        row.need(1)
+    })
+}
+
+/// Number of running executions of a type.
+pub fn running_of_type(spi: &Spi, id: TypeId) -> Result<i64> {
+    const SELECT: &str = "SELECT pg_catalog.count(*) FROM xdb.process_execution WHERE type_id = $1 AND status = 'RUNNING'";
+    Ok(spi.first(SELECT, &[value(id)], |row| row.need(1))?.unwrap_or(0))
+}
+
+pub fn delete_process_type(spi: &Spi, id: TypeId) -> Result<()> {
+    spi.run("DELETE FROM xdb.process_type WHERE type_id = $1", &[value(id)])?;
+    bump(spi)
+}

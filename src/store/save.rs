@@ -1,0 +1,577 @@
+//! Writes what became of executions: the difference between what was loaded and what is now, one array statement
+//! per table, whatever the size of the batch.
+
+use super::load::{Loaded, Meta};
+use super::{StateKey, to_json};
+use crate::pg::catch::{PgError, Result};
+use crate::pg::param::{array, array_of_nullable};
+use crate::pg::spi::Spi;
+use std::collections::{BTreeMap, HashMap};
+use xdb_engine::*;
+
+/// A lease that a task gets as it is written, because its call goes out right after the commit.
+#[derive(Clone, Copy, Debug)]
+pub struct Lease {
+    pub epoch: i64,
+    pub number: i64,
+    pub until: Timestamp,
+}
+
+/// Saves a batch. `leases` names the calls that this scheduler makes itself, at once.
+pub fn save<'a>(
+    spi: &Spi,
+    batch: impl Iterator<Item = &'a Loaded>,
+    leases: &HashMap<StateKey, Lease>,
+    set_aside: &dyn Fn(&Meta) -> bool,
+    now: Timestamp,
+) -> Result<()> {
+    let mut changes = Changes::default();
+    for loaded in batch {
+        if !loaded.events.is_empty() || loaded.meta.closing {
+            changes.collect(loaded, leases, set_aside, now)?;
+        }
+    }
+    changes.write(spi, now)
+}
+
+/// Columns of the rows to write, gathered over the batch.
+#[derive(Default)]
+struct Changes<'a> {
+    updated: Vec<&'a Loaded>,
+    closed: Vec<ExecutionId>,
+    closed_with_threads: Vec<ExecutionId>,
+    states_new: Vec<(&'a Meta, ExecutionId, &'a StateExecution)>,
+    states_changed: Vec<(&'a Meta, ExecutionId, &'a StateExecution)>,
+    tasks_new: Vec<TaskRow>,
+    tasks_changed: Vec<TaskRow>,
+    tasks_gone: Vec<StateKey>,
+    timers_new: Vec<(ExecutionId, u32, u32, i16, Timestamp)>,
+    timers_gone: Vec<(ExecutionId, u32, u32)>,
+    waiters_new: Vec<(ExecutionId, &'a str, u64, u32)>,
+    waiters_gone: Vec<StateKey>,
+    messages_new: Vec<(&'a Meta, ExecutionId, &'a Message)>,
+    messages_gone: Vec<(ExecutionId, &'a str, u64)>,
+    message_ids: Vec<(ExecutionId, &'a str, &'a str)>,
+    attributes: Vec<(ExecutionId, &'a str, &'a Json)>,
+    history: Vec<(ExecutionId, u64, Timestamp, &'static str, String)>,
+}
+
+struct TaskRow {
+    key: StateKey,
+    shard: i16,
+    lane: i16,
+    worker_id: i32,
+    api: Api,
+    due_at: Timestamp,
+    attempt: u32,
+    fresh: bool,
+    lease: Option<Lease>,
+}
+
+impl<'a> Changes<'a> {
+    fn collect(
+        &mut self,
+        loaded: &'a Loaded,
+        leases: &HashMap<StateKey, Lease>,
+        set_aside: &dyn Fn(&Meta) -> bool,
+        now: Timestamp,
+    ) -> Result<()> {
+        let Loaded { meta, before, execution, events } = loaded;
+        let id = execution.id;
+        self.updated.push(loaded);
+        let closes = before.is_running() && !execution.is_running();
+        if closes {
+            self.closed.push(id);
+            if before.live_threads > 0 {
+                self.closed_with_threads.push(id);
+            }
+        }
+        for (seq, state) in &execution.states {
+            let old = before.states.get(seq);
+            if old == Some(state) {
+                continue;
+            }
+            match old {
+                None => self.states_new.push((meta, id, state)),
+                Some(_) => self.states_changed.push((meta, id, state)),
+            }
+            if !closes {
+                self.collect_task(meta, id, old, state, leases, set_aside);
+                self.collect_waits(meta, id, old, state);
+            }
+        }
+        if !before.exists()
+            && let Some(at) = execution.timeout_at
+            && !closes
+        {
+            self.timers_new.push((id, 0, 0, meta.shard, at));
+        }
+        if !closes {
+            self.collect_messages(meta, before, execution);
+        }
+        let mut attributes = BTreeMap::new();
+        let mut number = before.next_event;
+        for (event, at) in events {
+            match event {
+                Event::LocalAttributesWritten { attributes: written } => attributes.extend(written),
+                Event::MessagesReceived { publisher, messages } if *publisher != Publisher::Client && !closes => {
+                    let with_id = messages.iter().filter_map(|m| Some((id, m.queue.as_str(), m.message_id.as_deref()?)));
+                    self.message_ids.extend(with_id);
+                }
+                _ => {}
+            }
+            if event.is_recorded() {
+                if meta.keep_history {
+                    let (name, details) = event.to_parts();
+                    self.history.push((id, number, *at, name, details));
+                }
+                number += 1;
+            }
+        }
+        self.attributes.extend(attributes.into_iter().map(|(key, value)| (id, key.as_str(), value)));
+        let _ = now;
+        Ok(())
+    }
+
+    /// A state at a call has exactly one task.
+    fn collect_task(
+        &mut self,
+        meta: &Meta,
+        id: ExecutionId,
+        old: Option<&StateExecution>,
+        state: &StateExecution,
+        leases: &HashMap<StateKey, Lease>,
+        set_aside: &dyn Fn(&Meta) -> bool,
+    ) {
+        let key = (id, state.seq);
+        let (had, has) = (old.and_then(current_call), current_call(state));
+        let Some((api, call)) = has else {
+            if had.is_some() {
+                self.tasks_gone.push(key);
+            }
+            return;
+        };
+        let fresh = had.is_none_or(|(old_api, _)| old_api != api);
+        let row = TaskRow {
+            key,
+            shard: meta.shard,
+            lane: if set_aside(meta) { 1 } else { 0 },
+            // A type that is gone has no worker; its tasks wait for nobody until it is registered again.
+            worker_id: meta.process_type.as_ref().map_or(0, |t| t.worker.id),
+            api,
+            due_at: call.not_before,
+            attempt: if fresh { 0 } else { call.failed_attempts },
+            fresh,
+            lease: leases.get(&key).copied(),
+        };
+        match had {
+            None => self.tasks_new.push(row),
+            Some(_) => self.tasks_changed.push(row),
+        }
+    }
+
+    fn collect_waits(&mut self, meta: &Meta, id: ExecutionId, old: Option<&StateExecution>, state: &'a StateExecution) {
+        let seq = state.seq.0;
+        let (timers_before, timers_now) = (old.map(open_timers).unwrap_or_default(), open_timers(state));
+        for (command, at) in &timers_now {
+            if !timers_before.contains_key(command) {
+                self.timers_new.push((id, seq, *command, meta.shard, *at));
+            }
+        }
+        for command in timers_before.keys().filter(|command| !timers_now.contains_key(command)) {
+            self.timers_gone.push((id, seq, *command));
+        }
+        let had_waits = old.is_some_and(|old| open_queues(old).next().is_some());
+        if had_waits {
+            self.waiters_gone.push((id, state.seq));
+        }
+        for (queue, order) in open_queues(state) {
+            self.waiters_new.push((id, queue, order, seq));
+        }
+    }
+
+    fn collect_messages(&mut self, meta: &'a Meta, before: &'a Execution, execution: &'a Execution) {
+        let id = execution.id;
+        for (queue, messages) in &before.queues {
+            let kept = execution.queues.get(queue).and_then(|m| m.front()).map_or(u64::MAX, |m| m.number);
+            // Messages leave a queue from its head.
+            let gone = messages.iter().take_while(|m| m.number < kept).map(|m| (id, queue.as_str(), m.number));
+            self.messages_gone.extend(gone);
+        }
+        for messages in execution.queues.values() {
+            let new = messages.iter().filter(|m| m.number >= before.next_message);
+            self.messages_new.extend(new.map(|m| (meta, id, m)));
+        }
+    }
+
+    fn write(&self, spi: &Spi, now: Timestamp) -> Result<()> {
+        self.write_executions(spi)?;
+        self.delete_what_closed_leaves(spi, now)?;
+        self.write_states(spi)?;
+        self.write_tasks(spi, now)?;
+        self.write_waits(spi)?;
+        self.write_messages(spi, now)?;
+        self.write_attributes_and_history(spi)
+    }
+
+    fn write_executions(&self, spi: &Spi) -> Result<()> {
+        // next_event of the loaded row is compared: a trigger of the users' tables may have changed the execution
+        // in this very transaction, behind what was loaded.
+        const UPDATE: &str = "UPDATE xdb.process_execution p SET status = v.status, closing = NULL, \
+            closed_at = v.closed_at, reason = v.reason, next_event = v.next_event, next_state = v.next_state, \
+            next_message = v.next_message, live_threads = v.live_threads, completing = v.completing, \
+            state_numbers = v.state_numbers::jsonb, \
+            results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results::jsonb END \
+            FROM pg_catalog.unnest($1::uuid[], $2::bigint[], $3::text[], $4::timestamptz[], $5::text[], $6::bigint[], \
+                $7::int[], $8::bigint[], $9::int[], $10::bool[], $11::text[], $12::text[]) \
+            AS v (execution_id, loaded_event, status, closed_at, reason, next_event, next_state, next_message, \
+                live_threads, completing, state_numbers, results) \
+            WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event";
+        let rows: Vec<_> = self.updated.iter().filter(|loaded| loaded.before.exists()).collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let now: Vec<_> = rows.iter().map(|loaded| &loaded.execution).collect();
+        let numbers = now.iter().map(|e| to_json(&e.state_numbers)).collect::<Result<Vec<_>>>()?;
+        let results = now
+            .iter()
+            .map(|e| if e.results.is_empty() { Ok(None) } else { to_json(&e.results).map(Some) })
+            .collect::<Result<Vec<_>>>()?;
+        let params = [
+            array(now.iter().map(|e| e.id)),
+            array(rows.iter().map(|loaded| loaded.before.next_event as i64)),
+            array(now.iter().map(|e| e.status.as_str())),
+            array_of_nullable(now.iter().map(|e| e.closed_at)),
+            array_of_nullable(now.iter().map(|e| e.reason.as_deref())),
+            array(now.iter().map(|e| e.next_event as i64)),
+            array(now.iter().map(|e| e.next_state as i32)),
+            array(now.iter().map(|e| e.next_message as i64)),
+            array(now.iter().map(|e| e.live_threads as i32)),
+            array(now.iter().map(|e| e.completing)),
+            array(numbers),
+            array_of_nullable(results),
+        ];
+        match spi.run(UPDATE, &params)? {
+            updated if updated == rows.len() as u64 => Ok(()),
+            _ => Err(PgError::internal("a process was changed by a trigger of a table that it writes")),
+        }
+    }
+
+    fn delete_what_closed_leaves(&self, spi: &Spi, now: Timestamp) -> Result<()> {
+        if self.closed.is_empty() {
+            return Ok(());
+        }
+        let ids = [array(self.closed.iter().copied())];
+        for table in ["task", "timer", "queue_waiter", "queue_message", "inbox", "message_key"] {
+            spi.run(&format!("DELETE FROM xdb.{table} WHERE execution_id = ANY ($1)"), &ids)?;
+        }
+        if !self.closed_with_threads.is_empty() {
+            // States that were not loaded; what was is written after this.
+            const ABORT: &str = "UPDATE xdb.state_execution SET status = 'ABORTED', ended_at = $2, \
+                last_failure = COALESCE(call -> 'lastFailure', last_failure), call = NULL, wait = NULL \
+                WHERE execution_id = ANY ($1) AND ended_at IS NULL";
+            spi.run(ABORT, &[array(self.closed_with_threads.iter().copied()), crate::pg::param::value(now)])?;
+        }
+        for id in &self.closed {
+            crate::pg::wake::process_closed_at_commit(*id);
+        }
+        Ok(())
+    }
+
+    fn write_states(&self, spi: &Spi) -> Result<()> {
+        const INSERT: &str = "INSERT INTO xdb.state_execution (execution_id, seq, shard, state_id, number, status, \
+            started_at, ended_at, input, config, recovery, call, wait, last_failure) \
+            SELECT v.execution_id, v.seq, v.shard, v.state_id, v.number, v.status, v.started_at, v.ended_at, \
+                v.input::jsonb, v.config::jsonb, v.recovery::jsonb, v.call::jsonb, v.wait::jsonb, \
+                v.last_failure::jsonb \
+            FROM pg_catalog.unnest($1::uuid[], $2::int[], $3::smallint[], $4::text[], $5::int[], $6::text[], \
+                $7::timestamptz[], $8::timestamptz[], $9::text[], $10::text[], $11::text[], $12::text[], \
+                $13::text[], $14::text[]) \
+            AS v (execution_id, seq, shard, state_id, number, status, started_at, ended_at, input, config, recovery, \
+                call, wait, last_failure)";
+        const UPDATE: &str = "UPDATE xdb.state_execution s SET status = v.status, ended_at = v.ended_at, \
+            call = v.call::jsonb, wait = v.wait::jsonb, last_failure = v.last_failure::jsonb \
+            FROM pg_catalog.unnest($1::uuid[], $2::int[], $3::text[], $4::timestamptz[], $5::text[], $6::text[], \
+                $7::text[]) AS v (execution_id, seq, status, ended_at, call, wait, last_failure) \
+            WHERE s.execution_id = v.execution_id AND s.seq = v.seq";
+        if !self.states_new.is_empty() {
+            let rows = &self.states_new;
+            let parts = rows.iter().map(|(_, _, state)| StateJson::of(state)).collect::<Result<Vec<_>>>()?;
+            let params = [
+                array(rows.iter().map(|r| r.1)),
+                array(rows.iter().map(|r| r.2.seq.0 as i32)),
+                array(rows.iter().map(|r| r.0.shard)),
+                array(rows.iter().map(|r| r.2.id.state_id.as_str())),
+                array(rows.iter().map(|r| r.2.id.number as i32)),
+                array(rows.iter().map(|r| r.2.status().as_str())),
+                array(rows.iter().map(|r| r.2.started_at)),
+                array_of_nullable(rows.iter().map(|r| r.2.ended_at)),
+                array_of_nullable(rows.iter().map(|r| r.2.input.as_ref().map(Json::as_str))),
+                array_of_nullable(parts.iter().map(|p| p.config.as_deref())),
+                array_of_nullable(parts.iter().map(|p| p.recovery.as_deref())),
+                array_of_nullable(parts.iter().map(|p| p.call.as_deref())),
+                array_of_nullable(parts.iter().map(|p| p.wait.as_deref())),
+                array_of_nullable(parts.iter().map(|p| p.last_failure.as_deref())),
+            ];
+            spi.run(INSERT, &params)?;
+        }
+        if !self.states_changed.is_empty() {
+            let rows = &self.states_changed;
+            let parts = rows.iter().map(|(_, _, state)| StateJson::of(state)).collect::<Result<Vec<_>>>()?;
+            let params = [
+                array(rows.iter().map(|r| r.1)),
+                array(rows.iter().map(|r| r.2.seq.0 as i32)),
+                array(rows.iter().map(|r| r.2.status().as_str())),
+                array_of_nullable(rows.iter().map(|r| r.2.ended_at)),
+                array_of_nullable(parts.iter().map(|p| p.call.as_deref())),
+                array_of_nullable(parts.iter().map(|p| p.wait.as_deref())),
+                array_of_nullable(parts.iter().map(|p| p.last_failure.as_deref())),
+            ];
+            spi.run(UPDATE, &params)?;
+        }
+        Ok(())
+    }
+
+    fn write_tasks(&self, spi: &Spi, now: Timestamp) -> Result<()> {
+        const INSERT: &str = "INSERT INTO xdb.task (execution_id, seq, shard, lane, worker_id, api, due_at, attempt, \
+            first_attempt_at, lease_epoch, lease_number, lease_until) \
+            SELECT * FROM pg_catalog.unnest($1::uuid[], $2::int[], $3::smallint[], $4::smallint[], $5::int[], \
+                $6::text[], $7::timestamptz[], $8::int[], $9::timestamptz[], $10::bigint[], $11::bigint[], \
+                $12::timestamptz[])";
+        const UPDATE: &str = "UPDATE xdb.task t SET lane = v.lane, worker_id = v.worker_id, api = v.api, \
+            due_at = v.due_at, attempt = v.attempt, \
+            first_attempt_at = CASE WHEN v.fresh THEN v.first_attempt_at ELSE t.first_attempt_at END, \
+            lease_epoch = v.lease_epoch, lease_number = v.lease_number, lease_until = v.lease_until \
+            FROM pg_catalog.unnest($1::uuid[], $2::int[], $3::smallint[], $4::smallint[], $5::int[], $6::text[], \
+                $7::timestamptz[], $8::int[], $9::timestamptz[], $10::bigint[], $11::bigint[], $12::timestamptz[], \
+                $13::bool[]) \
+            AS v (execution_id, seq, shard, lane, worker_id, api, due_at, attempt, first_attempt_at, lease_epoch, \
+                lease_number, lease_until, fresh) \
+            WHERE t.execution_id = v.execution_id AND t.seq = v.seq";
+        const DELETE: &str = "DELETE FROM xdb.task t \
+            USING pg_catalog.unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+            WHERE t.execution_id = k.execution_id AND t.seq = k.seq";
+        let columns = |rows: &[TaskRow]| {
+            // A leased call is about to be made: its attempt has begun.
+            let begun = |row: &TaskRow| if row.lease.is_some() { 1 } else { 0 };
+            vec![
+                array(rows.iter().map(|r| r.key.0)),
+                array(rows.iter().map(|r| r.key.1.0 as i32)),
+                array(rows.iter().map(|r| r.shard)),
+                array(rows.iter().map(|r| r.lane)),
+                array(rows.iter().map(|r| r.worker_id)),
+                array(rows.iter().map(|r| r.api.as_str())),
+                array(rows.iter().map(|r| r.due_at)),
+                array(rows.iter().map(|r| r.attempt as i32 + begun(r))),
+                array_of_nullable(rows.iter().map(|r| r.lease.map(|_| now))),
+                array(rows.iter().map(|r| r.lease.map_or(0, |l| l.epoch))),
+                array(rows.iter().map(|r| r.lease.map_or(0, |l| l.number))),
+                array_of_nullable(rows.iter().map(|r| r.lease.map(|l| l.until))),
+            ]
+        };
+        if !self.tasks_gone.is_empty() {
+            let keys = &self.tasks_gone;
+            spi.run(DELETE, &[array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))])?;
+        }
+        if !self.tasks_changed.is_empty() {
+            let mut params = columns(&self.tasks_changed);
+            params.push(array(self.tasks_changed.iter().map(|r| r.fresh)));
+            spi.run(UPDATE, &params)?;
+        }
+        if !self.tasks_new.is_empty() {
+            spi.run(INSERT, &columns(&self.tasks_new))?;
+        }
+        Ok(())
+    }
+
+    fn write_waits(&self, spi: &Spi) -> Result<()> {
+        const NEW_TIMERS: &str = "INSERT INTO xdb.timer (execution_id, seq, command, shard, kind, fire_at) \
+            SELECT v.execution_id, v.seq, v.command, v.shard, \
+                CASE v.seq WHEN 0 THEN 'PROCESS_TIMEOUT' ELSE 'TIMER_COMMAND' END, v.fire_at \
+            FROM pg_catalog.unnest($1::uuid[], $2::int[], $3::int[], $4::smallint[], $5::timestamptz[]) \
+            AS v (execution_id, seq, command, shard, fire_at)";
+        const OLD_TIMERS: &str = "DELETE FROM xdb.timer t \
+            USING pg_catalog.unnest($1::uuid[], $2::int[], $3::int[]) AS k (execution_id, seq, command) \
+            WHERE t.execution_id = k.execution_id AND t.seq = k.seq AND t.command = k.command";
+        const NEW_WAITERS: &str = "INSERT INTO xdb.queue_waiter (execution_id, queue_name, wait_order, seq) \
+            SELECT DISTINCT * FROM pg_catalog.unnest($1::uuid[], $2::text[], $3::bigint[], $4::int[])";
+        const OLD_WAITERS: &str = "DELETE FROM xdb.queue_waiter w \
+            USING pg_catalog.unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+            WHERE w.execution_id = k.execution_id AND w.seq = k.seq";
+        if !self.timers_gone.is_empty() {
+            let rows = &self.timers_gone;
+            let params = [
+                array(rows.iter().map(|r| r.0)),
+                array(rows.iter().map(|r| r.1 as i32)),
+                array(rows.iter().map(|r| r.2 as i32)),
+            ];
+            spi.run(OLD_TIMERS, &params)?;
+        }
+        if !self.timers_new.is_empty() {
+            let rows = &self.timers_new;
+            let params = [
+                array(rows.iter().map(|r| r.0)),
+                array(rows.iter().map(|r| r.1 as i32)),
+                array(rows.iter().map(|r| r.2 as i32)),
+                array(rows.iter().map(|r| r.3)),
+                array(rows.iter().map(|r| r.4)),
+            ];
+            spi.run(NEW_TIMERS, &params)?;
+        }
+        if !self.waiters_gone.is_empty() {
+            let rows = &self.waiters_gone;
+            spi.run(OLD_WAITERS, &[array(rows.iter().map(|r| r.0)), array(rows.iter().map(|r| r.1.0 as i32))])?;
+        }
+        if !self.waiters_new.is_empty() {
+            let rows = &self.waiters_new;
+            let params = [
+                array(rows.iter().map(|r| r.0)),
+                array(rows.iter().map(|r| r.1)),
+                array(rows.iter().map(|r| r.2 as i64)),
+                array(rows.iter().map(|r| r.3 as i32)),
+            ];
+            spi.run(NEW_WAITERS, &params)?;
+        }
+        Ok(())
+    }
+
+    fn write_messages(&self, spi: &Spi, now: Timestamp) -> Result<()> {
+        const DELETE: &str = "DELETE FROM xdb.queue_message m \
+            USING pg_catalog.unnest($1::uuid[], $2::text[], $3::bigint[]) AS k (execution_id, queue_name, number) \
+            WHERE m.execution_id = k.execution_id AND m.queue_name = k.queue_name AND m.number = k.number";
+        const INSERT: &str = "INSERT INTO xdb.queue_message \
+            (execution_id, queue_name, number, shard, message_id, payload, received_at) \
+            SELECT v.execution_id, v.queue_name, v.number, v.shard, v.message_id, v.payload::jsonb, $7 \
+            FROM pg_catalog.unnest($1::uuid[], $2::text[], $3::bigint[], $4::smallint[], $5::text[], $6::text[]) \
+            AS v (execution_id, queue_name, number, shard, message_id, payload)";
+        const KEYS: &str = "INSERT INTO xdb.message_key (execution_id, queue_name, message_id) \
+            SELECT * FROM pg_catalog.unnest($1::uuid[], $2::text[], $3::text[])";
+        if !self.messages_gone.is_empty() {
+            let rows = &self.messages_gone;
+            let params = [
+                array(rows.iter().map(|r| r.0)),
+                array(rows.iter().map(|r| r.1)),
+                array(rows.iter().map(|r| r.2 as i64)),
+            ];
+            spi.run(DELETE, &params)?;
+        }
+        if !self.messages_new.is_empty() {
+            let rows = &self.messages_new;
+            let params = [
+                array(rows.iter().map(|r| r.1)),
+                array(rows.iter().map(|r| r.2.queue.as_str())),
+                array(rows.iter().map(|r| r.2.number as i64)),
+                array(rows.iter().map(|r| r.0.shard)),
+                array_of_nullable(rows.iter().map(|r| r.2.message_id.as_deref())),
+                array_of_nullable(rows.iter().map(|r| r.2.payload.as_ref().map(Json::as_str))),
+                crate::pg::param::value(now),
+            ];
+            spi.run(INSERT, &params)?;
+        }
+        if !self.message_ids.is_empty() {
+            let rows = &self.message_ids;
+            let params =
+                [array(rows.iter().map(|r| r.0)), array(rows.iter().map(|r| r.1)), array(rows.iter().map(|r| r.2))];
+            spi.run(KEYS, &params)?;
+        }
+        Ok(())
+    }
+
+    fn write_attributes_and_history(&self, spi: &Spi) -> Result<()> {
+        const ATTRIBUTES: &str = "INSERT INTO xdb.local_attribute (execution_id, key, value) \
+            SELECT v.execution_id, v.key, v.value::jsonb \
+            FROM pg_catalog.unnest($1::uuid[], $2::text[], $3::text[]) AS v (execution_id, key, value) \
+            ON CONFLICT (execution_id, key) DO UPDATE SET value = excluded.value";
+        const HISTORY: &str = "INSERT INTO xdb.history_event (execution_id, event_id, event_time, event_type, details) \
+            SELECT v.execution_id, v.event_id, v.event_time, v.event_type, v.details::jsonb \
+            FROM pg_catalog.unnest($1::uuid[], $2::bigint[], $3::timestamptz[], $4::text[], $5::text[]) \
+            AS v (execution_id, event_id, event_time, event_type, details)";
+        if !self.attributes.is_empty() {
+            let rows = &self.attributes;
+            let params = [
+                array(rows.iter().map(|r| r.0)),
+                array(rows.iter().map(|r| r.1)),
+                array(rows.iter().map(|r| r.2.as_str())),
+            ];
+            spi.run(ATTRIBUTES, &params)?;
+        }
+        if !self.history.is_empty() {
+            let rows = &self.history;
+            let params = [
+                array(rows.iter().map(|r| r.0)),
+                array(rows.iter().map(|r| r.1 as i64)),
+                array(rows.iter().map(|r| r.2)),
+                array(rows.iter().map(|r| r.3)),
+                array(rows.iter().map(|r| r.4.as_str())),
+            ];
+            spi.run(HISTORY, &params)?;
+        }
+        Ok(())
+    }
+}
+
+/// The call that a state is at, with its API.
+pub fn current_call(state: &StateExecution) -> Option<(Api, &CallState)> {
+    match &state.phase {
+        Phase::WaitUntil(call) => Some((Api::WaitUntil, call)),
+        Phase::Execute { call, .. } => Some((Api::Execute, call)),
+        Phase::Waiting(_) | Phase::Ended { .. } => None,
+    }
+}
+
+/// Timer commands that a state waits for, by position.
+fn open_timers(state: &StateExecution) -> BTreeMap<u32, Timestamp> {
+    open_commands(state)
+        .filter_map(|(position, command)| match command.kind {
+            WaitKind::Timer { fire_at } => Some((position, fire_at)),
+            WaitKind::LocalQueue { .. } => None,
+        })
+        .collect()
+}
+
+/// Queues that a state waits for, with its place in the order of waiting.
+fn open_queues(state: &StateExecution) -> impl Iterator<Item = (&str, u64)> {
+    let order = match &state.phase {
+        Phase::Waiting(wait) => wait.order,
+        _ => 0,
+    };
+    open_commands(state).filter_map(move |(_, command)| match &command.kind {
+        WaitKind::LocalQueue { queue, .. } => Some((queue.as_str(), order)),
+        WaitKind::Timer { .. } => None,
+    })
+}
+
+fn open_commands(state: &StateExecution) -> impl Iterator<Item = (u32, &WaitCommand)> {
+    let commands: &[WaitCommand] = match &state.phase {
+        Phase::Waiting(wait) => &wait.commands,
+        _ => &[],
+    };
+    (0u32..).zip(commands).filter(|(_, command)| command.status == CommandStatus::Waiting)
+}
+
+/// The parts of a state execution that are stored as JSON.
+struct StateJson {
+    config: Option<String>,
+    recovery: Option<String>,
+    call: Option<String>,
+    wait: Option<String>,
+    last_failure: Option<String>,
+}
+
+impl StateJson {
+    fn of(state: &StateExecution) -> Result<Self> {
+        let (call, wait, last_failure) = match &state.phase {
+            Phase::WaitUntil(call) => (Some(call), None, call.last_failure.as_ref()),
+            Phase::Waiting(wait) => (None, Some(wait), None),
+            Phase::Execute { call, results } => (Some(call), results.as_ref(), call.last_failure.as_ref()),
+            Phase::Ended { last_failure, .. } => (None, None, last_failure.as_ref()),
+        };
+        Ok(Self {
+            config: state.config.as_ref().map(to_json).transpose()?,
+            recovery: state.recovery.as_ref().map(to_json).transpose()?,
+            call: call.map(to_json).transpose()?,
+            wait: wait.map(to_json).transpose()?,
+            last_failure: last_failure.map(to_json).transpose()?,
+        })
+    }
+}

@@ -1,0 +1,115 @@
+-- Starting and stopping processes. The engine is paused: what has started stays RUNNING.
+\set VERBOSITY sqlstate
+SELECT xdb.pause();
+
+CREATE ROLE golden_start;
+SELECT xdb.grant_usage('golden_start');
+CREATE TABLE start_users (user_id text PRIMARY KEY, form jsonb, status text, born date, score int CHECK (score >= 0));
+GRANT SELECT, INSERT, UPDATE ON start_users TO golden_start;
+SELECT xdb.register_worker('start', 'http://127.0.0.1:1');
+SELECT xdb.register_process_type('Start', 'start', '{
+    "startingState": "First",
+    "states": {"First": {"skipWaitUntil": true}, "Second": {}},
+    "globalAttributes": [{"table": "public.start_users", "primaryKey": "user_id",
+        "attributes": {"form": "form", "status": "status", "born": "born", "score": "score"}}],
+    "localAttributes": ["colour", "size"]
+}');
+SELECT xdb.register_process_type('StartPassive', 'start', '{}');
+SET ROLE golden_start;
+
+-- One statement: the process, its attributes, and the row of the application.
+SELECT xdb.start_process('start-1', 'Start',
+    input               => '{"hello": "world"}',
+    global_attribute_pk => 'u1',
+    global_attributes   => '{"form": {"name": "Ada"}, "born": "1815-12-10", "score": 7}',
+    local_attributes    => '{"colour": "blue"}') IS NOT NULL AS started;
+SELECT * FROM start_users;
+SELECT xdb.get_local_attributes('start-1');
+SELECT xdb.describe_process('start-1') ->> 'status' AS status;
+SELECT process_id, process_type, status FROM xdb.processes WHERE process_id = 'start-1';
+SELECT state_execution_id, state_id, status FROM xdb.state_executions WHERE process_id = 'start-1';
+
+-- A process type without a starting state starts with no thread.
+SELECT xdb.start_process('start-passive', 'StartPassive') IS NOT NULL AS started;
+SELECT count(*) FROM xdb.state_executions WHERE process_id = 'start-passive';
+
+-- All or nothing: a rollback takes the process and the row with it, and so does a savepoint.
+BEGIN;
+SELECT xdb.start_process('start-rollback', 'Start', global_attribute_pk => 'rollback',
+                         global_attributes => '{"score": 1}') IS NOT NULL AS started;
+ROLLBACK;
+BEGIN;
+SAVEPOINT before;
+SELECT xdb.start_process('start-savepoint', 'Start', global_attribute_pk => 'savepoint',
+                         global_attributes => '{"score": 1}') IS NOT NULL AS started;
+ROLLBACK TO before;
+COMMIT;
+SELECT count(*) FROM xdb.processes WHERE process_id IN ('start-rollback', 'start-savepoint');
+SELECT count(*) FROM start_users WHERE user_id IN ('rollback', 'savepoint');
+
+-- A row that the table refuses is the caller's error, with the table's own SQLSTATE.
+SELECT xdb.start_process('start-refused', 'Start', global_attribute_pk => 'u2', global_attributes => '{"score": -1}');
+SELECT xdb.start_process('start-refused', 'Start', global_attribute_pk => 'u2', global_attributes => '{"score": "many"}');
+SELECT count(*) FROM xdb.processes WHERE process_id = 'start-refused';
+
+-- What happens when the row is there already.
+SELECT xdb.start_process('start-conflict-1', 'Start', global_attribute_pk => 'u1', global_attributes => '{"status": "error"}',
+    options => '{"globalAttributeConflictMode": "RETURN_ERROR_ON_CONFLICT"}');
+SELECT status FROM start_users WHERE user_id = 'u1';
+SELECT xdb.start_process('start-conflict-2', 'Start', global_attribute_pk => 'u1', global_attributes => '{"status": "ignored"}',
+    options => '{"globalAttributeConflictMode": "IGNORE_CONFLICT"}') IS NOT NULL AS started;
+SELECT status FROM start_users WHERE user_id = 'u1';
+SELECT xdb.start_process('start-conflict-3', 'Start', global_attribute_pk => 'u1', global_attributes => '{"status": "written"}',
+    options => '{"globalAttributeConflictMode": "OVERRIDE_ON_CONFLICT"}') IS NOT NULL AS started;
+SELECT status, score FROM start_users WHERE user_id = 'u1';
+
+-- The key can be given per table, too.
+SELECT xdb.start_process('start-keys', 'Start', global_attributes => '{"status": "by option"}',
+    options => '{"globalAttributeKeys": {"public.start_users": {"user_id": "u3"}}}') IS NOT NULL AS started;
+SELECT user_id, status FROM start_users WHERE user_id = 'u3';
+
+-- The same id again: the policy decides.
+SELECT xdb.start_process('start-1', 'Start');
+SELECT xdb.start_process('start-1', 'Start', id_reuse_policy => 'DISALLOW_REUSE');
+SELECT xdb.start_process('start-1', 'Start', id_reuse_policy => 'ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY');
+SELECT xdb.start_process('start-1', 'Start', id_reuse_policy => 'TERMINATE_IF_RUNNING') IS NOT NULL AS started;
+SELECT status, count(*) FROM xdb.processes WHERE process_id = 'start-1' GROUP BY status ORDER BY status;
+SELECT xdb.stop_process('start-1', reason => 'enough');
+SELECT xdb.start_process('start-1', 'Start', id_reuse_policy => 'DISALLOW_REUSE');
+SELECT xdb.start_process('start-1', 'Start', id_reuse_policy => 'ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY') IS NOT NULL AS started;
+SELECT xdb.stop_process('start-1', 'FAIL', 'no good');
+SELECT xdb.start_process('start-1', 'Start', id_reuse_policy => 'ALLOW_IF_NO_RUNNING') IS NOT NULL AS started;
+SELECT status, count(*) FROM xdb.processes WHERE process_id = 'start-1' GROUP BY status ORDER BY status;
+
+-- A start whose answer was lost can be repeated: the same request is the same execution, under every policy.
+SELECT xdb.start_process('start-request', 'Start', options => '{"requestId": "r1"}') AS first \gset
+SELECT xdb.start_process('start-request', 'Start', options => '{"requestId": "r1"}') = :'first' AS same;
+SELECT xdb.start_process('start-request', 'Start', id_reuse_policy => 'DISALLOW_REUSE',
+                         options => '{"requestId": "r1"}') = :'first' AS same;
+SELECT xdb.start_process('start-request', 'Start', options => '{"requestId": "r2"}');
+SELECT xdb.stop_process('start-request');
+SELECT xdb.start_process('start-request', 'Start', options => '{"requestId": "r1"}') = :'first' AS same;
+
+-- Later, and not for ever.
+SELECT xdb.start_process('start-later', 'Start', start_at => now() + interval '1 day',
+                         timeout => interval '2 days') IS NOT NULL AS started;
+SELECT xdb.describe_process('start-later') ->> 'status' AS status;
+
+-- An execution can be named; the latest one is meant otherwise.
+SELECT xdb.describe_process('start-request', execution_id => :'first') ->> 'status' AS status;
+SELECT xdb.describe_process('start-later', execution_id => :'first');
+
+-- Stopping: the outcome is kept, waiting for it returns at once, and it happens once.
+SELECT xdb.stop_process('start-later', 'FAIL', 'changed our mind');
+SELECT xdb.wait_for_process('start-later', timeout => '10 seconds') - 'results' - 'error' AS outcome;
+SELECT xdb.stop_process('start-later');
+SELECT xdb.wait_for_process('start-passive', timeout => '10 milliseconds') ->> 'timedOut' AS timed_out;
+SELECT xdb.stop_process('start-passive', 'TERMINATE');
+SELECT xdb.wait_for_process('start-passive', timeout => '10 seconds') ->> 'status' AS status;
+
+RESET ROLE;
+
+-- A type stays while executions of it run.
+SELECT xdb.unregister_process_type('Start');
+SELECT xdb.unregister_worker('start');
+SELECT xdb.unregister_process_type('StartPassive');
