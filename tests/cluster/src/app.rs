@@ -132,9 +132,7 @@ impl App {
         }
         let unexplained = self.unexplained_errors(allowed);
         assert!(unexplained.is_empty(), "the log has trouble that nothing explains:\n{}", unexplained.join("\n"));
-        let mut superuser = self.cluster().superuser();
-        superuser.run("SET statement_timeout = '20 s'");
-        superuser.run(&format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.database));
+        self.cluster().superuser().drop_database(&self.database, "WITH (FORCE)");
     }
 
     /// Everything that may tell why a test failed.

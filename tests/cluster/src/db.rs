@@ -86,6 +86,14 @@ impl Db {
         }
     }
 
+    /// Drops a database, within half a minute. `how` is empty, or `WITH (FORCE)`.
+    pub fn drop_database(&mut self, name: &str, how: &str) {
+        // Two statements in one message would be a transaction block, where databases can't be dropped.
+        self.run("SET statement_timeout = '30 s'");
+        self.run(&format!("DROP DATABASE IF EXISTS {name} {how}"));
+        self.run("RESET statement_timeout");
+    }
+
     /// The one value of a query's one row.
     pub fn one<T: FromSqlOwned>(&mut self, sql: &str) -> T {
         match self.client.query_one(sql, &[]) {

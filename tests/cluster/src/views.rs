@@ -47,14 +47,12 @@ pub fn events(db: &mut Db, process_id: &str) -> i64 {
     db.count(&format!("xdb.history WHERE process_id = {}", literal(process_id)))
 }
 
-/// The history of a process has every event from the first on, in the order of their times.
+/// The history of a process, of which there is one execution, has every event, in the order of their times.
 pub fn assert_history_is_whole(db: &mut Db, process_id: &str) {
     let process_id = literal(process_id);
     let whole = db.one::<bool>(&format!(
         "SELECT count(*) > 0 AND bool_and(next IS NULL OR next = event_id + 1 AND next_time >= event_time)
-             AND count(DISTINCT execution_id) = 1
-         FROM (SELECT event_id, event_time, process_execution_id AS execution_id,
-                   lead(event_id) OVER w AS next, lead(event_time) OVER w AS next_time
+         FROM (SELECT event_id, event_time, lead(event_id) OVER w AS next, lead(event_time) OVER w AS next_time
                FROM xdb.history WHERE process_id = {process_id} WINDOW w AS (ORDER BY event_id)) events"
     ));
     assert!(whole, "the history of {process_id} has a hole");

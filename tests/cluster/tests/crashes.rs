@@ -191,7 +191,7 @@ fn the_database_is_dropped_while_processes_run() {
         superuser.count("pg_stat_activity WHERE datname = 'crash_drop_database' AND backend_type = 'client backend'")
             == 0
     });
-    let (took, ()) = timed(|| superuser.run("SET statement_timeout = '30 s'; DROP DATABASE crash_drop_database"));
+    let (took, ()) = timed(|| superuser.drop_database("crash_drop_database", ""));
     assert!(took < Duration::from_secs(6), "DROP DATABASE took {took:?}");
     app.done(&[]);
 }
@@ -200,7 +200,7 @@ fn the_database_is_dropped_while_processes_run() {
 fn a_database_of_the_same_name_is_another_one() {
     let (app, _worker) = busy("crash_same_name");
     let mut superuser = app.cluster().superuser();
-    superuser.run("SET statement_timeout = '30 s'; DROP DATABASE crash_same_name WITH (FORCE)");
+    superuser.drop_database("crash_same_name", "WITH (FORCE)");
     superuser.run("CREATE DATABASE crash_same_name TEMPLATE template0");
     app.superuser().run("CREATE EXTENSION xdb");
     app.scheduler();
@@ -220,7 +220,7 @@ fn a_renamed_database_keeps_running() {
     db.start("p", "one").go();
     assert_eq!(db.completes("p").result(), "renamed");
     drop(db);
-    superuser.run("DROP DATABASE crash_renamed WITH (FORCE)");
+    superuser.drop_database("crash_renamed", "WITH (FORCE)");
     app.done(&[]);
 }
 

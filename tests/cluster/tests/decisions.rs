@@ -1,19 +1,27 @@
 //! What a state decides: threads, ends, and what is handed on.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
 use xdb_cluster_tests::prelude::*;
 
-/// Three threads: the one of state `A` hangs until the worker is released; the others do as told.
+/// Three threads: the one of state `A` hangs until the worker is released; the others do as told, once `A` has been called.
 fn forking(name: &str, others: impl Fn(&Call) -> Answer + Send + Sync + 'static) -> (App, Worker) {
     let app = App::new(name);
-    let worker = app.worker(move |call: &Call| match (call.api, call.target()) {
-        (_, "Fork") => next_all(&[("A", json!(1)), ("B", json!(2)), ("B", json!(3))]).into(),
-        (_, "A") => Reply::hang(graceful_complete(json!("a")).locals(json!({"late": true}))),
-        _ => Reply::from(others(call)),
+    let called = Mutex::new(BTreeSet::new());
+    let worker = app.worker(move |call: &Call| {
+        let mut called = called.lock().expect("never poisoned");
+        match call.target() {
+            "Fork" => next_all(&[("A", json!(1)), ("B", json!(2)), ("B", json!(3))]).into(),
+            "A" => {
+                called.insert(call.process_id().to_owned());
+                Reply::hang(graceful_complete(json!("a")).locals(json!({"late": true})))
+            }
+            _ if called.contains(call.process_id()) => others(call).into(),
+            _ => error(503, "TooEarly", "A has not been called"),
+        }
     });
-    app.register(
-        "fork",
-        &Definition::starting_with("Fork").step("Fork").step("A").step("B").step("End").rpc("go", json!({})),
-    );
+    app.register("fork", &Definition::starting_with("Fork").step("Fork").step("A").step("B"));
     (app, worker)
 }
 
@@ -22,7 +30,6 @@ fn a_graceful_complete_waits_for_the_last_thread() {
     let (app, worker) = forking("decide_graceful", |call| graceful_complete(call.input().clone()));
     let mut db = app.db();
     db.start("p", "fork").go();
-    worker.wait_for_count("all threads have been called", 10, 3, |call| call.target() != "Fork");
     wait_until("two threads have ended", 10, || views::ended_states(&mut db, "p") >= 3);
     assert_eq!(db.status("p"), "RUNNING");
     worker.release();

@@ -213,7 +213,11 @@ fn a_standby_shows_but_does_not_act_until_it_is_promoted() {
     promoted.publish("p", "inbox", json!("on the other side"));
     assert_eq!(promoted.completes("p").result(), &json!(["on the other side"]));
     assert_eq!(worker.count(|call| call.api == Api::Execute), 1);
-    let lost_primary =
-        ["could not receive data from WAL stream", "could not connect to the primary server", "could not send"];
+    let lost_primary = [
+        "could not receive data from WAL stream",
+        "could not connect to the primary server",
+        "could not send",
+        "walreceiver",
+    ];
     assert_eq!(standby.unexplained_errors(&lost_primary), Vec::<String>::new());
 }

@@ -226,7 +226,7 @@ fn a_copied_database_waits_until_it_is_adopted() {
     assert_eq!(copy.completes("p").result(), &json!(["to the copy"]));
     assert_eq!(worker.count(|call| call.api == Api::Execute), 2);
     drop((copy, engine));
-    superuser.run("DROP DATABASE later_copy WITH (FORCE)");
+    superuser.drop_database("later_copy", "WITH (FORCE)");
     app.done(&[]);
 }
 

@@ -2,14 +2,12 @@
 
 use xdb_cluster_tests::prelude::*;
 
-/// An application with a table that refuses a lot, a row `r` in it, and a worker that writes `write` first. When that was refused,
-/// it completes the process with what it was told.
+/// An application with a table that refuses a lot, a row `r` in it, and a worker that writes `write` first, when it is released.
+/// When that was refused, it completes the process with what it was told.
 struct Refusing {
     app: App,
     worker: Worker,
 }
-
-const BLIND: &str = r#"{"policy": "NONE"}"#;
 
 impl Refusing {
     fn new(name: &str, write: Value) -> Refusing {
@@ -19,42 +17,50 @@ impl Refusing {
              INSERT INTO account VALUES ('r', 1, 'r@example.org'), ('taken', 1, 'taken@example.org');",
         );
         let worker = app.worker(move |call: &Call| match (call.target(), call.refused_write()) {
-            ("Write", Value::Null) => next("After", json!(null))
-                .globals(write.clone())
-                .locals(json!({"left": "behind"}))
-                .publish("q", json!(1)),
-            ("Write", refused) => force_complete(json!({"told": refused, "left": call.local("left")})),
-            _ => force_complete(json!("written")),
+            ("Write", Value::Null) => {
+                let go_on = next("After", json!(null)).globals(write.clone());
+                Reply::hang(go_on.locals(json!({"left": "behind"})).publish("q", json!(1)))
+            }
+            ("Write", refused) => force_complete(json!({"told": refused, "left": call.local("left")})).into(),
+            _ => Reply::from(force_complete(json!("written"))),
         });
         // Nothing is loaded, so that it is the write and nothing else that the table refuses.
-        let blind: Value = serde_json::from_str(BLIND).expect("JSON");
         let definition = Definition::starting_with("Write")
-            .step_with("Write", json!({"loadGlobalAttributes": blind}))
+            .step_with("Write", json!({"loadGlobalAttributes": {"policy": "NONE"}}))
             .step("After")
             .maps("public.account", "id", &["n", "email"]);
         app.register("writer", &definition);
         Refusing { app, worker }
     }
 
-    /// Runs the process, and answers what the worker was told.
-    fn told(&self) -> Value {
+    /// Runs the process, with `meanwhile` between its first call and the answer; how it ended.
+    fn result(&self, meanwhile: &str) -> Value {
         let mut db = self.app.db();
         db.start("p", "writer").key("r").go();
-        let outcome = db.completes("p");
-        assert_eq!(outcome.result()["left"], json!(null), "a refused answer left a local attribute behind");
+        self.worker.wait_for("the first call", 10, |_| true);
+        db.run(meanwhile);
+        self.worker.release();
+        db.completes("p").result().clone()
+    }
+
+    /// The same where the write is refused; what the worker was told.
+    fn told(&self, meanwhile: &str) -> Value {
+        let result = self.result(meanwhile);
+        let mut db = self.app.db();
+        assert_eq!(result["left"], json!(null), "a refused answer left a local attribute behind");
         assert_eq!(views::messages(&mut db, "p"), 0, "a refused answer left a message behind");
         assert_eq!(self.worker.count(|call| call.target() == "After"), 0, "a refused answer went on");
         let keys: Vec<String> = self.worker.calls().iter().map(|call| call.idempotency_key().to_owned()).collect();
         assert_eq!(keys.len(), 2);
         assert_ne!(keys[0], keys[1], "the request has changed, so the key has to");
-        outcome.result()["told"].clone()
+        result["told"].clone()
     }
 }
 
 #[test]
 fn a_constraint_refuses() {
     let test = Refusing::new("table_check", json!({"n": 99}));
-    let told = test.told();
+    let told = test.told("");
     assert_eq!(told["sqlState"], codes::CHECK_VIOLATION);
     assert_eq!(told["constraint"], "not_too_much");
     assert!(told["table"].as_str().is_some_and(|table| table.contains("account")), "{told}");
@@ -66,14 +72,14 @@ fn a_constraint_refuses() {
 #[test]
 fn a_unique_index_refuses() {
     let test = Refusing::new("table_unique", json!({"email": "taken@example.org"}));
-    assert_eq!(test.told()["sqlState"], codes::UNIQUE_VIOLATION);
+    assert_eq!(test.told("")["sqlState"], codes::UNIQUE_VIOLATION);
     test.app.done(&[]);
 }
 
 #[test]
 fn a_type_refuses() {
     let test = Refusing::new("table_type", json!({"n": "many"}));
-    let told = test.told();
+    let told = test.told("");
     assert_eq!(told["sqlState"], "22P02", "{told}");
     test.app.done(&[]);
 }
@@ -82,48 +88,57 @@ fn a_type_refuses() {
 fn a_privilege_is_missing() {
     let test = Refusing::new("table_privilege", json!({"n": 2}));
     test.app.superuser().run("REVOKE UPDATE ON account FROM app");
-    assert_eq!(test.told()["sqlState"], codes::INSUFFICIENT_PRIVILEGE);
+    assert_eq!(test.told("")["sqlState"], codes::INSUFFICIENT_PRIVILEGE);
     test.app.done(&[]);
 }
 
 #[test]
 fn the_table_is_gone() {
     let test = Refusing::new("table_dropped", json!({"n": 2}));
-    let hold = |call: &Call| {
-        Reply::hang(if call.refused_write().is_null() {
-            next("After", json!(null)).globals(json!({"n": 2}))
-        } else {
-            force_complete(json!({"told": call.refused_write()}))
-        })
-    };
-    test.worker.misbehave(hold);
-    let mut db = test.app.db();
-    db.start("p", "writer").key("r").go();
-    test.worker.wait_for("the first call", 5, |_| true);
-    db.run("DROP TABLE account");
-    test.worker.heal();
-    assert_eq!(db.completes("p").result()["told"]["sqlState"], codes::UNDEFINED_TABLE);
+    assert_eq!(test.told("DROP TABLE account")["sqlState"], codes::UNDEFINED_TABLE);
     test.app.done(&[]);
 }
 
 #[test]
 fn a_renamed_table_is_followed() {
     let test = Refusing::new("table_renamed", json!({"n": 2}));
-    let mut db = test.app.db();
-    db.run("ALTER TABLE account RENAME TO accounts");
-    db.start("p", "writer").key("r").go();
-    assert_eq!(db.completes("p").result(), "written");
-    assert_eq!(db.one::<i32>("SELECT n FROM accounts WHERE id = 'r'"), 2);
+    assert_eq!(test.result("ALTER TABLE account RENAME TO accounts"), "written");
+    assert_eq!(test.app.db().one::<i32>("SELECT n FROM accounts WHERE id = 'r'"), 2);
     test.app.done(&[]);
 }
 
 #[test]
 fn a_row_that_is_gone_is_not_made_again() {
     let test = Refusing::new("table_row_gone", json!({"n": 2}));
-    test.app.db().run("DELETE FROM account WHERE id = 'r'");
-    assert_eq!(test.told()["sqlState"], codes::NO_DATA);
+    assert_eq!(test.told("DELETE FROM account WHERE id = 'r'")["sqlState"], codes::NO_DATA);
     assert_eq!(test.app.db().count("account WHERE id = 'r'"), 0);
     test.app.done(&[]);
+}
+
+#[test]
+fn a_table_that_cannot_even_be_read_does_not_stop_the_others() {
+    let app = App::new("table_unreadable");
+    let mut db = app.db();
+    db.run("CREATE TABLE doomed (id text PRIMARY KEY, n int); INSERT INTO doomed VALUES ('r', 1)");
+    let worker = app.worker(|call: &Call| match (call.api, call.refused_write()) {
+        (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]),
+        (_, Value::Null) => force_complete(json!("read")),
+        (_, refused) => force_complete(refused["sqlState"].clone()),
+    });
+    app.register("reader", &mailbox().maps("public.doomed", "id", &["n"]));
+    app.register("other", &one_step());
+    db.start("p", "reader").key("r").go();
+    worker.wait_for("it is asked what it waits for", 10, |call| call.api == Api::WaitUntil);
+    db.run("DROP TABLE doomed");
+    db.publish("p", "inbox", json!(1));
+    db.start("bystander", "other").go();
+    db.completes("bystander");
+    // The worker is told, or the failure is shown; in either case it says what happened.
+    wait_until("somebody learns of it", 20, || {
+        worker.count(|call| call.refused_write()["sqlState"] == codes::UNDEFINED_TABLE) > 0
+            || views::fails_saying(&mut db, "p", &["42P01", "doomed"])
+    });
+    app.done(&[]);
 }
 
 #[test]
