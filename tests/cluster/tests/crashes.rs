@@ -17,7 +17,14 @@ fn counter() -> Definition {
     Definition::starting_with("Count").step("Count").maps("public.counters", "id", &["n"])
 }
 
+/// Starts them all at once, and has every write to their rows noted down.
 fn start_counters(db: &mut Db, count: usize) {
+    db.run(
+        "CREATE TABLE audit (id text, n int);
+         CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN INSERT INTO public.audit VALUES (new.id, new.n); RETURN new; END $$;
+         CREATE TRIGGER note AFTER UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION note();",
+    );
     db.run("BEGIN");
     for n in 0..count {
         let id = format!("c{n}");
@@ -33,9 +40,11 @@ fn all_counted_once(app: &App, count: usize) {
         assert_eq!(db.completes(&format!("c{n}")).result(), STEPS);
         views::assert_history_is_whole(&mut db, &format!("c{n}"));
     }
-    let exact = format!("counters WHERE n = {STEPS}");
-    assert_eq!(db.count(&exact), count as i64);
-    assert_eq!(db.count("xdb.state_executions WHERE process_id LIKE 'c%'"), (count as u64 * STEPS) as i64);
+    let steps = (count as u64 * STEPS) as i64;
+    assert_eq!(db.count(&format!("counters WHERE n = {STEPS}")), count as i64);
+    assert_eq!(db.count("audit"), steps, "a step wrote twice, or not at all");
+    assert_eq!(db.count("(SELECT DISTINCT id, n FROM audit) writes"), steps);
+    assert_eq!(db.count("xdb.state_executions WHERE process_id LIKE 'c%'"), steps);
 }
 
 #[test]

@@ -19,6 +19,7 @@ fn application(name: &str) -> (App, Worker) {
     let worker = app.worker(|call: &Call| {
         let counted = || force_complete(json!(null)).globals(json!({"n": call.global("n").as_i64().unwrap_or(0) + 1}));
         match (call.api, call.target()) {
+            (Api::Rpc, _) => output(json!("told")).publish("inbox", call.input().clone()).into(),
             (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]).into(),
             (_, "Read") => force_complete(json!(call.messages("m"))).into(),
             (_, "Held") => Reply::hang(force_complete(json!("released"))),
@@ -27,7 +28,7 @@ fn application(name: &str) -> (App, Worker) {
     });
     app.register("troubled", &one_step().maps("public.troubled", "id", &["n"]));
     app.register("bystander", &one_step().maps("public.counters", "id", &["n"]));
-    app.register("mail", &mailbox());
+    app.register("mail", &mailbox().rpc("tell", json!({})));
     app.register("held", &Definition::starting_with("Held").step_with("Held", json!({"executeApiTimeoutSeconds": 60})));
     (app, worker)
 }
@@ -152,6 +153,23 @@ fn a_stop_that_is_not_committed() {
     stopper.run("ROLLBACK");
     db.publish("p", "inbox", json!("still here"));
     assert_eq!(db.completes("p").result(), &json!(["still here"]));
+    app.done(&[]);
+}
+
+#[test]
+fn an_rpc_that_is_not_committed() {
+    let (app, _worker) = application("isolation_rpc");
+    let mut db = app.db();
+    db.start("p", "mail").go();
+    wait_until("p waits", 10, || !views::waits(&mut db, "p").is_empty());
+
+    let mut caller = app.db();
+    caller.run("BEGIN");
+    assert_eq!(caller.rpc("p", "tell", json!("by rpc")), "told");
+    bystanders_hardly_notice(&app, "rpc");
+    assert_eq!(db.status("p"), "RUNNING");
+    caller.run("COMMIT");
+    assert_eq!(db.completes("p").result(), &json!(["by rpc"]));
     app.done(&[]);
 }
 
