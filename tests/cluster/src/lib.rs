@@ -1,0 +1,37 @@
+//! Tests with a real server, real HTTP and real kills.
+//!
+//! A test tells a short story: an [`app::App`] (a database with the extension, ordinary roles, tables), a [`worker::Worker`] that
+//! does what the test tells it, sessions of the application, and what has to come of it. The extension has to be installed
+//! for the Postgres that `pg_config` (or `PG_CONFIG`) names. Clusters live under `XDB_TEST_DIR`, or the temporary directory;
+//! run as root, they belong to the user `postgres`.
+
+pub mod app;
+pub mod cluster;
+pub mod codes;
+pub mod db;
+pub mod definition;
+mod install;
+mod keeper;
+pub mod log;
+pub mod signup;
+pub mod views;
+pub mod wait;
+pub mod worker;
+
+/// What nearly every test needs.
+pub mod prelude {
+    pub use crate::app::{App, SignupApp};
+    pub use crate::cluster::{Cluster, ClusterOptions};
+    pub use crate::codes;
+    pub use crate::db::{Db, SqlError};
+    pub use crate::definition::{Definition, attempts, mailbox, one_step, quick_retries};
+    pub use crate::views;
+    pub use crate::wait::{at_once, timed, wait_until};
+    pub use crate::worker::{
+        Answer, Api, Call, Reply, Worker, all_of, any_combination, any_of, close_if_empty, dead_end, error,
+        force_complete, force_fail, global_queue, graceful_complete, local_queue, next, next_all, no_command, output,
+        timer,
+    };
+    pub use serde_json::{Value, json};
+    pub use std::time::{Duration, Instant};
+}

@@ -1,0 +1,186 @@
+//! An application of one test: a database with the extension, ordinary roles, tables, workers.
+
+use std::ops::Deref;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::cluster::{Cluster, ClusterOptions};
+use crate::db::{Db, jsonb, literal};
+use crate::definition::Definition;
+use crate::worker::{Call, Ledger, Reply, Worker};
+use crate::{log, views};
+
+/// The shared cluster of the test binary, or one that the test has for itself.
+enum Home {
+    Shared(&'static Cluster),
+    Own(Cluster),
+}
+
+/// One database and what belongs to it. `app` and `other` may use the extension, `boss` may administer it, `stranger` may not.
+///
+/// A test ends with [`App::done`]; one that panics gets the state of the engine and the end of the log printed.
+pub struct App {
+    home: Home,
+    database: String,
+    /// Of all workers that were registered.
+    ledgers: Mutex<Vec<Ledger>>,
+}
+
+impl App {
+    /// A database of this name in the cluster that the tests of a binary share.
+    pub fn new(name: &str) -> App {
+        App::set_up(Home::Shared(Cluster::shared()), name)
+    }
+
+    /// The same in a cluster of its own, for tests that kill, stop or configure the server.
+    pub fn alone(name: &str, options: ClusterOptions) -> App {
+        App::set_up(Home::Own(Cluster::start(options)), name)
+    }
+
+    fn set_up(home: Home, name: &str) -> App {
+        let app = App { home, database: name.to_owned(), ledgers: Mutex::default() };
+        // From template0, which nobody can be connected to.
+        app.cluster().superuser().run(&format!("CREATE DATABASE {name} TEMPLATE template0"));
+        app.superuser().run(
+            "CREATE EXTENSION xdb;
+             SELECT xdb.grant_usage('app');
+             SELECT xdb.grant_usage('other');
+             SELECT xdb.grant_usage('boss', admin => true);
+             GRANT CREATE ON SCHEMA public TO app, other;",
+        );
+        app.db().run(
+            "CREATE TABLE users (user_id text PRIMARY KEY, form jsonb, status text, source text);
+             CREATE TABLE counters (id text PRIMARY KEY, n int NOT NULL DEFAULT 0);",
+        );
+        app
+    }
+
+    /// The server.
+    pub fn cluster(&self) -> &Cluster {
+        match &self.home {
+            Home::Shared(cluster) => cluster,
+            Home::Own(cluster) => cluster,
+        }
+    }
+
+    /// The database's name.
+    pub fn database(&self) -> &str {
+        &self.database
+    }
+
+    /// A session of the application.
+    pub fn db(&self) -> Db {
+        self.session("app")
+    }
+
+    /// A session of any role.
+    pub fn session(&self, role: &str) -> Db {
+        self.cluster().connect(&self.database, role)
+    }
+
+    /// A session of the superuser, in this database.
+    pub fn superuser(&self) -> Db {
+        self.session("postgres")
+    }
+
+    /// Starts a worker and registers it under the name `stub`.
+    pub fn worker<R: Into<Reply>>(&self, handler: impl Fn(&Call) -> R + Send + Sync + 'static) -> Worker {
+        self.worker_named("stub", handler)
+    }
+
+    /// Starts a worker and registers it.
+    pub fn worker_named<R: Into<Reply>>(
+        &self,
+        name: &str,
+        handler: impl Fn(&Call) -> R + Send + Sync + 'static,
+    ) -> Worker {
+        let worker = Worker::start(handler);
+        self.ledgers.lock().expect("never poisoned").push(worker.ledger());
+        self.superuser().run(&format!("SELECT xdb.register_worker({}, {})", literal(name), literal(&worker.url())));
+        worker
+    }
+
+    /// Registers a process type with the worker `stub`.
+    pub fn register(&self, process_type: &str, definition: &Definition) {
+        self.register_with("stub", process_type, definition);
+    }
+
+    /// Registers a process type with a worker.
+    pub fn register_with(&self, worker: &str, process_type: &str, definition: &Definition) {
+        self.superuser().run(&format!(
+            "SELECT xdb.register_process_type({}, {}, {})",
+            literal(process_type),
+            literal(worker),
+            jsonb(definition.json())
+        ));
+    }
+
+    /// The scheduler's pid, as soon as there is one.
+    pub fn scheduler(&self) -> i32 {
+        self.cluster().scheduler(&self.database)
+    }
+
+    /// Lines of trouble in the log that concern this database and that nothing explains.
+    pub fn unexplained_errors(&self, allowed: &[&str]) -> Vec<String> {
+        log::unexplained(&self.cluster().log(), Some(&self.database), allowed)
+    }
+
+    /// The end of a test: all requests were of the protocol, the log has nothing but what is allowed, the database can be dropped.
+    pub fn done(self, allowed: &[&str]) {
+        for ledger in &*self.ledgers.lock().expect("never poisoned") {
+            assert_eq!(ledger.complaints(), Vec::<String>::new(), "requests that are not of the protocol");
+        }
+        let unexplained = self.unexplained_errors(allowed);
+        assert!(unexplained.is_empty(), "the log has trouble that nothing explains:\n{}", unexplained.join("\n"));
+        self.cluster().superuser().drop_database(&self.database, "WITH (FORCE)");
+    }
+
+    /// Everything that may tell why a test failed.
+    fn report(&self) -> String {
+        let state = match self.cluster().try_connect(&self.database, "postgres", Duration::from_secs(3)) {
+            Ok(mut db) => views::dump(&mut db),
+            Err(error) => format!("no connection: {error:?}\n"),
+        };
+        let log = log::tail(&self.cluster().log(), 60);
+        format!("=== {} ===\n{state}--- the end of the server's log ---\n{log}", self.database)
+    }
+}
+
+impl Drop for App {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.cluster().keep();
+            eprintln!("{}", self.report());
+        }
+    }
+}
+
+/// The application of the design, ready to sign up users.
+pub struct SignupApp {
+    app: App,
+    /// Its worker.
+    pub worker: Worker,
+}
+
+impl SignupApp {
+    /// A database with the process type `signup` of [`crate::signup`].
+    pub fn new(name: &str) -> SignupApp {
+        let app = App::new(name);
+        let worker = app.worker(crate::signup::handler);
+        app.register("signup", &crate::signup::definition());
+        SignupApp { app, worker }
+    }
+
+    /// See [`App::done`].
+    pub fn done(self, allowed: &[&str]) {
+        self.app.done(allowed);
+    }
+}
+
+impl Deref for SignupApp {
+    type Target = App;
+
+    fn deref(&self) -> &App {
+        &self.app
+    }
+}

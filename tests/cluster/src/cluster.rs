@@ -1,0 +1,321 @@
+//! A Postgres server of the tests' own: own directory, own socket, own port.
+
+use std::fs::{self, OpenOptions};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::db::{Db, SqlError};
+use crate::wait::wait_until;
+use crate::{install, keeper, log};
+
+/// Roles that every cluster has. All are ordinary; which of them may use the extension is decided per database.
+pub const ROLES: &[&str] = &["app", "other", "boss", "stranger"];
+
+const DIRECTORY_PREFIX: &str = "xdb-test-";
+
+/// What a cluster is to be like.
+pub struct ClusterOptions {
+    preload: bool,
+    settings: Vec<(String, String)>,
+}
+
+impl Default for ClusterOptions {
+    fn default() -> Self {
+        ClusterOptions { preload: true, settings: Vec::new() }
+    }
+}
+
+impl ClusterOptions {
+    /// The library stays out of `shared_preload_libraries`.
+    pub fn not_preloaded(mut self) -> Self {
+        self.preload = false;
+        self
+    }
+
+    /// One more line of `postgresql.conf`.
+    pub fn set(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+}
+
+/// A running server; stopped, and its directory removed, when dropped. After a panic the directory stays and its path is printed.
+pub struct Cluster {
+    directory: PathBuf,
+    port: u16,
+    server: Mutex<Option<Child>>,
+    keep: AtomicBool,
+}
+
+impl Cluster {
+    /// A new cluster with the roles of [`ROLES`].
+    pub fn start(options: ClusterOptions) -> Cluster {
+        let cluster = Cluster::create(install::data_directory, &options);
+        let mut superuser = cluster.superuser();
+        for role in ROLES {
+            superuser.run(&format!("CREATE ROLE {role} LOGIN"));
+        }
+        cluster
+    }
+
+    /// The cluster that the tests of one binary share. Each test has a database of its own in it.
+    pub fn shared() -> &'static Cluster {
+        static SHARED: OnceLock<Cluster> = OnceLock::new();
+        SHARED.get_or_init(|| {
+            keeper::at_exit(|| {
+                if let Some(cluster) = SHARED.get() {
+                    cluster.close();
+                }
+            });
+            Cluster::start(ClusterOptions::default())
+        })
+    }
+
+    /// A hot standby of this cluster, streaming from it.
+    pub fn standby(&self) -> Cluster {
+        self.standby_with(ClusterOptions::default())
+    }
+
+    /// The same with other options than the defaults.
+    pub fn standby_with(&self, options: ClusterOptions) -> Cluster {
+        let copy = |data: &Path| {
+            let mut command = install::program("pg_basebackup");
+            command.arg("--host").arg(self.socket_directory()).arg("--port").arg(self.port.to_string());
+            command.args(["--username=postgres", "--checkpoint=fast", "--no-sync", "--write-recovery-conf", "-D"]);
+            install::run(command.arg(data));
+        };
+        Cluster::create(copy, &options)
+    }
+
+    fn create(make_data: impl FnOnce(&Path), options: &ClusterOptions) -> Cluster {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let base = install::base_directory();
+        keeper::sweep(&base, DIRECTORY_PREFIX);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let directory = base.join(format!("{DIRECTORY_PREFIX}{}-{number}", std::process::id()));
+        install::server_directory(&directory);
+        install::server_directory(&directory.join("s"));
+        make_data(&directory.join("data"));
+        let port = free_port();
+        let cluster = Cluster { directory, port, server: Mutex::new(None), keep: AtomicBool::new(false) };
+        let socket = cluster.socket_directory().join(format!(".s.PGSQL.{port}"));
+        assert!(
+            socket.as_os_str().len() < 100,
+            "too long for a socket, choose another XDB_TEST_DIR: {}",
+            socket.display()
+        );
+        cluster.configure(options);
+        cluster.launch();
+        cluster
+    }
+
+    fn configure(&self, options: &ClusterOptions) {
+        let sockets = self.socket_directory();
+        let mut lines = vec![
+            ("listen_addresses", "127.0.0.1".to_owned()),
+            ("port", self.port.to_string()),
+            ("unix_socket_directories", sockets.display().to_string()),
+            ("fsync", "on".into()),
+            ("max_connections", "400".into()),
+            // One scheduler for each database of the tests that share a cluster, and room for what sets tables aside.
+            ("max_worker_processes", "100".into()),
+            ("shared_buffers", "64MB".into()),
+            ("log_line_prefix", log::PREFIX.into()),
+            ("log_destination", "stderr".into()),
+            ("logging_collector", "off".into()),
+            ("log_statement", "none".into()),
+        ];
+        if options.preload {
+            lines.push(("shared_preload_libraries", "xdb".into()));
+        }
+        let own = lines.into_iter();
+        let text: String = own
+            .chain(options.settings.iter().map(|(name, value)| (name.as_str(), value.clone())))
+            .map(|(name, value)| format!("{name} = '{}'\n", value.replace('\'', "''")))
+            .collect();
+        // Last wins: a standby's copy brings the lines of its primary along.
+        let path = self.data_directory().join("postgresql.conf");
+        let mut conf = fs::read_to_string(&path).expect("a data directory has a configuration");
+        conf.push_str(&text);
+        fs::write(&path, conf).expect("a file of ours");
+    }
+
+    /// Starts the server and waits until it takes connections.
+    pub fn launch(&self) {
+        let log = OpenOptions::new().create(true).append(true).open(self.log_path()).expect("a directory of ours");
+        let mut command = install::program("postgres");
+        command.arg("-D").arg(self.data_directory());
+        command.stdout(log.try_clone().expect("a descriptor is free")).stderr(Stdio::from(log));
+        let child = keeper::spawn(command).unwrap_or_else(|error| panic!("postgres: {error}"));
+        *self.server.lock().expect("never poisoned") = Some(child);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let Err(error) = self.try_connect("postgres", "postgres", Duration::from_millis(500)) else {
+                return;
+            };
+            let mut server = self.server.lock().expect("never poisoned");
+            let exited = server.as_mut().and_then(|child| child.try_wait().expect("a child of ours"));
+            if exited.is_some() || Instant::now() > deadline {
+                self.keep.store(true, Ordering::Relaxed);
+                panic!("the server does not start: {error:?}, {exited:?}\n{}", log::tail(&self.log(), 60));
+            }
+            drop(server);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Stops the server as a power cut would: nothing is flushed, nobody is told.
+    pub fn crash(&self) {
+        let Some(mut server) = self.server.lock().expect("never poisoned").take() else {
+            return;
+        };
+        signal(server.id() as i32, libc::SIGQUIT);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while server.try_wait().expect("a child of ours").is_none() {
+            if Instant::now() > deadline {
+                eprintln!("the server ignores an immediate shutdown: {}", self.directory.display());
+                signal(server.id() as i32, libc::SIGKILL);
+                server.wait().expect("a child of ours");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Asks for a fast shutdown and answers how long it took.
+    pub fn stop(&self) -> Duration {
+        let mut server = self.server.lock().expect("never poisoned").take().expect("the server runs");
+        let asked = Instant::now();
+        signal(server.id() as i32, libc::SIGINT);
+        wait_until("the server stops", 60, || server.try_wait().expect("a child of ours").is_some());
+        asked.elapsed()
+    }
+
+    fn close(&self) {
+        self.crash();
+        if self.keep.load(Ordering::Relaxed) {
+            let marked = fs::write(self.directory.join("kept"), "");
+            eprintln!("kept for a reader: {} ({marked:?})", self.directory.display());
+        } else if let Err(error) = fs::remove_dir_all(&self.directory) {
+            eprintln!("{}: {error}", self.directory.display());
+        }
+    }
+
+    /// Keeps the directory for a reader.
+    pub fn keep(&self) {
+        self.keep.store(true, Ordering::Relaxed);
+    }
+
+    /// A session of a role in a database.
+    pub fn connect(&self, database: &str, role: &str) -> Db {
+        self.try_connect(database, role, Duration::from_secs(20))
+            .unwrap_or_else(|error| panic!("connect to {database} as {role}: {error:?}"))
+    }
+
+    /// The same, and it may fail. A server that is starting, or recovering from a crash, is waited for.
+    pub fn try_connect(&self, database: &str, role: &str, within: Duration) -> Result<Db, SqlError> {
+        let deadline = Instant::now() + within;
+        loop {
+            match Db::connect(self, database, role, within) {
+                // cannot_connect_now, and connections that a crash of the server cut
+                Err(error) if matches!(&*error.code, "57P03" | "57P02" | "08006") && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// A session of the superuser in the database `postgres`.
+    pub fn superuser(&self) -> Db {
+        self.connect("postgres", "postgres")
+    }
+
+    /// Changes a setting for the whole cluster and reloads.
+    pub fn set(&self, name: &str, value: &str) {
+        let mut superuser = self.superuser();
+        superuser.run(&format!("ALTER SYSTEM SET {name} = '{value}'"));
+        superuser.run("SELECT pg_reload_conf()");
+        // A new session reads the files anew once the postmaster has: that is how we know it has.
+        wait_until(&format!("{name} is {value}"), 10, || {
+            let sql = format!(
+                "SELECT current_setting('{name}') = '{value}' OR EXISTS (SELECT FROM pg_settings \
+                 WHERE name = '{name}' AND setting = '{value}')"
+            );
+            self.superuser().one::<bool>(&sql)
+        });
+    }
+
+    /// The TCP port, on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn socket_directory(&self) -> PathBuf {
+        self.directory.join("s")
+    }
+
+    fn data_directory(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.directory.join("log")
+    }
+
+    /// The server's log so far.
+    pub fn log(&self) -> String {
+        let bytes = fs::read(self.log_path()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Lines of trouble in the log that neither `allowed` nor common knowledge explains.
+    pub fn unexplained_errors(&self, allowed: &[&str]) -> Vec<String> {
+        log::unexplained(&self.log(), None, allowed)
+    }
+
+    /// The scheduler's pid in a database, if one runs.
+    pub fn find_scheduler(&self, database: &str) -> Option<i32> {
+        let sql = format!(
+            "SELECT pid FROM pg_stat_activity WHERE datname = '{database}' \
+             AND (backend_type LIKE 'xdb scheduler%' OR application_name LIKE 'xdb scheduler%') LIMIT 1"
+        );
+        self.superuser().try_maybe(&sql).unwrap_or_else(|error| panic!("{sql}\n{error:?}"))
+    }
+
+    /// The scheduler's pid in a database, as soon as there is one.
+    pub fn scheduler(&self, database: &str) -> i32 {
+        let mut pid = None;
+        wait_until(&format!("a scheduler runs in {database}"), 20, || {
+            pid = self.find_scheduler(database);
+            pid.is_some()
+        });
+        pid.expect("just found")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.keep();
+            eprintln!("--- the end of the server's log ---\n{}", log::tail(&self.log(), 60));
+        }
+        self.close();
+    }
+}
+
+/// Sends a signal to a process that the tests started.
+pub fn signal(pid: i32, signal: i32) {
+    // SAFETY: kill has no preconditions; the callers pass pids of their own cluster.
+    let sent = unsafe { libc::kill(pid, signal) };
+    assert_eq!(sent, 0, "kill {pid}: {}", std::io::Error::last_os_error());
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("a bound socket").port()
+}

@@ -1,0 +1,53 @@
+//! The SQLSTATEs of class `XD`, one name each: tests compare with these and with nothing else.
+
+/// No process of that id that the caller may see. A process of somebody else is reported just so, which hides that it exists.
+pub const UNKNOWN_PROCESS: &str = "XD001";
+/// The process type is not registered.
+pub const UNKNOWN_PROCESS_TYPE: &str = "XD002";
+/// The state is not one of the process type, or the state execution does not exist.
+pub const UNKNOWN_STATE: &str = "XD003";
+/// The queue is not one that the process type lists.
+pub const UNKNOWN_QUEUE: &str = "XD004";
+/// The worker is not registered.
+pub const UNKNOWN_WORKER: &str = "XD005";
+/// The id reuse policy refuses the start.
+pub const ALREADY_STARTED: &str = "XD006";
+/// The process is closed.
+pub const NOT_RUNNING: &str = "XD007";
+/// The definition of a process type does not hold together, or does not fit the tables.
+pub const INVALID_DEFINITION: &str = "XD008";
+/// An argument or an option has a value that means nothing.
+pub const INVALID_ARGUMENT: &str = "XD009";
+/// The worker failed while an RPC was being invoked.
+pub const WORKER_FAILED: &str = "XD010";
+/// The library is not in `shared_preload_libraries`.
+pub const NOT_PRELOADED: &str = "XD011";
+/// The server is a standby.
+pub const STANDBY: &str = "XD012";
+/// The process may be seen, but not driven, by the caller.
+pub const NOT_PERMITTED: &str = "XD013";
+/// The function would wait for what the caller itself has not committed.
+pub const WOULD_WAIT_FOR_ITSELF: &str = "XD014";
+/// The payload is nothing that `jsonb` holds, or it is too large.
+pub const PAYLOAD_REFUSED: &str = "XD015";
+/// The function waits or calls, and was called from inside the engine.
+pub const INSIDE_ENGINE: &str = "XD016";
+/// The worker's host is outside `xdb.allowed_worker_hosts`.
+pub const HOST_NOT_ALLOWED: &str = "XD017";
+/// Running processes still use what was to be removed.
+pub const STILL_IN_USE: &str = "XD018";
+
+/// `insufficient_privilege`: Postgres' own, raised where a role was never granted the extension.
+pub const INSUFFICIENT_PRIVILEGE: &str = "42501";
+/// `query_canceled`: a cancel or a `statement_timeout`.
+pub const QUERY_CANCELED: &str = "57014";
+/// `undefined_table`.
+pub const UNDEFINED_TABLE: &str = "42P01";
+/// `unique_violation`.
+pub const UNIQUE_VIOLATION: &str = "23505";
+/// `foreign_key_violation`.
+pub const FOREIGN_KEY_VIOLATION: &str = "23503";
+/// `check_violation`.
+pub const CHECK_VIOLATION: &str = "23514";
+/// `no_data`: the row of a step's write is gone.
+pub const NO_DATA: &str = "02000";

@@ -1,0 +1,297 @@
+//! A session with the database, in which a failed statement is a panic that says which, unless the test expects it.
+
+use std::time::Duration;
+
+use postgres::types::FromSqlOwned;
+use postgres::{Client, NoTls, SimpleQueryMessage};
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+
+/// An error as the server reports it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SqlError {
+    /// The SQLSTATE; `08006` where the connection was lost.
+    pub code: String,
+    /// The primary message.
+    pub message: String,
+    /// DETAIL, or nothing.
+    pub detail: String,
+    /// HINT, or nothing.
+    pub hint: String,
+}
+
+impl From<postgres::Error> for SqlError {
+    fn from(error: postgres::Error) -> Self {
+        match error.as_db_error() {
+            Some(error) => SqlError {
+                code: error.code().code().into(),
+                message: error.message().into(),
+                detail: error.detail().unwrap_or_default().into(),
+                hint: error.hint().unwrap_or_default().into(),
+            },
+            None => SqlError {
+                code: "08006".into(),
+                message: error.to_string(),
+                detail: String::new(),
+                hint: String::new(),
+            },
+        }
+    }
+}
+
+/// One session.
+pub struct Db {
+    client: Client,
+}
+
+impl Db {
+    pub(crate) fn connect(cluster: &Cluster, database: &str, role: &str, within: Duration) -> Result<Db, SqlError> {
+        let client = Client::configure()
+            .host_path(cluster.socket_directory())
+            .port(cluster.port())
+            .dbname(database)
+            .user(role)
+            .application_name("xdb tests")
+            // Whatever goes wrong, no session waits for ever: a test that fails has to end.
+            .options("-c statement_timeout=90s")
+            .connect_timeout(within)
+            .connect(NoTls)?;
+        Ok(Db { client })
+    }
+
+    /// Runs one or more statements.
+    pub fn run(&mut self, sql: &str) {
+        self.try_run(sql).unwrap_or_else(|error| panic!("{sql}\n{error:?}"));
+    }
+
+    /// Runs one or more statements, which may fail.
+    pub fn try_run(&mut self, sql: &str) -> Result<(), SqlError> {
+        Ok(self.client.batch_execute(sql)?)
+    }
+
+    /// The error of a statement that has to fail with the given SQLSTATE.
+    pub fn refused(&mut self, code: &str, sql: &str) -> SqlError {
+        match self.try_run(sql) {
+            Ok(()) => panic!("expected {code}, but it worked: {sql}"),
+            Err(error) => {
+                assert_eq!(error.code, code, "{sql}\n{error:?}");
+                if code.starts_with("XD") {
+                    // An acronym may stand at the beginning.
+                    let sentence = matches!(error.message.as_bytes(), [b'A'..=b'Z', b'a'..=b'z' | b' ', ..]);
+                    assert!(!sentence, "messages begin in lower case: {}", error.message);
+                }
+                error
+            }
+        }
+    }
+
+    /// Drops a database, within half a minute. `how` is empty, or `WITH (FORCE)`.
+    pub fn drop_database(&mut self, name: &str, how: &str) {
+        // Two statements in one message would be a transaction block, where databases can't be dropped.
+        self.run("SET statement_timeout = '30 s'");
+        self.run(&format!("DROP DATABASE IF EXISTS {name} {how}"));
+        self.run("RESET statement_timeout");
+    }
+
+    /// The one value of a query's one row.
+    pub fn one<T: FromSqlOwned>(&mut self, sql: &str) -> T {
+        match self.client.query_one(sql, &[]) {
+            Ok(row) => row.get(0),
+            Err(error) => panic!("{sql}\n{:?}", SqlError::from(error)),
+        }
+    }
+
+    /// The one value of a query, which may fail.
+    pub fn try_one<T: FromSqlOwned>(&mut self, sql: &str) -> Result<T, SqlError> {
+        Ok(self.client.query_one(sql, &[])?.get(0))
+    }
+
+    /// The one value of a query with no row or one; it may fail.
+    pub fn try_maybe<T: FromSqlOwned>(&mut self, sql: &str) -> Result<Option<T>, SqlError> {
+        Ok(self.client.query_opt(sql, &[])?.map(|row| row.get(0)))
+    }
+
+    /// The first column of all rows.
+    pub fn all<T: FromSqlOwned>(&mut self, sql: &str) -> Vec<T> {
+        self.try_all(sql).unwrap_or_else(|error| panic!("{sql}\n{error:?}"))
+    }
+
+    /// The first column of all rows of a query, which may fail.
+    pub fn try_all<T: FromSqlOwned>(&mut self, sql: &str) -> Result<Vec<T>, SqlError> {
+        Ok(self.client.query(sql, &[])?.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// `SELECT count(*) FROM <rest>`.
+    pub fn count(&mut self, rest: &str) -> i64 {
+        self.one(&format!("SELECT count(*) FROM {rest}"))
+    }
+
+    /// The text of a query's one value, as psql shows it.
+    pub fn text(&mut self, sql: &str) -> String {
+        let answer = self.client.simple_query(sql).unwrap_or_else(|error| panic!("{sql}\n{:?}", SqlError::from(error)));
+        let row = answer.into_iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row.get(0).unwrap_or("NULL").to_owned()),
+            _ => None,
+        });
+        row.unwrap_or_else(|| panic!("no row: {sql}"))
+    }
+
+    /// The one `json` or `jsonb` value of a query; SQL's NULL is JSON's.
+    pub fn json(&mut self, sql: &str) -> Value {
+        match self.text(sql).as_str() {
+            "NULL" => Value::Null,
+            text => serde_json::from_str(text).unwrap_or_else(|error| panic!("{sql}\n{error}: {text}")),
+        }
+    }
+
+    /// All rows of a query, each as a JSON object.
+    pub fn rows(&mut self, sql: &str) -> Vec<Value> {
+        match self.json(&format!("SELECT coalesce(json_agg(q), '[]') FROM ({sql}) q")) {
+            Value::Array(rows) => rows,
+            other => panic!("{sql}\nnot an array: {other}"),
+        }
+    }
+
+    /// A start, to be completed by the methods of [`Start`].
+    pub fn start<'a>(&'a mut self, process_id: &str, process_type: &str) -> Start<'a> {
+        Start {
+            db: self,
+            arguments: vec![("process_id", literal(process_id)), ("process_type", literal(process_type))],
+        }
+    }
+
+    /// Publishes to a local queue.
+    pub fn publish(&mut self, process_id: &str, queue: &str, message: Value) {
+        self.run(&format!("SELECT xdb.publish({}, {}, {})", literal(process_id), literal(queue), jsonb(&message)));
+    }
+
+    /// Invokes an RPC.
+    pub fn rpc(&mut self, process_id: &str, name: &str, input: Value) -> Value {
+        let (process_id, name) = (literal(process_id), literal(name));
+        self.json(&format!("SELECT xdb.invoke_rpc({process_id}, {name}, {})", jsonb(&input)))
+    }
+
+    /// Waits until a process is closed, and answers how it ended.
+    pub fn outcome(&mut self, process_id: &str) -> Outcome {
+        let answer = self.json(&format!("SELECT xdb.wait_for_process({}, '60 seconds')", literal(process_id)));
+        assert_ne!(answer["timedOut"], Value::Bool(true), "{process_id} does not end: {answer}");
+        Outcome(answer)
+    }
+
+    /// Waits until a process has completed.
+    pub fn completes(&mut self, process_id: &str) -> Outcome {
+        let outcome = self.outcome(process_id);
+        assert_eq!(outcome.status(), "COMPLETED", "{process_id}: {}", outcome.0);
+        outcome
+    }
+
+    /// The status that `describe_process` reports.
+    pub fn status(&mut self, process_id: &str) -> String {
+        let sql = format!("SELECT xdb.describe_process({})->>'status'", literal(process_id));
+        self.text(&sql)
+    }
+}
+
+/// How a process ended: what `wait_for_process` answers.
+pub struct Outcome(Value);
+
+impl Outcome {
+    /// COMPLETED, FAILED, TIMEOUT or TERMINATED.
+    pub fn status(&self) -> &str {
+        self.0["status"].as_str().unwrap_or_else(|| panic!("no status: {}", self.0))
+    }
+
+    /// *The* result.
+    pub fn result(&self) -> &Value {
+        &self.0["result"]
+    }
+
+    /// All results.
+    pub fn results(&self) -> &Vec<Value> {
+        self.0["results"].as_array().unwrap_or_else(|| panic!("no results: {}", self.0))
+    }
+}
+
+/// A call of `xdb.start_process` in the making.
+#[must_use = "nothing is started before `go`"]
+pub struct Start<'a> {
+    db: &'a mut Db,
+    arguments: Vec<(&'static str, String)>,
+}
+
+impl Start<'_> {
+    fn with(mut self, name: &'static str, value: String) -> Self {
+        self.arguments.push((name, value));
+        self
+    }
+
+    /// The input of the starting state.
+    pub fn input(self, input: Value) -> Self {
+        self.with("input", jsonb(&input))
+    }
+
+    /// The key of the rows that hold the global attributes.
+    pub fn key(self, key: &str) -> Self {
+        self.with("global_attribute_pk", literal(key))
+    }
+
+    /// Initial global attributes.
+    pub fn globals(self, attributes: Value) -> Self {
+        self.with("global_attributes", jsonb(&attributes))
+    }
+
+    /// Initial local attributes.
+    pub fn locals(self, attributes: Value) -> Self {
+        self.with("local_attributes", jsonb(&attributes))
+    }
+
+    /// What happens if the id is in use.
+    pub fn reuse(self, policy: &str) -> Self {
+        self.with("id_reuse_policy", literal(policy))
+    }
+
+    /// The process's timeout, as an interval.
+    pub fn timeout(self, interval: &str) -> Self {
+        self.with("timeout", literal(interval))
+    }
+
+    /// The rest of the options.
+    pub fn options(self, options: Value) -> Self {
+        self.with("options", jsonb(&options))
+    }
+
+    /// The statement.
+    pub fn sql(&self) -> String {
+        let arguments: Vec<String> = self.arguments.iter().map(|(name, value)| format!("{name} => {value}")).collect();
+        format!("SELECT xdb.start_process({})::text", arguments.join(", "))
+    }
+
+    /// Starts, and answers the execution's UUID.
+    pub fn go(self) -> String {
+        let sql = self.sql();
+        self.db.one(&sql)
+    }
+
+    /// Starts, which may fail.
+    pub fn try_go(self) -> Result<String, SqlError> {
+        let sql = self.sql();
+        self.db.try_one(&sql)
+    }
+
+    /// A start that has to be refused with the given SQLSTATE.
+    pub fn refused(self, code: &str) -> SqlError {
+        let sql = self.sql();
+        self.db.refused(code, &sql)
+    }
+}
+
+/// A quoted SQL literal.
+pub fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// A `jsonb` literal.
+pub fn jsonb(value: &Value) -> String {
+    format!("{}::jsonb", literal(&value.to_string()))
+}

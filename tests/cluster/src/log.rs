@@ -1,0 +1,107 @@
+//! The server's log, read as a test reads it: is there anything in it that nobody can explain?
+
+/// What the harness sets `log_line_prefix` to: time, pid, kind of process, database, SQLSTATE.
+pub const PREFIX: &str = "%m [%p] <%b|%d|%e> ";
+
+/// Lines of trouble that are none in a test cluster.
+const ALWAYS_EXPLAINED: &[&str] = &[
+    // A client that was still connected when its database was dropped or its cluster stopped.
+    "terminating connection due to administrator command",
+    "terminating background worker \"xdb",
+    "the database system is starting up",
+    "the database system is shutting down",
+    "the database system is in recovery mode",
+    "the database system is not yet accepting connections",
+    "enabling \"trust\" authentication",
+];
+
+/// What `kill -9` of a server process brings with it, for tests that do so.
+pub const AFTER_A_CRASH: &[&str] = &[
+    "terminating connection because of crash of another server process",
+    "was terminated by signal 9",
+    "all server processes terminated; reinitializing",
+    "database system was interrupted",
+];
+
+/// One entry of the log that speaks of trouble.
+#[derive(Debug, PartialEq)]
+pub struct Trouble<'a> {
+    /// `client backend`, `xdb scheduler`, …
+    pub backend: &'a str,
+    /// The database, empty for a process without one.
+    pub database: &'a str,
+    /// The SQLSTATE.
+    pub state: &'a str,
+    /// ERROR, FATAL, PANIC or WARNING.
+    pub severity: &'a str,
+    /// The whole line.
+    pub line: &'a str,
+}
+
+/// All lines of trouble in a log.
+pub fn troubles(log: &str) -> impl Iterator<Item = Trouble<'_>> {
+    log.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("] <")?;
+        let (origin, message) = rest.split_once("> ")?;
+        let mut origin = origin.split('|');
+        let (backend, database, state) = (origin.next()?, origin.next()?, origin.next()?);
+        let severity = ["ERROR", "FATAL", "PANIC", "WARNING"]
+            .into_iter()
+            .find(|severity| message.strip_prefix(severity).is_some_and(|rest| rest.starts_with(':')))?;
+        Some(Trouble { backend, database, state, severity, line })
+    })
+}
+
+/// The lines that nothing explains. A client's own error went to the client, which is where a test judges it; an internal error
+/// (class `XX`) is a defect wherever it shows.
+pub fn unexplained(log: &str, database: Option<&str>, allowed: &[&str]) -> Vec<String> {
+    troubles(log)
+        .filter(|trouble| database.is_none_or(|database| trouble.database == database || trouble.database.is_empty()))
+        .filter(|trouble| {
+            let clients_own = trouble.backend == "client backend"
+                && matches!(trouble.severity, "ERROR" | "WARNING")
+                && !trouble.state.starts_with("XX");
+            !clients_own || trouble.severity == "PANIC"
+        })
+        .filter(|trouble| !ALWAYS_EXPLAINED.iter().chain(allowed).any(|known| trouble.line.contains(known)))
+        .map(|trouble| trouble.line.to_owned())
+        .collect()
+}
+
+/// The last `count` lines.
+pub fn tail(log: &str, count: usize) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "\
+2025-01-01 00:00:00.000 UTC [7] <client backend|a|XD001> ERROR:  no such process
+2025-01-01 00:00:00.000 UTC [7] <client backend|a|XX000> ERROR:  cache lookup failed
+2025-01-01 00:00:00.000 UTC [8] <xdb scheduler|b|23505> WARNING:  a batch failed
+2025-01-01 00:00:00.000 UTC [8] <xdb scheduler|b|00000> LOG:  ERROR: is only a word here
+2025-01-01 00:00:00.000 UTC [9] <postmaster||00000> LOG:  ready
+\tand a continuation that mentions ERROR: too";
+
+    #[test]
+    fn a_clients_own_error_is_explained_and_an_internal_one_is_not() {
+        let of_a = unexplained(LOG, Some("a"), &[]);
+        assert_eq!(of_a.len(), 1);
+        assert!(of_a[0].contains("cache lookup failed"));
+    }
+
+    #[test]
+    fn the_engines_troubles_count_unless_allowed() {
+        assert_eq!(unexplained(LOG, None, &[]).len(), 2);
+        assert_eq!(unexplained(LOG, Some("b"), &["a batch failed"]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_tail_of_a_short_log_is_all_of_it() {
+        assert_eq!(tail("a\nb", 60), "a\nb");
+        assert_eq!(tail("a\nb\nc", 2), "b\nc");
+    }
+}

@@ -1,0 +1,83 @@
+//! What the tests read from the views. The names of their columns stand here and nowhere else.
+
+use serde_json::Value;
+
+use crate::db::{Db, literal};
+
+/// Calls of a process in backoff or spent, oldest first, as JSON objects.
+pub fn failures(db: &mut Db, process_id: &str) -> Vec<Value> {
+    db.rows(&format!("SELECT * FROM xdb.failures WHERE process_id = {}", literal(process_id)))
+}
+
+/// Does a failure of the process mention one of these, in whatever column?
+pub fn fails_saying(db: &mut Db, process_id: &str, words: &[&str]) -> bool {
+    let text = Value::Array(failures(db, process_id)).to_string().to_lowercase();
+    words.iter().any(|word| text.contains(&word.to_lowercase()))
+}
+
+/// How many processes of these ids have that status; `pattern` is a LIKE pattern.
+pub fn with_status(db: &mut Db, pattern: &str, status: &str) -> i64 {
+    let (pattern, status) = (literal(pattern), literal(status));
+    db.count(&format!("xdb.processes WHERE process_id LIKE {pattern} AND status = {status}"))
+}
+
+/// What a process waits for, as JSON objects.
+pub fn waits(db: &mut Db, process_id: &str) -> Vec<Value> {
+    db.rows(&format!("SELECT * FROM xdb.waits WHERE process_id = {}", literal(process_id)))
+}
+
+/// Messages of a process that nobody has taken.
+pub fn messages(db: &mut Db, process_id: &str) -> i64 {
+    db.count(&format!("xdb.queue_messages WHERE process_id = {}", literal(process_id)))
+}
+
+/// How many state executions of a process have ended well.
+pub fn ended_states(db: &mut Db, process_id: &str) -> i64 {
+    let process_id = literal(process_id);
+    db.count(&format!("xdb.state_executions WHERE process_id = {process_id} AND status = 'COMPLETED'"))
+}
+
+/// Timers of a process that have not fired.
+pub fn timers(db: &mut Db, process_id: &str) -> i64 {
+    db.count(&format!("xdb.timers WHERE process_id = {}", literal(process_id)))
+}
+
+/// Events of a process.
+pub fn events(db: &mut Db, process_id: &str) -> i64 {
+    db.count(&format!("xdb.history WHERE process_id = {}", literal(process_id)))
+}
+
+/// The history of a process, of which there is one execution, has every event, in the order of their times.
+pub fn assert_history_is_whole(db: &mut Db, process_id: &str) {
+    let process_id = literal(process_id);
+    let whole = db.one::<bool>(&format!(
+        "SELECT count(*) > 0 AND bool_and(next IS NULL OR next = event_id + 1 AND next_time >= event_time)
+         FROM (SELECT event_id, event_time, lead(event_id) OVER w AS next, lead(event_time) OVER w AS next_time
+               FROM xdb.history WHERE process_id = {process_id} WINDOW w AS (ORDER BY event_id)) events"
+    ));
+    assert!(whole, "the history of {process_id} has a hole");
+}
+
+/// The one row of `xdb.status()`, as text: which table is set aside, what went wrong last.
+pub fn engine(db: &mut Db) -> String {
+    db.text("SELECT to_json(s) FROM xdb.status() s")
+}
+
+/// Everything that a reader of a failed test wants to know about a database.
+pub fn dump(db: &mut Db) -> String {
+    let mut text = String::new();
+    for (title, query) in [
+        ("xdb.status()", "SELECT to_json(s)::text FROM xdb.status() s"),
+        ("xdb.processes", "SELECT to_json(p)::text FROM xdb.processes p LIMIT 20"),
+        ("xdb.failures", "SELECT to_json(f)::text FROM xdb.failures f LIMIT 20"),
+        ("xdb.waits", "SELECT to_json(w)::text FROM xdb.waits w LIMIT 20"),
+    ] {
+        let rows = db.try_all::<String>(query);
+        text.push_str(&format!("--- {title} ---\n"));
+        match rows {
+            Ok(rows) => rows.iter().for_each(|row| text.push_str(&format!("{row}\n"))),
+            Err(error) => text.push_str(&format!("{error:?}\n")),
+        }
+    }
+    text
+}

@@ -1,0 +1,421 @@
+//! The HTTP server behind a worker: one thread for each connection, every call in a ledger.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Call, Reply};
+
+type Handler = Arc<dyn Fn(&Call) -> Reply + Send + Sync>;
+
+/// A running worker; it stops when dropped.
+pub struct Worker {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+}
+
+/// What a worker has seen.
+pub struct Ledger(Arc<Shared>);
+
+impl Ledger {
+    /// What came that was not of the protocol; a test that ends well has none.
+    pub fn complaints(&self) -> Vec<String> {
+        self.0.state().complaints.clone()
+    }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Signalled at every new call, at a release and at the end.
+    changed: Condvar,
+}
+
+struct State {
+    handler: Handler,
+    /// What it does instead, while it is broken.
+    mischief: Option<Handler>,
+    calls: Vec<Call>,
+    /// What was wrong with requests that are not of the protocol.
+    complaints: Vec<String>,
+    /// Grows with every release.
+    releases: u64,
+    connections: HashMap<u64, TcpStream>,
+    accepted: u64,
+    listening: bool,
+    /// Grows when the worker stops listening; an accept loop of an older generation ends.
+    generation: u64,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("handlers run without the lock, so it is never poisoned")
+    }
+}
+
+impl Worker {
+    /// Listens on a free port of 127.0.0.1.
+    pub fn start<R: Into<Reply>>(handler: impl Fn(&Call) -> R + Send + Sync + 'static) -> Worker {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("a bound socket");
+        let state = State {
+            handler: Arc::new(move |call| handler(call).into()),
+            mischief: None,
+            calls: Vec::new(),
+            complaints: Vec::new(),
+            releases: 0,
+            connections: HashMap::new(),
+            accepted: 0,
+            listening: false,
+            generation: 0,
+        };
+        let worker = Worker { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }), address };
+        worker.listen(listener);
+        worker
+    }
+
+    /// What `register_worker` is told.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// From now on every call is answered by this instead.
+    pub fn misbehave<R: Into<Reply>>(&self, mischief: impl Fn(&Call) -> R + Send + Sync + 'static) {
+        self.shared.state().mischief = Some(Arc::new(move |call| mischief(call).into()));
+    }
+
+    /// Does as it was started to do again, and lets go of calls that hang.
+    pub fn heal(&self) {
+        self.shared.state().mischief = None;
+        self.release();
+    }
+
+    /// Answers the calls that hang now.
+    pub fn release(&self) {
+        self.shared.state().releases += 1;
+        self.shared.changed.notify_all();
+    }
+
+    /// Stops listening and closes all connections: whoever calls is refused.
+    pub fn go_away(&self) {
+        let mut state = self.shared.state();
+        if !std::mem::replace(&mut state.listening, false) {
+            return;
+        }
+        state.generation += 1;
+        for (_, connection) in state.connections.drain() {
+            hang_up(&connection);
+        }
+        drop(state);
+        self.release();
+        // The listener's thread sits in `accept`; this connection, which nobody will serve, is what ends it.
+        if let Ok(stream) = TcpStream::connect_timeout(&self.address, Duration::from_secs(1)) {
+            // The thread closes the listener, and with it this connection: then nothing listens any more.
+            let closed = (&stream).read(&mut [0]);
+            assert!(!matches!(closed, Ok(1..)), "nobody answers here");
+        }
+    }
+
+    /// Listens again, on the same port.
+    pub fn come_back(&self) {
+        let listener = TcpListener::bind(self.address).expect("the port is still free");
+        self.listen(listener);
+    }
+
+    /// All calls so far.
+    pub fn calls(&self) -> Vec<Call> {
+        self.shared.state().calls.clone()
+    }
+
+    /// How many calls so far were such.
+    pub fn count(&self, which: impl Fn(&Call) -> bool) -> usize {
+        self.shared.state().calls.iter().filter(|call| which(call)).count()
+    }
+
+    /// What remains to be asked of the worker when it has gone.
+    pub fn ledger(&self) -> Ledger {
+        Ledger(Arc::clone(&self.shared))
+    }
+
+    /// The first such call, which comes within `seconds`.
+    pub fn wait_for(&self, what: &str, seconds: u64, which: impl Fn(&Call) -> bool) -> Call {
+        self.wait_for_count(what, seconds, 1, which).remove(0)
+    }
+
+    /// The first `count` such calls, which come within `seconds`.
+    pub fn wait_for_count(&self, what: &str, seconds: u64, count: usize, which: impl Fn(&Call) -> bool) -> Vec<Call> {
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        let mut state = self.shared.state();
+        loop {
+            let found: Vec<Call> = state.calls.iter().filter(|call| which(call)).take(count).cloned().collect();
+            if found.len() == count {
+                return found;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let seen = found.len();
+                // The panic must not poison what the worker's own threads use.
+                drop(state);
+                panic!("the worker waited {seconds} s in vain for {what}: {seen} of {count} calls");
+            }
+            state = self.shared.changed.wait_timeout(state, left).expect("never poisoned").0;
+        }
+    }
+
+    fn listen(&self, listener: TcpListener) {
+        let shared = Arc::clone(&self.shared);
+        let generation = {
+            let mut state = shared.state();
+            state.listening = true;
+            state.generation
+        };
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut state = shared.state();
+                if state.generation != generation {
+                    return;
+                }
+                let Ok(stream) = stream else { continue };
+                let Ok(copy) = stream.try_clone() else {
+                    continue;
+                };
+                let number = state.accepted;
+                state.accepted += 1;
+                state.connections.insert(number, copy);
+                drop(state);
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    if let Err(complaint) = serve(&shared, stream) {
+                        shared.state().complaints.push(complaint);
+                    }
+                    if let Some(connection) = shared.state().connections.remove(&number) {
+                        hang_up(&connection);
+                    }
+                });
+            }
+        });
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.go_away();
+    }
+}
+
+fn hang_up(connection: &TcpStream) {
+    match connection.shutdown(Shutdown::Both) {
+        Ok(()) => {}
+        // The other side was first.
+        Err(error) if error.kind() == std::io::ErrorKind::NotConnected => {}
+        Err(error) => eprintln!("worker: {error}"),
+    }
+}
+
+/// Serves one connection until it ends; a connection that breaks is the caller's right, a request that is not HTTP is not.
+fn serve(shared: &Shared, stream: TcpStream) -> Result<(), String> {
+    // Small answers must not wait for an acknowledgement, or latencies could not be judged.
+    stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    let Ok(copy) = stream.try_clone() else {
+        return Ok(());
+    };
+    let mut reader = BufReader::new(copy);
+    let mut stream = stream;
+    while let Some((path, headers, body)) = read_request(&mut reader)? {
+        let call = match Call::new(path, headers, body) {
+            Ok(call) => call,
+            Err(complaint) => {
+                if answer(&mut stream, 404, complaint.as_bytes()).is_err() {
+                    return Ok(());
+                }
+                return Err(complaint);
+            }
+        };
+        let (handler, releases) = {
+            let mut state = shared.state();
+            state.calls.push(call.clone());
+            shared.changed.notify_all();
+            let handler = state.mischief.clone().unwrap_or_else(|| Arc::clone(&state.handler));
+            (handler, state.releases)
+        };
+        if give(shared, &mut stream, handler(&call), releases).is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+type Request = (String, HashMap<String, String>, String);
+
+fn read_request(reader: &mut impl BufRead) -> Result<Option<Request>, String> {
+    let mut first = String::new();
+    match reader.read_line(&mut first) {
+        Ok(0) | Err(_) => return Ok(None),
+        Ok(_) => {}
+    }
+    let mut words = first.split_whitespace();
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    if method != "POST" {
+        return Err(format!("not a POST: {first:?}"));
+    }
+    let mut headers = HashMap::new();
+    loop {
+        let mut line = String::new();
+        match reader.read_line(&mut line) {
+            Ok(0) | Err(_) => return Ok(None),
+            Ok(_) => {}
+        }
+        let line = line.trim_end();
+        if line.is_empty() {
+            break;
+        }
+        let (name, value) = line.split_once(':').ok_or_else(|| format!("not a header field: {line:?}"))?;
+        headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+    }
+    let length = headers.get("content-length").and_then(|length| length.parse::<usize>().ok());
+    let length = length.ok_or_else(|| format!("no content-length: {headers:?}"))?;
+    let mut body = vec![0; length];
+    if reader.read_exact(&mut body).is_err() {
+        return Ok(None);
+    }
+    let body = String::from_utf8(body).map_err(|error| error.to_string())?;
+    Ok(Some((path.to_owned(), headers, body)))
+}
+
+/// Gives a reply; an error is the end of the connection, wanted or not. `releases` is counted when the call enters the ledger, so
+/// that a release by whoever saw it there always counts.
+fn give(shared: &Shared, stream: &mut TcpStream, reply: Reply, releases: u64) -> std::io::Result<()> {
+    match reply {
+        Reply::Json(status, body) => answer(stream, status, body.to_string().as_bytes()),
+        Reply::Raw(status, body) => answer(stream, status, &body),
+        Reply::Hang(wish) => {
+            let state = shared.state();
+            drop(shared.changed.wait_while(state, |state| state.releases == releases).expect("never poisoned"));
+            give(shared, stream, *wish, releases)
+        }
+        Reply::Drip(pause) => {
+            let body = br#"{"stateDecision":{"threadCloseDecision":{"closeType":"DEAD_END"}}}"#;
+            head(stream, 200, body.len())?;
+            for byte in body {
+                stream.write_all(&[*byte])?;
+                thread::sleep(pause);
+            }
+            Ok(())
+        }
+        Reply::Huge(bytes) => {
+            let (before, after) = (br#"{"output":""#, br#""}"#);
+            let filling = bytes.saturating_sub(before.len() + after.len());
+            head(stream, 200, before.len() + filling + after.len())?;
+            stream.write_all(before)?;
+            let chunk = [b'x'; 64 * 1024];
+            let mut left = filling;
+            while left > 0 {
+                let now = left.min(chunk.len());
+                stream.write_all(&chunk[..now])?;
+                left -= now;
+            }
+            stream.write_all(after)
+        }
+        Reply::CloseMidBody => {
+            let body = br#"{"stateDecision":"#;
+            head(stream, 200, body.len() * 2)?;
+            stream.write_all(body)?;
+            Err(std::io::ErrorKind::ConnectionAborted.into())
+        }
+    }
+}
+
+fn head(stream: &mut TcpStream, status: u16, length: usize) -> std::io::Result<()> {
+    let head = format!("HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes())
+}
+
+fn answer(stream: &mut TcpStream, status: u16, body: &[u8]) -> std::io::Result<()> {
+    head(stream, status, body.len())?;
+    stream.write_all(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::{dead_end, error};
+
+    const EXECUTE: &str = "/api/v1/xdb/worker/async-state/execute";
+
+    fn ask(stream: &mut TcpStream, path: &str) -> std::io::Result<String> {
+        let body = r#"{"context": {"processId": "p", "attempt": 1}, "stateId": "S"}"#;
+        write!(stream, "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let (mut status, mut line) = (String::new(), String::new());
+        reader.read_line(&mut status)?;
+        let mut length = 0;
+        while reader.read_line(&mut line)? > 2 {
+            if let Some(value) = line.trim_end().strip_prefix("Content-Length: ") {
+                length = value.parse().map_err(std::io::Error::other)?;
+            }
+            line.clear();
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body)?;
+        Ok(format!("{} {}", status.trim_end(), String::from_utf8_lossy(&body)))
+    }
+
+    fn connect(worker: &Worker) -> TcpStream {
+        TcpStream::connect(worker.address).expect("it listens")
+    }
+
+    #[test]
+    fn a_connection_serves_many_calls_and_the_ledger_has_them_all() {
+        let worker = Worker::start(|_| dead_end());
+        let mut stream = connect(&worker);
+        for _ in 0..3 {
+            assert!(ask(&mut stream, EXECUTE).expect("an answer").contains("DEAD_END"));
+        }
+        assert_eq!(worker.count(|call| call.executes("S") && call.process_id() == "p"), 3);
+    }
+
+    #[test]
+    fn a_hanging_call_is_answered_when_it_is_released() {
+        let worker = Worker::start(|_| Reply::hang(dead_end()));
+        let mut stream = connect(&worker);
+        thread::scope(|scope| {
+            let answer = scope.spawn(|| ask(&mut stream, EXECUTE));
+            worker.wait_for("the call", 5, |_| true);
+            worker.release();
+            assert!(answer.join().expect("no panic").expect("an answer").contains("200"));
+        });
+    }
+
+    #[test]
+    fn one_that_went_away_refuses_and_comes_back_on_the_same_port() {
+        let worker = Worker::start(|_| dead_end());
+        worker.go_away();
+        assert!(TcpStream::connect(worker.address).is_err());
+        worker.come_back();
+        assert!(ask(&mut connect(&worker), EXECUTE).is_ok());
+    }
+
+    #[test]
+    fn mischief_lasts_until_it_is_healed() {
+        let worker = Worker::start(|_| dead_end());
+        worker.misbehave(|_| error(500, "Broken", "on purpose"));
+        assert!(ask(&mut connect(&worker), EXECUTE).expect("an answer").contains("on purpose"));
+        worker.misbehave(|_| Reply::CloseMidBody);
+        assert!(ask(&mut connect(&worker), EXECUTE).is_err());
+        worker.misbehave(|_| Reply::Huge(1_000_000));
+        assert!(ask(&mut connect(&worker), EXECUTE).expect("an answer").len() > 999_999);
+        worker.heal();
+        assert!(ask(&mut connect(&worker), EXECUTE).expect("an answer").contains("DEAD_END"));
+    }
+
+    #[test]
+    fn what_is_not_of_the_protocol_is_a_complaint() {
+        let worker = Worker::start(|_| dead_end());
+        assert!(ask(&mut connect(&worker), "/elsewhere").expect("an answer").contains("404"));
+        while worker.ledger().complaints().is_empty() {
+            thread::yield_now();
+        }
+    }
+}

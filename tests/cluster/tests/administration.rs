@@ -1,0 +1,182 @@
+//! Looking after processes from psql: pausing, stopping, waiting, helping along, cleaning up.
+
+use xdb_cluster_tests::prelude::*;
+
+/// `mail` waits for a message; `sleep` for an hour; `one` completes at once.
+fn application(name: &str) -> (App, Worker) {
+    let app = App::new(name);
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, "Sleep") => any_of(&[timer("t", 3600.0)]),
+        (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]),
+        (_, "Read") => force_complete(json!(call.messages("m"))),
+        _ => force_complete(json!({"fired": call.fired("t"), "k": call.local("k")})),
+    });
+    app.register("mail", &mailbox());
+    app.register("sleep", &Definition::starting_with("Sleep").waiting_step("Sleep"));
+    app.register("one", &one_step());
+    (app, worker)
+}
+
+#[test]
+fn a_paused_engine_calls_nobody() {
+    let (app, worker) = application("admin_pause");
+    let mut db = app.db();
+    db.start("before", "one").go();
+    db.completes("before");
+    app.superuser().run("SELECT xdb.pause()");
+    let mut superuser = app.superuser();
+    wait_until("the status says so", 10, || views::engine(&mut superuser).to_lowercase().contains("pause"));
+    db.start("p", "one").go();
+    let waited = db.json("SELECT xdb.wait_for_process('p', '2 seconds')");
+    assert_eq!(waited["timedOut"], true, "{waited}");
+    assert_eq!(waited["status"], "RUNNING", "{waited}");
+    assert_eq!(worker.count(|call| call.process_id() == "p"), 0);
+    app.superuser().run("SELECT xdb.resume()");
+    db.completes("p");
+    app.done(&[]);
+}
+
+#[test]
+fn a_pause_lets_answers_in_flight_be_applied() {
+    let (app, worker) = application("admin_in_flight");
+    worker.misbehave(|_| Reply::hang(force_complete(json!("in flight"))));
+    let mut db = app.db();
+    db.start("p", "one").go();
+    worker.wait_for("the call", 10, |_| true);
+    app.superuser().run("SELECT xdb.pause()");
+    worker.release();
+    assert_eq!(db.completes("p").result(), "in flight");
+    app.superuser().run("SELECT xdb.resume()");
+    app.done(&[]);
+}
+
+#[test]
+fn who_waits_is_woken_by_the_end_whatever_brings_it() {
+    let (app, _worker) = application("admin_wait");
+    let mut db = app.db();
+    for (id, ending) in [
+        ("completed", "SELECT xdb.publish('completed', 'inbox', '1')"),
+        ("terminated", "SELECT xdb.stop_process('terminated')"),
+        ("failed", "SELECT xdb.stop_process('failed', 'FAIL', 'gone')"),
+    ] {
+        db.start(id, "mail").go();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let mut db = app.db();
+                // A waiter above READ COMMITTED sees the end as well.
+                db.run("SET default_transaction_isolation = 'repeatable read'");
+                let outcome = db.outcome(id);
+                (outcome.status().to_owned(), Instant::now())
+            });
+            let mut superuser = app.superuser();
+            wait_until(&format!("somebody waits for {id}"), 10, || {
+                superuser.count("pg_stat_activity WHERE query LIKE '%wait_for_process%' AND pid <> pg_backend_pid() AND state = 'active'") == 1
+            });
+            db.run(ending);
+            let ended = Instant::now();
+            let (status, woken) = waiting.join().expect("no panic");
+            assert_eq!(status.to_lowercase(), id);
+            let took = woken.saturating_duration_since(ended);
+            assert!(took < Duration::from_secs(2), "{id}: woken after {took:?}");
+        });
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn a_wait_obeys_its_timeout_and_a_cancel() {
+    let (app, _worker) = application("admin_timeout");
+    let mut db = app.db();
+    db.start("p", "mail").go();
+    let (took, answer) = timed(|| db.json("SELECT xdb.wait_for_process('p', '500 ms')"));
+    assert_eq!(answer["timedOut"], true);
+    assert!(took >= Duration::from_millis(490) && took < Duration::from_secs(3), "{took:?}");
+    db.run("SET statement_timeout = '300 ms'");
+    let (took, _) = timed(|| db.refused(codes::QUERY_CANCELED, "SELECT xdb.wait_for_process('p', '1 minute')"));
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    app.done(&[]);
+}
+
+#[test]
+fn a_stop_has_a_kind_and_a_reason() {
+    let (app, _worker) = application("admin_stop");
+    let mut db = app.db();
+    for (id, kind, status) in [("t", "TERMINATE", "TERMINATED"), ("f", "FAIL", "FAILED")] {
+        db.start(id, "mail").go();
+        wait_until("it waits", 10, || !views::waits(&mut db, id).is_empty());
+        db.run(&format!("SELECT xdb.stop_process('{id}', '{kind}', 'the customer has left')"));
+        assert_eq!(db.outcome(id).status(), status);
+        assert!(db.text(&format!("SELECT xdb.describe_process('{id}')")).contains("the customer has left"));
+        assert!(views::waits(&mut db, id).is_empty(), "a closed process waits for something");
+        views::assert_history_is_whole(&mut db, id);
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn a_type_registered_again_is_the_new_one_from_the_next_call() {
+    let (app, _worker) = application("admin_again");
+    let second = app.worker_named("second", |call: &Call| match call.api {
+        Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1)]),
+        _ => force_complete(json!("by the second worker")),
+    });
+    let mut db = app.db();
+    db.start("p", "mail").go();
+    wait_until("it waits", 10, || !views::waits(&mut db, "p").is_empty());
+    app.register_with("second", "mail", &mailbox());
+    db.publish("p", "inbox", json!(1));
+    assert_eq!(db.completes("p").result(), "by the second worker");
+    assert_eq!(second.count(|_| true), 1);
+
+    // A worker that moves is registered again under its name.
+    let third = Worker::start(|call: &Call| match call.api {
+        Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1)]),
+        _ => force_complete(json!("by the third")),
+    });
+    app.superuser().run(&format!("SELECT xdb.register_worker('second', '{}')", third.url()));
+    db.start("q", "mail").go();
+    db.publish("q", "inbox", json!(1));
+    assert_eq!(db.completes("q").result(), "by the third");
+    app.done(&[]);
+}
+
+#[test]
+fn a_disabled_engine_stands_still_and_goes_on() {
+    let app = App::alone("admin_enabled", ClusterOptions::default());
+    let _worker = app.worker(|_| force_complete(json!(null)));
+    app.register("one", &one_step());
+    app.cluster().set("xdb.enabled", "off");
+    wait_until("nothing runs", 20, || app.cluster().find_scheduler(app.database()).is_none());
+    let mut db = app.db();
+    db.start("p", "one").go();
+    assert_eq!(db.status("p"), "RUNNING");
+    app.cluster().set("xdb.enabled", "on");
+    db.completes("p");
+    app.done(&[]);
+}
+
+#[test]
+fn timers_and_local_attributes_can_be_seen() {
+    let (app, _worker) = application("admin_seen");
+    let mut db = app.db();
+    db.start("p", "sleep").locals(json!({"k": [1, "one"], "l": null})).go();
+    wait_until("the timer is there", 10, || views::timers(&mut db, "p") == 1);
+    assert_eq!(db.json("SELECT xdb.get_local_attributes('p')"), json!({"k": [1, "one"], "l": null}));
+    assert_eq!(db.json("SELECT xdb.get_local_attributes('p', '{k,missing}')"), json!({"k": [1, "one"]}));
+    db.run("SELECT xdb.stop_process('p')");
+    assert_eq!(views::timers(&mut db, "p"), 0);
+    app.done(&[]);
+}
+
+#[test]
+fn history_is_kept_as_the_start_says() {
+    let (app, _worker) = application("admin_history");
+    let mut db = app.db();
+    for history in ["full", "none"] {
+        db.start(history, "one").options(json!({"history": history})).go();
+        db.completes(history);
+    }
+    views::assert_history_is_whole(&mut db, "full");
+    assert_eq!(views::events(&mut db, "none"), 0);
+    app.done(&[]);
+}

@@ -1,0 +1,285 @@
+//! Somebody's slow trigger, open transaction or lock delays the processes it has touched, and no other.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use xdb_cluster_tests::prelude::*;
+
+/// How long twenty processes may take that have nothing to do with the trouble. On a quiet machine it is a fraction of a second.
+const HARDLY_NOTICED: Duration = Duration::from_secs(10);
+
+/// An application with the table `troubled`, a process type `troubled` that counts in it, `bystander` that counts in another
+/// table, `mail` that reads one message, and `held`, whose call hangs until the worker is released.
+fn application(name: &str) -> (App, Worker) {
+    let app = App::new(name);
+    app.db().run(
+        "CREATE TABLE troubled (id text PRIMARY KEY, n int NOT NULL);
+         INSERT INTO troubled SELECT 't' || n, 0 FROM generate_series(1, 100) n;",
+    );
+    let worker = app.worker(|call: &Call| {
+        let counted = || force_complete(json!(null)).globals(json!({"n": call.global("n").as_i64().unwrap_or(0) + 1}));
+        match (call.api, call.target()) {
+            (Api::Rpc, _) => output(json!("told")).publish("inbox", call.input().clone()).into(),
+            (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]).into(),
+            (_, "Read") => force_complete(json!(call.messages("m"))).into(),
+            (_, "Held") => Reply::hang(force_complete(json!("released"))),
+            _ => Reply::from(counted()),
+        }
+    });
+    app.register("troubled", &one_step().maps("public.troubled", "id", &["n"]));
+    app.register("bystander", &one_step().maps("public.counters", "id", &["n"]));
+    app.register("mail", &mailbox().rpc("tell", json!({})));
+    app.register("held", &Definition::starting_with("Held").step_with("Held", json!({"executeApiTimeoutSeconds": 60})));
+    (app, worker)
+}
+
+/// Twenty processes that nobody hinders start and complete as if nothing were the matter.
+fn bystanders_hardly_notice(app: &App, round: &str) {
+    let mut db = app.db();
+    let (took, ()) = timed(|| {
+        for n in 0..20 {
+            let id = format!("by-{round}-{n}");
+            db.start(&id, "bystander").key(&id).globals(json!({"n": 0})).go();
+        }
+        for n in 0..20 {
+            db.completes(&format!("by-{round}-{n}"));
+        }
+    });
+    assert!(took < HARDLY_NOTICED, "{round}: twenty bystanders took {took:?}");
+    assert_eq!(db.count(&format!("counters WHERE id LIKE 'by-{round}-%' AND n = 1")), 20);
+}
+
+#[test]
+fn a_hundred_steps_into_a_trigger_that_sleeps_for_an_hour() {
+    let (app, worker) = application("isolation_trigger");
+    let mut db = app.db();
+    db.run(
+        "CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_sleep(3600); RETURN new; END $$;
+         CREATE TRIGGER sleep BEFORE UPDATE ON troubled FOR EACH ROW EXECUTE FUNCTION sleep();",
+    );
+    for n in 1..=100 {
+        db.start(&format!("t{n}"), "troubled").key(&format!("t{n}")).go();
+    }
+    worker.wait_for("the first answer on its way into the trigger", 10, |call| call.process_id().starts_with('t'));
+    bystanders_hardly_notice(&app, "at first");
+    let mut superuser = app.superuser();
+    wait_until("the table is set aside", 30, || views::engine(&mut superuser).contains("troubled"));
+    bystanders_hardly_notice(&app, "set aside");
+    assert_eq!(views::with_status(&mut db, "t%", "RUNNING"), 100);
+
+    db.run("DROP TRIGGER sleep ON troubled");
+    wait_until("the hundred complete", 60, || views::with_status(&mut db, "t%", "COMPLETED") == 100);
+    assert_eq!(db.count("troubled WHERE n = 1"), 100);
+    wait_until("the table is no longer set aside", 60, || !views::engine(&mut superuser).contains("troubled"));
+    app.done(&["troubled"]);
+}
+
+#[test]
+fn a_table_locked_by_an_open_alter_table() {
+    let (app, _worker) = application("isolation_ddl");
+    let mut ddl = app.db();
+    let mut db = app.db();
+    // Started before the lock: a start reads and writes the table in its caller's transaction.
+    db.run("BEGIN");
+    for n in 1..=10 {
+        db.start(&format!("t{n}"), "troubled").key(&format!("t{n}")).go();
+    }
+    std::thread::scope(|scope| {
+        let alter = scope.spawn(|| ddl.run("BEGIN; ALTER TABLE troubled ADD COLUMN later text"));
+        // It stands in the queue for the lock, so it has the lock before the engine sees the ten.
+        let mut superuser = app.superuser();
+        wait_until("the ALTER TABLE is next", 10, || {
+            superuser.count("pg_stat_activity WHERE query LIKE '%ADD COLUMN%' AND pid <> pg_backend_pid()") == 1
+        });
+        db.run("COMMIT");
+        alter.join().expect("no panic");
+    });
+    bystanders_hardly_notice(&app, "altered");
+    ddl.run("COMMIT");
+    for n in 1..=10 {
+        db.completes(&format!("t{n}"));
+    }
+    assert_eq!(db.count("troubled WHERE n = 1"), 10);
+    app.done(&["troubled"]);
+}
+
+#[test]
+fn a_row_of_the_users_locked_by_an_open_transaction() {
+    let (app, _worker) = application("isolation_row");
+    let mut locker = app.db();
+    locker.run("BEGIN; SELECT FROM troubled WHERE id = 't1' FOR UPDATE");
+    let mut db = app.db();
+    for n in 1..=10 {
+        db.start(&format!("t{n}"), "troubled").key(&format!("t{n}")).go();
+    }
+    bystanders_hardly_notice(&app, "locked");
+    wait_until("its neighbours in the table complete", 20, || views::with_status(&mut db, "t%", "COMPLETED") == 9);
+    assert_eq!(db.status("t1"), "RUNNING");
+    locker.run("COMMIT");
+    db.completes("t1");
+    app.done(&["troubled"]);
+}
+
+#[test]
+fn an_open_transaction_that_holds_a_processs_row() {
+    let (app, worker) = application("isolation_process");
+    let mut db = app.db();
+    db.start("p", "held").go();
+    worker.wait_for("its call", 10, |call| call.process_id() == "p");
+
+    let mut locker = app.superuser();
+    locker.run("BEGIN; SELECT FROM xdb.process_execution WHERE process_id = 'p' FOR UPDATE");
+    worker.release();
+    bystanders_hardly_notice(&app, "process locked");
+    assert_eq!(db.status("p"), "RUNNING");
+    locker.run("COMMIT");
+    assert_eq!(db.completes("p").result(), "released");
+    assert_eq!(worker.count(|call| call.process_id() == "p"), 1, "an answer in hand was thrown away");
+    app.done(&[]);
+}
+
+#[test]
+fn a_stop_that_is_not_committed() {
+    let (app, _worker) = application("isolation_stop");
+    let mut db = app.db();
+    db.start("p", "mail").go();
+    wait_until("p waits", 10, || !views::waits(&mut db, "p").is_empty());
+
+    let mut stopper = app.db();
+    stopper.run("BEGIN; SELECT xdb.stop_process('p')");
+    bystanders_hardly_notice(&app, "stopping");
+    assert_eq!(db.status("p"), "RUNNING");
+    stopper.run("ROLLBACK");
+    db.publish("p", "inbox", json!("still here"));
+    assert_eq!(db.completes("p").result(), &json!(["still here"]));
+    app.done(&[]);
+}
+
+#[test]
+fn an_rpc_that_is_not_committed() {
+    let (app, _worker) = application("isolation_rpc");
+    let mut db = app.db();
+    db.start("p", "mail").go();
+    wait_until("p waits", 10, || !views::waits(&mut db, "p").is_empty());
+
+    let mut caller = app.db();
+    caller.run("BEGIN");
+    assert_eq!(caller.rpc("p", "tell", json!("by rpc")), "told");
+    bystanders_hardly_notice(&app, "rpc");
+    assert_eq!(db.status("p"), "RUNNING");
+    caller.run("COMMIT");
+    assert_eq!(db.completes("p").result(), &json!(["by rpc"]));
+    app.done(&[]);
+}
+
+#[test]
+fn a_publish_that_is_not_committed() {
+    let (app, _worker) = application("isolation_publish");
+    let mut db = app.db();
+    db.start("p", "mail").go();
+    let mut publisher = app.db();
+    publisher.run("BEGIN");
+    publisher.publish("p", "inbox", json!("early"));
+    wait_until("p waits although somebody publishes", 10, || !views::waits(&mut db, "p").is_empty());
+    bystanders_hardly_notice(&app, "publishing");
+    assert_eq!(db.status("p"), "RUNNING");
+    publisher.run("COMMIT");
+    assert_eq!(db.completes("p").result(), &json!(["early"]));
+    app.done(&[]);
+}
+
+#[test]
+fn a_close_waits_for_open_publishers_alone() {
+    let (app, worker) = application("isolation_close");
+    let mut db = app.db();
+    db.start("p", "held").go();
+    worker.wait_for("its call", 10, |call| call.process_id() == "p");
+    let mut publisher = app.db();
+    publisher.run("BEGIN");
+    publisher.publish("p", "inbox", json!("in between"));
+    worker.release();
+    bystanders_hardly_notice(&app, "closing");
+    publisher.run("COMMIT");
+    assert_eq!(db.completes("p").result(), "released");
+    app.done(&[]);
+}
+
+#[test]
+fn no_message_is_lost_between_a_publish_and_a_close() {
+    let app = App::new("isolation_lost");
+    // Reads until the queue is empty for a moment, and closes if it still is when the answer is applied.
+    let worker = app.worker(|call: &Call| match call.api {
+        Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1), timer("quiet", 0.05)]),
+        _ => close_if_empty("inbox", "Read"),
+    });
+    app.register("drain", &mailbox());
+    let mut db = app.db();
+    for n in 0..20 {
+        db.start(&format!("p{n}"), "drain").go();
+    }
+    let published = AtomicUsize::new(0);
+    let accepted: BTreeSet<String> = at_once(8, |session| {
+        let mut db = app.db();
+        let mut accepted = Vec::new();
+        // Round and round until every process has closed in front of us.
+        let mut open: Vec<usize> = (0..20).collect();
+        while !open.is_empty() && published.fetch_add(1, Ordering::Relaxed) < 2_000 {
+            open.retain(|n| {
+                let message = format!("{session}-{n}-{}", accepted.len());
+                match db.try_run(&format!("SELECT xdb.publish('p{n}', 'inbox', '\"{message}\"')")) {
+                    Ok(()) => accepted.push(message),
+                    Err(error) => assert_eq!(error.code, codes::NOT_RUNNING, "{error:?}"),
+                }
+                db.status(&format!("p{n}")) == "RUNNING"
+            });
+        }
+        accepted
+    })
+    .into_iter()
+    .flatten()
+    .collect();
+    for n in 0..20 {
+        db.completes(&format!("p{n}"));
+    }
+    let consumed: BTreeSet<String> = worker
+        .calls()
+        .iter()
+        .flat_map(|call| call.messages("m"))
+        .filter_map(|message| message.as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(consumed, accepted);
+    assert_eq!(db.count("xdb.queue_messages"), 0);
+    app.done(&[]);
+}
+
+#[test]
+fn one_who_publishes_to_a_closing_process_learns_how_it_ended() {
+    let app = App::new("isolation_closing");
+    let worker = app.worker(|call: &Call| match call.api {
+        Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1), timer("quiet", 0.05)]).into(),
+        _ if call.messages("m").is_empty() => Reply::hang(close_if_empty("inbox", "Read")),
+        _ => close_if_empty("inbox", "Read").into(),
+    });
+    app.register("drain", &mailbox());
+    let mut db = app.db();
+    db.start("p", "drain").go();
+    worker.wait_for("the call that is to close it", 10, |call| call.api == Api::Execute);
+    // The close finds this one, who then commits: so the condition fails, the message is read, and the process goes on.
+    let mut publisher = app.db();
+    publisher.run("BEGIN");
+    publisher.publish("p", "inbox", json!("just in time"));
+    let pid: i32 = publisher.one("SELECT pg_backend_pid()");
+    worker.release();
+    wait_until("the close is seen to wait for the publisher", 10, || {
+        Value::Array(views::waits(&mut db, "p")).to_string().contains(&pid.to_string())
+    });
+    publisher.run("COMMIT");
+    worker.wait_for("the message is read", 10, |call| call.messages("m") == [json!("just in time")]);
+    worker.heal();
+    wait_until("it closes in the end", 20, || {
+        worker.release();
+        db.status("p") == "COMPLETED"
+    });
+    app.done(&[]);
+}

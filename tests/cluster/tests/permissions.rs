@@ -1,0 +1,314 @@
+//! Who may do what, and as whom the engine does what it does.
+
+use xdb_cluster_tests::prelude::*;
+
+/// Processes of `mail` wait for a message; those of `writer` write what their input says.
+fn application(name: &str) -> (App, Worker) {
+    let app = App::new(name);
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::Rpc, _) => output(json!("pong")),
+        (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]),
+        (_, "Read") => force_complete(json!(call.messages("m"))),
+        _ if call.refused_write().is_null() => force_complete(json!("written")).globals(json!({"n": 1})),
+        _ => force_complete(json!({"refused": call.refused_write()})),
+    });
+    app.register("mail", &mailbox().rpc("ping", json!({})));
+    app.register("writer", &one_step().maps("public.counters", "id", &["n"]));
+    (app, worker)
+}
+
+#[test]
+fn the_public_has_nothing() {
+    let app = App::new("permission_public");
+    let mut superuser = app.superuser();
+    assert_eq!(superuser.text("SELECT has_schema_privilege('stranger', 'xdb', 'USAGE, CREATE')"), "f");
+    let callable: Vec<String> = superuser.all(
+        "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'xdb'::regnamespace
+             AND has_function_privilege('stranger', oid, 'EXECUTE')",
+    );
+    assert_eq!(callable, Vec::<String>::new());
+    let readable: Vec<String> = superuser.all(
+        "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'xdb'::regnamespace
+             AND relkind IN ('r', 'p', 'v', 'm', 'f')
+             AND has_table_privilege('stranger', oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')",
+    );
+    assert_eq!(readable, Vec::<String>::new());
+    app.session("stranger").refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT xdb.start_process('p', 'mail')");
+    app.done(&[]);
+}
+
+#[test]
+fn an_ordinary_user_reaches_no_system_table() {
+    let app = App::new("permission_tables");
+    let mut superuser = app.superuser();
+    for role in ["app", "boss"] {
+        let reachable: Vec<String> = superuser.all(&format!(
+            "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'xdb'::regnamespace
+                 AND relkind IN ('r', 'p', 'S')
+                 AND CASE relkind WHEN 'S' THEN has_sequence_privilege('{role}', oid, 'USAGE, SELECT, UPDATE')
+                     ELSE has_table_privilege('{role}', oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') END"
+        ));
+        assert_eq!(reachable, Vec::<String>::new(), "{role}");
+    }
+    assert!(superuser.count("pg_class WHERE relnamespace = 'xdb'::regnamespace AND relkind IN ('r', 'p')") > 0);
+    app.done(&[]);
+}
+
+#[test]
+fn registering_is_for_the_privileged() {
+    let app = App::new("permission_register");
+    for sql in [
+        "SELECT xdb.register_worker('mine', 'http://127.0.0.1:1')",
+        "SELECT xdb.unregister_worker('mine')",
+        "SELECT xdb.register_process_type('mine', 'mine', '{}')",
+        "SELECT xdb.unregister_process_type('mine')",
+        "SELECT xdb.grant_usage('stranger')",
+        "SELECT xdb.pause()",
+    ] {
+        app.db().refused(codes::INSUFFICIENT_PRIVILEGE, sql);
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn what_belongs_to_another_is_as_if_it_were_not_there() {
+    let (app, worker) = application("permission_other");
+    let execution = app.db().start("p", "mail").go();
+    let mut other = app.session("other");
+    for sql in [
+        "SELECT xdb.describe_process('p')",
+        "SELECT xdb.publish('p', 'inbox', '1')",
+        "SELECT xdb.stop_process('p')",
+        "SELECT xdb.invoke_rpc('p', 'ping')",
+        "SELECT xdb.wait_for_process('p', '1 second')",
+        "SELECT xdb.get_local_attributes('p')",
+    ] {
+        let hidden = other.refused(codes::UNKNOWN_PROCESS, sql);
+        let missing = other.refused(codes::UNKNOWN_PROCESS, &sql.replace("'p'", "'q'"));
+        assert_eq!(hidden.message.replace("\"p\"", "\"q\""), missing.message, "the message tells them apart: {sql}");
+    }
+    // The id is taken all the same; the error does not say by which execution.
+    let taken = other.start("p", "mail").refused(codes::ALREADY_STARTED);
+    assert!(!format!("{taken:?}").contains(&execution), "{taken:?}");
+    assert_eq!(worker.count(|call| call.api == Api::Rpc), 0);
+    assert_eq!(app.db().status("p"), "RUNNING");
+
+    let mut boss = app.session("boss");
+    assert_eq!(boss.status("p"), "RUNNING");
+    boss.publish("p", "inbox", json!("from above"));
+    assert_eq!(boss.completes("p").result(), &json!(["from above"]));
+    app.done(&[]);
+}
+
+#[test]
+fn a_member_of_the_owner_shares_its_processes() {
+    let (app, _worker) = application("permission_group");
+    app.superuser().run("CREATE ROLE colleague LOGIN IN ROLE app");
+    app.db().start("p", "mail").go();
+    let mut colleague = app.session("colleague");
+    assert_eq!(colleague.status("p"), "RUNNING");
+    colleague.publish("p", "inbox", json!("hello"));
+    assert_eq!(colleague.completes("p").result(), &json!(["hello"]));
+    app.done(&[]);
+}
+
+#[test]
+fn inside_a_definer_function_the_definer_is_the_owner() {
+    let (app, _worker) = application("permission_definer");
+    app.db().run(
+        "CREATE FUNCTION subscribe(id text) RETURNS uuid LANGUAGE sql SECURITY DEFINER
+             SET search_path = pg_catalog, pg_temp AS $$ SELECT xdb.start_process(id, 'mail') $$",
+    );
+    app.session("stranger").run("SELECT subscribe('p')");
+    let mut db = app.db();
+    db.publish("p", "inbox", json!("hello"));
+    db.completes("p");
+    app.session("other").refused(codes::UNKNOWN_PROCESS, "SELECT xdb.describe_process('p')");
+    app.done(&[]);
+}
+
+#[test]
+fn a_superusers_process_needs_leave() {
+    let app = App::alone("permission_superuser", ClusterOptions::default());
+    let _worker = app.worker(|_| force_complete(json!("as root")));
+    app.register("one", &one_step());
+    let mut superuser = app.superuser();
+    let error = superuser.start("p", "one").refused(codes::NOT_PERMITTED);
+    assert!(format!("{error:?}").contains("xdb.allow_superuser_processes"), "{error:?}");
+    app.cluster().set("xdb.allow_superuser_processes", "on");
+    let mut superuser = app.superuser();
+    superuser.start("p", "one").go();
+    assert_eq!(superuser.completes("p").result(), "as root");
+    app.done(&[]);
+}
+
+#[test]
+fn a_workers_host_is_checked_after_its_name_is_resolved() {
+    let app = App::alone("permission_host", ClusterOptions::default());
+    let worker = app.worker(|_| force_complete(json!(null)));
+    let mut superuser = app.superuser();
+    for url in ["http://192.0.2.7:9", "http://169.254.169.254/latest", "http://[2001:db8::1]:80"] {
+        superuser.refused(codes::HOST_NOT_ALLOWED, &format!("SELECT xdb.register_worker('evil', '{url}')"));
+    }
+    for url in ["ftp://127.0.0.1/", "http://user:secret@127.0.0.1/", "not a url"] {
+        superuser.refused(codes::INVALID_ARGUMENT, &format!("SELECT xdb.register_worker('odd', '{url}')"));
+    }
+    app.register("one", &one_step());
+
+    // The name was allowed when it was registered; what counts is where it leads when it is called.
+    let by_name = worker.url().replace("127.0.0.1", "localhost");
+    superuser.run(&format!("SELECT xdb.register_worker('stub', '{by_name}')"));
+    app.cluster().set("xdb.allowed_worker_hosts", "10.0.0.0/8");
+    let mut db = app.db();
+    db.start("p", "one").go();
+    wait_until("the call is refused", 10, || {
+        views::fails_saying(&mut db, "p", &["allowed_worker_hosts", "not allowed"])
+    });
+    assert_eq!(worker.count(|_| true), 0);
+    app.cluster().set("xdb.allowed_worker_hosts", "127.0.0.0/8, ::1");
+    db.completes("p");
+    app.done(&[]);
+}
+
+#[test]
+fn nobody_sees_a_secret() {
+    let app = App::new("permission_secret");
+    let worker = Worker::start(|_| force_complete(json!(null)));
+    let url = worker.url();
+    app.superuser().run(&format!(
+        r#"SELECT xdb.register_worker('stub', '{url}', secret => 'whsec_c2VjcmV0', headers => '{{"authorization": "Bearer tok"}}')"#
+    ));
+    app.register("one", &one_step());
+    let mut db = app.db();
+    db.start("p", "one").go();
+    db.completes("p");
+    let call = worker.wait_for("the call", 1, |_| true);
+    for header in ["webhook-id", "webhook-timestamp", "webhook-signature"] {
+        assert!(call.headers.contains_key(header), "{header} is missing: {:?}", call.headers);
+    }
+    assert!(call.headers["webhook-signature"].starts_with("v1,"));
+    assert_eq!(call.headers["authorization"], "Bearer tok");
+    for role in ["app", "boss", "postgres"] {
+        let workers = app.session(role).text("SELECT coalesce(json_agg(w)::text, '') FROM xdb.workers w");
+        assert!(!workers.contains("c2VjcmV0") && !workers.contains("Bearer tok"), "{role}: {workers}");
+    }
+    assert!(!app.cluster().log().contains("whsec_c2VjcmV0"));
+    app.done(&[]);
+}
+
+/// Writes a row under a trigger, and answers what the worker was told about it.
+fn under_a_trigger(name: &str, body: &str) -> (App, Value) {
+    let (app, _worker) = application(name);
+    let mut db = app.db();
+    db.run(&format!(
+        "CREATE TABLE witness (who text, session text);
+         CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN new; END $$;
+         CREATE TRIGGER act BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION act();"
+    ));
+    db.run("INSERT INTO counters VALUES ('c', 0)");
+    db.start("p", "writer").key("c").go();
+    let result = db.completes("p").result().clone();
+    (app, result)
+}
+
+#[test]
+fn a_step_writes_as_its_owner() {
+    let (app, result) = under_a_trigger("permission_owner", "INSERT INTO public.witness VALUES (current_user)");
+    assert_eq!(result, "written");
+    assert_eq!(app.db().text("SELECT who FROM witness"), "app");
+    app.done(&[]);
+}
+
+#[test]
+fn no_trigger_gets_out_of_its_role() {
+    for (name, escape) in [
+        ("permission_reset_role", "RESET ROLE"),
+        ("permission_set_role", "SET ROLE postgres"),
+        ("permission_set_session", "SET SESSION AUTHORIZATION postgres"),
+    ] {
+        let body = format!("EXECUTE '{escape}'; INSERT INTO public.witness VALUES (current_user)");
+        let (app, result) = under_a_trigger(name, &body);
+        assert_eq!(result["refused"]["sqlState"], codes::INSUFFICIENT_PRIVILEGE, "{escape}: {result}");
+        assert_eq!(app.db().count("witness"), 0);
+        app.done(&[]);
+    }
+}
+
+#[test]
+fn a_deferred_trigger_runs_as_the_owner_too() {
+    let (app, _worker) = application("permission_deferred");
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE witness (who text);
+         CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN INSERT INTO public.witness VALUES (current_user); RETURN new; END $$;
+         CREATE CONSTRAINT TRIGGER act AFTER UPDATE ON counters DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW EXECUTE FUNCTION act();
+         INSERT INTO counters VALUES ('c', 0);",
+    );
+    db.start("p", "writer").key("c").go();
+    assert_eq!(db.completes("p").result(), "written");
+    assert_eq!(db.text("SELECT who FROM witness"), "app");
+    app.done(&[]);
+}
+
+#[test]
+fn a_trigger_inside_the_engine_may_start_but_not_wait() {
+    let wait = "PERFORM xdb.wait_for_process('p', '1 second')";
+    let (app, result) = under_a_trigger("permission_waits", wait);
+    assert_eq!(result["refused"]["sqlState"], codes::INSIDE_ENGINE, "{result}");
+    app.done(&[]);
+
+    let call = "PERFORM xdb.invoke_rpc('p', 'ping')";
+    let (app, result) = under_a_trigger("permission_calls", call);
+    assert_eq!(result["refused"]["sqlState"], codes::INSIDE_ENGINE, "{result}");
+    app.done(&[]);
+
+    let start =
+        "PERFORM xdb.start_process('child', 'mail'); PERFORM xdb.publish('child', 'inbox', '\"from a trigger\"')";
+    let (app, result) = under_a_trigger("permission_starts", start);
+    assert_eq!(result, "written");
+    wait_until("the child is there", 10, || app.db().count("xdb.processes WHERE process_id = 'child'") == 1);
+    app.done(&[]);
+}
+
+#[test]
+fn an_rpc_writes_as_its_caller() {
+    let app = App::new("permission_rpc");
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE witness (who text);
+         CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN INSERT INTO public.witness VALUES (current_user); RETURN new; END $$;
+         CREATE TRIGGER act BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION act();
+         INSERT INTO counters VALUES ('c', 0);
+         GRANT SELECT, UPDATE ON counters TO boss;
+         GRANT INSERT ON witness TO boss;",
+    );
+    let _worker = app.worker(|call: &Call| match call.api {
+        Api::Rpc => output(json!("set")).globals(json!({"n": 5})),
+        Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1)]),
+        Api::Execute => force_complete(json!(null)),
+    });
+    app.register("mail", &mailbox().rpc("set", json!({})).maps("public.counters", "id", &["n"]));
+    db.start("p", "mail").key("c").go();
+    assert_eq!(app.session("boss").rpc("p", "set", json!(null)), "set");
+    assert_eq!(db.text("SELECT who FROM witness"), "boss");
+    app.done(&[]);
+}
+
+#[test]
+fn a_process_whose_owner_is_gone_fails_and_says_why() {
+    let (app, _worker) = application("permission_gone");
+    let mut superuser = app.superuser();
+    superuser.run("CREATE ROLE leaver LOGIN; SELECT xdb.grant_usage('leaver')");
+    let mut leaver = app.session("leaver");
+    leaver.start("p", "mail").go();
+    drop(leaver);
+    superuser.run("SELECT xdb.revoke_usage('leaver'); DROP ROLE leaver");
+    let mut boss = app.session("boss");
+    boss.publish("p", "inbox", json!("anybody there?"));
+    assert_eq!(boss.outcome("p").status(), "FAILED");
+    assert!(boss.text("SELECT xdb.describe_process('p')").contains("leaver"));
+    app.done(&["leaver"]);
+}

@@ -1,0 +1,220 @@
+//! A start happens once, in its caller's transaction, or not at all.
+
+use std::sync::Mutex;
+
+use xdb_cluster_tests::prelude::*;
+
+/// A process type `one` that completes at once, and `mail` that waits for a message.
+fn application(name: &str) -> (App, Worker) {
+    let app = App::new(name);
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]),
+        (_, "Read") => force_complete(json!(call.messages("m"))),
+        _ => force_complete(json!("done")),
+    });
+    app.register("one", &one_step());
+    app.register("mail", &mailbox());
+    (app, worker)
+}
+
+#[test]
+fn of_two_hundred_sessions_exactly_one_wins() {
+    let (app, worker) = application("start_race");
+    let sessions: Vec<Mutex<Db>> = (0..200).map(|_| Mutex::new(app.db())).collect();
+    let answers = at_once(200, |n| {
+        let mut db = sessions[n].lock().expect("nobody else has it");
+        db.start("the-one", "mail").try_go()
+    });
+    let (won, lost): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+    assert_eq!(won.len(), 1);
+    let winner = won.into_iter().find_map(Result::ok).expect("one");
+    for error in lost.into_iter().filter_map(Result::err) {
+        assert_eq!(error.code, codes::ALREADY_STARTED, "{error:?}");
+        assert!(format!("{error:?}").contains(&winner), "the error names the running execution: {error:?}");
+    }
+    let mut db = app.db();
+    assert_eq!(db.count("xdb.processes WHERE process_id = 'the-one'"), 1);
+    db.publish("the-one", "inbox", json!("hello"));
+    db.completes("the-one");
+    assert_eq!(worker.count(|call| call.api == Api::WaitUntil), 1);
+    app.done(&[]);
+}
+
+#[test]
+fn a_repeated_request_gets_the_first_answer_under_every_policy() {
+    let (app, worker) = application("start_request_id");
+    let mut db = app.db();
+    let request = json!({"requestId": "request-1"});
+    let first = db.start("p", "one").options(request.clone()).go();
+    for policy in ["ALLOW_IF_NO_RUNNING", "ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY", "DISALLOW_REUSE", "TERMINATE_IF_RUNNING"]
+    {
+        assert_eq!(db.start("p", "one").options(request.clone()).reuse(policy).go(), first, "{policy}");
+    }
+    db.completes("p");
+    assert_eq!(db.start("p", "one").options(request).go(), first);
+    let second = db.start("p", "one").options(json!({"requestId": "request-2"})).go();
+    assert_ne!(second, first);
+    db.completes("p");
+    assert_eq!(worker.count(|_| true), 2);
+    app.done(&[]);
+}
+
+#[test]
+fn an_id_is_used_again_as_its_policy_allows() {
+    let (app, _worker) = application("start_reuse");
+    let mut db = app.db();
+    let first = db.start("p", "mail").go();
+    for policy in ["ALLOW_IF_NO_RUNNING", "ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY", "DISALLOW_REUSE"] {
+        let error = db.start("p", "mail").reuse(policy).refused(codes::ALREADY_STARTED);
+        assert!(format!("{error:?}").contains(&first), "{policy}: {error:?}");
+    }
+
+    let second = db.start("p", "mail").reuse("TERMINATE_IF_RUNNING").go();
+    assert_ne!(first, second);
+    let of_first = format!("SELECT xdb.describe_process('p', execution_id => '{first}')->>'status'");
+    assert_eq!(db.text(&of_first), "TERMINATED");
+    assert_eq!(db.status("p"), "RUNNING");
+
+    db.run("SELECT xdb.stop_process('p', 'FAIL', 'on purpose')");
+    db.start("p", "one").reuse("ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY").go();
+    db.completes("p");
+    db.start("p", "one").reuse("ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY").refused(codes::ALREADY_STARTED);
+    db.start("p", "one").reuse("DISALLOW_REUSE").refused(codes::ALREADY_STARTED);
+    db.start("p", "one").reuse("ALLOW_IF_NO_RUNNING").go();
+    db.completes("p");
+    assert_eq!(db.count("xdb.processes WHERE process_id = 'p'"), 4);
+    app.done(&[]);
+}
+
+#[test]
+fn what_is_rolled_back_has_never_been() {
+    let (app, worker) = application("start_rollback");
+    let mut db = app.db();
+    db.start("reader", "mail").go();
+
+    db.run("BEGIN");
+    db.start("ghost", "one").go();
+    db.publish("reader", "inbox", json!("from a ghost"));
+    db.run("ROLLBACK");
+
+    db.run("BEGIN");
+    db.start("kept", "one").go();
+    db.run("SAVEPOINT s");
+    db.start("phantom", "one").go();
+    db.publish("reader", "inbox", json!("from a phantom"));
+    db.run("ROLLBACK TO s");
+    db.run("COMMIT");
+
+    db.completes("kept");
+    db.publish("reader", "inbox", json!("real"));
+    assert_eq!(db.completes("reader").result(), &json!(["real"]));
+    for id in ["ghost", "phantom"] {
+        db.refused(codes::UNKNOWN_PROCESS, &format!("SELECT xdb.describe_process('{id}')"));
+        assert_eq!(worker.count(|call| call.process_id() == id), 0);
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn a_start_in_a_kept_savepoint_wakes_the_engine() {
+    let (app, _worker) = application("start_savepoint");
+    let mut db = app.db();
+    db.run("BEGIN; SAVEPOINT s");
+    db.start("p", "one").go();
+    db.run("RELEASE s; COMMIT");
+    db.completes("p");
+    app.done(&[]);
+}
+
+#[test]
+fn the_second_wins_when_the_first_rolls_back() {
+    let (app, _worker) = application("start_second");
+    let mut first = app.db();
+    first.run("BEGIN");
+    first.start("p", "one").go();
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| app.db().start("p", "one").try_go());
+        let mut superuser = app.superuser();
+        wait_until("the second waits for the first", 10, || {
+            superuser.count("pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()") > 0
+        });
+        first.run("ROLLBACK");
+        let answer = second.join().expect("no panic");
+        assert!(answer.is_ok(), "{answer:?}");
+    });
+    first.completes("p");
+    app.done(&[]);
+}
+
+#[test]
+fn the_second_loses_when_the_first_commits() {
+    let (app, _worker) = application("start_loses");
+    let mut first = app.db();
+    first.run("BEGIN");
+    first.start("p", "mail").go();
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| app.db().start("p", "mail").try_go());
+        let mut superuser = app.superuser();
+        wait_until("the second waits for the first", 10, || {
+            superuser.count("pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()") > 0
+        });
+        first.run("COMMIT");
+        let error = second.join().expect("no panic").expect_err("only one may win");
+        assert_eq!(error.code, codes::ALREADY_STARTED);
+    });
+    app.done(&[]);
+}
+
+#[test]
+fn a_start_that_commits_after_many_later_ones_is_not_forgotten() {
+    let (app, worker) = application("start_late");
+    let mut late = app.db();
+    late.run("BEGIN");
+    late.start("late", "one").go();
+
+    let mut db = app.db();
+    for n in 0..200 {
+        db.start(&format!("later-{n}"), "one").go();
+    }
+    wait_until("all that came later are done", 30, || views::with_status(&mut db, "later-%", "COMPLETED") == 200);
+
+    late.run("COMMIT");
+    let committed = Instant::now();
+    let call = worker.wait_for("the first call of the late one", 10, |call| call.process_id() == "late");
+    let waited = call.at.saturating_duration_since(committed);
+    assert!(waited < Duration::from_secs(1), "called {waited:?} after its commit");
+    db.completes("late");
+    app.done(&[]);
+}
+
+#[test]
+fn a_start_for_later_starts_later() {
+    let (app, worker) = application("start_at");
+    let mut db = app.db();
+    let begun = Instant::now();
+    db.run("SELECT xdb.start_process('p', 'one', start_at => clock_timestamp() + interval '1 second')");
+    let call = worker.wait_for("the first call", 10, |_| true);
+    assert!(call.at - begun >= Duration::from_millis(990), "called after {:?}", call.at - begun);
+    db.completes("p");
+    app.done(&[]);
+}
+
+#[test]
+fn initial_attributes_meet_an_existing_row_as_the_mode_says() {
+    let (app, _worker) = application("start_conflict");
+    app.register("user", &one_step().maps("public.users", "user_id", &["status"]));
+    let mut db = app.db();
+    db.run("INSERT INTO users (user_id, status) VALUES ('u', 'old')");
+    let status = "SELECT status FROM users WHERE user_id = 'u'";
+    let mode = |mode: &str| json!({"globalAttributeConflictMode": mode});
+
+    db.start("ignores", "user").key("u").globals(json!({"status": "new"})).options(mode("IGNORE_CONFLICT")).go();
+    assert_eq!(db.text(status), "old");
+    let returned = mode("RETURN_ERROR_ON_CONFLICT");
+    assert!(db.start("refused", "user").key("u").globals(json!({"status": "new"})).options(returned).try_go().is_err());
+    assert_eq!(db.text(status), "old");
+    db.refused(codes::UNKNOWN_PROCESS, "SELECT xdb.describe_process('refused')");
+    db.start("overrides", "user").key("u").globals(json!({"status": "new"})).go();
+    assert_eq!(db.text(status), "new");
+    app.done(&[]);
+}
