@@ -3,8 +3,8 @@
 -- Lock order, kept by every transaction of the engine and of the SQL functions:
 --   1. latest_execution         one process id at a time, or ids in sorted order
 --   2. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE
---   3. message_key
---   4. users' tables            in the order of the answers
+--   3. users' tables            in the order of the answers
+--   4. message_key, rpc_answer
 --   5. everything else          belongs to an execution and is written under its lock, except inbox rows, which are
 --                               inserted under KEY SHARE and never updated
 -- The engine takes 2 with SKIP LOCKED and waits at 3 and 4 for 50 ms at most.
@@ -190,6 +190,14 @@ CREATE TABLE xdb.queue_waiter (
     wait_order bigint NOT NULL,
     seq int NOT NULL,
     PRIMARY KEY (execution_id, queue_name, wait_order, seq)
+);
+
+CREATE TABLE xdb.rpc_answer (
+    execution_id uuid NOT NULL,
+    idempotency_key text NOT NULL,
+    answered_at timestamptz NOT NULL,
+    output jsonb,
+    PRIMARY KEY (execution_id, idempotency_key)
 );
 
 CREATE TABLE xdb.local_attribute (

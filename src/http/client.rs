@@ -95,14 +95,10 @@ pub fn validate_headers(headers: &[(String, String)]) -> Result<(), String> {
             return Err(format!("the header \"{name}\" is set by the engine alone"));
         }
         if HeaderValue::from_str(value).is_err() {
-            return Err(format!(
-                "the header \"{name}\" holds characters that no header can hold"
-            ));
+            return Err(format!("the header \"{name}\" holds characters that no header can hold"));
         }
         if name.len() + value.len() + 4 > BUFFER {
-            return Err(format!(
-                "the header \"{name}\" is larger than {BUFFER} bytes"
-            ));
+            return Err(format!("the header \"{name}\" is larger than {BUFFER} bytes"));
         }
     }
     Ok(())
@@ -116,12 +112,7 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(
-        names: Arc<Names>,
-        user_agent: &str,
-        connections: usize,
-        max_response_bytes: usize,
-    ) -> io::Result<Self> {
+    pub fn new(names: Arc<Names>, user_agent: &str, connections: usize, max_response_bytes: usize) -> io::Result<Self> {
         // The agent would panic over it, in every call.
         if HeaderValue::from_str(user_agent).is_err() {
             let message = "the user agent holds characters that no header can hold";
@@ -142,11 +133,7 @@ impl Client {
             .output_buffer_size(BUFFER)
             .max_response_header_size(BUFFER)
             .build();
-        Ok(Client {
-            config,
-            names,
-            max_response_bytes: AtomicUsize::new(max_response_bytes),
-        })
+        Ok(Client { config, names, max_response_bytes: AtomicUsize::new(max_response_bytes) })
     }
 
     /// A new set of connections. What is shut down is the agent: it ends all of its calls, and makes no
@@ -169,12 +156,7 @@ impl Client {
         }
     }
 
-    fn try_call(
-        &self,
-        agent: &Agent,
-        call: &Call,
-        deadline: Instant,
-    ) -> Result<(u16, Vec<u8>), Failure> {
+    fn try_call(&self, agent: &Agent, call: &Call, deadline: Instant) -> Result<(u16, Vec<u8>), Failure> {
         let invalid = |message| Failure::new(FailureKind::Invalid, message);
         let url = validate_url(&call.url).map_err(invalid)?;
         validate_headers(&call.headers).map_err(invalid)?;
@@ -194,22 +176,13 @@ impl Client {
             Problem::Known(failure) => failure,
             Problem::TooLarge(limit) => Failure::new(
                 FailureKind::TooLarge,
-                format!(
-                    "the answer of {} is larger than {limit} bytes",
-                    url.authority()
-                ),
+                format!("the answer of {} is larger than {limit} bytes", url.authority()),
             ),
             Problem::Http(error) => describe(error, progress(), &url, call.timeout),
         })
     }
 
-    fn attempt(
-        &self,
-        agent: &Agent,
-        call: &Call,
-        reuse: bool,
-        deadline: Instant,
-    ) -> Result<(u16, Vec<u8>), Problem> {
+    fn attempt(&self, agent: &Agent, call: &Call, reuse: bool, deadline: Instant) -> Result<(u16, Vec<u8>), Problem> {
         let left = deadline
             .checked_duration_since(Instant::now())
             .filter(|left| !left.is_zero())
@@ -242,10 +215,7 @@ impl Client {
         }
         let mut answer = Vec::with_capacity(announced.min(TRUSTED_LENGTH) as usize);
         // One byte more than permitted tells what is too large from what just fits.
-        body.as_reader()
-            .take((limit as u64).saturating_add(1))
-            .read_to_end(&mut answer)
-            .map_err(Error::from)?;
+        body.as_reader().take((limit as u64).saturating_add(1)).read_to_end(&mut answer).map_err(Error::from)?;
         if answer.len() > limit {
             return Err(Problem::TooLarge(limit));
         }
@@ -272,9 +242,7 @@ fn signature(secret: &str, call: &Call) -> Result<super::Signature, Problem> {
         .find(|(name, _)| name.eq_ignore_ascii_case(IDEMPOTENCY_KEY))
         .map(|(_, value)| value.as_str())
         .ok_or_else(|| "a request without an Idempotency-Key can't be signed".to_owned());
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_err(|_| "the clock stands before 1970".to_owned());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|_| "the clock stands before 1970".to_owned());
     id.and_then(|id| sign(secret, id, now?.as_secs(), &call.body))
         .map_err(|message| Problem::Known(Failure::new(FailureKind::Invalid, message)))
 }
@@ -300,10 +268,7 @@ fn describe(error: Error, progress: Progress, url: &WorkerUrl, timeout: Duration
             Phase::Waiting => "waiting for the answer of",
             Phase::Receiving => "receiving the answer of",
         };
-        Failure::new(
-            FailureKind::Timeout,
-            format!("timed out after {} while {doing} {target}", span(timeout)),
-        )
+        Failure::new(FailureKind::Timeout, format!("timed out after {} while {doing} {target}", span(timeout)))
     };
     let transport = |message| Failure::new(FailureKind::Transport, message);
     match error {
@@ -318,23 +283,16 @@ fn describe(error: Error, progress: Progress, url: &WorkerUrl, timeout: Duration
             format!("the answer of {target} has headers larger than {BUFFER} bytes"),
         ),
         // What a request is refused for may quote its headers.
-        Error::Protocol(_) | Error::Http(_)
-            if !matches!(progress.phase, Phase::Waiting | Phase::Receiving) =>
-        {
-            Failure::new(
-                FailureKind::Invalid,
-                format!("the request to {target} can't be written"),
-            )
+        Error::Protocol(_) | Error::Http(_) if !matches!(progress.phase, Phase::Waiting | Phase::Receiving) => {
+            Failure::new(FailureKind::Invalid, format!("the request to {target} can't be written"))
         }
         Error::Protocol(error) => transport(format!("the answer of {target} is not HTTP: {error}")),
-        error if progress.phase == Phase::Handshaking => transport(format!(
-            "{target} and the engine could not agree on TLS: {}",
-            reason(error)
-        )),
-        error if progress.phase == Phase::Connecting => Failure::new(
-            FailureKind::Connect,
-            format!("could not connect to {target}: {}", reason(error)),
-        ),
+        error if progress.phase == Phase::Handshaking => {
+            transport(format!("{target} and the engine could not agree on TLS: {}", reason(error)))
+        }
+        error if progress.phase == Phase::Connecting => {
+            Failure::new(FailureKind::Connect, format!("could not connect to {target}: {}", reason(error)))
+        }
         _ if progress.lost => transport(match progress.phase {
             Phase::Receiving => {
                 format!("{target} closed the connection in the middle of its answer")

@@ -8,10 +8,7 @@ use ureq::http::Uri;
 pub const SETTING: &str = "xdb.allowed_worker_hosts";
 
 /// Well-known addresses of cloud metadata services outside the link-local ranges.
-const METADATA_V4: [Ipv4Addr; 2] = [
-    Ipv4Addr::new(100, 100, 100, 200),
-    Ipv4Addr::new(192, 0, 0, 192),
-];
+const METADATA_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(192, 0, 0, 192)];
 const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
 
 /// What `xdb.allowed_worker_hosts` permits. It is judged on every connection, on the address that is
@@ -58,9 +55,7 @@ impl HostPolicy {
         let mut policy = HostPolicy::default();
         let entries = text.split(|c: char| c == ',' || c.is_whitespace());
         for entry in entries.filter(|entry| !entry.is_empty()) {
-            policy.add(entry).map_err(|reason| {
-                format!("\"{entry}\" is no host name, pattern or address: {reason}")
-            })?;
+            policy.add(entry).map_err(|reason| format!("\"{entry}\" is no host name, pattern or address: {reason}"))?;
         }
         Ok(policy)
     }
@@ -87,11 +82,7 @@ impl HostPolicy {
     /// Whether a connection to `address` may be made for the sake of `host`.
     pub fn permits(&self, host: &str, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        if self
-            .networks
-            .iter()
-            .any(|network| network.contains(address))
-        {
+        if self.networks.iter().any(|network| network.contains(address)) {
             return true;
         }
         // A URL with an address in it is not a name that somebody trusts.
@@ -102,26 +93,21 @@ impl HostPolicy {
         match class(address) {
             Class::Special => false,
             Class::Loopback => {
-                self.names.contains(&host)
-                    || (host.ends_with(".localhost") && self.has_suffix_of(&host))
+                self.names.contains(&host) || (host.ends_with(".localhost") && self.has_suffix_of(&host))
             }
             Class::Ordinary => self.names.contains(&host) || self.has_suffix_of(&host),
         }
     }
 
     fn has_suffix_of(&self, host: &str) -> bool {
-        self.suffixes
-            .iter()
-            .any(|suffix| host.len() > suffix.len() && host.ends_with(suffix.as_str()))
+        self.suffixes.iter().any(|suffix| host.len() > suffix.len() && host.ends_with(suffix.as_str()))
     }
 
     /// The addresses that may be connected to, IPv4 in its own form; the message of the error names what
     /// was refused.
     pub fn filter(&self, host: &str, addresses: &[IpAddr]) -> Result<Vec<IpAddr>, String> {
-        let (permitted, refused): (Vec<_>, Vec<_>) = addresses
-            .iter()
-            .map(IpAddr::to_canonical)
-            .partition(|address| self.permits(host, *address));
+        let (permitted, refused): (Vec<_>, Vec<_>) =
+            addresses.iter().map(IpAddr::to_canonical).partition(|address| self.permits(host, *address));
         if !permitted.is_empty() {
             return Ok(permitted);
         }
@@ -129,10 +115,7 @@ impl HostPolicy {
         Err(if literal(host).is_some() {
             format!("the worker address {host} is not permitted by {SETTING}")
         } else {
-            format!(
-                "the worker host \"{host}\" leads to {}, which is not permitted by {SETTING}",
-                refused.join(", ")
-            )
+            format!("the worker host \"{host}\" leads to {}, which is not permitted by {SETTING}", refused.join(", "))
         })
     }
 }
@@ -140,21 +123,13 @@ impl HostPolicy {
 impl Network {
     fn single(address: IpAddr) -> Self {
         match address {
-            IpAddr::V4(v4) => Network::V4 {
-                address: v4.to_bits(),
-                mask: u32::MAX,
-            },
-            IpAddr::V6(v6) => Network::V6 {
-                address: v6.to_bits(),
-                mask: u128::MAX,
-            },
+            IpAddr::V4(v4) => Network::V4 { address: v4.to_bits(), mask: u32::MAX },
+            IpAddr::V6(v6) => Network::V6 { address: v6.to_bits(), mask: u128::MAX },
         }
     }
 
     fn parse(address: &str, prefix: &str) -> Result<Self, String> {
-        let unmapped: IpAddr = unbracketed(address)
-            .parse()
-            .map_err(|_| format!("\"{address}\" is no address"))?;
+        let unmapped: IpAddr = unbracketed(address).parse().map_err(|_| format!("\"{address}\" is no address"))?;
         if prefix.is_empty() || !prefix.bytes().all(|b| b.is_ascii_digit()) {
             return Err(format!("\"{prefix}\" is no length of a prefix"));
         }
@@ -165,34 +140,23 @@ impl Network {
             .filter(|length| *length <= width)
             .ok_or_else(|| format!("the prefix is longer than {width}"))?;
         let network = match (unmapped, unmapped.to_canonical()) {
-            (IpAddr::V6(_), IpAddr::V4(v4)) if length >= 96 => Network::V4 {
-                address: v4.to_bits(),
-                mask: mask(length - 96, 32) as u32,
-            },
-            (IpAddr::V4(v4), _) => Network::V4 {
-                address: v4.to_bits(),
-                mask: mask(length, 32) as u32,
-            },
-            (IpAddr::V6(v6), _) => Network::V6 {
-                address: v6.to_bits(),
-                mask: mask(length, 128),
-            },
+            (IpAddr::V6(_), IpAddr::V4(v4)) if length >= 96 => {
+                Network::V4 { address: v4.to_bits(), mask: mask(length - 96, 32) as u32 }
+            }
+            (IpAddr::V4(v4), _) => Network::V4 { address: v4.to_bits(), mask: mask(length, 32) as u32 },
+            (IpAddr::V6(v6), _) => Network::V6 { address: v6.to_bits(), mask: mask(length, 128) },
         };
         let (covered, written) = match network {
-            Network::V4 { address, mask } => (
-                IpAddr::from(Ipv4Addr::from_bits(address & mask)),
-                IpAddr::from(Ipv4Addr::from_bits(address)),
-            ),
-            Network::V6 { address, mask } => (
-                IpAddr::from(Ipv6Addr::from_bits(address & mask)),
-                IpAddr::from(Ipv6Addr::from_bits(address)),
-            ),
+            Network::V4 { address, mask } => {
+                (IpAddr::from(Ipv4Addr::from_bits(address & mask)), IpAddr::from(Ipv4Addr::from_bits(address)))
+            }
+            Network::V6 { address, mask } => {
+                (IpAddr::from(Ipv6Addr::from_bits(address & mask)), IpAddr::from(Ipv6Addr::from_bits(address)))
+            }
         };
         // A typing error that would open more than was meant.
         if covered != written {
-            return Err(format!(
-                "it has bits set behind its prefix; the block starts at {covered}"
-            ));
+            return Err(format!("it has bits set behind its prefix; the block starts at {covered}"));
         }
         Ok(network)
     }
@@ -278,13 +242,9 @@ impl WorkerUrl {
 /// can't have a query; messages never quote what could be a password in it.
 pub fn validate_url(url: &str) -> Result<WorkerUrl, String> {
     if !url.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(
-            "a worker URL can't hold spaces, line breaks or other than ASCII characters".to_owned(),
-        );
+        return Err("a worker URL can't hold spaces, line breaks or other than ASCII characters".to_owned());
     }
-    let (scheme, rest) = url
-        .split_once("://")
-        .ok_or("a worker URL starts with http:// or https://")?;
+    let (scheme, rest) = url.split_once("://").ok_or("a worker URL starts with http:// or https://")?;
     let https = match scheme.to_ascii_lowercase().as_str() {
         "http" => false,
         "https" => true,
@@ -292,17 +252,12 @@ pub fn validate_url(url: &str) -> Result<WorkerUrl, String> {
     };
     let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or(rest);
     if authority.contains('@') {
-        return Err(
-            "a worker URL can't hold a user name or password; use the headers of the worker"
-                .to_owned(),
-        );
+        return Err("a worker URL can't hold a user name or password; use the headers of the worker".to_owned());
     }
     if url.contains(['?', '#', '\\']) {
         return Err("a worker URL ends with its path: no \"?\", \"#\" or \"\\\"".to_owned());
     }
-    let uri: Uri = url
-        .parse()
-        .map_err(|e| format!("the worker URL can't be read: {e}"))?;
+    let uri: Uri = url.parse().map_err(|e| format!("the worker URL can't be read: {e}"))?;
     let written = uri.host().unwrap_or_default();
     let host = unbracketed(written);
     if host.is_empty() {
@@ -310,8 +265,7 @@ pub fn validate_url(url: &str) -> Result<WorkerUrl, String> {
     }
     let host = match host.parse::<IpAddr>() {
         Ok(address) => address.to_string(),
-        Err(_) => valid_name(host)
-            .map_err(|reason| format!("the worker URL has no valid host: {reason}"))?,
+        Err(_) => valid_name(host).map_err(|reason| format!("the worker URL has no valid host: {reason}"))?,
     };
     // What follows the host must not vanish: a port that is no number would turn into the default one.
     let port = match authority.strip_prefix(written) {
@@ -325,26 +279,16 @@ pub fn validate_url(url: &str) -> Result<WorkerUrl, String> {
             .ok_or("the worker URL has no valid port")?,
         None => return Err("the worker URL has no valid host".to_owned()),
     };
-    Ok(WorkerUrl {
-        https,
-        host,
-        port,
-        path: uri.path().to_owned(),
-    })
+    Ok(WorkerUrl { https, host, port, path: uri.path().to_owned() })
 }
 
 /// The address that `host` is written as, if it is one.
 pub fn literal(host: &str) -> Option<IpAddr> {
-    unbracketed(host)
-        .parse::<IpAddr>()
-        .ok()
-        .map(|ip| ip.to_canonical())
+    unbracketed(host).parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
 }
 
 fn unbracketed(host: &str) -> &str {
-    host.strip_prefix('[')
-        .and_then(|inner| inner.strip_suffix(']'))
-        .unwrap_or(host)
+    host.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(host)
 }
 
 fn normal(host: &str) -> String {
@@ -358,11 +302,7 @@ fn valid_name(name: &str) -> Result<String, String> {
     }
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     for label in name.split('.') {
-        if label.is_empty()
-            || label.len() > 63
-            || label.starts_with('-')
-            || !label.bytes().all(allowed)
-        {
+        if label.is_empty() || label.len() > 63 || label.starts_with('-') || !label.bytes().all(allowed) {
             return Err(format!(
                 "\"{label}\" is no part of a host name (letters, digits, \"-\" and \"_\", at most 63)"
             ));
@@ -370,9 +310,7 @@ fn valid_name(name: &str) -> Result<String, String> {
     }
     // Resolvers read 127.1, 0x7f.1 and 2130706433 as addresses; a person who reads them does not.
     let last = name.rsplit('.').next().unwrap_or_default();
-    let hexadecimal = last
-        .strip_prefix("0x")
-        .is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
+    let hexadecimal = last.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
     if hexadecimal || last.bytes().all(|b| b.is_ascii_digit()) {
         return Err("an IPv4 address is written as four numbers with dots".to_owned());
     }

@@ -57,10 +57,7 @@ pub struct Failure {
 
 impl Failure {
     fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Failure {
-            kind,
-            message: message.into(),
-        }
+        Failure { kind, message: message.into() }
     }
 }
 
@@ -79,18 +76,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Waits on a condition until `deadline`; `None` when it has passed.
-fn wait_until<'a, T>(
-    condition: &Condvar,
-    guard: MutexGuard<'a, T>,
-    deadline: Instant,
-) -> Option<MutexGuard<'a, T>> {
+fn wait_until<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>, deadline: Instant) -> Option<MutexGuard<'a, T>> {
     let left = deadline.checked_duration_since(Instant::now())?;
     if left.is_zero() {
         return None;
     }
-    let (guard, _) = condition
-        .wait_timeout(guard, left)
-        .unwrap_or_else(PoisonError::into_inner);
+    let (guard, _) = condition.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner);
     Some(guard)
 }
 

@@ -92,35 +92,19 @@ impl Pool {
     }
 
     /// The same with another way to look names up.
-    pub fn with_lookup(
-        config: PoolConfig,
-        notifier: Arc<Notifier>,
-        lookup: Lookup,
-    ) -> io::Result<Self> {
+    pub fn with_lookup(config: PoolConfig, notifier: Arc<Notifier>, lookup: Lookup) -> io::Result<Self> {
         let names = Arc::new(Names::new(config.policy, lookup));
-        let client = Client::new(
-            names.clone(),
-            &config.user_agent,
-            config.max_threads.max(1),
-            config.max_response_bytes,
-        )?;
+        let client =
+            Client::new(names.clone(), &config.user_agent, config.max_threads.max(1), config.max_response_bytes)?;
         let agent = client.agent();
         let shared = Arc::new(Shared {
             client,
             notifier,
-            connections: Mutex::new(Connections {
-                generation: 0,
-                agent,
-            }),
+            connections: Mutex::new(Connections { generation: 0, agent }),
             board: Mutex::default(),
         });
         let threads = Threads::new("xdb call", config.max_threads, Calls(shared.clone()));
-        Ok(Pool {
-            names,
-            shared,
-            threads,
-            next_id: AtomicU64::new(0),
-        })
+        Ok(Pool { names, shared, threads, next_id: AtomicU64::new(0) })
     }
 
     /// Takes a call on. It never waits, and what can't be done is told by [`drain`](Pool::drain).
@@ -179,8 +163,7 @@ impl Pool {
     /// joins it: who must remain interruptible asks with short deadlines, as long as the failure is a
     /// [`FailureKind::Timeout`].
     pub fn check_host(&self, url: &str, deadline: Instant) -> Result<(), Failure> {
-        let url =
-            validate_url(url).map_err(|message| Failure::new(FailureKind::Invalid, message))?;
+        let url = validate_url(url).map_err(|message| Failure::new(FailureKind::Invalid, message))?;
         self.names.resolve(&url.host, deadline).map(drop)
     }
 
@@ -219,9 +202,7 @@ impl Pool {
             let finished = open.into_values().map(|open| Finished {
                 tag: open.tag,
                 outcome: Failure::new(FailureKind::Aborted, reason).into(),
-                elapsed: open
-                    .started
-                    .map_or(Duration::ZERO, |started| started.elapsed()),
+                elapsed: open.started.map_or(Duration::ZERO, |started| started.elapsed()),
             });
             board.finished.extend(finished);
             aborted
@@ -251,9 +232,7 @@ impl Shared {
             board.finished.push(Finished {
                 tag: open.tag,
                 outcome,
-                elapsed: open
-                    .started
-                    .map_or(Duration::ZERO, |started| started.elapsed()),
+                elapsed: open.started.map_or(Duration::ZERO, |started| started.elapsed()),
             });
         }
         self.notifier.notify();
@@ -298,7 +277,6 @@ impl Work for Calls {
         }
         drop(connections);
         let message = format!("the code that makes calls panicked: {message}");
-        self.0
-            .finish(job.id, Failure::new(FailureKind::Panic, message).into());
+        self.0.finish(job.id, Failure::new(FailureKind::Panic, message).into());
     }
 }

@@ -60,14 +60,8 @@ enum Entry {
 
 impl Names {
     pub fn new(policy: HostPolicy, lookup: Lookup) -> Self {
-        let table = Arc::new(Table {
-            entries: Mutex::new(HashMap::new()),
-            arrived: Condvar::new(),
-        });
-        let work = Lookups {
-            lookup,
-            table: table.clone(),
-        };
+        let table = Arc::new(Table { entries: Mutex::new(HashMap::new()), arrived: Condvar::new() });
+        let work = Lookups { lookup, table: table.clone() };
         Names {
             policy: RwLock::new(Arc::new(policy)),
             table,
@@ -91,16 +85,11 @@ impl Names {
             Some(address) => vec![address],
             None => self.look_up(host, deadline)?,
         };
-        self.policy()
-            .filter(host, &addresses)
-            .map_err(|message| Failure::new(FailureKind::Refused, message))
+        self.policy().filter(host, &addresses).map_err(|message| Failure::new(FailureKind::Refused, message))
     }
 
     fn policy(&self) -> Arc<HostPolicy> {
-        self.policy
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn look_up(&self, host: &str, deadline: Instant) -> Result<Vec<IpAddr>, Failure> {
@@ -151,8 +140,7 @@ impl Work for Lookups {
 
     fn panicked(&self, host: String, message: String) {
         let message = format!("looking up \"{host}\" panicked: {message}");
-        self.table
-            .answer(&host, Err(Failure::new(FailureKind::Panic, message)));
+        self.table.answer(&host, Err(Failure::new(FailureKind::Panic, message)));
     }
 }
 
@@ -177,12 +165,7 @@ impl Table {
 pub struct AgentResolver(pub Arc<Names>);
 
 impl Resolver for AgentResolver {
-    fn resolve(
-        &self,
-        uri: &Uri,
-        _config: &Config,
-        timeout: NextTimeout,
-    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+    fn resolve(&self, uri: &Uri, _config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let host = uri.host().ok_or(ureq::Error::HostNotFound)?;
         let port = match (uri.port_u16(), uri.scheme_str()) {
             (Some(port), _) => port,
@@ -190,10 +173,7 @@ impl Resolver for AgentResolver {
             (None, _) => 80,
         };
         let deadline = super::transport::deadline(timeout);
-        let addresses = self
-            .0
-            .resolve(host, deadline)
-            .map_err(|failure| ureq::Error::Other(Box::new(failure)))?;
+        let addresses = self.0.resolve(host, deadline).map_err(|failure| ureq::Error::Other(Box::new(failure)))?;
         let mut resolved = self.empty();
         for address in addresses.into_iter().take(MOST_ADDRESSES) {
             resolved.push(SocketAddr::new(address, port));

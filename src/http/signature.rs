@@ -36,11 +36,7 @@ pub fn sign(secret: &str, id: &str, timestamp: u64, body: &[u8]) -> Result<Signa
         mac.update(part);
     }
     let signature = format!("v1,{}", BASE64_STANDARD.encode(mac.finalize().into_bytes()));
-    Ok(Signature {
-        id: id.to_owned(),
-        timestamp,
-        signature,
-    })
+    Ok(Signature { id: id.to_owned(), timestamp, signature })
 }
 
 /// Whether calls can be signed with `secret`; to be asked when a worker is registered. The message never

@@ -55,14 +55,7 @@ impl<W: Work> Threads<W> {
     /// At most `max` threads (at least one), none of which is started before there is work for it.
     /// `name` is what tools show; the system keeps 15 bytes of it.
     pub fn new(name: &'static str, max: usize, work: W) -> Self {
-        let state = State {
-            queue: VecDeque::new(),
-            live: 0,
-            starting: 0,
-            idle: 0,
-            busy: 0,
-            stopped: false,
-        };
+        let state = State { queue: VecDeque::new(), live: 0, starting: 0, idle: 0, busy: 0, stopped: false };
         Threads {
             shared: Arc::new(Shared {
                 name,
@@ -116,9 +109,7 @@ impl<W: Work> Threads<W> {
     /// How many more jobs would be taken up at once.
     pub fn free(&self) -> usize {
         let state = lock(&self.shared.state);
-        self.shared
-            .max
-            .saturating_sub(state.busy + state.queue.len())
+        self.shared.max.saturating_sub(state.busy + state.queue.len())
     }
 
     /// Takes back all jobs that no thread has taken yet.
@@ -164,10 +155,7 @@ impl<W: Work> Shared<W> {
                 let message = panic_message(panic.as_ref());
                 let report = AssertUnwindSafe(|| self.work.panicked(job, message));
                 if catch_unwind(report).is_err() {
-                    eprintln!(
-                        "{}: the report of a panic panicked; its job is lost",
-                        self.name
-                    );
+                    eprintln!("{}: the report of a panic panicked; its job is lost", self.name);
                 }
             }
             lock(&self.state).busy -= 1;
@@ -190,10 +178,7 @@ impl<W: Work> Shared<W> {
                 return Some(job);
             }
             state.idle += 1;
-            let (guard, waited) = self
-                .has_work
-                .wait_timeout(state, IDLE)
-                .unwrap_or_else(PoisonError::into_inner);
+            let (guard, waited) = self.has_work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
             state = guard;
             state.idle -= 1;
             if waited.timed_out() && state.queue.is_empty() {

@@ -46,12 +46,7 @@ pub struct Progress {
     pub lost: bool,
 }
 
-const NOTHING: Progress = Progress {
-    phase: Phase::Resolving,
-    fresh: false,
-    peer: None,
-    lost: false,
-};
+const NOTHING: Progress = Progress { phase: Phase::Resolving, fresh: false, peer: None, lost: false };
 
 thread_local! {
     /// A call is made by one thread from its start to its end, so what the layers below the agent see
@@ -82,9 +77,7 @@ pub fn deadline(timeout: NextTimeout) -> Instant {
 
 /// The time until `deadline`; `None` when it has passed.
 fn left(deadline: Instant) -> Option<Duration> {
-    deadline
-        .checked_duration_since(Instant::now())
-        .filter(|left| !left.is_zero())
+    deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
 }
 
 /// Connects, and adds TLS where the URL wants it.
@@ -95,21 +88,14 @@ pub struct Dialer {
 
 impl Dialer {
     pub fn new(names: Arc<Names>) -> Self {
-        Dialer {
-            names,
-            tls: RustlsConnector::default(),
-        }
+        Dialer { names, tls: RustlsConnector::default() }
     }
 }
 
 impl Connector<()> for Dialer {
     type Out = Connection;
 
-    fn connect(
-        &self,
-        details: &ConnectionDetails,
-        _: Option<()>,
-    ) -> Result<Option<Connection>, Error> {
+    fn connect(&self, details: &ConnectionDetails, _: Option<()>) -> Result<Option<Connection>, Error> {
         note(|progress| {
             progress.phase = Phase::Connecting;
             progress.fresh = true;
@@ -122,10 +108,7 @@ impl Connector<()> for Dialer {
         (details.register_shutdown)(handle)?;
         let socket = Socket {
             stream,
-            buffers: LazyBuffers::new(
-                details.config.input_buffer_size(),
-                details.config.output_buffer_size(),
-            ),
+            buffers: LazyBuffers::new(details.config.input_buffer_size(), details.config.output_buffer_size()),
         };
         // The TLS layer keeps its state (the trusted roots, the sessions to resume) only for requests
         // that are configured by their agent. Every call has a timeout of its own, and nothing else, so
@@ -231,12 +214,7 @@ impl Transport for Socket {
         let mut byte = 0u8;
         // SAFETY: the descriptor is open as long as the stream lives, and one byte may be written to.
         let received = unsafe {
-            libc::recv(
-                self.stream.as_raw_fd(),
-                (&raw mut byte).cast(),
-                1,
-                libc::MSG_PEEK | libc::MSG_DONTWAIT,
-            )
+            libc::recv(self.stream.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT)
         };
         // Bytes that nobody asked for are as bad as an end.
         received < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
@@ -314,9 +292,7 @@ impl Transport for Connection {
 fn watch(error: Error) -> Error {
     match error {
         Error::Io(error) => {
-            use io::ErrorKind::{
-                BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof,
-            };
+            use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
             match error.kind() {
                 BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof => {
                     note(|progress| progress.lost = true);

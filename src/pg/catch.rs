@@ -177,6 +177,9 @@ fn fields(data: &pg_sys::ErrorData) -> Fields {
     }
 }
 
+/// The level, the same since Postgres 14.
+const ERROR: c_int = 21;
+
 mod raw {
     use std::ffi::{c_char, c_int};
     unsafe extern "C-unwind" {
@@ -198,7 +201,7 @@ fn raise(error: PgError) -> ! {
     // SAFETY: called on the main thread, from a frame with nothing left to drop; texts are copied into palloc'd
     // memory before the Rust strings go.
     unsafe {
-        raw::errstart(pg_sys::ERROR as c_int, std::ptr::null());
+        raw::errstart(ERROR, std::ptr::null());
         let copy = |text: &str| {
             let text = CString::new(text.replace('\0', "")).unwrap_or_default();
             raw::pstrdup(text.as_ptr())

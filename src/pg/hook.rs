@@ -43,16 +43,9 @@ unsafe extern "C-unwind" fn process_utility(
     unsafe {
         before_statement(statement, context);
         match PREVIOUS {
-            Some(previous) => previous(
-                statement,
-                query,
-                read_only_tree,
-                context,
-                params,
-                environment,
-                receiver,
-                completion,
-            ),
+            Some(previous) => {
+                previous(statement, query, read_only_tree, context, params, environment, receiver, completion)
+            }
             None => raw::standard_ProcessUtility(
                 statement,
                 query,
@@ -89,9 +82,7 @@ unsafe extern "C-unwind" fn before_statement(
             }
             pg_sys::NodeTag::T_DropStmt => {
                 let stmt = node.cast::<pg_sys::DropStmt>();
-                if (*stmt).removeType == pg_sys::ObjectType::OBJECT_EXTENSION
-                    && drops_this_extension((*stmt).objects)
-                {
+                if (*stmt).removeType == pg_sys::ObjectType::OBJECT_EXTENSION && drops_this_extension((*stmt).objects) {
                     extension_changes();
                 }
             }
@@ -134,8 +125,7 @@ unsafe fn drops_this_extension(objects: *mut pg_sys::List) -> bool {
     // SAFETY: the objects of a DROP EXTENSION are String nodes.
     unsafe {
         elements::<pg_sys::Node>(objects).any(|object| {
-            is_a(object, pg_sys::NodeTag::T_String)
-                && is_this_extension((*object.cast::<pg_sys::String>()).sval)
+            is_a(object, pg_sys::NodeTag::T_String) && is_this_extension((*object.cast::<pg_sys::String>()).sval)
         })
     }
 }
@@ -147,9 +137,7 @@ unsafe fn database_to_vacate(node: *mut pg_sys::Node) -> Option<pg_sys::Oid> {
     // SAFETY: as in `before_statement`.
     unsafe {
         match (*node).type_ {
-            pg_sys::NodeTag::T_DropdbStmt => {
-                owned_database((*node.cast::<pg_sys::DropdbStmt>()).dbname)
-            }
+            pg_sys::NodeTag::T_DropdbStmt => owned_database((*node.cast::<pg_sys::DropdbStmt>()).dbname),
             pg_sys::NodeTag::T_RenameStmt => {
                 let stmt = node.cast::<pg_sys::RenameStmt>();
                 if (*stmt).renameType != pg_sys::ObjectType::OBJECT_DATABASE {
@@ -170,8 +158,7 @@ unsafe fn database_to_vacate(node: *mut pg_sys::Node) -> Option<pg_sys::Oid> {
                     _ => c"template1".as_ptr().cast_mut(),
                 };
                 let database = existing_database(template)?;
-                (pg_sys::have_createdb_privilege() && (is_template(database) || owns(database)))
-                    .then_some(database)
+                (pg_sys::have_createdb_privilege() && (is_template(database) || owns(database))).then_some(database)
             }
             _ => None,
         }
@@ -181,21 +168,13 @@ unsafe fn database_to_vacate(node: *mut pg_sys::Node) -> Option<pg_sys::Oid> {
 /// The elements of a list of pointers; a null list is empty.
 unsafe fn elements<T>(list: *mut pg_sys::List) -> impl Iterator<Item = *mut T> {
     // SAFETY: the list is null or valid for as long as the statement, with `length` elements.
-    let length = if list.is_null() {
-        0
-    } else {
-        unsafe { (*list).length }
-    };
-    (0..length as usize)
-        .map(move |index| unsafe { (*(*list).elements.add(index)).ptr_value.cast::<T>() })
+    let length = if list.is_null() { 0 } else { unsafe { (*list).length } };
+    (0..length as usize).map(move |index| unsafe { (*(*list).elements.add(index)).ptr_value.cast::<T>() })
 }
 
 unsafe fn option(options: *mut pg_sys::List, name: &CStr) -> Option<*mut pg_sys::DefElem> {
     // SAFETY: the options of a statement are DefElem nodes with a name.
-    unsafe {
-        elements::<pg_sys::DefElem>(options)
-            .find(|option| CStr::from_ptr((**option).defname) == name)
-    }
+    unsafe { elements::<pg_sys::DefElem>(options).find(|option| CStr::from_ptr((**option).defname) == name) }
 }
 
 unsafe fn existing_database(name: *const c_char) -> Option<pg_sys::Oid> {
@@ -209,10 +188,7 @@ unsafe fn existing_database(name: *const c_char) -> Option<pg_sys::Oid> {
 
 unsafe fn owned_database(name: *const c_char) -> Option<pg_sys::Oid> {
     // SAFETY: as above. The server refuses these statements for the session's own database.
-    unsafe {
-        existing_database(name)
-            .filter(|database| *database != pg_sys::MyDatabaseId && owns(*database))
-    }
+    unsafe { existing_database(name).filter(|database| *database != pg_sys::MyDatabaseId && owns(*database)) }
 }
 
 fn owns(database: pg_sys::Oid) -> bool {
@@ -221,21 +197,15 @@ fn owns(database: pg_sys::Oid) -> bool {
         #[cfg(feature = "pg15")]
         return pg_sys::pg_database_ownercheck(database, pg_sys::GetUserId());
         #[cfg(not(feature = "pg15"))]
-        return pg_sys::object_ownercheck(
-            pg_sys::DatabaseRelationId,
-            database,
-            pg_sys::GetUserId(),
-        );
+        return pg_sys::object_ownercheck(pg_sys::DatabaseRelationId, database, pg_sys::GetUserId());
     }
 }
 
 fn is_template(database: pg_sys::Oid) -> bool {
     // SAFETY: the tuple is copied from before it is released.
     unsafe {
-        let tuple = pg_sys::SearchSysCache1(
-            pg_sys::SysCacheIdentifier::DATABASEOID as i32,
-            pg_sys::Datum::from(database),
-        );
+        let tuple =
+            pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::DATABASEOID as i32, pg_sys::Datum::from(database));
         if tuple.is_null() {
             return false;
         }

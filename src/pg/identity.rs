@@ -1,8 +1,9 @@
 //! As whom SQL runs, and with which settings.
 
 use super::catch::{Result, catch};
+use crate::worker::settings::FORMATS;
 use pgrx::pg_sys;
-use std::ffi::{CString, c_int};
+use std::ffi::{CStr, c_int};
 
 mod raw {
     use std::ffi::{c_char, c_int};
@@ -21,29 +22,19 @@ mod raw {
     }
 }
 
-/// Settings on which the text form of values depends, pinned wherever columns become JSON and back.
-const VALUE_FORMATS: &[(&str, &str)] = &[
-    ("TimeZone", "UTC"),
-    ("DateStyle", "ISO, YMD"),
-    ("IntervalStyle", "postgres"),
-    ("bytea_output", "hex"),
-    ("extra_float_digits", "1"),
-    ("xmlbinary", "base64"),
-    ("lc_monetary", "C"),
-];
+const SEARCH_PATH: [(&CStr, &CStr); 1] = [(c"search_path", c"pg_catalog, pg_temp")];
 
-const SEARCH_PATH: (&str, &str) = ("search_path", "pg_catalog, pg_temp");
-
-/// Runs `body` as the owner of the extension's tables, with a pinned `search_path`. This is how a function that was
-/// called by an ordinary role reaches the system tables.
-pub fn as_extension_owner<T>(owner: pg_sys::Oid, body: impl FnOnce() -> Result<T>) -> Result<T> {
-    scope(Some((owner, pg_sys::SECURITY_LOCAL_USERID_CHANGE as c_int)), &[SEARCH_PATH], body)
+/// Runs `body` as the cluster's own superuser, with a pinned `search_path`. This is how a function that was called by
+/// an ordinary role reaches the system tables.
+pub fn as_engine<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let superuser = pg_sys::Oid::from(pg_sys::BOOTSTRAP_SUPERUSERID);
+    scope(Some((superuser, pg_sys::SECURITY_LOCAL_USERID_CHANGE as c_int)), &SEARCH_PATH, body)
 }
 
 /// Runs `body` on users' tables in a caller's transaction, as the caller and with the caller's `search_path`; only
 /// the formats of values are pinned.
-pub fn as_caller<T>(caller: pg_sys::Oid, body: impl FnOnce() -> Result<T>) -> Result<T> {
-    scope(Some((caller, 0)), VALUE_FORMATS, body)
+pub fn as_caller<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    scope(None, &FORMATS, body)
 }
 
 /// Runs `body` on users' tables as the owner of a process, in the engine's own transaction. Local user id change
@@ -51,14 +42,14 @@ pub fn as_caller<T>(caller: pg_sys::Oid, body: impl FnOnce() -> Result<T>) -> Re
 /// later as the engine.
 pub fn as_process_owner<T>(owner: pg_sys::Oid, body: impl FnOnce() -> Result<T>) -> Result<T> {
     let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
-    scope(Some((owner, flags as c_int)), VALUE_FORMATS, body)
+    scope(Some((owner, flags as c_int)), &FORMATS, body)
 }
 
 /// Changes identity and settings around `body` and puts both back. On an error they are left as they are: the
 /// abort that must follow restores them.
 fn scope<T>(
     identity: Option<(pg_sys::Oid, c_int)>,
-    settings: &[(&str, &str)],
+    settings: &[(&CStr, &CStr)],
     body: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let mut user = pg_sys::InvalidOid;
@@ -85,18 +76,16 @@ fn scope<T>(
 }
 
 /// Sets a parameter until the transaction ends.
-pub fn set_local(name: &str, value: &str) -> Result<()> {
+pub fn set_local(name: &CStr, value: &CStr) -> Result<()> {
     set_with(name, value, pg_sys::GucAction::GUC_ACTION_LOCAL)
 }
 
 /// Sets a parameter until the current nest level ends.
-fn set(name: &str, value: &str) -> Result<()> {
+fn set(name: &CStr, value: &CStr) -> Result<()> {
     set_with(name, value, pg_sys::GucAction::GUC_ACTION_SAVE)
 }
 
-fn set_with(name: &str, value: &str, action: pg_sys::GucAction::Type) -> Result<()> {
-    let name = CString::new(name).unwrap_or_default();
-    let value = CString::new(value).unwrap_or_default();
+fn set_with(name: &CStr, value: &CStr, action: pg_sys::GucAction::Type) -> Result<()> {
     let (name, value) = (name.as_ptr(), value.as_ptr());
     // SAFETY: a raw call; the strings outlive it. The values are constants that every server accepts; SUSET
     // because one of them may be reserved to superusers.
@@ -132,4 +121,23 @@ pub fn has_privileges_of(role: pg_sys::Oid, of: pg_sys::Oid) -> bool {
 pub fn is_superuser(role: pg_sys::Oid) -> bool {
     // SAFETY: as above.
     unsafe { pg_sys::superuser_arg(role) }
+}
+
+/// Whether a role may drive the processes of all: it was granted the functions of administrators.
+pub fn is_administrator(role: pg_sys::Oid) -> bool {
+    thread_local! {
+        static PAUSE: std::cell::Cell<Option<pg_sys::Oid>> = const { std::cell::Cell::new(None) };
+    }
+    // SAFETY: catalog look-ups on the main thread.
+    unsafe {
+        let known = PAUSE.get().filter(|oid| !pg_sys::get_func_name(*oid).is_null());
+        let pause = known.unwrap_or_else(|| {
+            let name = pg_sys::stringToQualifiedNameList(c"xdb.pause".as_ptr());
+            pg_sys::LookupFuncName(name, 0, std::ptr::null(), true)
+        });
+        PAUSE.set(Some(pause));
+        pause != pg_sys::InvalidOid
+            && pg_sys::pg_proc_aclcheck(pause, role, pg_sys::ACL_EXECUTE as pg_sys::AclMode)
+                == pg_sys::AclResult::ACLCHECK_OK
+    }
 }

@@ -44,12 +44,7 @@ impl Waiter {
     /// Waits for at most this long; a negative timeout means for as long as it takes. Obeys interrupts before and after, and
     /// reads the configuration again when asked to. Not to be called in a transaction.
     pub fn wait(&self, timeout_ms: i64) -> Woken {
-        let nothing = pg_sys::WaitEvent {
-            pos: 0,
-            events: 0,
-            fd: -1,
-            user_data: std::ptr::null_mut(),
-        };
+        let nothing = pg_sys::WaitEvent { pos: 0, events: 0, fd: -1, user_data: std::ptr::null_mut() };
         let mut events = [nothing; 3];
         obey_interrupts_between_statements();
         // SAFETY: the set is valid for the life of the process, and the array holds as many events as the set.
@@ -62,10 +57,7 @@ impl Waiter {
                 pg_sys::PG_WAIT_EXTENSION,
             )
         };
-        let mut woken = Woken {
-            timeout: count == 0,
-            ..Woken::default()
-        };
+        let mut woken = Woken { timeout: count == 0, ..Woken::default() };
         for event in &events[..count.max(0) as usize] {
             woken.latch |= event.events & pg_sys::WL_LATCH_SET != 0;
             woken.fd |= event.events & pg_sys::WL_SOCKET_READABLE != 0;

@@ -87,8 +87,7 @@ unsafe extern "C-unwind" fn startup() {
         let lock = &raw mut (*pg_sys::MainLWLockArray.add(ADDIN_SHMEM_INIT_LOCK)).lock;
         pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
         let mut found = false;
-        let memory = pg_sys::ShmemInitStruct(NAME.as_ptr(), size_of::<Shared>(), &mut found)
-            .cast::<Shared>();
+        let memory = pg_sys::ShmemInitStruct(NAME.as_ptr(), size_of::<Shared>(), &mut found).cast::<Shared>();
         if !found {
             memory.write_bytes(0, 1);
         }
@@ -109,11 +108,7 @@ pub fn is_preloaded() -> bool {
 
 /// Runs `f` under the lock. `f` must neither raise an error nor panic: it copies and compares.
 pub(crate) fn with_lock<R>(exclusive: bool, f: impl FnOnce() -> R) -> R {
-    let mode = if exclusive {
-        pg_sys::LWLockMode::LW_EXCLUSIVE
-    } else {
-        pg_sys::LWLockMode::LW_SHARED
-    };
+    let mode = if exclusive { pg_sys::LWLockMode::LW_EXCLUSIVE } else { pg_sys::LWLockMode::LW_SHARED };
     // SAFETY: callers hold a reference to the shared memory, so the tranche has been allocated.
     unsafe {
         let lock = &raw mut (*pg_sys::GetNamedLWLockTranche(NAME.as_ptr())).lock;
@@ -130,9 +125,7 @@ pub fn launcher_started() {
         return;
     };
     shared.launcher_procno.store(procno + 1, Ordering::SeqCst);
-    shared
-        .launcher_pid
-        .store(std::process::id() as i32, Ordering::SeqCst);
+    shared.launcher_pid.store(std::process::id() as i32, Ordering::SeqCst);
 }
 
 /// Says that the launcher has ended. Called while it exits: cannot fail.
@@ -144,9 +137,7 @@ pub fn launcher_ended() {
 
 /// Process id of the launcher, if it runs.
 pub fn launcher_pid() -> Option<i32> {
-    shared()
-        .map(|s| s.launcher_pid.load(Ordering::SeqCst))
-        .filter(|pid| *pid != 0)
+    shared().map(|s| s.launcher_pid.load(Ordering::SeqCst)).filter(|pid| *pid != 0)
 }
 
 /// Sets the launcher's latch. Cannot fail.
@@ -172,9 +163,7 @@ pub fn poke(database: pg_sys::Oid) {
     let oid = database.to_u32();
     let placed = shared.pokes.iter().any(|entry| {
         entry.load(Ordering::SeqCst) == oid
-            || entry
-                .compare_exchange(0, oid, Ordering::SeqCst, Ordering::SeqCst)
-                .is_ok()
+            || entry.compare_exchange(0, oid, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     });
     if !placed {
         shared.poke_all.store(1, Ordering::SeqCst);
@@ -195,11 +184,7 @@ pub struct Pokes {
 /// Takes what the launcher was told.
 pub fn take_pokes() -> Pokes {
     let Some(shared) = shared() else {
-        return Pokes {
-            rescan: false,
-            all: false,
-            databases: Vec::new(),
-        };
+        return Pokes { rescan: false, all: false, databases: Vec::new() };
     };
     Pokes {
         rescan: shared.rescan.swap(0, Ordering::SeqCst) != 0,
@@ -221,16 +206,12 @@ pub fn take_pokes() -> Pokes {
 pub fn hold(database: pg_sys::Oid) -> bool {
     let Some(shared) = shared() else { return false };
     let pid = std::process::id() as i32;
-    let Some(entry) = shared.holds.iter().find(|h| {
-        h.pid
-            .compare_exchange(0, pid, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok()
-    }) else {
+    let Some(entry) =
+        shared.holds.iter().find(|h| h.pid.compare_exchange(0, pid, Ordering::SeqCst, Ordering::SeqCst).is_ok())
+    else {
         return false;
     };
-    entry
-        .until
-        .store(raw::now_micros() + HOLD_MICROS, Ordering::SeqCst);
+    entry.until.store(raw::now_micros() + HOLD_MICROS, Ordering::SeqCst);
     entry.database.store(database.to_u32(), Ordering::SeqCst);
     true
 }
@@ -239,11 +220,7 @@ pub fn hold(database: pg_sys::Oid) -> bool {
 pub fn release_holds() {
     let Some(shared) = shared() else { return };
     let pid = std::process::id() as i32;
-    for entry in shared
-        .holds
-        .iter()
-        .filter(|h| h.pid.load(Ordering::SeqCst) == pid)
-    {
+    for entry in shared.holds.iter().filter(|h| h.pid.load(Ordering::SeqCst) == pid) {
         entry.database.store(0, Ordering::SeqCst);
         entry.pid.store(0, Ordering::SeqCst);
     }

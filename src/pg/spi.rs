@@ -59,17 +59,17 @@ fn check(what: &str, code: c_int) -> Result<c_int> {
 
 /// How a statement sees the database.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    /// With a snapshot of its own, and what this transaction wrote.
+pub enum Snapshot {
+    /// With a snapshot of its own, as the isolation level has it, and what this transaction wrote.
     Fresh,
-    /// With the active snapshot. Assigns no transaction id and works on a standby.
-    ReadOnly,
+    /// With the snapshot that is active: see [`Spi::with_latest_snapshot`].
+    Active,
 }
 
 impl Spi {
     /// Runs a statement and returns how many rows it touched.
     pub fn run(&self, sql: &str, params: &[Param]) -> Result<u64> {
-        self.execute(sql, params, Mode::Fresh, 0)?;
+        self.execute(sql, params, Snapshot::Fresh, 0)?;
         // SAFETY: set by the execution.
         let rows = unsafe { pg_sys::SPI_processed };
         self.free_result();
@@ -87,33 +87,44 @@ impl Spi {
 
     /// Rows of a statement with a fresh snapshot, each made a value by `read`.
     pub fn rows<T>(&self, sql: &str, params: &[Param], read: impl FnMut(&Row) -> Result<T>) -> Result<Vec<T>> {
-        self.execute(sql, params, Mode::Fresh, 0)?;
-        self.collect(read)
-    }
-
-    /// Rows of a query with the snapshot that is active now.
-    pub fn rows_read_only<T>(
-        &self,
-        sql: &str,
-        params: &[Param],
-        read: impl FnMut(&Row) -> Result<T>,
-    ) -> Result<Vec<T>> {
-        self.execute(sql, params, Mode::ReadOnly, 0)?;
+        self.execute(sql, params, Snapshot::Fresh, 0)?;
         self.collect(read)
     }
 
     /// The first row, if there is one.
     pub fn first<T>(&self, sql: &str, params: &[Param], read: impl FnMut(&Row) -> Result<T>) -> Result<Option<T>> {
-        Ok(self.rows(sql, params, read)?.into_iter().next())
+        self.first_with(Snapshot::Fresh, sql, params, read)
     }
 
-    fn execute(&self, sql: &str, params: &[Param], mode: Mode, limit: c_long) -> Result<()> {
+    /// The first row as a snapshot sees it, if there is one.
+    pub fn first_with<T>(
+        &self,
+        snapshot: Snapshot,
+        sql: &str,
+        params: &[Param],
+        read: impl FnMut(&Row) -> Result<T>,
+    ) -> Result<Option<T>> {
+        self.execute(sql, params, snapshot, 0)?;
+        Ok(self.collect(read)?.into_iter().next())
+    }
+
+    /// Makes the latest snapshot the active one around `body`, whatever the isolation level.
+    pub fn with_latest_snapshot<T>(&self, body: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        // SAFETY: pushed and popped in pairs; an error is followed by an abort, which pops it.
+        unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot()) };
+        let value = body(self)?;
+        // SAFETY: as above.
+        unsafe { pg_sys::PopActiveSnapshot() };
+        Ok(value)
+    }
+
+    fn execute(&self, sql: &str, params: &[Param], mode: Snapshot, limit: c_long) -> Result<()> {
         let plan = self.plan(sql, params)?;
         let mut values: Vec<_> = params.iter().map(|p| p.datum).collect();
         let nulls: Vec<c_char> = params.iter().map(|p| if p.null { b'n' } else { b' ' } as c_char).collect();
         let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
         // SAFETY: the plan is kept, the arrays outlive the call and match the plan's parameters.
-        let code = unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, mode == Mode::ReadOnly, limit))? };
+        let code = unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, mode == Snapshot::Active, limit))? };
         check(sql, code)?;
         Ok(())
     }

@@ -74,14 +74,8 @@ fn note(f: impl FnOnce(&mut Notes)) {
     // SAFETY: reads a counter of the current transaction.
     let current = unsafe { pg_sys::GetCurrentSubTransactionId() };
     NOTES.with_borrow_mut(|levels| {
-        if levels
-            .last()
-            .is_none_or(|top| top.subtransaction != current)
-        {
-            levels.push(Notes {
-                subtransaction: current,
-                ..Notes::default()
-            });
+        if levels.last().is_none_or(|top| top.subtransaction != current) {
+            levels.push(Notes { subtransaction: current, ..Notes::default() });
         }
         if let Some(top) = levels.last_mut() {
             f(top);
@@ -133,8 +127,7 @@ pub(super) fn release_holds_at_end() {
 
 unsafe extern "C-unwind" fn at_transaction_event(event: pg_sys::XactEvent::Type, _: *mut c_void) {
     use pg_sys::XactEvent::{
-        XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PARALLEL_ABORT, XACT_EVENT_PARALLEL_COMMIT,
-        XACT_EVENT_PREPARE,
+        XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PARALLEL_ABORT, XACT_EVENT_PARALLEL_COMMIT, XACT_EVENT_PREPARE,
     };
     let committed = match event {
         XACT_EVENT_COMMIT | XACT_EVENT_PARALLEL_COMMIT => true,
@@ -188,10 +181,7 @@ unsafe extern "C-unwind" fn at_subtransaction_event(
     // As above: a panic here could at worst leave a note too many, which wakes somebody for nothing.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         NOTES.with_borrow_mut(|levels| {
-            if levels
-                .last()
-                .is_none_or(|top| top.subtransaction != subtransaction)
-            {
+            if levels.last().is_none_or(|top| top.subtransaction != subtransaction) {
                 return;
             }
             match event {
@@ -200,10 +190,7 @@ unsafe extern "C-unwind" fn at_subtransaction_event(
                 }
                 SUBXACT_EVENT_COMMIT_SUB => {
                     if let Some(mut ended) = levels.pop() {
-                        match levels
-                            .last_mut()
-                            .filter(|below| below.subtransaction == parent)
-                        {
+                        match levels.last_mut().filter(|below| below.subtransaction == parent) {
                             Some(below) => below.absorb(ended),
                             None => {
                                 ended.subtransaction = parent;
@@ -252,9 +239,7 @@ pub mod waiter {
             WAITING.set(true);
             // SAFETY: set once at the start of the process.
             let database = unsafe { pg_sys::MyDatabaseId };
-            Registration {
-                place: places::take(database, execution),
-            }
+            Registration { place: places::take(database, execution) }
         }
 
         /// Whether there was no place, so that a wait ends early to look.
@@ -265,11 +250,7 @@ pub mod waiter {
         /// Waits until this session is woken, or for this long. Interrupts are obeyed. The caller looks again afterwards: a
         /// wake-up says only that something may have changed.
         pub fn wait(&self, timeout_ms: i64) {
-            let timeout_ms = if self.is_polling() {
-                timeout_ms.min(POLL_MS)
-            } else {
-                timeout_ms
-            };
+            let timeout_ms = if self.is_polling() { timeout_ms.min(POLL_MS) } else { timeout_ms };
             latch::wait_for_latch(timeout_ms);
         }
     }

@@ -125,17 +125,14 @@ pub fn backlog(spi: &Spi, now: Timestamp) -> Result<(i64, Option<Timestamp>)> {
 }
 
 /// Local attributes of these executions, by key, as JSON text.
-pub fn local_attributes(
-    spi: &Spi,
-    ids: &[ExecutionId],
-) -> Result<HashMap<ExecutionId, BTreeMap<String, String>>> {
+pub fn local_attributes(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, BTreeMap<String, String>>> {
     const SELECT: &str = "SELECT execution_id, key, value::text FROM xdb.local_attribute WHERE execution_id = ANY ($1)";
     let mut attributes: HashMap<ExecutionId, BTreeMap<String, String>> = HashMap::new();
     if ids.is_empty() {
         return Ok(attributes);
     }
-    let rows = spi
-        .rows(SELECT, &[array(ids.iter().copied())], |row| Ok((row.execution_id(1)?, row.need(2)?, row.need(3)?)))?;
+    let rows =
+        spi.rows(SELECT, &[array(ids.iter().copied())], |row| Ok((row.execution_id(1)?, row.need(2)?, row.need(3)?)))?;
     for (id, key, value) in rows {
         attributes.entry(id).or_default().insert(key, value);
     }

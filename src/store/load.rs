@@ -53,11 +53,7 @@ impl Loaded {
     /// Decides about a command without applying it.
     pub fn decide(&self, command: &Command, now: Timestamp, jitter: f64) -> std::result::Result<Vec<Event>, Rejection> {
         let definition = self.meta.definition();
-        decide(
-            &self.execution,
-            command,
-            Context { now, jitter, definition: &definition, mapping: &self.meta.mapping },
-        )
+        decide(&self.execution, command, Context { now, jitter, definition: &definition, mapping: &self.meta.mapping })
     }
 
     pub fn apply(&mut self, events: Vec<Event>, now: Timestamp) {
@@ -235,6 +231,19 @@ pub fn states(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[Sta
     Ok(())
 }
 
+/// Loads the live states whose failed attempts were not all recorded: a close sums them up.
+pub fn states_with_unrecorded_attempts(
+    spi: &Spi,
+    loaded: &mut BTreeMap<ExecutionId, Loaded>,
+    ids: &[ExecutionId],
+) -> Result<()> {
+    const SELECT: &str = "SELECT execution_id, seq FROM xdb.state_execution \
+        WHERE execution_id = ANY ($1) AND ended_at IS NULL AND (call ->> 'failedAttempts')::int > $2";
+    let params = [array(ids.iter().copied()), value(RECORDED_ATTEMPTS as i32)];
+    let keys = spi.rows(SELECT, &params, |row| Ok((row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32))))?;
+    states(spi, loaded, &keys)
+}
+
 /// The lease that a task is under.
 pub fn leases(spi: &Spi, keys: &[StateKey]) -> Result<HashMap<StateKey, (i64, i64)>> {
     const SELECT: &str = "SELECT t.execution_id, t.seq, t.lease_epoch, t.lease_number \
@@ -273,8 +282,7 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, ids: &[Exec
             entry.execution.queues.entry(message.queue.clone()).or_default().push_back(message);
         }
     }
-    let waiters =
-        spi.rows(WAITERS, &params, |row| Ok((row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32))))?;
+    let waiters = spi.rows(WAITERS, &params, |row| Ok((row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32))))?;
     states(spi, loaded, &waiters)
 }
 

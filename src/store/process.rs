@@ -4,7 +4,7 @@ use super::load::{Loaded, Meta, parse_word};
 use super::to_json;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{nullable, value};
-use crate::pg::spi::{Row, Spi};
+use crate::pg::spi::{Row, Snapshot, Spi};
 use pgrx::pg_sys;
 use std::collections::HashMap;
 use xdb_engine::{Execution, ExecutionId, ProcessStatus, Timestamp};
@@ -44,20 +44,19 @@ fn read_found(row: &Row) -> Result<Found> {
 }
 
 /// The latest execution of a process id, or the one that is named.
-pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Option<Found>> {
+pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>, snapshot: Snapshot) -> Result<Option<Found>> {
     match execution {
         Some(id) => {
-            let sql = format!(
-                "SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 AND p.process_id = $2"
-            );
-            spi.first(&sql, &[value(id), value(process_id)], read_found)
+            let sql =
+                format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 AND p.process_id = $2");
+            spi.first_with(snapshot, &sql, &[value(id), value(process_id)], read_found)
         }
         None => {
             let sql = format!(
                 "SELECT {FOUND} FROM xdb.latest_execution l JOIN xdb.process_execution p USING (execution_id) \
                  WHERE l.process_id = $1"
             );
-            spi.first(&sql, &[value(process_id)], read_found)
+            spi.first_with(snapshot, &sql, &[value(process_id)], read_found)
         }
     }
 }
@@ -92,14 +91,8 @@ pub fn publish(
     {
         return Ok(());
     }
-    let params = [
-        value(found.id),
-        value(found.shard),
-        value(queue),
-        nullable(message_id),
-        nullable(payload),
-        value(now),
-    ];
+    let params =
+        [value(found.id), value(found.shard), value(queue), nullable(message_id), nullable(payload), value(now)];
     spi.run(MESSAGE, &params)?;
     Ok(())
 }
@@ -185,13 +178,77 @@ pub fn unstarted(id: ExecutionId, meta: Meta) -> Loaded {
     Loaded { meta, before: execution.clone(), execution, events: Vec::new(), queues_loaded: true }
 }
 
-/// Status and results as `wait_for_process` gives them, read with the snapshot that is active.
-pub fn outcome(spi: &Spi, id: ExecutionId) -> Result<Option<(ProcessStatus, String)>> {
-    const SELECT: &str = "SELECT status, results::text FROM xdb.process_execution WHERE execution_id = $1";
-    let rows = spi.rows_read_only(SELECT, &[value(id)], |row| {
-        Ok((parse_word(&row.need::<String>(1)?, ProcessStatus::parse)?, row.need(2)?))
-    })?;
-    Ok(rows.into_iter().next())
+/// What threads left when they closed.
+pub struct Results {
+    /// A JSON array.
+    pub all: String,
+    /// The output, when there is exactly one.
+    pub only: Option<String>,
+}
+
+pub fn results(spi: &Spi, id: ExecutionId, snapshot: Snapshot) -> Result<Results> {
+    const SELECT: &str = "SELECT results::text, \
+        CASE pg_catalog.jsonb_array_length(results) WHEN 1 THEN (results -> 0 -> 'output')::text END \
+        FROM xdb.process_execution WHERE execution_id = $1";
+    let read = |row: &Row| Ok(Results { all: row.need(1)?, only: row.get(2) });
+    let found = spi.first_with(snapshot, SELECT, &[value(id)], read)?;
+    found.ok_or_else(|| PgError::internal("an execution is gone"))
+}
+
+/// Everything about an execution that answers what it does, what it waits for, since when, until when, and what
+/// failed last.
+pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
+    const SELECT: &str = "SELECT (pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
+        'processId', p.process_id, 'processExecutionId', p.execution_id, 'processType', p.process_type, \
+        'owner', p.owner_name, 'status', p.status, 'closing', p.closing, 'startedAt', p.started_at, \
+        'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, \
+        'completing', CASE WHEN p.completing THEN true END, 'liveThreads', p.live_threads, \
+        'lastFailure', (SELECT s.last_failure || pg_catalog.jsonb_build_object( \
+                'stateExecutionId', s.state_id || '-' || s.number, \
+                'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)) \
+            FROM xdb.state_execution s WHERE s.execution_id = p.execution_id AND s.last_failure IS NOT NULL \
+            ORDER BY (s.last_failure ->> 'at')::bigint DESC LIMIT 1))) \
+        || pg_catalog.jsonb_build_object( \
+        'threads', COALESCE((SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
+                'stateExecutionId', s.state_id || '-' || s.number, 'status', s.status, 'startedAt', s.started_at, \
+                'attempt', t.attempt, 'nextAttemptAt', CASE WHEN t.lease_until IS NULL THEN t.due_at END, \
+                'waitingType', CASE s.status WHEN 'WAITING' THEN s.wait ->> 'waitingType' END, \
+                'waitingSince', CASE s.status WHEN 'WAITING' \
+                    THEN pg_catalog.to_timestamp((s.wait ->> 'since')::float8 / 1e6) END, \
+                'waitingFor', CASE s.status WHEN 'WAITING' THEN ( \
+                    SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object( \
+                        'commandId', c.value -> 'commandId', 'status', c.value -> 'status', \
+                        'queueName', c.value -> 'kind' -> 'localQueue' -> 'queue', \
+                        'atLeast', c.value -> 'kind' -> 'localQueue' -> 'atLeast', \
+                        'atMost', c.value -> 'kind' -> 'localQueue' -> 'atMost', \
+                        'fireAt', pg_catalog.to_timestamp((c.value -> 'kind' -> 'timer' ->> 'fireAt')::float8 / 1e6) \
+                        ) ORDER BY c.ordinality) \
+                    FROM pg_catalog.jsonb_array_elements(s.wait -> 'commands') WITH ORDINALITY c) END \
+                )) ORDER BY s.seq) \
+            FROM xdb.state_execution s LEFT JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
+            WHERE s.execution_id = p.execution_id AND s.ended_at IS NULL), '[]'), \
+        'results', p.results))::text \
+        FROM xdb.process_execution p WHERE p.execution_id = $1";
+    spi.first(SELECT, &[value(id)], |row| row.need(1))
+}
+
+/// Makes an idempotency key of an RPC this transaction's own. If the key was used before, gives the first answer; if
+/// another transaction is using it, waits for that one.
+pub fn claim_rpc_key(spi: &Spi, id: ExecutionId, key: &str, now: Timestamp) -> Result<Option<Option<String>>> {
+    const INSERT: &str = "INSERT INTO xdb.rpc_answer (execution_id, idempotency_key, answered_at) \
+        VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+    const SELECT: &str = "SELECT output::text FROM xdb.rpc_answer WHERE execution_id = $1 AND idempotency_key = $2";
+    if spi.run(INSERT, &[value(id), value(key), value(now)])? == 1 {
+        return Ok(None);
+    }
+    spi.first(SELECT, &[value(id), value(key)], |row| Ok(row.get(1)))
+}
+
+pub fn keep_rpc_answer(spi: &Spi, id: ExecutionId, key: &str, output: Option<&str>) -> Result<()> {
+    const UPDATE: &str =
+        "UPDATE xdb.rpc_answer SET output = $3::jsonb WHERE execution_id = $1 AND idempotency_key = $2";
+    spi.run(UPDATE, &[value(id), value(key), nullable(output)])?;
+    Ok(())
 }
 
 /// Why a role can't own running processes.
@@ -209,10 +266,8 @@ pub fn unfit_owners(spi: &Spi, owners: &[(pg_sys::Oid, &str)]) -> Result<HashMap
             COALESCE(r.rolsuper, false) \
         FROM pg_catalog.unnest($1::oid[], $2::text[]) AS o (oid, name) \
         LEFT JOIN pg_catalog.pg_roles r ON r.oid = o.oid";
-    let params = [
-        crate::pg::param::array(owners.iter().map(|o| o.0)),
-        crate::pg::param::array(owners.iter().map(|o| o.1)),
-    ];
+    let params =
+        [crate::pg::param::array(owners.iter().map(|o| o.0)), crate::pg::param::array(owners.iter().map(|o| o.1))];
     let allow_superusers = crate::guc::ALLOW_SUPERUSER_PROCESSES.get();
     let rows = spi.rows(SELECT, &params, |row| {
         let (oid, gone, replaced, superuser) =

@@ -242,7 +242,8 @@ pub fn type_id(spi: &Spi, name: &str) -> Result<Option<TypeId>> {
 
 /// Number of running executions of a type.
 pub fn running_of_type(spi: &Spi, id: TypeId) -> Result<i64> {
-    const SELECT: &str = "SELECT pg_catalog.count(*) FROM xdb.process_execution WHERE type_id = $1 AND status = 'RUNNING'";
+    const SELECT: &str =
+        "SELECT pg_catalog.count(*) FROM xdb.process_execution WHERE type_id = $1 AND status = 'RUNNING'";
     Ok(spi.first(SELECT, &[value(id)], |row| row.need(1))?.unwrap_or(0))
 }
 

@@ -67,12 +67,7 @@ struct TaskRow {
 }
 
 impl<'a> Changes<'a> {
-    fn collect(
-        &mut self,
-        loaded: &'a Loaded,
-        leases: &HashMap<StateKey, Lease>,
-        lane: &dyn Fn(&Meta) -> i16,
-    ) {
+    fn collect(&mut self, loaded: &'a Loaded, leases: &HashMap<StateKey, Lease>, lane: &dyn Fn(&Meta) -> i16) {
         let Loaded { meta, before, execution, events, .. } = loaded;
         let id = execution.id;
         self.updated.push(loaded);
@@ -112,7 +107,8 @@ impl<'a> Changes<'a> {
             match event {
                 Event::LocalAttributesWritten { attributes: written } => attributes.extend(written),
                 Event::MessagesReceived { publisher, messages } if *publisher != Publisher::Client && !closes => {
-                    let with_id = messages.iter().filter_map(|m| Some((id, m.queue.as_str(), m.message_id.as_deref()?)));
+                    let with_id =
+                        messages.iter().filter_map(|m| Some((id, m.queue.as_str(), m.message_id.as_deref()?)));
                     self.message_ids.extend(with_id);
                 }
                 _ => {}

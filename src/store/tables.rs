@@ -117,10 +117,7 @@ impl Tables {
         for (mapping, key, written) in parts(meta, attributes) {
             let table = self.table(mapping)?;
             let key = key.ok_or_else(|| gone(mapping, "null"))?;
-            let sets: Vec<_> = written
-                .iter()
-                .map(|(column, _)| format!("{0} = r.{0}", quote(column)))
-                .collect();
+            let sets: Vec<_> = written.iter().map(|(column, _)| format!("{0} = r.{0}", quote(column))).collect();
             let sql = format!(
                 "UPDATE {} t SET {} FROM {} WHERE {}",
                 table.name,

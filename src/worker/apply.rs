@@ -34,7 +34,10 @@ pub enum Item {
     Timer(DueTimer),
     Answer(CallRecord, Answered),
     /// The process can't go on.
-    Fail { execution: ExecutionId, reason: &'static str },
+    Fail {
+        execution: ExecutionId,
+        reason: &'static str,
+    },
 }
 
 impl Item {
@@ -171,7 +174,8 @@ impl<'a> Batch<'a> {
                         queues.push(record.key.0);
                     }
                     let publishes = answer.effects().map_or(&[][..], |effects| &effects.publish_to_local_queue);
-                    let with_id = publishes.iter().filter_map(|p| Some((record.key.0, p.queue.clone(), p.message_id.clone()?)));
+                    let with_id =
+                        publishes.iter().filter_map(|p| Some((record.key.0, p.queue.clone(), p.message_id.clone()?)));
                     published.extend(with_id);
                 }
                 _ => {}
@@ -200,11 +204,8 @@ impl<'a> Batch<'a> {
             self.taken_in.push(arrival.inbox_id);
             new.entry(arrival.execution_id).or_default().push(arrival.publish);
         }
-        let without_queues: Vec<_> = new
-            .keys()
-            .copied()
-            .filter(|id| self.loaded.get(id).is_some_and(|loaded| !loaded.queues_loaded))
-            .collect();
+        let without_queues: Vec<_> =
+            new.keys().copied().filter(|id| self.loaded.get(id).is_some_and(|loaded| !loaded.queues_loaded)).collect();
         if !without_queues.is_empty() {
             load::queues(self.spi, &mut self.loaded, &without_queues)?;
         }
@@ -261,7 +262,10 @@ impl<'a> Batch<'a> {
         if closes && !locked_for_close {
             let conditional = matches!(
                 &command,
-                Command::ExecuteAnswered { answer: ExecuteAnswer { decision: Decision::ConditionalClose { .. }, .. }, .. }
+                Command::ExecuteAnswered {
+                    answer: ExecuteAnswer { decision: Decision::ConditionalClose { .. }, .. },
+                    ..
+                }
             );
             self.closing.insert(item.execution(), Closing { item: number, command, conditional });
             return Ok(());
@@ -276,7 +280,9 @@ impl<'a> Batch<'a> {
             }
             Used::Busy(relation) => {
                 self.settled[number] = match item {
-                    Item::Answer(record, _) if self.scheduler.lane.number == 0 && self.scheduler.tables.is_set_aside(relation) => {
+                    Item::Answer(record, _)
+                        if self.scheduler.lane.number == 0 && self.scheduler.tables.is_set_aside(relation) =>
+                    {
                         self.given_away.push(record.key);
                         Settled::GivenAway
                     }
@@ -323,6 +329,8 @@ impl<'a> Batch<'a> {
         let closing = std::mem::take(&mut self.closing);
         let conditional: Vec<_> =
             closing.iter().filter(|(id, c)| c.conditional && obtained.contains(id)).map(|(id, _)| *id).collect();
+        let obtained_ids: Vec<_> = obtained.iter().copied().collect();
+        load::states_with_unrecorded_attempts(self.spi, &mut self.loaded, &obtained_ids)?;
         let all_taken_in = conditional.is_empty() || self.take_in(&conditional)?;
         for (id, Closing { item, command, conditional }) in closing {
             if !obtained.contains(&id) {
@@ -412,7 +420,7 @@ impl<'a> Batch<'a> {
         let keys: Vec<_> = due.iter().map(|d| d.key).collect();
         self.claimed = load::executions(self.spi, &mut self.scheduler.registry, &ids, Lock::None)?;
         load::states(self.spi, &mut self.claimed, &keys)?;
-        let owners: BTreeMap<_, _> =
+        let owners: HashMap<_, _> =
             self.claimed.values().map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
         let owners: Vec<_> = owners.into_iter().collect();
         let unfit = process::unfit_owners(self.spi, &owners)?;

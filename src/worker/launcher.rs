@@ -39,8 +39,7 @@ pub fn register() {
 
 fn describe(name: &str, kind: &str, function: &str) -> pg_sys::BackgroundWorker {
     let mut worker = pg_sys::BackgroundWorker {
-        bgw_flags: (pg_sys::BGWORKER_SHMEM_ACCESS | pg_sys::BGWORKER_BACKEND_DATABASE_CONNECTION)
-            as c_int,
+        bgw_flags: (pg_sys::BGWORKER_SHMEM_ACCESS | pg_sys::BGWORKER_BACKEND_DATABASE_CONNECTION) as c_int,
         bgw_start_time: pg_sys::BgWorkerStartTime::BgWorkerStart_RecoveryFinished,
         ..pg_sys::BackgroundWorker::default()
     };
@@ -169,11 +168,7 @@ impl Launcher {
                 wake_at = wake_at.min(at);
             }
         }
-        let leaving = self
-            .known
-            .values()
-            .flat_map(|k| &k.lanes)
-            .filter_map(|l| l.asked_to_leave);
+        let leaving = self.known.values().flat_map(|k| &k.lanes).filter_map(|l| l.asked_to_leave);
         if let Some(since) = leaving.min() {
             wake_at = wake_at.min((since + LEAVE_POLITELY).max(now + FIRST_BACKOFF));
         }
@@ -202,11 +197,7 @@ impl Launcher {
         }
         let list = guc::DATABASES.get();
         let list = list.as_ref().map_or("", |text| text.to_str().unwrap_or(""));
-        let names: HashSet<&str> = list
-            .split(',')
-            .map(str::trim)
-            .filter(|n| !n.is_empty())
-            .collect();
+        let names: HashSet<&str> = list.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
         self.databases
             .iter()
             .filter(|d| names.is_empty() || names.contains(d.name.as_str()))
@@ -283,12 +274,7 @@ impl Launcher {
     }
 
     /// Starts the schedulers of a database that should run and don't; says when to look again.
-    fn start_what_is_missing(
-        &mut self,
-        database: pg_sys::Oid,
-        name: &str,
-        now: Instant,
-    ) -> Option<Instant> {
+    fn start_what_is_missing(&mut self, database: pg_sys::Oid, name: &str, now: Instant) -> Option<Instant> {
         if self.known.entry(database).or_default().absent {
             return None;
         }
@@ -349,11 +335,7 @@ impl Launcher {
             let left = u64::try_from(until - raw::now_micros()).unwrap_or(0);
             return Some(now + Duration::from_micros(left));
         }
-        if Slot::all()
-            .filter(|slot| slot.phase() == Phase::Requested)
-            .count()
-            >= STARTS_AT_ONCE
-        {
+        if Slot::all().filter(|slot| slot.phase() == Phase::Requested).count() >= STARTS_AT_ONCE {
             return Some(now + FIRST_BACKOFF);
         }
         let Some(slot) = slot.or_else(|| Slot::allocate(database, lane)) else {
@@ -376,9 +358,7 @@ impl Launcher {
                 slot.set_phase(Phase::Idle);
                 slot.set_state(EngineState::BackingOff);
                 slot.record_error("no free background worker process");
-                let pause = self
-                    .workers_used_up
-                    .map_or(FIRST_BACKOFF, |(_, before)| before * 2);
+                let pause = self.workers_used_up.map_or(FIRST_BACKOFF, |(_, before)| before * 2);
                 let pause = pause.min(LONGEST_BACKOFF);
                 self.workers_used_up = Some((now + pause, pause));
                 self.complain("workers", || {
@@ -394,10 +374,7 @@ impl Launcher {
 
     fn complain(&mut self, kind: &'static str, message: impl FnOnce() -> String) {
         let now = Instant::now();
-        let recently = self
-            .complained_at
-            .get(kind)
-            .is_some_and(|at| now - *at < COMPLAINT_INTERVAL);
+        let recently = self.complained_at.get(kind).is_some_and(|at| now - *at < COMPLAINT_INTERVAL);
         if !recently {
             self.complained_at.insert(kind, now);
             warning!("{}", message());
@@ -407,11 +384,8 @@ impl Launcher {
 
 impl KnownLane {
     fn back_off(&mut self, ran_well: bool, now: Instant) {
-        self.backoff = if ran_well || self.backoff.is_zero() {
-            FIRST_BACKOFF
-        } else {
-            (self.backoff * 2).min(LONGEST_BACKOFF)
-        };
+        self.backoff =
+            if ran_well || self.backoff.is_zero() { FIRST_BACKOFF } else { (self.backoff * 2).min(LONGEST_BACKOFF) };
         self.retry_at = Some(now + self.backoff);
     }
 }
@@ -457,10 +431,7 @@ fn read_databases() -> Vec<Database> {
             // A database whose DROP was interrupted has a connection limit of -2.
             if (*form).datallowconn && !(*form).datistemplate && (*form).datconnlimit != -2 {
                 let name = CStr::from_ptr((*form).datname.data.as_ptr());
-                databases.push(Database {
-                    oid: (*form).oid,
-                    name: CString::from(name).to_string_lossy().into_owned(),
-                });
+                databases.push(Database { oid: (*form).oid, name: CString::from(name).to_string_lossy().into_owned() });
             }
         }
         pg_sys::heap_endscan(scan);

@@ -9,12 +9,12 @@ use crate::pg::{latch, raw};
 use pgrx::{check_for_interrupts, pg_guard, pg_sys};
 use std::ffi::{CStr, c_int};
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The table whose lock a turn takes first. Every version of the schema has it.
 const GATE_TABLE: &CStr = c"engine";
 
-const EXTENSION_VERSION: NonZeroUsize =
-    NonZeroUsize::new(pg_sys::Anum_pg_extension_extversion as usize).unwrap();
+const EXTENSION_VERSION: NonZeroUsize = NonZeroUsize::new(pg_sys::Anum_pg_extension_extversion as usize).unwrap();
 
 /// How a scheduler's run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,10 +70,7 @@ pub(super) fn accept_signals() {
     // SAFETY: both handlers are the server's own, without pgrx's boundary, and safe in a signal.
     unsafe {
         handle(pg_sys::SIGTERM as c_int, Some(raw::die));
-        handle(
-            pg_sys::SIGHUP as c_int,
-            Some(raw::SignalHandlerForConfigReload),
-        );
+        handle(pg_sys::SIGHUP as c_int, Some(raw::SignalHandlerForConfigReload));
         pg_sys::BackgroundWorkerUnblockSignals();
         // A SIGHUP that came before the handler was there has been lost.
         pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
@@ -111,7 +108,15 @@ unsafe extern "C-unwind" fn at_exit(_code: c_int, argument: pg_sys::Datum) {
     }
 }
 
+static IS_ENGINE: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process is a scheduler: then what runs here runs inside the engine.
+pub fn is_engine() -> bool {
+    IS_ENGINE.load(Ordering::Relaxed)
+}
+
 fn live(slot: Slot) -> Exit {
+    IS_ENGINE.store(true, Ordering::Relaxed);
     let (database, lane) = (slot.database(), slot.lane());
     if shmem::held_until(database).is_some() {
         return Exit::Left;
@@ -144,9 +149,7 @@ pub fn report_activity(doing: Option<&CStr>) {
     // SAFETY: a C string or null, copied by the server.
     unsafe {
         match doing {
-            Some(text) => {
-                pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, text.as_ptr())
-            }
+            Some(text) => pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, text.as_ptr()),
             None => {
                 pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_IDLE, std::ptr::null());
             }
@@ -174,15 +177,7 @@ impl Context {
                 pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
             );
             pg_sys::MemoryContextSwitchTo(memory);
-            Some(Context {
-                database,
-                lane,
-                extension: oid,
-                extension_version: version,
-                slot,
-                gate,
-                memory,
-            })
+            Some(Context { database, lane, extension: oid, extension_version: version, slot, gate, memory })
         }
     }
 
@@ -200,14 +195,9 @@ impl Context {
             pg_sys::MemoryContextReset(self.memory);
             pg_sys::SetCurrentStatementStartTimestamp();
             pg_sys::StartTransactionCommand();
-            let lock = |relation| {
-                pg_sys::ConditionalLockRelationOid(
-                    relation,
-                    pg_sys::AccessShareLock as pg_sys::LOCKMODE,
-                )
-            };
-            let free = lock(pg_sys::ExtensionRelationId)
-                && (self.gate == pg_sys::InvalidOid || lock(self.gate));
+            let lock =
+                |relation| pg_sys::ConditionalLockRelationOid(relation, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+            let free = lock(pg_sys::ExtensionRelationId) && (self.gate == pg_sys::InvalidOid || lock(self.gate));
             let turn = if !free {
                 Turn::Busy
             } else {
@@ -302,10 +292,7 @@ impl Context {
 unsafe fn installed_extension() -> Option<Installed> {
     // SAFETY: the lock on the catalog is held by the caller or taken here; what is returned is copied before the scan ends.
     unsafe {
-        let relation = pg_sys::table_open(
-            pg_sys::ExtensionRelationId,
-            pg_sys::AccessShareLock as pg_sys::LOCKMODE,
-        );
+        let relation = pg_sys::table_open(pg_sys::ExtensionRelationId, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
         let mut key = pg_sys::ScanKeyData::default();
         pg_sys::ScanKeyInit(
             &mut key,
@@ -325,17 +312,11 @@ unsafe fn installed_extension() -> Option<Installed> {
         let tuple = pg_sys::systable_getnext(scan);
         let installed = (!tuple.is_null()).then(|| {
             let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_extension>();
-            let version =
-                pgrx::htup::heap_getattr_raw(tuple, EXTENSION_VERSION, (*relation).rd_att).map(
-                    |version| {
-                        let text = pg_sys::text_to_cstring(version.cast_mut_ptr());
-                        CStr::from_ptr(text).to_string_lossy().into_owned()
-                    },
-                );
-            Installed {
-                oid: (*form).oid,
-                version: version.unwrap_or_default(),
-            }
+            let version = pgrx::htup::heap_getattr_raw(tuple, EXTENSION_VERSION, (*relation).rd_att).map(|version| {
+                let text = pg_sys::text_to_cstring(version.cast_mut_ptr());
+                CStr::from_ptr(text).to_string_lossy().into_owned()
+            });
+            Installed { oid: (*form).oid, version: version.unwrap_or_default() }
         });
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(relation, pg_sys::AccessShareLock as pg_sys::LOCKMODE);

@@ -6,6 +6,7 @@ use crate::guc;
 use crate::http::{Finished, HostPolicy, Notifier, Pool, PoolConfig};
 use crate::pg::catch::{Result, log_error};
 use crate::pg::latch::Waiter;
+use crate::pg::param::to_postgres;
 use crate::pg::shmem::{EngineState, Lane as SlotLane};
 use crate::pg::spi;
 use crate::pg::subxact::run_caught;
@@ -54,6 +55,8 @@ pub fn run(context: &mut Context) -> Exit {
     let mut finished: Vec<Finished> = Vec::new();
     let mut last_work = Instant::now();
     let mut figures = Instant::now();
+    let mut counted = context.slot.status().calls_total;
+    let mut shown_idle = false;
     loop {
         if context.asked_to_leave() {
             pool.shutdown(Duration::ZERO);
@@ -69,7 +72,7 @@ pub fn run(context: &mut Context) -> Exit {
         super::lifecycle::report_activity(Some(c"turn"));
         let progress = scheduler.turn(context, &mut |call| pool.submit(call));
         context.set_state(if scheduler.paused { EngineState::Paused } else { EngineState::Running });
-        context.slot.set_in_flight(scheduler.in_flight.len() as u32);
+        context.slot.set_in_flight(scheduler.in_flight.len() as i64);
         let timeout = match progress {
             Progress::Gone => return Exit::Gone,
             Progress::Changed => return Exit::Restart,
@@ -86,8 +89,13 @@ pub fn run(context: &mut Context) -> Exit {
         if number == 1 && last_work.elapsed() > ASIDE_PATIENCE && !scheduler.tables.wants_other_lane() {
             return Exit::Gone;
         }
-        if figures.elapsed() > FIGURES_EVERY && number == 0 {
-            figures = Instant::now();
+        let since = figures.elapsed();
+        // An idle engine makes no transactions for figures that do not change.
+        let calls = context.slot.status().calls_total;
+        if since > FIGURES_EVERY && number == 0 && (calls > counted || !shown_idle) {
+            shown_idle = calls == counted && scheduler.in_flight.len() == 0;
+            context.slot.set_calls_per_second((calls - counted) as f64 / since.as_secs_f64());
+            (figures, counted) = (Instant::now(), calls);
             show_figures(context);
         }
         // Rounded up: a timer that is due in half a millisecond must not make the loop spin.
@@ -128,7 +136,7 @@ fn show_figures(context: &mut Context) {
     }
     let shown = run_caught(|| {
         let (backlog, oldest) = spi::connect(|spi| crate::store::claim::backlog(spi, crate::clock::now()))?;
-        context.slot.set_backlog(backlog, oldest.map(|at| at.0));
+        context.slot.set_backlog(backlog, oldest.map(to_postgres));
         context.commit_turn();
         Ok(())
     });

@@ -49,19 +49,14 @@ fn set(name: &CStr, value: &CStr) {
 
 /// Pins what must hold while the connection is made.
 pub fn pin_before_connection() {
-    BEFORE_CONNECTION
-        .iter()
-        .for_each(|(name, value)| set(name, value));
+    BEFORE_CONNECTION.iter().for_each(|(name, value)| set(name, value));
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     set(c"transaction_timeout", c"0");
 }
 
 /// Pins the rest.
 pub fn pin_after_connection() {
-    AFTER_CONNECTION
-        .iter()
-        .chain(&FORMATS)
-        .for_each(|(name, value)| set(name, value));
+    AFTER_CONNECTION.iter().chain(&FORMATS).for_each(|(name, value)| set(name, value));
     pin_synchronous_commit();
 }
 

@@ -137,7 +137,7 @@ impl Scheduler {
     /// A transaction failed with one item or none in it. The item's attempt fails; what is no attempt is left alone
     /// for a while.
     fn failed_alone(&mut self, context: &Context, items: Vec<Item>, error: &PgError) {
-        context.slot.set_error(&error.to_string());
+        context.slot.record_error(&error.to_string());
         if !self.failing.is_deferred(&(), Instant::now()) {
             log_error("a turn of the scheduler failed", error);
             self.failing.defer_until((), Instant::now() + Duration::from_secs(1));
@@ -254,7 +254,7 @@ impl Scheduler {
         batch.finish(&mut outcome)?;
         if !wrote {
             // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
-            identity::set_local("synchronous_commit", "off")?;
+            identity::set_local(c"synchronous_commit", c"off")?;
         }
         let ids: Vec<_> = workers.iter().map(|w| w.0).collect();
         self.next_due = if self.paused { None } else { claim::next_due(spi, self.lane, &ids, now)? };
@@ -295,6 +295,7 @@ impl Scheduler {
         }
         let mut more = outcome.more || !outcome.failed.is_empty();
         self.waiting.extend(outcome.failed);
+        let calls = outcome.calls.len() as i64;
         for (mut call, record) in outcome.calls {
             crate::pg::shmem::call::started(context.database, context.lane, record.worker_id);
             call.tag = self.in_flight.insert(record);
@@ -306,7 +307,8 @@ impl Scheduler {
             context.request_set_aside();
         }
         self.executions.forget_old(now);
-        context.slot.add_answers(outcome.applied);
+        context.slot.add_answers(outcome.applied as i64);
+        context.slot.add_calls(calls);
         if more { Progress::More } else { Progress::Idle }
     }
 

@@ -195,12 +195,14 @@ impl Strikes {
             }
             tables.look_up(spi, table)?;
         }
+        if mappings.is_empty() {
+            // Nothing of a user's is touched.
+            return body(tables).map(Used::Done);
+        }
         let limit = if self.aside { ASIDE_TIMEOUT_MS } else { guc::APPLY_TIMEOUT_MS.get() };
         let begun = Instant::now();
         let as_owner = || with_timeout(limit, || as_process_owner(meta.owner, || body(tables)));
         let result = match mode {
-            // A process without mapped attributes has nothing that could fail.
-            _ if mappings.is_empty() => return body(tables).map(Used::Done),
             Mode::Fast => as_owner(),
             Mode::Guarded => guarded(as_owner),
         };

@@ -38,8 +38,7 @@ pub struct CallStatistics {
 
 fn find(database: pg_sys::Oid, worker: i32) -> Option<&'static Cell> {
     shared()?.calls.iter().find(|cell| {
-        cell.database.load(Ordering::Acquire) == database.to_u32()
-            && cell.worker.load(Ordering::Acquire) == worker
+        cell.database.load(Ordering::Acquire) == database.to_u32() && cell.worker.load(Ordering::Acquire) == worker
     })
 }
 
@@ -52,20 +51,11 @@ fn find_or_make(database: pg_sys::Oid, worker: i32) -> Option<&'static Cell> {
         if let Some(cell) = find(database, worker) {
             return Some(cell);
         }
-        let cell = shared
-            .calls
-            .iter()
-            .find(|c| c.database.load(Ordering::Acquire) == 0)?;
-        cell.in_flight
-            .iter()
-            .for_each(|lane| lane.store(0, Ordering::Relaxed));
-        for counter in [
-            &cell.calls,
-            &cell.failures,
-            &cell.consecutive_failures,
-            &cell.total_latency_us,
-            &cell.last_error_at,
-        ] {
+        let cell = shared.calls.iter().find(|c| c.database.load(Ordering::Acquire) == 0)?;
+        cell.in_flight.iter().for_each(|lane| lane.store(0, Ordering::Relaxed));
+        for counter in
+            [&cell.calls, &cell.failures, &cell.consecutive_failures, &cell.total_latency_us, &cell.last_error_at]
+        {
             counter.store(0, Ordering::Relaxed);
         }
         cell.worker.store(worker, Ordering::Release);
@@ -91,15 +81,13 @@ pub fn finished(database: pg_sys::Oid, lane: Lane, worker: i32, succeeded: bool,
     if in_flight.fetch_sub(1, Ordering::Relaxed) <= 0 {
         in_flight.store(0, Ordering::Relaxed);
     }
-    cell.total_latency_us
-        .fetch_add(latency_us, Ordering::Relaxed);
+    cell.total_latency_us.fetch_add(latency_us, Ordering::Relaxed);
     if succeeded {
         cell.consecutive_failures.store(0, Ordering::Relaxed);
     } else {
         cell.failures.fetch_add(1, Ordering::Relaxed);
         cell.consecutive_failures.fetch_add(1, Ordering::Relaxed);
-        cell.last_error_at
-            .store(raw::now_micros(), Ordering::Relaxed);
+        cell.last_error_at.store(raw::now_micros(), Ordering::Relaxed);
     }
 }
 
@@ -157,11 +145,7 @@ pub fn forget_database(database: pg_sys::Oid) {
 fn snapshot(cell: &Cell) -> CallStatistics {
     CallStatistics {
         worker: cell.worker.load(Ordering::Acquire),
-        in_flight: cell
-            .in_flight
-            .iter()
-            .map(|lane| lane.load(Ordering::Relaxed).max(0))
-            .sum(),
+        in_flight: cell.in_flight.iter().map(|lane| lane.load(Ordering::Relaxed).max(0)).sum(),
         calls: cell.calls.load(Ordering::Relaxed),
         failures: cell.failures.load(Ordering::Relaxed),
         consecutive_failures: cell.consecutive_failures.load(Ordering::Relaxed),

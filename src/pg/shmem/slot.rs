@@ -36,6 +36,8 @@ pub(super) struct Cell {
     backlog: AtomicI64,
     oldest_due: AtomicI64,
     calls_total: AtomicI64,
+    /// Thousandths of a call per second.
+    call_rate: AtomicI64,
     answers_total: AtomicI64,
     turns: AtomicI64,
     last_error_at: AtomicI64,
@@ -61,11 +63,7 @@ pub enum Lane {
 
 impl Lane {
     fn from_number(number: u32) -> Lane {
-        if number == 0 {
-            Lane::Main
-        } else {
-            Lane::SetAside
-        }
+        if number == 0 { Lane::Main } else { Lane::SetAside }
     }
 }
 
@@ -158,6 +156,7 @@ pub struct SlotStatus {
     /// When the oldest task of the backlog became due; `None` without a backlog.
     pub oldest_due: Option<i64>,
     pub calls_total: i64,
+    pub calls_per_second: f64,
     pub answers_total: i64,
     pub turns: i64,
     pub last_error: Option<String>,
@@ -185,9 +184,7 @@ impl Slot {
     /// Every slot in use.
     pub fn all() -> impl Iterator<Item = Slot> {
         let count = if shared().is_some() { SLOTS as u8 } else { 0 };
-        (0..count)
-            .map(Slot)
-            .filter(|s| s.cell().database.load(Ordering::SeqCst) != 0)
+        (0..count).map(Slot).filter(|s| s.cell().database.load(Ordering::SeqCst) != 0)
     }
 
     /// The slots of one database, all lanes.
@@ -203,10 +200,7 @@ impl Slot {
     /// Makes a slot for a scheduler; `None` when all are in use. Only the launcher allocates.
     pub fn allocate(database: pg_sys::Oid, lane: Lane) -> Option<Slot> {
         let shared = shared()?;
-        let index = shared
-            .slots
-            .iter()
-            .position(|c| c.database.load(Ordering::SeqCst) == 0)?;
+        let index = shared.slots.iter().position(|c| c.database.load(Ordering::SeqCst) == 0)?;
         let cell = &shared.slots[index];
         for counter in [
             &cell.started_at,
@@ -222,14 +216,7 @@ impl Slot {
         ] {
             counter.store(0, Ordering::SeqCst);
         }
-        for flag in [
-            &cell.wake,
-            &cell.leave,
-            &cell.exit_reason,
-            &cell.state,
-            &cell.lane_requests,
-            &cell.lane_served,
-        ] {
+        for flag in [&cell.wake, &cell.leave, &cell.exit_reason, &cell.state, &cell.lane_requests, &cell.lane_served] {
             flag.store(0, Ordering::SeqCst);
         }
         cell.lane.store(lane as u32, Ordering::SeqCst);
@@ -266,9 +253,7 @@ impl Slot {
     /// Only the launcher, and never while a process has the slot.
     pub fn set_phase(self, phase: Phase) {
         let start = self.cell().life.load(Ordering::SeqCst) >> 8;
-        self.cell()
-            .life
-            .store((start << 8) | phase as u64, Ordering::SeqCst);
+        self.cell().life.store((start << 8) | phase as u64, Ordering::SeqCst);
     }
 
     /// Opens the slot for one new process and returns the argument that this process gets.
@@ -277,12 +262,10 @@ impl Slot {
         // 32 bits of it travel in the argument.
         let start = ((cell.life.load(Ordering::SeqCst) >> 8) + 1) & 0xffff_ffff;
         cell.leave.store(0, Ordering::SeqCst);
-        cell.exit_reason
-            .store(ExitReason::Restart as u32, Ordering::SeqCst);
+        cell.exit_reason.store(ExitReason::Restart as u32, Ordering::SeqCst);
         cell.started_at.store(raw::now_micros(), Ordering::SeqCst);
         self.set_state(EngineState::Starting);
-        cell.life
-            .store((start << 8) | Phase::Requested as u64, Ordering::SeqCst);
+        cell.life.store((start << 8) | Phase::Requested as u64, Ordering::SeqCst);
         (start << 8) | u64::from(self.0)
     }
 
@@ -292,12 +275,7 @@ impl Slot {
         let now = life.load(Ordering::SeqCst);
         now & 0xff == Phase::Requested as u64
             && life
-                .compare_exchange(
-                    now,
-                    (now & !0xff) | Phase::Exited as u64,
-                    Ordering::SeqCst,
-                    Ordering::SeqCst,
-                )
+                .compare_exchange(now, (now & !0xff) | Phase::Exited as u64, Ordering::SeqCst, Ordering::SeqCst)
                 .is_ok()
     }
 
@@ -338,11 +316,9 @@ impl Slot {
         cell.procno.store(0, Ordering::SeqCst);
         cell.in_flight.store(0, Ordering::SeqCst);
         cell.exited_at.store(raw::now_micros(), Ordering::SeqCst);
-        cell.state
-            .store(EngineState::Stopped as u32, Ordering::SeqCst);
+        cell.state.store(EngineState::Stopped as u32, Ordering::SeqCst);
         let start = cell.life.load(Ordering::SeqCst) >> 8;
-        cell.life
-            .store((start << 8) | Phase::Exited as u64, Ordering::SeqCst);
+        cell.life.store((start << 8) | Phase::Exited as u64, Ordering::SeqCst);
         super::wake_launcher();
     }
 
@@ -357,9 +333,7 @@ impl Slot {
 
     /// Sets what [`Slot::exit_reason`] says.
     pub fn set_exit_reason(self, reason: ExitReason) {
-        self.cell()
-            .exit_reason
-            .store(reason as u32, Ordering::SeqCst);
+        self.cell().exit_reason.store(reason as u32, Ordering::SeqCst);
     }
 
     /// How long the last process ran, in microseconds.
@@ -387,8 +361,7 @@ impl Slot {
     /// *before* the tables are read.
     pub fn take_wake(self) -> Option<i64> {
         let cell = self.cell();
-        (cell.wake.swap(0, Ordering::SeqCst) != 0)
-            .then(|| cell.wake_due.swap(i64::MAX, Ordering::SeqCst))
+        (cell.wake.swap(0, Ordering::SeqCst) != 0).then(|| cell.wake_due.swap(i64::MAX, Ordering::SeqCst))
     }
 
     fn set_latch(self) {
@@ -442,10 +415,7 @@ impl Slot {
     /// What the engine is doing.
     pub fn state(self) -> EngineState {
         let number = self.cell().state.load(Ordering::SeqCst) as usize;
-        EngineState::ALL
-            .get(number)
-            .copied()
-            .unwrap_or(EngineState::Stopped)
+        EngineState::ALL.get(number).copied().unwrap_or(EngineState::Stopped)
     }
 
     /// Shows what the engine is doing.
@@ -466,21 +436,22 @@ impl Slot {
     /// Shows how many tasks are due and not claimed, and since when the oldest of them is due.
     pub fn set_backlog(self, tasks: i64, oldest_due: Option<i64>) {
         self.cell().backlog.store(tasks, Ordering::Relaxed);
-        self.cell()
-            .oldest_due
-            .store(oldest_due.unwrap_or(0), Ordering::Relaxed);
+        self.cell().oldest_due.store(oldest_due.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Counts calls handed to the HTTP threads.
+    /// Shows how many calls went out per second, of late.
+    pub fn set_calls_per_second(self, rate: f64) {
+        self.cell().call_rate.store((rate * 1000.0) as i64, Ordering::SeqCst);
+    }
+
     pub fn add_calls(self, calls: i64) {
         self.cell().calls_total.fetch_add(calls, Ordering::Relaxed);
     }
 
     /// Counts answers applied.
     pub fn add_answers(self, answers: i64) {
-        self.cell()
-            .answers_total
-            .fetch_add(answers, Ordering::Relaxed);
+        self.cell().answers_total.fetch_add(answers, Ordering::Relaxed);
     }
 
     /// Counts a turn.
@@ -498,8 +469,7 @@ impl Slot {
             bytes[..length].copy_from_slice(&message.as_bytes()[..length]);
             *stored = length as u32;
         });
-        cell.last_error_at
-            .store(raw::now_micros(), Ordering::SeqCst);
+        cell.last_error_at.store(raw::now_micros(), Ordering::SeqCst);
     }
 
     /// A copy of what the slot says.
@@ -523,6 +493,7 @@ impl Slot {
             backlog,
             oldest_due: Some(cell.oldest_due.load(Ordering::Relaxed)).filter(|due| *due != 0),
             calls_total: cell.calls_total.load(Ordering::Relaxed),
+            calls_per_second: cell.call_rate.load(Ordering::SeqCst) as f64 / 1000.0,
             answers_total: cell.answers_total.load(Ordering::Relaxed),
             turns: cell.turns.load(Ordering::Relaxed),
             last_error: (last_error_at != 0).then(|| String::from_utf8_lossy(text).into_owned()),

@@ -34,11 +34,10 @@ fn words(execution: &[u8; 16]) -> [u64; 2] {
 pub(crate) fn take(database: pg_sys::Oid, execution: &[u8; 16]) -> Option<usize> {
     let shared = shared()?;
     let procno = raw::my_procno()?;
-    let index = shared.waiters.iter().position(|cell| {
-        cell.in_use
-            .compare_exchange(FREE, CLAIMED, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok()
-    })?;
+    let index = shared
+        .waiters
+        .iter()
+        .position(|cell| cell.in_use.compare_exchange(FREE, CLAIMED, Ordering::SeqCst, Ordering::SeqCst).is_ok())?;
     shared.waiters_in_use.fetch_add(1, Ordering::SeqCst);
     let cell = &shared.waiters[index];
     let [high, low] = words(execution);
@@ -56,9 +55,7 @@ pub(crate) fn take(database: pg_sys::Oid, execution: &[u8; 16]) -> Option<usize>
 pub(crate) fn give_back(index: usize) {
     let Some(shared) = shared() else { return };
     let cell = &shared.waiters[index];
-    if cell.in_use.load(Ordering::SeqCst) == PUBLISHED
-        && cell.pid.load(Ordering::SeqCst) == std::process::id() as i32
-    {
+    if cell.in_use.load(Ordering::SeqCst) == PUBLISHED && cell.pid.load(Ordering::SeqCst) == std::process::id() as i32 {
         cell.pid.store(0, Ordering::SeqCst);
         shared.waiters_in_use.fetch_sub(1, Ordering::SeqCst);
         cell.in_use.store(FREE, Ordering::SeqCst);
@@ -80,15 +77,11 @@ pub(crate) fn wake(database: pg_sys::Oid, executions: Option<&[[u8; 16]]>) {
         return;
     }
     for cell in &shared.waiters {
-        if cell.in_use.load(Ordering::SeqCst) != PUBLISHED
-            || cell.database.load(Ordering::SeqCst) != database.to_u32()
+        if cell.in_use.load(Ordering::SeqCst) != PUBLISHED || cell.database.load(Ordering::SeqCst) != database.to_u32()
         {
             continue;
         }
-        let waits_for = cell
-            .execution
-            .each_ref()
-            .map(|word| word.load(Ordering::SeqCst));
+        let waits_for = cell.execution.each_ref().map(|word| word.load(Ordering::SeqCst));
         if executions.is_none_or(|ids| ids.iter().any(|id| words(id) == waits_for)) {
             raw::set_latch_of(cell.procno.load(Ordering::SeqCst));
         }

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::http::{
-    Call, FailureKind, Finished, HostPolicy, Lookup, Notifier, Outcome, Pool, PoolConfig,
-};
+use crate::http::{Call, FailureKind, Finished, HostPolicy, Lookup, Notifier, Outcome, Pool, PoolConfig};
 
 /// Longer than anything takes that works.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -70,11 +68,7 @@ impl Rig {
         let mut finished = Vec::new();
         while finished.len() < count {
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(
-                self.readable_within(left),
-                "{} of {count} calls finished in time",
-                finished.len()
-            );
+            assert!(self.readable_within(left), "{} of {count} calls finished in time", finished.len());
             self.notifier.clear();
             self.pool.drain(&mut finished);
         }
@@ -84,11 +78,7 @@ impl Rig {
 
     /// Whether the descriptor gets readable in time.
     pub fn readable_within(&self, time: Duration) -> bool {
-        let mut entry = libc::pollfd {
-            fd: self.notifier.raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
+        let mut entry = libc::pollfd { fd: self.notifier.raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry is passed, as told.
         unsafe { libc::poll(&mut entry, 1, time.as_millis() as i32) == 1 }
     }
@@ -107,10 +97,7 @@ impl Rig {
 
 /// What an answer looks like.
 pub fn answer(status: u16, body: &str) -> Outcome {
-    Outcome::Answer {
-        status,
-        body: body.as_bytes().to_vec(),
-    }
+    Outcome::Answer { status, body: body.as_bytes().to_vec() }
 }
 
 /// The message of a failure that must be of this kind.

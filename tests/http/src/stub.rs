@@ -104,10 +104,7 @@ impl Connection {
             }
             head.push(byte[0]);
         }
-        let mut request = Request {
-            head: String::from_utf8(head).ok()?,
-            body: Vec::new(),
-        };
+        let mut request = Request { head: String::from_utf8(head).ok()?, body: Vec::new() };
         let length = request.header("content-length")?.parse().ok()?;
         request.body.resize(length, 0);
         self.stream.read_exact(&mut request.body).ok()?;
@@ -117,9 +114,7 @@ impl Connection {
     /// Answers, and keeps the connection alive.
     pub fn answer(&mut self, status: u16, body: &str) {
         let length = body.len();
-        self.send(&format!(
-            "HTTP/1.1 {status} Whatever\r\nContent-Length: {length}\r\n\r\n{body}"
-        ));
+        self.send(&format!("HTTP/1.1 {status} Whatever\r\nContent-Length: {length}\r\n\r\n{body}"));
     }
 
     /// Sends bytes as they are; false when the other end is gone.
@@ -131,9 +126,7 @@ impl Connection {
     pub fn dawdle(&mut self, time: Duration) -> bool {
         self.stream.set_read_timeout(Some(time)).expect("a timeout");
         let read = self.stream.read(&mut [0]);
-        self.stream
-            .set_read_timeout(Some(PATIENCE))
-            .expect("a timeout");
+        self.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     }
 
@@ -146,10 +139,7 @@ impl Connection {
     /// Ends the connection by a reset instead of an orderly close.
     pub fn reset(self) {
         use std::os::fd::AsRawFd;
-        let linger = libc::linger {
-            l_onoff: 1,
-            l_linger: 0,
-        };
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
         // SAFETY: the descriptor is open, and the option is of the size that is told.
         unsafe {
             libc::setsockopt(

@@ -47,11 +47,7 @@ fn the_request_is_what_was_asked_for() {
     };
     assert_eq!(rig.run(request.clone()).outcome, answer(200, "{}"));
     let seen = requests.recv_timeout(PATIENCE).unwrap();
-    assert!(
-        seen.head.starts_with("POST /api/v1/x HTTP/1.1\r\n"),
-        "{}",
-        seen.head
-    );
+    assert!(seen.head.starts_with("POST /api/v1/x HTTP/1.1\r\n"), "{}", seen.head);
     assert_eq!(seen.body, body);
     assert_eq!(seen.header("content-type"), Some("application/json"));
     assert_eq!(seen.header("user-agent"), Some("xdb-test"));
@@ -60,42 +56,21 @@ fn the_request_is_what_was_asked_for() {
     let timestamp = seen.header("webhook-timestamp").unwrap().parse().unwrap();
     let signed = sign("whsec_a2V5", "key-1", timestamp, &body).unwrap();
     assert_eq!(seen.header("webhook-id"), Some("key-1"));
-    assert_eq!(
-        seen.header("webhook-signature"),
-        Some(signed.signature.as_str())
-    );
+    assert_eq!(seen.header("webhook-signature"), Some(signed.signature.as_str()));
 
-    rig.run(Call {
-        secret: None,
-        ..request
-    });
-    assert_eq!(
-        requests
-            .recv_timeout(PATIENCE)
-            .unwrap()
-            .header("webhook-id"),
-        None
-    );
+    rig.run(Call { secret: None, ..request });
+    assert_eq!(requests.recv_timeout(PATIENCE).unwrap().header("webhook-id"), None);
 }
 
 #[test]
 fn a_refused_connection_names_the_worker() {
     let address = closed_port();
-    let message = failure(
-        Rig::new(1).get(format!("http://{address}/")),
-        FailureKind::Connect,
-    );
-    assert_eq!(
-        message,
-        format!("could not connect to {address}: connection refused")
-    );
+    let message = failure(Rig::new(1).get(format!("http://{address}/")), FailureKind::Connect);
+    assert_eq!(message, format!("could not connect to {address}: connection refused"));
 
     let url = format!("http://localhost:{}/", address.port());
     let message = failure(Rig::new(1).get(url), FailureKind::Connect);
-    assert!(
-        message.contains(&format!("localhost:{} (", address.port())),
-        "{message}"
-    );
+    assert!(message.contains(&format!("localhost:{} (", address.port())), "{message}");
 }
 
 #[test]
@@ -105,10 +80,7 @@ fn a_worker_that_hangs_runs_out_of_time() {
     let finished = Rig::new(1).run(call(0, stub.url("/"), SHORT));
     assert_eq!(
         failure(finished.outcome, FailureKind::Timeout),
-        format!(
-            "timed out after 400 ms while waiting for the answer of {}",
-            stub.address
-        )
+        format!("timed out after 400 ms while waiting for the answer of {}", stub.address)
     );
     assert!(finished.elapsed >= SHORT && begin.elapsed() < SOON);
 }
@@ -153,10 +125,7 @@ fn a_worker_that_reads_slowly_runs_out_of_time() {
         }
     });
     let begin = Instant::now();
-    let finished = Rig::new(1).run(Call {
-        body: vec![b' '; 64 << 20],
-        ..call(0, stub.url("/"), SHORT)
-    });
+    let finished = Rig::new(1).run(Call { body: vec![b' '; 64 << 20], ..call(0, stub.url("/"), SHORT) });
     let message = failure(finished.outcome, FailureKind::Timeout);
     assert!(message.contains("while sending the request"), "{message}");
     assert!(begin.elapsed() < SOON);
@@ -167,9 +136,7 @@ fn a_body_is_cut_at_the_limit() {
     const HUGE: usize = 50 << 20;
     let announced = Stub::start(|mut connection, _| {
         connection.request();
-        connection.send(&format!(
-            "HTTP/1.1 200 OK\r\nContent-Length: {HUGE}\r\n\r\n"
-        ));
+        connection.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {HUGE}\r\n\r\n"));
         connection.hang();
     });
     let (sender, sent) = channel();
@@ -186,13 +153,7 @@ fn a_body_is_cut_at_the_limit() {
     });
     for stub in [&announced, &chunked] {
         let message = failure(Rig::new(1).get(stub.url("/")), FailureKind::TooLarge);
-        assert_eq!(
-            message,
-            format!(
-                "the answer of {} is larger than 1048576 bytes",
-                stub.address
-            )
-        );
+        assert_eq!(message, format!("the answer of {} is larger than 1048576 bytes", stub.address));
     }
     assert!(sent.recv_timeout(PATIENCE).unwrap() < HUGE);
 }
@@ -216,18 +177,9 @@ fn a_body_that_just_fits_fits() {
 #[test]
 fn what_is_cut_off_is_no_answer() {
     let endings: [(&str, &str); 4] = [
-        (
-            "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}",
-            "in the middle of its answer",
-        ),
-        (
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n",
-            "in the middle of its answer",
-        ),
-        (
-            "HTTP/1.1 200 OK\r\nContent-Le",
-            "in the middle of its answer",
-        ),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", "in the middle of its answer"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n", "in the middle of its answer"),
+        ("HTTP/1.1 200 OK\r\nContent-Le", "in the middle of its answer"),
         ("", "without an answer"),
     ];
     for (text, expected) in endings {
@@ -236,10 +188,7 @@ fn what_is_cut_off_is_no_answer() {
             connection.send(text);
         });
         let message = failure(Rig::new(1).get(stub.url("/")), FailureKind::Transport);
-        assert_eq!(
-            message,
-            format!("{} closed the connection {expected}", stub.address)
-        );
+        assert_eq!(message, format!("{} closed the connection {expected}", stub.address));
         assert_eq!(stub.accepted(), 1);
     }
 }
@@ -249,18 +198,13 @@ fn a_reset_is_no_end_of_a_body() {
     for head in ["", "Content-Length: 5\r\n"] {
         let stub = Stub::start(move |mut connection, _| {
             connection.request();
-            connection.send(&format!(
-                "HTTP/1.1 200 OK\r\nConnection: close\r\n{head}\r\n{{}}"
-            ));
+            connection.send(&format!("HTTP/1.1 200 OK\r\nConnection: close\r\n{head}\r\n{{}}"));
             // The reset would overtake what was sent before the caller could read it.
             connection.dawdle(Duration::from_millis(100));
             connection.reset();
         });
         let message = failure(Rig::new(1).get(stub.url("/")), FailureKind::Transport);
-        assert!(
-            message.ends_with("in the middle of its answer"),
-            "{message}"
-        );
+        assert!(message.ends_with("in the middle of its answer"), "{message}");
     }
     let closed = Stub::start(|mut connection, _| {
         connection.request();
@@ -276,8 +220,7 @@ fn redirects_are_answers() {
     let stub = Stub::start(move |mut connection, number| {
         let status = [301, 302, 303, 307, 308][number];
         connection.request();
-        let head =
-            format!("HTTP/1.1 {status} X\r\nLocation: {location}\r\nContent-Length: 4\r\n\r\nbody");
+        let head = format!("HTTP/1.1 {status} X\r\nLocation: {location}\r\nContent-Length: 4\r\n\r\nbody");
         connection.send(&head);
     });
     let rig = Rig::new(1);
@@ -303,10 +246,7 @@ fn what_is_not_http_is_told() {
             connection.hang();
         });
         let message = failure(Rig::new(1).get(stub.url("/")), FailureKind::Transport);
-        assert!(
-            message.starts_with(&format!("the answer of {} is not HTTP", stub.address)),
-            "{message}"
-        );
+        assert!(message.starts_with(&format!("the answer of {} is not HTTP", stub.address)), "{message}");
     }
 }
 
@@ -314,18 +254,10 @@ fn what_is_not_http_is_told() {
 fn odd_but_valid_answers_are_answers() {
     let cases = [
         ("HTTP/1.1 204 No Content\r\n\r\n", 204, ""),
-        (
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-            200,
-            "{}",
-        ),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 200, "{}"),
         ("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}", 200, "{}"),
         ("HTTP/1.1 200\r\nContent-Length: 2\r\n\r\n{}", 200, "{}"),
-        (
-            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
-            200,
-            "{}",
-        ),
+        ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", 200, "{}"),
     ];
     for (text, status, body) in cases {
         let stub = Stub::start(move |mut connection, _| {
@@ -333,11 +265,7 @@ fn odd_but_valid_answers_are_answers() {
             connection.send(text);
             connection.hang();
         });
-        assert_eq!(
-            Rig::new(1).get(stub.url("/")),
-            answer(status, body),
-            "{text}"
-        );
+        assert_eq!(Rig::new(1).get(stub.url("/")), answer(status, body), "{text}");
     }
 }
 
@@ -345,19 +273,10 @@ fn odd_but_valid_answers_are_answers() {
 fn headers_of_an_answer_have_a_limit() {
     let stub = Stub::start(|mut connection, _| {
         connection.request();
-        connection.send(&format!(
-            "HTTP/1.1 200 OK\r\nX: {}\r\n\r\n",
-            "x".repeat(1 << 20)
-        ));
+        connection.send(&format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(1 << 20)));
     });
     let message = failure(Rig::new(1).get(stub.url("/")), FailureKind::TooLarge);
-    assert_eq!(
-        message,
-        format!(
-            "the answer of {} has headers larger than 16384 bytes",
-            stub.address
-        )
-    );
+    assert_eq!(message, format!("the answer of {} has headers larger than 16384 bytes", stub.address));
 }
 
 #[test]
@@ -366,10 +285,7 @@ fn tls_with_a_worker_that_has_none_fails() {
         connection.send("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         connection.hang();
     });
-    let message = failure(
-        Rig::new(1).get(format!("https://{}/", stub.address)),
-        FailureKind::Transport,
-    );
+    let message = failure(Rig::new(1).get(format!("https://{}/", stub.address)), FailureKind::Transport);
     assert!(message.contains("could not agree on TLS"), "{message}");
     let silent = Stub::start(|mut connection, _| connection.hang());
     let finished = Rig::new(1).run(call(0, format!("https://{}/", silent.address), SHORT));
@@ -400,24 +316,12 @@ fn requests_that_can_not_be_made_are_told() {
     }
     for secret in ["whsec_*hidden*", ""] {
         let request = call(0, stub.url("/"), PATIENCE);
-        let outcome = rig
-            .run(Call {
-                secret: Some(secret.to_owned()),
-                ..request
-            })
-            .outcome;
+        let outcome = rig.run(Call { secret: Some(secret.to_owned()), ..request }).outcome;
         assert!(!failure(outcome, FailureKind::Invalid).contains("hidden"));
     }
-    let unnamed = Call {
-        headers: Vec::new(),
-        secret: Some("key".to_owned()),
-        ..call(0, stub.url("/"), PATIENCE)
-    };
+    let unnamed = Call { headers: Vec::new(), secret: Some("key".to_owned()), ..call(0, stub.url("/"), PATIENCE) };
     failure(rig.run(unnamed).outcome, FailureKind::Invalid);
-    failure(
-        rig.get("http://user:hidden@localhost/"),
-        FailureKind::Invalid,
-    );
+    failure(rig.get("http://user:hidden@localhost/"), FailureKind::Invalid);
     assert_eq!(stub.accepted(), 0);
 
     let mut agentless = config(1);

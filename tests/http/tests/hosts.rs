@@ -46,12 +46,7 @@ fn what_is_permitted() {
         ("db.example", "db.example", "224.0.0.1", false),
         ("db.example", "db.example", "255.255.255.255", false),
         ("db.example", "db.example", "ff02::1", false),
-        (
-            "db.example 169.254.0.0/16",
-            "db.example",
-            "169.254.169.254",
-            true,
-        ),
+        ("db.example 169.254.0.0/16", "db.example", "169.254.169.254", true),
         ("fe80::/10", "fe80::1", "fe80::1", true),
         // Patterns.
         ("*.example", "a.example", "10.0.0.1", true),
@@ -83,11 +78,7 @@ fn what_is_permitted() {
         ("db.example", "10.0.0.1", "10.0.0.1", false),
     ];
     for (entries, host, address, expected) in table {
-        assert_eq!(
-            permits(entries, host, address),
-            expected,
-            "{entries:?} {host} {address}"
-        );
+        assert_eq!(permits(entries, host, address), expected, "{entries:?} {host} {address}");
     }
 }
 
@@ -132,12 +123,8 @@ fn garbage_is_refused_with_its_name() {
 
 #[test]
 fn a_refusal_says_what_was_refused() {
-    let addresses: Vec<IpAddr> = ["10.0.0.1", "::ffff:169.254.169.254"]
-        .map(|a| a.parse().unwrap())
-        .to_vec();
-    let message = policy("localhost")
-        .filter("db.example", &addresses)
-        .unwrap_err();
+    let addresses: Vec<IpAddr> = ["10.0.0.1", "::ffff:169.254.169.254"].map(|a| a.parse().unwrap()).to_vec();
+    let message = policy("localhost").filter("db.example", &addresses).unwrap_err();
     assert_eq!(
         message,
         "the worker host \"db.example\" leads to 10.0.0.1, 169.254.169.254, which is not permitted by xdb.allowed_worker_hosts"
@@ -150,24 +137,14 @@ fn a_refusal_says_what_was_refused() {
 fn urls() {
     for (text, https, host, port, path) in [
         ("http://localhost", false, "localhost", 80, "/"),
-        (
-            "HTTPS://LocalHost:8443/a/b",
-            true,
-            "localhost",
-            8443,
-            "/a/b",
-        ),
+        ("HTTPS://LocalHost:8443/a/b", true, "localhost", 8443, "/a/b"),
         ("https://a.example.", true, "a.example", 443, "/"),
         ("http://127.0.0.1:1/", false, "127.0.0.1", 1, "/"),
         ("http://[::1]:80/x", false, "::1", 80, "/x"),
         ("http://my_service:9000/", false, "my_service", 9000, "/"),
     ] {
         let url = validate_url(text).expect(text);
-        assert_eq!(
-            (url.https, url.host.as_str(), url.port, url.path.as_str()),
-            (https, host, port, path),
-            "{text}"
-        );
+        assert_eq!((url.https, url.host.as_str(), url.port, url.path.as_str()), (https, host, port, path), "{text}");
     }
     for text in [
         "",

@@ -29,14 +29,10 @@ fn a_connection_that_is_never_accepted_runs_out_of_time() {
     let rig = Rig::new(1);
     let finished = rig.run(call(0, format!("http://{address}/"), SHORT));
     let message = failure(finished.outcome, FailureKind::Timeout);
-    assert_eq!(
-        message,
-        format!("timed out after 400 ms while connecting to {address}")
-    );
+    assert_eq!(message, format!("timed out after 400 ms while connecting to {address}"));
 
     // Giving up such a call does not wait for the connection.
-    rig.pool
-        .submit(call(1, format!("http://{address}/"), PATIENCE));
+    rig.pool.submit(call(1, format!("http://{address}/"), PATIENCE));
     eventually("a thread took the call", || rig.pool.threads_free() == 0);
     let begin = Instant::now();
     rig.pool.abort_all();
@@ -126,11 +122,7 @@ fn the_second_try_has_no_time_of_its_own() {
     let finished = rig.run(call(0, stub.url("/"), SHORT));
     failure(finished.outcome, FailureKind::Timeout);
     assert_eq!(stub.accepted(), 2);
-    assert!(
-        finished.elapsed >= SHORT && finished.elapsed < SHORT * 3 / 2,
-        "{:?}",
-        finished.elapsed
-    );
+    assert!(finished.elapsed >= SHORT && finished.elapsed < SHORT * 3 / 2, "{:?}", finished.elapsed);
 }
 
 #[test]
@@ -144,20 +136,11 @@ fn connections_are_kept_alive_and_shared() {
     }
     let finished = rig.collect(CALLS as usize);
     for (tag, finished) in finished.into_iter().enumerate() {
-        assert_eq!(
-            (finished.tag, finished.outcome),
-            (tag as u64, answer(200, "{}"))
-        );
+        assert_eq!((finished.tag, finished.outcome), (tag as u64, answer(200, "{}")));
     }
-    assert!(
-        stub.accepted() <= THREADS,
-        "{} connections",
-        stub.accepted()
-    );
+    assert!(stub.accepted() <= THREADS, "{} connections", stub.accepted());
     assert_eq!(rig.pool.in_flight(), 0);
-    eventually("all threads are free", || {
-        rig.pool.threads_free() == THREADS
-    });
+    eventually("all threads are free", || rig.pool.threads_free() == THREADS);
 }
 
 #[test]
@@ -170,10 +153,7 @@ fn calls_beyond_the_threads_wait_within_their_time() {
     assert_eq!(rig.pool.threads_free(), 0);
     let mut finished = rig.collect(2);
     let second = finished.remove(1);
-    assert_eq!(
-        failure(second.outcome, FailureKind::Timeout),
-        "timed out after 200 ms while waiting for a free thread"
-    );
+    assert_eq!(failure(second.outcome, FailureKind::Timeout), "timed out after 200 ms while waiting for a free thread");
     assert_eq!(second.elapsed, Duration::ZERO);
     assert_eq!(stub.accepted(), 1);
 }
@@ -202,14 +182,9 @@ fn abort_all_gives_up_at_once_and_leaves_a_usable_pool() {
     let finished = rig.collect(2 * THREADS);
     assert_eq!(finished.len(), 2 * THREADS);
     for finished in finished {
-        assert_eq!(
-            failure(finished.outcome, FailureKind::Aborted),
-            "the call was given up"
-        );
+        assert_eq!(failure(finished.outcome, FailureKind::Aborted), "the call was given up");
     }
-    eventually("the threads are free", || {
-        rig.pool.threads_free() == THREADS
-    });
+    eventually("the threads are free", || rig.pool.threads_free() == THREADS);
     assert!(begin.elapsed() < SOON);
     assert_eq!(stub.accepted(), THREADS);
 
@@ -232,10 +207,7 @@ fn shutdown_ends_the_threads_and_refuses_calls() {
     assert!(begin.elapsed() < SOON);
     rig.pool.submit(call(4, stub.url("/"), PATIENCE));
     for finished in rig.collect(5) {
-        assert_eq!(
-            failure(finished.outcome, FailureKind::Aborted),
-            "the engine is stopping"
-        );
+        assert_eq!(failure(finished.outcome, FailureKind::Aborted), "the engine is stopping");
     }
 }
 

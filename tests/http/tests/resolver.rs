@@ -50,10 +50,7 @@ fn lookup(gate: Arc<Gate>, asked: Arc<AtomicUsize>) -> Lookup {
             }
             _ => return Err(io::Error::other("no such name")),
         };
-        Ok(addresses
-            .iter()
-            .map(|text| text.parse::<IpAddr>().unwrap())
-            .collect())
+        Ok(addresses.iter().map(|text| text.parse::<IpAddr>().unwrap()).collect())
     })
 }
 
@@ -81,8 +78,7 @@ fn names_are_looked_up_once_and_cached() {
     let Setup { rig, asked, .. } = setup("127.0.0.1");
     let stub = Stub::answering(200, "{}");
     for tag in 0..50 {
-        rig.pool
-            .submit(call(tag, url("worker.test", &stub), PATIENCE));
+        rig.pool.submit(call(tag, url("worker.test", &stub), PATIENCE));
     }
     for finished in rig.collect(50) {
         assert_eq!(finished.outcome, answer(200, "{}"));
@@ -124,8 +120,7 @@ fn a_stuck_lookup_holds_nobody_past_their_time() {
     }
     // Others are found meanwhile.
     let begin = Instant::now();
-    rig.pool
-        .submit(call(3, url("worker.test", &stub), PATIENCE));
+    rig.pool.submit(call(3, url("worker.test", &stub), PATIENCE));
     let mut finished = rig.collect(4);
     assert_eq!(finished.pop().unwrap().outcome, answer(200, "{}"));
     for finished in finished {
@@ -136,17 +131,12 @@ fn a_stuck_lookup_holds_nobody_past_their_time() {
         );
     }
     let stuck = url("stuck.test", &stub);
-    let check = rig
-        .pool
-        .check_host(&stuck, Instant::now() + Duration::from_millis(20));
+    let check = rig.pool.check_host(&stuck, Instant::now() + Duration::from_millis(20));
     assert_eq!(check.unwrap_err().kind, FailureKind::Timeout);
     assert!(begin.elapsed() < SOON);
 
     gate.open();
-    assert_eq!(
-        rig.pool.check_host(&stuck, Instant::now() + PATIENCE),
-        Ok(())
-    );
+    assert_eq!(rig.pool.check_host(&stuck, Instant::now() + PATIENCE), Ok(()));
     assert_eq!(rig.get(stuck), answer(200, "{}"));
     // All of them waited for the same one.
     assert_eq!(asked.load(Ordering::SeqCst), 2);
@@ -155,36 +145,17 @@ fn a_stuck_lookup_holds_nobody_past_their_time() {
 #[test]
 fn the_policy_is_asked_about_addresses() {
     let Setup { rig, .. } = setup("private.test");
-    assert_eq!(
-        rig.pool
-            .check_host("http://private.test", Instant::now() + PATIENCE),
-        Ok(())
-    );
+    assert_eq!(rig.pool.check_host("http://private.test", Instant::now() + PATIENCE), Ok(()));
     rig.pool.set_policy(policy("other.test"));
     let expected = "the worker host \"private.test\" leads to 10.1.2.3, 169.254.169.254, which is not permitted by xdb.allowed_worker_hosts";
-    assert_eq!(
-        failure(rig.get("http://private.test/"), FailureKind::Refused),
-        expected
-    );
-    let refused = rig
-        .pool
-        .check_host("http://private.test", Instant::now() + PATIENCE)
-        .unwrap_err();
-    assert_eq!(
-        (refused.kind, refused.to_string().as_str()),
-        (FailureKind::Refused, expected)
-    );
+    assert_eq!(failure(rig.get("http://private.test/"), FailureKind::Refused), expected);
+    let refused = rig.pool.check_host("http://private.test", Instant::now() + PATIENCE).unwrap_err();
+    assert_eq!((refused.kind, refused.to_string().as_str()), (FailureKind::Refused, expected));
     for address in ["169.254.169.254", "[::ffff:10.0.0.1]", "[fe80::1]"] {
         let message = failure(rig.get(format!("http://{address}/")), FailureKind::Refused);
-        assert!(
-            message.contains("not permitted by xdb.allowed_worker_hosts"),
-            "{message}"
-        );
+        assert!(message.contains("not permitted by xdb.allowed_worker_hosts"), "{message}");
     }
-    let invalid = rig
-        .pool
-        .check_host("ftp://x", Instant::now() + PATIENCE)
-        .unwrap_err();
+    let invalid = rig.pool.check_host("ftp://x", Instant::now() + PATIENCE).unwrap_err();
     assert_eq!(invalid.kind, FailureKind::Invalid);
 }
 

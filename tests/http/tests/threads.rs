@@ -23,10 +23,7 @@ struct Talk(Mutex<Sender<String>>);
 impl Talk {
     fn start(max: usize) -> (Threads<Talk>, Receiver<String>) {
         let (sender, receiver) = channel();
-        (
-            Threads::new("xdb test", max, Talk(Mutex::new(sender))),
-            receiver,
-        )
+        (Threads::new("xdb test", max, Talk(Mutex::new(sender))), receiver)
     }
 
     fn say(&self, text: String) {
@@ -55,21 +52,10 @@ impl Work for Talk {
 #[test]
 fn a_panic_is_reported_and_survived() {
     let (threads, heard) = Talk::start(1);
-    for job in [
-        Job::PanicText,
-        Job::PanicFormatted(7),
-        Job::PanicOdd,
-        Job::PanicTwice,
-        Job::Say(1),
-    ] {
+    for job in [Job::PanicText, Job::PanicFormatted(7), Job::PanicOdd, Job::PanicTwice, Job::Say(1)] {
         threads.submit(job).unwrap();
     }
-    for expected in [
-        "panicked: text",
-        "panicked: number 7",
-        "panicked: a panic without a message",
-        "said 1",
-    ] {
+    for expected in ["panicked: text", "panicked: number 7", "panicked: a panic without a message", "said 1"] {
         assert_eq!(heard.recv_timeout(PATIENCE).unwrap(), expected);
     }
     threads.stop();
@@ -142,15 +128,9 @@ fn all_signals_are_blocked_in_the_threads_and_nowhere_else() {
             continue;
         };
         for signal in (1..=31).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal)) {
-            assert!(
-                blocked & 1 << (signal - 1) != 0,
-                "signal {signal} reaches the thread {name}"
-            );
+            assert!(blocked & 1 << (signal - 1) != 0, "signal {signal} reaches the thread {name}");
         }
         seen.insert(name);
     }
-    assert!(
-        seen.contains("xdb call") && seen.contains("xdb resolver"),
-        "{seen:?}"
-    );
+    assert!(seen.contains("xdb call") && seen.contains("xdb resolver"), "{seen:?}");
 }

@@ -1,0 +1,135 @@
+//! Administration.
+
+use super::Caller;
+use crate::pg::catch::Result;
+use crate::pg::function::{Args, Value};
+use crate::pg::param::from_postgres;
+use crate::pg::shmem::{EngineState, Lane, Slot, call};
+use crate::pg::spi;
+use crate::pg::wake;
+use crate::store::{engine, to_json};
+use pgrx::pg_sys;
+use serde::Serialize;
+
+pub fn pause(_: &Args) -> Result<Value> {
+    set_paused(true)
+}
+
+pub fn resume(_: &Args) -> Result<Value> {
+    set_paused(false)
+}
+
+fn set_paused(paused: bool) -> Result<Value> {
+    let caller = Caller::writing()?;
+    caller.on_system_tables(|_| spi::connect(|spi| engine::set_paused(spi, paused)))?;
+    wake::wake_scheduler_at_commit();
+    Ok(Value::Void)
+}
+
+/// A moment for SQL, or null.
+fn moment(at: i64) -> Option<String> {
+    (at != 0).then(|| {
+        let at = from_postgres(at).0;
+        let (seconds, micros) = (at.div_euclid(1_000_000), at.rem_euclid(1_000_000));
+        utc(seconds, micros)
+    })
+}
+
+/// ISO 8601 in UTC, from seconds since the Unix epoch. Civil date by the days-from-civil algorithm.
+fn utc(seconds: i64, micros: i64) -> String {
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let day_of_era = z.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+}
+
+#[derive(Serialize)]
+struct EngineFigures {
+    engine_pid: Option<i32>,
+    state: &'static str,
+    in_flight: i64,
+    backlog: i64,
+    oldest_due: Option<String>,
+    calls_per_second: f64,
+    started_at: Option<String>,
+    epoch: i64,
+    set_aside: Vec<String>,
+    last_error: Option<String>,
+    last_error_at: Option<String>,
+}
+
+pub fn engine_figures(_: &Args) -> Result<Value> {
+    let caller = Caller::reading()?;
+    // SAFETY: set once, at the start of the session.
+    let database = unsafe { pg_sys::MyDatabaseId };
+    let set_aside = caller.on_system_tables(|_| spi::connect(engine::set_aside_names))?;
+    let main = Slot::find(database, Lane::Main).map(Slot::status);
+    let aside = Slot::find(database, Lane::SetAside).map(Slot::status);
+    let figures = match main {
+        None => EngineFigures {
+            engine_pid: None,
+            state: EngineState::Stopped.as_str(),
+            in_flight: 0,
+            backlog: 0,
+            oldest_due: None,
+            calls_per_second: 0.0,
+            started_at: None,
+            epoch: 0,
+            set_aside,
+            last_error: None,
+            last_error_at: None,
+        },
+        Some(status) => EngineFigures {
+            engine_pid: status.pid,
+            state: status.state.as_str(),
+            in_flight: status.in_flight + aside.map_or(0, |aside| aside.in_flight),
+            backlog: status.backlog,
+            oldest_due: status.oldest_due.and_then(moment),
+            calls_per_second: status.calls_per_second,
+            started_at: moment(status.started_at),
+            epoch: status.epoch,
+            set_aside,
+            last_error: status.last_error,
+            last_error_at: moment(status.last_error_at),
+        },
+    };
+    Ok(Value::Json(to_json(&figures)?))
+}
+
+#[derive(Serialize)]
+struct WorkerFigures {
+    worker_id: i32,
+    in_flight: i32,
+    calls: i64,
+    failures: i64,
+    consecutive_failures: i64,
+    average_latency_us: i64,
+    last_error_at: Option<String>,
+}
+
+pub fn worker_figures(_: &Args) -> Result<Value> {
+    Caller::reading()?;
+    // SAFETY: as above.
+    let database = unsafe { pg_sys::MyDatabaseId };
+    let figures: Vec<_> = call::of_database(database)
+        .into_iter()
+        .map(|worker| WorkerFigures {
+            worker_id: worker.worker,
+            in_flight: worker.in_flight,
+            calls: worker.calls,
+            failures: worker.failures,
+            consecutive_failures: worker.consecutive_failures,
+            average_latency_us: worker.total_latency_us / worker.calls.max(1),
+            last_error_at: moment(worker.last_error_at),
+        })
+        .collect();
+    Ok(Value::Json(to_json(&figures)?))
+}

@@ -1,0 +1,126 @@
+//! The SQL functions: thin. They check who calls and what with, and leave the rest to the store and the engine.
+
+mod admin;
+mod process;
+mod query;
+mod registration;
+mod rpc;
+mod start;
+
+use crate::error;
+use crate::pg::catch::Result;
+use crate::pg::identity;
+use crate::pg::{shmem, wake};
+use crate::store::process::Found;
+use crate::store::registry::Registry;
+use crate::worker::lifecycle;
+use pgrx::pg_sys;
+use std::cell::RefCell;
+use xdb_engine::Json;
+use xdb_protocol::check_payload;
+
+crate::sql_functions! {
+    xdb_register_worker / pg_finfo_xdb_register_worker => registration::register_worker;
+    xdb_unregister_worker / pg_finfo_xdb_unregister_worker => registration::unregister_worker;
+    xdb_register_process_type / pg_finfo_xdb_register_process_type => registration::register_process_type;
+    xdb_unregister_process_type / pg_finfo_xdb_unregister_process_type => registration::unregister_process_type;
+    xdb_start_process / pg_finfo_xdb_start_process => start::start_process;
+    xdb_invoke_rpc / pg_finfo_xdb_invoke_rpc => rpc::invoke_rpc;
+    xdb_publish / pg_finfo_xdb_publish => process::publish;
+    xdb_stop_process / pg_finfo_xdb_stop_process => process::stop_process;
+    xdb_describe_process / pg_finfo_xdb_describe_process => query::describe_process;
+    xdb_wait_for_process / pg_finfo_xdb_wait_for_process => query::wait_for_process;
+    xdb_get_local_attributes / pg_finfo_xdb_get_local_attributes => query::get_local_attributes;
+    xdb_pause / pg_finfo_xdb_pause => admin::pause;
+    xdb_resume / pg_finfo_xdb_resume => admin::resume;
+    xdb_engine_figures / pg_finfo_xdb_engine_figures => admin::engine_figures;
+    xdb_worker_figures / pg_finfo_xdb_worker_figures => admin::worker_figures;
+}
+
+thread_local! {
+    /// Registrations that this session has used.
+    static REGISTRY: RefCell<Registry> = RefCell::new(Registry::default());
+}
+
+/// Who calls.
+#[derive(Clone, Copy)]
+struct Caller {
+    role: pg_sys::Oid,
+}
+
+impl Caller {
+    /// For functions that only read.
+    fn reading() -> Result<Self> {
+        if !shmem::is_preloaded() {
+            return Err(error::not_preloaded());
+        }
+        Ok(Self { role: identity::current_user() })
+    }
+
+    /// For functions that write: not on a standby.
+    fn writing() -> Result<Self> {
+        let caller = Self::reading()?;
+        // SAFETY: reads a flag of the server.
+        if unsafe { pg_sys::RecoveryInProgress() } {
+            return Err(error::standby());
+        }
+        Ok(caller)
+    }
+
+    /// For functions that wait or call: not from a trigger that fires while the engine applies a step.
+    fn outside_engine(self, function: &str) -> Result<Self> {
+        if lifecycle::is_engine() { Err(error::inside_engine(function)) } else { Ok(self) }
+    }
+
+    /// Runs `body` on the system tables.
+    fn on_system_tables<T>(self, body: impl FnOnce(&mut Registry) -> Result<T>) -> Result<T> {
+        REGISTRY.with_borrow_mut(|registry| identity::as_engine(|| body(registry)))
+    }
+
+    /// Whether this role sees and drives the processes of `owner`.
+    fn may_drive(self, owner: pg_sys::Oid) -> bool {
+        identity::has_privileges_of(self.role, owner) || identity::is_administrator(self.role)
+    }
+
+    /// The process, if the caller may know of it. One that belongs to others does not exist for it.
+    fn own(self, process_id: &str, found: Option<Found>) -> Result<Found> {
+        found.filter(|found| self.may_drive(found.owner)).ok_or_else(|| error::unknown_process(process_id))
+    }
+}
+
+/// Tells the engine at commit, and this session's waiting functions until then.
+fn wrote() {
+    wake::note_uncommitted_write();
+    wake::wake_scheduler_at_commit();
+}
+
+/// A payload from a caller. SQL NULL and JSON null are both nothing.
+fn payload(name: &str, text: Option<String>) -> Result<Option<Json>> {
+    let Some(text) = text.filter(|text| text != "null") else { return Ok(None) };
+    check(name, &text).map(Some)
+}
+
+fn check(name: &str, text: &str) -> Result<Json> {
+    check_payload(text, crate::guc::max_payload_bytes()).map_err(|what| error::payload(name, what))
+}
+
+/// An argument that must be given.
+fn needed<T>(name: &str, value: Option<T>) -> Result<T> {
+    value.ok_or_else(|| error::missing(name))
+}
+
+/// A name: given, not empty, and not endless.
+fn name(argument: &str, value: Option<String>) -> Result<String> {
+    let value = needed(argument, value)?;
+    match value.len() {
+        0 => Err(error::invalid_argument(argument, "it must not be empty")),
+        length if length > xdb_protocol::MAX_NAME_BYTES => {
+            let limit = xdb_protocol::MAX_NAME_BYTES;
+            Err(error::invalid_argument(
+                argument,
+                format_args!("it is {length} bytes long; at most {limit} are allowed"),
+            ))
+        }
+        _ => Ok(value),
+    }
+}

@@ -1,0 +1,96 @@
+//! Publishing to a process and stopping one.
+
+use super::{Caller, name, needed, payload, wrote};
+use crate::pg::catch::Result;
+use crate::pg::function::{Args, Value};
+use crate::pg::latch::wait_for_latch;
+use crate::pg::spi::{self, Snapshot, Spi};
+use crate::store::load::{self, Lock};
+use crate::store::process::{self, Closing, Found};
+use crate::store::registry::Registry;
+use crate::store::save;
+use crate::{clock, error};
+use std::collections::HashMap;
+use xdb_engine::*;
+
+/// How often a publisher looks whether a conditional close has come to its end.
+const CLOSE_POLL_MS: i64 = 10;
+
+pub fn publish(args: &Args) -> Result<Value> {
+    let caller = Caller::writing()?;
+    let process_id = name("process_id", args.text(0))?;
+    let queue = name("queue_name", args.text(1))?;
+    let message = payload("message", args.json(2)?)?;
+    let message_id = args.text(3).map(|id| name("message_id", Some(id))).transpose()?;
+    let execution = args.execution_id(4);
+    loop {
+        let published = caller.on_system_tables(|registry| {
+            spi::connect(|spi| {
+                let found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
+                if found.closing == Some(Closing::Conditional) && found.status == ProcessStatus::Running {
+                    // It takes no lock, or the close would wait for this publisher and this publisher for the close.
+                    return Ok(false);
+                }
+                let locked = caller.own(&process_id, process::lock_for_publish(spi, found.id)?)?;
+                check_running(&process_id, &locked)?;
+                if let Some(process_type) = registry.process_type(spi, locked.type_id)?
+                    && !current(spi, registry, &process_type.name)?.knows_queue(&queue)
+                {
+                    return Err(error::unknown_queue(&queue));
+                }
+                let text = message.as_ref().map(Json::as_str);
+                process::publish(spi, &locked, &queue, message_id.as_deref(), text, clock::now())?;
+                Ok(true)
+            })
+        })?;
+        if published {
+            wrote();
+            return Ok(Value::Void);
+        }
+        wait_for_latch(CLOSE_POLL_MS);
+    }
+}
+
+/// The definition as it is registered now, whatever this session remembers.
+fn current(spi: &Spi, registry: &mut Registry, name: &str) -> Result<std::sync::Arc<Definition>> {
+    let process_type = registry.process_type_by_name(spi, name)?;
+    Ok(process_type.map(|process_type| process_type.definition.clone()).unwrap_or_default())
+}
+
+fn check_running(process_id: &str, found: &Found) -> Result<()> {
+    match (found.status, found.closing) {
+        (ProcessStatus::Running, Some(Closing::Unconditional)) => {
+            Err(error::not_running(process_id, "It is being closed."))
+        }
+        (ProcessStatus::Running, _) => Ok(()),
+        (status, _) => Err(error::not_running(process_id, format!("Its status is {status}."))),
+    }
+}
+
+pub fn stop_process(args: &Args) -> Result<Value> {
+    let caller = Caller::writing()?;
+    let process_id = name("process_id", args.text(0))?;
+    let word = needed("stop_type", args.text(1))?;
+    let stop_type = StopType::parse(&word).ok_or_else(|| error::unknown_word("stop_type", &word, StopType::WORDS))?;
+    let reason = args.text(2);
+    let execution = args.execution_id(3);
+    caller.on_system_tables(|registry| {
+        spi::connect(|spi| {
+            let found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
+            close(spi, registry, &process_id, found.id, &Command::Stop { stop_type, reason })
+        })
+    })?;
+    wrote();
+    Ok(Value::Void)
+}
+
+/// Closes an execution in the caller's transaction, after everybody who publishes to it.
+pub fn close(spi: &Spi, registry: &mut Registry, process_id: &str, id: ExecutionId, command: &Command) -> Result<()> {
+    let mut loaded = load::executions(spi, registry, &[id], Lock::Close)?;
+    load::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
+    let now = clock::now();
+    let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
+    let events = entry.decide(command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
+    entry.apply(events, now);
+    save::save(spi, loaded.values(), &HashMap::new(), &|_| 0, now)
+}

@@ -1,0 +1,98 @@
+//! Looking at a process, and waiting for its end.
+
+use super::{Caller, name, needed};
+use crate::pg::catch::Result;
+use crate::pg::function::{Args, Value};
+use crate::pg::spi::{self, Snapshot};
+use crate::pg::wake::{self, waiter::Registration};
+use crate::store::tables::object;
+use crate::store::{claim, process};
+use crate::{error, guc};
+use std::time::{Duration, Instant};
+use xdb_engine::{ExecutionId, ProcessStatus};
+
+/// The longest wait that is accepted.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
+pub fn describe_process(args: &Args) -> Result<Value> {
+    let caller = Caller::writing()?;
+    let process_id = name("process_id", args.text(0))?;
+    let execution = args.execution_id(1);
+    let text = caller.on_system_tables(|_| {
+        spi::connect(|spi| {
+            let found = process::find(spi, &process_id, execution, Snapshot::Fresh)?;
+            let found = caller.own(&process_id, found)?;
+            process::describe(spi, found.id)?.ok_or_else(|| error::unknown_process(&process_id))
+        })
+    })?;
+    Ok(Value::Json(text))
+}
+
+pub fn get_local_attributes(args: &Args) -> Result<Value> {
+    let caller = Caller::writing()?;
+    let process_id = name("process_id", args.text(0))?;
+    let keys = args.texts(1);
+    let execution = args.execution_id(2);
+    let text = caller.on_system_tables(|_| {
+        spi::connect(|spi| {
+            let found = process::find(spi, &process_id, execution, Snapshot::Fresh)?;
+            let found = caller.own(&process_id, found)?;
+            let all = claim::local_attributes(spi, &[found.id])?.remove(&found.id).unwrap_or_default();
+            let wanted =
+                |key: &String| keys.as_ref().is_none_or(|keys| keys.iter().flatten().any(|wanted| wanted == key));
+            Ok(object(all.iter().filter(|(k, _)| wanted(k)).map(|(k, v)| (k.as_str(), v.as_str()))))
+        })
+    })?;
+    Ok(Value::Json(text))
+}
+
+pub fn wait_for_process(args: &Args) -> Result<Value> {
+    let caller = Caller::writing()?.outside_engine("wait_for_process")?;
+    let process_id = name("process_id", args.text(0))?;
+    let timeout = needed("timeout", args.interval(1))?
+        .ok_or_else(|| error::invalid_argument("timeout", "it must not be negative"))?
+        .as_std();
+    if timeout > LONGEST_WAIT {
+        return Err(error::invalid_argument("timeout", "it must be at most one hour"));
+    }
+    let execution = args.execution_id(2);
+    if wake::has_uncommitted_writes() {
+        return Err(error::own_writes());
+    }
+    let look = |id: Option<ExecutionId>| {
+        caller.on_system_tables(|_| {
+            spi::connect(|spi| {
+                spi.with_latest_snapshot(|spi| {
+                    let found = process::find(spi, &process_id, id.or(execution), Snapshot::Active)?;
+                    let found = caller.own(&process_id, found)?;
+                    Ok((found.id, found.status, process::results(spi, found.id, Snapshot::Active)?))
+                })
+            })
+        })
+    };
+    let (id, ..) = look(None)?;
+    // In this order: what closes after the look wakes this session.
+    let registration = Registration::register(&id.0);
+    let deadline = Instant::now() + timeout;
+    loop {
+        let (_, status, results) = look(Some(id))?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        if status != ProcessStatus::Running || left.is_zero() {
+            return Ok(Value::Json(outcome(status, &results)));
+        }
+        // A close by COMMIT PREPARED wakes nobody; the floor covers it.
+        let floor = Duration::from_millis(guc::POLL_INTERVAL_MS.get() as u64);
+        registration.wait(left.min(floor).as_millis() as i64 + 1);
+    }
+}
+
+/// `results` is a JSON array of objects with an `output`.
+fn outcome(status: ProcessStatus, results: &process::Results) -> String {
+    let timed_out = if status == ProcessStatus::Running { "true" } else { "false" };
+    let status = format!("\"{status}\"");
+    let result = results.only.as_deref().unwrap_or("null");
+    object(
+        [("status", status.as_str()), ("result", result), ("results", &results.all), ("timedOut", timed_out)]
+            .into_iter(),
+    )
+}

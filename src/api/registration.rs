@@ -1,0 +1,175 @@
+//! Workers and process types.
+
+use super::{Caller, name, needed};
+use crate::error;
+use crate::guc;
+use crate::http::{HostPolicy, check_secret, validate_headers, validate_url};
+use crate::pg::catch::Result;
+use crate::pg::function::{Args, Value};
+use crate::pg::param::value;
+use crate::pg::spi::{self, Spi};
+use crate::store::registry;
+use pgrx::pg_sys;
+use std::collections::{BTreeMap, BTreeSet};
+use xdb_engine::TableMapping;
+use xdb_protocol::parse_definition;
+
+/// Headers that the protocol sets itself.
+const OWN_HEADERS: [&str; 2] = ["idempotency-key", "traceparent"];
+
+pub fn register_worker(args: &Args) -> Result<Value> {
+    let caller = Caller::writing()?;
+    let worker = name("name", args.text(0))?;
+    let url = needed("url", args.text(1))?;
+    let parts = validate_url(&url).map_err(|what| error::invalid_argument("url", what))?;
+    check_host(&parts.host, parts.port)?;
+    let secret = args.text(2);
+    if let Some(secret) = &secret {
+        check_secret(secret).map_err(|what| error::invalid_argument("secret", what))?;
+    }
+    let headers = args.json(3)?.filter(|text| text != "null");
+    if let Some(text) = &headers {
+        let parsed: BTreeMap<String, String> = serde_json::from_str(text)
+            .map_err(|_| error::invalid_argument("headers", "they must be an object of strings"))?;
+        let pairs: Vec<_> = parsed.into_iter().collect();
+        validate_headers(&pairs).map_err(|what| error::invalid_argument("headers", what))?;
+        if let Some((own, _)) = pairs.iter().find(|(n, _)| OWN_HEADERS.contains(&n.to_ascii_lowercase().as_str())) {
+            return Err(error::invalid_argument("headers", format_args!("\"{own}\" is set by the engine")));
+        }
+    }
+    let max_concurrency = needed("max_concurrency", args.int(4))?;
+    if max_concurrency < 1 {
+        return Err(error::invalid_argument("max_concurrency", "it must be at least 1"));
+    }
+    caller.on_system_tables(|_| {
+        spi::connect(|spi| {
+            registry::put_worker(spi, &worker, &url, secret.as_deref(), headers.as_deref(), max_concurrency)
+        })
+    })?;
+    Ok(Value::Void)
+}
+
+/// Refuses what the setting refuses already now: an address, or a name that resolves to none that is allowed. A name
+/// that can't be resolved at this moment is checked when it is called.
+fn check_host(host: &str, port: u16) -> Result<()> {
+    use std::net::ToSocketAddrs;
+    let text = guc::text(&guc::ALLOWED_WORKER_HOSTS);
+    let policy = HostPolicy::parse(&text)
+        .map_err(|what| error::host_not_allowed(format!("xdb.allowed_worker_hosts can't be read: {what}")))?;
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let Ok(addresses) = (bare, port).to_socket_addrs() else {
+        return Ok(());
+    };
+    let addresses: Vec<_> = addresses.map(|address| address.ip()).collect();
+    match policy.filter(bare, &addresses) {
+        Ok(_) => Ok(()),
+        Err(refused) => Err(error::host_not_allowed(refused)),
+    }
+}
+
+pub fn unregister_worker(args: &Args) -> Result<Value> {
+    let caller = Caller::writing()?;
+    let worker = name("name", args.text(0))?;
+    caller.on_system_tables(|_| {
+        spi::connect(|spi| {
+            if registry::worker_id(spi, &worker)?.is_none() {
+                return Err(error::unknown_worker(&worker));
+            }
+            let types = registry::types_of_worker(spi, &worker)?;
+            if !types.is_empty() {
+                let why = format!("Process types that use it: {}.", types.join(", "));
+                return Err(error::in_use(format!("worker \"{worker}\" is still in use"), why));
+            }
+            registry::delete_worker(spi, &worker)
+        })
+    })?;
+    Ok(Value::Void)
+}
+
+pub fn register_process_type(args: &Args) -> Result<Value> {
+    let caller = Caller::writing()?;
+    let process_type = name("process_type", args.text(0))?;
+    let worker = name("worker", args.text(1))?;
+    let text = needed("definition", args.json(2)?)?;
+    let mut definition = parse_definition(&text).map_err(error::invalid_definition)?;
+    // Names of tables are looked up as the caller sees them.
+    spi::connect(|spi| definition.global_attributes.iter_mut().try_for_each(|table| resolve_table(spi, table)))?;
+    caller.on_system_tables(|_| {
+        spi::connect(|spi| {
+            let mut relations = BTreeSet::new();
+            for table in &definition.global_attributes {
+                if !relations.insert(table.relation) {
+                    return Err(error::invalid_definition(format!("table {} is mapped twice", table.table)));
+                }
+                check_table(spi, table)?;
+            }
+            let Some(worker_id) = registry::worker_id(spi, &worker)? else {
+                return Err(error::unknown_worker(&worker));
+            };
+            registry::put_process_type(spi, &process_type, worker_id, &definition)
+        })
+    })?;
+    Ok(Value::Void)
+}
+
+fn resolve_table(spi: &Spi, table: &mut TableMapping) -> Result<()> {
+    let sql = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
+    let relation = spi.first(sql, &[value(table.table.as_str())], |row| Ok(row.get::<pg_sys::Oid>(1)))?.flatten();
+    let missing = || error::invalid_definition(format!("table {} does not exist", table.table));
+    table.relation = relation.ok_or_else(missing)?.to_u32();
+    Ok(())
+}
+
+/// The table is one, the columns are there, and the key is unique.
+fn check_table(spi: &Spi, table: &TableMapping) -> Result<()> {
+    const KIND: &str = "SELECT c.relkind::text, n.nspname = 'xdb' OR n.nspname LIKE 'pg\\_%' \
+        OR n.nspname = 'information_schema' \
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
+    const COLUMNS: &str = "SELECT attname::text FROM pg_catalog.pg_attribute \
+        WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped";
+    const UNIQUE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_index i \
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] \
+        WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL \
+            AND i.indnkeyatts = 1 AND a.attname = $2)";
+    let wrong = |what: String| Err(error::invalid_definition(format!("table {}: {what}", table.table)));
+    let relation = value(pg_sys::Oid::from(table.relation));
+    let kind = spi.first(KIND, &[relation], |row| Ok((row.need::<String>(1)?, row.need::<bool>(2)?)))?;
+    match kind {
+        Some((kind, false)) if kind == "r" || kind == "p" => {}
+        Some((_, true)) => return wrong("it belongs to the system".to_owned()),
+        _ => return wrong("it is not an ordinary or partitioned table".to_owned()),
+    }
+    let columns: BTreeSet<String> = spi.rows(COLUMNS, &[relation], |row| row.need(1))?.into_iter().collect();
+    let wanted = table.attributes.values().chain(std::iter::once(&table.primary_key));
+    if let Some(missing) = wanted.into_iter().find(|column| !columns.contains(*column)) {
+        return wrong(format!("column \"{missing}\" does not exist"));
+    }
+    if table.attributes.values().any(|column| *column == table.primary_key) {
+        return wrong(format!("the key \"{}\" can't be an attribute", table.primary_key));
+    }
+    let unique = spi.first(UNIQUE, &[relation, value(table.primary_key.as_str())], |row| row.need::<bool>(1))?;
+    match unique {
+        Some(true) => Ok(()),
+        _ => wrong(format!("\"{}\" is neither its primary key nor a unique key", table.primary_key)),
+    }
+}
+
+pub fn unregister_process_type(args: &Args) -> Result<Value> {
+    let caller = Caller::writing()?;
+    let process_type = name("process_type", args.text(0))?;
+    caller.on_system_tables(|_| {
+        spi::connect(|spi| {
+            let Some(id) = registry::type_id(spi, &process_type)? else {
+                return Err(error::unknown_process_type(&process_type));
+            };
+            match registry::running_of_type(spi, id)? {
+                0 => registry::delete_process_type(spi, id),
+                running => {
+                    let why = format!("{running} of its executions are running.");
+                    Err(error::in_use(format!("process type \"{process_type}\" is still in use"), why))
+                }
+            }
+        })
+    })?;
+    Ok(Value::Void)
+}

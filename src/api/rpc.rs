@@ -1,0 +1,320 @@
+//! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
+
+use super::{Caller, name, payload, wrote};
+use crate::http::{Call, HostPolicy, Notifier, Outcome, Pool, PoolConfig};
+use crate::pg::catch::Result;
+use crate::pg::function::{Args, Value};
+use crate::pg::identity;
+use crate::pg::latch::wait_for_fd_or_latch;
+use crate::pg::spi::{self, Snapshot};
+use crate::store::claim;
+use crate::store::load::{self, Loaded, Lock};
+use crate::store::registry::{ProcessType, Registry};
+use crate::store::tables::{Tables, object};
+use crate::store::{process, save};
+use crate::worker::calls;
+use crate::{clock, error, guc};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+use xdb_engine::*;
+use xdb_protocol::*;
+
+pub fn invoke_rpc(args: &Args) -> Result<Value> {
+    let caller = Caller::writing()?.outside_engine("invoke_rpc")?;
+    let process_id = name("process_id", args.text(0))?;
+    let rpc_name = name("rpc_name", args.text(1))?;
+    let input = payload("input", args.json(2)?)?;
+    let timeout = match args.interval(3) {
+        Some(None | Some(Duration(0))) => return Err(error::invalid_argument("timeout", "it must be positive")),
+        Some(timeout) => timeout,
+        None => None,
+    };
+    let idempotency_key = args.text(4).map(|key| name("idempotency_key", Some(key))).transpose()?;
+    let execution = args.execution_id(5);
+
+    let mut tables = Tables::default();
+    let (target, local) = caller.on_system_tables(|registry| {
+        spi::connect(|spi| {
+            let found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
+            if let Some(key) = &idempotency_key
+                && let Some(output) = process::claim_rpc_key(spi, found.id, key, clock::now())?
+            {
+                return Ok((Target::Answered(output), None));
+            }
+            let target = target(spi, registry, &process_id, &rpc_name, found.id)?;
+            let local = match target.config.load_local_attributes.clone().unwrap_or_default() {
+                Loading { policy: LoadPolicy::None, .. } => String::from("{}"),
+                loading => {
+                    let all = claim::local_attributes(spi, &[found.id])?.remove(&found.id).unwrap_or_default();
+                    object(all.iter().filter(|(k, _)| loading.wants(k)).map(|(k, v)| (k.as_str(), v.as_str())))
+                }
+            };
+            target.loaded.meta.mapping.iter().try_for_each(|table| tables.look_up(spi, table))?;
+            Ok((Target::ToCall(Box::new(target)), Some(local)))
+        })
+    })?;
+    let target = match target {
+        Target::Answered(output) => return Ok(output.map_or(Value::Null, Value::Json)),
+        Target::ToCall(target) => *target,
+    };
+    let loading = target.config.load_global_attributes.clone().unwrap_or_default();
+    let global = identity::as_caller(|| spi::connect(|spi| tables.load(spi, &target.loaded.meta, &loading)))?;
+    let answer = call(
+        &target,
+        &rpc_name,
+        input.as_ref(),
+        timeout,
+        &global,
+        local.as_deref().unwrap_or("{}"),
+        idempotency_key.as_deref(),
+    )?;
+    let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
+    apply(caller, &process_id, &rpc_name, target.loaded.before.id, answer, &tables, idempotency_key.as_deref())?;
+    Ok(output.map_or(Value::Null, Value::Json))
+}
+
+enum Target {
+    /// The first answer to this idempotency key.
+    Answered(Option<String>),
+    ToCall(Box<ToCall>),
+}
+
+/// What is called.
+struct ToCall {
+    loaded: Loaded,
+    process_type: Arc<ProcessType>,
+    config: RpcConfig,
+}
+
+fn target(
+    spi: &spi::Spi,
+    registry: &mut Registry,
+    process_id: &str,
+    rpc_name: &str,
+    id: ExecutionId,
+) -> Result<ToCall> {
+    let mut loaded = load::executions(spi, registry, &[id], Lock::None)?;
+    let mut loaded = loaded.remove(&id).ok_or_else(|| error::unknown_process(process_id))?;
+    let type_name = loaded.before.process_type.clone();
+    let Some(process_type) = registry.process_type_by_name(spi, &type_name)? else {
+        return Err(error::unknown_process_type(&type_name));
+    };
+    loaded.meta.process_type = Some(process_type.clone());
+    let Some(config) = process_type.definition.rpc(rpc_name) else {
+        let known: Vec<_> =
+            process_type.definition.rpcs.iter().flat_map(|rpcs| rpcs.keys().map(String::as_str)).collect();
+        return Err(error::unknown_word("rpc_name", rpc_name, &known));
+    };
+    Ok(ToCall { loaded, process_type, config })
+}
+
+#[allow(clippy::too_many_arguments)]
+fn call(
+    target: &ToCall,
+    rpc_name: &str,
+    input: Option<&Json>,
+    timeout: Option<Duration>,
+    global: &str,
+    local: &str,
+    idempotency_key: Option<&str>,
+) -> Result<RpcAnswer> {
+    let execution = &target.loaded.before;
+    let worker = &target.process_type.worker;
+    let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
+    let id = rpc_call_id(execution.id, &invocation);
+    let request = RpcRequest {
+        context: CallContext {
+            process_id: &execution.process_id,
+            execution: execution.id,
+            process_started_at: execution.started_at,
+            state_execution_id: None,
+            attempt: 1,
+            call_id: &id,
+            first_attempt_at: clock::now(),
+            recovery: None,
+        },
+        process_type: &execution.process_type,
+        rpc_name,
+        input,
+        loaded_global_attributes: Attributes::Object(global),
+        loaded_local_attributes: Attributes::Object(local),
+    };
+    let own = target.config.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds);
+    let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000);
+    let call = Call {
+        tag: 0,
+        url: calls::rpc_url(worker),
+        headers: calls::headers(
+            worker,
+            xdb_protocol::idempotency_key(&id, 0),
+            target.loaded.meta.traceparent.as_deref(),
+        ),
+        body: request.encode().into_bytes(),
+        timeout: timeout.or(own).unwrap_or(default).as_std(),
+        secret: worker.secret.clone(),
+    };
+    let failed = |what: String| error::worker_failed(rpc_name, what);
+    match Client::call(call)? {
+        Outcome::Answer { status: 200, body } => decode_rpc(&body, &calls::limits()).map_err(failed),
+        Outcome::Answer { status, body } => {
+            let failure = decode_error(status, &body);
+            let kind = failure.error_type.map(|kind| format!("{kind}: ")).unwrap_or_default();
+            Err(failed(format!("HTTP status {status}: {kind}{}", failure.detail)))
+        }
+        Outcome::Failed { message, .. } => Err(failed(message)),
+    }
+}
+
+/// Applies the answer under the execution's lock, which is taken only now: no step waited while the worker worked.
+fn apply(
+    caller: Caller,
+    process_id: &str,
+    rpc_name: &str,
+    id: ExecutionId,
+    answer: RpcAnswer,
+    tables: &Tables,
+    idempotency_key: Option<&str>,
+) -> Result<()> {
+    if answer.is_read_only() && idempotency_key.is_none() {
+        return Ok(());
+    }
+    let closes = matches!(answer.decision, Some(Decision::Close { .. }));
+    let output = answer.output.clone();
+    let attributes = answer.effects.write_global_attributes.clone();
+    let command = Command::RpcAnswered { rpc_name: rpc_name.to_owned(), answer };
+    let now = clock::now();
+    let loaded = caller.on_system_tables(|registry| {
+        spi::connect(|spi| {
+            let lock = if closes { Lock::Close } else { Lock::Step };
+            let mut loaded = load::executions(spi, registry, &[id], lock)?;
+            let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
+            let type_name = entry.before.process_type.clone();
+            entry.meta.process_type = registry.process_type_by_name(spi, &type_name)?;
+            if entry.before.is_running() {
+                take_in(spi, &mut loaded, id, now)?;
+                if closes {
+                    load::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
+                }
+            }
+            if let Command::RpcAnswered { answer, .. } = &command {
+                let ids = answer.effects.publish_to_local_queue.iter();
+                let ids: Vec<_> = ids.filter_map(|p| Some((id, p.queue.clone(), p.message_id.clone()?))).collect();
+                if !ids.is_empty() {
+                    load::message_ids(spi, &mut loaded, &ids)?;
+                }
+            }
+            let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
+            let events =
+                entry.decide(&command, now, 0.5).map_err(|rejection| refused(process_id, rpc_name, &rejection))?;
+            entry.apply(events, now);
+            Ok(loaded)
+        })
+    })?;
+    if !attributes.is_empty() && loaded.values().any(|entry| !entry.events.is_empty()) {
+        let meta = loaded.values().next().map(|entry| &entry.meta);
+        if let Some(meta) = meta {
+            identity::as_caller(|| spi::connect(|spi| tables.update(spi, meta, &attributes)))?;
+        }
+    }
+    caller.on_system_tables(|_| {
+        spi::connect(|spi| {
+            let changed = loaded.values().filter(|entry| !entry.events.is_empty());
+            save::save(spi, changed, &HashMap::new(), &|_| 0, now)?;
+            if let Some(key) = idempotency_key {
+                process::keep_rpc_answer(spi, id, key, output.as_ref().map(Json::as_str))?;
+            }
+            Ok(())
+        })
+    })?;
+    wrote();
+    Ok(())
+}
+
+/// What was published before this RPC is received before what it publishes.
+fn take_in(spi: &spi::Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, now: Timestamp) -> Result<()> {
+    load::queues(spi, loaded, &[id])?;
+    let arrivals = load::arrivals(spi, &[id])?;
+    let inbox_ids: Vec<_> = arrivals.iter().map(|arrival| arrival.inbox_id).collect();
+    if let Some(entry) = loaded.get_mut(&id)
+        && !arrivals.is_empty()
+    {
+        let messages = arrivals.into_iter().map(|arrival| arrival.publish).collect();
+        if let Ok(events) = entry.decide(&Command::MessagesArrived(messages), now, 0.5) {
+            entry.apply(events, now);
+            load::delete_arrivals(spi, &inbox_ids)?;
+        }
+    }
+    Ok(())
+}
+
+fn refused(process_id: &str, rpc_name: &str, rejection: &Rejection) -> crate::pg::catch::PgError {
+    match rejection {
+        Rejection::NotRunning(_) => error::rejected(process_id, rejection),
+        other => error::worker_failed(rpc_name, other.to_string()),
+    }
+}
+
+/// This session's connections to workers.
+struct Client {
+    pool: Pool,
+    notifier: Arc<Notifier>,
+    hosts: String,
+}
+
+thread_local! {
+    static CLIENT: RefCell<Option<Client>> = const { RefCell::new(None) };
+}
+
+impl Client {
+    fn new() -> std::io::Result<Self> {
+        let notifier = Arc::new(Notifier::new()?);
+        let config = PoolConfig {
+            max_threads: 1,
+            user_agent: format!("xdb/{}", env!("CARGO_PKG_VERSION")),
+            max_response_bytes: guc::max_response_bytes(),
+            policy: HostPolicy::default(),
+        };
+        Ok(Self { pool: Pool::new(config, notifier.clone())?, notifier, hosts: String::new() })
+    }
+
+    /// Makes the call and waits for its end, obeying cancel, terminate and timeouts at once.
+    fn call(call: Call) -> Result<Outcome> {
+        let mut client = match CLIENT.with_borrow_mut(Option::take) {
+            Some(client) => client,
+            None => Self::new().map_err(|e| {
+                crate::pg::catch::PgError::internal(format!("no connection to workers can be made: {e}"))
+            })?,
+        };
+        client.follow_settings()?;
+        let deadline = Instant::now() + call.timeout + std::time::Duration::from_secs(1);
+        client.pool.submit(call);
+        // If a cancel comes, the wait raises an error and the client is dropped with its connection.
+        let mut finished = Vec::new();
+        loop {
+            client.notifier.clear();
+            client.pool.drain(&mut finished);
+            if let Some(finished) = finished.pop() {
+                CLIENT.set(Some(client));
+                return Ok(finished.outcome);
+            }
+            if Instant::now() > deadline {
+                let kind = crate::http::FailureKind::Timeout;
+                return Ok(Outcome::Failed { kind, message: "the call did not end in its time".to_owned() });
+            }
+            wait_for_fd_or_latch(client.notifier.raw_fd(), 1000);
+        }
+    }
+
+    fn follow_settings(&mut self) -> Result<()> {
+        self.pool.set_max_response_bytes(guc::max_response_bytes());
+        let hosts = guc::text(&guc::ALLOWED_WORKER_HOSTS);
+        if hosts != self.hosts {
+            let policy = HostPolicy::parse(&hosts).map_err(error::host_not_allowed)?;
+            self.pool.set_policy(policy);
+            self.hosts = hosts;
+        }
+        Ok(())
+    }
+}

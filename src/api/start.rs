@@ -1,0 +1,232 @@
+//! `start_process`: everything in the caller's transaction, or nothing.
+
+use super::{Caller, check, name, payload, wrote};
+use crate::pg::catch::Result;
+use crate::pg::function::{Args, Value};
+use crate::pg::identity;
+use crate::pg::spi::{self, Spi};
+use crate::store::load::{Loaded, Meta};
+use crate::store::process::{self, Found};
+use crate::store::registry::Registry;
+use crate::store::tables::Tables;
+use crate::store::{save, shard_of};
+use crate::{clock, error, guc};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use xdb_engine::*;
+use xdb_protocol::{StartOptions, parse_start_options};
+
+/// What a caller asks for.
+struct Request {
+    start: Start,
+    key: Option<String>,
+    policy: IdReusePolicy,
+    options: StartOptions,
+}
+
+pub fn start_process(args: &Args) -> Result<Value> {
+    let caller = Caller::writing()?;
+    if identity::is_superuser(caller.role) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
+        return Err(error::superuser_process());
+    }
+    let request = read(args)?;
+    // Version 7, so that what is started together lies together in the indexes.
+    let id = ExecutionId(*uuid::Uuid::now_v7().as_bytes());
+    let begun = caller.on_system_tables(|registry| spi::connect(|spi| begin(spi, registry, caller, &request, id)))?;
+    let loaded = match begun {
+        Begun::New(loaded) => *loaded,
+        Begun::Repeated(id) => return Ok(Value::Execution(id)),
+    };
+    let mut tables = Tables::default();
+    if !request.start.global_attributes.is_empty() {
+        caller.on_system_tables(|_| {
+            spi::connect(|spi| loaded.meta.mapping.iter().try_for_each(|table| tables.look_up(spi, table)))
+        })?;
+        identity::as_caller(|| {
+            spi::connect(|spi| {
+                let mode = request.options.global_attribute_conflict_mode;
+                tables.upsert(spi, &loaded.meta, &request.start.global_attributes, mode)
+            })
+        })?;
+    }
+    wrote();
+    Ok(Value::Execution(id))
+}
+
+fn read(args: &Args) -> Result<Request> {
+    let process_id = name("process_id", args.text(0))?;
+    let process_type = name("process_type", args.text(1))?;
+    let input = payload("input", args.json(2)?)?;
+    let key = args.text(3);
+    let global_attributes = object("global_attributes", args.json(4)?)?;
+    let local_attributes = object("local_attributes", args.json(5)?)?;
+    let word = super::needed("id_reuse_policy", args.text(6))?;
+    let policy = IdReusePolicy::parse(&word)
+        .ok_or_else(|| error::unknown_word("id_reuse_policy", &word, IdReusePolicy::WORDS))?;
+    let timeout = match args.interval(7) {
+        Some(None) => return Err(error::invalid_argument("timeout", "it must not be negative")),
+        Some(timeout) => timeout,
+        None => None,
+    };
+    let start_at = match args.time(8) {
+        Some(None) => return Err(error::invalid_argument("start_at", "it must be finite")),
+        Some(at) => at,
+        None => None,
+    };
+    let options = match args.json(9)?.filter(|text| text != "null") {
+        Some(text) => parse_start_options(&text).map_err(|what| error::invalid_argument("options", what))?,
+        None => StartOptions::default(),
+    };
+    let start = Start {
+        process_id,
+        process_type,
+        input,
+        local_attributes,
+        global_attributes,
+        timeout,
+        starting_state_config: options.starting_state_config.clone(),
+        start_at,
+    };
+    Ok(Request { start, key, policy, options })
+}
+
+/// A JSON object of payloads.
+fn object(argument: &str, text: Option<String>) -> Result<BTreeMap<String, Json>> {
+    let Some(text) = text.filter(|text| text != "null") else { return Ok(BTreeMap::new()) };
+    let members: BTreeMap<String, Json> =
+        serde_json::from_str(&text).map_err(|_| error::invalid_argument(argument, "it must be a JSON object"))?;
+    for (key, value) in &members {
+        check(&format!("{argument}.{key}"), value.as_str())?;
+        if key.is_empty() || key.len() > xdb_protocol::MAX_NAME_BYTES {
+            return Err(error::invalid_argument(argument, "it has a key that is empty or too long"));
+        }
+    }
+    Ok(members)
+}
+
+enum Begun {
+    New(Box<Loaded>),
+    /// The start was made before, with the same request id.
+    Repeated(ExecutionId),
+}
+
+/// Decides under the lock of the process id, and writes the execution.
+fn begin(spi: &Spi, registry: &mut Registry, caller: Caller, request: &Request, id: ExecutionId) -> Result<Begun> {
+    let process_id = &request.start.process_id;
+    let Some(process_type) = registry.process_type_by_name(spi, &request.start.process_type)? else {
+        return Err(error::unknown_process_type(&request.start.process_type));
+    };
+    let mapping = registry.mapping(spi, process_type.mapping_id)?;
+    let keys = keys(&mapping, request)?;
+    let latest = process::lock_process_id(spi, process_id, id)?;
+    if let Some(request_id) = &request.options.request_id
+        && let Some((repeated, owner)) = process::by_request(spi, process_id, request_id)?
+    {
+        return match caller.may_drive(owner) {
+            true => Ok(Begun::Repeated(repeated)),
+            false => Err(error::already_started(process_id, "The request id was used by another role.")),
+        };
+    }
+    if let Some(latest) = latest {
+        make_way(spi, registry, caller, request, latest)?;
+        process::set_latest(spi, process_id, id)?;
+    }
+    let history = request.options.history.unwrap_or(process_type.definition.history);
+    let meta = Meta {
+        shard: shard_of(process_id),
+        type_id: process_type.id,
+        owner: caller.role,
+        owner_name: process::role_name(spi, caller.role)?,
+        mapping_id: process_type.mapping_id,
+        mapping,
+        keys,
+        keep_history: history == HistoryPolicy::Full,
+        traceparent: request.options.traceparent.clone(),
+        closing: false,
+        process_type: Some(process_type),
+    };
+    let mut loaded = process::unstarted(id, meta);
+    let now = clock::now();
+    let command = Command::Start(Box::new(request.start.clone()));
+    let events = loaded.decide(&command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
+    loaded.apply(events, now);
+    process::insert(spi, &loaded, request.options.request_id.as_deref())?;
+    save::save(spi, std::iter::once(&loaded), &HashMap::new(), &|_| 0, now)?;
+    Ok(Begun::New(Box::new(loaded)))
+}
+
+/// Refuses the start, or makes way for it, as the policy says about the latest execution of the id.
+fn make_way(spi: &Spi, registry: &mut Registry, caller: Caller, request: &Request, latest: ExecutionId) -> Result<()> {
+    let process_id = &request.start.process_id;
+    // Waits for whoever stops it, publishes to it, or applies an RPC.
+    let Some(found) = process::lock_for_close(spi, latest)? else { return Ok(()) };
+    let visible = caller.may_drive(found.owner);
+    let refuse = |what: &str| {
+        let which =
+            if visible { format!("Execution {latest} {what}.") } else { format!("Its latest execution {what}.") };
+        Err(error::already_started(process_id, &which))
+    };
+    let running = found.status == ProcessStatus::Running;
+    match request.policy {
+        IdReusePolicy::DisallowReuse => refuse("exists, and the policy is DISALLOW_REUSE"),
+        IdReusePolicy::AllowIfNoRunning | IdReusePolicy::AllowIfPreviousExitAbnormally if running => {
+            refuse("is running")
+        }
+        IdReusePolicy::AllowIfPreviousExitAbnormally if found.status == ProcessStatus::Completed => {
+            refuse("completed, and the policy is ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY")
+        }
+        IdReusePolicy::TerminateIfRunning if running && !visible => refuse("is running and belongs to another role"),
+        IdReusePolicy::TerminateIfRunning if running => {
+            terminate(spi, registry, process_id, &found, "another execution of the process id was started")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn terminate(spi: &Spi, registry: &mut Registry, process_id: &str, found: &Found, reason: &str) -> Result<()> {
+    let command = Command::Stop { stop_type: StopType::Terminate, reason: Some(reason.to_owned()) };
+    super::process::close(spi, registry, process_id, found.id, &command)
+}
+
+/// The key value for each mapped table.
+fn keys(mapping: &[TableMapping], request: &Request) -> Result<Arc<[Option<String>]>> {
+    let named = &request.options.global_attribute_keys;
+    if mapping.is_empty() {
+        if request.key.is_some() || !named.is_empty() {
+            let what = "the process type maps no table";
+            return Err(error::invalid_argument("global_attribute_pk", what));
+        }
+        return Ok(Arc::from([]));
+    }
+    if let Some(unknown) = named.keys().find(|name| !mapping.iter().any(|table| table.table == **name)) {
+        let known: Vec<_> = mapping.iter().map(|table| table.table.as_str()).collect();
+        return Err(error::unknown_word("options.globalAttributeKeys", unknown, &known));
+    }
+    mapping
+        .iter()
+        .map(|table| match named.get(&table.table) {
+            Some(columns) => match columns.get(&table.primary_key) {
+                Some(value) if columns.len() == 1 => Ok(Some(key_text(value)?)),
+                _ => {
+                    let what = format!("table {} needs the key column {} and no other", table.table, table.primary_key);
+                    Err(error::invalid_argument("options.globalAttributeKeys", what))
+                }
+            },
+            None => match &request.key {
+                Some(key) => Ok(Some(key.clone())),
+                None => {
+                    let what = format!("the process type maps table {}, so the key of its row is needed", table.table);
+                    Err(error::invalid_argument("global_attribute_pk", what))
+                }
+            },
+        })
+        .collect()
+}
+
+/// A key value as text: strings without their quotes, numbers and booleans as they stand.
+fn key_text(value: &Json) -> Result<String> {
+    match serde_json::from_str::<String>(value.as_str()) {
+        Ok(text) => Ok(text),
+        Err(_) => Ok(value.as_str().to_owned()),
+    }
+}
