@@ -35,7 +35,7 @@ pub fn due(
     now: Timestamp,
 ) -> Result<Vec<Due>> {
     const SELECT: &str = "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at \
-        FROM pg_catalog.unnest($1::int[], $2::bigint[]) AS w (worker_id, room) \
+        FROM unnest($1::int[], $2::bigint[]) AS w (worker_id, room) \
         CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at FROM xdb.task t \
             WHERE t.lane = $3 AND t.worker_id = w.worker_id AND t.due_at <= $4 \
                 AND (t.lease_until IS NULL OR t.lease_epoch < $5 OR t.lease_until <= $4) \
@@ -63,7 +63,7 @@ pub fn lease(spi: &Spi, leases: &HashMap<StateKey, Lease>, now: Timestamp) -> Re
     const UPDATE: &str = "UPDATE xdb.task t SET attempt = t.attempt + 1, \
         first_attempt_at = COALESCE(t.first_attempt_at, $1), lease_epoch = v.lease_epoch, \
         lease_number = v.lease_number, lease_until = v.lease_until \
-        FROM pg_catalog.unnest($2::uuid[], $3::int[], $4::bigint[], $5::bigint[], $6::timestamptz[]) \
+        FROM unnest($2::uuid[], $3::int[], $4::bigint[], $5::bigint[], $6::timestamptz[]) \
         AS v (execution_id, seq, lease_epoch, lease_number, lease_until) \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq";
     if leases.is_empty() {
@@ -84,7 +84,7 @@ pub fn lease(spi: &Spi, leases: &HashMap<StateKey, Lease>, now: Timestamp) -> Re
 /// Gives tasks to the other lane, without a lease.
 pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
     const UPDATE: &str = "UPDATE xdb.task t SET lane = $1, lease_epoch = 0, lease_number = 0, lease_until = NULL \
-        FROM pg_catalog.unnest($2::uuid[], $3::int[]) AS k (execution_id, seq) \
+        FROM unnest($2::uuid[], $3::int[]) AS k (execution_id, seq) \
         WHERE t.execution_id = k.execution_id AND t.seq = k.seq";
     if keys.is_empty() {
         return Ok(());
@@ -97,7 +97,7 @@ pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
 /// Takes leases back before their calls were made.
 pub fn release(spi: &Spi, keys: &[StateKey]) -> Result<()> {
     const UPDATE: &str = "UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), lease_epoch = 0, \
-        lease_number = 0, lease_until = NULL FROM pg_catalog.unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+        lease_number = 0, lease_until = NULL FROM unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
         WHERE t.execution_id = k.execution_id AND t.seq = k.seq";
     if keys.is_empty() {
         return Ok(());
@@ -109,7 +109,7 @@ pub fn release(spi: &Spi, keys: &[StateKey]) -> Result<()> {
 /// When the next call or timer comes due after `now`.
 pub fn next_due(spi: &Spi, lane: Lane, workers: &[WorkerId], now: Timestamp) -> Result<Option<Timestamp>> {
     const SELECT: &str = "SELECT LEAST( \
-        (SELECT min(n.due_at) FROM pg_catalog.unnest($1::int[]) AS w (worker_id) CROSS JOIN LATERAL ( \
+        (SELECT min(n.due_at) FROM unnest($1::int[]) AS w (worker_id) CROSS JOIN LATERAL ( \
             SELECT t.due_at FROM xdb.task t WHERE t.lane = $2 AND t.worker_id = w.worker_id AND t.due_at > $3 \
             ORDER BY t.due_at LIMIT 1) AS n), \
         (SELECT fire_at FROM xdb.timer WHERE $2 = 0 AND fire_at > $3 ORDER BY fire_at LIMIT 1))";

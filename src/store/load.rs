@@ -164,7 +164,7 @@ pub fn lock_for_close(spi: &Spi, ids: &[ExecutionId]) -> Result<BTreeSet<Executi
 pub fn mark_closing(spi: &Spi, ids: &[(ExecutionId, bool)]) -> Result<()> {
     const UPDATE: &str = "UPDATE xdb.process_execution p \
         SET closing = CASE WHEN m.conditional THEN 'CONDITIONAL' ELSE 'UNCONDITIONAL' END \
-        FROM pg_catalog.unnest($1::uuid[], $2::bool[]) AS m (execution_id, conditional) \
+        FROM unnest($1::uuid[], $2::bool[]) AS m (execution_id, conditional) \
         WHERE p.execution_id = m.execution_id AND p.closing IS NULL";
     spi.run(UPDATE, &[array(ids.iter().map(|m| m.0)), array(ids.iter().map(|m| m.1))])?;
     Ok(())
@@ -211,7 +211,7 @@ pub(crate) fn read_state(row: &Row) -> Result<(ExecutionId, StateExecution)> {
 /// Loads these state executions into their executions.
 pub fn states(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<()> {
     let sql = format!(
-        "SELECT {STATE_COLUMNS} FROM pg_catalog.unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+        "SELECT {STATE_COLUMNS} FROM unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
          JOIN xdb.state_execution s ON s.execution_id = k.execution_id AND s.seq = k.seq"
     );
     let wanted: Vec<_> = keys
@@ -247,7 +247,7 @@ pub fn states_with_unrecorded_attempts(
 /// The lease that a task is under.
 pub fn leases(spi: &Spi, keys: &[StateKey]) -> Result<HashMap<StateKey, (i64, i64)>> {
     const SELECT: &str = "SELECT t.execution_id, t.seq, t.lease_epoch, t.lease_number \
-        FROM pg_catalog.unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+        FROM unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
         JOIN xdb.task t ON t.execution_id = k.execution_id AND t.seq = k.seq";
     let params = [array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))];
     let rows = spi.rows(SELECT, &params, |row| {
@@ -293,7 +293,7 @@ pub fn message_ids(
     published: &[(ExecutionId, String, String)],
 ) -> Result<()> {
     const SELECT: &str = "SELECT m.execution_id, m.queue_name, m.message_id \
-        FROM pg_catalog.unnest($1::uuid[], $2::text[], $3::text[]) AS k (execution_id, queue_name, message_id) \
+        FROM unnest($1::uuid[], $2::text[], $3::text[]) AS k (execution_id, queue_name, message_id) \
         JOIN xdb.message_key m USING (execution_id, queue_name, message_id)";
     if published.is_empty() {
         return Ok(());
@@ -380,7 +380,7 @@ pub fn due_timers(spi: &Spi, now: Timestamp, except: &[ExecutionId], limit: usiz
 /// Deletes timers that no execution wants any more: leftovers that must not come due for ever.
 pub fn delete_timers(spi: &Spi, timers: &[DueTimer]) -> Result<()> {
     const DELETE: &str = "DELETE FROM xdb.timer t \
-        USING pg_catalog.unnest($1::uuid[], $2::int[], $3::int[]) AS k (execution_id, seq, command) \
+        USING unnest($1::uuid[], $2::int[], $3::int[]) AS k (execution_id, seq, command) \
         WHERE t.execution_id = k.execution_id AND t.seq = k.seq AND t.command = k.command";
     if timers.is_empty() {
         return Ok(());

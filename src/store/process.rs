@@ -264,7 +264,7 @@ pub fn unfit_owners(spi: &Spi, owners: &[(pg_sys::Oid, &str)]) -> Result<HashMap
     const SELECT: &str = "SELECT o.oid, r.oid IS NULL, \
             EXISTS (SELECT FROM pg_catalog.pg_roles n WHERE n.rolname = o.name AND n.oid <> o.oid), \
             COALESCE(r.rolsuper, false) \
-        FROM pg_catalog.unnest($1::oid[], $2::text[]) AS o (oid, name) \
+        FROM unnest($1::oid[], $2::text[]) AS o (oid, name) \
         LEFT JOIN pg_catalog.pg_roles r ON r.oid = o.oid";
     let params =
         [crate::pg::param::array(owners.iter().map(|o| o.0)), crate::pg::param::array(owners.iter().map(|o| o.1))];

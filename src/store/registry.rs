@@ -214,7 +214,7 @@ fn insert_mapping(spi: &Spi, tables: &[TableMapping]) -> Result<Option<MappingId
     const INSERT: &str = "INSERT INTO xdb.mapped_table \
         (mapping_id, position, relation, table_name, key_column, attributes) \
         SELECT $1, t.position, t.relation, t.table_name, t.key_column, t.attributes::jsonb \
-        FROM pg_catalog.unnest($2::int[], $3::oid[], $4::text[], $5::text[], $6::text[]) \
+        FROM unnest($2::int[], $3::oid[], $4::text[], $5::text[], $6::text[]) \
             AS t (position, relation, table_name, key_column, attributes)";
     if tables.is_empty() {
         return Ok(None);

@@ -213,7 +213,7 @@ impl<'a> Changes<'a> {
             next_message = v.next_message, live_threads = v.live_threads, completing = v.completing, \
             state_numbers = v.state_numbers::jsonb, \
             results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results::jsonb END \
-            FROM pg_catalog.unnest($1::uuid[], $2::bigint[], $3::text[], $4::timestamptz[], $5::text[], $6::bigint[], \
+            FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::timestamptz[], $5::text[], $6::bigint[], \
                 $7::int[], $8::bigint[], $9::int[], $10::bool[], $11::text[], $12::text[]) \
             AS v (execution_id, loaded_event, status, closed_at, reason, next_event, next_state, next_message, \
                 live_threads, completing, state_numbers, results) \
@@ -275,14 +275,14 @@ impl<'a> Changes<'a> {
             SELECT v.execution_id, v.seq, v.shard, v.state_id, v.number, v.status, v.started_at, v.ended_at, \
                 v.input::jsonb, v.config::jsonb, v.recovery::jsonb, v.call::jsonb, v.wait::jsonb, \
                 v.last_failure::jsonb \
-            FROM pg_catalog.unnest($1::uuid[], $2::int[], $3::smallint[], $4::text[], $5::int[], $6::text[], \
+            FROM unnest($1::uuid[], $2::int[], $3::smallint[], $4::text[], $5::int[], $6::text[], \
                 $7::timestamptz[], $8::timestamptz[], $9::text[], $10::text[], $11::text[], $12::text[], \
                 $13::text[], $14::text[]) \
             AS v (execution_id, seq, shard, state_id, number, status, started_at, ended_at, input, config, recovery, \
                 call, wait, last_failure)";
         const UPDATE: &str = "UPDATE xdb.state_execution s SET status = v.status, ended_at = v.ended_at, \
             call = v.call::jsonb, wait = v.wait::jsonb, last_failure = v.last_failure::jsonb \
-            FROM pg_catalog.unnest($1::uuid[], $2::int[], $3::text[], $4::timestamptz[], $5::text[], $6::text[], \
+            FROM unnest($1::uuid[], $2::int[], $3::text[], $4::timestamptz[], $5::text[], $6::text[], \
                 $7::text[]) AS v (execution_id, seq, status, ended_at, call, wait, last_failure) \
             WHERE s.execution_id = v.execution_id AND s.seq = v.seq";
         if !self.states_new.is_empty() {
@@ -326,21 +326,21 @@ impl<'a> Changes<'a> {
     fn write_tasks(&self, spi: &Spi, now: Timestamp) -> Result<()> {
         const INSERT: &str = "INSERT INTO xdb.task (execution_id, seq, shard, lane, worker_id, api, due_at, attempt, \
             first_attempt_at, lease_epoch, lease_number, lease_until) \
-            SELECT * FROM pg_catalog.unnest($1::uuid[], $2::int[], $3::smallint[], $4::smallint[], $5::int[], \
+            SELECT * FROM unnest($1::uuid[], $2::int[], $3::smallint[], $4::smallint[], $5::int[], \
                 $6::text[], $7::timestamptz[], $8::int[], $9::timestamptz[], $10::bigint[], $11::bigint[], \
                 $12::timestamptz[])";
         const UPDATE: &str = "UPDATE xdb.task t SET lane = v.lane, worker_id = v.worker_id, api = v.api, \
             due_at = v.due_at, attempt = v.attempt, \
             first_attempt_at = CASE WHEN v.fresh THEN v.first_attempt_at ELSE t.first_attempt_at END, \
             lease_epoch = v.lease_epoch, lease_number = v.lease_number, lease_until = v.lease_until \
-            FROM pg_catalog.unnest($1::uuid[], $2::int[], $3::smallint[], $4::smallint[], $5::int[], $6::text[], \
+            FROM unnest($1::uuid[], $2::int[], $3::smallint[], $4::smallint[], $5::int[], $6::text[], \
                 $7::timestamptz[], $8::int[], $9::timestamptz[], $10::bigint[], $11::bigint[], $12::timestamptz[], \
                 $13::bool[]) \
             AS v (execution_id, seq, shard, lane, worker_id, api, due_at, attempt, first_attempt_at, lease_epoch, \
                 lease_number, lease_until, fresh) \
             WHERE t.execution_id = v.execution_id AND t.seq = v.seq";
         const DELETE: &str = "DELETE FROM xdb.task t \
-            USING pg_catalog.unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+            USING unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
             WHERE t.execution_id = k.execution_id AND t.seq = k.seq";
         let columns = |rows: &[TaskRow]| {
             // A leased call is about to be made: its attempt has begun.
@@ -379,15 +379,15 @@ impl<'a> Changes<'a> {
         const NEW_TIMERS: &str = "INSERT INTO xdb.timer (execution_id, seq, command, shard, kind, fire_at) \
             SELECT v.execution_id, v.seq, v.command, v.shard, \
                 CASE v.seq WHEN 0 THEN 'PROCESS_TIMEOUT' ELSE 'TIMER_COMMAND' END, v.fire_at \
-            FROM pg_catalog.unnest($1::uuid[], $2::int[], $3::int[], $4::smallint[], $5::timestamptz[]) \
+            FROM unnest($1::uuid[], $2::int[], $3::int[], $4::smallint[], $5::timestamptz[]) \
             AS v (execution_id, seq, command, shard, fire_at)";
         const OLD_TIMERS: &str = "DELETE FROM xdb.timer t \
-            USING pg_catalog.unnest($1::uuid[], $2::int[], $3::int[]) AS k (execution_id, seq, command) \
+            USING unnest($1::uuid[], $2::int[], $3::int[]) AS k (execution_id, seq, command) \
             WHERE t.execution_id = k.execution_id AND t.seq = k.seq AND t.command = k.command";
         const NEW_WAITERS: &str = "INSERT INTO xdb.queue_waiter (execution_id, queue_name, wait_order, seq) \
-            SELECT DISTINCT * FROM pg_catalog.unnest($1::uuid[], $2::text[], $3::bigint[], $4::int[])";
+            SELECT DISTINCT * FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::int[])";
         const OLD_WAITERS: &str = "DELETE FROM xdb.queue_waiter w \
-            USING pg_catalog.unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+            USING unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
             WHERE w.execution_id = k.execution_id AND w.seq = k.seq";
         if !self.timers_gone.is_empty() {
             let rows = &self.timers_gone;
@@ -428,15 +428,15 @@ impl<'a> Changes<'a> {
 
     fn write_messages(&self, spi: &Spi, now: Timestamp) -> Result<()> {
         const DELETE: &str = "DELETE FROM xdb.queue_message m \
-            USING pg_catalog.unnest($1::uuid[], $2::text[], $3::bigint[]) AS k (execution_id, queue_name, number) \
+            USING unnest($1::uuid[], $2::text[], $3::bigint[]) AS k (execution_id, queue_name, number) \
             WHERE m.execution_id = k.execution_id AND m.queue_name = k.queue_name AND m.number = k.number";
         const INSERT: &str = "INSERT INTO xdb.queue_message \
             (execution_id, queue_name, number, shard, message_id, payload, received_at) \
             SELECT v.execution_id, v.queue_name, v.number, v.shard, v.message_id, v.payload::jsonb, $7 \
-            FROM pg_catalog.unnest($1::uuid[], $2::text[], $3::bigint[], $4::smallint[], $5::text[], $6::text[]) \
+            FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::smallint[], $5::text[], $6::text[]) \
             AS v (execution_id, queue_name, number, shard, message_id, payload)";
         const KEYS: &str = "INSERT INTO xdb.message_key (execution_id, queue_name, message_id) \
-            SELECT * FROM pg_catalog.unnest($1::uuid[], $2::text[], $3::text[])";
+            SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[])";
         if !self.messages_gone.is_empty() {
             let rows = &self.messages_gone;
             let params = [
@@ -471,11 +471,11 @@ impl<'a> Changes<'a> {
     fn write_attributes_and_history(&self, spi: &Spi) -> Result<()> {
         const ATTRIBUTES: &str = "INSERT INTO xdb.local_attribute (execution_id, key, value) \
             SELECT v.execution_id, v.key, v.value::jsonb \
-            FROM pg_catalog.unnest($1::uuid[], $2::text[], $3::text[]) AS v (execution_id, key, value) \
+            FROM unnest($1::uuid[], $2::text[], $3::text[]) AS v (execution_id, key, value) \
             ON CONFLICT (execution_id, key) DO UPDATE SET value = excluded.value";
         const HISTORY: &str = "INSERT INTO xdb.history_event (execution_id, event_id, event_time, event_type, details) \
             SELECT v.execution_id, v.event_id, v.event_time, v.event_type, v.details::jsonb \
-            FROM pg_catalog.unnest($1::uuid[], $2::bigint[], $3::timestamptz[], $4::text[], $5::text[]) \
+            FROM unnest($1::uuid[], $2::bigint[], $3::timestamptz[], $4::text[], $5::text[]) \
             AS v (execution_id, event_id, event_time, event_type, details)";
         if !self.attributes.is_empty() {
             let rows = &self.attributes;
