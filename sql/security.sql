@@ -14,9 +14,9 @@ DECLARE
     of_users CONSTANT name[] := ARRAY[
         'start_process', 'invoke_rpc', 'publish', 'stop_process',
         'describe_process', 'wait_for_process', 'get_local_attributes',
-        'worker_counters'];  -- called by the view workers, as its reader
+        'worker_counters', 'worker_figures'];  -- called by the view workers, as its reader
     of_admins CONSTANT name[] := ARRAY[
-        'pause', 'resume', 'status',
+        'pause', 'resume', 'status', 'engine_figures',
         'register_worker', 'unregister_worker', 'register_process_type', 'unregister_process_type'];
     grantee name;
     signature regprocedure;

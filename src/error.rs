@@ -7,10 +7,6 @@ pub fn unknown_process(process_id: &str) -> PgError {
     PgError::new(sqlstate(b"XD001"), format!("unknown process \"{process_id}\""))
 }
 
-pub fn unknown_execution(execution: &str, process_id: &str) -> PgError {
-    PgError::new(sqlstate(b"XD001"), format!("process \"{process_id}\" has no execution {execution}"))
-}
-
 pub fn unknown_process_type(name: &str) -> PgError {
     PgError::new(sqlstate(b"XD002"), format!("unknown process type \"{name}\""))
         .hint("Register it with xdb.register_process_type().")

@@ -59,10 +59,8 @@ pub const UNDEFINED_TABLE: c_int = sqlstate(b"42P01");
 pub const NO_DATA: c_int = sqlstate(b"02000");
 pub const QUERY_CANCELED: c_int = sqlstate(b"57014");
 pub const LOCK_NOT_AVAILABLE: c_int = sqlstate(b"55P03");
-pub const INSUFFICIENT_PRIVILEGE: c_int = sqlstate(b"42501");
 pub const DEADLOCK_DETECTED: c_int = sqlstate(b"40P01");
 pub const SERIALIZATION_FAILURE: c_int = sqlstate(b"40001");
-pub const UNIQUE_VIOLATION: c_int = sqlstate(b"23505");
 
 impl PgError {
     pub fn new(code: c_int, message: impl Into<String>) -> Self {

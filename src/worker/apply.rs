@@ -357,7 +357,18 @@ impl<'a> Batch<'a> {
         if self.scheduler.paused {
             return Ok(());
         }
+        let changed = self.loaded.values().filter(|loaded| !loaded.events.is_empty());
+        let owners: HashMap<_, _> = changed.map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
+        if owners.is_empty() {
+            return Ok(());
+        }
+        let owners: Vec<_> = owners.into_iter().collect();
+        let unfit = process::unfit_owners(self.spi, &owners)?;
         for loaded in self.loaded.values().filter(|loaded| !loaded.events.is_empty()) {
+            if unfit.contains_key(&loaded.meta.owner) {
+                // Claiming it says what is wrong.
+                continue;
+            }
             let Some(process_type) = &loaded.meta.process_type else { continue };
             if self.scheduler.tables.lane_of(&loaded.meta) != self.scheduler.lane.number {
                 continue;
@@ -420,8 +431,7 @@ impl<'a> Batch<'a> {
         let keys: Vec<_> = due.iter().map(|d| d.key).collect();
         self.claimed = load::executions(self.spi, &mut self.scheduler.registry, &ids, Lock::None)?;
         load::states(self.spi, &mut self.claimed, &keys)?;
-        let owners: HashMap<_, _> =
-            self.claimed.values().map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
+        let owners: HashMap<_, _> = self.claimed.values().map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
         let owners: Vec<_> = owners.into_iter().collect();
         let unfit = process::unfit_owners(self.spi, &owners)?;
         let mut leases = HashMap::new();

@@ -152,11 +152,11 @@ impl Strikes {
     ) -> Result<Used<()>> {
         let touched = |name: &String| attributes.contains_key(name);
         self.access(spi, tables, meta, &touched, Kind::Write, mode, |tables| {
-            // Deferred constraints are checked here, as the owner, so that nothing depends on what else is in the
-            // transaction and nothing is left to run as the engine.
-            spi.utility("SET CONSTRAINTS ALL DEFERRED")?;
-            tables.update(spi, meta, attributes)?;
-            spi.utility("SET CONSTRAINTS ALL IMMEDIATE")
+            // Deferrable constraints are checked with the statement, as the owner: nothing depends on what else is
+            // in the transaction, and nothing is left to run as the engine. (Deferring them to the end of the step
+            // is impossible: Postgres refuses deferred triggers in a security-restricted operation.)
+            spi.utility("SET CONSTRAINTS ALL IMMEDIATE")?;
+            tables.update(spi, meta, attributes)
         })
     }
 

@@ -40,7 +40,7 @@ fn one_that_refuses_connections() {
 
 #[test]
 fn one_that_hangs() {
-    survives("bad_hangs", &["timeout", "timed out"], |_| Reply::hang(dead_end()));
+    survives("bad_hangs", &["timeout", "timed out"], |_| Reply::hang(force_complete(json!("healed"))));
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn a_bad_definition_is_refused_and_says_why() {
         let error = superuser.refused(codes::INVALID_DEFINITION, &sql);
         assert!(format!("{error:?}").contains(word), "{word}: {error:?}");
     }
-    superuser.refused(codes::UNKNOWN_PROCESS_TYPE, "SELECT xdb.start_process('x', 'bad')");
+    app.db().refused(codes::UNKNOWN_PROCESS_TYPE, "SELECT xdb.start_process('x', 'bad')");
     // A name that needs quotes is no bad name.
     app.register("odd", &one_step().maps(r#"public."Odd ""name""#, "id", &["v"]));
     app.done(&[]);
