@@ -87,6 +87,7 @@ pub struct Batch<'a> {
     /// Leases of the answered calls, as the tasks have them.
     held: HashMap<StateKey, (i64, i64)>,
     tables: Tables,
+    demand: load::Demand,
     settled: Vec<Settled>,
     closing: BTreeMap<ExecutionId, Closing>,
     still_closing: Vec<(ExecutionId, bool)>,
@@ -98,6 +99,7 @@ pub struct Batch<'a> {
     claimed: BTreeMap<ExecutionId, Loaded>,
     claims: Vec<(StateKey, u32, Timestamp)>,
     failed: Vec<Item>,
+    moved: bool,
     applied: u64,
 }
 
@@ -112,6 +114,7 @@ impl<'a> Batch<'a> {
             locked: BTreeSet::new(),
             held: HashMap::new(),
             tables: Tables::default(),
+            demand: load::Demand::new(),
             settled: Vec::new(),
             closing: BTreeMap::new(),
             still_closing: Vec::new(),
@@ -123,6 +126,7 @@ impl<'a> Batch<'a> {
             claimed: BTreeMap::new(),
             claims: Vec::new(),
             failed: Vec::new(),
+            moved: false,
             applied: 0,
         }
     }
@@ -170,8 +174,12 @@ impl<'a> Batch<'a> {
                 Item::Answer(record, answer) => {
                     states.push(record.key);
                     answered.push(record.key);
-                    if answer.needs_queues() {
+                    let looked_into = answer.queues();
+                    if answer.publishes() || !looked_into.is_empty() {
                         queues.push(record.key.0);
+                    }
+                    for (queue, wanted) in looked_into {
+                        *self.demand.entry((record.key.0, queue)).or_default() += wanted;
                     }
                     let publishes = answer.effects().map_or(&[][..], |effects| &effects.publish_to_local_queue);
                     let with_id =
@@ -188,7 +196,7 @@ impl<'a> Batch<'a> {
         if !queues.is_empty() {
             queues.sort_unstable();
             queues.dedup();
-            load::queues(self.spi, &mut self.loaded, &queues)?;
+            load::queues(self.spi, &mut self.loaded, &queues, &self.demand)?;
         }
         load::message_ids(self.spi, &mut self.loaded, &published)
     }
@@ -207,7 +215,7 @@ impl<'a> Batch<'a> {
         let without_queues: Vec<_> =
             new.keys().copied().filter(|id| self.loaded.get(id).is_some_and(|loaded| !loaded.queues_loaded)).collect();
         if !without_queues.is_empty() {
-            load::queues(self.spi, &mut self.loaded, &without_queues)?;
+            load::queues(self.spi, &mut self.loaded, &without_queues, &self.demand)?;
         }
         for (id, publishes) in new {
             if let Some(loaded) = self.loaded.get_mut(&id)
@@ -288,6 +296,10 @@ impl<'a> Batch<'a> {
                     }
                     _ => Settled::Table(relation),
                 };
+                Ok(())
+            }
+            Used::Locked => {
+                self.settled[number] = Settled::Locked;
                 Ok(())
             }
             Used::Refused(error) => match item {
@@ -421,6 +433,8 @@ impl<'a> Batch<'a> {
             return Ok(());
         }
         let lane = self.scheduler.lane;
+        // The other lane makes one call at a time, but gives back at once what is no longer its own.
+        let at_most = if lane.number == 0 { usize::MAX } else { 1 };
         let busy = self.scheduler.executions.keys(std::time::Instant::now());
         let due = claim::due(self.spi, lane, &wanted, &busy, self.now)?;
         if due.is_empty() {
@@ -450,7 +464,7 @@ impl<'a> Batch<'a> {
                 self.failed.push(Item::Fail { execution: due.key.0, reason: unfit.why });
                 continue;
             }
-            if !room.take(process_type.worker.id) {
+            if self.claims.len() >= at_most || !room.take(process_type.worker.id) {
                 continue;
             }
             if let Some(unfit) = unfit.get(&loaded.meta.owner) {
@@ -464,6 +478,10 @@ impl<'a> Batch<'a> {
             self.claims.push((due.key, due.attempts + 1, due.first_attempt_at.unwrap_or(self.now)));
         }
         claim::move_to_lane(self.spi, &moved, 1 - lane.number)?;
+        if !moved.is_empty() {
+            self.moved = true;
+            crate::pg::wake::wake_scheduler_at_commit();
+        }
         claim::lease(self.spi, &leases, self.now)?;
         self.leases.extend(leases);
         Ok(())
@@ -491,6 +509,7 @@ impl<'a> Batch<'a> {
         claim::release(self.spi, &released)?;
         outcome.settled = self.settled;
         outcome.failed.extend(self.failed);
+        outcome.more |= self.moved;
         outcome.applied = self.applied;
         Ok(())
     }
@@ -533,6 +552,10 @@ impl<'a> Batch<'a> {
             Used::Busy(relation) => {
                 let until = strikes.busy_until(relation).unwrap_or_else(std::time::Instant::now);
                 self.scheduler.executions.defer_until(key.0, until);
+                return Ok(false);
+            }
+            Used::Locked => {
+                self.scheduler.executions.defer(key.0, std::time::Instant::now());
                 return Ok(false);
             }
             Used::Refused(error) => {

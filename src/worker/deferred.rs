@@ -33,6 +33,11 @@ impl<K: Eq + Hash + Copy> Deferred<K> {
         self.until.get(key).is_some_and(|(until, _)| *until > now)
     }
 
+    /// Whether `key` was deferred and nothing has gone well since.
+    pub fn has(&self, key: &K) -> bool {
+        self.until.contains_key(key)
+    }
+
     /// It went well.
     pub fn clear(&mut self, key: &K) {
         self.until.remove(key);

@@ -89,7 +89,9 @@ impl Scheduler {
     /// Makes a turn. `submit` hands a call to the pool; it is called after the commit.
     pub fn turn(&mut self, context: &mut Context, submit: &mut dyn FnMut(Call)) -> Progress {
         let mut items = self.take_waiting();
-        let first = self.transact(context, &mut items, true, Mode::Fast);
+        // What failed a moment ago may fail again: then a net is cheaper than a second transaction.
+        let risky = items.iter().any(|item| self.executions.has(&item.execution()));
+        let first = self.transact(context, &mut items, true, if risky { Mode::Guarded } else { Mode::Fast });
         let outcome = match first {
             Ok(Transacted::Done(outcome)) => outcome,
             Ok(Transacted::Not(progress)) => {
@@ -250,7 +252,7 @@ impl Scheduler {
         batch.process(items)?;
         batch.dispatch(&mut room)?;
         let wrote = batch.save()?;
-        batch.claim(&mut room, limit)?;
+        batch.claim(&mut room, guc::CLAIM_BATCH.get() as usize)?;
         batch.finish(&mut outcome)?;
         if !wrote {
             // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
