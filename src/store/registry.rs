@@ -17,7 +17,6 @@ pub type MappingId = i32;
 #[derive(Debug)]
 pub struct Worker {
     pub id: WorkerId,
-    pub name: String,
     pub url: String,
     pub secret: Option<String>,
     pub headers: Vec<(String, String)>,
@@ -50,7 +49,7 @@ pub struct Registry {
 }
 
 const SELECT_TYPES: &str = "SELECT t.type_id, t.process_type, t.definition::text, t.mapping_id, t.version, \
-    w.worker_id, w.name, w.url, w.secret, w.headers::text, w.max_concurrency \
+    w.worker_id, w.url, w.secret, w.headers::text, w.max_concurrency \
     FROM xdb.process_type t JOIN xdb.worker w USING (worker_id)";
 
 impl Registry {
@@ -73,10 +72,6 @@ impl Registry {
     /// Workers that have process types.
     pub fn workers(&self) -> impl Iterator<Item = &Arc<Worker>> {
         self.workers.values()
-    }
-
-    pub fn worker(&self, id: WorkerId) -> Option<&Arc<Worker>> {
-        self.workers.get(&id)
     }
 
     /// A type by its id; one that was registered a moment ago is looked up.
@@ -123,7 +118,7 @@ impl Registry {
 }
 
 fn read_type(row: &Row) -> Result<ProcessType> {
-    let headers: BTreeMap<String, String> = match row.get::<String>(10) {
+    let headers: BTreeMap<String, String> = match row.get::<String>(9) {
         Some(text) => from_json(&text)?,
         None => BTreeMap::new(),
     };
@@ -135,11 +130,10 @@ fn read_type(row: &Row) -> Result<ProcessType> {
         version: row.need(5)?,
         worker: Arc::new(Worker {
             id: row.need(6)?,
-            name: row.need(7)?,
-            url: row.need(8)?,
-            secret: row.get(9),
+            url: row.need(7)?,
+            secret: row.get(8),
             headers: headers.into_iter().collect(),
-            max_concurrency: row.need::<i32>(11)?.max(1) as u32,
+            max_concurrency: row.need::<i32>(10)?.max(1) as u32,
         }),
     })
 }
@@ -185,8 +179,10 @@ pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
     spi.rows(SELECT, &[value(name)], |row| row.need(1))
 }
 
-pub fn delete_worker(spi: &Spi, name: &str) -> Result<()> {
-    spi.run("DELETE FROM xdb.worker WHERE name = $1", &[value(name)])?;
+pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
+    spi.run("DELETE FROM xdb.worker WHERE worker_id = $1", &[value(id)])?;
+    // SAFETY: set once, when the session began.
+    crate::pg::shmem::call::forget_worker(unsafe { pg_sys::MyDatabaseId }, id);
     bump(spi)
 }
 

@@ -100,7 +100,6 @@ pub struct Batch<'a> {
     claims: Vec<(StateKey, u32, Timestamp)>,
     failed: Vec<Item>,
     moved: bool,
-    applied: u64,
 }
 
 impl<'a> Batch<'a> {
@@ -127,7 +126,6 @@ impl<'a> Batch<'a> {
             claims: Vec::new(),
             failed: Vec::new(),
             moved: false,
-            applied: 0,
         }
     }
 
@@ -282,7 +280,6 @@ impl<'a> Batch<'a> {
             Used::Done(()) => {
                 if let Some(loaded) = self.loaded.get_mut(&item.execution()) {
                     loaded.apply(events, self.now);
-                    self.applied += 1;
                 }
                 Ok(())
             }
@@ -510,7 +507,6 @@ impl<'a> Batch<'a> {
         outcome.settled = self.settled;
         outcome.failed.extend(self.failed);
         outcome.more |= self.moved;
-        outcome.applied = self.applied;
         Ok(())
     }
 

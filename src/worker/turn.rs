@@ -60,8 +60,6 @@ pub struct Outcome {
     /// Attempts that failed before their calls were made, and processes that can't go on.
     pub failed: Vec<Item>,
     pub more: bool,
-    /// The answers that were applied, for people.
-    pub applied: u64,
 }
 
 enum Transacted {
@@ -309,7 +307,6 @@ impl Scheduler {
             context.request_set_aside();
         }
         self.executions.forget_old(now);
-        context.slot.add_answers(outcome.applied as i64);
         context.slot.add_calls(calls);
         if more { Progress::More } else { Progress::Idle }
     }

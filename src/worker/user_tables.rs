@@ -96,7 +96,7 @@ impl Strikes {
                 engine::take_back(spi, *relation)?;
                 pgrx::log!("xdb: table {relation} is no longer set aside");
             }
-            self.set_aside.retain(|relation, _| !good.get(relation).is_some_and(|steps| *steps >= GOOD_STEPS));
+            self.set_aside.retain(|relation, _| good.get(relation).is_none_or(|steps| *steps < GOOD_STEPS));
             self.good.retain(|relation, _| self.set_aside.contains_key(relation));
         }
         Ok(())
