@@ -2,12 +2,15 @@
 
 use super::apply::{Batch, Item, Mode, Settled};
 use super::calls::{self, Answered};
-use super::deferred::Deferred;
+use super::deferred::{Deferred, Patience};
 use super::in_flight::{CallRecord, InFlight, Room};
 use super::lifecycle::{Context, Turn};
 use super::user_tables::Strikes;
 use crate::http::Call;
-use crate::pg::catch::{PgError, Result, log_error};
+use crate::pg::catch::{
+    DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
+    log_error,
+};
 use crate::pg::subxact::run_caught;
 use crate::pg::{identity, spi};
 use crate::store::claim::{self, Lane};
@@ -37,6 +40,16 @@ pub struct Scheduler {
     /// When the next call or timer comes due, as the last turn saw it.
     pub next_due: Option<Timestamp>,
     failing: Deferred<()>,
+}
+
+/// Errors that pass by themselves: a lock, a conflict with another transaction, no memory, no disk.
+fn is_passing(error: &PgError) -> bool {
+    let state = error.sqlstate();
+    matches!(
+        error.code,
+        LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE | QUERY_CANCELED | UNIQUE_VIOLATION
+    ) || state.starts_with("53")
+        || state.starts_with("58")
 }
 
 /// How a turn went.
@@ -142,9 +155,11 @@ impl Scheduler {
             log_error("a turn of the scheduler failed", error);
             self.failing.defer_until((), Instant::now() + Duration::from_secs(1));
         }
+        let passing = is_passing(error);
         for item in items {
-            self.executions.defer(item.execution(), Instant::now());
+            self.executions.defer(item.execution(), Instant::now(), Patience::Long);
             match item {
+                Item::Answer(..) if passing => self.waiting.push_back(item),
                 Item::Answer(record, Answered::Failed(_)) => {
                     // Even its failure can't be written: only time helps.
                     let failure = Failure { detail: error.to_string(), ..Failure::default() };
@@ -242,7 +257,7 @@ impl Scheduler {
             items.extend(arrivals.into_iter().map(Item::Arrivals));
             items.extend(timers.into_iter().map(Item::Timer));
         }
-        let workers: Vec<_> = self.registry.workers().map(|w| (w.id, w.max_concurrency as usize)).collect();
+        let workers = self.registry.workers();
         let max_calls = guc::MAX_IN_FLIGHT.get().min(guc::HTTP_THREADS.get()) as usize;
         let max_bytes = guc::MAX_IN_FLIGHT_KB.get() as usize * 1024;
         let mut room = Room::new(&self.in_flight, max_calls, max_bytes, &workers);
@@ -277,11 +292,15 @@ impl Scheduler {
                 Settled::Done => self.executions.clear(&id),
                 Settled::Locked | Settled::Behind => {
                     if settled == Settled::Locked {
-                        self.executions.defer(id, now);
+                        self.executions.defer(id, now, Patience::Short);
                     }
                     if item.is_in_memory_only() {
                         self.waiting.push_back(item);
                     }
+                }
+                Settled::RowLocked => {
+                    self.executions.defer(id, now, Patience::Long);
+                    self.waiting.push_back(item);
                 }
                 Settled::Table(relation) => {
                     self.executions.defer_until(id, self.tables.busy_until(relation).unwrap_or(now));

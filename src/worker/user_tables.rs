@@ -1,7 +1,7 @@
 //! Users' tables in a turn: under a time limit, as the process's owner, and never waited for.
 
 use super::apply::Mode;
-use super::deferred::Deferred;
+use super::deferred::{Deferred, Patience};
 use crate::guc;
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
 use crate::pg::identity::as_process_owner;
@@ -126,7 +126,7 @@ impl Strikes {
 
     fn strike(&mut self, relation: u32, why: SetAside) {
         let now = Instant::now();
-        self.busy.defer(relation, now);
+        self.busy.defer(relation, now, Patience::Long);
         if let Some(until) = self.busy.next(now) {
             self.busy_until.insert(relation, until);
         }
