@@ -263,7 +263,7 @@ COMMENT ON COLUMN xdb.workers.average_latency IS 'How long its calls take, on av
 COMMENT ON COLUMN xdb.workers.last_error_at IS 'When a call failed last; null = none has.';
 
 COMMENT ON FUNCTION xdb.register_worker(text, text, text, jsonb, integer) IS 'Registers a worker, or changes the one of this name. Decides which URL the server calls.';
-COMMENT ON FUNCTION xdb.unregister_worker(text) IS 'Removes a worker. Refused while running processes use it.';
+COMMENT ON FUNCTION xdb.unregister_worker(text) IS 'Removes a worker. Refused while a process type uses it.';
 COMMENT ON FUNCTION xdb.register_process_type(text, text, jsonb) IS 'Registers a process type with its worker and definition, or replaces it. Running executions use the new states, options and RPCs from their next call; attribute mapping and timeout stay as at their start.';
 COMMENT ON FUNCTION xdb.unregister_process_type(text) IS 'Removes a process type. Refused while executions of it run.';
 COMMENT ON FUNCTION xdb.start_process(text, text, jsonb, text, jsonb, jsonb, text, interval, timestamptz, jsonb) IS 'Starts a process in the caller''s transaction and returns the id of its execution. Its owner is the current user.';

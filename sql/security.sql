@@ -125,4 +125,5 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA xdb FROM PUBLIC;
 REVOKE ALL ON ALL ROUTINES IN SCHEMA xdb FROM PUBLIC;
 
 GRANT USAGE ON SCHEMA xdb TO pg_monitor;
-GRANT EXECUTE ON FUNCTION xdb.status() TO pg_monitor;
+-- status() runs as its caller, and so must they be allowed what it calls.
+GRANT EXECUTE ON FUNCTION xdb.status(), xdb.engine_figures() TO pg_monitor;
