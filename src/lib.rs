@@ -10,7 +10,7 @@ mod api;
 mod clock;
 mod error;
 mod guc;
-mod http;
+pub mod http;
 mod pg;
 mod store;
 mod worker;

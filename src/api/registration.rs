@@ -3,14 +3,16 @@
 use super::{Caller, name, needed};
 use crate::error;
 use crate::guc;
-use crate::http::{HostPolicy, check_secret, validate_headers, validate_url};
-use crate::pg::catch::Result;
+use crate::http::{FailureKind, HostPolicy, Notifier, Pool, PoolConfig, check_secret, validate_headers, validate_url};
+use crate::pg::catch::{PgError, Result};
 use crate::pg::function::{Args, Value};
 use crate::pg::param::value;
 use crate::pg::spi::{self, Spi};
 use crate::store::registry;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use xdb_engine::TableMapping;
 use xdb_protocol::parse_definition;
 
@@ -21,8 +23,8 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     let caller = Caller::writing()?;
     let worker = name("name", args.text(0))?;
     let url = needed("url", args.text(1))?;
-    let parts = validate_url(&url).map_err(|what| error::invalid_argument("url", what))?;
-    check_host(&parts.host, parts.port)?;
+    validate_url(&url).map_err(|what| error::invalid_argument("url", what))?;
+    check_host(&url)?;
     let secret = args.text(2);
     if let Some(secret) = &secret {
         check_secret(secret).map_err(|what| error::invalid_argument("secret", what))?;
@@ -49,21 +51,31 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
+/// How long a registration waits for the worker's name to be resolved.
+const RESOLVE_FOR: Duration = Duration::from_secs(5);
+
 /// Refuses what the setting refuses already now: an address, or a name that resolves to none that is allowed. A name
 /// that can't be resolved at this moment is checked when it is called.
-fn check_host(host: &str, port: u16) -> Result<()> {
-    use std::net::ToSocketAddrs;
+fn check_host(url: &str) -> Result<()> {
     let text = guc::text(&guc::ALLOWED_WORKER_HOSTS);
     let policy = HostPolicy::parse(&text)
         .map_err(|what| error::host_not_allowed(format!("xdb.allowed_worker_hosts can't be read: {what}")))?;
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let Ok(addresses) = (bare, port).to_socket_addrs() else {
-        return Ok(());
-    };
-    let addresses: Vec<_> = addresses.map(|address| address.ip()).collect();
-    match policy.filter(bare, &addresses) {
-        Ok(_) => Ok(()),
-        Err(refused) => Err(error::host_not_allowed(refused)),
+    let config = PoolConfig { max_threads: 1, user_agent: String::from("xdb"), max_response_bytes: 0, policy };
+    let pool = Notifier::new().and_then(|notifier| Pool::new(config, Arc::new(notifier)));
+    let pool = pool.map_err(|e| PgError::internal(format!("the worker's host can't be checked: {e}")))?;
+    let until = Instant::now() + RESOLVE_FOR;
+    loop {
+        // In short steps, so that a cancel is obeyed while a name server is silent.
+        match pool.check_host(url, Instant::now() + Duration::from_millis(50)) {
+            Ok(()) => return Ok(()),
+            Err(failure) if failure.kind == FailureKind::Timeout && Instant::now() < until => {
+                pgrx::check_for_interrupts!();
+            }
+            Err(failure) if failure.kind == FailureKind::Refused => {
+                return Err(error::host_not_allowed(failure.message));
+            }
+            Err(_) => return Ok(()),
+        }
     }
 }
 
@@ -72,15 +84,15 @@ pub fn unregister_worker(args: &Args) -> Result<Value> {
     let worker = name("name", args.text(0))?;
     caller.on_system_tables(|_| {
         spi::connect(|spi| {
-            if registry::worker_id(spi, &worker)?.is_none() {
+            let Some(id) = registry::worker_id(spi, &worker)? else {
                 return Err(error::unknown_worker(&worker));
-            }
+            };
             let types = registry::types_of_worker(spi, &worker)?;
             if !types.is_empty() {
                 let why = format!("Process types that use it: {}.", types.join(", "));
                 return Err(error::in_use(format!("worker \"{worker}\" is still in use"), why));
             }
-            registry::delete_worker(spi, &worker)
+            registry::delete_worker(spi, id)
         })
     })?;
     Ok(Value::Void)

@@ -234,7 +234,7 @@ fn apply(
 
 /// What was published before this RPC is received before what it publishes.
 fn take_in(spi: &spi::Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, now: Timestamp) -> Result<()> {
-    load::queues(spi, loaded, &[id])?;
+    load::queues(spi, loaded, &[id], &load::Demand::new())?;
     let arrivals = load::arrivals(spi, &[id])?;
     let inbox_ids: Vec<_> = arrivals.iter().map(|arrival| arrival.inbox_id).collect();
     if let Some(entry) = loaded.get_mut(&id)

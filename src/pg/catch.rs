@@ -60,6 +60,7 @@ pub const NO_DATA: c_int = sqlstate(b"02000");
 pub const QUERY_CANCELED: c_int = sqlstate(b"57014");
 pub const LOCK_NOT_AVAILABLE: c_int = sqlstate(b"55P03");
 pub const DEADLOCK_DETECTED: c_int = sqlstate(b"40P01");
+pub const UNIQUE_VIOLATION: c_int = sqlstate(b"23505");
 pub const SERIALIZATION_FAILURE: c_int = sqlstate(b"40001");
 
 impl PgError {

@@ -40,9 +40,20 @@ pub fn as_caller<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 /// Runs `body` on users' tables as the owner of a process, in the engine's own transaction. Local user id change
 /// alone is not enough: RESTRICTED_OPERATION keeps a trigger from `RESET ROLE`, and a deferred one from running
 /// later as the engine.
-pub fn as_process_owner<T>(owner: pg_sys::Oid, body: impl FnOnce() -> Result<T>) -> Result<T> {
+///
+/// `lock_timeout` overrides the session's, where a lock is known to be held.
+pub fn as_process_owner<T>(
+    owner: pg_sys::Oid,
+    lock_timeout: Option<&CStr>,
+    body: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
-    scope(Some((owner, flags as c_int)), &FORMATS, body)
+    scope(Some((owner, flags as c_int)), &FORMATS, || {
+        if let Some(timeout) = lock_timeout {
+            set(c"lock_timeout", timeout)?;
+        }
+        body()
+    })
 }
 
 /// Changes identity and settings around `body` and puts both back. On an error they are left as they are: the

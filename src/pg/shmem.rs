@@ -16,7 +16,7 @@ pub mod call;
 pub mod slot;
 pub mod waiter;
 
-pub use slot::{EngineState, ExitReason, Lane, Phase, Slot, SlotStatus};
+pub use slot::{EngineState, ExitReason, Lane, Phase, Slot};
 
 const NAME: &CStr = c"xdb";
 const POKES: usize = 16;
@@ -133,11 +133,6 @@ pub fn launcher_ended() {
     let Some(shared) = shared() else { return };
     shared.launcher_pid.store(0, Ordering::SeqCst);
     shared.launcher_procno.store(0, Ordering::SeqCst);
-}
-
-/// Process id of the launcher, if it runs.
-pub fn launcher_pid() -> Option<i32> {
-    shared().map(|s| s.launcher_pid.load(Ordering::SeqCst)).filter(|pid| *pid != 0)
 }
 
 /// Sets the launcher's latch. Cannot fail.

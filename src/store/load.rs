@@ -256,17 +256,45 @@ pub fn leases(spi: &Spi, keys: &[StateKey]) -> Result<HashMap<StateKey, (i64, i6
     Ok(rows.into_iter().collect())
 }
 
-/// Loads the queues of these executions and the states that wait for them.
-pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, ids: &[ExecutionId]) -> Result<()> {
-    const MESSAGES: &str = "SELECT execution_id, queue_name, number, message_id, payload::text FROM xdb.queue_message \
-        WHERE execution_id = ANY ($1) ORDER BY execution_id, queue_name, number";
+/// How many messages of a queue a turn may take at most: by execution and queue.
+pub type Demand = BTreeMap<(ExecutionId, String), usize>;
+
+/// Loads, for these executions, the states that wait for queues, and the heads of the queues: as many messages as
+/// those states and `demand` can take, and no more, however many there are.
+pub fn queues(
+    spi: &Spi,
+    loaded: &mut BTreeMap<ExecutionId, Loaded>,
+    ids: &[ExecutionId],
+    demand: &Demand,
+) -> Result<()> {
+    const MESSAGES: &str = "SELECT m.execution_id, m.queue_name, m.number, m.message_id, m.payload::text \
+        FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS d (execution_id, queue_name, wanted) \
+        CROSS JOIN LATERAL (SELECT * FROM xdb.queue_message q \
+            WHERE q.execution_id = d.execution_id AND q.queue_name = d.queue_name \
+            ORDER BY q.number LIMIT d.wanted) AS m \
+        ORDER BY m.execution_id, m.queue_name, m.number";
     const WAITERS: &str = "SELECT DISTINCT execution_id, seq FROM xdb.queue_waiter WHERE execution_id = ANY ($1)";
-    let params = [array(ids.iter().copied())];
+    let waiters = spi.rows(WAITERS, &[array(ids.iter().copied())], |row| {
+        Ok((row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32)))
+    })?;
+    states(spi, loaded, &waiters)?;
+    let mut demand = demand.clone();
     for id in ids {
-        if let Some(entry) = loaded.get_mut(id) {
-            entry.queues_loaded = true;
+        let Some(entry) = loaded.get_mut(id) else { continue };
+        entry.queues_loaded = true;
+        for (queue, at_most) in entry.before.states.values().flat_map(StateExecution::wanted_messages) {
+            *demand.entry((*id, queue.to_owned())).or_default() += at_most as usize;
         }
     }
+    let demand: Vec<_> = demand.iter().filter(|((id, _), _)| ids.contains(id)).collect();
+    if demand.is_empty() {
+        return Ok(());
+    }
+    let params = [
+        array(demand.iter().map(|((id, _), _)| *id)),
+        array(demand.iter().map(|((_, queue), _)| queue.as_str())),
+        array(demand.iter().map(|(_, wanted)| **wanted as i64)),
+    ];
     let messages = spi.rows(MESSAGES, &params, |row| {
         let message = Message {
             queue: row.need(2)?,
@@ -282,8 +310,7 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, ids: &[Exec
             entry.execution.queues.entry(message.queue.clone()).or_default().push_back(message);
         }
     }
-    let waiters = spi.rows(WAITERS, &params, |row| Ok((row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32))))?;
-    states(spi, loaded, &waiters)
+    Ok(())
 }
 
 /// Loads which of these message ids were received before in their queues.

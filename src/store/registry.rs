@@ -17,11 +17,9 @@ pub type MappingId = i32;
 #[derive(Debug)]
 pub struct Worker {
     pub id: WorkerId,
-    pub name: String,
     pub url: String,
     pub secret: Option<String>,
     pub headers: Vec<(String, String)>,
-    pub max_concurrency: u32,
 }
 
 /// A process type as it is registered now.
@@ -46,11 +44,11 @@ pub struct Registry {
     types: HashMap<TypeId, Arc<ProcessType>>,
     by_name: HashMap<String, Arc<ProcessType>>,
     mappings: HashMap<MappingId, Mapping>,
-    workers: BTreeMap<WorkerId, Arc<Worker>>,
+    workers: BTreeMap<WorkerId, usize>,
 }
 
 const SELECT_TYPES: &str = "SELECT t.type_id, t.process_type, t.definition::text, t.mapping_id, t.version, \
-    w.worker_id, w.name, w.url, w.secret, w.headers::text, w.max_concurrency \
+    w.worker_id, w.url, w.secret, w.headers::text \
     FROM xdb.process_type t JOIN xdb.worker w USING (worker_id)";
 
 impl Registry {
@@ -66,17 +64,16 @@ impl Registry {
     fn reload(&mut self, spi: &Spi) -> Result<()> {
         let types = spi.rows(SELECT_TYPES, &[], read_type)?;
         self.types = types.into_iter().map(|t| (t.id, Arc::new(t))).collect();
-        self.workers = self.types.values().map(|t| (t.worker.id, t.worker.clone())).collect();
+        let workers = spi.rows("SELECT worker_id, max_concurrency FROM xdb.worker", &[], |row| {
+            Ok((row.need(1)?, row.need::<i32>(2)?.max(1) as usize))
+        })?;
+        self.workers = workers.into_iter().collect();
         Ok(())
     }
 
-    /// Workers that have process types.
-    pub fn workers(&self) -> impl Iterator<Item = &Arc<Worker>> {
-        self.workers.values()
-    }
-
-    pub fn worker(&self, id: WorkerId) -> Option<&Arc<Worker>> {
-        self.workers.get(&id)
+    /// All workers, with how many calls each takes at once.
+    pub fn workers(&self) -> Vec<(WorkerId, usize)> {
+        self.workers.iter().map(|(id, limit)| (*id, *limit)).collect()
     }
 
     /// A type by its id; one that was registered a moment ago is looked up.
@@ -123,7 +120,7 @@ impl Registry {
 }
 
 fn read_type(row: &Row) -> Result<ProcessType> {
-    let headers: BTreeMap<String, String> = match row.get::<String>(10) {
+    let headers: BTreeMap<String, String> = match row.get::<String>(9) {
         Some(text) => from_json(&text)?,
         None => BTreeMap::new(),
     };
@@ -135,11 +132,9 @@ fn read_type(row: &Row) -> Result<ProcessType> {
         version: row.need(5)?,
         worker: Arc::new(Worker {
             id: row.need(6)?,
-            name: row.need(7)?,
-            url: row.need(8)?,
-            secret: row.get(9),
+            url: row.need(7)?,
+            secret: row.get(8),
             headers: headers.into_iter().collect(),
-            max_concurrency: row.need::<i32>(11)?.max(1) as u32,
         }),
     })
 }
@@ -178,6 +173,15 @@ pub fn worker_id(spi: &Spi, name: &str) -> Result<Option<WorkerId>> {
     spi.first("SELECT worker_id FROM xdb.worker WHERE name = $1", &[value(name)], |row| row.need(1))
 }
 
+/// Calls that wait follow their process type to its worker of now.
+fn follow_worker(spi: &Spi) -> Result<()> {
+    const UPDATE: &str = "UPDATE xdb.task k SET worker_id = t.worker_id \
+        FROM xdb.process_execution p JOIN xdb.process_type t USING (type_id) \
+        WHERE k.execution_id = p.execution_id AND k.worker_id <> t.worker_id";
+    spi.run(UPDATE, &[])?;
+    Ok(())
+}
+
 /// Process types that use a worker.
 pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
     const SELECT: &str = "SELECT t.process_type FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
@@ -185,28 +189,37 @@ pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
     spi.rows(SELECT, &[value(name)], |row| row.need(1))
 }
 
-pub fn delete_worker(spi: &Spi, name: &str) -> Result<()> {
-    spi.run("DELETE FROM xdb.worker WHERE name = $1", &[value(name)])?;
+pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
+    // A step that was decided while its type changed workers may have left a call with this one.
+    follow_worker(spi)?;
+    spi.run("DELETE FROM xdb.worker WHERE worker_id = $1", &[value(id)])?;
+    // SAFETY: set once, when the session began.
+    crate::pg::shmem::call::forget_worker(unsafe { pg_sys::MyDatabaseId }, id);
     bump(spi)
 }
 
 /// Inserts or replaces a process type. A mapping that differs from the last one gets a new id, because running
 /// executions keep theirs.
 pub fn put_process_type(spi: &Spi, name: &str, worker: WorkerId, definition: &Definition) -> Result<()> {
-    const LOCK: &str = "SELECT mapping_id, definition::text FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
+    const LOCK: &str = "SELECT mapping_id, definition::text, worker_id FROM xdb.process_type \
+        WHERE process_type = $1 FOR UPDATE";
     const UPSERT: &str = "INSERT INTO xdb.process_type AS t (process_type, worker_id, definition, mapping_id) \
         VALUES ($1, $2, $3::jsonb, $4) \
         ON CONFLICT (process_type) DO UPDATE SET worker_id = excluded.worker_id, definition = excluded.definition, \
             mapping_id = excluded.mapping_id, version = t.version + 1, registered_at = excluded.registered_at";
     let before = spi.first(LOCK, &[value(name)], |row| {
-        Ok((row.get::<MappingId>(1), from_json::<Definition>(&row.need::<String>(2)?)?))
+        Ok((row.get::<MappingId>(1), from_json::<Definition>(&row.need::<String>(2)?)?, row.need::<WorkerId>(3)?))
     })?;
+    let moved = before.as_ref().is_some_and(|(_, _, before)| *before != worker);
     let mapping_id = match before {
-        Some((mapping_id, old)) if old.global_attributes == definition.global_attributes => mapping_id,
+        Some((mapping_id, old, _)) if old.global_attributes == definition.global_attributes => mapping_id,
         _ => insert_mapping(spi, &definition.global_attributes)?,
     };
     let params = [value(name), value(worker), value(to_json(definition)?), nullable(mapping_id)];
     spi.run(UPSERT, &params)?;
+    if moved {
+        follow_worker(spi)?;
+    }
     bump(spi)
 }
 

@@ -1,22 +1,17 @@
-//! The batch of a turn: what came in is decided and saved, and what comes next is claimed and prepared.
+//! The batch of a turn: what came in is decided about and saved.
 
-use super::calls::{self, Answered, Attempt};
-use super::in_flight::{CallRecord, Room};
-use super::turn::{Outcome, Scheduler};
+use super::calls::{self, Answered};
+use super::in_flight::CallRecord;
+use super::turn::Scheduler;
 use super::user_tables::{Used, refused};
 use crate::pg::catch::Result;
 use crate::pg::spi::Spi;
 use crate::store::load::{self, DueTimer, Loaded, Lock};
-use crate::store::process;
 use crate::store::save::{self, Lease};
-use crate::store::tables::{Tables, object};
+use crate::store::tables::Tables;
 use crate::store::{StateKey, claim};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 use xdb_engine::*;
-
-/// A lease outlives its call's own timeout by this: time to hand it over and to take the answer in.
-const LEASE_GRACE: Duration = Duration(30_000_000);
 
 /// Whether users' tables are used with a net under them. A net costs a subtransaction each, so the first try goes
 /// without.
@@ -61,6 +56,8 @@ pub enum Settled {
     Done,
     /// Somebody else has locked the execution, or publishes to it while it wants to close.
     Locked,
+    /// Somebody has locked a row of the user's that the answer writes.
+    RowLocked,
     /// It comes after another item of its execution that has to wait.
     Behind,
     /// A user's table is busy.
@@ -76,29 +73,31 @@ struct Closing {
     conditional: bool,
 }
 
+/// What a turn works on.
 pub struct Batch<'a> {
-    scheduler: &'a mut Scheduler,
-    spi: &'a Spi,
-    mode: Mode,
-    now: Timestamp,
-    loaded: BTreeMap<ExecutionId, Loaded>,
+    pub(super) scheduler: &'a mut Scheduler,
+    pub(super) spi: &'a Spi,
+    pub(super) mode: Mode,
+    pub(super) now: Timestamp,
+    pub(super) loaded: BTreeMap<ExecutionId, Loaded>,
     /// Executions that exist and could not be locked.
-    locked: BTreeSet<ExecutionId>,
+    pub(super) locked: BTreeSet<ExecutionId>,
     /// Leases of the answered calls, as the tasks have them.
-    held: HashMap<StateKey, (i64, i64)>,
-    tables: Tables,
-    settled: Vec<Settled>,
+    pub(super) held: HashMap<StateKey, (i64, i64)>,
+    pub(super) tables: Tables,
+    pub(super) demand: load::Demand,
+    pub(super) settled: Vec<Settled>,
     closing: BTreeMap<ExecutionId, Closing>,
-    still_closing: Vec<(ExecutionId, bool)>,
-    taken_in: Vec<i64>,
-    stale_timers: Vec<DueTimer>,
-    given_away: Vec<StateKey>,
-    leases: HashMap<StateKey, Lease>,
-    dispatched: Vec<(StateKey, u32, Timestamp)>,
-    claimed: BTreeMap<ExecutionId, Loaded>,
-    claims: Vec<(StateKey, u32, Timestamp)>,
-    failed: Vec<Item>,
-    applied: u64,
+    pub(super) still_closing: Vec<(ExecutionId, bool)>,
+    pub(super) taken_in: Vec<i64>,
+    pub(super) stale_timers: Vec<DueTimer>,
+    pub(super) given_away: Vec<StateKey>,
+    pub(super) leases: HashMap<StateKey, Lease>,
+    pub(super) dispatched: Vec<(StateKey, u32, Timestamp)>,
+    pub(super) claimed: BTreeMap<ExecutionId, Loaded>,
+    pub(super) claims: Vec<(StateKey, u32, Timestamp)>,
+    pub(super) failed: Vec<Item>,
+    pub(super) more: bool,
 }
 
 impl<'a> Batch<'a> {
@@ -112,6 +111,7 @@ impl<'a> Batch<'a> {
             locked: BTreeSet::new(),
             held: HashMap::new(),
             tables: Tables::default(),
+            demand: load::Demand::new(),
             settled: Vec::new(),
             closing: BTreeMap::new(),
             still_closing: Vec::new(),
@@ -123,7 +123,7 @@ impl<'a> Batch<'a> {
             claimed: BTreeMap::new(),
             claims: Vec::new(),
             failed: Vec::new(),
-            applied: 0,
+            more: false,
         }
     }
 
@@ -170,8 +170,12 @@ impl<'a> Batch<'a> {
                 Item::Answer(record, answer) => {
                     states.push(record.key);
                     answered.push(record.key);
-                    if answer.needs_queues() {
+                    let looked_into = answer.queues();
+                    if answer.publishes() || !looked_into.is_empty() {
                         queues.push(record.key.0);
+                    }
+                    for (queue, wanted) in looked_into {
+                        *self.demand.entry((record.key.0, queue)).or_default() += wanted;
                     }
                     let publishes = answer.effects().map_or(&[][..], |effects| &effects.publish_to_local_queue);
                     let with_id =
@@ -188,7 +192,7 @@ impl<'a> Batch<'a> {
         if !queues.is_empty() {
             queues.sort_unstable();
             queues.dedup();
-            load::queues(self.spi, &mut self.loaded, &queues)?;
+            load::queues(self.spi, &mut self.loaded, &queues, &self.demand)?;
         }
         load::message_ids(self.spi, &mut self.loaded, &published)
     }
@@ -207,7 +211,7 @@ impl<'a> Batch<'a> {
         let without_queues: Vec<_> =
             new.keys().copied().filter(|id| self.loaded.get(id).is_some_and(|loaded| !loaded.queues_loaded)).collect();
         if !without_queues.is_empty() {
-            load::queues(self.spi, &mut self.loaded, &without_queues)?;
+            load::queues(self.spi, &mut self.loaded, &without_queues, &self.demand)?;
         }
         for (id, publishes) in new {
             if let Some(loaded) = self.loaded.get_mut(&id)
@@ -274,7 +278,6 @@ impl<'a> Batch<'a> {
             Used::Done(()) => {
                 if let Some(loaded) = self.loaded.get_mut(&item.execution()) {
                     loaded.apply(events, self.now);
-                    self.applied += 1;
                 }
                 Ok(())
             }
@@ -288,6 +291,10 @@ impl<'a> Batch<'a> {
                     }
                     _ => Settled::Table(relation),
                 };
+                Ok(())
+            }
+            Used::Locked => {
+                self.settled[number] = Settled::RowLocked;
                 Ok(())
             }
             Used::Refused(error) => match item {
@@ -352,43 +359,6 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Leases the calls that were decided in this turn and can go out right after it, without being looked for.
-    pub fn dispatch(&mut self, room: &mut Room) -> Result<()> {
-        if self.scheduler.paused {
-            return Ok(());
-        }
-        let changed = self.loaded.values().filter(|loaded| !loaded.events.is_empty());
-        let owners: HashMap<_, _> = changed.map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
-        if owners.is_empty() {
-            return Ok(());
-        }
-        let owners: Vec<_> = owners.into_iter().collect();
-        let unfit = process::unfit_owners(self.spi, &owners)?;
-        for loaded in self.loaded.values().filter(|loaded| !loaded.events.is_empty()) {
-            if unfit.contains_key(&loaded.meta.owner) {
-                // Claiming it says what is wrong.
-                continue;
-            }
-            let Some(process_type) = &loaded.meta.process_type else { continue };
-            if self.scheduler.tables.lane_of(&loaded.meta) != self.scheduler.lane.number {
-                continue;
-            }
-            for (seq, state) in &loaded.execution.states {
-                let Some((api, call)) = save::current_call(state) else { continue };
-                let unchanged = loaded.before.states.get(seq) == Some(state);
-                let known = process_type.definition.states.contains_key(&state.id.state_id);
-                if unchanged || call.not_before > self.now || !known || !room.take(process_type.worker.id) {
-                    continue;
-                }
-                let key = (loaded.execution.id, *seq);
-                let timeout = config(loaded, state).timeout(api);
-                self.leases.insert(key, self.scheduler.lease(self.now, timeout));
-                self.dispatched.push((key, 1, self.now));
-            }
-        }
-        Ok(())
-    }
-
     /// Writes everything that was decided. Says whether there was anything.
     pub fn save(&mut self) -> Result<bool> {
         let still_closing: BTreeSet<_> = self.still_closing.iter().map(|(id, _)| *id).collect();
@@ -412,184 +382,6 @@ impl<'a> Batch<'a> {
             }
         }
         Ok(wrote)
-    }
-
-    /// Claims due calls from the tables.
-    pub fn claim(&mut self, room: &mut Room, limit: usize) -> Result<()> {
-        let wanted = room.wanted(limit);
-        if self.scheduler.paused || wanted.is_empty() {
-            return Ok(());
-        }
-        let lane = self.scheduler.lane;
-        let busy = self.scheduler.executions.keys(std::time::Instant::now());
-        let due = claim::due(self.spi, lane, &wanted, &busy, self.now)?;
-        if due.is_empty() {
-            return Ok(());
-        }
-        let ids: BTreeSet<_> = due.iter().map(|d| d.key.0).collect();
-        let ids: Vec<_> = ids.into_iter().collect();
-        let keys: Vec<_> = due.iter().map(|d| d.key).collect();
-        self.claimed = load::executions(self.spi, &mut self.scheduler.registry, &ids, Lock::None)?;
-        load::states(self.spi, &mut self.claimed, &keys)?;
-        let owners: HashMap<_, _> = self.claimed.values().map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
-        let owners: Vec<_> = owners.into_iter().collect();
-        let unfit = process::unfit_owners(self.spi, &owners)?;
-        let mut leases = HashMap::new();
-        let mut moved = Vec::new();
-        for due in due {
-            let Some(loaded) = self.claimed.get(&due.key.0) else { continue };
-            let Some(process_type) = &loaded.meta.process_type else { continue };
-            let Some(state) = loaded.execution.states.get(&due.key.1) else { continue };
-            let Some((api, _)) = save::current_call(state) else { continue };
-            if self.scheduler.tables.lane_of(&loaded.meta) != lane.number {
-                moved.push(due.key);
-                continue;
-            }
-            if let Some(unfit) = unfit.get(&loaded.meta.owner).filter(|unfit| unfit.for_good) {
-                self.scheduler.executions.defer(due.key.0, std::time::Instant::now());
-                self.failed.push(Item::Fail { execution: due.key.0, reason: unfit.why });
-                continue;
-            }
-            if !room.take(process_type.worker.id) {
-                continue;
-            }
-            if let Some(unfit) = unfit.get(&loaded.meta.owner) {
-                let failure = Failure { detail: unfit.why.to_owned(), ..Failure::default() };
-                self.scheduler.load_failures.insert(due.key, failure);
-            } else if !process_type.definition.states.contains_key(&state.id.state_id) {
-                let detail = format!("unknown state \"{}\": the process type does not list it", state.id.state_id);
-                self.scheduler.load_failures.insert(due.key, Failure { detail, ..Failure::default() });
-            }
-            leases.insert(due.key, self.scheduler.lease(self.now, config(loaded, state).timeout(api)));
-            self.claims.push((due.key, due.attempts + 1, due.first_attempt_at.unwrap_or(self.now)));
-        }
-        claim::move_to_lane(self.spi, &moved, 1 - lane.number)?;
-        claim::lease(self.spi, &leases, self.now)?;
-        self.leases.extend(leases);
-        Ok(())
-    }
-
-    /// Prepares the requests of all leased calls and hands over what the turn leaves to be done.
-    pub fn finish(mut self, outcome: &mut Outcome) -> Result<()> {
-        let mut released = Vec::new();
-        let claims = std::mem::take(&mut self.claims);
-        let dispatched = std::mem::take(&mut self.dispatched);
-        let local = self.local_attributes(&claims, &dispatched)?;
-        let (loaded, claimed) = (std::mem::take(&mut self.loaded), std::mem::take(&mut self.claimed));
-        let sources = dispatched.iter().map(|c| (&loaded, c)).chain(claims.iter().map(|c| (&claimed, c)));
-        for (source, (key, attempt, first_at)) in sources {
-            let Some((loaded, state)) = source.get(&key.0).and_then(|l| Some((l, l.execution.states.get(&key.1)?)))
-            else {
-                continue;
-            };
-            let Some(lease) = self.leases.get(key).copied() else { continue };
-            match self.prepare(loaded, state, *attempt, *first_at, lease, local.get(&key.0), outcome)? {
-                true => {}
-                false => released.push(*key),
-            }
-        }
-        claim::release(self.spi, &released)?;
-        outcome.settled = self.settled;
-        outcome.failed.extend(self.failed);
-        outcome.applied = self.applied;
-        Ok(())
-    }
-
-    /// Prepares one call. False if a user's table is busy: the lease is given back and nothing has happened.
-    #[allow(clippy::too_many_arguments)]
-    fn prepare(
-        &mut self,
-        loaded: &Loaded,
-        state: &StateExecution,
-        attempt: u32,
-        first_at: Timestamp,
-        lease: Lease,
-        local: Option<&BTreeMap<String, String>>,
-        outcome: &mut Outcome,
-    ) -> Result<bool> {
-        let (Some(process_type), Some((api, _))) = (&loaded.meta.process_type, save::current_call(state)) else {
-            return Ok(false);
-        };
-        let key = (loaded.execution.id, state.seq);
-        let config = config(loaded, state);
-        let worker = &process_type.worker;
-        let mut record = CallRecord {
-            key,
-            api,
-            attempt,
-            first_attempt_at: first_at,
-            lease_number: lease.number,
-            worker_id: worker.id,
-            bytes: 0,
-        };
-        if let Some(failure) = self.scheduler.load_failures.remove(&key) {
-            outcome.failed.push(Item::Answer(record, Answered::Failed(failure)));
-            return Ok(true);
-        }
-        let loading = config.load_global(api);
-        let strikes = &mut self.scheduler.tables;
-        let global = match strikes.read(self.spi, &mut self.tables, &loaded.meta, &loading, self.mode)? {
-            Used::Done(text) => text,
-            Used::Busy(relation) => {
-                let until = strikes.busy_until(relation).unwrap_or_else(std::time::Instant::now);
-                self.scheduler.executions.defer_until(key.0, until);
-                return Ok(false);
-            }
-            Used::Refused(error) => {
-                outcome.failed.push(Item::Answer(record, Answered::Failed(refused(&error))));
-                return Ok(true);
-            }
-        };
-        let wanted = config.load_local(api);
-        let members = local.into_iter().flatten().filter(|(name, _)| wanted.wants(name));
-        let local = object(members.map(|(name, value)| (name.as_str(), value.as_str())));
-        let attempt = Attempt {
-            number: attempt,
-            first_at,
-            timeout: config.timeout(api),
-            global_attributes: &global,
-            local_attributes: &local,
-        };
-        let Some(call) = calls::request(loaded, state, worker, &attempt) else { return Ok(false) };
-        record.bytes = call.body.len();
-        outcome.calls.push((call, record));
-        Ok(true)
-    }
-
-    /// Local attributes of the executions whose calls want any.
-    fn local_attributes(
-        &self,
-        claims: &[(StateKey, u32, Timestamp)],
-        dispatched: &[(StateKey, u32, Timestamp)],
-    ) -> Result<HashMap<ExecutionId, BTreeMap<String, String>>> {
-        let wants = |source: &BTreeMap<ExecutionId, Loaded>, key: &StateKey| {
-            source
-                .get(&key.0)
-                .and_then(|loaded| Some((loaded, loaded.execution.states.get(&key.1)?)))
-                .and_then(|(loaded, state)| Some((config(loaded, state), save::current_call(state)?.0)))
-                .is_some_and(|(config, api)| config.load_local(api).policy != LoadPolicy::None)
-        };
-        let from_claims = claims.iter().filter(|c| wants(&self.claimed, &c.0));
-        let from_loaded = dispatched.iter().filter(|c| wants(&self.loaded, &c.0));
-        let ids: BTreeSet<_> = from_claims.chain(from_loaded).map(|c| c.0.0).collect();
-        let ids: Vec<_> = ids.into_iter().collect();
-        claim::local_attributes(self.spi, &ids)
-    }
-}
-
-impl Scheduler {
-    fn lease(&self, now: Timestamp, timeout: Duration) -> Lease {
-        Lease { epoch: self.lane.epoch, number: self.number, until: now + timeout + LEASE_GRACE }
-    }
-}
-
-/// Options of a state execution: its own over the registered ones.
-fn config(loaded: &Loaded, state: &StateExecution) -> StateConfig {
-    let definition: Arc<Definition> = loaded.meta.definition();
-    let registered = definition.states.get(&state.id.state_id).cloned().unwrap_or_default();
-    match &state.config {
-        Some(own) => registered.overridden_by(own),
-        None => registered,
     }
 }
 

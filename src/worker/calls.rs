@@ -127,17 +127,27 @@ impl Answered {
         }
     }
 
-    /// Whether deciding about it looks into queues.
-    pub fn needs_queues(&self) -> bool {
-        let publishes = self.effects().is_some_and(|effects| !effects.publish_to_local_queue.is_empty());
-        publishes
-            || match self {
-                Self::WaitUntil(answer) => {
-                    answer.request.commands.iter().any(|c| matches!(c.kind, RequestedKind::LocalQueue { .. }))
-                }
-                Self::Execute(answer) => matches!(answer.decision, Decision::ConditionalClose { .. }),
-                Self::Failed(_) => false,
+    /// Whether it publishes to queues, so that states may stop waiting.
+    pub fn publishes(&self) -> bool {
+        self.effects().is_some_and(|effects| !effects.publish_to_local_queue.is_empty())
+    }
+
+    /// Queues that deciding about it looks into, each with the most messages that it takes; to see whether a queue
+    /// is empty, one is enough.
+    pub fn queues(&self) -> Vec<(String, usize)> {
+        match self {
+            Self::WaitUntil(answer) => {
+                let queue = |command: &RequestedCommand| match &command.kind {
+                    RequestedKind::LocalQueue { queue, at_most, .. } => Some((queue.clone(), *at_most as usize)),
+                    RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => None,
+                };
+                answer.request.commands.iter().filter_map(queue).collect()
             }
+            Self::Execute(ExecuteAnswer { decision: Decision::ConditionalClose { queues, .. }, .. }) => {
+                queues.iter().map(|queue| (queue.clone(), 1)).collect()
+            }
+            Self::Execute(_) | Self::Failed(_) => Vec::new(),
+        }
     }
 }
 

@@ -7,6 +7,24 @@ use std::time::{Duration, Instant};
 const FIRST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_millis(500);
 
+/// How long to leave something alone at most, before the next try.
+#[derive(Clone, Copy, Debug)]
+pub enum Patience {
+    /// A try costs next to nothing.
+    Short,
+    /// A try costs the engine a wait.
+    Long,
+}
+
+impl Patience {
+    fn longest(self) -> Duration {
+        match self {
+            Self::Short => LONGEST / 10,
+            Self::Long => LONGEST,
+        }
+    }
+}
+
 /// Keys that are left alone until a moment that moves away each time.
 #[derive(Debug)]
 pub struct Deferred<K> {
@@ -19,8 +37,8 @@ impl<K: Eq + Hash + Copy> Deferred<K> {
     }
 
     /// Leaves `key` alone for a while, each time longer.
-    pub fn defer(&mut self, key: K, now: Instant) {
-        let next = self.until.get(&key).map_or(FIRST, |(_, last)| (*last * 2).min(LONGEST));
+    pub fn defer(&mut self, key: K, now: Instant, patience: Patience) {
+        let next = self.until.get(&key).map_or(FIRST, |(_, last)| (*last * 2).min(patience.longest()));
         self.until.insert(key, (now + next, next));
     }
 
@@ -31,6 +49,11 @@ impl<K: Eq + Hash + Copy> Deferred<K> {
 
     pub fn is_deferred(&self, key: &K, now: Instant) -> bool {
         self.until.get(key).is_some_and(|(until, _)| *until > now)
+    }
+
+    /// Whether `key` was deferred and nothing has gone well since.
+    pub fn has(&self, key: &K) -> bool {
+        self.until.contains_key(key)
     }
 
     /// It went well.

@@ -231,7 +231,6 @@ impl Context {
             pg_sys::pgstat_report_stat(false);
             pg_sys::MemoryContextSwitchTo(self.memory);
         }
-        self.slot.add_turn();
     }
 
     /// Ends the transaction of a turn that failed, or that shall leave nothing. Does nothing without one.
@@ -270,13 +269,6 @@ impl Context {
             Some(slot) if slot.phase() == shmem::Phase::Live => slot.wake(i64::MIN),
             _ if self.slot.open_lane_request().is_none() => self.slot.request_lane(),
             _ => {}
-        }
-    }
-
-    /// Asks the set-aside scheduler to end.
-    pub fn dismiss_set_aside(&self) {
-        if let Some(slot) = Slot::find(self.database, Lane::SetAside) {
-            slot.ask_to_leave();
         }
     }
 

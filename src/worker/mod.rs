@@ -3,6 +3,7 @@
 mod apply;
 pub mod calls;
 mod deferred;
+mod hand_out;
 mod in_flight;
 pub mod launcher;
 pub mod lifecycle;

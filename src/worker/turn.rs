@@ -2,12 +2,15 @@
 
 use super::apply::{Batch, Item, Mode, Settled};
 use super::calls::{self, Answered};
-use super::deferred::Deferred;
+use super::deferred::{Deferred, Patience};
 use super::in_flight::{CallRecord, InFlight, Room};
 use super::lifecycle::{Context, Turn};
 use super::user_tables::Strikes;
 use crate::http::Call;
-use crate::pg::catch::{PgError, Result, log_error};
+use crate::pg::catch::{
+    DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
+    log_error,
+};
 use crate::pg::subxact::run_caught;
 use crate::pg::{identity, spi};
 use crate::store::claim::{self, Lane};
@@ -39,6 +42,16 @@ pub struct Scheduler {
     failing: Deferred<()>,
 }
 
+/// Errors that pass by themselves: a lock, a conflict with another transaction, no memory, no disk.
+fn is_passing(error: &PgError) -> bool {
+    let state = error.sqlstate();
+    matches!(
+        error.code,
+        LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE | QUERY_CANCELED | UNIQUE_VIOLATION
+    ) || state.starts_with("53")
+        || state.starts_with("58")
+}
+
 /// How a turn went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -60,8 +73,6 @@ pub struct Outcome {
     /// Attempts that failed before their calls were made, and processes that can't go on.
     pub failed: Vec<Item>,
     pub more: bool,
-    /// The answers that were applied, for people.
-    pub applied: u64,
 }
 
 enum Transacted {
@@ -89,7 +100,9 @@ impl Scheduler {
     /// Makes a turn. `submit` hands a call to the pool; it is called after the commit.
     pub fn turn(&mut self, context: &mut Context, submit: &mut dyn FnMut(Call)) -> Progress {
         let mut items = self.take_waiting();
-        let first = self.transact(context, &mut items, true, Mode::Fast);
+        // What failed a moment ago may fail again: then a net is cheaper than a second transaction.
+        let risky = items.iter().any(|item| self.executions.has(&item.execution()));
+        let first = self.transact(context, &mut items, true, if risky { Mode::Guarded } else { Mode::Fast });
         let outcome = match first {
             Ok(Transacted::Done(outcome)) => outcome,
             Ok(Transacted::Not(progress)) => {
@@ -142,9 +155,11 @@ impl Scheduler {
             log_error("a turn of the scheduler failed", error);
             self.failing.defer_until((), Instant::now() + Duration::from_secs(1));
         }
+        let passing = is_passing(error);
         for item in items {
-            self.executions.defer(item.execution(), Instant::now());
+            self.executions.defer(item.execution(), Instant::now(), Patience::Long);
             match item {
+                Item::Answer(..) if passing => self.waiting.push_back(item),
                 Item::Answer(record, Answered::Failed(_)) => {
                     // Even its failure can't be written: only time helps.
                     let failure = Failure { detail: error.to_string(), ..Failure::default() };
@@ -242,7 +257,7 @@ impl Scheduler {
             items.extend(arrivals.into_iter().map(Item::Arrivals));
             items.extend(timers.into_iter().map(Item::Timer));
         }
-        let workers: Vec<_> = self.registry.workers().map(|w| (w.id, w.max_concurrency as usize)).collect();
+        let workers = self.registry.workers();
         let max_calls = guc::MAX_IN_FLIGHT.get().min(guc::HTTP_THREADS.get()) as usize;
         let max_bytes = guc::MAX_IN_FLIGHT_KB.get() as usize * 1024;
         let mut room = Room::new(&self.in_flight, max_calls, max_bytes, &workers);
@@ -250,7 +265,7 @@ impl Scheduler {
         batch.process(items)?;
         batch.dispatch(&mut room)?;
         let wrote = batch.save()?;
-        batch.claim(&mut room, limit)?;
+        batch.claim(&mut room, guc::CLAIM_BATCH.get() as usize)?;
         batch.finish(&mut outcome)?;
         if !wrote {
             // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
@@ -277,11 +292,15 @@ impl Scheduler {
                 Settled::Done => self.executions.clear(&id),
                 Settled::Locked | Settled::Behind => {
                     if settled == Settled::Locked {
-                        self.executions.defer(id, now);
+                        self.executions.defer(id, now, Patience::Short);
                     }
                     if item.is_in_memory_only() {
                         self.waiting.push_back(item);
                     }
+                }
+                Settled::RowLocked => {
+                    self.executions.defer(id, now, Patience::Long);
+                    self.waiting.push_back(item);
                 }
                 Settled::Table(relation) => {
                     self.executions.defer_until(id, self.tables.busy_until(relation).unwrap_or(now));
@@ -307,7 +326,6 @@ impl Scheduler {
             context.request_set_aside();
         }
         self.executions.forget_old(now);
-        context.slot.add_answers(outcome.applied as i64);
         context.slot.add_calls(calls);
         if more { Progress::More } else { Progress::Idle }
     }

@@ -1,7 +1,7 @@
 //! Users' tables in a turn: under a time limit, as the process's owner, and never waited for.
 
 use super::apply::Mode;
-use super::deferred::Deferred;
+use super::deferred::{Deferred, Patience};
 use crate::guc;
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
 use crate::pg::identity::as_process_owner;
@@ -11,12 +11,21 @@ use crate::store::engine::{self, SetAside};
 use crate::store::load::Meta;
 use crate::store::tables::Tables;
 use std::collections::{BTreeMap, HashMap};
-use std::time::Instant;
-use xdb_engine::{AppDatabaseError, Failure, Json, Loading};
+use std::ffi::CStr;
+use std::time::{Duration, Instant};
+use xdb_engine::{AppDatabaseError, Failure, Json, Loading, TableMapping};
 
 /// Longest time for one step in the lane of tables that are set aside. Short enough to let somebody in who wants to
 /// mend the table.
 const ASIDE_TIMEOUT_MS: i32 = 5000;
+
+/// Where a row is held, the next ones who want a row of that table wait for this long only, and for so long.
+const CONTENDED_LOCK_TIMEOUT: &CStr = c"2ms";
+const CONTENDED_FOR: Duration = Duration::from_secs(10);
+
+/// Longest wait for a lock in the lane of tables that are set aside: shorter than the time limit, so that a lock is
+/// told from a slow statement.
+const ASIDE_LOCK_TIMEOUT: &CStr = c"4s";
 
 /// A table with this many strikes is set aside.
 const STRIKES_OUT: u32 = 12;
@@ -32,6 +41,8 @@ pub enum Used<T> {
     Done(T),
     /// It is locked, slow or already known to be: later.
     Busy(u32),
+    /// Somebody has locked the row, or one that it needs: later, for this process alone.
+    Locked,
     /// It refused.
     Refused(PgError),
 }
@@ -52,6 +63,8 @@ pub struct Strikes {
     good: HashMap<u32, u32>,
     busy: Deferred<u32>,
     busy_until: HashMap<u32, Instant>,
+    /// Tables in which somebody held a row a moment ago.
+    contended: HashMap<u32, Instant>,
 }
 
 impl Strikes {
@@ -64,6 +77,7 @@ impl Strikes {
             good: HashMap::new(),
             busy: Deferred::new(),
             busy_until: HashMap::new(),
+            contended: HashMap::new(),
         }
     }
 
@@ -82,7 +96,7 @@ impl Strikes {
                 engine::take_back(spi, *relation)?;
                 pgrx::log!("xdb: table {relation} is no longer set aside");
             }
-            self.set_aside.retain(|relation, _| !good.get(relation).is_some_and(|steps| *steps >= GOOD_STEPS));
+            self.set_aside.retain(|relation, _| good.get(relation).is_none_or(|steps| *steps < GOOD_STEPS));
             self.good.retain(|relation, _| self.set_aside.contains_key(relation));
         }
         Ok(())
@@ -112,7 +126,7 @@ impl Strikes {
 
     fn strike(&mut self, relation: u32, why: SetAside) {
         let now = Instant::now();
-        self.busy.defer(relation, now);
+        self.busy.defer(relation, now, Patience::Long);
         if let Some(until) = self.busy.next(now) {
             self.busy_until.insert(relation, until);
         }
@@ -201,7 +215,14 @@ impl Strikes {
         }
         let limit = if self.aside { ASIDE_TIMEOUT_MS } else { guc::APPLY_TIMEOUT_MS.get() };
         let begun = Instant::now();
-        let as_owner = || with_timeout(limit, || as_process_owner(meta.owner, || body(tables)));
+        let contended =
+            |table: &&TableMapping| self.contended.get(&table.relation).is_some_and(|at| at.elapsed() < CONTENDED_FOR);
+        let lock_timeout = match mappings.iter().any(contended) {
+            _ if self.aside => Some(ASIDE_LOCK_TIMEOUT),
+            true => Some(CONTENDED_LOCK_TIMEOUT),
+            false => None,
+        };
+        let as_owner = || with_timeout(limit, || as_process_owner(meta.owner, lock_timeout, || body(tables)));
         let result = match mode {
             Mode::Fast => as_owner(),
             Mode::Guarded => guarded(as_owner),
@@ -223,13 +244,12 @@ impl Strikes {
                 if self.aside { Used::Refused(error) } else { Used::Busy(first) }
             }
             LOCK_NOT_AVAILABLE => {
-                self.strike(first, SetAside::Locked);
-                Used::Busy(first)
+                for table in &mappings {
+                    self.contended.insert(table.relation, Instant::now());
+                }
+                Used::Locked
             }
-            DEADLOCK_DETECTED | SERIALIZATION_FAILURE => {
-                self.busy.defer(first, Instant::now());
-                Used::Busy(first)
-            }
+            DEADLOCK_DETECTED | SERIALIZATION_FAILURE => Used::Locked,
             _ if is_server_trouble(&error) => return Err(error),
             _ => Used::Refused(error),
         };
@@ -241,7 +261,7 @@ impl Strikes {
 fn error_of<T>(used: Used<T>) -> PgError {
     match used {
         Used::Refused(error) => error,
-        Used::Done(_) | Used::Busy(_) => PgError::internal("a table is busy"),
+        Used::Done(_) | Used::Busy(_) | Used::Locked => PgError::internal("a table is busy"),
     }
 }
 

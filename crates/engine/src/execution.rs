@@ -140,6 +140,20 @@ impl StateExecution {
         }
     }
 
+    /// Queues that the state waits for, each with the most messages that it takes.
+    pub fn wanted_messages(&self) -> impl Iterator<Item = (&str, u32)> {
+        let commands: &[WaitCommand] = match &self.phase {
+            Phase::Waiting(wait) => &wait.commands,
+            _ => &[],
+        };
+        commands.iter().filter(|command| command.status == CommandStatus::Waiting).filter_map(|command| match &command
+            .kind
+        {
+            WaitKind::LocalQueue { queue, at_most, .. } => Some((queue.as_str(), *at_most)),
+            WaitKind::Timer { .. } => None,
+        })
+    }
+
     /// The call that is to be made or repeated, if the state is at one.
     pub fn call(&self, api: Api) -> Option<&CallState> {
         match (&self.phase, api) {

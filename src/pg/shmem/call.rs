@@ -101,11 +101,6 @@ pub fn reset_in_flight(database: pg_sys::Oid, lane: Lane) {
     }
 }
 
-/// The statistics of one worker; `None` if it was never called since the server started.
-pub fn of_worker(database: pg_sys::Oid, worker: i32) -> Option<CallStatistics> {
-    find(database, worker).map(snapshot)
-}
-
 /// The statistics of all workers of a database.
 pub fn of_database(database: pg_sys::Oid) -> Vec<CallStatistics> {
     let Some(shared) = shared() else {

@@ -38,8 +38,6 @@ pub(super) struct Cell {
     calls_total: AtomicI64,
     /// Thousandths of a call per second.
     call_rate: AtomicI64,
-    answers_total: AtomicI64,
-    turns: AtomicI64,
     last_error_at: AtomicI64,
     last_error: LockedText,
 }
@@ -145,8 +143,6 @@ impl EngineState {
 /// A copy of what a slot says. Times are microseconds since the server's epoch; zero means never.
 #[derive(Clone, Debug)]
 pub struct SlotStatus {
-    pub database: pg_sys::Oid,
-    pub lane: Lane,
     pub pid: Option<i32>,
     pub state: EngineState,
     pub epoch: i64,
@@ -157,8 +153,6 @@ pub struct SlotStatus {
     pub oldest_due: Option<i64>,
     pub calls_total: i64,
     pub calls_per_second: f64,
-    pub answers_total: i64,
-    pub turns: i64,
     pub last_error: Option<String>,
     pub last_error_at: i64,
 }
@@ -210,8 +204,6 @@ impl Slot {
             &cell.backlog,
             &cell.oldest_due,
             &cell.calls_total,
-            &cell.answers_total,
-            &cell.turns,
             &cell.last_error_at,
         ] {
             counter.store(0, Ordering::SeqCst);
@@ -449,16 +441,6 @@ impl Slot {
         self.cell().calls_total.fetch_add(calls, Ordering::Relaxed);
     }
 
-    /// Counts answers applied.
-    pub fn add_answers(self, answers: i64) {
-        self.cell().answers_total.fetch_add(answers, Ordering::Relaxed);
-    }
-
-    /// Counts a turn.
-    pub fn add_turn(self) {
-        self.cell().turns.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Shows the last error; cut at 256 bytes, between characters.
     pub fn record_error(self, message: &str) {
         let length = message.floor_char_boundary(ERROR_BYTES);
@@ -483,8 +465,6 @@ impl Slot {
         let text = bytes.get(..length as usize).unwrap_or_default();
         let backlog = cell.backlog.load(Ordering::Relaxed);
         SlotStatus {
-            database: self.database(),
-            lane: self.lane(),
             pid: self.pid(),
             state: self.state(),
             epoch: cell.epoch.load(Ordering::SeqCst),
@@ -494,8 +474,6 @@ impl Slot {
             oldest_due: Some(cell.oldest_due.load(Ordering::Relaxed)).filter(|due| *due != 0),
             calls_total: cell.calls_total.load(Ordering::Relaxed),
             calls_per_second: cell.call_rate.load(Ordering::SeqCst) as f64 / 1000.0,
-            answers_total: cell.answers_total.load(Ordering::Relaxed),
-            turns: cell.turns.load(Ordering::Relaxed),
             last_error: (last_error_at != 0).then(|| String::from_utf8_lossy(text).into_owned()),
             last_error_at,
         }

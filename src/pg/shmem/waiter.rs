@@ -87,8 +87,3 @@ pub(crate) fn wake(database: pg_sys::Oid, executions: Option<&[[u8; 16]]>) {
         }
     }
 }
-
-/// How many sessions wait, in all databases.
-pub fn in_use() -> u32 {
-    shared().map_or(0, |s| s.waiters_in_use.load(Ordering::SeqCst))
-}

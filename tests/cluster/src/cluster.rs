@@ -284,7 +284,8 @@ impl Cluster {
             "SELECT pid FROM pg_stat_activity WHERE datname = '{database}' \
              AND (backend_type LIKE 'xdb scheduler%' OR application_name LIKE 'xdb scheduler%') LIMIT 1"
         );
-        self.superuser().try_maybe(&sql).unwrap_or_else(|error| panic!("{sql}\n{error:?}"))
+        // After a crash the server may go down under this very query: then there is none yet.
+        self.superuser().try_maybe(&sql).unwrap_or(None)
     }
 
     /// The scheduler's pid in a database, as soon as there is one.

@@ -70,6 +70,15 @@ fn a_terminated_scheduler_comes_back_and_work_goes_on() {
     app.done(&[]);
 }
 
+/// Kills the scheduler, and with it, for a moment, the whole server; returns when another scheduler is there.
+fn kill_scheduler(app: &App) {
+    let killed = app.scheduler();
+    signal(killed, libc::SIGKILL);
+    wait_until("the server and the scheduler are back", 30, || {
+        app.cluster().find_scheduler(app.database()).is_some_and(|pid| pid != killed)
+    });
+}
+
 #[test]
 fn a_killed_scheduler_with_fifty_calls_in_flight() {
     let app = App::alone("crash_kill", ClusterOptions::default());
@@ -82,7 +91,7 @@ fn a_killed_scheduler_with_fifty_calls_in_flight() {
     });
     start_counters(&mut app.db(), 50);
     worker.wait_for_count("fifty calls in flight", 20, 50, |call| call.global("n") == 2);
-    signal(app.scheduler(), libc::SIGKILL);
+    kill_scheduler(&app);
     worker.heal();
     all_counted_once(&app, 50);
     let attempts = worker.count(|call| call.global("n") == 2);
@@ -98,7 +107,7 @@ fn a_scheduler_killed_again_and_again() {
     start_counters(&mut app.db(), 50);
     for _ in 0..4 {
         let calls = worker.count(|_| true);
-        signal(app.scheduler(), libc::SIGKILL);
+        kill_scheduler(&app);
         wait_until("it calls again", 30, || {
             worker.count(|_| true) > calls || views::with_status(&mut app.superuser(), "c%", "RUNNING") == 0
         });
