@@ -136,6 +136,12 @@ COMMENT ON COLUMN xdb.queue_waiter.queue_name IS 'Local queue.';
 COMMENT ON COLUMN xdb.queue_waiter.wait_order IS 'Number of the event that began the wait: waiters are served in this order.';
 COMMENT ON COLUMN xdb.queue_waiter.seq IS 'State execution that waits.';
 
+COMMENT ON TABLE xdb.rpc_answer IS 'Answers of RPCs that had an idempotency key: the same key again gives the same answer, and the worker is not called.';
+COMMENT ON COLUMN xdb.rpc_answer.execution_id IS 'Process execution that was called.';
+COMMENT ON COLUMN xdb.rpc_answer.idempotency_key IS 'Key that the caller gave.';
+COMMENT ON COLUMN xdb.rpc_answer.answered_at IS 'When the key was used first.';
+COMMENT ON COLUMN xdb.rpc_answer.output IS 'Output of the RPC; null if it had none.';
+
 COMMENT ON TABLE xdb.local_attribute IS 'Local attributes of process executions.';
 COMMENT ON COLUMN xdb.local_attribute.execution_id IS 'Process execution they belong to.';
 COMMENT ON COLUMN xdb.local_attribute.key IS 'Name of the attribute.';
@@ -257,7 +263,7 @@ COMMENT ON COLUMN xdb.workers.average_latency IS 'How long its calls take, on av
 COMMENT ON COLUMN xdb.workers.last_error_at IS 'When a call failed last; null = none has.';
 
 COMMENT ON FUNCTION xdb.register_worker(text, text, text, jsonb, integer) IS 'Registers a worker, or changes the one of this name. Decides which URL the server calls.';
-COMMENT ON FUNCTION xdb.unregister_worker(text) IS 'Removes a worker. Refused while running processes use it.';
+COMMENT ON FUNCTION xdb.unregister_worker(text) IS 'Removes a worker. Refused while a process type uses it.';
 COMMENT ON FUNCTION xdb.register_process_type(text, text, jsonb) IS 'Registers a process type with its worker and definition, or replaces it. Running executions use the new states, options and RPCs from their next call; attribute mapping and timeout stay as at their start.';
 COMMENT ON FUNCTION xdb.unregister_process_type(text) IS 'Removes a process type. Refused while executions of it run.';
 COMMENT ON FUNCTION xdb.start_process(text, text, jsonb, text, jsonb, jsonb, text, interval, timestamptz, jsonb) IS 'Starts a process in the caller''s transaction and returns the id of its execution. Its owner is the current user.';
@@ -269,6 +275,8 @@ COMMENT ON FUNCTION xdb.wait_for_process(text, interval, uuid) IS 'Waits until a
 COMMENT ON FUNCTION xdb.get_local_attributes(text, text[], uuid) IS 'Local attributes of a process, {key: value}: those with the given keys, or all.';
 COMMENT ON FUNCTION xdb.pause() IS 'Stops this database''s engine from claiming new work; answers of calls in flight are still applied. Whoever may execute this function is an XDB administrator and sees all processes.';
 COMMENT ON FUNCTION xdb.resume() IS 'Lets a paused engine claim work again.';
+COMMENT ON FUNCTION xdb.engine_figures() IS 'The figures behind xdb.status(), one JSON object.';
+COMMENT ON FUNCTION xdb.worker_figures() IS 'The figures behind xdb.worker_counters(), a JSON array with an object per worker.';
 COMMENT ON FUNCTION xdb.status() IS 'One row: how this database''s engine is doing.';
 COMMENT ON FUNCTION xdb.worker_counters() IS 'How the calls to each worker went since the engine started; the view xdb.workers shows it.';
 COMMENT ON FUNCTION xdb.grant_usage(regrole, boolean) IS 'Lets a role use XDB: start and drive processes and see its own; as admin also register workers and process types, pause and resume the engine, and see all processes. Adds to what was granted before.';

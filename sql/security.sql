@@ -108,7 +108,7 @@ DECLARE
 BEGIN
     FOREACH child IN ARRAY ARRAY[
         'xdb.latest_execution', 'xdb.state_execution', 'xdb.local_attribute', 'xdb.queue_message', 'xdb.inbox',
-        'xdb.message_key', 'xdb.queue_waiter', 'xdb.timer', 'xdb.task', 'xdb.history_event'
+        'xdb.message_key', 'xdb.queue_waiter', 'xdb.rpc_answer', 'xdb.timer', 'xdb.task', 'xdb.history_event'
     ]::pg_catalog.regclass[]
     LOOP
         EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', child);
@@ -125,4 +125,5 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA xdb FROM PUBLIC;
 REVOKE ALL ON ALL ROUTINES IN SCHEMA xdb FROM PUBLIC;
 
 GRANT USAGE ON SCHEMA xdb TO pg_monitor;
-GRANT EXECUTE ON FUNCTION xdb.status() TO pg_monitor;
+-- status() runs as its caller, and so must they be allowed what it calls.
+GRANT EXECUTE ON FUNCTION xdb.status(), xdb.engine_figures() TO pg_monitor;

@@ -1,10 +1,11 @@
 -- Workers and process types: what can be called, and how.
 -- The engine is paused in all of these files: no step runs, and nothing here depends on time.
-\set VERBOSITY sqlstate
+\set SHOW_CONTEXT never
 SELECT xdb.pause();
 
 CREATE TABLE reg_users (user_id text PRIMARY KEY, form jsonb, status text, age int);
 CREATE TABLE reg_orders (region text, number int, total numeric, PRIMARY KEY (region, number));
+CREATE TABLE reg_notes (id int PRIMARY KEY, text text);
 CREATE TABLE reg_unkeyed (id text, note text);
 CREATE VIEW reg_view AS SELECT * FROM reg_users;
 
@@ -23,7 +24,12 @@ SELECT xdb.register_worker('reg_bad', 'ftp://127.0.0.1/');
 SELECT xdb.register_worker('reg_bad', '127.0.0.1:8080');
 SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', max_concurrency => 0);
 SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', headers => '["not an object"]');
-SELECT xdb.register_worker('reg_bad', 'http://worker.example.com/');
+SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', headers => '{"X-Number": 1}');
+SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', headers => '{"Idempotency-Key": "mine"}');
+SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', headers => '{"X-Split": "a\r\nb"}');
+SELECT xdb.register_worker('reg_bad', 'http://user:password@127.0.0.1/');
+SELECT xdb.register_worker('reg_bad', 'http://192.0.2.1/');
+SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', secret => '');
 SELECT count(*) FROM xdb.workers WHERE name = 'reg_bad';
 
 -- The smallest process type has no state at all: it starts with no thread and answers RPCs.
@@ -47,15 +53,19 @@ SELECT xdb.register_process_type('RegFull', 'reg', '{
     "globalAttributes": [
         {"table": "public.reg_users", "primaryKey": "user_id",
          "attributes": {"form": "form", "status": "status"}},
-        {"table": "public.reg_orders", "primaryKey": ["region", "number"],
-         "attributes": {"total": "total"}}],
+        {"table": "reg_notes", "primaryKey": ["id"], "attributes": {"note": "text"}}],
     "localAttributes": ["source"],
     "localQueues": ["verify"],
     "globalQueues": [],
     "rpcs": {"verify": {"timeoutSeconds": 5}},
     "timeoutSeconds": 86400,
-    "history": {"keepLast": 100}
+    "history": "none"
 }');
+
+-- What a definition may say, and this version does not do yet.
+SELECT xdb.register_process_type('RegBad', 'reg', '{"history": {"keepLast": 100}}');
+SELECT xdb.register_process_type('RegBad', 'reg',
+    '{"globalAttributes": [{"table": "public.reg_orders", "primaryKey": ["region", "number"], "attributes": {"total": "total"}}]}');
 
 -- Registering again replaces.
 SELECT xdb.register_process_type('RegFull', 'reg', '{"startingState": "Only", "states": {"Only": {}}}');
@@ -81,7 +91,8 @@ SELECT xdb.register_process_type('RegBad', 'reg',
 SELECT xdb.register_process_type('RegBad', 'reg', '{"localQueues": "verify"}');
 SELECT xdb.register_process_type('RegBad', 'reg', '{"timeoutSeconds": -5}');
 SELECT xdb.register_process_type('RegBad', 'reg', '{"history": "some"}');
-SELECT xdb.register_process_type('RegBad', 'reg', '{"history": {"keepLast": 0}}');
+SELECT xdb.register_process_type('RegBad', 'reg', '{"unknownKey": 1}');
+SELECT xdb.register_process_type('RegBad', 'reg', '{"states": {"": {}}}');
 
 -- Definitions that do not fit the tables.
 SELECT xdb.register_process_type('RegBad', 'reg',
@@ -101,7 +112,17 @@ SELECT xdb.register_process_type('RegBad', 'reg',
 SELECT xdb.register_process_type('RegBad', 'reg',
     '{"globalAttributes": [
         {"table": "public.reg_users", "primaryKey": "user_id", "attributes": {"twice": "status"}},
-        {"table": "public.reg_orders", "primaryKey": ["region", "number"], "attributes": {"twice": "total"}}]}');
+        {"table": "public.reg_notes", "primaryKey": "id", "attributes": {"twice": "text"}}]}');
+
+-- One table twice; the key as an attribute; tables that are the system's own.
+SELECT xdb.register_process_type('RegBad', 'reg',
+    '{"globalAttributes": [
+        {"table": "public.reg_users", "primaryKey": "user_id", "attributes": {"form": "form"}},
+        {"table": "reg_users", "primaryKey": "user_id", "attributes": {"status": "status"}}]}');
+SELECT xdb.register_process_type('RegBad', 'reg',
+    '{"globalAttributes": [{"table": "public.reg_users", "primaryKey": "user_id", "attributes": {"id": "user_id"}}]}');
+SELECT xdb.register_process_type('RegBad', 'reg',
+    '{"globalAttributes": [{"table": "xdb.worker", "primaryKey": "name", "attributes": {"secret": "secret"}}]}');
 
 -- A type needs a name, and a worker that is there.
 SELECT xdb.register_process_type('RegBad', 'reg_gone', '{}');
@@ -113,9 +134,13 @@ SELECT xdb.unregister_process_type('RegBad');
 SELECT xdb.unregister_process_type('RegFull');
 SELECT xdb.unregister_process_type('RegFull');
 SELECT xdb.unregister_process_type('RegPassive');
+-- A worker stays while a process type uses it.
+SELECT xdb.register_process_type('RegPassive', 'reg', '{}');
+SELECT xdb.unregister_worker('reg');
+SELECT xdb.unregister_process_type('RegPassive');
 SELECT xdb.unregister_worker('reg');
 SELECT xdb.unregister_worker('reg');
 SELECT count(*) FROM xdb.workers WHERE name = 'reg';
 
 DROP VIEW reg_view;
-DROP TABLE reg_users, reg_orders, reg_unkeyed;
+DROP TABLE reg_users, reg_orders, reg_notes, reg_unkeyed;

@@ -1,5 +1,5 @@
 -- Starting and stopping processes. The engine is paused: what has started stays RUNNING.
-\set VERBOSITY sqlstate
+\set SHOW_CONTEXT never
 SELECT xdb.pause();
 
 CREATE ROLE golden_start;
@@ -14,6 +14,7 @@ SELECT xdb.register_process_type('Start', 'start', '{
         "attributes": {"form": "form", "status": "status", "born": "born", "score": "score"}}],
     "localAttributes": ["colour", "size"]
 }');
+SELECT xdb.register_process_type('StartPlain', 'start', '{"startingState": "First", "states": {"First": {}}}');
 SELECT xdb.register_process_type('StartPassive', 'start', '{}');
 SET ROLE golden_start;
 
@@ -63,37 +64,55 @@ SELECT xdb.start_process('start-conflict-3', 'Start', global_attribute_pk => 'u1
     options => '{"globalAttributeConflictMode": "OVERRIDE_ON_CONFLICT"}') IS NOT NULL AS started;
 SELECT status, score FROM start_users WHERE user_id = 'u1';
 
+-- A process whose type maps a table has a row of it, written at its start or not.
+SELECT xdb.start_process('start-key', 'Start', global_attributes => '{"status": "whose?"}');
+SELECT xdb.start_process('start-key', 'Start');
+SELECT xdb.start_process('start-key', 'Start', global_attribute_pk => 'u9') IS NOT NULL AS started;
+SELECT count(*) FROM start_users WHERE user_id = 'u9';
+SELECT xdb.start_process('start-no-key', 'StartPlain', global_attribute_pk => 'u9');
+SELECT xdb.start_process('start-no-key', 'Start', global_attribute_pk => 'u9', global_attributes => '{"unmapped": 1}');
+
 -- The key can be given per table, too.
 SELECT xdb.start_process('start-keys', 'Start', global_attributes => '{"status": "by option"}',
     options => '{"globalAttributeKeys": {"public.start_users": {"user_id": "u3"}}}') IS NOT NULL AS started;
 SELECT user_id, status FROM start_users WHERE user_id = 'u3';
+SELECT xdb.start_process('start-keys-bad', 'Start', options => '{"globalAttributeKeys": {"public.gone": {"user_id": "u3"}}}');
+SELECT xdb.start_process('start-keys-bad', 'Start', options => '{"globalAttributeKeys": {"public.start_users": {"gone": "u3"}}}');
 
 -- The same id again: the policy decides.
-SELECT xdb.start_process('start-1', 'Start');
-SELECT xdb.start_process('start-1', 'Start', id_reuse_policy => 'DISALLOW_REUSE');
-SELECT xdb.start_process('start-1', 'Start', id_reuse_policy => 'ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY');
-SELECT xdb.start_process('start-1', 'Start', id_reuse_policy => 'TERMINATE_IF_RUNNING') IS NOT NULL AS started;
+\set VERBOSITY sqlstate
+SELECT xdb.start_process('start-1', 'StartPlain');
+SELECT xdb.start_process('start-1', 'StartPlain', id_reuse_policy => 'DISALLOW_REUSE');
+SELECT xdb.start_process('start-1', 'StartPlain', id_reuse_policy => 'ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY');
+SELECT xdb.start_process('start-1', 'StartPlain', id_reuse_policy => 'TERMINATE_IF_RUNNING') IS NOT NULL AS started;
 SELECT status, count(*) FROM xdb.processes WHERE process_id = 'start-1' GROUP BY status ORDER BY status;
+SELECT reason FROM xdb.processes WHERE process_id = 'start-1' AND status = 'TERMINATED';
 SELECT xdb.stop_process('start-1', reason => 'enough');
-SELECT xdb.start_process('start-1', 'Start', id_reuse_policy => 'DISALLOW_REUSE');
-SELECT xdb.start_process('start-1', 'Start', id_reuse_policy => 'ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY') IS NOT NULL AS started;
+SELECT xdb.start_process('start-1', 'StartPlain', id_reuse_policy => 'DISALLOW_REUSE');
+SELECT xdb.start_process('start-1', 'StartPlain', id_reuse_policy => 'ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY') IS NOT NULL AS started;
 SELECT xdb.stop_process('start-1', 'FAIL', 'no good');
-SELECT xdb.start_process('start-1', 'Start', id_reuse_policy => 'ALLOW_IF_NO_RUNNING') IS NOT NULL AS started;
+SELECT xdb.start_process('start-1', 'StartPlain', id_reuse_policy => 'ALLOW_IF_NO_RUNNING') IS NOT NULL AS started;
 SELECT status, count(*) FROM xdb.processes WHERE process_id = 'start-1' GROUP BY status ORDER BY status;
 
 -- A start whose answer was lost can be repeated: the same request is the same execution, under every policy.
-SELECT xdb.start_process('start-request', 'Start', options => '{"requestId": "r1"}') AS first \gset
-SELECT xdb.start_process('start-request', 'Start', options => '{"requestId": "r1"}') = :'first' AS same;
-SELECT xdb.start_process('start-request', 'Start', id_reuse_policy => 'DISALLOW_REUSE',
+SELECT xdb.start_process('start-request', 'StartPlain', options => '{"requestId": "r1"}') AS first \gset
+SELECT xdb.start_process('start-request', 'StartPlain', options => '{"requestId": "r1"}') = :'first' AS same;
+SELECT xdb.start_process('start-request', 'StartPlain', id_reuse_policy => 'DISALLOW_REUSE',
                          options => '{"requestId": "r1"}') = :'first' AS same;
-SELECT xdb.start_process('start-request', 'Start', options => '{"requestId": "r2"}');
+SELECT xdb.start_process('start-request', 'StartPlain', options => '{"requestId": "r2"}');
+\set VERBOSITY default
 SELECT xdb.stop_process('start-request');
-SELECT xdb.start_process('start-request', 'Start', options => '{"requestId": "r1"}') = :'first' AS same;
+SELECT xdb.start_process('start-request', 'StartPlain', options => '{"requestId": "r1"}') = :'first' AS same;
 
 -- Later, and not for ever.
-SELECT xdb.start_process('start-later', 'Start', start_at => now() + interval '1 day',
+SELECT xdb.start_process('start-later', 'StartPlain', start_at => now() + interval '1 day',
                          timeout => interval '2 days') IS NOT NULL AS started;
 SELECT xdb.describe_process('start-later') ->> 'status' AS status;
+
+SELECT state_execution_id, status, attempt, next_attempt_at > now() + interval '23 hours' AS later
+FROM xdb.state_executions WHERE process_id = 'start-later';
+SELECT t.kind, t.state_execution_id, t.fire_at = p.timeout_at AS at_timeout, t.fire_at > now() + interval '47 hours' AS later
+FROM xdb.timers AS t JOIN xdb.processes AS p USING (execution_id) WHERE t.process_id = 'start-later';
 
 -- An execution can be named; the latest one is meant otherwise.
 SELECT xdb.describe_process('start-request', execution_id => :'first') ->> 'status' AS status;
@@ -103,6 +122,11 @@ SELECT xdb.describe_process('start-later', execution_id => :'first');
 SELECT xdb.stop_process('start-later', 'FAIL', 'changed our mind');
 SELECT xdb.wait_for_process('start-later', timeout => '10 seconds') - 'results' - 'error' AS outcome;
 SELECT xdb.stop_process('start-later');
+SELECT state_execution_id, status, ended_at IS NOT NULL AS ended FROM xdb.state_executions WHERE process_id = 'start-later';
+SELECT count(*) FROM xdb.timers WHERE process_id = 'start-later';
+SELECT event_id, event_type FROM xdb.history WHERE process_id = 'start-later' ORDER BY event_id;
+SELECT xdb.start_process('start-silent', 'StartPlain', options => '{"history": "none"}') IS NOT NULL AS started;
+SELECT count(*) FROM xdb.history WHERE process_id = 'start-silent';
 SELECT xdb.wait_for_process('start-passive', timeout => '10 milliseconds') ->> 'timedOut' AS timed_out;
 SELECT xdb.stop_process('start-passive', 'TERMINATE');
 SELECT xdb.wait_for_process('start-passive', timeout => '10 seconds') ->> 'status' AS status;

@@ -1,6 +1,6 @@
 -- Messages and RPCs as a caller sees them. The engine is paused and the worker's port is closed,
 -- so messages stay in their queue and calls fail.
-\set VERBOSITY sqlstate
+\set SHOW_CONTEXT never
 SELECT xdb.pause();
 
 CREATE ROLE golden_publish;
@@ -13,9 +13,11 @@ SELECT xdb.register_process_type('Publish', 'publish', '{
     "rpcs": {"ask": {"timeoutSeconds": 1}}
 }');
 SELECT xdb.register_process_type('PublishAny', 'publish', '{"rpcs": {"ask": {}}}');
+SELECT xdb.register_process_type('PublishNone', 'publish', '{"rpcs": {}, "localQueues": []}');
 SET ROLE golden_publish;
 SELECT xdb.start_process('publish-1', 'Publish') IS NOT NULL AS started;
 SELECT xdb.start_process('publish-any', 'PublishAny') IS NOT NULL AS started;
+SELECT xdb.start_process('publish-none', 'PublishNone') IS NOT NULL AS started;
 
 -- A message is a row of the publisher's transaction.
 SELECT xdb.publish('publish-1', 'orders', '{"item": "tea"}');
@@ -35,18 +37,24 @@ SELECT queue_name, payload FROM xdb.queue_messages WHERE process_id = 'publish-1
 -- A type that lists no queues takes every queue; one that lists them takes no other.
 SELECT xdb.publish('publish-any', 'whatever', '1');
 SELECT xdb.publish('publish-1', 'whatever', '1');
+SELECT xdb.publish('publish-none', 'whatever', '1');
 
 -- Publishing many in one transaction keeps the order of the calls, and is one commit.
 BEGIN;
 SELECT count(xdb.publish('publish-any', 'many', to_jsonb(n))) FROM generate_series(1, 100) AS n;
 COMMIT;
-SELECT count(*) FROM xdb.queue_messages WHERE process_id = 'publish-any' AND queue_name = 'many';
+SELECT count(*), bool_and(payload = to_jsonb("position")) AS in_order
+FROM xdb.queue_messages WHERE process_id = 'publish-any' AND queue_name = 'many';
 
 -- An RPC calls the worker while the caller waits. Here nobody listens: the caller gets the error, the process is as before.
 SELECT xdb.invoke_rpc('publish-1', 'ask', '{"question": "who?"}', timeout => '5 seconds');
 SELECT xdb.invoke_rpc('publish-1', 'ask', idempotency_key => 'k1', timeout => '5 seconds');
 SELECT xdb.invoke_rpc('publish-1', 'unlisted', timeout => '5 seconds');
+SELECT xdb.invoke_rpc('publish-none', 'ask', timeout => '5 seconds');
 SELECT xdb.describe_process('publish-1') ->> 'status' AS status;
+
+-- A failed RPC leaves its key free: the second call with it is made, and fails again.
+SELECT xdb.invoke_rpc('publish-1', 'ask', idempotency_key => 'k1', timeout => '5 seconds');
 
 -- An error in a savepoint is not the end of the transaction.
 BEGIN;
@@ -61,4 +69,5 @@ SELECT payload FROM xdb.queue_messages WHERE process_id = 'publish-1' AND messag
 -- A closed process takes nothing more.
 SELECT xdb.stop_process('publish-1', reason => 'closing time');
 SELECT xdb.publish('publish-1', 'orders', '"late"');
+SELECT xdb.publish('publish-1', 'orders', '"late"', message_id => 'm1');
 RESET ROLE;

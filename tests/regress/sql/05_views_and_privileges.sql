@@ -1,5 +1,5 @@
 -- Who may see and drive which process.
-\set VERBOSITY sqlstate
+\set SHOW_CONTEXT never
 SELECT xdb.pause();
 
 CREATE ROLE golden_team;
@@ -22,13 +22,13 @@ SELECT xdb.register_process_type('Priv', 'priv', '{
 
 -- Superusers' processes do not run, unless a setting says so: none is started either.
 SHOW xdb.allow_superuser_processes;
-SELECT xdb.start_process('priv-super', 'Priv');
+SELECT xdb.start_process('priv-super', 'Priv', global_attribute_pk => 's');
 
 SET ROLE golden_alice;
 SELECT xdb.start_process('priv-alice', 'Priv', global_attribute_pk => 'a', global_attributes => '{"note": "mine"}') IS NOT NULL AS started;
 SELECT xdb.publish('priv-alice', 'box', '"hello"');
 SET ROLE golden_team;
-SELECT xdb.start_process('priv-team', 'Priv') IS NOT NULL AS started;
+SELECT xdb.start_process('priv-team', 'Priv', global_attribute_pk => 't') IS NOT NULL AS started;
 
 -- Everybody sees their own, and what belongs to a role that they are a member of.
 SET ROLE golden_alice;
@@ -52,7 +52,9 @@ SELECT xdb.invoke_rpc('priv-alice', 'any');
 SELECT xdb.wait_for_process('priv-alice', timeout => '1 second');
 
 -- The id is taken all the same, and the refusal does not tell by whom.
-SELECT xdb.start_process('priv-alice', 'Priv');
+SELECT xdb.start_process('priv-alice', 'Priv', global_attribute_pk => 'x');
+SELECT xdb.start_process('priv-alice', 'Priv', global_attribute_pk => 'x', id_reuse_policy => 'DISALLOW_REUSE');
+SELECT xdb.start_process('priv-alice', 'Priv', global_attribute_pk => 'x', id_reuse_policy => 'TERMINATE_IF_RUNNING');
 
 -- A start touches the tables as the caller: no privilege, no row, no process.
 SELECT xdb.start_process('priv-bob', 'Priv', global_attribute_pk => 'b', global_attributes => '{"note": "not mine"}');
