@@ -3,13 +3,20 @@
 use crate::pg::catch::{PgError, sqlstate};
 use xdb_engine::Rejection;
 
+/// A message as a DETAIL: with a capital and a full stop.
+fn sentence(text: &str) -> String {
+    let mut characters = text.chars();
+    let first = characters.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
+    let stop = if text.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{first}{}{stop}", characters.as_str())
+}
+
 pub fn unknown_process(process_id: &str) -> PgError {
     PgError::new(sqlstate(b"XD001"), format!("unknown process \"{process_id}\""))
 }
 
 pub fn unknown_process_type(name: &str) -> PgError {
     PgError::new(sqlstate(b"XD002"), format!("unknown process type \"{name}\""))
-        .hint("Register it with xdb.register_process_type().")
 }
 
 pub fn unknown_state(name: &str) -> PgError {
@@ -23,7 +30,6 @@ pub fn unknown_queue(name: &str) -> PgError {
 
 pub fn unknown_worker(name: &str) -> PgError {
     PgError::new(sqlstate(b"XD005"), format!("unknown worker \"{name}\""))
-        .hint("Register it with xdb.register_worker().")
 }
 
 pub fn already_started(process_id: &str, why: &str) -> PgError {
@@ -34,8 +40,8 @@ pub fn not_running(process_id: &str, why: impl Into<String>) -> PgError {
     PgError::new(sqlstate(b"XD007"), format!("process \"{process_id}\" is not running")).detail(why)
 }
 
-pub fn invalid_definition(what: impl Into<String>) -> PgError {
-    PgError::new(sqlstate(b"XD008"), "invalid definition of a process type").detail(what)
+pub fn invalid_definition(what: impl std::fmt::Display) -> PgError {
+    PgError::new(sqlstate(b"XD008"), format!("invalid definition of a process type: {what}"))
 }
 
 pub fn invalid_argument(name: &str, what: impl std::fmt::Display) -> PgError {
@@ -49,11 +55,12 @@ pub fn missing(name: &str) -> PgError {
 
 /// A word that is none of the known ones.
 pub fn unknown_word(name: &str, word: &str, known: &[&str]) -> PgError {
-    invalid_argument(name, format_args!("\"{word}\" is unknown")).hint(format!("Known are {}.", known.join(", ")))
+    let error = invalid_argument(name, format_args!("\"{word}\" is unknown"));
+    if known.is_empty() { error } else { error.hint(format!("Known are {}.", known.join(", "))) }
 }
 
-pub fn worker_failed(rpc_name: &str, what: impl Into<String>) -> PgError {
-    PgError::new(sqlstate(b"XD010"), format!("RPC \"{rpc_name}\" failed in its worker")).detail(what)
+pub fn worker_failed(rpc_name: &str, what: impl AsRef<str>) -> PgError {
+    PgError::new(sqlstate(b"XD010"), format!("RPC \"{rpc_name}\" failed in its worker")).detail(sentence(what.as_ref()))
 }
 
 pub fn not_preloaded() -> PgError {
@@ -72,7 +79,7 @@ pub fn own_writes() -> PgError {
 }
 
 pub fn payload(name: &str, what: impl std::fmt::Display) -> PgError {
-    PgError::new(sqlstate(b"XD015"), format!("{name} is not accepted: {what}"))
+    PgError::new(sqlstate(b"XD015"), format!("{name} {what}"))
 }
 
 pub fn inside_engine(function: &str) -> PgError {
@@ -80,9 +87,9 @@ pub fn inside_engine(function: &str) -> PgError {
         .hint("A trigger on a table that a process writes may start, publish and stop, but not wait or call.")
 }
 
-pub fn host_not_allowed(what: impl Into<String>) -> PgError {
+pub fn host_not_allowed(what: impl AsRef<str>) -> PgError {
     PgError::new(sqlstate(b"XD017"), "the worker's host is not allowed")
-        .detail(what)
+        .detail(sentence(what.as_ref()))
         .hint("A superuser can extend xdb.allowed_worker_hosts.")
 }
 

@@ -20,7 +20,7 @@ pub fn resume(_: &Args) -> Result<Value> {
 }
 
 fn set_paused(paused: bool) -> Result<Value> {
-    let caller = Caller::writing()?;
+    let caller = Caller::writing(if paused { c"xdb.pause()" } else { c"xdb.resume()" })?;
     caller.on_system_tables(|_| spi::connect(|spi| engine::set_paused(spi, paused)))?;
     wake::wake_scheduler_at_commit();
     Ok(Value::Void)

@@ -8,7 +8,7 @@ mod rpc;
 mod start;
 
 use crate::error;
-use crate::pg::catch::Result;
+use crate::pg::catch::{Result, catch};
 use crate::pg::identity;
 use crate::pg::{shmem, wake};
 use crate::store::process::Found;
@@ -16,8 +16,16 @@ use crate::store::registry::Registry;
 use crate::worker::lifecycle;
 use pgrx::pg_sys;
 use std::cell::RefCell;
+use std::ffi::CStr;
 use xdb_engine::Json;
 use xdb_protocol::check_payload;
+
+mod raw {
+    use std::ffi::c_char;
+    unsafe extern "C-unwind" {
+        pub fn PreventCommandIfReadOnly(function: *const c_char);
+    }
+}
 
 crate::sql_functions! {
     xdb_register_worker / pg_finfo_xdb_register_worker => registration::register_worker;
@@ -57,13 +65,22 @@ impl Caller {
         Ok(Self { role: identity::current_user() })
     }
 
-    /// For functions that write: not on a standby.
-    fn writing() -> Result<Self> {
+    /// For functions that ask the engine: not on a standby.
+    fn asking() -> Result<Self> {
         let caller = Self::reading()?;
         // SAFETY: reads a flag of the server.
         if unsafe { pg_sys::RecoveryInProgress() } {
             return Err(error::standby());
         }
+        Ok(caller)
+    }
+
+    /// For functions that write: not in a read-only transaction either. `function` is for the message.
+    fn writing(function: &CStr) -> Result<Self> {
+        let caller = Self::asking()?;
+        let function = function.as_ptr();
+        // SAFETY: a raw call; the name is a constant.
+        unsafe { catch(|| raw::PreventCommandIfReadOnly(function))? };
         Ok(caller)
     }
 

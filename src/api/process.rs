@@ -16,8 +16,11 @@ use xdb_engine::*;
 /// How often a publisher looks whether a conditional close has come to its end.
 const CLOSE_POLL_MS: i64 = 10;
 
+/// Longest reason of a stop.
+const MAX_REASON_BYTES: usize = 10_000;
+
 pub fn publish(args: &Args) -> Result<Value> {
-    let caller = Caller::writing()?;
+    let caller = Caller::writing(c"xdb.publish()")?;
     let process_id = name("process_id", args.text(0))?;
     let queue = name("queue_name", args.text(1))?;
     let message = payload("message", args.json(2)?)?;
@@ -32,6 +35,9 @@ pub fn publish(args: &Args) -> Result<Value> {
                     return Ok(false);
                 }
                 let locked = caller.own(&process_id, process::lock_for_publish(spi, found.id)?)?;
+                if execution.is_none() && replaced(spi, &process_id, &locked)? {
+                    return Ok(false);
+                }
                 check_running(&process_id, &locked)?;
                 if let Some(process_type) = registry.process_type(spi, locked.type_id)?
                     && !current(spi, registry, &process_type.name)?.knows_queue(&queue)
@@ -51,6 +57,15 @@ pub fn publish(args: &Args) -> Result<Value> {
     }
 }
 
+/// Whether a closed execution was followed by another one while this transaction waited for its lock.
+fn replaced(spi: &Spi, process_id: &str, locked: &Found) -> Result<bool> {
+    if locked.status == ProcessStatus::Running {
+        return Ok(false);
+    }
+    let latest = process::find(spi, process_id, None, Snapshot::Fresh)?;
+    Ok(latest.is_some_and(|latest| latest.id != locked.id))
+}
+
 /// The definition as it is registered now, whatever this session remembers.
 fn current(spi: &Spi, registry: &mut Registry, name: &str) -> Result<std::sync::Arc<Definition>> {
     let process_type = registry.process_type_by_name(spi, name)?;
@@ -68,15 +83,26 @@ fn check_running(process_id: &str, found: &Found) -> Result<()> {
 }
 
 pub fn stop_process(args: &Args) -> Result<Value> {
-    let caller = Caller::writing()?;
+    let caller = Caller::writing(c"xdb.stop_process()")?;
     let process_id = name("process_id", args.text(0))?;
     let word = needed("stop_type", args.text(1))?;
     let stop_type = StopType::parse(&word).ok_or_else(|| error::unknown_word("stop_type", &word, StopType::WORDS))?;
     let reason = args.text(2);
+    if let Some(length) = reason.as_ref().map(String::len).filter(|length| *length > MAX_REASON_BYTES) {
+        let what = format!("it is {length} bytes long; at most {MAX_REASON_BYTES} are allowed");
+        return Err(error::invalid_argument("reason", what));
+    }
     let execution = args.execution_id(3);
     caller.on_system_tables(|registry| {
         spi::connect(|spi| {
-            let found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
+            let mut found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
+            if execution.is_none() {
+                while let Some(locked) = process::lock_for_close(spi, found.id)?
+                    && replaced(spi, &process_id, &locked)?
+                {
+                    found = caller.own(&process_id, process::find(spi, &process_id, None, Snapshot::Fresh)?)?;
+                }
+            }
             close(spi, registry, &process_id, found.id, &Command::Stop { stop_type, reason })
         })
     })?;

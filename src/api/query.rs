@@ -3,6 +3,7 @@
 use super::{Caller, name, needed};
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
+use crate::pg::identity;
 use crate::pg::spi::{self, Snapshot};
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::tables::object;
@@ -15,21 +16,22 @@ use xdb_engine::{ExecutionId, ProcessStatus};
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 pub fn describe_process(args: &Args) -> Result<Value> {
-    let caller = Caller::writing()?;
+    let caller = Caller::asking()?;
     let process_id = name("process_id", args.text(0))?;
     let execution = args.execution_id(1);
     let text = caller.on_system_tables(|_| {
         spi::connect(|spi| {
             let found = process::find(spi, &process_id, execution, Snapshot::Fresh)?;
             let found = caller.own(&process_id, found)?;
-            process::describe(spi, found.id)?.ok_or_else(|| error::unknown_process(&process_id))
+            identity::with_value_formats(|| process::describe(spi, found.id))?
+                .ok_or_else(|| error::unknown_process(&process_id))
         })
     })?;
     Ok(Value::Json(text))
 }
 
 pub fn get_local_attributes(args: &Args) -> Result<Value> {
-    let caller = Caller::writing()?;
+    let caller = Caller::asking()?;
     let process_id = name("process_id", args.text(0))?;
     let keys = args.texts(1);
     let execution = args.execution_id(2);
@@ -47,7 +49,7 @@ pub fn get_local_attributes(args: &Args) -> Result<Value> {
 }
 
 pub fn wait_for_process(args: &Args) -> Result<Value> {
-    let caller = Caller::writing()?.outside_engine("wait_for_process")?;
+    let caller = Caller::asking()?.outside_engine("wait_for_process")?;
     let process_id = name("process_id", args.text(0))?;
     let timeout = needed("timeout", args.interval(1))?
         .ok_or_else(|| error::invalid_argument("timeout", "it must not be negative"))?

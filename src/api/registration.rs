@@ -20,7 +20,7 @@ use xdb_protocol::parse_definition;
 const OWN_HEADERS: [&str; 2] = ["idempotency-key", "traceparent"];
 
 pub fn register_worker(args: &Args) -> Result<Value> {
-    let caller = Caller::writing()?;
+    let caller = Caller::writing(c"xdb.register_worker()")?;
     let worker = name("name", args.text(0))?;
     let url = needed("url", args.text(1))?;
     validate_url(&url).map_err(|what| error::invalid_argument("url", what))?;
@@ -80,7 +80,7 @@ fn check_host(url: &str) -> Result<()> {
 }
 
 pub fn unregister_worker(args: &Args) -> Result<Value> {
-    let caller = Caller::writing()?;
+    let caller = Caller::writing(c"xdb.unregister_worker()")?;
     let worker = name("name", args.text(0))?;
     caller.on_system_tables(|_| {
         spi::connect(|spi| {
@@ -99,7 +99,7 @@ pub fn unregister_worker(args: &Args) -> Result<Value> {
 }
 
 pub fn register_process_type(args: &Args) -> Result<Value> {
-    let caller = Caller::writing()?;
+    let caller = Caller::writing(c"xdb.register_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
     let worker = name("worker", args.text(1))?;
     let text = needed("definition", args.json(2)?)?;
@@ -116,7 +116,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
                 check_table(spi, table)?;
             }
             let Some(worker_id) = registry::worker_id(spi, &worker)? else {
-                return Err(error::unknown_worker(&worker));
+                return Err(error::unknown_worker(&worker).hint("Register it with xdb.register_worker()."));
             };
             registry::put_process_type(spi, &process_type, worker_id, &definition)
         })
@@ -167,17 +167,22 @@ fn check_table(spi: &Spi, table: &TableMapping) -> Result<()> {
 }
 
 pub fn unregister_process_type(args: &Args) -> Result<Value> {
-    let caller = Caller::writing()?;
+    let caller = Caller::writing(c"xdb.unregister_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
     caller.on_system_tables(|_| {
         spi::connect(|spi| {
             let Some(id) = registry::type_id(spi, &process_type)? else {
                 return Err(error::unknown_process_type(&process_type));
             };
+            // Waits for open starts; those that come now wait for this.
+            registry::lock_type(id, pg_sys::AccessExclusiveLock)?;
             match registry::running_of_type(spi, id)? {
                 0 => registry::delete_process_type(spi, id),
                 running => {
-                    let why = format!("{running} of its executions are running.");
+                    let why = match running {
+                        1 => "One of its executions is running.".to_owned(),
+                        _ => format!("{running} of its executions are running."),
+                    };
                     Err(error::in_use(format!("process type \"{process_type}\" is still in use"), why))
                 }
             }

@@ -22,7 +22,7 @@ use xdb_engine::*;
 use xdb_protocol::*;
 
 pub fn invoke_rpc(args: &Args) -> Result<Value> {
-    let caller = Caller::writing()?.outside_engine("invoke_rpc")?;
+    let caller = Caller::writing(c"xdb.invoke_rpc()")?.outside_engine("invoke_rpc")?;
     let process_id = name("process_id", args.text(0))?;
     let rpc_name = name("rpc_name", args.text(1))?;
     let input = payload("input", args.json(2)?)?;
@@ -60,7 +60,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         Target::ToCall(target) => *target,
     };
     let loading = target.config.load_global_attributes.clone().unwrap_or_default();
-    let global = identity::as_caller(|| spi::connect(|spi| tables.load(spi, &target.loaded.meta, &loading)))?;
+    let global = identity::with_value_formats(|| spi::connect(|spi| tables.load(spi, &target.loaded.meta, &loading)))?;
     let answer = call(
         &target,
         &rpc_name,
@@ -215,7 +215,7 @@ fn apply(
     if !attributes.is_empty() && loaded.values().any(|entry| !entry.events.is_empty()) {
         let meta = loaded.values().next().map(|entry| &entry.meta);
         if let Some(meta) = meta {
-            identity::as_caller(|| spi::connect(|spi| tables.update(spi, meta, &attributes)))?;
+            identity::with_value_formats(|| spi::connect(|spi| tables.update(spi, meta, &attributes)))?;
         }
     }
     caller.on_system_tables(|_| {

@@ -25,7 +25,7 @@ struct Request {
 }
 
 pub fn start_process(args: &Args) -> Result<Value> {
-    let caller = Caller::writing()?;
+    let caller = Caller::writing(c"xdb.start_process()")?;
     if identity::is_superuser(caller.role) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
         return Err(error::superuser_process());
     }
@@ -42,7 +42,7 @@ pub fn start_process(args: &Args) -> Result<Value> {
         caller.on_system_tables(|_| {
             spi::connect(|spi| loaded.meta.mapping.iter().try_for_each(|table| tables.look_up(spi, table)))
         })?;
-        identity::as_caller(|| {
+        identity::with_value_formats(|| {
             spi::connect(|spi| {
                 let mode = request.options.global_attribute_conflict_mode;
                 tables.upsert(spi, &loaded.meta, &request.start.global_attributes, mode)
@@ -113,7 +113,7 @@ enum Begun {
 /// Decides under the lock of the process id, and writes the execution.
 fn begin(spi: &Spi, registry: &mut Registry, caller: Caller, request: &Request, id: ExecutionId) -> Result<Begun> {
     let process_id = &request.start.process_id;
-    let Some(process_type) = registry.process_type_by_name(spi, &request.start.process_type)? else {
+    let Some(process_type) = registry.process_type_to_start(spi, &request.start.process_type)? else {
         return Err(error::unknown_process_type(&request.start.process_type));
     };
     let mapping = registry.mapping(spi, process_type.mapping_id)?;

@@ -31,9 +31,9 @@ pub fn as_engine<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     scope(Some((superuser, pg_sys::SECURITY_LOCAL_USERID_CHANGE as c_int)), &SEARCH_PATH, body)
 }
 
-/// Runs `body` on users' tables in a caller's transaction, as the caller and with the caller's `search_path`; only
-/// the formats of values are pinned.
-pub fn as_caller<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Runs `body` with the formats of values pinned and nothing else changed: users' tables in a caller's transaction
+/// are touched as the caller, with the caller's `search_path`.
+pub fn with_value_formats<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     scope(None, &FORMATS, body)
 }
 

@@ -211,7 +211,7 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
         || pg_catalog.jsonb_build_object( \
         'threads', COALESCE((SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
                 'stateExecutionId', s.state_id || '-' || s.number, 'status', s.status, 'startedAt', s.started_at, \
-                'attempt', t.attempt, 'nextAttemptAt', CASE WHEN t.lease_until IS NULL THEN t.due_at END, \
+                'attempt', (s.call ->> 'failedAttempts')::int + 1, 'nextAttemptAt', CASE WHEN t.lease_until IS NULL THEN t.due_at END, \
                 'waitingType', CASE s.status WHEN 'WAITING' THEN s.wait ->> 'waitingType' END, \
                 'waitingSince', CASE s.status WHEN 'WAITING' \
                     THEN pg_catalog.to_timestamp((s.wait ->> 'since')::float8 / 1e6) END, \

@@ -1,7 +1,7 @@
 //! Workers and process types as registered.
 
 use super::{from_json, to_json};
-use crate::pg::catch::Result;
+use crate::pg::catch::{Result, catch};
 use crate::pg::param::{array, nullable, value};
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
@@ -30,7 +30,15 @@ pub struct ProcessType {
     pub worker: Arc<Worker>,
     pub definition: Arc<Definition>,
     pub mapping_id: Option<MappingId>,
-    pub version: i64,
+    pub version: RowVersion,
+}
+
+/// Tells one state of a row from all others: also from one that was rolled back, or of another row of that name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowVersion {
+    id: TypeId,
+    version: i64,
+    xmin: String,
 }
 
 /// An attribute mapping as it was registered once; immutable.
@@ -47,7 +55,7 @@ pub struct Registry {
     workers: BTreeMap<WorkerId, usize>,
 }
 
-const SELECT_TYPES: &str = "SELECT t.type_id, t.process_type, t.definition::text, t.mapping_id, t.version, \
+const SELECT_TYPES: &str = "SELECT t.type_id, t.process_type, t.definition::text, t.mapping_id, t.version, t.xmin::text, \
     w.worker_id, w.url, w.secret, w.headers::text \
     FROM xdb.process_type t JOIN xdb.worker w USING (worker_id)";
 
@@ -84,12 +92,27 @@ impl Registry {
         Ok(self.types.get(&id).cloned())
     }
 
+    /// The type of this name for a start: nobody unregisters it before this transaction ends.
+    pub fn process_type_to_start(&mut self, spi: &Spi, name: &str) -> Result<Option<Arc<ProcessType>>> {
+        loop {
+            let Some(found) = self.process_type_by_name(spi, name)? else { return Ok(None) };
+            lock_type(found.id, pg_sys::AccessShareLock)?;
+            // While this waited for the lock, the type may have been replaced by another one of its name.
+            match self.process_type_by_name(spi, name)? {
+                Some(now) if now.id == found.id => return Ok(Some(now)),
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
     /// The type of this name as it is registered now, for a caller.
     pub fn process_type_by_name(&mut self, spi: &Spi, name: &str) -> Result<Option<Arc<ProcessType>>> {
-        const CURRENT: &str = "SELECT t.version FROM xdb.process_type t WHERE t.process_type = $1";
-        let version = spi.first(CURRENT, &[value(name)], |row| row.need::<i64>(1))?;
-        let Some(version) = version else { return Ok(None) };
-        if self.by_name.get(name).is_none_or(|known| known.version != version) {
+        const CURRENT: &str = "SELECT t.type_id, t.version, t.xmin::text FROM xdb.process_type t \
+            WHERE t.process_type = $1";
+        let read = |row: &Row| Ok(RowVersion { id: row.need(1)?, version: row.need(2)?, xmin: row.need(3)? });
+        let Some(current) = spi.first(CURRENT, &[value(name)], read)? else { return Ok(None) };
+        if self.by_name.get(name).is_none_or(|known| known.version != current) {
             let sql = format!("{SELECT_TYPES} WHERE t.process_type = $1");
             if let Some(found) = spi.first(&sql, &[value(name)], read_type)? {
                 self.by_name.insert(name.to_owned(), Arc::new(found));
@@ -120,7 +143,7 @@ impl Registry {
 }
 
 fn read_type(row: &Row) -> Result<ProcessType> {
-    let headers: BTreeMap<String, String> = match row.get::<String>(9) {
+    let headers: BTreeMap<String, String> = match row.get::<String>(10) {
         Some(text) => from_json(&text)?,
         None => BTreeMap::new(),
     };
@@ -129,11 +152,11 @@ fn read_type(row: &Row) -> Result<ProcessType> {
         name: row.need(2)?,
         definition: Arc::new(from_json(&row.need::<String>(3)?)?),
         mapping_id: row.get(4),
-        version: row.need(5)?,
+        version: RowVersion { id: row.need(1)?, version: row.need(5)?, xmin: row.need(6)? },
         worker: Arc::new(Worker {
-            id: row.need(6)?,
-            url: row.need(7)?,
-            secret: row.get(8),
+            id: row.need(7)?,
+            url: row.need(8)?,
+            secret: row.get(9),
             headers: headers.into_iter().collect(),
         }),
     })
@@ -158,7 +181,7 @@ pub fn put_worker(
     const UPSERT: &str = "INSERT INTO xdb.worker AS w (name, url, secret, headers, max_concurrency) \
         VALUES ($1, $2, $3, $4::jsonb, $5) \
         ON CONFLICT (name) DO UPDATE SET url = excluded.url, secret = excluded.secret, headers = excluded.headers, \
-            max_concurrency = excluded.max_concurrency \
+            max_concurrency = excluded.max_concurrency, registered_at = excluded.registered_at \
         RETURNING worker_id";
     // Callers compare the version of a type only, so a change of its worker is a change of the type.
     const TOUCH: &str = "UPDATE xdb.process_type SET version = version + 1 WHERE worker_id = $1";
@@ -251,6 +274,27 @@ pub fn type_id(spi: &Spi, name: &str) -> Result<Option<TypeId>> {
     spi.first("SELECT type_id FROM xdb.process_type WHERE process_type = $1 FOR UPDATE", &[value(name)], |row| {
         row.need(1)
     })
+}
+
+/// Keeps starts of a type and its end apart. Not a row lock: a thousand starts at once must not queue up at one row.
+pub fn lock_type(id: TypeId, mode: u32) -> Result<()> {
+    let object = id as u32;
+    // SAFETY: a raw call without destructors; the lock goes with the transaction.
+    unsafe {
+        catch(|| {
+            raw::LockDatabaseObject(pg_sys::ExtensionRelationId, pg_sys::Oid::from(object), TYPE_LOCK, mode as i32)
+        })
+    }
+}
+
+/// Objects of an extension have no sub-objects: a number in their place tells these locks from all others.
+const TYPE_LOCK: u16 = 0x5844;
+
+mod raw {
+    use pgrx::pg_sys;
+    unsafe extern "C-unwind" {
+        pub fn LockDatabaseObject(class: pg_sys::Oid, object: pg_sys::Oid, sub_object: u16, mode: i32);
+    }
 }
 
 /// Number of running executions of a type.

@@ -88,10 +88,12 @@ impl Turn<'_> {
             Some(own) => Some(own).filter(|t| t.0 > 0),
             None => definition.timeout(),
         };
+        // The time of a process runs from the moment that its first state may start.
+        let begins_at = start.start_at.unwrap_or_default().max(self.context.now);
         self.emit(Event::ProcessStarted {
             process_id: start.process_id.clone(),
             process_type: start.process_type.clone(),
-            timeout_at: timeout.map(|t| self.context.now + t),
+            timeout_at: timeout.map(|t| begins_at + t),
         });
         self.write_attributes(&start.local_attributes, &start.global_attributes);
         if let Some(state_id) = &definition.starting_state {
@@ -101,8 +103,7 @@ impl Turn<'_> {
                 config: start.starting_state_config.clone(),
             };
             self.check_movements(std::slice::from_ref(&movement))?;
-            let not_before = start.start_at.unwrap_or_default().max(self.context.now);
-            self.start_state(&movement, None, not_before);
+            self.start_state(&movement, None, begins_at);
         }
         Ok(())
     }
