@@ -142,5 +142,36 @@ SELECT xdb.unregister_worker('reg');
 SELECT xdb.unregister_worker('reg');
 SELECT count(*) FROM xdb.workers WHERE name = 'reg';
 
+-- What a session remembers of a type is what is registered: not what was rolled back, nor what was removed.
+CREATE ROLE golden_registration;
+SELECT xdb.grant_usage('golden_registration');
+SELECT xdb.register_worker('reg', 'http://127.0.0.1:1');
+SELECT xdb.register_process_type('RegAgain', 'reg', '{"startingState": "First", "states": {"First": {}}}');
+BEGIN;
+SELECT xdb.register_process_type('RegAgain', 'reg', '{"startingState": "RolledBack", "states": {"RolledBack": {}}}');
+SET LOCAL ROLE golden_registration;
+SELECT xdb.start_process('reg-again', 'RegAgain') IS NOT NULL AS started;
+ROLLBACK;
+SELECT xdb.register_process_type('RegAgain', 'reg', '{"startingState": "Second", "states": {"Second": {}}}');
+SET ROLE golden_registration;
+SELECT xdb.start_process('reg-again', 'RegAgain') IS NOT NULL AS started;
+SELECT state_id FROM xdb.state_executions WHERE process_id = 'reg-again';
+SELECT xdb.stop_process('reg-again');
+RESET ROLE;
+SELECT xdb.unregister_process_type('RegAgain');
+SELECT xdb.register_process_type('RegAgain', 'reg', '{}');
+SELECT xdb.register_process_type('RegAgain', 'reg', '{"startingState": "Third", "states": {"Third": {}}}');
+SET ROLE golden_registration;
+SELECT xdb.start_process('reg-again', 'RegAgain') IS NOT NULL AS started;
+SELECT state_id FROM xdb.state_executions AS s JOIN xdb.processes AS p USING (execution_id)
+WHERE p.process_id = 'reg-again' AND p.is_latest;
+RESET ROLE;
+SELECT xdb.unregister_process_type('RegAgain');
+SET ROLE golden_registration;
+SELECT xdb.stop_process('reg-again');
+RESET ROLE;
+SELECT xdb.unregister_process_type('RegAgain');
+SELECT xdb.unregister_worker('reg');
+
 DROP VIEW reg_view;
 DROP TABLE reg_users, reg_orders, reg_notes, reg_unkeyed;
