@@ -114,6 +114,7 @@ COMMENT ON COLUMN xdb.inbox.shard IS 'Hash of the process id, 0 to 1023.';
 COMMENT ON COLUMN xdb.inbox.queue_name IS 'Local queue.';
 COMMENT ON COLUMN xdb.inbox.message_id IS 'The publisher''s id of the message, if it gave one.';
 COMMENT ON COLUMN xdb.inbox.payload IS 'The message.';
+COMMENT ON COLUMN xdb.inbox.bytes IS 'Length of the payload as text, so that a turn knows how much it can take in.';
 COMMENT ON COLUMN xdb.inbox.published_at IS 'When it was published.';
 
 COMMENT ON TABLE xdb.message_key IS 'Message ids that were used, so that a second message with the same id is ignored.';
@@ -250,7 +251,7 @@ COMMENT ON COLUMN xdb.history.event_time IS 'When it happened.';
 COMMENT ON COLUMN xdb.history.event_type IS 'What happened, e.g. StateStarted.';
 COMMENT ON COLUMN xdb.history.details IS 'All that belongs to the event. Times are microseconds since the Unix epoch.';
 
-COMMENT ON VIEW xdb.workers IS 'Registered workers, without their secrets, and how the calls to them went since the engine started.';
+COMMENT ON VIEW xdb.workers IS 'Registered workers, without their secrets, and how the calls to them went since the server started.';
 COMMENT ON COLUMN xdb.workers.name IS 'Name it was registered under.';
 COMMENT ON COLUMN xdb.workers.url IS 'Where it listens.';
 COMMENT ON COLUMN xdb.workers.max_concurrency IS 'Calls that may run at it at one time.';
@@ -278,6 +279,6 @@ COMMENT ON FUNCTION xdb.resume() IS 'Lets a paused engine claim work again.';
 COMMENT ON FUNCTION xdb.engine_figures() IS 'The figures behind xdb.status(), one JSON object.';
 COMMENT ON FUNCTION xdb.worker_figures() IS 'The figures behind xdb.worker_counters(), a JSON array with an object per worker.';
 COMMENT ON FUNCTION xdb.status() IS 'One row: how this database''s engine is doing.';
-COMMENT ON FUNCTION xdb.worker_counters() IS 'How the calls to each worker went since the engine started; the view xdb.workers shows it.';
+COMMENT ON FUNCTION xdb.worker_counters() IS 'How the calls to each worker went since the server started; the view xdb.workers shows it.';
 COMMENT ON FUNCTION xdb.grant_usage(regrole, boolean) IS 'Lets a role use XDB: start and drive processes and see its own; as admin also register workers and process types, pause and resume the engine, and see all processes. Adds to what was granted before.';
 COMMENT ON FUNCTION xdb.revoke_usage(regrole) IS 'Takes back everything in schema xdb that was granted to a role. What it has through other roles stays.';

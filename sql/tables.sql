@@ -1,13 +1,14 @@
 -- System tables. Native code alone writes them; roles read what is theirs through the views.
 --
 -- Lock order, kept by every transaction of the engine and of the SQL functions:
---   1. latest_execution         one process id at a time, or ids in sorted order
---   2. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE
---   3. users' tables            in the order of the answers
---   4. message_key, rpc_answer
---   5. everything else          belongs to an execution and is written under its lock, except inbox rows, which are
---                               inserted under KEY SHARE and never updated
--- The engine takes 2 with SKIP LOCKED and waits at 3 and 4 for 50 ms at most.
+--   1. latest_execution         one process id at a time
+--   2. rpc_answer               by an RPC with an idempotency key, before its call
+--   3. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE
+--   4. users' tables            in the order of the answers; a start writes rows of 5, which nobody sees yet, before
+--   5. message_key
+-- Everything else belongs to an execution and is written under its lock, except inbox rows, which are inserted under
+-- KEY SHARE and never updated. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most, so it is
+-- never part of a deadlock.
 --
 -- Hot and narrow: task, timer, inbox. Wide and cold: state_execution, history_event. No foreign keys between hot
 -- tables: an execution's rows are written by the engine alone, under its lock. Hot tables carry shard, a hash of the
@@ -162,6 +163,7 @@ CREATE TABLE xdb.inbox (
     queue_name text NOT NULL,
     message_id text,
     payload jsonb,
+    bytes int NOT NULL CONSTRAINT inbox_bytes_counted CHECK (bytes >= 0),
     published_at timestamptz NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX inbox_of_execution ON xdb.inbox (execution_id, inbox_id);

@@ -91,7 +91,12 @@ impl Caller {
 
     /// Runs `body` on the system tables.
     fn on_system_tables<T>(self, body: impl FnOnce(&mut Registry) -> Result<T>) -> Result<T> {
-        REGISTRY.with_borrow_mut(|registry| identity::as_engine(|| body(registry)))
+        let result = REGISTRY.with_borrow_mut(|registry| identity::as_engine(|| body(registry)));
+        // Where in the engine's own SQL an error came up is no concern of the caller.
+        result.map_err(|mut error| {
+            error.context = None;
+            error
+        })
     }
 
     /// Whether this role sees and drives the processes of `owner`.

@@ -1,14 +1,16 @@
 //! Publishing to a process and stopping one.
 
 use super::{Caller, name, needed, payload, wrote};
-use crate::pg::catch::Result;
+use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::function::{Args, Value};
 use crate::pg::latch::wait_for_latch;
 use crate::pg::spi::{self, Snapshot, Spi};
+use crate::pg::wake;
 use crate::store::load::{self, Lock};
 use crate::store::process::{self, Closing, Found};
 use crate::store::registry::Registry;
 use crate::store::save;
+use crate::worker::lifecycle;
 use crate::{clock, error};
 use std::collections::HashMap;
 use xdb_engine::*;
@@ -30,15 +32,20 @@ pub fn publish(args: &Args) -> Result<Value> {
         let published = caller.on_system_tables(|registry| {
             spi::connect(|spi| {
                 let found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
-                if found.closing == Some(Closing::Conditional) && found.status == ProcessStatus::Running {
+                if found.closing == Some(Closing::Conditional)
+                    && found.status == ProcessStatus::Running
+                    && !wake::has_published_to(&found.id.0)
+                {
                     // It takes no lock, or the close would wait for this publisher and this publisher for the close.
-                    return Ok(false);
+                    // (One who holds it already goes on: the close waits for the end of this transaction.)
+                    return wait_for_close();
                 }
                 let locked = caller.own(&process_id, process::lock_for_publish(spi, found.id)?)?;
                 if execution.is_none() && replaced(spi, &process_id, &locked)? {
                     return Ok(false);
                 }
                 check_running(&process_id, &locked)?;
+                wake::note_published_to(locked.id.0);
                 if let Some(process_type) = registry.process_type(spi, locked.type_id)?
                     && !current(spi, registry, &process_type.name)?.knows_queue(&queue)
                 {
@@ -55,6 +62,20 @@ pub fn publish(args: &Args) -> Result<Value> {
         }
         wait_for_latch(CLOSE_POLL_MS);
     }
+}
+
+/// Whether the outcome of a close can be waited for: false, for "look again", or why not.
+fn wait_for_close() -> Result<bool> {
+    if lifecycle::is_engine() {
+        // The step that publishes is tried again soon.
+        return Err(PgError::new(LOCK_NOT_AVAILABLE, "the process is about to close"));
+    }
+    // SAFETY: reads the isolation level of this transaction.
+    if unsafe { pgrx::pg_sys::XactIsoLevel } >= pgrx::pg_sys::XACT_REPEATABLE_READ as i32 {
+        let message = "could not serialize access: the process is about to close";
+        return Err(PgError::new(SERIALIZATION_FAILURE, message));
+    }
+    Ok(false)
 }
 
 /// Whether a closed execution was followed by another one while this transaction waited for its lock.

@@ -212,6 +212,8 @@ fn apply(
             Ok(loaded)
         })
     })?;
+    // Before the user's triggers run: what waits in them would wait for this very transaction.
+    wrote();
     if !attributes.is_empty() && loaded.values().any(|entry| !entry.events.is_empty()) {
         let meta = loaded.values().next().map(|entry| &entry.meta);
         if let Some(meta) = meta {
@@ -227,23 +229,21 @@ fn apply(
             }
             Ok(())
         })
-    })?;
-    wrote();
-    Ok(())
+    })
 }
 
 /// What was published before this RPC is received before what it publishes.
 fn take_in(spi: &spi::Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, now: Timestamp) -> Result<()> {
     load::queues(spi, loaded, &[id], &load::Demand::new())?;
-    let arrivals = load::arrivals(spi, &[id])?;
-    let inbox_ids: Vec<_> = arrivals.iter().map(|arrival| arrival.inbox_id).collect();
-    if let Some(entry) = loaded.get_mut(&id)
-        && !arrivals.is_empty()
-    {
-        let messages = arrivals.into_iter().map(|arrival| arrival.publish).collect();
-        if let Ok(events) = entry.decide(&Command::MessagesArrived(messages), now, 0.5) {
-            entry.apply(events, now);
-            load::delete_arrivals(spi, &inbox_ids)?;
+    loop {
+        let load::Arrivals { arrivals, all } = load::arrivals(spi, &[id])?;
+        let inbox_ids: Vec<_> = arrivals.iter().map(|arrival| arrival.inbox_id).collect();
+        if let Some(entry) = loaded.get_mut(&id) {
+            entry.receive(arrivals, now);
+        }
+        load::delete_arrivals(spi, &inbox_ids)?;
+        if all {
+            break;
         }
     }
     Ok(())

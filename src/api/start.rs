@@ -37,6 +37,8 @@ pub fn start_process(args: &Args) -> Result<Value> {
         Begun::New(loaded) => *loaded,
         Begun::Repeated(id) => return Ok(Value::Execution(id)),
     };
+    // Before the user's triggers run: what waits in them would wait for this very transaction.
+    wrote();
     let mut tables = Tables::default();
     if !request.start.global_attributes.is_empty() {
         caller.on_system_tables(|_| {
@@ -49,7 +51,6 @@ pub fn start_process(args: &Args) -> Result<Value> {
             })
         })?;
     }
-    wrote();
     Ok(Value::Execution(id))
 }
 

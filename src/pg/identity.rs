@@ -28,13 +28,13 @@ const SEARCH_PATH: [(&CStr, &CStr); 1] = [(c"search_path", c"pg_catalog, pg_temp
 /// an ordinary role reaches the system tables.
 pub fn as_engine<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let superuser = pg_sys::Oid::from(pg_sys::BOOTSTRAP_SUPERUSERID);
-    scope(Some((superuser, pg_sys::SECURITY_LOCAL_USERID_CHANGE as c_int)), &SEARCH_PATH, body)
+    scope(Some((superuser, pg_sys::SECURITY_LOCAL_USERID_CHANGE as c_int)), &SEARCH_PATH, Settings::AllBack, body)
 }
 
 /// Runs `body` with the formats of values pinned and nothing else changed: users' tables in a caller's transaction
 /// are touched as the caller, with the caller's `search_path`.
 pub fn with_value_formats<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    scope(None, &FORMATS, body)
+    scope(None, &FORMATS, Settings::PinnedBack, body)
 }
 
 /// Runs `body` on users' tables as the owner of a process, in the engine's own transaction. Local user id change
@@ -48,7 +48,8 @@ pub fn as_process_owner<T>(
     body: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
-    scope(Some((owner, flags as c_int)), &FORMATS, || {
+    scope(Some((owner, flags as c_int)), &FORMATS, Settings::AllBack, || {
+        set(SEARCH_PATH[0].0, SEARCH_PATH[0].1)?;
         if let Some(timeout) = lock_timeout {
             set(c"lock_timeout", timeout)?;
         }
@@ -56,11 +57,22 @@ pub fn as_process_owner<T>(
     })
 }
 
+/// What of the settings is put back at the end of a scope.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Settings {
+    /// Those that the scope pinned: what a caller's trigger sets is the caller's business.
+    PinnedBack,
+    /// Every change since the scope began. A user's trigger must not leave a `search_path` or a timeout behind for
+    /// the engine, however it set it.
+    AllBack,
+}
+
 /// Changes identity and settings around `body` and puts both back. On an error they are left as they are: the
 /// abort that must follow restores them.
 fn scope<T>(
     identity: Option<(pg_sys::Oid, c_int)>,
     settings: &[(&CStr, &CStr)],
+    back: Settings,
     body: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let mut user = pg_sys::InvalidOid;
@@ -81,7 +93,7 @@ fn scope<T>(
     // SAFETY: puts back what was there.
     unsafe {
         pg_sys::SetUserIdAndSecContext(user, context);
-        catch(|| raw::AtEOXact_GUC(true, level))?;
+        catch(|| raw::AtEOXact_GUC(back == Settings::PinnedBack, level))?;
     }
     Ok(result)
 }

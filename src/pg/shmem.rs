@@ -135,6 +135,13 @@ pub fn launcher_ended() {
     shared.launcher_procno.store(0, Ordering::SeqCst);
 }
 
+/// Notes, from a signal handler, in which table this scheduler ends.
+pub fn note_died_in(table: u32) {
+    if let Some(slot) = Slot::mine() {
+        slot.note_died_in(table);
+    }
+}
+
 /// Sets the launcher's latch. Cannot fail.
 pub fn wake_launcher() {
     let Some(shared) = shared() else { return };

@@ -3,7 +3,7 @@
 use super::catch::{PgError, Result, catch};
 use super::param::{Param, from_postgres};
 use pgrx::{FromDatum, pg_sys};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_long};
 use xdb_engine::{ExecutionId, Timestamp};
@@ -32,6 +32,8 @@ mod raw {
 thread_local! {
     /// Plans that this session keeps, by their text.
     static PLANS: RefCell<HashMap<String, pg_sys::SPIPlanPtr>> = RefCell::new(HashMap::new());
+    /// Kept plans that run now, one within the other.
+    static RUNNING: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Statements on users' tables come in as many texts as there are tables and sets of columns.
@@ -124,8 +126,10 @@ impl Spi {
         let nulls: Vec<c_char> = params.iter().map(|p| if p.null { b'n' } else { b' ' } as c_char).collect();
         let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
         // SAFETY: the plan is kept, the arrays outlive the call and match the plan's parameters.
-        let code = unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, mode == Snapshot::Active, limit))? };
-        check(sql, code)?;
+        RUNNING.set(RUNNING.get() + 1);
+        let code = unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, mode == Snapshot::Active, limit)) };
+        RUNNING.set(RUNNING.get() - 1);
+        check(sql, code?)?;
         Ok(())
     }
 
@@ -146,9 +150,10 @@ impl Spi {
             plan
         };
         PLANS.with_borrow_mut(|plans| {
-            if plans.len() >= MAX_PLANS {
+            // A trigger of a user's table may call a function of ours while a plan runs: none is freed then.
+            if plans.len() >= MAX_PLANS && RUNNING.get() == 0 {
                 for (_, old) in plans.drain() {
-                    // SAFETY: none of the kept plans is running: statements do not nest within one execution.
+                    // SAFETY: no plan runs.
                     unsafe { raw::SPI_freeplan(old) };
                 }
             }

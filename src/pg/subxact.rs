@@ -2,7 +2,9 @@
 
 use super::catch::{Result, catch};
 use pgrx::pg_sys;
+use std::cell::Cell;
 use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 mod raw {
     use std::ffi::{c_char, c_int};
@@ -12,11 +14,16 @@ mod raw {
         pub fn RollbackAndReleaseCurrentSubTransaction();
         pub fn enable_timeout_after(id: c_int, delay_ms: c_int);
         pub fn disable_timeout(id: c_int, keep_indicator: bool);
+        pub fn RegisterTimeout(id: c_int, handler: unsafe extern "C-unwind" fn()) -> c_int;
+        pub fn die(signal: c_int);
     }
 }
 
 /// Postgres' number of its statement timeout, the same in all supported versions.
 const STATEMENT_TIMEOUT: c_int = 3;
+
+/// Postgres' number from which others may have timers (`USER_TIMEOUT` in utils/timeout.h).
+const FIRST_USER_TIMEOUT: c_int = if cfg!(any(feature = "pg17", feature = "pg18")) { 13 } else { 12 };
 
 /// Runs `body` in a subtransaction: an error takes back what it did, and the transaction goes on.
 pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -49,23 +56,58 @@ pub fn run_caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     }
 }
 
-/// Runs `body` and cancels its statement after this many milliseconds. Armed by hand, because a background worker's
-/// statements have no timeout of their own.
-pub fn with_timeout<T>(milliseconds: i32, body: impl FnOnce() -> Result<T>) -> Result<T> {
-    // SAFETY: the timeout is registered in every process with a database connection.
-    unsafe { catch(|| raw::enable_timeout_after(STATEMENT_TIMEOUT, milliseconds))? };
+/// A statement that catches its cancellation and goes on is ended with its process after this many time limits.
+const HARD_LIMIT: c_int = 3;
+
+thread_local! {
+    /// The number of the hard limit's timer, once it is registered.
+    static HARD_TIMER: Cell<Option<c_int>> = const { Cell::new(None) };
+}
+
+/// The table that this process touches for a user, so that its successor knows what it died in.
+static IN_TABLE: AtomicU32 = AtomicU32::new(0);
+
+/// Ends the process at its next check for interrupts, as SIGTERM does: no exception handler catches that.
+unsafe extern "C-unwind" fn at_hard_limit() {
+    crate::pg::shmem::note_died_in(IN_TABLE.load(Ordering::Relaxed));
+    // SAFETY: what the handler of SIGTERM does, in a handler of a timer.
+    unsafe { raw::die(0) };
+}
+
+/// Runs `body`, which touches this table, and cancels its statement after this many milliseconds. Armed by hand,
+/// because a background worker's statements have no timeout of their own. What survives its cancellation for long
+/// takes the process with it: the others must not wait for it.
+pub fn with_timeout<T>(milliseconds: i32, table: u32, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    IN_TABLE.store(table, Ordering::Relaxed);
+    // SAFETY: the statement timeout is registered in every process with a database connection, the other one here.
+    let hard = unsafe {
+        let hard = match HARD_TIMER.get() {
+            Some(timer) => timer,
+            None => catch(|| raw::RegisterTimeout(FIRST_USER_TIMEOUT, at_hard_limit))?,
+        };
+        HARD_TIMER.set(Some(hard));
+        catch(|| {
+            raw::enable_timeout_after(STATEMENT_TIMEOUT, milliseconds);
+            raw::enable_timeout_after(hard, milliseconds.saturating_mul(HARD_LIMIT));
+        })?;
+        hard
+    };
     let result = run_caught(body);
     // SAFETY: as above. Disarmed on both ways out, before anybody else's statement runs.
     unsafe {
-        catch(|| raw::disable_timeout(STATEMENT_TIMEOUT, false))?;
+        catch(|| {
+            raw::disable_timeout(STATEMENT_TIMEOUT, false);
+            raw::disable_timeout(hard, false);
+        })?;
         // It may have fired after the last check for interrupts; the next statement is not the one to cancel.
         pg_sys::QueryCancelPending = 0;
     }
     result
 }
 
-/// Takes a table's lock for writing its rows, until the end of the transaction, if that is possible without waiting.
-pub fn try_lock_table(relation: u32) -> bool {
+/// Takes a table's lock for reading or writing its rows, until the end of the transaction, if that is possible without waiting.
+pub fn try_lock_table(relation: u32, writing: bool) -> bool {
+    let mode = if writing { pg_sys::RowExclusiveLock } else { pg_sys::AccessShareLock };
     // SAFETY: a table that was dropped can be locked too; using it then fails.
-    unsafe { pg_sys::ConditionalLockRelationOid(pg_sys::Oid::from(relation), pg_sys::RowExclusiveLock as i32) }
+    unsafe { pg_sys::ConditionalLockRelationOid(pg_sys::Oid::from(relation), mode as i32) }
 }

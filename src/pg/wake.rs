@@ -20,6 +20,8 @@ struct Notes {
     wake_due: Option<i64>,
     closed: Vec<[u8; 16]>,
     closed_many: bool,
+    /// Executions whose publisher's lock this transaction holds.
+    published_to: Vec<[u8; 16]>,
     poke_launcher: bool,
     rescan: bool,
 }
@@ -32,6 +34,7 @@ impl Notes {
             (a, b) => a.or(b),
         };
         self.closed_many |= other.closed_many;
+        self.published_to.extend(other.published_to);
         for id in other.closed {
             self.close(id);
         }
@@ -107,6 +110,20 @@ pub fn note_uncommitted_write() {
 /// Whether the current transaction has written what others can't see yet: waiting for its effects would wait for ever.
 pub fn has_uncommitted_writes() -> bool {
     NOTES.with_borrow(|levels| levels.iter().any(|n| n.wrote))
+}
+
+/// Says that this transaction holds the publisher's lock of an execution.
+pub fn note_published_to(execution: [u8; 16]) {
+    note(|n| {
+        if n.published_to.last() != Some(&execution) {
+            n.published_to.push(execution);
+        }
+    });
+}
+
+/// Whether this transaction holds the publisher's lock of an execution.
+pub fn has_published_to(execution: &[u8; 16]) -> bool {
+    NOTES.with_borrow(|levels| levels.iter().any(|n| n.published_to.contains(execution)))
 }
 
 /// Tells the launcher at commit that this database may have got the extension.

@@ -13,6 +13,8 @@ pub struct State {
     pub paused: bool,
     /// Grows with every registration.
     pub generation: i64,
+    /// Calls wait in the lane of tables that are set aside.
+    pub other_lane_has_tasks: bool,
     /// Tables that are set aside, and why.
     pub set_aside: HashMap<u32, SetAside>,
 }
@@ -50,14 +52,16 @@ pub fn begin_epoch(spi: &Spi, lane: i16) -> Result<i64> {
 }
 
 pub fn state(spi: &Spi, lane: i16) -> Result<State> {
-    const SELECT: &str = "SELECT e.epoch, e.paused, r.generation FROM xdb.engine e, xdb.registry r WHERE e.lane = $1";
+    const SELECT: &str = "SELECT e.epoch, e.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1) \
+        FROM xdb.engine e, xdb.registry r WHERE e.lane = $1";
     const SET_ASIDE: &str = "SELECT relation::oid, reason FROM xdb.set_aside";
-    let row = spi.first(SELECT, &[value(lane)], |row| Ok((row.need(1)?, row.need(2)?, row.need(3)?)))?;
-    let (epoch, paused, generation) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
+    let row = spi.first(SELECT, &[value(lane)], |row| Ok((row.need(1)?, row.need(2)?, row.need(3)?, row.need(4)?)))?;
+    let (epoch, paused, generation, other_lane_has_tasks) =
+        row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
     let set_aside = spi.rows(SET_ASIDE, &[], |row| {
         Ok((row.need::<pg_sys::Oid>(1)?.to_u32(), SetAside::parse(&row.need::<String>(2)?)))
     })?;
-    Ok(State { epoch, paused, generation, set_aside: set_aside.into_iter().collect() })
+    Ok(State { epoch, paused, generation, other_lane_has_tasks, set_aside: set_aside.into_iter().collect() })
 }
 
 pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {
@@ -74,6 +78,26 @@ pub fn set_aside(spi: &Spi, relation: u32, why: SetAside) -> Result<()> {
 pub fn take_back(spi: &Spi, relation: u32) -> Result<()> {
     spi.run("DELETE FROM xdb.set_aside WHERE relation = $1", &[value(pg_sys::Oid::from(relation))])?;
     Ok(())
+}
+
+/// Gives all calls of the lane of tables that are set aside back to the other one, unless a table is set aside whose
+/// steps are still to come. True when the lane is empty.
+pub fn leave_lane(spi: &Spi) -> Result<bool> {
+    const MOVE: &str = "WITH back AS MATERIALIZED (SELECT execution_id, seq FROM xdb.task \
+            WHERE lane = 1 ORDER BY execution_id, seq LIMIT 1000 FOR UPDATE SKIP LOCKED) \
+        UPDATE xdb.task t SET lane = 0, lease_epoch = 0, lease_number = 0, lease_until = NULL FROM back \
+        WHERE t.execution_id = back.execution_id AND t.seq = back.seq";
+    const FORGET: &str = "DELETE FROM xdb.set_aside s WHERE NOT EXISTS (SELECT FROM xdb.task WHERE lane = 1) \
+        OR NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = s.relation)";
+    spi.run(FORGET, &[])?;
+    let set_aside = spi.first("SELECT EXISTS (SELECT FROM xdb.set_aside)", &[], |row| row.need(1))?;
+    if set_aside == Some(true) {
+        return Ok(false);
+    }
+    if spi.run(MOVE, &[])? > 0 {
+        crate::pg::wake::wake_scheduler_at_commit();
+    }
+    Ok(!has_tasks(spi, 1)?)
 }
 
 /// Whether calls wait in a lane.

@@ -19,6 +19,8 @@ pub struct Loaded {
     pub execution: Execution,
     /// What happened since, in order.
     pub events: Vec<(Event, Timestamp)>,
+    /// Message ids on record, of those that the answers publish. Read after the inbox was taken in.
+    pub published_before: BTreeSet<(String, String)>,
     /// The queues are loaded; without that, they are unknown rather than empty.
     pub queues_loaded: bool,
 }
@@ -53,7 +55,35 @@ impl Loaded {
     /// Decides about a command without applying it.
     pub fn decide(&self, command: &Command, now: Timestamp, jitter: f64) -> std::result::Result<Vec<Event>, Rejection> {
         let definition = self.meta.definition();
-        decide(&self.execution, command, Context { now, jitter, definition: &definition, mapping: &self.meta.mapping })
+        decide(
+            &self.execution,
+            command,
+            Context {
+                now,
+                jitter,
+                definition: &definition,
+                mapping: &self.meta.mapping,
+                published_before: &self.published_before,
+            },
+        )
+    }
+
+    /// Takes messages in that arrived from clients, in events of a bounded size. A closed execution takes none.
+    pub fn receive(&mut self, arrivals: Vec<Arrival>, now: Timestamp) {
+        let mut arrivals = arrivals.into_iter().peekable();
+        while arrivals.peek().is_some() {
+            let mut bytes = 0;
+            let mut publishes = Vec::new();
+            while let Some(arrival) =
+                arrivals.next_if(|next| publishes.is_empty() || bytes + next.bytes() <= ARRIVED_BYTES_PER_EVENT)
+            {
+                bytes += arrival.bytes();
+                publishes.push(arrival.publish);
+            }
+            if let Ok(events) = self.decide(&Command::MessagesArrived(publishes), now, 0.0) {
+                self.apply(events, now);
+            }
+        }
     }
 
     pub fn apply(&mut self, events: Vec<Event>, now: Timestamp) {
@@ -101,7 +131,14 @@ pub fn executions(
     for (mut meta, execution) in rows {
         meta.process_type = registry.process_type(spi, meta.type_id)?;
         meta.mapping = registry.mapping(spi, meta.mapping_id)?;
-        let entry = Loaded { meta, before: execution.clone(), execution, events: Vec::new(), queues_loaded: false };
+        let entry = Loaded {
+            meta,
+            before: execution.clone(),
+            execution,
+            events: Vec::new(),
+            published_before: BTreeSet::new(),
+            queues_loaded: false,
+        };
         loaded.insert(entry.execution.id, entry);
     }
     Ok(loaded)
@@ -313,7 +350,8 @@ pub fn queues(
     Ok(())
 }
 
-/// Loads which of these message ids were received before in their queues.
+/// Loads which of these message ids are on record for their queues. To be called after the inbox was taken in: a
+/// message that came in between is in the inbox still, and is received later.
 pub fn message_ids(
     spi: &Spi,
     loaded: &mut BTreeMap<ExecutionId, Loaded>,
@@ -332,8 +370,7 @@ pub fn message_ids(
     ];
     for (id, key) in spi.rows(SELECT, &params, |row| Ok((row.execution_id(1)?, (row.need(2)?, row.need(3)?))))? {
         if let Some(entry) = loaded.get_mut(&id) {
-            entry.before.message_ids.insert(key);
-            entry.execution.message_ids = entry.before.message_ids.clone();
+            entry.published_before.insert(key);
         }
     }
     Ok(())
@@ -347,15 +384,36 @@ pub struct Arrival {
     pub publish: Publish,
 }
 
-/// Most messages that one turn takes in.
-pub const ARRIVALS_PER_TURN: usize = 5000;
+impl Arrival {
+    /// Size of the payload.
+    pub fn bytes(&self) -> usize {
+        self.publish.payload.as_ref().map_or(0, |payload| payload.as_str().len())
+    }
+}
 
-/// Messages that arrived for these executions, oldest first; at most [`ARRIVALS_PER_TURN`]. Read in a statement that
+/// What was read from the inbox.
+pub struct Arrivals {
+    pub arrivals: Vec<Arrival>,
+    /// There is no more.
+    pub all: bool,
+}
+
+/// Most messages, and most bytes of them, that one turn takes in.
+const ARRIVALS_PER_TURN: usize = 5000;
+const ARRIVED_BYTES_PER_TURN: i64 = 16 * 1024 * 1024;
+
+/// Most bytes of messages in one event.
+const ARRIVED_BYTES_PER_EVENT: usize = 4 * 1024 * 1024;
+
+/// Messages that arrived for these executions, oldest first; not more than a turn takes in. Read in a statement that
 /// begins after the executions were locked.
-pub fn arrivals(spi: &Spi, ids: &[ExecutionId]) -> Result<Vec<Arrival>> {
-    const SELECT: &str = "SELECT inbox_id, execution_id, queue_name, message_id, payload::text FROM xdb.inbox \
-        WHERE execution_id = ANY ($1) ORDER BY inbox_id LIMIT $2";
-    spi.rows(SELECT, &[array(ids.iter().copied()), value(ARRIVALS_PER_TURN as i64)], |row| {
+pub fn arrivals(spi: &Spi, ids: &[ExecutionId]) -> Result<Arrivals> {
+    const SELECT: &str = "SELECT i.inbox_id, i.execution_id, i.queue_name, i.message_id, i.payload::text \
+        FROM (SELECT inbox_id, bytes, sum(bytes) OVER (ORDER BY inbox_id) AS total FROM xdb.inbox \
+            WHERE execution_id = ANY ($1) ORDER BY inbox_id LIMIT $2) AS head \
+        JOIN xdb.inbox i USING (inbox_id) WHERE head.total - head.bytes < $3 ORDER BY i.inbox_id";
+    let params = [array(ids.iter().copied()), value(ARRIVALS_PER_TURN as i64), value(ARRIVED_BYTES_PER_TURN)];
+    let arrivals = spi.rows(SELECT, &params, |row| {
         Ok(Arrival {
             inbox_id: row.need(1)?,
             execution_id: row.execution_id(2)?,
@@ -365,16 +423,30 @@ pub fn arrivals(spi: &Spi, ids: &[ExecutionId]) -> Result<Vec<Arrival>> {
                 payload: row.get::<String>(5).map(Json::from_trusted),
             },
         })
-    })
+    })?;
+    let bytes: usize = arrivals.iter().map(Arrival::bytes).sum();
+    let all = arrivals.len() < ARRIVALS_PER_TURN && bytes < ARRIVED_BYTES_PER_TURN as usize;
+    Ok(Arrivals { arrivals, all })
 }
 
 /// Executions with messages in the inbox, those of the oldest messages first.
-pub fn executions_with_arrivals(spi: &Spi, except: &[ExecutionId], limit: usize) -> Result<Vec<ExecutionId>> {
+///
+/// Also says whether there may be more.
+pub fn executions_with_arrivals(spi: &Spi, except: &[ExecutionId], limit: usize) -> Result<(Vec<ExecutionId>, bool)> {
     const SELECT: &str = "SELECT execution_id FROM xdb.inbox WHERE execution_id <> ALL ($1) ORDER BY inbox_id LIMIT $2";
     let params = [array(except.iter().copied()), value(limit as i64)];
     let mut seen = BTreeSet::new();
     let ids = spi.rows(SELECT, &params, |row| row.execution_id(1))?;
-    Ok(ids.into_iter().filter(|id| seen.insert(*id)).collect())
+    let full = ids.len() == limit;
+    Ok((ids.into_iter().filter(|id| seen.insert(*id)).collect(), full))
+}
+
+/// Deletes messages of executions that take none any more: a close at a higher isolation level may not have seen them.
+pub fn delete_arrivals_of(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
+    if !ids.is_empty() {
+        spi.run("DELETE FROM xdb.inbox WHERE execution_id = ANY ($1)", &[array(ids.iter().copied())])?;
+    }
+    Ok(())
 }
 
 pub fn delete_arrivals(spi: &Spi, inbox_ids: &[i64]) -> Result<()> {
@@ -405,10 +477,10 @@ pub fn due_timers(spi: &Spi, now: Timestamp, except: &[ExecutionId], limit: usiz
 }
 
 /// Deletes timers that no execution wants any more: leftovers that must not come due for ever.
-pub fn delete_timers(spi: &Spi, timers: &[DueTimer]) -> Result<()> {
+pub fn delete_timers(spi: &Spi, timers: &[DueTimer], now: Timestamp) -> Result<()> {
     const DELETE: &str = "DELETE FROM xdb.timer t \
         USING unnest($1::uuid[], $2::int[], $3::int[]) AS k (execution_id, seq, command) \
-        WHERE t.execution_id = k.execution_id AND t.seq = k.seq AND t.command = k.command";
+        WHERE t.execution_id = k.execution_id AND t.seq = k.seq AND t.command = k.command AND t.fire_at <= $4";
     if timers.is_empty() {
         return Ok(());
     }
@@ -416,6 +488,7 @@ pub fn delete_timers(spi: &Spi, timers: &[DueTimer]) -> Result<()> {
         array(timers.iter().map(|t| t.execution_id)),
         array(timers.iter().map(|t| t.seq.0 as i32)),
         array(timers.iter().map(|t| t.command as i32)),
+        value(now),
     ];
     spi.run(DELETE, &params)?;
     Ok(())

@@ -84,15 +84,22 @@ pub fn publish(
 ) -> Result<()> {
     const KEY: &str = "INSERT INTO xdb.message_key (execution_id, queue_name, message_id) VALUES ($1, $2, $3) \
         ON CONFLICT DO NOTHING";
-    const MESSAGE: &str = "INSERT INTO xdb.inbox (execution_id, shard, queue_name, message_id, payload, published_at) \
-        VALUES ($1, $2, $3, $4, $5::jsonb, $6)";
+    const MESSAGE: &str = "INSERT INTO xdb.inbox (execution_id, shard, queue_name, message_id, payload, bytes, \
+        published_at) VALUES ($1, $2, $3, $4, $5::jsonb, $6, $7)";
     if let Some(message_id) = message_id
         && spi.run(KEY, &[value(found.id), value(queue), value(message_id)])? == 0
     {
         return Ok(());
     }
-    let params =
-        [value(found.id), value(found.shard), value(queue), nullable(message_id), nullable(payload), value(now)];
+    let params = [
+        value(found.id),
+        value(found.shard),
+        value(queue),
+        nullable(message_id),
+        nullable(payload),
+        value(payload.map_or(0, str::len) as i32),
+        value(now),
+    ];
     spi.run(MESSAGE, &params)?;
     Ok(())
 }
@@ -175,7 +182,14 @@ pub fn role_name(spi: &Spi, role: pg_sys::Oid) -> Result<String> {
 /// Before its first event: what [`Execution::new`] gives, with nothing known of it.
 pub fn unstarted(id: ExecutionId, meta: Meta) -> Loaded {
     let execution = Execution::new(id);
-    Loaded { meta, before: execution.clone(), execution, events: Vec::new(), queues_loaded: true }
+    Loaded {
+        meta,
+        before: execution.clone(),
+        execution,
+        events: Vec::new(),
+        published_before: Default::default(),
+        queues_loaded: true,
+    }
 }
 
 /// What threads left when they closed.
@@ -260,10 +274,10 @@ pub struct Unfit {
 }
 
 /// Which of these roles, by oid and the name they had at the start, can't own running processes.
-pub fn unfit_owners(spi: &Spi, owners: &[(pg_sys::Oid, &str)]) -> Result<HashMap<pg_sys::Oid, Unfit>> {
+pub fn unfit_owners(spi: &Spi, owners: &[(pg_sys::Oid, &str)]) -> Result<HashMap<(pg_sys::Oid, String), Unfit>> {
     const SELECT: &str = "SELECT o.oid, r.oid IS NULL, \
             EXISTS (SELECT FROM pg_catalog.pg_roles n WHERE n.rolname = o.name AND n.oid <> o.oid), \
-            COALESCE(r.rolsuper, false) \
+            COALESCE(r.rolsuper, false), o.name \
         FROM unnest($1::oid[], $2::text[]) AS o (oid, name) \
         LEFT JOIN pg_catalog.pg_roles r ON r.oid = o.oid";
     let params =
@@ -283,7 +297,7 @@ pub fn unfit_owners(spi: &Spi, owners: &[(pg_sys::Oid, &str)]) -> Result<HashMap
         } else {
             None
         };
-        Ok(unfit.map(|unfit| (oid, unfit)))
+        Ok(unfit.map(|unfit| Ok(((oid, row.need(5)?), unfit))).transpose()?)
     })?;
     Ok(rows.into_iter().flatten().collect())
 }

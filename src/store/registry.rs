@@ -196,7 +196,8 @@ pub fn worker_id(spi: &Spi, name: &str) -> Result<Option<WorkerId>> {
     spi.first("SELECT worker_id FROM xdb.worker WHERE name = $1", &[value(name)], |row| row.need(1))
 }
 
-/// Calls that wait follow their process type to its worker of now.
+/// Calls that wait follow their process type to its worker of now. (Until then they are found under the old one and
+/// go to the new one: a change of workers touches no hot row.)
 fn follow_worker(spi: &Spi) -> Result<()> {
     const UPDATE: &str = "UPDATE xdb.task k SET worker_id = t.worker_id \
         FROM xdb.process_execution p JOIN xdb.process_type t USING (type_id) \
@@ -213,7 +214,7 @@ pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
 }
 
 pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
-    // A step that was decided while its type changed workers may have left a call with this one.
+    // Calls that were due when their type changed workers are still looked for under this one.
     follow_worker(spi)?;
     spi.run("DELETE FROM xdb.worker WHERE worker_id = $1", &[value(id)])?;
     // SAFETY: set once, when the session began.
@@ -224,25 +225,20 @@ pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
 /// Inserts or replaces a process type. A mapping that differs from the last one gets a new id, because running
 /// executions keep theirs.
 pub fn put_process_type(spi: &Spi, name: &str, worker: WorkerId, definition: &Definition) -> Result<()> {
-    const LOCK: &str = "SELECT mapping_id, definition::text, worker_id FROM xdb.process_type \
-        WHERE process_type = $1 FOR UPDATE";
+    const LOCK: &str = "SELECT mapping_id, definition::text FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
     const UPSERT: &str = "INSERT INTO xdb.process_type AS t (process_type, worker_id, definition, mapping_id) \
         VALUES ($1, $2, $3::jsonb, $4) \
         ON CONFLICT (process_type) DO UPDATE SET worker_id = excluded.worker_id, definition = excluded.definition, \
             mapping_id = excluded.mapping_id, version = t.version + 1, registered_at = excluded.registered_at";
     let before = spi.first(LOCK, &[value(name)], |row| {
-        Ok((row.get::<MappingId>(1), from_json::<Definition>(&row.need::<String>(2)?)?, row.need::<WorkerId>(3)?))
+        Ok((row.get::<MappingId>(1), from_json::<Definition>(&row.need::<String>(2)?)?))
     })?;
-    let moved = before.as_ref().is_some_and(|(_, _, before)| *before != worker);
     let mapping_id = match before {
-        Some((mapping_id, old, _)) if old.global_attributes == definition.global_attributes => mapping_id,
+        Some((mapping_id, old)) if old.global_attributes == definition.global_attributes => mapping_id,
         _ => insert_mapping(spi, &definition.global_attributes)?,
     };
     let params = [value(name), value(worker), value(to_json(definition)?), nullable(mapping_id)];
     spi.run(UPSERT, &params)?;
-    if moved {
-        follow_worker(spi)?;
-    }
     bump(spi)
 }
 

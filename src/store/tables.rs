@@ -21,6 +21,8 @@ struct Table {
     name: String,
     /// The operator that compares keys, qualified: that of the type's own index support where it has one.
     equals: String,
+    /// The key's type, as SQL and without a length: a key that is too long must not be cut to another row's.
+    key_type: Option<String>,
     /// Column name to its type, as SQL.
     columns: HashMap<String, String>,
 }
@@ -44,7 +46,9 @@ impl Tables {
                         AND ao.amoplefttype = a.atttypid AND ao.amoprighttype = a.atttypid \
                     JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr \
                     JOIN pg_catalog.pg_namespace o_n ON o_n.oid = o.oprnamespace \
-                    WHERE a.attrelid = c.oid AND a.attname = $2 AND NOT a.attisdropped), 'OPERATOR(pg_catalog.=)') \
+                    WHERE a.attrelid = c.oid AND a.attname = $2 AND NOT a.attisdropped), 'OPERATOR(pg_catalog.=)'), \
+                (SELECT pg_catalog.format_type(a.atttypid, NULL) FROM pg_catalog.pg_attribute a \
+                    WHERE a.attrelid = c.oid AND a.attname = $2 AND a.attnum > 0 AND NOT a.attisdropped) \
             FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
         const COLUMNS: &str = "SELECT attname::text, pg_catalog.format_type(atttypid, atttypmod) \
             FROM pg_catalog.pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped";
@@ -53,11 +57,11 @@ impl Tables {
         }
         let relation = pg_sys::Oid::from(mapping.relation);
         let params = [value(relation), value(mapping.primary_key.as_str())];
-        let names = spi.first(TABLE, &params, |row| Ok((row.need(1)?, row.need(2)?)))?;
+        let names = spi.first(TABLE, &params, |row| Ok((row.need(1)?, row.need(2)?, row.get(3))))?;
         let table = match names {
-            Some((name, equals)) => {
+            Some((name, equals, key_type)) => {
                 let columns = spi.rows(COLUMNS, &[value(relation)], |row| Ok((row.need(1)?, row.need(2)?)))?;
-                Some(Rc::new(Table { name, equals, columns: columns.into_iter().collect() }))
+                Some(Rc::new(Table { name, equals, key_type, columns: columns.into_iter().collect() }))
             }
             None => None,
         };
@@ -157,7 +161,7 @@ impl Tables {
                 "INSERT INTO {} ({key_column}, {}) SELECT $1::pg_catalog.text::{}, {} FROM {}{on_conflict}",
                 table.name,
                 names.join(", "),
-                table.column_type(&mapping.primary_key)?,
+                table.key_type(mapping)?,
                 names.iter().map(|name| format!("r.{name}")).collect::<Vec<_>>().join(", "),
                 table.record(&written)?,
             );
@@ -180,8 +184,15 @@ impl Table {
         })
     }
 
+    fn key_type(&self, mapping: &TableMapping) -> Result<&str> {
+        match &self.key_type {
+            Some(key_type) => Ok(key_type),
+            None => self.column_type(&mapping.primary_key),
+        }
+    }
+
     fn key_is(&self, mapping: &TableMapping, alias: &str) -> Result<String> {
-        let key_type = self.column_type(&mapping.primary_key)?;
+        let key_type = self.key_type(mapping)?;
         let column = quote(&mapping.primary_key);
         Ok(format!("{alias}.{column} {} $1::pg_catalog.text::{key_type}", self.equals))
     }

@@ -6,7 +6,7 @@ use super::turn::Scheduler;
 use super::user_tables::{Used, refused};
 use crate::pg::catch::Result;
 use crate::pg::spi::Spi;
-use crate::store::load::{self, DueTimer, Loaded, Lock};
+use crate::store::load::{self, Arrival, DueTimer, Loaded, Lock};
 use crate::store::save::{self, Lease};
 use crate::store::tables::Tables;
 use crate::store::{StateKey, claim};
@@ -91,17 +91,21 @@ pub struct Batch<'a> {
     pub(super) still_closing: Vec<(ExecutionId, bool)>,
     pub(super) taken_in: Vec<i64>,
     pub(super) stale_timers: Vec<DueTimer>,
+    orphaned: Vec<ExecutionId>,
     pub(super) given_away: Vec<StateKey>,
     pub(super) leases: HashMap<StateKey, Lease>,
     pub(super) dispatched: Vec<(StateKey, u32, Timestamp)>,
     pub(super) claimed: BTreeMap<ExecutionId, Loaded>,
     pub(super) claims: Vec<(StateKey, u32, Timestamp)>,
+    pub(super) unsettled: Vec<ExecutionId>,
     pub(super) failed: Vec<Item>,
     pub(super) more: bool,
 }
 
 impl<'a> Batch<'a> {
     pub fn new(scheduler: &'a mut Scheduler, spi: &'a Spi, mode: Mode, now: Timestamp) -> Self {
+        // What a transaction that failed had found out is found out again.
+        scheduler.load_failures.clear();
         Self {
             scheduler,
             spi,
@@ -117,11 +121,13 @@ impl<'a> Batch<'a> {
             still_closing: Vec::new(),
             taken_in: Vec::new(),
             stale_timers: Vec::new(),
+            orphaned: Vec::new(),
             given_away: Vec::new(),
             leases: HashMap::new(),
             dispatched: Vec::new(),
             claimed: BTreeMap::new(),
             claims: Vec::new(),
+            unsettled: Vec::new(),
             failed: Vec::new(),
             more: false,
         }
@@ -133,9 +139,10 @@ impl<'a> Batch<'a> {
         if items.is_empty() {
             return Ok(());
         }
-        self.load(items)?;
+        let published = self.load(items)?;
         let running: Vec<_> = self.loaded.values().filter(|l| l.before.is_running()).map(|l| l.before.id).collect();
         self.take_in(&running)?;
+        load::message_ids(self.spi, &mut self.loaded, &published)?;
         for (number, item) in items.iter().enumerate() {
             let id = item.execution();
             if self.locked.contains(&id) {
@@ -147,12 +154,19 @@ impl<'a> Batch<'a> {
             } else {
                 // The execution is gone, and all that belonged to it.
                 self.forget(item);
+                self.orphaned(item);
             }
         }
-        self.close(items)
+        self.close(items)?;
+        let unsettled = items.iter().zip(&self.settled).filter(|(_, settled)| **settled != Settled::Done);
+        self.unsettled = unsettled.map(|(item, _)| item.execution()).collect();
+        // What came behind another item may be decided about at once.
+        self.more |= self.settled.contains(&Settled::Behind);
+        Ok(())
     }
 
-    fn load(&mut self, items: &[Item]) -> Result<()> {
+    /// Loads what the items need, and gives the message ids that their answers publish.
+    fn load(&mut self, items: &[Item]) -> Result<Vec<(ExecutionId, String, String)>> {
         let ids: BTreeSet<_> = items.iter().map(Item::execution).collect();
         let ids: Vec<_> = ids.into_iter().collect();
         self.loaded = load::executions(self.spi, &mut self.scheduler.registry, &ids, Lock::StepOrSkip)?;
@@ -194,30 +208,28 @@ impl<'a> Batch<'a> {
             queues.dedup();
             load::queues(self.spi, &mut self.loaded, &queues, &self.demand)?;
         }
-        load::message_ids(self.spi, &mut self.loaded, &published)
+        Ok(published)
     }
 
     /// Takes messages in that arrived for these executions. What was published before comes before what the
     /// answers of this turn publish.
     fn take_in(&mut self, ids: &[ExecutionId]) -> Result<bool> {
-        let arrivals = load::arrivals(self.spi, ids)?;
-        let all = arrivals.len() < load::ARRIVALS_PER_TURN;
-        let mut new: BTreeMap<ExecutionId, Vec<Publish>> = BTreeMap::new();
+        let load::Arrivals { arrivals, all } = load::arrivals(self.spi, ids)?;
+        self.more |= !all;
+        let mut new: BTreeMap<ExecutionId, Vec<Arrival>> = BTreeMap::new();
         let seen: BTreeSet<_> = self.taken_in.iter().copied().collect();
         for arrival in arrivals.into_iter().filter(|arrival| !seen.contains(&arrival.inbox_id)) {
             self.taken_in.push(arrival.inbox_id);
-            new.entry(arrival.execution_id).or_default().push(arrival.publish);
+            new.entry(arrival.execution_id).or_default().push(arrival);
         }
         let without_queues: Vec<_> =
             new.keys().copied().filter(|id| self.loaded.get(id).is_some_and(|loaded| !loaded.queues_loaded)).collect();
         if !without_queues.is_empty() {
             load::queues(self.spi, &mut self.loaded, &without_queues, &self.demand)?;
         }
-        for (id, publishes) in new {
-            if let Some(loaded) = self.loaded.get_mut(&id)
-                && let Ok(events) = loaded.decide(&Command::MessagesArrived(publishes), self.now, jitter())
-            {
-                loaded.apply(events, self.now);
+        for (id, arrivals) in new {
+            if let Some(loaded) = self.loaded.get_mut(&id) {
+                loaded.receive(arrivals, self.now);
             }
         }
         Ok(all)
@@ -225,7 +237,12 @@ impl<'a> Batch<'a> {
 
     fn item(&mut self, number: usize, item: &Item) -> Result<()> {
         let command = match item {
-            Item::Arrivals(_) => return Ok(()),
+            Item::Arrivals(id) => {
+                if self.loaded.get(id).is_some_and(|loaded| !loaded.before.is_running()) {
+                    self.orphaned(item);
+                }
+                return Ok(());
+            }
             Item::Timer(timer) if timer.seq.0 == 0 => Command::ProcessTimeout,
             Item::Timer(timer) => Command::TimerFired { seq: timer.seq, command: timer.command },
             Item::Fail { reason, .. } => Command::Fail { reason: (*reason).to_owned() },
@@ -352,6 +369,13 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
+    /// Messages that nobody receives any more.
+    fn orphaned(&mut self, item: &Item) {
+        if let Item::Arrivals(id) = item {
+            self.orphaned.push(*id);
+        }
+    }
+
     /// What belongs to an item that nobody wants any more.
     fn forget(&mut self, item: &Item) {
         if let Item::Timer(timer) = item {
@@ -369,13 +393,15 @@ impl<'a> Batch<'a> {
             && self.still_closing.is_empty()
             && self.taken_in.is_empty()
             && self.stale_timers.is_empty()
+            && self.orphaned.is_empty()
             && self.given_away.is_empty());
         if wrote {
             let strikes = &self.scheduler.tables;
             let lane = |meta: &load::Meta| strikes.lane_of(meta);
             save::save(self.spi, changed.into_iter(), &self.leases, &lane, self.now)?;
             load::delete_arrivals(self.spi, &self.taken_in)?;
-            load::delete_timers(self.spi, &self.stale_timers)?;
+            load::delete_arrivals_of(self.spi, &self.orphaned)?;
+            load::delete_timers(self.spi, &self.stale_timers, self.now)?;
             claim::move_to_lane(self.spi, &self.given_away, 1)?;
             if !self.still_closing.is_empty() {
                 load::mark_closing(self.spi, &self.still_closing)?;

@@ -138,7 +138,9 @@ impl Answered {
         match self {
             Self::WaitUntil(answer) => {
                 let queue = |command: &RequestedCommand| match &command.kind {
-                    RequestedKind::LocalQueue { queue, at_most, .. } => Some((queue.clone(), *at_most as usize)),
+                    RequestedKind::LocalQueue { queue, at_least, at_most } => {
+                        Some((queue.clone(), taken_at_once(*at_least, *at_most) as usize))
+                    }
                     RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => None,
                 };
                 answer.request.commands.iter().filter_map(queue).collect()

@@ -51,6 +51,11 @@ impl<K: Eq + Hash + Copy> Deferred<K> {
         self.until.get(key).is_some_and(|(until, _)| *until > now)
     }
 
+    /// Until when `key` is left alone, or was.
+    pub fn until(&self, key: &K) -> Option<Instant> {
+        self.until.get(key).map(|(until, _)| *until)
+    }
+
     /// Whether `key` was deferred and nothing has gone well since.
     pub fn has(&self, key: &K) -> bool {
         self.until.contains_key(key)

@@ -6,13 +6,14 @@ use super::deferred::Patience;
 use super::in_flight::{CallRecord, Room};
 use super::turn::{Outcome, Scheduler};
 use super::user_tables::{Used, refused};
+use crate::guc;
 use crate::pg::catch::Result;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::process;
 use crate::store::save::{self, Lease};
 use crate::store::tables::object;
 use crate::store::{StateKey, claim};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use xdb_engine::*;
 
@@ -26,14 +27,14 @@ impl Batch<'_> {
             return Ok(());
         }
         let changed = self.loaded.values().filter(|loaded| !loaded.events.is_empty());
-        let owners: HashMap<_, _> = changed.map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
+        let owners: HashSet<_> = changed.map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
         if owners.is_empty() {
             return Ok(());
         }
         let owners: Vec<_> = owners.into_iter().collect();
         let unfit = process::unfit_owners(self.spi, &owners)?;
         for loaded in self.loaded.values().filter(|loaded| !loaded.events.is_empty()) {
-            if unfit.contains_key(&loaded.meta.owner) {
+            if unfit.contains_key(&(loaded.meta.owner, loaded.meta.owner_name.clone())) {
                 // Claiming it says what is wrong.
                 continue;
             }
@@ -44,6 +45,11 @@ impl Batch<'_> {
             for (seq, state) in &loaded.execution.states {
                 let Some((api, call)) = save::current_call(state) else { continue };
                 let unchanged = loaded.before.states.get(seq) == Some(state);
+                if call.failed_attempts > 0 {
+                    // A repeat knows how many attempts there were from its task: it is claimed.
+                    self.more |= call.not_before <= self.now;
+                    continue;
+                }
                 let known = process_type.definition.states.contains_key(&state.id.state_id);
                 if unchanged || call.not_before > self.now || !known || !room.take(process_type.worker.id) {
                     continue;
@@ -59,6 +65,7 @@ impl Batch<'_> {
 
     /// Claims due calls from the tables.
     pub fn claim(&mut self, room: &mut Room, limit: usize) -> Result<()> {
+        let limit = limit.min(guc::CLAIM_BATCH.get() as usize);
         let wanted = room.wanted(limit);
         if self.scheduler.paused || wanted.is_empty() {
             return Ok(());
@@ -66,18 +73,24 @@ impl Batch<'_> {
         let lane = self.scheduler.lane;
         // The other lane makes one call at a time, but gives back at once what is no longer its own.
         let at_most = if lane.number == 0 { usize::MAX } else { 1 };
-        let busy = self.scheduler.executions.keys(std::time::Instant::now());
+        let mut busy = self.scheduler.executions.keys(std::time::Instant::now());
+        // What waits in memory to be applied is not asked for again, also when its lease ends meanwhile.
+        busy.extend(self.scheduler.waiting.iter().map(Item::execution));
+        busy.extend(&self.unsettled);
         let due = claim::due(self.spi, lane, &wanted, &busy, self.now)?;
         if due.is_empty() {
             return Ok(());
         }
         self.more |= due.len() >= limit;
+        if let [only] = due.as_slice() {
+            self.scheduler.suspect = Some(only.key.0);
+        }
         let ids: BTreeSet<_> = due.iter().map(|d| d.key.0).collect();
         let ids: Vec<_> = ids.into_iter().collect();
         let keys: Vec<_> = due.iter().map(|d| d.key).collect();
         self.claimed = load::executions(self.spi, &mut self.scheduler.registry, &ids, Lock::None)?;
         load::states(self.spi, &mut self.claimed, &keys)?;
-        let owners: HashMap<_, _> = self.claimed.values().map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
+        let owners: HashSet<_> = self.claimed.values().map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
         let owners: Vec<_> = owners.into_iter().collect();
         let unfit = process::unfit_owners(self.spi, &owners)?;
         let mut leases = HashMap::new();
@@ -91,7 +104,8 @@ impl Batch<'_> {
                 moved.push(due.key);
                 continue;
             }
-            if let Some(unfit) = unfit.get(&loaded.meta.owner).filter(|unfit| unfit.for_good) {
+            let owner = (loaded.meta.owner, loaded.meta.owner_name.clone());
+            if let Some(unfit) = unfit.get(&owner).filter(|unfit| unfit.for_good) {
                 self.scheduler.executions.defer(due.key.0, std::time::Instant::now(), Patience::Short);
                 self.failed.push(Item::Fail { execution: due.key.0, reason: unfit.why });
                 continue;
@@ -99,7 +113,7 @@ impl Batch<'_> {
             if self.claims.len() >= at_most || !room.take(process_type.worker.id) {
                 continue;
             }
-            if let Some(unfit) = unfit.get(&loaded.meta.owner) {
+            if let Some(unfit) = unfit.get(&owner) {
                 let failure = Failure { detail: unfit.why.to_owned(), ..Failure::default() };
                 self.scheduler.load_failures.insert(due.key, failure);
             } else if !process_type.definition.states.contains_key(&state.id.state_id) {

@@ -2,7 +2,7 @@
 
 use crate::store::StateKey;
 use crate::store::registry::WorkerId;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use xdb_engine::{Api, Timestamp};
 
 /// A call that was handed to a thread.
@@ -23,7 +23,6 @@ pub struct CallRecord {
 #[derive(Default)]
 pub struct InFlight {
     calls: HashMap<u64, CallRecord>,
-    keys: HashSet<StateKey>,
     per_worker: HashMap<WorkerId, usize>,
     bytes: usize,
     next_tag: u64,
@@ -34,7 +33,6 @@ impl InFlight {
         self.next_tag += 1;
         *self.per_worker.entry(record.worker_id).or_default() += 1;
         self.bytes += record.bytes;
-        self.keys.insert(record.key);
         self.calls.insert(self.next_tag, record);
         self.next_tag
     }
@@ -45,7 +43,6 @@ impl InFlight {
             *count -= 1;
         }
         self.bytes -= record.bytes;
-        self.keys.remove(&record.key);
         Some(record)
     }
 

@@ -50,7 +50,10 @@ pub fn run(context: &mut Context) -> Exit {
         }
     };
     let waiter = Waiter::new(Some(notifier.raw_fd()));
-    let mut scheduler = Scheduler::new(Lane { number, epoch });
+    let mut scheduler = Scheduler::new(Lane { number, epoch }, guc::HTTP_THREADS.get() as usize);
+    if let Some(table) = context.slot.take_died_in() {
+        scheduler.tables.died_in(table);
+    }
     let mut settings = PoolSettings::default();
     let mut finished: Vec<Finished> = Vec::new();
     let mut last_work = Instant::now();
@@ -86,8 +89,11 @@ pub fn run(context: &mut Context) -> Exit {
         if scheduler.in_flight.len() > 0 {
             last_work = Instant::now();
         }
-        if number == 1 && last_work.elapsed() > ASIDE_PATIENCE && !scheduler.tables.wants_other_lane() {
-            return Exit::Gone;
+        if number == 1 && last_work.elapsed() > ASIDE_PATIENCE {
+            last_work = Instant::now();
+            if in_transaction(context, engine::leave_lane).unwrap_or(false) {
+                return Exit::Gone;
+            }
         }
         let since = figures.elapsed();
         // An idle engine makes no transactions for figures that do not change.
@@ -106,18 +112,20 @@ pub fn run(context: &mut Context) -> Exit {
 
 /// Begins an epoch. None when the extension has changed.
 fn begin(context: &mut Context, lane: i16) -> Result<Option<i64>> {
-    match run_caught(|| Ok(context.begin_turn()))? {
+    let turn = run_caught(|| Ok(context.begin_turn()));
+    if turn.is_err() {
+        context.abort_turn();
+    }
+    match turn? {
         Turn::Ready => {}
         Turn::Busy => return Err(crate::pg::catch::PgError::internal("the extension is locked")),
         Turn::Gone | Turn::Changed => return Ok(None),
     }
     let begun = run_caught(|| {
         let epoch = spi::connect(|spi| {
-            if lane == 0 {
-                load::clear_closing(spi)?;
-                if engine::has_tasks(spi, 1)? {
-                    context.request_set_aside();
-                }
+            load::clear_closing(spi)?;
+            if lane == 0 && engine::has_tasks(spi, 1)? {
+                context.request_set_aside();
             }
             engine::begin_epoch(spi, lane)
         })?;
@@ -131,18 +139,34 @@ fn begin(context: &mut Context, lane: i16) -> Result<Option<i64>> {
 }
 
 fn show_figures(context: &mut Context) {
-    if !matches!(run_caught(|| Ok(context.begin_turn())), Ok(Turn::Ready)) {
-        return;
-    }
-    let shown = run_caught(|| {
-        let (backlog, oldest) = spi::connect(|spi| crate::store::claim::backlog(spi, crate::clock::now()))?;
+    let figures = in_transaction(context, |spi| crate::store::claim::backlog(spi, crate::clock::now()));
+    if let Some((backlog, oldest)) = figures {
         context.slot.set_backlog(backlog, oldest.map(to_postgres));
+    }
+}
+
+/// Runs `body` in a transaction of its own, outside a turn. None when that was not possible: it is tried again.
+fn in_transaction<T>(context: &mut Context, body: impl FnOnce(&spi::Spi) -> Result<T>) -> Option<T> {
+    match run_caught(|| Ok(context.begin_turn())) {
+        Ok(Turn::Ready) => {}
+        Ok(_) => return None,
+        Err(_) => {
+            context.abort_turn();
+            return None;
+        }
+    }
+    let done = run_caught(|| {
+        let value = spi::connect(body)?;
         context.commit_turn();
-        Ok(())
+        Ok(value)
     });
-    if let Err(error) = shown {
-        log_error("the figures of xdb.status() can't be read", &error);
-        context.abort_turn();
+    match done {
+        Ok(value) => Some(value),
+        Err(error) => {
+            log_error("the scheduler could not look after itself", &error);
+            context.abort_turn();
+            None
+        }
     }
 }
 

@@ -37,10 +37,33 @@ pub struct Scheduler {
     /// Number of the turn, and of the leases that it gives.
     pub number: i64,
     pub paused: bool,
+    /// Calls wait in the lane of tables that are set aside.
+    pub other_lane_has_tasks: bool,
     /// When the next call or timer comes due, as the last turn saw it.
     pub next_due: Option<Timestamp>,
+    /// The execution whose call alone is being claimed.
+    pub suspect: Option<ExecutionId>,
+    /// Threads of the pool, as it was made.
+    threads: usize,
     failing: Deferred<()>,
 }
+
+/// What a transaction does besides applying its items.
+#[derive(Clone, Copy)]
+struct Work {
+    /// Look for due timers and for messages.
+    gather: bool,
+    /// Claim so many calls per worker at most.
+    claim: usize,
+}
+
+impl Work {
+    const ALL: Self = Self { gather: true, claim: usize::MAX };
+    const APPLY: Self = Self { gather: false, claim: 0 };
+}
+
+/// How long a call whose claim fails by itself is left alone.
+const SUSPECT_FOR: Duration = Duration::from_secs(10);
 
 /// Errors that pass by themselves: a lock, a conflict with another transaction, no memory, no disk.
 fn is_passing(error: &PgError) -> bool {
@@ -81,7 +104,7 @@ enum Transacted {
 }
 
 impl Scheduler {
-    pub fn new(lane: Lane) -> Self {
+    pub fn new(lane: Lane, threads: usize) -> Self {
         Self {
             lane,
             registry: Registry::default(),
@@ -92,7 +115,10 @@ impl Scheduler {
             load_failures: HashMap::new(),
             number: 0,
             paused: false,
+            other_lane_has_tasks: false,
             next_due: None,
+            suspect: None,
+            threads,
             failing: Deferred::new(),
         }
     }
@@ -102,7 +128,8 @@ impl Scheduler {
         let mut items = self.take_waiting();
         // What failed a moment ago may fail again: then a net is cheaper than a second transaction.
         let risky = items.iter().any(|item| self.executions.has(&item.execution()));
-        let first = self.transact(context, &mut items, true, if risky { Mode::Guarded } else { Mode::Fast });
+        let mode = if risky || self.lane.number == 1 { Mode::Guarded } else { Mode::Fast };
+        let first = self.transact(context, &mut items, Work::ALL, mode);
         let outcome = match first {
             Ok(Transacted::Done(outcome)) => outcome,
             Ok(Transacted::Not(progress)) => {
@@ -110,41 +137,61 @@ impl Scheduler {
                 return progress;
             }
             Err(error) => {
-                pgrx::debug1!("xdb: a batch of {} failed and is tried with guards: {error}", items.len());
-                match self.transact(context, &mut items, false, Mode::Guarded) {
-                    Ok(Transacted::Done(outcome)) => outcome,
-                    Ok(Transacted::Not(progress)) => {
-                        self.put_back(items);
-                        return progress;
-                    }
-                    Err(error) if items.len() <= 1 => {
-                        self.failed_alone(context, items, &error);
-                        return Progress::Later;
-                    }
-                    Err(_) => return self.one_by_one(context, items, submit),
-                }
+                pgrx::debug1!("xdb: a turn with {} items failed and is made again in parts: {error}", items.len());
+                return self.in_parts(context, items, submit);
             }
         };
         self.follow_up(context, items, outcome, submit)
     }
 
-    /// The batch as a whole can't be saved, and nobody knows which of it is at fault.
-    fn one_by_one(&mut self, context: &mut Context, items: Vec<Item>, submit: &mut dyn FnMut(Call)) -> Progress {
-        let mut progress = Progress::More;
-        for item in items {
-            let mut alone = vec![item];
-            match self.transact(context, &mut alone, false, Mode::Guarded) {
-                Ok(Transacted::Done(outcome)) => {
-                    self.follow_up(context, alone, outcome, submit);
+    /// A turn failed, and nobody knows which part of it is at fault. What came in is applied without claiming anything
+    /// new, then what is due is claimed by itself; each as a whole under guards, or else one by one.
+    fn in_parts(&mut self, context: &mut Context, mut items: Vec<Item>, submit: &mut dyn FnMut(Call)) -> Progress {
+        match self.transact(context, &mut items, Work::APPLY, Mode::Guarded) {
+            Ok(Transacted::Done(outcome)) => {
+                self.follow_up(context, items, outcome, submit);
+            }
+            Ok(Transacted::Not(progress)) => {
+                self.put_back(items);
+                return progress;
+            }
+            Err(error) if items.len() <= 1 => self.failed_alone(context, items, &error),
+            Err(_) => {
+                for item in items {
+                    let mut alone = vec![item];
+                    match self.transact(context, &mut alone, Work::APPLY, Mode::Guarded) {
+                        Ok(Transacted::Done(outcome)) => {
+                            self.follow_up(context, alone, outcome, submit);
+                        }
+                        Ok(Transacted::Not(_)) => self.put_back(alone),
+                        Err(error) => self.failed_alone(context, alone, &error),
+                    }
                 }
-                Ok(Transacted::Not(not)) => {
-                    self.put_back(alone);
-                    progress = not;
-                }
-                Err(error) => self.failed_alone(context, alone, &error),
             }
         }
-        progress
+        self.claim_in_parts(context, submit)
+    }
+
+    fn claim_in_parts(&mut self, context: &mut Context, submit: &mut dyn FnMut(Call)) -> Progress {
+        for limit in [guc::CLAIM_BATCH.get() as usize, 1] {
+            self.suspect = None;
+            match self.transact(context, &mut Vec::new(), Work { gather: false, claim: limit }, Mode::Guarded) {
+                Ok(Transacted::Done(outcome)) => {
+                    self.follow_up(context, Vec::new(), outcome, submit);
+                    return Progress::More;
+                }
+                Ok(Transacted::Not(progress)) => return progress,
+                Err(error) if limit == 1 => {
+                    // The one call that was looked at is left alone for a while; the next turn finds the others.
+                    if let Some(suspect) = self.suspect.take() {
+                        self.executions.defer_until(suspect, Instant::now() + SUSPECT_FOR);
+                    }
+                    self.failed_alone(context, Vec::new(), &error);
+                }
+                Err(_) => {}
+            }
+        }
+        Progress::Later
     }
 
     /// A transaction failed with one item or none in it. The item's attempt fails; what is no attempt is left alone
@@ -206,20 +253,18 @@ impl Scheduler {
         if self.lane.number == 0 { guc::CLAIM_BATCH.get() as usize } else { 1 }
     }
 
-    fn transact(
-        &mut self,
-        context: &mut Context,
-        items: &mut Vec<Item>,
-        gather: bool,
-        mode: Mode,
-    ) -> Result<Transacted> {
-        match run_caught(|| Ok(context.begin_turn()))? {
+    fn transact(&mut self, context: &mut Context, items: &mut Vec<Item>, work: Work, mode: Mode) -> Result<Transacted> {
+        let begun = run_caught(|| Ok(context.begin_turn()));
+        if begun.is_err() {
+            context.abort_turn();
+        }
+        match begun? {
             Turn::Ready => {}
             Turn::Gone => return Ok(Transacted::Not(Progress::Gone)),
             Turn::Changed => return Ok(Transacted::Not(Progress::Changed)),
             Turn::Busy => return Ok(Transacted::Not(Progress::Later)),
         }
-        let done = run_caught(|| spi::connect(|spi| self.body(spi, items, gather, mode))).and_then(|outcome| {
+        let done = run_caught(|| spi::connect(|spi| self.body(spi, items, work, mode))).and_then(|outcome| {
             if matches!(outcome, Transacted::Done(_)) {
                 run_caught(|| {
                     context.commit_turn();
@@ -236,7 +281,7 @@ impl Scheduler {
         done
     }
 
-    fn body(&mut self, spi: &spi::Spi, items: &mut Vec<Item>, gather: bool, mode: Mode) -> Result<Transacted> {
+    fn body(&mut self, spi: &spi::Spi, items: &mut Vec<Item>, work: Work, mode: Mode) -> Result<Transacted> {
         let now = clock::now();
         self.number += 1;
         let state = engine::state(spi, self.lane.number)?;
@@ -246,26 +291,28 @@ impl Scheduler {
         }
         self.registry.refresh(spi, state.generation)?;
         self.paused = state.paused;
+        self.other_lane_has_tasks = state.other_lane_has_tasks;
         self.tables.begin(spi, state.set_aside)?;
         let mut outcome = Outcome::default();
         let limit = self.batch_limit();
-        if gather && !self.paused && self.lane.number == 0 {
+        if work.gather && !self.paused && self.lane.number == 0 {
             let busy = self.executions.keys(Instant::now());
             let timers = load::due_timers(spi, now, &busy, limit)?;
-            let arrivals = load::executions_with_arrivals(spi, &busy, limit)?;
-            outcome.more |= timers.len() == limit || arrivals.len() == limit;
+            let (arrivals, more) = load::executions_with_arrivals(spi, &busy, limit)?;
+            outcome.more |= timers.len() == limit || more;
             items.extend(arrivals.into_iter().map(Item::Arrivals));
             items.extend(timers.into_iter().map(Item::Timer));
         }
         let workers = self.registry.workers();
-        let max_calls = guc::MAX_IN_FLIGHT.get().min(guc::HTTP_THREADS.get()) as usize;
+        // Answers that can't be applied yet count too: they are held in memory.
+        let max_calls = (guc::MAX_IN_FLIGHT.get() as usize).min(self.threads).saturating_sub(self.waiting.len());
         let max_bytes = guc::MAX_IN_FLIGHT_KB.get() as usize * 1024;
         let mut room = Room::new(&self.in_flight, max_calls, max_bytes, &workers);
         let mut batch = Batch::new(self, spi, mode, now);
         batch.process(items)?;
         batch.dispatch(&mut room)?;
         let wrote = batch.save()?;
-        batch.claim(&mut room, guc::CLAIM_BATCH.get() as usize)?;
+        batch.claim(&mut room, work.claim)?;
         batch.finish(&mut outcome)?;
         if !wrote {
             // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
@@ -322,7 +369,7 @@ impl Scheduler {
         }
         let now = Instant::now();
         more |= self.waiting.iter().any(|item| !self.executions.is_deferred(&item.execution(), now));
-        if self.tables.wants_other_lane() && self.lane.number == 0 {
+        if self.other_lane_has_tasks && self.lane.number == 0 {
             context.request_set_aside();
         }
         self.executions.forget_old(now);

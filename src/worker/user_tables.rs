@@ -33,6 +33,9 @@ const STRIKES_OUT: u32 = 12;
 const SLOW_STRIKE: u32 = 4;
 const LOCKED_STRIKE: u32 = 1;
 
+/// So many deadlocks or serialization failures in a row are the table's refusal.
+const CONFLICTS_OUT: u32 = 20;
+
 /// So many quick steps in a row bring a table back.
 const GOOD_STEPS: u32 = 3;
 
@@ -61,8 +64,8 @@ pub struct Strikes {
     to_set_aside: HashMap<u32, SetAside>,
     strikes: HashMap<u32, u32>,
     good: HashMap<u32, u32>,
+    conflicts: HashMap<u32, u32>,
     busy: Deferred<u32>,
-    busy_until: HashMap<u32, Instant>,
     /// Tables in which somebody held a row a moment ago.
     contended: HashMap<u32, Instant>,
 }
@@ -75,8 +78,8 @@ impl Strikes {
             to_set_aside: HashMap::new(),
             strikes: HashMap::new(),
             good: HashMap::new(),
+            conflicts: HashMap::new(),
             busy: Deferred::new(),
-            busy_until: HashMap::new(),
             contended: HashMap::new(),
         }
     }
@@ -102,6 +105,13 @@ impl Strikes {
         Ok(())
     }
 
+    /// A statement in this table could not be cancelled and ended the process before this one.
+    pub fn died_in(&mut self, relation: u32) {
+        if !self.aside {
+            self.to_set_aside.insert(relation, SetAside::SlowWrites);
+        }
+    }
+
     /// The lane of an execution's calls.
     pub fn lane_of(&self, meta: &Meta) -> i16 {
         let aside = |relation: u32| self.is_set_aside(relation);
@@ -117,7 +127,7 @@ impl Strikes {
     }
 
     pub fn busy_until(&self, relation: u32) -> Option<Instant> {
-        self.busy_until.get(&relation).copied()
+        self.busy.until(&relation)
     }
 
     fn is_busy(&self, relation: u32) -> bool {
@@ -127,9 +137,6 @@ impl Strikes {
     fn strike(&mut self, relation: u32, why: SetAside) {
         let now = Instant::now();
         self.busy.defer(relation, now, Patience::Long);
-        if let Some(until) = self.busy.next(now) {
-            self.busy_until.insert(relation, until);
-        }
         self.good.remove(&relation);
         let weight = if why == SetAside::Locked { LOCKED_STRIKE } else { SLOW_STRIKE };
         let strikes = self.strikes.entry(relation).or_default();
@@ -140,9 +147,22 @@ impl Strikes {
         }
     }
 
+    /// Counts a conflict with another transaction. False when there were so many that it must be the table's own
+    /// doing.
+    fn conflict(&mut self, relation: u32) -> bool {
+        let conflicts = self.conflicts.entry(relation).or_default();
+        *conflicts += 1;
+        if *conflicts < CONFLICTS_OUT {
+            return true;
+        }
+        *conflicts = 0;
+        false
+    }
+
     fn went_well(&mut self, relation: u32, kind: Kind, took_ms: u128) {
         self.busy.clear(&relation);
         self.strikes.remove(&relation);
+        self.conflicts.remove(&relation);
         let Some(why) = self.set_aside.get(&relation) else { return };
         // Reading says nothing about a table whose writes are slow.
         if kind == Kind::Read && *why == SetAside::SlowWrites {
@@ -203,7 +223,7 @@ impl Strikes {
             if self.is_busy(table.relation) {
                 return Ok(Used::Busy(table.relation));
             }
-            if !self.aside && !try_lock_table(table.relation) {
+            if !self.aside && !try_lock_table(table.relation, kind == Kind::Write) {
                 self.strike(table.relation, SetAside::Locked);
                 return Ok(Used::Busy(table.relation));
             }
@@ -222,7 +242,8 @@ impl Strikes {
             true => Some(CONTENDED_LOCK_TIMEOUT),
             false => None,
         };
-        let as_owner = || with_timeout(limit, || as_process_owner(meta.owner, lock_timeout, || body(tables)));
+        let in_table = mappings.first().map_or(0, |table| table.relation);
+        let as_owner = || with_timeout(limit, in_table, || as_process_owner(meta.owner, lock_timeout, || body(tables)));
         let result = match mode {
             Mode::Fast => as_owner(),
             Mode::Guarded => guarded(as_owner),
@@ -249,8 +270,12 @@ impl Strikes {
                 }
                 Used::Locked
             }
-            DEADLOCK_DETECTED | SERIALIZATION_FAILURE => Used::Locked,
-            _ if is_server_trouble(&error) => return Err(error),
+            DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.conflict(first) => Used::Locked,
+            // Whoever raised it: the table is left alone for a while, and everybody else goes on.
+            _ if is_server_trouble(&error) => {
+                self.strike(first, slow);
+                Used::Busy(first)
+            }
             _ => Used::Refused(error),
         };
         // Without a guard the whole transaction is lost: it is made again with guards, knowing what was learnt.

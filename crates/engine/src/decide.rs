@@ -1,5 +1,5 @@
 use crate::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a decision depends on besides the execution and the command.
 #[derive(Clone, Copy, Debug)]
@@ -11,6 +11,10 @@ pub struct Context<'a> {
     pub definition: &'a Definition,
     /// The attribute mapping as it was when the execution started.
     pub mapping: &'a [TableMapping],
+    /// (queue, message id) of messages that are on record elsewhere: received before and not loaded, or waiting in
+    /// the inbox. What a state or an RPC publishes again is ignored. A message that arrives from a client is never
+    /// compared with them: its own record is among them.
+    pub published_before: &'a BTreeSet<(String, String)>,
 }
 
 /// The events that follow from a command, or why it is refused. Deterministic, and changes nothing.
@@ -333,6 +337,9 @@ impl Turn<'_> {
     /// Takes messages in, in order; one whose id was received in the same queue before is ignored.
     fn receive(&mut self, publisher: Publisher, publishes: &[Publish]) {
         let mut seen = self.execution.message_ids.clone();
+        if publisher != Publisher::Client {
+            seen.extend(self.context.published_before.iter().cloned());
+        }
         let mut number = self.execution.next_message;
         let mut messages = Vec::new();
         for publish in publishes {

@@ -140,7 +140,7 @@ impl StateExecution {
         }
     }
 
-    /// Queues that the state waits for, each with the most messages that it takes.
+    /// Queues that the state waits for, each with the most messages that it takes at once.
     pub fn wanted_messages(&self) -> impl Iterator<Item = (&str, u32)> {
         let commands: &[WaitCommand] = match &self.phase {
             Phase::Waiting(wait) => &wait.commands,
@@ -149,7 +149,9 @@ impl StateExecution {
         commands.iter().filter(|command| command.status == CommandStatus::Waiting).filter_map(|command| match &command
             .kind
         {
-            WaitKind::LocalQueue { queue, at_most, .. } => Some((queue.as_str(), *at_most)),
+            WaitKind::LocalQueue { queue, at_least, at_most } => {
+                Some((queue.as_str(), taken_at_once(*at_least, *at_most)))
+            }
             WaitKind::Timer { .. } => None,
         })
     }

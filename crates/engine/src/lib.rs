@@ -28,3 +28,4 @@ pub use json::Json;
 pub use options::*;
 pub use retry::{Retry, next_retry};
 pub use types::*;
+pub use wait::taken_at_once;

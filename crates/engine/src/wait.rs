@@ -2,6 +2,14 @@
 
 use crate::*;
 
+/// Most messages that a command takes unless it insists on more: a request has to be carried and kept in one piece.
+const MOST_AT_ONCE: u32 = 1000;
+
+/// How many messages a command with these bounds takes at most.
+pub fn taken_at_once(at_least: u32, at_most: u32) -> u32 {
+    at_most.min(at_least.max(MOST_AT_ONCE))
+}
+
 impl Wait {
     /// Whether the completed commands satisfy the request.
     pub(crate) fn is_satisfied(&self) -> bool {
@@ -30,7 +38,7 @@ impl Execution {
             if queued.len() < *at_least as usize {
                 return None;
             }
-            let taken = queued.iter().take(*at_most as usize).map(|m| m.number).collect();
+            let taken = queued.iter().take(taken_at_once(*at_least, *at_most) as usize).map(|m| m.number).collect();
             Some((position as u32, taken))
         })
     }

@@ -32,6 +32,8 @@ pub(super) struct Cell {
     started_at: AtomicI64,
     exited_at: AtomicI64,
     epoch: AtomicI64,
+    /// The table in which the last process ended because it could not be cancelled; zero: none.
+    died_in: AtomicU32,
     in_flight: AtomicI64,
     backlog: AtomicI64,
     oldest_due: AtomicI64,
@@ -103,25 +105,16 @@ pub enum EngineState {
     Running = 2,
     /// `xdb.pause()`: answers are applied, nothing is claimed.
     Paused = 3,
-    /// Somebody is creating, altering or dropping the extension.
-    WaitingForExtension = 4,
-    /// The schema needs `ALTER EXTENSION xdb UPDATE`, or is newer than the library.
-    ParkedOnSchemaVersion = 5,
-    /// The database is a copy and waits for `xdb.adopt()`.
-    WaitingForAdoption = 6,
     /// The last process failed; the next one starts after a pause.
-    BackingOff = 7,
+    BackingOff = 4,
 }
 
 impl EngineState {
-    const ALL: [EngineState; 8] = [
+    const ALL: [EngineState; 5] = [
         EngineState::Stopped,
         EngineState::Starting,
         EngineState::Running,
         EngineState::Paused,
-        EngineState::WaitingForExtension,
-        EngineState::ParkedOnSchemaVersion,
-        EngineState::WaitingForAdoption,
         EngineState::BackingOff,
     ];
 
@@ -132,9 +125,6 @@ impl EngineState {
             EngineState::Starting => "starting",
             EngineState::Running => "running",
             EngineState::Paused => "paused",
-            EngineState::WaitingForExtension => "waiting for extension",
-            EngineState::ParkedOnSchemaVersion => "parked on schema version",
-            EngineState::WaitingForAdoption => "waiting for adoption",
             EngineState::BackingOff => "backing off",
         }
     }
@@ -156,6 +146,9 @@ pub struct SlotStatus {
     pub last_error: Option<String>,
     pub last_error_at: i64,
 }
+
+/// The slot of this process, counted from 1; zero: none. Not a thread-local, because a signal handler reads it.
+static MINE: AtomicU32 = AtomicU32::new(0);
 
 /// A slot of the shared memory. Copying it copies the reference, not the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,7 +206,13 @@ impl Slot {
         }
         cell.lane.store(lane as u32, Ordering::SeqCst);
         cell.database.store(database.to_u32(), Ordering::SeqCst);
+        MINE.store(index as u32 + 1, Ordering::SeqCst);
         Some(Slot(index as u8))
+    }
+
+    /// The slot that this process has claimed.
+    pub(super) fn mine() -> Option<Slot> {
+        MINE.load(Ordering::SeqCst).checked_sub(1).map(|index| Slot(index as u8))
     }
 
     /// Gives the slot back. Only the launcher, and only without a process.
@@ -420,6 +419,15 @@ impl Slot {
         self.cell().epoch.store(epoch, Ordering::SeqCst);
     }
 
+    pub(super) fn note_died_in(self, table: u32) {
+        self.cell().died_in.store(table, Ordering::SeqCst);
+    }
+
+    /// The table in which the process before this one ended because it could not be cancelled. Told once.
+    pub fn take_died_in(self) -> Option<u32> {
+        Some(self.cell().died_in.swap(0, Ordering::SeqCst)).filter(|table| *table != 0)
+    }
+
     /// Shows how many calls are with the HTTP threads.
     pub fn set_in_flight(self, calls: i64) {
         self.cell().in_flight.store(calls, Ordering::Relaxed);
@@ -431,12 +439,12 @@ impl Slot {
         self.cell().oldest_due.store(oldest_due.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Counts calls handed to the HTTP threads.
     /// Shows how many calls went out per second, of late.
     pub fn set_calls_per_second(self, rate: f64) {
         self.cell().call_rate.store((rate * 1000.0) as i64, Ordering::SeqCst);
     }
 
+    /// Counts calls handed to the HTTP threads.
     pub fn add_calls(self, calls: i64) {
         self.cell().calls_total.fetch_add(calls, Ordering::Relaxed);
     }

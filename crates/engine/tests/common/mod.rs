@@ -1,10 +1,12 @@
 //! A process type, an execution of it, a clock, and everything that was recorded.
 #![allow(dead_code, reason = "every test file uses its part")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::*;
 
 pub const SECOND: i64 = 1_000_000;
+
+static NOTHING_PUBLISHED: BTreeSet<(String, String)> = BTreeSet::new();
 
 pub struct World {
     pub definition: Definition,
@@ -35,6 +37,7 @@ impl World {
             jitter: 0.5,
             definition: &self.definition,
             mapping: &self.definition.global_attributes,
+            published_before: &NOTHING_PUBLISHED,
         }
     }
 
