@@ -297,7 +297,7 @@ pub fn unfit_owners(spi: &Spi, owners: &[(pg_sys::Oid, &str)]) -> Result<HashMap
         } else {
             None
         };
-        Ok(unfit.map(|unfit| Ok(((oid, row.need(5)?), unfit))).transpose()?)
+        unfit.map(|unfit| Ok(((oid, row.need(5)?), unfit))).transpose()
     })?;
     Ok(rows.into_iter().flatten().collect())
 }

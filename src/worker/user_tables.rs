@@ -122,10 +122,6 @@ impl Strikes {
         self.set_aside.contains_key(&relation) || self.to_set_aside.contains_key(&relation)
     }
 
-    pub fn wants_other_lane(&self) -> bool {
-        !self.set_aside.is_empty() || !self.to_set_aside.is_empty()
-    }
-
     pub fn busy_until(&self, relation: u32) -> Option<Instant> {
         self.busy.until(&relation)
     }
