@@ -155,6 +155,9 @@ COMMENT ON COLUMN xdb.history_event.event_time IS 'When it happened.';
 COMMENT ON COLUMN xdb.history_event.event_type IS 'What happened, e.g. StateStarted.';
 COMMENT ON COLUMN xdb.history_event.details IS 'All that belongs to the event. Times are microseconds since the Unix epoch.';
 
+COMMENT ON TABLE xdb.purged IS 'Executions that were purged and have left rows, which the engine deletes bit by bit.';
+COMMENT ON COLUMN xdb.purged.execution_id IS 'The execution; its own row is gone.';
+
 COMMENT ON TABLE xdb.set_aside IS 'Users'' tables on which steps ran into the apply timeout again and again: their steps are carried out apart, one by one.';
 COMMENT ON COLUMN xdb.set_aside.relation IS 'The table.';
 COMMENT ON COLUMN xdb.set_aside.since IS 'When it was set aside.';
@@ -268,14 +271,20 @@ COMMENT ON FUNCTION xdb.unregister_worker(text) IS 'Removes a worker. Refused wh
 COMMENT ON FUNCTION xdb.register_process_type(text, text, jsonb) IS 'Registers a process type with its worker and definition, or replaces it. Running executions use the new states, options and RPCs from their next call; attribute mapping and timeout stay as at their start.';
 COMMENT ON FUNCTION xdb.unregister_process_type(text) IS 'Removes a process type. Refused while executions of it run.';
 COMMENT ON FUNCTION xdb.start_process(text, text, jsonb, text, jsonb, jsonb, text, interval, timestamptz, jsonb) IS 'Starts a process in the caller''s transaction and returns the id of its execution. Its owner is the current user.';
+COMMENT ON FUNCTION xdb.start_processes(jsonb) IS 'Starts many processes in the caller''s transaction: an array of objects whose keys are the parameters of xdb.start_process. Returns the ids of the executions, in the order of the array.';
 COMMENT ON FUNCTION xdb.invoke_rpc(text, text, jsonb, interval, text, uuid) IS 'Calls an RPC of a process, applies its answer in the caller''s transaction and returns its output.';
 COMMENT ON FUNCTION xdb.publish(text, text, jsonb, text, uuid) IS 'Publishes a message to a local queue of a running process in the caller''s transaction. A message_id that was used before in the queue is ignored.';
 COMMENT ON FUNCTION xdb.stop_process(text, text, text, uuid) IS 'Stops a running process, with a reason that is kept: TERMINATE makes it TERMINATED, FAIL makes it FAILED.';
 COMMENT ON FUNCTION xdb.describe_process(text, uuid) IS 'Status, type, times, threads and what each waits for, last failure and results of a process.';
 COMMENT ON FUNCTION xdb.wait_for_process(text, interval, uuid) IS 'Waits until a process has closed, at most for the timeout, and returns {"status", "result", "results", "timedOut"}.';
+COMMENT ON FUNCTION xdb.wait_for_state(text, text, interval, uuid) IS 'Waits until a state execution has ended, at most for the timeout, and returns {"status", "processStatus", "timedOut"}. When the process closes first, status is null if there never was such a state execution.';
+COMMENT ON FUNCTION xdb.set_local_attributes(text, jsonb, uuid) IS 'Writes local attributes of a running process, {key: value}, in the caller''s transaction.';
+COMMENT ON FUNCTION xdb.skip_timer(text, text, text, uuid) IS 'Lets a timer that a state execution waits for count as completed, with the status SKIPPED_COMMAND: the one with the command id, or the one that would fire first.';
+COMMENT ON FUNCTION xdb.retry_now(text, text, uuid) IS 'Makes the calls of a process that are in backoff due at once, or only that of one state execution. Returns how many.';
 COMMENT ON FUNCTION xdb.get_local_attributes(text, text[], uuid) IS 'Local attributes of a process, {key: value}: those with the given keys, or all.';
 COMMENT ON FUNCTION xdb.pause() IS 'Stops this database''s engine from claiming new work; answers of calls in flight are still applied. Whoever may execute this function is an XDB administrator and sees all processes.';
 COMMENT ON FUNCTION xdb.resume() IS 'Lets a paused engine claim work again.';
+COMMENT ON FUNCTION xdb.purge(interval) IS 'Deletes executions that closed so long ago, with everything that belongs to them, and returns how many. Those that somebody has locked are left out.';
 COMMENT ON FUNCTION xdb.engine_figures() IS 'The figures behind xdb.status(), one JSON object.';
 COMMENT ON FUNCTION xdb.worker_figures() IS 'The figures behind xdb.worker_counters(), a JSON array with an object per worker.';
 COMMENT ON FUNCTION xdb.status() IS 'One row: how this database''s engine is doing.';

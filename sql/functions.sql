@@ -19,6 +19,9 @@ CREATE FUNCTION xdb.start_process(process_id text, process_type text, input json
     timeout interval DEFAULT NULL, start_at timestamptz DEFAULT NULL, options jsonb DEFAULT NULL) RETURNS uuid
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_start_process';
 
+CREATE FUNCTION xdb.start_processes(processes jsonb) RETURNS SETOF uuid
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_start_processes';
+
 CREATE FUNCTION xdb.invoke_rpc(process_id text, rpc_name text, input jsonb DEFAULT NULL,
     timeout interval DEFAULT NULL, idempotency_key text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_invoke_rpc';
@@ -38,6 +41,22 @@ CREATE FUNCTION xdb.wait_for_process(process_id text, timeout interval DEFAULT '
     execution_id uuid DEFAULT NULL) RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_wait_for_process';
 
+CREATE FUNCTION xdb.wait_for_state(process_id text, state_execution_id text, timeout interval DEFAULT '30 seconds',
+    execution_id uuid DEFAULT NULL) RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_wait_for_state';
+
+CREATE FUNCTION xdb.set_local_attributes(process_id text, attributes jsonb, execution_id uuid DEFAULT NULL)
+    RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_set_local_attributes';
+
+CREATE FUNCTION xdb.skip_timer(process_id text, state_execution_id text, command_id text DEFAULT NULL,
+    execution_id uuid DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_skip_timer';
+
+CREATE FUNCTION xdb.retry_now(process_id text, state_execution_id text DEFAULT NULL, execution_id uuid DEFAULT NULL)
+    RETURNS int
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_retry_now';
+
 CREATE FUNCTION xdb.get_local_attributes(process_id text, keys text[] DEFAULT NULL, execution_id uuid DEFAULT NULL)
     RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_get_local_attributes';
@@ -47,6 +66,9 @@ CREATE FUNCTION xdb.pause() RETURNS void
 
 CREATE FUNCTION xdb.resume() RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_resume';
+
+CREATE FUNCTION xdb.purge(older_than interval) RETURNS bigint
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_purge';
 
 -- The figures of this database's engine and of its workers, from shared memory; status() and the view workers
 -- make rows of them.

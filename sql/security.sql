@@ -14,9 +14,10 @@ DECLARE
     of_users CONSTANT name[] := ARRAY[
         'start_process', 'invoke_rpc', 'publish', 'stop_process',
         'describe_process', 'wait_for_process', 'get_local_attributes',
+        'start_processes', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
         'worker_counters', 'worker_figures'];  -- called by the view workers, as its reader
     of_admins CONSTANT name[] := ARRAY[
-        'pause', 'resume', 'status', 'engine_figures',
+        'pause', 'resume', 'status', 'engine_figures', 'purge',
         'register_worker', 'unregister_worker', 'register_process_type', 'unregister_process_type'];
     grantee name;
     signature regprocedure;
@@ -108,7 +109,8 @@ DECLARE
 BEGIN
     FOREACH child IN ARRAY ARRAY[
         'xdb.latest_execution', 'xdb.state_execution', 'xdb.local_attribute', 'xdb.queue_message', 'xdb.inbox',
-        'xdb.message_key', 'xdb.queue_waiter', 'xdb.rpc_answer', 'xdb.timer', 'xdb.task', 'xdb.history_event'
+        'xdb.message_key', 'xdb.queue_waiter', 'xdb.rpc_answer', 'xdb.timer', 'xdb.task', 'xdb.history_event',
+        'xdb.purged'
     ]::pg_catalog.regclass[]
     LOOP
         EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', child);

@@ -8,7 +8,8 @@
 --   5. message_key
 -- Everything else belongs to an execution and is written under its lock, except inbox rows, which are inserted under
 -- KEY SHARE and never updated. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most, so it is
--- never part of a deadlock.
+-- never part of a deadlock. Purging takes 1 and 3 with SKIP LOCKED too, for many executions in one transaction. A bulk
+-- start takes all of 1 first, in the order of the process ids.
 --
 -- Hot and narrow: task, timer, inbox. Wide and cold: state_execution, history_event. No foreign keys between hot
 -- tables: an execution's rows are written by the engine alone, under its lock. Hot tables carry shard, a hash of the
@@ -94,6 +95,7 @@ CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_i
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status = 'RUNNING';
 CREATE UNIQUE INDEX process_execution_one_per_request ON xdb.process_execution (process_id, request_id)
     WHERE request_id IS NOT NULL;
+CREATE INDEX process_execution_closed ON xdb.process_execution (closed_at, execution_id) WHERE closed_at IS NOT NULL;
 CREATE INDEX process_execution_closing ON xdb.process_execution (execution_id) WHERE closing IS NOT NULL;
 
 CREATE TABLE xdb.latest_execution (
@@ -216,6 +218,10 @@ CREATE TABLE xdb.history_event (
     event_type text NOT NULL,
     details jsonb NOT NULL,
     PRIMARY KEY (execution_id, event_id)
+);
+
+CREATE TABLE xdb.purged (
+    execution_id uuid PRIMARY KEY
 );
 
 CREATE TABLE xdb.set_aside (

@@ -1,7 +1,7 @@
 //! The errors of the extension, one function each. SQLSTATE class `XD`; `docs/errors.md` lists them.
 
 use crate::pg::catch::{PgError, sqlstate};
-use xdb_engine::Rejection;
+use xdb_engine::{Rejection, StateExecutionId};
 
 /// A message as a DETAIL: with a capital and a full stop.
 fn sentence(text: &str) -> String {
@@ -21,6 +21,10 @@ pub fn unknown_process_type(name: &str) -> PgError {
 
 pub fn unknown_state(name: &str) -> PgError {
     PgError::new(sqlstate(b"XD003"), format!("unknown state \"{name}\""))
+}
+
+pub fn unknown_state_execution(id: &StateExecutionId) -> PgError {
+    PgError::new(sqlstate(b"XD003"), format!("unknown state execution \"{id}\""))
 }
 
 pub fn unknown_queue(name: &str) -> PgError {
@@ -111,6 +115,9 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> PgError {
         Rejection::UnknownQueue(name) => unknown_queue(name),
         Rejection::UnknownLocalAttribute(_) | Rejection::UnknownGlobalAttribute(_) => {
             PgError::new(sqlstate(b"XD009"), rejection.to_string())
+        }
+        Rejection::NoTimer(_) => {
+            PgError::new(sqlstate(b"XD019"), rejection.to_string()).hint("xdb.waits shows what it waits for.")
         }
         Rejection::Stale | Rejection::InvalidAnswer(_) => PgError::internal(rejection.to_string()),
     }

@@ -3,6 +3,7 @@
 use pgrx::pg_sys;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::CString;
+use xdb_engine::Duration;
 
 pub static ENABLED: GucSetting<bool> = GucSetting::<bool>::new(true);
 pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
@@ -16,6 +17,7 @@ pub static POLL_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(1000);
 pub static RPC_TIMEOUT_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 pub static MAX_RESPONSE_KB: GucSetting<i32> = GucSetting::<i32>::new(4 * 1024);
 pub static MAX_PAYLOAD_KB: GucSetting<i32> = GucSetting::<i32>::new(1024);
+pub static RETENTION_SECONDS: GucSetting<i32> = GucSetting::<i32>::new(7 * 86_400);
 pub static ALLOWED_WORKER_HOSTS: GucSetting<Option<CString>> =
     GucSetting::<Option<CString>>::new(Some(c"localhost, 127.0.0.1, ::1"));
 
@@ -32,6 +34,12 @@ pub fn max_payload_bytes() -> usize {
 /// The largest accepted answer of a worker, in bytes.
 pub fn max_response_bytes() -> usize {
     MAX_RESPONSE_KB.get() as usize * 1024
+}
+
+/// How long closed executions are kept; None: for ever.
+pub fn retention() -> Option<Duration> {
+    let seconds = RETENTION_SECONDS.get();
+    (seconds >= 0).then(|| Duration(i64::from(seconds) * 1_000_000))
 }
 
 /// Defines the settings, in every process that loads the library.
@@ -151,6 +159,16 @@ pub fn define() {
         256 * 1024,
         GucContext::Suset,
         kb,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.retention",
+        c"How long closed executions are kept.",
+        c"Older ones are deleted, a few at a time. -1 keeps them until xdb.purge() is called. Default 7d.",
+        &RETENTION_SECONDS,
+        -1,
+        i32::MAX,
+        GucContext::Sighup,
+        GucFlags::UNIT_S,
     );
     GucRegistry::define_string_guc(
         c"xdb.allowed_worker_hosts",

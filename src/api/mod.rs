@@ -1,6 +1,8 @@
 //! The SQL functions: thin. They check who calls and what with, and leave the rest to the store and the engine.
 
 mod admin;
+mod bulk;
+mod manage;
 mod process;
 mod query;
 mod registration;
@@ -33,11 +35,17 @@ crate::sql_functions! {
     xdb_register_process_type / pg_finfo_xdb_register_process_type => registration::register_process_type;
     xdb_unregister_process_type / pg_finfo_xdb_unregister_process_type => registration::unregister_process_type;
     xdb_start_process / pg_finfo_xdb_start_process => start::start_process;
+    xdb_start_processes / pg_finfo_xdb_start_processes => bulk::start_processes;
     xdb_invoke_rpc / pg_finfo_xdb_invoke_rpc => rpc::invoke_rpc;
     xdb_publish / pg_finfo_xdb_publish => process::publish;
     xdb_stop_process / pg_finfo_xdb_stop_process => process::stop_process;
     xdb_describe_process / pg_finfo_xdb_describe_process => query::describe_process;
     xdb_wait_for_process / pg_finfo_xdb_wait_for_process => query::wait_for_process;
+    xdb_wait_for_state / pg_finfo_xdb_wait_for_state => query::wait_for_state;
+    xdb_set_local_attributes / pg_finfo_xdb_set_local_attributes => manage::set_local_attributes;
+    xdb_skip_timer / pg_finfo_xdb_skip_timer => manage::skip_timer;
+    xdb_retry_now / pg_finfo_xdb_retry_now => manage::retry_now;
+    xdb_purge / pg_finfo_xdb_purge => manage::purge;
     xdb_get_local_attributes / pg_finfo_xdb_get_local_attributes => query::get_local_attributes;
     xdb_pause / pg_finfo_xdb_pause => admin::pause;
     xdb_resume / pg_finfo_xdb_resume => admin::resume;

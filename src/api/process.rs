@@ -6,7 +6,7 @@ use crate::pg::function::{Args, Value};
 use crate::pg::latch::wait_for_latch;
 use crate::pg::spi::{self, Snapshot, Spi};
 use crate::pg::wake;
-use crate::store::load::{self, Lock};
+use crate::store::load::{self, Loaded, Lock};
 use crate::store::process::{self, Closing, Found};
 use crate::store::registry::Registry;
 use crate::store::save;
@@ -85,6 +85,15 @@ fn replaced(spi: &Spi, process_id: &str, locked: &Found) -> Result<bool> {
     }
     let latest = process::find(spi, process_id, None, Snapshot::Fresh)?;
     Ok(latest.is_some_and(|latest| latest.id != locked.id))
+}
+
+/// The execution that has followed the one that was locked, if that is closed or gone and another one was started.
+pub(super) fn latest_again(spi: &Spi, process_id: &str, locked: Option<&Loaded>) -> Result<Option<Found>> {
+    if locked.is_some_and(|locked| locked.before.is_running()) {
+        return Ok(None);
+    }
+    let latest = process::find(spi, process_id, None, Snapshot::Fresh)?;
+    Ok(latest.filter(|latest| locked.is_none_or(|locked| locked.before.id != latest.id)))
 }
 
 /// The definition as it is registered now, whatever this session remembers.

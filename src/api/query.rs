@@ -7,10 +7,10 @@ use crate::pg::identity;
 use crate::pg::spi::{self, Snapshot};
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::tables::object;
-use crate::store::{claim, process};
+use crate::store::{claim, manage, process};
 use crate::{error, guc};
 use std::time::{Duration, Instant};
-use xdb_engine::{ExecutionId, ProcessStatus};
+use xdb_engine::{ExecutionId, ProcessStatus, StateStatus};
 
 /// The longest wait that is accepted.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
@@ -51,12 +51,7 @@ pub fn get_local_attributes(args: &Args) -> Result<Value> {
 pub fn wait_for_process(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?.outside_engine("wait_for_process")?;
     let process_id = name("process_id", args.text(0))?;
-    let timeout = needed("timeout", args.interval(1))?
-        .ok_or_else(|| error::invalid_argument("timeout", "it must not be negative"))?
-        .as_std();
-    if timeout > LONGEST_WAIT {
-        return Err(error::invalid_argument("timeout", "it must be at most one hour"));
-    }
+    let timeout = wait_timeout(args, 1)?;
     let execution = args.execution_id(2);
     if wake::has_uncommitted_writes() {
         return Err(error::own_writes());
@@ -82,10 +77,70 @@ pub fn wait_for_process(args: &Args) -> Result<Value> {
         if status != ProcessStatus::Running || left.is_zero() {
             return Ok(Value::Json(outcome(status, &results)));
         }
-        // A close by COMMIT PREPARED wakes nobody; the floor covers it.
-        let floor = Duration::from_millis(guc::POLL_INTERVAL_MS.get() as u64);
-        registration.wait(left.min(floor).as_millis() as i64 + 1);
+        registration.wait(pause(left));
     }
+}
+
+pub fn wait_for_state(args: &Args) -> Result<Value> {
+    let caller = Caller::asking()?.outside_engine("wait_for_state")?;
+    let process_id = name("process_id", args.text(0))?;
+    let state = super::manage::state_execution_id(args.text(1))?;
+    let timeout = wait_timeout(args, 2)?;
+    let execution = args.execution_id(3);
+    if wake::has_uncommitted_writes() {
+        return Err(error::own_writes());
+    }
+    let look = |id: Option<ExecutionId>| {
+        caller.on_system_tables(|_| {
+            spi::connect(|spi| {
+                spi.with_latest_snapshot(|spi| {
+                    let found = process::find(spi, &process_id, id.or(execution), Snapshot::Active)?;
+                    let found = caller.own(&process_id, found)?;
+                    let status = manage::state(spi, found.id, &state, Snapshot::Active)?.map(|(_, status)| status);
+                    Ok((found.id, found.status, status))
+                })
+            })
+        })
+    };
+    let (id, ..) = look(None)?;
+    // Before the look, as above. The close of the process ends states that nobody names, and is waited for too.
+    let of_state = Registration::register_state(&id.0, &state.to_string());
+    let of_process = Registration::register(&id.0);
+    let deadline = Instant::now() + timeout;
+    loop {
+        let (_, process_status, status) = look(Some(id))?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let ended = process_status != ProcessStatus::Running || status.is_some_and(|status| !status.is_live());
+        if ended || left.is_zero() {
+            return Ok(Value::Json(state_outcome(status, process_status, !ended)));
+        }
+        let waiter = if of_process.is_polling() { &of_process } else { &of_state };
+        waiter.wait(pause(left));
+    }
+}
+
+fn wait_timeout(args: &Args, number: usize) -> Result<Duration> {
+    let timeout = needed("timeout", args.interval(number))?
+        .ok_or_else(|| error::invalid_argument("timeout", "it must not be negative"))?
+        .as_std();
+    if timeout > LONGEST_WAIT {
+        return Err(error::invalid_argument("timeout", "it must be at most one hour"));
+    }
+    Ok(timeout)
+}
+
+/// How many milliseconds to wait for a wake-up. What is committed by COMMIT PREPARED wakes nobody; the floor covers it.
+fn pause(left: Duration) -> i64 {
+    let floor = Duration::from_millis(guc::POLL_INTERVAL_MS.get() as u64);
+    left.min(floor).as_millis() as i64 + 1
+}
+
+/// A state execution that never was has no status.
+fn state_outcome(status: Option<StateStatus>, process_status: ProcessStatus, timed_out: bool) -> String {
+    let status = status.map_or_else(|| "null".to_owned(), |status| format!("\"{status}\""));
+    let process_status = format!("\"{process_status}\"");
+    let timed_out = if timed_out { "true" } else { "false" };
+    object([("status", status.as_str()), ("processStatus", &process_status), ("timedOut", timed_out)].into_iter())
 }
 
 /// `results` is a JSON array of objects with an `output`.

@@ -232,8 +232,13 @@ fn apply(
     })
 }
 
-/// What was published before this RPC is received before what it publishes.
-fn take_in(spi: &spi::Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, now: Timestamp) -> Result<()> {
+/// What was published before is received before what the caller does to the process.
+pub(super) fn take_in(
+    spi: &spi::Spi,
+    loaded: &mut BTreeMap<ExecutionId, Loaded>,
+    id: ExecutionId,
+    now: Timestamp,
+) -> Result<()> {
     load::queues(spi, loaded, &[id], &load::Demand::new())?;
     loop {
         let load::Arrivals { arrivals, all } = load::arrivals(spi, &[id])?;

@@ -7,31 +7,70 @@ use crate::pg::identity;
 use crate::pg::spi::{self, Spi};
 use crate::store::load::{Loaded, Meta};
 use crate::store::process::{self, Found};
-use crate::store::registry::Registry;
+use crate::store::registry::{Mapping, ProcessType, Registry};
 use crate::store::tables::Tables;
 use crate::store::{save, shard_of};
 use crate::{clock, error, guc};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use xdb_engine::*;
 use xdb_protocol::{StartOptions, parse_start_options};
 
 /// What a caller asks for.
-struct Request {
-    start: Start,
-    key: Option<String>,
-    policy: IdReusePolicy,
-    options: StartOptions,
+pub(super) struct Request {
+    pub start: Start,
+    pub key: Option<String>,
+    pub policy: IdReusePolicy,
+    pub options: StartOptions,
 }
 
-pub fn start_process(args: &Args) -> Result<Value> {
-    let caller = Caller::writing(c"xdb.start_process()")?;
+/// The parameters of a start, as they were given.
+#[derive(Default)]
+pub(super) struct Given {
+    pub process_id: Option<String>,
+    pub process_type: Option<String>,
+    pub input: Option<String>,
+    pub global_attribute_pk: Option<String>,
+    pub global_attributes: Option<String>,
+    pub local_attributes: Option<String>,
+    pub id_reuse_policy: Option<String>,
+    /// None within: it is negative.
+    pub timeout: Option<Option<Duration>>,
+    /// None within: it is infinite.
+    pub start_at: Option<Option<Timestamp>>,
+    pub options: Option<String>,
+}
+
+/// Who calls, if the role may own processes.
+pub(super) fn starter(function: &std::ffi::CStr) -> Result<Caller> {
+    let caller = Caller::writing(function)?;
     if identity::is_superuser(caller.role) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
         return Err(error::superuser_process());
     }
-    let request = read(args)?;
-    // Version 7, so that what is started together lies together in the indexes.
-    let id = ExecutionId(*uuid::Uuid::now_v7().as_bytes());
+    Ok(caller)
+}
+
+/// Version 7, so that what is started together lies together in the indexes.
+pub(super) fn new_id() -> ExecutionId {
+    ExecutionId(*uuid::Uuid::now_v7().as_bytes())
+}
+
+pub fn start_process(args: &Args) -> Result<Value> {
+    let caller = starter(c"xdb.start_process()")?;
+    let given = Given {
+        process_id: args.text(0),
+        process_type: args.text(1),
+        input: args.json(2)?,
+        global_attribute_pk: args.text(3),
+        global_attributes: args.json(4)?,
+        local_attributes: args.json(5)?,
+        id_reuse_policy: args.text(6),
+        timeout: args.interval(7),
+        start_at: args.time(8),
+        options: args.json(9)?,
+    };
+    let request = read("", given)?;
+    let id = new_id();
     let begun = caller.on_system_tables(|registry| spi::connect(|spi| begin(spi, registry, caller, &request, id)))?;
     let loaded = match begun {
         Begun::New(loaded) => *loaded,
@@ -39,43 +78,57 @@ pub fn start_process(args: &Args) -> Result<Value> {
     };
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wrote();
-    let mut tables = Tables::default();
-    if !request.start.global_attributes.is_empty() {
-        caller.on_system_tables(|_| {
-            spi::connect(|spi| loaded.meta.mapping.iter().try_for_each(|table| tables.look_up(spi, table)))
-        })?;
-        identity::with_value_formats(|| {
-            spi::connect(|spi| {
-                let mode = request.options.global_attribute_conflict_mode;
-                tables.upsert(spi, &loaded.meta, &request.start.global_attributes, mode)
-            })
-        })?;
-    }
+    write_tables(caller, &[(&request, &loaded)])?;
     Ok(Value::Execution(id))
 }
 
-fn read(args: &Args) -> Result<Request> {
-    let process_id = name("process_id", args.text(0))?;
-    let process_type = name("process_type", args.text(1))?;
-    let input = payload("input", args.json(2)?)?;
-    let key = args.text(3);
-    let global_attributes = object("global_attributes", args.json(4)?)?;
-    let local_attributes = object("local_attributes", args.json(5)?)?;
-    let word = super::needed("id_reuse_policy", args.text(6))?;
+/// Writes the global attributes of starts to the users' tables, as the caller.
+pub(super) fn write_tables(caller: Caller, started: &[(&Request, &Loaded)]) -> Result<()> {
+    let mut tables = Tables::default();
+    let writing: Vec<_> = started.iter().filter(|(request, _)| !request.start.global_attributes.is_empty()).collect();
+    if writing.is_empty() {
+        return Ok(());
+    }
+    caller.on_system_tables(|_| {
+        spi::connect(|spi| {
+            let mut seen = HashSet::new();
+            let mapped = writing.iter().flat_map(|(_, loaded)| loaded.meta.mapping.iter());
+            mapped.filter(|table| seen.insert(table.relation)).try_for_each(|table| tables.look_up(spi, table))
+        })
+    })?;
+    identity::with_value_formats(|| {
+        spi::connect(|spi| {
+            writing.iter().try_for_each(|(request, loaded)| {
+                let mode = request.options.global_attribute_conflict_mode;
+                tables.upsert(spi, &loaded.meta, &request.start.global_attributes, mode)
+            })
+        })
+    })
+}
+
+/// Checks the parameters. `place` stands before their names in errors.
+pub(super) fn read(place: &str, given: Given) -> Result<Request> {
+    let at = |argument: &str| format!("{place}{argument}");
+    let process_id = name(&at("process_id"), given.process_id)?;
+    let process_type = name(&at("process_type"), given.process_type)?;
+    let input = payload(&at("input"), given.input)?;
+    let global_attributes = object(&at("global_attributes"), given.global_attributes)?;
+    let local_attributes = object(&at("local_attributes"), given.local_attributes)?;
+    let word = super::needed(&at("id_reuse_policy"), given.id_reuse_policy)?;
     let policy = IdReusePolicy::parse(&word)
-        .ok_or_else(|| error::unknown_word("id_reuse_policy", &word, IdReusePolicy::WORDS))?;
-    let timeout = match args.interval(7) {
-        Some(None) => return Err(error::invalid_argument("timeout", "it must not be negative")),
+        .ok_or_else(|| error::unknown_word(&at("id_reuse_policy"), &word, IdReusePolicy::WORDS))?;
+    let timeout = match given.timeout {
+        Some(None) => return Err(error::invalid_argument(&at("timeout"), "it must not be negative")),
         Some(timeout) => timeout,
         None => None,
     };
-    let start_at = match args.time(8) {
-        Some(None) => return Err(error::invalid_argument("start_at", "it must be finite")),
+    let start_at = match given.start_at {
+        Some(None) => return Err(error::invalid_argument(&at("start_at"), "it must be finite")),
         Some(at) => at,
         None => None,
     };
-    let options = match args.json(9)?.filter(|text| text != "null") {
-        Some(text) => parse_start_options(&text).map_err(|what| error::invalid_argument("options", what))?,
+    let options = match given.options.filter(|text| text != "null") {
+        Some(text) => parse_start_options(&text).map_err(|what| error::invalid_argument(&at("options"), what))?,
         None => StartOptions::default(),
     };
     let start = Start {
@@ -88,11 +141,11 @@ fn read(args: &Args) -> Result<Request> {
         starting_state_config: options.starting_state_config.clone(),
         start_at,
     };
-    Ok(Request { start, key, policy, options })
+    Ok(Request { start, key: given.global_attribute_pk, policy, options })
 }
 
 /// A JSON object of payloads.
-fn object(argument: &str, text: Option<String>) -> Result<BTreeMap<String, Json>> {
+pub(super) fn object(argument: &str, text: Option<String>) -> Result<BTreeMap<String, Json>> {
     let Some(text) = text.filter(|text| text != "null") else { return Ok(BTreeMap::new()) };
     let members: BTreeMap<String, Json> =
         serde_json::from_str(&text).map_err(|_| error::invalid_argument(argument, "it must be a JSON object"))?;
@@ -105,20 +158,23 @@ fn object(argument: &str, text: Option<String>) -> Result<BTreeMap<String, Json>
     Ok(members)
 }
 
-enum Begun {
+pub(super) enum Begun {
     New(Box<Loaded>),
     /// The start was made before, with the same request id.
     Repeated(ExecutionId),
 }
 
 /// Decides under the lock of the process id, and writes the execution.
-fn begin(spi: &Spi, registry: &mut Registry, caller: Caller, request: &Request, id: ExecutionId) -> Result<Begun> {
+pub(super) fn begin(
+    spi: &Spi,
+    registry: &mut Registry,
+    caller: Caller,
+    request: &Request,
+    id: ExecutionId,
+) -> Result<Begun> {
     let process_id = &request.start.process_id;
-    let Some(process_type) = registry.process_type_to_start(spi, &request.start.process_type)? else {
-        return Err(error::unknown_process_type(&request.start.process_type));
-    };
-    let mapping = registry.mapping(spi, process_type.mapping_id)?;
-    let keys = keys(&mapping, request)?;
+    let kind = Kind::to_start(spi, registry, &request.start.process_type)?;
+    let keys = keys(&kind.mapping, request)?;
     let latest = process::lock_process_id(spi, process_id, id)?;
     if let Some(request_id) = &request.options.request_id
         && let Some((repeated, owner)) = process::by_request(spi, process_id, request_id)?
@@ -132,28 +188,60 @@ fn begin(spi: &Spi, registry: &mut Registry, caller: Caller, request: &Request, 
         make_way(spi, registry, caller, request, latest)?;
         process::set_latest(spi, process_id, id)?;
     }
+    let owner_name = process::role_name(spi, caller.role)?;
+    let now = clock::now();
+    let loaded = decide_start(caller, owner_name, &kind, keys, request, id, now)?;
+    process::insert(spi, &[(&loaded, request.options.request_id.as_deref())])?;
+    save::save(spi, std::iter::once(&loaded), &HashMap::new(), &|_| 0, now)?;
+    Ok(Begun::New(Box::new(loaded)))
+}
+
+/// A process type that stays registered until this transaction ends, and its mapping of now.
+pub(super) struct Kind {
+    process_type: Arc<ProcessType>,
+    pub mapping: Mapping,
+}
+
+impl Kind {
+    pub fn to_start(spi: &Spi, registry: &mut Registry, name: &str) -> Result<Self> {
+        let found = registry.process_type_to_start(spi, name)?;
+        let process_type = found.ok_or_else(|| error::unknown_process_type(name))?;
+        let mapping = registry.mapping(spi, process_type.mapping_id)?;
+        Ok(Self { process_type, mapping })
+    }
+}
+
+/// The execution as it is after its start.
+pub(super) fn decide_start(
+    caller: Caller,
+    owner_name: String,
+    kind: &Kind,
+    keys: Arc<[Option<String>]>,
+    request: &Request,
+    id: ExecutionId,
+    now: Timestamp,
+) -> Result<Loaded> {
+    let process_id = &request.start.process_id;
+    let process_type = &kind.process_type;
     let history = request.options.history.unwrap_or(process_type.definition.history);
     let meta = Meta {
         shard: shard_of(process_id),
         type_id: process_type.id,
         owner: caller.role,
-        owner_name: process::role_name(spi, caller.role)?,
+        owner_name,
         mapping_id: process_type.mapping_id,
-        mapping,
+        mapping: kind.mapping.clone(),
         keys,
         keep_history: history == HistoryPolicy::Full,
         traceparent: request.options.traceparent.clone(),
         closing: false,
-        process_type: Some(process_type),
+        process_type: Some(process_type.clone()),
     };
     let mut loaded = process::unstarted(id, meta);
-    let now = clock::now();
     let command = Command::Start(Box::new(request.start.clone()));
     let events = loaded.decide(&command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
     loaded.apply(events, now);
-    process::insert(spi, &loaded, request.options.request_id.as_deref())?;
-    save::save(spi, std::iter::once(&loaded), &HashMap::new(), &|_| 0, now)?;
-    Ok(Begun::New(Box::new(loaded)))
+    Ok(loaded)
 }
 
 /// Refuses the start, or makes way for it, as the policy says about the latest execution of the id.
@@ -190,7 +278,7 @@ fn terminate(spi: &Spi, registry: &mut Registry, process_id: &str, found: &Found
 }
 
 /// The key value for each mapped table.
-fn keys(mapping: &[TableMapping], request: &Request) -> Result<Arc<[Option<String>]>> {
+pub(super) fn keys(mapping: &[TableMapping], request: &Request) -> Result<Arc<[Option<String>]>> {
     let named = &request.options.global_attribute_keys;
     if mapping.is_empty() {
         if request.key.is_some() || !named.is_empty() {

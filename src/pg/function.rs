@@ -87,11 +87,15 @@ impl Args {
     pub fn interval(&self, number: usize) -> Option<Option<Duration>> {
         let datum = self.datum(number)?;
         // SAFETY: an interval datum points to an Interval.
-        let interval = unsafe { *datum.cast_mut_ptr::<pg_sys::Interval>() };
-        let days = i128::from(interval.month) * 30 + i128::from(interval.day);
-        let micros = days * 86_400_000_000 + i128::from(interval.time);
-        Some((micros >= 0).then(|| Duration(i64::try_from(micros).unwrap_or(i64::MAX))))
+        Some(length(unsafe { &*datum.cast_mut_ptr::<pg_sys::Interval>() }))
     }
+}
+
+/// A length of time, with months of 30 days and days of 24 hours; None if it is negative.
+pub(super) fn length(interval: &pg_sys::Interval) -> Option<Duration> {
+    let days = i128::from(interval.month) * 30 + i128::from(interval.day);
+    let micros = days * 86_400_000_000 + i128::from(interval.time);
+    (micros >= 0).then(|| Duration(i64::try_from(micros).unwrap_or(i64::MAX)))
 }
 
 /// What a function returns.
@@ -99,6 +103,10 @@ pub enum Value {
     Null,
     Void,
     Execution(ExecutionId),
+    /// A set, of a function that returns one.
+    Executions(Vec<ExecutionId>),
+    Int(i32),
+    BigInt(i64),
     /// JSON text, as `jsonb`.
     Json(String),
 }
@@ -107,17 +115,102 @@ pub enum Value {
 pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) -> pg_sys::Datum {
     edge(|| {
         // SAFETY: Postgres is calling.
+        if unsafe { set::is_under_way(info) } {
+            // SAFETY: as above.
+            return unsafe { set::next(info) };
+        }
+        // SAFETY: as above.
         let args = unsafe { Args::new(info) };
         let (datum, null) = match run_caught(|| body(&args))? {
             Value::Null => (pg_sys::Datum::from(0), true),
             Value::Void => (pg_sys::Datum::from(0), false),
             Value::Execution(id) => (id.datum(), false),
+            Value::Executions(ids) => {
+                // SAFETY: as above; only functions that return a set give this value.
+                return unsafe {
+                    set::begin(info, &ids)?;
+                    drop(ids);
+                    set::next(info)
+                };
+            }
+            Value::Int(number) => (pg_sys::Datum::from(number), false),
+            Value::BigInt(number) => (pg_sys::Datum::from(number), false),
             Value::Json(text) => (jsonb(&text)?, false),
         };
         // SAFETY: as above.
         unsafe { (*info).isnull = null };
         Ok(datum)
     })
+}
+
+/// The protocol of functions that return a set: Postgres calls them again for each value. Everything is done in the
+/// first call, however many values are asked for.
+mod set {
+    use crate::pg::catch::{Result, catch};
+    use pgrx::pg_sys;
+    use xdb_engine::ExecutionId;
+
+    mod raw {
+        use pgrx::pg_sys;
+        unsafe extern "C-unwind" {
+            pub fn init_MultiFuncCall(call: pg_sys::FunctionCallInfo) -> *mut pg_sys::FuncCallContext;
+            pub fn per_MultiFuncCall(call: pg_sys::FunctionCallInfo) -> *mut pg_sys::FuncCallContext;
+            pub fn end_MultiFuncCall(call: pg_sys::FunctionCallInfo, context: *mut pg_sys::FuncCallContext);
+            pub fn MemoryContextAllocHuge(context: pg_sys::MemoryContext, size: usize) -> *mut std::ffi::c_void;
+        }
+    }
+
+    type Info = pg_sys::FunctionCallInfo;
+
+    /// Whether the first call was made, and its values are being given out.
+    ///
+    /// # Safety
+    /// Postgres is calling.
+    pub unsafe fn is_under_way(info: Info) -> bool {
+        // SAFETY: as the caller says. Nothing else in this library uses `fn_extra`.
+        unsafe { (*(*info).flinfo).fn_retset && !(*(*info).flinfo).fn_extra.is_null() }
+    }
+
+    /// Keeps the values for the calls to come.
+    ///
+    /// # Safety
+    /// Postgres is calling a function that is declared to return a set.
+    pub unsafe fn begin(info: Info, ids: &[ExecutionId]) -> Result<()> {
+        // SAFETY: raw calls; the copy is as long as what is copied, and lives as long as the set.
+        unsafe {
+            let context = catch(|| raw::init_MultiFuncCall(info))?;
+            let memory = (*context).multi_call_memory_ctx;
+            let copy = catch(|| raw::MemoryContextAllocHuge(memory, size_of_val(ids).max(1)))?.cast::<ExecutionId>();
+            std::ptr::copy_nonoverlapping(ids.as_ptr(), copy, ids.len());
+            (*context).user_fctx = copy.cast();
+            (*context).max_calls = ids.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The next value, or the end of the set.
+    ///
+    /// # Safety
+    /// As for [`begin`], which was called before.
+    pub unsafe fn next(info: Info) -> Result<pg_sys::Datum> {
+        // SAFETY: the context and its array are those of `begin`; a uuid's datum points to its 16 bytes.
+        unsafe {
+            let context = catch(|| raw::per_MultiFuncCall(info))?;
+            let result = (*info).resultinfo.cast::<pg_sys::ReturnSetInfo>();
+            let number = (*context).call_cntr;
+            if number < (*context).max_calls {
+                (*context).call_cntr += 1;
+                (*result).isDone = pg_sys::ExprDoneCond::ExprMultipleResult;
+                (*info).isnull = false;
+                let ids = (*context).user_fctx.cast::<ExecutionId>();
+                return Ok(pg_sys::Datum::from(ids.add(number as usize)));
+            }
+            catch(|| raw::end_MultiFuncCall(info, context))?;
+            (*result).isDone = pg_sys::ExprDoneCond::ExprEndResult;
+            (*info).isnull = true;
+            Ok(pg_sys::Datum::from(0))
+        }
+    }
 }
 
 fn jsonb(text: &str) -> Result<pg_sys::Datum> {

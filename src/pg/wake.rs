@@ -9,8 +9,8 @@ use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Beyond this many closed executions in one transaction, everybody who waits in the database is woken.
-const CLOSED_KEPT: usize = 256;
+/// Beyond this many ends of executions and states in one transaction, everybody who waits in the database is woken.
+const CLOSED_KEPT: usize = 1024;
 
 #[derive(Default)]
 struct Notes {
@@ -100,6 +100,20 @@ pub fn wake_scheduler_at_commit_from(due: i64) {
 /// Wakes the sessions that wait for this execution when the transaction commits.
 pub fn processes_closed_at_commit(execution: [u8; 16]) {
     note(|n| n.close(execution));
+}
+
+/// Wakes the sessions that wait for this state execution when the transaction commits.
+pub fn state_ended_at_commit(execution: [u8; 16], state_execution_id: &str) {
+    note(|n| n.close(state_key(&execution, state_execution_id)));
+}
+
+/// Stands for a state execution where executions are waited for. Two of the same key wake each other for nothing.
+fn state_key(execution: &[u8; 16], state_execution_id: &str) -> [u8; 16] {
+    // FNV-1a, 128 bits.
+    let hash = state_execution_id.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    });
+    (u128::from_be_bytes(*execution) ^ hash).to_be_bytes()
 }
 
 /// Says that this transaction has written what others can't see yet.
@@ -257,6 +271,11 @@ pub mod waiter {
             // SAFETY: set once at the start of the process.
             let database = unsafe { pg_sys::MyDatabaseId };
             Registration { place: places::take(database, execution) }
+        }
+
+        /// Takes a place to wait for the end of one state execution.
+        pub fn register_state(execution: &[u8; 16], state_execution_id: &str) -> Registration {
+            Self::register(&super::state_key(execution, state_execution_id))
         }
 
         /// Whether there was no place, so that a wait ends early to look.

@@ -7,7 +7,9 @@
 pub mod claim;
 pub mod engine;
 pub mod load;
+pub mod manage;
 pub mod process;
+pub mod purge;
 pub mod registry;
 pub mod save;
 pub mod tables;

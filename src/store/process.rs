@@ -3,10 +3,10 @@
 use super::load::{Loaded, Meta, parse_word};
 use super::to_json;
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{nullable, value};
+use crate::pg::param::{array, array_of_nullable, nullable, value};
 use crate::pg::spi::{Row, Snapshot, Spi};
 use pgrx::pg_sys;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use xdb_engine::{Execution, ExecutionId, ProcessStatus, Timestamp};
 
 /// A process execution as a function finds it.
@@ -121,6 +121,17 @@ pub fn lock_process_id(spi: &Spi, process_id: &str, new: ExecutionId) -> Result<
     }
 }
 
+/// The same for many process ids, locked in the order given; each stands there once. Gives those that have no
+/// execution yet.
+pub fn lock_process_ids(spi: &Spi, ids: &[(&str, ExecutionId)]) -> Result<HashSet<String>> {
+    // The update that never happens makes the insertion lock the row that is there, in its turn.
+    const INSERT: &str = "INSERT INTO xdb.latest_execution AS l (process_id, execution_id) \
+        SELECT * FROM unnest($1::text[], $2::uuid[]) \
+        ON CONFLICT (process_id) DO UPDATE SET execution_id = l.execution_id WHERE false RETURNING process_id";
+    let params = [array(ids.iter().map(|i| i.0)), array(ids.iter().map(|i| i.1))];
+    Ok(spi.rows(INSERT, &params, |row| row.need(1))?.into_iter().collect())
+}
+
 pub fn set_latest(spi: &Spi, process_id: &str, id: ExecutionId) -> Result<()> {
     const UPDATE: &str = "UPDATE xdb.latest_execution SET execution_id = $2 WHERE process_id = $1";
     spi.run(UPDATE, &[value(process_id), value(id)])?;
@@ -134,40 +145,51 @@ pub fn by_request(spi: &Spi, process_id: &str, request_id: &str) -> Result<Optio
     spi.first(SELECT, &[value(process_id), value(request_id)], |row| Ok((row.execution_id(1)?, row.need(2)?)))
 }
 
-/// Inserts the row of an execution that has just been started.
-pub fn insert(spi: &Spi, loaded: &Loaded, request_id: Option<&str>) -> Result<()> {
+/// Inserts the rows of executions that have just been started, each with its request id.
+pub fn insert(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
     const INSERT: &str = "INSERT INTO xdb.process_execution (execution_id, shard, process_id, type_id, process_type, \
         owner, owner_name, status, started_at, closed_at, timeout_at, reason, next_event, next_state, next_message, \
         live_threads, completing, state_numbers, mapping_id, attribute_keys, history, request_id, traceparent) \
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18::jsonb, $19, \
-            $20::jsonb, $21, $22, $23)";
-    let Loaded { meta, execution: e, .. } = loaded;
-    let Meta { mapping_id, keys, .. } = meta;
-    let keys = mapping_id.map(|_| to_json(keys)).transpose()?;
+        SELECT v.execution_id, v.shard, v.process_id, v.type_id, v.process_type, v.owner, v.owner_name, v.status, \
+            v.started_at, v.closed_at, v.timeout_at, v.reason, v.next_event, v.next_state, v.next_message, \
+            v.live_threads, v.completing, v.state_numbers::jsonb, v.mapping_id, v.attribute_keys::jsonb, v.history, \
+            v.request_id, v.traceparent \
+        FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::int[], $5::text[], $6::oid[], $7::text[], \
+            $8::text[], $9::timestamptz[], $10::timestamptz[], $11::timestamptz[], $12::text[], $13::bigint[], \
+            $14::int[], $15::bigint[], $16::int[], $17::bool[], $18::text[], $19::int[], $20::text[], $21::text[], \
+            $22::text[], $23::text[]) \
+        AS v (execution_id, shard, process_id, type_id, process_type, owner, owner_name, status, started_at, \
+            closed_at, timeout_at, reason, next_event, next_state, next_message, live_threads, completing, \
+            state_numbers, mapping_id, attribute_keys, history, request_id, traceparent)";
+    let executions = || started.iter().map(|(loaded, _)| &loaded.execution);
+    let metas = || started.iter().map(|(loaded, _)| &loaded.meta);
+    let keys = metas().map(|meta| meta.mapping_id.map(|_| to_json(&meta.keys)).transpose());
+    let keys = keys.collect::<Result<Vec<_>>>()?;
+    let numbers = executions().map(|e| to_json(&e.state_numbers)).collect::<Result<Vec<_>>>()?;
     let params = [
-        value(e.id),
-        value(meta.shard),
-        value(e.process_id.as_str()),
-        value(meta.type_id),
-        value(e.process_type.as_str()),
-        value(meta.owner),
-        value(meta.owner_name.as_str()),
-        value(e.status.as_str()),
-        value(e.started_at),
-        nullable(e.closed_at),
-        nullable(e.timeout_at),
-        nullable(e.reason.as_deref()),
-        value(e.next_event as i64),
-        value(e.next_state as i32),
-        value(e.next_message as i64),
-        value(e.live_threads as i32),
-        value(e.completing),
-        value(to_json(&e.state_numbers)?),
-        nullable(*mapping_id),
-        nullable(keys),
-        value(if meta.keep_history { "full" } else { "none" }),
-        nullable(request_id),
-        nullable(meta.traceparent.as_deref()),
+        array(executions().map(|e| e.id)),
+        array(metas().map(|meta| meta.shard)),
+        array(executions().map(|e| e.process_id.as_str())),
+        array(metas().map(|meta| meta.type_id)),
+        array(executions().map(|e| e.process_type.as_str())),
+        array(metas().map(|meta| meta.owner)),
+        array(metas().map(|meta| meta.owner_name.as_str())),
+        array(executions().map(|e| e.status.as_str())),
+        array(executions().map(|e| e.started_at)),
+        array_of_nullable(executions().map(|e| e.closed_at)),
+        array_of_nullable(executions().map(|e| e.timeout_at)),
+        array_of_nullable(executions().map(|e| e.reason.as_deref())),
+        array(executions().map(|e| e.next_event as i64)),
+        array(executions().map(|e| e.next_state as i32)),
+        array(executions().map(|e| e.next_message as i64)),
+        array(executions().map(|e| e.live_threads as i32)),
+        array(executions().map(|e| e.completing)),
+        array(numbers),
+        array_of_nullable(metas().map(|meta| meta.mapping_id)),
+        array_of_nullable(keys),
+        array(metas().map(|meta| if meta.keep_history { "full" } else { "none" })),
+        array_of_nullable(started.iter().map(|(_, request_id)| *request_id)),
+        array_of_nullable(metas().map(|meta| meta.traceparent.as_deref())),
     ];
     spi.run(INSERT, &params)?;
     Ok(())
@@ -280,8 +302,7 @@ pub fn unfit_owners(spi: &Spi, owners: &[(pg_sys::Oid, &str)]) -> Result<HashMap
             COALESCE(r.rolsuper, false), o.name \
         FROM unnest($1::oid[], $2::text[]) AS o (oid, name) \
         LEFT JOIN pg_catalog.pg_roles r ON r.oid = o.oid";
-    let params =
-        [crate::pg::param::array(owners.iter().map(|o| o.0)), crate::pg::param::array(owners.iter().map(|o| o.1))];
+    let params = [array(owners.iter().map(|o| o.0)), array(owners.iter().map(|o| o.1))];
     let allow_superusers = crate::guc::ALLOW_SUPERUSER_PROCESSES.get();
     let rows = spi.rows(SELECT, &params, |row| {
         let (oid, gone, replaced, superuser) =

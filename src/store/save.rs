@@ -38,6 +38,7 @@ struct Changes<'a> {
     updated: Vec<&'a Loaded>,
     closed: Vec<ExecutionId>,
     closed_with_threads: Vec<ExecutionId>,
+    ended: Vec<(ExecutionId, &'a StateExecutionId)>,
     states_new: Vec<(&'a Meta, ExecutionId, &'a StateExecution)>,
     states_changed: Vec<(&'a Meta, ExecutionId, &'a StateExecution)>,
     tasks_new: Vec<TaskRow>,
@@ -88,6 +89,9 @@ impl<'a> Changes<'a> {
                 Some(_) => self.states_changed.push((meta, id, state)),
             }
             if !closes {
+                if !state.status().is_live() {
+                    self.ended.push((id, &state.id));
+                }
                 self.collect_task(meta, id, old, state, leases, lane);
                 self.collect_waits(meta, id, old, state);
             }
@@ -198,6 +202,7 @@ impl<'a> Changes<'a> {
     fn write(&self, spi: &Spi, now: Timestamp) -> Result<()> {
         self.write_executions(spi)?;
         self.delete_what_closed_leaves(spi, now)?;
+        self.tell_waiters();
         self.write_states(spi)?;
         self.write_tasks(spi, now)?;
         self.write_waits(spi)?;
@@ -245,6 +250,13 @@ impl<'a> Changes<'a> {
         match spi.run(UPDATE, &params)? {
             updated if updated == rows.len() as u64 => Ok(()),
             _ => Err(PgError::internal("a process was changed by a trigger of a table that it writes")),
+        }
+    }
+
+    /// Those who wait for a state of a process that closes are woken by the close.
+    fn tell_waiters(&self) {
+        for (id, state) in &self.ended {
+            crate::pg::wake::state_ended_at_commit(id.0, &state.to_string());
         }
     }
 

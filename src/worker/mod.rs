@@ -7,6 +7,7 @@ mod hand_out;
 mod in_flight;
 pub mod launcher;
 pub mod lifecycle;
+mod maintenance;
 pub mod scheduler;
 pub mod settings;
 mod turn;

@@ -1,6 +1,7 @@
 //! The scheduler's loop: wait, collect answers, make a turn.
 
 use super::lifecycle::{Context, Exit, Turn};
+use super::maintenance::Maintenance;
 use super::turn::{Progress, Scheduler};
 use crate::guc;
 use crate::http::{Finished, HostPolicy, Notifier, Pool, PoolConfig};
@@ -60,6 +61,7 @@ pub fn run(context: &mut Context) -> Exit {
     let mut figures = Instant::now();
     let mut counted = context.slot.status().calls_total;
     let mut shown_idle = false;
+    let mut maintenance = Maintenance::new();
     loop {
         if context.asked_to_leave() {
             pool.shutdown(Duration::ZERO);
@@ -95,6 +97,10 @@ pub fn run(context: &mut Context) -> Exit {
                 return Exit::Gone;
             }
         }
+        if number == 0 && !scheduler.paused && progress != Progress::Later {
+            maintenance.look(context);
+        }
+        let timeout = maintenance.due_in().map_or(timeout, |due| timeout.min(due));
         let since = figures.elapsed();
         // An idle engine makes no transactions for figures that do not change.
         let calls = context.slot.status().calls_total;
@@ -146,7 +152,7 @@ fn show_figures(context: &mut Context) {
 }
 
 /// Runs `body` in a transaction of its own, outside a turn. None when that was not possible: it is tried again.
-fn in_transaction<T>(context: &mut Context, body: impl FnOnce(&spi::Spi) -> Result<T>) -> Option<T> {
+pub(super) fn in_transaction<T>(context: &mut Context, body: impl FnOnce(&spi::Spi) -> Result<T>) -> Option<T> {
     match run_caught(|| Ok(context.begin_turn())) {
         Ok(Turn::Ready) => {}
         Ok(_) => return None,

@@ -48,6 +48,13 @@ impl Execution {
                 });
             }
             Event::CommandCompleted { seq, command, messages } => self.complete_command(*seq, *command, messages),
+            Event::TimerSkipped { seq, command } => self.with_state(*seq, |state| {
+                if let Phase::Waiting(wait) = &mut state.phase
+                    && let Some(command) = wait.commands.get_mut(*command as usize)
+                {
+                    command.status = CommandStatus::Skipped;
+                }
+            }),
             Event::WaitCompleted { seq } => self.with_state(*seq, |state| {
                 if let Phase::Waiting(wait) = &state.phase {
                     state.phase = Phase::Execute {
@@ -68,6 +75,7 @@ impl Execution {
                     call.note_failure(last, not_before);
                 });
             }
+            Event::RetryRequested { seq, api } => self.with_call(*seq, *api, |call| call.not_before = at),
             Event::StateFailed { seq, api, attempt, failure } => {
                 let last = LastFailure { api: *api, attempt: *attempt, at, failure: failure.clone() };
                 self.end_state(*seq, StateStatus::Failed, Some(last), at);

@@ -31,6 +31,16 @@ pub enum Command {
         rpc_name: String,
         answer: RpcAnswer,
     },
+    /// A caller writes local attributes.
+    SetLocalAttributes(BTreeMap<String, Json>),
+    /// A caller lets a timer command of a waiting state count as completed: the one with this id, else the one that
+    /// would fire first.
+    SkipTimer {
+        seq: StateSeq,
+        command_id: Option<String>,
+    },
+    /// A caller wants the calls of these states that are in backoff made at once.
+    RetryNow(Vec<StateSeq>),
     Stop {
         stop_type: StopType,
         reason: Option<String>,
@@ -207,6 +217,8 @@ pub enum Rejection {
     UnknownLocalAttribute(String),
     /// The mapping of the execution has no such global attribute.
     UnknownGlobalAttribute(String),
+    /// The state execution waits for no such timer; says which one was meant.
+    NoTimer(String),
 }
 
 impl std::fmt::Display for Rejection {
@@ -219,6 +231,7 @@ impl std::fmt::Display for Rejection {
             Self::UnknownQueue(name) => write!(f, "unknown local queue \"{name}\""),
             Self::UnknownLocalAttribute(name) => write!(f, "unknown local attribute \"{name}\""),
             Self::UnknownGlobalAttribute(name) => write!(f, "unknown global attribute \"{name}\""),
+            Self::NoTimer(which) => write!(f, "the state execution waits for no {which}"),
         }
     }
 }

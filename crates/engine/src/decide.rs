@@ -67,6 +67,16 @@ impl Turn<'_> {
                 Ok(())
             }
             Command::RpcAnswered { rpc_name, answer } => self.rpc_answered(rpc_name, answer),
+            Command::SetLocalAttributes(attributes) => {
+                self.check_attributes(attributes, &BTreeMap::new())?;
+                self.write_attributes(attributes, &BTreeMap::new());
+                Ok(())
+            }
+            Command::SkipTimer { seq, command_id } => self.skip_timer(*seq, command_id.as_deref()),
+            Command::RetryNow(states) => {
+                self.retry_now(states);
+                Ok(())
+            }
             Command::Stop { stop_type, reason } => {
                 let status = match stop_type {
                     StopType::Terminate => ProcessStatus::Terminated,
@@ -183,6 +193,39 @@ impl Turn<'_> {
         self.emit(Event::CommandCompleted { seq, command: position, messages: Vec::new() });
         self.end_wait_if_satisfied(seq);
         Ok(())
+    }
+
+    fn skip_timer(&mut self, seq: StateSeq, command_id: Option<&str>) -> Result<(), Rejection> {
+        let commands = match self.execution.states.get(&seq).map(|state| &state.phase) {
+            Some(Phase::Waiting(wait)) => &wait.commands[..],
+            _ => &[],
+        };
+        let meant = |command: &WaitCommand| command_id.is_none_or(|id| command.command_id.as_deref() == Some(id));
+        let waiting = |command: &WaitCommand| match command.kind {
+            WaitKind::Timer { fire_at } if command.status == CommandStatus::Waiting => Some(fire_at),
+            _ => None,
+        };
+        let timers = (0u32..).zip(commands).filter(|(_, command)| meant(command));
+        let first = timers.filter_map(|(position, command)| Some((waiting(command)?, position))).min();
+        let Some((_, command)) = first else {
+            let which = command_id.map_or_else(|| "timer".to_owned(), |id| format!("timer \"{id}\""));
+            return Err(Rejection::NoTimer(which));
+        };
+        self.emit(Event::TimerSkipped { seq, command });
+        self.end_wait_if_satisfied(seq);
+        Ok(())
+    }
+
+    /// Calls that wait for their start, or are due, are not in backoff.
+    fn retry_now(&mut self, states: &[StateSeq]) {
+        for seq in states {
+            let Some(state) = self.execution.states.get(seq) else { continue };
+            let in_backoff = |call: &CallState| call.failed_attempts > 0 && call.not_before > self.context.now;
+            let api = [Api::WaitUntil, Api::Execute].into_iter().find(|api| state.call(*api).is_some_and(in_backoff));
+            if let Some(api) = api {
+                self.emit(Event::RetryRequested { seq: *seq, api });
+            }
+        }
     }
 
     fn call_failed(&mut self, failed: &CallFailed) -> Result<(), Rejection> {

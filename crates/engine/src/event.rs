@@ -41,6 +41,11 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         messages: Vec<u64>,
     },
+    /// A caller skipped a timer command of a waiting state.
+    TimerSkipped {
+        seq: StateSeq,
+        command: u32,
+    },
     /// The wait is over: `execute` is called next.
     WaitCompleted {
         seq: StateSeq,
@@ -66,6 +71,11 @@ pub enum Event {
         last_attempt: u32,
         at: Timestamp,
         failure: Failure,
+    },
+    /// A caller wants a call that is in backoff made at once.
+    RetryRequested {
+        seq: StateSeq,
+        api: Api,
     },
     /// The retries of a state were spent.
     StateFailed {
@@ -144,10 +154,12 @@ impl Event {
             Event::StateStarted { .. } => "StateStarted",
             Event::WaitStarted { .. } => "WaitStarted",
             Event::CommandCompleted { .. } => "CommandCompleted",
+            Event::TimerSkipped { .. } => "TimerSkipped",
             Event::WaitCompleted { .. } => "WaitCompleted",
             Event::StateCompleted { .. } => "StateCompleted",
             Event::AttemptFailed { .. } => "AttemptFailed",
             Event::AttemptsFolded { .. } => "AttemptsFolded",
+            Event::RetryRequested { .. } => "RetryRequested",
             Event::StateFailed { .. } => "StateFailed",
             Event::LocalAttributesWritten { .. } => "LocalAttributesWritten",
             Event::GlobalAttributesWritten { .. } => "GlobalAttributesWritten",

@@ -13,6 +13,11 @@ impl Timestamp {
         self.0.div_euclid(1_000_000)
     }
 
+    /// The moment that lies so much earlier.
+    pub fn before(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(by.0))
+    }
+
     /// Microseconds from `earlier` to this moment; negative when `earlier` is later.
     pub fn since(self, earlier: Self) -> i64 {
         self.0.saturating_sub(earlier.0)

@@ -11,15 +11,14 @@ pub fn taken_at_once(at_least: u32, at_most: u32) -> u32 {
 }
 
 impl Wait {
-    /// Whether the completed commands satisfy the request.
+    /// Whether the completed commands satisfy the request. A skipped one counts as completed.
     pub(crate) fn is_satisfied(&self) -> bool {
-        let done = |position: &u32| {
-            self.commands.get(*position as usize).is_some_and(|c| c.status == CommandStatus::Completed)
-        };
+        let ended = |c: &WaitCommand| c.status != CommandStatus::Waiting;
+        let done = |position: &u32| self.commands.get(*position as usize).is_some_and(ended);
         match self.waiting_type {
             WaitingType::Empty => true,
-            WaitingType::All => self.commands.iter().all(|c| c.status == CommandStatus::Completed),
-            WaitingType::Any => self.commands.iter().any(|c| c.status == CommandStatus::Completed),
+            WaitingType::All => self.commands.iter().all(ended),
+            WaitingType::Any => self.commands.iter().any(ended),
             WaitingType::AnyCombination => self.combinations.iter().any(|ids| ids.iter().all(done)),
         }
     }

@@ -43,6 +43,13 @@ enum Step {
         command: u32,
     },
     Publish(Vec<Publish>),
+    SetLocalAttributes(BTreeMap<String, Json>),
+    SkipTimer {
+        pick: usize,
+        command_id: Option<String>,
+    },
+    /// For all states, whether or not they are at a call.
+    RetryNow,
     Rpc(RpcAnswer),
     /// A command about any state, whether or not it is there and ready.
     Stale {
@@ -137,6 +144,10 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(pick, times, refused)| Step::Fail { pick, times, refused }),
         4 => (any::<usize>(), 0u32..5).prop_map(|(pick, command)| Step::Fire { pick, command }),
         5 => vec(publish(), 1..5).prop_map(Step::Publish),
+        1 => btree_map("\\PC{1,4}", Just(json("1.0")), 0..3).prop_map(Step::SetLocalAttributes),
+        2 => (any::<usize>(), option::weighted(0.2, "[tu]"))
+            .prop_map(|(pick, command_id)| Step::SkipTimer { pick, command_id }),
+        1 => Just(Step::RetryNow),
         2 => (option::weighted(0.5, decision()), effects()).prop_map(|(decision, effects)| {
             Step::Rpc(RpcAnswer { output: Some(json("0")), decision, effects })
         }),
@@ -204,6 +215,16 @@ impl Watched {
                 if let Some(state) = live(|state| matches!(state.phase, Phase::Waiting(_)), pick) {
                     self.run(Command::TimerFired { seq: state.seq, command });
                 }
+            }
+            Step::SetLocalAttributes(attributes) => self.run(Command::SetLocalAttributes(attributes)),
+            Step::SkipTimer { pick, command_id } => {
+                if let Some(state) = live(|state| matches!(state.phase, Phase::Waiting(_)), pick) {
+                    self.run(Command::SkipTimer { seq: state.seq, command_id });
+                }
+            }
+            Step::RetryNow => {
+                let states = self.world.execution.states.keys().copied().collect();
+                self.run(Command::RetryNow(states));
             }
             Step::Publish(messages) => self.run(Command::MessagesArrived(messages)),
             Step::Rpc(answer) => self.run(Command::RpcAnswered { rpc_name: "rpc".to_owned(), answer }),
@@ -401,9 +422,9 @@ fn needed_part(whole: &Execution, command: &Command) -> Execution {
         Command::WaitUntilAnswered { seq, answer } => (Some(*seq), &answer.effects, None),
         Command::ExecuteAnswered { seq, answer } => (Some(*seq), &answer.effects, Some(&answer.decision)),
         Command::RpcAnswered { answer, .. } => (None, &answer.effects, answer.decision.as_ref()),
-        Command::TimerFired { seq, .. } | Command::CallFailed(CallFailed { seq, .. }) => {
-            (Some(*seq), &no_effects, None)
-        }
+        Command::TimerFired { seq, .. }
+        | Command::SkipTimer { seq, .. }
+        | Command::CallFailed(CallFailed { seq, .. }) => (Some(*seq), &no_effects, None),
         _ => (None, &no_effects, None),
     };
     let publishes = match command {
@@ -428,6 +449,7 @@ fn needed_part(whole: &Execution, command: &Command) -> Execution {
                 && matches!(&command.kind, WaitKind::LocalQueue { queue, .. } if published.contains(queue.as_str()))
         };
         Some(*own) == seq
+            || matches!(command, Command::RetryNow(states) if states.contains(own))
             || unrecorded_attempts(state)
             || matches!(&state.phase, Phase::Waiting(wait) if wait.commands.iter().any(waits_for))
     });

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::collections::BTreeMap;
-use xdb_engine::CommandStatus::{Completed, Waiting};
+use xdb_engine::CommandStatus::{Completed, Skipped, Waiting};
 use xdb_engine::*;
 
 fn strings(list: &[&str]) -> Vec<String> {
@@ -455,4 +455,89 @@ fn a_start_in_the_future_holds_the_first_state_back() {
     let mut world = World::new(world.definition);
     world.run(Command::Start(Box::new(Start { start_at: Some(Timestamp(5)), ..*start }))).unwrap();
     assert_eq!(world.state(1).call(Api::WaitUntil).unwrap().not_before, world.now);
+}
+
+fn named_timer(id: &str, seconds: i64) -> RequestedCommand {
+    RequestedCommand { command_id: Some(id.to_owned()), ..timer(seconds) }
+}
+
+fn skip(seq: u32, command_id: Option<&str>) -> Command {
+    Command::SkipTimer { seq: StateSeq(seq), command_id: command_id.map(str::to_owned) }
+}
+
+#[test]
+fn a_skipped_timer_counts_as_completed() {
+    let mut world = World::started(definition(&[("A", plain()), ("B", plain())]));
+    assert_eq!(world.run(skip(1, None)), Err(Rejection::NoTimer("timer".to_owned())), "it does not wait yet");
+    let commands =
+        vec![named_timer("late", 100), from_queue("q", 1, 1), named_timer("soon", 10), named_timer("mid", 50)];
+    world.wait_until(1, WaitingType::All, commands);
+    let unknown = Err(Rejection::NoTimer("timer \"other\"".to_owned()));
+    assert_eq!(world.run(skip(1, Some("other"))), unknown);
+    assert_eq!(names(&world.run(skip(1, Some("mid"))).unwrap()), ["TimerSkipped"]);
+    assert_eq!(world.run(skip(1, Some("mid"))), Err(Rejection::NoTimer("timer \"mid\"".to_owned())), "it is skipped");
+    world.run(skip(1, None)).unwrap();
+    assert_eq!(world.results(1)[2].0, Skipped, "without an id, the one that would fire first");
+    world.publish("q", &["1"]);
+    assert_eq!(world.status(1), StateStatus::Waiting);
+    assert_eq!(names(&world.run(skip(1, None)).unwrap()), ["TimerSkipped", "WaitCompleted"]);
+    let taken = (Completed, strings(&["1"]));
+    assert_eq!(world.results(1), [(Skipped, vec![]), taken, (Skipped, vec![]), (Skipped, vec![])]);
+    assert_eq!(world.run(skip(1, None)), Err(Rejection::NoTimer("timer".to_owned())));
+    world.pass(1000);
+    assert_eq!(world.fire(1, 0), Err(Rejection::Stale), "what was skipped does not fire");
+    assert_eq!(world.replayed(), world.execution);
+}
+
+#[test]
+fn a_skip_ends_a_wait_for_any_and_a_combination() {
+    let mut world = World::started(definition(&[("A", plain())]));
+    world.wait_until(1, WaitingType::Any, vec![from_queue("q", 1, 1), timer(100)]);
+    assert_eq!(names(&world.run(skip(1, None)).unwrap()), ["TimerSkipped", "WaitCompleted"]);
+    world.execute(1, next(&["A"]));
+    let commands = vec![named_timer("t", 100), named_timer("u", 200)];
+    let request =
+        CommandRequest { waiting_type: WaitingType::AnyCombination, commands, combinations: vec![vec![0, 1]] };
+    world.answer_wait_until(2, request);
+    assert_eq!(names(&world.run(skip(2, Some("u"))).unwrap()), ["TimerSkipped"]);
+    assert_eq!(names(&world.run(skip(2, Some("t"))).unwrap()), ["TimerSkipped", "WaitCompleted"]);
+    assert_eq!(world.replayed(), world.execution);
+}
+
+#[test]
+fn calls_in_backoff_are_made_at_once() {
+    let mut world = World::started(definition(&[("A", skipping()), ("B", plain()), ("C", plain())]));
+    world.execute(1, next(&["B", "B", "C"]));
+    let all = || Command::RetryNow((0..9).map(StateSeq).collect());
+    assert_eq!(world.run(all()), Ok(vec![]), "nothing has failed");
+    world.fail(2, Api::WaitUntil, 1);
+    world.wait_until(3, WaitingType::Empty, vec![]);
+    world.fail(3, Api::Execute, 1);
+    world.fail(4, Api::WaitUntil, 1);
+    world.pass(50);
+    world.fail(3, Api::Execute, 2);
+    world.fail(2, Api::WaitUntil, 2);
+    let events = world.run(all()).unwrap();
+    assert_eq!(names(&events), ["RetryRequested", "RetryRequested"], "the third is due already");
+    for (seq, api) in [(2, Api::WaitUntil), (3, Api::Execute)] {
+        let call = world.state(seq).call(api).unwrap();
+        assert_eq!((call.not_before, call.failed_attempts), (world.now, 2));
+    }
+    assert_eq!(world.replayed(), world.execution);
+    assert_eq!(names(&world.fail(2, Api::WaitUntil, 3)), ["AttemptFailed"], "backoff goes on from there");
+}
+
+#[test]
+fn a_caller_writes_local_attributes() {
+    let set = |key: &str| Command::SetLocalAttributes([(key.to_owned(), json("[1.50]"))].into());
+    let definition =
+        Definition { local_attributes: Some(["known".to_owned()].into()), ..definition(&[("A", plain())]) };
+    let mut world = World::started(definition);
+    assert_eq!(world.run(set("other")), Err(Rejection::UnknownLocalAttribute("other".to_owned())));
+    assert_eq!(names(&world.run(set("known")).unwrap()), ["LocalAttributesWritten"]);
+    assert_eq!(world.execution.local_attributes["known"], json("[1.50]"));
+    assert_eq!(world.replayed(), world.execution);
+    world.run(Command::Stop { stop_type: StopType::Terminate, reason: None }).unwrap();
+    assert_eq!(world.run(set("known")), Err(Rejection::NotRunning(ProcessStatus::Terminated)));
+    assert_eq!(world.run(skip(1, None)), Err(Rejection::NotRunning(ProcessStatus::Terminated)));
 }

@@ -1,0 +1,193 @@
+//! `start_processes`: many starts in one transaction, with a handful of statements where ids are new.
+
+use super::start::{Begun, Given, Kind, Request, begin, decide_start, keys, new_id, read, starter, write_tables};
+use super::{Caller, needed, wrote};
+use crate::pg::catch::{PgError, Result};
+use crate::pg::function::{Args, Value};
+use crate::pg::param::array_of_nullable;
+use crate::pg::spi::{self, Spi};
+use crate::store::load::Loaded;
+use crate::store::registry::Registry;
+use crate::store::{process, save};
+use crate::{clock, error};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use xdb_engine::*;
+
+/// Executions that are written at a time.
+const WRITTEN_AT_ONCE: usize = 1000;
+
+/// The keys of an object: the parameters of `start_process`.
+const KEYS: [&str; 10] = [
+    "process_id",
+    "process_type",
+    "input",
+    "global_attribute_pk",
+    "global_attributes",
+    "local_attributes",
+    "id_reuse_policy",
+    "timeout",
+    "start_at",
+    "options",
+];
+
+pub fn start_processes(args: &Args) -> Result<Value> {
+    let caller = starter(c"xdb.start_processes()")?;
+    let requests = requests(&needed("processes", args.json(0)?)?)?;
+    let mut ids: Vec<_> = requests.iter().map(|_| new_id()).collect();
+    // Sorted, so that two callers with the same process ids don't lock each other out; those of one process id stay
+    // in the order of the array.
+    let mut order: Vec<_> = (0..requests.len()).collect();
+    order.sort_by(|a, b| requests[*a].start.process_id.cmp(&requests[*b].start.process_id));
+    let started = caller.on_system_tables(|registry| {
+        spi::connect(|spi| Bulk { spi, caller, requests: &requests, order: &order }.start(registry, &mut ids))
+    })?;
+    // Before the user's triggers run: what waits in them would wait for this very transaction.
+    wrote();
+    let started: Vec<_> = started.iter().map(|(number, loaded)| (&requests[*number], loaded)).collect();
+    write_tables(caller, &started)?;
+    Ok(Value::Executions(ids))
+}
+
+struct Bulk<'a> {
+    spi: &'a Spi,
+    caller: Caller,
+    requests: &'a [Request],
+    order: &'a [usize],
+}
+
+impl Bulk<'_> {
+    /// Starts everything. Gives those that write users' tables, and puts the ids of repeated starts in their places.
+    fn start(&self, registry: &mut Registry, ids: &mut [ExecutionId]) -> Result<Vec<(usize, Loaded)>> {
+        let mut kinds = BTreeMap::new();
+        let names: BTreeSet<_> = self.requests.iter().map(|request| request.start.process_type.as_str()).collect();
+        for name in names {
+            kinds.insert(name, Kind::to_start(self.spi, registry, name)?);
+        }
+        let kind = |number: usize| &kinds[self.requests[number].start.process_type.as_str()];
+        let keys_of =
+            |number: usize| keys(&kind(number).mapping, &self.requests[number]).map_err(|error| self.at(number, error));
+        let mut keys = (0..self.requests.len()).map(keys_of).collect::<Result<Vec<_>>>()?;
+
+        let process_id = |number: usize| self.requests[number].start.process_id.as_str();
+        let mut first: Vec<_> = self.order.to_vec();
+        first.dedup_by_key(|number| process_id(*number));
+        let wanted: Vec<_> = first.iter().map(|number| (process_id(*number), ids[*number])).collect();
+        let new = process::lock_process_ids(self.spi, &wanted)?;
+        first.retain(|number| new.contains(process_id(*number)));
+
+        let mut writing = Vec::new();
+        let owner_name = process::role_name(self.spi, self.caller.role)?;
+        for chunk in first.chunks(WRITTEN_AT_ONCE) {
+            let now = clock::now();
+            let mut batch = Vec::with_capacity(chunk.len());
+            for number in chunk {
+                let (request, keys) = (&self.requests[*number], std::mem::replace(&mut keys[*number], Arc::from([])));
+                let loaded =
+                    decide_start(self.caller, owner_name.clone(), kind(*number), keys, request, ids[*number], now);
+                batch.push((*number, loaded.map_err(|error| self.at(*number, error))?));
+            }
+            let request_id = |number: usize| self.requests[number].options.request_id.as_deref();
+            let rows: Vec<_> = batch.iter().map(|(number, loaded)| (loaded, request_id(*number))).collect();
+            process::insert(self.spi, &rows)?;
+            save::save(self.spi, batch.iter().map(|(_, loaded)| loaded), &HashMap::new(), &|_| 0, now)?;
+            writing.extend(batch.into_iter().filter(|(number, _)| self.writes_tables(*number)));
+        }
+
+        // What is known already needs a decision of its own.
+        let begun: BTreeSet<_> = first.into_iter().collect();
+        for number in self.order.iter().copied().filter(|number| !begun.contains(number)) {
+            let request = &self.requests[number];
+            let begun = begin(self.spi, registry, self.caller, request, ids[number]);
+            match begun.map_err(|error| self.at(number, error))? {
+                Begun::New(loaded) if self.writes_tables(number) => writing.push((number, *loaded)),
+                Begun::New(_) => {}
+                Begun::Repeated(id) => ids[number] = id,
+            }
+        }
+        // Users' rows in the order of process ids too.
+        let place: HashMap<_, _> = self.order.iter().enumerate().map(|(place, number)| (*number, place)).collect();
+        writing.sort_by_key(|(number, _)| place[number]);
+        Ok(writing)
+    }
+
+    fn writes_tables(&self, number: usize) -> bool {
+        !self.requests[number].start.global_attributes.is_empty()
+    }
+
+    /// Says which start was refused, where the error does not explain itself further.
+    fn at(&self, number: usize, mut error: PgError) -> PgError {
+        if error.sqlstate().starts_with("XD") && error.detail.is_none() {
+            let process_id = &self.requests[number].start.process_id;
+            error.detail = Some(format!("It is processes[{number}], process \"{process_id}\"."));
+        }
+        error
+    }
+}
+
+/// Reads the array.
+fn requests(text: &str) -> Result<Vec<Request>> {
+    let elements: Vec<Json> = serde_json::from_str(text)
+        .map_err(|_| error::invalid_argument("processes", "it must be an array of objects"))?;
+    let mut given = Vec::with_capacity(elements.len());
+    let mut times = Vec::with_capacity(elements.len());
+    for (number, element) in elements.iter().enumerate() {
+        let (start, timeout, start_at) = element_of(number, element)?;
+        given.push(start);
+        times.push((timeout, start_at));
+    }
+    if times.iter().any(|(timeout, start_at)| timeout.is_some() || start_at.is_some()) {
+        for (start, (timeout, start_at)) in given.iter_mut().zip(moments(&times)?) {
+            (start.timeout, start.start_at) = (timeout, start_at);
+        }
+    }
+    given.into_iter().enumerate().map(|(number, given)| read(&format!("processes[{number}]."), given)).collect()
+}
+
+/// The members of an object; timeout and start are texts that Postgres has to read.
+fn element_of(number: usize, element: &Json) -> Result<(Given, Option<String>, Option<String>)> {
+    let place = format!("processes[{number}]");
+    let mut members: BTreeMap<String, Json> = serde_json::from_str(element.as_str())
+        .map_err(|_| error::invalid_argument(&place, "it must be a JSON object"))?;
+    if let Some(unknown) = members.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        return Err(error::unknown_word(&place, unknown, &KEYS));
+    }
+    members.retain(|_, value| value.as_str() != "null");
+    let mut text = |key: &str| -> Result<Option<String>> {
+        let Some(value) = members.remove(key) else { return Ok(None) };
+        let text = serde_json::from_str(value.as_str());
+        text.map(Some).map_err(|_| error::invalid_argument(&format!("{place}.{key}"), "it must be a string"))
+    };
+    let mut given = Given {
+        process_id: text("process_id")?,
+        process_type: text("process_type")?,
+        global_attribute_pk: text("global_attribute_pk")?,
+        id_reuse_policy: text("id_reuse_policy")?.or_else(|| Some(IdReusePolicy::AllowIfNoRunning.to_string())),
+        ..Given::default()
+    };
+    let (timeout, start_at) = (text("timeout")?, text("start_at")?);
+    let mut json = |key: &str| members.remove(key).map(|value| value.as_str().to_owned());
+    given.input = json("input");
+    given.global_attributes = json("global_attributes");
+    given.local_attributes = json("local_attributes");
+    given.options = json("options");
+    Ok((given, timeout, start_at))
+}
+
+type Moments = (Option<Option<Duration>>, Option<Option<Timestamp>>);
+
+/// Reads lengths of time and moments as the caller's session does.
+fn moments(texts: &[(Option<String>, Option<String>)]) -> Result<Vec<Moments>> {
+    const SELECT: &str = "SELECT t.a::pg_catalog.interval, t.b::pg_catalog.timestamptz, pg_catalog.isfinite(t.b::pg_catalog.timestamptz) \
+        FROM unnest($1, $2) WITH ORDINALITY AS t (a, b, n) ORDER BY t.n";
+    let params = [
+        array_of_nullable(texts.iter().map(|(timeout, _)| timeout.as_deref())),
+        array_of_nullable(texts.iter().map(|(_, start_at)| start_at.as_deref())),
+    ];
+    spi::connect(|spi| {
+        spi.rows(SELECT, &params, |row| {
+            let start_at = row.get::<bool>(3).map(|finite| row.time(2).filter(|_| finite));
+            Ok((row.interval(1), start_at))
+        })
+    })
+}

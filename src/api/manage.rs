@@ -1,0 +1,130 @@
+//! Functions that change a running process from outside, and the end of those that are closed.
+
+use super::process::latest_again;
+use super::start::object;
+use super::{Caller, name, needed, wrote};
+use crate::pg::catch::Result;
+use crate::pg::function::{Args, Value};
+use crate::pg::spi::{self, Snapshot, Spi};
+use crate::store::load::{self, Loaded, Lock};
+use crate::store::purge::{self, Cursor};
+use crate::store::{manage, process, save};
+use crate::{clock, error};
+use std::collections::{BTreeMap, HashMap};
+use xdb_engine::*;
+
+/// Executions that a purge deletes at a time.
+const PURGED_AT_ONCE: usize = 1000;
+
+type Batch = BTreeMap<ExecutionId, Loaded>;
+
+pub fn set_local_attributes(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.set_local_attributes()")?;
+    let process_id = name("process_id", args.text(0))?;
+    let attributes = needed("attributes", args.json(1)?)?;
+    let attributes = object("attributes", Some(attributes))?;
+    command(caller, &process_id, args.execution_id(2), |_, _, _, _| Ok(Command::SetLocalAttributes(attributes)))?;
+    Ok(Value::Void)
+}
+
+pub fn skip_timer(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.skip_timer()")?;
+    let process_id = name("process_id", args.text(0))?;
+    let state = state_execution_id(args.text(1))?;
+    let command_id = args.text(2).map(|id| name("command_id", Some(id))).transpose()?;
+    command(caller, &process_id, args.execution_id(3), |spi, loaded, id, now| {
+        let seq = seq(spi, id, &state)?;
+        // What was published before the skip may end the wait with it, or before it.
+        super::rpc::take_in(spi, loaded, id, now)?;
+        load::states(spi, loaded, &[(id, seq)])?;
+        Ok(Command::SkipTimer { seq, command_id })
+    })?;
+    Ok(Value::Void)
+}
+
+pub fn retry_now(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.retry_now()")?;
+    let process_id = name("process_id", args.text(0))?;
+    let state = args.text(1).map(|state| state_execution_id(Some(state))).transpose()?;
+    let retried = command(caller, &process_id, args.execution_id(2), |spi, loaded, id, now| {
+        let only = state.as_ref().map(|state| seq(spi, id, state)).transpose()?;
+        let states = manage::in_backoff(spi, id, only, now)?;
+        let keys: Vec<_> = states.iter().map(|seq| (id, *seq)).collect();
+        load::states(spi, loaded, &keys)?;
+        Ok(Command::RetryNow(states))
+    })?;
+    Ok(Value::Int(retried as i32))
+}
+
+pub(super) fn state_execution_id(text: Option<String>) -> Result<StateExecutionId> {
+    const ARGUMENT: &str = "state_execution_id";
+    let text = name(ARGUMENT, text)?;
+    match text.parse::<StateExecutionId>() {
+        Ok(id) if id.to_string() == text => Ok(id),
+        _ => {
+            let what = format_args!("\"{text}\" is not the id of a state execution, like \"Submit-1\"");
+            Err(error::invalid_argument(ARGUMENT, what))
+        }
+    }
+}
+
+fn seq(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<StateSeq> {
+    let found = manage::state(spi, id, state, Snapshot::Fresh)?;
+    found.map(|(seq, _)| seq).ok_or_else(|| error::unknown_state_execution(state))
+}
+
+/// Gives a command to a running execution, under its lock, in the caller's transaction. `prepare` loads what the
+/// command needs. Returns how many events followed from the command.
+fn command(
+    caller: Caller,
+    process_id: &str,
+    execution: Option<ExecutionId>,
+    prepare: impl FnOnce(&Spi, &mut Batch, ExecutionId, Timestamp) -> Result<Command>,
+) -> Result<usize> {
+    let count = caller.on_system_tables(|registry| {
+        spi::connect(|spi| {
+            let mut id = caller.own(process_id, process::find(spi, process_id, execution, Snapshot::Fresh)?)?.id;
+            // Waits for steps and RPCs, under the caller's timeouts; publishers pass.
+            let mut loaded = load::executions(spi, registry, &[id], Lock::Step)?;
+            while execution.is_none()
+                && let Some(latest) = latest_again(spi, process_id, loaded.get(&id))?
+            {
+                id = caller.own(process_id, Some(latest))?.id;
+                loaded = load::executions(spi, registry, &[id], Lock::Step)?;
+            }
+            let now = clock::now();
+            let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
+            if !entry.before.is_running() {
+                return Err(error::rejected(process_id, &Rejection::NotRunning(entry.before.status)));
+            }
+            let type_name = entry.before.process_type.clone();
+            entry.meta.process_type = registry.process_type_by_name(spi, &type_name)?;
+            let command = prepare(spi, &mut loaded, id, now)?;
+            let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
+            let events =
+                entry.decide(&command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
+            let count = events.len();
+            entry.apply(events, now);
+            let changed = loaded.values().filter(|entry| !entry.events.is_empty());
+            save::save(spi, changed, &HashMap::new(), &|_| 0, now)?;
+            Ok(count)
+        })
+    })?;
+    wrote();
+    Ok(count)
+}
+
+pub fn purge(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.purge()")?;
+    let older_than = needed("older_than", args.interval(0))?
+        .ok_or_else(|| error::invalid_argument("older_than", "it must not be negative"))?;
+    let before = clock::now().before(older_than);
+    let (mut purged, mut next) = (0, Some(Cursor::START));
+    while let Some(after) = next {
+        let batch =
+            caller.on_system_tables(|_| spi::connect(|spi| purge::batch(spi, before, after, PURGED_AT_ONCE, None)))?;
+        purged += batch.purged as i64;
+        next = batch.more;
+    }
+    Ok(Value::BigInt(purged))
+}

@@ -1,0 +1,70 @@
+//! What a scheduler does besides its turns: old executions go.
+
+use super::lifecycle::Context;
+use super::scheduler::in_transaction;
+use crate::pg::identity;
+use crate::store::purge::{self, Cursor};
+use crate::{clock, guc};
+use std::time::{Duration, Instant};
+
+/// How often to look for executions that have become too old, at most.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// Most executions in one transaction.
+const EXECUTIONS: usize = 500;
+
+/// Most rows of one table in one transaction.
+const ROWS: i64 = 10_000;
+
+/// While there is more to delete, the scheduler rests from it this many times as long as it took.
+const REST: u32 = 4;
+const SHORTEST_REST: Duration = Duration::from_millis(50);
+
+/// Keeps to `xdb.retention`.
+pub struct Maintenance {
+    looked: Instant,
+    /// How long after the last look the next one is due, while there is more to delete.
+    rest: Option<Duration>,
+    after: Cursor,
+}
+
+impl Maintenance {
+    pub fn new() -> Self {
+        Self { looked: Instant::now(), rest: None, after: Cursor::START }
+    }
+
+    /// When the next batch is due, if there is more to delete.
+    pub fn due_in(&self) -> Option<Duration> {
+        self.rest.map(|rest| rest.saturating_sub(self.looked.elapsed()))
+    }
+
+    /// Deletes a batch of old executions if it is time. To be called between turns.
+    pub fn look(&mut self, context: &mut Context) {
+        let Some(retention) = guc::retention() else {
+            self.rest = None;
+            return;
+        };
+        let every = retention.as_std().clamp(Duration::from_secs(1), LOOK_EVERY);
+        if self.looked.elapsed() < self.rest.unwrap_or(every) {
+            return;
+        }
+        let began = Instant::now();
+        let done = in_transaction(context, |spi| {
+            // A crash brings back at most what is deleted again.
+            identity::set_local(c"synchronous_commit", c"off")?;
+            let before = clock::now().before(retention);
+            let left = purge::sweep(spi, ROWS)?;
+            let batch = purge::batch(spi, before, self.after, EXECUTIONS, Some(ROWS))?;
+            Ok((batch.more, left || batch.left))
+        });
+        self.looked = Instant::now();
+        let more = match done {
+            Some((next, left)) => {
+                self.after = next.unwrap_or(Cursor::START);
+                next.is_some() || left
+            }
+            None => false,
+        };
+        self.rest = more.then(|| ((self.looked - began) * REST).max(SHORTEST_REST));
+    }
+}
