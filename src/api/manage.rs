@@ -81,7 +81,7 @@ fn command(
     execution: Option<ExecutionId>,
     prepare: impl FnOnce(&Spi, &mut Batch, ExecutionId, Timestamp) -> Result<Command>,
 ) -> Result<usize> {
-    let count = caller.on_system_tables(|registry| {
+    let (count, changed) = caller.on_system_tables(|registry| {
         spi::connect(|spi| {
             let mut id = caller.own(process_id, process::find(spi, process_id, execution, Snapshot::Fresh)?)?.id;
             // Waits for steps and RPCs, under the caller's timeouts; publishers pass.
@@ -105,12 +105,14 @@ fn command(
                 entry.decide(&command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
             let count = events.len();
             entry.apply(events, now);
-            let changed = loaded.values().filter(|entry| !entry.events.is_empty());
-            save::save(spi, changed, &HashMap::new(), &|_| 0, now)?;
-            Ok(count)
+            let changed: Vec<_> = loaded.values().filter(|entry| !entry.events.is_empty()).collect();
+            save::save(spi, changed.iter().copied(), &HashMap::new(), &|_| 0, now)?;
+            Ok((count, !changed.is_empty()))
         })
     })?;
-    wrote();
+    if changed {
+        wrote();
+    }
     Ok(count)
 }
 
@@ -119,12 +121,15 @@ pub fn purge(args: &Args) -> Result<Value> {
     let older_than = needed("older_than", args.interval(0))?
         .ok_or_else(|| error::invalid_argument("older_than", "it must not be negative"))?;
     let before = clock::now().before(older_than);
-    let (mut purged, mut next) = (0, Some(Cursor::START));
-    while let Some(after) = next {
+    let (mut purged, mut after) = (0, Cursor::START);
+    loop {
         let batch =
             caller.on_system_tables(|_| spi::connect(|spi| purge::batch(spi, before, after, PURGED_AT_ONCE, None)))?;
         purged += batch.purged as i64;
-        next = batch.more;
+        after = batch.reached;
+        if !batch.more {
+            break;
+        }
     }
     Ok(Value::BigInt(purged))
 }

@@ -39,8 +39,10 @@ impl Cursor {
 pub struct Batch {
     /// How many executions were deleted.
     pub purged: usize,
-    /// Where to go on, if there may be more.
-    pub more: Option<Cursor>,
+    /// How far it came.
+    pub reached: Cursor,
+    /// There may be more behind that.
+    pub more: bool,
     /// Rows were left that [`sweep`] deletes.
     pub left: bool,
 }
@@ -58,7 +60,7 @@ pub fn batch(spi: &Spi, before: Timestamp, after: Cursor, limit: usize, rows: Op
         let (process_id, latest) = (row.need::<String>(3)?, row.need::<bool>(4)?);
         Ok((row.execution_id(1)?, row.need_time(2)?, latest.then_some(process_id)))
     })?;
-    let more = closed.last().filter(|_| closed.len() == limit).map(|(id, closed_at, _)| Cursor(*closed_at, *id));
+    let reached = closed.last().map_or(after, |(id, closed_at, _)| Cursor(*closed_at, *id));
     let latest: Vec<_> = closed.iter().filter_map(|(id, _, latest)| Some((latest.as_deref()?, *id))).collect();
     let latest_locked = lock_latest(spi, &latest)?;
     let free = closed.iter().filter(|(id, _, latest)| latest.is_none() || latest_locked.contains(id));
@@ -70,7 +72,7 @@ pub fn batch(spi: &Spi, before: Timestamp, after: Cursor, limit: usize, rows: Op
     locked.retain(|id| !latest_locked.contains(id) || latest.iter().any(|(_, latest)| latest == id));
     let ids: Vec<_> = locked.into_iter().collect();
     let left = delete(spi, &ids, &latest, rows)?;
-    Ok(Batch { purged: ids.len(), more, left })
+    Ok(Batch { purged: ids.len(), reached, more: closed.len() == limit, left })
 }
 
 fn lock_latest(spi: &Spi, latest: &[(&str, ExecutionId)]) -> Result<BTreeSet<ExecutionId>> {

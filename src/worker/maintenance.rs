@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 /// How often to look for executions that have become too old, at most.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
+/// After so many looks, the next one begins at the oldest execution again: what was locked, or came late, is found
+/// then. Not every time, because deleted rows that an old snapshot keeps have to be walked over.
+const LOOKS: u32 = 60;
+
 /// Most executions in one transaction.
 const EXECUTIONS: usize = 500;
 
@@ -26,11 +30,12 @@ pub struct Maintenance {
     /// How long after the last look the next one is due, while there is more to delete.
     rest: Option<Duration>,
     after: Cursor,
+    looks: u32,
 }
 
 impl Maintenance {
     pub fn new() -> Self {
-        Self { looked: Instant::now(), rest: None, after: Cursor::START }
+        Self { looked: Instant::now(), rest: None, after: Cursor::START, looks: 0 }
     }
 
     /// When the next batch is due, if there is more to delete.
@@ -55,16 +60,22 @@ impl Maintenance {
             let before = clock::now().before(retention);
             let left = purge::sweep(spi, ROWS)?;
             let batch = purge::batch(spi, before, self.after, EXECUTIONS, Some(ROWS))?;
-            Ok((batch.more, left || batch.left))
+            Ok((batch.reached, left || batch.left || batch.more))
         });
         self.looked = Instant::now();
         let more = match done {
-            Some((next, left)) => {
-                self.after = next.unwrap_or(Cursor::START);
-                next.is_some() || left
+            Some((reached, more)) => {
+                self.after = reached;
+                more
             }
             None => false,
         };
+        if !more {
+            self.looks += 1;
+            if self.looks >= LOOKS {
+                (self.looks, self.after) = (0, Cursor::START);
+            }
+        }
         self.rest = more.then(|| ((self.looked - began) * REST).max(SHORTEST_REST));
     }
 }

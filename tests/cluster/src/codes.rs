@@ -36,6 +36,8 @@ pub const INSIDE_ENGINE: &str = "XD016";
 pub const HOST_NOT_ALLOWED: &str = "XD017";
 /// Running processes still use what was to be removed.
 pub const STILL_IN_USE: &str = "XD018";
+/// The state execution waits for no such timer.
+pub const NOT_WAITING: &str = "XD019";
 
 /// `insufficient_privilege`: Postgres' own, raised where a role was never granted the extension.
 pub const INSUFFICIENT_PRIVILEGE: &str = "42501";
