@@ -288,6 +288,54 @@ fn nothing_stays_in_the_lane_of_a_table_that_was_mended() {
     app.done(&[]);
 }
 
+#[test]
+fn a_trigger_that_will_not_be_cancelled() {
+    let app = App::new("defence_stubborn");
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE mine (id text PRIMARY KEY, n int);
+         INSERT INTO mine SELECT 'p' || n, 0 FROM generate_series(1, 3) n;
+         CREATE FUNCTION stubborn() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+                 LOOP
+                     BEGIN
+                         PERFORM pg_sleep(60);
+                     EXCEPTION WHEN query_canceled THEN PERFORM pg_sleep(60);
+                     END;
+                 END LOOP;
+             END $$;
+         CREATE TRIGGER stubborn BEFORE UPDATE ON mine FOR EACH ROW EXECUTE FUNCTION stubborn();",
+    );
+    let worker = app.worker(|call: &Call| match call.process_id().starts_with('p') {
+        true => force_complete(json!(null)).globals(json!({"n": 1})),
+        false => force_complete(json!(null)),
+    });
+    app.register("mine", &one_step().maps("public.mine", "id", &["n"]));
+    app.register("plain", &one_step());
+    for n in 1..=3 {
+        db.start(&format!("p{n}"), "mine").key(&format!("p{n}")).go();
+    }
+    worker.wait_for("the first answer on its way into the trigger", 10, |call| call.process_id().starts_with('p'));
+    for n in 0..5 {
+        let id = format!("q{n}");
+        let (took, _) = timed(|| {
+            db.start(&id, "plain").go();
+            db.completes(&id);
+        });
+        assert!(took < SOON, "somebody else's process took {took:?}");
+    }
+    let mut superuser = app.superuser();
+    wait_until("the table is set aside", 30, || views::engine(&mut superuser).contains("mine"));
+    let (took, _) = timed(|| {
+        db.start("late", "plain").go();
+        db.completes("late");
+    });
+    assert!(took < SOON, "set aside: somebody else's process took {took:?}");
+    db.run("DROP TRIGGER stubborn ON mine");
+    wait_until("its processes complete", 90, || views::with_status(&mut db, "p%", "COMPLETED") == 3);
+    app.done(&[]);
+}
+
 /// A key that the type of the key column would cut to `abcde`, which is somebody else's.
 fn a_key_is_not_cut(name: &str, key_type: &str) {
     let app = App::new(name);
@@ -317,6 +365,11 @@ fn a_key_is_not_cut(name: &str, key_type: &str) {
 #[test]
 fn a_key_that_is_too_long_for_its_varchar() {
     a_key_is_not_cut("defence_varchar", "varchar(5)");
+}
+
+#[test]
+fn a_key_that_is_too_long_for_its_char() {
+    a_key_is_not_cut("defence_char", "char(5)");
 }
 
 #[test]
