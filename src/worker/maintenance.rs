@@ -15,10 +15,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 const LOOKS: u32 = 60;
 
 /// Most executions in one transaction.
-const EXECUTIONS: usize = 500;
+const EXECUTIONS: usize = 200;
 
 /// Most rows of one table in one transaction.
-const ROWS: i64 = 10_000;
+const ROWS: i64 = 5_000;
 
 /// While there is more to delete, the scheduler rests from it this many times as long as it took.
 const REST: u32 = 4;
