@@ -40,10 +40,8 @@ pub fn start_process(args: &Args) -> Result<Value> {
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wrote();
     let mut tables = Tables::default();
-    if !request.start.global_attributes.is_empty() {
-        caller.on_system_tables(|_| {
-            spi::connect(|spi| loaded.meta.mapping.iter().try_for_each(|table| tables.look_up(spi, table)))
-        })?;
+    if !loaded.meta.mapping.is_empty() {
+        caller.look_up(&mut tables, &loaded.meta.mapping, |_| true)?;
         identity::with_value_formats(|| {
             spi::connect(|spi| {
                 let mode = request.options.global_attribute_conflict_mode;
@@ -189,8 +187,8 @@ fn terminate(spi: &Spi, registry: &mut Registry, process_id: &str, found: &Found
     super::process::close(spi, registry, process_id, found.id, &command)
 }
 
-/// The key value for each mapped table.
-fn keys(mapping: &[TableMapping], request: &Request) -> Result<Arc<[Option<String>]>> {
+/// The values of the key columns of each mapped table.
+fn keys(mapping: &[TableMapping], request: &Request) -> Result<Arc<[Vec<String>]>> {
     let named = &request.options.global_attribute_keys;
     if mapping.is_empty() {
         if request.key.is_some() || !named.is_empty() {
@@ -203,25 +201,40 @@ fn keys(mapping: &[TableMapping], request: &Request) -> Result<Arc<[Option<Strin
         let known: Vec<_> = mapping.iter().map(|table| table.table.as_str()).collect();
         return Err(error::unknown_word("options.globalAttributeKeys", unknown, &known));
     }
-    mapping
-        .iter()
-        .map(|table| match named.get(&table.table) {
-            Some(columns) => match columns.get(&table.primary_key) {
-                Some(value) if columns.len() == 1 => Ok(Some(key_text(value)?)),
-                _ => {
-                    let what = format!("table {} needs the key column {} and no other", table.table, table.primary_key);
-                    Err(error::invalid_argument("options.globalAttributeKeys", what))
-                }
-            },
-            None => match &request.key {
-                Some(key) => Ok(Some(key.clone())),
-                None => {
-                    let what = format!("the process type maps table {}, so the key of its row is needed", table.table);
-                    Err(error::invalid_argument("global_attribute_pk", what))
-                }
-            },
-        })
-        .collect()
+    if request.key.is_some() && mapping.iter().all(|table| table.primary_key.len() > 1) {
+        let what = "no table that the process type maps has a key of one column";
+        return Err(error::invalid_argument("global_attribute_pk", what));
+    }
+    mapping.iter().map(|table| key_of(table, named.get(&table.table), request.key.as_ref())).collect()
+}
+
+/// The values of one table's key columns, in their order.
+fn key_of(
+    table: &TableMapping,
+    named: Option<&BTreeMap<String, Json>>,
+    single: Option<&String>,
+) -> Result<Vec<String>> {
+    match (named, single) {
+        (Some(columns), _) => {
+            let values = table.primary_key.iter().filter_map(|column| columns.get(column));
+            let values = values.map(key_text).collect::<Result<Vec<_>>>()?;
+            if values.len() == table.primary_key.len() && values.len() == columns.len() {
+                return Ok(values);
+            }
+            let word = if table.primary_key.len() == 1 { "column" } else { "columns" };
+            let needed = table.primary_key.join(", ");
+            let what = format!("table {} needs the key {word} {needed} and no other", table.table);
+            Err(error::invalid_argument("options.globalAttributeKeys", what))
+        }
+        (None, Some(key)) if table.primary_key.len() == 1 => Ok(vec![key.clone()]),
+        (None, _) => {
+            let what = format!("the process type maps table {}, so the key of its row is needed", table.table);
+            Err(match table.primary_key.len() {
+                1 => error::invalid_argument("global_attribute_pk", what),
+                _ => error::invalid_argument("options.globalAttributeKeys", what),
+            })
+        }
+    }
 }
 
 /// A key value as text: strings without their quotes, numbers and booleans as they stand.
