@@ -25,7 +25,7 @@ COMMENT ON COLUMN xdb.mapped_table.mapping_id IS 'The mapping this table belongs
 COMMENT ON COLUMN xdb.mapped_table.position IS 'Place of the table in the definition.';
 COMMENT ON COLUMN xdb.mapped_table.relation IS 'The table, followed through renames.';
 COMMENT ON COLUMN xdb.mapped_table.table_name IS 'The table''s name as the definition spelled it.';
-COMMENT ON COLUMN xdb.mapped_table.key_column IS 'Column that finds the row.';
+COMMENT ON COLUMN xdb.mapped_table.key_columns IS 'Columns that find the row.';
 COMMENT ON COLUMN xdb.mapped_table.attributes IS 'Columns by attribute, {attribute: column}.';
 COMMENT ON SEQUENCE xdb.mapping_id_seq IS 'Gives mapping_id.';
 
@@ -59,7 +59,7 @@ COMMENT ON COLUMN xdb.process_execution.live_threads IS 'Threads that have not e
 COMMENT ON COLUMN xdb.process_execution.completing IS 'Whether a graceful completion was requested: the process completes when its last thread ends.';
 COMMENT ON COLUMN xdb.process_execution.state_numbers IS 'Number given out last per state id, {stateId: number}.';
 COMMENT ON COLUMN xdb.process_execution.mapping_id IS 'Its mapping of global attributes, as at its start; null = it has none.';
-COMMENT ON COLUMN xdb.process_execution.attribute_keys IS 'Keys of its rows, one per mapped table in their order, as given at its start; null where it has none.';
+COMMENT ON COLUMN xdb.process_execution.attribute_keys IS 'Keys of its rows: for each mapped table, in their order, the texts of its key columns as given at its start; null where no table is mapped.';
 COMMENT ON COLUMN xdb.process_execution.results IS 'Outputs of the threads that closed it, [{"stateExecutionId", "output"}].';
 COMMENT ON COLUMN xdb.process_execution.history IS 'How much history is kept: full or none.';
 COMMENT ON COLUMN xdb.process_execution.request_id IS 'The starter''s requestId: starting again with it gives this execution.';

@@ -43,7 +43,7 @@ CREATE TABLE xdb.mapped_table (
     position int NOT NULL,
     relation regclass NOT NULL,
     table_name text NOT NULL,
-    key_column text NOT NULL,
+    key_columns text[] NOT NULL CONSTRAINT mapped_table_has_key CHECK (pg_catalog.cardinality(key_columns) > 0),
     attributes jsonb NOT NULL,
     PRIMARY KEY (mapping_id, position)
 );

@@ -12,14 +12,16 @@ mod start;
 use crate::error;
 use crate::pg::catch::{Result, catch};
 use crate::pg::identity;
-use crate::pg::{shmem, wake};
+use crate::pg::subxact::lock_table;
+use crate::pg::{shmem, spi, wake};
 use crate::store::process::Found;
 use crate::store::registry::Registry;
+use crate::store::tables::Tables;
 use crate::worker::lifecycle;
 use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::ffi::CStr;
-use xdb_engine::Json;
+use xdb_engine::{Json, TableMapping};
 use xdb_protocol::check_payload;
 
 mod raw {
@@ -104,6 +106,19 @@ impl Caller {
         result.map_err(|mut error| {
             error.context = None;
             error
+        })
+    }
+
+    /// Looks up the tables that have one of these attributes; they stay as they are until the transaction ends.
+    fn look_up(self, tables: &mut Tables, mapping: &[TableMapping], touched: impl Fn(&str) -> bool) -> Result<()> {
+        let touches = |table: &&TableMapping| table.attributes.keys().any(|attribute| touched(attribute));
+        self.on_system_tables(|_| {
+            spi::connect(|spi| {
+                mapping.iter().filter(touches).try_for_each(|table| {
+                    lock_table(table.relation)?;
+                    tables.look_up(spi, table)
+                })
+            })
         })
     }
 

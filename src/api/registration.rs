@@ -4,11 +4,11 @@ use super::{Caller, name, needed};
 use crate::error;
 use crate::guc;
 use crate::http::{FailureKind, HostPolicy, Notifier, Pool, PoolConfig, check_secret, validate_headers, validate_url};
-use crate::pg::catch::{PgError, Result};
+use crate::pg::catch::{PgError, Result, sqlstate};
 use crate::pg::function::{Args, Value};
 use crate::pg::param::value;
 use crate::pg::spi::{self, Spi};
-use crate::store::registry;
+use crate::store::{catalog, registry};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -124,9 +124,19 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
+/// What Postgres calls texts that can't name a table: wrong syntax, too many parts, another database.
+const NOT_A_NAME: [i32; 3] = [sqlstate(b"42602"), sqlstate(b"42601"), sqlstate(b"0A000")];
+
 fn resolve_table(spi: &Spi, table: &mut TableMapping) -> Result<()> {
     let sql = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
-    let relation = spi.first(sql, &[value(table.table.as_str())], |row| Ok(row.get::<pg_sys::Oid>(1)))?.flatten();
+    let relation = spi.first(sql, &[value(table.table.as_str())], |row| Ok(row.get::<pg_sys::Oid>(1)));
+    let relation = match relation {
+        Ok(relation) => relation.flatten(),
+        Err(e) if NOT_A_NAME.contains(&e.code) => {
+            return Err(error::invalid_definition(format!("table {}: {}", table.table, e.message)));
+        }
+        Err(e) => return Err(e),
+    };
     let missing = || error::invalid_definition(format!("table {} does not exist", table.table));
     table.relation = relation.ok_or_else(missing)?.to_u32();
     Ok(())
@@ -137,12 +147,6 @@ fn check_table(spi: &Spi, table: &TableMapping) -> Result<()> {
     const KIND: &str = "SELECT c.relkind::text, n.nspname = 'xdb' OR n.nspname LIKE 'pg\\_%' \
         OR n.nspname = 'information_schema' \
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
-    const COLUMNS: &str = "SELECT attname::text FROM pg_catalog.pg_attribute \
-        WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped";
-    const UNIQUE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_index i \
-        JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] \
-        WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL \
-            AND i.indnkeyatts = 1 AND a.attname = $2)";
     let wrong = |what: String| Err(error::invalid_definition(format!("table {}: {what}", table.table)));
     let relation = value(pg_sys::Oid::from(table.relation));
     let kind = spi.first(KIND, &[relation], |row| Ok((row.need::<String>(1)?, row.need::<bool>(2)?)))?;
@@ -151,18 +155,21 @@ fn check_table(spi: &Spi, table: &TableMapping) -> Result<()> {
         Some((_, true)) => return wrong("it belongs to the system".to_owned()),
         _ => return wrong("it is not an ordinary or partitioned table".to_owned()),
     }
-    let columns: BTreeSet<String> = spi.rows(COLUMNS, &[relation], |row| row.need(1))?.into_iter().collect();
-    let wanted = table.attributes.values().chain(std::iter::once(&table.primary_key));
-    if let Some(missing) = wanted.into_iter().find(|column| !columns.contains(*column)) {
+    let columns = catalog::describe(spi, table.relation)?.map(|found| found.columns).unwrap_or_default();
+    let wanted = table.attributes.values().chain(&table.primary_key);
+    if let Some(missing) = wanted.into_iter().find(|column| !columns.contains_key(*column)) {
         return wrong(format!("column \"{missing}\" does not exist"));
     }
-    if table.attributes.values().any(|column| *column == table.primary_key) {
-        return wrong(format!("the key \"{}\" can't be an attribute", table.primary_key));
+    if let Some(key) = table.attributes.values().find(|column| table.primary_key.contains(column)) {
+        return wrong(format!("the key \"{key}\" can't be an attribute"));
     }
-    let unique = spi.first(UNIQUE, &[relation, value(table.primary_key.as_str())], |row| row.need::<bool>(1))?;
-    match unique {
-        Some(true) => Ok(()),
-        _ => wrong(format!("\"{}\" is neither its primary key nor a unique key", table.primary_key)),
+    match catalog::key_operators(spi, table.relation, &table.primary_key)? {
+        Some(_) => Ok(()),
+        None => {
+            let columns: Vec<_> = table.primary_key.iter().map(|column| format!("\"{column}\"")).collect();
+            let are = if columns.len() == 1 { "is" } else { "together are" };
+            wrong(format!("{} {are} neither its primary key nor a unique key", columns.join(", ")))
+        }
     }
 }
 

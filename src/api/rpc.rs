@@ -51,7 +51,6 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
                     object(all.iter().filter(|(k, _)| loading.wants(k)).map(|(k, v)| (k.as_str(), v.as_str())))
                 }
             };
-            target.loaded.meta.mapping.iter().try_for_each(|table| tables.look_up(spi, table))?;
             Ok((Target::ToCall(Box::new(target)), Some(local)))
         })
     })?;
@@ -60,6 +59,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         Target::ToCall(target) => *target,
     };
     let loading = target.config.load_global_attributes.clone().unwrap_or_default();
+    caller.look_up(&mut tables, &target.loaded.meta.mapping, |attribute| loading.wants(attribute))?;
     let global = identity::with_value_formats(|| spi::connect(|spi| tables.load(spi, &target.loaded.meta, &loading)))?;
     let answer = call(
         &target,
@@ -71,7 +71,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         idempotency_key.as_deref(),
     )?;
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
-    apply(caller, &process_id, &rpc_name, target.loaded.before.id, answer, &tables, idempotency_key.as_deref())?;
+    apply(caller, &process_id, &rpc_name, target.loaded.before.id, answer, &mut tables, idempotency_key.as_deref())?;
     Ok(output.map_or(Value::Null, Value::Json))
 }
 
@@ -174,7 +174,7 @@ fn apply(
     rpc_name: &str,
     id: ExecutionId,
     answer: RpcAnswer,
-    tables: &Tables,
+    tables: &mut Tables,
     idempotency_key: Option<&str>,
 ) -> Result<()> {
     if answer.is_read_only() && idempotency_key.is_none() {
@@ -217,6 +217,7 @@ fn apply(
     if !attributes.is_empty() && loaded.values().any(|entry| !entry.events.is_empty()) {
         let meta = loaded.values().next().map(|entry| &entry.meta);
         if let Some(meta) = meta {
+            caller.look_up(tables, &meta.mapping, |attribute| attributes.contains_key(attribute))?;
             identity::with_value_formats(|| spi::connect(|spi| tables.update(spi, meta, &attributes)))?;
         }
     }

@@ -85,17 +85,17 @@ pub fn start_process(args: &Args) -> Result<Value> {
 /// Writes the global attributes of starts to the users' tables, as the caller.
 pub(super) fn write_tables(caller: Caller, started: &[(&Request, &Loaded)]) -> Result<()> {
     let mut tables = Tables::default();
-    let writing: Vec<_> = started.iter().filter(|(request, _)| !request.start.global_attributes.is_empty()).collect();
+    let writing: Vec<_> = started.iter().filter(|(_, loaded)| !loaded.meta.mapping.is_empty()).collect();
     if writing.is_empty() {
         return Ok(());
     }
-    caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            let mut seen = HashSet::new();
-            let mapped = writing.iter().flat_map(|(_, loaded)| loaded.meta.mapping.iter());
-            mapped.filter(|table| seen.insert(table.relation)).try_for_each(|table| tables.look_up(spi, table))
-        })
-    })?;
+    let mut seen = HashSet::new();
+    for (_, loaded) in &writing {
+        // Executions of a type share its mapping.
+        if seen.insert(loaded.meta.mapping_id) {
+            caller.look_up(&mut tables, &loaded.meta.mapping, |_| true)?;
+        }
+    }
     identity::with_value_formats(|| {
         spi::connect(|spi| {
             writing.iter().try_for_each(|(request, loaded)| {
@@ -216,7 +216,7 @@ pub(super) fn decide_start(
     caller: Caller,
     owner_name: String,
     kind: &Kind,
-    keys: Arc<[Option<String>]>,
+    keys: Arc<[Vec<String>]>,
     request: &Request,
     id: ExecutionId,
     now: Timestamp,
@@ -277,8 +277,8 @@ fn terminate(spi: &Spi, registry: &mut Registry, process_id: &str, found: &Found
     super::process::close(spi, registry, process_id, found.id, &command)
 }
 
-/// The key value for each mapped table.
-pub(super) fn keys(mapping: &[TableMapping], request: &Request) -> Result<Arc<[Option<String>]>> {
+/// The values of the key columns of each mapped table.
+pub(super) fn keys(mapping: &[TableMapping], request: &Request) -> Result<Arc<[Vec<String>]>> {
     let named = &request.options.global_attribute_keys;
     if mapping.is_empty() {
         if request.key.is_some() || !named.is_empty() {
@@ -291,25 +291,40 @@ pub(super) fn keys(mapping: &[TableMapping], request: &Request) -> Result<Arc<[O
         let known: Vec<_> = mapping.iter().map(|table| table.table.as_str()).collect();
         return Err(error::unknown_word("options.globalAttributeKeys", unknown, &known));
     }
-    mapping
-        .iter()
-        .map(|table| match named.get(&table.table) {
-            Some(columns) => match columns.get(&table.primary_key) {
-                Some(value) if columns.len() == 1 => Ok(Some(key_text(value)?)),
-                _ => {
-                    let what = format!("table {} needs the key column {} and no other", table.table, table.primary_key);
-                    Err(error::invalid_argument("options.globalAttributeKeys", what))
-                }
-            },
-            None => match &request.key {
-                Some(key) => Ok(Some(key.clone())),
-                None => {
-                    let what = format!("the process type maps table {}, so the key of its row is needed", table.table);
-                    Err(error::invalid_argument("global_attribute_pk", what))
-                }
-            },
-        })
-        .collect()
+    if request.key.is_some() && mapping.iter().all(|table| table.primary_key.len() > 1) {
+        let what = "no table that the process type maps has a key of one column";
+        return Err(error::invalid_argument("global_attribute_pk", what));
+    }
+    mapping.iter().map(|table| key_of(table, named.get(&table.table), request.key.as_ref())).collect()
+}
+
+/// The values of one table's key columns, in their order.
+fn key_of(
+    table: &TableMapping,
+    named: Option<&BTreeMap<String, Json>>,
+    single: Option<&String>,
+) -> Result<Vec<String>> {
+    match (named, single) {
+        (Some(columns), _) => {
+            let values = table.primary_key.iter().filter_map(|column| columns.get(column));
+            let values = values.map(key_text).collect::<Result<Vec<_>>>()?;
+            if values.len() == table.primary_key.len() && values.len() == columns.len() {
+                return Ok(values);
+            }
+            let word = if table.primary_key.len() == 1 { "column" } else { "columns" };
+            let needed = table.primary_key.join(", ");
+            let what = format!("table {} needs the key {word} {needed} and no other", table.table);
+            Err(error::invalid_argument("options.globalAttributeKeys", what))
+        }
+        (None, Some(key)) if table.primary_key.len() == 1 => Ok(vec![key.clone()]),
+        (None, _) => {
+            let what = format!("the process type maps table {}, so the key of its row is needed", table.table);
+            Err(match table.primary_key.len() {
+                1 => error::invalid_argument("global_attribute_pk", what),
+                _ => error::invalid_argument("options.globalAttributeKeys", what),
+            })
+        }
+    }
 }
 
 /// A key value as text: strings without their quotes, numbers and booleans as they stand.

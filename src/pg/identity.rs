@@ -19,6 +19,7 @@ mod raw {
             is_reload: bool,
         ) -> c_int;
         pub fn AtEOXact_GUC(commit: bool, nest_level: c_int);
+        pub fn GetConfigOption(name: *const c_char, missing_ok: bool, restrict_privileged: bool) -> *const c_char;
     }
 }
 
@@ -83,7 +84,9 @@ fn scope<T>(
         pg_sys::NewGUCNestLevel()
     };
     for (name, value) in settings {
-        set(name, value)?;
+        if !is_set(name, value)? {
+            set(name, value)?;
+        }
     }
     if let Some((as_user, flags)) = identity {
         // SAFETY: the caller's identity is put back below, or by the abort.
@@ -96,6 +99,16 @@ fn scope<T>(
         catch(|| raw::AtEOXact_GUC(back == Settings::PinnedBack, level))?;
     }
     Ok(result)
+}
+
+/// Whether a parameter has this value already: setting it again costs more than looking.
+fn is_set(name: &CStr, value: &CStr) -> Result<bool> {
+    let name = name.as_ptr();
+    // SAFETY: a raw call; the text that it gives is read before anything else runs.
+    unsafe {
+        let now = catch(|| raw::GetConfigOption(name, false, false))?;
+        Ok(!now.is_null() && CStr::from_ptr(now) == value)
+    }
 }
 
 /// Sets a parameter until the transaction ends.

@@ -10,4 +10,5 @@ pub mod raw;
 pub mod shmem;
 pub mod spi;
 pub mod subxact;
+pub mod types;
 pub mod wake;

@@ -16,6 +16,7 @@ mod raw {
         pub fn disable_timeout(id: c_int, keep_indicator: bool);
         pub fn RegisterTimeout(id: c_int, handler: unsafe extern "C-unwind" fn()) -> c_int;
         pub fn die(signal: c_int);
+        pub fn LockRelationOid(relation: pgrx::pg_sys::Oid, mode: c_int);
     }
 }
 
@@ -103,6 +104,23 @@ pub fn with_timeout<T>(milliseconds: i32, table: u32, body: impl FnOnce() -> Res
         pg_sys::QueryCancelPending = 0;
     }
     result
+}
+
+/// From here on the statements under [`with_timeout`] touch this table: what goes wrong is put down to it.
+pub fn now_in_table(table: u32) {
+    IN_TABLE.store(table, Ordering::Relaxed);
+}
+
+/// The table that was touched last.
+pub fn in_table() -> u32 {
+    IN_TABLE.load(Ordering::Relaxed)
+}
+
+/// Keeps a table's definition as it is until the end of the transaction, and waits for whoever is changing it.
+pub fn lock_table(relation: u32) -> Result<()> {
+    let relation = pg_sys::Oid::from(relation);
+    // SAFETY: a raw call without destructors; a table that was dropped can be locked too.
+    unsafe { catch(|| raw::LockRelationOid(relation, pg_sys::AccessShareLock as c_int)) }
 }
 
 /// Takes a table's lock for reading or writing its rows, until the end of the transaction, if that is possible without waiting.

@@ -36,8 +36,8 @@ pub struct Meta {
     pub owner_name: String,
     pub mapping_id: Option<MappingId>,
     pub mapping: Mapping,
-    /// The key value per mapped table, as text.
-    pub keys: Arc<[Option<String>]>,
+    /// Per mapped table the values of its key columns, as text.
+    pub keys: Arc<[Vec<String>]>,
     pub keep_history: bool,
     pub traceparent: Option<String>,
     /// The row carries a closing mark of an earlier attempt to close.
@@ -159,7 +159,7 @@ fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     execution.live_threads = row.need::<i32>(17)? as u32;
     execution.completing = row.need(18)?;
     execution.state_numbers = from_json(&row.need::<String>(19)?)?;
-    let keys: Vec<Option<String>> = match row.get::<String>(21) {
+    let keys: Vec<Vec<String>> = match row.get::<String>(21) {
         Some(text) => from_json(&text)?,
         None => Vec::new(),
     };

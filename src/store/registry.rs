@@ -122,7 +122,7 @@ impl Registry {
     }
 
     pub fn mapping(&mut self, spi: &Spi, id: Option<MappingId>) -> Result<Mapping> {
-        const SELECT: &str = "SELECT relation::oid, table_name, key_column, attributes::text \
+        const SELECT: &str = "SELECT relation::oid, table_name, key_columns, attributes::text \
             FROM xdb.mapped_table WHERE mapping_id = $1 ORDER BY position";
         let Some(id) = id else { return Ok(Arc::from([])) };
         if let Some(known) = self.mappings.get(&id) {
@@ -244,25 +244,24 @@ pub fn put_process_type(spi: &Spi, name: &str, worker: WorkerId, definition: &De
 
 fn insert_mapping(spi: &Spi, tables: &[TableMapping]) -> Result<Option<MappingId>> {
     const INSERT: &str = "INSERT INTO xdb.mapped_table \
-        (mapping_id, position, relation, table_name, key_column, attributes) \
-        SELECT $1, t.position, t.relation, t.table_name, t.key_column, t.attributes::jsonb \
-        FROM unnest($2::int[], $3::oid[], $4::text[], $5::text[], $6::text[]) \
-            AS t (position, relation, table_name, key_column, attributes)";
+        (mapping_id, position, relation, table_name, key_columns, attributes) \
+        VALUES ($1, $2, $3, $4, $5, $6::jsonb)";
     if tables.is_empty() {
         return Ok(None);
     }
     let next = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int";
     let Some(id) = spi.first(next, &[], |row| row.need::<MappingId>(1))? else { return Ok(None) };
-    let attributes = tables.iter().map(|t| to_json(&t.attributes)).collect::<Result<Vec<_>>>()?;
-    let params = [
-        value(id),
-        array((0i32..).zip(tables).map(|(position, _)| position)),
-        array(tables.iter().map(|t| pg_sys::Oid::from(t.relation))),
-        array(tables.iter().map(|t| t.table.as_str())),
-        array(tables.iter().map(|t| t.primary_key.as_str())),
-        array(attributes),
-    ];
-    spi.run(INSERT, &params)?;
+    for (position, table) in (0i32..).zip(tables) {
+        let params = [
+            value(id),
+            value(position),
+            value(pg_sys::Oid::from(table.relation)),
+            value(table.table.as_str()),
+            array(table.primary_key.iter().map(String::as_str)),
+            value(to_json(&table.attributes)?),
+        ];
+        spi.run(INSERT, &params)?;
+    }
     Ok(Some(id))
 }
 

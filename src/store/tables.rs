@@ -4,93 +4,110 @@
 //! role (see `pg::identity`) and decides what an error means. Identifiers come from the catalog, quoted; values are
 //! parameters.
 
+use super::catalog::{self, Description, quote};
 use super::load::Meta;
-use crate::pg::catch::{NO_DATA, PgError, Result, UNDEFINED_TABLE};
-use crate::pg::param::value;
+use crate::pg::catch::{NO_DATA, PgError, Result, UNDEFINED_TABLE, sqlstate};
+use crate::pg::param::{Param, value};
 use crate::pg::spi::Spi;
-use pgrx::pg_sys;
+use crate::pg::subxact::now_in_table;
+use crate::pg::types::Type;
 use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
 use xdb_engine::{Json, Loading, TableMapping};
 use xdb_protocol::ConflictMode;
 
-/// How a table is named and typed at this moment; good for one transaction.
+/// How a table is named and typed at this moment; good for one transaction, under a lock on the table.
 #[derive(Debug)]
 struct Table {
-    /// Schema-qualified and quoted.
-    name: String,
-    /// The operator that compares keys, qualified: that of the type's own index support where it has one.
-    equals: String,
-    /// The key's type, as SQL and without a length: a key that is too long must not be cut to another row's.
-    key_type: Option<String>,
-    /// Column name to its type, as SQL.
-    columns: HashMap<String, String>,
+    found: Description,
+    /// In the order of the mapping; None where the table has no such unique key (any more).
+    key: Option<Vec<KeyColumn>>,
 }
 
-/// Tables that a transaction looked up.
+/// A column of the key as SQL.
+#[derive(Debug)]
+struct KeyColumn {
+    /// Quoted.
+    column: String,
+    /// The column of `t`, as what its type is based on: the operator may be one that takes no domain.
+    operand: String,
+    operator: String,
+    /// What a value is cast to. Without a length: a key that is too long must not be cut to another row's.
+    cast_to: String,
+}
+
+impl KeyColumn {
+    fn new(column: &str, of_type: Type, operator: String) -> Result<Self> {
+        let base = of_type.base()?;
+        let column = quote(column);
+        let cast_to = if base.rounds() { base.name()? } else { base.without_modifier().name()? };
+        let operand = match base.oid == of_type.oid {
+            true => format!("t.{column}"),
+            false => format!("t.{column}::{}", base.without_modifier().name()?),
+        };
+        Ok(Self { column, operand, operator, cast_to })
+    }
+
+    /// The value of this column, which is the parameter of this number.
+    fn value(&self, parameter: usize) -> String {
+        format!("${parameter}::pg_catalog.text::{}", self.cast_to)
+    }
+}
+
+/// Tables that a transaction looked up, by oid and key.
 #[derive(Default)]
 pub struct Tables {
-    known: HashMap<u32, Option<Rc<Table>>>,
+    known: HashMap<u32, HashMap<Vec<String>, Option<Table>>>,
 }
 
 impl Tables {
-    /// Reads the table's names from the catalog. Runs as the extension's owner, with the pinned `search_path` that
-    /// makes type names come out qualified.
+    /// Reads the table's names from the catalog. Runs as the extension's owner; the caller holds a lock on the table.
     pub fn look_up(&mut self, spi: &Spi, mapping: &TableMapping) -> Result<()> {
-        const TABLE: &str = "SELECT pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname), \
-                COALESCE((SELECT 'OPERATOR(' || pg_catalog.quote_ident(o_n.nspname) || '.' || o.oprname || ')' \
-                    FROM pg_catalog.pg_attribute a \
-                    JOIN pg_catalog.pg_opclass oc ON oc.opcintype = a.atttypid AND oc.opcdefault \
-                    JOIN pg_catalog.pg_am am ON am.oid = oc.opcmethod AND am.amname = 'btree' \
-                    JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3 \
-                        AND ao.amoplefttype = a.atttypid AND ao.amoprighttype = a.atttypid \
-                    JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr \
-                    JOIN pg_catalog.pg_namespace o_n ON o_n.oid = o.oprnamespace \
-                    WHERE a.attrelid = c.oid AND a.attname = $2 AND NOT a.attisdropped), 'OPERATOR(pg_catalog.=)'), \
-                (SELECT pg_catalog.format_type(a.atttypid, -1) FROM pg_catalog.pg_attribute a \
-                    WHERE a.attrelid = c.oid AND a.attname = $2 AND a.attnum > 0 AND NOT a.attisdropped) \
-            FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
-        const COLUMNS: &str = "SELECT attname::text, pg_catalog.format_type(atttypid, atttypmod) \
-            FROM pg_catalog.pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped";
-        if self.known.contains_key(&mapping.relation) {
+        let known = self.known.entry(mapping.relation).or_default();
+        if known.contains_key(&mapping.primary_key) {
             return Ok(());
         }
-        let relation = pg_sys::Oid::from(mapping.relation);
-        let params = [value(relation), value(mapping.primary_key.as_str())];
-        let names = spi.first(TABLE, &params, |row| Ok((row.need(1)?, row.need(2)?, row.get(3))))?;
-        let table = match names {
-            Some((name, equals, key_type)) => {
-                let columns = spi.rows(COLUMNS, &[value(relation)], |row| Ok((row.need(1)?, row.need(2)?)))?;
-                Some(Rc::new(Table { name, equals, key_type, columns: columns.into_iter().collect() }))
-            }
+        let table = match catalog::describe(spi, mapping.relation)? {
             None => None,
+            Some(found) => {
+                let operators = catalog::key_operators(spi, mapping.relation, &mapping.primary_key)?;
+                let key = operators.map(|operators| {
+                    let columns = mapping.primary_key.iter().zip(operators);
+                    columns
+                        .map(|(column, operator)| {
+                            let of_type = found.columns.get(column).copied();
+                            let of_type = of_type.ok_or_else(|| PgError::internal("an index of unknown columns"))?;
+                            KeyColumn::new(column, of_type, operator)
+                        })
+                        .collect::<Result<_>>()
+                });
+                Some(Table { key: key.transpose()?, found })
+            }
         };
-        self.known.insert(mapping.relation, table);
+        known.insert(mapping.primary_key.clone(), table);
         Ok(())
     }
 
-    fn table(&self, mapping: &TableMapping) -> Result<&Table> {
-        self.known.get(&mapping.relation).and_then(Option::as_deref).ok_or_else(|| {
+    /// The table, noted as the one that is touched from here on.
+    fn enter(&self, mapping: &TableMapping) -> Result<&Table> {
+        now_in_table(mapping.relation);
+        let known = self.known.get(&mapping.relation).and_then(|known| known.get(&mapping.primary_key));
+        known.and_then(Option::as_ref).ok_or_else(|| {
             let mut error = PgError::new(UNDEFINED_TABLE, format!("table {} does not exist any more", mapping.table));
             error.table = Some(mapping.table.clone());
             error
         })
     }
 
-    /// The attributes that `loading` wants, as the text of a JSON object. A key without a row, and a missing key,
-    /// give null for every attribute.
+    /// The attributes that `loading` wants, as the text of a JSON object. A key without a row gives null for every
+    /// attribute.
     pub fn load(&self, spi: &Spi, meta: &Meta, loading: &Loading) -> Result<String> {
         let mut members = Vec::new();
-        for (position, mapping) in meta.mapping.iter().enumerate() {
+        for (mapping, key) in meta.mapping.iter().zip(meta.keys.iter()) {
             let wanted: Vec<_> = mapping.attributes.iter().filter(|(name, _)| loading.wants(name)).collect();
             if wanted.is_empty() {
                 continue;
             }
-            let key = meta.keys.get(position).and_then(Option::as_deref);
-            let values = match key {
-                Some(key) => self.select(spi, mapping, key, &wanted)?,
-                None => None,
-            };
+            let values = self.select(spi, mapping, key, &wanted)?;
             for (i, (name, _)) in wanted.iter().enumerate() {
                 let text = values.as_ref().and_then(|values| values[i].clone()).unwrap_or_else(|| "null".to_owned());
                 members.push((name.as_str(), text));
@@ -103,40 +120,45 @@ impl Tables {
         &self,
         spi: &Spi,
         mapping: &TableMapping,
-        key: &str,
+        key: &[String],
         wanted: &[(&String, &String)],
     ) -> Result<Option<Vec<Option<String>>>> {
-        let table = self.table(mapping)?;
-        let columns: Vec<_> = wanted
+        let table = self.enter(mapping)?;
+        let key_is = table.key_is(mapping)?;
+        let columns = wanted
             .iter()
-            .map(|(_, column)| format!("pg_catalog.to_jsonb(t.{})::pg_catalog.text", quote(column)))
-            .collect();
-        let sql = format!("SELECT {} FROM {} t WHERE {}", columns.join(", "), table.name, table.key_is(mapping, "t")?);
-        spi.first(&sql, &[value(key)], |row| Ok((1..=wanted.len()).map(|column| row.get(column)).collect()))
+            .map(|(_, column)| {
+                // Without such a column Postgres might take the name for that of a function.
+                table.column(mapping, column)?;
+                Ok(format!("pg_catalog.to_jsonb(t.{})::pg_catalog.text", quote(column)))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let sql = format!("SELECT {} FROM {} t WHERE {key_is}", columns.join(", "), table.found.rows);
+        spi.first(&sql, &params(key, None), |row| Ok((1..=wanted.len()).map(|column| row.get(column)).collect()))
     }
 
     /// Updates the row of each table that has one of these attributes. A row that is gone is an error, and nothing
     /// is created again.
     pub fn update(&self, spi: &Spi, meta: &Meta, attributes: &BTreeMap<String, Json>) -> Result<()> {
-        for (mapping, key, written) in parts(meta, attributes) {
-            let table = self.table(mapping)?;
-            let key = key.ok_or_else(|| gone(mapping, "null"))?;
+        for Part { mapping, key, written } in parts(meta, attributes) {
+            let table = self.enter(mapping)?;
             let sets: Vec<_> = written.iter().map(|(column, _)| format!("{0} = r.{0}", quote(column))).collect();
             let sql = format!(
                 "UPDATE {} t SET {} FROM {} WHERE {}",
-                table.name,
+                table.found.rows,
                 sets.join(", "),
-                table.record(&written)?,
-                table.key_is(mapping, "t")?
+                table.record(mapping, &written)?,
+                table.key_is(mapping)?
             );
-            if spi.run(&sql, &[value(key), value(json_of(&written))])? == 0 {
+            if spi.run(&sql, &params(key, Some(json_of(&written))))? == 0 {
                 return Err(gone(mapping, key));
             }
         }
         Ok(())
     }
 
-    /// Inserts the row of each table that has one of these attributes, at the start of a process.
+    /// Inserts the row of each table that has one of these attributes, at the start of a process. Keys of the other
+    /// tables are read, so that one that can't be a key is the error of who starts the process.
     pub fn upsert(
         &self,
         spi: &Spi,
@@ -144,87 +166,116 @@ impl Tables {
         attributes: &BTreeMap<String, Json>,
         mode: ConflictMode,
     ) -> Result<()> {
-        for (mapping, key, written) in parts(meta, attributes) {
-            let table = self.table(mapping)?;
-            let key = key.ok_or_else(|| gone(mapping, "null"))?;
-            let key_column = quote(&mapping.primary_key);
+        let mapped = meta.mapping.iter().zip(meta.keys.iter()).filter(|(mapping, _)| !mapping.attributes.is_empty());
+        for (mapping, key) in mapped {
+            let table = self.enter(mapping)?;
+            let written = written(mapping, attributes);
+            if written.is_empty() {
+                let sql = format!("SELECT {}", table.key_values(mapping)?.join(", "));
+                spi.run(&sql, &params(key, None))?;
+                continue;
+            }
+            let keys: Vec<_> = table.key(mapping)?.iter().map(|key| key.column.as_str()).collect();
+            let keys = keys.join(", ");
             let names: Vec<_> = written.iter().map(|(column, _)| quote(column)).collect();
             let on_conflict = match mode {
                 ConflictMode::ReturnError => String::new(),
-                ConflictMode::Ignore => format!(" ON CONFLICT ({key_column}) DO NOTHING"),
+                ConflictMode::Ignore => format!(" ON CONFLICT ({keys}) DO NOTHING"),
                 ConflictMode::Override => {
                     let sets: Vec<_> = names.iter().map(|name| format!("{name} = excluded.{name}")).collect();
-                    format!(" ON CONFLICT ({key_column}) DO UPDATE SET {}", sets.join(", "))
+                    format!(" ON CONFLICT ({keys}) DO UPDATE SET {}", sets.join(", "))
                 }
             };
             let sql = format!(
-                "INSERT INTO {} ({key_column}, {}) SELECT $1::pg_catalog.text::{}, {} FROM {}{on_conflict}",
-                table.name,
+                "INSERT INTO {} ({keys}, {}) SELECT {}, {} FROM {}{on_conflict}",
+                table.found.name,
                 names.join(", "),
-                table.key_type(mapping)?,
+                table.key_values(mapping)?.join(", "),
                 names.iter().map(|name| format!("r.{name}")).collect::<Vec<_>>().join(", "),
-                table.record(&written)?,
+                table.record(mapping, &written)?,
             );
-            spi.run(&sql, &[value(key), value(json_of(&written))])?;
+            spi.run(&sql, &params(key, Some(json_of(&written))))?;
         }
         Ok(())
     }
 }
 
 impl Table {
-    fn column_type(&self, column: &str) -> Result<&str> {
-        self.columns.get(column).map(String::as_str).ok_or_else(|| {
-            let mut error = PgError::new(
-                crate::pg::catch::sqlstate(b"42703"),
-                format!("column \"{column}\" of {} does not exist any more", self.name),
-            );
-            error.table = Some(self.name.clone());
+    fn column(&self, mapping: &TableMapping, column: &str) -> Result<Type> {
+        self.found.columns.get(column).copied().ok_or_else(|| {
+            let what = format!("column \"{column}\" of table {} does not exist any more", mapping.table);
+            let mut error = PgError::new(sqlstate(b"42703"), what);
+            error.table = Some(mapping.table.clone());
             error.column = Some(column.to_owned());
             error
         })
     }
 
-    fn key_type(&self, mapping: &TableMapping) -> Result<&str> {
-        match &self.key_type {
-            Some(key_type) => Ok(key_type),
-            None => self.column_type(&mapping.primary_key),
+    fn key(&self, mapping: &TableMapping) -> Result<&[KeyColumn]> {
+        if let Some(key) = &self.key {
+            return Ok(key);
         }
+        for column in &mapping.primary_key {
+            self.column(mapping, column)?;
+        }
+        let columns = mapping.primary_key.join(", ");
+        let what = format!("table {} has no unique key ({columns}) any more", mapping.table);
+        let mut error = PgError::new(sqlstate(b"42P10"), what);
+        error.table = Some(mapping.table.clone());
+        Err(error)
     }
 
-    fn key_is(&self, mapping: &TableMapping, alias: &str) -> Result<String> {
-        let key_type = self.key_type(mapping)?;
-        let column = quote(&mapping.primary_key);
-        Ok(format!("{alias}.{column} {} $1::pg_catalog.text::{key_type}", self.equals))
+    /// The condition that finds the row. The values are the first parameters.
+    fn key_is(&self, mapping: &TableMapping) -> Result<String> {
+        let columns = self.key(mapping)?.iter().enumerate();
+        let terms = columns.map(|(i, key)| format!("{} {} {}", key.operand, key.operator, key.value(i + 1)));
+        Ok(terms.collect::<Vec<_>>().join(" AND "))
     }
 
-    /// The values as a row of the columns' own types: Postgres converts them.
-    fn record(&self, written: &[(&str, &Json)]) -> Result<String> {
+    fn key_values(&self, mapping: &TableMapping) -> Result<Vec<String>> {
+        Ok(self.key(mapping)?.iter().enumerate().map(|(i, key)| key.value(i + 1)).collect())
+    }
+
+    /// The values as a row of the columns' own types: Postgres converts them. They are the parameter after the key.
+    fn record(&self, mapping: &TableMapping, written: &[(&str, &Json)]) -> Result<String> {
         let columns = written
             .iter()
-            .map(|(column, _)| Ok(format!("{} {}", quote(column), self.column_type(column)?)))
+            .map(|(column, _)| Ok(format!("{} {}", quote(column), self.column(mapping, column)?.name()?)))
             .collect::<Result<Vec<_>>>()?;
-        Ok(format!("pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ({})", columns.join(", ")))
+        let parameter = mapping.primary_key.len() + 1;
+        let values = format!("pg_catalog.jsonb_to_record(${parameter}::pg_catalog.text::pg_catalog.jsonb)");
+        Ok(format!("{values} AS r ({})", columns.join(", ")))
     }
 }
 
-/// What of the attributes goes to which table: its mapping, the key, and (column, value).
-fn parts<'a>(
-    meta: &'a Meta,
-    attributes: &'a BTreeMap<String, Json>,
-) -> impl Iterator<Item = (&'a TableMapping, Option<&'a str>, Vec<(&'a str, &'a Json)>)> {
-    meta.mapping.iter().enumerate().filter_map(move |(position, mapping)| {
-        let written: Vec<_> = attributes
-            .iter()
-            .filter_map(|(name, value)| Some((mapping.attributes.get(name)?.as_str(), value)))
-            .collect();
-        let key = meta.keys.get(position).and_then(Option::as_deref);
-        (!written.is_empty()).then_some((mapping, key, written))
+/// What of the attributes goes to one table.
+struct Part<'a> {
+    mapping: &'a TableMapping,
+    key: &'a [String],
+    /// Column and value.
+    written: Vec<(&'a str, &'a Json)>,
+}
+
+fn parts<'a>(meta: &'a Meta, attributes: &'a BTreeMap<String, Json>) -> impl Iterator<Item = Part<'a>> {
+    meta.mapping.iter().zip(meta.keys.iter()).filter_map(|(mapping, key)| {
+        let written = written(mapping, attributes);
+        (!written.is_empty()).then_some(Part { mapping, key, written })
     })
 }
 
-fn gone(mapping: &TableMapping, key: &str) -> PgError {
-    let mut error =
-        PgError::new(NO_DATA, format!("table {} has no row with {} = {key}", mapping.table, mapping.primary_key));
+fn written<'a>(mapping: &'a TableMapping, attributes: &'a BTreeMap<String, Json>) -> Vec<(&'a str, &'a Json)> {
+    attributes.iter().filter_map(|(name, value)| Some((mapping.attributes.get(name)?.as_str(), value))).collect()
+}
+
+/// The parameters of a statement: the key, and then the written values.
+fn params(key: &[String], written: Option<String>) -> Vec<Param> {
+    key.iter().map(|text| value(text.as_str())).chain(written.map(value)).collect()
+}
+
+fn gone(mapping: &TableMapping, key: &[String]) -> PgError {
+    let columns = mapping.primary_key.iter().zip(key).map(|(column, text)| format!("{column} = {text}"));
+    let which = columns.collect::<Vec<_>>().join(" and ");
+    let mut error = PgError::new(NO_DATA, format!("table {} has no row with {which}", mapping.table));
     error.table = Some(mapping.table.clone());
     error
 }
@@ -247,9 +298,4 @@ pub(crate) fn object<'a>(members: impl Iterator<Item = (&'a str, &'a str)>) -> S
     }
     text.push('}');
     text
-}
-
-/// Quotes an identifier, whatever is in it.
-fn quote(identifier: &str) -> String {
-    format!("\"{}\"", identifier.replace('"', "\"\""))
 }

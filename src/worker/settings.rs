@@ -3,13 +3,17 @@ use pgrx::pg_sys;
 use std::ffi::CStr;
 
 /// Formats in which columns are converted, in engine and callers alike.
-pub const FORMATS: [(&CStr, &CStr); 6] = [
+pub const FORMATS: [(&CStr, &CStr); 9] = [
     (c"TimeZone", c"UTC"),
-    (c"DateStyle", c"ISO"),
+    // The order as well: it decides what 01/02/2026 means.
+    (c"DateStyle", c"ISO, MDY"),
     (c"IntervalStyle", c"iso_8601"),
     (c"bytea_output", c"hex"),
     (c"extra_float_digits", c"1"),
     (c"xmlbinary", c"base64"),
+    (c"xmloption", c"content"),
+    (c"lc_monetary", c"C"),
+    (c"timezone_abbreviations", c"Default"),
 ];
 
 /// Settings that hold from before the connection.

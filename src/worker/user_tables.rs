@@ -4,9 +4,9 @@ use super::apply::Mode;
 use super::deferred::{Deferred, Patience};
 use crate::guc;
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
-use crate::pg::identity::as_process_owner;
+use crate::pg::identity::{as_engine, as_process_owner};
 use crate::pg::spi::Spi;
-use crate::pg::subxact::{guarded, try_lock_table, with_timeout};
+use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, try_lock_table, with_timeout};
 use crate::store::engine::{self, SetAside};
 use crate::store::load::Meta;
 use crate::store::tables::Tables;
@@ -233,12 +233,14 @@ impl Strikes {
                 self.strike(table.relation, SetAside::Locked);
                 return Ok(Used::Busy(table.relation));
             }
-            tables.look_up(spi, table)?;
+            if !self.aside {
+                tables.look_up(spi, table)?;
+            }
         }
-        if mappings.is_empty() {
+        let Some(first) = mappings.first().map(|table| table.relation) else {
             // Nothing of a user's is touched.
             return body(tables).map(Used::Done);
-        }
+        };
         let limit = if self.aside { ASIDE_TIMEOUT_MS } else { guc::APPLY_TIMEOUT_MS.get() };
         let begun = Instant::now();
         let contended =
@@ -248,8 +250,17 @@ impl Strikes {
             true => Some(CONTENDED_LOCK_TIMEOUT),
             false => None,
         };
-        let in_table = mappings.first().map_or(0, |table| table.relation);
-        let as_owner = || with_timeout(limit, in_table, || as_process_owner(meta.owner, lock_timeout, || body(tables)));
+        let aside = self.aside;
+        let in_owners_tables = || {
+            // Here the locks are waited for, within the limits; without them a table could change its name.
+            for table in mappings.iter().filter(|_| aside) {
+                now_in_table(table.relation);
+                lock_table(table.relation)?;
+                as_engine(|| tables.look_up(spi, table))?;
+            }
+            body(tables)
+        };
+        let as_owner = || with_timeout(limit, first, || as_process_owner(meta.owner, lock_timeout, in_owners_tables));
         let result = match mode {
             Mode::Fast => as_owner(),
             Mode::Guarded => guarded(as_owner),
@@ -263,25 +274,23 @@ impl Strikes {
             }
             Err(error) => error,
         };
-        let Some(first) = mappings.first().map(|table| table.relation) else { return Err(error) };
+        let culprit = in_table();
         let slow = if kind == Kind::Read { SetAside::SlowReads } else { SetAside::SlowWrites };
         let used = match error.code {
             QUERY_CANCELED => {
-                self.strike(first, slow);
-                if self.aside { Used::Refused(error) } else { Used::Busy(first) }
+                self.strike(culprit, slow);
+                if self.aside { Used::Refused(error) } else { Used::Busy(culprit) }
             }
             LOCK_NOT_AVAILABLE => {
-                for table in &mappings {
-                    self.contended.insert(table.relation, Instant::now());
-                    *self.waited.entry(table.relation).or_default() += 1;
-                }
+                self.contended.insert(culprit, Instant::now());
+                *self.waited.entry(culprit).or_default() += 1;
                 Used::Locked
             }
-            DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.conflict(first) => Used::Locked,
+            DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.conflict(culprit) => Used::Locked,
             // Whoever raised it: the table is left alone for a while, and everybody else goes on.
             _ if is_server_trouble(&error) => {
-                self.strike(first, slow);
-                Used::Busy(first)
+                self.strike(culprit, slow);
+                Used::Busy(culprit)
             }
             _ => Used::Refused(error),
         };

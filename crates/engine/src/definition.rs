@@ -55,8 +55,8 @@ pub struct TableMapping {
     pub table: String,
     /// The table's oid, filled in at registration.
     pub relation: u32,
-    /// The key column.
-    pub primary_key: String,
+    /// The columns that find the row.
+    pub primary_key: Vec<String>,
     /// Attribute name to column name.
     pub attributes: BTreeMap<String, String>,
 }

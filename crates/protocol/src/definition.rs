@@ -128,25 +128,37 @@ fn table_mapping(text: &str) -> Read<TableMapping> {
         table: object.required("table", name)?,
         relation: 0,
         primary_key: object.required("primaryKey", primary_key)?,
-        attributes: object.required("attributes", |text| map(text, name))?,
+        attributes: object.required("attributes", |text| {
+            let attributes = map(text, name)?;
+            refuse_twice(attributes.values().map(String::as_str), "column")?;
+            Ok(attributes)
+        })?,
     };
     object.finish(&["table", "primaryKey", "attributes"])?;
     Ok(mapping)
 }
 
-fn primary_key(text: &str) -> Read<String> {
-    if !text.starts_with('[') {
-        return match text.starts_with('"') {
-            true => name(text),
-            false => Err(Fault::new("must be a string or an array of strings")),
-        };
+fn primary_key(text: &str) -> Read<Vec<String>> {
+    let columns = match text.as_bytes() {
+        [b'"', ..] => vec![name(text)?],
+        [b'[', ..] => list(text, name)?,
+        _ => return Err(Fault::new("must be a string or an array of strings")),
+    };
+    if columns.is_empty() {
+        return Err(Fault::new("is empty"));
     }
-    let mut columns = list(text, name)?;
-    match (columns.pop(), columns.is_empty()) {
-        (Some(column), true) => Ok(column),
-        (None, _) => Err(Fault::new("is empty")),
-        (Some(_), false) => Err(Fault::new("has several columns: composite keys are not supported by this version")),
+    refuse_twice(columns.iter().map(String::as_str), "column")?;
+    Ok(columns)
+}
+
+fn refuse_twice<'a>(names: impl Iterator<Item = &'a str>, what: &str) -> Read<()> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(Fault::new(format!("has the {what} {} twice", quote(name))));
+        }
     }
+    Ok(())
 }
 
 fn rpc_config(text: &str) -> Read<RpcConfig> {
@@ -181,11 +193,7 @@ fn table_key(text: &str) -> Read<BTreeMap<String, Json>> {
         [b'{' | b'[', ..] | b"null" => Err(Fault::new("must be a string, a number or a boolean")),
         _ => check_payload(text, usize::MAX).map_err(|error| Fault::new(error.to_string())),
     })?;
-    match columns.len() {
-        1 => Ok(columns),
-        0 => Err(Fault::new("names no column")),
-        _ => Err(Fault::new("names several columns: composite keys are not supported by this version")),
-    }
+    if columns.is_empty() { Err(Fault::new("names no column")) } else { Ok(columns) }
 }
 
 /// A W3C trace context: version, trace id, parent id and flags, in lower-case hexadecimal digits.
@@ -219,12 +227,8 @@ fn check_references(definition: &Definition) -> Read<()> {
     {
         return Err(Fault::new(format!("{} is not listed in states", quote(state))).at("startingState"));
     }
-    let mut attributes = BTreeSet::new();
-    for name in definition.global_attributes.iter().flat_map(|table| table.attributes.keys()) {
-        if !attributes.insert(name.as_str()) {
-            return Err(Fault::new(format!("has the attribute {} twice", quote(name))).at("globalAttributes"));
-        }
-    }
+    let attributes = definition.global_attributes.iter().flat_map(|table| table.attributes.keys());
+    refuse_twice(attributes.map(String::as_str), "attribute").map_err(|fault| fault.at("globalAttributes"))?;
     for (state_id, config) in &definition.states {
         check_config(definition, config).map_err(|fault| fault.at(state_id).at("states"))?;
     }

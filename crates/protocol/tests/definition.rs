@@ -14,7 +14,7 @@ const FULL: &str = r#"{"startingState": "Submit",
                "executeLoadLocalAttributes": {"policy": "NONE"}},
             "Undo": null},
  "globalAttributes": [{"table": "public.users", "primaryKey": "user_id", "attributes": {"form": "form", "status": "st"}},
-                      {"table": "t2", "primaryKey": ["id"], "attributes": {"name": "name"}}],
+                      {"table": "t2", "primaryKey": ["name", "id"], "attributes": {"name": "name"}}],
  "localAttributes": ["source"], "localQueues": ["verify"], "globalQueues": [],
  "rpcs": {"verify": {"timeoutSeconds": 5, "loadGlobalAttributes": {"policy": "ALL"}}, "peek": {}},
  "timeoutSeconds": 3600, "history": "none"}"#;
@@ -41,7 +41,7 @@ fn a_definition_with_everything() {
     assert_eq!(definition.global_attributes[0].table, "public.users");
     assert_eq!(definition.global_attributes[0].relation, 0);
     assert_eq!(definition.global_attributes[0].attributes["status"], "st");
-    assert_eq!(definition.global_attributes[1].primary_key, "id");
+    assert_eq!(definition.global_attributes[1].primary_key, ["name", "id"]);
     assert!(definition.knows_queue("verify") && !definition.knows_queue("other"));
     assert!(definition.knows_local_attribute("source") && !definition.knows_local_attribute("other"));
     assert_eq!(definition.rpc("verify").unwrap().timeout_seconds, Some(5.0));
@@ -135,8 +135,16 @@ fn wrong_definitions_are_told_what_is_wrong() {
         (r#"{"globalAttributes":[null]}"#, "globalAttributes[0] must be an object"),
         (r#"{"globalAttributes":[{"primaryKey":"id","attributes":{}}]}"#, "globalAttributes[0].table is missing"),
         (
-            r#"{"globalAttributes":[{"table":"t","primaryKey":["a","b"],"attributes":{}}]}"#,
-            "globalAttributes[0].primaryKey has several columns: composite keys are not supported by this version",
+            r#"{"globalAttributes":[{"table":"t","primaryKey":["a","b","a"],"attributes":{}}]}"#,
+            r#"globalAttributes[0].primaryKey has the column "a" twice"#,
+        ),
+        (
+            r#"{"globalAttributes":[{"table":"t","primaryKey":["a",""],"attributes":{}}]}"#,
+            "globalAttributes[0].primaryKey[1] is empty",
+        ),
+        (
+            r#"{"globalAttributes":[{"table":"t","primaryKey":"i","attributes":{"a":"x","b":"x"}}]}"#,
+            r#"globalAttributes[0].attributes has the column "x" twice"#,
         ),
         (
             r#"{"globalAttributes":[{"table":"t","primaryKey":[],"attributes":{}}]}"#,
@@ -179,7 +187,7 @@ fn wrong_definitions_are_told_what_is_wrong() {
 fn start_options() {
     assert_eq!(parse_start_options("{}").unwrap(), Default::default());
     let options = parse_start_options(
-        r#"{"globalAttributeKeys": {"public.users": {"user_id": "u1"}, "t": {"id": 12345678901234567890.10}},
+        r#"{"globalAttributeKeys": {"public.users": {"user_id": "u1"}, "t": {"id": 12345678901234567890.10, "ok": true}},
             "globalAttributeConflictMode": "IGNORE_CONFLICT", "startingStateConfig": {"skipWaitUntil": true},
             "requestId": "r1", "history": "none",
             "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}"#,
@@ -187,6 +195,7 @@ fn start_options() {
     .unwrap();
     assert_eq!(options.global_attribute_keys["public.users"]["user_id"].as_str(), "\"u1\"");
     assert_eq!(options.global_attribute_keys["t"]["id"].as_str(), "12345678901234567890.10");
+    assert_eq!(options.global_attribute_keys["t"]["ok"].as_str(), "true");
     assert_eq!(options.global_attribute_conflict_mode, ConflictMode::Ignore);
     assert_eq!(options.starting_state_config.unwrap().skip_wait_until, Some(true));
     assert_eq!(options.request_id.as_deref(), Some("r1"));
@@ -200,10 +209,6 @@ fn start_options() {
             r#"globalAttributeConflictMode "UPSERT" is unknown; known are RETURN_ERROR_ON_CONFLICT, IGNORE_CONFLICT, OVERRIDE_ON_CONFLICT"#,
         ),
         (r#"{"globalAttributeKeys":{"t":{}}}"#, "globalAttributeKeys.t names no column"),
-        (
-            r#"{"globalAttributeKeys":{"t":{"a":1,"b":2}}}"#,
-            "globalAttributeKeys.t names several columns: composite keys",
-        ),
         (
             r#"{"globalAttributeKeys":{"t":{"a":null}}}"#,
             "globalAttributeKeys.t.a must be a string, a number or a boolean",

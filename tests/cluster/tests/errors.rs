@@ -102,8 +102,6 @@ fn what_this_version_has_not_is_refused_when_it_is_asked_for() {
         json!({"states": {}, "rpcs": {"r": exclusive}}),
         json!({"states": {}, "globalQueues": ["prices"]}),
         json!({"states": {}, "history": {"keepLast": 10}}),
-        json!({"states": {}, "globalAttributes":
-            [{"table": "public.users", "primaryKey": ["user_id", "status"], "attributes": {"form": "form"}}]}),
     ] {
         let definition = xdb_cluster_tests::db::jsonb(&definition);
         let sql = format!("SELECT xdb.register_process_type('ahead', 'stub', {definition})");

@@ -64,8 +64,12 @@ SELECT xdb.register_process_type('RegFull', 'reg', '{
 
 -- What a definition may say, and this version does not do yet.
 SELECT xdb.register_process_type('RegBad', 'reg', '{"history": {"keepLast": 100}}');
-SELECT xdb.register_process_type('RegBad', 'reg',
-    '{"globalAttributes": [{"table": "public.reg_orders", "primaryKey": ["region", "number"], "attributes": {"total": "total"}}]}');
+
+-- A key of several columns, in any order.
+SELECT xdb.register_process_type('RegPair', 'reg',
+    '{"globalAttributes": [{"table": "public.reg_orders", "primaryKey": ["number", "region"], "attributes": {"total": "total"}}]}');
+SELECT relation, key_columns, attributes FROM xdb.mapped_table WHERE relation = 'public.reg_orders'::regclass;
+SELECT xdb.unregister_process_type('RegPair');
 
 -- Registering again replaces.
 SELECT xdb.register_process_type('RegFull', 'reg', '{"startingState": "Only", "states": {"Only": {}}}');
@@ -123,6 +127,21 @@ SELECT xdb.register_process_type('RegBad', 'reg',
     '{"globalAttributes": [{"table": "public.reg_users", "primaryKey": "user_id", "attributes": {"id": "user_id"}}]}');
 SELECT xdb.register_process_type('RegBad', 'reg',
     '{"globalAttributes": [{"table": "xdb.worker", "primaryKey": "name", "attributes": {"secret": "secret"}}]}');
+
+SELECT xdb.register_process_type('RegBad', 'reg',
+    '{"globalAttributes": [{"table": "public.reg_orders", "primaryKey": ["region", "number"], "attributes": {"n": "number"}}]}');
+
+-- A key that is unique, and more than that; one column twice; texts that name no table.
+SELECT xdb.register_process_type('RegBad', 'reg',
+    '{"globalAttributes": [{"table": "public.reg_users", "primaryKey": ["user_id", "status"], "attributes": {"age": "age"}}]}');
+SELECT xdb.register_process_type('RegBad', 'reg',
+    '{"globalAttributes": [{"table": "public.reg_users", "primaryKey": ["user_id", "user_id"], "attributes": {"age": "age"}}]}');
+SELECT xdb.register_process_type('RegBad', 'reg',
+    '{"globalAttributes": [{"table": "public.reg_users", "primaryKey": "user_id", "attributes": {"a": "age", "b": "age"}}]}');
+SELECT xdb.register_process_type('RegBad', 'reg',
+    '{"globalAttributes": [{"table": "public.reg_users; DROP TABLE reg_users", "primaryKey": "user_id", "attributes": {"a": "age"}}]}');
+SELECT xdb.register_process_type('RegBad', 'reg',
+    '{"globalAttributes": [{"table": "a.b.c.d", "primaryKey": "user_id", "attributes": {"a": "age"}}]}');
 
 -- A type needs a name, and a worker that is there.
 SELECT xdb.register_process_type('RegBad', 'reg_gone', '{}');

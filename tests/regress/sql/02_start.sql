@@ -79,6 +79,33 @@ SELECT user_id, status FROM start_users WHERE user_id = 'u3';
 SELECT xdb.start_process('start-keys-bad', 'Start', options => '{"globalAttributeKeys": {"public.gone": {"user_id": "u3"}}}');
 SELECT xdb.start_process('start-keys-bad', 'Start', options => '{"globalAttributeKeys": {"public.start_users": {"gone": "u3"}}}');
 
+-- Keys of several columns are given by name, for each table; global_attribute_pk is for those of one column.
+RESET ROLE;
+CREATE TABLE start_seats (show int, seat text, guest text, PRIMARY KEY (show, seat));
+GRANT SELECT, INSERT, UPDATE ON start_seats TO golden_start;
+SELECT xdb.register_process_type('StartSeats', 'start', '{
+    "startingState": "First", "states": {"First": {"skipWaitUntil": true}},
+    "globalAttributes": [
+        {"table": "public.start_seats", "primaryKey": ["seat", "show"], "attributes": {"guest": "guest"}},
+        {"table": "public.start_users", "primaryKey": "user_id", "attributes": {"status": "status"}}]
+}');
+SET ROLE golden_start;
+SELECT xdb.start_process('start-seat', 'StartSeats', global_attribute_pk => 'u4',
+    global_attributes => '{"guest": "Ada", "status": "seated"}',
+    options => '{"globalAttributeKeys": {"public.start_seats": {"show": 7, "seat": "A1"}}}') IS NOT NULL AS started;
+SELECT show, seat, guest, status FROM start_seats, start_users WHERE user_id = 'u4';
+SELECT xdb.start_process('start-seat-bad', 'StartSeats', global_attribute_pk => 'u4');
+SELECT xdb.start_process('start-seat-bad', 'StartSeats', global_attribute_pk => 'u4',
+    options => '{"globalAttributeKeys": {"public.start_seats": {"seat": "A1"}}}');
+SELECT xdb.start_process('start-seat-bad', 'StartSeats', global_attribute_pk => 'u4',
+    options => '{"globalAttributeKeys": {"public.start_seats": {"show": "tonight", "seat": "A1"}}}');
+SELECT xdb.start_process('start-seat-bad', 'StartSeats',
+    options => '{"globalAttributeKeys": {"public.start_seats": {"show": 7, "seat": "A1"}}}');
+SELECT xdb.start_process('start-seat-bad', 'StartSeats', global_attribute_pk => 'u4', global_attributes => '{"guest": "Bob"}',
+    options => '{"globalAttributeConflictMode": "RETURN_ERROR_ON_CONFLICT",
+                 "globalAttributeKeys": {"public.start_seats": {"show": 7, "seat": "A1"}}}');
+SELECT xdb.stop_process('start-seat');
+
 -- The same id again: the policy decides.
 \set VERBOSITY sqlstate
 SELECT xdb.start_process('start-1', 'StartPlain');

@@ -1,0 +1,80 @@
+//! What the catalog says about users' tables at this moment.
+//!
+//! Tables are named by oid here. Whoever uses the names in SQL holds a lock on the table, so that it keeps them; and
+//! the catalog is read as it is now, whatever the caller's isolation level, because names in SQL are resolved so too.
+
+use crate::pg::catch::Result;
+use crate::pg::param::{array, value};
+use crate::pg::spi::{Snapshot, Spi};
+use crate::pg::types::Type;
+use pgrx::pg_sys;
+use std::collections::HashMap;
+
+/// A table's name and columns.
+#[derive(Debug)]
+pub struct Description {
+    /// As SQL, qualified and quoted.
+    pub name: String,
+    /// The same where rows are read or updated: without those of tables that inherit from it.
+    pub rows: String,
+    pub columns: HashMap<String, Type>,
+}
+
+/// The table of this oid, or None when it was dropped.
+pub fn describe(spi: &Spi, relation: u32) -> Result<Option<Description>> {
+    // The unique key of an ordinary table says nothing about those that inherit from it; that of a partitioned one does.
+    const SELECT: &str = "SELECT n.nspname::text, c.relname::text, c.relkind = 'r', \
+            a.attname::text, a.atttypid, a.atttypmod \
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid \
+        WHERE c.oid = $1 AND a.attnum > 0 AND NOT a.attisdropped";
+    let relation = value(pg_sys::Oid::from(relation));
+    let mut table = None;
+    let mut columns = HashMap::new();
+    spi.with_latest_snapshot(|spi| {
+        spi.rows_with(Snapshot::Active, SELECT, &[relation], |row| {
+            let only = if row.need(3)? { "ONLY " } else { "" };
+            let name = format!("{}.{}", quote(&row.need::<String>(1)?), quote(&row.need::<String>(2)?));
+            table = Some((format!("{only}{name}"), name));
+            columns.insert(row.need(4)?, Type { oid: row.need(5)?, modifier: row.need(6)? });
+            Ok(())
+        })
+    })?;
+    Ok(table.map(|(rows, name)| Description { name, rows, columns }))
+}
+
+/// The operators that compare the columns of a key, in their order: those of the unique index over exactly these
+/// columns, so that what they call equal is there once at most. None when there is no such index.
+pub fn key_operators(spi: &Spi, relation: u32, key: &[String]) -> Result<Option<Vec<String>>> {
+    const SELECT: &str = "SELECT k.operators FROM ( \
+            SELECT i.indexrelid, i.indisprimary, pg_catalog.array_agg(a.attname::text ORDER BY a.attname) AS names, \
+                pg_catalog.array_agg('OPERATOR(' || pg_catalog.quote_ident(n.nspname) || '.' || o.oprname || ')' \
+                    ORDER BY a.attname) AS operators \
+            FROM pg_catalog.pg_index i \
+            CROSS JOIN unnest(i.indkey::int2[], i.indclass::oid[]) WITH ORDINALITY AS c (attnum, opclass, position) \
+            JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.attnum \
+            JOIN pg_catalog.pg_opclass oc ON oc.oid = c.opclass \
+            JOIN pg_catalog.pg_am am ON am.oid = oc.opcmethod AND am.amname = 'btree' \
+            JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3 \
+                AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype \
+            JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr \
+            JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace \
+            WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indimmediate \
+                AND i.indpred IS NULL AND i.indexprs IS NULL AND c.position <= i.indnkeyatts \
+            GROUP BY i.indexrelid, i.indisprimary) AS k \
+        WHERE k.names = $2 ORDER BY k.indisprimary DESC, k.indexrelid LIMIT 1";
+    let mut sorted: Vec<&str> = key.iter().map(String::as_str).collect();
+    sorted.sort_unstable();
+    let params = [value(pg_sys::Oid::from(relation)), array(sorted.iter().copied())];
+    let operators = spi.with_latest_snapshot(|spi| {
+        spi.first_with(Snapshot::Active, SELECT, &params, |row| row.need::<Vec<String>>(1))
+    })?;
+    let Some(operators) = operators else { return Ok(None) };
+    let by_column: HashMap<&str, String> = sorted.into_iter().zip(operators).collect();
+    Ok(key.iter().map(|column| by_column.get(column.as_str()).cloned()).collect())
+}
+
+/// Quotes an identifier, whatever is in it.
+pub fn quote(identifier: &str) -> String {
+    format!("\"{}\"", identifier.replace('"', "\"\""))
+}
