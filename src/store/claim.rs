@@ -26,19 +26,21 @@ pub struct Lane {
     pub epoch: i64,
 }
 
-/// Locks due calls, for each worker as many as it has room for.
+/// Locks due calls, for each worker as many as it has room for. What is due goes by the time of processes, leases by the
+/// real one.
 pub fn due(
     spi: &Spi,
     lane: Lane,
     room: &[(WorkerId, usize)],
     except: &[ExecutionId],
     now: Timestamp,
+    real: Timestamp,
 ) -> Result<Vec<Due>> {
     const SELECT: &str = "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at \
         FROM unnest($1::int[], $2::bigint[]) AS w (worker_id, room) \
         CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at FROM xdb.task t \
             WHERE t.lane = $3 AND t.worker_id = w.worker_id AND t.due_at <= $4 \
-                AND (t.lease_until IS NULL OR t.lease_epoch < $5 OR t.lease_until <= $4) \
+                AND (t.lease_until IS NULL OR t.lease_epoch < $5 OR t.lease_until <= $7) \
                 AND t.execution_id <> ALL ($6) \
             ORDER BY t.due_at LIMIT w.room FOR UPDATE SKIP LOCKED) AS d";
     let params = [
@@ -48,6 +50,7 @@ pub fn due(
         value(now),
         value(lane.epoch),
         array(except.iter().copied()),
+        value(real),
     ];
     spi.rows(SELECT, &params, |row| {
         Ok(Due {
