@@ -95,6 +95,7 @@ impl Batch<'_> {
         let unfit = process::unfit_owners(self.spi, &owners)?;
         let mut leases = HashMap::new();
         let mut moved = Vec::new();
+        let mut elsewhere = Vec::new();
         for due in due {
             let Some(loaded) = self.claimed.get(&due.key.0) else { continue };
             let Some(process_type) = &loaded.meta.process_type else { continue };
@@ -111,6 +112,10 @@ impl Batch<'_> {
                 continue;
             }
             if self.claims.len() >= at_most || !room.take(process_type.worker.id) {
+                if process_type.worker.id != due.worker {
+                    // Left where they are, they would stand in the way of calls that this worker could take.
+                    elsewhere.push((due.key, process_type.worker.id));
+                }
                 continue;
             }
             if let Some(unfit) = unfit.get(&owner) {
@@ -123,6 +128,8 @@ impl Batch<'_> {
             leases.insert(due.key, self.scheduler.lease(self.real, config(loaded, state).timeout(api)));
             self.claims.push((due.key, due.attempts + 1, due.first_attempt_at.unwrap_or(self.now)));
         }
+        claim::move_to_workers(self.spi, &elsewhere)?;
+        self.more |= !elsewhere.is_empty();
         claim::move_to_lane(self.spi, &moved, 1 - lane.number)?;
         if !moved.is_empty() {
             self.more = true;
