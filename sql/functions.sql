@@ -91,11 +91,14 @@ CREATE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state text, in_fligh
     $$;
 
 CREATE FUNCTION xdb.worker_counters() RETURNS TABLE (worker_id int, in_flight int, calls bigint, failures bigint,
-    consecutive_failures int, average_latency interval, last_error_at timestamptz)
+    consecutive_failures int, average_latency interval, last_error_at timestamptz, breaker text,
+    breaker_open_since timestamptz, next_probe_at timestamptz)
     LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
     AS $$
         SELECT f.worker_id, f.in_flight, f.calls, f.failures, f.consecutive_failures,
-            f.average_latency_us * interval '1 microsecond', f.last_error_at
+            f.average_latency_us * interval '1 microsecond', f.last_error_at, f.breaker, f.breaker_open_since,
+            f.next_probe_at
         FROM jsonb_to_recordset(xdb.worker_figures()) AS f (worker_id int, in_flight int, calls bigint,
-            failures bigint, consecutive_failures int, average_latency_us bigint, last_error_at timestamptz)
+            failures bigint, consecutive_failures int, average_latency_us bigint, last_error_at timestamptz,
+            breaker text, breaker_open_since timestamptz, next_probe_at timestamptz)
     $$;

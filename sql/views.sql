@@ -191,7 +191,10 @@ SELECT
     COALESCE(c.failures, 0) AS failures,
     COALESCE(c.consecutive_failures, 0) AS consecutive_failures,
     c.average_latency,
-    c.last_error_at
+    c.last_error_at,
+    COALESCE(c.breaker, 'closed') AS breaker,
+    c.breaker_open_since,
+    c.next_probe_at
 FROM xdb.worker AS w
 LEFT JOIN xdb.worker_counters() AS c ON c.worker_id OPERATOR(pg_catalog.=) w.worker_id;
 

@@ -1,11 +1,21 @@
 //! The one clock: every moment that the engine compares or stores comes from here.
+//!
+//! There are two times. [`now`] is that of processes: events, timers, backoff, process timeouts, `start_at`, retention.
+//! `xdb.now` shifts it, so that days can be tested in milliseconds. [`real`] is that of what happens outside of
+//! processes, and nothing shifts it: leases, and what the breakers of workers show.
 
-use crate::pg::param::from_postgres;
-use pgrx::pg_sys;
+pub mod shift;
+
+use crate::pg::{param::from_postgres, raw, shift::current};
 use xdb_engine::Timestamp;
 
-/// The time now, not that of the transaction's start.
+/// The time of processes, not that of the transaction's start. The same in every session of the server at any moment;
+/// it steps, also back, when `xdb.now` is changed.
 pub fn now() -> Timestamp {
-    // SAFETY: reads the system clock.
-    from_postgres(unsafe { pg_sys::GetCurrentTimestamp() })
+    Timestamp(real().0.saturating_add(current()))
+}
+
+/// The time on the wall.
+pub fn real() -> Timestamp {
+    from_postgres(raw::now_micros())
 }

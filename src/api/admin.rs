@@ -4,6 +4,7 @@ use super::Caller;
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::param::from_postgres;
+use crate::pg::raw;
 use crate::pg::shmem::{EngineState, Lane, Slot, call};
 use crate::pg::spi;
 use crate::pg::wake;
@@ -113,12 +114,16 @@ struct WorkerFigures {
     consecutive_failures: i64,
     average_latency_us: i64,
     last_error_at: Option<String>,
+    breaker: &'static str,
+    breaker_open_since: Option<String>,
+    next_probe_at: Option<String>,
 }
 
 pub fn worker_figures(_: &Args) -> Result<Value> {
     Caller::reading()?;
     // SAFETY: as above.
     let database = unsafe { pg_sys::MyDatabaseId };
+    let now = raw::now_micros();
     let figures: Vec<_> = call::of_database(database)
         .into_iter()
         .map(|worker| WorkerFigures {
@@ -129,6 +134,13 @@ pub fn worker_figures(_: &Args) -> Result<Value> {
             consecutive_failures: worker.consecutive_failures,
             average_latency_us: worker.total_latency_us / worker.calls.max(1),
             last_error_at: moment(worker.last_error_at),
+            breaker: match worker.open {
+                None => "closed",
+                Some(call::Open { next_probe: Some(at), .. }) if at > now => "open",
+                Some(_) => "half-open",
+            },
+            breaker_open_since: worker.open.and_then(|open| moment(open.since)),
+            next_probe_at: worker.open.and_then(|open| moment(open.next_probe?)),
         })
         .collect();
     Ok(Value::Json(to_json(&figures)?))

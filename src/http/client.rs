@@ -12,7 +12,7 @@ use ureq::{Agent, Error};
 use super::hosts::{WorkerUrl, validate_url};
 use super::resolver::{AgentResolver, Names};
 use super::signature::sign;
-use super::transport::{Dialer, Phase, Progress, progress, reset_progress};
+use super::transport::{Dialer, LONGEST_CONNECT, Phase, Progress, progress, reset_progress};
 use super::{Failure, FailureKind, span};
 
 /// Below the five seconds after which common servers close what is idle.
@@ -268,7 +268,12 @@ fn describe(error: Error, progress: Progress, url: &WorkerUrl, timeout: Duration
             Phase::Waiting => "waiting for the answer of",
             Phase::Receiving => "receiving the answer of",
         };
-        Failure::new(FailureKind::Timeout, format!("timed out after {} while {doing} {target}", span(timeout)))
+        let (kind, time) = match progress.phase {
+            Phase::Connecting => (FailureKind::ConnectTimeout, timeout.min(LONGEST_CONNECT)),
+            Phase::Resolving | Phase::Handshaking => (FailureKind::ConnectTimeout, timeout),
+            Phase::Sending | Phase::Waiting | Phase::Receiving => (FailureKind::Timeout, timeout),
+        };
+        Failure::new(kind, format!("timed out after {} while {doing} {target}", span(time)))
     };
     let transport = |message| Failure::new(FailureKind::Transport, message);
     match error {

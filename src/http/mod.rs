@@ -34,7 +34,9 @@ pub enum FailureKind {
     Refused,
     /// The name was not found, or no address of it accepted a connection.
     Connect,
-    /// The time of the call was over.
+    /// The time of the call was over before there was a connection.
+    ConnectTimeout,
+    /// The time of the call was over after it was connected, or before anything was tried.
     Timeout,
     /// The answer is larger than the limit.
     TooLarge,

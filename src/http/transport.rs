@@ -20,6 +20,8 @@ use super::resolver::Names;
 
 /// Beyond this, a timeout is no different from none, and sums of times can't overflow.
 pub const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// However long a call may take, a worker that is there accepts it sooner.
+pub const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 /// However little time there is, an address gets a chance.
 const SHORTEST_CONNECT: Duration = Duration::from_millis(10);
 
@@ -146,7 +148,7 @@ impl fmt::Debug for Dialer {
 
 /// Tries the addresses in turn; each gets an equal share of the time that is left.
 fn dial(addresses: &[SocketAddr], timeout: NextTimeout) -> Result<TcpStream, Error> {
-    let deadline = deadline(timeout);
+    let deadline = deadline(timeout).min(Instant::now() + LONGEST_CONNECT);
     let mut last = Error::ConnectionFailed;
     for (tried, address) in addresses.iter().enumerate() {
         note(|progress| progress.peer = Some(*address));

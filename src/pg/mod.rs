@@ -7,6 +7,7 @@ pub mod identity;
 pub mod latch;
 pub mod param;
 pub mod raw;
+pub mod shift;
 pub mod shmem;
 pub mod spi;
 pub mod subxact;

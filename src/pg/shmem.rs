@@ -7,7 +7,7 @@
 //! Full arrays: a database without a slot is logged and retried by the launcher; a waiter without a place polls; a worker
 //! without a place has no statistics; a hold without a place is not placed, and the statement meets the engine's connection
 //! as it would meet any other.
-use super::raw;
+use super::{raw, shift};
 use pgrx::{pg_guard, pg_sys};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, Ordering};
@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     launcher_procno: AtomicI32,
     rescan: AtomicU32,
     poke_all: AtomicU32,
+    /// How far `xdb.now` puts the clock of processes from the real one. Written by the postmaster alone.
+    clock_shift: AtomicI64,
     pokes: [AtomicU32; POKES],
     holds: [Hold; HOLDS],
     slots: [slot::Cell; slot::SLOTS],
@@ -90,6 +92,7 @@ unsafe extern "C-unwind" fn startup() {
         let memory = pg_sys::ShmemInitStruct(NAME.as_ptr(), size_of::<Shared>(), &mut found).cast::<Shared>();
         if !found {
             memory.write_bytes(0, 1);
+            (*memory).clock_shift.store(shift::read_here(), Ordering::SeqCst);
         }
         SHARED.store(memory, Ordering::Release);
         pg_sys::LWLockRelease(lock);
@@ -104,6 +107,18 @@ pub(crate) fn shared() -> Option<&'static Shared> {
 /// Whether the library was loaded through `shared_preload_libraries`, so that there is an engine.
 pub fn is_preloaded() -> bool {
     shared().is_some()
+}
+
+/// How far the clock of processes is from the real one, in microseconds; `None` without shared memory.
+pub fn clock_shift() -> Option<i64> {
+    shared().map(|shared| shared.clock_shift.load(Ordering::SeqCst))
+}
+
+/// Shifts the clock of all processes at once. In the postmaster.
+pub fn set_clock_shift(micros: i64) {
+    if let Some(shared) = shared() {
+        shared.clock_shift.store(micros, Ordering::SeqCst);
+    }
 }
 
 /// Runs `f` under the lock. `f` must neither raise an error nor panic: it copies and compares.

@@ -13,6 +13,8 @@ use xdb_engine::{ExecutionId, StateSeq, Timestamp};
 #[derive(Clone, Copy, Debug)]
 pub struct Due {
     pub key: StateKey,
+    /// The worker that it was found under; its process type may have another one by now.
+    pub worker: WorkerId,
     /// Attempts that were begun before.
     pub attempts: u32,
     pub first_attempt_at: Option<Timestamp>,
@@ -26,19 +28,21 @@ pub struct Lane {
     pub epoch: i64,
 }
 
-/// Locks due calls, for each worker as many as it has room for.
+/// Locks due calls, for each worker as many as it has room for. What is due goes by the time of processes, leases by the
+/// real one.
 pub fn due(
     spi: &Spi,
     lane: Lane,
     room: &[(WorkerId, usize)],
     except: &[ExecutionId],
     now: Timestamp,
+    real: Timestamp,
 ) -> Result<Vec<Due>> {
-    const SELECT: &str = "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at \
+    const SELECT: &str = "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, w.worker_id \
         FROM unnest($1::int[], $2::bigint[]) AS w (worker_id, room) \
         CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at FROM xdb.task t \
             WHERE t.lane = $3 AND t.worker_id = w.worker_id AND t.due_at <= $4 \
-                AND (t.lease_until IS NULL OR t.lease_epoch < $5 OR t.lease_until <= $4) \
+                AND (t.lease_until IS NULL OR t.lease_epoch < $5 OR t.lease_until <= $7) \
                 AND t.execution_id <> ALL ($6) \
             ORDER BY t.due_at LIMIT w.room FOR UPDATE SKIP LOCKED) AS d";
     let params = [
@@ -48,12 +52,14 @@ pub fn due(
         value(now),
         value(lane.epoch),
         array(except.iter().copied()),
+        value(real),
     ];
     spi.rows(SELECT, &params, |row| {
         Ok(Due {
             key: (row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32)),
             attempts: row.need::<i32>(3)? as u32,
             first_attempt_at: row.time(4),
+            worker: row.need(5)?,
         })
     })
 }
@@ -92,6 +98,56 @@ pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
     let params = [value(lane), array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))];
     spi.run(UPDATE, &params)?;
     Ok(())
+}
+
+/// Puts tasks that [`due`] has locked under other workers.
+pub fn move_to_workers(spi: &Spi, tasks: &[(StateKey, WorkerId)]) -> Result<()> {
+    const UPDATE: &str = "UPDATE xdb.task t SET worker_id = v.worker_id \
+        FROM unnest($1::uuid[], $2::int[], $3::int[]) AS v (execution_id, seq, worker_id) \
+        WHERE t.execution_id = v.execution_id AND t.seq = v.seq";
+    if tasks.is_empty() {
+        return Ok(());
+    }
+    let params = [
+        array(tasks.iter().map(|t| t.0.0)),
+        array(tasks.iter().map(|t| t.0.1.0 as i32)),
+        array(tasks.iter().map(|t| t.1)),
+    ];
+    spi.run(UPDATE, &params)?;
+    Ok(())
+}
+
+/// The place of a task among those of its worker.
+pub type TaskPlace = (Timestamp, ExecutionId, StateSeq);
+
+/// Before every task.
+const FIRST_PLACE: TaskPlace = (Timestamp(-62_135_596_800_000_000), ExecutionId([0; 16]), StateSeq(0));
+
+/// Looks through a slice of the calls that wait for a worker, due or not, and gives those to their process type's worker
+/// of now that have another one. Answers how far it came; `None` when that was the end.
+pub fn follow_types(spi: &Spi, lane: Lane, worker: WorkerId, after: Option<TaskPlace>) -> Result<Option<TaskPlace>> {
+    const SLICE: i64 = 1000;
+    const UPDATE: &str = "WITH slice AS MATERIALIZED (SELECT t.due_at, t.execution_id, t.seq FROM xdb.task t \
+            WHERE t.lane = $1 AND t.worker_id = $2 AND t.due_at >= $3 \
+                AND (t.due_at, t.execution_id, t.seq) > ($3, $4, $5) \
+            ORDER BY t.due_at, t.execution_id, t.seq LIMIT $6), \
+        moved AS MATERIALIZED (SELECT k.execution_id, k.seq, y.worker_id FROM slice s \
+            JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
+            JOIN xdb.process_type y ON y.type_id = p.type_id \
+            JOIN xdb.task k ON k.execution_id = s.execution_id AND k.seq = s.seq \
+            WHERE y.worker_id <> $2 FOR UPDATE OF k SKIP LOCKED), \
+        given AS (UPDATE xdb.task k SET worker_id = m.worker_id FROM moved m \
+            WHERE k.execution_id = m.execution_id AND k.seq = m.seq) \
+        SELECT due_at, execution_id, seq, (SELECT count(*) FROM slice) = $6 FROM slice \
+        ORDER BY due_at DESC, execution_id DESC, seq DESC LIMIT 1";
+    let (due_at, execution, seq) = after.unwrap_or(FIRST_PLACE);
+    let params =
+        [value(lane.number), value(worker), value(due_at), value(execution), value(seq.0 as i32), value(SLICE)];
+    let last = spi.first(UPDATE, &params, |row| {
+        let place = (row.need_time(1)?, row.execution_id(2)?, StateSeq(row.need::<i32>(3)? as u32));
+        Ok((place, row.need::<bool>(4)?))
+    })?;
+    Ok(last.and_then(|(place, more)| more.then_some(place)))
 }
 
 /// Takes leases back before their calls were made.

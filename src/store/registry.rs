@@ -7,7 +7,7 @@ use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use xdb_engine::{Definition, TableMapping};
+use xdb_engine::{Definition, TableMapping, Timestamp};
 
 pub type WorkerId = i32;
 pub type TypeId = i32;
@@ -52,7 +52,13 @@ pub struct Registry {
     types: HashMap<TypeId, Arc<ProcessType>>,
     by_name: HashMap<String, Arc<ProcessType>>,
     mappings: HashMap<MappingId, Mapping>,
-    workers: BTreeMap<WorkerId, usize>,
+    workers: BTreeMap<WorkerId, Registered>,
+}
+
+/// What a scheduler knows of a worker besides its types.
+struct Registered {
+    max_concurrency: usize,
+    at: Timestamp,
 }
 
 const SELECT_TYPES: &str = "SELECT t.type_id, t.process_type, t.definition::text, t.mapping_id, t.version, t.xmin::text, \
@@ -72,8 +78,9 @@ impl Registry {
     fn reload(&mut self, spi: &Spi) -> Result<()> {
         let types = spi.rows(SELECT_TYPES, &[], read_type)?;
         self.types = types.into_iter().map(|t| (t.id, Arc::new(t))).collect();
-        let workers = spi.rows("SELECT worker_id, max_concurrency FROM xdb.worker", &[], |row| {
-            Ok((row.need(1)?, row.need::<i32>(2)?.max(1) as usize))
+        let workers = spi.rows("SELECT worker_id, max_concurrency, registered_at FROM xdb.worker", &[], |row| {
+            let max_concurrency = row.need::<i32>(2)?.max(1) as usize;
+            Ok((row.need(1)?, Registered { max_concurrency, at: row.need_time(3)? }))
         })?;
         self.workers = workers.into_iter().collect();
         Ok(())
@@ -81,7 +88,17 @@ impl Registry {
 
     /// All workers, with how many calls each takes at once.
     pub fn workers(&self) -> Vec<(WorkerId, usize)> {
-        self.workers.iter().map(|(id, limit)| (*id, *limit)).collect()
+        self.workers.iter().map(|(id, worker)| (*id, worker.max_concurrency)).collect()
+    }
+
+    /// When a worker was registered last; `None` if it is not.
+    pub fn registered_at(&self, id: WorkerId) -> Option<Timestamp> {
+        self.workers.get(&id).map(|worker| worker.at)
+    }
+
+    /// Grows with every change of a registration.
+    pub fn generation(&self) -> i64 {
+        self.generation
     }
 
     /// A type by its id; one that was registered a moment ago is looked up.

@@ -4,6 +4,7 @@ use super::calls::{self, Answered};
 use super::in_flight::CallRecord;
 use super::turn::Scheduler;
 use super::user_tables::{Used, refused};
+use crate::clock;
 use crate::pg::catch::Result;
 use crate::pg::spi::Spi;
 use crate::store::load::{self, Arrival, DueTimer, Loaded, Lock};
@@ -78,7 +79,9 @@ pub struct Batch<'a> {
     pub(super) scheduler: &'a mut Scheduler,
     pub(super) spi: &'a Spi,
     pub(super) mode: Mode,
+    /// The time of processes, and the real one for leases.
     pub(super) now: Timestamp,
+    pub(super) real: Timestamp,
     pub(super) loaded: BTreeMap<ExecutionId, Loaded>,
     /// Executions that exist and could not be locked.
     pub(super) locked: BTreeSet<ExecutionId>,
@@ -111,6 +114,7 @@ impl<'a> Batch<'a> {
             spi,
             mode,
             now,
+            real: clock::real(),
             loaded: BTreeMap::new(),
             locked: BTreeSet::new(),
             held: HashMap::new(),
@@ -412,7 +416,7 @@ impl<'a> Batch<'a> {
 }
 
 /// A random number in 0..1.
-fn jitter() -> f64 {
+pub(super) fn jitter() -> f64 {
     // SAFETY: the server's generator for things that need no secrecy; used on the main thread alone.
     let random = unsafe { pgrx::pg_sys::pg_prng_double(&raw mut pgrx::pg_sys::pg_global_prng_state) };
     random.clamp(0.0, 1.0)

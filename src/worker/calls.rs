@@ -192,7 +192,7 @@ pub fn invalid_answer(what: String) -> Failure {
 
 fn transport_failure(kind: FailureKind, message: &str) -> Failure {
     let error_type = match kind {
-        FailureKind::Timeout => "Timeout",
+        FailureKind::ConnectTimeout | FailureKind::Timeout => "Timeout",
         FailureKind::Connect => "ConnectionFailed",
         FailureKind::Refused => "HostNotAllowed",
         FailureKind::TooLarge => "AnswerTooLarge",

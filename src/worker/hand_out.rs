@@ -56,7 +56,7 @@ impl Batch<'_> {
                 }
                 let key = (loaded.execution.id, *seq);
                 let timeout = config(loaded, state).timeout(api);
-                self.leases.insert(key, self.scheduler.lease(self.now, timeout));
+                self.leases.insert(key, self.scheduler.lease(self.real, timeout));
                 self.dispatched.push((key, 1, self.now));
             }
         }
@@ -77,7 +77,7 @@ impl Batch<'_> {
         // What waits in memory to be applied is not asked for again, also when its lease ends meanwhile.
         busy.extend(self.scheduler.waiting.iter().map(Item::execution));
         busy.extend(&self.unsettled);
-        let due = claim::due(self.spi, lane, &wanted, &busy, self.now)?;
+        let due = claim::due(self.spi, lane, &wanted, &busy, self.now, self.real)?;
         if due.is_empty() {
             return Ok(());
         }
@@ -95,6 +95,7 @@ impl Batch<'_> {
         let unfit = process::unfit_owners(self.spi, &owners)?;
         let mut leases = HashMap::new();
         let mut moved = Vec::new();
+        let mut elsewhere = Vec::new();
         for due in due {
             let Some(loaded) = self.claimed.get(&due.key.0) else { continue };
             let Some(process_type) = &loaded.meta.process_type else { continue };
@@ -111,6 +112,10 @@ impl Batch<'_> {
                 continue;
             }
             if self.claims.len() >= at_most || !room.take(process_type.worker.id) {
+                if process_type.worker.id != due.worker {
+                    // Left where they are, they would stand in the way of calls that this worker could take.
+                    elsewhere.push((due.key, process_type.worker.id));
+                }
                 continue;
             }
             if let Some(unfit) = unfit.get(&owner) {
@@ -120,9 +125,11 @@ impl Batch<'_> {
                 let detail = format!("unknown state \"{}\": the process type does not list it", state.id.state_id);
                 self.scheduler.load_failures.insert(due.key, Failure { detail, ..Failure::default() });
             }
-            leases.insert(due.key, self.scheduler.lease(self.now, config(loaded, state).timeout(api)));
+            leases.insert(due.key, self.scheduler.lease(self.real, config(loaded, state).timeout(api)));
             self.claims.push((due.key, due.attempts + 1, due.first_attempt_at.unwrap_or(self.now)));
         }
+        claim::move_to_workers(self.spi, &elsewhere)?;
+        self.more |= !elsewhere.is_empty();
         claim::move_to_lane(self.spi, &moved, 1 - lane.number)?;
         if !moved.is_empty() {
             self.more = true;
@@ -246,8 +253,8 @@ impl Batch<'_> {
 }
 
 impl Scheduler {
-    fn lease(&self, now: Timestamp, timeout: Duration) -> Lease {
-        Lease { epoch: self.lane.epoch, number: self.number, until: now + timeout + LEASE_GRACE }
+    fn lease(&self, real: Timestamp, timeout: Duration) -> Lease {
+        Lease { epoch: self.lane.epoch, number: self.number, until: real + timeout + LEASE_GRACE }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Calls that are under way, and the room that is left for more.
 
+use super::breaker::{Admission, Ticket};
 use crate::store::StateKey;
 use crate::store::registry::WorkerId;
 use std::collections::HashMap;
@@ -22,28 +23,28 @@ pub struct CallRecord {
 /// The calls of one scheduler.
 #[derive(Default)]
 pub struct InFlight {
-    calls: HashMap<u64, CallRecord>,
+    calls: HashMap<u64, (CallRecord, Ticket)>,
     per_worker: HashMap<WorkerId, usize>,
     bytes: usize,
     next_tag: u64,
 }
 
 impl InFlight {
-    pub fn insert(&mut self, record: CallRecord) -> u64 {
+    pub fn insert(&mut self, record: CallRecord, ticket: Ticket) -> u64 {
         self.next_tag += 1;
         *self.per_worker.entry(record.worker_id).or_default() += 1;
         self.bytes += record.bytes;
-        self.calls.insert(self.next_tag, record);
+        self.calls.insert(self.next_tag, (record, ticket));
         self.next_tag
     }
 
-    pub fn remove(&mut self, tag: u64) -> Option<CallRecord> {
-        let record = self.calls.remove(&tag)?;
+    pub fn remove(&mut self, tag: u64) -> Option<(CallRecord, Ticket)> {
+        let (record, ticket) = self.calls.remove(&tag)?;
         if let Some(count) = self.per_worker.get_mut(&record.worker_id) {
             *count -= 1;
         }
         self.bytes -= record.bytes;
-        Some(record)
+        Some((record, ticket))
     }
 
     pub fn len(&self) -> usize {
@@ -67,12 +68,26 @@ pub struct Room {
 }
 
 impl Room {
-    /// `workers` gives each worker's own limit. While there are several, none gets more than half of the threads:
-    /// one that is slow or dead must not hold up the others.
-    pub fn new(in_flight: &InFlight, max_calls: usize, max_bytes: usize, workers: &[(WorkerId, usize)]) -> Self {
+    /// `workers` gives each worker's own limit, and `admits` what its breaker says. While there are several, none gets
+    /// more than half of the threads: one that is slow or dead must not hold up the others.
+    pub fn new(
+        in_flight: &InFlight,
+        max_calls: usize,
+        max_bytes: usize,
+        workers: &[(WorkerId, usize)],
+        mut admits: impl FnMut(WorkerId) -> Admission,
+    ) -> Self {
         let total = if in_flight.bytes() >= max_bytes { 0 } else { max_calls.saturating_sub(in_flight.len()) };
         let share = if workers.len() > 1 { max_calls.div_ceil(2) } else { max_calls };
-        let room = |(id, limit): &(WorkerId, usize)| (*id, share.min(*limit).saturating_sub(in_flight.of_worker(*id)));
+        let room = |(id, limit): &(WorkerId, usize)| {
+            let room = match admits(*id) {
+                Admission::All => share.min(*limit).saturating_sub(in_flight.of_worker(*id)),
+                // Beside those that hang since before the breaker opened.
+                Admission::Probe => 1,
+                Admission::None => 0,
+            };
+            (*id, room)
+        };
         Self { total, per_worker: workers.iter().map(room).collect() }
     }
 

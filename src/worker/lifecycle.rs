@@ -103,7 +103,7 @@ pub extern "C-unwind" fn xdb_scheduler_main(argument: pg_sys::Datum) {
 unsafe extern "C-unwind" fn at_exit(_code: c_int, argument: pg_sys::Datum) {
     let index = (argument.value() & 0xff) as u8;
     if let Some(slot) = Slot::by_index(index) {
-        call::reset_in_flight(slot.database(), slot.lane());
+        call::reset_lane(slot.database(), slot.lane());
         slot.vacate();
     }
 }

@@ -1,6 +1,8 @@
 //! The engine's own processes.
 
 mod apply;
+mod breaker;
+mod breakers;
 pub mod calls;
 mod deferred;
 mod hand_out;

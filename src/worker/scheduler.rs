@@ -77,6 +77,7 @@ pub fn run(context: &mut Context) -> Exit {
         super::lifecycle::report_activity(Some(c"turn"));
         let progress = scheduler.turn(context, &mut |call| pool.submit(call));
         context.set_state(if scheduler.paused { EngineState::Paused } else { EngineState::Running });
+        scheduler.breakers.show(context);
         context.slot.set_in_flight(scheduler.in_flight.len() as i64);
         let timeout = match progress {
             Progress::Gone => return Exit::Gone,

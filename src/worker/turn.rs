@@ -1,6 +1,7 @@
 //! One turn of a scheduler: one transaction that applies what has come in and claims what is due.
 
-use super::apply::{Batch, Item, Mode, Settled};
+use super::apply::{Batch, Item, Mode, Settled, jitter};
+use super::breakers::Breakers;
 use super::calls::{self, Answered};
 use super::deferred::{Deferred, Patience};
 use super::in_flight::{CallRecord, InFlight, Room};
@@ -26,6 +27,7 @@ pub struct Scheduler {
     pub lane: Lane,
     pub registry: Registry,
     pub in_flight: InFlight,
+    pub breakers: Breakers,
     /// Answers that wait to be applied, in the order in which they came.
     pub waiting: VecDeque<Item>,
     /// Executions that somebody else has locked.
@@ -114,6 +116,7 @@ impl Scheduler {
             lane,
             registry: Registry::default(),
             in_flight: InFlight::default(),
+            breakers: Breakers::default(),
             waiting: VecDeque::new(),
             executions: Deferred::new(),
             tables: Strikes::new(lane.number == 1),
@@ -296,6 +299,7 @@ impl Scheduler {
             return Ok(Transacted::Not(Progress::Changed));
         }
         self.registry.refresh(spi, state.generation)?;
+        self.breakers.follow(&self.registry);
         self.paused = state.paused;
         self.other_lane_has_tasks = state.other_lane_has_tasks;
         self.tables.begin(spi, state.set_aside)?;
@@ -314,7 +318,12 @@ impl Scheduler {
         // Answers that are held up count too: they are in memory. There are never more than half as many as threads.
         let max_calls = (guc::MAX_IN_FLIGHT.get() as usize).min(self.threads).saturating_sub(self.held_up().count());
         let max_bytes = guc::MAX_IN_FLIGHT_KB.get() as usize * 1024;
-        let mut room = Room::new(&self.in_flight, max_calls, max_bytes, &workers);
+        let instant = Instant::now();
+        let admits = |worker| self.breakers.admits(worker, instant);
+        let mut room = Room::new(&self.in_flight, max_calls, max_bytes, &workers, admits);
+        if work.claim > 0 && !self.paused {
+            self.look_through(spi, &mut outcome)?;
+        }
         let mut batch = Batch::new(self, spi, mode, now);
         batch.process(items)?;
         batch.dispatch(&mut room)?;
@@ -328,6 +337,17 @@ impl Scheduler {
         let ids: Vec<_> = workers.iter().map(|w| w.0).collect();
         self.next_due = if self.paused { None } else { claim::next_due(spi, self.lane, &ids, now)? };
         Ok(Transacted::Done(outcome))
+    }
+
+    /// Calls that wait for a worker that can't be reached, but whose process types have moved to another one, would not
+    /// be found as long as the breaker is open.
+    fn look_through(&mut self, spi: &spi::Spi, outcome: &mut Outcome) -> Result<()> {
+        for (worker, after) in self.breakers.to_look_through() {
+            let up_to = claim::follow_types(spi, self.lane, worker, after)?;
+            outcome.more |= up_to.is_some();
+            self.breakers.looked_through(worker, up_to);
+        }
+        Ok(())
     }
 
     fn follow_up(
@@ -371,7 +391,8 @@ impl Scheduler {
         let calls = outcome.calls.len() as i64;
         for (mut call, record) in outcome.calls {
             crate::pg::shmem::call::started(context.database, context.lane, record.worker_id);
-            call.tag = self.in_flight.insert(record);
+            let ticket = self.breakers.begin(record.worker_id, &self.registry);
+            call.tag = self.in_flight.insert(record, ticket);
             submit(call);
         }
         self.given_up.clear();
@@ -411,7 +432,8 @@ impl Scheduler {
 
     /// Notes what a worker answered.
     pub fn answered(&mut self, context: &Context, finished: crate::http::Finished) {
-        let Some(record) = self.in_flight.remove(finished.tag) else { return };
+        let Some((record, ticket)) = self.in_flight.remove(finished.tag) else { return };
+        self.breakers.end(record.worker_id, ticket, &finished.outcome, jitter());
         let answered = calls::decode(record.api, &finished.outcome);
         let succeeded = !matches!(answered, Answered::Failed(_));
         let latency = finished.elapsed.as_micros() as i64;
@@ -425,6 +447,7 @@ impl Scheduler {
         let now = Instant::now();
         let deferred = self.executions.next(now).map(|at| at - now);
         let due = self.next_due.map(|at| Duration::from_micros(at.since(clock::now()).max(0) as u64));
-        [Some(poll), deferred, due].into_iter().flatten().min().unwrap_or(poll)
+        let breakers = self.breakers.next_change(now).map(|at| at - now);
+        [Some(poll), deferred, due, breakers].into_iter().flatten().min().unwrap_or(poll)
     }
 }

@@ -22,6 +22,18 @@ pub(super) struct Cell {
     consecutive_failures: AtomicI64,
     total_latency_us: AtomicI64,
     last_error_at: AtomicI64,
+    /// By lane: since when the breaker is open, or zero. Written last when it opens and first when it closes.
+    open_since: [AtomicI64; 2],
+    /// By lane: when the next probe may go out; zero while one is under way.
+    next_probe_at: [AtomicI64; 2],
+}
+
+/// What a scheduler shows of the breaker of a worker that can't be reached. Times as in [`CallStatistics`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    pub since: i64,
+    /// None while a probe is under way.
+    pub next_probe: Option<i64>,
 }
 
 /// A copy of the statistics of one worker. Times are microseconds since the server's epoch; zero means never.
@@ -34,6 +46,8 @@ pub struct CallStatistics {
     pub consecutive_failures: i64,
     pub total_latency_us: i64,
     pub last_error_at: i64,
+    /// None: the breaker is closed.
+    pub open: Option<Open>,
 }
 
 fn find(database: pg_sys::Oid, worker: i32) -> Option<&'static Cell> {
@@ -53,6 +67,7 @@ fn find_or_make(database: pg_sys::Oid, worker: i32) -> Option<&'static Cell> {
         }
         let cell = shared.calls.iter().find(|c| c.database.load(Ordering::Acquire) == 0)?;
         cell.in_flight.iter().for_each(|lane| lane.store(0, Ordering::Relaxed));
+        cell.open_since.iter().chain(&cell.next_probe_at).for_each(|lane| lane.store(0, Ordering::Relaxed));
         for counter in
             [&cell.calls, &cell.failures, &cell.consecutive_failures, &cell.total_latency_us, &cell.last_error_at]
         {
@@ -91,12 +106,26 @@ pub fn finished(database: pg_sys::Oid, lane: Lane, worker: i32, succeeded: bool,
     }
 }
 
-/// Forgets the calls in flight of a scheduler that has ended: its threads ended with it. Cannot fail.
-pub fn reset_in_flight(database: pg_sys::Oid, lane: Lane) {
+/// Shows the state of a worker's breaker in one lane.
+pub fn show_breaker(database: pg_sys::Oid, lane: Lane, worker: i32, open: Option<Open>) {
+    let Some(cell) = find(database, worker) else { return };
+    let (open_since, next_probe_at) = (&cell.open_since[lane as usize], &cell.next_probe_at[lane as usize]);
+    match open {
+        None => open_since.store(0, Ordering::Release),
+        Some(open) => {
+            next_probe_at.store(open.next_probe.unwrap_or(0), Ordering::Relaxed);
+            open_since.store(open.since, Ordering::Release);
+        }
+    }
+}
+
+/// Forgets the calls in flight of a scheduler that has ended, whose threads ended with it, and its breakers. Cannot fail.
+pub fn reset_lane(database: pg_sys::Oid, lane: Lane) {
     let Some(shared) = shared() else { return };
     for cell in &shared.calls {
         if cell.database.load(Ordering::Acquire) == database.to_u32() {
             cell.in_flight[lane as usize].store(0, Ordering::Relaxed);
+            cell.open_since[lane as usize].store(0, Ordering::Release);
         }
     }
 }
@@ -137,6 +166,15 @@ pub fn forget_database(database: pg_sys::Oid) {
     });
 }
 
+/// What is open in either lane; of the first one, when it is in both.
+fn open(cell: &Cell) -> Option<Open> {
+    cell.open_since.iter().zip(&cell.next_probe_at).find_map(|(since, next_probe)| {
+        let since = since.load(Ordering::Acquire);
+        let next_probe = next_probe.load(Ordering::Relaxed);
+        (since != 0).then_some(Open { since, next_probe: (next_probe != 0).then_some(next_probe) })
+    })
+}
+
 fn snapshot(cell: &Cell) -> CallStatistics {
     CallStatistics {
         worker: cell.worker.load(Ordering::Acquire),
@@ -146,5 +184,6 @@ fn snapshot(cell: &Cell) -> CallStatistics {
         consecutive_failures: cell.consecutive_failures.load(Ordering::Relaxed),
         total_latency_us: cell.total_latency_us.load(Ordering::Relaxed),
         last_error_at: cell.last_error_at.load(Ordering::Relaxed),
+        open: open(cell),
     }
 }

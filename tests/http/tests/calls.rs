@@ -289,7 +289,7 @@ fn tls_with_a_worker_that_has_none_fails() {
     assert!(message.contains("could not agree on TLS"), "{message}");
     let silent = Stub::start(|mut connection, _| connection.hang());
     let finished = Rig::new(1).run(call(0, format!("https://{}/", silent.address), SHORT));
-    let message = failure(finished.outcome, FailureKind::Timeout);
+    let message = failure(finished.outcome, FailureKind::ConnectTimeout);
     assert!(message.contains("while agreeing on TLS with"), "{message}");
 }
 

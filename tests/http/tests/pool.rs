@@ -28,7 +28,7 @@ fn a_connection_that_is_never_accepted_runs_out_of_time() {
     }
     let rig = Rig::new(1);
     let finished = rig.run(call(0, format!("http://{address}/"), SHORT));
-    let message = failure(finished.outcome, FailureKind::Timeout);
+    let message = failure(finished.outcome, FailureKind::ConnectTimeout);
     assert_eq!(message, format!("timed out after 400 ms while connecting to {address}"));
 
     // Giving up such a call does not wait for the connection.

@@ -126,7 +126,7 @@ fn a_stuck_lookup_holds_nobody_past_their_time() {
     for finished in finished {
         let port = stub.address.port();
         assert_eq!(
-            failure(finished.outcome, FailureKind::Timeout),
+            failure(finished.outcome, FailureKind::ConnectTimeout),
             format!("timed out after 300 ms while looking up stuck.test:{port}")
         );
     }

@@ -1,0 +1,141 @@
+//! The breakers of a scheduler's workers, one each.
+
+use super::breaker::{Admission, Breaker, Open, Ticket, Verdict};
+use super::lifecycle::Context;
+use crate::clock;
+use crate::http::{FailureKind, Outcome};
+use crate::pg::param::to_postgres;
+use crate::pg::shmem::call;
+use crate::store::claim::TaskPlace;
+use crate::store::registry::{Registry, WorkerId};
+use std::collections::BTreeMap;
+use std::time::Instant;
+use xdb_engine::{Duration, Timestamp};
+
+/// Breakers and what belongs to them. In memory alone: a scheduler that starts finds out again.
+#[derive(Default)]
+pub struct Breakers {
+    of_worker: BTreeMap<WorkerId, Entry>,
+    generation: i64,
+}
+
+#[derive(Default)]
+struct Entry {
+    breaker: Breaker,
+    /// The registration that the breaker judges.
+    registered_at: Option<Timestamp>,
+    shown: Option<Open>,
+    /// How far the calls that wait for the worker have been looked through for some that go to another one by now.
+    looked_through: Progress,
+}
+
+#[derive(Default)]
+enum Progress {
+    #[default]
+    Nothing,
+    UpTo(TaskPlace),
+    All,
+}
+
+impl Breakers {
+    /// Follows the registrations: a worker that was registered again gets a new chance, one that is gone is forgotten.
+    pub fn follow(&mut self, registry: &Registry) {
+        if registry.generation() == self.generation {
+            return;
+        }
+        self.generation = registry.generation();
+        self.of_worker.retain(|id, _| registry.registered_at(*id).is_some());
+        for (id, entry) in &mut self.of_worker {
+            let registered_at = registry.registered_at(*id);
+            if entry.registered_at != registered_at {
+                entry.breaker.reset();
+                entry.registered_at = registered_at;
+            }
+            // A process type may have moved to another worker.
+            entry.looked_through = Progress::Nothing;
+        }
+    }
+
+    /// Which calls of a worker may go out now.
+    pub fn admits(&mut self, worker: WorkerId, now: Instant) -> Admission {
+        self.of_worker.get_mut(&worker).map_or(Admission::All, |entry| entry.breaker.admits(now))
+    }
+
+    /// A call goes out.
+    pub fn begin(&mut self, worker: WorkerId, registry: &Registry) -> Ticket {
+        let entry = self
+            .of_worker
+            .entry(worker)
+            .or_insert_with(|| Entry { registered_at: registry.registered_at(worker), ..Entry::default() });
+        entry.breaker.begin(Instant::now())
+    }
+
+    /// A call has ended.
+    pub fn end(&mut self, worker: WorkerId, ticket: Ticket, outcome: &Outcome, jitter: f64) {
+        let Some(entry) = self.of_worker.get_mut(&worker) else { return };
+        let was_closed = entry.breaker.open().is_none();
+        entry.breaker.end(ticket, verdict(outcome), Instant::now(), jitter);
+        if was_closed {
+            entry.looked_through = Progress::Nothing;
+        }
+    }
+
+    /// Workers whose waiting calls are held back and shall be looked through, each with where to go on.
+    pub fn to_look_through(&self) -> Vec<(WorkerId, Option<TaskPlace>)> {
+        let held_back = self.of_worker.iter().filter(|(_, entry)| entry.breaker.open().is_some());
+        held_back
+            .filter_map(|(id, entry)| match &entry.looked_through {
+                Progress::Nothing => Some((*id, None)),
+                Progress::UpTo(place) => Some((*id, Some(*place))),
+                Progress::All => None,
+            })
+            .collect()
+    }
+
+    /// Notes how far the calls of a worker have been looked through; `None` means to the end.
+    pub fn looked_through(&mut self, worker: WorkerId, up_to: Option<TaskPlace>) {
+        if let Some(entry) = self.of_worker.get_mut(&worker) {
+            entry.looked_through = up_to.map_or(Progress::All, Progress::UpTo);
+        }
+    }
+
+    /// When more calls may go out than now.
+    pub fn next_change(&self, now: Instant) -> Option<Instant> {
+        self.of_worker.values().filter_map(|entry| entry.breaker.next_change(now)).min()
+    }
+
+    /// Shows people what has changed.
+    pub fn show(&mut self, context: &Context) {
+        for (worker, entry) in &mut self.of_worker {
+            let open = entry.breaker.open();
+            if open != entry.shown {
+                let shown = open.map(|open| call::Open {
+                    since: to_postgres(on_the_wall(open.since)),
+                    next_probe: open.next_probe.map(|at| to_postgres(on_the_wall(at))),
+                });
+                call::show_breaker(context.database, context.lane, *worker, shown);
+                entry.shown = open;
+            }
+        }
+    }
+}
+
+/// What the end of a call tells about its worker. Time that runs out after the connection was made is the time of a slow
+/// worker, which its limit of calls takes care of.
+fn verdict(outcome: &Outcome) -> Verdict {
+    let Outcome::Failed { kind, .. } = outcome else { return Verdict::Reached };
+    match kind {
+        FailureKind::Connect | FailureKind::ConnectTimeout | FailureKind::Transport => Verdict::Unreachable,
+        FailureKind::Timeout | FailureKind::TooLarge => Verdict::Reached,
+        FailureKind::Invalid | FailureKind::Refused | FailureKind::Aborted | FailureKind::Panic => Verdict::Unknown,
+    }
+}
+
+fn on_the_wall(at: Instant) -> Timestamp {
+    let (real, now) = (clock::real(), Instant::now());
+    let micros = |duration: std::time::Duration| duration.as_micros() as i64;
+    match at.checked_duration_since(now) {
+        Some(ahead) => real + Duration(micros(ahead)),
+        None => Timestamp(real.0 - micros(now - at)),
+    }
+}

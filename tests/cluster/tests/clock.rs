@@ -1,0 +1,179 @@
+//! Days in milliseconds: `xdb.now` shifts the clock of processes, and of nothing else.
+
+use xdb_cluster_tests::prelude::*;
+
+const DAY: f64 = 86_400.0;
+const HOUR: f64 = 3_600.0;
+
+/// `sleep` waits for so many seconds as its input says, or for a message; `one` completes at once. Only wake-ups make this
+/// engine look at its tables.
+fn application(name: &str) -> (App, Worker) {
+    let app = App::alone(name, ClusterOptions::default().set("xdb.poll_interval", "1h"));
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => {
+            let seconds = call.input().as_f64().expect("seconds");
+            any_of(&[timer("t", seconds), local_queue("m", "inbox", 1)])
+        }
+        _ => force_complete(json!({"fired": call.fired("t")})),
+    });
+    app.register("sleep", &Definition::starting_with("Sleep").waiting_step("Sleep"));
+    app.register("one", &one_step());
+    (app, worker)
+}
+
+fn shift(app: &App, by: &str) {
+    app.cluster().set("xdb.now", by);
+}
+
+fn sleeps(db: &mut Db, id: &str, seconds: f64) {
+    db.start(id, "sleep").input(json!(seconds)).go();
+    wait_until(&format!("{id} waits for its timer"), 10, || views::timers(db, id) == 1);
+}
+
+/// By the time that this one completes, the engine has looked at all that is due.
+fn a_turn_is_made(db: &mut Db, id: &str) {
+    db.start(id, "one").go();
+    db.completes(id);
+}
+
+#[test]
+fn what_takes_days_happens_when_the_clock_gets_there() {
+    let (app, worker) = application("clock_days");
+    let patient = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": HOUR}});
+    app.register("patient", &Definition::starting_with("Only").step_with("Only", patient));
+    let mut db = app.db();
+    sleeps(&mut db, "timer", 3.0 * DAY);
+    db.start("timeout", "sleep").input(json!(30.0 * DAY)).timeout("2 days").go();
+    db.run("SELECT xdb.start_process('later', 'one', start_at => now() + interval '1 day')");
+    worker.misbehave(|_| error(500, "Broken", "not now"));
+    db.start("backoff", "patient").go();
+    wait_until("it is in backoff", 10, || views::fails_saying(&mut db, "backoff", &["not now"]));
+    worker.heal();
+    wait_until("the second process waits", 10, || views::timers(&mut db, "timeout") == 2);
+
+    shift(&app, "23 hours");
+    db.completes("backoff");
+    a_turn_is_made(&mut db, "turn-1");
+    assert_eq!(worker.count(|call| call.process_id() == "later"), 0);
+
+    shift(&app, "1 day 1 min");
+    db.completes("later");
+    assert_eq!(db.status("timeout"), "RUNNING");
+
+    shift(&app, "2 days 1 min");
+    assert_eq!(db.outcome("timeout").status(), "TIMEOUT");
+    a_turn_is_made(&mut db, "turn-2");
+    assert_eq!(db.status("timer"), "RUNNING");
+
+    shift(&app, "3 days 00:01");
+    assert_eq!(db.completes("timer").result(), &json!({"fired": true}));
+    let days = "SELECT extract(epoch FROM closed_at - started_at)::float8 / 86400 FROM xdb.processes";
+    let lasted = db.one::<f64>(&format!("{days} WHERE process_id = 'timer'"));
+    assert!((3.0..3.1).contains(&lasted), "{lasted} days");
+    views::assert_history_is_whole(&mut db, "timer");
+    app.done(&[]);
+}
+
+#[test]
+fn a_clock_set_back_fires_nothing_twice_and_loses_nothing() {
+    let (app, worker) = application("clock_back");
+    let mut db = app.db();
+    sleeps(&mut db, "early", 3.0 * DAY);
+    shift(&app, "3 days 00:01");
+    db.completes("early");
+    sleeps(&mut db, "late", HOUR);
+    sleeps(&mut db, "mail", HOUR);
+
+    shift(&app, "");
+    a_turn_is_made(&mut db, "turn-1");
+    assert_eq!(views::timers(&mut db, "late"), 1);
+    db.publish("mail", "inbox", json!(1));
+    assert_eq!(db.completes("mail").result(), &json!({"fired": false}));
+    db.start("now", "sleep").input(json!(0.2)).go();
+    assert_eq!(db.completes("now").result(), &json!({"fired": true}));
+    assert_eq!(db.status("late"), "RUNNING");
+
+    shift(&app, "-2 days");
+    a_turn_is_made(&mut db, "turn-2");
+    assert_eq!(db.status("late"), "RUNNING");
+
+    shift(&app, "3 days 02:00");
+    assert_eq!(db.completes("late").result(), &json!({"fired": true}));
+    for id in ["early", "late", "mail", "now"] {
+        let calls = worker.count(|call| call.process_id() == id && call.executes("Sleep"));
+        assert_eq!(calls, 1, "{id} went on {calls} times");
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn every_session_has_the_same_time_at_once() {
+    let (app, _worker) = application("clock_sessions");
+    let (mut idle, mut busy) = (app.db(), app.db());
+    idle.run("SELECT 1");
+    busy.run("BEGIN");
+    busy.start("busy-before", "sleep").input(json!(1.0)).go();
+    shift(&app, "-10 days");
+    // In this transaction the session does not read its settings again.
+    busy.start("busy", "sleep").input(json!(1.0)).go();
+    busy.run("COMMIT");
+    idle.start("idle", "sleep").input(json!(1.0)).go();
+    let mut day = |id: &str| {
+        let ago = "SELECT round(extract(epoch FROM now() - started_at) / 86400)::int4 FROM xdb.processes";
+        idle.one::<i32>(&format!("{ago} WHERE process_id = '{id}'"))
+    };
+    assert_eq!((day("busy-before"), day("busy"), day("idle")), (0, 10, 10));
+    app.done(&[]);
+}
+
+#[test]
+fn calls_that_are_under_way_keep_their_leases_and_timeouts() {
+    let (app, worker) = application("clock_leases");
+    worker.misbehave(|call: &Call| match call.process_id() {
+        "slow" => Reply::hang(force_complete(json!("at last"))),
+        _ => force_complete(json!(null)).into(),
+    });
+    let mut db = app.db();
+    db.start("slow", "one").go();
+    worker.wait_for("the call", 10, |call| call.process_id() == "slow");
+    for by in ["30 days", "-30 days", "60 days"] {
+        shift(&app, by);
+        a_turn_is_made(&mut db, &format!("turn {by}"));
+    }
+    worker.release();
+    assert_eq!(db.completes("slow").result(), "at last");
+    assert_eq!(worker.count(|call| call.process_id() == "slow"), 1);
+    app.done(&[]);
+}
+
+#[test]
+fn a_bad_value_changes_nothing_and_stops_nobody() {
+    let (app, _worker) = application("clock_bad");
+    let mut db = app.db();
+    let mut superuser = app.superuser();
+    superuser.refused("22023", "ALTER SYSTEM SET xdb.now = 'tomorrow'");
+    superuser.refused("22023", "ALTER SYSTEM SET xdb.now = '2027-01-01'");
+    superuser.refused("55P02", "SET xdb.now = '1 day'");
+    db.refused(codes::INSUFFICIENT_PRIVILEGE, "ALTER SYSTEM SET xdb.now = '1 day'");
+
+    shift(&app, "5 days");
+    superuser.run(
+        "DO $$ BEGIN EXECUTE format('COPY (SELECT %L) TO PROGRAM %L', 'xdb.now = ''2 blue moons''',
+             format('cat >> %s/postgresql.auto.conf', current_setting('data_directory'))); END $$",
+    );
+    superuser.run("SELECT pg_reload_conf()");
+    wait_until("the server says what is wrong", 10, || app.cluster().log().contains("\"blue\" is no unit of time"));
+    db.start("p", "one").go();
+    db.completes("p");
+    let ahead = "SELECT round(extract(epoch FROM started_at - now()) / 86400)::int4 FROM xdb.processes";
+    assert_eq!(db.one::<i32>(ahead), 5, "what was there goes on");
+
+    // A server that starts with it says so, and runs at the real time.
+    app.cluster().crash();
+    app.cluster().launch();
+    let mut db = app.db();
+    db.start("q", "one").go();
+    db.completes("q");
+    assert_eq!(db.one::<i32>(&format!("{ahead} WHERE process_id = 'q'")), 0);
+    app.done(&["invalid value for parameter \"xdb.now\""]);
+}
