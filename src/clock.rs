@@ -12,7 +12,12 @@ use xdb_engine::Timestamp;
 /// The time of processes, not that of the transaction's start. The same in every session of the server at any moment;
 /// it steps, also back, when `xdb.now` is changed.
 pub fn now() -> Timestamp {
-    Timestamp(real().0.saturating_add(current()))
+    Timestamp(real().0.saturating_add(shifted_by()))
+}
+
+/// How far it is from the real one, in microseconds.
+pub fn shifted_by() -> i64 {
+    current()
 }
 
 /// The time on the wall.

@@ -31,11 +31,13 @@ pub struct Maintenance {
     rest: Option<Duration>,
     after: Cursor,
     looks: u32,
+    /// How far the clock was shifted at the last look.
+    shift: i64,
 }
 
 impl Maintenance {
     pub fn new() -> Self {
-        Self { looked: Instant::now(), rest: None, after: Cursor::START, looks: 0 }
+        Self { looked: Instant::now(), rest: None, after: Cursor::START, looks: 0, shift: clock::shifted_by() }
     }
 
     /// When the next batch is due, if there is more to delete.
@@ -50,7 +52,10 @@ impl Maintenance {
             return;
         };
         let every = retention.as_std().clamp(Duration::from_secs(1), LOOK_EVERY);
-        if self.looked.elapsed() < self.rest.unwrap_or(every) {
+        let shift = clock::shifted_by();
+        if shift != self.shift {
+            (self.shift, self.after) = (shift, Cursor::START);
+        } else if self.looked.elapsed() < self.rest.unwrap_or(every) {
             return;
         }
         let began = Instant::now();

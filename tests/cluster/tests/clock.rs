@@ -71,6 +71,9 @@ fn what_takes_days_happens_when_the_clock_gets_there() {
     let lasted = db.one::<f64>(&format!("{days} WHERE process_id = 'timer'"));
     assert!((3.0..3.1).contains(&lasted), "{lasted} days");
     views::assert_history_is_whole(&mut db, "timer");
+
+    shift(&app, "20 days");
+    wait_until("what is older than the retention is gone", 10, || db.count("xdb.processes") == 0);
     app.done(&[]);
 }
 
