@@ -4,6 +4,7 @@ use super::calls::{self, Answered};
 use super::in_flight::CallRecord;
 use super::turn::Scheduler;
 use super::user_tables::{Used, refused};
+use crate::clock;
 use crate::pg::catch::Result;
 use crate::pg::spi::Spi;
 use crate::store::load::{self, Arrival, DueTimer, Loaded, Lock};
@@ -140,6 +141,8 @@ impl<'a> Batch<'a> {
             return Ok(());
         }
         let published = self.load(items)?;
+        // Under the locks: the times of events are in their order, whoever changed an execution last.
+        self.now = clock::now();
         let running: Vec<_> = self.loaded.values().filter(|l| l.before.is_running()).map(|l| l.before.id).collect();
         self.take_in(&running)?;
         load::message_ids(self.spi, &mut self.loaded, &published)?;
@@ -249,7 +252,11 @@ impl<'a> Batch<'a> {
             Item::Answer(record, answered) => {
                 let lease = (self.scheduler.lane.epoch, record.lease_number);
                 if self.held.get(&record.key) != Some(&lease) {
-                    // Late, doubled or stolen: nothing is applied.
+                    self.reject(
+                        record,
+                        &answered.command(record),
+                        "its lease is gone: the call was made again or is over",
+                    );
                     return Ok(());
                 }
                 answered.command(record)
@@ -265,8 +272,11 @@ impl<'a> Batch<'a> {
         let decided = loaded.decide(&command, self.now, jitter());
         let (command, events) = match (decided, item) {
             (Ok(events), _) => (command, events),
-            (Err(Rejection::Stale | Rejection::NotRunning(_)), _) => {
+            (Err(rejection @ (Rejection::Stale | Rejection::NotRunning(_))), _) => {
                 self.forget(item);
+                if let Item::Answer(record, _) = item {
+                    self.reject(record, &command, &rejection.to_string());
+                }
                 return Ok(());
             }
             (Err(rejection), Item::Answer(record, _)) => {
@@ -274,7 +284,10 @@ impl<'a> Batch<'a> {
                 let command = calls::failed(record, calls::invalid_answer(rejection.to_string()));
                 match loaded.decide(&command, self.now, jitter()) {
                     Ok(events) => (command, events),
-                    Err(_) => return Ok(()),
+                    Err(rejection) => {
+                        self.reject(record, &command, &rejection.to_string());
+                        return Ok(());
+                    }
                 }
             }
             (Err(_), _) => return Ok(()),
@@ -321,6 +334,21 @@ impl<'a> Batch<'a> {
                 }
                 _ => Err(error),
             },
+        }
+    }
+
+    /// Notes in the history that an answer was not applied: late, doubled or stolen. What is closed has had its last
+    /// event.
+    fn reject(&mut self, record: &CallRecord, command: &Command, reason: &str) {
+        let Some(loaded) = self.loaded.get_mut(&record.key.0) else { return };
+        if loaded.meta.keep_history && loaded.execution.is_running() {
+            let event = Event::CommandRejected {
+                command: command.name().to_owned(),
+                seq: Some(record.key.1),
+                attempt: Some(record.attempt),
+                reason: reason.to_owned(),
+            };
+            loaded.apply(vec![event], self.now);
         }
     }
 

@@ -41,6 +41,24 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// The name of the command, as in the history.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Start(_) => "Start",
+            Self::WaitUntilAnswered { .. } => "WaitUntilAnswered",
+            Self::ExecuteAnswered { .. } => "ExecuteAnswered",
+            Self::CallFailed(_) => "CallFailed",
+            Self::TimerFired { .. } => "TimerFired",
+            Self::ProcessTimeout => "ProcessTimeout",
+            Self::MessagesArrived(_) => "MessagesArrived",
+            Self::RpcAnswered { .. } => "RpcAnswered",
+            Self::Stop { .. } => "Stop",
+            Self::Fail { .. } => "Fail",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
     pub process_id: String,
