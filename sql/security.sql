@@ -14,6 +14,7 @@ DECLARE
     of_users CONSTANT name[] := ARRAY[
         'start_process', 'invoke_rpc', 'publish', 'stop_process',
         'describe_process', 'wait_for_process', 'get_local_attributes',
+        'check_process', 'process_problems',
         'worker_counters', 'worker_figures'];  -- called by the view workers, as its reader
     of_admins CONSTANT name[] := ARRAY[
         'pause', 'resume', 'status', 'engine_figures',

@@ -38,6 +38,7 @@ crate::sql_functions! {
     xdb_stop_process / pg_finfo_xdb_stop_process => process::stop_process;
     xdb_describe_process / pg_finfo_xdb_describe_process => query::describe_process;
     xdb_wait_for_process / pg_finfo_xdb_wait_for_process => query::wait_for_process;
+    xdb_process_problems / pg_finfo_xdb_process_problems => query::process_problems;
     xdb_get_local_attributes / pg_finfo_xdb_get_local_attributes => query::get_local_attributes;
     xdb_pause / pg_finfo_xdb_pause => admin::pause;
     xdb_resume / pg_finfo_xdb_resume => admin::resume;

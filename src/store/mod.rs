@@ -4,6 +4,7 @@
 //! difference ([`save`]) with one array statement per table. [`claim`] hands calls out, [`tables`] reads and writes
 //! users' tables.
 
+pub mod check;
 pub mod claim;
 pub mod engine;
 pub mod load;
