@@ -106,6 +106,18 @@ pub fn release(spi: &Spi, keys: &[StateKey]) -> Result<()> {
     Ok(())
 }
 
+/// Takes leases back whose answers were given up: the calls are made again.
+pub fn give_up(spi: &Spi, keys: &[StateKey]) -> Result<()> {
+    const UPDATE: &str = "UPDATE xdb.task t SET lease_epoch = 0, lease_number = 0, lease_until = NULL \
+        FROM unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+        WHERE t.execution_id = k.execution_id AND t.seq = k.seq";
+    if keys.is_empty() {
+        return Ok(());
+    }
+    spi.run(UPDATE, &[array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))])?;
+    Ok(())
+}
+
 /// When the next call or timer comes due after `now`.
 pub fn next_due(spi: &Spi, lane: Lane, workers: &[WorkerId], now: Timestamp) -> Result<Option<Timestamp>> {
     const SELECT: &str = "SELECT LEAST( \

@@ -47,7 +47,7 @@ impl Tables {
                     JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr \
                     JOIN pg_catalog.pg_namespace o_n ON o_n.oid = o.oprnamespace \
                     WHERE a.attrelid = c.oid AND a.attname = $2 AND NOT a.attisdropped), 'OPERATOR(pg_catalog.=)'), \
-                (SELECT pg_catalog.format_type(a.atttypid, NULL) FROM pg_catalog.pg_attribute a \
+                (SELECT pg_catalog.format_type(a.atttypid, -1) FROM pg_catalog.pg_attribute a \
                     WHERE a.attrelid = c.oid AND a.attname = $2 AND a.attnum > 0 AND NOT a.attisdropped) \
             FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
         const COLUMNS: &str = "SELECT attname::text, pg_catalog.format_type(atttypid, atttypmod) \

@@ -43,6 +43,8 @@ pub struct Scheduler {
     pub next_due: Option<Timestamp>,
     /// The execution whose call alone is being claimed.
     pub suspect: Option<ExecutionId>,
+    /// Calls whose answers were held up and given up.
+    given_up: Vec<StateKey>,
     /// Threads of the pool, as it was made.
     threads: usize,
     failing: Deferred<()>,
@@ -61,6 +63,9 @@ impl Work {
     const ALL: Self = Self { gather: true, claim: usize::MAX };
     const APPLY: Self = Self { gather: false, claim: 0 };
 }
+
+/// How long a call whose answer was given up is left alone.
+const GIVEN_UP_FOR: Duration = Duration::from_secs(5);
 
 /// How long a call whose claim fails by itself is left alone.
 const SUSPECT_FOR: Duration = Duration::from_secs(10);
@@ -118,6 +123,7 @@ impl Scheduler {
             other_lane_has_tasks: false,
             next_due: None,
             suspect: None,
+            given_up: Vec::new(),
             threads,
             failing: Deferred::new(),
         }
@@ -304,8 +310,9 @@ impl Scheduler {
             items.extend(timers.into_iter().map(Item::Timer));
         }
         let workers = self.registry.workers();
-        // Answers that can't be applied yet count too: they are held in memory.
-        let max_calls = (guc::MAX_IN_FLIGHT.get() as usize).min(self.threads).saturating_sub(self.waiting.len());
+        claim::give_up(spi, &self.given_up)?;
+        // Answers that are held up count too: they are in memory. There are never more than half as many as threads.
+        let max_calls = (guc::MAX_IN_FLIGHT.get() as usize).min(self.threads).saturating_sub(self.held_up().count());
         let max_bytes = guc::MAX_IN_FLIGHT_KB.get() as usize * 1024;
         let mut room = Room::new(&self.in_flight, max_calls, max_bytes, &workers);
         let mut batch = Batch::new(self, spi, mode, now);
@@ -368,6 +375,8 @@ impl Scheduler {
             call.tag = self.in_flight.insert(record);
             submit(call);
         }
+        self.given_up.clear();
+        self.give_up_what_is_too_much();
         let now = Instant::now();
         more |= self.waiting.iter().any(|item| !self.executions.is_deferred(&item.execution(), now));
         if self.other_lane_has_tasks && self.lane.number == 0 {
@@ -376,6 +385,29 @@ impl Scheduler {
         self.executions.forget_old(now);
         context.slot.add_calls(calls);
         if more { Progress::More } else { Progress::Idle }
+    }
+
+    /// Items that wait because somebody has locked what they need.
+    fn held_up(&self) -> impl Iterator<Item = &Item> {
+        let now = Instant::now();
+        self.waiting.iter().filter(move |item| self.executions.is_deferred(&item.execution(), now))
+    }
+
+    /// Whoever holds a great many rows must not fill the engine with answers that wait for them: the oldest are given
+    /// up, and their calls are made again some time later.
+    fn give_up_what_is_too_much(&mut self) {
+        let now = Instant::now();
+        let mut too_many = self.held_up().count().saturating_sub(self.threads.div_ceil(2));
+        let (executions, given_up) = (&mut self.executions, &mut self.given_up);
+        self.waiting.retain(|item| match item {
+            Item::Answer(record, _) if too_many > 0 && executions.is_deferred(&record.key.0, now) => {
+                too_many -= 1;
+                given_up.push(record.key);
+                executions.defer_until(record.key.0, now + GIVEN_UP_FOR);
+                false
+            }
+            _ => true,
+        });
     }
 
     /// Notes what a worker answered.

@@ -23,6 +23,9 @@ const ASIDE_TIMEOUT_MS: i32 = 5000;
 const CONTENDED_LOCK_TIMEOUT: &CStr = c"2ms";
 const CONTENDED_FOR: Duration = Duration::from_secs(10);
 
+/// So many waits for rows of a table are enough for one turn.
+const WAITS_PER_TURN: u32 = 8;
+
 /// Longest wait for a lock in the lane of tables that are set aside: shorter than the time limit, so that a lock is
 /// told from a slow statement.
 const ASIDE_LOCK_TIMEOUT: &CStr = c"4s";
@@ -68,6 +71,8 @@ pub struct Strikes {
     busy: Deferred<u32>,
     /// Tables in which somebody held a row a moment ago.
     contended: HashMap<u32, Instant>,
+    /// Waits for rows in this turn.
+    waited: HashMap<u32, u32>,
 }
 
 impl Strikes {
@@ -81,11 +86,13 @@ impl Strikes {
             conflicts: HashMap::new(),
             busy: Deferred::new(),
             contended: HashMap::new(),
+            waited: HashMap::new(),
         }
     }
 
     /// Writes down what the last turns found out about tables, and takes over what the tables say now.
     pub fn begin(&mut self, spi: &Spi, now: HashMap<u32, SetAside>) -> Result<()> {
+        self.waited.clear();
         self.set_aside = now;
         self.to_set_aside.retain(|relation, _| !self.set_aside.contains_key(relation));
         for (relation, why) in &self.to_set_aside {
@@ -219,6 +226,9 @@ impl Strikes {
             if self.is_busy(table.relation) {
                 return Ok(Used::Busy(table.relation));
             }
+            if self.waited.get(&table.relation).is_some_and(|waits| *waits >= WAITS_PER_TURN) {
+                return Ok(Used::Locked);
+            }
             if !self.aside && !try_lock_table(table.relation, kind == Kind::Write) {
                 self.strike(table.relation, SetAside::Locked);
                 return Ok(Used::Busy(table.relation));
@@ -263,6 +273,7 @@ impl Strikes {
             LOCK_NOT_AVAILABLE => {
                 for table in &mappings {
                     self.contended.insert(table.relation, Instant::now());
+                    *self.waited.entry(table.relation).or_default() += 1;
                 }
                 Used::Locked
             }

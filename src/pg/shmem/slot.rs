@@ -206,13 +206,8 @@ impl Slot {
         }
         cell.lane.store(lane as u32, Ordering::SeqCst);
         cell.database.store(database.to_u32(), Ordering::SeqCst);
-        MINE.store(index as u32 + 1, Ordering::SeqCst);
+        cell.died_in.store(0, Ordering::SeqCst);
         Some(Slot(index as u8))
-    }
-
-    /// The slot that this process has claimed.
-    pub(super) fn mine() -> Option<Slot> {
-        MINE.load(Ordering::SeqCst).checked_sub(1).map(|index| Slot(index as u8))
     }
 
     /// Gives the slot back. Only the launcher, and only without a process.
@@ -297,7 +292,13 @@ impl Slot {
         cell.started_at.store(raw::now_micros(), Ordering::SeqCst);
         cell.procno.store(procno + 1, Ordering::SeqCst);
         cell.pid.store(std::process::id() as i32, Ordering::SeqCst);
+        MINE.store(index as u32 + 1, Ordering::SeqCst);
         Some(Slot(index as u8))
+    }
+
+    /// The slot that this process has claimed.
+    pub(super) fn mine() -> Option<Slot> {
+        MINE.load(Ordering::SeqCst).checked_sub(1).map(|index| Slot(index as u8))
     }
 
     /// Says that the process of this slot has ended, and tells the launcher. Called while it exits: cannot fail.

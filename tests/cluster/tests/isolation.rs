@@ -76,6 +76,26 @@ fn a_hundred_steps_into_a_trigger_that_sleeps_for_an_hour() {
 }
 
 #[test]
+fn three_hundred_rows_held_by_one_open_transaction() {
+    let (app, worker) = application("isolation_rows");
+    let mut db = app.db();
+    db.run("INSERT INTO troubled SELECT 'r' || n, 0 FROM generate_series(1, 300) n");
+    let mut holder = app.db();
+    holder.run("BEGIN; UPDATE troubled SET n = n");
+    for n in 1..=300 {
+        db.start(&format!("r{n}"), "troubled").key(&format!("r{n}")).go();
+    }
+    // More answers than the engine has threads: they must not fill it.
+    worker.wait_for_count("all three hundred answers", 30, 300, |call| call.process_id().starts_with('r'));
+    bystanders_hardly_notice(&app, "rows");
+    assert_eq!(views::with_status(&mut db, "r%", "RUNNING"), 300);
+    holder.run("COMMIT");
+    wait_until("all three hundred complete", 60, || views::with_status(&mut db, "r%", "COMPLETED") == 300);
+    assert_eq!(db.count("troubled WHERE id LIKE 'r%' AND n = 1"), 300);
+    app.done(&["troubled"]);
+}
+
+#[test]
 fn a_table_locked_by_an_open_alter_table() {
     let (app, _worker) = application("isolation_ddl");
     let mut ddl = app.db();

@@ -168,3 +168,236 @@ fn nobody_publishes_to_a_process_that_is_closed() {
     db.refused(codes::NOT_RUNNING, "SELECT xdb.publish('p', 'inbox', '1')");
     app.done(&[]);
 }
+
+/// Sends as the input says, and then reads until somebody says `end`: the result is everything that it read.
+fn sends_and_reads_to_the_end(call: &Call) -> Reply {
+    let sends = json!([{"queueName": "inbox", "messageId": "m", "payload": "of the process"}]);
+    match (call.api, call.target()) {
+        (Api::Rpc, _) => Reply::Json(200, json!({"output": "sent", "publishToLocalQueue": sends})),
+        (_, "Send") => Reply::hang(Reply::Json(
+            200,
+            json!({"stateDecision": {"nextStates": [{"stateId": "Read"}]}, "publishToLocalQueue": sends}),
+        )),
+        (Api::WaitUntil, _) => any_of(&[between("m", "inbox", 1, 10)]).into(),
+        _ => {
+            let mut seen = call.local("seen").as_array().cloned().unwrap_or_default();
+            seen.extend(call.messages("m"));
+            match seen.last() == Some(&json!("end")) {
+                true => force_complete(json!(seen)).into(),
+                false => next("Read", json!(null)).locals(json!({"seen": seen})).into(),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_message_id_of_a_client_and_of_a_state_is_one_message() {
+    let app = App::new("message_both");
+    let worker = app.worker(sends_and_reads_to_the_end);
+    app.register("send", &Definition::starting_with("Send").step("Send").waiting_step("Read"));
+    let mut db = app.db();
+    for round in 0..5 {
+        let id = format!("p{round}");
+        db.start(&id, "send").go();
+        worker.wait_for("its call", 10, |call| call.process_id() == id);
+        // So that the message is taken in together with the answer.
+        app.superuser().run("SELECT xdb.pause()");
+        db.run(&format!(r#"SELECT xdb.publish('{id}', 'inbox', '"of a client"', message_id => 'm')"#));
+        worker.release();
+        wait_until("the answer is applied", 10, || views::ended_states(&mut db, &id) == 1);
+        app.superuser().run("SELECT xdb.resume()");
+        db.publish(&id, "inbox", json!("end"));
+        assert_eq!(db.completes(&id).result(), &json!(["of a client", "end"]));
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn a_message_id_of_a_client_and_of_an_rpc_is_one_message() {
+    let app = App::new("message_rpc");
+    let _worker = app.worker(sends_and_reads_to_the_end);
+    app.register("read", &mailbox().rpc("send", json!({})));
+    let mut db = app.db();
+    let client = |id: &str| format!(r#"SELECT xdb.publish('{id}', 'inbox', '"of a client"', message_id => 'm')"#);
+
+    // It has been read, it waits to be read, or it is not even committed.
+    db.start("read", "read").go();
+    db.run(&client("read"));
+    wait_until("it is read", 10, || views::messages(&mut db, "read") == 0);
+    db.rpc("read", "send", json!(null));
+
+    app.superuser().run("SELECT xdb.pause()");
+    db.start("unread", "read").go();
+    db.run(&client("unread"));
+    db.rpc("unread", "send", json!(null));
+    app.superuser().run("SELECT xdb.resume()");
+
+    db.start("same", "read").go();
+    db.run("BEGIN");
+    db.run(&client("same"));
+    db.rpc("same", "send", json!(null));
+    db.run("COMMIT");
+    for id in ["read", "unread", "same"] {
+        db.publish(id, "inbox", json!("end"));
+        assert_eq!(db.completes(id).result(), &json!(["of a client", "end"]), "{id}");
+    }
+
+    // The other way round.
+    db.start("rpc", "read").go();
+    db.rpc("rpc", "send", json!(null));
+    db.run(&client("rpc"));
+    db.publish("rpc", "inbox", json!("end"));
+    assert_eq!(db.completes("rpc").result(), &json!(["of the process", "end"]));
+    app.done(&[]);
+}
+
+#[test]
+fn a_stop_that_waited_for_publishers_leaves_nothing_that_is_in_the_way() {
+    let app = App::new("message_stopped");
+    let _worker = app.worker(reading);
+    app.register("read", &mailbox());
+    let mut db = app.db();
+    db.start("p", "read").input(json!(1000)).go();
+    db.start("q", "read").input(json!(20)).go();
+    wait_until("both wait", 10, || !views::waits(&mut db, "p").is_empty() && !views::waits(&mut db, "q").is_empty());
+    let mut publisher = app.db();
+    publisher.run("BEGIN");
+    publisher.run("SELECT xdb.publish('p', 'inbox', to_jsonb(n)) FROM generate_series(1, 300) n");
+    let mut stopper = app.db();
+    stopper.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM users");
+    let pid: i32 = stopper.one("SELECT pg_backend_pid()");
+    let stopped = std::thread::scope(|scope| {
+        let stop = scope.spawn(|| stopper.try_run("SELECT xdb.stop_process('p')"));
+        let mut superuser = app.superuser();
+        wait_until("the stop waits for the publisher", 10, || {
+            superuser.count(&format!("pg_stat_activity WHERE pid = {pid} AND wait_event_type = 'Lock'")) == 1
+        });
+        publisher.run("COMMIT");
+        stop.join().expect("no panic")
+    });
+    match stopped {
+        Ok(()) => stopper.run("COMMIT"),
+        Err(error) => {
+            assert_eq!(error.code, "40001", "{error:?}");
+            stopper.run("ROLLBACK");
+            db.run("SELECT xdb.stop_process('p')");
+        }
+    }
+    assert_eq!(db.status("p"), "TERMINATED");
+    for n in 0..20 {
+        db.publish("q", "inbox", json!(n));
+    }
+    assert_eq!(db.completes("q").result(), &json!((0..20).collect::<Vec<_>>()));
+    let mut superuser = app.superuser();
+    wait_until("no message is left for a closed process", 20, || {
+        superuser.count("xdb.inbox JOIN xdb.process_execution USING (execution_id) WHERE status <> 'RUNNING'") == 0
+    });
+    app.done(&[]);
+}
+
+/// A process `p` that wants to close if `inbox` is empty, and is held up by a session that has published 1 and is still open.
+/// `before` happens when the process runs and nobody has asked it to close.
+fn held_up(app: &App, before: impl FnOnce()) -> (Worker, Db) {
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (_, "Close") => Reply::hang(close_if_empty("inbox", "Read")),
+        _ => reading(call).into(),
+    });
+    app.register("drain", &Definition::starting_with("Close").step("Close").waiting_step("Read"));
+    app.db().start("p", "drain").go();
+    worker.wait_for("the call that is to close it", 10, |_| true);
+    before();
+    let mut publisher = app.db();
+    publisher.run("SET statement_timeout = '20 s'; BEGIN");
+    publisher.publish("p", "inbox", json!(1));
+    worker.release();
+    let mut superuser = app.superuser();
+    wait_until("the close waits for the publisher", 10, || {
+        superuser.count("xdb.process_execution WHERE closing = 'CONDITIONAL'") == 1
+    });
+    (worker, publisher)
+}
+
+#[test]
+fn whoever_holds_a_close_up_may_publish_again() {
+    let app = App::new("message_again");
+    let (_worker, mut publisher) = held_up(&app, || {});
+    publisher.publish("p", "inbox", json!(2));
+    publisher.run("COMMIT");
+    assert_eq!(app.db().completes("p").result(), &json!([1, 2]));
+    app.done(&[]);
+}
+
+#[test]
+fn a_publisher_with_an_old_snapshot_does_not_hang_at_a_close() {
+    const BEGIN: &str =
+        "SET statement_timeout = '20 s'; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM users";
+    let app = App::new("message_snapshot");
+    let (mut before, mut after) = (app.db(), app.db());
+    let (_worker, mut publisher) = held_up(&app, || before.run(BEGIN));
+    after.run(BEGIN);
+    let mut published = 1;
+    for (who, session) in [("before", &mut before), ("after", &mut after)] {
+        match session.try_run("SELECT xdb.publish('p', 'inbox', '0')") {
+            Ok(()) => {
+                session.run("COMMIT");
+                published += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.code, "40001", "{who}: {error:?}");
+                session.run("ROLLBACK");
+            }
+        }
+    }
+    publisher.run("COMMIT");
+    assert_eq!(app.db().completes("p").result().as_array().map(Vec::len), Some(published));
+    app.done(&[]);
+}
+
+#[test]
+fn sixty_great_messages_are_taken_in_bit_by_bit() {
+    const SIZE: usize = 900_000;
+    let app = App::new("message_great");
+    let worker = app.worker(|call: &Call| {
+        if call.process_id() == "by" {
+            return force_complete(json!(null));
+        }
+        if call.api == Api::WaitUntil {
+            return any_of(&[between("m", "inbox", 1, 5)]);
+        }
+        let mut seen = call.local("seen").as_array().cloned().unwrap_or_default();
+        seen.extend(call.messages("m").iter().map(|message| message["n"].clone()));
+        match seen.len() {
+            60 => force_complete(json!(seen)),
+            _ => next("Read", json!(null)).locals(json!({"seen": seen})),
+        }
+    });
+    app.register("read", &mailbox());
+    app.register("one", &one_step());
+    let mut db = app.db();
+    let scheduler = app.scheduler();
+    db.run("BEGIN");
+    db.start("p", "read").go();
+    db.run(&format!(
+        "SELECT xdb.publish('p', 'inbox', jsonb_build_object('n', n, 'filling', repeat('x', {SIZE})))
+         FROM generate_series(1, 60) n"
+    ));
+    db.run("COMMIT");
+    let (took, _) = timed(|| {
+        db.start("by", "one").go();
+        db.completes("by");
+    });
+    assert!(took < Duration::from_secs(10), "somebody else's process took {took:?}");
+    assert_eq!(db.completes("p").result(), &json!((1..=60).collect::<Vec<_>>()));
+    assert!(worker.calls().iter().all(|call| call.messages("m").len() <= 5));
+    assert_eq!(app.scheduler(), scheduler, "the scheduler was restarted");
+    let peak = peak_memory(scheduler);
+    assert!(peak < 600_000, "the scheduler needed {peak} kB");
+    app.done(&[]);
+}
+
+/// The most memory that a process has had, in kB.
+fn peak_memory(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a process has memory");
+    line.trim_end_matches("kB").trim().parse().expect("a number")
+}

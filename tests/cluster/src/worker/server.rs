@@ -172,12 +172,15 @@ impl Worker {
             state.generation
         };
         thread::spawn(move || {
-            for stream in listener.incoming() {
+            loop {
+                let stream = listener.accept();
                 let mut state = shared.state();
                 if state.generation != generation {
+                    // The listener first: who sees the connection end finds nobody listening.
+                    drop(listener);
                     return;
                 }
-                let Ok(stream) = stream else { continue };
+                let Ok((stream, _)) = stream else { continue };
                 let Ok(copy) = stream.try_clone() else {
                     continue;
                 };

@@ -1,0 +1,141 @@
+//! Types and workers change while processes of theirs run, wait, or are being started.
+
+use xdb_cluster_tests::prelude::*;
+
+/// Retries late enough for a test to do something before.
+fn patient() -> Definition {
+    let policy = json!({"initialIntervalSeconds": 3, "maximumIntervalSeconds": 3});
+    Definition::starting_with("Only").step_with("Only", json!({"executeApiRetryPolicy": policy}))
+}
+
+#[test]
+fn calls_in_backoff_go_to_the_types_new_worker() {
+    let app = App::new("registering_backoff");
+    let first = app.worker_named("first", |_| error(500, "Broken", "on purpose"));
+    let second = app.worker_named("second", |_| force_complete(json!("by the second")));
+    app.register_with("first", "one", &patient());
+    let mut db = app.db();
+    for n in 0..5 {
+        db.start(&format!("p{n}"), "one").go();
+    }
+    for n in 0..5 {
+        wait_until("its call is in backoff", 10, || !views::failures(&mut db, &format!("p{n}")).is_empty());
+    }
+    let called = first.count(|_| true);
+    app.register_with("second", "one", &patient());
+    for n in 0..5 {
+        assert_eq!(db.completes(&format!("p{n}")).result(), "by the second");
+    }
+    assert_eq!((first.count(|_| true), second.count(|_| true)), (called, 5));
+    assert!(second.calls().iter().all(|call| call.attempt() == 2));
+    app.superuser().run("SELECT xdb.unregister_worker('first')");
+    app.done(&[]);
+}
+
+#[test]
+fn calls_that_wait_in_a_pause_go_to_the_types_new_worker() {
+    let app = App::new("registering_paused");
+    let first = app.worker_named("first", |_| force_complete(json!("by the first")));
+    let _second = app.worker_named("second", |_| force_complete(json!("by the second")));
+    app.register_with("first", "one", &patient());
+    let mut superuser = app.superuser();
+    superuser.run("SELECT xdb.pause()");
+    wait_until("the status says so", 10, || views::engine(&mut superuser).to_lowercase().contains("pause"));
+    let mut db = app.db();
+    for n in 0..5 {
+        db.start(&format!("p{n}"), "one").go();
+    }
+    app.register_with("second", "one", &patient());
+    superuser.run("SELECT xdb.unregister_worker('first'); SELECT xdb.resume()");
+    for n in 0..5 {
+        assert_eq!(db.completes(&format!("p{n}")).result(), "by the second");
+    }
+    assert_eq!(first.count(|_| true), 0);
+    app.done(&[]);
+}
+
+#[test]
+fn a_type_is_not_unregistered_under_an_open_start() {
+    let app = App::new("registering_open");
+    let _worker = app.worker(|call: &Call| match call.api {
+        Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1)]),
+        _ => force_complete(json!(null)),
+    });
+    app.register("mail", &mailbox());
+    let mut starter = app.db();
+    for (ending, refused) in [("COMMIT", true), ("ROLLBACK", false)] {
+        starter.run("BEGIN");
+        starter.start(ending, "mail").go();
+        std::thread::scope(|scope| {
+            let unregister = scope.spawn(|| app.superuser().try_run("SELECT xdb.unregister_process_type('mail')"));
+            let mut superuser = app.superuser();
+            wait_until("it waits for the start", 10, || {
+                superuser.count("pg_stat_activity WHERE query LIKE '%unregister_process%' AND wait_event_type = 'Lock'")
+                    == 1
+            });
+            starter.run(ending);
+            match unregister.join().expect("no panic") {
+                Ok(()) => assert!(!refused, "a type was unregistered that has a process"),
+                Err(error) => {
+                    assert_eq!(error.code, codes::STILL_IN_USE, "{error:?}");
+                    assert!(refused, "{error:?}");
+                }
+            }
+        });
+        if refused {
+            starter.run(&format!("SELECT xdb.stop_process('{ending}')"));
+        }
+    }
+    starter.start("late", "mail").refused(codes::UNKNOWN_PROCESS_TYPE);
+    app.done(&[]);
+}
+
+#[test]
+fn a_definition_that_was_rolled_back_is_not_remembered() {
+    let app = App::new("registering_rolled_back");
+    let _worker = app.worker(|call: &Call| force_complete(json!(call.target())));
+    let only = |state: &str| Definition::starting_with(state).step(state);
+    let register = |state: &str| {
+        let definition = xdb_cluster_tests::db::jsonb(only(state).json());
+        format!("SELECT xdb.register_process_type('t', 'stub', {definition})")
+    };
+    app.register("t", &only("First"));
+    let mut db = app.superuser();
+    for (round, state) in [(0, "First"), (1, "Third")] {
+        db.run("BEGIN");
+        db.run(&register("Second"));
+        db.run("SET LOCAL ROLE app");
+        db.start("never", "t").go();
+        db.run("ROLLBACK");
+        if round == 1 {
+            // Its version has the number that the one had that was rolled back.
+            app.register("t", &only("Third"));
+        }
+        db.run("SET ROLE app");
+        let id = format!("p{round}");
+        db.start(&id, "t").go();
+        assert_eq!(db.completes(&id).result(), state);
+        db.run("RESET ROLE");
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn retries_without_an_interval_are_made_at_once() {
+    let app = App::new("registering_interval");
+    let worker = app.worker(|call: &Call| match call.attempt() {
+        ..4 => error(500, "Broken", "three times"),
+        _ => force_complete(json!("the fourth")).into(),
+    });
+    let policy = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 0}});
+    app.register("one", &Definition::starting_with("Only").step_with("Only", policy));
+    let mut db = app.db();
+    let (took, ()) = timed(|| {
+        db.start("p", "one").go();
+        assert_eq!(db.completes("p").result(), "the fourth");
+    });
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let attempts: Vec<u64> = worker.calls().iter().map(Call::attempt).collect();
+    assert_eq!(attempts, [1, 2, 3, 4]);
+    app.done(&[]);
+}
