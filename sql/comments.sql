@@ -284,6 +284,8 @@ COMMENT ON FUNCTION xdb.wait_for_state(text, text, interval, uuid) IS 'Waits unt
 COMMENT ON FUNCTION xdb.set_local_attributes(text, jsonb, uuid) IS 'Writes local attributes of a running process, {key: value}, in the caller''s transaction.';
 COMMENT ON FUNCTION xdb.skip_timer(text, text, text, uuid) IS 'Lets a timer that a state execution waits for count as completed, with the status SKIPPED_COMMAND: the one with the command id, or the one that would fire first.';
 COMMENT ON FUNCTION xdb.retry_now(text, text, uuid) IS 'Makes the calls of a process that are in backoff due at once, or only that of one state execution. Returns how many.';
+COMMENT ON FUNCTION xdb.check_process(text, uuid) IS 'Replays the history of a process and compares every table with it: one row per problem, none if it is sound.';
+COMMENT ON FUNCTION xdb.process_problems(text, uuid) IS 'Stands behind xdb.check_process; may change.';
 COMMENT ON FUNCTION xdb.get_local_attributes(text, text[], uuid) IS 'Local attributes of a process, {key: value}: those with the given keys, or all.';
 COMMENT ON FUNCTION xdb.pause() IS 'Stops this database''s engine from claiming new work; answers of calls in flight are still applied. Whoever may execute this function is an XDB administrator and sees all processes.';
 COMMENT ON FUNCTION xdb.resume() IS 'Lets a paused engine claim work again.';

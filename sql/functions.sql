@@ -61,6 +61,13 @@ CREATE FUNCTION xdb.get_local_attributes(process_id text, keys text[] DEFAULT NU
     RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_get_local_attributes';
 
+CREATE FUNCTION xdb.process_problems(process_id text, execution_id uuid DEFAULT NULL) RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_problems';
+
+CREATE FUNCTION xdb.check_process(process_id text, execution_id uuid DEFAULT NULL) RETURNS TABLE (problem text)
+    LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT jsonb_array_elements_text(xdb.process_problems(process_id, execution_id)) $$;
+
 CREATE FUNCTION xdb.pause() RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_pause';
 

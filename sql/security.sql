@@ -15,6 +15,7 @@ DECLARE
         'start_process', 'invoke_rpc', 'publish', 'stop_process',
         'describe_process', 'wait_for_process', 'get_local_attributes',
         'start_processes', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
+        'check_process', 'process_problems',
         'worker_counters', 'worker_figures'];  -- called by the view workers, as its reader
     of_admins CONSTANT name[] := ARRAY[
         'pause', 'resume', 'status', 'engine_figures', 'purge',

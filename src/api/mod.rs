@@ -48,6 +48,7 @@ crate::sql_functions! {
     xdb_skip_timer / pg_finfo_xdb_skip_timer => manage::skip_timer;
     xdb_retry_now / pg_finfo_xdb_retry_now => manage::retry_now;
     xdb_purge / pg_finfo_xdb_purge => manage::purge;
+    xdb_process_problems / pg_finfo_xdb_process_problems => query::process_problems;
     xdb_get_local_attributes / pg_finfo_xdb_get_local_attributes => query::get_local_attributes;
     xdb_pause / pg_finfo_xdb_pause => admin::pause;
     xdb_resume / pg_finfo_xdb_resume => admin::resume;

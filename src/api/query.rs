@@ -7,7 +7,7 @@ use crate::pg::identity;
 use crate::pg::spi::{self, Snapshot};
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::tables::object;
-use crate::store::{claim, manage, process};
+use crate::store::{check, claim, manage, process, to_json};
 use crate::{error, guc};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, ProcessStatus, StateStatus};
@@ -28,6 +28,28 @@ pub fn describe_process(args: &Args) -> Result<Value> {
         })
     })?;
     Ok(Value::Json(text))
+}
+
+/// What is wrong with a process, as a JSON array of texts. `check_process` makes rows of it.
+pub fn process_problems(args: &Args) -> Result<Value> {
+    let caller = Caller::reading()?;
+    let process_id = name("process_id", args.text(0))?;
+    let execution = args.execution_id(1);
+    let problems = caller.on_system_tables(|_| {
+        spi::connect(|spi| {
+            // One snapshot for everything: what a step changes at once is seen at once.
+            spi.with_latest_snapshot(|spi| {
+                let mut found = process::find(spi, &process_id, execution, Snapshot::Active)?;
+                if found.is_none() && execution.is_none() {
+                    // What says which execution is the latest may be what is wrong.
+                    let newest = check::newest(spi, &process_id)?;
+                    found = process::find(spi, &process_id, newest, Snapshot::Active)?;
+                }
+                check::problems(spi, caller.own(&process_id, found)?.id)
+            })
+        })
+    })?;
+    Ok(Value::Json(to_json(&problems)?))
 }
 
 pub fn get_local_attributes(args: &Args) -> Result<Value> {

@@ -184,11 +184,12 @@ fn apply(
     let output = answer.output.clone();
     let attributes = answer.effects.write_global_attributes.clone();
     let command = Command::RpcAnswered { rpc_name: rpc_name.to_owned(), answer };
-    let now = clock::now();
-    let loaded = caller.on_system_tables(|registry| {
+    let (loaded, now) = caller.on_system_tables(|registry| {
         spi::connect(|spi| {
             let lock = if closes { Lock::Close } else { Lock::Step };
             let mut loaded = load::executions(spi, registry, &[id], lock)?;
+            // Under the lock: the times of events are in their order.
+            let now = clock::now();
             let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
             let type_name = entry.before.process_type.clone();
             entry.meta.process_type = registry.process_type_by_name(spi, &type_name)?;
@@ -209,7 +210,7 @@ fn apply(
             let events =
                 entry.decide(&command, now, 0.5).map_err(|rejection| refused(process_id, rpc_name, &rejection))?;
             entry.apply(events, now);
-            Ok(loaded)
+            Ok((loaded, now))
         })
     })?;
     // Before the user's triggers run: what waits in them would wait for this very transaction.

@@ -92,7 +92,7 @@ impl Spi {
         self.rows_with(Snapshot::Fresh, sql, params, read)
     }
 
-    /// Rows of a statement as a snapshot sees them.
+    /// Rows of a statement as a snapshot sees them, each made a value by `read`.
     pub fn rows_with<T>(
         &self,
         snapshot: Snapshot,
@@ -117,8 +117,7 @@ impl Spi {
         params: &[Param],
         read: impl FnMut(&Row) -> Result<T>,
     ) -> Result<Option<T>> {
-        self.execute(sql, params, snapshot, 0)?;
-        Ok(self.collect(read)?.into_iter().next())
+        Ok(self.rows_with(snapshot, sql, params, read)?.into_iter().next())
     }
 
     /// Makes the latest snapshot the active one around `body`, whatever the isolation level.

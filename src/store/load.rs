@@ -107,7 +107,7 @@ pub enum Lock {
     None,
 }
 
-const SELECT_EXECUTIONS: &str = "SELECT execution_id, shard, process_id, type_id, process_type, owner, owner_name, \
+pub(super) const SELECT_EXECUTIONS: &str = "SELECT execution_id, shard, process_id, type_id, process_type, owner, owner_name, \
     status, closing IS NOT NULL, started_at, closed_at, timeout_at, reason, next_event, next_state, next_message, \
     live_threads, completing, state_numbers::text, mapping_id, attribute_keys::text, history = 'full', traceparent \
     FROM xdb.process_execution WHERE execution_id = ANY ($1) ORDER BY execution_id";
@@ -144,7 +144,7 @@ pub fn executions(
     Ok(loaded)
 }
 
-fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
+pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     let mut execution = Execution::new(row.execution_id(1)?);
     execution.process_id = row.need(3)?;
     execution.process_type = row.need(5)?;
@@ -441,10 +441,13 @@ pub fn executions_with_arrivals(spi: &Spi, except: &[ExecutionId], limit: usize)
     Ok((ids.into_iter().filter(|id| seen.insert(*id)).collect(), full))
 }
 
-/// Deletes messages of executions that take none any more: a close at a higher isolation level may not have seen them.
+/// Deletes messages, and their ids, of executions that take none any more: a close at a higher isolation level may not
+/// have seen them.
 pub fn delete_arrivals_of(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     if !ids.is_empty() {
-        spi.run("DELETE FROM xdb.inbox WHERE execution_id = ANY ($1)", &[array(ids.iter().copied())])?;
+        let ids = [array(ids.iter().copied())];
+        spi.run("DELETE FROM xdb.inbox WHERE execution_id = ANY ($1)", &ids)?;
+        spi.run("DELETE FROM xdb.message_key WHERE execution_id = ANY ($1)", &ids)?;
     }
     Ok(())
 }

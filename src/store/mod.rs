@@ -2,9 +2,10 @@
 //!
 //! A transaction loads executions under their locks ([`load`]), lets the engine decide in memory, and writes the
 //! difference ([`save`]) with one array statement per table. [`claim`] hands calls out, [`tables`] reads and writes
-//! users' tables.
+//! users' tables, [`check`] compares an execution's rows with its history.
 
 pub mod catalog;
+pub mod check;
 pub mod claim;
 pub mod engine;
 pub mod load;

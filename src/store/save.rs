@@ -523,7 +523,7 @@ pub fn current_call(state: &StateExecution) -> Option<(Api, &CallState)> {
 }
 
 /// Timer commands that a state waits for, by position.
-fn open_timers(state: &StateExecution) -> BTreeMap<u32, Timestamp> {
+pub(super) fn open_timers(state: &StateExecution) -> BTreeMap<u32, Timestamp> {
     open_commands(state)
         .filter_map(|(position, command)| match command.kind {
             WaitKind::Timer { fire_at } => Some((position, fire_at)),
@@ -533,7 +533,7 @@ fn open_timers(state: &StateExecution) -> BTreeMap<u32, Timestamp> {
 }
 
 /// Queues that a state waits for, with its place in the order of waiting.
-fn open_queues(state: &StateExecution) -> impl Iterator<Item = (&str, u64)> {
+pub(super) fn open_queues(state: &StateExecution) -> impl Iterator<Item = (&str, u64)> {
     let order = match &state.phase {
         Phase::Waiting(wait) => wait.order,
         _ => 0,
@@ -552,6 +552,16 @@ fn open_commands(state: &StateExecution) -> impl Iterator<Item = (u32, &WaitComm
     (0u32..).zip(commands).filter(|(_, command)| command.status == CommandStatus::Waiting)
 }
 
+/// What a phase is stored as: the call, the wait, and the last failure.
+pub(super) fn phase_parts(state: &StateExecution) -> (Option<&CallState>, Option<&Wait>, Option<&LastFailure>) {
+    match &state.phase {
+        Phase::WaitUntil(call) => (Some(call), None, call.last_failure.as_ref()),
+        Phase::Waiting(wait) => (None, Some(wait), None),
+        Phase::Execute { call, results } => (Some(call), results.as_ref(), call.last_failure.as_ref()),
+        Phase::Ended { last_failure, .. } => (None, None, last_failure.as_ref()),
+    }
+}
+
 /// The parts of a state execution that are stored as JSON.
 struct StateJson {
     config: Option<String>,
@@ -563,12 +573,7 @@ struct StateJson {
 
 impl StateJson {
     fn of(state: &StateExecution) -> Result<Self> {
-        let (call, wait, last_failure) = match &state.phase {
-            Phase::WaitUntil(call) => (Some(call), None, call.last_failure.as_ref()),
-            Phase::Waiting(wait) => (None, Some(wait), None),
-            Phase::Execute { call, results } => (Some(call), results.as_ref(), call.last_failure.as_ref()),
-            Phase::Ended { last_failure, .. } => (None, None, last_failure.as_ref()),
-        };
+        let (call, wait, last_failure) = phase_parts(state);
         Ok(Self {
             config: state.config.as_ref().map(to_json).transpose()?,
             recovery: state.recovery.as_ref().map(to_json).transpose()?,

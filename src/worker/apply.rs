@@ -144,6 +144,8 @@ impl<'a> Batch<'a> {
             return Ok(());
         }
         let published = self.load(items)?;
+        // Under the locks: the times of events are in their order, whoever changed an execution last.
+        self.now = clock::now();
         let running: Vec<_> = self.loaded.values().filter(|l| l.before.is_running()).map(|l| l.before.id).collect();
         self.take_in(&running)?;
         load::message_ids(self.spi, &mut self.loaded, &published)?;
@@ -253,7 +255,11 @@ impl<'a> Batch<'a> {
             Item::Answer(record, answered) => {
                 let lease = (self.scheduler.lane.epoch, record.lease_number);
                 if self.held.get(&record.key) != Some(&lease) {
-                    // Late, doubled or stolen: nothing is applied.
+                    self.reject(
+                        record,
+                        &answered.command(record),
+                        "its lease is gone: the call was made again or is over",
+                    );
                     return Ok(());
                 }
                 answered.command(record)
@@ -269,8 +275,11 @@ impl<'a> Batch<'a> {
         let decided = loaded.decide(&command, self.now, jitter());
         let (command, events) = match (decided, item) {
             (Ok(events), _) => (command, events),
-            (Err(Rejection::Stale | Rejection::NotRunning(_)), _) => {
+            (Err(rejection @ (Rejection::Stale | Rejection::NotRunning(_))), _) => {
                 self.forget(item);
+                if let Item::Answer(record, _) = item {
+                    self.reject(record, &command, &rejection.to_string());
+                }
                 return Ok(());
             }
             (Err(rejection), Item::Answer(record, _)) => {
@@ -278,7 +287,10 @@ impl<'a> Batch<'a> {
                 let command = calls::failed(record, calls::invalid_answer(rejection.to_string()));
                 match loaded.decide(&command, self.now, jitter()) {
                     Ok(events) => (command, events),
-                    Err(_) => return Ok(()),
+                    Err(rejection) => {
+                        self.reject(record, &command, &rejection.to_string());
+                        return Ok(());
+                    }
                 }
             }
             (Err(_), _) => return Ok(()),
@@ -325,6 +337,21 @@ impl<'a> Batch<'a> {
                 }
                 _ => Err(error),
             },
+        }
+    }
+
+    /// Notes in the history that an answer was not applied: late, doubled or stolen. What is closed has had its last
+    /// event.
+    fn reject(&mut self, record: &CallRecord, command: &Command, reason: &str) {
+        let Some(loaded) = self.loaded.get_mut(&record.key.0) else { return };
+        if loaded.meta.keep_history && loaded.execution.is_running() {
+            let event = Event::CommandRejected {
+                command: command.name().to_owned(),
+                seq: Some(record.key.1),
+                attempt: Some(record.attempt),
+                reason: reason.to_owned(),
+            };
+            loaded.apply(vec![event], self.now);
         }
     }
 

@@ -329,6 +329,7 @@ impl Scheduler {
         batch.dispatch(&mut room)?;
         let wrote = batch.save()?;
         batch.claim(&mut room, work.claim)?;
+        let now = batch.now;
         batch.finish(&mut outcome)?;
         if !wrote {
             // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.

@@ -83,7 +83,7 @@ impl Execution {
             Event::LocalAttributesWritten { attributes } => {
                 self.local_attributes.extend(attributes.iter().map(|(k, v)| (k.clone(), v.clone())));
             }
-            Event::GlobalAttributesWritten { .. } | Event::RpcApplied { .. } => {}
+            Event::GlobalAttributesWritten { .. } | Event::RpcApplied { .. } | Event::CommandRejected { .. } => {}
             Event::MessagesReceived { messages, .. } => {
                 for message in messages {
                     self.next_message = self.next_message.max(message.number + 1);

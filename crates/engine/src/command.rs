@@ -51,6 +51,27 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// The name of the command, as in the history.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Start(_) => "Start",
+            Self::WaitUntilAnswered { .. } => "WaitUntilAnswered",
+            Self::ExecuteAnswered { .. } => "ExecuteAnswered",
+            Self::CallFailed(_) => "CallFailed",
+            Self::TimerFired { .. } => "TimerFired",
+            Self::ProcessTimeout => "ProcessTimeout",
+            Self::MessagesArrived(_) => "MessagesArrived",
+            Self::RpcAnswered { .. } => "RpcAnswered",
+            Self::Stop { .. } => "Stop",
+            Self::Fail { .. } => "Fail",
+            Self::SetLocalAttributes(_) => "SetLocalAttributes",
+            Self::SkipTimer { .. } => "SkipTimer",
+            Self::RetryNow(_) => "RetryNow",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
     pub process_id: String,

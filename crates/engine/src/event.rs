@@ -109,6 +109,16 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
+    /// A command was refused and nothing changed: a late, doubled or stolen answer.
+    CommandRejected {
+        /// See [`Command::name`].
+        command: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seq: Option<StateSeq>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<u32>,
+        reason: String,
+    },
 }
 
 /// Who published a message.
@@ -168,6 +178,7 @@ impl Event {
             Event::CompletionRequested {} => "CompletionRequested",
             Event::ResultGiven { .. } => "ResultGiven",
             Event::ProcessClosed { .. } => "ProcessClosed",
+            Event::CommandRejected { .. } => "CommandRejected",
         }
     }
 }

@@ -48,6 +48,29 @@ fn a_sign_up_reminds_until_the_address_is_verified() {
 }
 
 #[test]
+fn a_rejection_is_noted_and_changes_nothing() {
+    let mut world = World::started(definition(&[("A", skipping())]));
+    let before = world.execution.clone();
+    let command = execute(7, close(CloseType::DeadEnd));
+    assert_eq!(world.run(command.clone()), Err(Rejection::Stale));
+    let rejected = Event::CommandRejected {
+        command: command.name().to_owned(),
+        seq: Some(StateSeq(7)),
+        attempt: Some(2),
+        reason: "late".to_owned(),
+    };
+    let (name, details) = rejected.to_parts();
+    assert_eq!(
+        (name, details.as_str()),
+        ("CommandRejected", r#"{"command":"ExecuteAnswered","seq":7,"attempt":2,"reason":"late"}"#)
+    );
+    assert_eq!(Event::from_parts(name, &details), Ok(rejected.clone()));
+    assert!(rejected.is_recorded());
+    world.execution.apply(&rejected, world.now);
+    assert_eq!(world.execution, Execution { next_event: before.next_event + 1, ..before });
+}
+
+#[test]
 fn parallel_threads_are_joined_by_a_queue() {
     let mut world = World::started(definition(&[("Split", skipping()), ("Part", skipping()), ("Join", plain())]));
     world.execute(1, next(&["Join", "Part", "Part", "Part"]));

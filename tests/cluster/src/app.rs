@@ -125,11 +125,32 @@ impl App {
         log::unexplained(&self.cluster().log(), Some(&self.database), allowed)
     }
 
-    /// The end of a test: all requests were of the protocol, the log has nothing but what is allowed, the database can be dropped.
+    /// What `xdb.check_process` says about all executions of the database.
+    fn unsound(&self) -> Vec<String> {
+        // A test may have dropped or renamed the database, or dropped the extension.
+        let exists = format!("SELECT EXISTS (SELECT FROM pg_database WHERE datname = {})", literal(&self.database));
+        if !self.cluster().superuser().one::<bool>(&exists) {
+            return Vec::new();
+        }
+        let mut superuser = self.superuser();
+        if superuser.one("SELECT to_regclass('xdb.process_execution') IS NULL") {
+            return Vec::new();
+        }
+        superuser.all(
+            "SELECT format('%s (%s): %s', p.process_id, p.execution_id, c.problem)
+             FROM xdb.process_execution p, LATERAL xdb.check_process(p.process_id, p.execution_id) c
+             ORDER BY p.execution_id LIMIT 100",
+        )
+    }
+
+    /// The end of a test: all requests were of the protocol, every process is what its history says, the log has nothing but
+    /// what is allowed, the database can be dropped.
     pub fn done(self, allowed: &[&str]) {
         for ledger in &*self.ledgers.lock().expect("never poisoned") {
             assert_eq!(ledger.complaints(), Vec::<String>::new(), "requests that are not of the protocol");
         }
+        let unsound = self.unsound();
+        assert!(unsound.is_empty(), "processes are not what their histories say:\n{}", unsound.join("\n"));
         let unexplained = self.unexplained_errors(allowed);
         assert!(unexplained.is_empty(), "the log has trouble that nothing explains:\n{}", unexplained.join("\n"));
         self.cluster().superuser().drop_database(&self.database, "WITH (FORCE)");

@@ -191,6 +191,7 @@ fn a_standby_shows_but_does_not_act_until_it_is_promoted() {
     let standby = app.cluster().standby();
     let mut there = standby.connect(app.database(), "app");
     wait_until("the standby shows p", 20, || there.count("xdb.processes WHERE process_id = 'p'") == 1);
+    assert_eq!(there.all::<String>("SELECT problem FROM xdb.check_process('p')"), Vec::<String>::new());
     for sql in [
         "SELECT xdb.start_process('q', 'mail')",
         "SELECT xdb.publish('p', 'inbox')",

@@ -29,6 +29,10 @@ SELECT xdb.wait_for_process('errors-none', timeout => '1 second');
 \echo :SQLSTATE
 SELECT xdb.invoke_rpc('errors-none', 'known');
 \echo :SQLSTATE
+SELECT * FROM xdb.check_process('errors-none');
+\echo :SQLSTATE
+SELECT * FROM xdb.check_process(NULL);
+\echo :SQLSTATE
 SELECT xdb.describe_process('errors-1', execution_id => '00000000-0000-0000-0000-000000000000');
 \echo :SQLSTATE
 SELECT xdb.describe_process('errors-none', execution_id => :'execution');

@@ -34,6 +34,7 @@ SELECT xdb.start_process('priv-team', 'Priv', global_attribute_pk => 't') IS NOT
 SET ROLE golden_alice;
 SELECT process_id, status FROM xdb.processes WHERE process_id LIKE 'priv-%' ORDER BY process_id;
 SELECT xdb.describe_process('priv-team') ->> 'status' AS status;
+SELECT * FROM xdb.check_process('priv-team');
 SET ROLE golden_bob;
 SELECT process_id FROM xdb.processes WHERE process_id LIKE 'priv-%';
 SELECT count(*) FROM xdb.state_executions WHERE process_id LIKE 'priv-%';
@@ -46,6 +47,7 @@ SELECT count(*) FROM xdb.history WHERE process_id LIKE 'priv-%';
 -- What one may not see is not there, by no function.
 SELECT xdb.describe_process('priv-alice');
 SELECT xdb.get_local_attributes('priv-alice');
+SELECT * FROM xdb.check_process('priv-alice');
 SELECT xdb.publish('priv-alice', 'box', '"from bob"');
 SELECT xdb.stop_process('priv-alice');
 SELECT xdb.invoke_rpc('priv-alice', 'any');
@@ -65,6 +67,7 @@ SET ROLE golden_admin;
 SELECT process_id, status FROM xdb.processes WHERE process_id LIKE 'priv-%' ORDER BY process_id;
 SELECT xdb.stop_process('priv-team', reason => 'by the administrator');
 SELECT xdb.describe_process('priv-team') ->> 'status' AS status;
+SELECT * FROM xdb.check_process('priv-alice');
 
 -- No view and no function shows a worker's secret.
 SELECT count(*) FROM xdb.workers AS w WHERE w::text LIKE '%dG9wIHNlY3JldA%' OR w::text LIKE '%top secret%';
@@ -73,6 +76,7 @@ SELECT count(*) FROM xdb.workers AS w WHERE w::text LIKE '%dG9wIHNlY3JldA%' OR w
 SET ROLE golden_stranger;
 SELECT xdb.start_process('priv-stranger', 'Priv');
 SELECT xdb.describe_process('priv-alice');
+SELECT * FROM xdb.check_process('priv-alice');
 SELECT count(*) FROM xdb.processes;
 SELECT count(*) FROM xdb.status();
 SELECT xdb.pause();

@@ -1,0 +1,483 @@
+//! `xdb.check_process`: what a superuser's hand changes is found, and nothing else is ever reported.
+
+use xdb_cluster_tests::prelude::*;
+
+/// One process with something in every table: `Fork` starts a state that waits, one that is called again and again, one that
+/// is called in an hour, and one that leaves a result.
+fn application(name: &str) -> (App, Worker) {
+    let app = App::new(name);
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::Rpc, _) => output(json!("asked")).into(),
+        (Api::WaitUntil, _) => any_of(&[timer("t", 3600.0), local_queue("m", "inbox", 5)]).into(),
+        (_, "Fork") => Reply::from(
+            next_all(&[("Wait", json!({"n": 1.50})), ("Rest", json!(2)), ("Often", json!(3)), ("Leave", json!(4))])
+                .locals(json!({"k": {"a": 1}})),
+        ),
+        (_, "Leave") => graceful_complete(json!("left")).into(),
+        (_, _) => error(503, "Busy", "later"),
+    });
+    let rest = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 3600, "maximumIntervalSeconds": 3600}});
+    let definition = Definition::starting_with("Fork")
+        .step("Fork")
+        .waiting_step("Wait")
+        .step_with("Rest", rest)
+        .step("Often")
+        .step("Leave")
+        .rpc("ask", json!({}));
+    app.register("rich", &definition);
+    (app, worker)
+}
+
+/// Starts one, and pauses the engine when everything has happened to it.
+fn start(app: &App, process_id: &str, history: &str) {
+    let mut db = app.db();
+    db.start(process_id, "rich").timeout("1 day").locals(json!({"l": null})).options(json!({"history": history})).go();
+    db.run(&format!("SELECT xdb.publish('{process_id}', 'inbox', '[1]', message_id => 'first')"));
+    db.run(&format!("SELECT xdb.publish('{process_id}', 'other', '[2]')"));
+    db.run(&format!("SELECT xdb.invoke_rpc('{process_id}', 'ask', idempotency_key => 'once')"));
+    let mut superuser = app.superuser();
+    wait_until("everything has happened", 30, || {
+        superuser.one(&format!(
+            "SELECT count(*) FILTER (WHERE s.status = 'WAITING') = 1 AND count(*) FILTER (WHERE s.status = 'COMPLETED') = 2
+                AND count(*) FILTER (WHERE (s.call ->> 'failedAttempts')::int >= 12) = 1
+                AND count(*) FILTER (WHERE s.state_id = 'Rest' AND (s.call ->> 'failedAttempts')::int = 1) = 1
+                AND (SELECT count(*) FROM xdb.queue_message m WHERE m.execution_id = p.execution_id) = 2
+             FROM xdb.process_execution p JOIN xdb.state_execution s USING (execution_id)
+             WHERE p.process_id = '{process_id}' GROUP BY p.execution_id"
+        ))
+    });
+    superuser.run("SELECT xdb.pause()");
+    // Nothing is under way any more that could change the process meanwhile.
+    wait_until("no call is under way", 10, || {
+        superuser.one("SELECT state = 'paused' AND in_flight = 0 FROM xdb.status()")
+    });
+    db.run(&format!("SELECT xdb.publish('{process_id}', 'inbox', '[3]', message_id => 'arrived')"));
+}
+
+fn problems(db: &mut Db, process_id: &str) -> Vec<String> {
+    db.all(&format!("SELECT problem FROM xdb.check_process('{process_id}')"))
+}
+
+/// Makes each change in a transaction of its own, which is rolled back, and compares what is found.
+fn tamper(app: &App, process_id: &str, changes: &[(&str, &str)]) {
+    let mut db = app.superuser();
+    assert_eq!(problems(&mut db, process_id), Vec::<String>::new(), "before anything was changed");
+    let id: String =
+        db.one(&format!("SELECT execution_id::text FROM xdb.latest_execution WHERE process_id = '{process_id}'"));
+    let ours = format!("execution_id = '{id}'");
+    for (change, expected) in changes {
+        db.run("BEGIN");
+        db.run(&change.replace("$OURS", &ours).replace("$ID", &id));
+        let found = problems(&mut db, process_id);
+        assert!(found.iter().any(|problem| problem.contains(expected)), "{change}\n{expected}\n{found:#?}");
+        db.run("ROLLBACK");
+    }
+    assert_eq!(problems(&mut db, process_id), Vec::<String>::new(), "after everything was rolled back");
+}
+
+const OWN: &str = "UPDATE xdb.process_execution SET";
+
+#[test]
+fn what_is_changed_by_hand_is_found() {
+    let (app, _worker) = application("sound_tampered");
+    start(&app, "p", "full");
+    let own = |what: &str| format!("{OWN} {what} WHERE $OURS");
+    let state =
+        |id: &str, what: &str| format!("UPDATE xdb.state_execution SET {what} WHERE $OURS AND state_id = '{id}'");
+    let task = |id: &str, what: &str| {
+        format!(
+            "UPDATE xdb.task t SET {what} FROM xdb.state_execution s WHERE t.$OURS AND s.$OURS AND s.seq = t.seq AND s.state_id = '{id}'"
+        )
+    };
+    let changes: Vec<(String, &str)> = vec![
+        (
+            own("status = 'COMPLETED', closed_at = now(), live_threads = 0"),
+            "process_execution: status is \"COMPLETED\" and should be \"RUNNING\"",
+        ),
+        (
+            own("status = 'FAILED', closed_at = '2001-02-03 04:05:06.7Z', live_threads = 0"),
+            "closed_at is 2001-02-03T04:05:06.700000Z and should be null",
+        ),
+        (own("shard = (shard + 1) % 1024"), "process_execution: shard is"),
+        (own("process_type = 'poor'"), "process_type is \"poor\" and should be \"rich\""),
+        (own("started_at = started_at + interval '1 microsecond'"), "process_execution: started_at is"),
+        (own("timeout_at = NULL"), "process_execution: timeout_at is null"),
+        (own("timeout_at = 'infinity'"), "process_execution: timeout_at is"),
+        (own("reason = 'none'"), "process_execution: reason is \"none\" and should be null"),
+        (own("next_event = next_event + 1"), "process_execution: next_event is"),
+        (own("next_state = 1"), "process_execution: next_state is 1 and should be 6"),
+        (own("next_message = 9"), "process_execution: next_message is 9 and should be 3"),
+        (own("live_threads = 1"), "process_execution: live_threads is 1 and should be 3"),
+        (own("completing = false"), "process_execution: completing is false and should be true"),
+        (own("state_numbers = '{}'"), "process_execution: state_numbers is {}"),
+        (own("results = '[]'"), "process_execution: results is []"),
+        (
+            "UPDATE xdb.latest_execution SET execution_id = gen_random_uuid() WHERE $OURS".into(),
+            "which is no execution",
+        ),
+        ("DELETE FROM xdb.latest_execution WHERE $OURS".into(), "latest_execution: is missing"),
+        (state("Wait", "shard = (shard + 1) % 1024"), "state_execution {\"seq\": 2}: shard is"),
+        (
+            state("Wait", "state_id = 'Whit'"),
+            "state_execution {\"seq\": 2}: state_id is \"Whit\" and should be \"Wait\"",
+        ),
+        (state("Wait", "number = 2"), "state_execution {\"seq\": 2}: number is 2 and should be 1"),
+        (state("Wait", "status = 'EXECUTE', call = '{}'"), "state_execution {\"seq\": 2}: status is \"EXECUTE\""),
+        (state("Wait", "started_at = now()"), "state_execution {\"seq\": 2}: started_at is"),
+        (state("Fork", "ended_at = now()"), "state_execution {\"seq\": 1}: ended_at is"),
+        (state("Wait", "input = '{\"n\": 1.51}'"), "input is {\"n\": 1.51} and should be {\"n\": 1.5"),
+        (
+            state("Wait", "config = '{\"skipWaitUntil\": true}'"),
+            "config is {\"skipWaitUntil\": true} and should be null",
+        ),
+        (state("Wait", "recovery = '{}'"), "recovery is {} and should be null"),
+        (state("Rest", "call = jsonb_set(call, '{failedAttempts}', '0')"), "state_execution {\"seq\": 3}: call is"),
+        (state("Rest", "call = jsonb_set(call, '{failedAttempts}', '11')"), "state_execution {\"seq\": 3}: call is"),
+        (state("Often", "call = jsonb_set(call, '{failedAttempts}', '7')"), "state_execution {\"seq\": 4}: call is"),
+        (state("Often", "call = jsonb_set(call, '{generation}', '-1')"), "state_execution {\"seq\": 4}: call is"),
+        (
+            state("Wait", "wait = jsonb_set(wait, '{waitingType}', '\"AllOfCompletion\"')"),
+            "state_execution {\"seq\": 2}: wait is",
+        ),
+        (state("Rest", "last_failure = NULL"), "state_execution {\"seq\": 3}: last_failure is null"),
+        (state("Rest", "last_failure = jsonb_set(last_failure, '{failure,detail}', '\"never\"')"), "last_failure is"),
+        ("DELETE FROM xdb.state_execution WHERE $OURS AND seq = 1".into(), "state_execution {\"seq\": 1}: is missing"),
+        (
+            "INSERT INTO xdb.state_execution (execution_id, seq, shard, state_id, number, status, started_at, ended_at)
+          VALUES ('$ID', 9, 1, 'X', 1, 'ABORTED', now(), now())"
+                .into(),
+            "state_execution {\"seq\": 9}: should not be there",
+        ),
+        (task("Rest", "due_at = now()"), "task {\"seq\": 3}: due_at is"),
+        (task("Often", "due_at = now()"), "task {\"seq\": 4}: due_at is"),
+        (task("Rest", "api = 'WAIT_UNTIL_API'"), "task {\"seq\": 3}: api is \"WAIT_UNTIL_API\""),
+        (task("Rest", "shard = (t.shard + 1) % 1024"), "task {\"seq\": 3}: shard is"),
+        (task("Rest", "attempt = 0"), "task {\"seq\": 3}: attempt is 0, and more attempts than that have failed"),
+        (task("Rest", "first_attempt_at = NULL"), "task {\"seq\": 3}: it has begun an attempt"),
+        (
+            task("Rest", "lease_until = now(), lease_epoch = 0"),
+            "task {\"seq\": 3}: only one of lease_epoch and lease_until is set",
+        ),
+        (task("Rest", "worker_id = 77"), "task {\"seq\": 3}: its worker is not registered"),
+        ("DELETE FROM xdb.task WHERE $OURS AND seq = 3".into(), "task {\"seq\": 3}: is missing"),
+        (
+            "INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at)
+          VALUES ('$ID', 2, 1, 1, 'EXECUTE_API', 'infinity')"
+                .into(),
+            "task {\"seq\": 2}: should not be there",
+        ),
+        (
+            "UPDATE xdb.timer SET fire_at = now() WHERE $OURS AND seq = 0".into(),
+            "timer {\"seq\": 0, \"command\": 0}: fire_at is",
+        ),
+        (
+            "UPDATE xdb.timer SET fire_at = now() WHERE $OURS AND seq = 2".into(),
+            "timer {\"seq\": 2, \"command\": 0}: fire_at is",
+        ),
+        (
+            "UPDATE xdb.timer SET shard = (shard + 1) % 1024 WHERE $OURS AND seq = 2".into(),
+            "timer {\"seq\": 2, \"command\": 0}: shard is",
+        ),
+        (
+            "UPDATE xdb.timer SET command = 4 WHERE $OURS AND seq = 2".into(),
+            "timer {\"seq\": 2, \"command\": 4}: should not be there",
+        ),
+        ("DELETE FROM xdb.timer WHERE $OURS AND seq = 0".into(), "timer {\"seq\": 0, \"command\": 0}: is missing"),
+        (
+            "DELETE FROM xdb.queue_waiter WHERE $OURS".into(),
+            "queue_waiter {\"seq\": 2, \"queue_name\": \"inbox\", \"wait_order\":",
+        ),
+        ("UPDATE xdb.queue_waiter SET wait_order = 1 WHERE $OURS".into(), "\"wait_order\": 1}: should not be there"),
+        (
+            "UPDATE xdb.queue_message SET payload = '[9]' WHERE $OURS AND number = 2".into(),
+            "payload is [9] and should be [2]",
+        ),
+        (
+            "UPDATE xdb.queue_message SET message_id = 'x' WHERE $OURS AND number = 2".into(),
+            "message_id is \"x\" and should be null",
+        ),
+        ("UPDATE xdb.queue_message SET received_at = now() WHERE $OURS AND number = 2".into(), "received_at is"),
+        (
+            "UPDATE xdb.queue_message SET queue_name = 'inbox' WHERE $OURS AND number = 2".into(),
+            "queue_message {\"number\": 2, \"queue_name\": \"inbox\"}: should not be there",
+        ),
+        (
+            "DELETE FROM xdb.queue_message WHERE $OURS AND number = 1".into(),
+            "queue_message {\"number\": 1, \"queue_name\": \"inbox\"}: is missing",
+        ),
+        (
+            "DELETE FROM xdb.message_key WHERE $OURS AND message_id = 'first'".into(),
+            "message_key {\"message_id\": \"first\", \"queue_name\": \"inbox\"}: is missing",
+        ),
+        (
+            "DELETE FROM xdb.message_key WHERE $OURS AND message_id = 'arrived'".into(),
+            "message_key {\"message_id\": \"arrived\", \"queue_name\": \"inbox\"}: is missing",
+        ),
+        (
+            "INSERT INTO xdb.message_key VALUES ('$ID', 'inbox', 'never')".into(),
+            "message_key {\"message_id\": \"never\", \"queue_name\": \"inbox\"}: should not be there",
+        ),
+        ("UPDATE xdb.inbox SET shard = (shard + 1) % 1024 WHERE $OURS".into(), ": shard is"),
+        (
+            "UPDATE xdb.rpc_answer SET answered_at = '2001-01-01' WHERE $OURS".into(),
+            "rpc_answer {\"idempotency_key\": \"once\"}: is older than the execution",
+        ),
+        (
+            "UPDATE xdb.local_attribute SET value = '{\"a\": 2}' WHERE $OURS AND key = 'k'".into(),
+            "local_attribute {\"key\": \"k\"}: value is {\"a\": 2} and should be {\"a\": 1}",
+        ),
+        (
+            "DELETE FROM xdb.local_attribute WHERE $OURS AND key = 'l'".into(),
+            "local_attribute {\"key\": \"l\"}: is missing",
+        ),
+        (
+            "INSERT INTO xdb.local_attribute VALUES ('$ID', 'n', '0')".into(),
+            "local_attribute {\"key\": \"n\"}: should not be there",
+        ),
+    ];
+    let changes: Vec<(&str, &str)> = changes.iter().map(|(change, expected)| (change.as_str(), *expected)).collect();
+    tamper(&app, "p", &changes);
+
+    // How JSON is spelled makes no difference.
+    let mut db = app.superuser();
+    db.run("BEGIN");
+    db.run("UPDATE xdb.state_execution SET input = '{\"n\": 1.5000}' WHERE state_id = 'Wait'");
+    assert_eq!(problems(&mut db, "p"), Vec::<String>::new());
+    db.run("ROLLBACK");
+    app.done(&[]);
+}
+
+#[test]
+fn a_history_that_cannot_be_replayed_is_found() {
+    let (app, _worker) = application("sound_history");
+    start(&app, "p", "full");
+    let event = |what: &str| format!("UPDATE xdb.history_event SET {what} WHERE $OURS");
+    let changes = [
+        ("DELETE FROM xdb.history_event WHERE $OURS".to_owned(), "history_event: the history is empty"),
+        (
+            "DELETE FROM xdb.history_event WHERE $OURS AND event_id = 1".to_owned(),
+            "event 1 is missing; the next one is 2",
+        ),
+        (
+            "DELETE FROM xdb.history_event WHERE $OURS AND event_id = 3".to_owned(),
+            "event 3 is missing; the next one is 4",
+        ),
+        (
+            "DELETE FROM xdb.history_event h USING (SELECT max(event_id) AS last FROM xdb.history_event WHERE $OURS) l
+             WHERE h.$OURS AND h.event_id = l.last"
+                .to_owned(),
+            "process_execution: next_event is",
+        ),
+        (event("event_id = 0") + " AND event_id = 1", "event 1 is missing; the next one is 0"),
+        (event("event_type = 'Hatched'") + " AND event_id = 3", "event 3: event Hatched"),
+        (event("event_type = 'StateStarted'") + " AND event_id = 1", "event 1: event StateStarted"),
+        (event("details = '[]'") + " AND event_id = 2", "event 2: event"),
+        (event("details = '{}'") + " AND event_type = 'WaitStarted'", ": event WaitStarted"),
+        (
+            event(
+                "event_type = 'ProcessStarted', details = (SELECT details FROM xdb.history_event WHERE $OURS AND event_id = 1)",
+            ) + " AND event_id = 2",
+            "event 2 is ProcessStarted; the first one, and no other",
+        ),
+        (
+            event("event_time = '2001-01-01'") + " AND event_id = 4",
+            "event 4 has an earlier time than the one before it",
+        ),
+        (
+            event("event_type = 'ProcessClosed', details = '{\"status\": \"COMPLETED\"}'") + " AND event_id = 4",
+            ", after the process has closed",
+        ),
+        (
+            event("details = jsonb_set(details, '{attempt}', '11')")
+                + " AND event_type = 'AttemptFailed' AND details ->> 'attempt' = '10'",
+            "of an attempt that is never recorded by itself",
+        ),
+    ];
+    let changes: Vec<(&str, &str)> = changes.iter().map(|(change, expected)| (change.as_str(), *expected)).collect();
+    tamper(&app, "p", &changes);
+    app.done(&[]);
+}
+
+#[test]
+fn without_a_history_the_tables_have_to_agree_with_each_other() {
+    let (app, _worker) = application("sound_none");
+    start(&app, "p", "none");
+    tamper(
+        &app,
+        "p",
+        &[
+            ("UPDATE xdb.process_execution SET live_threads = 1 WHERE $OURS", "live_threads is 1 and should be 3"),
+            ("UPDATE xdb.process_execution SET next_state = 2 WHERE $OURS", "next_state is 2 and should be 6"),
+            ("UPDATE xdb.process_execution SET state_numbers = '{}' WHERE $OURS", "state_numbers is {}"),
+            ("UPDATE xdb.process_execution SET state_numbers = '[]' WHERE $OURS", "process_execution: "),
+            (
+                "UPDATE xdb.process_execution SET next_message = 1 WHERE $OURS",
+                "next_message is 1, and there is a message 1",
+            ),
+            ("UPDATE xdb.state_execution SET wait = '{}' WHERE $OURS AND seq = 2", "state_execution {\"seq\": 2}: "),
+            ("UPDATE xdb.state_execution SET last_failure = NULL WHERE $OURS AND seq = 3", "last_failure is null"),
+            ("DELETE FROM xdb.task WHERE $OURS AND seq = 3", "task {\"seq\": 3}: is missing"),
+            ("DELETE FROM xdb.timer WHERE $OURS AND seq = 0", "timer {\"seq\": 0, \"command\": 0}: is missing"),
+            ("DELETE FROM xdb.timer WHERE $OURS AND seq = 2", "timer {\"seq\": 2, \"command\": 0}: is missing"),
+            ("DELETE FROM xdb.queue_waiter WHERE $OURS", "\"queue_name\": \"inbox\""),
+            (
+                "DELETE FROM xdb.message_key WHERE $OURS AND message_id = 'first'",
+                "message_key {\"message_id\": \"first\"",
+            ),
+            (
+                "INSERT INTO xdb.history_event VALUES ('$ID', 1, now(), 'CompletionRequested', '{}')",
+                "history_event: there are 1, and no history is kept",
+            ),
+        ],
+    );
+    app.done(&[]);
+}
+
+#[test]
+fn nothing_is_left_of_what_a_closed_process_waited_for() {
+    let (app, _worker) = application("sound_closed");
+    start(&app, "p", "full");
+    let mut db = app.db();
+    db.run("SELECT xdb.stop_process('p', 'FAIL', 'enough')");
+    let task = "INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at)
+                VALUES ('$ID', 3, 1, 1, 'EXECUTE_API', 'infinity')";
+    let timer = "INSERT INTO xdb.timer VALUES ('$ID', 0, 0, 1, 'PROCESS_TIMEOUT', 'infinity')";
+    let message = "INSERT INTO xdb.queue_message VALUES ('$ID', 'inbox', 1, 1, NULL, '1', now())";
+    let arrival = "INSERT INTO xdb.inbox (execution_id, shard, queue_name, bytes, published_at)
+                   VALUES ('$ID', 1, 'inbox', 0, now())";
+    tamper(
+        &app,
+        "p",
+        &[
+            (
+                "UPDATE xdb.process_execution SET status = 'TERMINATED' WHERE $OURS",
+                "status is \"TERMINATED\" and should be \"FAILED\"",
+            ),
+            ("UPDATE xdb.process_execution SET reason = NULL WHERE $OURS", "reason is null and should be \"enough\""),
+            ("UPDATE xdb.process_execution SET closed_at = now() WHERE $OURS", "closed_at is"),
+            ("UPDATE xdb.state_execution SET status = 'COMPLETED' WHERE $OURS AND seq = 2", "should be \"ABORTED\""),
+            ("UPDATE xdb.state_execution SET last_failure = NULL WHERE $OURS AND seq = 4", "last_failure is null"),
+            (task, "task {\"seq\": 3}: should not be there"),
+            (timer, "timer {\"seq\": 0, \"command\": 0}: should not be there"),
+            (message, "queue_message {\"number\": 1, \"queue_name\": \"inbox\"}: should not be there"),
+            ("INSERT INTO xdb.queue_waiter VALUES ('$ID', 'inbox', 5, 2)", "queue_waiter {"),
+            ("INSERT INTO xdb.message_key VALUES ('$ID', 'inbox', 'first')", "message_key {"),
+            (arrival, "inbox {\"inbox_id\": "),
+        ],
+    );
+    // The id goes on, and both executions are sound; each is checked by its own id.
+    let first: String = db.one("SELECT execution_id::text FROM xdb.processes WHERE process_id = 'p'");
+    let second = db.start("p", "rich").go();
+    for id in [&first, &second] {
+        assert_eq!(
+            db.all::<String>(&format!("SELECT problem FROM xdb.check_process('p', '{id}')")),
+            Vec::<String>::new()
+        );
+    }
+    db.refused("XD001", "SELECT * FROM xdb.check_process('p', gen_random_uuid())");
+    let mut superuser = app.superuser();
+    superuser.run(&format!("BEGIN; UPDATE xdb.latest_execution SET execution_id = '{first}'"));
+    let wrong = format!("latest_execution: names {first}, which is not the latest execution");
+    let of_second = superuser.all::<String>(&format!("SELECT problem FROM xdb.check_process('p', '{second}')"));
+    assert_eq!(of_second, [wrong]);
+    superuser.run("ROLLBACK");
+    app.done(&[]);
+}
+
+#[test]
+fn what_a_close_could_not_see_is_cleaned_up() {
+    let app = App::new("sound_unseen");
+    let _worker = app.worker(|_| any_of(&[local_queue("m", "inbox", 1)]));
+    app.register("mail", &mailbox());
+    app.superuser().run("SELECT xdb.pause()");
+    let mut db = app.db();
+    db.start("p", "mail").go();
+    let mut closer = app.db();
+    closer.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM users");
+    db.run("SELECT xdb.publish('p', 'inbox', '1', message_id => 'unseen')");
+    closer.run("SELECT xdb.stop_process('p'); COMMIT");
+    assert_eq!(db.status("p"), "TERMINATED");
+    assert_eq!(problems(&mut db, "p").len(), 2, "the message and its id are left");
+    app.superuser().run("SELECT xdb.resume()");
+    wait_until("both are gone", 10, || problems(&mut db, "p").is_empty());
+    app.done(&[]);
+}
+
+#[test]
+fn a_process_at_work_is_never_reported() {
+    let app = App::new("sound_at_work");
+    let _worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::Rpc, _) => output(json!(null)).publish("inbox", json!("asked")).locals(json!({"k": 1})).into(),
+        (Api::WaitUntil, _) => any_of(&[timer("t", 0.01), local_queue("m", "inbox", 2)]).into(),
+        _ if !call.attempt().is_multiple_of(3) => error(500, "Flaky", "again"),
+        _ => Reply::from(next("Loop", json!(null)).publish("inbox", json!(1)).locals(json!({"k": 2}))),
+    });
+    app.register("busy", &Definition::starting_with("Loop").waiting_step("Loop").rpc("ask", json!({})));
+    let mut db = app.db();
+    for n in 0..8 {
+        db.start(&format!("b{n}"), "busy").timeout("1 hour").go();
+    }
+    let until = Instant::now() + Duration::from_secs(4);
+    let checks = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut db = app.db();
+            while Instant::now() < until {
+                for n in 0..8 {
+                    db.publish(&format!("b{n}"), "inbox", json!(n));
+                    db.rpc(&format!("b{n}"), "ask", json!(null));
+                }
+            }
+        });
+        let mut checks = 0;
+        while Instant::now() < until {
+            for n in 0..8 {
+                assert_eq!(problems(&mut db, &format!("b{n}")), Vec::<String>::new());
+                checks += 1;
+            }
+        }
+        checks
+    });
+    assert!(checks >= 8, "{checks}");
+    assert!(views::ended_states(&mut db, "b0") > 0, "nothing was at work");
+    app.superuser().run("SELECT xdb.pause()");
+    for n in 0..8 {
+        db.run(&format!("SELECT xdb.stop_process('b{n}')"));
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn an_answer_that_is_not_applied_is_in_the_history() {
+    let app = App::new("sound_rejected");
+    let worker = app.worker(|_| Reply::hang(force_complete(json!("late"))));
+    app.register("one", &one_step());
+    let mut db = app.db();
+    for history in ["full", "none"] {
+        db.start(history, "one").options(json!({"history": history})).go();
+    }
+    worker.wait_for_count("both calls", 10, 2, |_| true);
+    // Somebody else has the lease now, and nobody will have it again soon.
+    app.superuser()
+        .run("UPDATE xdb.task SET lease_number = lease_number + 1000, lease_until = now() + interval '1 hour'");
+    worker.release();
+    wait_until("the answer was refused", 10, || db.count("xdb.history WHERE event_type = 'CommandRejected'") > 0);
+    let rejected = db.json("SELECT details FROM xdb.history WHERE event_type = 'CommandRejected'");
+    assert_eq!(rejected["command"], "ExecuteAnswered", "{rejected}");
+    assert_eq!(rejected["seq"], 1, "{rejected}");
+    assert_eq!(rejected["attempt"], 1, "{rejected}");
+    assert!(rejected["reason"].as_str().is_some_and(|reason| reason.contains("lease")), "{rejected}");
+    wait_until("both calls have ended", 10, || app.superuser().one("SELECT in_flight = 0 FROM xdb.status()"));
+    for history in ["full", "none"] {
+        assert_eq!(db.status(history), "RUNNING");
+        assert_eq!(problems(&mut db, history), Vec::<String>::new());
+    }
+    assert_eq!(views::events(&mut db, "none"), 0);
+
+    // The call is made again, and its answer counts.
+    worker.heal();
+    worker.misbehave(|_| force_complete(json!("in time")));
+    app.superuser().run("UPDATE xdb.task SET lease_until = now(), due_at = due_at");
+    assert_eq!(db.completes("full").result(), "in time");
+    assert_eq!(db.completes("none").result(), "in time");
+    app.done(&[]);
+}
