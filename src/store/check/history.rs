@@ -8,18 +8,16 @@ pub struct Replayed {
     pub execution: Execution,
     /// When each message was received, by its number.
     pub received_at: HashMap<u64, Timestamp>,
-    /// What is wrong with events, and keeps nobody from replaying them.
-    pub disorder: Vec<String>,
-    last_at: Option<Timestamp>,
 }
 
 impl Replayed {
     pub fn new(id: ExecutionId) -> Self {
         let execution = Execution::new(id);
-        Self { execution, received_at: HashMap::new(), disorder: Vec::new(), last_at: None }
+        Self { execution, received_at: HashMap::new() }
     }
 
-    /// Replays one more event, or says why the history can't be replayed.
+    /// Replays one more event, or says why the history can't be replayed. Its number tells its place, not its time: clocks
+    /// are set back.
     pub fn event(&mut self, number: i64, at: Timestamp, name: &str, details: &str) -> Result<(), String> {
         let next = self.execution.next_event as i64;
         if number != next {
@@ -36,10 +34,6 @@ impl Replayed {
         if !self.execution.is_running() {
             return Err(format!("event {number} is {name}, after the process has closed"));
         }
-        if self.last_at.is_some_and(|last| at < last) {
-            self.disorder.push(format!("event {number} has an earlier time than the one before it"));
-        }
-        self.last_at = Some(at);
         if let Event::MessagesReceived { messages, .. } = &event {
             self.received_at.extend(messages.iter().map(|message| (message.number, at)));
         }
