@@ -174,6 +174,30 @@ pub fn give_up(spi: &Spi, keys: &[StateKey]) -> Result<()> {
     Ok(())
 }
 
+/// Moves calls that wait under workers which are no longer registered to the workers of their types. What somebody
+/// else has locked is left for the next time. True when there may be more.
+pub fn adopt_orphans(spi: &Spi, lane: Lane, known: &[WorkerId]) -> Result<bool> {
+    // One look into the index per worker, however many calls there are.
+    const WORKERS: &str = "WITH RECURSIVE ids (worker_id) AS ( \
+            (SELECT worker_id FROM xdb.task WHERE lane = $1 ORDER BY worker_id LIMIT 1) \
+            UNION ALL SELECT (SELECT k.worker_id FROM xdb.task k \
+                WHERE k.lane = $1 AND k.worker_id > ids.worker_id ORDER BY k.worker_id LIMIT 1) \
+            FROM ids WHERE ids.worker_id IS NOT NULL) \
+        SELECT worker_id FROM ids WHERE worker_id IS NOT NULL AND worker_id <> ALL ($2)";
+    const MOVE: &str = "WITH orphan AS MATERIALIZED (SELECT k.execution_id, k.seq FROM xdb.task k \
+            WHERE k.lane = $1 AND k.worker_id = ANY ($2) LIMIT $3 FOR UPDATE SKIP LOCKED) \
+        UPDATE xdb.task k SET worker_id = t.worker_id \
+        FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
+        WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq";
+    const AT_ONCE: i64 = 1000;
+    let gone = spi.rows(WORKERS, &[value(lane.number), array(known.iter().copied())], |row| row.need::<WorkerId>(1))?;
+    if gone.is_empty() {
+        return Ok(false);
+    }
+    let moved = spi.run(MOVE, &[value(lane.number), array(gone), value(AT_ONCE)])?;
+    Ok(moved >= AT_ONCE as u64)
+}
+
 /// When the next call or timer comes due after `now`.
 pub fn next_due(spi: &Spi, lane: Lane, workers: &[WorkerId], now: Timestamp) -> Result<Option<Timestamp>> {
     const SELECT: &str = "SELECT LEAST( \

@@ -66,13 +66,14 @@ const SELECT_TYPES: &str = "SELECT t.type_id, t.process_type, t.definition::text
     FROM xdb.process_type t JOIN xdb.worker w USING (worker_id)";
 
 impl Registry {
-    /// Reads everything again if a registration changed since the last time.
-    pub fn refresh(&mut self, spi: &Spi, generation: i64) -> Result<()> {
-        if generation != self.generation {
+    /// Reads everything again if a registration changed since the last time, and says whether one did.
+    pub fn refresh(&mut self, spi: &Spi, generation: i64) -> Result<bool> {
+        let changed = generation != self.generation;
+        if changed {
             self.reload(spi)?;
             self.generation = generation;
         }
-        Ok(())
+        Ok(changed)
     }
 
     fn reload(&mut self, spi: &Spi) -> Result<()> {
@@ -213,16 +214,6 @@ pub fn worker_id(spi: &Spi, name: &str) -> Result<Option<WorkerId>> {
     spi.first("SELECT worker_id FROM xdb.worker WHERE name = $1", &[value(name)], |row| row.need(1))
 }
 
-/// Calls that wait follow their process type to its worker of now. (Until then they are found under the old one and
-/// go to the new one: a change of workers touches no hot row.)
-fn follow_worker(spi: &Spi) -> Result<()> {
-    const UPDATE: &str = "UPDATE xdb.task k SET worker_id = t.worker_id \
-        FROM xdb.process_execution p JOIN xdb.process_type t USING (type_id) \
-        WHERE k.execution_id = p.execution_id AND k.worker_id <> t.worker_id";
-    spi.run(UPDATE, &[])?;
-    Ok(())
-}
-
 /// Process types that use a worker.
 pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
     const SELECT: &str = "SELECT t.process_type FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
@@ -231,8 +222,7 @@ pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
 }
 
 pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
-    // Calls that were due when their type changed workers are still looked for under this one.
-    follow_worker(spi)?;
+    // Calls may wait under this worker still, from before their type moved to another one: the scheduler moves them.
     spi.run("DELETE FROM xdb.worker WHERE worker_id = $1", &[value(id)])?;
     // SAFETY: set once, when the session began.
     crate::pg::shmem::call::forget_worker(unsafe { pg_sys::MyDatabaseId }, id);

@@ -15,10 +15,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 const LOOKS: u32 = 60;
 
 /// Most executions in one transaction.
-const EXECUTIONS: usize = 200;
+const EXECUTIONS: usize = 100;
 
 /// Most rows of one table in one transaction.
-const ROWS: i64 = 5_000;
+const ROWS: i64 = 1_000;
 
 /// While there is more to delete, the scheduler rests from it this many times as long as it took.
 const REST: u32 = 4;

@@ -45,6 +45,8 @@ pub struct Scheduler {
     pub next_due: Option<Timestamp>,
     /// The execution whose call alone is being claimed.
     pub suspect: Option<ExecutionId>,
+    /// When calls of workers that are gone were looked for last.
+    adopted: Option<Instant>,
     /// Calls whose answers were held up and given up.
     given_up: Vec<StateKey>,
     /// Threads of the pool, as it was made.
@@ -68,6 +70,9 @@ impl Work {
 
 /// How long a call whose answer was given up is left alone.
 const GIVEN_UP_FOR: Duration = Duration::from_secs(5);
+
+/// How often to look for calls of workers that are gone, besides when registrations change.
+const ADOPT_EVERY: Duration = Duration::from_secs(60);
 
 /// How long a call whose claim fails by itself is left alone.
 const SUSPECT_FOR: Duration = Duration::from_secs(10);
@@ -126,6 +131,7 @@ impl Scheduler {
             other_lane_has_tasks: false,
             next_due: None,
             suspect: None,
+            adopted: None,
             given_up: Vec::new(),
             threads,
             failing: Deferred::new(),
@@ -298,7 +304,7 @@ impl Scheduler {
             // Another scheduler has begun; every lease of this one is void.
             return Ok(Transacted::Not(Progress::Changed));
         }
-        self.registry.refresh(spi, state.generation)?;
+        let registered = self.registry.refresh(spi, state.generation)?;
         self.breakers.follow(&self.registry);
         self.paused = state.paused;
         self.other_lane_has_tasks = state.other_lane_has_tasks;
@@ -314,6 +320,13 @@ impl Scheduler {
             items.extend(timers.into_iter().map(Item::Timer));
         }
         let workers = self.registry.workers();
+        if registered || self.adopted.is_none_or(|at| at.elapsed() > ADOPT_EVERY) {
+            // A call may commit under a worker that was unregistered meanwhile.
+            let known: Vec<_> = workers.iter().map(|w| w.0).collect();
+            let more = claim::adopt_orphans(spi, self.lane, &known)?;
+            outcome.more |= more;
+            self.adopted = if more { None } else { Some(Instant::now()) };
+        }
         claim::give_up(spi, &self.given_up)?;
         // Answers that are held up count too: they are in memory. There are never more than half as many as threads.
         let max_calls = (guc::MAX_IN_FLIGHT.get() as usize).min(self.threads).saturating_sub(self.held_up().count());

@@ -55,6 +55,25 @@ fn calls_that_wait_in_a_pause_go_to_the_types_new_worker() {
 }
 
 #[test]
+fn a_call_that_commits_under_a_worker_that_is_gone_finds_the_types_new_worker() {
+    let app = App::new("registering_gone");
+    let _first = app.worker_named("first", |_| force_complete(json!("by the first")));
+    let second = app.worker_named("second", |_| force_complete(json!("by the second")));
+    app.register_with("first", "one", &patient());
+    let mut starter = app.db();
+    starter.run("BEGIN");
+    starter.start("p", "one").go();
+    app.register_with("second", "one", &patient());
+    let mut superuser = app.superuser();
+    superuser.run("SELECT xdb.unregister_worker('first')");
+    starter.run("COMMIT");
+    // The engine looks for such calls once a minute, and whenever registrations change.
+    superuser.run(&format!("SELECT xdb.register_worker('second', '{}')", second.url()));
+    assert_eq!(app.db().completes("p").result(), "by the second");
+    app.done(&[]);
+}
+
+#[test]
 fn a_type_is_not_unregistered_under_an_open_start() {
     let app = App::new("registering_open");
     let _worker = app.worker(|call: &Call| match call.api {
