@@ -4,7 +4,7 @@ use super::{Caller, name, needed};
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
-use crate::pg::spi::{self, Snapshot};
+use crate::pg::spi::{self, Snapshot, Spi};
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::tables::object;
 use crate::store::{check, claim, manage, process, to_json};
@@ -70,6 +70,25 @@ pub fn get_local_attributes(args: &Args) -> Result<Value> {
     Ok(Value::Json(text))
 }
 
+/// Looks at a process of the caller's with the latest snapshot, whatever the isolation level: its execution, its
+/// status, and what `read` reads of it.
+fn look_now<T>(
+    caller: Caller,
+    process_id: &str,
+    execution: Option<ExecutionId>,
+    read: impl FnOnce(&Spi, ExecutionId) -> Result<T>,
+) -> Result<(ExecutionId, ProcessStatus, T)> {
+    caller.on_system_tables(|_| {
+        spi::connect(|spi| {
+            spi.with_latest_snapshot(|spi| {
+                let found = process::find(spi, process_id, execution, Snapshot::Active)?;
+                let found = caller.own(process_id, found)?;
+                Ok((found.id, found.status, read(spi, found.id)?))
+            })
+        })
+    })
+}
+
 pub fn wait_for_process(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?.outside_engine("wait_for_process")?;
     let process_id = name("process_id", args.text(0))?;
@@ -79,15 +98,7 @@ pub fn wait_for_process(args: &Args) -> Result<Value> {
         return Err(error::own_writes());
     }
     let look = |id: Option<ExecutionId>| {
-        caller.on_system_tables(|_| {
-            spi::connect(|spi| {
-                spi.with_latest_snapshot(|spi| {
-                    let found = process::find(spi, &process_id, id.or(execution), Snapshot::Active)?;
-                    let found = caller.own(&process_id, found)?;
-                    Ok((found.id, found.status, process::results(spi, found.id, Snapshot::Active)?))
-                })
-            })
-        })
+        look_now(caller, &process_id, id.or(execution), |spi, id| process::results(spi, id, Snapshot::Active))
     };
     let (id, ..) = look(None)?;
     // In this order: what closes after the look wakes this session.
@@ -113,15 +124,8 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
         return Err(error::own_writes());
     }
     let look = |id: Option<ExecutionId>| {
-        caller.on_system_tables(|_| {
-            spi::connect(|spi| {
-                spi.with_latest_snapshot(|spi| {
-                    let found = process::find(spi, &process_id, id.or(execution), Snapshot::Active)?;
-                    let found = caller.own(&process_id, found)?;
-                    let status = manage::state(spi, found.id, &state, Snapshot::Active)?.map(|(_, status)| status);
-                    Ok((found.id, found.status, status))
-                })
-            })
+        look_now(caller, &process_id, id.or(execution), |spi, id| {
+            Ok(manage::state(spi, id, &state, Snapshot::Active)?.map(|(_, status)| status))
         })
     };
     let (id, ..) = look(None)?;

@@ -15,7 +15,6 @@ mod raw {
         pub fn enable_timeout_after(id: c_int, delay_ms: c_int);
         pub fn disable_timeout(id: c_int, keep_indicator: bool);
         pub fn RegisterTimeout(id: c_int, handler: unsafe extern "C-unwind" fn()) -> c_int;
-        pub fn die(signal: c_int);
         pub fn LockRelationOid(relation: pgrx::pg_sys::Oid, mode: c_int);
     }
 }
@@ -72,7 +71,7 @@ static IN_TABLE: AtomicU32 = AtomicU32::new(0);
 unsafe extern "C-unwind" fn at_hard_limit() {
     crate::pg::shmem::note_died_in(IN_TABLE.load(Ordering::Relaxed));
     // SAFETY: what the handler of SIGTERM does, in a handler of a timer.
-    unsafe { raw::die(0) };
+    unsafe { super::raw::die(0) };
 }
 
 /// Runs `body`, which touches this table, and cancels its statement after this many milliseconds. Armed by hand,

@@ -88,13 +88,7 @@ fn note(f: impl FnOnce(&mut Notes)) {
 
 /// Wakes this database's engine when the transaction commits; it then reads all that is due.
 pub fn wake_scheduler_at_commit() {
-    wake_scheduler_at_commit_from(i64::MIN);
-}
-
-/// Wakes this database's engine when the transaction commits: it has made tasks that are due at `due` (microseconds since the
-/// server's epoch) or later, so that a late commit puts the engine's cursor back.
-pub fn wake_scheduler_at_commit_from(due: i64) {
-    note(|n| n.wake_due = Some(n.wake_due.map_or(due, |before| before.min(due))));
+    note(|n| n.wake_due = Some(i64::MIN));
 }
 
 /// Wakes the sessions that wait for this execution when the transaction commits.
