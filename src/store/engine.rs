@@ -2,7 +2,7 @@
 
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
-use crate::pg::spi::Spi;
+use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::HashMap;
 
@@ -15,6 +15,8 @@ pub struct State {
     pub generation: i64,
     /// Calls wait in the lane of tables that are set aside.
     pub other_lane_has_tasks: bool,
+    /// Messages of global queues are to be handed out.
+    pub global_work: bool,
     /// Tables that are set aside, and why.
     pub set_aside: HashMap<u32, SetAside>,
 }
@@ -52,16 +54,19 @@ pub fn begin_epoch(spi: &Spi, lane: i16) -> Result<i64> {
 }
 
 pub fn state(spi: &Spi, lane: i16) -> Result<State> {
-    const SELECT: &str = "SELECT e.epoch, e.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1) \
+    const SELECT: &str = "SELECT e.epoch, e.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1), \
+            EXISTS (SELECT FROM xdb.global_message WHERE fresh) OR EXISTS (SELECT FROM xdb.global_passed_over) \
         FROM xdb.engine e, xdb.registry r WHERE e.lane = $1";
     const SET_ASIDE: &str = "SELECT relation::oid, reason FROM xdb.set_aside";
-    let row = spi.first(SELECT, &[value(lane)], |row| Ok((row.need(1)?, row.need(2)?, row.need(3)?, row.need(4)?)))?;
-    let (epoch, paused, generation, other_lane_has_tasks) =
+    let read = |row: &Row| Ok((row.need(1)?, row.need(2)?, row.need(3)?, row.need(4)?, row.need(5)?));
+    let row = spi.first(SELECT, &[value(lane)], read)?;
+    let (epoch, paused, generation, other_lane_has_tasks, global_work) =
         row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
     let set_aside = spi.rows(SET_ASIDE, &[], |row| {
         Ok((row.need::<pg_sys::Oid>(1)?.to_u32(), SetAside::parse(&row.need::<String>(2)?)))
     })?;
-    Ok(State { epoch, paused, generation, other_lane_has_tasks, set_aside: set_aside.into_iter().collect() })
+    let set_aside = set_aside.into_iter().collect();
+    Ok(State { epoch, paused, generation, other_lane_has_tasks, global_work, set_aside })
 }
 
 pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {

@@ -210,6 +210,8 @@ pub fn unstarted(id: ExecutionId, meta: Meta) -> Loaded {
         execution,
         events: Vec::new(),
         published_before: Default::default(),
+        offered: Default::default(),
+        acting_as: None,
         queues_loaded: true,
     }
 }
@@ -254,12 +256,14 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
                 'waitingFor', CASE s.status WHEN 'WAITING' THEN ( \
                     SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object( \
                         'commandId', c.value -> 'commandId', 'status', c.value -> 'status', \
-                        'queueName', c.value -> 'kind' -> 'localQueue' -> 'queue', \
-                        'atLeast', c.value -> 'kind' -> 'localQueue' -> 'atLeast', \
-                        'atMost', c.value -> 'kind' -> 'localQueue' -> 'atMost', \
+                        'queueName', q.queue -> 'queue', 'key', q.queue -> 'key', \
+                        'global', CASE WHEN c.value -> 'kind' ? 'globalQueue' THEN true END, \
+                        'atLeast', q.queue -> 'atLeast', 'atMost', q.queue -> 'atMost', \
                         'fireAt', pg_catalog.to_timestamp((c.value -> 'kind' -> 'timer' ->> 'fireAt')::float8 / 1e6) \
                         ) ORDER BY c.ordinality) \
-                    FROM pg_catalog.jsonb_array_elements(s.wait -> 'commands') WITH ORDINALITY c) END \
+                    FROM pg_catalog.jsonb_array_elements(s.wait -> 'commands') WITH ORDINALITY c \
+                    CROSS JOIN LATERAL (SELECT COALESCE(c.value -> 'kind' -> 'localQueue', \
+                        c.value -> 'kind' -> 'globalQueue') AS queue) AS q) END \
                 )) ORDER BY s.seq) \
             FROM xdb.state_execution s LEFT JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
             WHERE s.execution_id = p.execution_id AND s.ended_at IS NULL), '[]'), \

@@ -2,7 +2,7 @@
 //! per table, whatever the size of the batch.
 
 use super::load::{Loaded, Meta};
-use super::{StateKey, to_json};
+use super::{StateKey, global, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, array_of_nullable};
 use crate::pg::spi::Spi;
@@ -51,6 +51,7 @@ struct Changes<'a> {
     messages_new: Vec<(&'a Meta, ExecutionId, &'a Message)>,
     messages_gone: Vec<(ExecutionId, &'a str, u64)>,
     message_ids: Vec<(ExecutionId, &'a str, &'a str)>,
+    global: global::Changes<'a>,
     attributes: Vec<(ExecutionId, &'a str, &'a Json)>,
     history: Vec<(ExecutionId, u64, Timestamp, &'static str, String)>,
 }
@@ -105,6 +106,7 @@ impl<'a> Changes<'a> {
         if !closes {
             self.collect_messages(meta, before, execution);
         }
+        self.global.collect(loaded, closes);
         let mut attributes = BTreeMap::new();
         let mut number = before.next_event;
         for (event, at) in events {
@@ -207,6 +209,7 @@ impl<'a> Changes<'a> {
         self.write_tasks(spi, now)?;
         self.write_waits(spi)?;
         self.write_messages(spi, now)?;
+        self.global.write(spi, now)?;
         self.write_attributes_and_history(spi)
     }
 
@@ -265,7 +268,7 @@ impl<'a> Changes<'a> {
             return Ok(());
         }
         let ids = [array(self.closed.iter().copied())];
-        for table in ["task", "timer", "queue_waiter", "queue_message", "inbox", "message_key"] {
+        for table in ["task", "timer", "queue_waiter", "global_waiter", "queue_message", "inbox", "message_key"] {
             spi.run(&format!("DELETE FROM xdb.{table} WHERE execution_id = ANY ($1)"), &ids)?;
         }
         if !self.closed_with_threads.is_empty() {
@@ -527,7 +530,7 @@ pub(super) fn open_timers(state: &StateExecution) -> BTreeMap<u32, Timestamp> {
     open_commands(state)
         .filter_map(|(position, command)| match command.kind {
             WaitKind::Timer { fire_at } => Some((position, fire_at)),
-            WaitKind::LocalQueue { .. } => None,
+            WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
         })
         .collect()
 }
@@ -540,7 +543,7 @@ pub(super) fn open_queues(state: &StateExecution) -> impl Iterator<Item = (&str,
     };
     open_commands(state).filter_map(move |(_, command)| match &command.kind {
         WaitKind::LocalQueue { queue, .. } => Some((queue.as_str(), order)),
-        WaitKind::Timer { .. } => None,
+        WaitKind::Timer { .. } | WaitKind::GlobalQueue { .. } => None,
     })
 }
 

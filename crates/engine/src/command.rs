@@ -201,9 +201,18 @@ pub struct RequestedCommand {
 pub enum RequestedKind {
     TimerAfter(Duration),
     TimerAt(Timestamp),
-    LocalQueue { queue: String, at_least: u32, at_most: u32 },
+    LocalQueue {
+        queue: String,
+        at_least: u32,
+        at_most: u32,
+    },
     /// Without a key, messages of every key and of none.
-    GlobalQueue { queue: String, key: Option<String>, at_least: u32, at_most: u32 },
+    GlobalQueue {
+        queue: String,
+        key: Option<String>,
+        at_least: u32,
+        at_most: u32,
+    },
 }
 
 /// Where a thread goes after `execute`.

@@ -96,8 +96,12 @@ fn request() -> impl Strategy<Value = CommandRequest> {
             .prop_map(|at| RequestedCommand { command_id: None, kind: RequestedKind::TimerAt(Timestamp(at * SECOND)) }),
         ("[qrs]", 1u32..4, 0u32..3).prop_map(|(queue, least, more)| from_queue(&queue, least, least + more)),
         ("[qrs]", 1u32..3).prop_map(|(queue, least)| from_queue(&queue, least, least)),
-        ("[qr]", option::of("[kl]"), 1u32..4, 0u32..3)
-            .prop_map(|(queue, key, least, more)| from_global(&queue, key.as_deref(), least, least + more)),
+        ("[qr]", option::of("[kl]"), 1u32..4, 0u32..3).prop_map(|(queue, key, least, more)| from_global(
+            &queue,
+            key.as_deref(),
+            least,
+            least + more
+        )),
     ];
     let waiting_type = prop_oneof![
         1 => Just(WaitingType::Empty),

@@ -74,13 +74,8 @@ fn wait_until_with_everything() {
             Publish { queue: "q".to_owned(), message_id: None, payload: None },
         ]
     );
-    let publish = |queue: &str| GlobalPublish {
-        queue: queue.to_owned(),
-        key: None,
-        message_id: None,
-        payload: None,
-        ttl: None,
-    };
+    let publish =
+        |queue: &str| GlobalPublish { queue: queue.to_owned(), key: None, message_id: None, payload: None, ttl: None };
     let first = GlobalPublish {
         key: Some("k".to_owned()),
         message_id: Some("m2".to_owned()),

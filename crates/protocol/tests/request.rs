@@ -96,17 +96,19 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
         messages: vec![],
         global_messages: vec![global(1, Some("k"), Some("m"), Some("2.0")), global(2, None, None, None)],
     };
-    let nothing = WaitCommand {
-        command_id: None,
-        status: CommandStatus::Waiting,
-        global_messages: vec![],
-        ..prices.clone()
-    };
+    let nothing =
+        WaitCommand { command_id: None, status: CommandStatus::Waiting, global_messages: vec![], ..prices.clone() };
     let wait = Wait {
         order: 1,
         since: Timestamp(0),
         waiting_type: WaitingType::Any,
-        commands: vec![timer(CommandStatus::Waiting, Some("t")), timer(CommandStatus::Skipped, None), queue, prices, nothing],
+        commands: vec![
+            timer(CommandStatus::Waiting, Some("t")),
+            timer(CommandStatus::Skipped, None),
+            queue,
+            prices,
+            nothing,
+        ],
         combinations: vec![],
     };
     let error = AppDatabaseError {
