@@ -53,6 +53,7 @@ pub struct Free {
     heads: BTreeMap<i64, Head>,
     lists: HashMap<Class, List>,
     read: BTreeMap<i64, GlobalMessage>,
+    taken: BTreeSet<i64>,
     taken_bytes: usize,
 }
 
@@ -138,20 +139,25 @@ impl Free {
         }
         heads.extend(more);
         let heads = heads.into_iter().map(|head| (head.number, head)).collect();
-        Ok(Self { heads, lists, read: BTreeMap::new(), taken_bytes: 0 })
+        Ok(Self { heads, lists, ..Self::default() })
     }
 
     /// What a state with these commands can be offered; None: not in this turn.
     fn offer(&mut self, spi: &Spi, wanted: &[Wanted]) -> Result<Option<Vec<GlobalMessage>>> {
-        let mut of_class: BTreeMap<&Class, (usize, usize, usize)> = BTreeMap::new();
-        for Wanted { class, at_least, at_most } in wanted {
-            let (fewest, least, most) = of_class.entry(class).or_insert((usize::MAX, 0, 0));
-            *fewest = (*fewest).min(*at_least);
-            *least = least.saturating_add(*at_least);
-            *most = most.saturating_add(*at_most);
-        }
+        let classes: BTreeSet<&Class> = wanted.iter().map(|wanted| &wanted.class).collect();
         let mut numbers = BTreeSet::new();
-        for (class, (fewest, least, most)) in of_class {
+        for class in classes {
+            let own = || wanted.iter().filter(|other| other.class == *class);
+            // What one command takes of these is gone for another: there must be enough for all of the same messages.
+            let alike = || {
+                let all = wanted.iter().filter(|other| other.class.0 == class.0);
+                all.filter(|other| class.1.is_none() || other.class.1.is_none() || other.class.1 == class.1)
+            };
+            let sum = |each: &mut dyn Iterator<Item = usize>| each.fold(0, usize::saturating_add);
+            let fewest = own().map(|wanted| wanted.at_least).min().unwrap_or_default();
+            let own_most = sum(&mut own().map(|wanted| wanted.at_most));
+            let least = sum(&mut alike().map(|wanted| wanted.at_least));
+            let most = sum(&mut alike().map(|wanted| wanted.at_most));
             let Some(list) = self.lists.get_mut(class) else { return Ok(None) };
             while list.numbers.front().is_some_and(|number| !self.heads.contains_key(number)) {
                 list.numbers.pop_front();
@@ -164,7 +170,7 @@ impl Free {
                 bytes += head.bytes;
                 found.push(head.number);
             }
-            if list.is_cut && found.len() < most && bytes < BYTES_PER_TURN {
+            if list.is_cut && found.len() < own_most && bytes < BYTES_PER_TURN {
                 return Ok(None);
             }
             if found.len() >= fewest {
@@ -196,14 +202,11 @@ impl Free {
         Ok(())
     }
 
-    fn is_free(&self, number: i64) -> bool {
-        self.heads.contains_key(&number)
-    }
-
     fn take(&mut self, messages: &[GlobalMessage]) {
         for message in messages {
             let number = message.number as i64;
             self.read.remove(&number);
+            self.taken.insert(number);
             self.taken_bytes += self.heads.remove(&number).map_or(0, |head| head.bytes);
         }
     }
@@ -281,7 +284,7 @@ impl Batch<'_> {
             gathered.cut.contains(&(queue.clone(), key.clone())) || gathered.cut.contains(&(queue.clone(), None))
         };
         let (kept, offered): (Vec<_>, Vec<_>) =
-            gathered.fresh.iter().partition(|(number, class)| cut(class) && self.free.is_free(**number));
+            gathered.fresh.iter().partition(|(number, class)| cut(class) && !self.free.taken.contains(number));
         let offered: Vec<_> = offered.into_iter().map(|(number, _)| *number).collect();
         global::no_longer_fresh(self.spi, &offered)?;
         // Whoever could not be asked is noted, so that the next turn asks others.
