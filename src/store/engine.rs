@@ -55,7 +55,8 @@ pub fn begin_epoch(spi: &Spi, lane: i16) -> Result<i64> {
 
 pub fn state(spi: &Spi, lane: i16) -> Result<State> {
     const SELECT: &str = "SELECT e.epoch, e.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1), \
-            EXISTS (SELECT FROM xdb.global_message WHERE fresh) OR EXISTS (SELECT FROM xdb.global_passed_over) \
+            (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
+            OR EXISTS (SELECT FROM xdb.global_passed_over) \
         FROM xdb.engine e, xdb.registry r WHERE e.lane = $1";
     const SET_ASIDE: &str = "SELECT relation::oid, reason FROM xdb.set_aside";
     let read = |row: &Row| Ok((row.need(1)?, row.need(2)?, row.need(3)?, row.need(4)?, row.need(5)?));

@@ -263,7 +263,8 @@ const COUNTED: i64 = 1000;
 
 /// Finds new messages and those whom they may satisfy. Who is `busy` is noted as passed over.
 pub fn gather(spi: &Spi, now: Timestamp, busy: &[ExecutionId], limit: usize) -> Result<Gathered> {
-    const FRESH: &str = "SELECT number, queue_name, key FROM xdb.global_message WHERE fresh ORDER BY number LIMIT $1";
+    const FRESH: &str =
+        "SELECT number, queue_name, key FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT $1";
     let fresh = spi.rows(FRESH, &[value(FRESH_PER_TURN as i64)], |row| {
         Ok((row.need::<i64>(1)?, (row.need::<String>(2)?, row.get::<String>(3))))
     })?;
