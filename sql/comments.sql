@@ -61,7 +61,7 @@ COMMENT ON COLUMN xdb.process_execution.state_numbers IS 'Number given out last 
 COMMENT ON COLUMN xdb.process_execution.mapping_id IS 'Its mapping of global attributes, as at its start; null = it has none.';
 COMMENT ON COLUMN xdb.process_execution.attribute_keys IS 'Keys of its rows: for each mapped table, in their order, the texts of its key columns as given at its start; null where no table is mapped.';
 COMMENT ON COLUMN xdb.process_execution.results IS 'Outputs of the threads that closed it, [{"stateExecutionId", "output"}].';
-COMMENT ON COLUMN xdb.process_execution.history IS 'How much history is kept: full or none.';
+COMMENT ON COLUMN xdb.process_execution.history_limit IS 'How many of the last events are kept at least: null for all, 0 for none.';
 COMMENT ON COLUMN xdb.process_execution.request_id IS 'The starter''s requestId: starting again with it gives this execution.';
 COMMENT ON COLUMN xdb.process_execution.traceparent IS 'Trace context of the starter, sent with every call.';
 
@@ -148,7 +148,7 @@ COMMENT ON COLUMN xdb.local_attribute.execution_id IS 'Process execution they be
 COMMENT ON COLUMN xdb.local_attribute.key IS 'Name of the attribute.';
 COMMENT ON COLUMN xdb.local_attribute.value IS 'Its value as written last.';
 
-COMMENT ON TABLE xdb.history_event IS 'What happened to process executions that keep a history. Rows are only added; replaying them from nothing gives the state that the tables hold.';
+COMMENT ON TABLE xdb.history_event IS 'What happened to process executions that keep a history. Replaying the rows from nothing gives the state that the tables hold; where not the whole history is kept, the first one is a Snapshot that stands for those before it.';
 COMMENT ON COLUMN xdb.history_event.execution_id IS 'Process execution it happened to.';
 COMMENT ON COLUMN xdb.history_event.event_id IS 'Number of the event, from 1.';
 COMMENT ON COLUMN xdb.history_event.event_time IS 'When it happened.';

@@ -83,7 +83,8 @@ CREATE TABLE xdb.process_execution (
     mapping_id int,
     attribute_keys jsonb,
     results jsonb NOT NULL DEFAULT '[]',
-    history text NOT NULL CONSTRAINT process_history_known CHECK (history IN ('full', 'none')),
+    -- Null: all events are kept. Else at least so many of the last ones; with 0, none.
+    history_limit int CONSTRAINT process_history_counts CHECK (history_limit >= 0),
     request_id text,
     traceparent text,
     CONSTRAINT process_closed_has_time CHECK ((status = 'RUNNING') = (closed_at IS NULL)),

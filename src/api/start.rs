@@ -232,7 +232,7 @@ pub(super) fn decide_start(
         mapping_id: process_type.mapping_id,
         mapping: kind.mapping.clone(),
         keys,
-        keep_history: history == HistoryPolicy::Full,
+        history,
         traceparent: request.options.traceparent.clone(),
         closing: false,
         process_type: Some(process_type.clone()),
