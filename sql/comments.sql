@@ -7,6 +7,12 @@ COMMENT ON COLUMN xdb.engine.lane IS '0 = the scheduler, 1 = the process for tab
 COMMENT ON COLUMN xdb.engine.epoch IS 'Grows at every start of the lane''s process and differs between lanes, so that no lease is ever issued twice.';
 COMMENT ON COLUMN xdb.engine.paused IS 'Whether xdb.pause() was called and xdb.resume() was not since.';
 
+COMMENT ON TABLE xdb.instances IS 'The databases whose processes these are: this one, unless it is a copy that was not adopted.';
+COMMENT ON COLUMN xdb.instances.system_identifier IS 'Identifier of the server''s files, as pg_control_system() shows it.';
+COMMENT ON COLUMN xdb.instances.database IS 'Oid of the database.';
+COMMENT ON COLUMN xdb.instances.since IS 'When it was taken into use, or adopted.';
+COMMENT ON COLUMN xdb.instances.superseded_at IS 'When another database adopted the processes.';
+
 COMMENT ON TABLE xdb.registry IS 'The one row that tells the engine when to read the registrations again.';
 COMMENT ON COLUMN xdb.registry.singleton IS 'Always true: there is one row.';
 COMMENT ON COLUMN xdb.registry.generation IS 'Grows with every change of a worker or process type.';
@@ -289,6 +295,8 @@ COMMENT ON FUNCTION xdb.process_problems(text, uuid) IS 'Stands behind xdb.check
 COMMENT ON FUNCTION xdb.get_local_attributes(text, text[], uuid) IS 'Local attributes of a process, {key: value}: those with the given keys, or all.';
 COMMENT ON FUNCTION xdb.pause() IS 'Stops this database''s engine from claiming new work; answers of calls in flight are still applied. Whoever may execute this function is an XDB administrator and sees all processes.';
 COMMENT ON FUNCTION xdb.resume() IS 'Lets a paused engine claim work again.';
+COMMENT ON FUNCTION xdb.adopt() IS 'Makes the processes of a copied or restored database its own, so that they run here. Does nothing in a database that is no copy.';
+COMMENT ON FUNCTION xdb.knows_roles() IS 'Whether the owners of processes are roles of this server; not in a copy from another one before xdb.adopt().';
 COMMENT ON FUNCTION xdb.purge(interval) IS 'Deletes executions that closed so long ago, with everything that belongs to them, and returns how many. Those that somebody has locked are left out.';
 COMMENT ON FUNCTION xdb.engine_figures() IS 'The figures behind xdb.status(), one JSON object.';
 COMMENT ON FUNCTION xdb.worker_figures() IS 'The figures behind xdb.worker_counters(), a JSON array with an object per worker.';

@@ -22,6 +22,15 @@ CREATE TABLE xdb.engine (
 );
 INSERT INTO xdb.engine (lane, epoch) VALUES (0, 1), (1, 2);
 
+-- The databases whose processes these are, this one or the one it was copied from. Dumped.
+CREATE TABLE xdb.instances (
+    system_identifier bigint NOT NULL,
+    database oid NOT NULL,
+    since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    superseded_at timestamptz,
+    PRIMARY KEY (system_identifier, database)
+);
+
 CREATE TABLE xdb.registry (
     singleton boolean PRIMARY KEY DEFAULT true CONSTRAINT registry_is_one_row CHECK (singleton),
     generation bigint NOT NULL DEFAULT 1

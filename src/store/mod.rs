@@ -9,6 +9,7 @@ pub mod check;
 pub mod claim;
 pub mod engine;
 pub mod history;
+pub mod instance;
 pub mod load;
 pub mod manage;
 pub mod process;

@@ -54,7 +54,16 @@ pub struct Cluster {
 impl Cluster {
     /// A new cluster with the roles of [`ROLES`].
     pub fn start(options: ClusterOptions) -> Cluster {
-        let cluster = Cluster::create(install::data_directory, &options);
+        Cluster::with_roles(install::data_directory, options)
+    }
+
+    /// One with a system identifier of its own. The others of the tests have the same.
+    pub fn start_elsewhere(options: ClusterOptions) -> Cluster {
+        Cluster::with_roles(install::new_data_directory, options)
+    }
+
+    fn with_roles(make_data: impl FnOnce(&Path), options: ClusterOptions) -> Cluster {
+        let cluster = Cluster::create(make_data, &options);
         let mut superuser = cluster.superuser();
         for role in ROLES {
             superuser.run(&format!("CREATE ROLE {role} LOGIN"));
@@ -83,12 +92,33 @@ impl Cluster {
     /// The same with other options than the defaults.
     pub fn standby_with(&self, options: ClusterOptions) -> Cluster {
         let copy = |data: &Path| {
-            let mut command = install::program("pg_basebackup");
-            command.arg("--host").arg(self.socket_directory()).arg("--port").arg(self.port.to_string());
-            command.args(["--username=postgres", "--checkpoint=fast", "--no-sync", "--write-recovery-conf", "-D"]);
+            let mut command = self.client("pg_basebackup");
+            command.args(["--checkpoint=fast", "--no-sync", "--write-recovery-conf", "-D"]);
             install::run(command.arg(data));
         };
         Cluster::create(copy, &options)
+    }
+
+    /// Dumps a database into a file next to the data, as `pg_dump` does with these options besides its format.
+    pub fn dump(&self, database: &str, options: &[&str]) -> PathBuf {
+        let file = self.directory.join(format!("{database}.dump"));
+        let mut command = self.client("pg_dump");
+        install::run(command.arg("--format=custom").args(options).arg("--file").arg(&file).arg(database));
+        file
+    }
+
+    /// Makes a database from a dump, whichever cluster it is from.
+    pub fn restore(&self, database: &str, dump: &Path) {
+        self.superuser().run(&format!("CREATE DATABASE {database} TEMPLATE template0"));
+        let mut command = self.client("pg_restore");
+        install::run(command.args(["--exit-on-error", "--dbname", database]).arg(dump));
+    }
+
+    fn client(&self, program: &str) -> std::process::Command {
+        let mut command = install::program(program);
+        command.arg("--host").arg(self.socket_directory()).arg("--port").arg(self.port.to_string());
+        command.arg("--username=postgres");
+        command
     }
 
     fn create(make_data: impl FnOnce(&Path), options: &ClusterOptions) -> Cluster {

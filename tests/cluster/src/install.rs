@@ -88,6 +88,13 @@ pub fn data_directory(target: &Path) {
     run(program_outside("cp").arg("-a").arg("--reflink=auto").arg(template).arg(target));
 }
 
+/// The same, by initdb itself: copies have the system identifier of what they were copied from.
+pub fn new_data_directory(target: &Path) {
+    run(program("initdb")
+        .args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"])
+        .arg(target));
+}
+
 fn template() -> &'static Path {
     static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
     TEMPLATE.get_or_init(|| {
@@ -107,9 +114,7 @@ fn template() -> &'static Path {
                 fs::remove_dir_all(&template).expect("a template of ours");
             }
             server_directory(&template);
-            run(program("initdb")
-                .args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"])
-                .arg(&data));
+            new_data_directory(&data);
             File::create(&complete).expect("a directory of ours");
         }
         data
