@@ -107,6 +107,10 @@ CREATE POLICY visible ON xdb.process_execution FOR SELECT
         OR (SELECT xdb.knows_roles()) AND pg_catalog.pg_has_role(owner, 'USAGE')
     );
 
+ALTER TABLE xdb.instances ENABLE ROW LEVEL SECURITY;
+CREATE POLICY visible ON xdb.instances FOR SELECT
+    USING ((SELECT pg_catalog.has_function_privilege('xdb.pause()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE')));
+
 -- What belongs to an execution is visible with it: the sub-select is subject to the policy above.
 DO $body$
 DECLARE
