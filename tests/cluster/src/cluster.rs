@@ -99,6 +99,39 @@ impl Cluster {
         Cluster::create(copy, &options)
     }
 
+    /// Copies the running server's files, for [`Cluster::recover`]. It has to archive its WAL with [`Cluster::archiving`].
+    pub fn base_backup(&self) -> PathBuf {
+        let backup = self.directory.join("backup");
+        let mut command = self.client("pg_basebackup");
+        install::run(command.args(["--checkpoint=fast", "--no-sync", "--wal-method=none", "-D"]).arg(&backup));
+        backup
+    }
+
+    /// Options of a server that keeps its WAL in this directory, which is made.
+    pub fn archiving(directory: &Path) -> ClusterOptions {
+        install::server_directory(directory);
+        let command = format!("cp %p {}/%f", directory.display());
+        ClusterOptions::default().set("archive_mode", "on").set("archive_command", &command)
+    }
+
+    /// A server that starts from a backup and replays the archive up to a restore point, then goes on by itself.
+    pub fn recover(backup: &Path, archive: &Path, restore_point: &str) -> Cluster {
+        let copy = |data: &Path| {
+            install::copy(backup, data);
+            let signal = data.join("recovery.signal");
+            fs::write(&signal, "").expect("a directory of ours");
+            install::give_to_server(&signal);
+        };
+        let options = ClusterOptions::default()
+            .set("archive_mode", "off")
+            .set("restore_command", &format!("cp {}/%f %p", archive.display()))
+            .set("recovery_target_name", restore_point)
+            .set("recovery_target_action", "promote");
+        let cluster = Cluster::create(copy, &options);
+        wait_until("recovery is over", 60, || !cluster.superuser().one::<bool>("SELECT pg_is_in_recovery()"));
+        cluster
+    }
+
     /// Dumps a database into a file next to the data, as `pg_dump` does with these options besides its format.
     pub fn dump(&self, database: &str, options: &[&str]) -> PathBuf {
         let file = self.directory.join(format!("{database}.dump"));
