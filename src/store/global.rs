@@ -29,8 +29,9 @@ pub fn publish(spi: &Spi, messages: &[NewMessage<'_>], now: Timestamp) -> Result
         SELECT v.queue_name, v.message_id, $3 FROM unnest($1::text[], $2::text[]) AS v (queue_name, message_id) \
         ORDER BY v.queue_name, v.message_id ON CONFLICT DO NOTHING RETURNING queue_name, message_id";
     const MESSAGES: &str = "INSERT INTO xdb.global_message \
-        (queue_name, key, message_id, payload, bytes, owner, published_at, expires_at) \
-        SELECT v.queue_name, v.key, v.message_id, v.payload::jsonb, v.bytes, v.owner, $8, v.expires_at \
+        (queue_name, key, message_id, payload, bytes, owner, owner_name, published_at, expires_at) \
+        SELECT v.queue_name, v.key, v.message_id, v.payload::jsonb, v.bytes, v.owner, \
+            COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = v.owner), ''), $8, v.expires_at \
         FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[], $6::oid[], $7::timestamptz[]) \
             WITH ORDINALITY AS v (queue_name, key, message_id, payload, bytes, owner, expires_at, n) ORDER BY v.n";
     let with_id: Vec<_> = messages.iter().filter_map(|m| Some((m.queue, m.message_id?))).collect();

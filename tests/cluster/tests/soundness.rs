@@ -507,8 +507,8 @@ fn what_a_state_has_of_global_queues_is_checked() {
             (change(free), "}: is missing"),
             (format!("DELETE FROM xdb.global_message {first}"), "}: is missing"),
             (
-                "INSERT INTO xdb.global_message (queue_name, bytes, owner, published_at, fresh, taken_by, taken_seq, \
-                 taken_command, taken_at) VALUES ('jobs', 0, 10, now(), false, '$ID', 1, 1, now())"
+                "INSERT INTO xdb.global_message (queue_name, bytes, owner, owner_name, published_at, fresh, taken_by, taken_seq, \
+                 taken_command, taken_at) VALUES ('jobs', 0, 10, 'x', now(), false, '$ID', 1, 1, now())"
                     .into(),
                 "}: should not be there",
             ),
