@@ -230,3 +230,38 @@ fn a_paused_engine_hands_nothing_out() {
     assert_eq!(db.completes("p").result(), &json!([1]));
     app.done(&[]);
 }
+
+#[test]
+fn a_process_that_keeps_little_of_its_history_takes_and_gives_back_too() {
+    let (app, worker) = application("global_short", None);
+    worker.misbehave(|call: &Call| match call.api {
+        Api::WaitUntil => any_of(&[global_queue("m", "jobs", 1)]),
+        _ if call.messages("m") == [json!("last")] => force_complete(call.local("seen").clone()),
+        _ => next("Read", json!(null)).locals(json!({"seen": call.local("seen").as_u64().unwrap_or_default() + 1})),
+    });
+    app.register("short", &mailbox().with("history", json!({"keepLast": 4})));
+    let mut db = app.db();
+    db.start("p", "short").go();
+    db.run("SELECT xdb.publish_global('jobs', to_jsonb(n)) FROM generate_series(1, 40) n");
+    db.run(r#"SELECT xdb.publish_global('jobs', '"last"')"#);
+    assert_eq!(db.completes("p").result(), 40);
+    assert!(views::events(&mut db, "p") < 20, "the history was not cut");
+    // What is held is in the snapshot, and is compared with the messages.
+    app.register("hold", &mailbox().with("history", json!({"keepLast": 2})).rpc("touch", json!({})));
+    worker.misbehave(|call: &Call| match call.api {
+        Api::Rpc => output(json!(null)).locals(json!({"k": call.input()})),
+        _ => all_of(&[timer("t", 3600.0), global_queue("m", "jobs", 1)]),
+    });
+    db.run("SELECT xdb.publish_global('jobs', '1')");
+    db.start("h", "hold").go();
+    wait_until("h has it", 10, || app.superuser().count("xdb.global_message WHERE taken_by IS NOT NULL") == 1);
+    for n in 0..20 {
+        db.rpc("h", "touch", json!(n));
+    }
+    let cut = "xdb.history WHERE process_id = 'h' AND event_type = 'Snapshot'";
+    assert_eq!(db.count(cut), 1);
+    assert_eq!(db.all::<String>("SELECT problem FROM xdb.check_process('h')"), Vec::<String>::new());
+    db.run("SELECT xdb.stop_process('h')");
+    assert_eq!(db.count("xdb.queue_messages WHERE queue_name = 'jobs'"), 1);
+    app.done(&[]);
+}
