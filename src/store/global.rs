@@ -363,16 +363,20 @@ fn waiters(
     limit: usize,
     cut: &mut BTreeSet<Class>,
 ) -> Result<Vec<(i64, StateKey)>> {
+    let free = format!(
+        "FROM xdb.global_message m WHERE m.queue_name = c.queue_name {} AND m.taken_by IS NULL \
+            AND (m.expires_at IS NULL OR m.expires_at > $3)",
+        if has_key { "AND m.key = c.key" } else { "" }
+    );
+    // Who wants more than is counted is counted for: whoever comes out can be served, or somebody was served before.
     let sql = format!(
         "SELECT c.n, a.available, w.execution_id, w.seq, w.wait_order \
          FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS c (queue_name, key, n) \
-         CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS available FROM (SELECT FROM xdb.global_message m \
-            WHERE m.queue_name = c.queue_name {} AND m.taken_by IS NULL \
-                AND (m.expires_at IS NULL OR m.expires_at > $3) LIMIT $4) AS l) AS a \
+         CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS available FROM (SELECT {free} LIMIT $4) AS l) AS a \
          CROSS JOIN LATERAL (SELECT w.execution_id, w.seq, w.wait_order FROM xdb.global_waiter w \
-            WHERE {} AND (w.at_least <= a.available OR a.available >= $4) AND w.execution_id <> ALL ($5) \
+            WHERE {} AND w.execution_id <> ALL ($5) AND (w.at_least <= a.available OR a.available >= $4 \
+                AND (SELECT pg_catalog.count(*) FROM (SELECT {free} LIMIT w.at_least) AS l) >= w.at_least) \
             ORDER BY w.key, w.wait_order LIMIT LEAST(a.available, $6)) AS w",
-        if has_key { "AND m.key = c.key" } else { "" },
         of_class(has_key)
     );
     let [queues, keys] = class_params(classes);

@@ -280,11 +280,15 @@ impl Batch<'_> {
         if !is_new {
             return Ok(());
         }
+        // Where all who were asked were in vain, asking them again for the same messages is too.
+        let went_on = !self.free.taken.is_empty() || !not_asked.is_empty();
         let cut = |(queue, key): &Class| {
             gathered.cut.contains(&(queue.clone(), key.clone())) || gathered.cut.contains(&(queue.clone(), None))
         };
-        let (kept, offered): (Vec<_>, Vec<_>) =
-            gathered.fresh.iter().partition(|(number, class)| cut(class) && !self.free.taken.contains(number));
+        let (kept, offered): (Vec<_>, Vec<_>) = gathered
+            .fresh
+            .iter()
+            .partition(|(number, class)| went_on && cut(class) && !self.free.taken.contains(number));
         let offered: Vec<_> = offered.into_iter().map(|(number, _)| *number).collect();
         global::no_longer_fresh(self.spi, &offered)?;
         // Whoever could not be asked is noted, so that the next turn asks others.
