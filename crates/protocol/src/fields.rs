@@ -28,7 +28,8 @@ impl Fault {
         self.under(&format!("[{index}]"))
     }
 
-    fn under(mut self, step: &str) -> Self {
+    /// Puts a step before the path; `step` is printable.
+    pub fn under(mut self, step: &str) -> Self {
         let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
         self.path = format!("{step}{dot}{}", self.path);
         self
@@ -176,7 +177,7 @@ pub(crate) fn number(text: &str) -> Read<f64> {
     }
 }
 
-/// A whole number; `1.0` is one too.
+/// A whole number that SQL's `int` holds too; `1.0` is one.
 pub(crate) fn whole(text: &str) -> Read<u32> {
     let number = number(text)?;
     if number < 0.0 {
@@ -185,7 +186,7 @@ pub(crate) fn whole(text: &str) -> Read<u32> {
     if number.fract() != 0.0 {
         return Err(Fault::new("must be a whole number"));
     }
-    if number > f64::from(u32::MAX) {
+    if number > f64::from(i32::MAX) {
         return Err(Fault::new("is too large"));
     }
     Ok(number as u32)
