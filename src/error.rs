@@ -120,9 +120,7 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> PgError {
         Rejection::NotRunning(status) => not_running(process_id, format!("Its status is {status}.")),
         Rejection::UnknownState(name) => unknown_state(name),
         Rejection::UnknownQueue(name) => unknown_queue(name),
-        Rejection::UnknownLocalAttribute(_)
-        | Rejection::UnknownGlobalAttribute(_)
-        | Rejection::InvalidOptions(_) => {
+        Rejection::UnknownLocalAttribute(_) | Rejection::UnknownGlobalAttribute(_) | Rejection::InvalidOptions(_) => {
             PgError::new(sqlstate(b"XD009"), rejection.to_string())
         }
         Rejection::NoTimer(_) => {

@@ -137,11 +137,7 @@ impl UnknownName {
 }
 
 /// Checks the global attributes that a loading policy names; `key` is where it stands.
-pub fn check_global_loading(
-    mapping: &[TableMapping],
-    key: &str,
-    loading: Option<&Loading>,
-) -> Result<(), UnknownName> {
+pub fn check_global_loading(mapping: &[TableMapping], key: &str, loading: Option<&Loading>) -> Result<(), UnknownName> {
     check_loading(key, loading, |name| mapping.iter().any(|table| table.attributes.contains_key(name)))
 }
 

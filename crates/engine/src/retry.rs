@@ -64,7 +64,8 @@ mod tests {
         for attempt in [1, 2, 1_000, 1_024, 1_025, 100_000, u32::MAX] {
             assert_eq!(wait(&at_once, attempt), 0, "attempt {attempt}");
         }
-        let steep = RetryPolicy { backoff_coefficient: f64::MAX, maximum_interval_seconds: f64::MAX, ..at_once.clone() };
+        let steep =
+            RetryPolicy { backoff_coefficient: f64::MAX, maximum_interval_seconds: f64::MAX, ..at_once.clone() };
         assert_eq!(wait(&steep, 5), 0);
         let endless = RetryPolicy {
             initial_interval_seconds: f64::MAX,

@@ -51,7 +51,7 @@ SELECT told('SELECT xdb.publish(''known'', ''known'', (repeat(''['', 129) || rep
 SELECT id, told(format('SELECT xdb.publish(%L, %L, %L, %L)', 'known', 'known', 1, id)) FROM (VALUES (NULL), (''), (' '), ('it''s "odd"; --'), ('it''s "odd"; --')) AS v (id);
 SELECT told('SELECT xdb.publish(''known'', ''known'', ''1'', repeat(''x'', 1025))');
 SELECT left(queue_name, 20), left(message_id, 20), length(payload::text), count(*) FROM xdb.queue_messages WHERE process_id IN ('known', 'open')
-GROUP BY 1, 2, 3 ORDER BY 1 COLLATE "C", 2 COLLATE "C", 3;
+GROUP BY 1, 2, 3 ORDER BY left(queue_name, 20) COLLATE "C", left(message_id, 20) COLLATE "C", 3;
 
 -- stop_process: the word and the reason.
 SELECT word, told(format('SELECT xdb.stop_process(%L, %L)', 'known', word)) FROM (VALUES (NULL), (''), ('terminate'), ('KILL'), ('TERMINATE; --')) AS v (word);

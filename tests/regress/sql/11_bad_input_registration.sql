@@ -17,6 +17,7 @@ EXCEPTION WHEN OTHERS THEN
 END $$;
 
 -- register_worker: name.
+CREATE TEMPORARY TABLE before AS SELECT name FROM xdb.workers;
 CREATE FUNCTION with_name(name text) RETURNS text LANGUAGE sql
 AS $$ SELECT told(format('SELECT xdb.register_worker(%L, %L)', name, 'http://127.0.0.1:1')) $$;
 SELECT with_name(NULL);
@@ -27,7 +28,7 @@ SELECT with_name(repeat('é', 512));
 SELECT name, with_name(name) FROM (VALUES
     ('../../etc/passwd'), ('it''s "quoted" \ and; DROP TABLE x; --'), ('select'), (' '), ('🚀 ключ'), (E'two\nlines'), ('%s %I {}')
 ) AS v (name);
-SELECT xdb.unregister_worker(name) FROM xdb.workers WHERE name <> 'bad';
+SELECT xdb.unregister_worker(name) FROM xdb.workers WHERE name NOT IN (SELECT name FROM before);
 
 -- url.
 SELECT url, told(format('SELECT xdb.register_worker(%L, %L)', 'bad', url)) FROM (VALUES
@@ -190,6 +191,6 @@ SELECT xdb.unregister_worker('bad');
 DROP FUNCTION told, with_name, defined;
 DROP VIEW bad_view;
 DROP MATERIALIZED VIEW bad_materialized;
-DROP TABLE bad_users, bad_no_key, bad_partial, bad_expression, bad_temporary;
+DROP TABLE bad_users, bad_no_key, bad_partial, bad_expression, bad_temporary, before;
 DROP SEQUENCE bad_sequence;
 DROP TYPE bad_type;
