@@ -166,12 +166,16 @@ pub(crate) fn seconds(text: &str) -> Read<f64> {
     Ok(number)
 }
 
+/// The largest number that is accepted. Those near the end of the range of f64, written out as `jsonb` does it, can't
+/// be read again by everybody.
+const MAX_NUMBER: f64 = 1e300;
+
 pub(crate) fn number(text: &str) -> Read<f64> {
     if !text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) {
         return Err(Fault::new("must be a number"));
     }
     match text.parse::<f64>() {
-        Ok(number) if number.is_finite() => Ok(number),
+        Ok(number) if number.abs() <= MAX_NUMBER => Ok(number),
         Ok(_) => Err(Fault::new("is too large")),
         Err(error) => Err(Fault::new(format!("is not valid: {error}"))),
     }

@@ -115,7 +115,7 @@ SELECT definition, defined(definition) FROM (VALUES
 SELECT config, defined(format('{"states": {"A": %s, "B": {}}, "localAttributes": ["known"]}', config)) FROM (VALUES
     ('{"skipWaitUntil": "true"}'), ('{"skipWaitUntil": 1}'), ('{"skipWaitUntil": null}'),
     ('{"waitUntilApiTimeoutSeconds": "10"}'), ('{"waitUntilApiTimeoutSeconds": -0.5}'), ('{"executeApiTimeoutSeconds": 1e400}'),
-    ('{"executeApiTimeoutSeconds": 1e308}'), ('{"executeApiTimeoutSeconds": 1e-308}'), ('{"executeApiTimeoutSeconds": {}}'),
+    ('{"executeApiTimeoutSeconds": 1e308}'), ('{"executeApiTimeoutSeconds": 1e300}'), ('{"executeApiTimeoutSeconds": 1e-308}'), ('{"executeApiTimeoutSeconds": {}}'),
     ('{"executeApiRetryPolicy": 3}'), ('{"executeApiRetryPolicy": {"maxAttempts": 3}}'), ('{"executeApiRetryPolicy": {"maximumAttempts": -1}}'),
     ('{"executeApiRetryPolicy": {"maximumAttempts": 1.5}}'), ('{"executeApiRetryPolicy": {"maximumAttempts": 1.0}}'),
     ('{"executeApiRetryPolicy": {"maximumAttempts": 4294967295}}'), ('{"executeApiRetryPolicy": {"maximumAttempts": 4294967296}}'),
