@@ -323,3 +323,26 @@ fn sizes_at_their_limits() {
     }
     app.done(&[]);
 }
+
+#[test]
+fn headers_of_a_worker_at_their_limits() {
+    let app = App::new("extremes_headers");
+    let worker = app.worker(|_: &Call| force_complete(json!("done")));
+    app.register("one", &one_step());
+    let mut superuser = app.superuser();
+    // The largest header has 16 kB with its name and what stands around it.
+    let headers = format!("jsonb_build_object('x-large', repeat('x', {}), 'x-empty', '')", 16 * 1024 - 7 - 4);
+    let register =
+        |headers: &str| format!("SELECT xdb.register_worker('stub', {}, headers => {headers})", literal(&worker.url()));
+    superuser.run(&register(&headers));
+    let mut db = app.db();
+    db.start("p", "one").go();
+    db.completes("p");
+    let call = worker.wait_for("the call", 1, |_| true);
+    assert_eq!(call.headers["x-large"].len(), 16 * 1024 - 7 - 4);
+    assert_eq!(call.headers["x-empty"], "");
+    let error =
+        superuser.refused(codes::INVALID_ARGUMENT, &register(&headers.replace("repeat('x', ", "repeat('x', 1 + ")));
+    assert!(error.message.contains("headers") && error.message.contains("x-large"), "{error:?}");
+    app.done(&[]);
+}

@@ -189,3 +189,29 @@ fn roles_of_any_name_own_processes() {
     }
     app.done(&[]);
 }
+
+#[test]
+fn databases_of_any_name_have_an_engine() {
+    let app = App::new("odd_databases");
+    let worker = app.worker(|_: &Call| force_complete(json!("done")));
+    let long = "d".repeat(63);
+    for name in [r#"Odd "Database""#, "select", "it's; --", "ключ 🚀", "a.b", &long] {
+        let quoted = format!("\"{}\"", name.replace('"', "\"\""));
+        let mut postgres = app.cluster().superuser();
+        postgres.run(&format!("CREATE DATABASE {quoted} TEMPLATE template0"));
+        let mut superuser = app.cluster().connect(name, "postgres");
+        let definition = jsonb(one_step().json());
+        superuser.run(&format!(
+            "CREATE EXTENSION xdb; SELECT xdb.grant_usage('app'); SELECT xdb.register_worker('stub', {});
+             SELECT xdb.register_process_type('one', 'stub', {definition})",
+            literal(&worker.url())
+        ));
+        let mut db = app.cluster().connect(name, "app");
+        db.start("p", "one").go();
+        assert_eq!(db.completes("p").result(), "done", "{name:?}");
+        assert_eq!(superuser.text("SELECT state FROM xdb.status()"), "running", "{name:?}");
+        drop((db, superuser));
+        postgres.drop_database(&quoted, "WITH (FORCE)");
+    }
+    app.done(&[]);
+}
