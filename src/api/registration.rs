@@ -136,12 +136,8 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
 const NOT_A_NAME: [i32; 3] = [sqlstate(b"42602"), sqlstate(b"42601"), sqlstate(b"0A000")];
 
 fn resolve_table(spi: &Spi, table: &mut TableMapping) -> Result<()> {
-    // Postgres cuts a name that is too long, and would find another table.
-    const SELECT: &str = "SELECT CASE WHEN pg_catalog.to_regclass($1) IS NOT NULL THEN \
-        CASE WHEN NOT EXISTS (SELECT FROM unnest(pg_catalog.parse_ident($1)) AS p (part) \
-            WHERE pg_catalog.octet_length(p.part) OPERATOR(pg_catalog.>) 63) \
-        THEN pg_catalog.to_regclass($1)::pg_catalog.oid END END";
-    let relation = spi.first(SELECT, &[value(table.table.as_str())], |row| Ok(row.get::<pg_sys::Oid>(1)));
+    let sql = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
+    let relation = spi.first(sql, &[value(table.table.as_str())], |row| Ok(row.get::<pg_sys::Oid>(1)));
     let relation = match relation {
         Ok(relation) => relation.flatten(),
         Err(e) if NOT_A_NAME.contains(&e.code) => {
