@@ -6,6 +6,7 @@
 //! compared with them.
 
 mod history;
+mod locks;
 mod rows;
 
 use super::load::{SELECT_EXECUTIONS, STATE_COLUMNS, read_execution, read_state};
@@ -41,6 +42,7 @@ pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
             check.compare(table)?;
         }
         check.single_values(known.execution.is_running(), shard, has_history)?;
+        check.locks()?;
     }
     Ok(check.problems)
 }

@@ -15,6 +15,8 @@ pub struct State {
     pub generation: i64,
     /// Calls wait in the lane of tables that are set aside.
     pub other_lane_has_tasks: bool,
+    /// Locks on attributes were released by others than the main scheduler.
+    pub locks_released: bool,
     /// Tables that are set aside, and why.
     pub set_aside: HashMap<u32, SetAside>,
 }
@@ -52,16 +54,20 @@ pub fn begin_epoch(spi: &Spi, lane: i16) -> Result<i64> {
 }
 
 pub fn state(spi: &Spi, lane: i16) -> Result<State> {
-    const SELECT: &str = "SELECT e.epoch, e.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1) \
+    const SELECT: &str = "SELECT e.epoch, e.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1), \
+            EXISTS (SELECT FROM xdb.attribute_lock_release) \
         FROM xdb.engine e, xdb.registry r WHERE e.lane = $1";
     const SET_ASIDE: &str = "SELECT relation::oid, reason FROM xdb.set_aside";
-    let row = spi.first(SELECT, &[value(lane)], |row| Ok((row.need(1)?, row.need(2)?, row.need(3)?, row.need(4)?)))?;
-    let (epoch, paused, generation, other_lane_has_tasks) =
+    let row = spi.first(SELECT, &[value(lane)], |row| {
+        Ok((row.need(1)?, row.need(2)?, row.need(3)?, row.need(4)?, row.need(5)?))
+    })?;
+    let (epoch, paused, generation, other_lane_has_tasks, locks_released) =
         row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
     let set_aside = spi.rows(SET_ASIDE, &[], |row| {
         Ok((row.need::<pg_sys::Oid>(1)?.to_u32(), SetAside::parse(&row.need::<String>(2)?)))
     })?;
-    Ok(State { epoch, paused, generation, other_lane_has_tasks, set_aside: set_aside.into_iter().collect() })
+    let set_aside = set_aside.into_iter().collect();
+    Ok(State { epoch, paused, generation, other_lane_has_tasks, locks_released, set_aside })
 }
 
 pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {

@@ -9,6 +9,7 @@ pub mod check;
 pub mod claim;
 pub mod engine;
 pub mod load;
+pub mod locks;
 pub mod manage;
 pub mod process;
 pub mod purge;

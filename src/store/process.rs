@@ -247,7 +247,10 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
         || pg_catalog.jsonb_build_object( \
         'threads', COALESCE((SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
                 'stateExecutionId', s.state_id || '-' || s.number, 'status', s.status, 'startedAt', s.started_at, \
-                'attempt', (s.call ->> 'failedAttempts')::int + 1, 'nextAttemptAt', CASE WHEN t.lease_until IS NULL THEN t.due_at END, \
+                'attempt', (s.call ->> 'failedAttempts')::int + 1, 'repeats', (s.call ->> 'repeats')::int, \
+                'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) FROM xdb.attribute_lock l \
+                    WHERE l.execution_id = s.execution_id AND l.seq = s.seq AND NOT l.granted), \
+                'nextAttemptAt', CASE WHEN t.lease_until IS NULL THEN t.due_at END, \
                 'waitingType', CASE s.status WHEN 'WAITING' THEN s.wait ->> 'waitingType' END, \
                 'waitingSince', CASE s.status WHEN 'WAITING' \
                     THEN pg_catalog.to_timestamp((s.wait ->> 'since')::float8 / 1e6) END, \

@@ -6,6 +6,7 @@ use super::calls::{self, Answered};
 use super::deferred::{Deferred, Patience};
 use super::in_flight::{CallRecord, InFlight, Room};
 use super::lifecycle::{Context, Turn};
+use super::locks::Watch;
 use super::user_tables::Strikes;
 use crate::http::Call;
 use crate::pg::catch::{
@@ -16,9 +17,9 @@ use crate::pg::subxact::run_caught;
 use crate::pg::{identity, spi};
 use crate::store::claim::{self, Lane};
 use crate::store::registry::Registry;
-use crate::store::{StateKey, engine, load};
+use crate::store::{StateKey, engine, load, locks};
 use crate::{clock, guc};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Failure, Timestamp};
 
@@ -49,6 +50,10 @@ pub struct Scheduler {
     adopted: Option<Instant>,
     /// Calls whose answers were held up and given up.
     given_up: Vec<StateKey>,
+    /// Calls whose answers were held up and dropped, because RPCs wait for their locks.
+    pub yielding: BTreeSet<StateKey>,
+    /// Locks that are to be handed on.
+    pub watch: Watch,
     /// Threads of the pool, as it was made.
     threads: usize,
     failing: Deferred<()>,
@@ -108,6 +113,10 @@ pub struct Outcome {
     /// Attempts that failed before their calls were made, and processes that can't go on.
     pub failed: Vec<Item>,
     pub more: bool,
+    /// What is to be looked after from now on.
+    pub watch: Option<Watch>,
+    /// Calls that gave up their locks.
+    pub yielded: Vec<StateKey>,
 }
 
 enum Transacted {
@@ -133,6 +142,8 @@ impl Scheduler {
             suspect: None,
             adopted: None,
             given_up: Vec::new(),
+            yielding: BTreeSet::new(),
+            watch: Watch::default(),
             threads,
             failing: Deferred::new(),
         }
@@ -328,6 +339,15 @@ impl Scheduler {
             self.adopted = if more { None } else { Some(Instant::now()) };
         }
         claim::give_up(spi, &self.given_up)?;
+        let mut released = locks::release(spi, &self.given_up)?;
+        if !self.yielding.is_empty() {
+            let (yielded, objects) = self.yield_locks(spi)?;
+            outcome.yielded = yielded;
+            released.extend(objects);
+        }
+        if state.locks_released && self.lane.number == 0 {
+            released.extend(locks::take_released(spi)?);
+        }
         // Answers that are held up count too: they are in memory. There are never more than half as many as threads.
         let max_calls = (guc::MAX_IN_FLIGHT.get() as usize).min(self.threads).saturating_sub(self.held_up().count());
         let max_bytes = guc::MAX_IN_FLIGHT_KB.get() as usize * 1024;
@@ -338,9 +358,13 @@ impl Scheduler {
             self.look_through(spi, &mut outcome)?;
         }
         let mut batch = Batch::new(self, spi, mode, now);
+        batch.released(released)?;
         batch.process(items)?;
         batch.dispatch(&mut room)?;
         let wrote = batch.save()?;
+        if work.claim > 0 {
+            batch.offer(&room)?;
+        }
         batch.claim(&mut room, work.claim)?;
         let now = batch.now;
         batch.finish(&mut outcome)?;
@@ -372,10 +396,23 @@ impl Scheduler {
         submit: &mut dyn FnMut(Call),
     ) -> Progress {
         let now = Instant::now();
+        let mut more = false;
+        if let Some(watch) = outcome.watch {
+            self.watch = watch;
+        }
+        outcome.yielded.iter().for_each(|key| {
+            self.yielding.remove(key);
+        });
         let mut settled = outcome.settled;
         settled.resize(items.len(), Settled::Done);
         for (item, settled) in items.into_iter().zip(settled) {
             let id = item.execution();
+            if matches!(settled, Settled::Locked | Settled::RowLocked)
+                && let Some(key) = Self::must_yield(&item)
+            {
+                more |= self.yielding.insert(key);
+                continue;
+            }
             match settled {
                 Settled::Done => self.executions.clear(&id),
                 Settled::Locked | Settled::Behind => {
@@ -400,7 +437,7 @@ impl Scheduler {
                 Settled::GivenAway => {}
             }
         }
-        let mut more = outcome.more || !outcome.failed.is_empty();
+        more |= outcome.more || !outcome.failed.is_empty();
         self.waiting.extend(outcome.failed);
         let calls = outcome.calls.len() as i64;
         for (mut call, record) in outcome.calls {

@@ -26,6 +26,6 @@ pub use event::*;
 pub use execution::*;
 pub use json::Json;
 pub use options::*;
-pub use retry::{Retry, next_retry};
+pub use retry::{REPEATS_AT_ONCE, Retry, next_repeat, next_retry};
 pub use types::*;
 pub use wait::taken_at_once;

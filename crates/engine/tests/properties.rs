@@ -38,6 +38,10 @@ enum Step {
         times: u32,
         refused: bool,
     },
+    /// What the call had loaded has changed.
+    Repeat {
+        pick: usize,
+    },
     Fire {
         pick: usize,
         command: u32,
@@ -142,6 +146,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(pick, request, decision, effects)| Step::Answer { pick, request, decision, effects }),
         3 => (any::<usize>(), prop_oneof![2 => 1u32..3, 1 => 9u32..14], any::<bool>())
             .prop_map(|(pick, times, refused)| Step::Fail { pick, times, refused }),
+        2 => any::<usize>().prop_map(|pick| Step::Repeat { pick }),
         4 => (any::<usize>(), 0u32..5).prop_map(|(pick, command)| Step::Fire { pick, command }),
         5 => vec(publish(), 1..5).prop_map(Step::Publish),
         1 => btree_map("\\PC{1,4}", Just(json("1.0")), 0..3).prop_map(Step::SetLocalAttributes),
@@ -209,6 +214,12 @@ impl Watched {
                     let first_attempt_at = self.world.now;
                     self.run(Command::CallFailed(CallFailed { seq, api, attempt, first_attempt_at, failure }));
                     self.world.pass(1);
+                }
+            }
+            Step::Repeat { pick } => {
+                if let Some(state) = live(at_call, pick) {
+                    let api = if state.status() == StateStatus::WaitUntil { Api::WaitUntil } else { Api::Execute };
+                    self.run(Command::CallRepeated { seq: state.seq, api });
                 }
             }
             Step::Fire { pick, command } => {
@@ -424,6 +435,7 @@ fn needed_part(whole: &Execution, command: &Command) -> Execution {
         Command::RpcAnswered { answer, .. } => (None, &answer.effects, answer.decision.as_ref()),
         Command::TimerFired { seq, .. }
         | Command::SkipTimer { seq, .. }
+        | Command::CallRepeated { seq, .. }
         | Command::CallFailed(CallFailed { seq, .. }) => (Some(*seq), &no_effects, None),
         _ => (None, &no_effects, None),
     };
