@@ -30,6 +30,15 @@ pub(super) struct Line<'a> {
     pub deadline: Instant,
 }
 
+/// Places that are given back when the wait at them ends otherwise than well.
+struct Taken(Vec<usize>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        places::give_back(&self.0);
+    }
+}
+
 impl Line<'_> {
     /// Waits until nobody else has what a call with these loading policies locks. It is had until the transaction ends.
     pub fn stand(&self, caller: Caller, meta: &Meta, id: ExecutionId, global: &Loading, local: &Loading) -> Result<()> {
@@ -50,19 +59,20 @@ impl Line<'_> {
             mine.iter().any(|place| place.object == *object && strong_enough(place.mode))
         };
         let missing: Vec<_> = wants.objects.iter().copied().filter(|(object, mode)| !has(object, *mode)).collect();
+        // All of them: a savepoint that was rolled back has taken some with it.
+        self.before_other_rpcs(&wants)?;
         if missing.is_empty() {
             return Ok(());
         }
-        self.before_other_rpcs(&missing, &wants)?;
         wake::leave_line_at_end();
-        let taken: Vec<_> =
-            missing.iter().map_while(|(object, mode)| places::take(object, *mode as u32, ticket)).collect();
-        if taken.len() == missing.len() {
+        let mut taken = Taken(Vec::with_capacity(missing.len()));
+        taken.0.extend(missing.iter().map_while(|(object, mode)| places::take(object, *mode as u32, ticket)));
+        if taken.0.len() == missing.len() {
             // Who has locks already waits for nobody who has none.
             let ticket = Some(ticket).filter(|_| mine.is_empty());
-            self.before_states(caller, &missing, &taken, ticket)?;
+            self.before_states(caller, &missing, &taken.0, ticket)?;
         }
-        places::settle(&taken);
+        places::settle(&std::mem::take(&mut taken.0));
         Ok(())
     }
 
@@ -70,8 +80,8 @@ impl Line<'_> {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    fn before_other_rpcs(&self, missing: &[(Object, Mode)], wants: &Wants) -> Result<()> {
-        for (object, mode) in missing {
+    fn before_other_rpcs(&self, wants: &Wants) -> Result<()> {
+        for (object, mode) in &wants.objects {
             let strength = match mode {
                 Mode::IntentionShared => Strength::IntentionShared,
                 Mode::IntentionExclusive => Strength::IntentionExclusive,

@@ -296,6 +296,18 @@ pub fn yield_calls(spi: &Spi, epoch: i64, keys: &[StateKey]) -> Result<Vec<Objec
     spi.rows(YIELD, &params, |row| Ok(row.execution_id(1)?.0))
 }
 
+/// Which of these calls hold what others wait for.
+pub fn waited_for(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> {
+    const SELECT: &str = "SELECT k.execution_id, k.seq FROM unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+        WHERE EXISTS (SELECT FROM xdb.attribute_lock h JOIN xdb.attribute_lock w ON w.object = h.object AND w.parked \
+            WHERE h.execution_id = k.execution_id AND h.seq = k.seq AND h.granted)";
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let params = [array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))];
+    spi.rows(SELECT, &params, |row| key(row, 1))
+}
+
 /// Tells the main scheduler that objects were released elsewhere, when this transaction commits.
 pub fn tell_released(spi: &Spi, objects: &[Object]) -> Result<()> {
     const INSERT: &str = "INSERT INTO xdb.attribute_lock_release (object) SELECT * FROM unnest($1::uuid[])";

@@ -53,8 +53,7 @@ impl Batch<'_> {
                 }
                 let config = config(loaded, state);
                 if wants_locks(&config, api) {
-                    // Granting locks is the claim's business.
-                    self.more |= call.not_before <= self.now;
+                    // Granting locks is the claim's business, which comes later in this transaction.
                     continue;
                 }
                 let known = process_type.definition.states.contains_key(&state.id.state_id);

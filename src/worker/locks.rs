@@ -20,14 +20,20 @@ use crate::store::{StateKey, load};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
-use xdb_engine::*;
+use std::time::{Duration, Instant};
+use xdb_engine::{Command, Event, ExecutionId};
 
 /// The server's own lock under which locks are granted: both lanes do, each in its own transaction.
 const GRANTING: u64 = 0;
 
 /// So many objects are offered in one turn.
 const OFFERED: usize = 256;
+
+/// So long an answer may be held up, by somebody's transaction, while others wait for the locks of its call.
+const HELD_UP: Duration = Duration::from_secs(1);
+
+/// How long a call is left alone that gave its locks to other states.
+const YIELDED_FOR: Duration = Duration::from_secs(5);
 
 /// What the main scheduler has to look after until the next turn. It may be lost with the scheduler: the next one begins
 /// with all objects that somebody waits for.
@@ -69,11 +75,32 @@ impl Scheduler {
     }
 
     /// Whether a held-up answer has to be dropped: its call holds what an RPC waits for, and the RPC's caller may be the one
-    /// who holds it up.
-    pub(super) fn must_yield(item: &Item) -> Option<StateKey> {
+    /// who holds it up; or what other states have waited for too long. The latter's call is left alone for a while.
+    pub(super) fn must_yield(&mut self, item: &Item, waited_for: &BTreeSet<StateKey>) -> Option<StateKey> {
         let Item::Answer(record, _) = item else { return None };
         let held = record.held.as_ref()?;
-        is_waited_for(&held.objects).then_some(record.key)
+        let now = Instant::now();
+        self.held_up_since.entry(record.key).or_insert(now);
+        let for_states = waited_for.contains(&record.key);
+        if for_states {
+            self.executions.defer_until(record.key.0, now + YIELDED_FOR);
+        }
+        if !for_states && !is_waited_for(&held.objects) {
+            return None;
+        }
+        self.held_up_since.remove(&record.key);
+        Some(record.key)
+    }
+
+    /// Which of these answers have been held up for long, while other states wait for the locks of their calls.
+    pub(super) fn waited_for(&self, spi: &Spi, items: &[Item]) -> Result<BTreeSet<StateKey>> {
+        let long = items.iter().filter_map(|item| match item {
+            Item::Answer(record, _) => Some(record.key),
+            _ => None,
+        });
+        let long: Vec<_> =
+            long.filter(|key| self.held_up_since.get(key).is_some_and(|since| since.elapsed() > HELD_UP)).collect();
+        Ok(locks::waited_for(spi, &long)?.into_iter().collect())
     }
 }
 

@@ -52,6 +52,8 @@ pub struct Scheduler {
     given_up: Vec<StateKey>,
     /// Calls whose answers were held up and dropped, because RPCs wait for their locks.
     pub yielding: BTreeSet<StateKey>,
+    /// Since when the answers of calls with locks have been held up.
+    pub held_up_since: HashMap<StateKey, Instant>,
     /// Locks that are to be handed on.
     pub watch: Watch,
     /// Threads of the pool, as it was made.
@@ -75,6 +77,9 @@ impl Work {
 
 /// How long a call whose answer was given up is left alone.
 const GIVEN_UP_FOR: Duration = Duration::from_secs(5);
+
+/// An answer of a call with locks that was not tried for so long is not held up any more.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 /// How often to look for calls of workers that are gone, besides when registrations change.
 const ADOPT_EVERY: Duration = Duration::from_secs(60);
@@ -117,6 +122,8 @@ pub struct Outcome {
     pub watch: Option<Watch>,
     /// Calls that gave up their locks.
     pub yielded: Vec<StateKey>,
+    /// Calls whose answers have been held up for long, while others wait for their locks.
+    pub waited_for: BTreeSet<StateKey>,
 }
 
 enum Transacted {
@@ -143,6 +150,7 @@ impl Scheduler {
             adopted: None,
             given_up: Vec::new(),
             yielding: BTreeSet::new(),
+            held_up_since: HashMap::new(),
             watch: Watch::default(),
             threads,
             failing: Deferred::new(),
@@ -340,6 +348,7 @@ impl Scheduler {
         }
         claim::give_up(spi, &self.given_up)?;
         let mut released = locks::release(spi, &self.given_up)?;
+        outcome.waited_for = self.waited_for(spi, items)?;
         if !self.yielding.is_empty() {
             let (yielded, objects) = self.yield_locks(spi)?;
             outcome.yielded = yielded;
@@ -405,16 +414,22 @@ impl Scheduler {
         });
         let mut settled = outcome.settled;
         settled.resize(items.len(), Settled::Done);
+        self.held_up_since.retain(|_, since| since.elapsed() < FORGOTTEN_AFTER);
         for (item, settled) in items.into_iter().zip(settled) {
             let id = item.execution();
-            if matches!(settled, Settled::Locked | Settled::RowLocked)
-                && let Some(key) = Self::must_yield(&item)
+            if matches!(settled, Settled::Locked | Settled::RowLocked | Settled::Table(_))
+                && let Some(key) = self.must_yield(&item, &outcome.waited_for)
             {
                 more |= self.yielding.insert(key);
                 continue;
             }
             match settled {
-                Settled::Done => self.executions.clear(&id),
+                Settled::Done => {
+                    if let Item::Answer(record, _) = &item {
+                        self.held_up_since.remove(&record.key);
+                    }
+                    self.executions.clear(&id);
+                }
                 Settled::Locked | Settled::Behind => {
                     if settled == Settled::Locked {
                         self.executions.defer(id, now, Patience::Short);

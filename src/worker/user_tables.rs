@@ -177,12 +177,16 @@ impl Strikes {
     }
 
     fn went_well(&mut self, relation: u32, kind: Kind, took_ms: u128) {
+        if kind == Kind::Lock {
+            // Each write of a call with a lock comes right after one: it must not excuse the writes that are slow.
+            return;
+        }
         self.busy.clear(&relation);
         self.strikes.remove(&relation);
         self.conflicts.remove(&relation);
         let Some(why) = self.set_aside.get(&relation) else { return };
         // Reading says nothing about a table whose writes are slow.
-        if kind != Kind::Write && *why == SetAside::SlowWrites {
+        if kind == Kind::Read && *why == SetAside::SlowWrites {
             return;
         }
         if took_ms < guc::APPLY_TIMEOUT_MS.get() as u128 {

@@ -3,7 +3,7 @@
 //! Schedulers read the places when they grant locks; nothing of a state is wrong if one is missed. A place is taken before
 //! its session waits for the turns that have begun, so that a later turn sees it. Reading a place while it changes hands can
 //! make a state wait for one more turn, no more. When all are taken, an RPC goes on without.
-use super::{Slot, shared};
+use super::{Shared, Slot, shared};
 use crate::pg::raw;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
@@ -96,12 +96,25 @@ pub fn settle(places: &[usize]) {
     set_stage(places, SETTLED);
 }
 
-/// Gives every place of this process back and wakes the schedulers, which may have states that wait for them. Cannot fail.
+/// Gives these places of this process back. Cannot fail.
+pub fn give_back(places: &[usize]) {
+    if let Some(shared) = shared() {
+        give_back_each(shared, places.iter().map(|place| &shared.callers[*place]));
+    }
+}
+
+/// Gives every place of this process back. Cannot fail.
 pub(crate) fn give_back_all() {
-    let Some(shared) = shared() else { return };
+    if let Some(shared) = shared() {
+        give_back_each(shared, shared.callers.iter());
+    }
+}
+
+/// Wakes the schedulers too, which may have states that wait for the places.
+fn give_back_each<'a>(shared: &Shared, cells: impl Iterator<Item = &'a Cell>) {
     let pid = std::process::id() as i32;
     let mut any = false;
-    for cell in &shared.callers {
+    for cell in cells {
         if cell.in_use.load(Ordering::SeqCst) == PUBLISHED && cell.pid.load(Ordering::SeqCst) == pid {
             cell.pid.store(0, Ordering::SeqCst);
             shared.callers_in_use.fetch_sub(1, Ordering::SeqCst);
@@ -139,12 +152,13 @@ pub fn of_database(database: pg_sys::Oid) -> Vec<Place> {
     published(database).map(copy).collect()
 }
 
-/// The places of this process, whose transaction has taken them before.
+/// What this session has: the places that its transaction has settled at.
 pub fn mine() -> Vec<Place> {
     let pid = std::process::id() as i32;
     // SAFETY: set once at the start of the process.
     let database = unsafe { pg_sys::MyDatabaseId };
-    published(database).filter(|cell| cell.pid.load(Ordering::SeqCst) == pid).map(copy).collect()
+    let settled = |cell: &&Cell| cell.pid.load(Ordering::SeqCst) == pid && cell.stage.load(Ordering::SeqCst) == SETTLED;
+    published(database).filter(settled).map(copy).collect()
 }
 
 /// Wakes the sessions that wait for states, or for the end of a turn. Cannot fail.
