@@ -1,5 +1,6 @@
 //! The engine's own rows: epoch, pause, and tables that are set aside.
 
+use super::instance::{self, Standing};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
 use crate::pg::spi::Spi;
@@ -17,6 +18,8 @@ pub struct State {
     pub other_lane_has_tasks: bool,
     /// Locks on attributes were released by others than the main scheduler.
     pub locks_released: bool,
+    /// Whether the processes are this database's own.
+    pub standing: Standing,
     /// Tables that are set aside, and why.
     pub set_aside: HashMap<u32, SetAside>,
 }
@@ -66,8 +69,9 @@ pub fn state(spi: &Spi, lane: i16) -> Result<State> {
     let set_aside = spi.rows(SET_ASIDE, &[], |row| {
         Ok((row.need::<pg_sys::Oid>(1)?.to_u32(), SetAside::parse(&row.need::<String>(2)?)))
     })?;
+    let standing = instance::standing(spi)?;
     let set_aside = set_aside.into_iter().collect();
-    Ok(State { epoch, paused, generation, other_lane_has_tasks, locks_released, set_aside })
+    Ok(State { epoch, paused, generation, other_lane_has_tasks, locks_released, standing, set_aside })
 }
 
 pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {

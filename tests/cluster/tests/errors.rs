@@ -96,9 +96,7 @@ fn a_bad_definition_is_refused_and_says_why() {
 #[test]
 fn what_this_version_has_not_is_refused_when_it_is_asked_for() {
     let (app, _worker) = application("error_unsupported");
-    for definition in
-        [json!({"states": {}, "globalQueues": ["prices"]}), json!({"states": {}, "history": {"keepLast": 10}})]
-    {
+    for definition in [json!({"states": {}, "globalQueues": ["prices"]})] {
         let definition = xdb_cluster_tests::db::jsonb(&definition);
         let sql = format!("SELECT xdb.register_process_type('ahead', 'stub', {definition})");
         let error = app.superuser().refused(codes::INVALID_DEFINITION, &sql);
