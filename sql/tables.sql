@@ -3,13 +3,17 @@
 -- Lock order, kept by every transaction of the engine and of the SQL functions:
 --   1. latest_execution         one process id at a time
 --   2. rpc_answer               by an RPC with an idempotency key, before its call
+--      then the locks on attributes of an RPC that wants some, in the order of the objects: locks of Postgres against
+--      other RPCs, and a wait without a lock for the states that have them. A state's locks are rows (attribute_lock),
+--      granted all at once or not at all, and nobody keeps a transaction open for them
 --   3. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE
 --   4. users' tables            in the order of the answers; a start writes rows of 5, which nobody sees yet, before
 --   5. message_key
 -- Everything else belongs to an execution and is written under its lock, except inbox rows, which are inserted under
 -- KEY SHARE and never updated. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most, so it is
 -- never part of a deadlock. Purging takes 1 and 3 with SKIP LOCKED too, for many executions in one transaction. A bulk
--- start takes all of 1 first, in the order of the process ids.
+-- start takes all of 1 first, in the order of the process ids. Rows of attribute_lock are touched by those alone who
+-- have locked their task.
 --
 -- Hot and narrow: task, timer, inbox. Wide and cold: state_execution, history_event. No foreign keys between hot
 -- tables: an execution's rows are written by the engine alone, under its lock. Hot tables carry shard, a hash of the

@@ -333,8 +333,14 @@ pub fn sweep(spi: &Spi, lane: i16) -> Result<Vec<Object>> {
             WHERE l.granted AND t.lane = $1 FOR UPDATE OF l SKIP LOCKED) \
         UPDATE xdb.attribute_lock l SET granted = false FROM void \
         WHERE l.object = void.object AND l.ticket = void.ticket RETURNING l.object";
+    // What was parked and has lost its place, in whatever way, asks for a new one.
+    const LOST: &str = "WITH lost AS MATERIALIZED (SELECT t.execution_id, t.seq FROM xdb.task t \
+            WHERE t.lane = 2 AND NOT EXISTS (SELECT FROM xdb.attribute_lock l \
+                WHERE l.execution_id = t.execution_id AND l.seq = t.seq) FOR UPDATE OF t SKIP LOCKED) \
+        UPDATE xdb.task t SET lane = 0 FROM lost WHERE t.execution_id = lost.execution_id AND t.seq = lost.seq";
     let mut objects = spi.rows(UNGRANT, &[value(lane)], |row| Ok(row.execution_id(1)?.0))?;
     if lane == 0 {
+        spi.run(LOST, &[])?;
         let waited_for = "SELECT DISTINCT object FROM xdb.attribute_lock WHERE parked";
         objects.extend(spi.rows(waited_for, &[], |row| Ok(row.execution_id(1)?.0))?);
     }
