@@ -194,7 +194,8 @@ impl Batch<'_> {
         }
         claim::release(self.spi, &released)?;
         let objects = locks::release(self.spi, &released)?;
-        self.more |= !objects.is_empty();
+        // Who was let ask and was not claimed is in nobody's way: the next ones are let ask in the next turn.
+        self.more |= !objects.is_empty() || self.offered.iter().any(|key| !self.wanted.contains_key(key));
         self.released(objects)?;
         outcome.watch = Some(self.watch);
         outcome.settled = self.settled;

@@ -226,7 +226,6 @@ impl Batch<'_> {
         locks::write(self.spi, &rows)?;
         let granted_now = written.into_iter().filter(|(.., has)| *has).map(|(key, _, wants, _)| (key, wants));
         self.wanted.extend(granted_now);
-        self.more |= self.offered.iter().any(|key| !self.wanted.contains_key(key));
         Ok(granted)
     }
 

@@ -399,6 +399,7 @@ fn a_holder_that_is_stopped_hands_on() {
 fn a_waiter_that_is_stopped_hands_on() {
     let (app, worker) = queue_of_three("locks_stop_waiter");
     let mut db = app.db();
+    assert_eq!((db.count("xdb.attribute_locks"), app.session("other").count("xdb.attribute_locks")), (3, 0));
     db.run("SELECT xdb.stop_process('b')");
     worker.release();
     assert_eq!(db.completes("a").result(), 1);
