@@ -95,7 +95,7 @@ COMMENT ON TABLE xdb.task IS 'Calls that are to be made. Hot: a row lives from t
 COMMENT ON COLUMN xdb.task.execution_id IS 'Process execution it belongs to.';
 COMMENT ON COLUMN xdb.task.seq IS 'State execution that makes the call.';
 COMMENT ON COLUMN xdb.task.shard IS 'Hash of the process id, 0 to 1023.';
-COMMENT ON COLUMN xdb.task.lane IS 'Who carries it out: 0 = the scheduler, 1 = the process for tables that are set aside.';
+COMMENT ON COLUMN xdb.task.lane IS 'Who carries it out: 0 = the scheduler, 1 = the process for tables that are set aside, 2 = nobody while it waits for locks.';
 COMMENT ON COLUMN xdb.task.worker_id IS 'Worker that is called.';
 COMMENT ON COLUMN xdb.task.api IS 'WAIT_UNTIL_API or EXECUTE_API.';
 COMMENT ON COLUMN xdb.task.due_at IS 'When it may be claimed.';
@@ -104,6 +104,22 @@ COMMENT ON COLUMN xdb.task.first_attempt_at IS 'When the first attempt began; nu
 COMMENT ON COLUMN xdb.task.lease_epoch IS 'Engine epoch of the lease. Only the answer of the lease that stands here is applied.';
 COMMENT ON COLUMN xdb.task.lease_number IS 'Number of the lease within its epoch.';
 COMMENT ON COLUMN xdb.task.lease_until IS 'When the lease ends and the call may be made again; null = not leased.';
+
+COMMENT ON SEQUENCE xdb.attribute_lock_ticket IS 'Gives ticket: the place in the queue of a lock.';
+
+COMMENT ON TABLE xdb.attribute_lock IS 'Locks on attributes that calls of states have or wait for, so that they do not conflict. What is right is decided by versions, not by them.';
+COMMENT ON COLUMN xdb.attribute_lock.object IS 'Hash of what is locked. Two things of one hash wait for each other, and that is all.';
+COMMENT ON COLUMN xdb.attribute_lock.ticket IS 'Place in the queue, one for all objects of the call; RPCs take from the same sequence.';
+COMMENT ON COLUMN xdb.attribute_lock.mode IS 'S = shared, X = exclusive; IS and IX announce that on a part.';
+COMMENT ON COLUMN xdb.attribute_lock.execution_id IS 'Process execution of the call.';
+COMMENT ON COLUMN xdb.attribute_lock.seq IS 'State execution of the call.';
+COMMENT ON COLUMN xdb.attribute_lock.granted IS 'The call has it, for as long as its lease is good.';
+COMMENT ON COLUMN xdb.attribute_lock.parked IS 'The call waits for it and is in the way of later ones. Neither granted nor parked: it is about to ask again.';
+COMMENT ON COLUMN xdb.attribute_lock.name IS 'What is locked, for people.';
+
+COMMENT ON TABLE xdb.attribute_lock_release IS 'Objects of xdb.attribute_lock that were released by others than the scheduler, which takes them out and hands them on.';
+COMMENT ON COLUMN xdb.attribute_lock_release.release_id IS 'Key.';
+COMMENT ON COLUMN xdb.attribute_lock_release.object IS 'What was released.';
 
 COMMENT ON TABLE xdb.timer IS 'Durable timers: process timeouts and timer commands. A row is gone when it fired or its scope ended.';
 COMMENT ON COLUMN xdb.timer.execution_id IS 'Process execution it belongs to.';
@@ -234,6 +250,7 @@ COMMENT ON COLUMN xdb.state_executions.next_attempt_at IS 'The call is not made 
 COMMENT ON COLUMN xdb.state_executions.input IS 'Input of the state.';
 COMMENT ON COLUMN xdb.state_executions.config IS 'State options that came with the movement.';
 COMMENT ON COLUMN xdb.state_executions.recovers_from IS 'Failed state execution that it recovers from.';
+COMMENT ON COLUMN xdb.state_executions.repeats IS 'How often that call was made again because what it had loaded under a lock had changed; not attempts.';
 
 COMMENT ON VIEW xdb.waits IS 'What is waited for: one row per command of every waiting state, and one per process whose close waits for open publishers.';
 COMMENT ON COLUMN xdb.waits.process_id IS 'Process that waits.';
@@ -289,6 +306,16 @@ COMMENT ON COLUMN xdb.failures.sql_state IS 'SQLSTATE, if a user''s table refuse
 COMMENT ON COLUMN xdb.failures.table_name IS 'The table that refused.';
 COMMENT ON COLUMN xdb.failures.constraint_name IS 'The constraint that was violated.';
 COMMENT ON COLUMN xdb.failures.next_attempt_at IS 'When the next attempt may be made, in the past when it is due or in progress; null when there is none.';
+
+COMMENT ON VIEW xdb.attribute_locks IS 'Locks on attributes that state executions have or wait for. RPCs are not among them: they hold locks of Postgres.';
+COMMENT ON COLUMN xdb.attribute_locks.process_id IS 'Process it belongs to.';
+COMMENT ON COLUMN xdb.attribute_locks.execution_id IS 'Process execution it belongs to.';
+COMMENT ON COLUMN xdb.attribute_locks.state_execution_id IS 'State execution whose call has it or waits for it.';
+COMMENT ON COLUMN xdb.attribute_locks.locked IS 'What is locked: a row of a table by its key, a local attribute, or all of them.';
+COMMENT ON COLUMN xdb.attribute_locks.lock_type IS 'SHARE_LOCK or EXCLUSIVE_LOCK. Of all local attributes it may be that of a part, which excludes only who wants the whole.';
+COMMENT ON COLUMN xdb.attribute_locks.granted IS 'Whether it has it. Who waits for one of its locks has none.';
+COMMENT ON COLUMN xdb.attribute_locks.ticket IS 'Place in the queue.';
+COMMENT ON COLUMN xdb.attribute_locks.object IS 'The same for everybody who waits for the same.';
 
 COMMENT ON VIEW xdb.history IS 'What happened to the processes that the reader may see. Order by execution_id, event_id.';
 COMMENT ON COLUMN xdb.history.process_id IS 'Process it happened to.';

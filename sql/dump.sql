@@ -1,5 +1,5 @@
 -- What pg_dump takes along of the extension's tables: everything but what every installation makes anew (engine,
--- registry) and what a copy finds out for itself (set_aside).
+-- registry) and what a copy finds out for itself (set_aside, attribute_lock).
 DO $$
 DECLARE
     kept pg_catalog.regclass;

@@ -53,9 +53,9 @@ BEGIN
     -- rest. Of a worker the secret and the headers stay out.
     EXECUTE format(
         'GRANT SELECT ON xdb.processes, xdb.state_executions, xdb.waits, xdb.timers, xdb.queue_messages, '
-        'xdb.failures, xdb.history, xdb.workers, '
+        'xdb.failures, xdb.history, xdb.workers, xdb.attribute_locks, '
         'xdb.process_execution, xdb.latest_execution, xdb.state_execution, xdb.timer, xdb.inbox, '
-        'xdb.queue_message, xdb.global_message, xdb.history_event TO %I', grantee);
+        'xdb.queue_message, xdb.global_message, xdb.history_event, xdb.attribute_lock TO %I', grantee);
     EXECUTE format(
         'GRANT SELECT (worker_id, name, url, max_concurrency, registered_at) ON xdb.worker TO %I', grantee);
     IF admin THEN
@@ -119,7 +119,7 @@ BEGIN
     FOREACH child IN ARRAY ARRAY[
         'xdb.latest_execution', 'xdb.state_execution', 'xdb.local_attribute', 'xdb.queue_message', 'xdb.inbox',
         'xdb.message_key', 'xdb.queue_waiter', 'xdb.global_waiter', 'xdb.global_passed_over', 'xdb.rpc_answer',
-        'xdb.timer', 'xdb.task', 'xdb.history_event', 'xdb.purged'
+        'xdb.timer', 'xdb.task', 'xdb.history_event', 'xdb.purged', 'xdb.attribute_lock'
     ]::pg_catalog.regclass[]
     LOOP
         EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', child);

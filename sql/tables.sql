@@ -3,6 +3,9 @@
 -- Lock order, kept by every transaction of the engine and of the SQL functions:
 --   1. latest_execution         one process id at a time
 --   2. rpc_answer               by an RPC with an idempotency key, before its call
+--      then the locks on attributes of an RPC that wants some, in the order of the objects: locks of Postgres against
+--      other RPCs, and a wait without a lock for the states that have them. A state's locks are rows (attribute_lock),
+--      granted all at once or not at all, and nobody keeps a transaction open for them
 --   3. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE
 --   4. users' tables            in the order of the answers; a start writes rows of 5, which nobody sees yet, before
 --   5. message_key, then global_message_key
@@ -11,7 +14,8 @@
 -- it is published; one that is taken belongs to the execution that has it. Rows of global_passed_over are written by
 -- schedulers alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most, so it is
 -- never part of a deadlock. Purging takes 1 and 3 with SKIP LOCKED too, for many executions in one transaction. A bulk
--- start takes all of 1 first, in the order of the process ids.
+-- start takes all of 1 first, in the order of the process ids. Rows of attribute_lock are touched by those alone who
+-- have locked their task.
 --
 -- Hot and narrow: task, timer, inbox. Wide and cold: state_execution, history_event. No foreign keys between hot
 -- tables: an execution's rows are written by the engine alone, under its lock. Hot tables carry shard, a hash of the
@@ -143,7 +147,7 @@ CREATE TABLE xdb.task (
     execution_id uuid NOT NULL,
     seq int NOT NULL,
     shard smallint NOT NULL,
-    lane smallint NOT NULL DEFAULT 0 CONSTRAINT task_lane_known CHECK (lane IN (0, 1)),
+    lane smallint NOT NULL DEFAULT 0 CONSTRAINT task_lane_known CHECK (lane IN (0, 1, 2)),  -- 2: parked, see below
     worker_id int NOT NULL,
     api text NOT NULL CONSTRAINT task_api_known CHECK (api IN ('WAIT_UNTIL_API', 'EXECUTE_API')),
     due_at timestamptz NOT NULL,
@@ -157,6 +161,34 @@ CREATE TABLE xdb.task (
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000);
 -- The lease is not in it, so that taking and losing one stays a heap-only update.
 CREATE INDEX task_claim ON xdb.task (lane, worker_id, due_at);
+
+-- Locks on attributes that the calls of states hold or wait for, so that they do not conflict with each other. Nothing
+-- is right or wrong by them: versions see to that. A row belongs to a call as its task does: granted while the task's
+-- lease is good, parked while the task is in lane 2, which no claim looks at; else the call is about to ask again, and
+-- its place in the queue, the ticket, is kept. Only parked and granted rows are in anybody's way.
+CREATE SEQUENCE xdb.attribute_lock_ticket;
+CREATE TABLE xdb.attribute_lock (
+    object uuid NOT NULL,
+    ticket bigint NOT NULL,
+    mode text NOT NULL CONSTRAINT lock_mode_known CHECK (mode IN ('IS', 'IX', 'S', 'X')),
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    granted boolean NOT NULL,
+    parked boolean NOT NULL,
+    name text NOT NULL,
+    PRIMARY KEY (object, ticket),
+    CONSTRAINT lock_granted_or_parked CHECK (NOT (granted AND parked))
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+        autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000);
+CREATE INDEX attribute_lock_of_call ON xdb.attribute_lock (execution_id, seq);
+CREATE INDEX attribute_lock_granted ON xdb.attribute_lock (object) WHERE granted;
+CREATE INDEX attribute_lock_parked ON xdb.attribute_lock (object, mode, ticket) WHERE parked;
+
+-- Objects that were released by others than the main scheduler, which takes them out and hands them on.
+CREATE TABLE xdb.attribute_lock_release (
+    release_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    object uuid NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 CREATE TABLE xdb.timer (
     execution_id uuid NOT NULL,

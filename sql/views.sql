@@ -46,7 +46,8 @@ SELECT
     pg_catalog.to_timestamp(s.call['notBefore']::double precision OPERATOR(pg_catalog./) 1e6) AS next_attempt_at,
     s.input,
     s.config,
-    pg_catalog.jsonb_extract_path_text(s.recovery, 'stateExecutionId') AS recovers_from
+    pg_catalog.jsonb_extract_path_text(s.recovery, 'stateExecutionId') AS recovers_from,
+    CASE WHEN s.call IS NOT NULL THEN COALESCE(s.call['repeats']::int, 0) END AS repeats
 FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id;
 
@@ -189,6 +190,26 @@ SELECT
 FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
 WHERE s.last_failure IS NOT NULL;
+
+CREATE VIEW xdb.attribute_locks WITH (security_invoker = true, security_barrier = true) AS
+SELECT
+    p.process_id,
+    l.execution_id,
+    s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS state_execution_id,
+    l.name AS locked,
+    CASE l.mode
+        WHEN 'S' THEN 'SHARE_LOCK'
+        WHEN 'X' THEN 'EXCLUSIVE_LOCK'
+        WHEN 'IS' THEN 'SHARE_LOCK of a part'
+        WHEN 'IX' THEN 'EXCLUSIVE_LOCK of a part'
+    END AS lock_type,
+    l.granted,
+    l.ticket,
+    l.object
+FROM xdb.process_execution AS p
+JOIN xdb.attribute_lock AS l ON l.execution_id OPERATOR(pg_catalog.=) p.execution_id
+JOIN xdb.state_execution AS s
+    ON s.execution_id OPERATOR(pg_catalog.=) l.execution_id AND s.seq OPERATOR(pg_catalog.=) l.seq;
 
 CREATE VIEW xdb.history WITH (security_invoker = true, security_barrier = true) AS
 SELECT p.process_id, h.execution_id, h.event_id, h.event_time, h.event_type, h.details

@@ -79,6 +79,17 @@ pub fn worker_failed(rpc_name: &str, what: impl AsRef<str>) -> PgError {
     PgError::new(sqlstate(b"XD010"), format!("RPC \"{rpc_name}\" failed in its worker")).detail(sentence(what.as_ref()))
 }
 
+pub fn locks_not_granted(rpc_name: &str, what: &str) -> PgError {
+    PgError::new(sqlstate(b"XD020"), format!("RPC \"{rpc_name}\" did not get its locks in time"))
+        .detail(format!("It waited for {what}."))
+        .hint("xdb.attribute_locks shows which states have them.")
+}
+
+pub fn local_attributes_changed(rpc_name: &str) -> PgError {
+    let what = format!("could not serialize access: what RPC \"{rpc_name}\" has read of local attributes has changed");
+    PgError::new(crate::pg::catch::SERIALIZATION_FAILURE, what)
+}
+
 pub fn not_preloaded() -> PgError {
     PgError::new(sqlstate(b"XD011"), "xdb is not loaded at server start")
         .hint("Add this line to postgresql.conf and restart the server: shared_preload_libraries = 'xdb'")

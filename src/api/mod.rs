@@ -8,6 +8,7 @@ mod process;
 mod query;
 mod registration;
 mod rpc;
+mod rpc_locks;
 mod start;
 
 use crate::error;

@@ -5,6 +5,7 @@ pub mod function;
 pub mod hook;
 pub mod identity;
 pub mod latch;
+pub mod lock;
 pub mod param;
 pub mod raw;
 pub mod shift;

@@ -18,6 +18,8 @@ pub struct State {
     pub other_lane_has_tasks: bool,
     /// Messages of global queues are to be handed out.
     pub global_work: bool,
+    /// Locks on attributes were released by others than the main scheduler.
+    pub locks_released: bool,
     /// Whether the processes are this database's own.
     pub standing: Standing,
     /// Tables that are set aside, and why.
@@ -59,19 +61,20 @@ pub fn begin_epoch(spi: &Spi, lane: i16) -> Result<i64> {
 pub fn state(spi: &Spi, lane: i16) -> Result<State> {
     const SELECT: &str = "SELECT e.epoch, e.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1), \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
-            OR EXISTS (SELECT FROM xdb.global_passed_over) \
+            OR EXISTS (SELECT FROM xdb.global_passed_over), \
+            EXISTS (SELECT FROM xdb.attribute_lock_release) \
         FROM xdb.engine e, xdb.registry r WHERE e.lane = $1";
     const SET_ASIDE: &str = "SELECT relation::oid, reason FROM xdb.set_aside";
-    let read = |row: &Row| Ok((row.need(1)?, row.need(2)?, row.need(3)?, row.need(4)?, row.need(5)?));
+    let read = |row: &Row| Ok((row.need(1)?, row.need(2)?, row.need(3)?, row.need(4)?, row.need(5)?, row.need(6)?));
     let row = spi.first(SELECT, &[value(lane)], read)?;
-    let (epoch, paused, generation, other_lane_has_tasks, global_work) =
+    let (epoch, paused, generation, other_lane_has_tasks, global_work, locks_released) =
         row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
     let set_aside = spi.rows(SET_ASIDE, &[], |row| {
         Ok((row.need::<pg_sys::Oid>(1)?.to_u32(), SetAside::parse(&row.need::<String>(2)?)))
     })?;
     let standing = instance::standing(spi)?;
     let set_aside = set_aside.into_iter().collect();
-    Ok(State { epoch, paused, generation, other_lane_has_tasks, global_work, standing, set_aside })
+    Ok(State { epoch, paused, generation, other_lane_has_tasks, global_work, locks_released, standing, set_aside })
 }
 
 pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {

@@ -12,6 +12,7 @@ pub mod global;
 pub mod history;
 pub mod instance;
 pub mod load;
+pub mod locks;
 pub mod manage;
 pub mod process;
 pub mod purge;

@@ -251,6 +251,9 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
                 'stateExecutionId', s.state_id || '-' || s.number, 'status', s.status, 'startedAt', s.started_at, \
                 'api', t.api, 'worker', w.name, 'attempt', (s.call ->> 'failedAttempts')::int + 1, \
                 'firstAttemptAt', t.first_attempt_at, \
+                'repeats', (s.call ->> 'repeats')::int, \
+                'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) FROM xdb.attribute_lock l \
+                    WHERE l.execution_id = s.execution_id AND l.seq = s.seq AND NOT l.granted), \
                 'callUntil', CASE WHEN t.lease_epoch = e.epoch THEN t.lease_until END, \
                 'nextAttemptAt', CASE WHEN t.lease_epoch <> e.epoch THEN t.due_at END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \

@@ -1,11 +1,15 @@
 //! Writes what became of executions: the difference between what was loaded and what is now, one array statement
 //! per table, whatever the size of the batch.
 
+mod state_json;
+
 use super::load::{Loaded, Meta};
-use super::{StateKey, global, history, to_json};
+use super::{StateKey, global, history, locks, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, array_of_nullable};
 use crate::pg::spi::Spi;
+use crate::worker::lock_queue::Object;
+use state_json::StateJson;
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::*;
 
@@ -25,6 +29,18 @@ pub fn save<'a>(
     lane: &dyn Fn(&Meta) -> i16,
     now: Timestamp,
 ) -> Result<()> {
+    let released = save_and_release(spi, batch, leases, lane, now)?;
+    locks::tell_released(spi, &released)
+}
+
+/// Saves a batch, and answers with what its calls had locked or waited for: the main scheduler hands that on itself.
+pub fn save_and_release<'a>(
+    spi: &Spi,
+    batch: impl Iterator<Item = &'a Loaded>,
+    leases: &HashMap<StateKey, Lease>,
+    lane: &dyn Fn(&Meta) -> i16,
+    now: Timestamp,
+) -> Result<Vec<Object>> {
     let mut changes = Changes::default();
     for loaded in batch {
         changes.collect(loaded, leases, lane);
@@ -44,6 +60,8 @@ struct Changes<'a> {
     tasks_new: Vec<TaskRow>,
     tasks_changed: Vec<TaskRow>,
     tasks_gone: Vec<StateKey>,
+    /// Calls that were made, or waited to be made, and are over or begin anew: their locks go.
+    calls_over: Vec<StateKey>,
     timers_new: Vec<(ExecutionId, u32, u32, i16, Timestamp)>,
     timers_gone: Vec<(ExecutionId, u32, u32)>,
     waiters_new: Vec<(ExecutionId, &'a str, u64, u32)>,
@@ -149,6 +167,7 @@ impl<'a> Changes<'a> {
     ) {
         let key = (id, state.seq);
         let (had, has) = (old.and_then(current_call), current_call(state));
+        self.calls_over.extend(had.map(|_| key));
         let Some((api, call)) = has else {
             if had.is_some() {
                 self.tasks_gone.push(key);
@@ -208,7 +227,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    fn write(&self, spi: &Spi, now: Timestamp) -> Result<()> {
+    fn write(&self, spi: &Spi, now: Timestamp) -> Result<Vec<Object>> {
         self.write_executions(spi)?;
         self.delete_what_closed_leaves(spi, now)?;
         self.tell_waiters();
@@ -217,7 +236,13 @@ impl<'a> Changes<'a> {
         self.write_waits(spi)?;
         self.write_messages(spi, now)?;
         self.global.write(spi, now)?;
-        self.write_attributes_and_history(spi)
+        self.write_attributes_and_history(spi)?;
+        // After the tasks: a lock is touched by those alone who have its task.
+        let mut released = locks::release(spi, &self.calls_over)?;
+        if !self.closed.is_empty() {
+            released.extend(locks::release_all(spi, &self.closed)?);
+        }
+        Ok(released)
     }
 
     fn write_executions(&self, spi: &Spi) -> Result<()> {
@@ -569,27 +594,5 @@ pub(super) fn phase_parts(state: &StateExecution) -> (Option<&CallState>, Option
         Phase::Waiting(wait) => (None, Some(wait), None),
         Phase::Execute { call, results } => (Some(call), results.as_ref(), call.last_failure.as_ref()),
         Phase::Ended { last_failure, .. } => (None, None, last_failure.as_ref()),
-    }
-}
-
-/// The parts of a state execution that are stored as JSON.
-struct StateJson {
-    config: Option<String>,
-    recovery: Option<String>,
-    call: Option<String>,
-    wait: Option<String>,
-    last_failure: Option<String>,
-}
-
-impl StateJson {
-    fn of(state: &StateExecution) -> Result<Self> {
-        let (call, wait, last_failure) = phase_parts(state);
-        Ok(Self {
-            config: state.config.as_ref().map(to_json).transpose()?,
-            recovery: state.recovery.as_ref().map(to_json).transpose()?,
-            call: call.map(to_json).transpose()?,
-            wait: wait.map(to_json).transpose()?,
-            last_failure: last_failure.map(to_json).transpose()?,
-        })
     }
 }

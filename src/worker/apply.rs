@@ -3,16 +3,19 @@
 use super::calls::{self, Answered};
 use super::global::Free;
 use super::in_flight::CallRecord;
+use super::locks::{LocalNow, Watch};
 use super::turn::Scheduler;
 use super::user_tables::{Used, refused};
 use crate::clock;
 use crate::pg::catch::Result;
 use crate::pg::spi::Spi;
 use crate::store::load::{self, Arrival, DueTimer, Loaded, Lock};
+use crate::store::locks::{self, Wants};
 use crate::store::save::{self, Lease};
 use crate::store::tables::Tables;
 use crate::store::{StateKey, claim, global};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use xdb_engine::*;
 
 /// Whether users' tables are used with a net under them. A net costs a subtransaction each, so the first try goes
@@ -109,12 +112,20 @@ pub struct Batch<'a> {
     pub(super) unsettled: Vec<ExecutionId>,
     pub(super) failed: Vec<Item>,
     pub(super) more: bool,
+    pub(super) watch: Watch,
+    /// Calls that were let ask for their locks again in this turn.
+    pub(super) offered: HashSet<StateKey>,
+    /// What the calls that were granted in this turn have locked.
+    pub(super) wanted: HashMap<StateKey, Arc<Wants>>,
+    /// Local attributes of executions whose answers come from calls that have locked some, under the executions' locks.
+    pub(super) local_now: LocalNow,
 }
 
 impl<'a> Batch<'a> {
     pub fn new(scheduler: &'a mut Scheduler, spi: &'a Spi, mode: Mode, now: Timestamp) -> Self {
         // What a transaction that failed had found out is found out again.
         scheduler.load_failures.clear();
+        let watch = scheduler.watch.clone();
         Self {
             scheduler,
             spi,
@@ -142,6 +153,10 @@ impl<'a> Batch<'a> {
             unsettled: Vec::new(),
             failed: Vec::new(),
             more: false,
+            watch,
+            offered: HashSet::new(),
+            wanted: HashMap::new(),
+            local_now: LocalNow::new(),
         }
     }
 
@@ -193,6 +208,7 @@ impl<'a> Batch<'a> {
         let mut answered = Vec::new();
         let mut queues = Vec::new();
         let mut published = Vec::new();
+        let mut locked_keys = Vec::new();
         for item in items {
             match item {
                 Item::Timer(timer) if timer.seq.0 > 0 => states.push((timer.execution_id, timer.seq)),
@@ -200,6 +216,9 @@ impl<'a> Batch<'a> {
                 Item::Answer(record, answer) => {
                     states.push(record.key);
                     answered.push(record.key);
+                    if record.held.as_ref().is_some_and(|held| held.local.locks()) {
+                        locked_keys.push(record.key.0);
+                    }
                     let looked_into = answer.queues();
                     if answer.publishes() || !looked_into.is_empty() {
                         queues.push(record.key.0);
@@ -218,6 +237,7 @@ impl<'a> Batch<'a> {
         if !answered.is_empty() {
             self.held = load::leases(self.spi, &answered)?;
         }
+        self.local_now = locks::local_attributes(self.spi, &locked_keys)?;
         load::states(self.spi, &mut self.loaded, &states)?;
         if !queues.is_empty() {
             queues.sort_unstable();
@@ -323,7 +343,18 @@ impl<'a> Batch<'a> {
             self.closing.insert(item.execution(), Closing { item: number, command, conditional });
             return Ok(());
         }
-        match self.write_tables(item, &events)? {
+        let used = match self.is_unchanged(item, &command)? {
+            Used::Done(true) => self.write_tables(item, &events)?,
+            Used::Done(false) => {
+                let Item::Answer(record, _) = item else { return Ok(()) };
+                let again = Command::CallRepeated { seq: record.key.1, api: record.api };
+                return self.decide(number, item, again, locked_for_close);
+            }
+            Used::Busy(relation) => Used::Busy(relation),
+            Used::Locked => Used::Locked,
+            Used::Refused(error) => Used::Refused(error),
+        };
+        match used {
             Used::Done(()) => {
                 self.take_offered(&events);
                 if let Some(loaded) = self.loaded.get_mut(&item.execution()) {
@@ -453,12 +484,15 @@ impl<'a> Batch<'a> {
         if wrote {
             let strikes = &self.scheduler.tables;
             let lane = |meta: &load::Meta| strikes.lane_of(meta);
-            save::save(self.spi, changed.into_iter(), &self.leases, &lane, self.now)?;
+            let released = save::save_and_release(self.spi, changed.into_iter(), &self.leases, &lane, self.now)?;
             load::delete_arrivals(self.spi, &self.taken_in)?;
             load::delete_arrivals_of(self.spi, &self.orphaned)?;
             global::delete_waiters(self.spi, &self.stale_waiters)?;
             load::delete_timers(self.spi, &self.stale_timers, self.now)?;
             claim::move_to_lane(self.spi, &self.given_away, 1)?;
+            let given_away = locks::release(self.spi, &self.given_away)?;
+            self.released(released)?;
+            self.released(given_away)?;
             if !self.still_closing.is_empty() {
                 load::mark_closing(self.spi, &self.still_closing)?;
             }

@@ -10,6 +10,8 @@ mod hand_out;
 mod in_flight;
 pub mod launcher;
 pub mod lifecycle;
+pub mod lock_queue;
+mod locks;
 mod maintenance;
 pub mod scheduler;
 pub mod settings;

@@ -83,6 +83,11 @@ impl Execution {
                     call.note_failure(last, not_before);
                 });
             }
+            Event::CallRepeated { seq, api, next_call_at } => self.with_call(*seq, *api, |call| {
+                call.repeats += 1;
+                call.generation += 1;
+                call.not_before = *next_call_at;
+            }),
             Event::RetryRequested { seq, api } => self.with_call(*seq, *api, |call| call.not_before = at),
             Event::StateFailed { seq, api, attempt, failure } => {
                 let last = LastFailure { api: *api, attempt: *attempt, at, failure: failure.clone() };

@@ -18,6 +18,12 @@ pub enum Command {
     },
     /// An attempt of a state's call failed: no answer, a wrong one, or one that the user's tables refused.
     CallFailed(CallFailed),
+    /// A call was answered, and what it had loaded under a lock has changed meanwhile: nothing of the answer is applied,
+    /// and the call is made again.
+    CallRepeated {
+        seq: StateSeq,
+        api: Api,
+    },
     /// The timer command of a waiting state came due.
     TimerFired {
         seq: StateSeq,
@@ -63,6 +69,7 @@ impl Command {
             Self::WaitUntilAnswered { .. } => "WaitUntilAnswered",
             Self::ExecuteAnswered { .. } => "ExecuteAnswered",
             Self::CallFailed(_) => "CallFailed",
+            Self::CallRepeated { .. } => "CallRepeated",
             Self::TimerFired { .. } => "TimerFired",
             Self::ProcessTimeout => "ProcessTimeout",
             Self::MessagesArrived(_) => "MessagesArrived",

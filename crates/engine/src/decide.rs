@@ -61,6 +61,7 @@ impl Turn<'_> {
             Command::WaitUntilAnswered { seq, answer } => self.wait_until_answered(*seq, answer),
             Command::ExecuteAnswered { seq, answer } => self.execute_answered(*seq, answer),
             Command::CallFailed(failed) => self.call_failed(failed),
+            Command::CallRepeated { seq, api } => self.call_repeated(*seq, *api),
             Command::TimerFired { seq, command } => self.timer_fired(*seq, *command),
             Command::ProcessTimeout => {
                 if self.execution.timeout_at.is_none_or(|at| at > self.context.now) {
@@ -241,7 +242,8 @@ impl Turn<'_> {
     fn retry_now(&mut self, states: &[StateSeq]) {
         for seq in states {
             let Some(state) = self.execution.states.get(seq) else { continue };
-            let in_backoff = |call: &CallState| call.failed_attempts > 0 && call.not_before > self.context.now;
+            let in_backoff =
+                |call: &CallState| call.failed_attempts + call.repeats > 0 && call.not_before > self.context.now;
             let api = [Api::WaitUntil, Api::Execute].into_iter().find(|api| state.call(*api).is_some_and(in_backoff));
             if let Some(api) = api {
                 self.emit(Event::RetryRequested { seq: *seq, api });
@@ -268,6 +270,17 @@ impl Turn<'_> {
                 self.recover(seq, api, attempt, failure, config.state_failure_recovery_options.unwrap_or_default());
             }
         }
+        Ok(())
+    }
+
+    fn call_repeated(&mut self, seq: StateSeq, api: Api) -> Result<(), Rejection> {
+        let Some(call) = self.execution.states.get(&seq).and_then(|state| state.call(api)) else {
+            return Err(Rejection::Stale);
+        };
+        let repeat = call.repeats + 1;
+        let policy = self.config_of(seq).retry_policy(api);
+        let next_call_at = next_repeat(&policy, repeat, self.context.now, self.context.jitter);
+        self.emit(Event::CallRepeated { seq, api, next_call_at });
         Ok(())
     }
 

@@ -78,6 +78,13 @@ pub enum Event {
         at: Timestamp,
         failure: Failure,
     },
+    /// What a call had loaded under a lock had changed when its answer came: it is made again with new values. Not an
+    /// attempt.
+    CallRepeated {
+        seq: StateSeq,
+        api: Api,
+        next_call_at: Timestamp,
+    },
     /// A caller wants a call that is in backoff made at once.
     RetryRequested {
         seq: StateSeq,
@@ -183,6 +190,7 @@ impl Event {
             Event::StateCompleted { .. } => "StateCompleted",
             Event::AttemptFailed { .. } => "AttemptFailed",
             Event::AttemptsFolded { .. } => "AttemptsFolded",
+            Event::CallRepeated { .. } => "CallRepeated",
             Event::RetryRequested { .. } => "RetryRequested",
             Event::StateFailed { .. } => "StateFailed",
             Event::LocalAttributesWritten { .. } => "LocalAttributesWritten",

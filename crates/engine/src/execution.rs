@@ -200,11 +200,18 @@ pub struct CallState {
     /// Grows when the content of the request changes, so that a worker that keeps answers by key never replays an
     /// answer that was computed from an older request.
     pub generation: u32,
+    /// How often the call was made again because what it had loaded under a lock had changed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub repeats: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailure>,
     /// Told to the worker with every further attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_database_error: Option<AppDatabaseError>,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -30,6 +30,6 @@ pub use global::*;
 pub use json::Json;
 pub use options::*;
 pub use replay::{MessageIds, Replay, Snapshot, history_cut};
-pub use retry::{Retry, next_retry};
+pub use retry::{REPEATS_AT_ONCE, Retry, next_repeat, next_retry};
 pub use types::*;
 pub use wait::taken_at_once;

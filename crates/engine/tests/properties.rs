@@ -38,6 +38,10 @@ enum Step {
         times: u32,
         refused: bool,
     },
+    /// What the call had loaded has changed.
+    Repeat {
+        pick: usize,
+    },
     Fire {
         pick: usize,
         command: u32,
@@ -154,6 +158,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(pick, request, decision, effects)| Step::Answer { pick, request, decision, effects }),
         3 => (any::<usize>(), prop_oneof![2 => 1u32..3, 1 => 9u32..14], any::<bool>())
             .prop_map(|(pick, times, refused)| Step::Fail { pick, times, refused }),
+        2 => any::<usize>().prop_map(|pick| Step::Repeat { pick }),
         4 => (any::<usize>(), 0u32..5).prop_map(|(pick, command)| Step::Fire { pick, command }),
         5 => vec(publish(), 1..5).prop_map(Step::Publish),
         4 => (any::<usize>(), vec(("[qr]", option::of("[kl]")), 0..4))
@@ -226,6 +231,12 @@ impl Watched {
                     let first_attempt_at = self.world.now;
                     self.run(Command::CallFailed(CallFailed { seq, api, attempt, first_attempt_at, failure }));
                     self.world.pass(1);
+                }
+            }
+            Step::Repeat { pick } => {
+                if let Some(state) = live(at_call, pick) {
+                    let api = if state.status() == StateStatus::WaitUntil { Api::WaitUntil } else { Api::Execute };
+                    self.run(Command::CallRepeated { seq: state.seq, api });
                 }
             }
             Step::Fire { pick, command } => {
@@ -465,6 +476,7 @@ fn needed_part(whole: &Execution, command: &Command) -> Execution {
         Command::TimerFired { seq, .. }
         | Command::SkipTimer { seq, .. }
         | Command::GlobalMessagesArrived { seq }
+        | Command::CallRepeated { seq, .. }
         | Command::CallFailed(CallFailed { seq, .. }) => (Some(*seq), &no_effects, None),
         _ => (None, &no_effects, None),
     };
@@ -538,63 +550,4 @@ proptest! {
             watched.step(step);
         }
     }
-
-    #[test]
-    fn texts_of_any_kind_survive_in_events(text in any::<String>(), number in "-?[1-9][0-9]{0,40}\\.[0-9]{0,20}0", seconds in 0.0f64..1e6) {
-        let text_json = json(&serde_json::to_string(&text).unwrap());
-        let number = json(&number);
-        let seconds = (seconds * 1000.0).round() / 1000.0;
-        let config = StateConfig { execute_api_timeout_seconds: Some(seconds), ..attempts(3) };
-        for event in [
-            Event::ProcessStarted { process_id: text.clone(), process_type: text.clone(), timeout_at: None },
-            Event::StateStarted {
-                seq: StateSeq(1),
-                state_execution_id: StateExecutionId { state_id: text.clone(), number: 1 },
-                input: Some(number.clone()),
-                config: Some(Box::new(config)),
-                recovery: None,
-                skip_wait_until: false,
-                not_before: Timestamp(-1),
-            },
-            Event::LocalAttributesWritten { attributes: BTreeMap::from([(text.clone(), text_json.clone()), (format!("{text}2"), Json::null())]) },
-            Event::MessagesReceived {
-                publisher: Publisher::Rpc,
-                messages: vec![Message { number: u64::MAX, queue: text.clone(), message_id: Some(text.clone()), payload: Some(number.clone()) }],
-            },
-            Event::ResultGiven { seq: None, output: Json::null() },
-            Event::CompletionRequested {},
-            Event::ProcessClosed { status: ProcessStatus::Failed, reason: Some(text.clone()) },
-        ] {
-            let (name, details) = event.to_parts();
-            prop_assert_eq!(name, event.name());
-            prop_assert_eq!(&Event::from_parts(name, &details), &Ok(event.clone()));
-            let whole = serde_json::to_string(&event).unwrap();
-            prop_assert_eq!(&serde_json::from_str::<Event>(&whole).unwrap(), &event);
-            // As `jsonb` gives it back: the same value, written otherwise.
-            let spaced = details.replacen('{', "{ ", 1);
-            prop_assert_eq!(&Event::from_parts(name, &spaced), &Ok(event));
-        }
-    }
-
-    #[test]
-    fn no_stored_text_makes_reading_an_event_panic(name in "\\PC{0,12}", details in "\\PC{0,40}") {
-        prop_assert!(Event::from_parts(&name, &details).is_err());
-        prop_assert!(Event::from_parts("ProcessClosed", &details).is_err());
-    }
-}
-
-#[test]
-fn details_that_are_no_event_are_told() {
-    for (name, details) in [
-        ("Unheard", "{}"),
-        ("ProcessClosed", "{}"),
-        ("ProcessClosed", "{\"status\":\"DONE\"}"),
-        ("ProcessClosed", "{\"status\":\"FAILED\"},\"x\":{}"),
-        ("WaitCompleted\":{\"seq\":1},\"x", "1"),
-    ] {
-        assert!(Event::from_parts(name, details).is_err(), "{name} {details}");
-    }
-    let later = "{\"status\":\"FAILED\",\"fieldOfALaterVersion\":[1]}";
-    let closed = Event::ProcessClosed { status: ProcessStatus::Failed, reason: None };
-    assert_eq!(Event::from_parts("ProcessClosed", later), Ok(closed));
 }

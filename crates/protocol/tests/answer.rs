@@ -295,8 +295,8 @@ fn wrong_answers_to_execute() {
             "stateDecision.nextStates[0].stateConfig.executeApiTimeoutSeconds is negative",
         ),
         (
-            r#"{"stateDecision":{"nextStates":[{"stateId":"B","stateConfig":{"loadGlobalAttributes":{"lockType":"SHARE_LOCK"}}}]}}"#,
-            r#"stateDecision.nextStates[0].stateConfig.loadGlobalAttributes.lockType "SHARE_LOCK" is not supported"#,
+            r#"{"stateDecision":{"nextStates":[{"stateId":"B","stateConfig":{"loadGlobalAttributes":{"lockType":"SHARED"}}}]}}"#,
+            r#"stateDecision.nextStates[0].stateConfig.loadGlobalAttributes.lockType "SHARED" is unknown"#,
         ),
     ] {
         let error = execute(body).unwrap_err();

@@ -10,13 +10,13 @@ const FULL: &str = r#"{"startingState": "Submit",
                "executeApiRetryPolicy": {"maximumAttempts": 3, "backoffCoefficient": 1.5},
                "stateFailureRecoveryOptions": {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Undo",
                   "stateFailureProceedStateConfig": {"skipWaitUntil": true}},
-               "loadGlobalAttributes": {"policy": "PARTIAL", "names": ["form"], "lockType": "NO_LOCKING"},
+               "loadGlobalAttributes": {"policy": "PARTIAL", "names": ["form"], "lockType": "SHARE_LOCK"},
                "executeLoadLocalAttributes": {"policy": "NONE"}},
             "Undo": null},
  "globalAttributes": [{"table": "public.users", "primaryKey": "user_id", "attributes": {"form": "form", "status": "st"}},
                       {"table": "t2", "primaryKey": ["name", "id"], "attributes": {"name": "name"}}],
  "localAttributes": ["source"], "localQueues": ["verify"], "globalQueues": ["prices"],
- "rpcs": {"verify": {"timeoutSeconds": 5, "loadGlobalAttributes": {"policy": "ALL"}}, "peek": {}},
+ "rpcs": {"verify": {"timeoutSeconds": 5, "loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}}, "peek": {}},
  "timeoutSeconds": 3600, "history": "none"}"#;
 
 #[test]
@@ -36,7 +36,9 @@ fn a_definition_with_everything() {
     assert_eq!(recovery.policy, FailurePolicy::ProceedToConfiguredState);
     assert_eq!(recovery.state_failure_proceed_state_config.as_ref().unwrap().skip_wait_until, Some(true));
     assert!(verify.load_global(Api::Execute).wants("form") && !verify.load_global(Api::Execute).wants("status"));
+    assert_eq!(verify.load_global(Api::Execute).lock_type, LockType::Share);
     assert_eq!(verify.load_local(Api::Execute).policy, LoadPolicy::None);
+    assert_eq!(verify.load_local(Api::WaitUntil).lock_type, LockType::NoLocking);
     assert_eq!(definition.states["Undo"], StateConfig::default());
     assert_eq!(definition.global_attributes[0].table, "public.users");
     assert_eq!(definition.global_attributes[0].relation, 0);
@@ -46,6 +48,8 @@ fn a_definition_with_everything() {
     assert!(definition.knows_global_queue("prices") && !definition.knows_global_queue("verify"));
     assert!(definition.knows_local_attribute("source") && !definition.knows_local_attribute("other"));
     assert_eq!(definition.rpc("verify").unwrap().timeout_seconds, Some(5.0));
+    let loading = definition.rpc("verify").unwrap().load_global_attributes.unwrap();
+    assert_eq!(loading.lock_type, LockType::Exclusive);
     assert!(definition.rpc("other").is_none());
     assert_eq!(definition.timeout(), Some(Duration(3_600_000_000)));
     assert_eq!(definition.history, HistoryPolicy::None);
@@ -112,10 +116,6 @@ fn wrong_definitions_are_told_what_is_wrong() {
         (
             r#"{"states":{"A":{"loadGlobalAttributes":{"policy":"SOME"}}}}"#,
             r#"states.A.loadGlobalAttributes.policy "SOME" is unknown; known are ALL, NONE, PARTIAL"#,
-        ),
-        (
-            r#"{"states":{"A":{"loadGlobalAttributes":{"lockType":"EXCLUSIVE_LOCK"}}}}"#,
-            r#"states.A.loadGlobalAttributes.lockType "EXCLUSIVE_LOCK" is not supported by this version"#,
         ),
         (
             r#"{"states":{"A":{"loadLocalAttributes":{"lockType":"LOCK"}}}}"#,
