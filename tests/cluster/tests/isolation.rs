@@ -1,6 +1,5 @@
 //! Somebody's slow trigger, open transaction or lock delays the processes it has touched, and no other.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use xdb_cluster_tests::prelude::*;
@@ -227,48 +226,71 @@ fn a_close_waits_for_open_publishers_alone() {
 
 #[test]
 fn no_message_is_lost_between_a_publish_and_a_close() {
+    const PROCESSES: usize = 12;
+    const SESSIONS: usize = 8;
+    const LEAST_PUBLISHED: usize = 4000;
+    const LEAST_REFUSED: usize = 200;
     let app = App::new("isolation_lost");
-    // Reads until the queue is empty for a moment, and closes if it still is when the answer is applied.
+    // Reads what is there and asks to close at once if nothing is left: every answer races with the publishers.
     let worker = app.worker(|call: &Call| match call.api {
-        Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1), timer("quiet", 0.05)]),
+        Api::WaitUntil => any_of(&[
+            json!({"localQueueCommands": {"commandId": "m", "queueName": "inbox", "atLeast": 1, "atMost": 50}}),
+            timer("first", 0.02),
+        ]),
         _ => close_if_empty("inbox", "Read"),
     });
     app.register("drain", &mailbox());
-    let mut db = app.db();
-    for n in 0..20 {
-        db.start(&format!("p{n}"), "drain").go();
-    }
-    let published = AtomicUsize::new(0);
-    let accepted: BTreeSet<String> = at_once(8, |session| {
+    // Whoever finds the process closed starts it again: so it closes again and again in the middle of messages, until the
+    // publishers have met enough closes.
+    let (all_published, all_refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let enough = || {
+        all_published.load(Ordering::Relaxed) >= LEAST_PUBLISHED && all_refused.load(Ordering::Relaxed) >= LEAST_REFUSED
+    };
+    let deadline = Instant::now() + Duration::from_secs(80);
+    let published: Vec<Vec<(String, String)>> = at_once(SESSIONS, |session| {
         let mut db = app.db();
         let mut accepted = Vec::new();
-        // Round and round until every process has closed in front of us.
-        let mut open: Vec<usize> = (0..20).collect();
-        while !open.is_empty() && published.fetch_add(1, Ordering::Relaxed) < 400 {
-            open.retain(|n| {
-                let message = format!("{session}-{n}-{}", accepted.len());
-                match db.try_run(&format!("SELECT xdb.publish('p{n}', 'inbox', '\"{message}\"')")) {
-                    Ok(()) => accepted.push(message),
-                    Err(error) => assert_eq!(error.code, codes::NOT_RUNNING, "{error:?}"),
+        while !enough() {
+            assert!(Instant::now() < deadline, "the closes are too slow: {all_published:?} {all_refused:?}");
+            let n = accepted.len();
+            let (process, message) = (format!("p{}", (n * 7 + session) % PROCESSES), format!("{session}-{n}"));
+            let publish = format!("SELECT xdb.publish('{process}', 'inbox', '\"{message}\"')");
+            loop {
+                match db.try_run(&publish) {
+                    Ok(()) => break,
+                    Err(error) if error.code == codes::NOT_RUNNING => {
+                        all_refused.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Err(error) => assert_eq!(error.code, codes::UNKNOWN_PROCESS, "{error:?}"),
                 }
-                db.status(&format!("p{n}")) == "RUNNING"
-            });
+                if let Err(error) = db.start(&process, "drain").try_go() {
+                    assert_eq!(error.code, codes::ALREADY_STARTED, "{error:?}");
+                }
+            }
+            accepted.push((process, message));
+            all_published.fetch_add(1, Ordering::Relaxed);
         }
         accepted
-    })
-    .into_iter()
-    .flatten()
-    .collect();
-    for n in 0..20 {
+    });
+    let mut accepted: Vec<(String, String)> = published.into_iter().flatten().collect();
+    let mut db = app.db();
+    for n in 0..PROCESSES {
         db.completes(&format!("p{n}"));
     }
-    let consumed: BTreeSet<String> = worker
-        .calls()
-        .iter()
-        .flat_map(|call| call.messages("m"))
-        .filter_map(|message| message.as_str().map(str::to_owned))
-        .collect();
-    assert_eq!(consumed, accepted);
+
+    // Each message was read once, by the process that it was published to; nothing is left. A message that was in a call
+    // which was made again would count twice: no call here is.
+    let mut consumed: Vec<(String, String)> = Vec::new();
+    for call in worker.calls().iter().filter(|call| call.api == Api::Execute) {
+        assert_eq!(call.attempt(), 1, "{:?}", call.body);
+        let messages = call.messages("m").into_iter().filter_map(|message| message.as_str().map(str::to_owned));
+        consumed.extend(messages.map(|message| (call.process_id().to_owned(), message)));
+    }
+    consumed.sort_unstable();
+    accepted.sort_unstable();
+    let lost: Vec<_> = accepted.iter().filter(|message| consumed.binary_search(message).is_err()).collect();
+    assert!(lost.is_empty(), "{} of {} messages are lost: {lost:?}", lost.len(), accepted.len());
+    assert_eq!(consumed.len(), accepted.len(), "messages were read twice");
     assert_eq!(db.count("xdb.queue_messages"), 0);
     app.done(&[]);
 }
