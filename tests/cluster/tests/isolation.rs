@@ -296,6 +296,70 @@ fn no_message_is_lost_between_a_publish_and_a_close() {
 }
 
 #[test]
+fn a_message_between_the_look_into_the_queues_and_the_close_is_read() {
+    const CLOSERS: usize = 8;
+    let app = App::alone("isolation_between", ClusterOptions::default().set("xdb.apply_timeout", "5s"));
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]).into(),
+        (_, "Close") => Reply::hang(close_if_empty("inbox", "Read")),
+        (_, "Read") => force_complete(json!(call.messages("m"))).into(),
+        _ if call.global("n") == 1 => force_complete(json!(null)).into(),
+        // No close: what closes writes its tables after the look, under the lock.
+        _ if call.process_id() == "second" => Reply::hang(next("Only", json!(null)).globals(json!({"n": 1}))),
+        _ => Reply::from(next("Only", json!(null)).globals(json!({"n": 1}))),
+    });
+    app.register("drain", &Definition::starting_with("Close").step("Close").waiting_step("Read"));
+    app.register("slow", &one_step().maps("public.counters", "id", &["n"]));
+    let mut db = app.db();
+    db.run(
+        "INSERT INTO counters VALUES ('first', 0), ('second', 0);
+         CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN new; END $$;
+         CREATE TRIGGER dawdle BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION dawdle();",
+    );
+    db.start("second", "slow").key("second").go();
+    for n in 0..CLOSERS {
+        db.start(&format!("p{n}"), "drain").go();
+    }
+    worker.wait_for_count("all of them hang", 10, CLOSERS + 1, |_| true);
+
+    // While the engine is in the slow table for the first time, the other answers come in: they are one turn. While it is there
+    // for the second time, it has looked into the queues, and has not closed anything.
+    db.start("first", "slow").key("first").go();
+    let mut superuser = app.superuser();
+    let scheduler = app.scheduler();
+    let mut in_slow_table = |what: &str| {
+        let sql =
+            format!("SELECT xact_start::text FROM pg_stat_activity WHERE pid = {scheduler} AND wait_event = 'PgSleep'");
+        let mut begun = None;
+        wait_until(what, 10, || {
+            begun = superuser.try_maybe::<String>(&sql).expect("it can be asked").filter(|begun| begun != what);
+            begun.is_some()
+        });
+        begun.expect("just found")
+    };
+    let first_turn = in_slow_table("the engine is in the slow table");
+    worker.release();
+    in_slow_table(&first_turn);
+    let accepted: Vec<usize> = (0..CLOSERS)
+        .filter(|n| match db.try_run(&format!("SELECT xdb.publish('p{n}', 'inbox', '{n}')")) {
+            Ok(()) => true,
+            Err(error) => {
+                assert_eq!(error.code, codes::NOT_RUNNING, "{error:?}");
+                false
+            }
+        })
+        .collect();
+    for n in 0..CLOSERS {
+        let outcome = db.completes(&format!("p{n}"));
+        let expected = if accepted.contains(&n) { json!([n]) } else { Value::Null };
+        assert_eq!(outcome.result(), &expected, "p{n}");
+    }
+    assert!(!accepted.is_empty(), "everything was closed before anybody could publish");
+    db.completes("second");
+    app.done(&[]);
+}
+
+#[test]
 fn one_who_publishes_to_a_closing_process_learns_how_it_ended() {
     let app = App::new("isolation_closing");
     let worker = app.worker(|call: &Call| match call.api {
