@@ -477,3 +477,30 @@ fn an_answer_that_is_not_applied_is_in_the_history() {
     assert_eq!(db.completes("none").result(), "in time");
     app.done(&[]);
 }
+
+#[test]
+fn what_else_is_changed_by_hand_is_found() {
+    let (app, _worker) = application("sound_else");
+    start(&app, "p", "full");
+    // Whose row it is, in every table that has more than one row for an execution.
+    let moved = |table: &str| format!("UPDATE xdb.{table} SET execution_id = gen_random_uuid() WHERE $OURS");
+    let changes = [
+        (format!("{OWN} process_id = 'q' WHERE $OURS"), "process_id"),
+        (moved("state_execution"), "state_execution {\"seq\": 1}: is missing"),
+        (moved("task"), "task {\"seq\": 3}: is missing"),
+        (moved("timer"), "timer {\"seq\": 0, \"command\": 0}: is missing"),
+        (moved("queue_message"), "queue_message {\"number\": 1, \"queue_name\": \"inbox\"}: is missing"),
+        (moved("queue_waiter"), "queue_waiter {"),
+        (moved("message_key"), "message_key {"),
+        (moved("local_attribute"), "local_attribute {\"key\": \"k\"}: is missing"),
+        (moved("history_event"), "history_event: the history is empty"),
+        ("UPDATE xdb.queue_message SET shard = (shard + 1) % 1024 WHERE $OURS".to_owned(), "shard is"),
+        ("UPDATE xdb.queue_waiter SET seq = 3 WHERE $OURS".to_owned(), "queue_waiter {"),
+        ("UPDATE xdb.queue_waiter SET queue_name = 'other' WHERE $OURS".to_owned(), "queue_waiter {"),
+        ("UPDATE xdb.message_key SET queue_name = 'other' WHERE $OURS".to_owned(), "message_key {"),
+        ("UPDATE xdb.local_attribute SET key = 'renamed' WHERE $OURS AND key = 'k'".to_owned(), "local_attribute {"),
+    ];
+    let changes: Vec<(&str, &str)> = changes.iter().map(|(change, expected)| (change.as_str(), *expected)).collect();
+    tamper(&app, "p", &changes);
+    app.done(&[]);
+}
