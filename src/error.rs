@@ -107,6 +107,12 @@ pub fn superuser_process() -> PgError {
         .hint("Use an ordinary role, or set xdb.allow_superuser_processes.")
 }
 
+pub fn missing_owners(names: &[String]) -> PgError {
+    PgError::new(sqlstate(b"XD020"), "roles that own running processes are missing")
+        .detail(format!("There is no role {}.", names.join(", ")))
+        .hint("Create them, or stop the processes of these roles, and adopt the database then.")
+}
+
 /// A refused command of a caller as the caller's error.
 pub fn rejected(process_id: &str, rejection: &Rejection) -> PgError {
     match rejection {

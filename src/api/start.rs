@@ -179,7 +179,7 @@ pub(super) fn begin(
     if let Some(request_id) = &request.options.request_id
         && let Some((repeated, owner)) = process::by_request(spi, process_id, request_id)?
     {
-        return match caller.may_drive(owner) {
+        return match caller.may_drive(owner)? {
             true => Ok(Begun::Repeated(repeated)),
             false => Err(error::already_started(process_id, "The request id was used by another role.")),
         };
@@ -232,7 +232,7 @@ pub(super) fn decide_start(
         mapping_id: process_type.mapping_id,
         mapping: kind.mapping.clone(),
         keys,
-        keep_history: history == HistoryPolicy::Full,
+        history,
         traceparent: request.options.traceparent.clone(),
         closing: false,
         process_type: Some(process_type.clone()),
@@ -249,7 +249,7 @@ fn make_way(spi: &Spi, registry: &mut Registry, caller: Caller, request: &Reques
     let process_id = &request.start.process_id;
     // Waits for whoever stops it, publishes to it, or applies an RPC.
     let Some(found) = process::lock_for_close(spi, latest)? else { return Ok(()) };
-    let visible = caller.may_drive(found.owner);
+    let visible = caller.may_drive(found.owner)?;
     let refuse = |what: &str| {
         let which =
             if visible { format!("Execution {latest} {what}.") } else { format!("Its latest execution {what}.") };

@@ -105,6 +105,7 @@ pub enum Value {
     Execution(ExecutionId),
     /// A set, of a function that returns one.
     Executions(Vec<ExecutionId>),
+    Bool(bool),
     Int(i32),
     BigInt(i64),
     /// JSON text, as `jsonb`.
@@ -133,6 +134,7 @@ pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) ->
                     set::next(info)
                 };
             }
+            Value::Bool(yes) => (pg_sys::Datum::from(yes), false),
             Value::Int(number) => (pg_sys::Datum::from(number), false),
             Value::BigInt(number) => (pg_sys::Datum::from(number), false),
             Value::Json(text) => (jsonb(&text)?, false),

@@ -1,7 +1,7 @@
 //! What the SQL functions read and write: finding a process, starting one, publishing to one.
 
 use super::load::{Loaded, Meta, parse_word};
-use super::to_json;
+use super::{history, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, array_of_nullable, nullable, value};
 use crate::pg::spi::{Row, Snapshot, Spi};
@@ -149,18 +149,18 @@ pub fn by_request(spi: &Spi, process_id: &str, request_id: &str) -> Result<Optio
 pub fn insert(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
     const INSERT: &str = "INSERT INTO xdb.process_execution (execution_id, shard, process_id, type_id, process_type, \
         owner, owner_name, status, started_at, closed_at, timeout_at, reason, next_event, next_state, next_message, \
-        live_threads, completing, state_numbers, mapping_id, attribute_keys, history, request_id, traceparent) \
+        live_threads, completing, state_numbers, mapping_id, attribute_keys, history_limit, request_id, traceparent) \
         SELECT v.execution_id, v.shard, v.process_id, v.type_id, v.process_type, v.owner, v.owner_name, v.status, \
             v.started_at, v.closed_at, v.timeout_at, v.reason, v.next_event, v.next_state, v.next_message, \
-            v.live_threads, v.completing, v.state_numbers::jsonb, v.mapping_id, v.attribute_keys::jsonb, v.history, \
+            v.live_threads, v.completing, v.state_numbers::jsonb, v.mapping_id, v.attribute_keys::jsonb, v.history_limit, \
             v.request_id, v.traceparent \
         FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::int[], $5::text[], $6::oid[], $7::text[], \
             $8::text[], $9::timestamptz[], $10::timestamptz[], $11::timestamptz[], $12::text[], $13::bigint[], \
-            $14::int[], $15::bigint[], $16::int[], $17::bool[], $18::text[], $19::int[], $20::text[], $21::text[], \
+            $14::int[], $15::bigint[], $16::int[], $17::bool[], $18::text[], $19::int[], $20::text[], $21::int[], \
             $22::text[], $23::text[]) \
         AS v (execution_id, shard, process_id, type_id, process_type, owner, owner_name, status, started_at, \
             closed_at, timeout_at, reason, next_event, next_state, next_message, live_threads, completing, \
-            state_numbers, mapping_id, attribute_keys, history, request_id, traceparent)";
+            state_numbers, mapping_id, attribute_keys, history_limit, request_id, traceparent)";
     let executions = || started.iter().map(|(loaded, _)| &loaded.execution);
     let metas = || started.iter().map(|(loaded, _)| &loaded.meta);
     let keys = metas().map(|meta| meta.mapping_id.map(|_| to_json(&meta.keys)).transpose());
@@ -187,7 +187,7 @@ pub fn insert(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
         array(numbers),
         array_of_nullable(metas().map(|meta| meta.mapping_id)),
         array_of_nullable(keys),
-        array(metas().map(|meta| if meta.keep_history { "full" } else { "none" })),
+        array_of_nullable(metas().map(|meta| history::column::of(meta.history))),
         array_of_nullable(started.iter().map(|(_, request_id)| *request_id)),
         array_of_nullable(metas().map(|meta| meta.traceparent.as_deref())),
     ];

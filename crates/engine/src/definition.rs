@@ -80,4 +80,13 @@ pub enum HistoryPolicy {
     #[default]
     Full,
     None,
+    /// At least so many events; a snapshot stands for those before.
+    KeepLast(u32),
+}
+
+impl HistoryPolicy {
+    /// Whether events are kept at all.
+    pub fn keeps_events(self) -> bool {
+        self != Self::None
+    }
 }

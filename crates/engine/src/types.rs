@@ -50,6 +50,11 @@ impl Duration {
     }
 }
 
+/// The hash FNV-1a, 64 bits: for what is stored, because it never changes.
+pub fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
 /// The UUID (version 7) of one process execution.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ExecutionId(pub [u8; 16]);

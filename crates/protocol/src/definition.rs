@@ -176,17 +176,22 @@ fn rpc_config(text: &str) -> Read<RpcConfig> {
 fn history(text: &str) -> Read<HistoryPolicy> {
     if text.starts_with('{') {
         let mut object = Object::read(text)?;
-        if object.optional("keepLast", |_| Ok(()))?.is_some() {
-            return Err(Fault::new("is not supported by this version").at("keepLast"));
-        }
-        return Err(Fault::new("must be \"full\" or \"none\""));
+        let keep = object.required("keepLast", |text| {
+            let events = text.parse::<u32>().ok().filter(|events| (1..=MOST_EVENTS).contains(events));
+            events.ok_or_else(|| Fault::new(format!("must be a whole number from 1 to {MOST_EVENTS}")))
+        })?;
+        object.finish(&["keepLast"])?;
+        return Ok(HistoryPolicy::KeepLast(keep));
     }
-    word(text, &["full", "none"], |word| match word {
+    word(text, &["full", "none", "{\"keepLast\": n}"], |word| match word {
         "full" => Some(HistoryPolicy::Full),
         "none" => Some(HistoryPolicy::None),
         _ => None,
     })
 }
+
+/// Largest number of events that `keepLast` takes.
+const MOST_EVENTS: u32 = 1_000_000_000;
 
 fn table_key(text: &str) -> Read<BTreeMap<String, Json>> {
     let columns = map(text, |text| match text.as_bytes() {
