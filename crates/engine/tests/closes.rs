@@ -1,4 +1,4 @@
-//! Conditional closes that are graceful, timers for a moment, options that nobody set.
+//! Conditional closes that are graceful, timers for a moment, timeouts of starts for later, options that nobody set.
 
 mod common;
 
@@ -52,6 +52,16 @@ fn a_timer_for_a_moment_fires_then_and_one_for_the_past_at_once() {
     world.fire(1, 2).unwrap();
     assert_eq!(world.status(1), StateStatus::Execute);
     assert_eq!(world.replayed(), world.execution);
+}
+
+#[test]
+fn the_timeout_of_a_start_for_later_runs_from_then() {
+    let mut world = World::new(definition(&[("A", plain())]));
+    let Command::Start(start) = start() else { unreachable!() };
+    let later = world.now + Duration(3600 * SECOND);
+    let timeout = Some(Duration(60 * SECOND));
+    world.run(Command::Start(Box::new(Start { start_at: Some(later), timeout, ..*start }))).unwrap();
+    assert_eq!(world.execution.timeout_at, Some(later + Duration(60 * SECOND)));
 }
 
 #[test]
