@@ -176,15 +176,18 @@ fn needed<T>(name: &str, value: Option<T>) -> Result<T> {
 /// A name: given, not empty, and not endless.
 fn name(argument: &str, value: Option<String>) -> Result<String> {
     let value = needed(argument, value)?;
-    match value.len() {
-        0 => Err(error::invalid_argument(argument, "it must not be empty")),
-        length if length > xdb_protocol::MAX_NAME_BYTES => {
-            let limit = xdb_protocol::MAX_NAME_BYTES;
-            Err(error::invalid_argument(
-                argument,
-                format_args!("it is {length} bytes long; at most {limit} are allowed"),
-            ))
+    check_length(argument, "it", &value, xdb_protocol::MAX_NAME_BYTES)?;
+    Ok(value)
+}
+
+/// `what` of the argument has at least one byte, and at most so many.
+fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Result<()> {
+    match text.len() {
+        0 => Err(error::invalid_argument(argument, format_args!("{what} must not be empty"))),
+        length if length > limit => {
+            let what = format_args!("{what} is {length} bytes long; at most {limit} are allowed");
+            Err(error::invalid_argument(argument, what))
         }
-        _ => Ok(value),
+        _ => Ok(()),
     }
 }

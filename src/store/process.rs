@@ -247,7 +247,12 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
         || pg_catalog.jsonb_build_object( \
         'threads', COALESCE((SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
                 'stateExecutionId', s.state_id || '-' || s.number, 'status', s.status, 'startedAt', s.started_at, \
-                'attempt', (s.call ->> 'failedAttempts')::int + 1, 'nextAttemptAt', CASE WHEN t.lease_until IS NULL THEN t.due_at END, \
+                'api', t.api, 'worker', w.name, 'attempt', (s.call ->> 'failedAttempts')::int + 1, \
+                'firstAttemptAt', t.first_attempt_at, \
+                'callUntil', CASE WHEN t.lease_epoch = e.epoch THEN t.lease_until END, \
+                'nextAttemptAt', CASE WHEN t.lease_epoch <> e.epoch THEN t.due_at END, \
+                'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
+                    'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)), \
                 'waitingType', CASE s.status WHEN 'WAITING' THEN s.wait ->> 'waitingType' END, \
                 'waitingSince', CASE s.status WHEN 'WAITING' \
                     THEN pg_catalog.to_timestamp((s.wait ->> 'since')::float8 / 1e6) END, \
@@ -257,11 +262,17 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
                         'queueName', c.value -> 'kind' -> 'localQueue' -> 'queue', \
                         'atLeast', c.value -> 'kind' -> 'localQueue' -> 'atLeast', \
                         'atMost', c.value -> 'kind' -> 'localQueue' -> 'atMost', \
+                        'messagesInQueue', CASE WHEN c.value -> 'kind' ? 'localQueue' THEN ( \
+                            SELECT pg_catalog.count(*) FROM xdb.queue_message m WHERE m.execution_id = p.execution_id \
+                                AND m.queue_name = c.value -> 'kind' -> 'localQueue' ->> 'queue') + ( \
+                            SELECT pg_catalog.count(*) FROM xdb.inbox i WHERE i.execution_id = p.execution_id \
+                                AND i.queue_name = c.value -> 'kind' -> 'localQueue' ->> 'queue') END, \
                         'fireAt', pg_catalog.to_timestamp((c.value -> 'kind' -> 'timer' ->> 'fireAt')::float8 / 1e6) \
                         ) ORDER BY c.ordinality) \
                     FROM pg_catalog.jsonb_array_elements(s.wait -> 'commands') WITH ORDINALITY c) END \
                 )) ORDER BY s.seq) \
             FROM xdb.state_execution s LEFT JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
+                LEFT JOIN xdb.worker w ON w.worker_id = t.worker_id LEFT JOIN xdb.engine e ON e.lane = t.lane \
             WHERE s.execution_id = p.execution_id AND s.ended_at IS NULL), '[]'), \
         'results', p.results))::text \
         FROM xdb.process_execution p WHERE p.execution_id = $1";

@@ -9,6 +9,10 @@ use std::str::FromStr;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
+    /// The last moment there is, in the year 294247; what would come later comes then. Beyond it Postgres no longer
+    /// counts from the Unix epoch without rounding.
+    pub const LAST: Self = Self(i64::MAX - 1);
+
     pub fn unix_seconds(self) -> i64 {
         self.0.div_euclid(1_000_000)
     }
@@ -27,7 +31,7 @@ impl Timestamp {
 impl Add<Duration> for Timestamp {
     type Output = Self;
     fn add(self, rhs: Duration) -> Self {
-        Self(self.0.saturating_add(rhs.0))
+        Self(self.0.saturating_add(rhs.0)).min(Self::LAST)
     }
 }
 
