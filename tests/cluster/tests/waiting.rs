@@ -126,7 +126,7 @@ fn processes_that_wait_hold_nothing() {
     let scheduler = app.scheduler();
     wait_until("the engine is at rest", 10, || {
         superuser.one(&format!(
-            "SELECT s.in_flight = 0 AND s.backlog = 0 AND a.xact_start IS NULL AND a.backend_xmin IS NULL
+            "SELECT s.in_flight = 0 AND a.xact_start IS NULL AND a.backend_xmin IS NULL
                 AND NOT EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.locktype IN ('relation', 'tuple', 'transactionid', 'virtualxid'))
              FROM xdb.status() s, pg_stat_activity a WHERE a.pid = {scheduler}"
         ))
