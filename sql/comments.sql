@@ -159,6 +159,41 @@ COMMENT ON COLUMN xdb.queue_waiter.queue_name IS 'Local queue.';
 COMMENT ON COLUMN xdb.queue_waiter.wait_order IS 'Number of the event that began the wait: waiters are served in this order.';
 COMMENT ON COLUMN xdb.queue_waiter.seq IS 'State execution that waits.';
 
+COMMENT ON TABLE xdb.global_message IS 'Messages of global queues: free, or taken by a state that has not used them up.';
+COMMENT ON COLUMN xdb.global_message.number IS 'Order of publishing, over all queues.';
+COMMENT ON COLUMN xdb.global_message.queue_name IS 'Global queue.';
+COMMENT ON COLUMN xdb.global_message.key IS 'Key of the message, if it has one.';
+COMMENT ON COLUMN xdb.global_message.message_id IS 'The publisher''s id of the message, if it gave one.';
+COMMENT ON COLUMN xdb.global_message.payload IS 'The message.';
+COMMENT ON COLUMN xdb.global_message.bytes IS 'Size of the payload as it came.';
+COMMENT ON COLUMN xdb.global_message.owner IS 'Role that published it.';
+COMMENT ON COLUMN xdb.global_message.owner_name IS 'Its name, which tells it in another server.';
+COMMENT ON COLUMN xdb.global_message.published_at IS 'When it was published.';
+COMMENT ON COLUMN xdb.global_message.expires_at IS 'From when on nobody can take it; null = never. Time that it was taken is added when it is given back.';
+COMMENT ON COLUMN xdb.global_message.fresh IS 'It was not offered yet to those who wait.';
+COMMENT ON COLUMN xdb.global_message.taken_by IS 'Process execution that has taken it; null = free.';
+COMMENT ON COLUMN xdb.global_message.taken_seq IS 'State execution that has taken it.';
+COMMENT ON COLUMN xdb.global_message.taken_command IS 'Position of the command that has taken it.';
+COMMENT ON COLUMN xdb.global_message.taken_at IS 'When it was taken.';
+
+COMMENT ON TABLE xdb.global_message_key IS 'Message ids that were used in global queues, kept while the message is there and for xdb.retention.';
+COMMENT ON COLUMN xdb.global_message_key.queue_name IS 'Global queue.';
+COMMENT ON COLUMN xdb.global_message_key.message_id IS 'The publisher''s id of the message.';
+COMMENT ON COLUMN xdb.global_message_key.published_at IS 'When it was used first.';
+
+COMMENT ON TABLE xdb.global_waiter IS 'Commands of waiting states that want messages of a global queue.';
+COMMENT ON COLUMN xdb.global_waiter.execution_id IS 'Process execution they belong to.';
+COMMENT ON COLUMN xdb.global_waiter.seq IS 'State execution that waits.';
+COMMENT ON COLUMN xdb.global_waiter.command IS 'Position of the command.';
+COMMENT ON COLUMN xdb.global_waiter.queue_name IS 'Global queue.';
+COMMENT ON COLUMN xdb.global_waiter.key IS 'Key of the messages that it wants; null = of all.';
+COMMENT ON COLUMN xdb.global_waiter.at_least IS 'Messages that complete the command.';
+COMMENT ON COLUMN xdb.global_waiter.wait_order IS 'Waiters are served in this order.';
+
+COMMENT ON TABLE xdb.global_passed_over IS 'Waiting states that could not be asked when messages of global queues came, and will be.';
+COMMENT ON COLUMN xdb.global_passed_over.execution_id IS 'Process execution they belong to.';
+COMMENT ON COLUMN xdb.global_passed_over.seq IS 'State execution that waits.';
+
 COMMENT ON TABLE xdb.rpc_answer IS 'Answers of RPCs that had an idempotency key: the same key again gives the same answer, and the worker is not called.';
 COMMENT ON COLUMN xdb.rpc_answer.execution_id IS 'Process execution that was called.';
 COMMENT ON COLUMN xdb.rpc_answer.idempotency_key IS 'Key that the caller gave.';
@@ -222,17 +257,18 @@ COMMENT ON COLUMN xdb.waits.process_id IS 'Process that waits.';
 COMMENT ON COLUMN xdb.waits.execution_id IS 'Process execution that waits.';
 COMMENT ON COLUMN xdb.waits.state_execution_id IS 'State execution that waits; null for a close.';
 COMMENT ON COLUMN xdb.waits.waiting_type IS 'When the commands are enough: AllOfCompletion, AnyOfCompletion or AnyOfCombination.';
-COMMENT ON COLUMN xdb.waits.kind IS 'TIMER, LOCAL_QUEUE, or PUBLISHERS for a close.';
+COMMENT ON COLUMN xdb.waits.kind IS 'TIMER, LOCAL_QUEUE, GLOBAL_QUEUE, or PUBLISHERS for a close.';
 COMMENT ON COLUMN xdb.waits.command_id IS 'Id that the worker gave the command, if any.';
 COMMENT ON COLUMN xdb.waits.command_status IS 'WAITING_COMMAND, or COMPLETED_COMMAND while others still wait.';
 COMMENT ON COLUMN xdb.waits.queue_name IS 'Queue whose messages are waited for.';
 COMMENT ON COLUMN xdb.waits.at_least IS 'Messages that complete the command.';
 COMMENT ON COLUMN xdb.waits.at_most IS 'Messages that the command takes at most.';
-COMMENT ON COLUMN xdb.waits.messages_in_queue IS 'Messages of that queue now, received or not.';
+COMMENT ON COLUMN xdb.waits.messages_in_queue IS 'Messages of that queue now, received or not; null for a global queue.';
 COMMENT ON COLUMN xdb.waits.since IS 'When the wait began; not kept for a close.';
 COMMENT ON COLUMN xdb.waits.fire_at IS 'When the timer fires.';
 COMMENT ON COLUMN xdb.waits.closing IS 'UNCONDITIONAL or CONDITIONAL: the close that waits.';
 COMMENT ON COLUMN xdb.waits.held_up_by IS 'Process ids of the sessions that hold the close up: exactly the one, if it is one; if there are several, all sessions that hold row locks on xdb.process_execution, of which some may be strangers.';
+COMMENT ON COLUMN xdb.waits.key IS 'Key of the messages that are wanted of a global queue; null = of all.';
 
 COMMENT ON VIEW xdb.timers IS 'Timers of the processes that the reader may see.';
 COMMENT ON COLUMN xdb.timers.process_id IS 'Process it belongs to.';
@@ -242,16 +278,18 @@ COMMENT ON COLUMN xdb.timers.command_id IS 'Id that the worker gave the command,
 COMMENT ON COLUMN xdb.timers.kind IS 'PROCESS_TIMEOUT or TIMER_COMMAND.';
 COMMENT ON COLUMN xdb.timers.fire_at IS 'When it fires.';
 
-COMMENT ON VIEW xdb.queue_messages IS 'Messages in the local queues of the processes that the reader may see.';
-COMMENT ON COLUMN xdb.queue_messages.process_id IS 'Process whose queue it is.';
-COMMENT ON COLUMN xdb.queue_messages.execution_id IS 'Process execution whose queue it is.';
-COMMENT ON COLUMN xdb.queue_messages.queue_name IS 'Local queue.';
-COMMENT ON COLUMN xdb.queue_messages.position IS 'Place in the queue: 1 is taken next.';
+COMMENT ON VIEW xdb.queue_messages IS 'Messages in the local queues of the processes that the reader may see, and messages of global queues that roles of the reader published and nobody has taken.';
+COMMENT ON COLUMN xdb.queue_messages.process_id IS 'Process whose queue it is; null for a global queue.';
+COMMENT ON COLUMN xdb.queue_messages.execution_id IS 'Process execution whose queue it is; null for a global queue.';
+COMMENT ON COLUMN xdb.queue_messages.queue_name IS 'The queue.';
+COMMENT ON COLUMN xdb.queue_messages.position IS 'Place in the queue: 1 is taken next. In a global queue, the place among the messages that the reader sees.';
 COMMENT ON COLUMN xdb.queue_messages.message_id IS 'The publisher''s id of the message, if it gave one.';
 COMMENT ON COLUMN xdb.queue_messages.payload IS 'The message.';
-COMMENT ON COLUMN xdb.queue_messages.received IS 'Whether the process has taken it in.';
+COMMENT ON COLUMN xdb.queue_messages.received IS 'Whether the process has taken it in; null for a global queue.';
 COMMENT ON COLUMN xdb.queue_messages.published_at IS 'When it was published; not kept once it is received.';
 COMMENT ON COLUMN xdb.queue_messages.received_at IS 'When the process took it in.';
+COMMENT ON COLUMN xdb.queue_messages.key IS 'Key of a message of a global queue, if it has one.';
+COMMENT ON COLUMN xdb.queue_messages.expires_at IS 'From when on nobody can take a message of a global queue; null = never.';
 
 COMMENT ON VIEW xdb.failures IS 'Last failed attempts of calls that are in backoff, are repeated, or were given up.';
 COMMENT ON COLUMN xdb.failures.process_id IS 'Process it belongs to.';
@@ -310,6 +348,7 @@ COMMENT ON FUNCTION xdb.start_process(text, text, jsonb, text, jsonb, jsonb, tex
 COMMENT ON FUNCTION xdb.start_processes(jsonb) IS 'Starts many processes in the caller''s transaction: an array of objects whose keys are the parameters of xdb.start_process. Returns the ids of the executions, in the order of the array.';
 COMMENT ON FUNCTION xdb.invoke_rpc(text, text, jsonb, interval, text, uuid) IS 'Calls an RPC of a process, applies its answer in the caller''s transaction and returns its output.';
 COMMENT ON FUNCTION xdb.publish(text, text, jsonb, text, uuid) IS 'Publishes a message to a local queue of a running process in the caller''s transaction. A message_id that was used before in the queue is ignored.';
+COMMENT ON FUNCTION xdb.publish_global(text, jsonb, text, text, interval) IS 'Publishes a message to a global queue in the caller''s transaction, for whichever process takes it. A message_id that the queue has seen within xdb.retention is ignored; after the ttl nobody can take the message any more.';
 COMMENT ON FUNCTION xdb.stop_process(text, text, text, uuid) IS 'Stops a running process, with a reason that is kept: TERMINATE makes it TERMINATED, FAIL makes it FAILED.';
 COMMENT ON FUNCTION xdb.describe_process(text, uuid) IS 'Status, type, times, threads and what each waits for, last failure and results of a process.';
 COMMENT ON FUNCTION xdb.wait_for_process(text, interval, uuid) IS 'Waits until a process has closed, at most for the timeout, and returns {"status", "result", "results", "timedOut"}.';

@@ -8,9 +8,11 @@
 --      granted all at once or not at all, and nobody keeps a transaction open for them
 --   3. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE
 --   4. users' tables            in the order of the answers; a start writes rows of 5, which nobody sees yet, before
---   5. message_key
--- Everything else belongs to an execution and is written under its lock, except inbox rows, which are inserted under
--- KEY SHARE and never updated. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most, so it is
+--   5. message_key, then global_message_key
+-- Everything else belongs to an execution and is written under its lock, with three exceptions. Inbox rows are inserted
+-- under KEY SHARE and never updated. A global message that nobody has taken is written by the main scheduler alone, once
+-- it is published; one that is taken belongs to the execution that has it. Rows of global_passed_over are written by
+-- schedulers alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most, so it is
 -- never part of a deadlock. Purging takes 1 and 3 with SKIP LOCKED too, for many executions in one transaction. A bulk
 -- start takes all of 1 first, in the order of the process ids. Rows of attribute_lock are touched by those alone who
 -- have locked their task.
@@ -237,6 +239,72 @@ CREATE TABLE xdb.queue_waiter (
     seq int NOT NULL,
     PRIMARY KEY (execution_id, queue_name, wait_order, seq)
 );
+
+-- number is the place in the order: a message that is given back keeps it. fresh is set while the main scheduler has
+-- not offered the message to those who wait. Owner is the role that published it.
+CREATE TABLE xdb.global_message (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue_name text NOT NULL,
+    key text,
+    message_id text,
+    payload jsonb,
+    bytes int NOT NULL CONSTRAINT global_message_bytes_counted CHECK (bytes >= 0),
+    owner oid NOT NULL,
+    owner_name text NOT NULL,
+    published_at timestamptz NOT NULL,
+    expires_at timestamptz,
+    fresh boolean NOT NULL DEFAULT true,
+    taken_by uuid,
+    taken_seq int,
+    taken_command int,
+    taken_at timestamptz,
+    CONSTRAINT global_message_taken_by_a_command CHECK (
+        (taken_by IS NULL) = (taken_seq IS NULL) AND (taken_by IS NULL) = (taken_command IS NULL)
+        AND (taken_by IS NULL) = (taken_at IS NULL)),
+    CONSTRAINT global_message_fresh_is_free CHECK (NOT fresh OR taken_by IS NULL)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+        autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
+-- An expression, so that no other index has this order: the planner can't take that for a way to the fresh ones.
+CREATE INDEX global_message_fresh ON xdb.global_message ((number + 0)) WHERE fresh;
+CREATE INDEX global_message_free ON xdb.global_message (queue_name, number) WHERE taken_by IS NULL;
+CREATE INDEX global_message_free_by_key ON xdb.global_message (queue_name, key, number)
+    WHERE taken_by IS NULL AND key IS NOT NULL;
+CREATE INDEX global_message_taken ON xdb.global_message (taken_by, taken_seq) WHERE taken_by IS NOT NULL;
+CREATE INDEX global_message_expiring ON xdb.global_message (expires_at)
+    WHERE taken_by IS NULL AND expires_at IS NOT NULL;
+CREATE INDEX global_message_by_id ON xdb.global_message (queue_name, message_id) WHERE message_id IS NOT NULL;
+
+-- Message ids that were used, for as long as the message is there and for xdb.retention.
+CREATE TABLE xdb.global_message_key (
+    queue_name text NOT NULL,
+    message_id text NOT NULL,
+    published_at timestamptz NOT NULL,
+    PRIMARY KEY (queue_name, message_id)
+);
+CREATE INDEX global_message_key_old ON xdb.global_message_key (published_at, queue_name, message_id);
+
+-- wait_order is the order of waiting, over all executions. at_least tells whom it is no use to ask.
+CREATE TABLE xdb.global_waiter (
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    command int NOT NULL,
+    queue_name text NOT NULL,
+    key text,
+    at_least bigint NOT NULL CONSTRAINT global_waiter_wants_messages CHECK (at_least > 0),
+    wait_order bigint GENERATED ALWAYS AS IDENTITY,
+    PRIMARY KEY (execution_id, seq, command)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+        autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
+CREATE INDEX global_waiter_in_order ON xdb.global_waiter (queue_name, key, wait_order);
+
+-- States that were not asked when messages came, because somebody had locked their execution, or that began to wait in the
+-- other lane. Apart from global_waiter, whose rows the one who holds the execution may have deleted: only inserting here
+-- never waits for him.
+CREATE TABLE xdb.global_passed_over (
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    PRIMARY KEY (execution_id, seq)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 CREATE TABLE xdb.rpc_answer (
     execution_id uuid NOT NULL,

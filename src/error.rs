@@ -35,6 +35,11 @@ pub fn unknown_queue(name: &str) -> PgError {
         .hint("The process type lists its queues in \"localQueues\".")
 }
 
+pub fn unknown_global_queue(name: &str) -> PgError {
+    PgError::new(sqlstate(b"XD004"), format!("unknown global queue \"{name}\""))
+        .hint("The process type lists its queues in \"globalQueues\".")
+}
+
 pub fn unknown_worker(name: &str) -> PgError {
     PgError::new(sqlstate(b"XD005"), format!("unknown worker \"{name}\""))
 }
@@ -137,6 +142,7 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> PgError {
         Rejection::NotRunning(status) => not_running(process_id, format!("Its status is {status}.")),
         Rejection::UnknownState(name) => unknown_state(name),
         Rejection::UnknownQueue(name) => unknown_queue(name),
+        Rejection::UnknownGlobalQueue(name) => unknown_global_queue(name),
         Rejection::UnknownLocalAttribute(_) | Rejection::UnknownGlobalAttribute(_) | Rejection::InvalidOptions(_) => {
             PgError::new(sqlstate(b"XD009"), rejection.to_string())
         }

@@ -234,6 +234,7 @@ fn apply(
             let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
             let type_name = entry.before.process_type.clone();
             entry.meta.process_type = registry.process_type_by_name(spi, &type_name)?;
+            entry.acting_as = Some(caller.role);
             if entry.before.is_running() {
                 take_in(spi, &mut loaded, id, now)?;
                 if closes {

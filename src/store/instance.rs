@@ -84,6 +84,9 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
     const GATE: &str = "SELECT 1 FROM xdb.engine ORDER BY lane FOR UPDATE";
     const OWNERS: &str = "UPDATE xdb.process_execution p SET owner = r.oid FROM pg_catalog.pg_roles r \
         WHERE r.rolname = p.owner_name AND r.oid <> p.owner";
+    // One whose publisher is not there is for administrators to see, and nobody else.
+    const PUBLISHERS: &str = "UPDATE xdb.global_message m \
+        SET owner = COALESCE((SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = m.owner_name), 0)";
     const LEASES: &str = "UPDATE xdb.task SET lane = 0, lease_epoch = 0, lease_number = 0, lease_until = NULL \
         WHERE lane <> 0 OR lease_epoch <> 0";
     const SET_ASIDE: &str = "DELETE FROM xdb.set_aside";
@@ -95,6 +98,7 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
     spi.rows(GATE, &[], |_| Ok(()))?;
     if roles_by_name {
         spi.run(OWNERS, &[])?;
+        spi.run(PUBLISHERS, &[])?;
     }
     spi.run(LEASES, &[])?;
     spi.run(SET_ASIDE, &[])?;

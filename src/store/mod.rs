@@ -8,6 +8,7 @@ pub mod catalog;
 pub mod check;
 pub mod claim;
 pub mod engine;
+pub mod global;
 pub mod history;
 pub mod instance;
 pub mod load;

@@ -4,7 +4,7 @@
 mod state_json;
 
 use super::load::{Loaded, Meta};
-use super::{StateKey, history, locks, to_json};
+use super::{StateKey, global, history, locks, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, array_of_nullable};
 use crate::pg::spi::Spi;
@@ -69,6 +69,7 @@ struct Changes<'a> {
     messages_new: Vec<(&'a Meta, ExecutionId, &'a Message)>,
     messages_gone: Vec<(ExecutionId, &'a str, u64)>,
     message_ids: Vec<(ExecutionId, &'a str, &'a str)>,
+    global: global::Changes<'a>,
     attributes: Vec<(ExecutionId, &'a str, &'a Json)>,
     history: Vec<(ExecutionId, u64, Timestamp, &'static str, String)>,
     history_cuts: Vec<(ExecutionId, u64)>,
@@ -124,6 +125,7 @@ impl<'a> Changes<'a> {
         if !closes {
             self.collect_messages(meta, before, execution);
         }
+        self.global.collect(loaded, closes);
         let mut attributes = BTreeMap::new();
         let mut number = before.next_event;
         for (event, at) in events {
@@ -233,6 +235,7 @@ impl<'a> Changes<'a> {
         self.write_tasks(spi, now)?;
         self.write_waits(spi)?;
         self.write_messages(spi, now)?;
+        self.global.write(spi, now)?;
         self.write_attributes_and_history(spi)?;
         // After the tasks: a lock is touched by those alone who have its task.
         let mut released = locks::release(spi, &self.calls_over)?;
@@ -297,7 +300,7 @@ impl<'a> Changes<'a> {
             return Ok(());
         }
         let ids = [array(self.closed.iter().copied())];
-        for table in ["task", "timer", "queue_waiter", "queue_message", "inbox", "message_key"] {
+        for table in ["task", "timer", "queue_waiter", "global_waiter", "queue_message", "inbox", "message_key"] {
             spi.run(&format!("DELETE FROM xdb.{table} WHERE execution_id = ANY ($1)"), &ids)?;
         }
         if !self.closed_with_threads.is_empty() {
@@ -559,7 +562,7 @@ pub(super) fn open_timers(state: &StateExecution) -> BTreeMap<u32, Timestamp> {
     open_commands(state)
         .filter_map(|(position, command)| match command.kind {
             WaitKind::Timer { fire_at } => Some((position, fire_at)),
-            WaitKind::LocalQueue { .. } => None,
+            WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
         })
         .collect()
 }
@@ -572,7 +575,7 @@ pub(super) fn open_queues(state: &StateExecution) -> impl Iterator<Item = (&str,
     };
     open_commands(state).filter_map(move |(_, command)| match &command.kind {
         WaitKind::LocalQueue { queue, .. } => Some((queue.as_str(), order)),
-        WaitKind::Timer { .. } => None,
+        WaitKind::Timer { .. } | WaitKind::GlobalQueue { .. } => None,
     })
 }
 

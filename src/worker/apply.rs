@@ -1,6 +1,7 @@
 //! The batch of a turn: what came in is decided about and saved.
 
 use super::calls::{self, Answered};
+use super::global::Free;
 use super::in_flight::CallRecord;
 use super::locks::{LocalNow, Watch};
 use super::turn::Scheduler;
@@ -12,7 +13,7 @@ use crate::store::load::{self, Arrival, DueTimer, Loaded, Lock};
 use crate::store::locks::{self, Wants};
 use crate::store::save::{self, Lease};
 use crate::store::tables::Tables;
-use crate::store::{StateKey, claim};
+use crate::store::{StateKey, claim, global};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use xdb_engine::*;
@@ -31,6 +32,8 @@ pub enum Item {
     /// Messages are in the inbox.
     Arrivals(ExecutionId),
     Timer(DueTimer),
+    /// There may be messages of global queues for this state.
+    Waiter(StateKey),
     Answer(CallRecord, Answered),
     /// The process can't go on.
     Fail {
@@ -45,6 +48,7 @@ impl Item {
             Self::Arrivals(id) | Self::Fail { execution: id, .. } => *id,
             Self::Timer(timer) => timer.execution_id,
             Self::Answer(record, _) => record.key.0,
+            Self::Waiter(key) => key.0,
         }
     }
 
@@ -98,6 +102,8 @@ pub struct Batch<'a> {
     pub(super) taken_in: Vec<i64>,
     pub(super) stale_timers: Vec<DueTimer>,
     orphaned: Vec<ExecutionId>,
+    pub(super) free: Free,
+    stale_waiters: Vec<StateKey>,
     pub(super) given_away: Vec<StateKey>,
     pub(super) leases: HashMap<StateKey, Lease>,
     pub(super) dispatched: Vec<(StateKey, u32, Timestamp)>,
@@ -137,6 +143,8 @@ impl<'a> Batch<'a> {
             taken_in: Vec::new(),
             stale_timers: Vec::new(),
             orphaned: Vec::new(),
+            free: Free::default(),
+            stale_waiters: Vec::new(),
             given_away: Vec::new(),
             leases: HashMap::new(),
             dispatched: Vec::new(),
@@ -164,6 +172,7 @@ impl<'a> Batch<'a> {
         let running: Vec<_> = self.loaded.values().filter(|l| l.before.is_running()).map(|l| l.before.id).collect();
         self.take_in(&running)?;
         load::message_ids(self.spi, &mut self.loaded, &published)?;
+        self.list_free(items)?;
         for (number, item) in items.iter().enumerate() {
             let id = item.execution();
             if self.locked.contains(&id) {
@@ -203,6 +212,7 @@ impl<'a> Batch<'a> {
         for item in items {
             match item {
                 Item::Timer(timer) if timer.seq.0 > 0 => states.push((timer.execution_id, timer.seq)),
+                Item::Waiter(key) => states.push(*key),
                 Item::Answer(record, answer) => {
                     states.push(record.key);
                     answered.push(record.key);
@@ -271,6 +281,7 @@ impl<'a> Batch<'a> {
             }
             Item::Timer(timer) if timer.seq.0 == 0 => Command::ProcessTimeout,
             Item::Timer(timer) => Command::TimerFired { seq: timer.seq, command: timer.command },
+            Item::Waiter(key) => Command::GlobalMessagesArrived { seq: key.1 },
             Item::Fail { reason, .. } => Command::Fail { reason: (*reason).to_owned() },
             Item::Answer(record, answered) => {
                 let lease = (self.scheduler.lane.epoch, record.lease_number);
@@ -291,8 +302,13 @@ impl<'a> Batch<'a> {
     /// Decides about a command and applies what follows. One that closes the execution waits for its lock, unless
     /// that is held already.
     fn decide(&mut self, number: usize, item: &Item, command: Command, locked_for_close: bool) -> Result<()> {
+        let offered = self.offer(item.execution(), &command)?;
+        if offered.is_none() && matches!(item, Item::Waiter(_)) {
+            self.settled[number] = Settled::Behind;
+            return Ok(());
+        }
         let Some(loaded) = self.loaded.get(&item.execution()) else { return Ok(()) };
-        let decided = loaded.decide(&command, self.now, jitter());
+        let decided = loaded.decide_with(&command, self.now, jitter(), offered.as_deref().unwrap_or_default());
         let (command, events) = match (decided, item) {
             (Ok(events), _) => (command, events),
             (Err(rejection @ (Rejection::Stale | Rejection::NotRunning(_))), _) => {
@@ -340,7 +356,11 @@ impl<'a> Batch<'a> {
         };
         match used {
             Used::Done(()) => {
+                self.take_offered(&events);
                 if let Some(loaded) = self.loaded.get_mut(&item.execution()) {
+                    if let (Command::WaitUntilAnswered { seq, .. }, Some(_)) = (&command, &offered) {
+                        loaded.offered.insert(*seq);
+                    }
                     loaded.apply(events, self.now);
                 }
                 Ok(())
@@ -443,6 +463,9 @@ impl<'a> Batch<'a> {
         if let Item::Timer(timer) = item {
             self.stale_timers.push(*timer);
         }
+        if let Item::Waiter(key) = item {
+            self.stale_waiters.push(*key);
+        }
     }
 
     /// Writes everything that was decided. Says whether there was anything.
@@ -456,6 +479,7 @@ impl<'a> Batch<'a> {
             && self.taken_in.is_empty()
             && self.stale_timers.is_empty()
             && self.orphaned.is_empty()
+            && self.stale_waiters.is_empty()
             && self.given_away.is_empty());
         if wrote {
             let strikes = &self.scheduler.tables;
@@ -463,6 +487,7 @@ impl<'a> Batch<'a> {
             let released = save::save_and_release(self.spi, changed.into_iter(), &self.leases, &lane, self.now)?;
             load::delete_arrivals(self.spi, &self.taken_in)?;
             load::delete_arrivals_of(self.spi, &self.orphaned)?;
+            global::delete_waiters(self.spi, &self.stale_waiters)?;
             load::delete_timers(self.spi, &self.stale_timers, self.now)?;
             claim::move_to_lane(self.spi, &self.given_away, 1)?;
             let given_away = locks::release(self.spi, &self.given_away)?;

@@ -124,7 +124,7 @@ impl Batch<'_> {
 
     /// Lets those ask again who wait longest for the objects that are watched and could have them now. Who could be called
     /// if there were room for it asks again too, and stands in nobody's way.
-    pub(super) fn offer(&mut self, room: &Room) -> Result<()> {
+    pub(super) fn hand_on(&mut self, room: &Room) -> Result<()> {
         if self.scheduler.lane.number != 0 || self.scheduler.paused || self.watch.objects.is_empty() {
             return Ok(());
         }

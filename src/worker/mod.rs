@@ -5,6 +5,7 @@ mod breaker;
 mod breakers;
 pub mod calls;
 mod deferred;
+mod global;
 mod hand_out;
 mod in_flight;
 pub mod launcher;

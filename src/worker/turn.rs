@@ -4,6 +4,7 @@ use super::apply::{Batch, Item, Mode, Settled, jitter};
 use super::breakers::Breakers;
 use super::calls::{self, Answered};
 use super::deferred::{Deferred, Patience};
+use super::global::Matching;
 use super::in_flight::{CallRecord, InFlight, Room};
 use super::lifecycle::{Context, Turn};
 use super::locks::Watch;
@@ -18,7 +19,7 @@ use crate::pg::{identity, spi};
 use crate::store::claim::{self, Lane};
 use crate::store::instance::Standing;
 use crate::store::registry::Registry;
-use crate::store::{StateKey, engine, load, locks};
+use crate::store::{StateKey, engine, global, load, locks};
 use crate::{clock, guc};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -38,6 +39,8 @@ pub struct Scheduler {
     pub tables: Strikes,
     /// Calls whose attributes could not be loaded: the attempt fails with this.
     pub load_failures: HashMap<StateKey, Failure>,
+    /// Messages of global queues that wait to be handed out.
+    pub matching: Matching,
     /// Number of the turn, and of the leases that it gives.
     pub number: i64,
     /// Nothing new is taken up: because somebody said so, or because of the standing.
@@ -145,6 +148,7 @@ impl Scheduler {
             executions: Deferred::new(),
             tables: Strikes::new(lane.number == 1),
             load_failures: HashMap::new(),
+            matching: Matching::default(),
             number: 0,
             paused: false,
             standing: Standing::Unused,
@@ -257,7 +261,7 @@ impl Scheduler {
                 }
                 Item::Fail { .. } => self.waiting.push_back(item),
                 // They are in the tables and are found again.
-                Item::Arrivals(_) | Item::Timer(_) => {}
+                Item::Arrivals(_) | Item::Timer(_) | Item::Waiter(_) => {}
             }
         }
     }
@@ -342,6 +346,17 @@ impl Scheduler {
             outcome.more |= timers.len() == limit || more;
             items.extend(arrivals.into_iter().map(Item::Arrivals));
             items.extend(timers.into_iter().map(Item::Timer));
+            self.matching = Matching::default();
+            if state.global_work {
+                let gathered = global::gather(spi, now, &busy, limit)?;
+                // Before everything else: who begins to wait in this turn comes after those who wait.
+                items.splice(0..0, gathered.states.iter().map(|key| Item::Waiter(*key)));
+                self.matching = Matching { gathered, is_new: true };
+            }
+        } else if work.gather {
+            self.matching = Matching::default();
+        } else {
+            self.matching.is_new = false;
         }
         let workers = self.registry.workers();
         if registered || self.adopted.is_none_or(|at| at.elapsed() > ADOPT_EVERY) {
@@ -376,8 +391,9 @@ impl Scheduler {
         batch.process(items)?;
         batch.dispatch(&mut room)?;
         let wrote = batch.save()?;
+        batch.save_matching(items)?;
         if work.claim > 0 {
-            batch.offer(&room)?;
+            batch.hand_on(&room)?;
         }
         batch.claim(&mut room, work.claim)?;
         let now = batch.now;

@@ -48,6 +48,14 @@ impl Execution {
                 });
             }
             Event::CommandCompleted { seq, command, messages } => self.complete_command(*seq, *command, messages),
+            Event::GlobalMessagesTaken { seq, command, messages } => self.with_state(*seq, |state| {
+                if let Phase::Waiting(wait) = &mut state.phase
+                    && let Some(command) = wait.commands.get_mut(*command as usize)
+                {
+                    command.status = CommandStatus::Completed;
+                    command.global_messages.clone_from(messages);
+                }
+            }),
             Event::TimerSkipped { seq, command } => self.with_state(*seq, |state| {
                 if let Phase::Waiting(wait) = &mut state.phase
                     && let Some(command) = wait.commands.get_mut(*command as usize)
@@ -88,7 +96,10 @@ impl Execution {
             Event::LocalAttributesWritten { attributes } => {
                 self.local_attributes.extend(attributes.iter().map(|(k, v)| (k.clone(), v.clone())));
             }
-            Event::GlobalAttributesWritten { .. } | Event::RpcApplied { .. } | Event::CommandRejected { .. } => {}
+            Event::GlobalAttributesWritten { .. }
+            | Event::GlobalMessagesPublished { .. }
+            | Event::RpcApplied { .. }
+            | Event::CommandRejected { .. } => {}
             Event::MessagesReceived { messages, .. } => {
                 for message in messages {
                     self.next_message = self.next_message.max(message.number + 1);

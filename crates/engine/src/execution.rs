@@ -153,7 +153,7 @@ impl StateExecution {
             WaitKind::LocalQueue { queue, at_least, at_most } => {
                 Some((queue.as_str(), taken_at_once(*at_least, *at_most)))
             }
-            WaitKind::Timer { .. } => None,
+            WaitKind::Timer { .. } | WaitKind::GlobalQueue { .. } => None,
         })
     }
 
@@ -243,9 +243,12 @@ pub struct WaitCommand {
     pub command_id: Option<String>,
     pub kind: WaitKind,
     pub status: CommandStatus,
-    /// What a completed queue command took.
+    /// What a completed command took from a local queue.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Message>,
+    /// What a completed command took from a global queue.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub global_messages: Vec<GlobalMessage>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -255,6 +258,14 @@ pub enum WaitKind {
     Timer { fire_at: Timestamp },
     #[serde(rename_all = "camelCase")]
     LocalQueue { queue: String, at_least: u32, at_most: u32 },
+    #[serde(rename_all = "camelCase")]
+    GlobalQueue {
+        queue: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+        at_least: u32,
+        at_most: u32,
+    },
 }
 
 /// What a recovery state is told about the state execution whose retries were spent.

@@ -47,6 +47,11 @@ enum Step {
         command: u32,
     },
     Publish(Vec<Publish>),
+    /// Messages come into global queues, by queue and key, and are offered to a state.
+    Offer {
+        pick: usize,
+        messages: Vec<(String, Option<String>)>,
+    },
     SetLocalAttributes(BTreeMap<String, Json>),
     SkipTimer {
         pick: usize,
@@ -80,6 +85,7 @@ fn effects() -> impl Strategy<Value = Effects> {
     let attributes = prop_oneof![3 => Just(BTreeMap::new()), 1 => btree_map("\\PC{1,4}", Just(json("null")), 1..3)];
     (prop_oneof![3 => Just(vec![]).boxed(), 2 => vec(publish(), 1..4).boxed()], attributes).prop_map(
         |(publish_to_local_queue, write_local_attributes)| Effects {
+            publish_to_global_queue: Vec::new(),
             publish_to_local_queue,
             write_local_attributes,
             write_global_attributes: BTreeMap::new(),
@@ -94,6 +100,12 @@ fn request() -> impl Strategy<Value = CommandRequest> {
             .prop_map(|at| RequestedCommand { command_id: None, kind: RequestedKind::TimerAt(Timestamp(at * SECOND)) }),
         ("[qrs]", 1u32..4, 0u32..3).prop_map(|(queue, least, more)| from_queue(&queue, least, least + more)),
         ("[qrs]", 1u32..3).prop_map(|(queue, least)| from_queue(&queue, least, least)),
+        ("[qr]", option::of("[kl]"), 1u32..4, 0u32..3).prop_map(|(queue, key, least, more)| from_global(
+            &queue,
+            key.as_deref(),
+            least,
+            least + more
+        )),
     ];
     let waiting_type = prop_oneof![
         1 => Just(WaitingType::Empty),
@@ -149,6 +161,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<usize>().prop_map(|pick| Step::Repeat { pick }),
         4 => (any::<usize>(), 0u32..5).prop_map(|(pick, command)| Step::Fire { pick, command }),
         5 => vec(publish(), 1..5).prop_map(Step::Publish),
+        4 => (any::<usize>(), vec(("[qr]", option::of("[kl]")), 0..4))
+            .prop_map(|(pick, messages)| Step::Offer { pick, messages }),
         1 => btree_map("\\PC{1,4}", Just(json("1.0")), 0..3).prop_map(Step::SetLocalAttributes),
         2 => (any::<usize>(), option::weighted(0.2, "[tu]"))
             .prop_map(|(pick, command_id)| Step::SkipTimer { pick, command_id }),
@@ -173,13 +187,16 @@ struct Watched {
     received: BTreeMap<String, Vec<u64>>,
     taken: BTreeMap<String, Vec<u64>>,
     failed: BTreeMap<(StateSeq, Api), u32>,
+    /// Number of the last global message.
+    global: u64,
 }
 
 impl Watched {
     fn new() -> Self {
         let world = World::new(process_type());
         let replica = Execution::new(world.execution.id);
-        Self { world, replica, last: None, received: BTreeMap::new(), taken: BTreeMap::new(), failed: BTreeMap::new() }
+        let (received, taken, failed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { world, replica, last: None, received, taken, failed, global: 0 }
     }
 
     fn step(&mut self, step: Step) {
@@ -227,6 +244,16 @@ impl Watched {
                     self.run(Command::TimerFired { seq: state.seq, command });
                 }
             }
+            Step::Offer { pick, messages } => {
+                for (queue, key) in messages {
+                    self.global += 1;
+                    let message = global_message(self.global, &queue, key.as_deref(), "1.0");
+                    self.world.free.push(message);
+                }
+                if let Some(state) = live(|state| matches!(state.phase, Phase::Waiting(_)), pick) {
+                    self.run(Command::GlobalMessagesArrived { seq: state.seq });
+                }
+            }
             Step::SetLocalAttributes(attributes) => self.run(Command::SetLocalAttributes(attributes)),
             Step::SkipTimer { pick, command_id } => {
                 if let Some(state) = live(|state| matches!(state.phase, Phase::Waiting(_)), pick) {
@@ -270,6 +297,7 @@ impl Watched {
         for event in decided.iter().flatten() {
             self.account(event);
             self.world.execution.apply(event, self.world.now);
+            self.world.no_longer_free(event);
             let (name, details) = event.to_parts();
             let stored = Event::from_parts(name, &details).unwrap();
             assert_eq!(&stored, event);
@@ -307,6 +335,18 @@ impl Watched {
                 };
                 assert!((*at_least as usize..=*at_most as usize).contains(&messages.len()));
                 self.taken.entry(queue.clone()).or_default().extend(messages);
+            }
+            // The oldest free messages that the command wants, and in its bounds.
+            Event::GlobalMessagesTaken { seq, command, messages } => {
+                let Phase::Waiting(wait) = &self.world.execution.states[seq].phase else { panic!("not waiting") };
+                let WaitKind::GlobalQueue { queue, key, at_least, at_most } = &wait.commands[*command as usize].kind
+                else {
+                    panic!("it waits for something else")
+                };
+                assert!((*at_least as usize..=*at_most as usize).contains(&messages.len()));
+                let wanted = |m: &&GlobalMessage| m.queue == *queue && (key.is_none() || m.key == *key);
+                let oldest: Vec<_> = self.world.free.iter().filter(wanted).take(messages.len()).cloned().collect();
+                assert_eq!(&oldest, messages);
             }
             _ => {}
         }
@@ -436,6 +476,7 @@ fn needed_part(whole: &Execution, command: &Command) -> Execution {
         Command::TimerFired { seq, .. }
         | Command::SkipTimer { seq, .. }
         | Command::CallRepeated { seq, .. }
+        | Command::GlobalMessagesArrived { seq }
         | Command::CallFailed(CallFailed { seq, .. }) => (Some(*seq), &no_effects, None),
         _ => (None, &no_effects, None),
     };

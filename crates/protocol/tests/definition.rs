@@ -15,7 +15,7 @@ const FULL: &str = r#"{"startingState": "Submit",
             "Undo": null},
  "globalAttributes": [{"table": "public.users", "primaryKey": "user_id", "attributes": {"form": "form", "status": "st"}},
                       {"table": "t2", "primaryKey": ["name", "id"], "attributes": {"name": "name"}}],
- "localAttributes": ["source"], "localQueues": ["verify"], "globalQueues": [],
+ "localAttributes": ["source"], "localQueues": ["verify"], "globalQueues": ["prices"],
  "rpcs": {"verify": {"timeoutSeconds": 5, "loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}}, "peek": {}},
  "timeoutSeconds": 3600, "history": "none"}"#;
 
@@ -45,6 +45,7 @@ fn a_definition_with_everything() {
     assert_eq!(definition.global_attributes[0].attributes["status"], "st");
     assert_eq!(definition.global_attributes[1].primary_key, ["name", "id"]);
     assert!(definition.knows_queue("verify") && !definition.knows_queue("other"));
+    assert!(definition.knows_global_queue("prices") && !definition.knows_global_queue("verify"));
     assert!(definition.knows_local_attribute("source") && !definition.knows_local_attribute("other"));
     assert_eq!(definition.rpc("verify").unwrap().timeout_seconds, Some(5.0));
     let loading = definition.rpc("verify").unwrap().load_global_attributes.unwrap();
@@ -62,6 +63,7 @@ fn everything_is_optional_and_null_is_absent() {
     let nulls = r#"{"startingState":null,"states":null,"globalAttributes":null,"localAttributes":null,"localQueues":null,
         "globalQueues":null,"rpcs":null,"timeoutSeconds":null,"history":null}"#;
     assert_eq!(parse_definition(nulls).unwrap(), Definition::default());
+    assert!(!parse_definition(r#"{"globalQueues":[]}"#).unwrap().knows_global_queue("any"));
     assert!(parse_definition(r#"{"localQueues":[]}"#).unwrap().local_queues.unwrap().is_empty());
 }
 
@@ -167,7 +169,7 @@ fn wrong_definitions_are_told_what_is_wrong() {
             r#"globalAttributes has the attribute "a" twice"#,
         ),
         (r#"{"localQueues":["a",""]}"#, "localQueues[1] is empty"),
-        (r#"{"globalQueues":["g"]}"#, "globalQueues is not empty: global queues are not supported by this version"),
+        (r#"{"globalQueues":"g"}"#, "globalQueues must be an array"),
         (r#"{"rpcs":{"r":{"timeout":1}}}"#, r#"rpcs.r has the unknown key "timeout""#),
         (
             r#"{"rpcs":{"r":{"loadGlobalAttributes":{"policy":"PARTIAL","names":["x"]}}}}"#,

@@ -94,16 +94,6 @@ fn a_bad_definition_is_refused_and_says_why() {
 }
 
 #[test]
-fn what_this_version_has_not_is_refused_when_it_is_asked_for() {
-    let (app, _worker) = application("error_unsupported");
-    let definition = xdb_cluster_tests::db::jsonb(&json!({"states": {}, "globalQueues": ["prices"]}));
-    let sql = format!("SELECT xdb.register_process_type('ahead', 'stub', {definition})");
-    let error = app.superuser().refused(codes::INVALID_DEFINITION, &sql);
-    assert!(format!("{error:?}").contains("not supported"), "{sql}: {error:?}");
-    app.done(&[]);
-}
-
-#[test]
 fn a_bad_argument_is_refused_and_named() {
     let (app, _worker) = application("error_argument");
     let mut db = app.db();
