@@ -162,18 +162,6 @@ pub fn release(spi: &Spi, keys: &[StateKey]) -> Result<()> {
     Ok(())
 }
 
-/// Takes leases back whose answers were given up: the calls are made again.
-pub fn give_up(spi: &Spi, keys: &[StateKey]) -> Result<()> {
-    const UPDATE: &str = "UPDATE xdb.task t SET lease_epoch = 0, lease_number = 0, lease_until = NULL \
-        FROM unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
-        WHERE t.execution_id = k.execution_id AND t.seq = k.seq";
-    if keys.is_empty() {
-        return Ok(());
-    }
-    spi.run(UPDATE, &[array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))])?;
-    Ok(())
-}
-
 /// Moves calls that wait under workers which are no longer registered to the workers of their types. What somebody
 /// else has locked is left for the next time. True when there may be more.
 pub fn adopt_orphans(spi: &Spi, lane: Lane, known: &[WorkerId]) -> Result<bool> {

@@ -64,8 +64,8 @@ fn is_waited_for(objects: &[(Object, Mode)]) -> bool {
 }
 
 impl Scheduler {
-    /// Gives up calls and locks for RPCs that wait for them. Answers with the calls that it is done with, and with what is
-    /// to be offered. A call whose task somebody has locked is left for the next turn.
+    /// Gives up calls whose answers were dropped, with their locks. Answers with the calls that it is done with, and with
+    /// what is to be offered. A call whose task somebody has locked is left for the next turn.
     pub(super) fn yield_locks(&self, spi: &Spi) -> Result<(Vec<StateKey>, Vec<Object>)> {
         let keys: Vec<_> = self.yielding.iter().copied().collect();
         let objects = locks::yield_calls(spi, self.lane.epoch, &keys)?;

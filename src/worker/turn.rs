@@ -54,9 +54,7 @@ pub struct Scheduler {
     pub suspect: Option<ExecutionId>,
     /// When calls of workers that are gone were looked for last.
     adopted: Option<Instant>,
-    /// Calls whose answers were held up and given up.
-    given_up: Vec<StateKey>,
-    /// Calls whose answers were held up and dropped, because RPCs wait for their locks.
+    /// Calls whose answers were held up and dropped: because others wait for their locks, or because there were too many.
     pub yielding: BTreeSet<StateKey>,
     /// Since when the answers of calls with locks have been held up.
     pub held_up_since: HashMap<StateKey, Instant>,
@@ -126,7 +124,7 @@ pub struct Outcome {
     pub more: bool,
     /// What is to be looked after from now on.
     pub watch: Option<Watch>,
-    /// Calls that gave up their locks.
+    /// Calls whose leases and locks were taken back.
     pub yielded: Vec<StateKey>,
     /// Calls whose answers have been held up for long, while others wait for their locks.
     pub waited_for: BTreeSet<StateKey>,
@@ -156,7 +154,6 @@ impl Scheduler {
             next_due: None,
             suspect: None,
             adopted: None,
-            given_up: Vec::new(),
             yielding: BTreeSet::new(),
             held_up_since: HashMap::new(),
             watch: Watch::default(),
@@ -366,8 +363,7 @@ impl Scheduler {
             outcome.more |= more;
             self.adopted = if more { None } else { Some(Instant::now()) };
         }
-        claim::give_up(spi, &self.given_up)?;
-        let mut released = locks::release(spi, &self.given_up)?;
+        let mut released = Vec::new();
         outcome.waited_for = self.waited_for(spi, items)?;
         if !self.yielding.is_empty() {
             let (yielded, objects) = self.yield_locks(spi)?;
@@ -482,7 +478,6 @@ impl Scheduler {
             call.tag = self.in_flight.insert(record, ticket);
             submit(call);
         }
-        self.given_up.clear();
         self.give_up_what_is_too_much();
         let now = Instant::now();
         more |= self.waiting.iter().any(|item| !self.executions.is_deferred(&item.execution(), now));
@@ -505,11 +500,11 @@ impl Scheduler {
     fn give_up_what_is_too_much(&mut self) {
         let now = Instant::now();
         let mut too_many = self.held_up().count().saturating_sub(self.threads.div_ceil(2));
-        let (executions, given_up) = (&mut self.executions, &mut self.given_up);
+        let (executions, yielding) = (&mut self.executions, &mut self.yielding);
         self.waiting.retain(|item| match item {
             Item::Answer(record, _) if too_many > 0 && executions.is_deferred(&record.key.0, now) => {
                 too_many -= 1;
-                given_up.push(record.key);
+                yielding.insert(record.key);
                 executions.defer_until(record.key.0, now + GIVEN_UP_FOR);
                 false
             }

@@ -176,6 +176,43 @@ fn a_stop_that_is_not_committed() {
 }
 
 #[test]
+fn a_stop_of_many_that_is_not_committed() {
+    // More answers are held up than the engine keeps.
+    let app = App::alone("isolation_stops", ClusterOptions::default().set("xdb.http_threads", "16"));
+    let worker = app.worker(|call: &Call| match call.process_id().starts_with("held") {
+        true => Reply::hang(force_complete(json!(null))),
+        false => force_complete(json!(null)).into(),
+    });
+    app.register("step", &one_step());
+    let mut db = app.db();
+    for n in 0..16 {
+        db.start(&format!("held{n}"), "step").go();
+    }
+    worker.wait_for_count("all are called", 20, 16, |_| true);
+    let mut holder = app.db();
+    holder.run("BEGIN; SELECT xdb.stop_process('held' || n) FROM generate_series(0, 7) n");
+    let mut other = app.db();
+    other.run("BEGIN; SELECT xdb.stop_process('held' || n) FROM generate_series(8, 15) n");
+    worker.release();
+    let (began, mut number) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(3) {
+        let id = format!("other{number}");
+        db.start(&id, "step").go();
+        let (took, _) = timed(|| db.completes(&id));
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        number += 1;
+    }
+    holder.run("COMMIT");
+    other.run("ROLLBACK");
+    worker.misbehave(|_| force_complete(json!(null)));
+    for n in 8..16 {
+        db.completes(&format!("held{n}"));
+    }
+    assert_eq!(views::with_status(&mut db, "held%", "TERMINATED"), 8);
+    app.done(&[]);
+}
+
+#[test]
 fn an_rpc_that_is_not_committed() {
     let (app, _worker) = application("isolation_rpc");
     let mut db = app.db();
