@@ -244,6 +244,8 @@ pub type Class = (String, Option<String>);
 /// Work for the matcher.
 #[derive(Default)]
 pub struct Gathered {
+    /// The time by which messages had ended or not.
+    pub at: Option<Timestamp>,
     /// New messages that this turn hands out; other new ones are not there yet.
     pub fresh: BTreeMap<i64, Class>,
     /// States to ask, longest waiting first.
@@ -269,7 +271,7 @@ pub fn gather(spi: &Spi, now: Timestamp, busy: &[ExecutionId], limit: usize) -> 
     let fresh = spi.rows(FRESH, &[value(FRESH_PER_TURN as i64)], |row| {
         Ok((row.need::<i64>(1)?, (row.need::<String>(2)?, row.get::<String>(3))))
     })?;
-    let mut gathered = Gathered { more: fresh.len() == FRESH_PER_TURN, ..Gathered::default() };
+    let mut gathered = Gathered { at: Some(now), more: fresh.len() == FRESH_PER_TURN, ..Gathered::default() };
     let mut in_order = passed_over(spi, busy, limit, &mut gathered)?;
     let classes: BTreeSet<Class> =
         fresh.iter().flat_map(|(_, (queue, key))| [(queue.clone(), key.clone()), (queue.clone(), None)]).collect();
@@ -288,6 +290,7 @@ pub fn gather(spi: &Spi, now: Timestamp, busy: &[ExecutionId], limit: usize) -> 
     gathered.states = in_order.into_iter().map(|(_, key)| key).filter(|key| seen.insert(*key)).collect();
     if gathered.states.len() > limit {
         gathered.states.truncate(limit);
+        gathered.more = true;
         gathered.cut.extend(gathered.fresh.values().flat_map(|(q, k)| [(q.clone(), k.clone()), (q.clone(), None)]));
     }
     let asked: HashSet<_> = gathered.states.iter().copied().collect();

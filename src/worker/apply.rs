@@ -103,7 +103,7 @@ pub struct Batch<'a> {
     pub(super) stale_timers: Vec<DueTimer>,
     orphaned: Vec<ExecutionId>,
     pub(super) free: Free,
-    stale_waiters: Vec<StateKey>,
+    pub(super) stale_waiters: Vec<StateKey>,
     pub(super) given_away: Vec<StateKey>,
     pub(super) leases: HashMap<StateKey, Lease>,
     pub(super) dispatched: Vec<(StateKey, u32, Timestamp)>,

@@ -52,9 +52,13 @@ pub struct Free {
     /// Those that nobody has taken, in this turn neither.
     heads: BTreeMap<i64, Head>,
     lists: HashMap<Class, List>,
+    /// Lists that end in front of a message that is new and not of this turn: by its number.
+    ended: BTreeMap<Class, i64>,
     read: BTreeMap<i64, GlobalMessage>,
     taken: BTreeSet<i64>,
     taken_bytes: usize,
+    /// Queues for which somebody has waited longer than those who come now, and is asked in a later turn.
+    behind: BTreeSet<String>,
 }
 
 /// Messages of a class, oldest first.
@@ -120,12 +124,14 @@ impl Free {
             };
             lists.insert((*class).clone(), List { numbers: VecDeque::new(), is_cut });
         }
-        let mut ended: BTreeSet<Class> = BTreeSet::new();
+        let mut ended: BTreeMap<Class, i64> = BTreeMap::new();
         let mut add = |class: Class, head: &Head| {
             let Some(list) = lists.get_mut(&class) else { return };
             if head.fresh && !fresh.contains_key(&head.number) {
-                ended.insert(class);
-            } else if !ended.contains(&class) {
+                // What follows is for a later turn, and so nobody needs to be put off for it.
+                list.is_cut = false;
+                ended.entry(class).or_insert(head.number);
+            } else if !ended.contains_key(&class) {
                 list.numbers.push_back(head.number);
             }
         };
@@ -139,10 +145,10 @@ impl Free {
         }
         heads.extend(more);
         let heads = heads.into_iter().map(|head| (head.number, head)).collect();
-        Ok(Self { heads, lists, ..Self::default() })
+        Ok(Self { heads, lists, ended, ..Self::default() })
     }
 
-    /// What a state with these commands can be offered; None: not in this turn.
+    /// What a state with these commands can be offered; None: not in this turn. Nobody overtakes one who was put off.
     fn offer(&mut self, spi: &Spi, wanted: &[Wanted]) -> Result<Option<Vec<GlobalMessage>>> {
         let classes: BTreeSet<&Class> = wanted.iter().map(|wanted| &wanted.class).collect();
         let mut numbers = BTreeSet::new();
@@ -177,7 +183,8 @@ impl Free {
                 numbers.extend(found);
             }
         }
-        if !numbers.is_empty() && self.taken_bytes >= BYTES_PER_TURN {
+        let is_behind = |number: &i64| self.heads.get(number).is_some_and(|head| self.behind.contains(&head.queue));
+        if !numbers.is_empty() && self.taken_bytes >= BYTES_PER_TURN || numbers.iter().any(is_behind) {
             return Ok(None);
         }
         self.read(spi, &numbers)?;
@@ -229,8 +236,10 @@ impl Batch<'_> {
             }
         }
         if wanted.iter().any(|wanted| !wanted.is_empty()) {
-            let fresh = &self.scheduler.matching.gathered.fresh;
-            self.free = Free::load(self.spi, &wanted, fresh, self.now)?;
+            let gathered = &self.scheduler.matching.gathered;
+            // Messages that end between the two looks must not make those who were found ask in vain for all of them.
+            let now = gathered.at.unwrap_or(self.now);
+            self.free = Free::load(self.spi, &wanted, &gathered.fresh, now)?;
         }
         Ok(())
     }
@@ -242,15 +251,25 @@ impl Batch<'_> {
 
     /// What the state of this command can take; None if it has to be asked in a later turn.
     pub(super) fn offer(&mut self, id: ExecutionId, command: &Command) -> Result<Option<Vec<GlobalMessage>>> {
-        let wanted = match command {
-            Command::GlobalMessagesArrived { seq } => self.wanted_by_state((id, *seq)),
-            Command::WaitUntilAnswered { answer, .. } => wanted_by_request(&answer.request),
+        let (wanted, begins) = match command {
+            Command::GlobalMessagesArrived { seq } => (self.wanted_by_state((id, *seq)), false),
+            Command::WaitUntilAnswered { answer, .. } => (wanted_by_request(&answer.request), true),
             _ => return Ok(None),
         };
-        match self.scheduler.lane.number {
-            0 => self.free.offer(self.spi, &wanted),
-            _ => Ok(None),
+        if self.scheduler.lane.number != 0 {
+            return Ok(None);
         }
+        if begins {
+            // Those whom this turn did not get to have waited longer.
+            let cut = &self.scheduler.matching.gathered.cut;
+            let not_looked_up = wanted.iter().map(|wanted| &wanted.class.0).filter(|q| cut.iter().any(|c| c.0 == **q));
+            self.free.behind.extend(not_looked_up.cloned());
+        }
+        let offered = self.free.offer(self.spi, &wanted)?;
+        if offered.is_none() {
+            self.free.behind.extend(wanted.into_iter().map(|wanted| wanted.class.0));
+        }
+        Ok(offered)
     }
 
     /// Notes what was taken by events that are applied.
@@ -280,15 +299,19 @@ impl Batch<'_> {
         if !is_new {
             return Ok(());
         }
-        // Where all who were asked were in vain, asking them again for the same messages is too.
-        let went_on = !self.free.taken.is_empty() || !not_asked.is_empty();
+        // Where all who were asked were in vain, asking them again for the same messages is too. Who had just gone was not
+        // asked, and those behind him are still to come.
+        let went_on = !self.free.taken.is_empty() || !not_asked.is_empty() || !self.stale_waiters.is_empty();
         let cut = |(queue, key): &Class| {
             gathered.cut.contains(&(queue.clone(), key.clone())) || gathered.cut.contains(&(queue.clone(), None))
         };
-        let (kept, offered): (Vec<_>, Vec<_>) = gathered
-            .fresh
-            .iter()
-            .partition(|(number, class)| went_on && cut(class) && !self.free.taken.contains(number));
+        let was_listed = |number: i64, (queue, key): &Class| {
+            let ends = [(queue.clone(), key.clone()), (queue.clone(), None)];
+            ends.iter().all(|class| self.free.ended.get(class).is_none_or(|end| number < *end))
+        };
+        let (kept, offered): (Vec<_>, Vec<_>) = gathered.fresh.iter().partition(|(number, class)| {
+            !self.free.taken.contains(number) && (went_on && cut(class) || !was_listed(**number, class))
+        });
         let offered: Vec<_> = offered.into_iter().map(|(number, _)| *number).collect();
         global::no_longer_fresh(self.spi, &offered)?;
         // Whoever could not be asked is noted, so that the next turn asks others.

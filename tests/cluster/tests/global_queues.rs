@@ -10,22 +10,35 @@ fn keyed(command: &str, queue: &str, key: Value, at_least: u32, at_most: u32) ->
         {"commandId": command, "queueName": queue, "key": key, "atLeast": at_least, "atMost": at_most}})
 }
 
-/// Waits for what its input says, `{"key", "atLeast", "atMost"}` of `jobs`, and completes with the payloads.
+/// Waits for what its input says, `{"queue", "key", "atLeast", "atMost"}`, and completes with the payloads.
 fn taking(call: &Call) -> Answer {
     let wanted = call.input();
     let bound = |name: &str| wanted[name].as_u64().unwrap_or(1) as u32;
+    let queue = wanted["queue"].as_str().unwrap_or("jobs");
     match call.api {
-        Api::WaitUntil => any_of(&[keyed("m", "jobs", wanted["key"].clone(), bound("atLeast"), bound("atMost"))]),
+        Api::WaitUntil => any_of(&[keyed("m", queue, wanted["key"].clone(), bound("atLeast"), bound("atMost"))]),
         _ => force_complete(json!(call.messages("m"))),
     }
 }
 
-/// An application whose processes take from `jobs`.
+/// An application whose processes take from `jobs`, or from the queue of their input.
 fn takers(name: &str) -> (App, Worker) {
-    let app = App::new(name);
+    takers_in(App::new(name))
+}
+
+fn takers_in(app: App) -> (App, Worker) {
     let worker = app.worker(taking);
     app.register("take", &mailbox());
     (app, worker)
+}
+
+/// Many at once, and returns when all of them wait.
+fn all_wait(db: &mut Db, name: &str, count: usize, wanted: &Value) {
+    db.run("BEGIN");
+    (0..count).for_each(|n| drop(db.start(&format!("{name}{n}"), "take").input(wanted.clone()).go()));
+    db.run("COMMIT");
+    let waiting = format!("xdb.waits WHERE process_id LIKE '{name}%'");
+    wait_until("all of them wait", 30, || db.count(&waiting) == count as i64);
 }
 
 fn publish(db: &mut Db, payload: Value) {
@@ -278,6 +291,88 @@ fn whom_somebody_has_locked_is_passed_over_and_asked_again() {
     db.start("r", "take").go();
     assert_eq!(db.completes("r").result(), &json!([4]));
     wait_until("nobody is noted any more", 10, || app.superuser().count("xdb.global_passed_over") == 0);
+    app.done(&[]);
+}
+
+#[test]
+fn nobody_overtakes_those_whom_a_turn_does_not_get_to() {
+    const WAITERS: usize = 200;
+    const LATE: usize = 40;
+    let app = App::alone("global_overtaking", ClusterOptions::default().set("xdb.claim_batch", "4"));
+    let (app, worker) = takers_in(app);
+    let mut db = app.db();
+    all_wait(&mut db, "early", WAITERS, &json!({}));
+    worker.misbehave(|call: &Call| Reply::hang(taking(call)));
+    for n in 0..LATE {
+        db.start(&format!("late{n}"), "take").go();
+    }
+    let is_late = |call: &Call| call.process_id().starts_with("late");
+    worker.wait_for_count("the late ones are asked what they wait for", 20, LATE, is_late);
+    worker.heal();
+    std::thread::scope(|scope| {
+        scope.spawn(|| worker.release());
+        db.run(&format!("SELECT count(xdb.publish_global('jobs', '1')) FROM generate_series(1, {WAITERS})"));
+    });
+    wait_until("all messages are used up", 30, || app.superuser().count("xdb.global_message") == 0);
+    assert_eq!(db.count("xdb.processes WHERE process_id LIKE 'early%' AND status = 'RUNNING'"), 0);
+    assert_eq!(db.count("xdb.processes WHERE process_id LIKE 'late%' AND status <> 'RUNNING'"), 0);
+    app.done(&[]);
+}
+
+#[test]
+fn a_waiter_that_is_stopped_as_it_is_found_leaves_the_message_to_the_next() {
+    let (app, _worker) = takers("global_gone");
+    let mut db = app.db();
+    // Nobody will ever be asked for these; looking them up is what takes a while.
+    app.superuser().run(
+        "INSERT INTO xdb.global_waiter (execution_id, seq, command, queue_name, key, at_least)
+         SELECT gen_random_uuid(), 1, 0, 'jobs', 'k' || n, 1000 FROM generate_series(1, 900) n",
+    );
+    for round in 0..20 {
+        let [first, second, key] = ["p", "q", "a"].map(|name| format!("{name}{round}"));
+        waits(&mut db, &first, json!({"key": key}));
+        waits(&mut db, &second, json!({"key": key}));
+        let mut stopper = app.db();
+        let published = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                published.wait();
+                let until = Instant::now() + Duration::from_millis(round * 2);
+                while Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+                // It may have taken the message and be over.
+                stopper.try_run(&format!("SELECT xdb.stop_process('{first}')"))
+            });
+            db.run(
+                "BEGIN; SELECT count(xdb.publish_global('jobs', '1', key => 'k' || n)) FROM generate_series(1, 900) n",
+            );
+            publish_with_key(&mut db, &key, json!(1));
+            published.wait();
+            db.run("COMMIT");
+        });
+        if db.outcome(&first).status() == "TERMINATED" {
+            assert_eq!(db.completes(&second).result(), &json!([1]), "round {round}");
+        } else {
+            db.run(&format!("SELECT xdb.stop_process('{second}')"));
+        }
+        app.superuser().run("DELETE FROM xdb.global_message WHERE key LIKE 'k%'");
+    }
+    app.superuser().run("DELETE FROM xdb.global_waiter WHERE key LIKE 'k%'");
+    app.done(&[]);
+}
+
+#[test]
+fn more_messages_than_a_turn_looks_at_reach_those_who_want_a_great_many() {
+    let app = App::alone("global_many", ClusterOptions::default().set("xdb.claim_batch", "60"));
+    let (app, _worker) = takers_in(app);
+    let mut db = app.db();
+    for queue in ["a", "b"] {
+        all_wait(&mut db, queue, 60, &json!({"queue": queue, "atMost": 1000}));
+    }
+    db.run("SELECT count(xdb.publish_global(CASE n % 2 WHEN 0 THEN 'a' ELSE 'b' END, '1')) FROM generate_series(1, 30000) n");
+    wait_until("all messages are used up", 60, || app.superuser().count("xdb.global_message") == 0);
+    db.run("SELECT xdb.stop_process(process_id) FROM xdb.processes WHERE status = 'RUNNING'");
     app.done(&[]);
 }
 
