@@ -264,10 +264,11 @@ CREATE TABLE xdb.global_message (
     CONSTRAINT global_message_fresh_is_free CHECK (NOT fresh OR taken_by IS NULL)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
--- An expression, so that no other index has this order: the planner can't take that for a way to the fresh ones.
+-- Expressions, so that no other index has these orders: while a great many messages are in one queue, the planner
+-- takes walking over all of them, by whatever index has the order, for a way to those of another queue or key.
 CREATE INDEX global_message_fresh ON xdb.global_message ((number + 0)) WHERE fresh;
-CREATE INDEX global_message_free ON xdb.global_message (queue_name, number) WHERE taken_by IS NULL;
-CREATE INDEX global_message_free_by_key ON xdb.global_message (queue_name, key, number)
+CREATE INDEX global_message_free ON xdb.global_message (queue_name, (number + 0)) WHERE taken_by IS NULL;
+CREATE INDEX global_message_free_by_key ON xdb.global_message (queue_name, key, (number - 0))
     WHERE taken_by IS NULL AND key IS NOT NULL;
 CREATE INDEX global_message_taken ON xdb.global_message (taken_by, taken_seq) WHERE taken_by IS NOT NULL;
 CREATE INDEX global_message_expiring ON xdb.global_message (expires_at)
@@ -295,7 +296,7 @@ CREATE TABLE xdb.global_waiter (
     PRIMARY KEY (execution_id, seq, command)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
-CREATE INDEX global_waiter_in_order ON xdb.global_waiter (queue_name, key, wait_order);
+CREATE INDEX global_waiter_in_order ON xdb.global_waiter (queue_name, key, at_least, wait_order);
 
 -- States that were not asked when messages came, because somebody had locked their execution, or that began to wait in the
 -- other lane. Apart from global_waiter, whose rows the one who holds the execution may have deleted: only inserting here

@@ -261,7 +261,7 @@ pub struct Gathered {
 /// Most new messages that a turn hands out.
 const FRESH_PER_TURN: usize = 1000;
 
-/// Messages are not counted beyond this to find out whom it is no use to ask.
+/// Messages are not counted beyond this, unless somebody wants more, to find out whom it is no use to ask.
 const COUNTED: i64 = 1000;
 
 /// Finds new messages and those whom they may satisfy. Who is `busy` is noted as passed over.
@@ -327,11 +327,13 @@ fn of_class(has_key: bool) -> &'static str {
     }
 }
 
-/// Those of the classes that anybody waits for. Limits keep the planner from reading all waiters.
+/// Those of the classes that anybody waits for. Limits keep the planner from reading all waiters, and the order from
+/// taking those of other classes for a way to these.
 fn with_waiters(spi: &Spi, classes: Vec<Class>, has_key: bool) -> Result<Vec<Class>> {
     let sql = format!(
         "SELECT c.n FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS c (queue_name, key, n) \
-         CROSS JOIN LATERAL (SELECT FROM xdb.global_waiter w WHERE {} LIMIT 1) AS w",
+         CROSS JOIN LATERAL (SELECT FROM xdb.global_waiter w WHERE {} \
+            ORDER BY w.key, w.at_least, w.wait_order LIMIT 1) AS w",
         of_class(has_key)
     );
     if classes.is_empty() {
@@ -366,21 +368,30 @@ fn waiters(
     limit: usize,
     cut: &mut BTreeSet<Class>,
 ) -> Result<Vec<(i64, StateKey)>> {
-    let free = format!(
-        "FROM xdb.global_message m WHERE m.queue_name = c.queue_name {} AND m.taken_by IS NULL \
-            AND (m.expires_at IS NULL OR m.expires_at > $3)",
-        if has_key { "AND m.key = c.key" } else { "" }
-    );
-    // Who wants more than is counted is counted for: whoever comes out can be served, or somebody was served before.
+    let (of_key, order) = if has_key { ("AND m.key = c.key", "m.number - 0") } else { ("", "m.number + 0") };
+    let of_class = of_class(has_key);
+    // How many messages are wanted at the most tells how far to count. Who wants how many is looked up from number to
+    // number, so that those for whom there are too few are not walked over.
     let sql = format!(
         "SELECT c.n, a.available, w.execution_id, w.seq, w.wait_order \
          FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS c (queue_name, key, n) \
-         CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS available FROM (SELECT {free} LIMIT $4) AS l) AS a \
-         CROSS JOIN LATERAL (SELECT w.execution_id, w.seq, w.wait_order FROM xdb.global_waiter w \
-            WHERE {} AND w.execution_id <> ALL ($5) AND (w.at_least <= a.available OR a.available >= $4 \
-                AND (SELECT pg_catalog.count(*) FROM (SELECT {free} LIMIT w.at_least) AS l) >= w.at_least) \
-            ORDER BY w.key, w.wait_order LIMIT LEAST(a.available, $6)) AS w",
-        of_class(has_key)
+         CROSS JOIN LATERAL (SELECT w.at_least AS most FROM xdb.global_waiter w WHERE {of_class} \
+            ORDER BY w.key DESC, w.at_least DESC, w.wait_order DESC LIMIT 1) AS g \
+         CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS available FROM (SELECT FROM xdb.global_message m \
+            WHERE m.queue_name = c.queue_name {of_key} AND m.taken_by IS NULL \
+                AND (m.expires_at IS NULL OR m.expires_at > $3) \
+            ORDER BY {order} LIMIT GREATEST(g.most, $4)) AS l) AS a \
+         CROSS JOIN LATERAL (WITH RECURSIVE wanted (at_least) AS ( \
+                SELECT 0::bigint \
+                UNION ALL SELECT (SELECT w.at_least FROM xdb.global_waiter w \
+                    WHERE {of_class} AND w.at_least > wanted.at_least AND w.at_least <= a.available \
+                    ORDER BY w.key, w.at_least, w.wait_order LIMIT 1) \
+                FROM wanted WHERE wanted.at_least IS NOT NULL) \
+            SELECT w.* FROM wanted CROSS JOIN LATERAL (SELECT w.execution_id, w.seq, w.wait_order \
+                FROM xdb.global_waiter w WHERE {of_class} AND w.at_least = wanted.at_least \
+                    AND w.execution_id <> ALL ($5) \
+                ORDER BY w.key, w.wait_order LIMIT LEAST(a.available, $6)) AS w \
+            ORDER BY w.wait_order LIMIT LEAST(a.available, $6)) AS w"
     );
     let [queues, keys] = class_params(classes);
     let limit = limit as i64;
@@ -425,7 +436,7 @@ pub fn heads_of_queues(spi: &Spi, wanted: &[(&str, i64)], now: Timestamp) -> Res
         CROSS JOIN LATERAL (SELECT m.number, m.queue_name, m.key, m.bytes, m.fresh FROM xdb.global_message m \
             WHERE m.queue_name = d.queue_name AND m.taken_by IS NULL \
                 AND (m.expires_at IS NULL OR m.expires_at > $3) \
-            ORDER BY m.number LIMIT d.wanted) AS h ORDER BY h.number";
+            ORDER BY m.number + 0 LIMIT d.wanted) AS h ORDER BY h.number";
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
@@ -440,9 +451,9 @@ pub fn heads_of_keys(spi: &Spi, wanted: &[WantedOfKey<'_>], now: Timestamp) -> R
     const SELECT: &str = "SELECT h.number, h.queue_name, h.key, h.bytes, h.fresh \
         FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) AS d (queue_name, key, behind, wanted) \
         CROSS JOIN LATERAL (SELECT m.number, m.queue_name, m.key, m.bytes, m.fresh FROM xdb.global_message m \
-            WHERE m.queue_name = d.queue_name AND m.key = d.key AND m.number > d.behind AND m.taken_by IS NULL \
+            WHERE m.queue_name = d.queue_name AND m.key = d.key AND m.number - 0 > d.behind AND m.taken_by IS NULL \
                 AND (m.expires_at IS NULL OR m.expires_at > $5) \
-            ORDER BY m.number LIMIT d.wanted) AS h ORDER BY h.number";
+            ORDER BY m.number - 0 LIMIT d.wanted) AS h ORDER BY h.number";
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
