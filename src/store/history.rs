@@ -2,7 +2,7 @@
 
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
-use crate::pg::spi::{Snapshot, Spi};
+use crate::pg::spi::{Row, Snapshot, Spi};
 use xdb_engine::{ExecutionId, Replay};
 
 /// Why events can't be replayed.
@@ -36,14 +36,25 @@ pub fn replay(
     }
 }
 
+/// A snapshot that is larger than so much for each event that goes into it is not written yet: a process that holds a
+/// great many threads, messages or attributes would write them all down again with every few events.
+const BYTES_PER_EVENT: u64 = 4096;
+
 /// Puts a snapshot in the place of an execution's events up to this number, and deletes the states that ended in them.
 /// Under the execution's lock. A history that can't be replayed stays as it is: `check_process` says what is wrong
 /// with it.
 pub fn cut(spi: &Spi, id: ExecutionId, up_to: u64) -> Result<()> {
+    const OLDEST: &str = "SELECT event_id, pg_catalog.pg_column_size(details) FROM xdb.history_event \
+        WHERE execution_id = $1 ORDER BY event_id LIMIT 1";
     const UPDATE: &str = "UPDATE xdb.history_event SET event_type = $3, details = $4::jsonb \
         WHERE execution_id = $1 AND event_id = $2";
     const DELETE: &str = "DELETE FROM xdb.history_event WHERE execution_id = $1 AND event_id < $2";
     const STATES: &str = "DELETE FROM xdb.state_execution WHERE execution_id = $1 AND seq = ANY ($2)";
+    let read = |row: &Row| Ok((row.need::<i64>(1)?.max(0) as u64, row.need::<i32>(2)?.max(0) as u64));
+    let Some((oldest, bytes)) = spi.first(OLDEST, &[value(id)], read)? else { return Ok(()) };
+    if up_to.saturating_sub(oldest).saturating_mul(BYTES_PER_EVENT) < bytes {
+        return Ok(());
+    }
     let Ok(replay) = replay(spi, Snapshot::Fresh, id, up_to)? else { return Ok(()) };
     if replay.execution.next_event != up_to + 1 {
         return Ok(());

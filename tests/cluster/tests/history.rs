@@ -145,3 +145,34 @@ fn what_is_changed_by_hand_behind_a_snapshot_is_found() {
     }
     app.done(&[]);
 }
+
+#[test]
+fn a_process_that_holds_much_does_not_write_it_down_with_every_event() {
+    let app = App::new("history_much");
+    let _worker = app.worker(|_: &Call| any_of(&[timer("t", 3600.0)]));
+    app.register("hold", &mailbox().with("history", json!({"keepLast": 1})));
+    let mut db = app.db();
+    db.start("p", "hold").go();
+    wait_until("p waits", 10, || !views::waits(&mut db, "p").is_empty());
+    // A megabyte that can't be compressed much.
+    db.run(
+        "SELECT count(xdb.publish('p', 'held', to_jsonb((SELECT string_agg(md5(random()::text), '')
+                                                         FROM generate_series(1, 30 + 0 * n)))))
+         FROM generate_series(1, 1000) n",
+    );
+    wait_until("all are taken in", 10, || app.superuser().count("xdb.queue_message") == 1000);
+    let written = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint";
+    let before: i64 = app.superuser().one(written);
+    for n in 0..200 {
+        db.run(&format!("SELECT xdb.set_local_attributes('p', '{{\"n\": {n}}}')"));
+    }
+    let megabytes = (app.superuser().one::<i64>(written) - before) / 1_000_000;
+    assert!(megabytes < 60, "{megabytes} MB were written for 200 small events");
+    let snapshots = "xdb.history WHERE process_id = 'p' AND event_type = 'Snapshot'";
+    wait_until("there is a snapshot again", 60, || {
+        db.run("SELECT xdb.set_local_attributes('p', '{\"n\": 0}')");
+        views::events(&mut db, "p") < 20
+    });
+    assert_eq!(db.count(snapshots), 1);
+    app.done(&[]);
+}
