@@ -16,6 +16,7 @@ COMMENT ON COLUMN xdb.instances.superseded_at IS 'When another database adopted 
 COMMENT ON TABLE xdb.registry IS 'The one row that tells the engine when to read the registrations again.';
 COMMENT ON COLUMN xdb.registry.singleton IS 'Always true: there is one row.';
 COMMENT ON COLUMN xdb.registry.generation IS 'Grows with every change of a worker or process type.';
+COMMENT ON COLUMN xdb.registry.in_use IS 'Whether something was registered here, or what was restored was adopted.';
 
 COMMENT ON TABLE xdb.worker IS 'Registered workers, by xdb.register_worker.';
 COMMENT ON COLUMN xdb.worker.worker_id IS 'Key within this database.';

@@ -39,7 +39,9 @@ CREATE TABLE xdb.instances (
 
 CREATE TABLE xdb.registry (
     singleton boolean PRIMARY KEY DEFAULT true CONSTRAINT registry_is_one_row CHECK (singleton),
-    generation bigint NOT NULL DEFAULT 1
+    generation bigint NOT NULL DEFAULT 1,
+    -- Not dumped: what is restored, be it into the database it came from, runs only when somebody says so.
+    in_use boolean NOT NULL DEFAULT false
 );
 INSERT INTO xdb.registry DEFAULT VALUES;
 

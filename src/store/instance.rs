@@ -5,7 +5,7 @@
 
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
-use crate::pg::spi::Spi;
+use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 
 /// This database: the identifier of the server's files, as `pg_control_system()` shows it, and its oid.
@@ -20,7 +20,7 @@ pub enum Standing {
     /// Nobody has registered anything yet, or a dump is being restored: there is nothing to run.
     Unused,
     Own,
-    /// They are those of this other database.
+    /// They are those of this other database; of this one, as a dump has brought them back.
     Copy {
         system_identifier: i64,
         database: pg_sys::Oid,
@@ -32,6 +32,9 @@ impl Standing {
     pub fn reason(self) -> Option<String> {
         match self {
             Self::Unused | Self::Own => None,
+            Self::Copy { system_identifier, database } if (system_identifier, database) == here() => Some(
+                "what is in this database was restored from a dump: its processes run after xdb.adopt()".to_owned(),
+            ),
             Self::Copy { system_identifier, database } => Some(format!(
                 "this database is a copy of the one with oid {} in the system {system_identifier}: its processes run \
                  after xdb.adopt()",
@@ -50,14 +53,14 @@ impl Standing {
 }
 
 pub fn standing(spi: &Spi) -> Result<Standing> {
-    const SELECT: &str = "SELECT system_identifier, database FROM xdb.instances WHERE superseded_at IS NULL \
-        ORDER BY (system_identifier, database) = ($1, $2), since DESC LIMIT 1";
+    const SELECT: &str = "SELECT i.system_identifier, i.database, r.in_use FROM xdb.instances i, xdb.registry r \
+        WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1";
     let (system, oid) = here();
-    let current = spi.first(SELECT, &[value(system), value(oid)], |row| Ok((row.need(1)?, row.need(2)?)))?;
-    Ok(match current {
+    let read = |row: &Row| Ok(((row.need(1)?, row.need(2)?), row.need::<bool>(3)?));
+    Ok(match spi.first(SELECT, &[value(system), value(oid)], read)? {
         None => Standing::Unused,
-        Some(own) if own == (system, oid) => Standing::Own,
-        Some((system_identifier, database)) => Standing::Copy { system_identifier, database },
+        Some((own, true)) if own == (system, oid) => Standing::Own,
+        Some(((system_identifier, database), _)) => Standing::Copy { system_identifier, database },
     })
 }
 
@@ -66,9 +69,13 @@ pub fn take_into_use(spi: &Spi) -> Result<()> {
     const INSERT: &str = "INSERT INTO xdb.instances (system_identifier, database) \
         SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM xdb.instances) ON CONFLICT DO NOTHING";
     let (system, oid) = here();
-    spi.run(INSERT, &[value(system), value(oid)])?;
+    if spi.run(INSERT, &[value(system), value(oid)])? > 0 {
+        spi.run(IN_USE, &[])?;
+    }
     Ok(())
 }
+
+const IN_USE: &str = "UPDATE xdb.registry SET in_use = true";
 
 /// Names of roles that own running processes and are not there.
 pub fn missing_owners(spi: &Spi) -> Result<Vec<String>> {
@@ -111,6 +118,7 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
     if spi.run(INSERT, &[value(system), value(oid)])? != 1 {
         return Err(PgError::internal("xdb.instances did not take this database"));
     }
+    spi.run(IN_USE, &[])?;
     // A scheduler has been there since before the dump was restored.
     super::registry::bump(spi)
 }

@@ -143,8 +143,13 @@ impl Cluster {
     /// Makes a database from a dump, whichever cluster it is from.
     pub fn restore(&self, database: &str, dump: &Path) {
         self.superuser().run(&format!("CREATE DATABASE {database} TEMPLATE template0"));
+        self.restore_into(database, dump, &[]);
+    }
+
+    /// Restores a dump into a database that is there, as `pg_restore` does with these options.
+    pub fn restore_into(&self, database: &str, dump: &Path, options: &[&str]) {
         let mut command = self.client("pg_restore");
-        install::run(command.args(["--exit-on-error", "--dbname", database]).arg(dump));
+        install::run(command.arg("--exit-on-error").args(options).args(["--dbname", database]).arg(dump));
     }
 
     fn client(&self, program: &str) -> std::process::Command {

@@ -160,6 +160,27 @@ fn a_dump_restores_every_process_and_they_wait_until_adopted() {
 }
 
 #[test]
+fn a_dump_that_comes_back_into_its_database_waits_too() {
+    let (app, worker) = application("copy_back");
+    start(&app, &worker);
+    // A message that no turn has taken in.
+    app.superuser().run("SELECT xdb.pause()");
+    wait_until("it is paused", 10, || app.superuser().one("SELECT state = 'paused' FROM xdb.status()"));
+    app.db().run("SELECT xdb.publish('p0', 'inbox', '\"more\"', message_id => 'second')");
+    let dump = app.cluster().dump("copy_back", &[]);
+    app.superuser().run("DROP EXTENSION xdb CASCADE; DROP TABLE users, counters");
+    // Whatever the order of the tables, nothing runs between them.
+    app.cluster().restore_into("copy_back", &dump, &[]);
+    nothing_runs(app.cluster(), "copy_back", &worker);
+    assert_eq!(app.superuser().count("xdb.inbox"), 1);
+    app.session("boss").run("SELECT xdb.adopt()");
+    worker.wait_for_count("the call is made again", 20, 2, |call| call.target() == "Hang");
+    worker.release();
+    finish(&mut app.db());
+    app.done(&[]);
+}
+
+#[test]
 fn in_another_server_roles_are_found_by_their_names() {
     let (app, worker) = application("copy_moved");
     start(&app, &worker);
