@@ -239,6 +239,7 @@ pub(super) fn decide_start(
     let command = Command::Start(Box::new(request.start.clone()));
     let events = loaded.decide(&command, now, 0.5).map_err(|rejection| match rejection {
         Rejection::InvalidOptions(what) => error::invalid_argument("options.startingStateConfig", what),
+        Rejection::UnusedInput => error::invalid_argument("input", "the process type has no starting state"),
         rejection => error::rejected(process_id, &rejection),
     })?;
     loaded.apply(events, now);
