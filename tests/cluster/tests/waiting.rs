@@ -66,7 +66,7 @@ fn whatever_closes_a_process_wakes_who_waits_for_it_and_for_its_states() {
             };
             let for_process = scope.spawn(waits("wait_for_process('ID'"));
             let for_state = scope.spawn(waits("wait_for_state('ID', 'Only-1'"));
-            let for_nothing = scope.spawn(waits("wait_for_state('ID', 'Last-7'"));
+            let for_nothing = scope.spawn(waits("wait_for_state('ID', 'Only-7'"));
             wait_until("all three wait", 10, || waiting(&mut db, "SELECT xdb.wait_for") == 3);
             match (ending, status) {
                 ("", "TIMEOUT") => {}
