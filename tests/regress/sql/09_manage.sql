@@ -9,10 +9,10 @@ CREATE TABLE manage_users (user_id text PRIMARY KEY, status text CHECK (status <
 GRANT SELECT, INSERT, UPDATE ON manage_users TO golden_manage;
 SELECT xdb.register_worker('manage', 'http://127.0.0.1:1');
 SELECT xdb.register_process_type('Manage', 'manage', '{
-    "startingState": "First", "states": {"First": {}, "Second": {}}, "localAttributes": ["colour", "size"],
+    "startingState": "First", "states": {"First": {}}, "localAttributes": ["colour", "size"],
     "globalAttributes": [{"table": "public.manage_users", "primaryKey": "user_id", "attributes": {"status": "status"}}]
 }');
-SELECT xdb.register_process_type('ManagePlain', 'manage', '{"startingState": "First", "states": {"First": {}}}');
+SELECT xdb.register_process_type('ManagePlain', 'manage', '{"startingState": "First", "states": {"First": {}, "Second": {}}}');
 SET ROLE golden_manage;
 
 -- Many starts, in the order of the array, each with the parameters of start_process.
