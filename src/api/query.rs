@@ -1,6 +1,7 @@
 //! Looking at a process, and waiting for its end.
 
 use super::{Caller, name, needed};
+use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
@@ -8,7 +9,6 @@ use crate::pg::spi::{self, Snapshot, Spi};
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::tables::object;
 use crate::store::{check, claim, manage, process, to_json};
-use crate::{error, guc};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, ProcessStatus, StateStatus};
 
@@ -161,10 +161,10 @@ fn wait_timeout(args: &Args, number: usize) -> Result<Duration> {
     Ok(timeout)
 }
 
-/// How many milliseconds to wait for a wake-up. What is committed by COMMIT PREPARED wakes nobody; the floor covers it.
+/// How many milliseconds to wait for a wake-up. Nobody looks in between: whatever ends a process or a state wakes those
+/// who wait for it.
 fn pause(left: Duration) -> i64 {
-    let floor = Duration::from_millis(guc::POLL_INTERVAL_MS.get() as u64);
-    left.min(floor).as_millis() as i64 + 1
+    left.as_millis() as i64 + 1
 }
 
 /// A state execution that never was has no status, nor has one that is not kept any more.

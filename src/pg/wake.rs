@@ -2,7 +2,7 @@
 //!
 //! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
 //! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
-//! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine in general, and polling covers the rest.
+//! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine, and everybody who waits.
 use super::shmem::{self, Slot, caller as callers, waiter as places};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
@@ -90,6 +90,11 @@ fn note(f: impl FnOnce(&mut Notes)) {
 /// Wakes this database's engine when the transaction commits; it then reads all that is due.
 pub fn wake_scheduler_at_commit() {
     note(|n| n.wake_due = Some(i64::MIN));
+}
+
+/// Wakes whatever there is to wake in this database when the transaction commits: it commits what others have noted.
+pub fn wake_everybody_at_commit() {
+    note(|n| (n.wake_due, n.closed_many) = (Some(i64::MIN), true));
 }
 
 /// Wakes the sessions that wait for this execution when the transaction commits.

@@ -117,6 +117,40 @@ fn a_wait_ends_at_once_when_it_is_cancelled_or_its_session_is() {
 }
 
 #[test]
+fn what_was_prepared_wakes_who_waits_for_it_when_it_is_committed() {
+    // Nobody looks by itself.
+    let options = ClusterOptions::default().set("max_prepared_transactions", "5").set("xdb.poll_interval", "1h");
+    let app = App::alone("waiting_prepared", options);
+    let worker = app.worker(|_: &Call| Reply::hang(force_complete(json!("called"))));
+    app.register("one", &one_step());
+    let mut db = app.db();
+    db.start("stopped", "one").go();
+    worker.wait_for("the call", 20, |_| true);
+    db.run("BEGIN; SELECT xdb.stop_process('stopped')");
+    db.start("prepared", "one").go();
+    db.run("PREPARE TRANSACTION 'both'");
+    let waits = |sql: &'static str| {
+        let app = &app;
+        move || app.db().json(sql)
+    };
+    std::thread::scope(|scope| {
+        let of_process = scope.spawn(waits("SELECT xdb.wait_for_process('stopped', '60 s')"));
+        let of_state = scope.spawn(waits("SELECT xdb.wait_for_state('stopped', 'Only-1', '60 s')"));
+        wait_until("both wait", 10, || waiting(&mut db, "SELECT xdb.wait_for") == 2);
+        let (took, answers) = timed(|| {
+            app.db().run("COMMIT PREPARED 'both'");
+            [of_process, of_state].map(|waiter| waiter.join().expect("no panic"))
+        });
+        assert!(took < Duration::from_secs(20), "{took:?}");
+        assert_eq!((&answers[0]["status"], &answers[1]["status"]), (&json!("TERMINATED"), &json!("ABORTED")));
+    });
+    worker.wait_for("the call of what was started", 20, |call| call.process_id() == "prepared");
+    worker.release();
+    assert_eq!(db.completes("prepared").result(), "called");
+    app.done(&[]);
+}
+
+#[test]
 fn processes_that_wait_hold_nothing() {
     let (app, worker) = application("waiting_idle");
     let mut db = app.db();
