@@ -146,6 +146,14 @@ impl Cluster {
 
     /// Starts the server and waits until it takes connections.
     pub fn launch(&self) {
+        if let Err(problem) = self.try_launch() {
+            self.keep.store(true, Ordering::Relaxed);
+            panic!("the server does not start: {problem}\n{}", log::tail(&self.log(), 60));
+        }
+    }
+
+    /// The same, and it may fail: what a killed postmaster left behind can be in the way for a moment.
+    pub fn try_launch(&self) -> Result<(), String> {
         let log = OpenOptions::new().create(true).append(true).open(self.log_path()).expect("a directory of ours");
         let mut command = install::program("postgres");
         command.arg("-D").arg(self.data_directory());
@@ -155,13 +163,16 @@ impl Cluster {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let Err(error) = self.try_connect("postgres", "postgres", Duration::from_millis(500)) else {
-                return;
+                return Ok(());
             };
             let mut server = self.server.lock().expect("never poisoned");
             let exited = server.as_mut().and_then(|child| child.try_wait().expect("a child of ours"));
+            if exited.is_some() {
+                // Its pid may be somebody else's soon.
+                *server = None;
+            }
             if exited.is_some() || Instant::now() > deadline {
-                self.keep.store(true, Ordering::Relaxed);
-                panic!("the server does not start: {error:?}, {exited:?}\n{}", log::tail(&self.log(), 60));
+                return Err(format!("{error:?}, {exited:?}"));
             }
             drop(server);
             std::thread::sleep(Duration::from_millis(20));
@@ -186,6 +197,19 @@ impl Cluster {
         }
     }
 
+    /// Kills the postmaster alone. Its children notice by themselves, some time later.
+    pub fn kill(&self) {
+        if let Some(mut server) = self.server.lock().expect("never poisoned").take() {
+            signal(server.id() as i32, libc::SIGKILL);
+            server.wait().expect("a child of ours");
+        }
+    }
+
+    /// The postmaster's pid, while it is there.
+    pub fn postmaster(&self) -> Option<i32> {
+        self.server.lock().expect("never poisoned").as_ref().map(|server| server.id() as i32)
+    }
+
     /// Asks for a fast shutdown and answers how long it took.
     pub fn stop(&self) -> Duration {
         let mut server = self.server.lock().expect("never poisoned").take().expect("the server runs");
@@ -193,6 +217,22 @@ impl Cluster {
         signal(server.id() as i32, libc::SIGINT);
         wait_until("the server stops", 60, || server.try_wait().expect("a child of ours").is_some());
         asked.elapsed()
+    }
+
+    /// The same, and it may take longer than `within`: then the server is left as it is.
+    pub fn try_stop(&self, within: Duration) -> bool {
+        let mut server = self.server.lock().expect("never poisoned");
+        let Some(child) = server.as_mut() else { return true };
+        signal(child.id() as i32, libc::SIGINT);
+        let deadline = Instant::now() + within;
+        while child.try_wait().expect("a child of ours").is_none() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        *server = None;
+        true
     }
 
     fn close(&self) {
@@ -257,6 +297,11 @@ impl Cluster {
 
     pub(crate) fn socket_directory(&self) -> PathBuf {
         self.directory.join("s")
+    }
+
+    /// Where everything of the cluster is: data, log, sockets.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     fn data_directory(&self) -> PathBuf {
