@@ -3,6 +3,7 @@
 use super::{Caller, name, payload, wrote};
 use crate::http::{Call, HostPolicy, Notifier, Outcome, Pool, PoolConfig};
 use crate::pg::catch::Result;
+use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
@@ -70,6 +71,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         local.as_deref().unwrap_or("{}"),
         idempotency_key.as_deref(),
     )?;
+    crash::point("rpc-answer");
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
     apply(caller, &process_id, &rpc_name, target.loaded.before.id, answer, &mut tables, idempotency_key.as_deref())?;
     Ok(output.map_or(Value::Null, Value::Json))

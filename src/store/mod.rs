@@ -10,6 +10,8 @@ pub mod claim;
 pub mod engine;
 pub mod load;
 pub mod manage;
+#[cfg(feature = "plants")]
+mod planted;
 pub mod process;
 pub mod purge;
 pub mod registry;

@@ -4,8 +4,10 @@
 use super::load::{Loaded, Meta};
 use super::{StateKey, to_json};
 use crate::pg::catch::{PgError, Result};
+use crate::pg::crash;
 use crate::pg::param::{array, array_of_nullable};
 use crate::pg::spi::Spi;
+use crate::worker::lifecycle;
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::*;
 
@@ -204,6 +206,7 @@ impl<'a> Changes<'a> {
         self.delete_what_closed_leaves(spi, now)?;
         self.tell_waiters();
         self.write_states(spi)?;
+        crash::point(if lifecycle::is_engine() { "turn-save" } else { "caller-save" });
         self.write_tasks(spi, now)?;
         self.write_waits(spi)?;
         self.write_messages(spi, now)?;

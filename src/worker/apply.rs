@@ -6,6 +6,8 @@ use super::turn::Scheduler;
 use super::user_tables::{Used, refused};
 use crate::clock;
 use crate::pg::catch::Result;
+use crate::pg::crash;
+use crate::pg::plant::{self, Plant};
 use crate::pg::spi::Spi;
 use crate::store::load::{self, Arrival, DueTimer, Loaded, Lock};
 use crate::store::save::{self, Lease};
@@ -254,7 +256,7 @@ impl<'a> Batch<'a> {
             Item::Fail { reason, .. } => Command::Fail { reason: (*reason).to_owned() },
             Item::Answer(record, answered) => {
                 let lease = (self.scheduler.lane.epoch, record.lease_number);
-                if self.held.get(&record.key) != Some(&lease) {
+                if self.held.get(&record.key) != Some(&lease) && !plant::is(Plant::NoFence) {
                     self.reject(
                         record,
                         &answered.command(record),
@@ -274,6 +276,10 @@ impl<'a> Batch<'a> {
         let Some(loaded) = self.loaded.get(&item.execution()) else { return Ok(()) };
         let decided = loaded.decide(&command, self.now, jitter());
         let (command, events) = match (decided, item) {
+            (Ok(mut events), Item::Timer(_)) if plant::is(Plant::TimerTwice) => {
+                events.extend(events.iter().find(|event| matches!(event, Event::CommandCompleted { .. })).cloned());
+                (command, events)
+            }
             (Ok(events), _) => (command, events),
             (Err(rejection @ (Rejection::Stale | Rejection::NotRunning(_))), _) => {
                 self.forget(item);
@@ -309,6 +315,7 @@ impl<'a> Batch<'a> {
         }
         match self.write_tables(item, &events)? {
             Used::Done(()) => {
+                crash::point("turn-tables");
                 if let Some(loaded) = self.loaded.get_mut(&item.execution()) {
                     loaded.apply(events, self.now);
                 }
@@ -386,7 +393,7 @@ impl<'a> Batch<'a> {
             closing.iter().filter(|(id, c)| c.conditional && obtained.contains(id)).map(|(id, _)| *id).collect();
         let obtained_ids: Vec<_> = obtained.iter().copied().collect();
         load::states_with_unrecorded_attempts(self.spi, &mut self.loaded, &obtained_ids)?;
-        let all_taken_in = conditional.is_empty() || self.take_in(&conditional)?;
+        let all_taken_in = conditional.is_empty() || plant::is(Plant::BlindClose) || self.take_in(&conditional)?;
         for (id, Closing { item, command, conditional }) in closing {
             if !obtained.contains(&id) {
                 self.still_closing.push((id, conditional));
@@ -436,6 +443,7 @@ impl<'a> Batch<'a> {
             claim::move_to_lane(self.spi, &self.given_away, 1)?;
             if !self.still_closing.is_empty() {
                 load::mark_closing(self.spi, &self.still_closing)?;
+                crash::point("turn-closing");
             }
         }
         Ok(wrote)

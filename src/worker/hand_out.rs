@@ -8,6 +8,7 @@ use super::turn::{Outcome, Scheduler};
 use super::user_tables::{Used, refused};
 use crate::guc;
 use crate::pg::catch::Result;
+use crate::pg::{crash, plant};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::process;
 use crate::store::save::{self, Lease};
@@ -136,6 +137,7 @@ impl Batch<'_> {
             crate::pg::wake::wake_scheduler_at_commit();
         }
         claim::lease(self.spi, &leases, self.now)?;
+        crash::point("turn-claim");
         self.leases.extend(leases);
         Ok(())
     }
@@ -254,7 +256,7 @@ impl Batch<'_> {
 
 impl Scheduler {
     fn lease(&self, real: Timestamp, timeout: Duration) -> Lease {
-        Lease { epoch: self.lane.epoch, number: self.number, until: real + timeout + LEASE_GRACE }
+        Lease { epoch: self.lane.epoch, number: self.number, until: real + timeout + plant::lease_grace(LEASE_GRACE) }
     }
 }
 

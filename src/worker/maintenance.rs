@@ -2,7 +2,7 @@
 
 use super::lifecycle::Context;
 use super::scheduler::in_transaction;
-use crate::pg::identity;
+use crate::pg::{crash, identity};
 use crate::store::purge::{self, Cursor};
 use crate::{clock, guc};
 use std::time::{Duration, Instant};
@@ -65,6 +65,9 @@ impl Maintenance {
             let before = clock::now().before(retention);
             let left = purge::sweep(spi, ROWS)?;
             let batch = purge::batch(spi, before, self.after, EXECUTIONS, Some(ROWS))?;
+            if batch.purged > 0 {
+                crash::point("retention");
+            }
             Ok((batch.reached, left || batch.left || batch.more))
         });
         self.looked = Instant::now();

@@ -6,6 +6,7 @@ use super::turn::{Progress, Scheduler};
 use crate::guc;
 use crate::http::{Finished, HostPolicy, Notifier, Pool, PoolConfig};
 use crate::pg::catch::{Result, log_error};
+use crate::pg::crash;
 use crate::pg::latch::Waiter;
 use crate::pg::param::to_postgres;
 use crate::pg::shmem::{EngineState, Lane as SlotLane};
@@ -71,6 +72,9 @@ pub fn run(context: &mut Context) -> Exit {
         context.slot.take_wake();
         notifier.clear();
         pool.drain(&mut finished);
+        if scheduler.in_flight.len() > finished.len() {
+            crash::point("call-answer");
+        }
         for answer in finished.drain(..) {
             scheduler.answered(context, answer);
         }
@@ -134,7 +138,9 @@ fn begin(context: &mut Context, lane: i16) -> Result<Option<i64>> {
             if lane == 0 && engine::has_tasks(spi, 1)? {
                 context.request_set_aside();
             }
-            engine::begin_epoch(spi, lane)
+            let epoch = engine::begin_epoch(spi, lane)?;
+            crash::point("begin");
+            Ok(epoch)
         })?;
         context.commit_turn();
         Ok(Some(epoch))

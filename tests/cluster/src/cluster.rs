@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,9 @@ use crate::{install, keeper, log};
 pub const ROLES: &[&str] = &["app", "other", "boss", "stranger"];
 
 const DIRECTORY_PREFIX: &str = "xdb-test-";
+
+/// The file of the data directory that names the armed crash point.
+const CRASH_POINT: &str = "xdb_crash_point";
 
 /// What a cluster is to be like.
 pub struct ClusterOptions {
@@ -49,6 +52,8 @@ pub struct Cluster {
     port: u16,
     server: Mutex<Option<Child>>,
     keep: AtomicBool,
+    /// Crashes that were waited for.
+    crashes: AtomicUsize,
 }
 
 impl Cluster {
@@ -101,7 +106,13 @@ impl Cluster {
         install::server_directory(&directory.join("s"));
         make_data(&directory.join("data"));
         let port = free_port();
-        let cluster = Cluster { directory, port, server: Mutex::new(None), keep: AtomicBool::new(false) };
+        let cluster = Cluster {
+            directory,
+            port,
+            server: Mutex::new(None),
+            keep: AtomicBool::new(false),
+            crashes: AtomicUsize::new(0),
+        };
         let socket = cluster.socket_directory().join(format!(".s.PGSQL.{port}"));
         assert!(
             socket.as_os_str().len() < 100,
@@ -288,6 +299,27 @@ impl Cluster {
             );
             self.superuser().one::<bool>(&sql)
         });
+    }
+
+    /// Arms a crash point of a build that has them: the first process of the server that comes by kills itself.
+    pub fn arm(&self, point: &str) {
+        let path = self.data_directory().join(CRASH_POINT);
+        // Renamed into its place, so that nobody reads half of it.
+        let made = path.with_extension("new");
+        fs::write(&made, point).expect("a directory of ours");
+        install::give_to_server(&made);
+        fs::rename(&made, &path).expect("a file of ours");
+    }
+
+    /// Waits until somebody has come by the armed point, and the server is back.
+    pub fn wait_for_crash(&self, point: &str) {
+        let path = self.data_directory().join(CRASH_POINT);
+        wait_until(&format!("a process comes by {point}"), 30, || !path.exists());
+        // It is about to die; once the others have gone too, connections are refused until all is recovered.
+        let recovering = || log::crashes(&self.log()) > self.crashes.load(Ordering::Relaxed);
+        wait_until(&format!("the server notices the crash at {point}"), 30, recovering);
+        self.crashes.store(log::crashes(&self.log()), Ordering::Relaxed);
+        drop(self.superuser());
     }
 
     /// The TCP port, on 127.0.0.1.

@@ -276,7 +276,16 @@ impl<'a> Saboteur<'a> {
     }
 
     fn kill(&self, pid: i32) -> bool {
-        self.world.kill(pid) && self.back(BACK_WITHIN)
+        if !self.world.kill(pid) {
+            return false;
+        }
+        // Until the postmaster has noticed, it takes connections that it is about to cut.
+        let deadline = Instant::now() + BACK_WITHIN;
+        // SAFETY: signal 0 only asks whether the process exists.
+        while unsafe { libc::kill(pid, 0) } == 0 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.back(BACK_WITHIN)
     }
 
     fn scheduler(&self) -> Option<i32> {
@@ -324,14 +333,21 @@ impl<'a> Saboteur<'a> {
 
     /// A smart shutdown waits for the clients, which go on; so it is followed by a fast one.
     fn smart_stop(&self) -> bool {
+        self.back(BACK_WITHIN);
         let Some(pid) = self.world.cluster().postmaster() else { return false };
         signal(pid, libc::SIGTERM);
         thread::sleep(Duration::from_millis(300));
-        self.stop_fast()
+        self.stop()
     }
 
-    /// A fast shutdown waits for nobody.
+    /// A fast shutdown waits for nobody. Not in the middle of crash recovery, from which PostgreSQL 15 does not shut down
+    /// fast: its checkpointer stays.
     fn stop_fast(&self) -> bool {
+        self.back(BACK_WITHIN);
+        self.stop()
+    }
+
+    fn stop(&self) -> bool {
         if !self.world.cluster().try_stop(STOPPED_WITHIN) {
             let left = self.children();
             self.world.record.complain(format!("the server has not stopped {STOPPED_WITHIN:?} after SIGINT: {left}"));

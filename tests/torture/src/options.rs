@@ -38,10 +38,12 @@ pub struct Options {
     /// Mean time between two faults.
     pub between_faults: Duration,
     pub plant: Option<Plant>,
+    /// How long leases outlive their calls, in milliseconds: only a build with the feature `plants` can be told.
+    pub lease_grace: Option<i32>,
 }
 
 impl Options {
-    /// Reads `SEED`, `MINUTES`, `PROCESSES`, `ROUND_SECONDS`, `FAULT_SECONDS` and `PLANT`.
+    /// Reads `SEED`, `MINUTES`, `PROCESSES`, `ROUND_SECONDS`, `FAULT_SECONDS`, `PLANT` and `LEASE_GRACE_MS`.
     pub fn from_env() -> Result<Options, String> {
         let seconds = |name: &str, default: f64| -> Result<Duration, String> {
             Duration::try_from_secs_f64(number(name, default)?).map_err(|error| format!("{name}: {error}"))
@@ -58,6 +60,7 @@ impl Options {
             round: seconds("ROUND_SECONDS", 45.0)?,
             between_faults: seconds("FAULT_SECONDS", 1.6)?.max(Duration::from_millis(10)),
             plant,
+            lease_grace: text("LEASE_GRACE_MS").map(|_| number("LEASE_GRACE_MS", 0)).transpose()?,
         })
     }
 }

@@ -83,6 +83,9 @@ impl Rack {
         if let Some(Plant::Engine(plant)) = options.plant {
             settings = settings.set("xdb.plant", plant);
         }
+        if let Some(grace) = options.lease_grace {
+            settings = settings.set("xdb.lease_grace", &grace.to_string());
+        }
         let app = App::alone("torture", settings);
         let (wal, left_out) = match mounts.and_then(|()| move_wal(&app)) {
             Ok(wal) => (Some(wal), Vec::new()),
