@@ -311,10 +311,14 @@ impl Cluster {
         fs::rename(&made, &path).expect("a file of ours");
     }
 
+    /// Whether nobody has come by the armed point yet.
+    pub fn is_armed(&self) -> bool {
+        self.data_directory().join(CRASH_POINT).exists()
+    }
+
     /// Waits until somebody has come by the armed point, and the server is back.
     pub fn wait_for_crash(&self, point: &str) {
-        let path = self.data_directory().join(CRASH_POINT);
-        wait_until(&format!("a process comes by {point}"), 30, || !path.exists());
+        wait_until(&format!("a process comes by {point}"), 30, || !self.is_armed());
         // It is about to die; once the others have gone too, connections are refused until all is recovered.
         let recovering = || log::crashes(&self.log()) > self.crashes.load(Ordering::Relaxed);
         wait_until(&format!("the server notices the crash at {point}"), 30, recovering);
