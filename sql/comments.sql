@@ -7,6 +7,12 @@ COMMENT ON COLUMN xdb.engine.lane IS '0 = the scheduler, 1 = the process for tab
 COMMENT ON COLUMN xdb.engine.epoch IS 'Grows at every start of the lane''s process and differs between lanes, so that no lease is ever issued twice.';
 COMMENT ON COLUMN xdb.engine.paused IS 'Whether xdb.pause() was called and xdb.resume() was not since.';
 
+COMMENT ON TABLE xdb.instances IS 'The databases whose processes these are: this one, unless it is a copy that was not adopted.';
+COMMENT ON COLUMN xdb.instances.system_identifier IS 'Identifier of the server''s files, as pg_control_system() shows it.';
+COMMENT ON COLUMN xdb.instances.database IS 'Oid of the database.';
+COMMENT ON COLUMN xdb.instances.since IS 'When it was taken into use, or adopted.';
+COMMENT ON COLUMN xdb.instances.superseded_at IS 'When another database adopted the processes.';
+
 COMMENT ON TABLE xdb.registry IS 'The one row that tells the engine when to read the registrations again.';
 COMMENT ON COLUMN xdb.registry.singleton IS 'Always true: there is one row.';
 COMMENT ON COLUMN xdb.registry.generation IS 'Grows with every change of a worker or process type.';
@@ -61,7 +67,7 @@ COMMENT ON COLUMN xdb.process_execution.state_numbers IS 'Number given out last 
 COMMENT ON COLUMN xdb.process_execution.mapping_id IS 'Its mapping of global attributes, as at its start; null = it has none.';
 COMMENT ON COLUMN xdb.process_execution.attribute_keys IS 'Keys of its rows: for each mapped table, in their order, the texts of its key columns as given at its start; null where no table is mapped.';
 COMMENT ON COLUMN xdb.process_execution.results IS 'Outputs of the threads that closed it, [{"stateExecutionId", "output"}].';
-COMMENT ON COLUMN xdb.process_execution.history IS 'How much history is kept: full or none.';
+COMMENT ON COLUMN xdb.process_execution.history_limit IS 'How many of the last events are kept at least: null for all, 0 for none.';
 COMMENT ON COLUMN xdb.process_execution.request_id IS 'The starter''s requestId: starting again with it gives this execution.';
 COMMENT ON COLUMN xdb.process_execution.traceparent IS 'Trace context of the starter, sent with every call.';
 
@@ -148,7 +154,7 @@ COMMENT ON COLUMN xdb.local_attribute.execution_id IS 'Process execution they be
 COMMENT ON COLUMN xdb.local_attribute.key IS 'Name of the attribute.';
 COMMENT ON COLUMN xdb.local_attribute.value IS 'Its value as written last.';
 
-COMMENT ON TABLE xdb.history_event IS 'What happened to process executions that keep a history. Rows are only added; replaying them from nothing gives the state that the tables hold.';
+COMMENT ON TABLE xdb.history_event IS 'What happened to process executions that keep a history. Replaying the rows from nothing gives the state that the tables hold; where not the whole history is kept, the first one is a Snapshot that stands for those before it.';
 COMMENT ON COLUMN xdb.history_event.execution_id IS 'Process execution it happened to.';
 COMMENT ON COLUMN xdb.history_event.event_id IS 'Number of the event, from 1.';
 COMMENT ON COLUMN xdb.history_event.event_time IS 'When it happened.';
@@ -289,6 +295,8 @@ COMMENT ON FUNCTION xdb.process_problems(text, uuid) IS 'Stands behind xdb.check
 COMMENT ON FUNCTION xdb.get_local_attributes(text, text[], uuid) IS 'Local attributes of a process, {key: value}: those with the given keys, or all.';
 COMMENT ON FUNCTION xdb.pause() IS 'Stops this database''s engine from claiming new work; answers of calls in flight are still applied. Whoever may execute this function is an XDB administrator and sees all processes.';
 COMMENT ON FUNCTION xdb.resume() IS 'Lets a paused engine claim work again.';
+COMMENT ON FUNCTION xdb.adopt() IS 'Makes the processes of a copied or restored database its own, so that they run here. Does nothing in a database that is no copy.';
+COMMENT ON FUNCTION xdb.knows_roles() IS 'Whether the owners of processes are roles of this server; not in a copy from another one before xdb.adopt().';
 COMMENT ON FUNCTION xdb.purge(interval) IS 'Deletes executions that closed so long ago, with everything that belongs to them, and returns how many. Those that somebody has locked are left out.';
 COMMENT ON FUNCTION xdb.engine_figures() IS 'The figures behind xdb.status(), one JSON object.';
 COMMENT ON FUNCTION xdb.worker_figures() IS 'The figures behind xdb.worker_counters(), a JSON array with an object per worker.';

@@ -74,6 +74,12 @@ CREATE FUNCTION xdb.pause() RETURNS void
 CREATE FUNCTION xdb.resume() RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_resume';
 
+CREATE FUNCTION xdb.adopt() RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_adopt';
+
+CREATE FUNCTION xdb.knows_roles() RETURNS boolean
+    LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'xdb_knows_roles';
+
 CREATE FUNCTION xdb.purge(older_than interval) RETURNS bigint
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_purge';
 
@@ -87,14 +93,14 @@ CREATE FUNCTION xdb.worker_figures() RETURNS jsonb
 
 CREATE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state text, in_flight int, backlog bigint,
     oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, set_aside text[],
-    last_error text, last_error_at timestamptz)
+    last_error text, last_error_at timestamptz, reason text)
     LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
     AS $$
         SELECT f.engine_pid, f.state, f.in_flight, f.backlog, f.oldest_due, f.calls_per_second, f.started_at,
-            f.epoch, f.set_aside, f.last_error, f.last_error_at
+            f.epoch, f.set_aside, f.last_error, f.last_error_at, f.reason
         FROM jsonb_to_record(xdb.engine_figures()) AS f (engine_pid int, state text, in_flight int, backlog bigint,
             oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, set_aside text[],
-            last_error text, last_error_at timestamptz)
+            last_error text, last_error_at timestamptz, reason text)
     $$;
 
 CREATE FUNCTION xdb.worker_counters() RETURNS TABLE (worker_id int, in_flight int, calls bigint, failures bigint,

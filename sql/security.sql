@@ -16,9 +16,10 @@ DECLARE
         'describe_process', 'wait_for_process', 'get_local_attributes',
         'start_processes', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
         'check_process', 'process_problems',
+        'knows_roles',  -- called by the policies, as whoever reads
         'worker_counters', 'worker_figures'];  -- called by the view workers, as its reader
     of_admins CONSTANT name[] := ARRAY[
-        'pause', 'resume', 'status', 'engine_figures', 'purge',
+        'pause', 'resume', 'adopt', 'status', 'engine_figures', 'purge',
         'register_worker', 'unregister_worker', 'register_process_type', 'unregister_process_type'];
     grantee name;
     signature regprocedure;
@@ -57,6 +58,9 @@ BEGIN
         'xdb.queue_message, xdb.history_event TO %I', grantee);
     EXECUTE format(
         'GRANT SELECT (worker_id, name, url, max_concurrency, registered_at) ON xdb.worker TO %I', grantee);
+    IF admin THEN
+        EXECUTE format('GRANT SELECT ON xdb.instances TO %I', grantee);
+    END IF;
 END
 $body$;
 
@@ -94,14 +98,18 @@ $body$;
 
 -- The one place that decides who sees an execution: a role that has the privileges of its owner, or an XDB
 -- administrator, who is whoever may call xdb.pause(). The sub-select asks for that once per query, and the cast has
--- found the function once and for all. There are no policies but for SELECT: native code alone writes, as the tables'
+-- found the function once and for all. In a copy whose roles are not known yet, administrators alone see anything. There are no policies but for SELECT: native code alone writes, as the tables'
 -- owner, whom the policies don't concern.
 ALTER TABLE xdb.process_execution ENABLE ROW LEVEL SECURITY;
 CREATE POLICY visible ON xdb.process_execution FOR SELECT
     USING (
         (SELECT pg_catalog.has_function_privilege('xdb.pause()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE'))
-        OR pg_catalog.pg_has_role(owner, 'USAGE')
+        OR (SELECT xdb.knows_roles()) AND pg_catalog.pg_has_role(owner, 'USAGE')
     );
+
+ALTER TABLE xdb.instances ENABLE ROW LEVEL SECURITY;
+CREATE POLICY visible ON xdb.instances FOR SELECT
+    USING ((SELECT pg_catalog.has_function_privilege('xdb.pause()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE')));
 
 -- What belongs to an execution is visible with it: the sub-select is subject to the policy above.
 DO $body$

@@ -22,6 +22,15 @@ CREATE TABLE xdb.engine (
 );
 INSERT INTO xdb.engine (lane, epoch) VALUES (0, 1), (1, 2);
 
+-- The databases whose processes these are, this one or the one it was copied from. Dumped.
+CREATE TABLE xdb.instances (
+    system_identifier bigint NOT NULL,
+    database oid NOT NULL,
+    since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    superseded_at timestamptz,
+    PRIMARY KEY (system_identifier, database)
+);
+
 CREATE TABLE xdb.registry (
     singleton boolean PRIMARY KEY DEFAULT true CONSTRAINT registry_is_one_row CHECK (singleton),
     generation bigint NOT NULL DEFAULT 1
@@ -83,7 +92,8 @@ CREATE TABLE xdb.process_execution (
     mapping_id int,
     attribute_keys jsonb,
     results jsonb NOT NULL DEFAULT '[]',
-    history text NOT NULL CONSTRAINT process_history_known CHECK (history IN ('full', 'none')),
+    -- Null: all events are kept. Else at least so many of the last ones; with 0, none.
+    history_limit int CONSTRAINT process_history_counts CHECK (history_limit >= 0),
     request_id text,
     traceparent text,
     CONSTRAINT process_closed_has_time CHECK ((status = 'RUNNING') = (closed_at IS NULL)),

@@ -3,6 +3,9 @@
 use crate::pg::catch::{PgError, sqlstate};
 use xdb_engine::{Rejection, StateExecutionId};
 
+/// How much of a word that means nothing is repeated.
+const SHOWN_CHARACTERS: usize = 100;
+
 /// A message as a DETAIL: with a capital and a full stop.
 fn sentence(text: &str) -> String {
     let mut characters = text.chars();
@@ -59,7 +62,11 @@ pub fn missing(name: &str) -> PgError {
 
 /// A word that is none of the known ones.
 pub fn unknown_word(name: &str, word: &str, known: &[&str]) -> PgError {
-    let error = invalid_argument(name, format_args!("\"{word}\" is unknown"));
+    let (short, more) = match word.char_indices().nth(SHOWN_CHARACTERS) {
+        Some((end, _)) => (&word[..end], "…"),
+        None => (word, ""),
+    };
+    let error = invalid_argument(name, format_args!("\"{short}{more}\" is unknown"));
     if known.is_empty() { error } else { error.hint(format!("Known are {}.", known.join(", "))) }
 }
 
@@ -107,13 +114,19 @@ pub fn superuser_process() -> PgError {
         .hint("Use an ordinary role, or set xdb.allow_superuser_processes.")
 }
 
+pub fn missing_owners(names: &[String]) -> PgError {
+    PgError::new(sqlstate(b"XD020"), "roles that own running processes are missing")
+        .detail(format!("There is no role {}.", names.join(", ")))
+        .hint("Create them, or stop the processes of these roles, and adopt the database then.")
+}
+
 /// A refused command of a caller as the caller's error.
 pub fn rejected(process_id: &str, rejection: &Rejection) -> PgError {
     match rejection {
         Rejection::NotRunning(status) => not_running(process_id, format!("Its status is {status}.")),
         Rejection::UnknownState(name) => unknown_state(name),
         Rejection::UnknownQueue(name) => unknown_queue(name),
-        Rejection::UnknownLocalAttribute(_) | Rejection::UnknownGlobalAttribute(_) => {
+        Rejection::UnknownLocalAttribute(_) | Rejection::UnknownGlobalAttribute(_) | Rejection::InvalidOptions(_) => {
             PgError::new(sqlstate(b"XD009"), rejection.to_string())
         }
         Rejection::NoTimer(_) => {

@@ -22,7 +22,8 @@ pgrx::extension_sql_file!("../sql/tables.sql", name = "tables", requires = ["sch
 pgrx::extension_sql_file!("../sql/functions.sql", name = "functions", requires = ["tables"]);
 pgrx::extension_sql_file!("../sql/security.sql", name = "security", requires = ["functions"]);
 pgrx::extension_sql_file!("../sql/views.sql", name = "views", requires = ["security"]);
-pgrx::extension_sql_file!("../sql/comments.sql", name = "comments", requires = ["views"], finalize);
+pgrx::extension_sql_file!("../sql/dump.sql", name = "dump", requires = ["views"]);
+pgrx::extension_sql_file!("../sql/comments.sql", name = "comments", requires = ["dump"], finalize);
 
 /// Called when a process loads the library.
 #[pgrx::pg_guard]

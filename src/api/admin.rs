@@ -2,6 +2,7 @@
 
 use super::Caller;
 use crate::clock;
+use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -10,6 +11,7 @@ use crate::pg::raw;
 use crate::pg::shmem::{EngineState, Lane, Slot, call};
 use crate::pg::spi;
 use crate::pg::wake;
+use crate::store::instance::{self, Standing};
 use crate::store::{engine, to_json};
 use pgrx::pg_sys;
 use serde::Serialize;
@@ -20,6 +22,32 @@ pub fn pause(_: &Args) -> Result<Value> {
 
 pub fn resume(_: &Args) -> Result<Value> {
     set_paused(false)
+}
+
+/// Makes the processes of a copy this database's own, so that they run here.
+pub fn adopt(_: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.adopt()")?;
+    caller.on_system_tables(|_| {
+        spi::connect(|spi| {
+            let standing = instance::standing(spi)?;
+            if matches!(standing, Standing::Copy { .. }) {
+                let roles_by_name = !standing.knows_roles();
+                let missing = if roles_by_name { instance::missing_owners(spi)? } else { Vec::new() };
+                if !missing.is_empty() {
+                    return Err(error::missing_owners(&missing));
+                }
+                instance::adopt(spi, roles_by_name)?;
+            }
+            Ok(())
+        })
+    })?;
+    wake::wake_scheduler_at_commit();
+    Ok(Value::Void)
+}
+
+pub fn knows_roles(_: &Args) -> Result<Value> {
+    let caller = Caller::reading()?;
+    Ok(Value::Bool(caller.on_system_tables(|_| super::knows_roles())?))
 }
 
 fn set_paused(paused: bool) -> Result<Value> {
@@ -48,13 +76,16 @@ struct EngineFigures {
     set_aside: Vec<String>,
     last_error: Option<String>,
     last_error_at: Option<String>,
+    reason: Option<String>,
 }
 
 pub fn engine_figures(_: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
     // SAFETY: set once, at the start of the session.
     let database = unsafe { pg_sys::MyDatabaseId };
-    let set_aside = caller.on_system_tables(|_| spi::connect(engine::set_aside_names))?;
+    let (set_aside, standing) = caller
+        .on_system_tables(|_| spi::connect(|spi| Ok((engine::set_aside_names(spi)?, instance::standing(spi)?))))?;
+    let reason = standing.reason();
     let main = Slot::find(database, Lane::Main).map(Slot::status);
     let aside = Slot::find(database, Lane::SetAside).map(Slot::status);
     let figures = match main {
@@ -70,6 +101,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             set_aside,
             last_error: None,
             last_error_at: None,
+            reason,
         },
         Some(status) => EngineFigures {
             engine_pid: status.pid,
@@ -83,6 +115,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             set_aside,
             last_error: status.last_error,
             last_error_at: moment(status.last_error_at),
+            reason,
         },
     };
     Ok(Value::Json(to_json(&figures)?))

@@ -4,8 +4,7 @@ use super::start::{Begun, Given, Kind, Request, begin, decide_start, keys, new_i
 use super::{Caller, needed, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
-use crate::pg::function::{Args, Value};
-use crate::pg::param::array_of_nullable;
+use crate::pg::function::{Args, Value, read_interval, read_time};
 use crate::pg::spi::{self, Spi};
 use crate::store::load::Loaded;
 use crate::store::registry::Registry;
@@ -64,7 +63,11 @@ impl Bulk<'_> {
         let mut kinds = BTreeMap::new();
         let names: BTreeSet<_> = self.requests.iter().map(|request| request.start.process_type.as_str()).collect();
         for name in names {
-            kinds.insert(name, Kind::to_start(self.spi, registry, name)?);
+            let kind = Kind::to_start(self.spi, registry, name).map_err(|error| {
+                let of_type = |request: &Request| request.start.process_type == name;
+                self.at(self.requests.iter().position(of_type).unwrap_or_default(), error)
+            })?;
+            kinds.insert(name, kind);
         }
         let kind = |number: usize| &kinds[self.requests[number].start.process_type.as_str()];
         let keys_of =
@@ -131,23 +134,13 @@ impl Bulk<'_> {
 fn requests(text: &str) -> Result<Vec<Request>> {
     let elements: Vec<Json> = serde_json::from_str(text)
         .map_err(|_| error::invalid_argument("processes", "it must be an array of objects"))?;
-    let mut given = Vec::with_capacity(elements.len());
-    let mut times = Vec::with_capacity(elements.len());
-    for (number, element) in elements.iter().enumerate() {
-        let (start, timeout, start_at) = element_of(number, element)?;
-        given.push(start);
-        times.push((timeout, start_at));
-    }
-    if times.iter().any(|(timeout, start_at)| timeout.is_some() || start_at.is_some()) {
-        for (start, (timeout, start_at)) in given.iter_mut().zip(moments(&times)?) {
-            (start.timeout, start.start_at) = (timeout, start_at);
-        }
-    }
+    let given = elements.iter().enumerate().map(|(number, element)| element_of(number, element));
+    let given = given.collect::<Result<Vec<_>>>()?;
     given.into_iter().enumerate().map(|(number, given)| read(&format!("processes[{number}]."), given)).collect()
 }
 
-/// The members of an object; timeout and start are texts that Postgres has to read.
-fn element_of(number: usize, element: &Json) -> Result<(Given, Option<String>, Option<String>)> {
+/// The members of an object. Lengths of time and moments are read as the caller's session does.
+fn element_of(number: usize, element: &Json) -> Result<Given> {
     let place = format!("processes[{number}]");
     let mut members: BTreeMap<String, Json> = serde_json::from_str(element.as_str())
         .map_err(|_| error::invalid_argument(&place, "it must be a JSON object"))?;
@@ -167,29 +160,19 @@ fn element_of(number: usize, element: &Json) -> Result<(Given, Option<String>, O
         id_reuse_policy: text("id_reuse_policy")?.or_else(|| Some(IdReusePolicy::AllowIfNoRunning.to_string())),
         ..Given::default()
     };
-    let (timeout, start_at) = (text("timeout")?, text("start_at")?);
+    let unreadable = |key: &'static str| {
+        let place = format!("{place}.{key}");
+        move |mut error: PgError| {
+            error.message = format!("invalid value for {place}: {}", error.message);
+            error
+        }
+    };
+    given.timeout = text("timeout")?.map(|text| read_interval(&text)).transpose().map_err(unreadable("timeout"))?;
+    given.start_at = text("start_at")?.map(|text| read_time(&text)).transpose().map_err(unreadable("start_at"))?;
     let mut json = |key: &str| members.remove(key).map(|value| value.as_str().to_owned());
     given.input = json("input");
     given.global_attributes = json("global_attributes");
     given.local_attributes = json("local_attributes");
     given.options = json("options");
-    Ok((given, timeout, start_at))
-}
-
-type Moments = (Option<Option<Duration>>, Option<Option<Timestamp>>);
-
-/// Reads lengths of time and moments as the caller's session does.
-fn moments(texts: &[(Option<String>, Option<String>)]) -> Result<Vec<Moments>> {
-    const SELECT: &str = "SELECT t.a::pg_catalog.interval, t.b::pg_catalog.timestamptz, pg_catalog.isfinite(t.b::pg_catalog.timestamptz) \
-        FROM unnest($1, $2) WITH ORDINALITY AS t (a, b, n) ORDER BY t.n";
-    let params = [
-        array_of_nullable(texts.iter().map(|(timeout, _)| timeout.as_deref())),
-        array_of_nullable(texts.iter().map(|(_, start_at)| start_at.as_deref())),
-    ];
-    spi::connect(|spi| {
-        spi.rows(SELECT, &params, |row| {
-            let start_at = row.get::<bool>(3).map(|finite| row.time(2).filter(|_| finite));
-            Ok((row.interval(1), start_at))
-        })
-    })
+    Ok(given)
 }

@@ -2,7 +2,7 @@
 
 use super::process::latest_again;
 use super::start::object;
-use super::{Caller, name, needed, wrote};
+use super::{Caller, check_length, name, needed, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -22,7 +22,7 @@ type Batch = BTreeMap<ExecutionId, Loaded>;
 pub fn set_local_attributes(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.set_local_attributes()")?;
     let process_id = name("process_id", args.text(0))?;
-    let attributes = needed("attributes", args.json(1)?)?;
+    let attributes = needed("attributes", args.json(1)?.filter(|text| text != "null"))?;
     let attributes = object("attributes", Some(attributes))?;
     command(caller, &process_id, args.execution_id(2), |_, _, _, _| Ok(Command::SetLocalAttributes(attributes)))?;
     Ok(Value::Void)
@@ -59,9 +59,12 @@ pub fn retry_now(args: &Args) -> Result<Value> {
 
 pub(super) fn state_execution_id(text: Option<String>) -> Result<StateExecutionId> {
     const ARGUMENT: &str = "state_execution_id";
-    let text = name(ARGUMENT, text)?;
+    // The longest id of a state, a hyphen, and the digits of the largest number.
+    const LIMIT: usize = xdb_protocol::MAX_NAME_BYTES + 1 + 10;
+    let text = needed(ARGUMENT, text)?;
+    check_length(ARGUMENT, "it", &text, LIMIT)?;
     match text.parse::<StateExecutionId>() {
-        Ok(id) if id.to_string() == text => Ok(id),
+        Ok(id) if !id.state_id.is_empty() && id.to_string() == text => Ok(id),
         _ => {
             let what = format_args!("\"{text}\" is not the id of a state execution, like \"Submit-1\"");
             Err(error::invalid_argument(ARGUMENT, what))

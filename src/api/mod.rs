@@ -12,8 +12,10 @@ mod start;
 use crate::error;
 use crate::pg::catch::{Result, catch};
 use crate::pg::identity;
+use crate::pg::shmem::{self, EngineState, Lane, Slot};
 use crate::pg::subxact::lock_table;
-use crate::pg::{shmem, spi, wake};
+use crate::pg::{spi, wake};
+use crate::store::instance;
 use crate::store::process::Found;
 use crate::store::registry::Registry;
 use crate::store::tables::Tables;
@@ -52,6 +54,8 @@ crate::sql_functions! {
     xdb_get_local_attributes / pg_finfo_xdb_get_local_attributes => query::get_local_attributes;
     xdb_pause / pg_finfo_xdb_pause => admin::pause;
     xdb_resume / pg_finfo_xdb_resume => admin::resume;
+    xdb_adopt / pg_finfo_xdb_adopt => admin::adopt;
+    xdb_knows_roles / pg_finfo_xdb_knows_roles => admin::knows_roles;
     xdb_engine_figures / pg_finfo_xdb_engine_figures => admin::engine_figures;
     xdb_worker_figures / pg_finfo_xdb_worker_figures => admin::worker_figures;
 }
@@ -124,13 +128,27 @@ impl Caller {
     }
 
     /// Whether this role sees and drives the processes of `owner`.
-    fn may_drive(self, owner: pg_sys::Oid) -> bool {
-        identity::has_privileges_of(self.role, owner) || identity::is_administrator(self.role)
+    fn may_drive(self, owner: pg_sys::Oid) -> Result<bool> {
+        Ok(identity::has_privileges_of(self.role, owner) && knows_roles()? || identity::is_administrator(self.role))
     }
 
     /// The process, if the caller may know of it. One that belongs to others does not exist for it.
     fn own(self, process_id: &str, found: Option<Found>) -> Result<Found> {
-        found.filter(|found| self.may_drive(found.owner)).ok_or_else(|| error::unknown_process(process_id))
+        match found {
+            Some(found) if self.may_drive(found.owner)? => Ok(found),
+            _ => Err(error::unknown_process(process_id)),
+        }
+    }
+}
+
+/// Whether the owners of processes are roles of this system. In a copy from another one their oids may be those of
+/// anybody, and only administrators see processes until it is adopted.
+fn knows_roles() -> Result<bool> {
+    // SAFETY: set once, at the start of the session.
+    let main = Slot::find(unsafe { pg_sys::MyDatabaseId }, Lane::Main);
+    match main.map(Slot::state) {
+        Some(EngineState::Running | EngineState::Paused) => Ok(true),
+        _ => Ok(spi::connect(instance::standing)?.knows_roles()),
     }
 }
 
@@ -158,15 +176,18 @@ fn needed<T>(name: &str, value: Option<T>) -> Result<T> {
 /// A name: given, not empty, and not endless.
 fn name(argument: &str, value: Option<String>) -> Result<String> {
     let value = needed(argument, value)?;
-    match value.len() {
-        0 => Err(error::invalid_argument(argument, "it must not be empty")),
-        length if length > xdb_protocol::MAX_NAME_BYTES => {
-            let limit = xdb_protocol::MAX_NAME_BYTES;
-            Err(error::invalid_argument(
-                argument,
-                format_args!("it is {length} bytes long; at most {limit} are allowed"),
-            ))
+    check_length(argument, "it", &value, xdb_protocol::MAX_NAME_BYTES)?;
+    Ok(value)
+}
+
+/// `what` of the argument has at least one byte, and at most so many.
+fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Result<()> {
+    match text.len() {
+        0 => Err(error::invalid_argument(argument, format_args!("{what} must not be empty"))),
+        length if length > limit => {
+            let what = format_args!("{what} is {length} bytes long; at most {limit} are allowed");
+            Err(error::invalid_argument(argument, what))
         }
-        _ => Ok(value),
+        _ => Ok(()),
     }
 }

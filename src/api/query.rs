@@ -125,7 +125,9 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
     }
     let look = |id: Option<ExecutionId>| {
         look_now(caller, &process_id, id.or(execution), |spi, id| {
-            Ok(manage::state(spi, id, &state, Snapshot::Active)?.map(|(_, status)| status))
+            let status = manage::state(spi, id, &state, Snapshot::Active)?.map(|(_, status)| status);
+            let gone = status.is_none() && manage::state_has_been(spi, id, &state, Snapshot::Active)?;
+            Ok((status, gone))
         })
     };
     let (id, ..) = look(None)?;
@@ -134,9 +136,9 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
     let of_process = Registration::register(&id.0);
     let deadline = Instant::now() + timeout;
     loop {
-        let (_, process_status, status) = look(Some(id))?;
+        let (_, process_status, (status, gone)) = look(Some(id))?;
         let left = deadline.saturating_duration_since(Instant::now());
-        let ended = process_status != ProcessStatus::Running || status.is_some_and(|status| !status.is_live());
+        let ended = gone || process_status != ProcessStatus::Running || status.is_some_and(|status| !status.is_live());
         if ended || left.is_zero() {
             return Ok(Value::Json(state_outcome(status, process_status, !ended)));
         }
@@ -161,7 +163,7 @@ fn pause(left: Duration) -> i64 {
     left.min(floor).as_millis() as i64 + 1
 }
 
-/// A state execution that never was has no status.
+/// A state execution that never was has no status, nor has one that is not kept any more.
 fn state_outcome(status: Option<StateStatus>, process_status: ProcessStatus, timed_out: bool) -> String {
     let status = status.map_or_else(|| "null".to_owned(), |status| format!("\"{status}\""));
     let process_status = format!("\"{process_status}\"");

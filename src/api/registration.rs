@@ -14,7 +14,7 @@ use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xdb_engine::TableMapping;
+use xdb_engine::{Json, TableMapping};
 use xdb_protocol::parse_definition;
 
 /// Headers that the protocol sets itself.
@@ -32,9 +32,7 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     }
     let headers = args.json(3)?.filter(|text| text != "null");
     if let Some(text) = &headers {
-        let parsed: BTreeMap<String, String> = serde_json::from_str(text)
-            .map_err(|_| error::invalid_argument("headers", "they must be an object of strings"))?;
-        let pairs: Vec<_> = parsed.into_iter().collect();
+        let pairs = headers_of(text)?;
         validate_headers(&pairs).map_err(|what| error::invalid_argument("headers", what))?;
         if let Some((own, _)) = pairs.iter().find(|(n, _)| OWN_HEADERS.contains(&n.to_ascii_lowercase().as_str())) {
             return Err(error::invalid_argument("headers", format_args!("\"{own}\" is set by the engine")));
@@ -50,6 +48,16 @@ pub fn register_worker(args: &Args) -> Result<Value> {
         })
     })?;
     Ok(Value::Void)
+}
+
+fn headers_of(text: &str) -> Result<Vec<(String, String)>> {
+    let parsed: BTreeMap<String, Json> = serde_json::from_str(text)
+        .map_err(|_| error::invalid_argument("headers", "they must be an object of strings"))?;
+    let string = |(name, value): (String, Json)| match serde_json::from_str(value.as_str()) {
+        Ok(value) => Ok((name, value)),
+        Err(_) => Err(error::invalid_argument("headers", format_args!("the value of {name:?} must be a string"))),
+    };
+    parsed.into_iter().map(string).collect()
 }
 
 /// How long a registration waits for the worker's name to be resolved.
@@ -148,14 +156,15 @@ fn resolve_table(spi: &Spi, table: &mut TableMapping) -> Result<()> {
 /// The table is one, the columns are there, and the key is unique.
 fn check_table(spi: &Spi, table: &TableMapping) -> Result<()> {
     const KIND: &str = "SELECT c.relkind::text, n.nspname = 'xdb' OR n.nspname LIKE 'pg\\_%' \
-        OR n.nspname = 'information_schema' \
+        OR n.nspname = 'information_schema', c.relpersistence = 't' \
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
     let wrong = |what: String| Err(error::invalid_definition(format!("table {}: {what}", table.table)));
     let relation = value(pg_sys::Oid::from(table.relation));
-    let kind = spi.first(KIND, &[relation], |row| Ok((row.need::<String>(1)?, row.need::<bool>(2)?)))?;
-    match kind {
-        Some((kind, false)) if kind == "r" || kind == "p" => {}
-        Some((_, true)) => return wrong("it belongs to the system".to_owned()),
+    let read = |row: &spi::Row| Ok((row.need::<String>(1)?, row.need::<bool>(2)?, row.need::<bool>(3)?));
+    match spi.first(KIND, &[relation], read)? {
+        Some((kind, false, false)) if kind == "r" || kind == "p" => {}
+        Some((.., true)) => return wrong("it is temporary: the engine can't see it".to_owned()),
+        Some((_, true, _)) => return wrong("it belongs to the system".to_owned()),
         _ => return wrong("it is not an ordinary or partitioned table".to_owned()),
     }
     let columns = catalog::describe(spi, table.relation)?.map(|found| found.columns).unwrap_or_default();

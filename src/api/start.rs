@@ -1,6 +1,6 @@
 //! `start_process`: everything in the caller's transaction, or nothing.
 
-use super::{Caller, check, name, payload, wrote};
+use super::{Caller, check, check_length, name, payload, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -152,10 +152,8 @@ pub(super) fn object(argument: &str, text: Option<String>) -> Result<BTreeMap<St
     let members: BTreeMap<String, Json> =
         serde_json::from_str(&text).map_err(|_| error::invalid_argument(argument, "it must be a JSON object"))?;
     for (key, value) in &members {
+        check_length(argument, "a key of it", key, xdb_protocol::MAX_NAME_BYTES)?;
         check(&format!("{argument}.{key}"), value.as_str())?;
-        if key.is_empty() || key.len() > xdb_protocol::MAX_NAME_BYTES {
-            return Err(error::invalid_argument(argument, "it has a key that is empty or too long"));
-        }
     }
     Ok(members)
 }
@@ -181,7 +179,7 @@ pub(super) fn begin(
     if let Some(request_id) = &request.options.request_id
         && let Some((repeated, owner)) = process::by_request(spi, process_id, request_id)?
     {
-        return match caller.may_drive(owner) {
+        return match caller.may_drive(owner)? {
             true => Ok(Begun::Repeated(repeated)),
             false => Err(error::already_started(process_id, "The request id was used by another role.")),
         };
@@ -234,14 +232,17 @@ pub(super) fn decide_start(
         mapping_id: process_type.mapping_id,
         mapping: kind.mapping.clone(),
         keys,
-        keep_history: history == HistoryPolicy::Full,
+        history,
         traceparent: request.options.traceparent.clone(),
         closing: false,
         process_type: Some(process_type.clone()),
     };
     let mut loaded = process::unstarted(id, meta);
     let command = Command::Start(Box::new(request.start.clone()));
-    let events = loaded.decide(&command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
+    let events = loaded.decide(&command, now, 0.5).map_err(|rejection| match rejection {
+        Rejection::InvalidOptions(what) => error::invalid_argument("options.startingStateConfig", what),
+        rejection => error::rejected(process_id, &rejection),
+    })?;
     loaded.apply(events, now);
     Ok(loaded)
 }
@@ -251,7 +252,7 @@ fn make_way(spi: &Spi, registry: &mut Registry, caller: Caller, request: &Reques
     let process_id = &request.start.process_id;
     // Waits for whoever stops it, publishes to it, or applies an RPC.
     let Some(found) = process::lock_for_close(spi, latest)? else { return Ok(()) };
-    let visible = caller.may_drive(found.owner);
+    let visible = caller.may_drive(found.owner)?;
     let refuse = |what: &str| {
         let which =
             if visible { format!("Execution {latest} {what}.") } else { format!("Its latest execution {what}.") };
@@ -283,11 +284,12 @@ fn terminate(spi: &Spi, registry: &mut Registry, process_id: &str, found: &Found
 pub(super) fn keys(mapping: &[TableMapping], request: &Request) -> Result<Arc<[Vec<String>]>> {
     let named = &request.options.global_attribute_keys;
     if mapping.is_empty() {
-        if request.key.is_some() || !named.is_empty() {
-            let what = "the process type maps no table";
-            return Err(error::invalid_argument("global_attribute_pk", what));
-        }
-        return Ok(Arc::from([]));
+        let what = "the process type maps no table";
+        return match request.key.is_some() {
+            true => Err(error::invalid_argument("global_attribute_pk", what)),
+            false if !named.is_empty() => Err(error::invalid_argument("options.globalAttributeKeys", what)),
+            false => Ok(Arc::from([])),
+        };
     }
     if let Some(unknown) = named.keys().find(|name| !mapping.iter().any(|table| table.table == **name)) {
         let known: Vec<_> = mapping.iter().map(|table| table.table.as_str()).collect();
@@ -295,6 +297,11 @@ pub(super) fn keys(mapping: &[TableMapping], request: &Request) -> Result<Arc<[V
     }
     if request.key.is_some() && mapping.iter().all(|table| table.primary_key.len() > 1) {
         let what = "no table that the process type maps has a key of one column";
+        return Err(error::invalid_argument("global_attribute_pk", what));
+    }
+    let needs_key = |table: &TableMapping| table.primary_key.len() == 1 && !named.contains_key(&table.table);
+    if request.key.is_some() && !mapping.iter().any(needs_key) {
+        let what = "options.globalAttributeKeys has the key of every table that it could be for";
         return Err(error::invalid_argument("global_attribute_pk", what));
     }
     mapping.iter().map(|table| key_of(table, named.get(&table.table), request.key.as_ref())).collect()

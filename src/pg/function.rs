@@ -3,7 +3,7 @@
 //! They are declared in `sql/functions.sql`, where the SQL surface can be read in one piece, and named here. An error
 //! is raised after everything that the function owned was dropped, with its SQLSTATE and all its fields.
 
-use super::catch::{PgError, Result, catch, edge};
+use super::catch::{PgError, Result, catch, edge, sqlstate};
 use super::param::{ToParam, from_postgres};
 use super::subxact::run_caught;
 use pgrx::{FromDatum, pg_sys};
@@ -15,10 +15,19 @@ mod raw {
     unsafe extern "C-unwind" {
         pub fn jsonb_out(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
         pub fn jsonb_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
+        pub fn interval_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
+        pub fn timestamptz_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
         pub fn DirectFunctionCall1Coll(
             function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
             collation: pg_sys::Oid,
             argument: pg_sys::Datum,
+        ) -> pg_sys::Datum;
+        pub fn DirectFunctionCall3Coll(
+            function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
+            collation: pg_sys::Oid,
+            text: pg_sys::Datum,
+            element: pg_sys::Datum,
+            modifier: pg_sys::Datum,
         ) -> pg_sys::Datum;
     }
 }
@@ -79,8 +88,7 @@ impl Args {
 
     /// A moment; infinities are None within.
     pub fn time(&self, number: usize) -> Option<Option<Timestamp>> {
-        let at: i64 = self.get(number)?;
-        Some((at != i64::MIN && at != i64::MAX).then(|| from_postgres(at)))
+        Some(moment(self.get(number)?))
     }
 
     /// A length of time, with months of 30 days and days of 24 hours. None within: it is negative.
@@ -91,8 +99,34 @@ impl Args {
     }
 }
 
+/// A moment as Postgres counts it; None if it is infinite.
+fn moment(at: i64) -> Option<Timestamp> {
+    (at != i64::MIN && at != i64::MAX).then(|| from_postgres(at))
+}
+
+/// Reads a text as an `interval`, as [`Args::interval`] gives one.
+pub fn read_interval(text: &str) -> Result<Option<Duration>> {
+    let interval = read(raw::interval_in, text)?.cast_mut_ptr::<pg_sys::Interval>();
+    // SAFETY: what interval_in gives.
+    Ok(length(unsafe { &*interval }))
+}
+
+/// Reads a text as a `timestamptz`, as [`Args::time`] gives one.
+pub fn read_time(text: &str) -> Result<Option<Timestamp>> {
+    Ok(moment(read(raw::timestamptz_in, text)?.value() as i64))
+}
+
+type Function = unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum;
+
+fn read(input: Function, text: &str) -> Result<pg_sys::Datum> {
+    let text = CString::new(text).map_err(|_| PgError::new(sqlstate(b"22021"), "it contains a NUL character"))?;
+    let (pointer, no_element, no_modifier) = (pg_sys::Datum::from(text.as_ptr()), 0.into(), (-1).into());
+    // SAFETY: an input function reads a C string that outlives the call.
+    unsafe { catch(|| raw::DirectFunctionCall3Coll(input, pg_sys::InvalidOid, pointer, no_element, no_modifier)) }
+}
+
 /// A length of time, with months of 30 days and days of 24 hours; None if it is negative.
-pub(super) fn length(interval: &pg_sys::Interval) -> Option<Duration> {
+fn length(interval: &pg_sys::Interval) -> Option<Duration> {
     let days = i128::from(interval.month) * 30 + i128::from(interval.day);
     let micros = days * 86_400_000_000 + i128::from(interval.time);
     (micros >= 0).then(|| Duration(i64::try_from(micros).unwrap_or(i64::MAX)))
@@ -105,6 +139,7 @@ pub enum Value {
     Execution(ExecutionId),
     /// A set, of a function that returns one.
     Executions(Vec<ExecutionId>),
+    Bool(bool),
     Int(i32),
     BigInt(i64),
     /// JSON text, as `jsonb`.
@@ -133,6 +168,7 @@ pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) ->
                     set::next(info)
                 };
             }
+            Value::Bool(yes) => (pg_sys::Datum::from(yes), false),
             Value::Int(number) => (pg_sys::Datum::from(number), false),
             Value::BigInt(number) => (pg_sys::Datum::from(number), false),
             Value::Json(text) => (jsonb(&text)?, false),

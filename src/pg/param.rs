@@ -162,5 +162,5 @@ pub fn to_postgres(at: Timestamp) -> i64 {
 
 /// From Postgres' count.
 pub fn from_postgres(at: i64) -> Timestamp {
-    Timestamp(at.saturating_add(POSTGRES_EPOCH))
+    Timestamp(at.saturating_add(POSTGRES_EPOCH)).min(Timestamp::LAST)
 }

@@ -6,7 +6,7 @@ use pgrx::{FromDatum, pg_sys};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_long};
-use xdb_engine::{Duration, ExecutionId, Timestamp};
+use xdb_engine::{ExecutionId, Timestamp};
 
 mod raw {
     use pgrx::pg_sys;
@@ -231,13 +231,6 @@ impl Row {
 
     pub fn need_time(&self, column: usize) -> Result<Timestamp> {
         self.need::<i64>(column).map(from_postgres)
-    }
-
-    /// A length of time, as [`super::function::Args::interval`] reads it.
-    pub fn interval(&self, column: usize) -> Option<Option<Duration>> {
-        let datum = self.datum(column)?;
-        // SAFETY: an interval datum points to an Interval.
-        Some(super::function::length(unsafe { &*datum.cast_mut_ptr::<pg_sys::Interval>() }))
     }
 
     pub fn execution_id(&self, column: usize) -> Result<ExecutionId> {

@@ -5,15 +5,13 @@
 //! history that can be replayed, the execution's own row and its states are taken at their word, and the rest is
 //! compared with them.
 
-mod history;
 mod rows;
 
 use super::load::{SELECT_EXECUTIONS, STATE_COLUMNS, read_execution, read_state};
-use super::shard_of;
+use super::{history, shard_of};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Snapshot, Spi};
-use history::Replayed;
 use rows::{Columns, Known, Table};
 use std::collections::{BTreeMap, VecDeque};
 use xdb_engine::*;
@@ -21,18 +19,21 @@ use xdb_engine::*;
 /// What is wrong with an execution, in words; nothing, if it is sound.
 pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
     let mut check = Check { spi, id, problems: Vec::new() };
-    let own = check
-        .one("SELECT process_id, history = 'full' FROM xdb.process_execution WHERE execution_id = $1", |row| {
-            Ok((row.need::<String>(1)?, row.need::<bool>(2)?))
-        })?;
+    let own = check.one(
+        "SELECT process_id, history_limit IS DISTINCT FROM 0 FROM xdb.process_execution WHERE execution_id = $1",
+        |row| Ok((row.need::<String>(1)?, row.need::<bool>(2)?)),
+    )?;
     let (process_id, has_history) = own.ok_or_else(|| PgError::internal("an execution is gone"))?;
     let replayed = if has_history { check.replay()? } else { None };
     let known = match replayed {
-        Some(mut replayed) => {
-            check.adopt_unrecorded_attempts(&mut replayed.execution)?;
-            Some(Known { execution: replayed.execution, received_at: Some(replayed.received_at) })
+        Some(mut replay) => {
+            check.adopt_unrecorded_attempts(&mut replay.execution)?;
+            check.message_ids(&replay)?;
+            let Replay { execution, received_at, earlier_message_ids } = replay;
+            let more_message_ids = earlier_message_ids != MessageIds::default();
+            Some(Known { execution, received_at: Some(received_at), more_message_ids })
         }
-        None => check.read_tables()?.map(|execution| Known { execution, received_at: None }),
+        None => check.read_tables()?.map(|execution| Known { execution, received_at: None, more_message_ids: true }),
     };
     if let Some(known) = &known {
         let shard = shard_of(&process_id);
@@ -75,31 +76,14 @@ impl Check<'_> {
         Ok(self.all(sql, read)?.into_iter().next())
     }
 
-    /// Replays the history in slices. None if it can't be replayed; then why is a problem.
-    fn replay(&mut self) -> Result<Option<Replayed>> {
-        const SELECT: &str = "SELECT event_id, event_time, event_type, details::text FROM xdb.history_event \
-            WHERE execution_id = $1 AND event_id > $2 ORDER BY event_id LIMIT 1000";
-        let mut replayed = Replayed::new(self.id);
-        let mut last = i64::MIN;
-        loop {
-            let params = [value(self.id), value(last)];
-            let slice = self.spi.rows_with(Snapshot::Active, SELECT, &params, |row| {
-                Ok((row.need::<i64>(1)?, row.need_time(2)?, row.need::<String>(3)?, row.need::<String>(4)?))
-            })?;
-            let Some((newest, ..)) = slice.last() else { break };
-            last = *newest;
-            for (number, at, name, details) in slice {
-                if let Err(what) = replayed.event(number, at, &name, &details) {
-                    self.problem(format!("history_event: {what}"));
-                    return Ok(None);
-                }
-            }
+    /// Replays the history. None if it can't be replayed; then why is a problem.
+    fn replay(&mut self) -> Result<Option<Replay>> {
+        match history::replay(self.spi, Snapshot::Active, self.id, u64::MAX)? {
+            Ok(replay) if replay.execution.exists() => return Ok(Some(replay)),
+            Ok(_) => self.problem("history_event: the history is empty"),
+            Err(broken) => self.problem(format!("history_event: {broken}")),
         }
-        if !replayed.execution.exists() {
-            self.problem("history_event: the history is empty");
-            return Ok(None);
-        }
-        Ok(Some(replayed))
+        Ok(None)
     }
 
     /// Of the attempts of a call that are too many to be recorded one by one, the history does not know until they
@@ -196,6 +180,32 @@ impl Check<'_> {
             .into_iter()
             .collect();
         Ok(readable.then_some(execution))
+    }
+
+    /// Of message ids that a snapshot stands for, only their number and a digest are known.
+    fn message_ids(&mut self, replay: &Replay) -> Result<()> {
+        const SELECT: &str = "SELECT queue_name, message_id FROM xdb.message_key WHERE execution_id = $1";
+        if replay.earlier_message_ids == MessageIds::default() || !replay.execution.is_running() {
+            return Ok(());
+        }
+        let mut known = replay.execution.message_ids.clone();
+        known.extend(self.message_ids_of_inbox()?);
+        let mut earlier = MessageIds::default();
+        for (queue, id) in self.all(SELECT, |row| Ok((row.need::<String>(1)?, row.need::<String>(2)?)))? {
+            if !known.contains(&(queue.clone(), id.clone())) {
+                earlier.add(&queue, &id);
+            }
+        }
+        let MessageIds { count, .. } = replay.earlier_message_ids;
+        if earlier.count != count {
+            self.problem(format!(
+                "message_key: holds {} ids from before the history was cut, and there were {count}",
+                earlier.count
+            ));
+        } else if earlier != replay.earlier_message_ids {
+            self.problem("message_key: holds other ids than there were when the history was cut");
+        }
+        Ok(())
     }
 
     fn message_ids_of_inbox(&self) -> Result<Vec<(String, String)>> {

@@ -1,5 +1,6 @@
 //! The engine's own rows: epoch, pause, and tables that are set aside.
 
+use super::instance::{self, Standing};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
 use crate::pg::spi::Spi;
@@ -15,6 +16,8 @@ pub struct State {
     pub generation: i64,
     /// Calls wait in the lane of tables that are set aside.
     pub other_lane_has_tasks: bool,
+    /// Whether the processes are this database's own.
+    pub standing: Standing,
     /// Tables that are set aside, and why.
     pub set_aside: HashMap<u32, SetAside>,
 }
@@ -61,7 +64,9 @@ pub fn state(spi: &Spi, lane: i16) -> Result<State> {
     let set_aside = spi.rows(SET_ASIDE, &[], |row| {
         Ok((row.need::<pg_sys::Oid>(1)?.to_u32(), SetAside::parse(&row.need::<String>(2)?)))
     })?;
-    Ok(State { epoch, paused, generation, other_lane_has_tasks, set_aside: set_aside.into_iter().collect() })
+    let standing = instance::standing(spi)?;
+    let set_aside = set_aside.into_iter().collect();
+    Ok(State { epoch, paused, generation, other_lane_has_tasks, standing, set_aside })
 }
 
 pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {

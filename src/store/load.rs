@@ -38,7 +38,7 @@ pub struct Meta {
     pub mapping: Mapping,
     /// Per mapped table the values of its key columns, as text.
     pub keys: Arc<[Vec<String>]>,
-    pub keep_history: bool,
+    pub history: HistoryPolicy,
     pub traceparent: Option<String>,
     /// The row carries a closing mark of an earlier attempt to close.
     pub closing: bool,
@@ -109,7 +109,7 @@ pub enum Lock {
 
 pub(super) const SELECT_EXECUTIONS: &str = "SELECT execution_id, shard, process_id, type_id, process_type, owner, owner_name, \
     status, closing IS NOT NULL, started_at, closed_at, timeout_at, reason, next_event, next_state, next_message, \
-    live_threads, completing, state_numbers::text, mapping_id, attribute_keys::text, history = 'full', traceparent \
+    live_threads, completing, state_numbers::text, mapping_id, attribute_keys::text, history_limit, traceparent \
     FROM xdb.process_execution WHERE execution_id = ANY ($1) ORDER BY execution_id";
 
 /// Loads the executions' own rows. With [`Lock::StepOrSkip`] what is missing is locked by others, or gone.
@@ -172,7 +172,7 @@ pub(super) fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
         mapping_id: row.get(20),
         mapping: Arc::from([]),
         keys: keys.into(),
-        keep_history: row.need(22)?,
+        history: super::history::column::policy(row.get(22)),
         traceparent: row.get(23),
         closing: row.need(9)?,
     };

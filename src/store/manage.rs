@@ -23,6 +23,15 @@ pub fn state(
     spi.first_with(snapshot, SELECT, &params, read)
 }
 
+/// Whether there has been a state execution of that id, though it may be gone: where not the whole history is kept,
+/// those that have ended are not kept either.
+pub fn state_has_been(spi: &Spi, id: ExecutionId, state: &StateExecutionId, snapshot: Snapshot) -> Result<bool> {
+    const SELECT: &str = "SELECT COALESCE((state_numbers ->> $2)::bigint >= $3, false) \
+        FROM xdb.process_execution WHERE execution_id = $1";
+    let params = [value(id), value(state.state_id.as_str()), value(i64::from(state.number))];
+    Ok(spi.first_with(snapshot, SELECT, &params, |row| row.need(1))?.unwrap_or(false))
+}
+
 /// States of an execution whose calls are in backoff; only the named one, if it is.
 pub fn in_backoff(spi: &Spi, id: ExecutionId, only: Option<StateSeq>, now: Timestamp) -> Result<Vec<StateSeq>> {
     const SELECT: &str = "SELECT seq FROM xdb.state_execution \

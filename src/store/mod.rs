@@ -8,6 +8,8 @@ pub mod catalog;
 pub mod check;
 pub mod claim;
 pub mod engine;
+pub mod history;
+pub mod instance;
 pub mod load;
 pub mod manage;
 #[cfg(feature = "plants")]
@@ -21,7 +23,7 @@ pub mod tables;
 use crate::pg::catch::{PgError, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use xdb_engine::{ExecutionId, StateSeq};
+use xdb_engine::{ExecutionId, StateSeq, fnv1a};
 
 /// Names one state execution: the key of its row, its task, its timers.
 pub type StateKey = (ExecutionId, StateSeq);
@@ -29,11 +31,9 @@ pub type StateKey = (ExecutionId, StateSeq);
 /// Number of shards: a hot row carries the hash of its process id modulo this.
 const SHARDS: u64 = 1024;
 
-/// The shard of a process id. Stored, so it may never change: FNV-1a, 64 bits, folded.
+/// The shard of a process id. Stored, so it may never change.
 pub fn shard_of(process_id: &str) -> i16 {
-    let hash = process_id
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let hash = fnv1a(process_id.bytes());
     ((hash ^ (hash >> 32)) % SHARDS) as i16
 }
 

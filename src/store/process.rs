@@ -1,7 +1,7 @@
 //! What the SQL functions read and write: finding a process, starting one, publishing to one.
 
 use super::load::{Loaded, Meta, parse_word};
-use super::to_json;
+use super::{history, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, array_of_nullable, nullable, value};
 use crate::pg::spi::{Row, Snapshot, Spi};
@@ -149,18 +149,18 @@ pub fn by_request(spi: &Spi, process_id: &str, request_id: &str) -> Result<Optio
 pub fn insert(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
     const INSERT: &str = "INSERT INTO xdb.process_execution (execution_id, shard, process_id, type_id, process_type, \
         owner, owner_name, status, started_at, closed_at, timeout_at, reason, next_event, next_state, next_message, \
-        live_threads, completing, state_numbers, mapping_id, attribute_keys, history, request_id, traceparent) \
+        live_threads, completing, state_numbers, mapping_id, attribute_keys, history_limit, request_id, traceparent) \
         SELECT v.execution_id, v.shard, v.process_id, v.type_id, v.process_type, v.owner, v.owner_name, v.status, \
             v.started_at, v.closed_at, v.timeout_at, v.reason, v.next_event, v.next_state, v.next_message, \
-            v.live_threads, v.completing, v.state_numbers::jsonb, v.mapping_id, v.attribute_keys::jsonb, v.history, \
+            v.live_threads, v.completing, v.state_numbers::jsonb, v.mapping_id, v.attribute_keys::jsonb, v.history_limit, \
             v.request_id, v.traceparent \
         FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::int[], $5::text[], $6::oid[], $7::text[], \
             $8::text[], $9::timestamptz[], $10::timestamptz[], $11::timestamptz[], $12::text[], $13::bigint[], \
-            $14::int[], $15::bigint[], $16::int[], $17::bool[], $18::text[], $19::int[], $20::text[], $21::text[], \
+            $14::int[], $15::bigint[], $16::int[], $17::bool[], $18::text[], $19::int[], $20::text[], $21::int[], \
             $22::text[], $23::text[]) \
         AS v (execution_id, shard, process_id, type_id, process_type, owner, owner_name, status, started_at, \
             closed_at, timeout_at, reason, next_event, next_state, next_message, live_threads, completing, \
-            state_numbers, mapping_id, attribute_keys, history, request_id, traceparent)";
+            state_numbers, mapping_id, attribute_keys, history_limit, request_id, traceparent)";
     let executions = || started.iter().map(|(loaded, _)| &loaded.execution);
     let metas = || started.iter().map(|(loaded, _)| &loaded.meta);
     let keys = metas().map(|meta| meta.mapping_id.map(|_| to_json(&meta.keys)).transpose());
@@ -187,7 +187,7 @@ pub fn insert(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
         array(numbers),
         array_of_nullable(metas().map(|meta| meta.mapping_id)),
         array_of_nullable(keys),
-        array(metas().map(|meta| if meta.keep_history { "full" } else { "none" })),
+        array_of_nullable(metas().map(|meta| history::column::of(meta.history))),
         array_of_nullable(started.iter().map(|(_, request_id)| *request_id)),
         array_of_nullable(metas().map(|meta| meta.traceparent.as_deref())),
     ];
@@ -247,7 +247,12 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
         || pg_catalog.jsonb_build_object( \
         'threads', COALESCE((SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
                 'stateExecutionId', s.state_id || '-' || s.number, 'status', s.status, 'startedAt', s.started_at, \
-                'attempt', (s.call ->> 'failedAttempts')::int + 1, 'nextAttemptAt', CASE WHEN t.lease_until IS NULL THEN t.due_at END, \
+                'api', t.api, 'worker', w.name, 'attempt', (s.call ->> 'failedAttempts')::int + 1, \
+                'firstAttemptAt', t.first_attempt_at, \
+                'callUntil', CASE WHEN t.lease_epoch = e.epoch THEN t.lease_until END, \
+                'nextAttemptAt', CASE WHEN t.lease_epoch <> e.epoch THEN t.due_at END, \
+                'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
+                    'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)), \
                 'waitingType', CASE s.status WHEN 'WAITING' THEN s.wait ->> 'waitingType' END, \
                 'waitingSince', CASE s.status WHEN 'WAITING' \
                     THEN pg_catalog.to_timestamp((s.wait ->> 'since')::float8 / 1e6) END, \
@@ -257,11 +262,17 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
                         'queueName', c.value -> 'kind' -> 'localQueue' -> 'queue', \
                         'atLeast', c.value -> 'kind' -> 'localQueue' -> 'atLeast', \
                         'atMost', c.value -> 'kind' -> 'localQueue' -> 'atMost', \
+                        'messagesInQueue', CASE WHEN c.value -> 'kind' ? 'localQueue' THEN ( \
+                            SELECT pg_catalog.count(*) FROM xdb.queue_message m WHERE m.execution_id = p.execution_id \
+                                AND m.queue_name = c.value -> 'kind' -> 'localQueue' ->> 'queue') + ( \
+                            SELECT pg_catalog.count(*) FROM xdb.inbox i WHERE i.execution_id = p.execution_id \
+                                AND i.queue_name = c.value -> 'kind' -> 'localQueue' ->> 'queue') END, \
                         'fireAt', pg_catalog.to_timestamp((c.value -> 'kind' -> 'timer' ->> 'fireAt')::float8 / 1e6) \
                         ) ORDER BY c.ordinality) \
                     FROM pg_catalog.jsonb_array_elements(s.wait -> 'commands') WITH ORDINALITY c) END \
                 )) ORDER BY s.seq) \
             FROM xdb.state_execution s LEFT JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
+                LEFT JOIN xdb.worker w ON w.worker_id = t.worker_id LEFT JOIN xdb.engine e ON e.lane = t.lane \
             WHERE s.execution_id = p.execution_id AND s.ended_at IS NULL), '[]'), \
         'results', p.results))::text \
         FROM xdb.process_execution p WHERE p.execution_id = $1";

@@ -181,7 +181,7 @@ fn read_type(row: &Row) -> Result<ProcessType> {
 }
 
 /// Tells every scheduler that registrations changed, when the transaction commits.
-fn bump(spi: &Spi) -> Result<()> {
+pub(super) fn bump(spi: &Spi) -> Result<()> {
     spi.run("UPDATE xdb.registry SET generation = generation + 1", &[])?;
     crate::pg::wake::wake_scheduler_at_commit();
     Ok(())
@@ -203,6 +203,7 @@ pub fn put_worker(
         RETURNING worker_id";
     // Callers compare the version of a type only, so a change of its worker is a change of the type.
     const TOUCH: &str = "UPDATE xdb.process_type SET version = version + 1 WHERE worker_id = $1";
+    super::instance::take_into_use(spi)?;
     let params = [value(name), value(url), nullable(secret), nullable(headers), value(max_concurrency)];
     if let Some(id) = spi.first(UPSERT, &params, |row| row.need::<i32>(1))? {
         spi.run(TOUCH, &[value(id)])?;

@@ -2,7 +2,7 @@
 //! per table, whatever the size of the batch.
 
 use super::load::{Loaded, Meta};
-use super::{StateKey, to_json};
+use super::{StateKey, history, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::param::{array, array_of_nullable};
@@ -55,6 +55,7 @@ struct Changes<'a> {
     message_ids: Vec<(ExecutionId, &'a str, &'a str)>,
     attributes: Vec<(ExecutionId, &'a str, &'a Json)>,
     history: Vec<(ExecutionId, u64, Timestamp, &'static str, String)>,
+    history_cuts: Vec<(ExecutionId, u64)>,
 }
 
 struct TaskRow {
@@ -120,12 +121,18 @@ impl<'a> Changes<'a> {
                 _ => {}
             }
             if event.is_recorded() {
-                if meta.keep_history {
+                if meta.history.keeps_events() {
                     let (name, details) = event.to_parts();
                     self.history.push((id, number, *at, name, details));
                 }
                 number += 1;
             }
+        }
+        if let HistoryPolicy::KeepLast(keep) = meta.history
+            && before.exists()
+        {
+            let cut = history_cut(keep, before.next_event, execution.next_event);
+            self.history_cuts.extend(cut.map(|up_to| (id, up_to)));
         }
         self.attributes.extend(attributes.into_iter().map(|(key, value)| (id, key.as_str(), value)));
     }
@@ -512,7 +519,7 @@ impl<'a> Changes<'a> {
             ];
             spi.run(HISTORY, &params)?;
         }
-        Ok(())
+        self.history_cuts.iter().try_for_each(|(id, up_to)| history::cut(spi, *id, *up_to))
     }
 }
 

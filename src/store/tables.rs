@@ -150,7 +150,8 @@ impl Tables {
                 table.record(mapping, &written)?,
                 table.key_is(mapping)?
             );
-            if spi.run(&sql, &params(key, Some(json_of(&written))))? == 0 {
+            let updated = spi.run(&sql, &params(key, Some(json_of(&written))));
+            if updated.map_err(|error| about(error, mapping, &written))? == 0 {
                 return Err(gone(mapping, key));
             }
         }
@@ -172,7 +173,7 @@ impl Tables {
             let written = written(mapping, attributes);
             if written.is_empty() {
                 let sql = format!("SELECT {}", table.key_values(mapping)?.join(", "));
-                spi.run(&sql, &params(key, None))?;
+                spi.run(&sql, &params(key, None)).map_err(|error| about(error, mapping, &[]))?;
                 continue;
             }
             let keys: Vec<_> = table.key(mapping)?.iter().map(|key| key.column.as_str()).collect();
@@ -194,7 +195,8 @@ impl Tables {
                 names.iter().map(|name| format!("r.{name}")).collect::<Vec<_>>().join(", "),
                 table.record(mapping, &written)?,
             );
-            spi.run(&sql, &params(key, Some(json_of(&written))))?;
+            let inserted = spi.run(&sql, &params(key, Some(json_of(&written))));
+            inserted.map_err(|error| about(error, mapping, &written))?;
         }
         Ok(())
     }
@@ -270,6 +272,22 @@ fn written<'a>(mapping: &'a TableMapping, attributes: &'a BTreeMap<String, Json>
 /// The parameters of a statement: the key, and then the written values.
 fn params(key: &[String], written: Option<String>) -> Vec<Param> {
     key.iter().map(|text| value(text.as_str())).chain(written.map(value)).collect()
+}
+
+/// A value that its type refuses does not say for which column it was. What was written narrows it down.
+fn about(mut error: PgError, mapping: &TableMapping, written: &[(&str, &Json)]) -> PgError {
+    if error.sqlstate().starts_with("22") && error.table.is_none() {
+        error.table = Some(mapping.table.clone());
+        if error.detail.is_none() {
+            let columns: Vec<_> = written.iter().map(|(column, _)| format!("\"{column}\"")).collect();
+            let key = mapping.primary_key.iter().map(|column| format!("\"{column}\"")).collect::<Vec<_>>().join(", ");
+            error.detail = Some(match columns.is_empty() {
+                true => format!("It is for table {}, key {key}.", mapping.table),
+                false => format!("It is for table {}, key {key} or column {}.", mapping.table, columns.join(", ")),
+            });
+        }
+    }
+    error
 }
 
 fn gone(mapping: &TableMapping, key: &[String]) -> PgError {

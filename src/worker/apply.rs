@@ -351,7 +351,7 @@ impl<'a> Batch<'a> {
     /// event.
     fn reject(&mut self, record: &CallRecord, command: &Command, reason: &str) {
         let Some(loaded) = self.loaded.get_mut(&record.key.0) else { return };
-        if loaded.meta.keep_history && loaded.execution.is_running() {
+        if loaded.meta.history.keeps_events() && loaded.execution.is_running() {
             let event = Event::CommandRejected {
                 command: command.name().to_owned(),
                 seq: Some(record.key.1),

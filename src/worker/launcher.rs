@@ -357,7 +357,7 @@ impl Launcher {
                 slot.give_up_start();
                 slot.set_phase(Phase::Idle);
                 slot.set_state(EngineState::BackingOff);
-                slot.record_error("no free background worker process");
+                slot.record_error("no free background worker process: max_worker_processes are in use");
                 let pause = self.workers_used_up.map_or(FIRST_BACKOFF, |(_, before)| before * 2);
                 let pause = pause.min(LONGEST_BACKOFF);
                 self.workers_used_up = Some((now + pause, pause));

@@ -13,6 +13,7 @@ use crate::pg::shmem::{EngineState, Lane as SlotLane};
 use crate::pg::spi;
 use crate::pg::subxact::run_caught;
 use crate::store::claim::Lane;
+use crate::store::instance::Standing;
 use crate::store::{engine, load};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -80,7 +81,12 @@ pub fn run(context: &mut Context) -> Exit {
         }
         super::lifecycle::report_activity(Some(c"turn"));
         let progress = scheduler.turn(context, &mut |call| pool.submit(call));
-        context.set_state(if scheduler.paused { EngineState::Paused } else { EngineState::Running });
+        context.set_state(match scheduler.standing {
+            Standing::Copy { .. } => EngineState::Copy,
+            Standing::Unused => EngineState::Unused,
+            Standing::Own if scheduler.paused => EngineState::Paused,
+            Standing::Own => EngineState::Running,
+        });
         scheduler.breakers.show(context);
         context.slot.set_in_flight(scheduler.in_flight.len() as i64);
         let timeout = match progress {

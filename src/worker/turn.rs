@@ -16,6 +16,7 @@ use crate::pg::plant::{self, Plant};
 use crate::pg::subxact::run_caught;
 use crate::pg::{crash, identity, spi};
 use crate::store::claim::{self, Lane};
+use crate::store::instance::Standing;
 use crate::store::registry::Registry;
 use crate::store::{StateKey, engine, load};
 use crate::{clock, guc};
@@ -39,7 +40,9 @@ pub struct Scheduler {
     pub load_failures: HashMap<StateKey, Failure>,
     /// Number of the turn, and of the leases that it gives.
     pub number: i64,
+    /// Nothing new is taken up: because somebody said so, or because of the standing.
     pub paused: bool,
+    pub standing: Standing,
     /// Calls wait in the lane of tables that are set aside.
     pub other_lane_has_tasks: bool,
     /// When the next call or timer comes due, as the last turn saw it.
@@ -129,6 +132,7 @@ impl Scheduler {
             load_failures: HashMap::new(),
             number: 0,
             paused: false,
+            standing: Standing::Unused,
             other_lane_has_tasks: false,
             next_due: None,
             suspect: None,
@@ -310,7 +314,8 @@ impl Scheduler {
         }
         let registered = self.registry.refresh(spi, state.generation)?;
         self.breakers.follow(&self.registry);
-        self.paused = state.paused;
+        self.standing = state.standing;
+        self.paused = state.paused || self.standing != Standing::Own;
         self.other_lane_has_tasks = state.other_lane_has_tasks;
         self.tables.begin(spi, state.set_aside)?;
         let mut outcome = Outcome::default();

@@ -314,16 +314,18 @@ fn is_server_trouble(error: &PgError) -> bool {
 
 /// A refusal as a failed attempt of the call.
 pub fn refused(error: &PgError) -> Failure {
+    let sql_state = error.sqlstate();
+    // Of a value that its type refuses, DETAIL says which columns it may be for; others may show rows.
+    let more = error.detail.as_deref().filter(|_| sql_state.starts_with("22"));
+    let detail = match more {
+        Some(more) => format!("{} ({sql_state}): {more}", error.message),
+        None => format!("{} ({sql_state})", error.message),
+    };
     let error = AppDatabaseError {
-        sql_state: error.sqlstate(),
+        sql_state,
         message: error.message.clone(),
         table: error.table.clone(),
         constraint: error.constraint.clone(),
     };
-    Failure {
-        status: None,
-        error_type: Some("AppDatabaseError".to_owned()),
-        detail: format!("{} ({})", error.message, error.sql_state),
-        app_database_error: Some(error),
-    }
+    Failure { status: None, error_type: Some("AppDatabaseError".to_owned()), detail, app_database_error: Some(error) }
 }

@@ -94,6 +94,7 @@ impl Execution {
                 }
             }
             Event::CompletionRequested {} => self.completing = true,
+            Event::Snapshot(snapshot) => self.restore(snapshot),
             Event::ResultGiven { seq, output } => {
                 let state_execution_id = seq.and_then(|seq| self.states.get(&seq)).map(|state| state.id.clone());
                 self.results.push(ProcessResult { state_execution_id, output: output.clone() });

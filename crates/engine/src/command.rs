@@ -230,6 +230,8 @@ pub enum Rejection {
     Stale,
     /// The answer can't be applied; says what is wrong with it.
     InvalidAnswer(String),
+    /// State options that came with a movement or a start name what is not there.
+    InvalidOptions(String),
     /// The definition has no such state.
     UnknownState(String),
     /// The definition lists its local queues, and this one is not there.
@@ -247,7 +249,7 @@ impl std::fmt::Display for Rejection {
         match self {
             Self::NotRunning(status) => write!(f, "process is not running: its status is {status}"),
             Self::Stale => f.write_str("the state execution is not waiting for this"),
-            Self::InvalidAnswer(what) => f.write_str(what),
+            Self::InvalidAnswer(what) | Self::InvalidOptions(what) => f.write_str(what),
             Self::UnknownState(name) => write!(f, "unknown state \"{name}\""),
             Self::UnknownQueue(name) => write!(f, "unknown local queue \"{name}\""),
             Self::UnknownLocalAttribute(name) => write!(f, "unknown local attribute \"{name}\""),

@@ -118,6 +118,9 @@ impl Turn<'_> {
             };
             self.check_movements(std::slice::from_ref(&movement))?;
             self.start_state(&movement, None, begins_at);
+        } else if start.starting_state_config.is_some() {
+            let what = "the process type has no starting state";
+            return Err(Rejection::InvalidOptions(what.to_owned()));
         }
         Ok(())
     }
@@ -509,10 +512,18 @@ impl Turn<'_> {
         if movements.is_empty() {
             return Err(Rejection::InvalidAnswer("a decision names no next state".to_owned()));
         }
-        match movements.iter().find(|m| !self.context.definition.states.contains_key(&m.state_id)) {
-            Some(movement) => Err(Rejection::UnknownState(movement.state_id.clone())),
-            None => Ok(()),
+        let definition = self.context.definition;
+        for StateMovement { state_id, config, .. } in movements {
+            if !definition.states.contains_key(state_id) {
+                return Err(Rejection::UnknownState(state_id.clone()));
+            }
+            if let Some(options) = config
+                && let Err(UnknownName { at, what }) = definition.check_options(options, self.context.mapping)
+            {
+                return Err(Rejection::InvalidOptions(format!("the options of state \"{state_id}\": {at} {what}")));
+            }
         }
+        Ok(())
     }
 }
 

@@ -38,6 +38,44 @@ impl Definition {
         self.local_attributes.as_ref().is_none_or(|known| known.contains(key))
     }
 
+    /// Checks that what state options name is there: attributes, of which the global ones are those of `mapping`, and
+    /// the state to proceed to.
+    pub fn check_options(&self, options: &StateConfig, mapping: &[TableMapping]) -> Result<(), UnknownName> {
+        for (key, loading) in [
+            ("loadGlobalAttributes", &options.load_global_attributes),
+            ("waitUntilLoadGlobalAttributes", &options.wait_until_load_global_attributes),
+            ("executeLoadGlobalAttributes", &options.execute_load_global_attributes),
+        ] {
+            check_global_loading(mapping, key, loading.as_ref())?;
+        }
+        for (key, loading) in [
+            ("loadLocalAttributes", &options.load_local_attributes),
+            ("waitUntilLoadLocalAttributes", &options.wait_until_load_local_attributes),
+            ("executeLoadLocalAttributes", &options.execute_load_local_attributes),
+        ] {
+            self.check_local_loading(key, loading.as_ref())?;
+        }
+        let Some(recovery) = &options.state_failure_recovery_options else { return Ok(()) };
+        let fault = |fault: UnknownName| fault.under("stateFailureRecoveryOptions");
+        if let Some(state_id) = &recovery.state_failure_proceed_state_id
+            && !self.states.contains_key(state_id)
+        {
+            let what = format!("{state_id:?} is not listed in states");
+            return Err(fault(UnknownName { at: "stateFailureProceedStateId".to_owned(), what }));
+        }
+        match &recovery.state_failure_proceed_state_config {
+            Some(options) => self
+                .check_options(options, mapping)
+                .map_err(|unknown| fault(unknown.under("stateFailureProceedStateConfig"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks the local attributes that a loading policy names; `key` is where it stands.
+    pub fn check_local_loading(&self, key: &str, loading: Option<&Loading>) -> Result<(), UnknownName> {
+        check_loading(key, loading, |name| self.knows_local_attribute(name))
+    }
+
     /// Options of an RPC, or None when the definition lists RPCs and not this one.
     pub fn rpc(&self, name: &str) -> Option<RpcConfig> {
         match &self.rpcs {
@@ -80,4 +118,41 @@ pub enum HistoryPolicy {
     #[default]
     Full,
     None,
+    /// At least so many events; a snapshot stands for those before.
+    KeepLast(u32),
+}
+
+impl HistoryPolicy {
+    /// Whether events are kept at all.
+    pub fn keeps_events(self) -> bool {
+        self != Self::None
+    }
+}
+
+/// An option names what is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownName {
+    /// Where in the options: keys with dots between them.
+    pub at: String,
+    /// A predicate that follows the place.
+    pub what: String,
+}
+
+impl UnknownName {
+    fn under(mut self, key: &str) -> Self {
+        self.at = format!("{key}.{}", self.at);
+        self
+    }
+}
+
+/// Checks the global attributes that a loading policy names; `key` is where it stands.
+pub fn check_global_loading(mapping: &[TableMapping], key: &str, loading: Option<&Loading>) -> Result<(), UnknownName> {
+    check_loading(key, loading, |name| mapping.iter().any(|table| table.attributes.contains_key(name)))
+}
+
+fn check_loading(key: &str, loading: Option<&Loading>, known: impl Fn(&str) -> bool) -> Result<(), UnknownName> {
+    match loading.into_iter().flat_map(|loading| &loading.names).find(|name| !known(name)) {
+        Some(name) => Err(UnknownName { at: key.to_owned(), what: format!("names the unknown attribute {name:?}") }),
+        None => Ok(()),
+    }
 }

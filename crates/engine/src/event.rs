@@ -119,6 +119,8 @@ pub enum Event {
         attempt: Option<u32>,
         reason: String,
     },
+    /// Stands for all events up to this number, where not the whole history is kept.
+    Snapshot(Box<Snapshot>),
 }
 
 /// Who published a message.
@@ -179,6 +181,7 @@ impl Event {
             Event::ResultGiven { .. } => "ResultGiven",
             Event::ProcessClosed { .. } => "ProcessClosed",
             Event::CommandRejected { .. } => "CommandRejected",
+            Event::Snapshot(_) => "Snapshot",
         }
     }
 }

@@ -116,7 +116,8 @@ pub struct Message {
 }
 
 /// One run of an async state.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct StateExecution {
     pub seq: StateSeq,
     pub id: StateExecutionId,
@@ -173,7 +174,8 @@ impl StateExecution {
 }
 
 /// Where a state execution stands, with all that belongs to that place and nothing else.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Phase {
     WaitUntil(CallState),
     Waiting(Wait),

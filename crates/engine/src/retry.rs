@@ -23,7 +23,9 @@ pub fn next_retry(
         return Retry::Spent;
     }
     let growth = policy.backoff_coefficient.max(1.0).powi(attempt.saturating_sub(1).min(10_000) as i32);
-    let interval = (policy.initial_interval_seconds * growth).min(policy.maximum_interval_seconds);
+    // Nothing stays nothing, however much it grows: zero times infinity is no number.
+    let grown = if policy.initial_interval_seconds > 0.0 { policy.initial_interval_seconds * growth } else { 0.0 };
+    let interval = grown.min(policy.maximum_interval_seconds);
     let jittered = interval * (1.0 - JITTER + 2.0 * JITTER * jitter.clamp(0.0, 1.0));
     let at = now + Duration::from_seconds(jittered);
     let bound = policy.maximum_attempts_duration_seconds;
@@ -54,6 +56,26 @@ mod tests {
         assert_eq!(wait(&policy, 7), 64_000_000);
         assert_eq!(wait(&policy, 8), 100_000_000);
         assert_eq!(wait(&policy, u32::MAX), 100_000_000);
+    }
+
+    #[test]
+    fn extremes_neither_overflow_nor_jump() {
+        let at_once = RetryPolicy { initial_interval_seconds: 0.0, ..RetryPolicy::default() };
+        for attempt in [1, 2, 1_000, 1_024, 1_025, 100_000, u32::MAX] {
+            assert_eq!(wait(&at_once, attempt), 0, "attempt {attempt}");
+        }
+        let steep =
+            RetryPolicy { backoff_coefficient: f64::MAX, maximum_interval_seconds: f64::MAX, ..at_once.clone() };
+        assert_eq!(wait(&steep, 5), 0);
+        let endless = RetryPolicy {
+            initial_interval_seconds: f64::MAX,
+            maximum_interval_seconds: f64::MAX,
+            ..RetryPolicy::default()
+        };
+        match next_retry(&endless, u32::MAX, NOW, Timestamp::LAST, 1.0) {
+            Retry::At(at) => assert_eq!(at, Timestamp::LAST),
+            Retry::Spent => panic!("spent"),
+        }
     }
 
     #[test]

@@ -9,6 +9,10 @@ use std::str::FromStr;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
+    /// The last moment there is, in the year 294247; what would come later comes then. Beyond it Postgres no longer
+    /// counts from the Unix epoch without rounding.
+    pub const LAST: Self = Self(i64::MAX - 1);
+
     pub fn unix_seconds(self) -> i64 {
         self.0.div_euclid(1_000_000)
     }
@@ -27,7 +31,7 @@ impl Timestamp {
 impl Add<Duration> for Timestamp {
     type Output = Self;
     fn add(self, rhs: Duration) -> Self {
-        Self(self.0.saturating_add(rhs.0))
+        Self(self.0.saturating_add(rhs.0)).min(Self::LAST)
     }
 }
 
@@ -48,6 +52,11 @@ impl Duration {
     pub fn as_std(self) -> std::time::Duration {
         std::time::Duration::from_micros(self.0.max(0) as u64)
     }
+}
+
+/// The hash FNV-1a, 64 bits: for what is stored, because it never changes.
+pub fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// The UUID (version 7) of one process execution.

@@ -176,17 +176,22 @@ fn rpc_config(text: &str) -> Read<RpcConfig> {
 fn history(text: &str) -> Read<HistoryPolicy> {
     if text.starts_with('{') {
         let mut object = Object::read(text)?;
-        if object.optional("keepLast", |_| Ok(()))?.is_some() {
-            return Err(Fault::new("is not supported by this version").at("keepLast"));
-        }
-        return Err(Fault::new("must be \"full\" or \"none\""));
+        let keep = object.required("keepLast", |text| {
+            let events = text.parse::<u32>().ok().filter(|events| (1..=MOST_EVENTS).contains(events));
+            events.ok_or_else(|| Fault::new(format!("must be a whole number from 1 to {MOST_EVENTS}")))
+        })?;
+        object.finish(&["keepLast"])?;
+        return Ok(HistoryPolicy::KeepLast(keep));
     }
-    word(text, &["full", "none"], |word| match word {
+    word(text, &["full", "none", "{\"keepLast\": n}"], |word| match word {
         "full" => Some(HistoryPolicy::Full),
         "none" => Some(HistoryPolicy::None),
         _ => None,
     })
 }
+
+/// Largest number of events that `keepLast` takes.
+const MOST_EVENTS: u32 = 1_000_000_000;
 
 fn table_key(text: &str) -> Read<BTreeMap<String, Json>> {
     let columns = map(text, |text| match text.as_bytes() {
@@ -230,59 +235,18 @@ fn check_references(definition: &Definition) -> Read<()> {
     let attributes = definition.global_attributes.iter().flat_map(|table| table.attributes.keys());
     refuse_twice(attributes.map(String::as_str), "attribute").map_err(|fault| fault.at("globalAttributes"))?;
     for (state_id, config) in &definition.states {
-        check_config(definition, config).map_err(|fault| fault.at(state_id).at("states"))?;
+        let checked = definition.check_options(config, &definition.global_attributes);
+        checked.map_err(|fault| unknown(fault).at(state_id).at("states"))?;
     }
     for (rpc_name, config) in definition.rpcs.iter().flatten() {
-        check_global(definition, "loadGlobalAttributes", config.load_global_attributes.as_ref())
-            .and_then(|()| check_local(definition, "loadLocalAttributes", config.load_local_attributes.as_ref()))
-            .map_err(|fault| fault.at(rpc_name).at("rpcs"))?;
+        let (global, local) = (config.load_global_attributes.as_ref(), config.load_local_attributes.as_ref());
+        check_global_loading(&definition.global_attributes, "loadGlobalAttributes", global)
+            .and_then(|()| definition.check_local_loading("loadLocalAttributes", local))
+            .map_err(|fault| unknown(fault).at(rpc_name).at("rpcs"))?;
     }
     Ok(())
 }
 
-fn check_config(definition: &Definition, config: &StateConfig) -> Read<()> {
-    for (key, loading) in [
-        ("loadGlobalAttributes", &config.load_global_attributes),
-        ("waitUntilLoadGlobalAttributes", &config.wait_until_load_global_attributes),
-        ("executeLoadGlobalAttributes", &config.execute_load_global_attributes),
-    ] {
-        check_global(definition, key, loading.as_ref())?;
-    }
-    for (key, loading) in [
-        ("loadLocalAttributes", &config.load_local_attributes),
-        ("waitUntilLoadLocalAttributes", &config.wait_until_load_local_attributes),
-        ("executeLoadLocalAttributes", &config.execute_load_local_attributes),
-    ] {
-        check_local(definition, key, loading.as_ref())?;
-    }
-    let Some(recovery) = &config.state_failure_recovery_options else { return Ok(()) };
-    let at_recovery = |fault: Fault, key| fault.at(key).at("stateFailureRecoveryOptions");
-    if let Some(state_id) = &recovery.state_failure_proceed_state_id
-        && !definition.states.contains_key(state_id)
-    {
-        let fault = Fault::new(format!("{} is not listed in states", quote(state_id)));
-        return Err(at_recovery(fault, "stateFailureProceedStateId"));
-    }
-    match &recovery.state_failure_proceed_state_config {
-        Some(config) => {
-            check_config(definition, config).map_err(|fault| at_recovery(fault, "stateFailureProceedStateConfig"))
-        }
-        None => Ok(()),
-    }
-}
-
-fn check_global(definition: &Definition, key: &str, loading: Option<&Loading>) -> Read<()> {
-    let known = |name: &str| definition.global_attributes.iter().any(|table| table.attributes.contains_key(name));
-    check_loading(key, loading, known)
-}
-
-fn check_local(definition: &Definition, key: &str, loading: Option<&Loading>) -> Read<()> {
-    check_loading(key, loading, |name| definition.knows_local_attribute(name))
-}
-
-fn check_loading(key: &str, loading: Option<&Loading>, known: impl Fn(&str) -> bool) -> Read<()> {
-    match loading.into_iter().flat_map(|loading| &loading.names).find(|name| !known(name)) {
-        Some(name) => Err(Fault::new(format!("names the unknown attribute {}", quote(name))).at(key)),
-        None => Ok(()),
-    }
+fn unknown(unknown: UnknownName) -> Fault {
+    Fault::new(unknown.what).under(&unknown.at)
 }

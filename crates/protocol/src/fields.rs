@@ -28,7 +28,8 @@ impl Fault {
         self.under(&format!("[{index}]"))
     }
 
-    fn under(mut self, step: &str) -> Self {
+    /// Puts a step before the path; `step` is printable.
+    pub fn under(mut self, step: &str) -> Self {
         let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
         self.path = format!("{step}{dot}{}", self.path);
         self
@@ -165,18 +166,22 @@ pub(crate) fn seconds(text: &str) -> Read<f64> {
     Ok(number)
 }
 
+/// The largest number that is accepted. Those near the end of the range of f64, written out as `jsonb` does it, can't
+/// be read again by everybody.
+const MAX_NUMBER: f64 = 1e300;
+
 pub(crate) fn number(text: &str) -> Read<f64> {
     if !text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) {
         return Err(Fault::new("must be a number"));
     }
     match text.parse::<f64>() {
-        Ok(number) if number.is_finite() => Ok(number),
+        Ok(number) if number.abs() <= MAX_NUMBER => Ok(number),
         Ok(_) => Err(Fault::new("is too large")),
         Err(error) => Err(Fault::new(format!("is not valid: {error}"))),
     }
 }
 
-/// A whole number; `1.0` is one too.
+/// A whole number that SQL's `int` holds too; `1.0` is one.
 pub(crate) fn whole(text: &str) -> Read<u32> {
     let number = number(text)?;
     if number < 0.0 {
@@ -185,7 +190,7 @@ pub(crate) fn whole(text: &str) -> Read<u32> {
     if number.fract() != 0.0 {
         return Err(Fault::new("must be a whole number"));
     }
-    if number > f64::from(u32::MAX) {
+    if number > f64::from(i32::MAX) {
         return Err(Fault::new("is too large"));
     }
     Ok(number as u32)

@@ -174,9 +174,12 @@ fn wrong_definitions_are_told_what_is_wrong() {
             r#"rpcs.r.loadGlobalAttributes names the unknown attribute "x""#,
         ),
         (r#"{"timeoutSeconds":-1}"#, "timeoutSeconds is negative"),
-        (r#"{"history":"some"}"#, r#"history "some" is unknown; known are full, none"#),
-        (r#"{"history":{"keepLast":5}}"#, "history.keepLast is not supported by this version"),
-        (r#"{"history":{"keep":5}}"#, r#"history must be "full" or "none""#),
+        (r#"{"history":"some"}"#, r#"history "some" is unknown; known are full, none, {"keepLast": n}"#),
+        (r#"{"history":{"keepLast":0}}"#, "history.keepLast must be a whole number from 1 to 1000000000"),
+        (r#"{"history":{"keepLast":2.5}}"#, "history.keepLast must be a whole number from 1 to 1000000000"),
+        (r#"{"history":{"keepLast":"5"}}"#, "history.keepLast must be a whole number from 1 to 1000000000"),
+        (r#"{"history":{"keep":5}}"#, "history.keepLast is missing"),
+        (r#"{"history":{"keepLast":5,"keep":5}}"#, r#"history has the unknown key "keep"; known are keepLast"#),
     ] {
         let error = parse_definition(text).unwrap_err();
         assert!(error.starts_with(message), "{text}\n found: {error}\nwanted: {message}");
@@ -201,6 +204,8 @@ fn start_options() {
     assert_eq!(options.request_id.as_deref(), Some("r1"));
     assert_eq!(options.history, Some(HistoryPolicy::None));
     assert!(options.traceparent.unwrap().starts_with("00-4bf"));
+    let options = parse_start_options(r#"{"history": {"keepLast": 5}}"#).unwrap();
+    assert_eq!(options.history, Some(HistoryPolicy::KeepLast(5)));
     for (text, message) in [
         (r#"{"requestid":"a"}"#, r#"options has the unknown key "requestid"; known are globalAttributeKeys, "#),
         (r#"{"requestId":""}"#, "requestId is empty"),
@@ -214,7 +219,7 @@ fn start_options() {
             "globalAttributeKeys.t.a must be a string, a number or a boolean",
         ),
         (r#"{"startingStateConfig":{"x":1}}"#, r#"startingStateConfig has the unknown key "x""#),
-        (r#"{"history":{"keepLast":5}}"#, "history.keepLast is not supported by this version"),
+        (r#"{"history":{"keepLast":-5}}"#, "history.keepLast must be a whole number from 1 to 1000000000"),
         (r#"{"traceparent":"00-0-0-0"}"#, r#"traceparent "00-0-0-0" is not a W3C traceparent"#),
     ] {
         let error = parse_start_options(text).unwrap_err();

@@ -107,15 +107,21 @@ pub enum EngineState {
     Paused = 3,
     /// The last process failed; the next one starts after a pause.
     BackingOff = 4,
+    /// Turns are made, and nobody has registered anything that could run.
+    Unused = 5,
+    /// The database is a copy, and its processes are those of another one.
+    Copy = 6,
 }
 
 impl EngineState {
-    const ALL: [EngineState; 5] = [
+    const ALL: [EngineState; 7] = [
         EngineState::Stopped,
         EngineState::Starting,
         EngineState::Running,
         EngineState::Paused,
         EngineState::BackingOff,
+        EngineState::Unused,
+        EngineState::Copy,
     ];
 
     /// The words that users see.
@@ -123,9 +129,10 @@ impl EngineState {
         match self {
             EngineState::Stopped => "stopped",
             EngineState::Starting => "starting",
-            EngineState::Running => "running",
+            EngineState::Running | EngineState::Unused => "running",
             EngineState::Paused => "paused",
             EngineState::BackingOff => "backing off",
+            EngineState::Copy => "waiting for adopt",
         }
     }
 }

@@ -12,6 +12,8 @@ pub struct Known {
     pub execution: Execution,
     /// When messages were received; None without a history.
     pub received_at: Option<HashMap<u64, Timestamp>>,
+    /// There may be message ids that the execution does not know of.
+    pub more_message_ids: bool,
 }
 
 /// A table and the rows of one execution that it should have.
@@ -20,7 +22,7 @@ pub struct Table {
     pub key: &'static [&'static str],
     pub fields: &'static [&'static str],
     pub rows: Columns,
-    /// Further rows may be there: nobody knows of them without a history.
+    /// Further rows may be there: nobody knows of them without a history, or beyond a snapshot.
     pub may_have_more: bool,
 }
 
@@ -150,7 +152,7 @@ struct AttributeRow<'a> {
 
 /// Every table that follows from the execution. `arrived` are the message ids of the inbox, which are on record too.
 pub fn expected(known: &Known, shard: i16, arrived: Vec<(String, String)>) -> Result<Vec<Table>> {
-    let Known { execution, received_at } = known;
+    let Known { execution, received_at, more_message_ids } = known;
     Ok(vec![
         own(execution, shard, received_at.is_some())?,
         states(execution, shard)?,
@@ -158,7 +160,7 @@ pub fn expected(known: &Known, shard: i16, arrived: Vec<(String, String)>) -> Re
         timers(execution, shard)?,
         waiters(execution)?,
         messages(execution, shard, received_at.as_ref())?,
-        message_ids(execution, arrived, received_at.is_some())?,
+        message_ids(execution, arrived, *more_message_ids)?,
         attributes(execution)?,
     ])
 }
@@ -301,7 +303,7 @@ fn messages(execution: &Execution, shard: i16, received_at: Option<&HashMap<u64,
 }
 
 /// Ids that were received or wait in the inbox; a closed execution needs none.
-fn message_ids(execution: &Execution, arrived: Vec<(String, String)>, has_history: bool) -> Result<Table> {
+fn message_ids(execution: &Execution, arrived: Vec<(String, String)>, more: bool) -> Result<Table> {
     let mut rows = Columns::default();
     if execution.is_running() {
         let ids: BTreeSet<_> = execution.message_ids.iter().cloned().chain(arrived).collect();
@@ -309,7 +311,7 @@ fn message_ids(execution: &Execution, arrived: Vec<(String, String)>, has_histor
             rows.push(&MessageIdKey { queue_name, message_id }, &Nothing {})?;
         }
     }
-    let may_have_more = execution.is_running() && !has_history;
+    let may_have_more = execution.is_running() && more;
     Ok(Table { name: "message_key", key: &["queue_name", "message_id"], fields: &[], rows, may_have_more })
 }
 

@@ -59,7 +59,16 @@ pub struct Cluster {
 impl Cluster {
     /// A new cluster with the roles of [`ROLES`].
     pub fn start(options: ClusterOptions) -> Cluster {
-        let cluster = Cluster::create(install::data_directory, &options);
+        Cluster::with_roles(install::data_directory, options)
+    }
+
+    /// One with a system identifier of its own. The others of the tests have the same.
+    pub fn start_elsewhere(options: ClusterOptions) -> Cluster {
+        Cluster::with_roles(install::new_data_directory, options)
+    }
+
+    fn with_roles(make_data: impl FnOnce(&Path), options: ClusterOptions) -> Cluster {
+        let cluster = Cluster::create(make_data, &options);
         let mut superuser = cluster.superuser();
         for role in ROLES {
             superuser.run(&format!("CREATE ROLE {role} LOGIN"));
@@ -88,12 +97,66 @@ impl Cluster {
     /// The same with other options than the defaults.
     pub fn standby_with(&self, options: ClusterOptions) -> Cluster {
         let copy = |data: &Path| {
-            let mut command = install::program("pg_basebackup");
-            command.arg("--host").arg(self.socket_directory()).arg("--port").arg(self.port.to_string());
-            command.args(["--username=postgres", "--checkpoint=fast", "--no-sync", "--write-recovery-conf", "-D"]);
+            let mut command = self.client("pg_basebackup");
+            command.args(["--checkpoint=fast", "--no-sync", "--write-recovery-conf", "-D"]);
             install::run(command.arg(data));
         };
         Cluster::create(copy, &options)
+    }
+
+    /// Copies the running server's files, for [`Cluster::recover`]. It has to archive its WAL with [`Cluster::archiving`].
+    pub fn base_backup(&self) -> PathBuf {
+        let backup = self.directory.join("backup");
+        let mut command = self.client("pg_basebackup");
+        install::run(command.args(["--checkpoint=fast", "--no-sync", "--wal-method=none", "-D"]).arg(&backup));
+        backup
+    }
+
+    /// Options of a server that keeps its WAL in this directory, which is made.
+    pub fn archiving(directory: &Path) -> ClusterOptions {
+        install::server_directory(directory);
+        let command = format!("cp %p {}/%f", directory.display());
+        ClusterOptions::default().set("archive_mode", "on").set("archive_command", &command)
+    }
+
+    /// A server that starts from a backup and replays the archive up to a restore point, then goes on by itself.
+    pub fn recover(backup: &Path, archive: &Path, restore_point: &str) -> Cluster {
+        let copy = |data: &Path| {
+            install::copy(backup, data);
+            let signal = data.join("recovery.signal");
+            fs::write(&signal, "").expect("a directory of ours");
+            install::give_to_server(&signal);
+        };
+        let options = ClusterOptions::default()
+            .set("archive_mode", "off")
+            .set("restore_command", &format!("cp {}/%f %p", archive.display()))
+            .set("recovery_target_name", restore_point)
+            .set("recovery_target_action", "promote");
+        let cluster = Cluster::create(copy, &options);
+        wait_until("recovery is over", 60, || !cluster.superuser().one::<bool>("SELECT pg_is_in_recovery()"));
+        cluster
+    }
+
+    /// Dumps a database into a file next to the data, as `pg_dump` does with these options besides its format.
+    pub fn dump(&self, database: &str, options: &[&str]) -> PathBuf {
+        let file = self.directory.join(format!("{database}.dump"));
+        let mut command = self.client("pg_dump");
+        install::run(command.arg("--format=custom").args(options).arg("--file").arg(&file).arg(database));
+        file
+    }
+
+    /// Makes a database from a dump, whichever cluster it is from.
+    pub fn restore(&self, database: &str, dump: &Path) {
+        self.superuser().run(&format!("CREATE DATABASE {database} TEMPLATE template0"));
+        let mut command = self.client("pg_restore");
+        install::run(command.args(["--exit-on-error", "--dbname", database]).arg(dump));
+    }
+
+    fn client(&self, program: &str) -> std::process::Command {
+        let mut command = install::program(program);
+        command.arg("--host").arg(self.socket_directory()).arg("--port").arg(self.port.to_string());
+        command.arg("--username=postgres");
+        command
     }
 
     fn create(make_data: impl FnOnce(&Path), options: &ClusterOptions) -> Cluster {

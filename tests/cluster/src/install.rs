@@ -84,8 +84,19 @@ pub fn give_to_server(path: &Path) {
 
 /// A fresh data directory at `target`, which must not exist: a copy of one that initdb made once for all test runs.
 pub fn data_directory(target: &Path) {
-    let template = template();
-    run(program_outside("cp").arg("-a").arg("--reflink=auto").arg(template).arg(target));
+    copy(template(), target);
+}
+
+/// Copies a directory with its owners.
+pub fn copy(from: &Path, target: &Path) {
+    run(program_outside("cp").arg("-a").arg("--reflink=auto").arg(from).arg(target));
+}
+
+/// The same, by initdb itself: copies have the system identifier of what they were copied from.
+pub fn new_data_directory(target: &Path) {
+    run(program("initdb")
+        .args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"])
+        .arg(target));
 }
 
 fn template() -> &'static Path {
@@ -107,9 +118,7 @@ fn template() -> &'static Path {
                 fs::remove_dir_all(&template).expect("a template of ours");
             }
             server_directory(&template);
-            run(program("initdb")
-                .args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"])
-                .arg(&data));
+            new_data_directory(&data);
             File::create(&complete).expect("a directory of ours");
         }
         data

@@ -101,7 +101,6 @@ fn what_this_version_has_not_is_refused_when_it_is_asked_for() {
         json!({"states": {"S": exclusive}}),
         json!({"states": {}, "rpcs": {"r": exclusive}}),
         json!({"states": {}, "globalQueues": ["prices"]}),
-        json!({"states": {}, "history": {"keepLast": 10}}),
     ] {
         let definition = xdb_cluster_tests::db::jsonb(&definition);
         let sql = format!("SELECT xdb.register_process_type('ahead', 'stub', {definition})");

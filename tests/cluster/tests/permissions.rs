@@ -70,6 +70,7 @@ fn registering_is_for_the_privileged() {
         "SELECT xdb.unregister_process_type('mine')",
         "SELECT xdb.grant_usage('stranger')",
         "SELECT xdb.pause()",
+        "SELECT xdb.adopt()",
     ] {
         app.db().refused(codes::INSUFFICIENT_PRIVILEGE, sql);
     }

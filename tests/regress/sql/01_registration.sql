@@ -62,8 +62,8 @@ SELECT xdb.register_process_type('RegFull', 'reg', '{
     "history": "none"
 }');
 
--- What a definition may say, and this version does not do yet.
-SELECT xdb.register_process_type('RegBad', 'reg', '{"history": {"keepLast": 100}}');
+-- A history that keeps nothing is "none".
+SELECT xdb.register_process_type('RegBad', 'reg', '{"history": {"keepLast": 0}}');
 
 -- A key of several columns, in any order.
 SELECT xdb.register_process_type('RegPair', 'reg',

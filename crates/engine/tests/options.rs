@@ -1,0 +1,94 @@
+//! State options that come with a movement or a start: they override the registered ones, and name what is there.
+
+mod common;
+
+use common::*;
+use xdb_engine::*;
+
+fn partial(name: &str) -> Option<Loading> {
+    Some(Loading { policy: LoadPolicy::Partial, names: vec![name.to_owned()] })
+}
+
+/// Options that name one thing that is not there, each in another place, and what is said about them.
+fn naming_nothing() -> Vec<(StateConfig, &'static str)> {
+    let proceed = |state: &str, config: Option<StateConfig>| StateConfig {
+        state_failure_recovery_options: Some(FailureRecovery {
+            policy: FailurePolicy::ProceedToConfiguredState,
+            state_failure_proceed_state_id: Some(state.to_owned()),
+            state_failure_proceed_state_config: config.map(Box::new),
+        }),
+        ..plain()
+    };
+    let local = StateConfig { execute_load_local_attributes: partial("gone"), ..plain() };
+    vec![
+        (StateConfig { load_global_attributes: partial("gone"), ..plain() }, "loadGlobalAttributes names"),
+        (
+            StateConfig { wait_until_load_global_attributes: partial("gone"), ..plain() },
+            "waitUntilLoadGlobalAttributes",
+        ),
+        (StateConfig { load_local_attributes: partial("gone"), ..plain() }, "loadLocalAttributes names"),
+        (local.clone(), "executeLoadLocalAttributes names the unknown attribute \"gone\""),
+        (proceed("Nowhere", None), "stateFailureRecoveryOptions.stateFailureProceedStateId \"Nowhere\" is not listed"),
+        (
+            proceed("B", Some(local)),
+            "stateFailureRecoveryOptions.stateFailureProceedStateConfig.executeLoadLocalAttributes names",
+        ),
+    ]
+}
+
+fn listed() -> Definition {
+    let mut definition = definition(&[("A", skipping()), ("B", plain())]);
+    definition.local_attributes = Some(["known".to_owned()].into());
+    definition
+}
+
+fn with(config: &StateConfig) -> StateMovement {
+    StateMovement { config: Some(Box::new(config.clone())), ..movement("B") }
+}
+
+#[test]
+fn what_they_name_has_to_be_there_wherever_a_movement_comes_from() {
+    for (config, message) in naming_nothing() {
+        let refused = |rejection: Result<Vec<Event>, Rejection>| match rejection {
+            Err(Rejection::InvalidOptions(what)) => assert!(what.contains(message), "{what}"),
+            other => panic!("{message}: {other:?}"),
+        };
+        let world = World::started(listed());
+        let otherwise = vec![movement("B"), with(&config)];
+        refused(world.decide(&execute(1, Decision::NextStates(otherwise.clone()))));
+        let close_type = CloseType::ForceComplete;
+        let queues = vec!["q".to_owned()];
+        let conditional = Decision::ConditionalClose { close_type, queues, output: None, otherwise: otherwise.clone() };
+        refused(world.decide(&execute(1, conditional)));
+        let answer = RpcAnswer { decision: Some(Decision::NextStates(otherwise)), ..RpcAnswer::default() };
+        refused(world.decide(&Command::RpcAnswered { rpc_name: "r".to_owned(), answer }));
+
+        let world = World::new(listed());
+        let Command::Start(mut start) = start() else { panic!("a start") };
+        start.local_attributes.clear();
+        start.global_attributes.clear();
+        start.starting_state_config = Some(Box::new(config));
+        refused(world.decide(&Command::Start(start)));
+    }
+}
+
+#[test]
+fn what_is_there_may_be_named() {
+    let mut world = World::started(listed());
+    let config = StateConfig { load_local_attributes: partial("known"), skip_wait_until: Some(true), ..plain() };
+    world.execute(1, Decision::NextStates(vec![with(&config)]));
+    assert_eq!(world.status(2), StateStatus::Execute);
+    assert_eq!(world.replayed(), world.execution);
+}
+
+#[test]
+fn a_start_without_a_state_has_no_options_for_it() {
+    let mut definition = listed();
+    definition.starting_state = None;
+    let world = World::new(definition);
+    let Command::Start(mut start) = start() else { panic!("a start") };
+    start.local_attributes.clear();
+    start.global_attributes.clear();
+    start.starting_state_config = Some(Box::new(skipping()));
+    assert!(matches!(world.decide(&Command::Start(start)), Err(Rejection::InvalidOptions(_))));
+}

@@ -1,0 +1,215 @@
+//! Every key of an answer with a value that means nothing: the attempt fails and says where, nothing of the answer is
+//! applied, and the process goes on.
+
+use xdb_cluster_tests::prelude::*;
+
+/// The answer of `waitUntil` with this command request, and of `execute` with this decision.
+fn request(text: &str) -> String {
+    format!(r#"{{"commandRequest":{text},"writeToLocalAttributes":{{"applied":true}}}}"#)
+}
+
+fn decision(text: &str) -> String {
+    format!(r#"{{"stateDecision":{text},"writeToLocalAttributes":{{"applied":true}}}}"#)
+}
+
+const DEAD_END: &str = r#""stateDecision":{"threadCloseDecision":{"closeType":"DEAD_END"}}"#;
+
+/// What the answer is, and what the failure has to say.
+fn of_wait_until() -> Vec<(String, &'static str)> {
+    let timer = |text: &str| request(&format!(r#"{{"waitingType":"AnyOfCompletion","timerCommands":[{text}]}}"#));
+    let queue = |text: &str| request(&format!(r#"{{"waitingType":"AnyOfCompletion","localQueueCommands":[{text}]}}"#));
+    let combined = |text: &str| {
+        request(&format!(
+            r#"{{"waitingType":"AnyOfCombination","timerCommands":[{{"commandId":"a","delayInSeconds":1}},
+               {{"commandId":"b","delayInSeconds":1}}],"combinations":{text}}}"#
+        ))
+    };
+    vec![
+        (r#"{"commandRequest":null}"#.to_owned(), "commandRequest is missing"),
+        (request("[]"), "commandRequest must be an object"),
+        (request("{}"), "commandRequest.waitingType is missing"),
+        (request(r#"{"waitingType":"AnyOf"}"#), r#"waitingType "AnyOf" is unknown; known are EmptyCommand, AllOf"#),
+        (request(r#"{"waitingType":1}"#), "waitingType must be a string"),
+        (request(r#"{"waitingType":"AllOfCompletion"}"#), "AllOfCompletion needs at least one command"),
+        (timer("{}"), "timerCommands[0] has neither delayInSeconds nor fireAt"),
+        (timer("1"), "timerCommands[0] must be an object"),
+        (timer(r#"{"delayInSeconds":-1}"#), "timerCommands[0].delayInSeconds is negative"),
+        (timer(r#"{"delayInSeconds":"1"}"#), "timerCommands[0].delayInSeconds must be a number"),
+        (timer(r#"{"delayInSeconds":1e400}"#), "timerCommands[0].delayInSeconds is too large"),
+        (timer(r#"{"delayInSeconds":1,"fireAt":"2030-01-01T00:00:00Z"}"#), "has both delayInSeconds and fireAt"),
+        (timer(r#"{"fireAt":"tomorrow"}"#), r#"timerCommands[0].fireAt "tomorrow" is not a time in RFC 3339"#),
+        (timer(r#"{"fireAt":"10000-01-01T00:00:00Z"}"#), "is not a time in RFC 3339"),
+        (timer(r#"{"fireAt":"2030-02-30T00:00:00Z"}"#), "is not a time in RFC 3339"),
+        (timer(r#"{"fireAt":1}"#), "timerCommands[0].fireAt must be a string"),
+        (timer(r#"{"commandId":"","delayInSeconds":1}"#), "timerCommands[0].commandId is empty"),
+        (queue("{}"), "localQueueCommands[0].queueName is missing"),
+        (queue(r#"{"queueName":"nowhere"}"#), r#"unknown local queue "nowhere""#),
+        (queue(r#"{"queueName":"known","count":0}"#), "count must be at least 1"),
+        (queue(r#"{"queueName":"known","count":1.5}"#), "count must be a whole number"),
+        // Views show them as `int`: one that is larger would break them for everybody.
+        (queue(r#"{"queueName":"known","count":2147483648}"#), "localQueueCommands[0].count is too large"),
+        (queue(r#"{"queueName":"known","atMost":4294967295}"#), "localQueueCommands[0].atMost is too large"),
+        (queue(r#"{"queueName":"known","count":1,"atLeast":1}"#), "has count together with atLeast or atMost"),
+        (queue(r#"{"queueName":"known","atLeast":3,"atMost":2}"#), "atMost is less than atLeast: 2 < 3"),
+        (combined("null"), "combinations is empty"),
+        (combined("[[]]"), "combinations[0] is empty"),
+        (combined(r#"[["a","c"]]"#), r#"combinations[0][1] names the unknown commandId "c""#),
+        (combined(r#"["a"]"#), "combinations[0] must be an array"),
+    ]
+}
+
+fn of_execute() -> Vec<(String, &'static str)> {
+    let next = |text: &str| decision(&format!(r#"{{"nextStates":[{text}]}}"#));
+    let options = |text: &str| next(&format!(r#"{{"stateId":"Only","stateConfig":{text}}}"#));
+    let close = |text: &str| decision(&format!(r#"{{"threadCloseDecision":{text}}}"#));
+    let effect = |text: &str| format!("{{{DEAD_END},{text}}}");
+    let deep = format!("{}{}", "[".repeat(129), "]".repeat(129));
+    let long = "n".repeat(1025);
+    vec![
+        ("null".to_owned(), "must be an object"),
+        ("[]".to_owned(), "must be an object"),
+        ("\u{feff}{}".to_owned(), "is not JSON"),
+        (decision("null"), "stateDecision is missing"),
+        (decision("{}"), "stateDecision decides nothing"),
+        (decision(r#"{"nextStates":{}}"#), "stateDecision.nextStates must be an array"),
+        (next("{}"), "nextStates[0].stateId is missing"),
+        (next(r#"{"stateId":""}"#), "nextStates[0].stateId is empty"),
+        (next(r#"{"stateId":"Nowhere"}"#), r#"unknown state "Nowhere""#),
+        (next(&format!(r#"{{"stateId":"Only","stateInput":{deep}}}"#)), "stateInput is nested deeper than 128 levels"),
+        (next(r#"{"stateId":"Only","stateInput":"\u0000"}"#), "stateInput has the escape \\u0000"),
+        (next(r#"{"stateId":"Only","stateInput":"\udead"}"#), "stateInput has half of a surrogate pair"),
+        (next(r#"{"stateId":"Only","stateInput":1e131072}"#), "stateInput has a number"),
+        (next(&format!(r#"{{"stateId":"{long}"}}"#)), "stateId is 1025 bytes long; at most 1024 are allowed"),
+        (options("[]"), "stateConfig must be an object"),
+        (options(r#"{"skipWaitUntil":"yes"}"#), "stateConfig.skipWaitUntil must be true or false"),
+        (options(r#"{"executeApiTimeoutSeconds":-1}"#), "stateConfig.executeApiTimeoutSeconds is negative"),
+        (options(r#"{"waitUntilApiTimeoutSeconds":1e999}"#), "stateConfig.waitUntilApiTimeoutSeconds is too large"),
+        (
+            options(r#"{"executeApiRetryPolicy":{"maximumAttempts":2147483648}}"#),
+            "stateConfig.executeApiRetryPolicy.maximumAttempts is too large",
+        ),
+        (
+            options(r#"{"waitUntilApiRetryPolicy":{"backoffCoefficient":0}}"#),
+            "stateConfig.waitUntilApiRetryPolicy.backoffCoefficient is less than 1",
+        ),
+        (
+            options(r#"{"stateFailureRecoveryOptions":{"policy":"HOPE"}}"#),
+            r#"stateFailureRecoveryOptions.policy "HOPE" is unknown; known are FAIL_PROCESS_ON_STATE_FAILURE, PROCEED"#,
+        ),
+        (
+            options(
+                r#"{"stateFailureRecoveryOptions":{"policy":"PROCEED_TO_CONFIGURED_STATE","stateFailureProceedStateId":"Gone"}}"#,
+            ),
+            r#"stateFailureProceedStateId "Gone" is not listed in states"#,
+        ),
+        (options(r#"{"loadLocalAttributes":{"policy":"SOME"}}"#), "loadLocalAttributes.policy \"SOME\" is unknown"),
+        (
+            options(r#"{"executeLoadLocalAttributes":{"policy":"PARTIAL","names":["nobody"]}}"#),
+            r#"executeLoadLocalAttributes names the unknown attribute "nobody""#,
+        ),
+        (close("{}"), "threadCloseDecision.closeType is missing"),
+        (
+            close(r#"{"closeType":"COMPLETE"}"#),
+            r#"closeType "COMPLETE" is unknown; known are GRACEFUL_COMPLETE_PROCESS"#,
+        ),
+        (close(r#"{"closeType":"DEAD_END","closeInput":1e-16384}"#), "closeInput has a number"),
+        (effect(r#""writeToLocalAttributes":{"nobody":1}"#), r#"unknown local attribute "nobody""#),
+        (effect(r#""writeToLocalAttributes":{"":1}"#), "writeToLocalAttributes has a key that is empty"),
+        (effect(r#""writeToLocalAttributes":{"a\u0000":1}"#), "writeToLocalAttributes has a key that contains a NUL"),
+        (effect(r#""writeToLocalAttributes":{"\ud800":1}"#), "writeToLocalAttributes is not valid"),
+        (effect(r#""writeToGlobalAttributes":{"nobody":1}"#), r#"unknown global attribute "nobody""#),
+        (effect(r#""writeToGlobalAttributes":[]"#), "writeToGlobalAttributes must be an object"),
+        (effect(r#""writeToGlobalAttributes":{"n":"many"}"#), r#"(22P02): It is for table public.counters, key "id""#),
+        (effect(r#""writeToGlobalAttributes":{"n":2147483648}"#), r#"key "id" or column "n"."#),
+        (effect(r#""writeToGlobalAttributes":{"n":null}"#), "(23502)"),
+        (effect(r#""publishToLocalQueue":{}"#), "publishToLocalQueue must be an array"),
+        (effect(r#""publishToLocalQueue":[{"queueName":"nowhere"}]"#), r#"unknown local queue "nowhere""#),
+        (effect(r#""publishToLocalQueue":[{"queueName":"known","messageId":""}]"#), "[0].messageId is empty"),
+    ]
+}
+
+#[test]
+fn every_key_of_an_answer() {
+    let app = App::new("bad_answers");
+    let (wait_until, execute) = (of_wait_until(), of_execute());
+    let bad = (wait_until.clone(), execute.clone());
+    let worker = app.worker(move |call: &Call| {
+        let (kind, number) = call.process_id().rsplit_once('-').expect("an id of this test");
+        let number: usize = number.parse().expect("a number");
+        match (call.api, call.attempt()) {
+            (Api::WaitUntil, 1) if kind == "wait" => Reply::Raw(200, bad.0[number].0.clone().into_bytes()),
+            (Api::WaitUntil, _) => no_command().into(),
+            (_, 1) if kind == "execute" => Reply::Raw(200, bad.1[number].0.clone().into_bytes()),
+            _ => force_complete(call.local("applied").clone()).into(),
+        }
+    });
+    let definition = Definition::starting_with("Only").waiting_step("Only").maps("public.counters", "id", &["n"]);
+    app.register("one", &definition.with("localQueues", json!(["known"])).with("localAttributes", json!(["applied"])));
+    let mut db = app.db();
+    for (kind, cases) in [("wait", &wait_until), ("execute", &execute)] {
+        for number in 0..cases.len() {
+            let id = format!("{kind}-{number}");
+            db.start(&id, "one").key(&id).globals(json!({"n": 1})).go();
+        }
+    }
+    for (kind, api, cases) in [("wait", "WAIT_UNTIL_API", &wait_until), ("execute", "EXECUTE_API", &execute)] {
+        for (number, (answer, words)) in cases.iter().enumerate() {
+            let id = format!("{kind}-{number}");
+            assert_eq!(db.completes(&id).result(), &json!(null), "{id}: nothing of it was applied: {answer}");
+            let failures = db.rows(&format!(
+                "SELECT details->'failure'->>'detail' AS detail, details->>'api' AS api
+                 FROM xdb.history WHERE process_id = '{id}' AND event_type = 'AttemptFailed'"
+            ));
+            assert_eq!(failures.len(), 1, "{id}: {failures:?}: {answer}");
+            assert_eq!(failures[0]["api"], api, "{id}");
+            let detail = failures[0]["detail"].as_str().unwrap_or_default();
+            assert!(detail.contains(words), "{id}: {detail}\nshould say: {words}\nof: {answer}");
+        }
+    }
+    assert_eq!(db.count("counters WHERE n <> 1"), 0);
+    assert_eq!(worker.count(|call| call.attempt() > 2), 0);
+    app.done(&[]);
+}
+
+#[test]
+fn an_answer_of_an_rpc_with_a_fault_is_the_callers_error() {
+    let app = App::new("bad_rpc_answers");
+    let worker = app.worker(|call: &Call| match call.api {
+        Api::Rpc => Reply::Raw(200, call.input().as_str().unwrap_or_default().as_bytes().to_vec()),
+        _ => any_of(&[local_queue("m", "known", 1)]).into(),
+    });
+    let definition = Definition::starting_with("Only").waiting_step("Only").maps("public.counters", "id", &["n"]);
+    let listed = definition.with("localQueues", json!(["known"])).with("localAttributes", json!(["known"]));
+    app.register("one", &listed.rpc("answer", json!({})));
+    let mut db = app.db();
+    db.start("p", "one").key("p").globals(json!({"n": 1})).go();
+    worker.wait_for("it waits", 20, |call| call.api == Api::WaitUntil);
+    let events = || app.db().count("xdb.history WHERE process_id = 'p' AND event_type = 'RpcApplied'");
+    for (answer, words) in [
+        ("", "the answer is empty"),
+        ("[]", "must be an object"),
+        (r#"{"output": "\u0000"}"#, "output has the escape"),
+        (r#"{"output": 1e131072}"#, "output has a number"),
+        (r#"{"stateDecision": {}}"#, "stateDecision decides nothing"),
+        (r#"{"stateDecision": {"nextStates": [{"stateId": "Nowhere"}]}}"#, "unknown state \"Nowhere\""),
+        (
+            r#"{"stateDecision": {"nextStates": [{"stateId": "Only", "stateConfig":
+                {"loadLocalAttributes": {"policy": "PARTIAL", "names": ["nobody"]}}}]}}"#,
+            "loadLocalAttributes names the unknown attribute",
+        ),
+        (r#"{"publishToLocalQueue": [{"queueName": "nowhere"}]}"#, "unknown local queue \"nowhere\""),
+        (r#"{"writeToLocalAttributes": {"nobody": 1}}"#, "unknown local attribute \"nobody\""),
+        (r#"{"writeToGlobalAttributes": {"nobody": 1}}"#, "unknown global attribute \"nobody\""),
+    ] {
+        let input = xdb_cluster_tests::db::jsonb(&json!(answer));
+        let error = db.refused(codes::WORKER_FAILED, &format!("SELECT xdb.invoke_rpc('p', 'answer', {input})"));
+        assert!(error.message.contains("RPC \"answer\""), "{error:?}");
+        assert!(error.detail.to_lowercase().contains(&words.to_lowercase()), "{error:?} should say {words}");
+    }
+    let input = xdb_cluster_tests::db::jsonb(&json!(r#"{"writeToGlobalAttributes": {"n": "many"}}"#));
+    let error = db.refused("22P02", &format!("SELECT xdb.invoke_rpc('p', 'answer', {input})"));
+    assert_eq!(error.detail, r#"It is for table public.counters, key "id" or column "n"."#);
+    assert_eq!(events(), 0, "nothing was applied");
+    db.run("SELECT xdb.stop_process('p')");
+    app.done(&[]);
+}

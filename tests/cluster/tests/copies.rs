@@ -1,0 +1,185 @@
+//! Databases that are copied, dumped and restored: their processes come along, and run where they belong.
+
+use xdb_cluster_tests::prelude::*;
+
+/// Each process writes a row, waits for a message or an hour, then closes with all that it has come by.
+fn application(name: &str) -> (App, Worker) {
+    let app = App::alone(name, ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => any_of(&[timer("t", 3600.0), local_queue("m", "inbox", 2)]).into(),
+        (_, "Write") => Reply::from(
+            next("Wait", call.input().clone()).globals(json!({"status": "written"})).locals(json!({"l": 1.50})),
+        ),
+        (_, "Hang") => Reply::hang(graceful_complete(json!("hung"))),
+        _ => graceful_complete(
+            json!({"messages": call.messages("m"), "status": call.global("status"), "l": call.local("l")}),
+        )
+        .into(),
+    });
+    let definition = Definition::starting_with("Write").step("Write").waiting_step("Wait").maps(
+        "public.users",
+        "user_id",
+        &["status"],
+    );
+    app.register("careful", &definition);
+    app.register(
+        "hanging",
+        &Definition::starting_with("Hang").step_with("Hang", json!({"executeApiTimeoutSeconds": 120})),
+    );
+    (app, worker)
+}
+
+/// Starts some of each kind. Nothing moves any more when it returns: all wait, or hang in a call.
+fn start(app: &App, worker: &Worker) {
+    let mut db = app.db();
+    for number in 0..5 {
+        let process_id = format!("p{number}");
+        db.start(&process_id, "careful").key(&format!("u{number}")).globals(json!({"status": "new"})).go();
+        db.run(&format!("SELECT xdb.publish('{process_id}', 'inbox', '{number}', message_id => 'first')"));
+    }
+    db.start("h", "hanging").go();
+    worker.wait_for("a call hangs", 10, |call| call.target() == "Hang");
+    wait_until("all wait", 20, || db.count("xdb.state_executions WHERE status = 'WAITING'") == 5);
+    wait_until("all messages are taken in", 10, || db.one("SELECT bool_and(received) FROM xdb.queue_messages"));
+}
+
+/// The processes of a copy run to their ends there, each with what it had.
+fn finish(db: &mut Db) {
+    for number in 0..5 {
+        let process_id = format!("p{number}");
+        // The id is on record in the copy too, and ignored there.
+        db.run(&format!("SELECT xdb.publish('{process_id}', 'inbox', '\"again\"', message_id => 'first')"));
+        db.run(&format!("SELECT xdb.publish('{process_id}', 'inbox', '\"more\"', message_id => 'second')"));
+        let expected = json!({"messages": [number, "more"], "status": "written", "l": 1.5});
+        assert_eq!(db.completes(&process_id).result(), &expected);
+    }
+    assert_eq!(db.completes("h").result(), "hung");
+    db.start("fresh", "careful").key("fresh").globals(json!({"status": "new"})).go();
+    wait_until("a new one waits", 10, || views::waits(db, "fresh").len() == 2);
+}
+
+fn sound(db: &mut Db) {
+    let problems: Vec<String> = db.all(
+        "SELECT format('%s: %s', p.process_id, c.problem) FROM xdb.processes p, xdb.check_process(p.process_id, p.execution_id) c",
+    );
+    assert_eq!(problems, Vec::<String>::new());
+}
+
+/// Several polls of the copy's engine pass, and its worker is not called.
+fn nothing_runs(cluster: &Cluster, database: &str, worker: &Worker) {
+    let mut db = cluster.connect(database, "postgres");
+    let shown = |db: &mut Db| db.one::<String>("SELECT concat_ws(': ', state, reason) FROM xdb.status()");
+    wait_until("the engine says that it waits", 20, || shown(&mut db).starts_with("waiting for adopt: "));
+    assert!(shown(&mut db).contains("xdb.adopt()"), "{}", shown(&mut db));
+    let calls = worker.calls().len();
+    // Its turns go on; each would have found the calls and timers that are due.
+    let turns = "SELECT sum(n_tup_upd + seq_scan + COALESCE(idx_scan, 0))::int8 FROM pg_stat_all_tables WHERE schemaname = 'xdb' AND relname IN ('engine', 'registry')";
+    let before: i64 = db.one(turns);
+    cluster.set("xdb.poll_interval", "1100ms");
+    wait_until("turns were made", 20, || {
+        db.run("SELECT pg_stat_clear_snapshot()");
+        db.one::<i64>(turns) > before + 4
+    });
+    cluster.set("xdb.poll_interval", "1s");
+    assert_eq!(worker.calls().len(), calls);
+    sound(&mut db);
+}
+
+#[test]
+fn a_template_copy_waits_until_it_is_adopted() {
+    let (app, worker) = application("copy_template");
+    start(&app, &worker);
+    app.cluster().superuser().run("CREATE DATABASE copy_of TEMPLATE copy_template");
+    // The original goes on by itself. Its engine left for the copy and makes the hanging call again.
+    worker.wait_for_count("the original's call is made again", 20, 2, |call| call.target() == "Hang");
+    nothing_runs(app.cluster(), "copy_of", &worker);
+    let mut copy = app.cluster().connect("copy_of", "app");
+    // In the same server, roles are known.
+    assert_eq!(copy.count("xdb.processes WHERE status = 'RUNNING'"), 6);
+    let error = copy.try_run("SELECT xdb.adopt()").expect_err("app is no administrator");
+    assert_eq!(error.code, "42501");
+    // What is started there waits with the others.
+    copy.start("early", "careful").key("early").globals(json!({"status": "new"})).go();
+    app.cluster().connect("copy_of", "boss").run("SELECT xdb.adopt()");
+    worker.wait_for_count("the copy's call is made", 20, 3, |call| call.target() == "Hang");
+    wait_until("the new one waits", 10, || views::waits(&mut copy, "early").len() == 2);
+    worker.release();
+    finish(&mut copy);
+    let mut boss = app.cluster().connect("copy_of", "boss");
+    boss.run("SELECT xdb.adopt()");
+    assert_eq!(boss.count("xdb.instances WHERE superseded_at IS NULL"), 1);
+    assert_eq!(boss.count("xdb.instances"), 2);
+    assert_eq!(boss.one::<Option<String>>("SELECT reason FROM xdb.status()"), None);
+    sound(&mut app.cluster().connect("copy_of", "postgres"));
+    // And nothing of it happened to the original.
+    finish(&mut app.db());
+    app.cluster().superuser().drop_database("copy_of", "WITH (FORCE)");
+    app.done(&[]);
+}
+
+#[test]
+fn a_dump_restores_every_process_and_they_wait_until_adopted() {
+    let (app, worker) = application("copy_dumped");
+    start(&app, &worker);
+    let dump = app.cluster().dump("copy_dumped", &[]);
+    app.cluster().restore("copy_restored", &dump);
+    nothing_runs(app.cluster(), "copy_restored", &worker);
+    let mut copy = app.cluster().connect("copy_restored", "app");
+    app.cluster().connect("copy_restored", "boss").run("SELECT xdb.adopt()");
+    worker.wait_for_count("the copy's call is made", 20, 2, |call| call.target() == "Hang");
+    worker.release();
+    finish(&mut copy);
+    // Registering works there: numbers that were given out are not given again.
+    let mut superuser = app.cluster().connect("copy_restored", "postgres");
+    superuser.run(&format!("SELECT xdb.register_worker('second', '{}')", worker.url()));
+    superuser.run("SELECT xdb.register_process_type('another', 'second', '{\"states\": {}}')");
+    sound(&mut superuser);
+    // A dump of the copy belongs to the copy, wherever it is restored.
+    let again = app.cluster().dump("copy_restored", &[]);
+    app.cluster().restore("copy_again", &again);
+    nothing_runs(app.cluster(), "copy_again", &worker);
+    for database in ["copy_restored", "copy_again"] {
+        app.cluster().superuser().drop_database(database, "WITH (FORCE)");
+    }
+    finish(&mut app.db());
+    app.done(&[]);
+}
+
+#[test]
+fn in_another_server_roles_are_found_by_their_names() {
+    let (app, worker) = application("copy_moved");
+    start(&app, &worker);
+    let dump = app.cluster().dump("copy_moved", &[]);
+    // Oids are given out in another order there, so that an owner's oid is somebody else's.
+    let elsewhere = Cluster::start_elsewhere(ClusterOptions::default());
+    let oid = "SELECT 'app'::regrole::oid::bigint";
+    let here: i64 = app.superuser().one(oid);
+    let mut there = elsewhere.superuser();
+    there.run("DROP ROLE app; CREATE ROLE app LOGIN");
+    there.run(&format!("UPDATE pg_authid SET oid = {here} WHERE rolname = 'stranger'"));
+    assert_ne!(there.one::<i64>(oid), here);
+    elsewhere.restore("copy_moved", &dump);
+    nothing_runs(&elsewhere, "copy_moved", &worker);
+    there = elsewhere.connect("copy_moved", "postgres");
+    there.run("SELECT xdb.grant_usage('stranger')");
+    // Until roles are known, only administrators see anything.
+    for role in ["stranger", "app"] {
+        let mut db = elsewhere.connect("copy_moved", role);
+        assert_eq!(db.count("xdb.processes"), 0, "{role}");
+        db.refused(codes::UNKNOWN_PROCESS, "SELECT xdb.stop_process('p0')");
+    }
+    assert_eq!(elsewhere.connect("copy_moved", "boss").count("xdb.processes"), 6);
+    there.run("ALTER ROLE app RENAME TO mislaid");
+    let error = there.refused("XD020", "SELECT xdb.adopt()");
+    assert!(error.detail.contains("no role app"), "{error:?}");
+    there.run("ALTER ROLE mislaid RENAME TO app");
+    there.run("SELECT xdb.adopt()");
+    worker.wait_for_count("the copy's call is made", 20, 2, |call| call.target() == "Hang");
+    worker.release();
+    assert_eq!(elsewhere.connect("copy_moved", "stranger").count("xdb.processes"), 0);
+    finish(&mut elsewhere.connect("copy_moved", "app"));
+    sound(&mut there);
+    drop(there);
+    finish(&mut app.db());
+    app.done(&[]);
+}

@@ -1,0 +1,175 @@
+//! What `describe_process` and the views say of a process: what it does, what it waits for, since when, until when, and
+//! what failed last.
+
+use xdb_cluster_tests::prelude::*;
+
+fn described(db: &mut Db, id: &str) -> Value {
+    db.json(&format!("SELECT xdb.describe_process('{id}')"))
+}
+
+/// The moment in a field, in seconds since the epoch, by the database's reading.
+fn moment(db: &mut Db, value: &Value) -> f64 {
+    let text = value.as_str().unwrap_or_else(|| panic!("no moment: {value}"));
+    db.one(&format!("SELECT extract(epoch FROM '{text}'::timestamptz)::float8"))
+}
+
+fn now(db: &mut Db) -> f64 {
+    db.one("SELECT extract(epoch FROM clock_timestamp())::float8")
+}
+
+#[test]
+fn a_process_that_waits() {
+    let app = App::new("describe_waits");
+    let _worker = app.worker(|_: &Call| {
+        any_of(&[timer("late", 3600.0), local_queue("two", "box", 2), local_queue("other", "none", 1)])
+    });
+    app.register("wait", &mailbox());
+    let mut db = app.db();
+    let before = now(&mut db);
+    db.start("p", "wait").timeout("2 hours").go();
+    wait_until("it waits", 20, || !views::waits(&mut db, "p").is_empty());
+    db.publish("p", "box", json!(1));
+    wait_until("the message is there", 20, || db.count("xdb.queue_messages WHERE process_id = 'p' AND received") == 1);
+    let shown = described(&mut db, "p");
+    let thread = &shown["threads"][0];
+    assert_eq!(
+        (&shown["status"], &thread["status"], &thread["waitingType"]),
+        (&json!("RUNNING"), &json!("WAITING"), &json!("AnyOfCompletion"))
+    );
+    let since = moment(&mut db, &thread["waitingSince"]);
+    assert!(before <= since && since <= now(&mut db), "{shown}");
+    assert!(
+        (moment(&mut db, &shown["timeoutAt"]) - moment(&mut db, &shown["startedAt"]) - 7200.0).abs() < 1e-3,
+        "{shown}"
+    );
+    let fire_at = moment(&mut db, &thread["waitingFor"][0]["fireAt"]);
+    assert!((fire_at - since - 3600.0).abs() < 1e-3, "{shown}");
+    let two = &thread["waitingFor"][1];
+    assert_eq!(two["queueName"], "box");
+    assert_eq!((&two["commandId"], &two["status"]), (&json!("two"), &json!("WAITING_COMMAND")));
+    assert_eq!((&two["atLeast"], &two["atMost"], &two["messagesInQueue"]), (&json!(2), &json!(2), &json!(1)));
+    assert_eq!(thread["waitingFor"][2]["messagesInQueue"], 0);
+    // Nothing is called, and nothing has failed.
+    for absent in ["api", "worker", "attempt", "callUntil", "nextAttemptAt", "lastFailure"] {
+        assert!(thread[absent].is_null(), "{absent}: {shown}");
+    }
+    let waits = views::waits(&mut db, "p");
+    assert_eq!(waits.len(), 3);
+    assert_eq!(waits[1]["messages_in_queue"], 1);
+    assert!(waits.iter().all(|wait| wait["since"].is_string()), "{waits:?}");
+    db.run("SELECT xdb.stop_process('p', reason => 'enough')");
+    let shown = described(&mut db, "p");
+    assert_eq!((&shown["status"], &shown["reason"]), (&json!("TERMINATED"), &json!("enough")));
+    assert!(shown["closedAt"].is_string() && shown["threads"] == json!([]), "{shown}");
+    app.done(&[]);
+}
+
+#[test]
+fn a_process_that_is_being_called() {
+    let app = App::new("describe_calls");
+    let worker = app.worker(|_: &Call| Reply::hang(force_complete(json!({"done": null}))));
+    app.register("one", &Definition::starting_with("Only").step_with("Only", json!({"executeApiTimeoutSeconds": 50})));
+    let mut db = app.db();
+    db.start("p", "one").go();
+    worker.wait_for("the call", 20, |_| true);
+    let shown = described(&mut db, "p");
+    let thread = &shown["threads"][0];
+    assert_eq!(thread["status"], "EXECUTE");
+    assert_eq!(
+        (&thread["api"], &thread["worker"], &thread["attempt"]),
+        (&json!("EXECUTE_API"), &json!("stub"), &json!(1))
+    );
+    let since = moment(&mut db, &thread["firstAttemptAt"]);
+    let until = moment(&mut db, &thread["callUntil"]);
+    assert!(since <= now(&mut db) && (50.0..90.0).contains(&(until - since)), "{shown}");
+    assert!(thread["nextAttemptAt"].is_null() && shown["lastFailure"].is_null(), "{shown}");
+    assert_eq!(app.superuser().one::<i32>("SELECT in_flight FROM xdb.status()"), 1);
+    assert_eq!(db.one::<i32>("SELECT in_flight FROM xdb.workers"), 1);
+    worker.release();
+    db.completes("p");
+    let shown = described(&mut db, "p");
+    // What a user gave is shown as it is, nulls and all.
+    assert_eq!(shown["results"], json!([{"stateExecutionId": "Only-1", "output": {"done": null}}]));
+    app.done(&[]);
+}
+
+#[test]
+fn a_process_whose_calls_fail() {
+    let app = App::new("describe_failures");
+    let worker = app.worker(|call: &Call| match call.target() {
+        "Fork" => next_all(&[("Bad", json!(null)), ("Worse", json!(null)), ("Healed", json!(null))]).into(),
+        "Healed" if call.attempt() > 1 => any_of(&[local_queue("m", "box", 1)]).into(),
+        state => error(503, "Overloaded", &format!("{state} is down")),
+    });
+    let slow = json!({"initialIntervalSeconds": 1000, "maximumIntervalSeconds": 1000});
+    app.register(
+        "fork",
+        &Definition::starting_with("Fork")
+            .step("Fork")
+            .step_with("Bad", json!({"executeApiRetryPolicy": slow}))
+            .waiting_step_with("Worse", json!({"waitUntilApiRetryPolicy": slow}))
+            .waiting_step("Healed"),
+    );
+    let mut db = app.db();
+    db.start("p", "fork").go();
+    wait_until("two have failed and one has healed", 20, || {
+        db.count("xdb.failures WHERE process_id = 'p' AND next_attempt_at > now() + interval '100 s'") == 2
+            && views::waits(&mut db, "p").len() == 1
+    });
+    let shown = described(&mut db, "p");
+    let threads = shown["threads"].as_array().expect("an array");
+    assert_eq!(threads.len(), 3, "{shown}");
+    for thread in &threads[..2] {
+        let failure = &thread["lastFailure"];
+        let state = thread["stateExecutionId"].as_str().unwrap_or_default().trim_end_matches("-1");
+        assert_eq!(failure["failure"]["detail"], json!(format!("{state} is down")), "{shown}");
+        assert_eq!(
+            (&failure["failure"]["status"], &failure["failure"]["errorType"]),
+            (&json!(503), &json!("Overloaded"))
+        );
+        assert_eq!((&failure["attempt"], &thread["attempt"]), (&json!(1), &json!(2)), "{shown}");
+        assert_eq!(failure["api"], thread["api"], "{shown}");
+        let failed = moment(&mut db, &failure["at"]);
+        let next = moment(&mut db, &thread["nextAttemptAt"]);
+        assert!(failed <= now(&mut db) && (899.0..1101.0).contains(&(next - failed)), "{shown}");
+        assert!(thread["callUntil"].is_null(), "{shown}");
+    }
+    // What went well in the end is no failure any more; the history keeps it.
+    assert!(threads[2]["lastFailure"].is_null(), "{shown}");
+    assert_eq!(views::failures(&mut db, "p").len(), 2);
+    assert_eq!(db.count("xdb.history WHERE process_id = 'p' AND event_type = 'AttemptFailed'"), 3);
+    let last = shown["lastFailure"]["stateExecutionId"].as_str().unwrap_or_default();
+    assert!(["Bad-1", "Worse-1"].contains(&last), "{shown}");
+    let workers = db.rows("SELECT * FROM xdb.workers");
+    assert_eq!((&workers[0]["failures"], &workers[0]["breaker"]), (&json!(3), &json!("closed")), "{workers:?}");
+    assert!(workers[0]["calls"].as_i64() >= Some(5) && workers[0]["last_error_at"].is_string(), "{workers:?}");
+    // A process that is stopped keeps what failed last.
+    db.run("SELECT xdb.stop_process('p', 'FAIL', 'given up')");
+    let shown = described(&mut db, "p");
+    assert_eq!(shown["lastFailure"]["failure"]["errorType"], "Overloaded", "{shown}");
+    assert_eq!(worker.count(|call| call.target() == "Bad"), 1);
+    app.done(&[]);
+}
+
+#[test]
+fn a_process_that_starts_later_and_one_with_no_thread() {
+    let app = App::new("describe_later");
+    let _worker = app.worker(|_: &Call| dead_end());
+    app.register("one", &one_step());
+    let mut db = app.db();
+    db.run("SELECT xdb.start_process('later', 'one', start_at => now() + interval '1 day')");
+    let shown = described(&mut db, "later");
+    let thread = &shown["threads"][0];
+    let next = moment(&mut db, &thread["nextAttemptAt"]);
+    assert!((86_000.0..86_401.0).contains(&(next - now(&mut db))), "{shown}");
+    assert_eq!((&thread["attempt"], &thread["api"]), (&json!(1), &json!("EXECUTE_API")));
+    assert!(thread["firstAttemptAt"].is_null(), "{shown}");
+    db.run("SELECT xdb.stop_process('later')");
+
+    db.start("idle", "one").go();
+    wait_until("it has come to its dead end", 20, || described(&mut db, "idle")["liveThreads"] == 0);
+    let shown = described(&mut db, "idle");
+    assert_eq!((&shown["status"], &shown["threads"]), (&json!("RUNNING"), &json!([])));
+    db.run("SELECT xdb.stop_process('idle')");
+    app.done(&[]);
+}

@@ -1,0 +1,147 @@
+//! Another server takes over: a promoted standby, and a recovery to a moment in the past.
+
+use xdb_cluster_tests::prelude::*;
+
+/// Counts in the user's row, waits for a word or an hour, and ends; `Slow` hangs in its call until it is released.
+fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
+    let app = App::alone(name, options);
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => any_of(&[timer("t", 3600.0), local_queue("m", "inbox", 1)]).into(),
+        (_, "Wait") => graceful_complete(json!(call.messages("m"))).into(),
+        (_, "Slow") => Reply::hang(graceful_complete(json!("slow")).globals(json!({"n": n(call) + 1}))),
+        _ if n(call) < 3 => Reply::from(next("Count", json!(null)).globals(json!({"n": n(call) + 1}))),
+        _ => next("Wait", json!(null)).into(),
+    });
+    let long = json!({"executeApiTimeoutSeconds": 120});
+    for (process_type, definition) in [
+        ("counting", Definition::starting_with("Count").step("Count").waiting_step("Wait")),
+        ("slow", Definition::starting_with("Slow").step_with("Slow", long)),
+    ] {
+        app.register(process_type, &definition.maps("public.counters", "id", &["n"]));
+    }
+    (app, worker)
+}
+
+fn n(call: &Call) -> u64 {
+    call.global("n").as_u64().unwrap_or_default()
+}
+
+fn start(db: &mut Db, process_type: &str, ids: &[String]) {
+    for id in ids {
+        db.start(id, process_type).key(id).globals(json!({"n": 0})).go();
+    }
+}
+
+fn ids(kind: &str) -> Vec<String> {
+    (0..10).map(|number| format!("{kind}{number}")).collect()
+}
+
+fn waiting(db: &mut Db) -> i64 {
+    db.count("xdb.state_executions WHERE status = 'WAITING'")
+}
+
+/// All rows say what the histories of their processes say.
+fn rows_agree(db: &mut Db) {
+    let wrong: Vec<String> = db.all(
+        "SELECT format('%s: %s in the row, %s in the history', c.id, c.n, h.n) FROM counters c LEFT JOIN LATERAL (
+             SELECT (h.details -> 'attributes' ->> 'n')::int AS n FROM xdb.history h
+             WHERE h.process_id = c.id AND h.event_type = 'GlobalAttributesWritten' ORDER BY h.event_id DESC LIMIT 1
+         ) h ON true WHERE c.n IS DISTINCT FROM h.n",
+    );
+    assert_eq!(wrong, Vec::<String>::new());
+    let problems: Vec<String> = db.all(
+        "SELECT format('%s: %s', p.process_id, c.problem)
+         FROM xdb.processes p, xdb.check_process(p.process_id, p.execution_id) c",
+    );
+    assert_eq!(problems, Vec::<String>::new());
+}
+
+#[test]
+fn a_promoted_standby_finishes_the_work_and_late_answers_change_nothing() {
+    let (app, worker) = application("failover", ClusterOptions::default());
+    let standby = app.cluster().standby();
+    let mut db = app.db();
+    start(&mut db, "counting", &ids("c"));
+    start(&mut db, "slow", &ids("s"));
+    worker.wait_for_count("the slow calls are under way", 20, 10, |call| call.target() == "Slow");
+    wait_until("the others wait", 20, || waiting(&mut db) == 10);
+    let position: String = db.one("SELECT pg_current_wal_flush_lsn()::text");
+    let mut there = standby.superuser();
+    wait_until("the standby has all of it", 20, || {
+        there.one(&format!("SELECT pg_last_wal_replay_lsn() >= '{position}'::pg_lsn"))
+    });
+    // The connections of the old primary's engine stay open as long as the worker thinks about its answers: the
+    // answers come to a server that has died.
+    app.cluster().crash();
+    there.run("SELECT pg_promote()");
+    standby.scheduler(app.database());
+    worker.wait_for_count("the slow calls are made again", 30, 20, |call| call.target() == "Slow");
+    worker.release();
+    let mut db = standby.connect(app.database(), "app");
+    for id in ids("c") {
+        db.publish(&id, "inbox", json!("after"));
+        assert_eq!(db.completes(&id).result(), &json!(["after"]));
+    }
+    for id in ids("s") {
+        assert_eq!(db.completes(&id).result(), "slow");
+        let calls = worker.calls();
+        let calls: Vec<_> = calls.iter().filter(|call| call.process_id() == id).collect();
+        assert_eq!(calls.len(), 2);
+        assert_eq!(calls[0].call_id(), calls[1].call_id());
+        assert_eq!(calls[0].idempotency_key(), calls[1].idempotency_key());
+    }
+    assert_eq!(db.count("counters WHERE n = 3 AND id LIKE 'c%'"), 10);
+    assert_eq!(db.count("counters WHERE n = 1 AND id LIKE 's%'"), 10);
+    rows_agree(&mut standby.connect(app.database(), "postgres"));
+    let lost_primary =
+        ["could not receive data from WAL stream", "could not connect to the primary server", "could not send"];
+    assert_eq!(standby.unexplained_errors(&lost_primary), Vec::<String>::new());
+}
+
+#[test]
+fn a_recovery_to_a_moment_brings_rows_and_processes_back_together() {
+    let archive = std::env::temp_dir().join(format!("xdb-test-archive-{}", std::process::id()));
+    let (app, worker) = application("recovered", Cluster::archiving(&archive));
+    let mut db = app.db();
+    let mut superuser = app.superuser();
+    let backup = app.cluster().base_backup();
+    start(&mut db, "counting", &ids("before"));
+    start(&mut db, "slow", &ids("s"));
+    worker.wait_for_count("the slow calls are under way", 20, 10, |call| call.target() == "Slow");
+    // Somewhere in the middle of it.
+    start(&mut db, "counting", &ids("during"));
+    superuser.run("SELECT pg_create_restore_point('there')");
+    wait_until("all wait", 20, || waiting(&mut db) == 20);
+    start(&mut db, "counting", &ids("after"));
+    for id in ids("before") {
+        db.publish(&id, "inbox", json!("afterwards"));
+        db.completes(&id);
+    }
+    let segment: String = superuser.one("SELECT pg_walfile_name(pg_switch_wal())");
+    wait_until("the WAL is archived", 30, || {
+        superuser
+            .one(&format!("SELECT last_archived_wal >= '{segment}' FROM pg_stat_archiver WHERE archived_count > 0"))
+    });
+    app.cluster().crash();
+    let recovered = Cluster::recover(&backup, &archive, "there");
+    let mut db = recovered.connect(app.database(), "app");
+    assert_eq!(db.count("xdb.processes WHERE process_id LIKE 'after%'"), 0);
+    assert_eq!(db.count("counters WHERE id LIKE 'after%'"), 0);
+    assert_eq!(db.count("xdb.processes WHERE status = 'RUNNING'"), 30);
+    wait_until("all wait again", 30, || waiting(&mut db) == 20);
+    worker.wait_for_count("the slow calls are made again", 30, 20, |call| call.target() == "Slow");
+    worker.release();
+    for id in ids("s") {
+        assert_eq!(db.completes(&id).result(), "slow");
+    }
+    for id in ids("before").iter().chain(&ids("during")) {
+        db.publish(id, "inbox", json!("another life"));
+        assert_eq!(db.completes(id).result(), &json!(["another life"]));
+    }
+    assert_eq!(db.count("counters WHERE n = 3"), 20);
+    assert_eq!(db.count("counters WHERE n = 1 AND id LIKE 's%'"), 10);
+    rows_agree(&mut recovered.connect(app.database(), "postgres"));
+    assert_eq!(recovered.unexplained_errors(&[]), Vec::<String>::new());
+    let removed = std::fs::remove_dir_all(&archive);
+    assert!(removed.is_ok(), "{removed:?}");
+}
