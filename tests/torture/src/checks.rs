@@ -288,7 +288,8 @@ const IN_SQL: &[(&str, &str)] = &[
              FROM xdb.history_event
              WHERE event_type = 'GlobalAttributesWritten' AND details -> 'attributes' ? 'effect'
              UNION ALL SELECT split_part(effect ->> 'call', '/', 1), effect ->> 'nonce', 0, 1 FROM effects) found
-         GROUP BY nonce, x HAVING sum(h) <> 1 OR sum(e) <> 1",
+         GROUP BY nonce, x HAVING sum(e) <> 1 OR sum(h) > 1 OR sum(h) < 1 AND EXISTS
+             (SELECT FROM xdb.process_execution WHERE execution_id::text = x AND history_limit IS NULL)",
     ),
     (
         "steps without an effect",
@@ -297,7 +298,8 @@ const IN_SQL: &[(&str, &str)] = &[
                  count(*) FILTER (WHERE event_type IN ('StateCompleted', 'RpcApplied')) AS steps,
                  count(*) FILTER (WHERE event_type = 'GlobalAttributesWritten'
                      AND details -> 'attributes' ? 'effect') AS effects
-             FROM xdb.history_event GROUP BY execution_id) counts WHERE steps <> effects",
+             FROM xdb.history_event JOIN xdb.process_execution USING (execution_id)
+             WHERE history_limit IS NULL GROUP BY execution_id) counts WHERE steps <> effects",
     ),
     (
         "timer fired twice",

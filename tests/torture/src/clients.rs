@@ -34,11 +34,17 @@ struct Plan {
     request: String,
     length: u64,
     last: bool,
+    /// How much of its history is kept.
+    history: Value,
 }
 
 impl Plan {
     fn start(&self, fate: Fate) -> Start {
         Start { shape: self.shape, fate, length: self.length, last: self.last }
+    }
+
+    fn options(&self) -> Value {
+        json!({"requestId": self.request, "history": self.history})
     }
 
     /// `start_process` as an expression, and the user's row that stands for the start.
@@ -57,7 +63,7 @@ impl Plan {
             kind = self.shape.name(),
             input = jsonb(&json!({"left": self.length, "milliseconds": milliseconds})),
             key = literal(&key),
-            options = jsonb(&json!({"requestId": self.request})),
+            options = jsonb(&self.options()),
         );
         let order = format!(
             "INSERT INTO orders VALUES ({}, {}) ON CONFLICT DO NOTHING",
@@ -119,7 +125,12 @@ impl<'a> Client<'a> {
             Shape::Reuse => 3,
             _ => 1,
         };
-        Plan { shape, request: process_id.clone(), process_id, length, last: true }
+        let history = match self.random.below(10) {
+            0 => json!("none"),
+            1 => json!({"keepLast": self.random.between(1, 6)}),
+            _ => json!("full"),
+        };
+        Plan { shape, request: process_id.clone(), process_id, length, last: true, history }
     }
 
     fn count(&self, processes: u64) {
@@ -341,7 +352,7 @@ impl<'a> Client<'a> {
             .map(|plan| {
                 json!({"process_id": plan.process_id, "process_type": plan.shape.name(), "input": {"left": plan.length},
                        "global_attribute_pk": plan.process_id, "global_attributes": {"n": 0},
-                       "options": {"requestId": plan.request}})
+                       "options": plan.options()})
             })
             .collect();
         let orders: Vec<_> =

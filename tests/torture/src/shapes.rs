@@ -166,18 +166,16 @@ impl Hand {
         let time = CALL_TIMEOUT.as_millis() as u64;
         let after = match mood {
             Some(Mood::Hang) => Duration::from_millis(random.between(time + 300, time + 1500)),
-            Some(Mood::Late) => Duration::from_millis(random.between(time - 400, time + 200)),
+            Some(Mood::Late) => Duration::from_millis(random.between(time / 4, time + 200)),
+            // In pieces: together shorter or longer than the call's time.
+            Some(Mood::Drip) => Duration::from_millis(random.between(200, time * 5 / 4)),
             _ => Duration::ZERO,
         };
         let good = |surplus| Box::new(Reply::from(self.decide(call, arrival, after, surplus, random_of(self, call))));
         match mood {
             None => *good(false),
             Some(Mood::Hang | Mood::Late) => Reply::Late(after, good(false)),
-            Some(Mood::Drip) => {
-                // Ten pieces: together shorter or longer than the call's time.
-                let pause = Duration::from_millis(random.between(20, time / 8));
-                Reply::Pieces(pause, good(false))
-            }
+            Some(Mood::Drip) => Reply::Pieces(after, good(false)),
             Some(Mood::Reset) => Reply::CloseMidBody,
             Some(Mood::Double) => Reply::Twice(good(false), good(true)),
         }

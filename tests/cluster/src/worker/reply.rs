@@ -21,7 +21,7 @@ pub enum Reply {
     CloseMidBody,
     /// The other reply, so much later.
     Late(Duration, Box<Reply>),
-    /// The other reply, in pieces that are this far apart.
+    /// The other reply, in pieces, the last of which comes so much later.
     Pieces(Duration, Box<Reply>),
     /// Two answers to one request, in one go.
     Twice(Box<Reply>, Box<Reply>),

@@ -321,9 +321,11 @@ fn give(shared: &Shared, stream: &mut TcpStream, reply: Reply, releases: u64) ->
             thread::sleep(pause);
             give(shared, stream, *wish, releases)
         }
-        Reply::Pieces(pause, wish) => {
+        Reply::Pieces(length, wish) => {
             let whole = encoded(*wish);
-            for piece in whole.chunks(whole.len().div_ceil(PIECES).max(1)) {
+            let pieces = whole.chunks(whole.len().div_ceil(PIECES).max(1));
+            let pause = length / pieces.len().max(1) as u32;
+            for piece in pieces {
                 thread::sleep(pause);
                 stream.write_all(piece)?;
             }
