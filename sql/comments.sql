@@ -95,7 +95,7 @@ COMMENT ON TABLE xdb.task IS 'Calls that are to be made. Hot: a row lives from t
 COMMENT ON COLUMN xdb.task.execution_id IS 'Process execution it belongs to.';
 COMMENT ON COLUMN xdb.task.seq IS 'State execution that makes the call.';
 COMMENT ON COLUMN xdb.task.shard IS 'Hash of the process id, 0 to 1023.';
-COMMENT ON COLUMN xdb.task.lane IS 'Who carries it out: 0 = the scheduler, 1 = the process for tables that are set aside.';
+COMMENT ON COLUMN xdb.task.lane IS 'Who carries it out: 0 = the scheduler, 1 = the process for tables that are set aside, 2 = nobody while it waits for locks.';
 COMMENT ON COLUMN xdb.task.worker_id IS 'Worker that is called.';
 COMMENT ON COLUMN xdb.task.api IS 'WAIT_UNTIL_API or EXECUTE_API.';
 COMMENT ON COLUMN xdb.task.due_at IS 'When it may be claimed.';
@@ -104,6 +104,22 @@ COMMENT ON COLUMN xdb.task.first_attempt_at IS 'When the first attempt began; nu
 COMMENT ON COLUMN xdb.task.lease_epoch IS 'Engine epoch of the lease. Only the answer of the lease that stands here is applied.';
 COMMENT ON COLUMN xdb.task.lease_number IS 'Number of the lease within its epoch.';
 COMMENT ON COLUMN xdb.task.lease_until IS 'When the lease ends and the call may be made again; null = not leased.';
+
+COMMENT ON SEQUENCE xdb.attribute_lock_ticket IS 'Gives ticket: the place in the queue of a lock.';
+
+COMMENT ON TABLE xdb.attribute_lock IS 'Locks on attributes that calls of states have or wait for, so that they do not conflict. What is right is decided by versions, not by them.';
+COMMENT ON COLUMN xdb.attribute_lock.object IS 'Hash of what is locked. Two things of one hash wait for each other, and that is all.';
+COMMENT ON COLUMN xdb.attribute_lock.ticket IS 'Place in the queue, one for all objects of the call; RPCs take from the same sequence.';
+COMMENT ON COLUMN xdb.attribute_lock.mode IS 'S = shared, X = exclusive; IS and IX announce that on a part.';
+COMMENT ON COLUMN xdb.attribute_lock.execution_id IS 'Process execution of the call.';
+COMMENT ON COLUMN xdb.attribute_lock.seq IS 'State execution of the call.';
+COMMENT ON COLUMN xdb.attribute_lock.granted IS 'The call has it, for as long as its lease is good.';
+COMMENT ON COLUMN xdb.attribute_lock.parked IS 'The call waits for it and is in the way of later ones. Neither granted nor parked: it is about to ask again.';
+COMMENT ON COLUMN xdb.attribute_lock.name IS 'What is locked, for people.';
+
+COMMENT ON TABLE xdb.attribute_lock_release IS 'Objects of xdb.attribute_lock that were released by others than the scheduler, which takes them out and hands them on.';
+COMMENT ON COLUMN xdb.attribute_lock_release.release_id IS 'Key.';
+COMMENT ON COLUMN xdb.attribute_lock_release.object IS 'What was released.';
 
 COMMENT ON TABLE xdb.timer IS 'Durable timers: process timeouts and timer commands. A row is gone when it fired or its scope ended.';
 COMMENT ON COLUMN xdb.timer.execution_id IS 'Process execution it belongs to.';
@@ -142,6 +158,41 @@ COMMENT ON COLUMN xdb.queue_waiter.execution_id IS 'Process execution they belon
 COMMENT ON COLUMN xdb.queue_waiter.queue_name IS 'Local queue.';
 COMMENT ON COLUMN xdb.queue_waiter.wait_order IS 'Number of the event that began the wait: waiters are served in this order.';
 COMMENT ON COLUMN xdb.queue_waiter.seq IS 'State execution that waits.';
+
+COMMENT ON TABLE xdb.global_message IS 'Messages of global queues: free, or taken by a state that has not used them up.';
+COMMENT ON COLUMN xdb.global_message.number IS 'Order of publishing, over all queues.';
+COMMENT ON COLUMN xdb.global_message.queue_name IS 'Global queue.';
+COMMENT ON COLUMN xdb.global_message.key IS 'Key of the message, if it has one.';
+COMMENT ON COLUMN xdb.global_message.message_id IS 'The publisher''s id of the message, if it gave one.';
+COMMENT ON COLUMN xdb.global_message.payload IS 'The message.';
+COMMENT ON COLUMN xdb.global_message.bytes IS 'Size of the payload as it came.';
+COMMENT ON COLUMN xdb.global_message.owner IS 'Role that published it.';
+COMMENT ON COLUMN xdb.global_message.owner_name IS 'Its name, which tells it in another server.';
+COMMENT ON COLUMN xdb.global_message.published_at IS 'When it was published.';
+COMMENT ON COLUMN xdb.global_message.expires_at IS 'From when on nobody can take it; null = never. Time that it was taken is added when it is given back.';
+COMMENT ON COLUMN xdb.global_message.fresh IS 'It was not offered yet to those who wait.';
+COMMENT ON COLUMN xdb.global_message.taken_by IS 'Process execution that has taken it; null = free.';
+COMMENT ON COLUMN xdb.global_message.taken_seq IS 'State execution that has taken it.';
+COMMENT ON COLUMN xdb.global_message.taken_command IS 'Position of the command that has taken it.';
+COMMENT ON COLUMN xdb.global_message.taken_at IS 'When it was taken.';
+
+COMMENT ON TABLE xdb.global_message_key IS 'Message ids that were used in global queues, kept while the message is there and for xdb.retention.';
+COMMENT ON COLUMN xdb.global_message_key.queue_name IS 'Global queue.';
+COMMENT ON COLUMN xdb.global_message_key.message_id IS 'The publisher''s id of the message.';
+COMMENT ON COLUMN xdb.global_message_key.published_at IS 'When it was used first.';
+
+COMMENT ON TABLE xdb.global_waiter IS 'Commands of waiting states that want messages of a global queue.';
+COMMENT ON COLUMN xdb.global_waiter.execution_id IS 'Process execution they belong to.';
+COMMENT ON COLUMN xdb.global_waiter.seq IS 'State execution that waits.';
+COMMENT ON COLUMN xdb.global_waiter.command IS 'Position of the command.';
+COMMENT ON COLUMN xdb.global_waiter.queue_name IS 'Global queue.';
+COMMENT ON COLUMN xdb.global_waiter.key IS 'Key of the messages that it wants; null = of all.';
+COMMENT ON COLUMN xdb.global_waiter.at_least IS 'Messages that complete the command.';
+COMMENT ON COLUMN xdb.global_waiter.wait_order IS 'Waiters are served in this order.';
+
+COMMENT ON TABLE xdb.global_passed_over IS 'Waiting states that could not be asked when messages of global queues came, and will be.';
+COMMENT ON COLUMN xdb.global_passed_over.execution_id IS 'Process execution they belong to.';
+COMMENT ON COLUMN xdb.global_passed_over.seq IS 'State execution that waits.';
 
 COMMENT ON TABLE xdb.rpc_answer IS 'Answers of RPCs that had an idempotency key: the same key again gives the same answer, and the worker is not called.';
 COMMENT ON COLUMN xdb.rpc_answer.execution_id IS 'Process execution that was called.';
@@ -199,23 +250,25 @@ COMMENT ON COLUMN xdb.state_executions.next_attempt_at IS 'The call is not made 
 COMMENT ON COLUMN xdb.state_executions.input IS 'Input of the state.';
 COMMENT ON COLUMN xdb.state_executions.config IS 'State options that came with the movement.';
 COMMENT ON COLUMN xdb.state_executions.recovers_from IS 'Failed state execution that it recovers from.';
+COMMENT ON COLUMN xdb.state_executions.repeats IS 'How often that call was made again because what it had loaded under a lock had changed; not attempts.';
 
 COMMENT ON VIEW xdb.waits IS 'What is waited for: one row per command of every waiting state, and one per process whose close waits for open publishers.';
 COMMENT ON COLUMN xdb.waits.process_id IS 'Process that waits.';
 COMMENT ON COLUMN xdb.waits.execution_id IS 'Process execution that waits.';
 COMMENT ON COLUMN xdb.waits.state_execution_id IS 'State execution that waits; null for a close.';
 COMMENT ON COLUMN xdb.waits.waiting_type IS 'When the commands are enough: AllOfCompletion, AnyOfCompletion or AnyOfCombination.';
-COMMENT ON COLUMN xdb.waits.kind IS 'TIMER, LOCAL_QUEUE, or PUBLISHERS for a close.';
+COMMENT ON COLUMN xdb.waits.kind IS 'TIMER, LOCAL_QUEUE, GLOBAL_QUEUE, or PUBLISHERS for a close.';
 COMMENT ON COLUMN xdb.waits.command_id IS 'Id that the worker gave the command, if any.';
 COMMENT ON COLUMN xdb.waits.command_status IS 'WAITING_COMMAND, or COMPLETED_COMMAND while others still wait.';
 COMMENT ON COLUMN xdb.waits.queue_name IS 'Queue whose messages are waited for.';
 COMMENT ON COLUMN xdb.waits.at_least IS 'Messages that complete the command.';
 COMMENT ON COLUMN xdb.waits.at_most IS 'Messages that the command takes at most.';
-COMMENT ON COLUMN xdb.waits.messages_in_queue IS 'Messages of that queue now, received or not.';
+COMMENT ON COLUMN xdb.waits.messages_in_queue IS 'Messages of that queue now, received or not; null for a global queue.';
 COMMENT ON COLUMN xdb.waits.since IS 'When the wait began; not kept for a close.';
 COMMENT ON COLUMN xdb.waits.fire_at IS 'When the timer fires.';
 COMMENT ON COLUMN xdb.waits.closing IS 'UNCONDITIONAL or CONDITIONAL: the close that waits.';
 COMMENT ON COLUMN xdb.waits.held_up_by IS 'Process ids of the sessions that hold the close up: exactly the one, if it is one; if there are several, all sessions that hold row locks on xdb.process_execution, of which some may be strangers.';
+COMMENT ON COLUMN xdb.waits.key IS 'Key of the messages that are wanted of a global queue; null = of all.';
 
 COMMENT ON VIEW xdb.timers IS 'Timers of the processes that the reader may see.';
 COMMENT ON COLUMN xdb.timers.process_id IS 'Process it belongs to.';
@@ -225,16 +278,18 @@ COMMENT ON COLUMN xdb.timers.command_id IS 'Id that the worker gave the command,
 COMMENT ON COLUMN xdb.timers.kind IS 'PROCESS_TIMEOUT or TIMER_COMMAND.';
 COMMENT ON COLUMN xdb.timers.fire_at IS 'When it fires.';
 
-COMMENT ON VIEW xdb.queue_messages IS 'Messages in the local queues of the processes that the reader may see.';
-COMMENT ON COLUMN xdb.queue_messages.process_id IS 'Process whose queue it is.';
-COMMENT ON COLUMN xdb.queue_messages.execution_id IS 'Process execution whose queue it is.';
-COMMENT ON COLUMN xdb.queue_messages.queue_name IS 'Local queue.';
-COMMENT ON COLUMN xdb.queue_messages.position IS 'Place in the queue: 1 is taken next.';
+COMMENT ON VIEW xdb.queue_messages IS 'Messages in the local queues of the processes that the reader may see, and messages of global queues that roles of the reader published and nobody has taken.';
+COMMENT ON COLUMN xdb.queue_messages.process_id IS 'Process whose queue it is; null for a global queue.';
+COMMENT ON COLUMN xdb.queue_messages.execution_id IS 'Process execution whose queue it is; null for a global queue.';
+COMMENT ON COLUMN xdb.queue_messages.queue_name IS 'The queue.';
+COMMENT ON COLUMN xdb.queue_messages.position IS 'Place in the queue: 1 is taken next. In a global queue, the place among the messages that the reader sees.';
 COMMENT ON COLUMN xdb.queue_messages.message_id IS 'The publisher''s id of the message, if it gave one.';
 COMMENT ON COLUMN xdb.queue_messages.payload IS 'The message.';
-COMMENT ON COLUMN xdb.queue_messages.received IS 'Whether the process has taken it in.';
+COMMENT ON COLUMN xdb.queue_messages.received IS 'Whether the process has taken it in; null for a global queue.';
 COMMENT ON COLUMN xdb.queue_messages.published_at IS 'When it was published; not kept once it is received.';
 COMMENT ON COLUMN xdb.queue_messages.received_at IS 'When the process took it in.';
+COMMENT ON COLUMN xdb.queue_messages.key IS 'Key of a message of a global queue, if it has one.';
+COMMENT ON COLUMN xdb.queue_messages.expires_at IS 'From when on nobody can take a message of a global queue; null = never.';
 
 COMMENT ON VIEW xdb.failures IS 'Last failed attempts of calls that are in backoff, are repeated, or were given up.';
 COMMENT ON COLUMN xdb.failures.process_id IS 'Process it belongs to.';
@@ -251,6 +306,16 @@ COMMENT ON COLUMN xdb.failures.sql_state IS 'SQLSTATE, if a user''s table refuse
 COMMENT ON COLUMN xdb.failures.table_name IS 'The table that refused.';
 COMMENT ON COLUMN xdb.failures.constraint_name IS 'The constraint that was violated.';
 COMMENT ON COLUMN xdb.failures.next_attempt_at IS 'When the next attempt may be made, in the past when it is due or in progress; null when there is none.';
+
+COMMENT ON VIEW xdb.attribute_locks IS 'Locks on attributes that state executions have or wait for. RPCs are not among them: they hold locks of Postgres.';
+COMMENT ON COLUMN xdb.attribute_locks.process_id IS 'Process it belongs to.';
+COMMENT ON COLUMN xdb.attribute_locks.execution_id IS 'Process execution it belongs to.';
+COMMENT ON COLUMN xdb.attribute_locks.state_execution_id IS 'State execution whose call has it or waits for it.';
+COMMENT ON COLUMN xdb.attribute_locks.locked IS 'What is locked: a row of a table by its key, a local attribute, or all of them.';
+COMMENT ON COLUMN xdb.attribute_locks.lock_type IS 'SHARE_LOCK or EXCLUSIVE_LOCK. Of all local attributes it may be that of a part, which excludes only who wants the whole.';
+COMMENT ON COLUMN xdb.attribute_locks.granted IS 'Whether it has it. Who waits for one of its locks has none.';
+COMMENT ON COLUMN xdb.attribute_locks.ticket IS 'Place in the queue.';
+COMMENT ON COLUMN xdb.attribute_locks.object IS 'The same for everybody who waits for the same.';
 
 COMMENT ON VIEW xdb.history IS 'What happened to the processes that the reader may see. Order by execution_id, event_id.';
 COMMENT ON COLUMN xdb.history.process_id IS 'Process it happened to.';
@@ -283,6 +348,7 @@ COMMENT ON FUNCTION xdb.start_process(text, text, jsonb, text, jsonb, jsonb, tex
 COMMENT ON FUNCTION xdb.start_processes(jsonb) IS 'Starts many processes in the caller''s transaction: an array of objects whose keys are the parameters of xdb.start_process. Returns the ids of the executions, in the order of the array.';
 COMMENT ON FUNCTION xdb.invoke_rpc(text, text, jsonb, interval, text, uuid) IS 'Calls an RPC of a process, applies its answer in the caller''s transaction and returns its output.';
 COMMENT ON FUNCTION xdb.publish(text, text, jsonb, text, uuid) IS 'Publishes a message to a local queue of a running process in the caller''s transaction. A message_id that was used before in the queue is ignored.';
+COMMENT ON FUNCTION xdb.publish_global(text, jsonb, text, text, interval) IS 'Publishes a message to a global queue in the caller''s transaction, for whichever process takes it. A message_id that the queue has seen within xdb.retention is ignored; after the ttl nobody can take the message any more.';
 COMMENT ON FUNCTION xdb.stop_process(text, text, text, uuid) IS 'Stops a running process, with a reason that is kept: TERMINATE makes it TERMINATED, FAIL makes it FAILED.';
 COMMENT ON FUNCTION xdb.describe_process(text, uuid) IS 'Status, type, times, threads and what each waits for, last failure and results of a process.';
 COMMENT ON FUNCTION xdb.wait_for_process(text, interval, uuid) IS 'Waits until a process has closed, at most for the timeout, and returns {"status", "result", "results", "timedOut"}.';

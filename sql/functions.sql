@@ -30,6 +30,10 @@ CREATE FUNCTION xdb.publish(process_id text, queue_name text, message jsonb DEFA
     message_id text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_publish';
 
+CREATE FUNCTION xdb.publish_global(queue_name text, message jsonb DEFAULT NULL, key text DEFAULT NULL,
+    message_id text DEFAULT NULL, ttl interval DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_publish_global';
+
 CREATE FUNCTION xdb.stop_process(process_id text, stop_type text DEFAULT 'TERMINATE', reason text DEFAULT NULL,
     execution_id uuid DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_stop_process';

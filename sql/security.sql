@@ -14,7 +14,7 @@ DECLARE
     of_users CONSTANT name[] := ARRAY[
         'start_process', 'invoke_rpc', 'publish', 'stop_process',
         'describe_process', 'wait_for_process', 'get_local_attributes',
-        'start_processes', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
+        'start_processes', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
         'check_process', 'process_problems',
         'knows_roles',  -- called by the policies, as whoever reads
         'worker_counters', 'worker_figures'];  -- called by the view workers, as its reader
@@ -53,9 +53,9 @@ BEGIN
     -- rest. Of a worker the secret and the headers stay out.
     EXECUTE format(
         'GRANT SELECT ON xdb.processes, xdb.state_executions, xdb.waits, xdb.timers, xdb.queue_messages, '
-        'xdb.failures, xdb.history, xdb.workers, '
+        'xdb.failures, xdb.history, xdb.workers, xdb.attribute_locks, '
         'xdb.process_execution, xdb.latest_execution, xdb.state_execution, xdb.timer, xdb.inbox, '
-        'xdb.queue_message, xdb.history_event TO %I', grantee);
+        'xdb.queue_message, xdb.global_message, xdb.history_event, xdb.attribute_lock TO %I', grantee);
     EXECUTE format(
         'GRANT SELECT (worker_id, name, url, max_concurrency, registered_at) ON xdb.worker TO %I', grantee);
     IF admin THEN
@@ -118,8 +118,8 @@ DECLARE
 BEGIN
     FOREACH child IN ARRAY ARRAY[
         'xdb.latest_execution', 'xdb.state_execution', 'xdb.local_attribute', 'xdb.queue_message', 'xdb.inbox',
-        'xdb.message_key', 'xdb.queue_waiter', 'xdb.rpc_answer', 'xdb.timer', 'xdb.task', 'xdb.history_event',
-        'xdb.purged'
+        'xdb.message_key', 'xdb.queue_waiter', 'xdb.global_waiter', 'xdb.global_passed_over', 'xdb.rpc_answer',
+        'xdb.timer', 'xdb.task', 'xdb.history_event', 'xdb.purged', 'xdb.attribute_lock'
     ]::pg_catalog.regclass[]
     LOOP
         EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', child);
@@ -129,6 +129,14 @@ BEGIN
     END LOOP;
 END
 $body$;
+
+-- A message of a global queue belongs to the role that published it, until somebody takes it.
+ALTER TABLE xdb.global_message ENABLE ROW LEVEL SECURITY;
+CREATE POLICY visible ON xdb.global_message FOR SELECT
+    USING (
+        (SELECT pg_catalog.has_function_privilege('xdb.pause()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE'))
+        OR taken_by IS NULL AND (SELECT xdb.knows_roles()) AND pg_catalog.pg_has_role(owner, 'USAGE')
+    );
 
 REVOKE ALL ON SCHEMA xdb FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA xdb FROM PUBLIC;

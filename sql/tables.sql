@@ -3,13 +3,19 @@
 -- Lock order, kept by every transaction of the engine and of the SQL functions:
 --   1. latest_execution         one process id at a time
 --   2. rpc_answer               by an RPC with an idempotency key, before its call
+--      then the locks on attributes of an RPC that wants some, in the order of the objects: locks of Postgres against
+--      other RPCs, and a wait without a lock for the states that have them. A state's locks are rows (attribute_lock),
+--      granted all at once or not at all, and nobody keeps a transaction open for them
 --   3. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE
 --   4. users' tables            in the order of the answers; a start writes rows of 5, which nobody sees yet, before
---   5. message_key
--- Everything else belongs to an execution and is written under its lock, except inbox rows, which are inserted under
--- KEY SHARE and never updated. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most, so it is
+--   5. message_key, then global_message_key
+-- Everything else belongs to an execution and is written under its lock, with three exceptions. Inbox rows are inserted
+-- under KEY SHARE and never updated. A global message that nobody has taken is written by the main scheduler alone, once
+-- it is published; one that is taken belongs to the execution that has it. Rows of global_passed_over are written by
+-- schedulers alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most, so it is
 -- never part of a deadlock. Purging takes 1 and 3 with SKIP LOCKED too, for many executions in one transaction. A bulk
--- start takes all of 1 first, in the order of the process ids.
+-- start takes all of 1 first, in the order of the process ids. Rows of attribute_lock are touched by those alone who
+-- have locked their task.
 --
 -- Hot and narrow: task, timer, inbox. Wide and cold: state_execution, history_event. No foreign keys between hot
 -- tables: an execution's rows are written by the engine alone, under its lock. Hot tables carry shard, a hash of the
@@ -141,7 +147,7 @@ CREATE TABLE xdb.task (
     execution_id uuid NOT NULL,
     seq int NOT NULL,
     shard smallint NOT NULL,
-    lane smallint NOT NULL DEFAULT 0 CONSTRAINT task_lane_known CHECK (lane IN (0, 1)),
+    lane smallint NOT NULL DEFAULT 0 CONSTRAINT task_lane_known CHECK (lane IN (0, 1, 2)),  -- 2: parked, see below
     worker_id int NOT NULL,
     api text NOT NULL CONSTRAINT task_api_known CHECK (api IN ('WAIT_UNTIL_API', 'EXECUTE_API')),
     due_at timestamptz NOT NULL,
@@ -155,6 +161,34 @@ CREATE TABLE xdb.task (
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000);
 -- The lease is not in it, so that taking and losing one stays a heap-only update.
 CREATE INDEX task_claim ON xdb.task (lane, worker_id, due_at);
+
+-- Locks on attributes that the calls of states hold or wait for, so that they do not conflict with each other. Nothing
+-- is right or wrong by them: versions see to that. A row belongs to a call as its task does: granted while the task's
+-- lease is good, parked while the task is in lane 2, which no claim looks at; else the call is about to ask again, and
+-- its place in the queue, the ticket, is kept. Only parked and granted rows are in anybody's way.
+CREATE SEQUENCE xdb.attribute_lock_ticket;
+CREATE TABLE xdb.attribute_lock (
+    object uuid NOT NULL,
+    ticket bigint NOT NULL,
+    mode text NOT NULL CONSTRAINT lock_mode_known CHECK (mode IN ('IS', 'IX', 'S', 'X')),
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    granted boolean NOT NULL,
+    parked boolean NOT NULL,
+    name text NOT NULL,
+    PRIMARY KEY (object, ticket),
+    CONSTRAINT lock_granted_or_parked CHECK (NOT (granted AND parked))
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+        autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000);
+CREATE INDEX attribute_lock_of_call ON xdb.attribute_lock (execution_id, seq);
+CREATE INDEX attribute_lock_granted ON xdb.attribute_lock (object) WHERE granted;
+CREATE INDEX attribute_lock_parked ON xdb.attribute_lock (object, mode, ticket) WHERE parked;
+
+-- Objects that were released by others than the main scheduler, which takes them out and hands them on.
+CREATE TABLE xdb.attribute_lock_release (
+    release_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    object uuid NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 CREATE TABLE xdb.timer (
     execution_id uuid NOT NULL,
@@ -205,6 +239,72 @@ CREATE TABLE xdb.queue_waiter (
     seq int NOT NULL,
     PRIMARY KEY (execution_id, queue_name, wait_order, seq)
 );
+
+-- number is the place in the order: a message that is given back keeps it. fresh is set while the main scheduler has
+-- not offered the message to those who wait. Owner is the role that published it.
+CREATE TABLE xdb.global_message (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue_name text NOT NULL,
+    key text,
+    message_id text,
+    payload jsonb,
+    bytes int NOT NULL CONSTRAINT global_message_bytes_counted CHECK (bytes >= 0),
+    owner oid NOT NULL,
+    owner_name text NOT NULL,
+    published_at timestamptz NOT NULL,
+    expires_at timestamptz,
+    fresh boolean NOT NULL DEFAULT true,
+    taken_by uuid,
+    taken_seq int,
+    taken_command int,
+    taken_at timestamptz,
+    CONSTRAINT global_message_taken_by_a_command CHECK (
+        (taken_by IS NULL) = (taken_seq IS NULL) AND (taken_by IS NULL) = (taken_command IS NULL)
+        AND (taken_by IS NULL) = (taken_at IS NULL)),
+    CONSTRAINT global_message_fresh_is_free CHECK (NOT fresh OR taken_by IS NULL)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+        autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
+-- An expression, so that no other index has this order: the planner can't take that for a way to the fresh ones.
+CREATE INDEX global_message_fresh ON xdb.global_message ((number + 0)) WHERE fresh;
+CREATE INDEX global_message_free ON xdb.global_message (queue_name, number) WHERE taken_by IS NULL;
+CREATE INDEX global_message_free_by_key ON xdb.global_message (queue_name, key, number)
+    WHERE taken_by IS NULL AND key IS NOT NULL;
+CREATE INDEX global_message_taken ON xdb.global_message (taken_by, taken_seq) WHERE taken_by IS NOT NULL;
+CREATE INDEX global_message_expiring ON xdb.global_message (expires_at)
+    WHERE taken_by IS NULL AND expires_at IS NOT NULL;
+CREATE INDEX global_message_by_id ON xdb.global_message (queue_name, message_id) WHERE message_id IS NOT NULL;
+
+-- Message ids that were used, for as long as the message is there and for xdb.retention.
+CREATE TABLE xdb.global_message_key (
+    queue_name text NOT NULL,
+    message_id text NOT NULL,
+    published_at timestamptz NOT NULL,
+    PRIMARY KEY (queue_name, message_id)
+);
+CREATE INDEX global_message_key_old ON xdb.global_message_key (published_at, queue_name, message_id);
+
+-- wait_order is the order of waiting, over all executions. at_least tells whom it is no use to ask.
+CREATE TABLE xdb.global_waiter (
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    command int NOT NULL,
+    queue_name text NOT NULL,
+    key text,
+    at_least bigint NOT NULL CONSTRAINT global_waiter_wants_messages CHECK (at_least > 0),
+    wait_order bigint GENERATED ALWAYS AS IDENTITY,
+    PRIMARY KEY (execution_id, seq, command)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+        autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
+CREATE INDEX global_waiter_in_order ON xdb.global_waiter (queue_name, key, wait_order);
+
+-- States that were not asked when messages came, because somebody had locked their execution, or that began to wait in the
+-- other lane. Apart from global_waiter, whose rows the one who holds the execution may have deleted: only inserting here
+-- never waits for him.
+CREATE TABLE xdb.global_passed_over (
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    PRIMARY KEY (execution_id, seq)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 CREATE TABLE xdb.rpc_answer (
     execution_id uuid NOT NULL,

@@ -46,7 +46,8 @@ SELECT
     pg_catalog.to_timestamp(s.call['notBefore']::double precision OPERATOR(pg_catalog./) 1e6) AS next_attempt_at,
     s.input,
     s.config,
-    pg_catalog.jsonb_extract_path_text(s.recovery, 'stateExecutionId') AS recovers_from
+    pg_catalog.jsonb_extract_path_text(s.recovery, 'stateExecutionId') AS recovers_from,
+    CASE WHEN s.call IS NOT NULL THEN COALESCE(s.call['repeats']::int, 0) END AS repeats
 FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id;
 
@@ -56,12 +57,13 @@ SELECT
     s.execution_id,
     s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS state_execution_id,
     pg_catalog.jsonb_extract_path_text(s.wait, 'waitingType') AS waiting_type,
-    CASE WHEN q.queue IS NULL THEN 'TIMER' ELSE 'LOCAL_QUEUE' END AS kind,
+    CASE WHEN q.queue IS NOT NULL THEN 'LOCAL_QUEUE' WHEN g.queue IS NOT NULL THEN 'GLOBAL_QUEUE' ELSE 'TIMER' END
+        AS kind,
     c."commandId" AS command_id,
     c.status AS command_status,
-    q.queue AS queue_name,
-    q."atLeast" AS at_least,
-    q."atMost" AS at_most,
+    COALESCE(q.queue, g.queue) AS queue_name,
+    COALESCE(q."atLeast", g."atLeast") AS at_least,
+    COALESCE(q."atMost", g."atMost") AS at_most,
     CASE WHEN q.queue IS NOT NULL THEN
         (
             SELECT pg_catalog.count(*) FROM xdb.queue_message AS m
@@ -76,14 +78,17 @@ SELECT
     pg_catalog.to_timestamp(s.wait['since']::double precision OPERATOR(pg_catalog./) 1e6) AS since,
     pg_catalog.to_timestamp(c.kind['timer']['fireAt']::double precision OPERATOR(pg_catalog./) 1e6) AS fire_at,
     NULL::pg_catalog.text AS closing,
-    NULL::int[] AS held_up_by
+    NULL::int[] AS held_up_by,
+    g.key
 FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
 CROSS JOIN LATERAL pg_catalog.jsonb_to_recordset(s.wait['commands'])
     AS c ("commandId" text, kind jsonb, status text)
 -- A column of its own, not an expression: only so can it be looked up in the index of the queues.
 LEFT JOIN LATERAL pg_catalog.jsonb_to_record(c.kind['localQueue'])
-    AS q (queue text, "atLeast" int, "atMost" int) ON true
+    AS q (queue text, "atLeast" bigint, "atMost" bigint) ON true
+LEFT JOIN LATERAL pg_catalog.jsonb_to_record(c.kind['globalQueue'])
+    AS g (queue text, key text, "atLeast" bigint, "atMost" bigint) ON true
 WHERE s.status OPERATOR(pg_catalog.=) 'WAITING'
 UNION ALL
 SELECT
@@ -110,7 +115,8 @@ SELECT
               AND r.mode OPERATOR(pg_catalog.=) 'RowShareLock'
               AND r.granted
         ) AS k
-    )
+    ),
+    NULL
 FROM xdb.process_execution AS p
 WHERE p.closing IS NOT NULL;
 
@@ -140,7 +146,9 @@ SELECT
     m.payload,
     m.received,
     m.published_at,
-    m.received_at
+    m.received_at,
+    NULL::pg_catalog.text AS key,
+    NULL::pg_catalog.timestamptz AS expires_at
 FROM (
     SELECT p.process_id, q.execution_id, q.queue_name, q.number AS ordinal, q.message_id, q.payload,
            true AS received, NULL::pg_catalog.timestamptz AS published_at, q.received_at
@@ -151,7 +159,15 @@ FROM (
            false, i.published_at, NULL
     FROM xdb.process_execution AS p
     JOIN xdb.inbox AS i ON i.execution_id OPERATOR(pg_catalog.=) p.execution_id
-) AS m;
+) AS m
+UNION ALL
+-- Of global queues, which belong to no process. The place is that among the messages that the reader sees.
+SELECT
+    NULL, NULL, g.queue_name,
+    pg_catalog.row_number() OVER (PARTITION BY g.queue_name ORDER BY g.number),
+    g.message_id, g.payload, NULL, g.published_at, NULL, g.key, g.expires_at
+FROM xdb.global_message AS g
+WHERE g.taken_by IS NULL;
 
 -- A state that is at a call keeps its failure with the call and in the column alike.
 CREATE VIEW xdb.failures WITH (security_invoker = true, security_barrier = true) AS
@@ -174,6 +190,26 @@ SELECT
 FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
 WHERE s.last_failure IS NOT NULL;
+
+CREATE VIEW xdb.attribute_locks WITH (security_invoker = true, security_barrier = true) AS
+SELECT
+    p.process_id,
+    l.execution_id,
+    s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS state_execution_id,
+    l.name AS locked,
+    CASE l.mode
+        WHEN 'S' THEN 'SHARE_LOCK'
+        WHEN 'X' THEN 'EXCLUSIVE_LOCK'
+        WHEN 'IS' THEN 'SHARE_LOCK of a part'
+        WHEN 'IX' THEN 'EXCLUSIVE_LOCK of a part'
+    END AS lock_type,
+    l.granted,
+    l.ticket,
+    l.object
+FROM xdb.process_execution AS p
+JOIN xdb.attribute_lock AS l ON l.execution_id OPERATOR(pg_catalog.=) p.execution_id
+JOIN xdb.state_execution AS s
+    ON s.execution_id OPERATOR(pg_catalog.=) l.execution_id AND s.seq OPERATOR(pg_catalog.=) l.seq;
 
 CREATE VIEW xdb.history WITH (security_invoker = true, security_barrier = true) AS
 SELECT p.process_id, h.execution_id, h.event_id, h.event_time, h.event_type, h.details

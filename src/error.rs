@@ -35,6 +35,11 @@ pub fn unknown_queue(name: &str) -> PgError {
         .hint("The process type lists its queues in \"localQueues\".")
 }
 
+pub fn unknown_global_queue(name: &str) -> PgError {
+    PgError::new(sqlstate(b"XD004"), format!("unknown global queue \"{name}\""))
+        .hint("The process type lists its queues in \"globalQueues\".")
+}
+
 pub fn unknown_worker(name: &str) -> PgError {
     PgError::new(sqlstate(b"XD005"), format!("unknown worker \"{name}\""))
 }
@@ -72,6 +77,17 @@ pub fn unknown_word(name: &str, word: &str, known: &[&str]) -> PgError {
 
 pub fn worker_failed(rpc_name: &str, what: impl AsRef<str>) -> PgError {
     PgError::new(sqlstate(b"XD010"), format!("RPC \"{rpc_name}\" failed in its worker")).detail(sentence(what.as_ref()))
+}
+
+pub fn locks_not_granted(rpc_name: &str, what: &str) -> PgError {
+    PgError::new(sqlstate(b"XD020"), format!("RPC \"{rpc_name}\" did not get its locks in time"))
+        .detail(format!("It waited for {what}."))
+        .hint("xdb.attribute_locks shows which states have them.")
+}
+
+pub fn local_attributes_changed(rpc_name: &str) -> PgError {
+    let what = format!("could not serialize access: what RPC \"{rpc_name}\" has read of local attributes has changed");
+    PgError::new(crate::pg::catch::SERIALIZATION_FAILURE, what)
 }
 
 pub fn not_preloaded() -> PgError {
@@ -126,6 +142,7 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> PgError {
         Rejection::NotRunning(status) => not_running(process_id, format!("Its status is {status}.")),
         Rejection::UnknownState(name) => unknown_state(name),
         Rejection::UnknownQueue(name) => unknown_queue(name),
+        Rejection::UnknownGlobalQueue(name) => unknown_global_queue(name),
         Rejection::UnknownLocalAttribute(_) | Rejection::UnknownGlobalAttribute(_) | Rejection::InvalidOptions(_) => {
             PgError::new(sqlstate(b"XD009"), rejection.to_string())
         }

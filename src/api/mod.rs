@@ -2,11 +2,13 @@
 
 mod admin;
 mod bulk;
+mod global;
 mod manage;
 mod process;
 mod query;
 mod registration;
 mod rpc;
+mod rpc_locks;
 mod start;
 
 use crate::error;
@@ -42,6 +44,7 @@ crate::sql_functions! {
     xdb_start_processes / pg_finfo_xdb_start_processes => bulk::start_processes;
     xdb_invoke_rpc / pg_finfo_xdb_invoke_rpc => rpc::invoke_rpc;
     xdb_publish / pg_finfo_xdb_publish => process::publish;
+    xdb_publish_global / pg_finfo_xdb_publish_global => global::publish_global;
     xdb_stop_process / pg_finfo_xdb_stop_process => process::stop_process;
     xdb_describe_process / pg_finfo_xdb_describe_process => query::describe_process;
     xdb_wait_for_process / pg_finfo_xdb_wait_for_process => query::wait_for_process;

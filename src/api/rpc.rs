@@ -1,5 +1,6 @@
 //! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
 
+use super::rpc_locks::Line;
 use super::{Caller, name, payload, wrote};
 use crate::http::{Call, HostPolicy, Notifier, Outcome, Pool, PoolConfig};
 use crate::pg::catch::Result;
@@ -8,11 +9,10 @@ use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::spi::{self, Snapshot};
-use crate::store::claim;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::registry::{ProcessType, Registry};
-use crate::store::tables::{Tables, object};
-use crate::store::{process, save};
+use crate::store::tables::{Held, Tables, object};
+use crate::store::{locks, process, save};
 use crate::worker::calls;
 use crate::{clock, error, guc};
 use std::cell::RefCell;
@@ -36,45 +36,79 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let execution = args.execution_id(5);
 
     let mut tables = Tables::default();
-    let (target, local) = caller.on_system_tables(|registry| {
+    let target = caller.on_system_tables(|registry| {
         spi::connect(|spi| {
             let found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
             if let Some(key) = &idempotency_key
                 && let Some(output) = process::claim_rpc_key(spi, found.id, key, clock::now())?
             {
-                return Ok((Target::Answered(output), None));
+                return Ok(Target::Answered(output));
             }
             let target = target(spi, registry, &process_id, &rpc_name, found.id)?;
-            let local = match target.config.load_local_attributes.clone().unwrap_or_default() {
-                Loading { policy: LoadPolicy::None, .. } => String::from("{}"),
-                loading => {
-                    let all = claim::local_attributes(spi, &[found.id])?.remove(&found.id).unwrap_or_default();
-                    object(all.iter().filter(|(k, _)| loading.wants(k)).map(|(k, v)| (k.as_str(), v.as_str())))
-                }
-            };
-            Ok((Target::ToCall(Box::new(target)), Some(local)))
+            Ok(Target::ToCall(Box::new(target)))
         })
     })?;
     let target = match target {
         Target::Answered(output) => return Ok(output.map_or(Value::Null, Value::Json)),
         Target::ToCall(target) => *target,
     };
-    let loading = target.config.load_global_attributes.clone().unwrap_or_default();
-    caller.look_up(&mut tables, &target.loaded.meta.mapping, |attribute| loading.wants(attribute))?;
-    let global = identity::with_value_formats(|| spi::connect(|spi| tables.load(spi, &target.loaded.meta, &loading)))?;
-    let answer = call(
-        &target,
-        &rpc_name,
-        input.as_ref(),
+    let timeout = target.timeout(timeout);
+    let (meta, id) = (&target.loaded.meta, target.loaded.before.id);
+    let (loading, loading_local) = target.loading();
+    if loading.locks() || loading_local.locks() {
+        let line = Line { rpc_name: &rpc_name, deadline: Instant::now() + timeout };
+        line.stand(caller, meta, id, &loading, &loading_local)?;
+        if [&loading, &loading_local].iter().any(|loading| loading.locks() && loading.lock_type == LockType::Exclusive)
+        {
+            // Before the call, so that nothing of the process changes during it.
+            caller.on_system_tables(|registry| {
+                spi::connect(|spi| load::executions(spi, registry, &[id], Lock::Step).map(drop))
+            })?;
+        }
+    }
+    let (local, versions) =
+        caller.on_system_tables(|_| spi::connect(|spi| local_attributes(spi, id, &loading_local)))?;
+    caller.look_up(&mut tables, &meta.mapping, |attribute| loading.wants(attribute))?;
+    let held = Held::of(if loading.locks() { loading.lock_type } else { LockType::NoLocking });
+    let global = identity::with_value_formats(|| spi::connect(|spi| tables.load(spi, meta, &loading, held)))?.object;
+    let values = (loading.locks() || loading_local.locks()).then(|| locks::fingerprint(&global, &local));
+    let invocation = Invocation {
+        rpc_name: &rpc_name,
+        input: input.as_ref(),
         timeout,
-        &global,
-        local.as_deref().unwrap_or("{}"),
-        idempotency_key.as_deref(),
-    )?;
+        idempotency_key: idempotency_key.as_deref(),
+        values,
+    };
+    let answer = call(&target, &invocation, &global, &local)?;
     crash::point("rpc-answer");
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
-    apply(caller, &process_id, &rpc_name, target.loaded.before.id, answer, &mut tables, idempotency_key.as_deref())?;
+    let read = Some((loading_local, versions)).filter(|(loading, _)| loading.locks());
+    apply(caller, &process_id, &invocation, id, answer, &mut tables, read)?;
     Ok(output.map_or(Value::Null, Value::Json))
+}
+
+/// Local attributes that an RPC gets, as the text of a JSON object, and the versions of those that it locks.
+fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Result<(String, Versions)> {
+    if loading.policy == LoadPolicy::None {
+        return Ok((String::from("{}"), Versions::new()));
+    }
+    let all = locks::local_attributes(spi, &[id])?.remove(&id).unwrap_or_default();
+    let wanted = all.iter().filter(|(key, _)| loading.wants(key));
+    let text = object(wanted.map(|(key, entry)| (key.as_str(), entry.value.as_str())));
+    Ok((text, locks::versions_of(loading, Some(&all))))
+}
+
+type Versions = BTreeMap<String, String>;
+
+/// What the caller asks for.
+struct Invocation<'a> {
+    rpc_name: &'a str,
+    input: Option<&'a Json>,
+    /// For the wait for locks, and for the call.
+    timeout: std::time::Duration,
+    idempotency_key: Option<&'a str>,
+    /// Stands for the loaded values, if some of them are locked.
+    values: Option<u64>,
 }
 
 enum Target {
@@ -112,16 +146,23 @@ fn target(
     Ok(ToCall { loaded, process_type, config })
 }
 
-#[allow(clippy::too_many_arguments)]
-fn call(
-    target: &ToCall,
-    rpc_name: &str,
-    input: Option<&Json>,
-    timeout: Option<Duration>,
-    global: &str,
-    local: &str,
-    idempotency_key: Option<&str>,
-) -> Result<RpcAnswer> {
+impl ToCall {
+    fn timeout(&self, asked: Option<Duration>) -> std::time::Duration {
+        let own = self.config.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds);
+        let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000);
+        asked.or(own).unwrap_or(default).as_std()
+    }
+
+    /// Of global and of local attributes.
+    fn loading(&self) -> (Loading, Loading) {
+        let config = &self.config;
+        let own = |loading: &Option<Loading>| loading.clone().unwrap_or_default();
+        (own(&config.load_global_attributes), own(&config.load_local_attributes))
+    }
+}
+
+fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str) -> Result<RpcAnswer> {
+    let Invocation { rpc_name, input, timeout, idempotency_key, values } = *invocation;
     let execution = &target.loaded.before;
     let worker = &target.process_type.worker;
     let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
@@ -143,18 +184,12 @@ fn call(
         loaded_global_attributes: Attributes::Object(global),
         loaded_local_attributes: Attributes::Object(local),
     };
-    let own = target.config.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds);
-    let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000);
     let call = Call {
         tag: 0,
         url: calls::rpc_url(worker),
-        headers: calls::headers(
-            worker,
-            xdb_protocol::idempotency_key(&id, 0),
-            target.loaded.meta.traceparent.as_deref(),
-        ),
+        headers: calls::headers(worker, calls::request_key(&id, 0, values), target.loaded.meta.traceparent.as_deref()),
         body: request.encode().into_bytes(),
-        timeout: timeout.or(own).unwrap_or(default).as_std(),
+        timeout,
         secret: worker.secret.clone(),
     };
     let failed = |what: String| error::worker_failed(rpc_name, what);
@@ -173,12 +208,13 @@ fn call(
 fn apply(
     caller: Caller,
     process_id: &str,
-    rpc_name: &str,
+    invocation: &Invocation<'_>,
     id: ExecutionId,
     answer: RpcAnswer,
     tables: &mut Tables,
-    idempotency_key: Option<&str>,
+    read: Option<(Loading, Versions)>,
 ) -> Result<()> {
+    let Invocation { rpc_name, idempotency_key, .. } = *invocation;
     if answer.is_read_only() && idempotency_key.is_none() {
         return Ok(());
     }
@@ -192,9 +228,15 @@ fn apply(
             let mut loaded = load::executions(spi, registry, &[id], lock)?;
             // Under the lock: the times of events are in their order.
             let now = clock::now();
+            if let Some((loading, versions)) = &read
+                && local_attributes(spi, id, loading)?.1 != *versions
+            {
+                return Err(error::local_attributes_changed(rpc_name));
+            }
             let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
             let type_name = entry.before.process_type.clone();
             entry.meta.process_type = registry.process_type_by_name(spi, &type_name)?;
+            entry.acting_as = Some(caller.role);
             if entry.before.is_running() {
                 take_in(spi, &mut loaded, id, now)?;
                 if closes {

@@ -38,6 +38,18 @@ pub fn with_value_formats<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     scope(None, &FORMATS, Settings::PinnedBack, body)
 }
 
+/// Runs `body`, in which no lock is waited for longer than this, or than the session wants.
+pub fn with_lock_timeout<T>(at_most: std::time::Duration, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let milliseconds = at_most.as_millis().clamp(1, i32::MAX as u128) as i32;
+    // SAFETY: reads a setting of the session.
+    let own = unsafe { pg_sys::LockTimeout };
+    if own > 0 && own <= milliseconds {
+        return body();
+    }
+    let text = std::ffi::CString::new(format!("{milliseconds}ms")).unwrap_or_default();
+    scope(None, &[(c"lock_timeout", &text)], Settings::PinnedBack, body)
+}
+
 /// Runs `body` on users' tables as the owner of a process, in the engine's own transaction. Local user id change
 /// alone is not enough: RESTRICTED_OPERATION keeps a trigger from `RESET ROLE`, and a deferred one from running
 /// later as the engine.

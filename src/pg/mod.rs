@@ -6,6 +6,7 @@ pub mod function;
 pub mod hook;
 pub mod identity;
 pub mod latch;
+pub mod lock;
 pub mod param;
 pub mod plant;
 pub mod raw;

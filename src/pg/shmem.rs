@@ -13,6 +13,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
 pub mod call;
+pub mod caller;
 pub mod slot;
 pub mod waiter;
 
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     calls: [call::Cell; call::CALLS],
     waiters_in_use: AtomicU32,
     waiters: [waiter::Cell; waiter::WAITERS],
+    callers_in_use: AtomicU32,
+    callers: [caller::Cell; caller::PLACES],
 }
 
 #[repr(C)]

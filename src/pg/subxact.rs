@@ -122,9 +122,8 @@ pub fn lock_table(relation: u32) -> Result<()> {
     unsafe { catch(|| raw::LockRelationOid(relation, pg_sys::AccessShareLock as c_int)) }
 }
 
-/// Takes a table's lock for reading or writing its rows, until the end of the transaction, if that is possible without waiting.
-pub fn try_lock_table(relation: u32, writing: bool) -> bool {
-    let mode = if writing { pg_sys::RowExclusiveLock } else { pg_sys::AccessShareLock };
+/// Takes a table's lock in this mode of the server's, until the end of the transaction, if that is possible without waiting.
+pub fn try_lock_table(relation: u32, mode: u32) -> bool {
     // SAFETY: a table that was dropped can be locked too; using it then fails.
     unsafe { pg_sys::ConditionalLockRelationOid(pg_sys::Oid::from(relation), mode as i32) }
 }

@@ -3,7 +3,7 @@
 //! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
 //! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
 //! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine in general, and polling covers the rest.
-use super::shmem::{self, Slot, waiter as places};
+use super::shmem::{self, Slot, caller as callers, waiter as places};
 use super::{crash, plant};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
@@ -57,6 +57,7 @@ thread_local! {
     static NOTES: RefCell<Vec<Notes>> = const { RefCell::new(Vec::new()) };
     static HOLDING: Cell<bool> = const { Cell::new(false) };
     static WAITING: Cell<bool> = const { Cell::new(false) };
+    static IN_LINE: Cell<bool> = const { Cell::new(false) };
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -145,6 +146,13 @@ pub fn rescan_at_commit() {
     note(|n| n.rescan = true);
 }
 
+/// Gives this process's places in the line for locks on attributes back when the transaction ends, however it ends. To be
+/// called before the first place is taken.
+pub fn leave_line_at_end() {
+    ensure_registered();
+    IN_LINE.set(true);
+}
+
 /// Releases this process's holds when the transaction ends, however it ends.
 pub(super) fn release_holds_at_end() {
     ensure_registered();
@@ -171,6 +179,9 @@ fn transaction_ended(committed: bool) {
     if WAITING.replace(false) {
         places::give_back_all();
     }
+    if IN_LINE.replace(false) {
+        callers::give_back_all();
+    }
     let mut levels = NOTES.take().into_iter();
     if committed && let Some(mut all) = levels.next() {
         levels.for_each(|level| all.absorb(level));
@@ -187,6 +198,8 @@ fn carry_out(notes: &Notes) {
     let database = unsafe { pg_sys::MyDatabaseId };
     if let Some(due) = notes.wake_due.filter(|_| !plant::loses_wakeup()) {
         Slot::of_database(database).for_each(|slot| slot.wake(due));
+        // A process that was stopped may have had what an RPC waits for.
+        callers::wake(database);
     }
     if notes.closed_many {
         places::wake(database, None);
@@ -237,6 +250,9 @@ unsafe extern "C-unwind" fn at_subtransaction_event(
 unsafe extern "C-unwind" fn at_exit(_code: std::ffi::c_int, _: pg_sys::Datum) {
     if WAITING.replace(false) {
         places::give_back_all();
+    }
+    if IN_LINE.replace(false) {
+        callers::give_back_all();
     }
     if HOLDING.replace(false) {
         shmem::release_holds();

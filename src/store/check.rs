@@ -5,6 +5,7 @@
 //! history that can be replayed, the execution's own row and its states are taken at their word, and the rest is
 //! compared with them.
 
+mod locks;
 mod rows;
 
 use super::load::{SELECT_EXECUTIONS, STATE_COLUMNS, read_execution, read_state};
@@ -42,6 +43,7 @@ pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
             check.compare(table)?;
         }
         check.single_values(known.execution.is_running(), shard, has_history)?;
+        check.locks()?;
     }
     Ok(check.problems)
 }
@@ -228,7 +230,7 @@ impl Check<'_> {
             "SELECT COALESCE(e.key, f.key)::text, e.key IS NULL, f.key IS NULL, d.name, d.expected::text, d.found::text \
              FROM (SELECT u.key::jsonb, u.fields::jsonb FROM unnest($2::text[], $3::text[]) AS u (key, fields)) AS e \
              FULL JOIN (SELECT jsonb_build_object({}) AS key, jsonb_build_object({}) AS fields \
-                FROM xdb.{} AS t WHERE t.execution_id = $1) AS f ON f.key = e.key \
+                FROM xdb.{} AS t WHERE t.{} = $1) AS f ON f.key = e.key \
              LEFT JOIN LATERAL (SELECT n.name, e.fields -> n.name AS expected, f.fields -> n.name AS found \
                 FROM jsonb_object_keys(e.fields) AS n (name) \
                 WHERE f.key IS NOT NULL AND e.fields -> n.name IS DISTINCT FROM f.fields -> n.name) AS d ON true \
@@ -236,6 +238,7 @@ impl Check<'_> {
             columns(table.key),
             columns(table.fields),
             table.name,
+            table.of,
         );
         let Columns { keys, fields } = &table.rows;
         let params = [value(self.id), array(keys.iter().map(String::as_str)), array(fields.iter().map(String::as_str))];

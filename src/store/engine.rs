@@ -3,7 +3,7 @@
 use super::instance::{self, Standing};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
-use crate::pg::spi::Spi;
+use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::HashMap;
 
@@ -16,6 +16,10 @@ pub struct State {
     pub generation: i64,
     /// Calls wait in the lane of tables that are set aside.
     pub other_lane_has_tasks: bool,
+    /// Messages of global queues are to be handed out.
+    pub global_work: bool,
+    /// Locks on attributes were released by others than the main scheduler.
+    pub locks_released: bool,
     /// Whether the processes are this database's own.
     pub standing: Standing,
     /// Tables that are set aside, and why.
@@ -55,18 +59,22 @@ pub fn begin_epoch(spi: &Spi, lane: i16) -> Result<i64> {
 }
 
 pub fn state(spi: &Spi, lane: i16) -> Result<State> {
-    const SELECT: &str = "SELECT e.epoch, e.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1) \
+    const SELECT: &str = "SELECT e.epoch, e.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1), \
+            (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
+            OR EXISTS (SELECT FROM xdb.global_passed_over), \
+            EXISTS (SELECT FROM xdb.attribute_lock_release) \
         FROM xdb.engine e, xdb.registry r WHERE e.lane = $1";
     const SET_ASIDE: &str = "SELECT relation::oid, reason FROM xdb.set_aside";
-    let row = spi.first(SELECT, &[value(lane)], |row| Ok((row.need(1)?, row.need(2)?, row.need(3)?, row.need(4)?)))?;
-    let (epoch, paused, generation, other_lane_has_tasks) =
+    let read = |row: &Row| Ok((row.need(1)?, row.need(2)?, row.need(3)?, row.need(4)?, row.need(5)?, row.need(6)?));
+    let row = spi.first(SELECT, &[value(lane)], read)?;
+    let (epoch, paused, generation, other_lane_has_tasks, global_work, locks_released) =
         row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
     let set_aside = spi.rows(SET_ASIDE, &[], |row| {
         Ok((row.need::<pg_sys::Oid>(1)?.to_u32(), SetAside::parse(&row.need::<String>(2)?)))
     })?;
     let standing = instance::standing(spi)?;
     let set_aside = set_aside.into_iter().collect();
-    Ok(State { epoch, paused, generation, other_lane_has_tasks, standing, set_aside })
+    Ok(State { epoch, paused, generation, other_lane_has_tasks, global_work, locks_released, standing, set_aside })
 }
 
 pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {

@@ -21,6 +21,10 @@ pub struct Loaded {
     pub events: Vec<(Event, Timestamp)>,
     /// Message ids on record, of those that the answers publish. Read after the inbox was taken in.
     pub published_before: BTreeSet<(String, String)>,
+    /// States that were asked what they take of global queues as they began to wait.
+    pub offered: BTreeSet<StateSeq>,
+    /// Who publishes to global queues; None: the owner does.
+    pub acting_as: Option<pg_sys::Oid>,
     /// The queues are loaded; without that, they are unknown rather than empty.
     pub queues_loaded: bool,
 }
@@ -54,6 +58,17 @@ impl Meta {
 impl Loaded {
     /// Decides about a command without applying it.
     pub fn decide(&self, command: &Command, now: Timestamp, jitter: f64) -> std::result::Result<Vec<Event>, Rejection> {
+        self.decide_with(command, now, jitter, &[])
+    }
+
+    /// The same, with messages of global queues that the command's state may take.
+    pub fn decide_with(
+        &self,
+        command: &Command,
+        now: Timestamp,
+        jitter: f64,
+        global_messages: &[GlobalMessage],
+    ) -> std::result::Result<Vec<Event>, Rejection> {
         let definition = self.meta.definition();
         decide(
             &self.execution,
@@ -64,6 +79,7 @@ impl Loaded {
                 definition: &definition,
                 mapping: &self.meta.mapping,
                 published_before: &self.published_before,
+                global_messages,
             },
         )
     }
@@ -137,6 +153,8 @@ pub fn executions(
             execution,
             events: Vec::new(),
             published_before: BTreeSet::new(),
+            offered: BTreeSet::new(),
+            acting_as: None,
             queues_loaded: false,
         };
         loaded.insert(entry.execution.id, entry);

@@ -36,7 +36,8 @@ pub fn state_has_been(spi: &Spi, id: ExecutionId, state: &StateExecutionId, snap
 pub fn in_backoff(spi: &Spi, id: ExecutionId, only: Option<StateSeq>, now: Timestamp) -> Result<Vec<StateSeq>> {
     const SELECT: &str = "SELECT seq FROM xdb.state_execution \
         WHERE execution_id = $1 AND ($2::int IS NULL OR seq = $2) AND ended_at IS NULL \
-            AND (call ->> 'failedAttempts')::int > 0 AND (call ->> 'notBefore')::bigint > $3 ORDER BY seq";
+            AND (call ->> 'failedAttempts')::int + COALESCE((call ->> 'repeats')::int, 0) > 0 \
+            AND (call ->> 'notBefore')::bigint > $3 ORDER BY seq";
     let params = [value(id), nullable(only.map(|seq| seq.0 as i32)), value(now.0)];
     spi.rows(SELECT, &params, |row| Ok(StateSeq(row.need::<i32>(1)? as u32)))
 }

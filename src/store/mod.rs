@@ -8,9 +8,11 @@ pub mod catalog;
 pub mod check;
 pub mod claim;
 pub mod engine;
+pub mod global;
 pub mod history;
 pub mod instance;
 pub mod load;
+pub mod locks;
 pub mod manage;
 #[cfg(feature = "plants")]
 mod planted;

@@ -210,6 +210,8 @@ pub fn unstarted(id: ExecutionId, meta: Meta) -> Loaded {
         execution,
         events: Vec::new(),
         published_before: Default::default(),
+        offered: Default::default(),
+        acting_as: None,
         queues_loaded: true,
     }
 }
@@ -249,6 +251,9 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
                 'stateExecutionId', s.state_id || '-' || s.number, 'status', s.status, 'startedAt', s.started_at, \
                 'api', t.api, 'worker', w.name, 'attempt', (s.call ->> 'failedAttempts')::int + 1, \
                 'firstAttemptAt', t.first_attempt_at, \
+                'repeats', (s.call ->> 'repeats')::int, \
+                'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) FROM xdb.attribute_lock l \
+                    WHERE l.execution_id = s.execution_id AND l.seq = s.seq AND NOT l.granted), \
                 'callUntil', CASE WHEN t.lease_epoch = e.epoch THEN t.lease_until END, \
                 'nextAttemptAt', CASE WHEN t.lease_epoch <> e.epoch THEN t.due_at END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
@@ -259,9 +264,9 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
                 'waitingFor', CASE s.status WHEN 'WAITING' THEN ( \
                     SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object( \
                         'commandId', c.value -> 'commandId', 'status', c.value -> 'status', \
-                        'queueName', c.value -> 'kind' -> 'localQueue' -> 'queue', \
-                        'atLeast', c.value -> 'kind' -> 'localQueue' -> 'atLeast', \
-                        'atMost', c.value -> 'kind' -> 'localQueue' -> 'atMost', \
+                        'queueName', q.queue -> 'queue', 'key', q.queue -> 'key', \
+                        'global', CASE WHEN c.value -> 'kind' ? 'globalQueue' THEN true END, \
+                        'atLeast', q.queue -> 'atLeast', 'atMost', q.queue -> 'atMost', \
                         'messagesInQueue', CASE WHEN c.value -> 'kind' ? 'localQueue' THEN ( \
                             SELECT pg_catalog.count(*) FROM xdb.queue_message m WHERE m.execution_id = p.execution_id \
                                 AND m.queue_name = c.value -> 'kind' -> 'localQueue' ->> 'queue') + ( \
@@ -269,7 +274,9 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
                                 AND i.queue_name = c.value -> 'kind' -> 'localQueue' ->> 'queue') END, \
                         'fireAt', pg_catalog.to_timestamp((c.value -> 'kind' -> 'timer' ->> 'fireAt')::float8 / 1e6) \
                         ) ORDER BY c.ordinality) \
-                    FROM pg_catalog.jsonb_array_elements(s.wait -> 'commands') WITH ORDINALITY c) END \
+                    FROM pg_catalog.jsonb_array_elements(s.wait -> 'commands') WITH ORDINALITY c \
+                    CROSS JOIN LATERAL (SELECT COALESCE(c.value -> 'kind' -> 'localQueue', \
+                        c.value -> 'kind' -> 'globalQueue') AS queue) AS q) END \
                 )) ORDER BY s.seq) \
             FROM xdb.state_execution s LEFT JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
                 LEFT JOIN xdb.worker w ON w.worker_id = t.worker_id LEFT JOIN xdb.engine e ON e.lane = t.lane \

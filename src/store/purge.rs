@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use xdb_engine::{ExecutionId, Timestamp};
 
 /// Tables with rows of an execution, besides its own and that of its process id.
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 12] = [
     "history_event",
     "state_execution",
     "local_attribute",
@@ -18,9 +18,11 @@ const TABLES: [&str; 10] = [
     "message_key",
     "queue_message",
     "queue_waiter",
+    "global_waiter",
     "inbox",
     "timer",
     "task",
+    "attribute_lock",
 ];
 
 /// Most executions whose left rows are deleted in one sweep.

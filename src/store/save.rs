@@ -1,13 +1,17 @@
 //! Writes what became of executions: the difference between what was loaded and what is now, one array statement
 //! per table, whatever the size of the batch.
 
+mod state_json;
+
 use super::load::{Loaded, Meta};
-use super::{StateKey, history, to_json};
+use super::{StateKey, global, history, locks, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::param::{array, array_of_nullable};
 use crate::pg::spi::Spi;
 use crate::worker::lifecycle;
+use crate::worker::lock_queue::Object;
+use state_json::StateJson;
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::*;
 
@@ -27,6 +31,18 @@ pub fn save<'a>(
     lane: &dyn Fn(&Meta) -> i16,
     now: Timestamp,
 ) -> Result<()> {
+    let released = save_and_release(spi, batch, leases, lane, now)?;
+    locks::tell_released(spi, &released)
+}
+
+/// Saves a batch, and answers with what its calls had locked or waited for: the main scheduler hands that on itself.
+pub fn save_and_release<'a>(
+    spi: &Spi,
+    batch: impl Iterator<Item = &'a Loaded>,
+    leases: &HashMap<StateKey, Lease>,
+    lane: &dyn Fn(&Meta) -> i16,
+    now: Timestamp,
+) -> Result<Vec<Object>> {
     let mut changes = Changes::default();
     for loaded in batch {
         changes.collect(loaded, leases, lane);
@@ -46,6 +62,8 @@ struct Changes<'a> {
     tasks_new: Vec<TaskRow>,
     tasks_changed: Vec<TaskRow>,
     tasks_gone: Vec<StateKey>,
+    /// Calls that were made, or waited to be made, and are over or begin anew: their locks go.
+    calls_over: Vec<StateKey>,
     timers_new: Vec<(ExecutionId, u32, u32, i16, Timestamp)>,
     timers_gone: Vec<(ExecutionId, u32, u32)>,
     waiters_new: Vec<(ExecutionId, &'a str, u64, u32)>,
@@ -53,6 +71,7 @@ struct Changes<'a> {
     messages_new: Vec<(&'a Meta, ExecutionId, &'a Message)>,
     messages_gone: Vec<(ExecutionId, &'a str, u64)>,
     message_ids: Vec<(ExecutionId, &'a str, &'a str)>,
+    global: global::Changes<'a>,
     attributes: Vec<(ExecutionId, &'a str, &'a Json)>,
     history: Vec<(ExecutionId, u64, Timestamp, &'static str, String)>,
     history_cuts: Vec<(ExecutionId, u64)>,
@@ -108,6 +127,7 @@ impl<'a> Changes<'a> {
         if !closes {
             self.collect_messages(meta, before, execution);
         }
+        self.global.collect(loaded, closes);
         let mut attributes = BTreeMap::new();
         let mut number = before.next_event;
         for (event, at) in events {
@@ -149,6 +169,7 @@ impl<'a> Changes<'a> {
     ) {
         let key = (id, state.seq);
         let (had, has) = (old.and_then(current_call), current_call(state));
+        self.calls_over.extend(had.map(|_| key));
         let Some((api, call)) = has else {
             if had.is_some() {
                 self.tasks_gone.push(key);
@@ -208,7 +229,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    fn write(&self, spi: &Spi, now: Timestamp) -> Result<()> {
+    fn write(&self, spi: &Spi, now: Timestamp) -> Result<Vec<Object>> {
         self.write_executions(spi)?;
         self.delete_what_closed_leaves(spi, now)?;
         self.tell_waiters();
@@ -217,7 +238,14 @@ impl<'a> Changes<'a> {
         self.write_tasks(spi, now)?;
         self.write_waits(spi)?;
         self.write_messages(spi, now)?;
-        self.write_attributes_and_history(spi)
+        self.global.write(spi, now)?;
+        self.write_attributes_and_history(spi)?;
+        // After the tasks: a lock is touched by those alone who have its task.
+        let mut released = locks::release(spi, &self.calls_over)?;
+        if !self.closed.is_empty() {
+            released.extend(locks::release_all(spi, &self.closed)?);
+        }
+        Ok(released)
     }
 
     fn write_executions(&self, spi: &Spi) -> Result<()> {
@@ -275,7 +303,7 @@ impl<'a> Changes<'a> {
             return Ok(());
         }
         let ids = [array(self.closed.iter().copied())];
-        for table in ["task", "timer", "queue_waiter", "queue_message", "inbox", "message_key"] {
+        for table in ["task", "timer", "queue_waiter", "global_waiter", "queue_message", "inbox", "message_key"] {
             spi.run(&format!("DELETE FROM xdb.{table} WHERE execution_id = ANY ($1)"), &ids)?;
         }
         if !self.closed_with_threads.is_empty() {
@@ -537,7 +565,7 @@ pub(super) fn open_timers(state: &StateExecution) -> BTreeMap<u32, Timestamp> {
     open_commands(state)
         .filter_map(|(position, command)| match command.kind {
             WaitKind::Timer { fire_at } => Some((position, fire_at)),
-            WaitKind::LocalQueue { .. } => None,
+            WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
         })
         .collect()
 }
@@ -550,7 +578,7 @@ pub(super) fn open_queues(state: &StateExecution) -> impl Iterator<Item = (&str,
     };
     open_commands(state).filter_map(move |(_, command)| match &command.kind {
         WaitKind::LocalQueue { queue, .. } => Some((queue.as_str(), order)),
-        WaitKind::Timer { .. } => None,
+        WaitKind::Timer { .. } | WaitKind::GlobalQueue { .. } => None,
     })
 }
 
@@ -569,27 +597,5 @@ pub(super) fn phase_parts(state: &StateExecution) -> (Option<&CallState>, Option
         Phase::Waiting(wait) => (None, Some(wait), None),
         Phase::Execute { call, results } => (Some(call), results.as_ref(), call.last_failure.as_ref()),
         Phase::Ended { last_failure, .. } => (None, None, last_failure.as_ref()),
-    }
-}
-
-/// The parts of a state execution that are stored as JSON.
-struct StateJson {
-    config: Option<String>,
-    recovery: Option<String>,
-    call: Option<String>,
-    wait: Option<String>,
-    last_failure: Option<String>,
-}
-
-impl StateJson {
-    fn of(state: &StateExecution) -> Result<Self> {
-        let (call, wait, last_failure) = phase_parts(state);
-        Ok(Self {
-            config: state.config.as_ref().map(to_json).transpose()?,
-            recovery: state.recovery.as_ref().map(to_json).transpose()?,
-            call: call.map(to_json).transpose()?,
-            wait: wait.map(to_json).transpose()?,
-            last_failure: last_failure.map(to_json).transpose()?,
-        })
     }
 }

@@ -12,7 +12,7 @@ use crate::pg::spi::Spi;
 use crate::pg::subxact::now_in_table;
 use crate::pg::types::Type;
 use std::collections::{BTreeMap, HashMap};
-use xdb_engine::{Json, Loading, TableMapping};
+use xdb_engine::{Json, Loading, LockType, TableMapping};
 use xdb_protocol::ConflictMode;
 
 /// How a table is named and typed at this moment; good for one transaction, under a lock on the table.
@@ -51,6 +51,58 @@ impl KeyColumn {
     fn value(&self, parameter: usize) -> String {
         format!("${parameter}::pg_catalog.text::{}", self.cast_to)
     }
+}
+
+/// Changes with every write of the row, and with nothing else that matters: not with a lock on it.
+const VERSION: &str = "pg_catalog.concat_ws(':', t.tableoid, t.xmin, t.ctid)";
+
+/// What becomes of rows that are loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    Not,
+    /// Their versions are remembered.
+    Remembered,
+    /// They are locked until the transaction ends.
+    Shared,
+    Exclusively,
+}
+
+impl Held {
+    /// A lock of the server's own for this lock type.
+    pub fn of(lock: LockType) -> Self {
+        match lock {
+            LockType::NoLocking => Self::Not,
+            LockType::Share => Self::Shared,
+            LockType::Exclusive => Self::Exclusively,
+        }
+    }
+
+    fn clause(self) -> &'static str {
+        match self {
+            Self::Not | Self::Remembered => "",
+            Self::Shared => " FOR SHARE",
+            Self::Exclusively => " FOR UPDATE",
+        }
+    }
+}
+
+/// Global attributes as they were loaded.
+#[derive(Debug)]
+pub struct LoadedRows {
+    /// The text of a JSON object.
+    pub object: String,
+    /// Unless they were not held: the version of each row that is covered, in the order of the mapping; None for no row.
+    pub versions: Vec<Option<String>>,
+}
+
+/// Rows that a loading policy covers.
+pub fn covered<'a>(meta: &'a Meta, loading: &Loading) -> impl Iterator<Item = (&'a TableMapping, &'a [String])> {
+    let wants = |table: &TableMapping| table.attributes.keys().any(|name| loading.wants(name));
+    meta.mapping
+        .iter()
+        .zip(meta.keys.iter())
+        .filter(move |(table, _)| wants(table))
+        .map(|(table, key)| (table, &key[..]))
 }
 
 /// Tables that a transaction looked up, by oid and key.
@@ -98,22 +150,39 @@ impl Tables {
         })
     }
 
-    /// The attributes that `loading` wants, as the text of a JSON object. A key without a row gives null for every
-    /// attribute.
-    pub fn load(&self, spi: &Spi, meta: &Meta, loading: &Loading) -> Result<String> {
+    /// The attributes that `loading` wants. A key without a row gives null for every attribute.
+    pub fn load(&self, spi: &Spi, meta: &Meta, loading: &Loading, held: Held) -> Result<LoadedRows> {
         let mut members = Vec::new();
+        let mut versions = Vec::new();
         for (mapping, key) in meta.mapping.iter().zip(meta.keys.iter()) {
             let wanted: Vec<_> = mapping.attributes.iter().filter(|(name, _)| loading.wants(name)).collect();
             if wanted.is_empty() {
                 continue;
             }
-            let values = self.select(spi, mapping, key, &wanted)?;
+            let values = self.select(spi, mapping, key, &wanted, held)?;
+            if held != Held::Not {
+                versions.push(values.as_ref().and_then(|values| values.last().cloned()?));
+            }
             for (i, (name, _)) in wanted.iter().enumerate() {
                 let text = values.as_ref().and_then(|values| values[i].clone()).unwrap_or_else(|| "null".to_owned());
                 members.push((name.as_str(), text));
             }
         }
-        Ok(object(members.iter().map(|(name, text)| (*name, text.as_str()))))
+        let object = object(members.iter().map(|(name, text)| (*name, text.as_str())));
+        Ok(LoadedRows { object, versions })
+    }
+
+    /// The versions of the rows that `loading` covers, which are locked until the transaction ends; as [`LoadedRows`] has
+    /// them.
+    pub fn lock_rows(&self, spi: &Spi, meta: &Meta, loading: &Loading) -> Result<Vec<Option<String>>> {
+        let lock = Held::of(loading.lock_type).clause();
+        let rows = covered(meta, loading).map(|(mapping, key)| {
+            let table = self.enter(mapping)?;
+            let (rows, key_is) = (&table.found.rows, table.key_is(mapping)?);
+            let sql = format!("SELECT {VERSION} FROM {rows} t WHERE {key_is}{lock}");
+            spi.first(&sql, &params(key, None), |row| row.need(1))
+        });
+        rows.collect()
     }
 
     fn select(
@@ -122,10 +191,11 @@ impl Tables {
         mapping: &TableMapping,
         key: &[String],
         wanted: &[(&String, &String)],
+        held: Held,
     ) -> Result<Option<Vec<Option<String>>>> {
         let table = self.enter(mapping)?;
         let key_is = table.key_is(mapping)?;
-        let columns = wanted
+        let mut columns = wanted
             .iter()
             .map(|(_, column)| {
                 // Without such a column Postgres might take the name for that of a function.
@@ -133,8 +203,12 @@ impl Tables {
                 Ok(format!("pg_catalog.to_jsonb(t.{})::pg_catalog.text", quote(column)))
             })
             .collect::<Result<Vec<_>>>()?;
-        let sql = format!("SELECT {} FROM {} t WHERE {key_is}", columns.join(", "), table.found.rows);
-        spi.first(&sql, &params(key, None), |row| Ok((1..=wanted.len()).map(|column| row.get(column)).collect()))
+        if held != Held::Not {
+            columns.push(VERSION.to_owned());
+        }
+        let (list, rows, lock) = (columns.join(", "), &table.found.rows, held.clause());
+        let sql = format!("SELECT {list} FROM {rows} t WHERE {key_is}{lock}");
+        spi.first(&sql, &params(key, None), |row| Ok((1..=columns.len()).map(|column| row.get(column)).collect()))
     }
 
     /// Updates the row of each table that has one of these attributes. A row that is gone is an error, and nothing

@@ -1,7 +1,9 @@
 //! The batch of a turn: what came in is decided about and saved.
 
 use super::calls::{self, Answered};
+use super::global::Free;
 use super::in_flight::CallRecord;
+use super::locks::{LocalNow, Watch};
 use super::turn::Scheduler;
 use super::user_tables::{Used, refused};
 use crate::clock;
@@ -10,10 +12,12 @@ use crate::pg::crash;
 use crate::pg::plant::{self, Plant};
 use crate::pg::spi::Spi;
 use crate::store::load::{self, Arrival, DueTimer, Loaded, Lock};
+use crate::store::locks::{self, Wants};
 use crate::store::save::{self, Lease};
 use crate::store::tables::Tables;
-use crate::store::{StateKey, claim};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use crate::store::{StateKey, claim, global};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use xdb_engine::*;
 
 /// Whether users' tables are used with a net under them. A net costs a subtransaction each, so the first try goes
@@ -30,6 +34,8 @@ pub enum Item {
     /// Messages are in the inbox.
     Arrivals(ExecutionId),
     Timer(DueTimer),
+    /// There may be messages of global queues for this state.
+    Waiter(StateKey),
     Answer(CallRecord, Answered),
     /// The process can't go on.
     Fail {
@@ -44,6 +50,7 @@ impl Item {
             Self::Arrivals(id) | Self::Fail { execution: id, .. } => *id,
             Self::Timer(timer) => timer.execution_id,
             Self::Answer(record, _) => record.key.0,
+            Self::Waiter(key) => key.0,
         }
     }
 
@@ -97,6 +104,8 @@ pub struct Batch<'a> {
     pub(super) taken_in: Vec<i64>,
     pub(super) stale_timers: Vec<DueTimer>,
     orphaned: Vec<ExecutionId>,
+    pub(super) free: Free,
+    stale_waiters: Vec<StateKey>,
     pub(super) given_away: Vec<StateKey>,
     pub(super) leases: HashMap<StateKey, Lease>,
     pub(super) dispatched: Vec<(StateKey, u32, Timestamp)>,
@@ -105,12 +114,20 @@ pub struct Batch<'a> {
     pub(super) unsettled: Vec<ExecutionId>,
     pub(super) failed: Vec<Item>,
     pub(super) more: bool,
+    pub(super) watch: Watch,
+    /// Calls that were let ask for their locks again in this turn.
+    pub(super) offered: HashSet<StateKey>,
+    /// What the calls that were granted in this turn have locked.
+    pub(super) wanted: HashMap<StateKey, Arc<Wants>>,
+    /// Local attributes of executions whose answers come from calls that have locked some, under the executions' locks.
+    pub(super) local_now: LocalNow,
 }
 
 impl<'a> Batch<'a> {
     pub fn new(scheduler: &'a mut Scheduler, spi: &'a Spi, mode: Mode, now: Timestamp) -> Self {
         // What a transaction that failed had found out is found out again.
         scheduler.load_failures.clear();
+        let watch = scheduler.watch.clone();
         Self {
             scheduler,
             spi,
@@ -128,6 +145,8 @@ impl<'a> Batch<'a> {
             taken_in: Vec::new(),
             stale_timers: Vec::new(),
             orphaned: Vec::new(),
+            free: Free::default(),
+            stale_waiters: Vec::new(),
             given_away: Vec::new(),
             leases: HashMap::new(),
             dispatched: Vec::new(),
@@ -136,6 +155,10 @@ impl<'a> Batch<'a> {
             unsettled: Vec::new(),
             failed: Vec::new(),
             more: false,
+            watch,
+            offered: HashSet::new(),
+            wanted: HashMap::new(),
+            local_now: LocalNow::new(),
         }
     }
 
@@ -151,6 +174,7 @@ impl<'a> Batch<'a> {
         let running: Vec<_> = self.loaded.values().filter(|l| l.before.is_running()).map(|l| l.before.id).collect();
         self.take_in(&running)?;
         load::message_ids(self.spi, &mut self.loaded, &published)?;
+        self.list_free(items)?;
         for (number, item) in items.iter().enumerate() {
             let id = item.execution();
             if self.locked.contains(&id) {
@@ -186,12 +210,17 @@ impl<'a> Batch<'a> {
         let mut answered = Vec::new();
         let mut queues = Vec::new();
         let mut published = Vec::new();
+        let mut locked_keys = Vec::new();
         for item in items {
             match item {
                 Item::Timer(timer) if timer.seq.0 > 0 => states.push((timer.execution_id, timer.seq)),
+                Item::Waiter(key) => states.push(*key),
                 Item::Answer(record, answer) => {
                     states.push(record.key);
                     answered.push(record.key);
+                    if record.held.as_ref().is_some_and(|held| held.local.locks()) {
+                        locked_keys.push(record.key.0);
+                    }
                     let looked_into = answer.queues();
                     if answer.publishes() || !looked_into.is_empty() {
                         queues.push(record.key.0);
@@ -210,6 +239,7 @@ impl<'a> Batch<'a> {
         if !answered.is_empty() {
             self.held = load::leases(self.spi, &answered)?;
         }
+        self.local_now = locks::local_attributes(self.spi, &locked_keys)?;
         load::states(self.spi, &mut self.loaded, &states)?;
         if !queues.is_empty() {
             queues.sort_unstable();
@@ -253,6 +283,7 @@ impl<'a> Batch<'a> {
             }
             Item::Timer(timer) if timer.seq.0 == 0 => Command::ProcessTimeout,
             Item::Timer(timer) => Command::TimerFired { seq: timer.seq, command: timer.command },
+            Item::Waiter(key) => Command::GlobalMessagesArrived { seq: key.1 },
             Item::Fail { reason, .. } => Command::Fail { reason: (*reason).to_owned() },
             Item::Answer(record, answered) => {
                 let lease = (self.scheduler.lane.epoch, record.lease_number);
@@ -273,8 +304,13 @@ impl<'a> Batch<'a> {
     /// Decides about a command and applies what follows. One that closes the execution waits for its lock, unless
     /// that is held already.
     fn decide(&mut self, number: usize, item: &Item, command: Command, locked_for_close: bool) -> Result<()> {
+        let offered = self.offer(item.execution(), &command)?;
+        if offered.is_none() && matches!(item, Item::Waiter(_)) {
+            self.settled[number] = Settled::Behind;
+            return Ok(());
+        }
         let Some(loaded) = self.loaded.get(&item.execution()) else { return Ok(()) };
-        let decided = loaded.decide(&command, self.now, jitter());
+        let decided = loaded.decide_with(&command, self.now, jitter(), offered.as_deref().unwrap_or_default());
         let (command, events) = match (decided, item) {
             (Ok(mut events), Item::Timer(_)) if plant::is(Plant::TimerTwice) => {
                 events.extend(events.iter().find(|event| matches!(event, Event::CommandCompleted { .. })).cloned());
@@ -313,10 +349,25 @@ impl<'a> Batch<'a> {
             self.closing.insert(item.execution(), Closing { item: number, command, conditional });
             return Ok(());
         }
-        match self.write_tables(item, &events)? {
+        let used = match self.is_unchanged(item, &command)? {
+            Used::Done(true) => self.write_tables(item, &events)?,
+            Used::Done(false) => {
+                let Item::Answer(record, _) = item else { return Ok(()) };
+                let again = Command::CallRepeated { seq: record.key.1, api: record.api };
+                return self.decide(number, item, again, locked_for_close);
+            }
+            Used::Busy(relation) => Used::Busy(relation),
+            Used::Locked => Used::Locked,
+            Used::Refused(error) => Used::Refused(error),
+        };
+        match used {
             Used::Done(()) => {
                 crash::point("turn-tables");
+                self.take_offered(&events);
                 if let Some(loaded) = self.loaded.get_mut(&item.execution()) {
+                    if let (Command::WaitUntilAnswered { seq, .. }, Some(_)) = (&command, &offered) {
+                        loaded.offered.insert(*seq);
+                    }
                     loaded.apply(events, self.now);
                 }
                 Ok(())
@@ -419,6 +470,9 @@ impl<'a> Batch<'a> {
         if let Item::Timer(timer) = item {
             self.stale_timers.push(*timer);
         }
+        if let Item::Waiter(key) = item {
+            self.stale_waiters.push(*key);
+        }
     }
 
     /// Writes everything that was decided. Says whether there was anything.
@@ -432,15 +486,20 @@ impl<'a> Batch<'a> {
             && self.taken_in.is_empty()
             && self.stale_timers.is_empty()
             && self.orphaned.is_empty()
+            && self.stale_waiters.is_empty()
             && self.given_away.is_empty());
         if wrote {
             let strikes = &self.scheduler.tables;
             let lane = |meta: &load::Meta| strikes.lane_of(meta);
-            save::save(self.spi, changed.into_iter(), &self.leases, &lane, self.now)?;
+            let released = save::save_and_release(self.spi, changed.into_iter(), &self.leases, &lane, self.now)?;
             load::delete_arrivals(self.spi, &self.taken_in)?;
             load::delete_arrivals_of(self.spi, &self.orphaned)?;
+            global::delete_waiters(self.spi, &self.stale_waiters)?;
             load::delete_timers(self.spi, &self.stale_timers, self.now)?;
             claim::move_to_lane(self.spi, &self.given_away, 1)?;
+            let given_away = locks::release(self.spi, &self.given_away)?;
+            self.released(released)?;
+            self.released(given_away)?;
             if !self.still_closing.is_empty() {
                 load::mark_closing(self.spi, &self.still_closing)?;
                 crash::point("turn-closing");

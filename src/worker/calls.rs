@@ -36,6 +36,15 @@ pub struct Attempt<'a> {
     /// JSON objects.
     pub global_attributes: &'a str,
     pub local_attributes: &'a str,
+    /// Stands for the values that were loaded, if some of them are locked.
+    pub values: Option<u64>,
+}
+
+/// The key by which a worker may keep the answer of a call. What was loaded under a lock is part of the request, and an
+/// attempt that loads something else is another one.
+pub fn request_key(call_id: &str, generation: u32, values: Option<u64>) -> String {
+    let key = idempotency_key(call_id, generation);
+    values.map_or(key.clone(), |values| format!("{key}/{values:016x}"))
 }
 
 /// The request of a state's call.
@@ -87,7 +96,7 @@ pub fn request(loaded: &Loaded, state: &StateExecution, worker: &Arc<Worker>, at
     Some(Call {
         tag: 0,
         url: url(worker, path),
-        headers: headers(worker, idempotency_key(&id, call.generation), loaded.meta.traceparent.as_deref()),
+        headers: headers(worker, request_key(&id, call.generation, attempt.values), loaded.meta.traceparent.as_deref()),
         body: body.into_bytes(),
         timeout: attempt.timeout.as_std(),
         secret: worker.secret.clone(),
@@ -141,7 +150,9 @@ impl Answered {
                     RequestedKind::LocalQueue { queue, at_least, at_most } => {
                         Some((queue.clone(), taken_at_once(*at_least, *at_most) as usize))
                     }
-                    RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => None,
+                    RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) | RequestedKind::GlobalQueue { .. } => {
+                        None
+                    }
                 };
                 answer.request.commands.iter().filter_map(queue).collect()
             }

@@ -3,13 +3,14 @@
 use super::apply::{Batch, Item};
 use super::calls::{self, Answered, Attempt};
 use super::deferred::Patience;
-use super::in_flight::{CallRecord, Room};
+use super::in_flight::{CallRecord, Held, Room};
 use super::turn::{Outcome, Scheduler};
 use super::user_tables::{Used, refused};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::{crash, plant};
 use crate::store::load::{self, Loaded, Lock};
+use crate::store::locks::{self, Versioned};
 use crate::store::process;
 use crate::store::save::{self, Lease};
 use crate::store::tables::object;
@@ -51,12 +52,17 @@ impl Batch<'_> {
                     self.more |= call.not_before <= self.now;
                     continue;
                 }
+                let config = config(loaded, state);
+                if wants_locks(&config, api) {
+                    // Granting locks is the claim's business, which comes later in this transaction.
+                    continue;
+                }
                 let known = process_type.definition.states.contains_key(&state.id.state_id);
                 if unchanged || call.not_before > self.now || !known || !room.take(process_type.worker.id) {
                     continue;
                 }
                 let key = (loaded.execution.id, *seq);
-                let timeout = config(loaded, state).timeout(api);
+                let timeout = config.timeout(api);
                 self.leases.insert(key, self.scheduler.lease(self.real, timeout));
                 self.dispatched.push((key, 1, self.now));
             }
@@ -96,6 +102,7 @@ impl Batch<'_> {
         let unfit = process::unfit_owners(self.spi, &owners)?;
         let mut leases = HashMap::new();
         let mut moved = Vec::new();
+        let mut asking = Vec::new();
         let mut elsewhere = Vec::new();
         for due in due {
             let Some(loaded) = self.claimed.get(&due.key.0) else { continue };
@@ -112,6 +119,11 @@ impl Batch<'_> {
                 self.failed.push(Item::Fail { execution: due.key.0, reason: unfit.why });
                 continue;
             }
+            let known = process_type.definition.states.contains_key(&state.id.state_id);
+            if known && !unfit.contains_key(&owner) && wants_locks(&config(loaded, state), api) {
+                asking.push(due);
+                continue;
+            }
             if self.claims.len() >= at_most || !room.take(process_type.worker.id) {
                 if process_type.worker.id != due.worker {
                     // Left where they are, they would stand in the way of calls that this worker could take.
@@ -122,13 +134,23 @@ impl Batch<'_> {
             if let Some(unfit) = unfit.get(&owner) {
                 let failure = Failure { detail: unfit.why.to_owned(), ..Failure::default() };
                 self.scheduler.load_failures.insert(due.key, failure);
-            } else if !process_type.definition.states.contains_key(&state.id.state_id) {
+            } else if !known {
                 let detail = format!("unknown state \"{}\": the process type does not list it", state.id.state_id);
                 self.scheduler.load_failures.insert(due.key, Failure { detail, ..Failure::default() });
             }
             leases.insert(due.key, self.scheduler.lease(self.real, config(loaded, state).timeout(api)));
             self.claims.push((due.key, due.attempts + 1, due.first_attempt_at.unwrap_or(self.now)));
         }
+        let granted = self.grant(asking, room, at_most)?;
+        for due in granted.calls {
+            let Some(loaded) = self.claimed.get(&due.key.0) else { continue };
+            let Some(state) = loaded.execution.states.get(&due.key.1) else { continue };
+            let Some((api, _)) = save::current_call(state) else { continue };
+            leases.insert(due.key, self.scheduler.lease(self.real, config(loaded, state).timeout(api)));
+            self.claims.push((due.key, due.attempts + 1, due.first_attempt_at.unwrap_or(self.now)));
+        }
+        let gone_elsewhere = granted.without_room.into_iter().filter(|(due, worker)| *worker != due.worker);
+        elsewhere.extend(gone_elsewhere.map(|(due, worker)| (due.key, worker)));
         claim::move_to_workers(self.spi, &elsewhere)?;
         self.more |= !elsewhere.is_empty();
         claim::move_to_lane(self.spi, &moved, 1 - lane.number)?;
@@ -148,6 +170,8 @@ impl Batch<'_> {
         let claims = std::mem::take(&mut self.claims);
         let dispatched = std::mem::take(&mut self.dispatched);
         let local = self.local_attributes(&claims, &dispatched)?;
+        let locked: Vec<_> = self.wanted.keys().map(|key| key.0).collect();
+        let locked = locks::local_attributes(self.spi, &locked)?;
         let (loaded, claimed) = (std::mem::take(&mut self.loaded), std::mem::take(&mut self.claimed));
         let sources = dispatched.iter().map(|c| (&loaded, c)).chain(claims.iter().map(|c| (&claimed, c)));
         for (source, (key, attempt, first_at)) in sources {
@@ -156,12 +180,26 @@ impl Batch<'_> {
                 continue;
             };
             let Some(lease) = self.leases.get(key).copied() else { continue };
-            match self.prepare(loaded, state, *attempt, *first_at, lease, local.get(&key.0), outcome)? {
+            match self.prepare(
+                loaded,
+                state,
+                *attempt,
+                *first_at,
+                lease,
+                local.get(&key.0),
+                locked.get(&key.0),
+                outcome,
+            )? {
                 true => {}
                 false => released.push(*key),
             }
         }
         claim::release(self.spi, &released)?;
+        let objects = locks::release(self.spi, &released)?;
+        // Who was let ask and was not claimed is in nobody's way: the next ones are let ask in the next turn.
+        self.more |= !objects.is_empty() || self.offered.iter().any(|key| !self.wanted.contains_key(key));
+        self.released(objects)?;
+        outcome.watch = Some(self.watch);
         outcome.settled = self.settled;
         outcome.failed.extend(self.failed);
         outcome.more |= self.more;
@@ -178,6 +216,7 @@ impl Batch<'_> {
         first_at: Timestamp,
         lease: Lease,
         local: Option<&BTreeMap<String, String>>,
+        locked: Option<&BTreeMap<String, Versioned>>,
         outcome: &mut Outcome,
     ) -> Result<bool> {
         let (Some(process_type), Some((api, _))) = (&loaded.meta.process_type, save::current_call(state)) else {
@@ -194,6 +233,7 @@ impl Batch<'_> {
             lease_number: lease.number,
             worker_id: worker.id,
             bytes: 0,
+            held: None,
         };
         if let Some(failure) = self.scheduler.load_failures.remove(&key) {
             outcome.failed.push(Item::Answer(record, Answered::Failed(failure)));
@@ -202,7 +242,7 @@ impl Batch<'_> {
         let loading = config.load_global(api);
         let strikes = &mut self.scheduler.tables;
         let global = match strikes.read(self.spi, &mut self.tables, &loaded.meta, &loading, self.mode)? {
-            Used::Done(text) => text,
+            Used::Done(rows) => rows,
             Used::Busy(relation) => {
                 let until = strikes.busy_until(relation).unwrap_or_else(std::time::Instant::now);
                 self.scheduler.executions.defer_until(key.0, until);
@@ -218,14 +258,28 @@ impl Batch<'_> {
             }
         };
         let wanted = config.load_local(api);
-        let members = local.into_iter().flatten().filter(|(name, _)| wanted.wants(name));
-        let local = object(members.map(|(name, value)| (name.as_str(), value.as_str())));
+        // Values and versions of what is locked were read in one statement.
+        let local = match wanted.locks() {
+            true => members(&wanted, locked.into_iter().flatten().map(|(name, entry)| (name, &entry.value))),
+            false => members(&wanted, local.into_iter().flatten()),
+        };
+        let values = self.wanted.get(&key).map(|wants| {
+            record.held = Some(Arc::new(Held {
+                objects: wants.objects.clone(),
+                global: loading,
+                rows: global.versions,
+                keys: locks::versions_of(&wanted, locked),
+                local: wanted,
+            }));
+            locks::fingerprint(&global.object, &local)
+        });
         let attempt = Attempt {
             number: attempt,
             first_at,
             timeout: config.timeout(api),
-            global_attributes: &global,
+            global_attributes: &global.object,
             local_attributes: &local,
+            values,
         };
         let Some(call) = calls::request(loaded, state, worker, &attempt) else { return Ok(false) };
         record.bytes = call.body.len();
@@ -260,8 +314,18 @@ impl Scheduler {
     }
 }
 
+fn wants_locks(config: &StateConfig, api: Api) -> bool {
+    config.load_global(api).locks() || config.load_local(api).locks()
+}
+
+/// Local attributes that a call gets, as the text of a JSON object.
+fn members<'a>(wanted: &Loading, all: impl Iterator<Item = (&'a String, &'a String)>) -> String {
+    let members = all.filter(|(name, _)| wanted.wants(name));
+    object(members.map(|(name, value)| (name.as_str(), value.as_str())))
+}
+
 /// Options of a state execution: its own over the registered ones.
-fn config(loaded: &Loaded, state: &StateExecution) -> StateConfig {
+pub(super) fn config(loaded: &Loaded, state: &StateExecution) -> StateConfig {
     let definition: Arc<Definition> = loaded.meta.definition();
     let registered = definition.states.get(&state.id.state_id).cloned().unwrap_or_default();
     match &state.config {

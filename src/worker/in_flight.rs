@@ -1,10 +1,12 @@
 //! Calls that are under way, and the room that is left for more.
 
 use super::breaker::{Admission, Ticket};
+use super::lock_queue::{Mode, Object};
 use crate::store::StateKey;
 use crate::store::registry::WorkerId;
-use std::collections::HashMap;
-use xdb_engine::{Api, Timestamp};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use xdb_engine::{Api, Loading, Timestamp};
 
 /// A call that was handed to a thread.
 #[derive(Clone, Debug)]
@@ -18,6 +20,18 @@ pub struct CallRecord {
     pub lease_number: i64,
     pub worker_id: WorkerId,
     pub bytes: usize,
+    /// What it loaded under a lock.
+    pub held: Option<Arc<Held>>,
+}
+
+/// What a call has loaded under locks: it has to be the same when the answer is applied.
+#[derive(Debug)]
+pub struct Held {
+    pub objects: Vec<(Object, Mode)>,
+    pub global: Loading,
+    pub rows: Vec<Option<String>>,
+    pub local: Loading,
+    pub keys: BTreeMap<String, String>,
 }
 
 /// The calls of one scheduler.
@@ -61,7 +75,7 @@ impl InFlight {
 }
 
 /// How many more calls may go out now, in all and per worker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Room {
     total: usize,
     per_worker: HashMap<WorkerId, usize>,
@@ -89,6 +103,11 @@ impl Room {
             (*id, room)
         };
         Self { total, per_worker: workers.iter().map(room).collect() }
+    }
+
+    /// Whether there is a place for a call to this worker.
+    pub fn has(&self, worker: WorkerId) -> bool {
+        self.total > 0 && self.per_worker.get(&worker).is_some_and(|room| *room > 0)
     }
 
     /// Takes a place for a call to this worker, if there is one.

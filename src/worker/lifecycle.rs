@@ -188,6 +188,7 @@ impl Context {
     /// [`Context::abort_turn`] ends it.
     pub fn begin_turn(&mut self) -> Turn {
         check_for_interrupts!();
+        self.slot.turn_begins();
         // SAFETY: no transaction is open. The locks are taken conditionally and released with the transaction; the snapshot is
         // taken after them.
         unsafe {
@@ -213,6 +214,7 @@ impl Context {
             } else {
                 pg_sys::CommitTransactionCommand();
                 pg_sys::MemoryContextSwitchTo(self.memory);
+                self.slot.turn_ended();
             }
             turn
         }
@@ -227,6 +229,7 @@ impl Context {
                 pg_sys::PopActiveSnapshot();
             }
             pg_sys::CommitTransactionCommand();
+            self.slot.turn_ended();
             // Without it autovacuum never hears of what the engine changes.
             pg_sys::pgstat_report_stat(false);
             pg_sys::MemoryContextSwitchTo(self.memory);
@@ -240,6 +243,7 @@ impl Context {
             pg_sys::InterruptHoldoffCount += 1;
             pg_sys::AbortCurrentTransaction();
             pg_sys::InterruptHoldoffCount -= 1;
+            self.slot.turn_ended();
             pg_sys::pgstat_report_stat(false);
             pg_sys::MemoryContextSwitchTo(self.memory);
         }

@@ -1,8 +1,9 @@
-//! What a scheduler does besides its turns: old executions go.
+//! What a scheduler does besides its turns: what is old goes.
 
 use super::lifecycle::Context;
 use super::scheduler::in_transaction;
 use crate::pg::{crash, identity};
+use crate::store::global::{self, KeyCursor};
 use crate::store::purge::{self, Cursor};
 use crate::{clock, guc};
 use std::time::{Duration, Instant};
@@ -24,12 +25,13 @@ const ROWS: i64 = 1_000;
 const REST: u32 = 4;
 const SHORTEST_REST: Duration = Duration::from_millis(50);
 
-/// Keeps to `xdb.retention`.
+/// Keeps to `xdb.retention`, and to the time that messages of global queues have.
 pub struct Maintenance {
     looked: Instant,
     /// How long after the last look the next one is due, while there is more to delete.
     rest: Option<Duration>,
     after: Cursor,
+    after_key: KeyCursor,
     looks: u32,
     /// How far the clock was shifted at the last look.
     shift: i64,
@@ -37,7 +39,14 @@ pub struct Maintenance {
 
 impl Maintenance {
     pub fn new() -> Self {
-        Self { looked: Instant::now(), rest: None, after: Cursor::START, looks: 0, shift: clock::shifted_by() }
+        Self {
+            looked: Instant::now(),
+            rest: None,
+            after: Cursor::START,
+            after_key: KeyCursor::start(),
+            looks: 0,
+            shift: clock::shifted_by(),
+        }
     }
 
     /// When the next batch is due, if there is more to delete.
@@ -45,16 +54,18 @@ impl Maintenance {
         self.rest.map(|rest| rest.saturating_sub(self.looked.elapsed()))
     }
 
-    /// Deletes a batch of old executions if it is time. To be called between turns.
+    fn begin_again(&mut self) {
+        (self.after, self.after_key) = (Cursor::START, KeyCursor::start());
+    }
+
+    /// Deletes a batch of what is old if it is time. To be called between turns.
     pub fn look(&mut self, context: &mut Context) {
-        let Some(retention) = guc::retention() else {
-            self.rest = None;
-            return;
-        };
-        let every = retention.as_std().clamp(Duration::from_secs(1), LOOK_EVERY);
+        let retention = guc::retention();
+        let every = retention.map_or(LOOK_EVERY, |kept| kept.as_std().clamp(Duration::from_secs(1), LOOK_EVERY));
         let shift = clock::shifted_by();
         if shift != self.shift {
-            (self.shift, self.after) = (shift, Cursor::START);
+            self.shift = shift;
+            self.begin_again();
         } else if self.looked.elapsed() < self.rest.unwrap_or(every) {
             return;
         }
@@ -62,18 +73,23 @@ impl Maintenance {
         let done = in_transaction(context, |spi| {
             // A crash brings back at most what is deleted again.
             identity::set_local(c"synchronous_commit", c"off")?;
-            let before = clock::now().before(retention);
+            let now = clock::now();
+            let expiring = global::expire(spi, now, ROWS)?;
+            let Some(before) = retention.map(|kept| now.before(kept)) else {
+                return Ok((self.after, self.after_key.clone(), expiring));
+            };
             let left = purge::sweep(spi, ROWS)?;
             let batch = purge::batch(spi, before, self.after, EXECUTIONS, Some(ROWS))?;
+            let (key, keys) = global::forget_keys(spi, before, &self.after_key, ROWS)?;
             if batch.purged > 0 {
                 crash::point("retention");
             }
-            Ok((batch.reached, left || batch.left || batch.more))
+            Ok((batch.reached, key, expiring || left || batch.left || batch.more || keys))
         });
         self.looked = Instant::now();
         let more = match done {
-            Some((reached, more)) => {
-                self.after = reached;
+            Some((reached, key, more)) => {
+                (self.after, self.after_key) = (reached, key);
                 more
             }
             None => false,
@@ -81,7 +97,8 @@ impl Maintenance {
         if !more {
             self.looks += 1;
             if self.looks >= LOOKS {
-                (self.looks, self.after) = (0, Cursor::START);
+                self.looks = 0;
+                self.begin_again();
             }
         }
         self.rest = more.then(|| ((self.looked - began) * REST).max(SHORTEST_REST));

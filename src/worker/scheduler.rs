@@ -1,6 +1,7 @@
 //! The scheduler's loop: wait, collect answers, make a turn.
 
 use super::lifecycle::{Context, Exit, Turn};
+use super::lock_queue::Object;
 use super::maintenance::Maintenance;
 use super::turn::{Progress, Scheduler};
 use crate::guc;
@@ -14,7 +15,7 @@ use crate::pg::spi;
 use crate::pg::subxact::run_caught;
 use crate::store::claim::Lane;
 use crate::store::instance::Standing;
-use crate::store::{engine, load};
+use crate::store::{engine, load, locks};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,12 +34,12 @@ pub fn run(context: &mut Context) -> Exit {
         SlotLane::Main => 0,
         SlotLane::SetAside => 1,
     };
-    let epoch = loop {
+    let (epoch, waited_for) = loop {
         if context.asked_to_leave() {
             return Exit::Left;
         }
         match begin(context, number) {
-            Ok(Some(epoch)) => break epoch,
+            Ok(Some(begun)) => break begun,
             Ok(None) => return Exit::Restart,
             Err(error) => log_error("the scheduler can't begin yet", &error),
         }
@@ -54,6 +55,7 @@ pub fn run(context: &mut Context) -> Exit {
     };
     let waiter = Waiter::new(Some(notifier.raw_fd()));
     let mut scheduler = Scheduler::new(Lane { number, epoch }, guc::HTTP_THREADS.get() as usize);
+    scheduler.watch.objects.extend(waited_for);
     if let Some(table) = context.slot.take_died_in() {
         scheduler.tables.died_in(table);
     }
@@ -127,8 +129,8 @@ pub fn run(context: &mut Context) -> Exit {
     }
 }
 
-/// Begins an epoch. None when the extension has changed.
-fn begin(context: &mut Context, lane: i16) -> Result<Option<i64>> {
+/// Begins an epoch. Answers with it, and with the locks that somebody waits for. None when the extension has changed.
+fn begin(context: &mut Context, lane: i16) -> Result<Option<(i64, Vec<Object>)>> {
     let turn = run_caught(|| Ok(context.begin_turn()));
     if turn.is_err() {
         context.abort_turn();
@@ -139,17 +141,21 @@ fn begin(context: &mut Context, lane: i16) -> Result<Option<i64>> {
         Turn::Gone | Turn::Changed => return Ok(None),
     }
     let begun = run_caught(|| {
-        let epoch = spi::connect(|spi| {
+        let begun = spi::connect(|spi| {
             load::clear_closing(spi)?;
             if lane == 0 && engine::has_tasks(spi, 1)? {
                 context.request_set_aside();
             }
             let epoch = engine::begin_epoch(spi, lane)?;
+            let mut waited_for = locks::sweep(spi, lane)?;
+            if lane != 0 {
+                locks::tell_released(spi, &std::mem::take(&mut waited_for))?;
+            }
             crash::point("begin");
-            Ok(epoch)
+            Ok((epoch, waited_for))
         })?;
         context.commit_turn();
-        Ok(Some(epoch))
+        Ok(Some(begun))
     });
     if begun.is_err() {
         context.abort_turn();

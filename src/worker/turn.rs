@@ -4,8 +4,10 @@ use super::apply::{Batch, Item, Mode, Settled, jitter};
 use super::breakers::Breakers;
 use super::calls::{self, Answered};
 use super::deferred::{Deferred, Patience};
+use super::global::Matching;
 use super::in_flight::{CallRecord, InFlight, Room};
 use super::lifecycle::{Context, Turn};
+use super::locks::Watch;
 use super::user_tables::Strikes;
 use crate::http::Call;
 use crate::pg::catch::{
@@ -18,9 +20,9 @@ use crate::pg::{crash, identity, spi};
 use crate::store::claim::{self, Lane};
 use crate::store::instance::Standing;
 use crate::store::registry::Registry;
-use crate::store::{StateKey, engine, load};
+use crate::store::{StateKey, engine, global, load, locks};
 use crate::{clock, guc};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Failure, Timestamp};
 
@@ -38,6 +40,8 @@ pub struct Scheduler {
     pub tables: Strikes,
     /// Calls whose attributes could not be loaded: the attempt fails with this.
     pub load_failures: HashMap<StateKey, Failure>,
+    /// Messages of global queues that wait to be handed out.
+    pub matching: Matching,
     /// Number of the turn, and of the leases that it gives.
     pub number: i64,
     /// Nothing new is taken up: because somebody said so, or because of the standing.
@@ -53,6 +57,12 @@ pub struct Scheduler {
     adopted: Option<Instant>,
     /// Calls whose answers were held up and given up.
     given_up: Vec<StateKey>,
+    /// Calls whose answers were held up and dropped, because RPCs wait for their locks.
+    pub yielding: BTreeSet<StateKey>,
+    /// Since when the answers of calls with locks have been held up.
+    pub held_up_since: HashMap<StateKey, Instant>,
+    /// Locks that are to be handed on.
+    pub watch: Watch,
     /// Threads of the pool, as it was made.
     threads: usize,
     failing: Deferred<()>,
@@ -74,6 +84,9 @@ impl Work {
 
 /// How long a call whose answer was given up is left alone.
 const GIVEN_UP_FOR: Duration = Duration::from_secs(5);
+
+/// An answer of a call with locks that was not tried for so long is not held up any more.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 /// How often to look for calls of workers that are gone, besides when registrations change.
 const ADOPT_EVERY: Duration = Duration::from_secs(60);
@@ -112,6 +125,12 @@ pub struct Outcome {
     /// Attempts that failed before their calls were made, and processes that can't go on.
     pub failed: Vec<Item>,
     pub more: bool,
+    /// What is to be looked after from now on.
+    pub watch: Option<Watch>,
+    /// Calls that gave up their locks.
+    pub yielded: Vec<StateKey>,
+    /// Calls whose answers have been held up for long, while others wait for their locks.
+    pub waited_for: BTreeSet<StateKey>,
 }
 
 enum Transacted {
@@ -130,6 +149,7 @@ impl Scheduler {
             executions: Deferred::new(),
             tables: Strikes::new(lane.number == 1),
             load_failures: HashMap::new(),
+            matching: Matching::default(),
             number: 0,
             paused: false,
             standing: Standing::Unused,
@@ -138,6 +158,9 @@ impl Scheduler {
             suspect: None,
             adopted: None,
             given_up: Vec::new(),
+            yielding: BTreeSet::new(),
+            held_up_since: HashMap::new(),
+            watch: Watch::default(),
             threads,
             failing: Deferred::new(),
         }
@@ -239,7 +262,7 @@ impl Scheduler {
                 }
                 Item::Fail { .. } => self.waiting.push_back(item),
                 // They are in the tables and are found again.
-                Item::Arrivals(_) | Item::Timer(_) => {}
+                Item::Arrivals(_) | Item::Timer(_) | Item::Waiter(_) => {}
             }
         }
     }
@@ -327,6 +350,17 @@ impl Scheduler {
             outcome.more |= timers.len() == limit || more;
             items.extend(arrivals.into_iter().map(Item::Arrivals));
             items.extend(timers.into_iter().map(Item::Timer));
+            self.matching = Matching::default();
+            if state.global_work {
+                let gathered = global::gather(spi, now, &busy, limit)?;
+                // Before everything else: who begins to wait in this turn comes after those who wait.
+                items.splice(0..0, gathered.states.iter().map(|key| Item::Waiter(*key)));
+                self.matching = Matching { gathered, is_new: true };
+            }
+        } else if work.gather {
+            self.matching = Matching::default();
+        } else {
+            self.matching.is_new = false;
         }
         let workers = self.registry.workers();
         if registered || self.adopted.is_none_or(|at| at.elapsed() > ADOPT_EVERY) {
@@ -337,6 +371,16 @@ impl Scheduler {
             self.adopted = if more { None } else { Some(Instant::now()) };
         }
         claim::give_up(spi, &self.given_up)?;
+        let mut released = locks::release(spi, &self.given_up)?;
+        outcome.waited_for = self.waited_for(spi, items)?;
+        if !self.yielding.is_empty() {
+            let (yielded, objects) = self.yield_locks(spi)?;
+            outcome.yielded = yielded;
+            released.extend(objects);
+        }
+        if state.locks_released && self.lane.number == 0 {
+            released.extend(locks::take_released(spi)?);
+        }
         // Answers that are held up count too: they are in memory. There are never more than half as many as threads.
         let max_calls = (guc::MAX_IN_FLIGHT.get() as usize).min(self.threads).saturating_sub(self.held_up().count());
         let max_bytes = guc::MAX_IN_FLIGHT_KB.get() as usize * 1024;
@@ -347,9 +391,14 @@ impl Scheduler {
             self.look_through(spi, &mut outcome)?;
         }
         let mut batch = Batch::new(self, spi, mode, now);
+        batch.released(released)?;
         batch.process(items)?;
         batch.dispatch(&mut room)?;
         let wrote = batch.save()?;
+        batch.save_matching(items)?;
+        if work.claim > 0 {
+            batch.offer_locks(&room)?;
+        }
         batch.claim(&mut room, work.claim)?;
         let now = batch.now;
         batch.finish(&mut outcome)?;
@@ -384,12 +433,31 @@ impl Scheduler {
             crash::point(if items.is_empty() { "claim-call" } else { "commit-dispatch" });
         }
         let now = Instant::now();
+        let mut more = false;
+        if let Some(watch) = outcome.watch {
+            self.watch = watch;
+        }
+        outcome.yielded.iter().for_each(|key| {
+            self.yielding.remove(key);
+        });
         let mut settled = outcome.settled;
         settled.resize(items.len(), Settled::Done);
+        self.held_up_since.retain(|_, since| since.elapsed() < FORGOTTEN_AFTER);
         for (item, settled) in items.into_iter().zip(settled) {
             let id = item.execution();
+            if matches!(settled, Settled::Locked | Settled::RowLocked | Settled::Table(_))
+                && let Some(key) = self.must_yield(&item, &outcome.waited_for)
+            {
+                more |= self.yielding.insert(key);
+                continue;
+            }
             match settled {
-                Settled::Done => self.executions.clear(&id),
+                Settled::Done => {
+                    if let Item::Answer(record, _) = &item {
+                        self.held_up_since.remove(&record.key);
+                    }
+                    self.executions.clear(&id);
+                }
                 Settled::Locked | Settled::Behind => {
                     if settled == Settled::Locked {
                         self.executions.defer(id, now, Patience::Short);
@@ -412,7 +480,7 @@ impl Scheduler {
                 Settled::GivenAway => {}
             }
         }
-        let mut more = outcome.more || !outcome.failed.is_empty();
+        more |= outcome.more || !outcome.failed.is_empty();
         self.waiting.extend(outcome.failed);
         let calls = outcome.calls.len() as i64;
         for (mut call, record) in outcome.calls {

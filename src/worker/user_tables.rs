@@ -9,7 +9,8 @@ use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, try_lock_table, with_timeout};
 use crate::store::engine::{self, SetAside};
 use crate::store::load::Meta;
-use crate::store::tables::Tables;
+use crate::store::tables::{Held, LoadedRows, Tables};
+use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
@@ -56,7 +57,20 @@ pub enum Used<T> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
+    /// Rows are locked, and nothing of a user's code runs.
+    Lock,
     Write,
+}
+
+impl Kind {
+    /// The lock on the table.
+    fn table_lock(self) -> u32 {
+        match self {
+            Self::Read => pg_sys::AccessShareLock,
+            Self::Lock => pg_sys::RowShareLock,
+            Self::Write => pg_sys::RowExclusiveLock,
+        }
+    }
 }
 
 /// Which tables are trouble.
@@ -163,6 +177,10 @@ impl Strikes {
     }
 
     fn went_well(&mut self, relation: u32, kind: Kind, took_ms: u128) {
+        if kind == Kind::Lock {
+            // Each write of a call with a lock comes right after one: it must not excuse the writes that are slow.
+            return;
+        }
         self.busy.clear(&relation);
         self.strikes.remove(&relation);
         self.conflicts.remove(&relation);
@@ -197,7 +215,7 @@ impl Strikes {
         })
     }
 
-    /// Reads the attributes of a call, as the text of a JSON object.
+    /// Reads the attributes of a call.
     pub fn read(
         &mut self,
         spi: &Spi,
@@ -205,9 +223,23 @@ impl Strikes {
         meta: &Meta,
         loading: &Loading,
         mode: Mode,
-    ) -> Result<Used<String>> {
+    ) -> Result<Used<LoadedRows>> {
         let touched = |name: &String| loading.wants(name);
-        self.access(spi, tables, meta, &touched, Kind::Read, mode, |tables| tables.load(spi, meta, loading))
+        let held = if loading.locks() { Held::Remembered } else { Held::Not };
+        self.access(spi, tables, meta, &touched, Kind::Read, mode, |tables| tables.load(spi, meta, loading, held))
+    }
+
+    /// Locks the rows that a call has loaded, and reads their versions.
+    pub fn lock_rows(
+        &mut self,
+        spi: &Spi,
+        tables: &mut Tables,
+        meta: &Meta,
+        loading: &Loading,
+        mode: Mode,
+    ) -> Result<Used<Vec<Option<String>>>> {
+        let touched = |name: &String| loading.wants(name);
+        self.access(spi, tables, meta, &touched, Kind::Lock, mode, |tables| tables.lock_rows(spi, meta, loading))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -229,7 +261,7 @@ impl Strikes {
             if self.waited.get(&table.relation).is_some_and(|waits| *waits >= WAITS_PER_TURN) {
                 return Ok(Used::Locked);
             }
-            if !self.aside && !try_lock_table(table.relation, kind == Kind::Write) {
+            if !self.aside && !try_lock_table(table.relation, kind.table_lock()) {
                 self.strike(table.relation, SetAside::Locked);
                 return Ok(Used::Busy(table.relation));
             }
@@ -275,7 +307,7 @@ impl Strikes {
             Err(error) => error,
         };
         let culprit = in_table();
-        let slow = if kind == Kind::Read { SetAside::SlowReads } else { SetAside::SlowWrites };
+        let slow = if kind != Kind::Write { SetAside::SlowReads } else { SetAside::SlowWrites };
         let used = match error.code {
             QUERY_CANCELED => {
                 self.strike(culprit, slow);

@@ -48,6 +48,14 @@ impl Execution {
                 });
             }
             Event::CommandCompleted { seq, command, messages } => self.complete_command(*seq, *command, messages),
+            Event::GlobalMessagesTaken { seq, command, messages } => self.with_state(*seq, |state| {
+                if let Phase::Waiting(wait) = &mut state.phase
+                    && let Some(command) = wait.commands.get_mut(*command as usize)
+                {
+                    command.status = CommandStatus::Completed;
+                    command.global_messages.clone_from(messages);
+                }
+            }),
             Event::TimerSkipped { seq, command } => self.with_state(*seq, |state| {
                 if let Phase::Waiting(wait) = &mut state.phase
                     && let Some(command) = wait.commands.get_mut(*command as usize)
@@ -75,6 +83,11 @@ impl Execution {
                     call.note_failure(last, not_before);
                 });
             }
+            Event::CallRepeated { seq, api, next_call_at } => self.with_call(*seq, *api, |call| {
+                call.repeats += 1;
+                call.generation += 1;
+                call.not_before = *next_call_at;
+            }),
             Event::RetryRequested { seq, api } => self.with_call(*seq, *api, |call| call.not_before = at),
             Event::StateFailed { seq, api, attempt, failure } => {
                 let last = LastFailure { api: *api, attempt: *attempt, at, failure: failure.clone() };
@@ -83,7 +96,10 @@ impl Execution {
             Event::LocalAttributesWritten { attributes } => {
                 self.local_attributes.extend(attributes.iter().map(|(k, v)| (k.clone(), v.clone())));
             }
-            Event::GlobalAttributesWritten { .. } | Event::RpcApplied { .. } | Event::CommandRejected { .. } => {}
+            Event::GlobalAttributesWritten { .. }
+            | Event::GlobalMessagesPublished { .. }
+            | Event::RpcApplied { .. }
+            | Event::CommandRejected { .. } => {}
             Event::MessagesReceived { messages, .. } => {
                 for message in messages {
                     self.next_message = self.next_message.max(message.number + 1);

@@ -18,6 +18,12 @@ pub enum Command {
     },
     /// An attempt of a state's call failed: no answer, a wrong one, or one that the user's tables refused.
     CallFailed(CallFailed),
+    /// A call was answered, and what it had loaded under a lock has changed meanwhile: nothing of the answer is applied,
+    /// and the call is made again.
+    CallRepeated {
+        seq: StateSeq,
+        api: Api,
+    },
     /// The timer command of a waiting state came due.
     TimerFired {
         seq: StateSeq,
@@ -27,6 +33,10 @@ pub enum Command {
     ProcessTimeout,
     /// Messages from outside, in the order of their publishing.
     MessagesArrived(Vec<Publish>),
+    /// Free messages of global queues are offered to a waiting state; they are in the context.
+    GlobalMessagesArrived {
+        seq: StateSeq,
+    },
     RpcAnswered {
         rpc_name: String,
         answer: RpcAnswer,
@@ -59,9 +69,11 @@ impl Command {
             Self::WaitUntilAnswered { .. } => "WaitUntilAnswered",
             Self::ExecuteAnswered { .. } => "ExecuteAnswered",
             Self::CallFailed(_) => "CallFailed",
+            Self::CallRepeated { .. } => "CallRepeated",
             Self::TimerFired { .. } => "TimerFired",
             Self::ProcessTimeout => "ProcessTimeout",
             Self::MessagesArrived(_) => "MessagesArrived",
+            Self::GlobalMessagesArrived { .. } => "GlobalMessagesArrived",
             Self::RpcAnswered { .. } => "RpcAnswered",
             Self::Stop { .. } => "Stop",
             Self::Fail { .. } => "Fail",
@@ -136,6 +148,7 @@ pub struct Publish {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effects {
     pub publish_to_local_queue: Vec<Publish>,
+    pub publish_to_global_queue: Vec<GlobalPublish>,
     pub write_local_attributes: BTreeMap<String, Json>,
     pub write_global_attributes: BTreeMap<String, Json>,
 }
@@ -143,6 +156,7 @@ pub struct Effects {
 impl Effects {
     pub fn is_empty(&self) -> bool {
         self.publish_to_local_queue.is_empty()
+            && self.publish_to_global_queue.is_empty()
             && self.write_local_attributes.is_empty()
             && self.write_global_attributes.is_empty()
     }
@@ -174,7 +188,8 @@ impl RpcAnswer {
     }
 }
 
-/// What a state waits for. Commands stand in the order of the request: timers, then local queues.
+/// What a state waits for. Commands stand in the order of the request: timers, local queues, global
+/// queues.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommandRequest {
     pub waiting_type: WaitingType,
@@ -193,7 +208,18 @@ pub struct RequestedCommand {
 pub enum RequestedKind {
     TimerAfter(Duration),
     TimerAt(Timestamp),
-    LocalQueue { queue: String, at_least: u32, at_most: u32 },
+    LocalQueue {
+        queue: String,
+        at_least: u32,
+        at_most: u32,
+    },
+    /// Without a key, messages of every key and of none.
+    GlobalQueue {
+        queue: String,
+        key: Option<String>,
+        at_least: u32,
+        at_most: u32,
+    },
 }
 
 /// Where a thread goes after `execute`.
@@ -236,6 +262,8 @@ pub enum Rejection {
     UnknownState(String),
     /// The definition lists its local queues, and this one is not there.
     UnknownQueue(String),
+    /// The definition lists its global queues, and this one is not there.
+    UnknownGlobalQueue(String),
     /// The definition lists its local attributes, and this one is not there.
     UnknownLocalAttribute(String),
     /// The mapping of the execution has no such global attribute.
@@ -252,6 +280,7 @@ impl std::fmt::Display for Rejection {
             Self::InvalidAnswer(what) | Self::InvalidOptions(what) => f.write_str(what),
             Self::UnknownState(name) => write!(f, "unknown state \"{name}\""),
             Self::UnknownQueue(name) => write!(f, "unknown local queue \"{name}\""),
+            Self::UnknownGlobalQueue(name) => write!(f, "unknown global queue \"{name}\""),
             Self::UnknownLocalAttribute(name) => write!(f, "unknown local attribute \"{name}\""),
             Self::UnknownGlobalAttribute(name) => write!(f, "unknown global attribute \"{name}\""),
             Self::NoTimer(which) => write!(f, "the state execution waits for no {which}"),

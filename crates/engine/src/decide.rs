@@ -15,6 +15,8 @@ pub struct Context<'a> {
     /// the inbox. What a state or an RPC publishes again is ignored. A message that arrives from a client is never
     /// compared with them: its own record is among them.
     pub published_before: &'a BTreeSet<(String, String)>,
+    /// Messages of global queues that the state of the command may take, in their order. Others are not there for it.
+    pub global_messages: &'a [GlobalMessage],
 }
 
 /// The events that follow from a command, or why it is refused. Deterministic, and changes nothing.
@@ -29,20 +31,26 @@ pub fn decide(execution: &Execution, command: &Command, context: Context<'_>) ->
     if !execution.exists() && !matches!(command, Command::Start(_)) {
         return Err(Rejection::Stale);
     }
-    let mut turn = Turn { execution: execution.clone(), context, events: Vec::new() };
+    let offered_to = match command {
+        Command::WaitUntilAnswered { seq, .. } | Command::GlobalMessagesArrived { seq } => Some(*seq),
+        _ => None,
+    };
+    let mut turn = Turn { execution: execution.clone(), context, events: Vec::new(), offered_to };
     turn.command(command)?;
     Ok(turn.events)
 }
 
 /// One decision under way: every event is applied to the working copy at once, so that what follows sees it.
-struct Turn<'a> {
-    execution: Execution,
-    context: Context<'a>,
+pub(crate) struct Turn<'a> {
+    pub(crate) execution: Execution,
+    pub(crate) context: Context<'a>,
     events: Vec<Event>,
+    /// The state that the free messages of global queues are offered to.
+    offered_to: Option<StateSeq>,
 }
 
 impl Turn<'_> {
-    fn emit(&mut self, event: Event) {
+    pub(crate) fn emit(&mut self, event: Event) {
         self.execution.apply(&event, self.context.now);
         self.events.push(event);
     }
@@ -53,6 +61,7 @@ impl Turn<'_> {
             Command::WaitUntilAnswered { seq, answer } => self.wait_until_answered(*seq, answer),
             Command::ExecuteAnswered { seq, answer } => self.execute_answered(*seq, answer),
             Command::CallFailed(failed) => self.call_failed(failed),
+            Command::CallRepeated { seq, api } => self.call_repeated(*seq, *api),
             Command::TimerFired { seq, command } => self.timer_fired(*seq, *command),
             Command::ProcessTimeout => {
                 if self.execution.timeout_at.is_none_or(|at| at > self.context.now) {
@@ -66,6 +75,7 @@ impl Turn<'_> {
                 self.serve_waiting_states();
                 Ok(())
             }
+            Command::GlobalMessagesArrived { seq } => self.global_messages_arrived(*seq),
             Command::RpcAnswered { rpc_name, answer } => self.rpc_answered(rpc_name, answer),
             Command::SetLocalAttributes(attributes) => {
                 self.check_attributes(attributes, &BTreeMap::new())?;
@@ -129,8 +139,10 @@ impl Turn<'_> {
         self.check_call(seq, Api::WaitUntil)?;
         self.check_effects(&answer.effects)?;
         for command in &answer.request.commands {
-            if let RequestedKind::LocalQueue { queue, .. } = &command.kind {
-                self.check_queue(queue)?;
+            match &command.kind {
+                RequestedKind::LocalQueue { queue, .. } => self.check_queue(queue)?,
+                RequestedKind::GlobalQueue { queue, .. } => self.check_global_queue(queue)?,
+                RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => {}
             }
         }
         self.fold_attempts(seq, Api::WaitUntil);
@@ -144,9 +156,16 @@ impl Turn<'_> {
                 RequestedKind::LocalQueue { queue, at_least, at_most } => {
                     WaitKind::LocalQueue { queue: queue.clone(), at_least: *at_least, at_most: *at_most }
                 }
+                RequestedKind::GlobalQueue { queue, key, at_least, at_most } => WaitKind::GlobalQueue {
+                    queue: queue.clone(),
+                    key: key.clone(),
+                    at_least: *at_least,
+                    at_most: *at_most,
+                },
             },
             status: CommandStatus::Waiting,
             messages: Vec::new(),
+            global_messages: Vec::new(),
         });
         self.emit(Event::WaitStarted {
             seq,
@@ -223,7 +242,8 @@ impl Turn<'_> {
     fn retry_now(&mut self, states: &[StateSeq]) {
         for seq in states {
             let Some(state) = self.execution.states.get(seq) else { continue };
-            let in_backoff = |call: &CallState| call.failed_attempts > 0 && call.not_before > self.context.now;
+            let in_backoff =
+                |call: &CallState| call.failed_attempts + call.repeats > 0 && call.not_before > self.context.now;
             let api = [Api::WaitUntil, Api::Execute].into_iter().find(|api| state.call(*api).is_some_and(in_backoff));
             if let Some(api) = api {
                 self.emit(Event::RetryRequested { seq: *seq, api });
@@ -250,6 +270,17 @@ impl Turn<'_> {
                 self.recover(seq, api, attempt, failure, config.state_failure_recovery_options.unwrap_or_default());
             }
         }
+        Ok(())
+    }
+
+    fn call_repeated(&mut self, seq: StateSeq, api: Api) -> Result<(), Rejection> {
+        let Some(call) = self.execution.states.get(&seq).and_then(|state| state.call(api)) else {
+            return Err(Rejection::Stale);
+        };
+        let repeat = call.repeats + 1;
+        let policy = self.config_of(seq).retry_policy(api);
+        let next_call_at = next_repeat(&policy, repeat, self.context.now, self.context.jitter);
+        self.emit(Event::CallRepeated { seq, api, next_call_at });
         Ok(())
     }
 
@@ -369,6 +400,7 @@ impl Turn<'_> {
     fn apply_effects(&mut self, publisher: Publisher, effects: &Effects) {
         self.write_attributes(&effects.write_local_attributes, &effects.write_global_attributes);
         self.receive(publisher, &effects.publish_to_local_queue);
+        self.publish_globally(publisher, &effects.publish_to_global_queue);
     }
 
     fn write_attributes(&mut self, local: &BTreeMap<String, Json>, global: &BTreeMap<String, Json>) {
@@ -414,13 +446,16 @@ impl Turn<'_> {
                 let Some((command, messages)) = self.execution.completable(wait) else { break };
                 self.emit(Event::CommandCompleted { seq, command, messages });
             }
+            if self.offered_to == Some(seq) {
+                self.take_global_messages(seq);
+            }
             self.end_wait_if_satisfied(seq);
         }
     }
 
     /// All commands that can complete at the moment when a wait ends do. Queues are served as messages come in, so
     /// what may still be missing is timers that are due and did not fire yet.
-    fn end_wait_if_satisfied(&mut self, seq: StateSeq) {
+    pub(crate) fn end_wait_if_satisfied(&mut self, seq: StateSeq) {
         if let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase)
             && wait.is_satisfied()
         {
@@ -465,6 +500,9 @@ impl Turn<'_> {
     fn check_effects(&self, effects: &Effects) -> Result<(), Rejection> {
         for publish in &effects.publish_to_local_queue {
             self.check_queue(&publish.queue)?;
+        }
+        for publish in &effects.publish_to_global_queue {
+            self.check_global_queue(&publish.queue)?;
         }
         self.check_attributes(&effects.write_local_attributes, &effects.write_global_attributes)
     }

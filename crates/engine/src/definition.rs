@@ -18,6 +18,8 @@ pub struct Definition {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_queues: Option<BTreeSet<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub global_queues: Option<BTreeSet<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rpcs: Option<BTreeMap<String, RpcConfig>>,
     /// Process timeout; None or 0 = none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,6 +34,10 @@ impl Definition {
 
     pub fn knows_queue(&self, name: &str) -> bool {
         self.local_queues.as_ref().is_none_or(|known| known.contains(name))
+    }
+
+    pub fn knows_global_queue(&self, name: &str) -> bool {
+        self.global_queues.as_ref().is_none_or(|known| known.contains(name))
     }
 
     pub fn knows_local_attribute(&self, key: &str) -> bool {

@@ -41,6 +41,12 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         messages: Vec<u64>,
     },
+    /// A command of a waiting state completed: a global queue gave these messages.
+    GlobalMessagesTaken {
+        seq: StateSeq,
+        command: u32,
+        messages: Vec<GlobalMessage>,
+    },
     /// A caller skipped a timer command of a waiting state.
     TimerSkipped {
         seq: StateSeq,
@@ -72,6 +78,13 @@ pub enum Event {
         at: Timestamp,
         failure: Failure,
     },
+    /// What a call had loaded under a lock had changed when its answer came: it is made again with new values. Not an
+    /// attempt.
+    CallRepeated {
+        seq: StateSeq,
+        api: Api,
+        next_call_at: Timestamp,
+    },
     /// A caller wants a call that is in backoff made at once.
     RetryRequested {
         seq: StateSeq,
@@ -93,6 +106,11 @@ pub enum Event {
     MessagesReceived {
         publisher: Publisher,
         messages: Vec<Message>,
+    },
+    /// Messages were sent to global queues, in this order. One whose id its queue has seen is ignored there.
+    GlobalMessagesPublished {
+        publisher: Publisher,
+        messages: Vec<PublishedGlobally>,
     },
     RpcApplied {
         rpc_name: String,
@@ -166,16 +184,19 @@ impl Event {
             Event::StateStarted { .. } => "StateStarted",
             Event::WaitStarted { .. } => "WaitStarted",
             Event::CommandCompleted { .. } => "CommandCompleted",
+            Event::GlobalMessagesTaken { .. } => "GlobalMessagesTaken",
             Event::TimerSkipped { .. } => "TimerSkipped",
             Event::WaitCompleted { .. } => "WaitCompleted",
             Event::StateCompleted { .. } => "StateCompleted",
             Event::AttemptFailed { .. } => "AttemptFailed",
             Event::AttemptsFolded { .. } => "AttemptsFolded",
+            Event::CallRepeated { .. } => "CallRepeated",
             Event::RetryRequested { .. } => "RetryRequested",
             Event::StateFailed { .. } => "StateFailed",
             Event::LocalAttributesWritten { .. } => "LocalAttributesWritten",
             Event::GlobalAttributesWritten { .. } => "GlobalAttributesWritten",
             Event::MessagesReceived { .. } => "MessagesReceived",
+            Event::GlobalMessagesPublished { .. } => "GlobalMessagesPublished",
             Event::RpcApplied { .. } => "RpcApplied",
             Event::CompletionRequested {} => "CompletionRequested",
             Event::ResultGiven { .. } => "ResultGiven",

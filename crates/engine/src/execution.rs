@@ -153,7 +153,7 @@ impl StateExecution {
             WaitKind::LocalQueue { queue, at_least, at_most } => {
                 Some((queue.as_str(), taken_at_once(*at_least, *at_most)))
             }
-            WaitKind::Timer { .. } => None,
+            WaitKind::Timer { .. } | WaitKind::GlobalQueue { .. } => None,
         })
     }
 
@@ -200,11 +200,18 @@ pub struct CallState {
     /// Grows when the content of the request changes, so that a worker that keeps answers by key never replays an
     /// answer that was computed from an older request.
     pub generation: u32,
+    /// How often the call was made again because what it had loaded under a lock had changed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub repeats: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailure>,
     /// Told to the worker with every further attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_database_error: Option<AppDatabaseError>,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -236,9 +243,12 @@ pub struct WaitCommand {
     pub command_id: Option<String>,
     pub kind: WaitKind,
     pub status: CommandStatus,
-    /// What a completed queue command took.
+    /// What a completed command took from a local queue.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Message>,
+    /// What a completed command took from a global queue.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub global_messages: Vec<GlobalMessage>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -248,6 +258,14 @@ pub enum WaitKind {
     Timer { fire_at: Timestamp },
     #[serde(rename_all = "camelCase")]
     LocalQueue { queue: String, at_least: u32, at_most: u32 },
+    #[serde(rename_all = "camelCase")]
+    GlobalQueue {
+        queue: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+        at_least: u32,
+        at_most: u32,
+    },
 }
 
 /// What a recovery state is told about the state execution whose retries were spent.

@@ -59,6 +59,20 @@ pub enum LoadPolicy {
     Partial,
 }
 
+/// What a call wants to be sure of, of the attributes that it gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LockType {
+    #[default]
+    #[serde(rename = "NO_LOCKING")]
+    NoLocking,
+    /// What was read is unchanged when the answer is applied.
+    #[serde(rename = "SHARE_LOCK")]
+    Share,
+    /// Load, call and write are one.
+    #[serde(rename = "EXCLUSIVE_LOCK")]
+    Exclusive,
+}
+
 /// Which attributes a call gets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -66,9 +80,20 @@ pub struct Loading {
     pub policy: LoadPolicy,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub lock_type: LockType,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Loading {
+    /// Whether what is loaded is locked.
+    pub fn locks(&self) -> bool {
+        self.lock_type != LockType::NoLocking && self.policy != LoadPolicy::None
+    }
+
     pub fn wants(&self, name: &str) -> bool {
         match self.policy {
             LoadPolicy::All => true,

@@ -22,17 +22,33 @@ pub fn next_retry(
     if policy.maximum_attempts > 0 && attempt >= policy.maximum_attempts {
         return Retry::Spent;
     }
-    let growth = policy.backoff_coefficient.max(1.0).powi(attempt.saturating_sub(1).min(10_000) as i32);
-    // Nothing stays nothing, however much it grows: zero times infinity is no number.
-    let grown = if policy.initial_interval_seconds > 0.0 { policy.initial_interval_seconds * growth } else { 0.0 };
-    let interval = grown.min(policy.maximum_interval_seconds);
-    let jittered = interval * (1.0 - JITTER + 2.0 * JITTER * jitter.clamp(0.0, 1.0));
-    let at = now + Duration::from_seconds(jittered);
+    let at = now + interval(policy, attempt, jitter);
     let bound = policy.maximum_attempts_duration_seconds;
     if bound > 0.0 && at > first_attempt_at + Duration::from_seconds(bound) {
         return Retry::Spent;
     }
     Retry::At(at)
+}
+
+/// The policy's interval after so many, from 1.
+fn interval(policy: &RetryPolicy, after: u32, jitter: f64) -> Duration {
+    let growth = policy.backoff_coefficient.max(1.0).powi(after.saturating_sub(1).min(10_000) as i32);
+    // Nothing stays nothing, however much it grows: zero times infinity is no number.
+    let grown = if policy.initial_interval_seconds > 0.0 { policy.initial_interval_seconds * growth } else { 0.0 };
+    let interval = grown.min(policy.maximum_interval_seconds);
+    Duration::from_seconds(interval * (1.0 - JITTER + 2.0 * JITTER * jitter.clamp(0.0, 1.0)))
+}
+
+/// So many repeats of a call are made at once; further ones back off.
+pub const REPEATS_AT_ONCE: u32 = 10;
+
+/// When a call is made again whose loaded values had changed, the `repeat`th time (from 1). A repeat is not an attempt:
+/// the bounds of the policy don't concern it.
+pub fn next_repeat(policy: &RetryPolicy, repeat: u32, now: Timestamp, jitter: f64) -> Timestamp {
+    match repeat.checked_sub(REPEATS_AT_ONCE) {
+        None | Some(0) => now,
+        Some(after) => now + interval(policy, after, jitter),
+    }
 }
 
 #[cfg(test)]
@@ -86,6 +102,15 @@ mod tests {
         let policy = RetryPolicy { maximum_attempts_duration_seconds: 5.0, ..RetryPolicy::default() };
         assert_ne!(next_retry(&policy, 1, NOW, NOW, 0.5), Retry::Spent);
         assert_eq!(next_retry(&policy, 1, Timestamp(NOW.0 - 4_500_000), NOW, 0.5), Retry::Spent);
+    }
+
+    #[test]
+    fn repeats_back_off_after_ten_whatever_the_bounds() {
+        let policy =
+            RetryPolicy { maximum_attempts: 1, maximum_attempts_duration_seconds: 0.1, ..RetryPolicy::default() };
+        let wait = |repeat| next_repeat(&policy, repeat, NOW, 0.5).since(NOW);
+        assert_eq!([wait(1), wait(10)], [0, 0]);
+        assert_eq!([wait(11), wait(12), wait(30)], [1_000_000, 2_000_000, 100_000_000]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use common::*;
 use xdb_engine::*;
 
 fn partial(name: &str) -> Option<Loading> {
-    Some(Loading { policy: LoadPolicy::Partial, names: vec![name.to_owned()] })
+    Some(Loading { policy: LoadPolicy::Partial, names: vec![name.to_owned()], ..Loading::default() })
 }
 
 /// Options that name one thing that is not there, each in another place, and what is said about them.

@@ -38,11 +38,20 @@ enum Step {
         times: u32,
         refused: bool,
     },
+    /// What the call had loaded has changed.
+    Repeat {
+        pick: usize,
+    },
     Fire {
         pick: usize,
         command: u32,
     },
     Publish(Vec<Publish>),
+    /// Messages come into global queues, by queue and key, and are offered to a state.
+    Offer {
+        pick: usize,
+        messages: Vec<(String, Option<String>)>,
+    },
     SetLocalAttributes(BTreeMap<String, Json>),
     SkipTimer {
         pick: usize,
@@ -76,6 +85,7 @@ fn effects() -> impl Strategy<Value = Effects> {
     let attributes = prop_oneof![3 => Just(BTreeMap::new()), 1 => btree_map("\\PC{1,4}", Just(json("null")), 1..3)];
     (prop_oneof![3 => Just(vec![]).boxed(), 2 => vec(publish(), 1..4).boxed()], attributes).prop_map(
         |(publish_to_local_queue, write_local_attributes)| Effects {
+            publish_to_global_queue: Vec::new(),
             publish_to_local_queue,
             write_local_attributes,
             write_global_attributes: BTreeMap::new(),
@@ -90,6 +100,12 @@ fn request() -> impl Strategy<Value = CommandRequest> {
             .prop_map(|at| RequestedCommand { command_id: None, kind: RequestedKind::TimerAt(Timestamp(at * SECOND)) }),
         ("[qrs]", 1u32..4, 0u32..3).prop_map(|(queue, least, more)| from_queue(&queue, least, least + more)),
         ("[qrs]", 1u32..3).prop_map(|(queue, least)| from_queue(&queue, least, least)),
+        ("[qr]", option::of("[kl]"), 1u32..4, 0u32..3).prop_map(|(queue, key, least, more)| from_global(
+            &queue,
+            key.as_deref(),
+            least,
+            least + more
+        )),
     ];
     let waiting_type = prop_oneof![
         1 => Just(WaitingType::Empty),
@@ -142,8 +158,11 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(pick, request, decision, effects)| Step::Answer { pick, request, decision, effects }),
         3 => (any::<usize>(), prop_oneof![2 => 1u32..3, 1 => 9u32..14], any::<bool>())
             .prop_map(|(pick, times, refused)| Step::Fail { pick, times, refused }),
+        2 => any::<usize>().prop_map(|pick| Step::Repeat { pick }),
         4 => (any::<usize>(), 0u32..5).prop_map(|(pick, command)| Step::Fire { pick, command }),
         5 => vec(publish(), 1..5).prop_map(Step::Publish),
+        4 => (any::<usize>(), vec(("[qr]", option::of("[kl]")), 0..4))
+            .prop_map(|(pick, messages)| Step::Offer { pick, messages }),
         1 => btree_map("\\PC{1,4}", Just(json("1.0")), 0..3).prop_map(Step::SetLocalAttributes),
         2 => (any::<usize>(), option::weighted(0.2, "[tu]"))
             .prop_map(|(pick, command_id)| Step::SkipTimer { pick, command_id }),
@@ -168,13 +187,16 @@ struct Watched {
     received: BTreeMap<String, Vec<u64>>,
     taken: BTreeMap<String, Vec<u64>>,
     failed: BTreeMap<(StateSeq, Api), u32>,
+    /// Number of the last global message.
+    global: u64,
 }
 
 impl Watched {
     fn new() -> Self {
         let world = World::new(process_type());
         let replica = Execution::new(world.execution.id);
-        Self { world, replica, last: None, received: BTreeMap::new(), taken: BTreeMap::new(), failed: BTreeMap::new() }
+        let (received, taken, failed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { world, replica, last: None, received, taken, failed, global: 0 }
     }
 
     fn step(&mut self, step: Step) {
@@ -211,9 +233,25 @@ impl Watched {
                     self.world.pass(1);
                 }
             }
+            Step::Repeat { pick } => {
+                if let Some(state) = live(at_call, pick) {
+                    let api = if state.status() == StateStatus::WaitUntil { Api::WaitUntil } else { Api::Execute };
+                    self.run(Command::CallRepeated { seq: state.seq, api });
+                }
+            }
             Step::Fire { pick, command } => {
                 if let Some(state) = live(|state| matches!(state.phase, Phase::Waiting(_)), pick) {
                     self.run(Command::TimerFired { seq: state.seq, command });
+                }
+            }
+            Step::Offer { pick, messages } => {
+                for (queue, key) in messages {
+                    self.global += 1;
+                    let message = global_message(self.global, &queue, key.as_deref(), "1.0");
+                    self.world.free.push(message);
+                }
+                if let Some(state) = live(|state| matches!(state.phase, Phase::Waiting(_)), pick) {
+                    self.run(Command::GlobalMessagesArrived { seq: state.seq });
                 }
             }
             Step::SetLocalAttributes(attributes) => self.run(Command::SetLocalAttributes(attributes)),
@@ -259,6 +297,7 @@ impl Watched {
         for event in decided.iter().flatten() {
             self.account(event);
             self.world.execution.apply(event, self.world.now);
+            self.world.no_longer_free(event);
             let (name, details) = event.to_parts();
             let stored = Event::from_parts(name, &details).unwrap();
             assert_eq!(&stored, event);
@@ -296,6 +335,18 @@ impl Watched {
                 };
                 assert!((*at_least as usize..=*at_most as usize).contains(&messages.len()));
                 self.taken.entry(queue.clone()).or_default().extend(messages);
+            }
+            // The oldest free messages that the command wants, and in its bounds.
+            Event::GlobalMessagesTaken { seq, command, messages } => {
+                let Phase::Waiting(wait) = &self.world.execution.states[seq].phase else { panic!("not waiting") };
+                let WaitKind::GlobalQueue { queue, key, at_least, at_most } = &wait.commands[*command as usize].kind
+                else {
+                    panic!("it waits for something else")
+                };
+                assert!((*at_least as usize..=*at_most as usize).contains(&messages.len()));
+                let wanted = |m: &&GlobalMessage| m.queue == *queue && (key.is_none() || m.key == *key);
+                let oldest: Vec<_> = self.world.free.iter().filter(wanted).take(messages.len()).cloned().collect();
+                assert_eq!(&oldest, messages);
             }
             _ => {}
         }
@@ -424,6 +475,8 @@ fn needed_part(whole: &Execution, command: &Command) -> Execution {
         Command::RpcAnswered { answer, .. } => (None, &answer.effects, answer.decision.as_ref()),
         Command::TimerFired { seq, .. }
         | Command::SkipTimer { seq, .. }
+        | Command::GlobalMessagesArrived { seq }
+        | Command::CallRepeated { seq, .. }
         | Command::CallFailed(CallFailed { seq, .. }) => (Some(*seq), &no_effects, None),
         _ => (None, &no_effects, None),
     };
@@ -497,63 +550,4 @@ proptest! {
             watched.step(step);
         }
     }
-
-    #[test]
-    fn texts_of_any_kind_survive_in_events(text in any::<String>(), number in "-?[1-9][0-9]{0,40}\\.[0-9]{0,20}0", seconds in 0.0f64..1e6) {
-        let text_json = json(&serde_json::to_string(&text).unwrap());
-        let number = json(&number);
-        let seconds = (seconds * 1000.0).round() / 1000.0;
-        let config = StateConfig { execute_api_timeout_seconds: Some(seconds), ..attempts(3) };
-        for event in [
-            Event::ProcessStarted { process_id: text.clone(), process_type: text.clone(), timeout_at: None },
-            Event::StateStarted {
-                seq: StateSeq(1),
-                state_execution_id: StateExecutionId { state_id: text.clone(), number: 1 },
-                input: Some(number.clone()),
-                config: Some(Box::new(config)),
-                recovery: None,
-                skip_wait_until: false,
-                not_before: Timestamp(-1),
-            },
-            Event::LocalAttributesWritten { attributes: BTreeMap::from([(text.clone(), text_json.clone()), (format!("{text}2"), Json::null())]) },
-            Event::MessagesReceived {
-                publisher: Publisher::Rpc,
-                messages: vec![Message { number: u64::MAX, queue: text.clone(), message_id: Some(text.clone()), payload: Some(number.clone()) }],
-            },
-            Event::ResultGiven { seq: None, output: Json::null() },
-            Event::CompletionRequested {},
-            Event::ProcessClosed { status: ProcessStatus::Failed, reason: Some(text.clone()) },
-        ] {
-            let (name, details) = event.to_parts();
-            prop_assert_eq!(name, event.name());
-            prop_assert_eq!(&Event::from_parts(name, &details), &Ok(event.clone()));
-            let whole = serde_json::to_string(&event).unwrap();
-            prop_assert_eq!(&serde_json::from_str::<Event>(&whole).unwrap(), &event);
-            // As `jsonb` gives it back: the same value, written otherwise.
-            let spaced = details.replacen('{', "{ ", 1);
-            prop_assert_eq!(&Event::from_parts(name, &spaced), &Ok(event));
-        }
-    }
-
-    #[test]
-    fn no_stored_text_makes_reading_an_event_panic(name in "\\PC{0,12}", details in "\\PC{0,40}") {
-        prop_assert!(Event::from_parts(&name, &details).is_err());
-        prop_assert!(Event::from_parts("ProcessClosed", &details).is_err());
-    }
-}
-
-#[test]
-fn details_that_are_no_event_are_told() {
-    for (name, details) in [
-        ("Unheard", "{}"),
-        ("ProcessClosed", "{}"),
-        ("ProcessClosed", "{\"status\":\"DONE\"}"),
-        ("ProcessClosed", "{\"status\":\"FAILED\"},\"x\":{}"),
-        ("WaitCompleted\":{\"seq\":1},\"x", "1"),
-    ] {
-        assert!(Event::from_parts(name, details).is_err(), "{name} {details}");
-    }
-    let later = "{\"status\":\"FAILED\",\"fieldOfALaterVersion\":[1]}";
-    let closed = Event::ProcessClosed { status: ProcessStatus::Failed, reason: None };
-    assert_eq!(Event::from_parts("ProcessClosed", later), Ok(closed));
 }

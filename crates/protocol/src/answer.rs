@@ -22,8 +22,6 @@ const MAX_ERROR_TYPE_CHARS: usize = 200;
 /// An answer may be nested deeper than a payload by what the protocol puts around it.
 const MAX_ANSWER_DEPTH: usize = MAX_PAYLOAD_DEPTH + 16;
 
-const NO_GLOBAL_QUEUES: &str = "is not empty: global queues are not supported by this version";
-
 pub fn decode_wait_until(body: &[u8], limits: &Limits) -> Result<WaitUntilAnswer, String> {
     decode(body, |object| {
         Ok(WaitUntilAnswer {
@@ -114,20 +112,12 @@ fn decode<T>(body: &[u8], read: impl FnOnce(&mut Object<'_>) -> Read<T>) -> Resu
 
 fn effects(object: &mut Object<'_>, limits: &Limits) -> Read<Effects> {
     let value = |text: &str| payload(text, limits.max_payload_bytes);
-    let effects = Effects {
+    Ok(Effects {
         publish_to_local_queue: object.list_of("publishToLocalQueue", |text| publish(text, limits))?,
+        publish_to_global_queue: object.list_of("publishToGlobalQueue", |text| publish_globally(text, limits))?,
         write_local_attributes: object.map_of("writeToLocalAttributes", value)?,
         write_global_attributes: object.map_of("writeToGlobalAttributes", value)?,
-    };
-    refuse_global_queues(object, "publishToGlobalQueue")?;
-    Ok(effects)
-}
-
-fn refuse_global_queues(object: &mut Object<'_>, key: &str) -> Read<()> {
-    match object.list_of(key, |_| Ok(()))?.is_empty() {
-        true => Ok(()),
-        false => Err(Fault::new(NO_GLOBAL_QUEUES).at(key)),
-    }
+    })
 }
 
 fn publish(text: &str, limits: &Limits) -> Read<Publish> {
@@ -139,12 +129,26 @@ fn publish(text: &str, limits: &Limits) -> Read<Publish> {
     })
 }
 
+fn publish_globally(text: &str, limits: &Limits) -> Read<GlobalPublish> {
+    let mut object = Object::read(text)?;
+    Ok(GlobalPublish {
+        queue: object.required("queueName", name)?,
+        key: object.optional("key", name)?,
+        message_id: object.optional("messageId", name)?,
+        payload: object.optional("payload", |text| payload(text, limits.max_payload_bytes))?,
+        ttl: object.optional("ttlSeconds", |text| match seconds(text)? {
+            0.0 => Err(Fault::new("must be positive")),
+            ttl => Ok(Duration::from_seconds(ttl)),
+        })?,
+    })
+}
+
 fn command_request(text: &str) -> Read<CommandRequest> {
     let mut object = Object::read(text)?;
     let waiting_type = object.required("waitingType", |text| word(text, WaitingType::WORDS, WaitingType::parse))?;
     let mut commands = object.list_of("timerCommands", timer_command)?;
     commands.extend(object.list_of("localQueueCommands", local_queue_command)?);
-    refuse_global_queues(&mut object, "globalQueueCommands")?;
+    commands.extend(object.list_of("globalQueueCommands", global_queue_command)?);
     let mut combinations = Vec::new();
     match waiting_type {
         WaitingType::Empty if !commands.is_empty() => {
@@ -222,13 +226,28 @@ fn moment(text: &str) -> Read<Timestamp> {
 }
 
 fn local_queue_command(text: &str) -> Read<RequestedCommand> {
+    let mut object = Object::read(text)?;
+    let command_id = object.optional("commandId", name)?;
+    let queue = object.required("queueName", name)?;
+    let (at_least, at_most) = bounds(&mut object)?;
+    Ok(RequestedCommand { command_id, kind: RequestedKind::LocalQueue { queue, at_least, at_most } })
+}
+
+fn global_queue_command(text: &str) -> Read<RequestedCommand> {
+    let mut object = Object::read(text)?;
+    let command_id = object.optional("commandId", name)?;
+    let queue = object.required("queueName", name)?;
+    let key = object.optional("key", name)?;
+    let (at_least, at_most) = bounds(&mut object)?;
+    Ok(RequestedCommand { command_id, kind: RequestedKind::GlobalQueue { queue, key, at_least, at_most } })
+}
+
+/// How many messages a queue command takes at least and at most.
+fn bounds(object: &mut Object<'_>) -> Read<(u32, u32)> {
     let at_least_one = |text: &str| match whole(text)? {
         0 => Err(Fault::new("must be at least 1")),
         count => Ok(count),
     };
-    let mut object = Object::read(text)?;
-    let command_id = object.optional("commandId", name)?;
-    let queue = object.required("queueName", name)?;
     let count = object.optional("count", at_least_one)?;
     let at_least = object.optional("atLeast", at_least_one)?;
     let at_most = object.optional("atMost", at_least_one)?;
@@ -240,7 +259,7 @@ fn local_queue_command(text: &str) -> Read<RequestedCommand> {
     if at_most < at_least {
         return Err(Fault::new(format!("is less than atLeast: {at_most} < {at_least}")).at("atMost"));
     }
-    Ok(RequestedCommand { command_id, kind: RequestedKind::LocalQueue { queue, at_least, at_most } })
+    Ok((at_least, at_most))
 }
 
 fn decision(text: &str, limits: &Limits) -> Read<Decision> {

@@ -1,7 +1,7 @@
 //! State options, as they stand in definitions, start options and state movements.
 
 use crate::fields::{Fault, Object, Read, boolean, list, name, number, seconds, whole, word};
-use xdb_engine::{FailurePolicy, FailureRecovery, LoadPolicy, Loading, RetryPolicy, StateConfig};
+use xdb_engine::{FailurePolicy, FailureRecovery, LoadPolicy, Loading, LockType, RetryPolicy, StateConfig};
 
 /// What becomes of keys that nobody knows: a worker may be newer than the engine, but a registered typing error
 /// should be found at once.
@@ -120,9 +120,11 @@ pub(crate) fn loading(text: &str, unknown: UnknownKeys) -> Read<Loading> {
         "PARTIAL" => Some(LoadPolicy::Partial),
         _ => None,
     };
+    const LOCK_TYPES: &[&str] = &["NO_LOCKING", "SHARE_LOCK", "EXCLUSIVE_LOCK"];
     let parse_lock = |word: &str| match word {
-        "NO_LOCKING" => Some(true),
-        "SHARE_LOCK" | "EXCLUSIVE_LOCK" => Some(false),
+        "NO_LOCKING" => Some(LockType::NoLocking),
+        "SHARE_LOCK" => Some(LockType::Share),
+        "EXCLUSIVE_LOCK" => Some(LockType::Exclusive),
         _ => None,
     };
     let mut object = Object::read(text)?;
@@ -131,13 +133,8 @@ pub(crate) fn loading(text: &str, unknown: UnknownKeys) -> Read<Loading> {
             .optional("policy", |text| word(text, &["ALL", "NONE", "PARTIAL"], parse_policy))?
             .unwrap_or_default(),
         names: object.optional("names", |text| list(text, name))?.unwrap_or_default(),
+        lock_type: object.optional("lockType", |text| word(text, LOCK_TYPES, parse_lock))?.unwrap_or_default(),
     };
-    object.optional("lockType", |text| {
-        match word(text, &["NO_LOCKING", "SHARE_LOCK", "EXCLUSIVE_LOCK"], parse_lock)? {
-            true => Ok(()),
-            false => Err(Fault::new(format!("{text} is not supported by this version; use NO_LOCKING"))),
-        }
-    })?;
     unknown.check(object, &["policy", "names", "lockType"])?;
     if loading.policy != LoadPolicy::Partial && !loading.names.is_empty() {
         return Err(Fault::new("needs the policy PARTIAL").at("names"));

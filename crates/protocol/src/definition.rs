@@ -101,14 +101,11 @@ fn definition(mut object: Object<'_>) -> Read<Definition> {
         global_attributes: object.list_of("globalAttributes", table_mapping)?,
         local_attributes: object.optional("localAttributes", names)?,
         local_queues: object.optional("localQueues", names)?,
+        global_queues: object.optional("globalQueues", names)?,
         rpcs: object.optional("rpcs", |text| map(text, |text| or_default(text, rpc_config)))?,
         timeout_seconds: object.optional("timeoutSeconds", seconds)?,
         history: object.optional("history", history)?.unwrap_or_default(),
     };
-    if !object.list_of("globalQueues", name)?.is_empty() {
-        let what = "is not empty: global queues are not supported by this version";
-        return Err(Fault::new(what).at("globalQueues"));
-    }
     object.finish(KEYS)?;
     Ok(definition)
 }

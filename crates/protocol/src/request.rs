@@ -216,7 +216,26 @@ impl Writer {
                 }
             });
             body.key("globalQueueResults");
-            body.array(|_| {});
+            body.array(|body| {
+                for command in commands {
+                    let WaitKind::GlobalQueue { queue, .. } = &command.kind else { continue };
+                    body.item(|body| {
+                        body.string_field("commandId", command.command_id.as_deref());
+                        body.string_field("queueName", Some(queue));
+                        body.string_field("status", Some(command.status.as_str()));
+                        body.key("messages");
+                        body.array(|body| {
+                            for message in &command.global_messages {
+                                body.item(|body| {
+                                    body.string_field("messageId", message.message_id.as_deref());
+                                    body.string_field("key", message.key.as_deref());
+                                    body.json_field("payload", message.payload.as_ref());
+                                });
+                            }
+                        });
+                    });
+                }
+            });
         });
     }
 

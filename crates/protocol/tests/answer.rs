@@ -29,13 +29,21 @@ fn queue_command(id: Option<&str>, queue: &str, at_least: u32, at_most: u32) -> 
     }
 }
 
+fn global_command(id: Option<&str>, queue: &str, key: Option<&str>, at_least: u32, at_most: u32) -> RequestedCommand {
+    let (queue, key) = (queue.to_owned(), key.map(str::to_owned));
+    RequestedCommand {
+        command_id: id.map(str::to_owned),
+        kind: RequestedKind::GlobalQueue { queue, key, at_least, at_most },
+    }
+}
+
 const WAIT_UNTIL: &str = r#"{"commandRequest": {"waitingType": "AnyOfCombination",
    "timerCommands": [{"commandId": "t", "delayInSeconds": 86400.5}, {"commandId": "f", "fireAt": "2030-01-02T03:04:05.000000001+01:00"}],
    "localQueueCommands": [{"commandId": "v", "queueName": "verify", "count": 2}, {"commandId": "w", "queueName": "w"}],
-   "globalQueueCommands": [],
-   "combinations": [["w", "t"], ["v", "f", "v"]], "more": {"x": [1]}},
+   "globalQueueCommands": [{"commandId": "g", "queueName": "prices", "key": "EUR", "atMost": 3}, {"commandId": "h", "queueName": "h", "key": null}],
+   "combinations": [["w", "t"], ["v", "f", "v"], ["h", "g"]], "more": {"x": [1]}},
  "publishToLocalQueue": [{"queueName": "q", "messageId": "m1", "payload": {"a": 1.50}}, {"queueName": "q"}],
- "publishToGlobalQueue": null,
+ "publishToGlobalQueue": [{"queueName": "g", "key": "k", "messageId": "m2", "payload": [1.50], "ttlSeconds": 1.5}, {"queueName": "h"}],
  "writeToLocalAttributes": {"k": 1e2, "n": null}, "writeToGlobalAttributes": {"status": "waiting"}, "unknown": "\ud800"}"#;
 
 #[test]
@@ -52,8 +60,10 @@ fn wait_until_with_everything() {
                 timer("f", RequestedKind::TimerAt(fire_at)),
                 queue_command(Some("v"), "verify", 2, 2),
                 queue_command(Some("w"), "w", 1, 1),
+                global_command(Some("g"), "prices", Some("EUR"), 3, 3),
+                global_command(Some("h"), "h", None, 1, 1),
             ],
-            combinations: vec![vec![0, 3], vec![1, 2]],
+            combinations: vec![vec![0, 3], vec![1, 2], vec![4, 5]],
         }
     );
     let effects = answer.effects;
@@ -64,6 +74,16 @@ fn wait_until_with_everything() {
             Publish { queue: "q".to_owned(), message_id: None, payload: None },
         ]
     );
+    let publish =
+        |queue: &str| GlobalPublish { queue: queue.to_owned(), key: None, message_id: None, payload: None, ttl: None };
+    let first = GlobalPublish {
+        key: Some("k".to_owned()),
+        message_id: Some("m2".to_owned()),
+        payload: Some(json("[1.50]")),
+        ttl: Some(Duration(1_500_000)),
+        ..publish("g")
+    };
+    assert_eq!(effects.publish_to_global_queue, [first, publish("h")]);
     assert_eq!(effects.write_local_attributes["k"].as_str(), "1e2");
     assert_eq!(effects.write_local_attributes["n"].as_str(), "null");
     assert_eq!(effects.write_global_attributes["status"].as_str(), "\"waiting\"");
@@ -158,8 +178,8 @@ fn wrong_answers_to_wait_until() {
             r#"commandRequest.waitingType "Any" is unknown"#,
         ),
         (
-            r#"{"waitingType":"AnyOfCompletion","globalQueueCommands":[{"queueName":"g"}]}"#.to_owned(),
-            "commandRequest.globalQueueCommands is not empty: global queues are not supported by this version",
+            r#"{"waitingType":"AnyOfCompletion","globalQueueCommands":[{"queueName":"g","key":""}]}"#.to_owned(),
+            "commandRequest.globalQueueCommands[0].key is empty",
         ),
     ] {
         let error = wait_until(&wrap(&request)).unwrap_err();
@@ -275,8 +295,8 @@ fn wrong_answers_to_execute() {
             "stateDecision.nextStates[0].stateConfig.executeApiTimeoutSeconds is negative",
         ),
         (
-            r#"{"stateDecision":{"nextStates":[{"stateId":"B","stateConfig":{"loadGlobalAttributes":{"lockType":"SHARE_LOCK"}}}]}}"#,
-            r#"stateDecision.nextStates[0].stateConfig.loadGlobalAttributes.lockType "SHARE_LOCK" is not supported"#,
+            r#"{"stateDecision":{"nextStates":[{"stateId":"B","stateConfig":{"loadGlobalAttributes":{"lockType":"SHARED"}}}]}}"#,
+            r#"stateDecision.nextStates[0].stateConfig.loadGlobalAttributes.lockType "SHARED" is unknown"#,
         ),
     ] {
         let error = execute(body).unwrap_err();
@@ -284,9 +304,22 @@ fn wrong_answers_to_execute() {
     }
     let large = format!("\"{}\"", "x".repeat(1000));
     for (effects, message) in [
+        (r#""publishToGlobalQueue":[{}]"#.to_owned(), "publishToGlobalQueue[0].queueName is missing"),
         (
-            r#""publishToGlobalQueue":[{}]"#.to_owned(),
-            "publishToGlobalQueue is not empty: global queues are not supported by this version",
+            r#""publishToGlobalQueue":[{"queueName":"g","key":1}]"#.to_owned(),
+            "publishToGlobalQueue[0].key must be a string",
+        ),
+        (
+            r#""publishToGlobalQueue":[{"queueName":"g","ttlSeconds":0}]"#.to_owned(),
+            "publishToGlobalQueue[0].ttlSeconds must be positive",
+        ),
+        (
+            r#""publishToGlobalQueue":[{"queueName":"g","ttlSeconds":-1}]"#.to_owned(),
+            "publishToGlobalQueue[0].ttlSeconds is negative",
+        ),
+        (
+            r#""publishToGlobalQueue":[{"queueName":"g","payload":"\u0000"}]"#.to_owned(),
+            "publishToGlobalQueue[0].payload ",
         ),
         (r#""publishToLocalQueue":[{"payload":1}]"#.to_owned(), "publishToLocalQueue[0].queueName is missing"),
         (

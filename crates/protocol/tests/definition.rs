@@ -10,13 +10,13 @@ const FULL: &str = r#"{"startingState": "Submit",
                "executeApiRetryPolicy": {"maximumAttempts": 3, "backoffCoefficient": 1.5},
                "stateFailureRecoveryOptions": {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Undo",
                   "stateFailureProceedStateConfig": {"skipWaitUntil": true}},
-               "loadGlobalAttributes": {"policy": "PARTIAL", "names": ["form"], "lockType": "NO_LOCKING"},
+               "loadGlobalAttributes": {"policy": "PARTIAL", "names": ["form"], "lockType": "SHARE_LOCK"},
                "executeLoadLocalAttributes": {"policy": "NONE"}},
             "Undo": null},
  "globalAttributes": [{"table": "public.users", "primaryKey": "user_id", "attributes": {"form": "form", "status": "st"}},
                       {"table": "t2", "primaryKey": ["name", "id"], "attributes": {"name": "name"}}],
- "localAttributes": ["source"], "localQueues": ["verify"], "globalQueues": [],
- "rpcs": {"verify": {"timeoutSeconds": 5, "loadGlobalAttributes": {"policy": "ALL"}}, "peek": {}},
+ "localAttributes": ["source"], "localQueues": ["verify"], "globalQueues": ["prices"],
+ "rpcs": {"verify": {"timeoutSeconds": 5, "loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}}, "peek": {}},
  "timeoutSeconds": 3600, "history": "none"}"#;
 
 #[test]
@@ -36,15 +36,20 @@ fn a_definition_with_everything() {
     assert_eq!(recovery.policy, FailurePolicy::ProceedToConfiguredState);
     assert_eq!(recovery.state_failure_proceed_state_config.as_ref().unwrap().skip_wait_until, Some(true));
     assert!(verify.load_global(Api::Execute).wants("form") && !verify.load_global(Api::Execute).wants("status"));
+    assert_eq!(verify.load_global(Api::Execute).lock_type, LockType::Share);
     assert_eq!(verify.load_local(Api::Execute).policy, LoadPolicy::None);
+    assert_eq!(verify.load_local(Api::WaitUntil).lock_type, LockType::NoLocking);
     assert_eq!(definition.states["Undo"], StateConfig::default());
     assert_eq!(definition.global_attributes[0].table, "public.users");
     assert_eq!(definition.global_attributes[0].relation, 0);
     assert_eq!(definition.global_attributes[0].attributes["status"], "st");
     assert_eq!(definition.global_attributes[1].primary_key, ["name", "id"]);
     assert!(definition.knows_queue("verify") && !definition.knows_queue("other"));
+    assert!(definition.knows_global_queue("prices") && !definition.knows_global_queue("verify"));
     assert!(definition.knows_local_attribute("source") && !definition.knows_local_attribute("other"));
     assert_eq!(definition.rpc("verify").unwrap().timeout_seconds, Some(5.0));
+    let loading = definition.rpc("verify").unwrap().load_global_attributes.unwrap();
+    assert_eq!(loading.lock_type, LockType::Exclusive);
     assert!(definition.rpc("other").is_none());
     assert_eq!(definition.timeout(), Some(Duration(3_600_000_000)));
     assert_eq!(definition.history, HistoryPolicy::None);
@@ -58,6 +63,7 @@ fn everything_is_optional_and_null_is_absent() {
     let nulls = r#"{"startingState":null,"states":null,"globalAttributes":null,"localAttributes":null,"localQueues":null,
         "globalQueues":null,"rpcs":null,"timeoutSeconds":null,"history":null}"#;
     assert_eq!(parse_definition(nulls).unwrap(), Definition::default());
+    assert!(!parse_definition(r#"{"globalQueues":[]}"#).unwrap().knows_global_queue("any"));
     assert!(parse_definition(r#"{"localQueues":[]}"#).unwrap().local_queues.unwrap().is_empty());
 }
 
@@ -112,10 +118,6 @@ fn wrong_definitions_are_told_what_is_wrong() {
             r#"states.A.loadGlobalAttributes.policy "SOME" is unknown; known are ALL, NONE, PARTIAL"#,
         ),
         (
-            r#"{"states":{"A":{"loadGlobalAttributes":{"lockType":"EXCLUSIVE_LOCK"}}}}"#,
-            r#"states.A.loadGlobalAttributes.lockType "EXCLUSIVE_LOCK" is not supported by this version"#,
-        ),
-        (
             r#"{"states":{"A":{"loadLocalAttributes":{"lockType":"LOCK"}}}}"#,
             r#"states.A.loadLocalAttributes.lockType "LOCK" is unknown; known are NO_LOCKING, SHARE_LOCK, EXCLUSIVE_LOCK"#,
         ),
@@ -167,7 +169,7 @@ fn wrong_definitions_are_told_what_is_wrong() {
             r#"globalAttributes has the attribute "a" twice"#,
         ),
         (r#"{"localQueues":["a",""]}"#, "localQueues[1] is empty"),
-        (r#"{"globalQueues":["g"]}"#, "globalQueues is not empty: global queues are not supported by this version"),
+        (r#"{"globalQueues":"g"}"#, "globalQueues must be an array"),
         (r#"{"rpcs":{"r":{"timeout":1}}}"#, r#"rpcs.r has the unknown key "timeout""#),
         (
             r#"{"rpcs":{"r":{"loadGlobalAttributes":{"policy":"PARTIAL","names":["x"]}}}}"#,

@@ -67,6 +67,7 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
         kind: WaitKind::Timer { fire_at: Timestamp(5) },
         status,
         messages: vec![],
+        global_messages: vec![],
     };
     let message = |number, id: Option<&str>, payload: Option<&str>| Message {
         number,
@@ -79,12 +80,35 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
         kind: WaitKind::LocalQueue { queue: "q".to_owned(), at_least: 1, at_most: 2 },
         status: CommandStatus::Completed,
         messages: vec![message(1, Some("m"), Some("1.0")), message(2, None, None)],
+        global_messages: vec![],
     };
+    let global = |number, key: Option<&str>, id: Option<&str>, payload: Option<&str>| GlobalMessage {
+        number,
+        queue: "g".to_owned(),
+        key: key.map(str::to_owned),
+        message_id: id.map(str::to_owned),
+        payload: payload.map(Json::from_trusted),
+    };
+    let prices = WaitCommand {
+        command_id: Some("g".to_owned()),
+        kind: WaitKind::GlobalQueue { queue: "g".to_owned(), key: None, at_least: 1, at_most: 2 },
+        status: CommandStatus::Completed,
+        messages: vec![],
+        global_messages: vec![global(1, Some("k"), Some("m"), Some("2.0")), global(2, None, None, None)],
+    };
+    let nothing =
+        WaitCommand { command_id: None, status: CommandStatus::Waiting, global_messages: vec![], ..prices.clone() };
     let wait = Wait {
         order: 1,
         since: Timestamp(0),
         waiting_type: WaitingType::Any,
-        commands: vec![timer(CommandStatus::Waiting, Some("t")), timer(CommandStatus::Skipped, None), queue],
+        commands: vec![
+            timer(CommandStatus::Waiting, Some("t")),
+            timer(CommandStatus::Skipped, None),
+            queue,
+            prices,
+            nothing,
+        ],
         combinations: vec![],
     };
     let error = AppDatabaseError {
@@ -118,7 +142,12 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
             "localQueueResults": [{"commandId": null, "queueName": "q", "status": "COMPLETED_COMMAND", "messages": [
                 {"messageId": "m", "payload": 1.0}, {"messageId": null, "payload": null}
             ]}],
-            "globalQueueResults": []
+            "globalQueueResults": [
+                {"commandId": "g", "queueName": "g", "status": "COMPLETED_COMMAND", "messages": [
+                    {"messageId": "m", "key": "k", "payload": 2.0}, {"messageId": null, "key": null, "payload": null}
+                ]},
+                {"commandId": null, "queueName": "g", "status": "WAITING_COMMAND", "messages": []}
+            ]
         })
     );
     assert_eq!(

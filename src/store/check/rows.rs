@@ -21,10 +21,14 @@ pub struct Table {
     pub name: &'static str,
     pub key: &'static [&'static str],
     pub fields: &'static [&'static str],
+    /// The column with the execution.
+    pub of: &'static str,
     pub rows: Columns,
     /// Further rows may be there: nobody knows of them without a history, or beyond a snapshot.
     pub may_have_more: bool,
 }
+
+const EXECUTION: &str = "execution_id";
 
 /// Keys and other fields of rows, as JSON objects. A field that is not named is not compared.
 #[derive(Default)]
@@ -141,6 +145,34 @@ struct MessageIdKey<'a> {
 }
 
 #[derive(Serialize)]
+struct GlobalWaiterKey {
+    seq: StateSeq,
+    command: u32,
+}
+
+#[derive(Serialize)]
+struct GlobalWaiterRow<'a> {
+    queue_name: &'a str,
+    key: Option<&'a str>,
+    at_least: u32,
+}
+
+#[derive(Serialize)]
+struct TakenKey {
+    number: u64,
+}
+
+#[derive(Serialize)]
+struct TakenRow<'a> {
+    taken_seq: StateSeq,
+    taken_command: u32,
+    queue_name: &'a str,
+    key: Option<&'a str>,
+    message_id: Option<&'a str>,
+    payload: Option<&'a Json>,
+}
+
+#[derive(Serialize)]
 struct AttributeKey<'a> {
     key: &'a str,
 }
@@ -162,6 +194,8 @@ pub fn expected(known: &Known, shard: i16, arrived: Vec<(String, String)>) -> Re
         messages(execution, shard, received_at.as_ref())?,
         message_ids(execution, arrived, *more_message_ids)?,
         attributes(execution)?,
+        global_waiters(execution)?,
+        global_messages(execution)?,
     ])
 }
 
@@ -209,7 +243,7 @@ fn own(execution: &Execution, shard: i16, has_history: bool) -> Result<Table> {
         "state_numbers",
         "results",
     ];
-    Ok(Table { name: "process_execution", key: &[], fields, rows, may_have_more: false })
+    Ok(Table { name: "process_execution", key: &[], fields, of: EXECUTION, rows, may_have_more: false })
 }
 
 fn states(execution: &Execution, shard: i16) -> Result<Table> {
@@ -246,7 +280,7 @@ fn states(execution: &Execution, shard: i16) -> Result<Table> {
         "wait",
         "last_failure",
     ];
-    Ok(Table { name: "state_execution", key: &["seq"], fields, rows, may_have_more: false })
+    Ok(Table { name: "state_execution", key: &["seq"], fields, of: EXECUTION, rows, may_have_more: false })
 }
 
 /// A state at a call has one, and nothing else has.
@@ -257,7 +291,14 @@ fn tasks(execution: &Execution, shard: i16) -> Result<Table> {
             rows.push(&StateKey { seq: state.seq }, &TaskRow { shard, api, due_at: call.not_before })?;
         }
     }
-    Ok(Table { name: "task", key: &["seq"], fields: &["shard", "api", "due_at"], rows, may_have_more: false })
+    Ok(Table {
+        name: "task",
+        key: &["seq"],
+        fields: &["shard", "api", "due_at"],
+        of: EXECUTION,
+        rows,
+        may_have_more: false,
+    })
 }
 
 fn timers(execution: &Execution, shard: i16) -> Result<Table> {
@@ -272,7 +313,7 @@ fn timers(execution: &Execution, shard: i16) -> Result<Table> {
         }
     }
     let (key, fields) = (&["seq", "command"], &["shard", "kind", "fire_at"]);
-    Ok(Table { name: "timer", key, fields, rows, may_have_more: false })
+    Ok(Table { name: "timer", key, fields, of: EXECUTION, rows, may_have_more: false })
 }
 
 fn waiters(execution: &Execution) -> Result<Table> {
@@ -284,7 +325,7 @@ fn waiters(execution: &Execution) -> Result<Table> {
         }
     }
     let key = &["queue_name", "wait_order", "seq"];
-    Ok(Table { name: "queue_waiter", key, fields: &[], rows, may_have_more: false })
+    Ok(Table { name: "queue_waiter", key, fields: &[], of: EXECUTION, rows, may_have_more: false })
 }
 
 fn messages(execution: &Execution, shard: i16, received_at: Option<&HashMap<u64, Timestamp>>) -> Result<Table> {
@@ -299,7 +340,7 @@ fn messages(execution: &Execution, shard: i16, received_at: Option<&HashMap<u64,
         rows.push(&MessageKey { queue_name: &message.queue, number: message.number }, &row)?;
     }
     let (key, fields) = (&["queue_name", "number"], &["shard", "message_id", "payload", "received_at"]);
-    Ok(Table { name: "queue_message", key, fields, rows, may_have_more: false })
+    Ok(Table { name: "queue_message", key, fields, of: EXECUTION, rows, may_have_more: false })
 }
 
 /// Ids that were received or wait in the inbox; a closed execution needs none.
@@ -312,7 +353,14 @@ fn message_ids(execution: &Execution, arrived: Vec<(String, String)>, more: bool
         }
     }
     let may_have_more = execution.is_running() && more;
-    Ok(Table { name: "message_key", key: &["queue_name", "message_id"], fields: &[], rows, may_have_more })
+    Ok(Table {
+        name: "message_key",
+        key: &["queue_name", "message_id"],
+        fields: &[],
+        of: EXECUTION,
+        rows,
+        may_have_more,
+    })
 }
 
 fn attributes(execution: &Execution) -> Result<Table> {
@@ -320,5 +368,37 @@ fn attributes(execution: &Execution) -> Result<Table> {
     for (key, value) in &execution.local_attributes {
         rows.push(&AttributeKey { key }, &AttributeRow { value })?;
     }
-    Ok(Table { name: "local_attribute", key: &["key"], fields: &["value"], rows, may_have_more: false })
+    Ok(Table { name: "local_attribute", key: &["key"], fields: &["value"], of: EXECUTION, rows, may_have_more: false })
+}
+
+fn global_waiters(execution: &Execution) -> Result<Table> {
+    let mut rows = Columns::default();
+    for state in execution.states.values() {
+        for (command, GlobalDemand { queue: queue_name, key, at_least, .. }) in state.global_demands() {
+            let row = GlobalWaiterRow { queue_name, key, at_least };
+            rows.push(&GlobalWaiterKey { seq: state.seq, command }, &row)?;
+        }
+    }
+    let (key, fields) = (&["seq", "command"], &["queue_name", "key", "at_least"]);
+    Ok(Table { name: "global_waiter", key, fields, of: EXECUTION, rows, may_have_more: false })
+}
+
+/// Messages of global queues that states have taken and not used up.
+fn global_messages(execution: &Execution) -> Result<Table> {
+    let mut rows = Columns::default();
+    for state in execution.states.values() {
+        for (taken_command, message) in state.held_global_messages() {
+            let row = TakenRow {
+                taken_seq: state.seq,
+                taken_command,
+                queue_name: &message.queue,
+                key: message.key.as_deref(),
+                message_id: message.message_id.as_deref(),
+                payload: message.payload.as_ref(),
+            };
+            rows.push(&TakenKey { number: message.number }, &row)?;
+        }
+    }
+    let fields = &["taken_seq", "taken_command", "queue_name", "key", "message_id", "payload"];
+    Ok(Table { name: "global_message", key: &["number"], fields, of: "taken_by", rows, may_have_more: false })
 }

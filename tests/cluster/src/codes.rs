@@ -39,6 +39,11 @@ pub const STILL_IN_USE: &str = "XD018";
 /// The state execution waits for no such timer.
 pub const NOT_WAITING: &str = "XD019";
 
+/// An RPC did not get its locks in its time.
+pub const LOCKS_NOT_GRANTED: &str = "XD020";
+
+/// `serialization_failure`.
+pub const SERIALIZATION_FAILURE: &str = "40001";
 /// `insufficient_privilege`: Postgres' own, raised where a role was never granted the extension.
 pub const INSUFFICIENT_PRIVILEGE: &str = "42501";
 /// `query_canceled`: a cancel or a `statement_timeout`.

@@ -2,10 +2,13 @@
 
 use xdb_cluster_tests::prelude::*;
 
-/// Each process writes a row, waits for a message or an hour, then closes with all that it has come by.
+/// Each process writes a row, waits for a message or an hour, then closes with all that it has come by. `Share` waits for
+/// messages of two global queues.
 fn application(name: &str) -> (App, Worker) {
     let app = App::alone(name, ClusterOptions::default());
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, "Share") => all_of(&[global_queue("m", "box", 1), global_queue("n", "rest", 1)]).into(),
+        (_, "Share") => graceful_complete(json!([call.messages("m"), call.messages("n")])).into(),
         (Api::WaitUntil, _) => any_of(&[timer("t", 3600.0), local_queue("m", "inbox", 2)]).into(),
         (_, "Write") => Reply::from(
             next("Wait", call.input().clone()).globals(json!({"status": "written"})).locals(json!({"l": 1.50})),
@@ -22,6 +25,7 @@ fn application(name: &str) -> (App, Worker) {
         &["status"],
     );
     app.register("careful", &definition);
+    app.register("sharing", &Definition::starting_with("Share").waiting_step("Share"));
     app.register(
         "hanging",
         &Definition::starting_with("Hang").step_with("Hang", json!({"executeApiTimeoutSeconds": 120})),
@@ -37,10 +41,15 @@ fn start(app: &App, worker: &Worker) {
         db.start(&process_id, "careful").key(&format!("u{number}")).globals(json!({"status": "new"})).go();
         db.run(&format!("SELECT xdb.publish('{process_id}', 'inbox', '{number}', message_id => 'first')"));
     }
+    db.run(r#"SELECT xdb.publish_global('box', '"taken"', message_id => 'g')"#);
+    db.run(r#"SELECT xdb.publish_global('kept', '"free"')"#);
+    db.start("g", "sharing").go();
     db.start("h", "hanging").go();
     worker.wait_for("a call hangs", 10, |call| call.target() == "Hang");
-    wait_until("all wait", 20, || db.count("xdb.state_executions WHERE status = 'WAITING'") == 5);
-    wait_until("all messages are taken in", 10, || db.one("SELECT bool_and(received) FROM xdb.queue_messages"));
+    wait_until("all wait", 20, || db.count("xdb.state_executions WHERE status = 'WAITING'") == 6);
+    wait_until("all messages are taken in", 10, || {
+        db.one("SELECT bool_and(received) AND count(*) FILTER (WHERE process_id IS NULL) = 1 FROM xdb.queue_messages")
+    });
 }
 
 /// The processes of a copy run to their ends there, each with what it had.
@@ -54,6 +63,11 @@ fn finish(db: &mut Db) {
         assert_eq!(db.completes(&process_id).result(), &expected);
     }
     assert_eq!(db.completes("h").result(), "hung");
+    db.run(r#"SELECT xdb.publish_global('box', '"again"', message_id => 'g')"#);
+    db.run(r#"SELECT xdb.publish_global('rest', '"more"')"#);
+    assert_eq!(db.completes("g").result(), &json!([["taken"], ["more"]]));
+    let left = "SELECT payload FROM xdb.queue_messages WHERE process_id IS NULL";
+    assert_eq!(db.json(left), "free");
     db.start("fresh", "careful").key("fresh").globals(json!({"status": "new"})).go();
     wait_until("a new one waits", 10, || views::waits(db, "fresh").len() == 2);
 }
@@ -95,7 +109,7 @@ fn a_template_copy_waits_until_it_is_adopted() {
     nothing_runs(app.cluster(), "copy_of", &worker);
     let mut copy = app.cluster().connect("copy_of", "app");
     // In the same server, roles are known.
-    assert_eq!(copy.count("xdb.processes WHERE status = 'RUNNING'"), 6);
+    assert_eq!(copy.count("xdb.processes WHERE status = 'RUNNING'"), 7);
     let error = copy.try_run("SELECT xdb.adopt()").expect_err("app is no administrator");
     assert_eq!(error.code, "42501");
     // What is started there waits with the others.
@@ -166,9 +180,10 @@ fn in_another_server_roles_are_found_by_their_names() {
     for role in ["stranger", "app"] {
         let mut db = elsewhere.connect("copy_moved", role);
         assert_eq!(db.count("xdb.processes"), 0, "{role}");
+        assert_eq!(db.count("xdb.queue_messages"), 0, "{role}");
         db.refused(codes::UNKNOWN_PROCESS, "SELECT xdb.stop_process('p0')");
     }
-    assert_eq!(elsewhere.connect("copy_moved", "boss").count("xdb.processes"), 6);
+    assert_eq!(elsewhere.connect("copy_moved", "boss").count("xdb.processes"), 7);
     there.run("ALTER ROLE app RENAME TO mislaid");
     let error = there.refused("XD020", "SELECT xdb.adopt()");
     assert!(error.detail.contains("no role app"), "{error:?}");

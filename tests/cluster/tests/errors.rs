@@ -94,23 +94,6 @@ fn a_bad_definition_is_refused_and_says_why() {
 }
 
 #[test]
-fn what_this_version_has_not_is_refused_when_it_is_asked_for() {
-    let (app, _worker) = application("error_unsupported");
-    let exclusive = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}});
-    for definition in [
-        json!({"states": {"S": exclusive}}),
-        json!({"states": {}, "rpcs": {"r": exclusive}}),
-        json!({"states": {}, "globalQueues": ["prices"]}),
-    ] {
-        let definition = xdb_cluster_tests::db::jsonb(&definition);
-        let sql = format!("SELECT xdb.register_process_type('ahead', 'stub', {definition})");
-        let error = app.superuser().refused(codes::INVALID_DEFINITION, &sql);
-        assert!(format!("{error:?}").contains("not supported"), "{sql}: {error:?}");
-    }
-    app.done(&[]);
-}
-
-#[test]
 fn a_bad_argument_is_refused_and_named() {
     let (app, _worker) = application("error_argument");
     let mut db = app.db();

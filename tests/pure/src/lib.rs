@@ -2,5 +2,7 @@
 
 #[path = "../../../src/worker/breaker.rs"]
 pub mod breaker;
+#[path = "../../../src/worker/lock_queue.rs"]
+pub mod lock_queue;
 #[path = "../../../src/clock/shift.rs"]
 pub mod shift;

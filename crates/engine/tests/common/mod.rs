@@ -13,6 +13,8 @@ pub struct World {
     pub execution: Execution,
     pub now: Timestamp,
     pub history: Vec<(Event, Timestamp)>,
+    /// Free messages of global queues.
+    pub free: Vec<GlobalMessage>,
 }
 
 impl World {
@@ -22,6 +24,7 @@ impl World {
             execution: Execution::new(ExecutionId([7; 16])),
             now: Timestamp(1_000 * SECOND),
             history: Vec::new(),
+            free: Vec::new(),
         }
     }
 
@@ -38,6 +41,7 @@ impl World {
             definition: &self.definition,
             mapping: &self.definition.global_attributes,
             published_before: &NOTHING_PUBLISHED,
+            global_messages: &self.free,
         }
     }
 
@@ -50,11 +54,18 @@ impl World {
         let events = self.decide(&command)?;
         for event in &events {
             self.execution.apply(event, self.now);
+            self.no_longer_free(event);
             if event.is_recorded() {
                 self.history.push((event.clone(), self.now));
             }
         }
         Ok(events)
+    }
+
+    pub fn no_longer_free(&mut self, event: &Event) {
+        if let Event::GlobalMessagesTaken { messages, .. } = event {
+            self.free.retain(|free| messages.iter().all(|taken| taken.number != free.number));
+        }
     }
 
     pub fn pass(&mut self, seconds: i64) {
@@ -84,6 +95,11 @@ impl World {
         self.run(Command::MessagesArrived(messages)).unwrap()
     }
 
+    /// Offers the free messages to a state.
+    pub fn offer(&mut self, seq: u32) -> Result<Vec<Event>, Rejection> {
+        self.run(Command::GlobalMessagesArrived { seq: StateSeq(seq) })
+    }
+
     pub fn fire(&mut self, seq: u32, command: u32) -> Result<Vec<Event>, Rejection> {
         self.run(Command::TimerFired { seq: StateSeq(seq), command })
     }
@@ -103,7 +119,11 @@ impl World {
             other => panic!("no results in {other:?}"),
         };
         let payload = |message: &Message| message.payload.as_ref().map_or("-", |json| json.as_str()).to_owned();
-        wait.commands.iter().map(|c| (c.status, c.messages.iter().map(payload).collect())).collect()
+        let global = |message: &GlobalMessage| message.payload.as_ref().map_or("-", |json| json.as_str()).to_owned();
+        let all = |c: &WaitCommand| {
+            c.messages.iter().map(payload).chain(c.global_messages.iter().map(global)).collect::<Vec<_>>()
+        };
+        wait.commands.iter().map(|c| (c.status, all(c))).collect()
     }
 
     pub fn queued(&self, queue: &str) -> Vec<String> {
@@ -197,6 +217,16 @@ pub fn timer(seconds: i64) -> RequestedCommand {
 pub fn from_queue(queue: &str, at_least: u32, at_most: u32) -> RequestedCommand {
     let kind = RequestedKind::LocalQueue { queue: queue.to_owned(), at_least, at_most };
     RequestedCommand { command_id: None, kind }
+}
+
+pub fn from_global(queue: &str, key: Option<&str>, at_least: u32, at_most: u32) -> RequestedCommand {
+    let (queue, key) = (queue.to_owned(), key.map(str::to_owned));
+    RequestedCommand { command_id: None, kind: RequestedKind::GlobalQueue { queue, key, at_least, at_most } }
+}
+
+pub fn global_message(number: u64, queue: &str, key: Option<&str>, payload: &str) -> GlobalMessage {
+    let (queue, key) = (queue.to_owned(), key.map(str::to_owned));
+    GlobalMessage { number, queue, key, message_id: None, payload: Some(json(payload)) }
 }
 
 pub fn message(queue: &str, message_id: Option<&str>, payload: &str) -> Publish {

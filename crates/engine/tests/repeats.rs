@@ -1,0 +1,68 @@
+//! Calls that are made again because what they had loaded has changed.
+
+mod common;
+
+use common::*;
+use xdb_engine::*;
+
+fn repeated(seq: u32, api: Api) -> Command {
+    Command::CallRepeated { seq: StateSeq(seq), api }
+}
+
+fn call(world: &World) -> &CallState {
+    world.state(1).call(Api::Execute).expect("it is at execute")
+}
+
+#[test]
+fn a_repeat_is_no_attempt_and_has_a_new_request() {
+    let mut world = World::started(definition(&[("A", skipping())]));
+    world.fail(1, Api::Execute, 1);
+    let before = call(&world).clone();
+    world.pass(30);
+    assert_eq!(names(&world.run(repeated(1, Api::Execute)).unwrap()), ["CallRepeated"]);
+    let after = call(&world);
+    assert_eq!((after.repeats, after.generation), (1, before.generation + 1));
+    assert_eq!((after.failed_attempts, &after.last_failure), (1, &before.last_failure));
+    assert_eq!(after.not_before, world.now, "it is made again at once");
+    assert_eq!(world.replayed(), world.execution);
+}
+
+#[test]
+fn repeats_beyond_ten_back_off_and_can_be_hurried() {
+    let mut world = World::started(definition(&[("A", attempts(1)), ("B", plain())]));
+    for _ in 0..10 {
+        world.run(repeated(1, Api::WaitUntil)).unwrap();
+        assert_eq!(world.state(1).call(Api::WaitUntil).unwrap().not_before, world.now);
+    }
+    world.run(repeated(1, Api::WaitUntil)).unwrap();
+    let call = world.state(1).call(Api::WaitUntil).unwrap();
+    assert_eq!(call.not_before.since(world.now), SECOND);
+    assert_eq!(world.status(1), StateStatus::WaitUntil, "repeats spend no attempts");
+    assert_eq!(names(&world.run(Command::RetryNow(vec![StateSeq(1)])).unwrap()), ["RetryRequested"]);
+    assert_eq!(world.state(1).call(Api::WaitUntil).unwrap().not_before, world.now);
+}
+
+#[test]
+fn the_next_call_begins_to_count_anew() {
+    let mut world = World::started(definition(&[("A", plain())]));
+    world.run(repeated(1, Api::WaitUntil)).unwrap();
+    world.wait_until(1, WaitingType::Empty, vec![]);
+    assert_eq!((call(&world).repeats, call(&world).generation), (0, 0));
+}
+
+#[test]
+fn who_is_not_at_that_call_is_not_repeated() {
+    let mut world = World::started(definition(&[("A", skipping())]));
+    assert_eq!(world.run(repeated(1, Api::WaitUntil)), Err(Rejection::Stale));
+    assert_eq!(world.run(repeated(2, Api::Execute)), Err(Rejection::Stale));
+    world.execute(1, close(CloseType::ForceComplete));
+    assert_eq!(world.run(repeated(1, Api::Execute)), Err(Rejection::NotRunning(ProcessStatus::Completed)));
+}
+
+#[test]
+fn calls_without_repeats_are_stored_as_ever() {
+    let stored = serde_json::to_string(&CallState::default()).unwrap();
+    assert!(!stored.contains("repeats"), "{stored}");
+    let loading = serde_json::to_string(&Loading::default()).unwrap();
+    assert!(!loading.contains("lock"), "{loading}");
+}

@@ -1,0 +1,42 @@
+//! Publishing to the queues that all processes share.
+
+use super::{Caller, name, payload, wrote};
+use crate::pg::catch::Result;
+use crate::pg::function::{Args, Value};
+use crate::pg::spi;
+use crate::store::global::{self, NewMessage};
+use crate::{clock, error};
+use xdb_engine::{Duration, Json};
+
+/// A longer time to live is refused: it would lie beyond what Postgres can count.
+const LONGEST_TTL: Duration = Duration(i64::MAX / 4);
+
+pub fn publish_global(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.publish_global()")?;
+    let queue = name("queue_name", args.text(0))?;
+    let message = payload("message", args.json(1)?)?;
+    let key = args.text(2).map(|key| name("key", Some(key))).transpose()?;
+    let message_id = args.text(3).map(|id| name("message_id", Some(id))).transpose()?;
+    let ttl = match args.interval(4) {
+        Some(None | Some(Duration(0))) => return Err(error::invalid_argument("ttl", "it must be positive")),
+        Some(Some(ttl)) if ttl > LONGEST_TTL => return Err(error::invalid_argument("ttl", "it is too long")),
+        Some(ttl) => ttl,
+        None => None,
+    };
+    caller.on_system_tables(|_| {
+        spi::connect(|spi| {
+            let now = clock::now();
+            let message = NewMessage {
+                queue: &queue,
+                key: key.as_deref(),
+                message_id: message_id.as_deref(),
+                payload: message.as_ref().map(Json::as_str),
+                owner: caller.role,
+                expires_at: ttl.map(|ttl| now + ttl),
+            };
+            global::publish(spi, &[message], now)
+        })
+    })?;
+    wrote();
+    Ok(Value::Void)
+}

@@ -1,0 +1,302 @@
+//! Hands messages of global queues to those who wait for them. The main scheduler's turn is the only place where that
+//! is done, so two of it never disagree about who is next.
+
+use super::apply::{Batch, Item, Settled};
+use super::calls::Answered;
+use crate::pg::catch::Result;
+use crate::pg::spi::Spi;
+use crate::store::StateKey;
+use crate::store::global::{self, Class, Gathered, Head, WantedOfKey};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use xdb_engine::*;
+
+/// Where a list of messages ends, unless a single state wants more.
+const LISTED: usize = 10_000;
+
+/// Messages are read with this much at a time, and when so much has been taken, others wait for the next turn.
+const BYTES_AT_ONCE: usize = 4 * 1024 * 1024;
+const BYTES_PER_TURN: usize = 16 * 1024 * 1024;
+
+/// Most messages that are read at a time beyond what is needed.
+const READ_AHEAD: usize = 500;
+
+/// What a scheduler knows of the messages that wait to be handed out. A turn that is made again in parts hands out
+/// the same ones.
+#[derive(Default)]
+pub struct Matching {
+    pub gathered: Gathered,
+    /// They were gathered in this very transaction, which says in the end that everybody was asked.
+    pub is_new: bool,
+}
+
+/// What a command wants, apart from its request.
+struct Wanted {
+    class: Class,
+    at_least: usize,
+    at_most: usize,
+}
+
+impl Wanted {
+    fn of(demand: GlobalDemand<'_>) -> Self {
+        Self {
+            class: (demand.queue.to_owned(), demand.key.map(str::to_owned)),
+            at_least: demand.at_least as usize,
+            at_most: demand.at_most as usize,
+        }
+    }
+}
+
+/// The free messages that a turn can hand out.
+#[derive(Default)]
+pub struct Free {
+    /// Those that nobody has taken, in this turn neither.
+    heads: BTreeMap<i64, Head>,
+    lists: HashMap<Class, List>,
+    read: BTreeMap<i64, GlobalMessage>,
+    taken: BTreeSet<i64>,
+    taken_bytes: usize,
+}
+
+/// Messages of a class, oldest first.
+#[derive(Default)]
+struct List {
+    numbers: VecDeque<i64>,
+    /// There are more than were listed.
+    is_cut: bool,
+}
+
+impl Free {
+    /// Lists what all these commands together can take, and nothing that is new and not of this turn: in front of
+    /// such a message a list ends, so that nothing overtakes it.
+    fn load(spi: &Spi, wanted: &[Vec<Wanted>], fresh: &BTreeMap<i64, Class>, now: Timestamp) -> Result<Self> {
+        let mut of_class: BTreeMap<&Class, (usize, usize)> = BTreeMap::new();
+        let mut of_queue: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for state in wanted {
+            // Of all commands of the state: it is asked about them at once.
+            let mut own: (BTreeMap<&Class, usize>, BTreeMap<&str, usize>) = Default::default();
+            for Wanted { class, at_most, .. } in state {
+                for sum in [own.0.entry(class).or_default(), own.1.entry(class.0.as_str()).or_default()] {
+                    *sum = sum.saturating_add(*at_most);
+                }
+            }
+            let add = |(sum, most): &mut (usize, usize), own: usize| {
+                (*sum, *most) = (sum.saturating_add(own), own.max(*most));
+            };
+            own.0.into_iter().for_each(|(class, own)| add(of_class.entry(class).or_default(), own));
+            own.1.into_iter().for_each(|(queue, own)| add(of_queue.entry(queue).or_default(), own));
+        }
+        let limit = |(sum, most): &(usize, usize)| (*sum).min(LISTED.max(*most));
+        let whole: Vec<&str> =
+            of_class.keys().filter(|class| class.1.is_none()).map(|class| class.0.as_str()).collect();
+        // A list of a whole queue is long enough for those too who want a key and are asked before.
+        let of_whole: Vec<_> = whole.iter().map(|queue| (*queue, limit(&of_queue[queue]) as i64)).collect();
+        let mut heads = global::heads_of_queues(spi, &of_whole, now)?;
+        let mut ends: HashMap<&str, (i64, usize)> = HashMap::new();
+        for head in &heads {
+            if let Some(queue) = whole.iter().find(|queue| **queue == head.queue) {
+                let end = ends.entry(queue).or_default();
+                *end = (head.number, end.1 + 1);
+            }
+        }
+        let is_full = |queue: &str| {
+            let listed = ends.get(queue).map_or(0, |end| end.1);
+            listed >= limit(&of_queue[queue])
+        };
+        let mut behind: Vec<WantedOfKey<'_>> = Vec::new();
+        for (class, bounds) in &of_class {
+            let Some(key) = &class.1 else { continue };
+            if !whole.contains(&class.0.as_str()) || is_full(&class.0) {
+                let end = ends.get(class.0.as_str()).map_or(i64::MIN, |end| end.0);
+                behind.push((&class.0, key, end, limit(bounds) as i64));
+            }
+        }
+        let more = global::heads_of_keys(spi, &behind, now)?;
+        let mut lists: HashMap<Class, List> = HashMap::new();
+        for (class, bounds) in &of_class {
+            let of_this = |head: &&Head| head.queue == class.0 && head.key == class.1;
+            let is_cut = match &class.1 {
+                None => is_full(&class.0) && limit(&of_queue[class.0.as_str()]) < of_queue[class.0.as_str()].0,
+                Some(_) => limit(bounds) < bounds.0 && more.iter().filter(of_this).count() >= limit(bounds),
+            };
+            lists.insert((*class).clone(), List { numbers: VecDeque::new(), is_cut });
+        }
+        let mut ended: BTreeSet<Class> = BTreeSet::new();
+        let mut add = |class: Class, head: &Head| {
+            let Some(list) = lists.get_mut(&class) else { return };
+            if head.fresh && !fresh.contains_key(&head.number) {
+                ended.insert(class);
+            } else if !ended.contains(&class) {
+                list.numbers.push_back(head.number);
+            }
+        };
+        for (is_first, head) in heads.iter().map(|h| (true, h)).chain(more.iter().map(|h| (false, h))) {
+            if head.key.is_some() {
+                add((head.queue.clone(), head.key.clone()), head);
+            }
+            if is_first {
+                add((head.queue.clone(), None), head);
+            }
+        }
+        heads.extend(more);
+        let heads = heads.into_iter().map(|head| (head.number, head)).collect();
+        Ok(Self { heads, lists, ..Self::default() })
+    }
+
+    /// What a state with these commands can be offered; None: not in this turn.
+    fn offer(&mut self, spi: &Spi, wanted: &[Wanted]) -> Result<Option<Vec<GlobalMessage>>> {
+        let classes: BTreeSet<&Class> = wanted.iter().map(|wanted| &wanted.class).collect();
+        let mut numbers = BTreeSet::new();
+        for class in classes {
+            let own = || wanted.iter().filter(|other| other.class == *class);
+            // What one command takes of these is gone for another: there must be enough for all of the same messages.
+            let alike = || {
+                let all = wanted.iter().filter(|other| other.class.0 == class.0);
+                all.filter(|other| class.1.is_none() || other.class.1.is_none() || other.class.1 == class.1)
+            };
+            let sum = |each: &mut dyn Iterator<Item = usize>| each.fold(0, usize::saturating_add);
+            let fewest = own().map(|wanted| wanted.at_least).min().unwrap_or_default();
+            let own_most = sum(&mut own().map(|wanted| wanted.at_most));
+            let least = sum(&mut alike().map(|wanted| wanted.at_least));
+            let most = sum(&mut alike().map(|wanted| wanted.at_most));
+            let Some(list) = self.lists.get_mut(class) else { return Ok(None) };
+            while list.numbers.front().is_some_and(|number| !self.heads.contains_key(number)) {
+                list.numbers.pop_front();
+            }
+            let (mut found, mut bytes) = (Vec::new(), 0);
+            for head in list.numbers.iter().filter_map(|number| self.heads.get(number)).take(most) {
+                if found.len() >= least && bytes >= BYTES_PER_TURN {
+                    break;
+                }
+                bytes += head.bytes;
+                found.push(head.number);
+            }
+            if list.is_cut && found.len() < own_most && bytes < BYTES_PER_TURN {
+                return Ok(None);
+            }
+            if found.len() >= fewest {
+                numbers.extend(found);
+            }
+        }
+        if !numbers.is_empty() && self.taken_bytes >= BYTES_PER_TURN {
+            return Ok(None);
+        }
+        self.read(spi, &numbers)?;
+        Ok(Some(numbers.iter().filter_map(|number| self.read.get(number)).cloned().collect()))
+    }
+
+    /// Reads messages, and some of those that follow in the order, because they will be needed next.
+    fn read(&mut self, spi: &Spi, numbers: &BTreeSet<i64>) -> Result<()> {
+        let mut missing: Vec<i64> = numbers.iter().copied().filter(|n| !self.read.contains_key(n)).collect();
+        let Some(last) = missing.last().copied() else { return Ok(()) };
+        let (mut bytes, needed) = (0, missing.len());
+        for head in self.heads.range(last + 1..).map(|(_, head)| head) {
+            bytes += head.bytes;
+            if bytes > BYTES_AT_ONCE || missing.len() >= needed + READ_AHEAD {
+                break;
+            }
+            if !self.read.contains_key(&head.number) {
+                missing.push(head.number);
+            }
+        }
+        self.read.extend(global::messages(spi, &missing)?.into_iter().map(|m| (m.number as i64, m)));
+        Ok(())
+    }
+
+    fn take(&mut self, messages: &[GlobalMessage]) {
+        for message in messages {
+            let number = message.number as i64;
+            self.read.remove(&number);
+            self.taken.insert(number);
+            self.taken_bytes += self.heads.remove(&number).map_or(0, |head| head.bytes);
+        }
+    }
+}
+
+impl Batch<'_> {
+    /// Lists the free messages that the items can take.
+    pub(super) fn list_free(&mut self, items: &[Item]) -> Result<()> {
+        if self.scheduler.lane.number != 0 {
+            return Ok(());
+        }
+        let mut wanted = Vec::new();
+        for item in items {
+            match item {
+                Item::Waiter(key) => wanted.push(self.wanted_by_state(*key)),
+                Item::Answer(record, Answered::WaitUntil(answer)) if self.loaded.contains_key(&record.key.0) => {
+                    wanted.push(wanted_by_request(&answer.request));
+                }
+                _ => {}
+            }
+        }
+        if wanted.iter().any(|wanted| !wanted.is_empty()) {
+            let fresh = &self.scheduler.matching.gathered.fresh;
+            self.free = Free::load(self.spi, &wanted, fresh, self.now)?;
+        }
+        Ok(())
+    }
+
+    fn wanted_by_state(&self, key: StateKey) -> Vec<Wanted> {
+        let state = self.loaded.get(&key.0).and_then(|loaded| loaded.execution.states.get(&key.1));
+        state.into_iter().flat_map(StateExecution::global_demands).map(|(_, demand)| Wanted::of(demand)).collect()
+    }
+
+    /// What the state of this command can take; None if it has to be asked in a later turn.
+    pub(super) fn offer(&mut self, id: ExecutionId, command: &Command) -> Result<Option<Vec<GlobalMessage>>> {
+        let wanted = match command {
+            Command::GlobalMessagesArrived { seq } => self.wanted_by_state((id, *seq)),
+            Command::WaitUntilAnswered { answer, .. } => wanted_by_request(&answer.request),
+            _ => return Ok(None),
+        };
+        match self.scheduler.lane.number {
+            0 => self.free.offer(self.spi, &wanted),
+            _ => Ok(None),
+        }
+    }
+
+    /// Notes what was taken by events that are applied.
+    pub(super) fn take_offered(&mut self, events: &[Event]) {
+        for event in events {
+            if let Event::GlobalMessagesTaken { messages, .. } = event {
+                self.free.take(messages);
+            }
+        }
+    }
+
+    /// Writes who is to be asked again, and that the others were.
+    pub(super) fn save_matching(&mut self, items: &[Item]) -> Result<()> {
+        let (mut asked, mut not_asked) = (Vec::new(), Vec::new());
+        for (item, settled) in items.iter().zip(&self.settled) {
+            match (item, settled) {
+                (Item::Waiter(key), Settled::Done) => asked.push(*key),
+                (Item::Waiter(key), _) => not_asked.push(*key),
+                _ => {}
+            }
+        }
+        global::pass_over(self.spi, &not_asked)?;
+        let Matching { gathered, is_new } = &self.scheduler.matching;
+        let noted: BTreeSet<_> = gathered.passed_over.iter().collect();
+        asked.retain(|key| noted.contains(key));
+        global::no_longer_passed_over(self.spi, &asked)?;
+        if !is_new {
+            return Ok(());
+        }
+        // Where all who were asked were in vain, asking them again for the same messages is too.
+        let went_on = !self.free.taken.is_empty() || !not_asked.is_empty();
+        let cut = |(queue, key): &Class| {
+            gathered.cut.contains(&(queue.clone(), key.clone())) || gathered.cut.contains(&(queue.clone(), None))
+        };
+        let (kept, offered): (Vec<_>, Vec<_>) = gathered
+            .fresh
+            .iter()
+            .partition(|(number, class)| went_on && cut(class) && !self.free.taken.contains(number));
+        let offered: Vec<_> = offered.into_iter().map(|(number, _)| *number).collect();
+        global::no_longer_fresh(self.spi, &offered)?;
+        // Whoever could not be asked is noted, so that the next turn asks others.
+        self.more |= gathered.more || !kept.is_empty();
+        Ok(())
+    }
+}
+
+fn wanted_by_request(request: &CommandRequest) -> Vec<Wanted> {
+    request.commands.iter().filter_map(|command| command.kind.global_demand()).map(Wanted::of).collect()
+}

@@ -1,0 +1,410 @@
+//! Queues that all processes share: each message for exactly one, in order of waiting, and back in its place if nobody used it.
+
+use std::collections::BTreeMap;
+
+use xdb_cluster_tests::prelude::*;
+
+/// A command on a global queue, with a key or none.
+fn keyed(command: &str, queue: &str, key: Value, at_least: u32, at_most: u32) -> Value {
+    json!({"globalQueueCommands":
+        {"commandId": command, "queueName": queue, "key": key, "atLeast": at_least, "atMost": at_most}})
+}
+
+/// Waits for what its input says, `{"key", "atLeast", "atMost"}` of `jobs`, and completes with the payloads.
+fn taking(call: &Call) -> Answer {
+    let wanted = call.input();
+    let bound = |name: &str| wanted[name].as_u64().unwrap_or(1) as u32;
+    match call.api {
+        Api::WaitUntil => any_of(&[keyed("m", "jobs", wanted["key"].clone(), bound("atLeast"), bound("atMost"))]),
+        _ => force_complete(json!(call.messages("m"))),
+    }
+}
+
+/// An application whose processes take from `jobs`.
+fn takers(name: &str) -> (App, Worker) {
+    let app = App::new(name);
+    let worker = app.worker(taking);
+    app.register("take", &mailbox());
+    (app, worker)
+}
+
+fn publish(db: &mut Db, payload: Value) {
+    db.run(&format!("SELECT xdb.publish_global('jobs', '{payload}')"));
+}
+
+fn publish_with_key(db: &mut Db, key: &str, payload: Value) {
+    db.run(&format!("SELECT xdb.publish_global('jobs', '{payload}', key => '{key}')"));
+}
+
+/// Starts a process, and returns when it waits.
+fn waits(db: &mut Db, id: &str, wanted: Value) {
+    db.start(id, "take").input(wanted).go();
+    wait_until(&format!("{id} waits"), 10, || !views::waits(db, id).is_empty());
+}
+
+/// Payloads of `jobs` that nobody has taken, in their order.
+fn left(app: &App) -> Vec<Value> {
+    let left = "SELECT coalesce(jsonb_agg(payload ORDER BY position), '[]') FROM xdb.queue_messages
+                WHERE queue_name = 'jobs' AND process_id IS NULL";
+    app.superuser().json(left).as_array().cloned().expect("an array")
+}
+
+#[test]
+fn a_message_waits_for_somebody_to_wait() {
+    let (app, worker) = takers("global_before");
+    let mut db = app.db();
+    publish(&mut db, json!("first"));
+    db.run("BEGIN");
+    publish(&mut db, json!("second"));
+    publish(&mut db, json!({"number": 1.5}));
+    db.run("COMMIT");
+    db.start("p", "take").input(json!({"atMost": 2})).go();
+    assert_eq!(db.completes("p").result(), &json!(["first", "second"]));
+    db.start("q", "take").go();
+    assert_eq!(db.completes("q").result(), &json!([{"number": 1.5}]));
+    let call = worker.wait_for("execute of p", 10, |call| call.process_id() == "p" && call.executes("Read"));
+    assert_eq!(
+        call.body["commandResults"]["globalQueueResults"],
+        json!([{"commandId": "m", "queueName": "jobs", "status": "COMPLETED_COMMAND", "messages": [
+            {"messageId": null, "key": null, "payload": "first"}, {"messageId": null, "key": null, "payload": "second"}
+        ]}])
+    );
+    assert_eq!(app.superuser().count("xdb.global_message"), 0, "what was used up is gone");
+    app.done(&[]);
+}
+
+#[test]
+fn waiters_are_served_in_order_of_waiting_whatever_they_want() {
+    let (app, _worker) = takers("global_order");
+    let mut db = app.db();
+    waits(&mut db, "eur-1", json!({"key": "EUR"}));
+    waits(&mut db, "any-1", json!({}));
+    waits(&mut db, "usd", json!({"key": "USD"}));
+    waits(&mut db, "eur-2", json!({"key": "EUR"}));
+    waits(&mut db, "any-2", json!({}));
+    let wait = db.rows(
+        "SELECT kind, queue_name, key, at_least, at_most, since IS NOT NULL AS since
+                        FROM xdb.waits WHERE process_id = 'usd'",
+    );
+    let expected = json!({"kind": "GLOBAL_QUEUE", "queue_name": "jobs", "key": "USD", "at_least": 1, "at_most": 1,
+                          "since": true});
+    assert_eq!(wait, [expected]);
+    let described = db.json("SELECT xdb.describe_process('usd') #> '{threads,0,waitingFor,0}'");
+    assert_eq!(
+        (&described["queueName"], &described["key"], &described["global"]),
+        (&json!("jobs"), &json!("USD"), &json!(true))
+    );
+
+    db.run("BEGIN");
+    publish_with_key(&mut db, "GBP", json!(1));
+    publish_with_key(&mut db, "EUR", json!(2));
+    publish_with_key(&mut db, "EUR", json!(3));
+    publish(&mut db, json!(4));
+    db.run("COMMIT");
+    for (id, taken) in [("any-1", 1), ("eur-1", 2), ("eur-2", 3), ("any-2", 4)] {
+        assert_eq!(db.completes(id).result(), &json!([taken]), "{id}");
+    }
+    assert_eq!(db.status("usd"), "RUNNING");
+    publish_with_key(&mut db, "USD", json!(5));
+    assert_eq!(db.completes("usd").result(), &json!([5]));
+    app.done(&[]);
+}
+
+#[test]
+fn what_is_too_little_for_one_is_there_for_the_next() {
+    let (app, _worker) = takers("global_bounds");
+    let mut db = app.db();
+    waits(&mut db, "three", json!({"atLeast": 3, "atMost": 4}));
+    waits(&mut db, "two", json!({"atLeast": 2, "atMost": 2}));
+    publish(&mut db, json!(1));
+    publish(&mut db, json!(2));
+    assert_eq!(db.completes("two").result(), &json!([1, 2]));
+    db.run("BEGIN");
+    (3..=7).for_each(|n| publish(&mut db, json!(n)));
+    db.run("COMMIT");
+    assert_eq!(db.completes("three").result(), &json!([3, 4, 5, 6]));
+    assert_eq!(left(&app), [json!(7)]);
+    app.done(&[]);
+}
+
+/// Waits for a message and for a timer of an hour, then is to fail, or to hang.
+fn holding(call: &Call) -> Reply {
+    match (call.api, call.target()) {
+        (Api::WaitUntil, "Hold") => all_of(&[timer("t", 3600.0), global_queue("m", "jobs", 2)]).into(),
+        (Api::WaitUntil, _) => any_of(&[global_queue("m", "jobs", 1)]).into(),
+        (_, "Fail") => error(500, "Broken", "always"),
+        (_, "Hang") => Reply::hang(dead_end()),
+        (_, "Split") => next_all(&[("Hold", json!(null)), ("Close", json!(null))]).into(),
+        (_, "Close") => Reply::hang(force_fail(json!("enough"))),
+        _ => force_complete(json!(call.messages("m"))).into(),
+    }
+}
+
+fn holders(name: &str) -> (App, Worker) {
+    let app = App::new(name);
+    let worker = app.worker(holding);
+    let short = json!({"executeApiRetryPolicy": attempts(2)});
+    let proceeding = json!({"executeApiRetryPolicy": attempts(2), "stateFailureRecoveryOptions":
+        {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Take"}});
+    app.register("hold", &Definition::starting_with("Hold").waiting_step("Hold"));
+    app.register("hang", &Definition::starting_with("Hang").waiting_step("Hang"));
+    app.register("fail", &Definition::starting_with("Fail").waiting_step_with("Fail", short));
+    app.register(
+        "proceed",
+        &Definition::starting_with("Fail").waiting_step_with("Fail", proceeding).waiting_step("Take"),
+    );
+    app.register("take", &Definition::starting_with("Take").waiting_step("Take"));
+    app.register("split", &Definition::starting_with("Split").step("Split").waiting_step("Hold").step("Close"));
+    (app, worker)
+}
+
+/// How many messages the process has taken.
+fn held(app: &App, id: &str) -> i64 {
+    app.superuser().count(&format!(
+        "xdb.global_message g JOIN xdb.process_execution p ON p.execution_id = g.taken_by WHERE p.process_id = '{id}'"
+    ))
+}
+
+#[test]
+fn a_process_that_closes_gives_back_what_it_did_not_use() {
+    let (app, worker) = holders("global_closed");
+    let mut db = app.db();
+    (1..=3).for_each(|n| publish(&mut db, json!(n)));
+    // It takes its messages at once, although the timer is far away.
+    db.start("p", "hold").go();
+    wait_until("p has them", 10, || held(&app, "p") == 2);
+    assert_eq!(left(&app), [json!(3)]);
+    assert_eq!(views::waits(&mut db, "p").len(), 2);
+    db.run("BEGIN");
+    db.run("SELECT xdb.stop_process('p')");
+    assert_eq!(left(&app), [json!(3)]);
+    db.run("COMMIT");
+    assert_eq!(left(&app), [json!(1), json!(2), json!(3)]);
+
+    // By another start of the id, by another thread, by the timeout, by the end of a state at a call.
+    db.start("p", "hold").go();
+    wait_until("the second p has them", 10, || held(&app, "p") == 2);
+    db.start("p", "hold").reuse("TERMINATE_IF_RUNNING").go();
+    wait_until("the third p has them", 10, || held(&app, "p") == 2);
+    assert_eq!(left(&app), [json!(3)]);
+    db.run("SELECT xdb.stop_process('p', 'FAIL')");
+
+    db.start("s", "split").go();
+    wait_until("a thread of s has them", 10, || held(&app, "s") == 2);
+    worker.wait_for("the other thread is asked", 10, |call| call.executes("Close"));
+    worker.release();
+    assert_eq!(db.outcome("s").status(), "FAILED");
+    assert_eq!(left(&app), [json!(1), json!(2), json!(3)]);
+
+    db.start("t", "hold").timeout("500 ms").go();
+    assert_eq!(db.outcome("t").status(), "TIMEOUT");
+    assert_eq!(left(&app), [json!(1), json!(2), json!(3)]);
+
+    db.start("h", "hang").go();
+    worker.wait_for("h is asked to execute", 10, |call| call.executes("Hang"));
+    assert_eq!(left(&app), [json!(2), json!(3)]);
+    db.run("SELECT xdb.stop_process('h')");
+    for n in 1..=3 {
+        db.start(&format!("q{n}"), "take").go();
+        assert_eq!(db.completes(&format!("q{n}")).result(), &json!([n]));
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn a_state_that_fails_gives_back_what_it_took() {
+    let (app, _worker) = holders("global_failed");
+    let mut db = app.db();
+    publish(&mut db, json!(1));
+    publish(&mut db, json!(2));
+    db.start("f", "fail").go();
+    assert_eq!(db.outcome("f").status(), "FAILED");
+    assert_eq!(left(&app), [json!(1), json!(2)]);
+    // The state to recover in waits for the same queue.
+    db.start("p", "proceed").go();
+    assert_eq!(db.completes("p").result(), &json!([1]));
+    assert_eq!(left(&app), [json!(2)]);
+    app.done(&[]);
+}
+
+#[test]
+fn who_waited_longer_gets_what_is_given_back() {
+    let (app, _worker) = holders("global_back");
+    let mut db = app.db();
+    publish(&mut db, json!(1));
+    publish(&mut db, json!(2));
+    db.start("p", "hold").go();
+    wait_until("p has them", 10, || held(&app, "p") == 2);
+    for id in ["q", "r"] {
+        db.start(id, "take").go();
+        wait_until(&format!("{id} waits"), 10, || !views::waits(&mut db, id).is_empty());
+    }
+    db.run("BEGIN; SELECT xdb.stop_process('p')");
+    publish(&mut app.db(), json!(3));
+    // Not before the commit: q takes what is there.
+    assert_eq!(app.db().completes("q").result(), &json!([3]));
+    db.run("COMMIT");
+    assert_eq!(db.completes("r").result(), &json!([1]));
+    assert_eq!(left(&app), [json!(2)]);
+    app.done(&[]);
+}
+
+#[test]
+fn whom_somebody_has_locked_is_passed_over_and_asked_again() {
+    let (app, _worker) = takers("global_locked");
+    let mut db = app.db();
+    waits(&mut db, "p", json!({}));
+    waits(&mut db, "q", json!({}));
+    waits(&mut db, "eur", json!({"key": "EUR"}));
+    let mut holder = app.db();
+    holder.run("BEGIN; SELECT xdb.stop_process('p')");
+    publish(&mut db, json!(1));
+    assert_eq!(db.completes("q").result(), &json!([1]));
+    // There is nobody but p for this one, and others go on.
+    publish(&mut db, json!(2));
+    publish_with_key(&mut db, "EUR", json!(3));
+    assert_eq!(db.completes("eur").result(), &json!([3]));
+    assert_eq!(left(&app), [json!(2)]);
+    wait_until("p is noted", 10, || app.superuser().count("xdb.global_passed_over") == 1);
+    holder.run("ROLLBACK");
+    assert_eq!(db.completes("p").result(), &json!([2]));
+
+    // If the one who holds it closes it, the message is for the next.
+    waits(&mut db, "p", json!({}));
+    holder.run("BEGIN; SELECT xdb.stop_process('p')");
+    publish(&mut db, json!(4));
+    wait_until("p is noted again", 10, || app.superuser().count("xdb.global_passed_over") == 1);
+    holder.run("COMMIT");
+    db.start("r", "take").go();
+    assert_eq!(db.completes("r").result(), &json!([4]));
+    wait_until("nobody is noted any more", 10, || app.superuser().count("xdb.global_passed_over") == 0);
+    app.done(&[]);
+}
+
+#[test]
+fn a_process_may_wait_for_the_same_queue_twice() {
+    let app = App::new("global_twice");
+    let _worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, "Both") => all_of(&[global_queue("a", "jobs", 2), keyed("b", "jobs", json!("k"), 1, 1)]),
+        (Api::WaitUntil, _) => any_of(&[global_queue("a", "jobs", 1)]),
+        (_, "Split") => next_all(&[("One", json!(null)), ("One", json!(null)), ("Both", json!(null))]),
+        (_, "Both") => dead_end().locals(json!({"a": call.messages("a"), "b": call.messages("b")})),
+        _ => dead_end().locals(json!({call.state_execution_id(): call.messages("a")})),
+    });
+    let definition = Definition::starting_with("Split").step("Split").waiting_step("One").waiting_step("Both");
+    app.register("both", &definition);
+    let mut db = app.db();
+    db.start("p", "both").go();
+    wait_until("three states wait", 10, || views::waits(&mut db, "p").len() == 4);
+    db.run("BEGIN");
+    for n in 1..=5 {
+        publish_with_key(&mut db, "k", json!(n));
+    }
+    db.run("COMMIT");
+    wait_until("all have ended", 10, || views::ended_states(&mut db, "p") == 4);
+    let attributes = db.json("SELECT xdb.get_local_attributes('p')");
+    let mut all: Vec<u64> = attributes
+        .as_object()
+        .expect("an object")
+        .values()
+        .flat_map(|messages| messages.as_array().expect("an array").iter().filter_map(Value::as_u64))
+        .collect();
+    all.sort_unstable();
+    assert_eq!(all, [1, 2, 3, 4, 5], "{attributes}");
+    assert_eq!(attributes["a"].as_array().map(Vec::len), Some(2), "{attributes}");
+    db.run("SELECT xdb.stop_process('p')");
+    app.done(&[]);
+}
+
+#[test]
+fn local_and_global_commands_that_can_complete_do() {
+    let app = App::new("global_any");
+    let _worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => any_combination(
+            &[
+                timer("t", 3600.0),
+                local_queue("l", "mine", 1),
+                global_queue("g", "jobs", 1),
+                global_queue("h", "none", 1),
+            ],
+            json!([["l", "h"], ["l", "g"]]),
+        ),
+        (_, "Only") => next("Read", json!(null)).publish("mine", json!("local")),
+        _ => force_complete(json!([call.messages("l"), call.messages("g"), call.messages("h"), call.fired("t")])),
+    });
+    app.register("any", &one_step().waiting_step("Read"));
+    let mut db = app.db();
+    publish(&mut db, json!("global"));
+    db.start("p", "any").go();
+    assert_eq!(db.completes("p").result(), &json!([["local"], ["global"], [], false]));
+    app.done(&[]);
+}
+
+/// Takes messages, up to three at a time, for ever, and remembers them.
+fn collecting(call: &Call) -> Answer {
+    if call.api == Api::WaitUntil {
+        return any_of(&[keyed("m", "jobs", json!(null), 1, 3)]);
+    }
+    let mut seen = call.local("seen").as_array().cloned().unwrap_or_default();
+    seen.extend(call.messages("m"));
+    next("Read", json!(null)).locals(json!({"seen": seen}))
+}
+
+#[test]
+fn each_message_is_for_exactly_one_also_when_the_scheduler_is_killed() {
+    const MESSAGES: usize = 600;
+    const WAITERS: usize = 30;
+    let app = App::alone("global_crash", ClusterOptions::default());
+    let _worker = app.worker(collecting);
+    app.register("collect", &mailbox());
+    let mut db = app.db();
+    for n in 0..WAITERS {
+        db.start(&format!("c{n}"), "collect").go();
+    }
+    let publishing = std::thread::scope(|scope| {
+        let publisher = scope.spawn(|| {
+            let mut published: Vec<usize> = Vec::new();
+            let mut db = None;
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while published.len() < MESSAGES {
+                assert!(Instant::now() < deadline, "publishing takes too long");
+                let connect = || app.cluster().try_connect(app.database(), "app", Duration::from_secs(5)).ok();
+                let Some(session) = db.take().or_else(connect) else { continue };
+                let mut session: Db = session;
+                // A lost answer may have been a commit: the id makes the repeat harmless.
+                let n = published.len();
+                if session.try_run(&format!("SELECT xdb.publish_global('jobs', '{n}', message_id => 'm{n}')")).is_ok() {
+                    published.push(n);
+                    db = Some(session);
+                }
+            }
+            published.len()
+        });
+        for _ in 0..2 {
+            let mut superuser = app.superuser();
+            let taken = "SELECT count(*) FROM xdb.history WHERE event_type = 'GlobalMessagesTaken'";
+            let before: i64 = superuser.one(taken);
+            wait_until("work goes on", 20, || superuser.one::<i64>(taken) > before + 20);
+            let killed = app.scheduler();
+            xdb_cluster_tests::cluster::signal(killed, libc::SIGKILL);
+            wait_until("the server and the scheduler are back", 30, || {
+                app.cluster().find_scheduler(app.database()).is_some_and(|pid| pid != killed)
+            });
+        }
+        publisher.join().expect("no panic")
+    });
+    assert_eq!(publishing, MESSAGES);
+    let mut db = app.superuser();
+    wait_until("all messages are used up", 60, || db.count("xdb.global_message") == 0);
+    let mut seen: BTreeMap<u64, usize> = BTreeMap::new();
+    for n in 0..WAITERS {
+        let all = db.json(&format!("SELECT coalesce(xdb.get_local_attributes('c{n}') -> 'seen', '[]')"));
+        for message in all.as_array().expect("an array") {
+            *seen.entry(message.as_u64().expect("a number")).or_default() += 1;
+        }
+        db.run(&format!("SELECT xdb.stop_process('c{n}')"));
+    }
+    assert!(seen.values().all(|times| *times == 1), "taken twice: {seen:?}");
+    assert_eq!(seen.len(), MESSAGES);
+    app.done(xdb_cluster_tests::log::AFTER_A_CRASH);
+}
