@@ -129,7 +129,7 @@ fn starts(db: &mut Db, page: &Page, ended: &[Ended], findings: &mut Findings) {
             Fate::RolledBack | Fate::Refused if found.is_some() || ordered => {
                 findings.add("ghost start", format!("{process_id} ({request}) was {:?} and is there", start.fate));
             }
-            Fate::RolledBack if start.shape != Shape::Shared && rows.contains(process_id) => {
+            Fate::RolledBack if rows.contains(process_id) => {
                 findings.add("ghost row", format!("{process_id} was rolled back and its row is there"));
             }
             _ => {}
@@ -302,6 +302,12 @@ const IN_SQL: &[(&str, &str)] = &[
              WHERE history_limit IS NULL GROUP BY execution_id) counts WHERE steps <> effects",
     ),
     (
+        "lost update",
+        "SELECT format('row %s counts %s after %s increments', w.id, w.n, count(e.number))
+         FROM work w LEFT JOIN effects e ON e.row_id = w.id
+         WHERE w.id ~ '^x[0-9]+$' GROUP BY w.id, w.n HAVING coalesce(w.n, 0) <> count(e.number)",
+    ),
+    (
         "timer fired twice",
         "SELECT format('%s: command %s of state %s, %s times', execution_id, details ->> 'command', details ->> 'seq',
              count(*))
@@ -331,6 +337,10 @@ const IN_SQL: &[(&str, &str)] = &[
              SELECT 'task' AS t FROM xdb.task UNION ALL SELECT 'timer' FROM xdb.timer
              UNION ALL SELECT 'inbox' FROM xdb.inbox UNION ALL SELECT 'queue_message' FROM xdb.queue_message
              UNION ALL SELECT 'queue_waiter' FROM xdb.queue_waiter UNION ALL SELECT 'message_key' FROM xdb.message_key
+             UNION ALL SELECT 'global_message' FROM xdb.global_message
+             UNION ALL SELECT 'global_waiter' FROM xdb.global_waiter
+             UNION ALL SELECT 'global_passed_over' FROM xdb.global_passed_over
+             UNION ALL SELECT 'attribute_lock' FROM xdb.attribute_lock
              UNION ALL SELECT 'closing marks' FROM xdb.process_execution WHERE closing IS NOT NULL
              UNION ALL SELECT 'live states' FROM xdb.state_execution WHERE ended_at IS NULL) rows
          GROUP BY t",

@@ -17,6 +17,9 @@ use crate::world::World;
 /// Rows that the processes of [`Shape::Shared`] share.
 pub const SHARED_ROWS: u64 = 20;
 
+/// Rows that the processes of [`Shape::Counter`] count in.
+pub const COUNTERS: u64 = 10;
+
 /// One client. It has a story to tell about each process that it starts.
 pub struct Client<'a> {
     world: &'a World,
@@ -51,11 +54,13 @@ impl Plan {
     fn sql(&self, milliseconds: u64) -> (String, String) {
         let key = match self.shape {
             Shape::Shared => format!("s{}", milliseconds % SHARED_ROWS),
+            Shape::Counter => format!("x{}", milliseconds % COUNTERS),
             _ => self.process_id.clone(),
         };
         let policy = if self.shape == Shape::Reuse { "TERMINATE_IF_RUNNING" } else { "ALLOW_IF_NO_RUNNING" };
         let timeout = if self.shape == Shape::Timeout { "interval '1200 ms'" } else { "NULL" };
-        let globals = if self.shape == Shape::Shared { "NULL" } else { "'{\"n\": 0}'" };
+        let shares = matches!(self.shape, Shape::Shared | Shape::Counter);
+        let globals = if shares { "NULL" } else { "'{\"n\": 0}'" };
         let start = format!(
             "xdb.start_process({id}, '{kind}', {input}, global_attribute_pk => {key}, global_attributes => {globals}, \
              id_reuse_policy => '{policy}', timeout => {timeout}, options => {options})",
@@ -96,7 +101,9 @@ impl<'a> Client<'a> {
             return self.bulk();
         }
         match self.random.below(100) {
-            0..15 => self.plain(Shape::Chain),
+            0..6 => self.plain(Shape::Chain),
+            6..11 => self.plain(Shape::Counter),
+            11..15 => self.pool(),
             15..25 => self.plain(Shape::Timer),
             25..38 => self.mailbox(),
             38..46 => self.plain(Shape::Fan),
@@ -212,6 +219,21 @@ impl<'a> Client<'a> {
             for place in 1..=plan.length {
                 self.publish(&plan.process_id, place);
             }
+        }
+    }
+
+    /// As many messages as there are processes that take one, in whatever order.
+    fn pool(&mut self) {
+        let plan = self.plan(Shape::Pool);
+        let uid = format!("{}/m0", plan.process_id);
+        let payload = jsonb(&json!({"uid": uid}));
+        let more = format!("SELECT xdb.publish_global('pool', {payload}, message_id => {});", literal(&uid));
+        let started = self.start(&plan, &more);
+        let fate = if started { Fate::Acknowledged } else { Fate::Unknown };
+        self.world.record.message(&uid, Message { process_id: plan.process_id, fate, place: 0 });
+        if started && self.random.permille(250) {
+            let again = self.session.settle_run(&format!("message {uid} again"), &format!("BEGIN; {more} COMMIT"));
+            self.fate("publish", &uid, &again);
         }
     }
 

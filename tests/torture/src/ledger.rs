@@ -158,8 +158,8 @@ fn check_timers(state: &mut State, call: &Call) {
 
 /// The messages that a call brings, by the ids in their payloads.
 pub fn messages(call: &Call) -> Vec<String> {
-    let results = call.body["commandResults"]["localQueueResults"].as_array();
-    let messages = results.into_iter().flatten().filter_map(|result| result["messages"].as_array()).flatten();
+    let results = ["localQueueResults", "globalQueueResults"].map(|kind| call.body["commandResults"][kind].as_array());
+    let messages = results.into_iter().flatten().flatten().filter_map(|result| result["messages"].as_array()).flatten();
     messages.filter_map(|message| message["payload"]["uid"].as_str()).map(str::to_owned).collect()
 }
 

@@ -18,9 +18,8 @@ const AT_ONCE: Duration = Duration::from_secs(20);
 /// Starts processes one after the other and waits for each, while nothing but a wake-up can make the engine look.
 pub fn wake_ups(world: &World, round: u32, findings: &mut Findings) {
     world.cluster().set("xdb.poll_interval", "3600000");
-    let mut db = world.app.db();
-    let mut proof = Proof { world, findings, db: &mut db };
-    // The first one shows the engine the setting.
+    let (mut db, mut superuser) = (world.app.db(), world.app.superuser());
+    let mut proof = Proof { world, findings, db: &mut db, superuser: &mut superuser };
     for number in 0..TIMES {
         if !(proof.message(round, number) && proof.late_commit(round, number)) {
             break;
@@ -33,9 +32,23 @@ struct Proof<'a> {
     world: &'a World,
     findings: &'a mut Findings,
     db: &'a mut Db,
+    superuser: &'a mut Db,
 }
 
 impl Proof<'_> {
+    /// Waits until the engine waits: what comes while it is at work is found without a wake-up.
+    fn until_idle(&mut self) {
+        const IDLE: &str = "SELECT count(*) FILTER (WHERE state <> 'idle') = 0 AND count(*) > 0 FROM pg_stat_activity \
+            WHERE backend_type LIKE 'xdb scheduler%'";
+        let deadline = Instant::now() + AT_ONCE;
+        let mut looks = 0;
+        // Between two turns it may look idle for a moment.
+        while looks < 3 && Instant::now() < deadline {
+            looks = if self.superuser.one::<bool>(IDLE) { looks + 1 } else { 0 };
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     fn ended(&mut self, process_id: &str, what: &str) -> bool {
         let begun = Instant::now();
         let seconds = AT_ONCE.as_secs();
@@ -66,6 +79,7 @@ impl Proof<'_> {
     /// A start and, when it waits, a message.
     fn message(&mut self, round: u32, number: u32) -> bool {
         let process_id = format!("mailbox-proof-{round}-{number}");
+        self.until_idle();
         Self::start(self.db, &process_id, Shape::Mailbox, "COMMIT");
         self.note(&process_id, Shape::Mailbox);
         let waits = format!("xdb.waits WHERE process_id = {}", literal(&process_id));
@@ -77,6 +91,7 @@ impl Proof<'_> {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
+        self.until_idle();
         let uid = format!("{process_id}/m1");
         let payload = jsonb(&json!({"uid": uid}));
         self.db.run(&format!("SELECT xdb.publish({}, 'inbox', {payload}, {})", literal(&process_id), literal(&uid)));
@@ -90,9 +105,11 @@ impl Proof<'_> {
         let (late, early) = (format!("chain-late-{round}-{number}"), format!("chain-early-{round}-{number}"));
         let mut other = self.world.app.db();
         Self::start(&mut other, &late, Shape::Chain, "");
+        self.until_idle();
         Self::start(self.db, &early, Shape::Chain, "COMMIT");
         self.note(&early, Shape::Chain);
         let ended = self.ended(&early, "its start");
+        self.until_idle();
         other.run("COMMIT");
         self.note(&late, Shape::Chain);
         ended && self.ended(&late, "its late commit")

@@ -12,7 +12,7 @@ use xdb_cluster_tests::db::literal;
 use xdb_cluster_tests::worker::Worker;
 
 use crate::checks::{self, Findings, Violation};
-use crate::clients::{self, Client, SHARED_ROWS};
+use crate::clients::{self, COUNTERS, Client, SHARED_ROWS};
 use crate::faults::{Kind, Saboteur, Schedule};
 use crate::ledger::Ledger;
 use crate::log_check;
@@ -268,6 +268,8 @@ impl Rack {
         while db.count("xdb.process_execution") > 0 && Instant::now() < deadline {
             db.run("SELECT xdb.purge('0 s')");
         }
+        // Not of any execution: kept as long as `xdb.retention` says.
+        db.run("DELETE FROM xdb.global_message_key");
         for table in [
             "process_execution",
             "latest_execution",
@@ -313,7 +315,12 @@ impl Rack {
 
 /// The rows that processes share are there before them.
 fn shared_rows() -> String {
-    format!("INSERT INTO work SELECT 's' || n FROM generate_series(0, {}) n", SHARED_ROWS - 1)
+    format!(
+        "INSERT INTO work SELECT 's' || n FROM generate_series(0, {}) n
+         UNION ALL SELECT 'x' || n FROM generate_series(0, {}) n",
+        SHARED_ROWS - 1,
+        COUNTERS - 1
+    )
 }
 
 /// Puts the WAL onto a disk of its own.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use xdb_cluster_tests::definition::{Definition, attempts};
 use xdb_cluster_tests::worker::{
-    Answer, Api, Call, Reply, all_of, any_of, close_if_empty, dead_end, error, force_complete, graceful_complete,
-    local_queue, next, next_all, output, timer,
+    Answer, Api, Call, Reply, all_of, any_of, close_if_empty, dead_end, error, force_complete, global_queue,
+    graceful_complete, local_queue, next, next_all, output, timer,
 };
 
 use crate::ledger::{Ledger, input, messages};
@@ -47,6 +47,10 @@ pub enum Shape {
     Shared,
     /// Its first answer is refused by the table.
     Refused,
+    /// Many processes count in the same few rows, under an exclusive lock.
+    Counter,
+    /// Takes one message of a queue that it shares with many.
+    Pool,
 }
 
 impl Shape {
@@ -65,6 +69,8 @@ impl Shape {
         Shape::Reuse,
         Shape::Shared,
         Shape::Refused,
+        Shape::Counter,
+        Shape::Pool,
     ];
 
     /// The process type, and the beginning of the process ids.
@@ -83,6 +89,8 @@ impl Shape {
             Shape::Reuse => "reuse",
             Shape::Shared => "shared",
             Shape::Refused => "refused",
+            Shape::Counter => "counter",
+            Shape::Pool => "pool",
         }
     }
 
@@ -121,6 +129,12 @@ impl Shape {
                 .step_with("Bad", spent(json!({"policy": "FAIL_PROCESS_ON_STATE_FAILURE"}))),
             Shape::Shared => step("Share"),
             Shape::Refused => step("Refuse"),
+            Shape::Counter => {
+                let mut config = quick();
+                config["loadGlobalAttributes"] = json!({"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"});
+                Definition::starting_with("Add").step_with("Add", config)
+            }
+            Shape::Pool => waiting("Fetch"),
         };
         definition.maps("public.work", "id", &["n", "effect"]).rpc("poke", json!({"timeoutSeconds": 5}))
     }
@@ -200,11 +214,16 @@ impl Hand {
                 any_of(&[timer(&format!("t{nonce}"), delay.unwrap_or_default().as_secs_f64())])
             }
             (Api::WaitUntil, "Join") => all_of(&[local_queue(&format!("q{nonce}"), "done", left as u32)]),
+            (Api::WaitUntil, "Fetch") => any_of(&[global_queue(&format!("q{nonce}"), "pool", 1)]),
             (Api::WaitUntil, _) => any_of(&[local_queue(&format!("q{nonce}"), "inbox", 1)]),
             (Api::Execute, "Step") => {
                 let n = call.global("n").as_u64().unwrap_or_default() + 1;
                 let decision = if left > 1 { on("Step") } else { force_complete(json!({"n": n, "nonce": nonce})) };
                 decision.globals(json!({"n": n, "effect": effect})).locals(json!({"last": nonce}))
+            }
+            (Api::Execute, "Add") => {
+                let n = call.global("n").as_u64().unwrap_or_default() + 1;
+                graceful_complete(json!(n)).globals(json!({"n": n, "effect": effect}))
             }
             (Api::Execute, "Split") => {
                 let mut states = vec![("Join", json!({"left": left, "nonce": nonce}))];
