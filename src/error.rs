@@ -131,7 +131,7 @@ pub fn superuser_process() -> PgError {
 }
 
 pub fn missing_owners(names: &[String]) -> PgError {
-    PgError::new(sqlstate(b"XD020"), "roles that own running processes are missing")
+    PgError::new(sqlstate(b"XD021"), "roles that own running processes are missing")
         .detail(format!("There is no role {}.", names.join(", ")))
         .hint("Create them, or stop the processes of these roles, and adopt the database then.")
 }

@@ -37,6 +37,7 @@ pub fn skip_timer(args: &Args) -> Result<Value> {
         let seq = seq(spi, id, &state)?;
         // What was published before the skip may end the wait with it, or before it.
         super::rpc::take_in(spi, loaded, id, now)?;
+        super::rpc::refuse_unseen(spi, id, None)?;
         load::states(spi, loaded, &[(id, seq)])?;
         Ok(Command::SkipTimer { seq, command_id })
     })?;

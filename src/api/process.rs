@@ -72,12 +72,17 @@ fn wait_for_close() -> Result<bool> {
         // The step that publishes is tried again soon.
         return Err(PgError::new(LOCK_NOT_AVAILABLE, "the process is about to close"));
     }
-    // SAFETY: reads the isolation level of this transaction.
-    if unsafe { pgrx::pg_sys::XactIsoLevel } >= pgrx::pg_sys::XACT_REPEATABLE_READ as i32 {
+    if has_old_snapshot() {
         let message = "could not serialize access: the process is about to close";
         return Err(PgError::new(SERIALIZATION_FAILURE, message));
     }
     Ok(false)
+}
+
+/// Whether this transaction goes on seeing what it saw first: it is above `READ COMMITTED`.
+pub(super) fn has_old_snapshot() -> bool {
+    // SAFETY: reads the isolation level of this transaction.
+    unsafe { pgrx::pg_sys::XactIsoLevel >= pgrx::pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 
 /// Whether a closed execution was followed by another one while this transaction waited for its lock.

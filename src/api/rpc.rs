@@ -1,9 +1,10 @@
 //! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
 
+use super::process::has_old_snapshot;
 use super::rpc_locks::Line;
 use super::{Caller, name, payload, wrote};
 use crate::http::{Call, HostPolicy, Notifier, Outcome, Pool, PoolConfig};
-use crate::pg::catch::Result;
+use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
@@ -239,6 +240,11 @@ fn apply(
             entry.acting_as = Some(caller.role);
             if entry.before.is_running() {
                 take_in(spi, &mut loaded, id, now)?;
+                if let Command::RpcAnswered { answer, .. } = &command {
+                    for publish in &answer.effects.publish_to_local_queue {
+                        refuse_unseen(spi, id, Some(&publish.queue))?;
+                    }
+                }
                 if closes {
                     load::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
                 }
@@ -300,7 +306,17 @@ pub(super) fn take_in(
     Ok(())
 }
 
-fn refused(process_id: &str, rpc_name: &str, rejection: &Rejection) -> crate::pg::catch::PgError {
+/// Above `READ COMMITTED` the transaction may be older than messages that were published before it came here. They can't be
+/// taken in, and must not be overtaken.
+pub(super) fn refuse_unseen(spi: &spi::Spi, id: ExecutionId, queue: Option<&str>) -> Result<()> {
+    if has_old_snapshot() && load::has_unseen_arrivals(spi, id, queue)? {
+        let message = "could not serialize access: a message was published to the process meanwhile";
+        return Err(PgError::new(SERIALIZATION_FAILURE, message));
+    }
+    Ok(())
+}
+
+fn refused(process_id: &str, rpc_name: &str, rejection: &Rejection) -> PgError {
     match rejection {
         Rejection::NotRunning(_) => error::rejected(process_id, rejection),
         other => error::worker_failed(rpc_name, other.to_string()),
@@ -334,9 +350,7 @@ impl Client {
     fn call(call: Call) -> Result<Outcome> {
         let mut client = match CLIENT.with_borrow_mut(Option::take) {
             Some(client) => client,
-            None => Self::new().map_err(|e| {
-                crate::pg::catch::PgError::internal(format!("no connection to workers can be made: {e}"))
-            })?,
+            None => Self::new().map_err(|e| PgError::internal(format!("no connection to workers can be made: {e}")))?,
         };
         client.follow_settings()?;
         let deadline = Instant::now() + call.timeout + std::time::Duration::from_secs(1);

@@ -3,8 +3,8 @@
 use super::registry::{Mapping, MappingId, ProcessType, Registry, TypeId};
 use super::{StateKey, from_json};
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{array, value};
-use crate::pg::spi::{Row, Spi};
+use crate::pg::param::{array, nullable, value};
+use crate::pg::spi::{Row, Snapshot, Spi};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -445,6 +445,17 @@ pub fn arrivals(spi: &Spi, ids: &[ExecutionId]) -> Result<Arrivals> {
     let bytes: usize = arrivals.iter().map(Arrival::bytes).sum();
     let all = arrivals.len() < ARRIVALS_PER_TURN && bytes < ARRIVED_BYTES_PER_TURN as usize;
     Ok(Arrivals { arrivals, all })
+}
+
+/// Whether there are messages in the inbox that the transaction's own snapshot does not show: in this queue of the
+/// execution, or in any. To be asked when those that it shows were taken in.
+pub fn has_unseen_arrivals(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> Result<bool> {
+    const SELECT: &str = "SELECT EXISTS (SELECT FROM xdb.inbox WHERE execution_id = $1 \
+        AND queue_name = COALESCE($2, queue_name))";
+    let params = [value(id), nullable(queue)];
+    let unseen =
+        spi.with_latest_snapshot(|spi| spi.first_with(Snapshot::Active, SELECT, &params, |row| row.need(1)))?;
+    Ok(unseen.unwrap_or(false))
 }
 
 /// Executions with messages in the inbox, those of the oldest messages first.

@@ -41,6 +41,8 @@ pub const NOT_WAITING: &str = "XD019";
 
 /// An RPC did not get its locks in its time.
 pub const LOCKS_NOT_GRANTED: &str = "XD020";
+/// Roles that own running processes of a copy are missing.
+pub const MISSING_OWNERS: &str = "XD021";
 
 /// `serialization_failure`.
 pub const SERIALIZATION_FAILURE: &str = "40001";

@@ -14,6 +14,7 @@ mod install;
 mod keeper;
 pub mod log;
 pub mod signup;
+pub mod tamper;
 pub mod views;
 pub mod wait;
 pub mod worker;

@@ -185,7 +185,7 @@ fn in_another_server_roles_are_found_by_their_names() {
     }
     assert_eq!(elsewhere.connect("copy_moved", "boss").count("xdb.processes"), 7);
     there.run("ALTER ROLE app RENAME TO mislaid");
-    let error = there.refused("XD020", "SELECT xdb.adopt()");
+    let error = there.refused(codes::MISSING_OWNERS, "SELECT xdb.adopt()");
     assert!(error.detail.contains("no role app"), "{error:?}");
     there.run("ALTER ROLE mislaid RENAME TO app");
     there.run("SELECT xdb.adopt()");

@@ -161,8 +161,10 @@ fn without_preloading_the_hint_has_the_line_to_write() {
 #[test]
 fn a_standby_shows_but_does_not_act_until_it_is_promoted() {
     let app = App::alone("error_standby", ClusterOptions::default());
-    let worker = app.worker(|call: &Call| match call.api {
-        Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1)]),
+    let worker = app.worker(|call: &Call| match (call.api, call.process_id()) {
+        (Api::WaitUntil, "sleeper") => any_of(&[timer("t", 3.0)]),
+        (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]),
+        (_, "sleeper") => force_complete(json!({"fired": call.fired("t")})),
         _ => force_complete(json!(call.messages("m"))),
     });
     app.register("mail", &mailbox().rpc("ping", json!({})));
@@ -187,13 +189,16 @@ fn a_standby_shows_but_does_not_act_until_it_is_promoted() {
     }
     assert_eq!(standby.find_scheduler(app.database()), None);
 
+    db.start("sleeper", "mail").go();
+    wait_until("the standby knows the timer", 20, || there.count("xdb.timers WHERE process_id = 'sleeper'") == 1);
     app.cluster().crash();
     standby.superuser().run("SELECT pg_promote()");
     standby.scheduler(app.database());
     let mut promoted = standby.connect(app.database(), "app");
     promoted.publish("p", "inbox", json!("on the other side"));
     assert_eq!(promoted.completes("p").result(), &json!(["on the other side"]));
-    assert_eq!(worker.count(|call| call.api == Api::Execute), 1);
+    assert_eq!(promoted.completes("sleeper").result(), &json!({"fired": true}));
+    assert_eq!(worker.count(|call| call.api == Api::Execute), 2);
     let lost_primary = [
         "could not receive data from WAL stream",
         "could not connect to the primary server",

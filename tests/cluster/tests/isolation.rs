@@ -1,6 +1,5 @@
 //! Somebody's slow trigger, open transaction or lock delays the processes it has touched, and no other.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use xdb_cluster_tests::prelude::*;
@@ -227,49 +226,136 @@ fn a_close_waits_for_open_publishers_alone() {
 
 #[test]
 fn no_message_is_lost_between_a_publish_and_a_close() {
+    const PROCESSES: usize = 12;
+    const SESSIONS: usize = 8;
+    const LEAST_PUBLISHED: usize = 4000;
+    const LEAST_REFUSED: usize = 200;
     let app = App::new("isolation_lost");
-    // Reads until the queue is empty for a moment, and closes if it still is when the answer is applied.
+    // Reads what is there and asks to close at once if nothing is left: every answer races with the publishers.
     let worker = app.worker(|call: &Call| match call.api {
-        Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1), timer("quiet", 0.05)]),
+        Api::WaitUntil => any_of(&[
+            json!({"localQueueCommands": {"commandId": "m", "queueName": "inbox", "atLeast": 1, "atMost": 50}}),
+            timer("first", 0.02),
+        ]),
         _ => close_if_empty("inbox", "Read"),
     });
     app.register("drain", &mailbox());
-    let mut db = app.db();
-    for n in 0..20 {
-        db.start(&format!("p{n}"), "drain").go();
-    }
-    let published = AtomicUsize::new(0);
-    let accepted: BTreeSet<String> = at_once(8, |session| {
+    // Whoever finds the process closed starts it again: so it closes again and again in the middle of messages, until the
+    // publishers have met enough closes.
+    let (all_published, all_refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let enough = || {
+        all_published.load(Ordering::Relaxed) >= LEAST_PUBLISHED && all_refused.load(Ordering::Relaxed) >= LEAST_REFUSED
+    };
+    let deadline = Instant::now() + Duration::from_secs(80);
+    let published: Vec<Vec<(String, String)>> = at_once(SESSIONS, |session| {
         let mut db = app.db();
         let mut accepted = Vec::new();
-        // Round and round until every process has closed in front of us.
-        let mut open: Vec<usize> = (0..20).collect();
-        while !open.is_empty() && published.fetch_add(1, Ordering::Relaxed) < 400 {
-            open.retain(|n| {
-                let message = format!("{session}-{n}-{}", accepted.len());
-                match db.try_run(&format!("SELECT xdb.publish('p{n}', 'inbox', '\"{message}\"')")) {
-                    Ok(()) => accepted.push(message),
-                    Err(error) => assert_eq!(error.code, codes::NOT_RUNNING, "{error:?}"),
+        while !enough() {
+            assert!(Instant::now() < deadline, "the closes are too slow: {all_published:?} {all_refused:?}");
+            let n = accepted.len();
+            let (process, message) = (format!("p{}", (n * 7 + session) % PROCESSES), format!("{session}-{n}"));
+            let publish = format!("SELECT xdb.publish('{process}', 'inbox', '\"{message}\"')");
+            loop {
+                match db.try_run(&publish) {
+                    Ok(()) => break,
+                    Err(error) if error.code == codes::NOT_RUNNING => {
+                        all_refused.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Err(error) => assert_eq!(error.code, codes::UNKNOWN_PROCESS, "{error:?}"),
                 }
-                db.status(&format!("p{n}")) == "RUNNING"
-            });
+                if let Err(error) = db.start(&process, "drain").try_go() {
+                    assert_eq!(error.code, codes::ALREADY_STARTED, "{error:?}");
+                }
+            }
+            accepted.push((process, message));
+            all_published.fetch_add(1, Ordering::Relaxed);
         }
         accepted
-    })
-    .into_iter()
-    .flatten()
-    .collect();
-    for n in 0..20 {
+    });
+    let mut accepted: Vec<(String, String)> = published.into_iter().flatten().collect();
+    let mut db = app.db();
+    for n in 0..PROCESSES {
         db.completes(&format!("p{n}"));
     }
-    let consumed: BTreeSet<String> = worker
-        .calls()
-        .iter()
-        .flat_map(|call| call.messages("m"))
-        .filter_map(|message| message.as_str().map(str::to_owned))
-        .collect();
-    assert_eq!(consumed, accepted);
+
+    // Each message was read once, by the process that it was published to; nothing is left. A message that was in a call
+    // which was made again would count twice: no call here is.
+    let mut consumed: Vec<(String, String)> = Vec::new();
+    for call in worker.calls().iter().filter(|call| call.api == Api::Execute) {
+        assert_eq!(call.attempt(), 1, "{:?}", call.body);
+        let messages = call.messages("m").into_iter().filter_map(|message| message.as_str().map(str::to_owned));
+        consumed.extend(messages.map(|message| (call.process_id().to_owned(), message)));
+    }
+    consumed.sort_unstable();
+    accepted.sort_unstable();
+    let lost: Vec<_> = accepted.iter().filter(|message| consumed.binary_search(message).is_err()).collect();
+    assert!(lost.is_empty(), "{} of {} messages are lost: {lost:?}", lost.len(), accepted.len());
+    assert_eq!(consumed.len(), accepted.len(), "messages were read twice");
     assert_eq!(db.count("xdb.queue_messages"), 0);
+    app.done(&[]);
+}
+
+#[test]
+fn a_message_between_the_look_into_the_queues_and_the_close_is_read() {
+    const CLOSERS: usize = 8;
+    let app = App::alone("isolation_between", ClusterOptions::default().set("xdb.apply_timeout", "5s"));
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]).into(),
+        (_, "Close") => Reply::hang(close_if_empty("inbox", "Read")),
+        (_, "Read") => force_complete(json!(call.messages("m"))).into(),
+        _ if call.global("n") == 1 => force_complete(json!(null)).into(),
+        // No close: what closes writes its tables after the look, under the lock.
+        _ if call.process_id() == "second" => Reply::hang(next("Only", json!(null)).globals(json!({"n": 1}))),
+        _ => Reply::from(next("Only", json!(null)).globals(json!({"n": 1}))),
+    });
+    app.register("drain", &Definition::starting_with("Close").step("Close").waiting_step("Read"));
+    app.register("slow", &one_step().maps("public.counters", "id", &["n"]));
+    let mut db = app.db();
+    db.run(
+        "INSERT INTO counters VALUES ('first', 0), ('second', 0);
+         CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN new; END $$;
+         CREATE TRIGGER dawdle BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION dawdle();",
+    );
+    db.start("second", "slow").key("second").go();
+    for n in 0..CLOSERS {
+        db.start(&format!("p{n}"), "drain").go();
+    }
+    worker.wait_for_count("all of them hang", 10, CLOSERS + 1, |_| true);
+
+    // While the engine is in the slow table for the first time, the other answers come in: they are one turn. While it is there
+    // for the second time, it has looked into the queues, and has not closed anything.
+    db.start("first", "slow").key("first").go();
+    let mut superuser = app.superuser();
+    let scheduler = app.scheduler();
+    let mut in_slow_table = |what: &str| {
+        let sql =
+            format!("SELECT xact_start::text FROM pg_stat_activity WHERE pid = {scheduler} AND wait_event = 'PgSleep'");
+        let mut begun = None;
+        wait_until(what, 10, || {
+            begun = superuser.try_maybe::<String>(&sql).expect("it can be asked").filter(|begun| begun != what);
+            begun.is_some()
+        });
+        begun.expect("just found")
+    };
+    let first_turn = in_slow_table("the engine is in the slow table");
+    worker.release();
+    in_slow_table(&first_turn);
+    let accepted: Vec<usize> = (0..CLOSERS)
+        .filter(|n| match db.try_run(&format!("SELECT xdb.publish('p{n}', 'inbox', '{n}')")) {
+            Ok(()) => true,
+            Err(error) => {
+                assert_eq!(error.code, codes::NOT_RUNNING, "{error:?}");
+                false
+            }
+        })
+        .collect();
+    for n in 0..CLOSERS {
+        let outcome = db.completes(&format!("p{n}"));
+        let expected = if accepted.contains(&n) { json!([n]) } else { Value::Null };
+        assert_eq!(outcome.result(), &expected, "p{n}");
+    }
+    assert!(!accepted.is_empty(), "everything was closed before anybody could publish");
+    db.completes("second");
     app.done(&[]);
 }
 

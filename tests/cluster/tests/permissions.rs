@@ -319,3 +319,22 @@ fn a_process_whose_owner_is_gone_fails_and_says_why() {
     assert!(boss.text("SELECT xdb.describe_process('p')").contains("leaver"));
     app.done(&["leaver"]);
 }
+
+#[test]
+fn a_role_of_the_same_name_is_another_one() {
+    let (app, worker) = application("permission_name");
+    let mut superuser = app.superuser();
+    superuser.run("CREATE ROLE successor LOGIN; SELECT xdb.grant_usage('successor')");
+    let mut db = app.session("successor");
+    db.start("p", "mail").go();
+    wait_until("p waits", 10, || !views::waits(&mut db, "p").is_empty());
+    drop(db);
+    superuser.run("SELECT xdb.revoke_usage('successor'); DROP ROLE successor; CREATE ROLE successor LOGIN");
+    superuser.run("SELECT xdb.grant_usage('successor')");
+    app.session("successor").refused(codes::UNKNOWN_PROCESS, "SELECT xdb.describe_process('p')");
+    let mut boss = app.session("boss");
+    boss.publish("p", "inbox", json!("whose is it?"));
+    assert_eq!(boss.outcome("p").status(), "FAILED");
+    assert_eq!(worker.count(|call| call.api == Api::Execute), 0);
+    app.done(&["successor"]);
+}

@@ -1,6 +1,7 @@
 //! `xdb.check_process`: what a superuser's hand changes is found, and nothing else is ever reported.
 
 use xdb_cluster_tests::prelude::*;
+use xdb_cluster_tests::tamper::{problems, tamper};
 
 /// One process with something in every table: `Fork` starts a state that waits, one that is called again and again, one that
 /// is called in an hour, and one that leaves a result.
@@ -52,27 +53,6 @@ fn start(app: &App, process_id: &str, history: &str) {
         superuser.one("SELECT state = 'paused' AND in_flight = 0 FROM xdb.status()")
     });
     db.run(&format!("SELECT xdb.publish('{process_id}', 'inbox', '[3]', message_id => 'arrived')"));
-}
-
-fn problems(db: &mut Db, process_id: &str) -> Vec<String> {
-    db.all(&format!("SELECT problem FROM xdb.check_process('{process_id}')"))
-}
-
-/// Makes each change in a transaction of its own, which is rolled back, and compares what is found.
-fn tamper(app: &App, process_id: &str, changes: &[(&str, &str)]) {
-    let mut db = app.superuser();
-    assert_eq!(problems(&mut db, process_id), Vec::<String>::new(), "before anything was changed");
-    let id: String =
-        db.one(&format!("SELECT execution_id::text FROM xdb.latest_execution WHERE process_id = '{process_id}'"));
-    let ours = format!("execution_id = '{id}'");
-    for (change, expected) in changes {
-        db.run("BEGIN");
-        db.run(&change.replace("$OURS", &ours).replace("$ID", &id));
-        let found = problems(&mut db, process_id);
-        assert!(found.iter().any(|problem| problem.contains(expected)), "{change}\n{expected}\n{found:#?}");
-        db.run("ROLLBACK");
-    }
-    assert_eq!(problems(&mut db, process_id), Vec::<String>::new(), "after everything was rolled back");
 }
 
 const OWN: &str = "UPDATE xdb.process_execution SET";
@@ -479,106 +459,28 @@ fn an_answer_that_is_not_applied_is_in_the_history() {
 }
 
 #[test]
-fn what_a_state_has_of_global_queues_is_checked() {
-    let app = App::new("sound_global");
-    let _worker = app.worker(|_| {
-        let key = json!({"globalQueueCommands": {"commandId": "k", "queueName": "none", "key": "k", "count": 3}});
-        all_of(&[timer("t", 3600.0), global_queue("g", "jobs", 2), key])
-    });
-    app.register("hold", &mailbox());
-    let mut db = app.db();
-    for history in ["full", "none"] {
-        db.run(r#"SELECT xdb.publish_global('jobs', '[1]', key => 'k'), xdb.publish_global('jobs', '[2]')"#);
-        db.start(history, "hold").options(json!({"history": history})).go();
-        let taken = format!(
-            "xdb.global_message g JOIN xdb.process_execution p ON p.execution_id = g.taken_by WHERE process_id = '{history}'"
-        );
-        wait_until("it has both", 10, || app.superuser().count(&taken) == 2);
-        let first = "WHERE taken_by = '$ID' AND key = 'k'";
-        let change = |what: &str| format!("UPDATE xdb.global_message SET {what} {first}");
-        let free = "taken_by = NULL, taken_seq = NULL, taken_command = NULL, taken_at = NULL";
-        let changes = [
-            (change("payload = '[3]'"), "payload is [3] and should be [1]"),
-            (change("queue_name = 'other'"), "queue_name is \"other\" and should be \"jobs\""),
-            (change("key = NULL"), "key is null and should be \"k\""),
-            (change("message_id = 'x'"), "message_id is \"x\" and should be null"),
-            (change("taken_seq = 7"), "taken_seq is 7 and should be 1"),
-            (change("taken_command = 2"), "taken_command is 2 and should be 1"),
-            (change(free), "}: is missing"),
-            (format!("DELETE FROM xdb.global_message {first}"), "}: is missing"),
-            (
-                "INSERT INTO xdb.global_message (queue_name, bytes, owner, owner_name, published_at, fresh, taken_by, taken_seq, \
-                 taken_command, taken_at) VALUES ('jobs', 0, 10, 'x', now(), false, '$ID', 1, 1, now())"
-                    .into(),
-                "}: should not be there",
-            ),
-            (
-                "DELETE FROM xdb.global_waiter WHERE $OURS".into(),
-                "global_waiter {\"seq\": 1, \"command\": 2}: is missing",
-            ),
-            ("UPDATE xdb.global_waiter SET command = 1 WHERE $OURS".into(), "\"command\": 1}: should not be there"),
-            ("UPDATE xdb.global_waiter SET queue_name = 'jobs' WHERE $OURS".into(), "should be \"none\""),
-            ("UPDATE xdb.global_waiter SET key = NULL WHERE $OURS".into(), "key is null and should be \"k\""),
-            ("UPDATE xdb.global_waiter SET at_least = 1 WHERE $OURS".into(), "at_least is 1 and should be 3"),
-        ];
-        let changes: Vec<_> = changes.iter().map(|(change, expected)| (change.as_str(), *expected)).collect();
-        tamper(&app, history, &changes);
-        let id: String =
-            db.one(&format!("SELECT execution_id::text FROM xdb.processes WHERE process_id = '{history}'"));
-        db.run(&format!("SELECT xdb.stop_process('{history}')"));
-        app.superuser().run("DELETE FROM xdb.global_message");
-        let left = format!(
-            "INSERT INTO xdb.global_waiter (execution_id, seq, command, queue_name, at_least) VALUES ('{id}', 1, 2, 'none', 3)"
-        );
-        tamper(&app, history, &[(left.as_str(), "global_waiter {\"seq\": 1, \"command\": 2}: should not be there")]);
-    }
-    app.done(&[]);
-}
-
-#[test]
-fn locks_that_fit_no_call_are_found() {
-    let app = App::new("sound_locks");
-    let worker = app.worker(|_: &Call| Reply::hang(force_complete(json!(null))));
-    let exclusive = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"},
-                           "executeApiTimeoutSeconds": 300});
-    let definition = Definition::starting_with("Only").step_with("Only", exclusive);
-    app.register("locking", &definition.maps("public.counters", "id", &["n"]));
-    let mut db = app.db();
-    db.start("has", "locking").key("r").go();
-    worker.wait_for("the call", 10, |_| true);
-    db.start("wants", "locking").key("r").go();
-    wait_until("it waits", 10, || db.count("xdb.attribute_locks WHERE NOT granted") == 1);
-    tamper(
-        &app,
-        "wants",
-        &[
-            ("UPDATE xdb.attribute_lock SET parked = false WHERE $OURS", "its task is parked, and it is not"),
-            ("UPDATE xdb.task SET lane = 0 WHERE $OURS", "it is parked, and its task is not"),
-            ("DELETE FROM xdb.attribute_lock WHERE $OURS", "it is parked, and waits for no lock"),
-            (
-                "UPDATE xdb.attribute_lock SET parked = false, granted = true WHERE $OURS",
-                "it is granted, and its call has no lease",
-            ),
-            ("UPDATE xdb.attribute_lock SET seq = 99 WHERE $OURS", "should not be there: the state is at no call"),
-            (
-                "INSERT INTO xdb.attribute_lock SELECT gen_random_uuid(), 0, mode, execution_id, seq, granted, parked, name
-                 FROM xdb.attribute_lock WHERE $OURS",
-                "its call has locks with other tickets",
-            ),
-        ],
-    );
-    tamper(
-        &app,
-        "has",
-        &[(
-            "UPDATE xdb.task SET lease_until = NULL, lease_epoch = 0 WHERE $OURS",
-            "it is granted, and its call has no lease",
-        )],
-    );
-    worker.release();
-    db.completes("has");
-    worker.wait_for_count("the next call", 10, 2, |_| true);
-    worker.release();
-    db.completes("wants");
+fn what_else_is_changed_by_hand_is_found() {
+    let (app, _worker) = application("sound_else");
+    start(&app, "p", "full");
+    // Whose row it is, in every table that has more than one row for an execution.
+    let moved = |table: &str| format!("UPDATE xdb.{table} SET execution_id = gen_random_uuid() WHERE $OURS");
+    let changes = [
+        (format!("{OWN} process_id = 'q' WHERE $OURS"), "process_id"),
+        (moved("state_execution"), "state_execution {\"seq\": 1}: is missing"),
+        (moved("task"), "task {\"seq\": 3}: is missing"),
+        (moved("timer"), "timer {\"seq\": 0, \"command\": 0}: is missing"),
+        (moved("queue_message"), "queue_message {\"number\": 1, \"queue_name\": \"inbox\"}: is missing"),
+        (moved("queue_waiter"), "queue_waiter {"),
+        (moved("message_key"), "message_key {"),
+        (moved("local_attribute"), "local_attribute {\"key\": \"k\"}: is missing"),
+        (moved("history_event"), "history_event: the history is empty"),
+        ("UPDATE xdb.queue_message SET shard = (shard + 1) % 1024 WHERE $OURS".to_owned(), "shard is"),
+        ("UPDATE xdb.queue_waiter SET seq = 3 WHERE $OURS".to_owned(), "queue_waiter {"),
+        ("UPDATE xdb.queue_waiter SET queue_name = 'other' WHERE $OURS".to_owned(), "queue_waiter {"),
+        ("UPDATE xdb.message_key SET queue_name = 'other' WHERE $OURS".to_owned(), "message_key {"),
+        ("UPDATE xdb.local_attribute SET key = 'renamed' WHERE $OURS AND key = 'k'".to_owned(), "local_attribute {"),
+    ];
+    let changes: Vec<(&str, &str)> = changes.iter().map(|(change, expected)| (change.as_str(), *expected)).collect();
+    tamper(&app, "p", &changes);
     app.done(&[]);
 }

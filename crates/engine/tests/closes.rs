@@ -1,0 +1,88 @@
+//! Conditional closes that are graceful, timers for a moment, timeouts of starts for later, options that nobody set.
+
+mod common;
+
+use common::*;
+use xdb_engine::CommandStatus::{Completed, Waiting};
+use xdb_engine::*;
+
+fn conditional(queue: &str) -> Decision {
+    Decision::ConditionalClose {
+        close_type: CloseType::GracefulComplete,
+        queues: vec![queue.to_owned()],
+        output: Some(json("\"empty\"")),
+        otherwise: vec![movement("Drain")],
+    }
+}
+
+#[test]
+fn a_graceful_conditional_close_waits_for_the_other_threads() {
+    let mut world = World::started(definition(&[("Drain", skipping()), ("B", plain())]));
+    world.execute(1, next(&["Drain", "B"]));
+    world.publish("q", &["1"]);
+    world.execute(2, conditional("q"));
+    assert_eq!((world.status(4), world.execution.completing), (StateStatus::Execute, false), "a message is left");
+    world.execute(4, conditional("other"));
+    assert!(world.execution.is_running() && world.execution.completing, "a thread is left");
+    assert_eq!(world.execution.results.len(), 1);
+    assert_eq!(world.queued("q"), ["1"]);
+    world.wait_until(3, WaitingType::Empty, vec![]);
+    world.execute(3, close(CloseType::DeadEnd));
+    assert_eq!(world.execution.status, ProcessStatus::Completed);
+    assert_eq!(world.replayed(), world.execution);
+}
+
+#[test]
+fn a_timer_for_a_moment_fires_then_and_one_for_the_past_at_once() {
+    let mut world = World::started(definition(&[("A", plain())]));
+    let at = |seconds: i64| RequestedCommand {
+        command_id: None,
+        kind: RequestedKind::TimerAt(world.now + Duration(seconds * SECOND)),
+    };
+    let commands = vec![at(-5), at(10), at(11)];
+    world.wait_until(1, WaitingType::All, commands);
+    let statuses = |world: &World| world.results(1).into_iter().map(|(status, _)| status).collect::<Vec<_>>();
+    assert_eq!(statuses(&world), [Completed, Waiting, Waiting]);
+    world.now.0 += 10 * SECOND - 1;
+    assert_eq!(world.fire(1, 1), Err(Rejection::Stale), "never early, not by a microsecond");
+    world.now.0 += 1;
+    world.fire(1, 1).unwrap();
+    assert_eq!(statuses(&world), [Completed, Completed, Waiting]);
+    world.pass(1);
+    world.fire(1, 2).unwrap();
+    assert_eq!(world.status(1), StateStatus::Execute);
+    assert_eq!(world.replayed(), world.execution);
+}
+
+#[test]
+fn the_timeout_of_a_start_for_later_runs_from_then() {
+    let mut world = World::new(definition(&[("A", plain())]));
+    let Command::Start(start) = start() else { unreachable!() };
+    let later = world.now + Duration(3600 * SECOND);
+    let timeout = Some(Duration(60 * SECOND));
+    world.run(Command::Start(Box::new(Start { start_at: Some(later), timeout, ..*start }))).unwrap();
+    assert_eq!(world.execution.timeout_at, Some(later + Duration(60 * SECOND)));
+}
+
+#[test]
+fn what_nobody_sets_has_its_default() {
+    let config = plain();
+    for api in [Api::WaitUntil, Api::Execute] {
+        assert_eq!(config.timeout(api), Duration(10 * SECOND));
+        let policy = config.retry_policy(api);
+        assert_eq!((policy.initial_interval_seconds, policy.backoff_coefficient), (1.0, 2.0));
+        assert_eq!((policy.maximum_interval_seconds, policy.maximum_attempts), (100.0, 0));
+        assert_eq!(policy.maximum_attempts_duration_seconds, 0.0);
+        assert_eq!(config.load_global(api).policy, LoadPolicy::All);
+        assert_eq!(config.load_local(api).policy, LoadPolicy::All);
+    }
+    assert_eq!(FailureRecovery::default().policy, FailurePolicy::FailProcess);
+
+    let mut world = World::started(definition(&[("A", plain())]));
+    assert_eq!(world.status(1), StateStatus::WaitUntil, "waitUntil is not skipped");
+    for attempt in 1..=50 {
+        world.fail(1, Api::WaitUntil, attempt);
+        world.pass(1_000_000);
+    }
+    assert!(world.execution.is_running(), "it is called for ever");
+}

@@ -1,0 +1,241 @@
+//! What an RPC's answer does to its process, and how it gets on with steps, publishers and other RPCs.
+
+use xdb_cluster_tests::prelude::*;
+
+/// A process `p` whose only step hangs in its call until the worker is released, and then writes `by`; it ends its thread
+/// without an end of the process. RPCs: `fork` starts two threads of `Part`, `close` fails the process, `note` writes what
+/// the step writes and publishes its input, `slow` hangs.
+fn application(name: &str, definition: Definition) -> (App, Worker) {
+    let app = App::new(name);
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::Rpc, "fork") => {
+            output(json!("forked")).and(next_all(&[("Part", json!("left")), ("Part", json!("right"))])).into()
+        }
+        (Api::Rpc, "close") => output(json!("closed")).and(force_fail(json!({"by": "rpc"}))).into(),
+        (Api::Rpc, "note") => {
+            Reply::from(output(json!("noted")).locals(json!({"by": "rpc"})).publish("inbox", call.input().clone()))
+        }
+        (Api::Rpc, "slow") => Reply::hang(output(json!("at last")).locals(json!({"by": "slow rpc"}))),
+        (Api::Rpc, "bad") => Reply::hang(error(500, "Broken", "in the end")),
+        (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 4)]).into(),
+        (_, "Read") => force_complete(json!(call.messages("m"))).into(),
+        (_, "Held") => Reply::hang(dead_end().locals(json!({"by": "step"}))),
+        (_, "Part") => Reply::hang(graceful_complete(call.input().clone())),
+        _ => Reply::from(force_complete(json!(null))),
+    });
+    let mut definition = definition;
+    for rpc in ["fork", "close", "note", "slow", "bad"] {
+        definition = definition.rpc(rpc, json!({}));
+    }
+    app.register("asked", &definition);
+    app.register("by", &one_step());
+    app.db().start("p", "asked").go();
+    (app, worker)
+}
+
+fn held() -> Definition {
+    Definition::starting_with("Held").step_with("Held", json!({"executeApiTimeoutSeconds": 60})).step("Part")
+}
+
+/// By the time that this one completes, the engine has looked at all that came before.
+fn a_turn_is_made(db: &mut Db, id: &str) {
+    db.start(id, "by").go();
+    db.completes(id);
+}
+
+/// Both threads that `fork` starts are called and end; the process completes with what they gave.
+fn forks(db: &mut Db, worker: &Worker) {
+    assert_eq!(db.rpc("p", "fork", json!(null)), "forked");
+    worker.wait_for_count("both threads", 10, 2, |call| call.executes("Part"));
+    let threads = db.json("SELECT jsonb_path_query_array(xdb.describe_process('p'), '$.threads[*].stateExecutionId')");
+    assert_eq!(threads, json!(["Part-1", "Part-2"]));
+    worker.release();
+    let outcome = db.completes("p");
+    let mut given: Vec<_> = outcome.results().iter().map(|result| result["output"].clone()).collect();
+    given.sort_by_key(Value::to_string);
+    assert_eq!(given, ["left", "right"]);
+    assert_eq!(outcome.result(), &Value::Null, "of two results none is the one");
+}
+
+#[test]
+fn threads_start_in_a_process_that_has_none_left() {
+    let (app, worker) = application("rpc_no_thread", held());
+    let mut db = app.db();
+    worker.wait_for("the only step", 10, |call| call.executes("Held"));
+    worker.release();
+    wait_until("no thread is left", 10, || views::ended_states(&mut db, "p") == 1);
+    assert_eq!(db.json("SELECT xdb.describe_process('p')")["liveThreads"], 0);
+    forks(&mut db, &worker);
+    app.done(&[]);
+}
+
+#[test]
+fn threads_start_in_a_type_without_a_starting_state() {
+    let (app, worker) = application("rpc_no_start", Definition::without_start().step("Part"));
+    forks(&mut app.db(), &worker);
+    app.done(&[]);
+}
+
+#[test]
+fn threads_of_an_rpc_that_is_rolled_back_are_never_called() {
+    let (app, worker) = application("rpc_no_fork", Definition::without_start().step("Part"));
+    let mut db = app.db();
+    db.run("BEGIN");
+    assert_eq!(db.rpc("p", "fork", json!(null)), "forked");
+    db.run("ROLLBACK");
+    a_turn_is_made(&mut db, "by");
+    assert_eq!(worker.count(|call| call.executes("Part")), 0);
+    forks(&mut db, &worker);
+    app.done(&[]);
+}
+
+#[test]
+fn an_rpc_that_closes_its_process_aborts_the_threads() {
+    let (app, worker) = application("rpc_closes", held());
+    let mut db = app.db();
+    worker.wait_for("the step", 10, |call| call.executes("Held"));
+    db.run("BEGIN");
+    assert_eq!(db.rpc("p", "close", json!(null)), "closed");
+    db.run("ROLLBACK");
+    assert_eq!(db.status("p"), "RUNNING");
+    assert_eq!(db.rpc("p", "close", json!(null)), "closed");
+    let outcome = db.outcome("p");
+    assert_eq!((outcome.status(), outcome.result()), ("FAILED", &json!({"by": "rpc"})));
+    assert_eq!(outcome.results()[0]["stateExecutionId"], Value::Null, "no state has given it");
+    worker.release();
+    a_turn_is_made(&mut db, "by");
+    assert_eq!(db.json("SELECT xdb.get_local_attributes('p')"), json!({}), "a late answer was applied");
+    assert_eq!(db.text("SELECT status FROM xdb.state_executions WHERE process_id = 'p'"), "ABORTED");
+    app.done(&[]);
+}
+
+#[test]
+fn a_step_waits_for_an_rpc_of_its_process_to_be_committed_or_rolled_back() {
+    for (name, ending, values) in [("rpc_step_commit", "COMMIT", 1), ("rpc_step_abort", "ROLLBACK", 0)] {
+        let (app, worker) = application(name, held());
+        let mut db = app.db();
+        worker.wait_for("the step", 10, |call| call.executes("Held"));
+        let mut caller = app.db();
+        caller.run("BEGIN");
+        assert_eq!(caller.rpc("p", "note", json!(1)), "noted");
+        worker.release();
+        a_turn_is_made(&mut db, "by-1");
+        a_turn_is_made(&mut db, "by-2");
+        assert_eq!(views::ended_states(&mut db, "p"), 0, "the step did not wait");
+        assert_eq!(caller.json("SELECT xdb.get_local_attributes('p')"), json!({"by": "rpc"}));
+        caller.run(ending);
+        wait_until("the step is applied", 10, || views::ended_states(&mut db, "p") == 1);
+        assert_eq!(db.json("SELECT xdb.get_local_attributes('p')"), json!({"by": "step"}));
+        assert_eq!(views::messages(&mut db, "p"), values);
+        assert_eq!(worker.count(|call| call.executes("Held")), 1, "an answer in hand was thrown away");
+        app.done(&[]);
+    }
+}
+
+#[test]
+fn an_rpc_whose_session_is_terminated_ends_at_once() {
+    let (app, worker) = application("rpc_terminated", held());
+    let mut db = app.db();
+    let pid: i32 = db.one("SELECT pg_backend_pid()");
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| db.try_run("SELECT xdb.invoke_rpc('p', 'slow')"));
+        worker.wait_for("the call", 10, |call| call.target() == "slow");
+        let (took, answer) = timed(|| {
+            app.superuser().run(&format!("SELECT pg_terminate_backend({pid})"));
+            caller.join().expect("no panic")
+        });
+        let error = answer.expect_err("the session is gone");
+        assert!(["57P01", "08006"].contains(&error.code.as_str()), "{error:?}");
+        assert!(took < Duration::from_secs(3), "it took {took:?}");
+    });
+    worker.release();
+    let mut db = app.db();
+    wait_until("the step goes on", 10, || views::ended_states(&mut db, "p") == 1);
+    assert_eq!(db.json("SELECT xdb.get_local_attributes('p')"), json!({"by": "step"}));
+    app.done(&["terminating connection due to administrator command"]);
+}
+
+#[test]
+fn of_two_sessions_with_one_idempotency_key_the_second_gets_the_answer_of_the_first() {
+    let (app, worker) = application("rpc_key", Definition::without_start());
+    let asks = |rpc: &'static str, key: &'static str| {
+        let app = &app;
+        move || {
+            app.db()
+                .try_one::<String>(&format!("SELECT xdb.invoke_rpc('p', '{rpc}', idempotency_key => '{key}')::text"))
+        }
+    };
+    let calls = |key: &str| worker.count(|call| call.call_id().ends_with(&format!("/{key}")));
+    let second_waits = || {
+        app.superuser().count("pg_stat_activity WHERE query LIKE '%idempotency_key%' AND wait_event_type = 'Lock'") == 1
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(asks("slow", "k"));
+        wait_until("the first is called", 10, || calls("k") == 1);
+        let second = scope.spawn(asks("slow", "k"));
+        wait_until("the second waits for the first", 10, second_waits);
+        worker.release();
+        for session in [first, second] {
+            assert_eq!(session.join().expect("no panic").expect("an answer"), "\"at last\"");
+        }
+        assert_eq!(calls("k"), 1);
+    });
+    // One that failed leaves the key to the next.
+    std::thread::scope(|scope| {
+        let first = scope.spawn(asks("bad", "l"));
+        wait_until("the first is called", 10, || calls("l") == 1);
+        let second = scope.spawn(asks("note", "l"));
+        wait_until("the second waits for the first", 10, second_waits);
+        worker.release();
+        assert_eq!(first.join().expect("no panic").expect_err("it is bad").code, codes::WORKER_FAILED);
+        assert_eq!(second.join().expect("no panic").expect("an answer"), "\"noted\"");
+        assert_eq!(calls("l"), 2);
+    });
+    app.done(&[]);
+}
+
+#[test]
+fn messages_that_were_published_before_an_rpc_was_called_come_before_those_of_its_answer() {
+    let (app, _worker) = application("rpc_order", mailbox());
+    let mut db = app.db();
+    // So that nobody but the RPC takes messages in.
+    app.superuser().run("SELECT xdb.pause()");
+    for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
+        db.start("p", "asked").reuse("TERMINATE_IF_RUNNING").go();
+        db.publish("p", "inbox", json!(1));
+        let mut caller = app.db();
+        caller.run(&format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM users"));
+        db.publish("p", "inbox", json!(2));
+        match caller.try_one::<String>("SELECT xdb.invoke_rpc('p', 'note', '3')::text") {
+            Ok(_) => caller.run("COMMIT"),
+            Err(error) => {
+                assert_eq!((error.code.as_str(), level == "READ COMMITTED"), ("40001", false), "{level}: {error:?}");
+                caller.run("ROLLBACK");
+                assert_eq!(db.rpc("p", "note", json!(3)), "noted", "{level}: it can be repeated");
+            }
+        }
+        db.publish("p", "inbox", json!(4));
+        app.superuser().run("SELECT xdb.resume()");
+        assert_eq!(db.completes("p").result(), &json!([1, 2, 3, 4]), "{level}");
+        app.superuser().run("SELECT xdb.pause()");
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn messages_keep_their_order_while_an_rpc_holds_the_process() {
+    let (app, _worker) = application("rpc_held", mailbox());
+    let mut db = app.db();
+    wait_until("p waits", 10, || !views::waits(&mut db, "p").is_empty());
+    let mut caller = app.db();
+    caller.run("BEGIN");
+    assert_eq!(caller.rpc("p", "note", json!("rpc")), "noted");
+    for n in 1..=3 {
+        db.publish("p", "inbox", json!(n));
+    }
+    a_turn_is_made(&mut db, "by");
+    assert_eq!(db.status("p"), "RUNNING");
+    caller.run("COMMIT");
+    assert_eq!(db.completes("p").result(), &json!(["rpc", 1, 2, 3]));
+    app.done(&[]);
+}

@@ -1,0 +1,139 @@
+//! Settings do what they say.
+
+use xdb_cluster_tests::prelude::*;
+
+/// A cluster with these settings, and a worker that hangs in every call until it is released; RPCs too.
+fn application(name: &str, settings: &[(&str, &str)]) -> (App, Worker) {
+    let options = settings.iter().fold(ClusterOptions::default(), |options, (name, value)| options.set(name, value));
+    let app = App::alone(name, options);
+    let worker = app.worker(|call: &Call| match call.api {
+        Api::Rpc => Reply::hang(output(json!(null))),
+        _ => Reply::hang(force_complete(json!("done"))),
+    });
+    let patient = Definition::starting_with("Only").step_with("Only", json!({"executeApiTimeoutSeconds": 60}));
+    app.register("slow", &patient.rpc("ask", json!({})).rpc("ask_long", json!({"timeoutSeconds": 60})));
+    app.register("silent", &Definition::without_start());
+    (app, worker)
+}
+
+/// Ten processes are started at once, and never more than `most` of their calls are under way.
+fn never_more_than(app: &App, worker: &Worker, most: usize) {
+    let mut db = app.db();
+    let filling = "to_jsonb(repeat('x', 30000))";
+    db.run(&format!("SELECT count(xdb.start_process('p' || n, 'slow', {filling})) FROM generate_series(1, 10) n"));
+    for round in 1..=10_usize.div_ceil(most) {
+        let so_far = 10.min(round * most);
+        worker.wait_for_count(&format!("round {round}"), 20, so_far, |_| true);
+        // A process timeout needs no call: when this one has passed, the engine has looked for calls again.
+        let id = format!("timeout-{round}");
+        db.start(&id, "silent").timeout("0.2 s").go();
+        assert_eq!(db.outcome(&id).status(), "TIMEOUT");
+        assert_eq!(worker.count(|_| true), so_far, "round {round}");
+        worker.release();
+    }
+    wait_until("all are done", 20, || views::with_status(&mut db, "p%", "COMPLETED") == 10);
+}
+
+#[test]
+fn max_in_flight_bounds_the_calls_under_way() {
+    let (app, worker) = application("settings_in_flight", &[("xdb.max_in_flight", "4")]);
+    never_more_than(&app, &worker, 4);
+    app.done(&[]);
+}
+
+#[test]
+fn max_in_flight_bytes_bounds_what_the_calls_under_way_carry() {
+    let settings = [("xdb.max_in_flight_bytes", "64kB"), ("xdb.claim_batch", "1")];
+    let (app, worker) = application("settings_bytes", &settings);
+    never_more_than(&app, &worker, 3);
+    app.done(&[]);
+}
+
+#[test]
+fn http_threads_bound_the_calls_under_way() {
+    let (app, worker) = application("settings_threads", &[("xdb.http_threads", "2")]);
+    never_more_than(&app, &worker, 2);
+    app.done(&[]);
+}
+
+#[test]
+fn max_concurrency_bounds_the_calls_of_one_worker() {
+    let (app, worker) = application("settings_concurrency", &[]);
+    app.superuser().run(&format!("SELECT xdb.register_worker('stub', '{}', max_concurrency => 3)", worker.url()));
+    never_more_than(&app, &worker, 3);
+    app.done(&[]);
+}
+
+#[test]
+fn only_the_databases_that_are_named_run() {
+    let app = App::alone("settings_named", ClusterOptions::default().set("xdb.databases", "settings_named"));
+    let _worker = app.worker(|_| force_complete(json!(null)));
+    app.register("one", &one_step());
+    let mut db = app.db();
+    db.start("p", "one").go();
+    db.completes("p");
+
+    app.cluster().set("xdb.databases", "another, and_another");
+    wait_until("its scheduler is gone", 20, || app.cluster().find_scheduler("settings_named").is_none());
+    db.start("q", "one").go();
+    assert_eq!(db.json("SELECT xdb.wait_for_process('q', '1 s')")["timedOut"], true);
+    app.cluster().set("xdb.databases", "another, settings_named");
+    db.completes("q");
+    app.done(&[]);
+}
+
+#[test]
+fn rpc_timeout_is_for_calls_that_say_nothing_else() {
+    let (app, worker) = application("settings_rpc", &[]);
+    let mut db = app.db();
+    db.run("SELECT xdb.start_process('p', 'slow', start_at => now() + interval '1 day')");
+    db.run("SET xdb.rpc_timeout = '300 ms'");
+    let (took, error) = timed(|| db.refused(codes::WORKER_FAILED, "SELECT xdb.invoke_rpc('p', 'ask')"));
+    assert!(took >= Duration::from_millis(290) && took < Duration::from_secs(5), "{took:?}: {error:?}");
+
+    for (rpc, argument) in [("ask_long", ""), ("ask", ", timeout => '1 minute'")] {
+        std::thread::scope(|scope| {
+            let begun = Instant::now();
+            let before = worker.count(|call| call.target() == rpc);
+            let asking = scope.spawn(|| db.try_run(&format!("SELECT xdb.invoke_rpc('p', '{rpc}'{argument})")));
+            worker.wait_for_count("the call", 10, before + 1, |call| call.target() == rpc);
+            wait_until("the setting would have ended it", 10, || begun.elapsed() > Duration::from_secs(1));
+            worker.release();
+            asking.join().expect("no panic").expect("it is waited for");
+        });
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn sizes_of_answers_and_payloads_are_bounded() {
+    let settings = [("xdb.max_response_size", "16kB"), ("xdb.max_payload_size", "4kB")];
+    let app = App::alone(
+        "settings_sizes",
+        ClusterOptions::default().set(settings[0].0, settings[0].1).set(settings[1].0, settings[1].1),
+    );
+    let worker = app.worker(|_| force_complete(json!("healed")));
+    app.register("one", &one_step());
+    let mut db = app.db();
+    let of = |bytes: usize| format!("to_jsonb(repeat('x', {bytes}))");
+    db.refused(codes::PAYLOAD_REFUSED, &format!("SELECT xdb.start_process('p', 'one', {})", of(4200)));
+    db.run(&format!("SELECT xdb.start_process('p', 'one', {})", of(4000)));
+    db.completes("p");
+
+    worker.misbehave(|_| force_complete(json!("x".repeat(4200))));
+    db.start("payload", "one").go();
+    wait_until("the payload is too large", 10, || {
+        views::fails_saying(&mut db, "payload", &["closeInput is 4202 bytes"])
+    });
+    worker.misbehave(|_| force_complete(json!(null)).locals(json!({"a": "x".repeat(3900), "b": "x".repeat(3900)})));
+    db.completes("payload");
+
+    worker.misbehave(|_| Reply::Huge(20_000));
+    db.start("answer", "one").go();
+    wait_until("the answer is too large", 10, || {
+        db.count("xdb.failures WHERE process_id = 'answer' AND error_type = 'AnswerTooLarge'") == 1
+    });
+    worker.heal();
+    db.completes("answer");
+    app.done(&[]);
+}

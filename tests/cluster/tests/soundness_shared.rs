@@ -1,0 +1,109 @@
+//! `xdb.check_process` on what processes share: global queues, and locks on attributes.
+
+use xdb_cluster_tests::prelude::*;
+use xdb_cluster_tests::tamper::tamper;
+
+#[test]
+fn what_a_state_has_of_global_queues_is_checked() {
+    let app = App::new("sound_global");
+    let _worker = app.worker(|_| {
+        let key = json!({"globalQueueCommands": {"commandId": "k", "queueName": "none", "key": "k", "count": 3}});
+        all_of(&[timer("t", 3600.0), global_queue("g", "jobs", 2), key])
+    });
+    app.register("hold", &mailbox());
+    let mut db = app.db();
+    for history in ["full", "none"] {
+        db.run(r#"SELECT xdb.publish_global('jobs', '[1]', key => 'k'), xdb.publish_global('jobs', '[2]')"#);
+        db.start(history, "hold").options(json!({"history": history})).go();
+        let taken = format!(
+            "xdb.global_message g JOIN xdb.process_execution p ON p.execution_id = g.taken_by WHERE process_id = '{history}'"
+        );
+        wait_until("it has both", 10, || app.superuser().count(&taken) == 2);
+        let first = "WHERE taken_by = '$ID' AND key = 'k'";
+        let change = |what: &str| format!("UPDATE xdb.global_message SET {what} {first}");
+        let free = "taken_by = NULL, taken_seq = NULL, taken_command = NULL, taken_at = NULL";
+        let changes = [
+            (change("payload = '[3]'"), "payload is [3] and should be [1]"),
+            (change("queue_name = 'other'"), "queue_name is \"other\" and should be \"jobs\""),
+            (change("key = NULL"), "key is null and should be \"k\""),
+            (change("message_id = 'x'"), "message_id is \"x\" and should be null"),
+            (change("taken_seq = 7"), "taken_seq is 7 and should be 1"),
+            (change("taken_command = 2"), "taken_command is 2 and should be 1"),
+            (change(free), "}: is missing"),
+            (format!("DELETE FROM xdb.global_message {first}"), "}: is missing"),
+            (
+                "INSERT INTO xdb.global_message (queue_name, bytes, owner, owner_name, published_at, fresh, taken_by, taken_seq, \
+                 taken_command, taken_at) VALUES ('jobs', 0, 10, 'x', now(), false, '$ID', 1, 1, now())"
+                    .into(),
+                "}: should not be there",
+            ),
+            (
+                "DELETE FROM xdb.global_waiter WHERE $OURS".into(),
+                "global_waiter {\"seq\": 1, \"command\": 2}: is missing",
+            ),
+            ("UPDATE xdb.global_waiter SET command = 1 WHERE $OURS".into(), "\"command\": 1}: should not be there"),
+            ("UPDATE xdb.global_waiter SET queue_name = 'jobs' WHERE $OURS".into(), "should be \"none\""),
+            ("UPDATE xdb.global_waiter SET key = NULL WHERE $OURS".into(), "key is null and should be \"k\""),
+            ("UPDATE xdb.global_waiter SET at_least = 1 WHERE $OURS".into(), "at_least is 1 and should be 3"),
+        ];
+        let changes: Vec<_> = changes.iter().map(|(change, expected)| (change.as_str(), *expected)).collect();
+        tamper(&app, history, &changes);
+        let id: String =
+            db.one(&format!("SELECT execution_id::text FROM xdb.processes WHERE process_id = '{history}'"));
+        db.run(&format!("SELECT xdb.stop_process('{history}')"));
+        app.superuser().run("DELETE FROM xdb.global_message");
+        let left = format!(
+            "INSERT INTO xdb.global_waiter (execution_id, seq, command, queue_name, at_least) VALUES ('{id}', 1, 2, 'none', 3)"
+        );
+        tamper(&app, history, &[(left.as_str(), "global_waiter {\"seq\": 1, \"command\": 2}: should not be there")]);
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn locks_that_fit_no_call_are_found() {
+    let app = App::new("sound_locks");
+    let worker = app.worker(|_: &Call| Reply::hang(force_complete(json!(null))));
+    let exclusive = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"},
+                           "executeApiTimeoutSeconds": 300});
+    let definition = Definition::starting_with("Only").step_with("Only", exclusive);
+    app.register("locking", &definition.maps("public.counters", "id", &["n"]));
+    let mut db = app.db();
+    db.start("has", "locking").key("r").go();
+    worker.wait_for("the call", 10, |_| true);
+    db.start("wants", "locking").key("r").go();
+    wait_until("it waits", 10, || db.count("xdb.attribute_locks WHERE NOT granted") == 1);
+    tamper(
+        &app,
+        "wants",
+        &[
+            ("UPDATE xdb.attribute_lock SET parked = false WHERE $OURS", "its task is parked, and it is not"),
+            ("UPDATE xdb.task SET lane = 0 WHERE $OURS", "it is parked, and its task is not"),
+            ("DELETE FROM xdb.attribute_lock WHERE $OURS", "it is parked, and waits for no lock"),
+            (
+                "UPDATE xdb.attribute_lock SET parked = false, granted = true WHERE $OURS",
+                "it is granted, and its call has no lease",
+            ),
+            ("UPDATE xdb.attribute_lock SET seq = 99 WHERE $OURS", "should not be there: the state is at no call"),
+            (
+                "INSERT INTO xdb.attribute_lock SELECT gen_random_uuid(), 0, mode, execution_id, seq, granted, parked, name
+                 FROM xdb.attribute_lock WHERE $OURS",
+                "its call has locks with other tickets",
+            ),
+        ],
+    );
+    tamper(
+        &app,
+        "has",
+        &[(
+            "UPDATE xdb.task SET lease_until = NULL, lease_epoch = 0 WHERE $OURS",
+            "it is granted, and its call has no lease",
+        )],
+    );
+    worker.release();
+    db.completes("has");
+    worker.wait_for_count("the next call", 10, 2, |_| true);
+    worker.release();
+    db.completes("wants");
+    app.done(&[]);
+}
