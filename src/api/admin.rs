@@ -4,6 +4,7 @@ use super::Caller;
 use crate::clock;
 use crate::error;
 use crate::pg::catch::Result;
+use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::param::from_postgres;
 use crate::pg::raw;
@@ -52,6 +53,7 @@ pub fn knows_roles(_: &Args) -> Result<Value> {
 fn set_paused(paused: bool) -> Result<Value> {
     let caller = Caller::writing(if paused { c"xdb.pause()" } else { c"xdb.resume()" })?;
     caller.on_system_tables(|_| spi::connect(|spi| engine::set_paused(spi, paused)))?;
+    crash::point("pause");
     wake::wake_scheduler_at_commit();
     Ok(Value::Void)
 }

@@ -2,6 +2,7 @@
 
 use super::{Caller, check, check_length, name, payload, wrote};
 use crate::pg::catch::Result;
+use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::spi::{self, Spi};
@@ -79,6 +80,7 @@ pub fn start_process(args: &Args) -> Result<Value> {
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wrote();
     write_tables(caller, &[(&request, &loaded)])?;
+    crash::point("start");
     Ok(Value::Execution(id))
 }
 

@@ -54,14 +54,17 @@ pub fn due(
         array(except.iter().copied()),
         value(real),
     ];
-    spi.rows(SELECT, &params, |row| {
+    let due = spi.rows(SELECT, &params, |row| {
         Ok(Due {
             key: (row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32)),
             attempts: row.need::<i32>(3)? as u32,
             first_attempt_at: row.time(4),
             worker: row.need(5)?,
         })
-    })
+    })?;
+    #[cfg(feature = "plants")]
+    let due = super::planted::behind_cursor(spi, due)?;
+    Ok(due)
 }
 
 /// Writes the leases of calls that were locked by [`due`] and go out after the commit.

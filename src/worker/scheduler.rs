@@ -7,6 +7,7 @@ use super::turn::{Progress, Scheduler};
 use crate::guc;
 use crate::http::{Finished, HostPolicy, Notifier, Pool, PoolConfig};
 use crate::pg::catch::{Result, log_error};
+use crate::pg::crash;
 use crate::pg::latch::Waiter;
 use crate::pg::shmem::{EngineState, Lane as SlotLane};
 use crate::pg::spi;
@@ -71,6 +72,9 @@ pub fn run(context: &mut Context) -> Exit {
         context.slot.take_wake();
         notifier.clear();
         pool.drain(&mut finished);
+        if scheduler.in_flight.len() > finished.len() {
+            crash::point("call-answer");
+        }
         for answer in finished.drain(..) {
             scheduler.answered(context, answer);
         }
@@ -136,6 +140,7 @@ fn begin(context: &mut Context, lane: i16) -> Result<Option<(i64, Vec<Object>)>>
             if lane != 0 {
                 locks::tell_released(spi, &std::mem::take(&mut waited_for))?;
             }
+            crash::point("begin");
             Ok((epoch, waited_for))
         })?;
         context.commit_turn();

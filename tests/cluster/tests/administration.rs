@@ -218,3 +218,17 @@ fn history_is_kept_as_the_start_says() {
     assert_eq!(views::events(&mut db, "none"), 0);
     app.done(&[]);
 }
+
+#[test]
+fn an_installed_build_has_none_of_the_hooks_of_tests() {
+    let app = App::alone("admin_hooks", ClusterOptions::default());
+    let hooks = "pg_settings WHERE name IN ('xdb.plant', 'xdb.lease_grace')";
+    assert_eq!(app.superuser().count(hooks), 0);
+    let _worker = app.worker(|_| force_complete(json!(null)));
+    app.register("one", &one_step());
+    app.cluster().arm("start");
+    app.db().start("p", "one").go();
+    app.db().completes("p");
+    assert!(app.cluster().is_armed(), "nobody looks for crash points");
+    app.done(&[]);
+}
