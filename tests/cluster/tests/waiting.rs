@@ -151,6 +151,35 @@ fn what_was_prepared_wakes_who_waits_for_it_when_it_is_committed() {
 }
 
 #[test]
+fn who_waits_for_a_state_learns_that_its_retries_are_spent() {
+    let app = App::new("waiting_spent");
+    let worker = app.worker(|call: &Call| match call.target() {
+        "Bad" => Reply::hang(error(500, "Broken", "always")),
+        _ => Reply::hang(force_complete(json!("mended"))),
+    });
+    let recovery = json!({"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Mend"});
+    let bad = json!({"executeApiRetryPolicy": attempts(1), "stateFailureRecoveryOptions": recovery});
+    app.register("bad", &Definition::starting_with("Bad").step_with("Bad", bad).step("Mend"));
+    let mut db = app.db();
+    db.start("p", "bad").go();
+    worker.wait_for("the call", 20, |_| true);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| app.db().json("SELECT xdb.wait_for_state('p', 'Bad-1', '60 s')"));
+        wait_until("it waits", 10, || waiting(&mut db, "SELECT xdb.wait_for") == 1);
+        let (took, answer) = timed(|| {
+            worker.release();
+            waiter.join().expect("no panic")
+        });
+        assert_eq!(answer, json!({"status": "FAILED", "processStatus": "RUNNING", "timedOut": false}));
+        assert!(took < Duration::from_secs(20), "{took:?}");
+    });
+    worker.wait_for("the next state", 20, |call| call.target() == "Mend");
+    worker.release();
+    assert_eq!(db.completes("p").result(), "mended");
+    app.done(&[]);
+}
+
+#[test]
 fn processes_that_wait_hold_nothing() {
     let (app, worker) = application("waiting_idle");
     let mut db = app.db();
