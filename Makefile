@@ -1,15 +1,24 @@
 # The work is done by scripts/; this file is the list of what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint install psql
+.PHONY: help demo test torture torture-plants crash-points lint install psql
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: ## install what is missing, build, and watch two processes run (some minutes the first time)
 	@scripts/demo
 
 test: ## run every test suite
 	@scripts/test
+
+torture: ## many processes under a schedule of faults (SEED=, MINUTES=, PROCESSES=; see docs/torture.md)
+	@scripts/torture
+
+torture-plants: ## show that the rack finds faults that are planted in the engine
+	@scripts/torture-plants
+
+crash-points: ## stop the server at each named point of the engine
+	@scripts/crash-points
 
 lint: ## format, clippy, walls, file lengths, scripts
 	@scripts/lint

@@ -149,6 +149,8 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> PgError {
         Rejection::NoTimer(_) => {
             PgError::new(sqlstate(b"XD019"), rejection.to_string()).hint("xdb.waits shows what it waits for.")
         }
-        Rejection::Stale | Rejection::InvalidAnswer(_) => PgError::internal(rejection.to_string()),
+        Rejection::Stale | Rejection::InvalidAnswer(_) | Rejection::UnusedInput => {
+            PgError::internal(rejection.to_string())
+        }
     }
 }

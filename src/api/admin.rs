@@ -4,6 +4,7 @@ use super::Caller;
 use crate::clock;
 use crate::error;
 use crate::pg::catch::Result;
+use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::param::from_postgres;
 use crate::pg::raw;
@@ -11,7 +12,7 @@ use crate::pg::shmem::{EngineState, Lane, Slot, call};
 use crate::pg::spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Standing};
-use crate::store::{engine, to_json};
+use crate::store::{claim, engine, to_json};
 use pgrx::pg_sys;
 use serde::Serialize;
 
@@ -52,6 +53,7 @@ pub fn knows_roles(_: &Args) -> Result<Value> {
 fn set_paused(paused: bool) -> Result<Value> {
     let caller = Caller::writing(if paused { c"xdb.pause()" } else { c"xdb.resume()" })?;
     caller.on_system_tables(|_| spi::connect(|spi| engine::set_paused(spi, paused)))?;
+    crash::point("pause");
     wake::wake_scheduler_at_commit();
     Ok(Value::Void)
 }
@@ -81,8 +83,14 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
     // SAFETY: set once, at the start of the session.
     let database = unsafe { pg_sys::MyDatabaseId };
-    let (set_aside, standing) = caller
-        .on_system_tables(|_| spi::connect(|spi| Ok((engine::set_aside_names(spi)?, instance::standing(spi)?))))?;
+    let (set_aside, standing, (backlog, oldest_due)) = caller.on_system_tables(|_| {
+        spi::connect(|spi| {
+            // Counted now: an engine that rests, or is gone, brings no figure up to date.
+            let backlog = spi.with_latest_snapshot(|spi| claim::backlog(spi, clock::now()))?;
+            Ok((engine::set_aside_names(spi)?, instance::standing(spi)?, backlog))
+        })
+    })?;
+    let oldest_due = oldest_due.map(clock::iso8601);
     let reason = standing.reason();
     let main = Slot::find(database, Lane::Main).map(Slot::status);
     let aside = Slot::find(database, Lane::SetAside).map(Slot::status);
@@ -91,8 +99,8 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             engine_pid: None,
             state: EngineState::Stopped.as_str(),
             in_flight: 0,
-            backlog: 0,
-            oldest_due: None,
+            backlog,
+            oldest_due,
             calls_per_second: 0.0,
             started_at: None,
             epoch: 0,
@@ -105,8 +113,8 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             engine_pid: status.pid,
             state: status.state.as_str(),
             in_flight: status.in_flight + aside.map_or(0, |aside| aside.in_flight),
-            backlog: status.backlog,
-            oldest_due: status.oldest_due.and_then(moment),
+            backlog,
+            oldest_due,
             calls_per_second: status.calls_per_second,
             started_at: moment(status.started_at),
             epoch: status.epoch,

@@ -3,6 +3,7 @@
 use super::start::{Begun, Given, Kind, Request, begin, decide_start, keys, new_id, read, starter, write_tables};
 use super::{Caller, needed, wrote};
 use crate::pg::catch::{PgError, Result};
+use crate::pg::crash;
 use crate::pg::function::{Args, Value, read_interval, read_time};
 use crate::pg::spi::{self, Spi};
 use crate::store::load::Loaded;
@@ -45,6 +46,7 @@ pub fn start_processes(args: &Args) -> Result<Value> {
     wrote();
     let started: Vec<_> = started.iter().map(|(number, loaded)| (&requests[*number], loaded)).collect();
     write_tables(caller, &started)?;
+    crash::point("bulk-start");
     Ok(Value::Executions(ids))
 }
 

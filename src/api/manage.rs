@@ -4,6 +4,7 @@ use super::process::latest_again;
 use super::start::object;
 use super::{Caller, check_length, name, needed, wrote};
 use crate::pg::catch::Result;
+use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::spi::{self, Snapshot, Spi};
 use crate::store::load::{self, Loaded, Lock};
@@ -129,6 +130,7 @@ pub fn purge(args: &Args) -> Result<Value> {
     loop {
         let batch =
             caller.on_system_tables(|_| spi::connect(|spi| purge::batch(spi, before, after, PURGED_AT_ONCE, None)))?;
+        crash::point("purge");
         purged += batch.purged as i64;
         after = batch.reached;
         if !batch.more {

@@ -2,6 +2,7 @@
 
 use super::{Caller, name, needed, payload, wrote};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
+use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::latch::wait_for_latch;
 use crate::pg::spi::{self, Snapshot, Spi};
@@ -53,6 +54,7 @@ pub fn publish(args: &Args) -> Result<Value> {
                 }
                 let text = message.as_ref().map(Json::as_str);
                 process::publish(spi, &locked, &queue, message_id.as_deref(), text, clock::now())?;
+                crash::point("publish");
                 Ok(true)
             })
         })?;

@@ -1,6 +1,7 @@
 //! Looking at a process, and waiting for its end.
 
 use super::{Caller, name, needed};
+use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
@@ -8,7 +9,6 @@ use crate::pg::spi::{self, Snapshot, Spi};
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::tables::object;
 use crate::store::{check, claim, manage, process, to_json};
-use crate::{error, guc};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, ProcessStatus, StateStatus};
 
@@ -123,20 +123,24 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
     if wake::has_uncommitted_writes() {
         return Err(error::own_writes());
     }
-    let look = |id: Option<ExecutionId>| {
-        look_now(caller, &process_id, id.or(execution), |spi, id| {
+    let look = |id: ExecutionId| {
+        look_now(caller, &process_id, Some(id), |spi, id| {
             let status = manage::state(spi, id, &state, Snapshot::Active)?.map(|(_, status)| status);
             let gone = status.is_none() && manage::state_has_been(spi, id, &state, Snapshot::Active)?;
             Ok((status, gone))
         })
     };
-    let (id, ..) = look(None)?;
+    let can_be = |spi: &Spi, id| manage::state_can_be(spi, id, &state.state_id, Snapshot::Active);
+    let (id, _, known) = look_now(caller, &process_id, execution, can_be)?;
+    if !known {
+        return Err(error::unknown_state(&state.state_id));
+    }
     // Before the look, as above. The close of the process ends states that nobody names, and is waited for too.
     let of_state = Registration::register_state(&id.0, &state.to_string());
     let of_process = Registration::register(&id.0);
     let deadline = Instant::now() + timeout;
     loop {
-        let (_, process_status, (status, gone)) = look(Some(id))?;
+        let (_, process_status, (status, gone)) = look(id)?;
         let left = deadline.saturating_duration_since(Instant::now());
         let ended = gone || process_status != ProcessStatus::Running || status.is_some_and(|status| !status.is_live());
         if ended || left.is_zero() {
@@ -157,10 +161,10 @@ fn wait_timeout(args: &Args, number: usize) -> Result<Duration> {
     Ok(timeout)
 }
 
-/// How many milliseconds to wait for a wake-up. What is committed by COMMIT PREPARED wakes nobody; the floor covers it.
+/// How many milliseconds to wait for a wake-up. Nobody looks in between: whatever ends a process or a state wakes those
+/// who wait for it.
 fn pause(left: Duration) -> i64 {
-    let floor = Duration::from_millis(guc::POLL_INTERVAL_MS.get() as u64);
-    left.min(floor).as_millis() as i64 + 1
+    left.as_millis() as i64 + 1
 }
 
 /// A state execution that never was has no status, nor has one that is not kept any more.

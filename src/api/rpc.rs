@@ -5,6 +5,7 @@ use super::rpc_locks::Line;
 use super::{Caller, name, payload, wrote};
 use crate::http::{Call, HostPolicy, Notifier, Outcome, Pool, PoolConfig};
 use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
+use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
@@ -80,6 +81,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         values,
     };
     let answer = call(&target, &invocation, &global, &local)?;
+    crash::point("rpc-answer");
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
     let read = Some((loading_local, versions)).filter(|(loading, _)| loading.locks());
     apply(caller, &process_id, &invocation, id, answer, &mut tables, read)?;

@@ -2,6 +2,7 @@
 
 use super::{Caller, check, check_length, name, payload, wrote};
 use crate::pg::catch::Result;
+use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::spi::{self, Spi};
@@ -79,6 +80,7 @@ pub fn start_process(args: &Args) -> Result<Value> {
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wrote();
     write_tables(caller, &[(&request, &loaded)])?;
+    crash::point("start");
     Ok(Value::Execution(id))
 }
 
@@ -239,6 +241,7 @@ pub(super) fn decide_start(
     let command = Command::Start(Box::new(request.start.clone()));
     let events = loaded.decide(&command, now, 0.5).map_err(|rejection| match rejection {
         Rejection::InvalidOptions(what) => error::invalid_argument("options.startingStateConfig", what),
+        Rejection::UnusedInput => error::invalid_argument("input", "the process type has no starting state"),
         rejection => error::rejected(process_id, &rejection),
     })?;
     loaded.apply(events, now);

@@ -90,7 +90,7 @@ unsafe extern "C-unwind" fn before_statement(
                 let stmt = node.cast::<pg_sys::TransactionStmt>();
                 if (*stmt).kind == pg_sys::TransactionStmtKind::TRANS_STMT_COMMIT_PREPARED {
                     // What the prepared transaction did is not known here.
-                    wake::wake_scheduler_at_commit();
+                    wake::wake_everybody_at_commit();
                 }
             }
             pg_sys::NodeTag::T_DropdbStmt

@@ -1,12 +1,14 @@
 //! Everything that touches the server process: errors, SPI, identity, shared memory, latches, hooks.
 
 pub mod catch;
+pub mod crash;
 pub mod function;
 pub mod hook;
 pub mod identity;
 pub mod latch;
 pub mod lock;
 pub mod param;
+pub mod plant;
 pub mod raw;
 pub mod shift;
 pub mod shmem;

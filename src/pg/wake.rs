@@ -2,8 +2,9 @@
 //!
 //! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
 //! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
-//! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine in general, and polling covers the rest.
+//! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine, and everybody who waits.
 use super::shmem::{self, Slot, caller as callers, waiter as places};
+use super::{crash, plant};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -92,6 +93,11 @@ pub fn wake_scheduler_at_commit() {
     note(|n| n.wake_due = Some(i64::MIN));
 }
 
+/// Wakes whatever there is to wake in this database when the transaction commits: it commits what others have noted.
+pub fn wake_everybody_at_commit() {
+    note(|n| (n.wake_due, n.closed_many) = (Some(i64::MIN), true));
+}
+
 /// Wakes the sessions that wait for this execution when the transaction commits.
 pub fn processes_closed_at_commit(execution: [u8; 16]) {
     note(|n| n.close(execution));
@@ -172,6 +178,9 @@ unsafe extern "C-unwind" fn at_transaction_event(event: pg_sys::XactEvent::Type,
 }
 
 fn transaction_ended(committed: bool) {
+    if committed && NOTES.with_borrow(|levels| levels.iter().any(|notes| notes.wrote)) {
+        crash::point("caller-committed");
+    }
     if WAITING.replace(false) {
         places::give_back_all();
     }
@@ -192,7 +201,7 @@ fn transaction_ended(committed: bool) {
 fn carry_out(notes: &Notes) {
     // SAFETY: set once at the start of the process.
     let database = unsafe { pg_sys::MyDatabaseId };
-    if let Some(due) = notes.wake_due {
+    if let Some(due) = notes.wake_due.filter(|_| !plant::loses_wakeup()) {
         Slot::of_database(database).for_each(|slot| slot.wake(due));
         // A process that was stopped may have had what an RPC waits for.
         callers::wake(database);

@@ -43,6 +43,7 @@ pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
             check.compare(table)?;
         }
         check.single_values(known.execution.is_running(), shard, has_history)?;
+        check.surroundings()?;
         check.locks()?;
     }
     Ok(check.problems)
@@ -323,6 +324,30 @@ impl Check<'_> {
             if events > 0 {
                 self.problem(format!("history_event: there are {events}, and no history is kept"));
             }
+        }
+        Ok(())
+    }
+}
+
+impl Check<'_> {
+    /// What no event tells: the execution's place among what it does not own.
+    fn surroundings(&mut self) -> Result<()> {
+        // A path instead of functions that fail on what is no array.
+        const SELECT: &str = "SELECT p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type AS y \
+                WHERE y.type_id = p.type_id AND y.process_type = p.process_type), \
+            COALESCE(pg_catalog.jsonb_path_query_array(p.attribute_keys, '$[*].size()'), '[]') <> COALESCE(( \
+                SELECT pg_catalog.jsonb_agg(pg_catalog.cardinality(m.key_columns) ORDER BY m.position) \
+                FROM xdb.mapped_table AS m WHERE m.mapping_id = p.mapping_id), '[]'), \
+            EXISTS (SELECT FROM xdb.purged AS g WHERE g.execution_id = p.execution_id) \
+            FROM xdb.process_execution AS p WHERE p.execution_id = $1";
+        let found = self.one(SELECT, |row| Ok([row.need::<bool>(1)?, row.need(2)?, row.need(3)?]))?;
+        let wrong = [
+            "process_execution: type_id is not that of its process type",
+            "process_execution: attribute_keys do not fit the tables of its mapping_id",
+            "purged: should not be there: the execution is",
+        ];
+        for (_, what) in found.into_iter().flatten().zip(wrong).filter(|(is, _)| *is) {
+            self.problem(what);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use super::registry::WorkerId;
 use super::save::Lease;
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
-use crate::pg::spi::Spi;
+use crate::pg::spi::{Row, Snapshot, Spi};
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::{ExecutionId, StateSeq, Timestamp};
 
@@ -54,14 +54,17 @@ pub fn due(
         array(except.iter().copied()),
         value(real),
     ];
-    spi.rows(SELECT, &params, |row| {
+    let due = spi.rows(SELECT, &params, |row| {
         Ok(Due {
             key: (row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32)),
             attempts: row.need::<i32>(3)? as u32,
             first_attempt_at: row.time(4),
             worker: row.need(5)?,
         })
-    })
+    })?;
+    #[cfg(feature = "plants")]
+    let due = super::planted::behind_cursor(spi, due)?;
+    Ok(due)
 }
 
 /// Writes the leases of calls that were locked by [`due`] and go out after the commit.
@@ -197,11 +200,18 @@ pub fn next_due(spi: &Spi, lane: Lane, workers: &[WorkerId], now: Timestamp) -> 
     Ok(spi.first(SELECT, &params, |row| Ok(row.time(1)))?.flatten())
 }
 
-/// How many calls are due or under way, and since when the oldest waits: for people, counted up to a bound.
+/// How many calls are due or under way, counted up to a bound, and since when the oldest waits: for people. By worker,
+/// as in [`next_due`], so that calls that are due later are not walked over.
 pub fn backlog(spi: &Spi, now: Timestamp) -> Result<(i64, Option<Timestamp>)> {
-    const SELECT: &str = "SELECT count(*), min(b.due_at) FROM \
-        (SELECT due_at FROM xdb.task WHERE due_at <= $1 ORDER BY lane, worker_id, due_at LIMIT 10000) AS b";
-    Ok(spi.first(SELECT, &[value(now)], |row| Ok((row.need(1)?, row.time(2))))?.unwrap_or((0, None)))
+    const SELECT: &str = "WITH line AS (SELECT l.lane, w.worker_id FROM unnest('{0,1,2}'::smallint[]) AS l (lane), xdb.worker w) \
+        SELECT (SELECT count(*) FROM (SELECT FROM line l CROSS JOIN LATERAL ( \
+                SELECT FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = l.worker_id AND t.due_at <= $1 \
+                LIMIT 10000) AS due LIMIT 10000) AS counted), \
+            (SELECT min(o.due_at) FROM line l CROSS JOIN LATERAL ( \
+                SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = l.worker_id AND t.due_at <= $1 \
+                ORDER BY t.due_at LIMIT 1) AS o)";
+    let read = |row: &Row| Ok((row.need(1)?, row.time(2)));
+    Ok(spi.first_with(Snapshot::Active, SELECT, &[value(now)], read)?.unwrap_or((0, None)))
 }
 
 /// Local attributes of these executions, by key, as JSON text.

@@ -32,6 +32,15 @@ pub fn state_has_been(spi: &Spi, id: ExecutionId, state: &StateExecutionId, snap
     Ok(spi.first_with(snapshot, SELECT, &params, |row| row.need(1))?.unwrap_or(false))
 }
 
+/// Whether there can be an execution of this state: its process type lists it, or there has been one.
+pub fn state_can_be(spi: &Spi, id: ExecutionId, state_id: &str, snapshot: Snapshot) -> Result<bool> {
+    const SELECT: &str = "SELECT p.state_numbers ? $2 OR EXISTS (SELECT FROM xdb.process_type t \
+            WHERE t.process_type = p.process_type AND t.definition -> 'states' ? $2) \
+        FROM xdb.process_execution p WHERE p.execution_id = $1";
+    let params = [value(id), value(state_id)];
+    Ok(spi.first_with(snapshot, SELECT, &params, |row| row.need(1))?.unwrap_or(false))
+}
+
 /// States of an execution whose calls are in backoff; only the named one, if it is.
 pub fn in_backoff(spi: &Spi, id: ExecutionId, only: Option<StateSeq>, now: Timestamp) -> Result<Vec<StateSeq>> {
     const SELECT: &str = "SELECT seq FROM xdb.state_execution \

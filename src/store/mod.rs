@@ -14,6 +14,8 @@ pub mod instance;
 pub mod load;
 pub mod locks;
 pub mod manage;
+#[cfg(feature = "plants")]
+mod planted;
 pub mod process;
 pub mod purge;
 pub mod registry;

@@ -8,6 +8,8 @@ use super::turn::Scheduler;
 use super::user_tables::{Used, refused};
 use crate::clock;
 use crate::pg::catch::Result;
+use crate::pg::crash;
+use crate::pg::plant::{self, Plant};
 use crate::pg::spi::Spi;
 use crate::store::load::{self, Arrival, DueTimer, Loaded, Lock};
 use crate::store::locks::{self, Wants};
@@ -285,7 +287,7 @@ impl<'a> Batch<'a> {
             Item::Fail { reason, .. } => Command::Fail { reason: (*reason).to_owned() },
             Item::Answer(record, answered) => {
                 let lease = (self.scheduler.lane.epoch, record.lease_number);
-                if self.held.get(&record.key) != Some(&lease) {
+                if self.held.get(&record.key) != Some(&lease) && !plant::is(Plant::NoFence) {
                     self.reject(
                         record,
                         &answered.command(record),
@@ -310,6 +312,10 @@ impl<'a> Batch<'a> {
         let Some(loaded) = self.loaded.get(&item.execution()) else { return Ok(()) };
         let decided = loaded.decide_with(&command, self.now, jitter(), offered.as_deref().unwrap_or_default());
         let (command, events) = match (decided, item) {
+            (Ok(mut events), Item::Timer(_)) if plant::is(Plant::TimerTwice) => {
+                events.extend(events.iter().find(|event| matches!(event, Event::CommandCompleted { .. })).cloned());
+                (command, events)
+            }
             (Ok(events), _) => (command, events),
             (Err(rejection @ (Rejection::Stale | Rejection::NotRunning(_))), _) => {
                 self.forget(item);
@@ -356,6 +362,7 @@ impl<'a> Batch<'a> {
         };
         match used {
             Used::Done(()) => {
+                crash::point("turn-tables");
                 self.take_offered(&events);
                 if let Some(loaded) = self.loaded.get_mut(&item.execution()) {
                     if let (Command::WaitUntilAnswered { seq, .. }, Some(_)) = (&command, &offered) {
@@ -437,7 +444,7 @@ impl<'a> Batch<'a> {
             closing.iter().filter(|(id, c)| c.conditional && obtained.contains(id)).map(|(id, _)| *id).collect();
         let obtained_ids: Vec<_> = obtained.iter().copied().collect();
         load::states_with_unrecorded_attempts(self.spi, &mut self.loaded, &obtained_ids)?;
-        let all_taken_in = conditional.is_empty() || self.take_in(&conditional)?;
+        let all_taken_in = conditional.is_empty() || plant::is(Plant::BlindClose) || self.take_in(&conditional)?;
         for (id, Closing { item, command, conditional }) in closing {
             if !obtained.contains(&id) {
                 self.still_closing.push((id, conditional));
@@ -495,6 +502,7 @@ impl<'a> Batch<'a> {
             self.released(given_away)?;
             if !self.still_closing.is_empty() {
                 load::mark_closing(self.spi, &self.still_closing)?;
+                crash::point("turn-closing");
             }
         }
         Ok(wrote)

@@ -8,6 +8,7 @@ use super::turn::{Outcome, Scheduler};
 use super::user_tables::{Used, refused};
 use crate::guc;
 use crate::pg::catch::Result;
+use crate::pg::{crash, plant};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks::{self, Versioned};
 use crate::store::process;
@@ -158,6 +159,7 @@ impl Batch<'_> {
             crate::pg::wake::wake_scheduler_at_commit();
         }
         claim::lease(self.spi, &leases, self.now)?;
+        crash::point("turn-claim");
         self.leases.extend(leases);
         Ok(())
     }
@@ -308,7 +310,7 @@ impl Batch<'_> {
 
 impl Scheduler {
     fn lease(&self, real: Timestamp, timeout: Duration) -> Lease {
-        Lease { epoch: self.lane.epoch, number: self.number, until: real + timeout + LEASE_GRACE }
+        Lease { epoch: self.lane.epoch, number: self.number, until: real + timeout + plant::lease_grace(LEASE_GRACE) }
     }
 }
 

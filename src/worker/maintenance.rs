@@ -2,7 +2,7 @@
 
 use super::lifecycle::Context;
 use super::scheduler::in_transaction;
-use crate::pg::identity;
+use crate::pg::{crash, identity};
 use crate::store::global::{self, KeyCursor};
 use crate::store::purge::{self, Cursor};
 use crate::{clock, guc};
@@ -81,6 +81,9 @@ impl Maintenance {
             let left = purge::sweep(spi, ROWS)?;
             let batch = purge::batch(spi, before, self.after, EXECUTIONS, Some(ROWS))?;
             let (key, keys) = global::forget_keys(spi, before, &self.after_key, ROWS)?;
+            if batch.purged > 0 {
+                crash::point("retention");
+            }
             Ok((batch.reached, key, expiring || left || batch.left || batch.more || keys))
         });
         self.looked = Instant::now();

@@ -7,8 +7,8 @@ use super::turn::{Progress, Scheduler};
 use crate::guc;
 use crate::http::{Finished, HostPolicy, Notifier, Pool, PoolConfig};
 use crate::pg::catch::{Result, log_error};
+use crate::pg::crash;
 use crate::pg::latch::Waiter;
-use crate::pg::param::to_postgres;
 use crate::pg::shmem::{EngineState, Lane as SlotLane};
 use crate::pg::spi;
 use crate::pg::subxact::run_caught;
@@ -24,8 +24,8 @@ const RETRY: Duration = Duration::from_millis(50);
 /// A set-aside scheduler without work ends after this.
 const ASIDE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often the figures that people see are brought up to date while there is work.
-const FIGURES_EVERY: Duration = Duration::from_millis(500);
+/// How often the rate that people see is brought up to date, until it is zero.
+const RATE_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs processes until there is a reason to end.
 pub fn run(context: &mut Context) -> Exit {
@@ -61,9 +61,7 @@ pub fn run(context: &mut Context) -> Exit {
     let mut settings = PoolSettings::default();
     let mut finished: Vec<Finished> = Vec::new();
     let mut last_work = Instant::now();
-    let mut figures = Instant::now();
-    let mut counted = context.slot.status().calls_total;
-    let mut shown_idle = false;
+    let mut rate = Rate::new(context);
     let mut maintenance = Maintenance::new();
     loop {
         if context.asked_to_leave() {
@@ -74,6 +72,9 @@ pub fn run(context: &mut Context) -> Exit {
         context.slot.take_wake();
         notifier.clear();
         pool.drain(&mut finished);
+        if scheduler.in_flight.len() > finished.len() {
+            crash::point("call-answer");
+        }
         for answer in finished.drain(..) {
             scheduler.answered(context, answer);
         }
@@ -110,15 +111,7 @@ pub fn run(context: &mut Context) -> Exit {
             maintenance.look(context);
         }
         let timeout = maintenance.due_in().map_or(timeout, |due| timeout.min(due));
-        let since = figures.elapsed();
-        // An idle engine makes no transactions for figures that do not change.
-        let calls = context.slot.status().calls_total;
-        if since > FIGURES_EVERY && number == 0 && (calls > counted || !shown_idle) {
-            shown_idle = calls == counted && scheduler.in_flight.len() == 0;
-            context.slot.set_calls_per_second((calls - counted) as f64 / since.as_secs_f64());
-            (figures, counted) = (Instant::now(), calls);
-            show_figures(context);
-        }
+        let timeout = if number == 0 { timeout.min(rate.show(context).unwrap_or(timeout)) } else { timeout };
         // Rounded up: a timer that is due in half a millisecond must not make the loop spin.
         let milliseconds = timeout.as_micros().div_ceil(1000) as i64;
         context.wait(&waiter, milliseconds);
@@ -147,6 +140,7 @@ fn begin(context: &mut Context, lane: i16) -> Result<Option<(i64, Vec<Object>)>>
             if lane != 0 {
                 locks::tell_released(spi, &std::mem::take(&mut waited_for))?;
             }
+            crash::point("begin");
             Ok((epoch, waited_for))
         })?;
         context.commit_turn();
@@ -158,10 +152,29 @@ fn begin(context: &mut Context, lane: i16) -> Result<Option<(i64, Vec<Object>)>>
     begun
 }
 
-fn show_figures(context: &mut Context) {
-    let figures = in_transaction(context, |spi| crate::store::claim::backlog(spi, crate::clock::now()));
-    if let Some((backlog, oldest)) = figures {
-        context.slot.set_backlog(backlog, oldest.map(to_postgres));
+/// Calls per second, of late.
+struct Rate {
+    since: Instant,
+    /// Calls that had been made then.
+    counted: i64,
+    is_zero: bool,
+}
+
+impl Rate {
+    fn new(context: &Context) -> Self {
+        // What the scheduler before this one has shown is not true any more.
+        Self { since: Instant::now(), counted: context.slot.calls_total(), is_zero: false }
+    }
+
+    /// Shows the rate if it is time. Answers with when it will be; None while there is nothing new to show.
+    fn show(&mut self, context: &Context) -> Option<Duration> {
+        let calls = context.slot.calls_total();
+        let elapsed = self.since.elapsed();
+        if elapsed >= RATE_EVERY && (calls > self.counted || !self.is_zero) {
+            context.slot.set_calls_per_second((calls - self.counted) as f64 / elapsed.as_secs_f64());
+            *self = Self { since: Instant::now(), counted: calls, is_zero: calls == self.counted };
+        }
+        (calls > self.counted || !self.is_zero).then(|| RATE_EVERY.saturating_sub(self.since.elapsed()))
     }
 }
 

@@ -14,8 +14,9 @@ use crate::pg::catch::{
     DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
     log_error,
 };
+use crate::pg::plant::{self, Plant};
 use crate::pg::subxact::run_caught;
-use crate::pg::{identity, spi};
+use crate::pg::{crash, identity, spi};
 use crate::store::claim::{self, Lane};
 use crate::store::instance::Standing;
 use crate::store::registry::Registry;
@@ -305,6 +306,9 @@ impl Scheduler {
         }
         let done = run_caught(|| spi::connect(|spi| self.body(spi, items, work, mode))).and_then(|outcome| {
             if matches!(outcome, Transacted::Done(_)) {
+                if items.iter().any(|item| matches!(item, Item::Answer(..))) {
+                    crash::point("answer-commit");
+                }
                 run_caught(|| {
                     context.commit_turn();
                     Ok(())
@@ -394,7 +398,7 @@ impl Scheduler {
         batch.claim(&mut room, work.claim)?;
         let now = batch.now;
         batch.finish(&mut outcome)?;
-        if !wrote {
+        if !wrote || plant::is(Plant::AsyncResults) {
             // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
             identity::set_local(c"synchronous_commit", c"off")?;
         }
@@ -421,6 +425,9 @@ impl Scheduler {
         outcome: Outcome,
         submit: &mut dyn FnMut(Call),
     ) -> Progress {
+        if !outcome.calls.is_empty() {
+            crash::point(if items.is_empty() { "claim-call" } else { "commit-dispatch" });
+        }
         let now = Instant::now();
         let mut more = false;
         if let Some(watch) = outcome.watch {

@@ -258,6 +258,8 @@ pub enum Rejection {
     InvalidAnswer(String),
     /// State options that came with a movement or a start name what is not there.
     InvalidOptions(String),
+    /// A start has an input, and there is no state that gets it.
+    UnusedInput,
     /// The definition has no such state.
     UnknownState(String),
     /// The definition lists its local queues, and this one is not there.
@@ -278,6 +280,7 @@ impl std::fmt::Display for Rejection {
             Self::NotRunning(status) => write!(f, "process is not running: its status is {status}"),
             Self::Stale => f.write_str("the state execution is not waiting for this"),
             Self::InvalidAnswer(what) | Self::InvalidOptions(what) => f.write_str(what),
+            Self::UnusedInput => f.write_str("the process type has no starting state, and so no use for an input"),
             Self::UnknownState(name) => write!(f, "unknown state \"{name}\""),
             Self::UnknownQueue(name) => write!(f, "unknown local queue \"{name}\""),
             Self::UnknownGlobalQueue(name) => write!(f, "unknown global queue \"{name}\""),

@@ -128,6 +128,8 @@ impl Turn<'_> {
             };
             self.check_movements(std::slice::from_ref(&movement))?;
             self.start_state(&movement, None, begins_at);
+        } else if start.input.is_some() {
+            return Err(Rejection::UnusedInput);
         } else if start.starting_state_config.is_some() {
             let what = "the process type has no starting state";
             return Err(Rejection::InvalidOptions(what.to_owned()));

@@ -82,13 +82,17 @@ fn what_is_there_may_be_named() {
 }
 
 #[test]
-fn a_start_without_a_state_has_no_options_for_it() {
+fn a_start_without_a_state_has_no_options_and_no_input_for_it() {
     let mut definition = listed();
     definition.starting_state = None;
     let world = World::new(definition);
     let Command::Start(mut start) = start() else { panic!("a start") };
     start.local_attributes.clear();
     start.global_attributes.clear();
+    start.input = None;
+    assert!(world.decide(&Command::Start(start.clone())).is_ok());
+    let with_input = Start { input: Some(json("1")), ..(*start).clone() };
+    assert_eq!(world.decide(&Command::Start(Box::new(with_input))), Err(Rejection::UnusedInput));
     start.starting_state_config = Some(Box::new(skipping()));
     assert!(matches!(world.decide(&Command::Start(start)), Err(Rejection::InvalidOptions(_))));
 }

@@ -35,8 +35,6 @@ pub(super) struct Cell {
     /// The table in which the last process ended because it could not be cancelled; zero: none.
     died_in: AtomicU32,
     in_flight: AtomicI64,
-    backlog: AtomicI64,
-    oldest_due: AtomicI64,
     calls_total: AtomicI64,
     /// Thousandths of a call per second.
     call_rate: AtomicI64,
@@ -147,10 +145,6 @@ pub struct SlotStatus {
     pub epoch: i64,
     pub started_at: i64,
     pub in_flight: i64,
-    pub backlog: i64,
-    /// When the oldest task of the backlog became due; `None` without a backlog.
-    pub oldest_due: Option<i64>,
-    pub calls_total: i64,
     pub calls_per_second: f64,
     pub last_error: Option<String>,
     pub last_error_at: i64,
@@ -198,16 +192,9 @@ impl Slot {
         let shared = shared()?;
         let index = shared.slots.iter().position(|c| c.database.load(Ordering::SeqCst) == 0)?;
         let cell = &shared.slots[index];
-        for counter in [
-            &cell.started_at,
-            &cell.exited_at,
-            &cell.epoch,
-            &cell.in_flight,
-            &cell.backlog,
-            &cell.oldest_due,
-            &cell.calls_total,
-            &cell.last_error_at,
-        ] {
+        for counter in
+            [&cell.started_at, &cell.exited_at, &cell.epoch, &cell.in_flight, &cell.calls_total, &cell.last_error_at]
+        {
             counter.store(0, Ordering::SeqCst);
         }
         for flag in [&cell.wake, &cell.leave, &cell.exit_reason, &cell.state, &cell.lane_requests, &cell.lane_served] {
@@ -470,15 +457,14 @@ impl Slot {
         self.cell().in_flight.store(calls, Ordering::Relaxed);
     }
 
-    /// Shows how many tasks are due and not claimed, and since when the oldest of them is due.
-    pub fn set_backlog(self, tasks: i64, oldest_due: Option<i64>) {
-        self.cell().backlog.store(tasks, Ordering::Relaxed);
-        self.cell().oldest_due.store(oldest_due.unwrap_or(0), Ordering::Relaxed);
-    }
-
     /// Shows how many calls went out per second, of late.
     pub fn set_calls_per_second(self, rate: f64) {
         self.cell().call_rate.store((rate * 1000.0) as i64, Ordering::SeqCst);
+    }
+
+    /// How many calls were handed to the HTTP threads.
+    pub fn calls_total(self) -> i64 {
+        self.cell().calls_total.load(Ordering::Relaxed)
     }
 
     /// Counts calls handed to the HTTP threads.
@@ -508,16 +494,12 @@ impl Slot {
             unsafe { *cell.last_error.0.get() }
         });
         let text = bytes.get(..length as usize).unwrap_or_default();
-        let backlog = cell.backlog.load(Ordering::Relaxed);
         SlotStatus {
             pid: self.pid(),
             state: self.state(),
             epoch: cell.epoch.load(Ordering::SeqCst),
             started_at: self.started_at(),
             in_flight: cell.in_flight.load(Ordering::Relaxed),
-            backlog,
-            oldest_due: Some(cell.oldest_due.load(Ordering::Relaxed)).filter(|due| *due != 0),
-            calls_total: cell.calls_total.load(Ordering::Relaxed),
             calls_per_second: cell.call_rate.load(Ordering::SeqCst) as f64 / 1000.0,
             last_error: (last_error_at != 0).then(|| String::from_utf8_lossy(text).into_owned()),
             last_error_at,

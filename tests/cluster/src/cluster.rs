@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,9 @@ use crate::{install, keeper, log};
 pub const ROLES: &[&str] = &["app", "other", "boss", "stranger"];
 
 const DIRECTORY_PREFIX: &str = "xdb-test-";
+
+/// The file of the data directory that names the armed crash point.
+const CRASH_POINT: &str = "xdb_crash_point";
 
 /// What a cluster is to be like.
 pub struct ClusterOptions {
@@ -49,6 +52,8 @@ pub struct Cluster {
     port: u16,
     server: Mutex<Option<Child>>,
     keep: AtomicBool,
+    /// Crashes that were waited for.
+    crashes: AtomicUsize,
 }
 
 impl Cluster {
@@ -169,7 +174,13 @@ impl Cluster {
         install::server_directory(&directory.join("s"));
         make_data(&directory.join("data"));
         let port = free_port();
-        let cluster = Cluster { directory, port, server: Mutex::new(None), keep: AtomicBool::new(false) };
+        let cluster = Cluster {
+            directory,
+            port,
+            server: Mutex::new(None),
+            keep: AtomicBool::new(false),
+            crashes: AtomicUsize::new(0),
+        };
         let socket = cluster.socket_directory().join(format!(".s.PGSQL.{port}"));
         assert!(
             socket.as_os_str().len() < 100,
@@ -214,6 +225,14 @@ impl Cluster {
 
     /// Starts the server and waits until it takes connections.
     pub fn launch(&self) {
+        if let Err(problem) = self.try_launch() {
+            self.keep.store(true, Ordering::Relaxed);
+            panic!("the server does not start: {problem}\n{}", log::tail(&self.log(), 60));
+        }
+    }
+
+    /// The same, and it may fail: what a killed postmaster left behind can be in the way for a moment.
+    pub fn try_launch(&self) -> Result<(), String> {
         let log = OpenOptions::new().create(true).append(true).open(self.log_path()).expect("a directory of ours");
         let mut command = install::program("postgres");
         command.arg("-D").arg(self.data_directory());
@@ -223,13 +242,16 @@ impl Cluster {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let Err(error) = self.try_connect("postgres", "postgres", Duration::from_millis(500)) else {
-                return;
+                return Ok(());
             };
             let mut server = self.server.lock().expect("never poisoned");
             let exited = server.as_mut().and_then(|child| child.try_wait().expect("a child of ours"));
+            if exited.is_some() {
+                // Its pid may be somebody else's soon.
+                *server = None;
+            }
             if exited.is_some() || Instant::now() > deadline {
-                self.keep.store(true, Ordering::Relaxed);
-                panic!("the server does not start: {error:?}, {exited:?}\n{}", log::tail(&self.log(), 60));
+                return Err(format!("{error:?}, {exited:?}"));
             }
             drop(server);
             std::thread::sleep(Duration::from_millis(20));
@@ -254,6 +276,19 @@ impl Cluster {
         }
     }
 
+    /// Kills the postmaster alone. Its children notice by themselves, some time later.
+    pub fn kill(&self) {
+        if let Some(mut server) = self.server.lock().expect("never poisoned").take() {
+            signal(server.id() as i32, libc::SIGKILL);
+            server.wait().expect("a child of ours");
+        }
+    }
+
+    /// The postmaster's pid, while it is there.
+    pub fn postmaster(&self) -> Option<i32> {
+        self.server.lock().expect("never poisoned").as_ref().map(|server| server.id() as i32)
+    }
+
     /// Asks for a fast shutdown and answers how long it took.
     pub fn stop(&self) -> Duration {
         let mut server = self.server.lock().expect("never poisoned").take().expect("the server runs");
@@ -261,6 +296,22 @@ impl Cluster {
         signal(server.id() as i32, libc::SIGINT);
         wait_until("the server stops", 60, || server.try_wait().expect("a child of ours").is_some());
         asked.elapsed()
+    }
+
+    /// The same, and it may take longer than `within`: then the server is left as it is.
+    pub fn try_stop(&self, within: Duration) -> bool {
+        let mut server = self.server.lock().expect("never poisoned");
+        let Some(child) = server.as_mut() else { return true };
+        signal(child.id() as i32, libc::SIGINT);
+        let deadline = Instant::now() + within;
+        while child.try_wait().expect("a child of ours").is_none() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        *server = None;
+        true
     }
 
     fn close(&self) {
@@ -318,6 +369,31 @@ impl Cluster {
         });
     }
 
+    /// Arms a crash point of a build that has them: the first process of the server that comes by kills itself.
+    pub fn arm(&self, point: &str) {
+        let path = self.data_directory().join(CRASH_POINT);
+        // Renamed into its place, so that nobody reads half of it.
+        let made = path.with_extension("new");
+        fs::write(&made, point).expect("a directory of ours");
+        install::give_to_server(&made);
+        fs::rename(&made, &path).expect("a file of ours");
+    }
+
+    /// Whether nobody has come by the armed point yet.
+    pub fn is_armed(&self) -> bool {
+        self.data_directory().join(CRASH_POINT).exists()
+    }
+
+    /// Waits until somebody has come by the armed point, and the server is back.
+    pub fn wait_for_crash(&self, point: &str) {
+        wait_until(&format!("a process comes by {point}"), 30, || !self.is_armed());
+        // It is about to die; once the others have gone too, connections are refused until all is recovered.
+        let recovering = || log::crashes(&self.log()) > self.crashes.load(Ordering::Relaxed);
+        wait_until(&format!("the server notices the crash at {point}"), 30, recovering);
+        self.crashes.store(log::crashes(&self.log()), Ordering::Relaxed);
+        drop(self.superuser());
+    }
+
     /// The TCP port, on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
@@ -325,6 +401,11 @@ impl Cluster {
 
     pub(crate) fn socket_directory(&self) -> PathBuf {
         self.directory.join("s")
+    }
+
+    /// Where everything of the cluster is: data, log, sockets.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     fn data_directory(&self) -> PathBuf {

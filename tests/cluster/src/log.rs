@@ -68,6 +68,11 @@ pub fn unexplained(log: &str, database: Option<&str>, allowed: &[&str]) -> Vec<S
         .collect()
 }
 
+/// How many times the postmaster has found a child killed and started all others anew.
+pub fn crashes(log: &str) -> usize {
+    log.lines().filter(|line| line.contains("all server processes terminated; reinitializing")).count()
+}
+
 /// The last `count` lines.
 pub fn tail(log: &str, count: usize) -> String {
     let lines: Vec<&str> = log.lines().collect();

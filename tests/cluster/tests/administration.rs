@@ -37,6 +37,44 @@ fn a_paused_engine_calls_nobody() {
 }
 
 #[test]
+fn the_backlog_is_counted_when_it_is_looked_at() {
+    // The engine wakes up for nothing by itself, and may not have to.
+    let app = App::alone("admin_backlog", ClusterOptions::default().set("xdb.poll_interval", "1h"));
+    let worker = app.worker(|_: &Call| force_complete(json!(null)));
+    app.register("one", &one_step());
+    let mut db = app.db();
+    let mut superuser = app.superuser();
+    let mut figures = move || {
+        superuser.json(
+            "SELECT jsonb_build_object('backlog', backlog, 'due', oldest_due <= clock_timestamp(), 'calling', in_flight,
+                                       'resting', calls_per_second = 0) FROM xdb.status()",
+        )
+    };
+    let nothing = json!({"backlog": 0, "due": null, "calling": 0, "resting": true});
+    assert_eq!(figures(), nothing);
+    db.run("SELECT count(xdb.start_process('p' || n, 'one')) FROM generate_series(1, 50) n");
+    for n in 1..=50 {
+        db.completes(&format!("p{n}"));
+    }
+    wait_until("nothing is shown any more", 10, || figures() == nothing);
+
+    // Under way, paused, stopped by a caller: nobody of these wakes the engine up for a figure.
+    worker.misbehave(|_| Reply::hang(force_complete(json!(null))));
+    db.start("called", "one").go();
+    worker.wait_for("its call", 10, |call| call.process_id() == "called");
+    assert_eq!(figures()["backlog"], 1);
+    app.superuser().run("SELECT xdb.pause()");
+    db.run("SELECT count(xdb.start_process('q' || n, 'one')) FROM generate_series(1, 7) n");
+    db.run("SELECT xdb.start_process('later', 'one', start_at => now() + interval '1 hour')");
+    let standing = figures();
+    assert_eq!((&standing["backlog"], &standing["due"]), (&json!(8), &json!(true)));
+    db.run("SELECT xdb.stop_process(process_id) FROM xdb.processes WHERE status = 'RUNNING'");
+    worker.release();
+    wait_until("nothing is left", 10, || figures() == nothing);
+    app.done(&[]);
+}
+
+#[test]
 fn a_pause_lets_answers_in_flight_be_applied() {
     let (app, worker) = application("admin_in_flight");
     worker.misbehave(|_| Reply::hang(force_complete(json!("in flight"))));
@@ -178,5 +216,19 @@ fn history_is_kept_as_the_start_says() {
     }
     views::assert_history_is_whole(&mut db, "full");
     assert_eq!(views::events(&mut db, "none"), 0);
+    app.done(&[]);
+}
+
+#[test]
+fn an_installed_build_has_none_of_the_hooks_of_tests() {
+    let app = App::alone("admin_hooks", ClusterOptions::default());
+    let hooks = "pg_settings WHERE name IN ('xdb.plant', 'xdb.lease_grace')";
+    assert_eq!(app.superuser().count(hooks), 0);
+    let _worker = app.worker(|_| force_complete(json!(null)));
+    app.register("one", &one_step());
+    app.cluster().arm("start");
+    app.db().start("p", "one").go();
+    app.db().completes("p");
+    assert!(app.cluster().is_armed(), "nobody looks for crash points");
     app.done(&[]);
 }

@@ -65,6 +65,26 @@ fn clients_states_and_rpcs_publish() {
 }
 
 #[test]
+fn who_is_asked_what_to_wait_for_may_publish_it() {
+    let (app, worker) = application("global_own", None);
+    worker.misbehave(|call: &Call| match call.api {
+        Api::WaitUntil => {
+            let commands = all_of(&[global_queue("g", "jobs", 1), local_queue("l", "mine", 1)]);
+            let Reply::Json(status, Value::Object(mut answer)) = Reply::from(commands) else { unreachable!() };
+            answer.insert("publishToGlobalQueue".into(), json!([{"queueName": "jobs", "payload": "global"}]));
+            answer.insert("publishToLocalQueue".into(), json!([{"queueName": "mine", "payload": "local"}]));
+            Reply::Json(status, Value::Object(answer))
+        }
+        _ => force_complete(json!([call.messages("g"), call.messages("l")])).into(),
+    });
+    let mut db = app.db();
+    db.start("p", "take").go();
+    assert_eq!(db.completes("p").result(), &json!([["global"], ["local"]]));
+    assert_eq!(left(&app), 0);
+    app.done(&[]);
+}
+
+#[test]
 fn a_message_id_is_one_message_for_all_publishers() {
     let (app, _worker) = application("global_ids", None);
     let mut db = app.db();

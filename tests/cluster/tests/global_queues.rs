@@ -377,6 +377,31 @@ fn more_messages_than_a_turn_looks_at_reach_those_who_want_a_great_many() {
 }
 
 #[test]
+fn a_message_that_somebody_has_locked_is_not_overtaken_and_holds_up_nobody_else() {
+    let (app, worker) = takers("global_row");
+    worker.misbehave(|call: &Call| match (call.api, call.process_id()) {
+        (Api::WaitUntil, "bystander") => any_of(&[keyed("m", "others", json!(null), 1, 1)]),
+        _ => taking(call),
+    });
+    let mut db = app.db();
+    publish_with_key(&mut db, "EUR", json!(1));
+    let mut holder = app.superuser();
+    holder.run("BEGIN; SELECT FROM xdb.global_message FOR UPDATE");
+    publish_with_key(&mut db, "EUR", json!(2));
+    db.start("p", "take").input(json!({"key": "EUR"})).go();
+    db.start("q", "take").input(json!({"key": "EUR"})).go();
+    worker.wait_for_count("both are asked", 10, 2, |call| call.api == Api::WaitUntil);
+    db.run("SELECT xdb.publish_global('others', '3')");
+    db.start("bystander", "take").go();
+    assert_eq!(db.completes("bystander").result(), &json!([3]));
+    assert_eq!(app.superuser().count("xdb.global_message WHERE taken_by IS NOT NULL"), 0);
+    holder.run("ROLLBACK");
+    let taken = ["p", "q"].map(|id| db.completes(id).result().to_string());
+    assert!(taken == ["[1]", "[2]"] || taken == ["[2]", "[1]"], "{taken:?}");
+    app.done(&[]);
+}
+
+#[test]
 fn a_process_may_wait_for_the_same_queue_twice() {
     let app = App::new("global_twice");
     let _worker = app.worker(|call: &Call| match (call.api, call.target()) {

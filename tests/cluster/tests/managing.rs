@@ -194,10 +194,19 @@ fn closed_executions_go_after_the_retention() {
     let app = App::alone("manage_retention", options);
     let _worker = answering(&app);
     let mut db = app.db();
+    app.superuser().run(
+        "CREATE TABLE deleted (transaction bigint, executions bigint);
+         CREATE FUNCTION count_deleted() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN INSERT INTO public.deleted SELECT pg_catalog.txid_current(), pg_catalog.count(*) FROM gone; RETURN NULL; END';
+         CREATE TRIGGER counting AFTER DELETE ON xdb.process_execution REFERENCING OLD TABLE AS gone
+            FOR EACH STATEMENT EXECUTE FUNCTION count_deleted();",
+    );
     db.start("stays", "mail").go();
-    for n in 0..50 {
+    db.run("BEGIN");
+    for n in 0..350 {
         db.start(&format!("p{n}"), "one").locals(json!({"k": 1})).go();
     }
+    db.run("COMMIT");
     // More rows than one transaction deletes of a table.
     app.superuser().run(
         "INSERT INTO xdb.history_event (execution_id, event_id, event_time, event_type, details)
@@ -210,5 +219,10 @@ fn closed_executions_go_after_the_retention() {
         superuser.one::<i64>(LEFTOVERS) == 0 && superuser.count("xdb.purged") == 0
     });
     assert_eq!(db.status("stays"), "RUNNING");
+    // In small batches, each in a transaction of its own.
+    let in_one = "SELECT max(sum)::bigint FROM (SELECT sum(executions) FROM deleted GROUP BY transaction) AS each";
+    let most: i64 = superuser.one(in_one);
+    assert!(most <= 100, "{most} executions were deleted in one transaction");
+    assert_eq!(superuser.one::<i64>("SELECT sum(executions)::bigint FROM deleted"), 350);
     app.done(&[]);
 }

@@ -459,6 +459,50 @@ fn an_answer_that_is_not_applied_is_in_the_history() {
 }
 
 #[test]
+fn what_no_event_tells_is_compared_too() {
+    let app = App::new("sound_around");
+    let mut db = app.db();
+    db.run("CREATE TABLE pairs (a int, b int, c int, PRIMARY KEY (a, b))");
+    let _worker = app.worker(|_| any_of(&[local_queue("m", "inbox", 1)]));
+    let pairs = json!({"table": "public.pairs", "primaryKey": ["a", "b"], "attributes": {"c": "c"}});
+    let users = json!({"table": "public.users", "primaryKey": "user_id", "attributes": {"status": "status"}});
+    app.register("mapped", &mailbox().with("globalAttributes", json!([users, pairs])));
+    app.register("plain", &mailbox());
+    let keys = json!({"globalAttributeKeys": {"public.pairs": {"a": 1, "b": 2}}});
+    db.start("mapped", "mapped").key("u").options(keys).go();
+    db.start("plain", "plain").go();
+    app.superuser().run("SELECT xdb.pause()");
+    let kind = "type_id is not that of its process type";
+    let fit = "attribute_keys do not fit the tables of its mapping_id";
+    let own = |what: &str| format!("{OWN} {what} WHERE $OURS");
+    let changes = [
+        (own("type_id = type_id + 100"), kind),
+        ("UPDATE xdb.process_type SET process_type = 'other' WHERE process_type = 'mapped'".to_owned(), kind),
+        (own("mapping_id = mapping_id + 100"), fit),
+        (own("attribute_keys = '[]'"), fit),
+        (own("attribute_keys = '[[\"u\"], [\"1\"]]'"), fit),
+        (own("attribute_keys = '7'"), fit),
+        ("DELETE FROM xdb.mapped_table WHERE position > 0".to_owned(), fit),
+        (
+            "UPDATE xdb.mapped_table SET key_columns = ARRAY['a', 'b'] WHERE relation = 'users'::regclass".to_owned(),
+            fit,
+        ),
+        ("INSERT INTO xdb.purged VALUES ('$ID')".to_owned(), "purged: should not be there"),
+    ];
+    let changes: Vec<_> = changes.iter().map(|(change, expected)| (change.as_str(), *expected)).collect();
+    tamper(&app, "mapped", &changes);
+    tamper(
+        &app,
+        "plain",
+        &[
+            ("UPDATE xdb.process_execution SET mapping_id = 77, attribute_keys = '[[\"u\"]]' WHERE $OURS", fit),
+            ("DELETE FROM xdb.process_type WHERE process_type = 'plain'", kind),
+        ],
+    );
+    app.done(&[]);
+}
+
+#[test]
 fn what_else_is_changed_by_hand_is_found() {
     let (app, _worker) = application("sound_else");
     start(&app, "p", "full");

@@ -66,7 +66,7 @@ fn whatever_closes_a_process_wakes_who_waits_for_it_and_for_its_states() {
             };
             let for_process = scope.spawn(waits("wait_for_process('ID'"));
             let for_state = scope.spawn(waits("wait_for_state('ID', 'Only-1'"));
-            let for_nothing = scope.spawn(waits("wait_for_state('ID', 'Last-7'"));
+            let for_nothing = scope.spawn(waits("wait_for_state('ID', 'Only-7'"));
             wait_until("all three wait", 10, || waiting(&mut db, "SELECT xdb.wait_for") == 3);
             match (ending, status) {
                 ("", "TIMEOUT") => {}
@@ -114,6 +114,69 @@ fn a_wait_ends_at_once_when_it_is_cancelled_or_its_session_is() {
         }
     }
     app.done(&["terminating connection due to administrator command"]);
+}
+
+#[test]
+fn what_was_prepared_wakes_who_waits_for_it_when_it_is_committed() {
+    // Nobody looks by itself.
+    let options = ClusterOptions::default().set("max_prepared_transactions", "5").set("xdb.poll_interval", "1h");
+    let app = App::alone("waiting_prepared", options);
+    let worker = app.worker(|_: &Call| Reply::hang(force_complete(json!("called"))));
+    app.register("one", &one_step());
+    let mut db = app.db();
+    db.start("stopped", "one").go();
+    worker.wait_for("the call", 20, |_| true);
+    db.run("BEGIN; SELECT xdb.stop_process('stopped')");
+    db.start("prepared", "one").go();
+    db.run("PREPARE TRANSACTION 'both'");
+    let waits = |sql: &'static str| {
+        let app = &app;
+        move || app.db().json(sql)
+    };
+    std::thread::scope(|scope| {
+        let of_process = scope.spawn(waits("SELECT xdb.wait_for_process('stopped', '60 s')"));
+        let of_state = scope.spawn(waits("SELECT xdb.wait_for_state('stopped', 'Only-1', '60 s')"));
+        wait_until("both wait", 10, || waiting(&mut db, "SELECT xdb.wait_for") == 2);
+        let (took, answers) = timed(|| {
+            app.db().run("COMMIT PREPARED 'both'");
+            [of_process, of_state].map(|waiter| waiter.join().expect("no panic"))
+        });
+        assert!(took < Duration::from_secs(20), "{took:?}");
+        assert_eq!((&answers[0]["status"], &answers[1]["status"]), (&json!("TERMINATED"), &json!("ABORTED")));
+    });
+    worker.wait_for("the call of what was started", 20, |call| call.process_id() == "prepared");
+    worker.release();
+    assert_eq!(db.completes("prepared").result(), "called");
+    app.done(&[]);
+}
+
+#[test]
+fn who_waits_for_a_state_learns_that_its_retries_are_spent() {
+    let app = App::new("waiting_spent");
+    let worker = app.worker(|call: &Call| match call.target() {
+        "Bad" => Reply::hang(error(500, "Broken", "always")),
+        _ => Reply::hang(force_complete(json!("mended"))),
+    });
+    let recovery = json!({"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Mend"});
+    let bad = json!({"executeApiRetryPolicy": attempts(1), "stateFailureRecoveryOptions": recovery});
+    app.register("bad", &Definition::starting_with("Bad").step_with("Bad", bad).step("Mend"));
+    let mut db = app.db();
+    db.start("p", "bad").go();
+    worker.wait_for("the call", 20, |_| true);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| app.db().json("SELECT xdb.wait_for_state('p', 'Bad-1', '60 s')"));
+        wait_until("it waits", 10, || waiting(&mut db, "SELECT xdb.wait_for") == 1);
+        let (took, answer) = timed(|| {
+            worker.release();
+            waiter.join().expect("no panic")
+        });
+        assert_eq!(answer, json!({"status": "FAILED", "processStatus": "RUNNING", "timedOut": false}));
+        assert!(took < Duration::from_secs(20), "{took:?}");
+    });
+    worker.wait_for("the next state", 20, |call| call.target() == "Mend");
+    worker.release();
+    assert_eq!(db.completes("p").result(), "mended");
+    app.done(&[]);
 }
 
 #[test]

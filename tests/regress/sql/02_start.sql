@@ -34,6 +34,12 @@ SELECT state_execution_id, state_id, status FROM xdb.state_executions WHERE proc
 SELECT xdb.start_process('start-passive', 'StartPassive') IS NOT NULL AS started;
 SELECT count(*) FROM xdb.state_executions WHERE process_id = 'start-passive';
 
+-- Nobody would get its input; it is refused rather than dropped.
+SELECT xdb.start_process('start-passive-2', 'StartPassive', input => '{"lost": true}');
+SELECT xdb.start_processes('[{"process_id": "start-passive-2", "process_type": "StartPassive"},
+    {"process_id": "start-passive-3", "process_type": "StartPassive", "input": 1}]');
+SELECT count(*) FROM xdb.processes WHERE process_id LIKE 'start-passive-%';
+
 -- All or nothing: a rollback takes the process and the row with it, and so does a savepoint.
 BEGIN;
 SELECT xdb.start_process('start-rollback', 'Start', global_attribute_pk => 'rollback',

@@ -12,7 +12,7 @@ SELECT xdb.register_process_type('Manage', 'manage', '{
     "startingState": "First", "states": {"First": {}}, "localAttributes": ["colour", "size"],
     "globalAttributes": [{"table": "public.manage_users", "primaryKey": "user_id", "attributes": {"status": "status"}}]
 }');
-SELECT xdb.register_process_type('ManagePlain', 'manage', '{"startingState": "First", "states": {"First": {}}}');
+SELECT xdb.register_process_type('ManagePlain', 'manage', '{"startingState": "First", "states": {"First": {}, "Second": {}}}');
 SET ROLE golden_manage;
 
 -- Many starts, in the order of the array, each with the parameters of start_process.
@@ -96,6 +96,8 @@ SELECT xdb.wait_for_state('m-1', 'Second-1', '0');
 SELECT xdb.wait_for_state('m-1', 'First-1', NULL);
 SELECT xdb.wait_for_state('m-1', 'First-1', '61 minutes');
 SELECT xdb.wait_for_state('m-1', 'First-01', '0');
+-- A state that can never be is not waited for.
+SELECT xdb.wait_for_state('m-1', 'Third-1', '30 s');
 BEGIN;
 SELECT xdb.set_local_attributes('m-1', '{"a": 1}');
 SELECT xdb.wait_for_state('m-1', 'First-1', '0');
@@ -108,6 +110,7 @@ SELECT xdb.skip_timer('m-1', 'First-1');
 SELECT xdb.retry_now('m-1');
 SELECT xdb.wait_for_state('m-1', 'First-1', '30 s');
 SELECT xdb.wait_for_state('m-1', 'Second-1', '30 s');
+SELECT xdb.wait_for_state('m-1', 'Third-1', '30 s');
 
 -- Others don't see it.
 SET ROLE golden_manage_other;

@@ -61,6 +61,8 @@ SELECT pg_temp.start(repeat('x', 10000), 'NULL');
 SELECT input, pg_temp.start('BadFree', format('input => %L', input)) FROM (VALUES
     (NULL), ('null'), ('""'), ('{'), (''), ('\u0000'), ('"\u0000"'), ('"\ud800"'), ('1e400'), ('-0'), ('1e131072'), ('1e-16384'), ('{"": {"": []}}')
 ) AS v (input);
+-- A type without a starting state has no use for one.
+SELECT input, pg_temp.start('BadIdle', format('input => %L', input)) FROM (VALUES (NULL), ('null'), ('""'), ('{}'), ('0')) AS v (input);
 SELECT pg_temp.start('BadFree', format('input => %L', repeat('[', 128) || repeat(']', 128)));
 SELECT pg_temp.start('BadFree', format('input => %L', repeat('[', 129) || repeat(']', 129)));
 SELECT pg_temp.start('BadFree', format('input => %L', repeat('{"a":', 5000) || '1' || repeat('}', 5000)));

@@ -29,8 +29,11 @@ impl World {
     }
 
     pub fn started(definition: Definition) -> Self {
+        let Command::Start(mut start) = start() else { unreachable!() };
+        // Only a state has a use for an input.
+        start.input = start.input.filter(|_| definition.starting_state.is_some());
         let mut world = Self::new(definition);
-        world.run(start()).unwrap();
+        world.run(Command::Start(start)).unwrap();
         world
     }
 

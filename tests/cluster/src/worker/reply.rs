@@ -19,6 +19,12 @@ pub enum Reply {
     Huge(usize),
     /// Half of the announced body, then the end of the connection.
     CloseMidBody,
+    /// The other reply, so much later.
+    Late(Duration, Box<Reply>),
+    /// The other reply, in pieces, the last of which comes so much later.
+    Pieces(Duration, Box<Reply>),
+    /// Two answers to one request, in one go.
+    Twice(Box<Reply>, Box<Reply>),
 }
 
 impl Reply {

@@ -35,6 +35,8 @@ struct Shared {
 
 struct State {
     handler: Handler,
+    /// Calls enter the ledger.
+    remembers: bool,
     /// What it does instead, while it is broken.
     mischief: Option<Handler>,
     calls: Vec<Call>,
@@ -58,10 +60,20 @@ impl Shared {
 impl Worker {
     /// Listens on a free port of 127.0.0.1.
     pub fn start<R: Into<Reply>>(handler: impl Fn(&Call) -> R + Send + Sync + 'static) -> Worker {
+        Worker::start_with(true, Arc::new(move |call| handler(call).into()))
+    }
+
+    /// The same, with a handler that keeps a ledger of its own: this worker remembers no calls, however many there are.
+    pub fn start_forgetful<R: Into<Reply>>(handler: impl Fn(&Call) -> R + Send + Sync + 'static) -> Worker {
+        Worker::start_with(false, Arc::new(move |call| handler(call).into()))
+    }
+
+    fn start_with(remembers: bool, handler: Handler) -> Worker {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound socket");
         let state = State {
-            handler: Arc::new(move |call| handler(call).into()),
+            handler,
+            remembers,
             mischief: None,
             calls: Vec::new(),
             complaints: Vec::new(),
@@ -120,8 +132,13 @@ impl Worker {
 
     /// Listens again, on the same port.
     pub fn come_back(&self) {
-        let listener = TcpListener::bind(self.address).expect("the port is still free");
-        self.listen(listener);
+        let mut listener = None;
+        // A connection of somebody else's may have the port for a moment.
+        crate::wait::wait_until("the port is free again", 20, || {
+            listener = TcpListener::bind(self.address).ok();
+            listener.is_some()
+        });
+        self.listen(listener.expect("just bound"));
     }
 
     /// All calls so far.
@@ -238,8 +255,10 @@ fn serve(shared: &Shared, stream: TcpStream) -> Result<(), String> {
         };
         let (handler, releases) = {
             let mut state = shared.state();
-            state.calls.push(call.clone());
-            shared.changed.notify_all();
+            if state.remembers {
+                state.calls.push(call.clone());
+                shared.changed.notify_all();
+            }
             let handler = state.mischief.clone().unwrap_or_else(|| Arc::clone(&state.handler));
             (handler, state.releases)
         };
@@ -298,6 +317,21 @@ fn give(shared: &Shared, stream: &mut TcpStream, reply: Reply, releases: u64) ->
             drop(shared.changed.wait_while(state, |state| state.releases == releases).expect("never poisoned"));
             give(shared, stream, *wish, releases)
         }
+        Reply::Late(pause, wish) => {
+            thread::sleep(pause);
+            give(shared, stream, *wish, releases)
+        }
+        Reply::Pieces(length, wish) => {
+            let whole = encoded(*wish);
+            let pieces = whole.chunks(whole.len().div_ceil(PIECES).max(1));
+            let pause = length / pieces.len().max(1) as u32;
+            for piece in pieces {
+                thread::sleep(pause);
+                stream.write_all(piece)?;
+            }
+            Ok(())
+        }
+        Reply::Twice(first, second) => stream.write_all(&[encoded(*first), encoded(*second)].concat()),
         Reply::Drip(pause) => {
             let body = br#"{"stateDecision":{"threadCloseDecision":{"closeType":"DEAD_END"}}}"#;
             head(stream, 200, body.len())?;
@@ -330,9 +364,25 @@ fn give(shared: &Shared, stream: &mut TcpStream, reply: Reply, releases: u64) ->
     }
 }
 
+/// Pieces of an answer that is given in pieces.
+const PIECES: usize = 10;
+
+/// An answer with its body, as it goes over the wire; nothing for a reply that is more than an answer.
+fn encoded(reply: Reply) -> Vec<u8> {
+    let (status, body) = match reply {
+        Reply::Json(status, body) => (status, body.to_string().into_bytes()),
+        Reply::Raw(status, body) => (status, body),
+        _ => return Vec::new(),
+    };
+    [head_of(status, body.len()).into_bytes(), body].concat()
+}
+
+fn head_of(status: u16, length: usize) -> String {
+    format!("HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n")
+}
+
 fn head(stream: &mut TcpStream, status: u16, length: usize) -> std::io::Result<()> {
-    let head = format!("HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n");
-    stream.write_all(head.as_bytes())
+    stream.write_all(head_of(status, length).as_bytes())
 }
 
 fn answer(stream: &mut TcpStream, status: u16, body: &[u8]) -> std::io::Result<()> {
@@ -411,6 +461,22 @@ mod tests {
         assert!(ask(&mut connect(&worker), EXECUTE).expect("an answer").len() > 999_999);
         worker.heal();
         assert!(ask(&mut connect(&worker), EXECUTE).expect("an answer").contains("DEAD_END"));
+    }
+
+    #[test]
+    fn a_forgetful_one_gives_answers_late_in_pieces_and_twice() {
+        let worker = Worker::start_forgetful(|_| dead_end());
+        let pause = Duration::from_millis(2);
+        for reply in
+            [Reply::Late(pause, Box::new(dead_end().into())), Reply::Pieces(pause, Box::new(dead_end().into()))]
+        {
+            worker.misbehave(move |_| reply.clone());
+            assert!(ask(&mut connect(&worker), EXECUTE).expect("an answer").contains("DEAD_END"));
+        }
+        worker.misbehave(|_| Reply::Twice(Box::new(dead_end().into()), Box::new(error(500, "Second", "answer"))));
+        let mut stream = connect(&worker);
+        assert!(ask(&mut stream, EXECUTE).expect("an answer").contains("DEAD_END"));
+        assert_eq!(worker.calls().len(), 0);
     }
 
     #[test]

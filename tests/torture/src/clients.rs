@@ -1,0 +1,446 @@
+//! The application: clients that start processes of every shape, publish, call, stop, watch, and roll back.
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use xdb_cluster_tests::db::{Db, SqlError, jsonb, literal};
+
+use crate::random::Random;
+use crate::record::{Fate, Message, Rpc, Seen, Start};
+use crate::session::{Attempt, Session};
+use crate::shapes::{Shape, Urgent};
+use crate::world::World;
+
+/// Rows that the processes of [`Shape::Shared`] share.
+pub const SHARED_ROWS: u64 = 20;
+
+/// Rows that the processes of [`Shape::Counter`] count in.
+pub const COUNTERS: u64 = 10;
+
+/// One client. It has a story to tell about each process that it starts.
+pub struct Client<'a> {
+    world: &'a World,
+    session: Session<'a>,
+    random: Random,
+    /// Begins the ids of its processes.
+    name: String,
+    number: u64,
+}
+
+/// A start in the making.
+struct Plan {
+    shape: Shape,
+    process_id: String,
+    request: String,
+    length: u64,
+    last: bool,
+    /// How much of its history is kept.
+    history: Value,
+}
+
+impl Plan {
+    fn start(&self, fate: Fate) -> Start {
+        Start { shape: self.shape, fate, length: self.length, last: self.last }
+    }
+
+    fn options(&self) -> Value {
+        json!({"requestId": self.request, "history": self.history})
+    }
+
+    /// `start_process` as an expression, and the user's row that stands for the start.
+    fn sql(&self, milliseconds: u64) -> (String, String) {
+        let key = match self.shape {
+            Shape::Shared => format!("s{}", milliseconds % SHARED_ROWS),
+            Shape::Counter => format!("x{}", milliseconds % COUNTERS),
+            _ => self.process_id.clone(),
+        };
+        let policy = if self.shape == Shape::Reuse { "TERMINATE_IF_RUNNING" } else { "ALLOW_IF_NO_RUNNING" };
+        let timeout = if self.shape == Shape::Timeout { "interval '1200 ms'" } else { "NULL" };
+        let shares = matches!(self.shape, Shape::Shared | Shape::Counter);
+        let globals = if shares { "NULL" } else { "'{\"n\": 0}'" };
+        let start = format!(
+            "xdb.start_process({id}, '{kind}', {input}, global_attribute_pk => {key}, global_attributes => {globals}, \
+             id_reuse_policy => '{policy}', timeout => {timeout}, options => {options})",
+            id = literal(&self.process_id),
+            kind = self.shape.name(),
+            input = jsonb(&json!({"left": self.length, "milliseconds": milliseconds})),
+            key = literal(&key),
+            options = jsonb(&self.options()),
+        );
+        let order = format!(
+            "INSERT INTO orders VALUES ({}, {}) ON CONFLICT DO NOTHING",
+            literal(&self.request),
+            literal(&self.process_id)
+        );
+        (start, order)
+    }
+}
+
+impl<'a> Client<'a> {
+    pub fn new(world: &'a World, name: String) -> Client<'a> {
+        let random = Random::new(world.seed, &format!("client {name}"));
+        Client { world, session: Session::new(world, "app"), random, name, number: 0 }
+    }
+
+    /// Works until the round is over.
+    pub fn run(mut self) {
+        while !self.world.stopping() {
+            if self.world.ahead.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            }
+            self.story();
+        }
+    }
+
+    fn story(&mut self) {
+        if self.world.behind.load(Ordering::Relaxed) && self.random.permille(500) {
+            return self.bulk();
+        }
+        match self.random.below(100) {
+            0..6 => self.plain(Shape::Chain),
+            6..11 => self.plain(Shape::Counter),
+            11..15 => self.pool(),
+            15..25 => self.plain(Shape::Timer),
+            25..38 => self.mailbox(),
+            38..46 => self.plain(Shape::Fan),
+            46..60 => self.conditional(),
+            60..68 => self.rpcs(),
+            68..71 => self.plain(Shape::Recover),
+            71..73 => self.plain(Shape::Fail),
+            73..76 => self.plain(Shape::Timeout),
+            76..79 => self.stop(),
+            79..82 => self.reuse(),
+            82..87 => self.plain(Shape::Shared),
+            87..90 => self.plain(Shape::Refused),
+            90..93 => self.late_commit(),
+            93..97 => self.rolled_back(),
+            97..99 => self.lost(),
+            _ => self.bulk(),
+        }
+    }
+
+    fn plan(&mut self, shape: Shape) -> Plan {
+        self.number += 1;
+        let process_id = format!("{}-{}-{}", shape.name(), self.name, self.number);
+        let length = match shape {
+            Shape::Chain | Shape::Mailbox | Shape::Fan => self.random.between(2, 4),
+            Shape::Timer | Shape::Rpc | Shape::Conditional => self.random.between(1, 2),
+            Shape::Reuse => 3,
+            _ => 1,
+        };
+        let history = match self.random.below(10) {
+            0 => json!("none"),
+            1 => json!({"keepLast": self.random.between(1, 6)}),
+            _ => json!("full"),
+        };
+        Plan { shape, request: process_id.clone(), process_id, length, last: true, history }
+    }
+
+    fn count(&self, processes: u64) {
+        self.world.started.fetch_add(processes, Ordering::Relaxed);
+    }
+
+    /// Starts a process, with the user's own row in the same transaction, until it is known to be started.
+    fn started(&mut self, shape: Shape) -> Option<Plan> {
+        let plan = self.plan(shape);
+        self.start(&plan, "").then_some(plan)
+    }
+
+    fn start(&mut self, plan: &Plan, more: &str) -> bool {
+        let (start, order) = plan.sql(self.random.between(150, 900));
+        let sql = format!("BEGIN; {order}; SELECT {start}; {more} COMMIT");
+        let outcome = self.session.settle_run(&format!("the start of {}", plan.process_id), &sql);
+        let fate = self.fate("start", &plan.process_id, &outcome);
+        self.world.record.start(&plan.request, &plan.process_id, plan.start(fate));
+        if fate == Fate::Acknowledged {
+            self.count(1);
+            self.world.offer(&plan.process_id);
+        }
+        fate == Fate::Acknowledged
+    }
+
+    /// What a refusal means; one that nothing explains is a complaint.
+    fn fate<T>(&self, what: &str, which: &str, outcome: &Result<T, SqlError>) -> Fate {
+        match outcome {
+            Ok(_) => Fate::Acknowledged,
+            Err(error) if error.code == "unsettled" => Fate::Unknown,
+            // The process is not running (any more): for a message or a stop that is an answer.
+            Err(error) if error.code == "XD007" && what != "start" => Fate::Refused,
+            Err(error) => {
+                self.world.record.complain(format!("{what} {which} was refused: {error:?}"));
+                Fate::Refused
+            }
+        }
+    }
+
+    fn plain(&mut self, shape: Shape) {
+        self.started(shape);
+    }
+
+    fn publish_sql(process_id: &str, uid: &str) -> String {
+        let payload = jsonb(&json!({"uid": uid}));
+        format!("xdb.publish({}, 'inbox', {payload}, {})", literal(process_id), literal(uid))
+    }
+
+    /// Publishes, and now and then publishes the same again.
+    fn publish(&mut self, process_id: &str, place: u64) {
+        let uid = format!("{process_id}/m{place}");
+        let sql = format!("SELECT {}", Self::publish_sql(process_id, &uid));
+        let outcome = self.session.settle_run(&format!("message {uid}"), &sql);
+        let fate = self.fate("publish", &uid, &outcome);
+        self.world.record.message(&uid, Message { process_id: process_id.to_owned(), fate, place });
+        if fate == Fate::Acknowledged && self.random.permille(250) {
+            // Whatever becomes of the second one, the message is there once; the process may be closed meanwhile.
+            let again = self.session.settle_run(&format!("message {uid} again"), &sql);
+            self.fate("publish", &uid, &again);
+        }
+    }
+
+    fn mailbox(&mut self) {
+        let Some(plan) = self.started(Shape::Mailbox) else { return };
+        for place in 1..=plan.length {
+            self.publish(&plan.process_id, place);
+        }
+    }
+
+    /// The first message comes with the start, others while the process decides whether there are any.
+    fn conditional(&mut self) {
+        let plan = self.plan(Shape::Conditional);
+        let uid = format!("{}/m0", plan.process_id);
+        let more = format!("SELECT {};", Self::publish_sql(&plan.process_id, &uid));
+        let started = self.start(&plan, &more);
+        let fate = if started { Fate::Acknowledged } else { Fate::Unknown };
+        self.world.record.message(&uid, Message { process_id: plan.process_id.clone(), fate, place: 0 });
+        if started {
+            for place in 1..=plan.length {
+                self.publish(&plan.process_id, place);
+            }
+        }
+    }
+
+    /// As many messages as there are processes that take one, in whatever order.
+    fn pool(&mut self) {
+        let plan = self.plan(Shape::Pool);
+        let uid = format!("{}/m0", plan.process_id);
+        let payload = jsonb(&json!({"uid": uid}));
+        let more = format!("SELECT xdb.publish_global('pool', {payload}, message_id => {});", literal(&uid));
+        let started = self.start(&plan, &more);
+        let fate = if started { Fate::Acknowledged } else { Fate::Unknown };
+        self.world.record.message(&uid, Message { process_id: plan.process_id, fate, place: 0 });
+        if started && self.random.permille(250) {
+            let again = self.session.settle_run(&format!("message {uid} again"), &format!("BEGIN; {more} COMMIT"));
+            self.fate("publish", &uid, &again);
+        }
+    }
+
+    fn rpcs(&mut self) {
+        let Some(plan) = self.started(Shape::Rpc) else { return };
+        for number in 0..plan.length {
+            let key = format!("{}/r{number}", plan.process_id);
+            let sql = Self::rpc_sql(&plan.process_id, &key);
+            if self.random.permille(150) {
+                self.rolled_back_rpc(&plan.process_id, &format!("{key}-undone"));
+            }
+            let asked = |db: &mut Db| db.try_one::<String>(&format!("SELECT {sql}::text"));
+            let outcome = self.session.in_rpc(|session| session.settle(&format!("rpc {key}"), asked));
+            let fate = self.fate("rpc", &key, &outcome);
+            let nonce = outcome.ok().and_then(|text| nonce_of(&text));
+            self.world.record.rpc(&key, Rpc { process_id: plan.process_id.clone(), fate, nonce });
+            if self.random.permille(250) {
+                let again = self.session.settle(&format!("rpc {key} again"), asked).ok();
+                let again = again.and_then(|text| nonce_of(&text));
+                if again.is_some() && again != nonce {
+                    let what = format!("rpc {key} answered {nonce:?}, and {again:?} when it was repeated");
+                    self.world.record.complain(what);
+                }
+            }
+        }
+    }
+
+    fn rpc_sql(process_id: &str, key: &str) -> String {
+        let (id, uid) = (literal(process_id), jsonb(&json!({"uid": key})));
+        format!("xdb.invoke_rpc({id}, 'poke', {uid}, idempotency_key => {})", literal(key))
+    }
+
+    fn rolled_back_rpc(&mut self, process_id: &str, key: &str) {
+        let sql = Self::rpc_sql(process_id, key);
+        let undone = |db: &mut Db| db.try_run(&format!("BEGIN; SELECT {sql}; ROLLBACK"));
+        // However it ends, nothing of it is committed.
+        if let Attempt::Unknown = self.session.in_rpc(|session| session.attempt(undone)) {
+            self.world.record.note(&format!("rpc {key} was undone with its session"));
+        }
+        let rpc = Rpc { process_id: process_id.to_owned(), fate: Fate::RolledBack, nonce: None };
+        self.world.record.rpc(key, rpc);
+    }
+
+    fn stop(&mut self) {
+        let Some(plan) = self.started(Shape::Stop) else { return };
+        let sql = format!("SELECT xdb.stop_process({}, 'TERMINATE', 'as planned')", literal(&plan.process_id));
+        let outcome = self.session.settle_run(&format!("the stop of {}", plan.process_id), &sql);
+        // Refused is a stop that was done before, by an attempt whose answer was lost.
+        self.fate("stop", &plan.process_id, &outcome);
+    }
+
+    fn reuse(&mut self) {
+        let mut plan = self.plan(Shape::Reuse);
+        let times = self.random.between(2, 3);
+        for time in 1..=times {
+            plan.request = format!("{}/{time}", plan.process_id);
+            plan.last = time == times;
+            self.start(&plan, "");
+        }
+    }
+
+    /// The start commits long after its first call has become due.
+    fn late_commit(&mut self) {
+        let plan = self.plan(Shape::Chain);
+        let (start, order) = plan.sql(0);
+        let begin = format!("BEGIN; {order}; SELECT {start}");
+        let pause = Duration::from_millis(self.random.between(200, 1500));
+        let mut begun = false;
+        let attempt = self.session.attempt(|db| {
+            db.try_run(&begin)?;
+            begun = true;
+            std::thread::sleep(pause);
+            db.try_run("COMMIT")
+        });
+        match attempt {
+            Attempt::Done(()) => {
+                self.world.record.start(&plan.request, &plan.process_id, plan.start(Fate::Acknowledged));
+                self.count(1);
+            }
+            Attempt::Unknown if begun => {
+                self.start(&plan, "");
+            }
+            _ => self.world.record.start(&plan.request, &plan.process_id, plan.start(Fate::RolledBack)),
+        }
+    }
+
+    /// Half of them by a savepoint, whose transaction starts another process and commits.
+    fn rolled_back(&mut self) {
+        let undone = self.plan(Shape::Mailbox);
+        let (start, order) = undone.sql(0);
+        let message = Self::publish_sql(&undone.process_id, &format!("{}/m1", undone.process_id));
+        let work = format!("{order}; SELECT {start}; SELECT {message}");
+        if self.random.permille(500) {
+            // However this ends, it is not committed.
+            let attempt = self.session.attempt(|db| db.try_run(&format!("BEGIN; {work}; ROLLBACK")));
+            if let Attempt::Unknown = attempt {
+                self.world.record.note(&format!("{} was rolled back with its session", undone.process_id));
+            }
+        } else {
+            let plan = self.plan(Shape::Chain);
+            let (start, order) = plan.sql(0);
+            let sql = format!(
+                "BEGIN; SAVEPOINT undone; {work}; ROLLBACK TO SAVEPOINT undone; {order}; SELECT {start}; COMMIT"
+            );
+            let outcome = self.session.settle_run(&format!("the start of {}", plan.process_id), &sql);
+            let fate = self.fate("start", &plan.process_id, &outcome);
+            self.world.record.start(&plan.request, &plan.process_id, plan.start(fate));
+            self.count(u64::from(fate == Fate::Acknowledged));
+        }
+        self.world.record.start(&undone.request, &undone.process_id, undone.start(Fate::RolledBack));
+    }
+
+    /// A start whose answer may be lost, and that is not repeated then.
+    fn lost(&mut self) {
+        let plan = self.plan(Shape::Chain);
+        let (start, order) = plan.sql(0);
+        let fate = match self.session.attempt(|db| db.try_run(&format!("BEGIN; {order}; SELECT {start}; COMMIT"))) {
+            Attempt::Done(()) => Fate::Acknowledged,
+            Attempt::Refused(_) => Fate::RolledBack,
+            Attempt::Unknown => Fate::Unknown,
+        };
+        self.count(u64::from(fate == Fate::Acknowledged));
+        self.world.record.start(&plan.request, &plan.process_id, plan.start(fate));
+    }
+
+    /// Many at once.
+    fn bulk(&mut self) {
+        let count = self.random.between(10, 60);
+        let plans: Vec<_> = (0..count)
+            .map(|_| {
+                let mut plan = self.plan(Shape::Chain);
+                plan.length = self.random.between(1, 2);
+                plan
+            })
+            .collect();
+        let starts: Vec<_> = plans
+            .iter()
+            .map(|plan| {
+                json!({"process_id": plan.process_id, "process_type": plan.shape.name(), "input": {"left": plan.length},
+                       "global_attribute_pk": plan.process_id, "global_attributes": {"n": 0},
+                       "options": plan.options()})
+            })
+            .collect();
+        let orders: Vec<_> =
+            plans.iter().map(|p| format!("({}, {})", literal(&p.request), literal(&p.process_id))).collect();
+        let sql = format!(
+            "BEGIN; INSERT INTO orders VALUES {} ON CONFLICT DO NOTHING; SELECT count(*) FROM xdb.start_processes({}); COMMIT",
+            orders.join(", "),
+            jsonb(&Value::Array(starts))
+        );
+        let outcome = self.session.settle_run(&format!("{count} starts from {}", plans[0].process_id), &sql);
+        let fate = self.fate("start", &plans[0].process_id, &outcome);
+        for plan in &plans {
+            self.world.record.start(&plan.request, &plan.process_id, plan.start(fate));
+        }
+        if fate == Fate::Acknowledged {
+            self.count(count);
+        }
+    }
+}
+
+fn nonce_of(output: &str) -> Option<u64> {
+    serde_json::from_str::<Value>(output).ok()?["nonce"].as_u64()
+}
+
+/// Publishes what the worker wants published at once, until the round is over.
+pub fn publish_urgently(world: &World, urgent: &Mutex<Receiver<Urgent>>) {
+    let mut session = Session::new(world, "app");
+    loop {
+        let next = urgent.lock().expect("never poisoned").recv_timeout(Duration::from_millis(50));
+        let Urgent { process_id, uid } = match next {
+            Ok(urgent) => urgent,
+            Err(RecvTimeoutError::Timeout) if !world.stopping() => continue,
+            Err(_) => return,
+        };
+        let sql = format!("SELECT {}", Client::publish_sql(&process_id, &uid));
+        let fate = match session.settle_run(&format!("message {uid}"), &sql) {
+            Ok(()) => Fate::Acknowledged,
+            Err(error) if error.code == "XD007" => Fate::Refused,
+            Err(error) if error.code == "unsettled" => Fate::Unknown,
+            Err(error) => {
+                world.record.complain(format!("publish {uid} was refused: {error:?}"));
+                Fate::Refused
+            }
+        };
+        world.record.message(&uid, Message { process_id, fate, place: 0 });
+    }
+}
+
+/// Watches processes end, and remembers what was seen: what was seen once holds for ever.
+pub fn watch(world: &World) {
+    let mut session = Session::new(world, "app");
+    while !world.stopping() {
+        let Some(process_id) = world.to_watch() else {
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        };
+        let sql = format!("SELECT xdb.wait_for_process({}, '2 s')::text", literal(&process_id));
+        let Attempt::Done(text) = session.attempt(|db| db.try_one::<String>(&sql)) else { continue };
+        let Ok(answer) = serde_json::from_str::<Value>(&text) else {
+            world.record.complain(format!("{process_id}: wait_for_process answered {text}"));
+            continue;
+        };
+        let status = answer["status"].as_str().unwrap_or_default();
+        if answer["timedOut"] != true && status != "RUNNING" {
+            let seen = Seen { process_id, status: status.to_owned(), results: answer["results"].clone() };
+            world.record.seen(seen);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The server's log: no trouble that the rack has not made itself.
+
+use std::collections::BTreeMap;
+
+use xdb_cluster_tests::log::{AFTER_A_CRASH, unexplained};
+
+use crate::checks::Findings;
+use crate::world::World;
+
+/// What the rack's faults leave in a log, besides what a crash does.
+const OURS: &[&str] = &[
+    "terminating connection due to unexpected postmaster exit",
+    "terminating autovacuum process due to administrator command",
+    "terminating logical replication worker due to administrator command",
+    "postmaster exited during a parallel transaction",
+    // A start while the children of a killed postmaster have not gone yet.
+    "pre-existing shared memory block",
+    "lock file \"postmaster.pid\" already exists",
+    "connection to client lost",
+    "could not send data to client",
+    "canceling authentication due to timeout",
+    // The statement timeout that the rack sets for all comes over whatever is no scheduler.
+    "canceling statement due to statement timeout",
+];
+
+/// What a full disk leaves.
+const DISK_FULL: &[&str] = &["No space left on device", "was terminated by signal 6", "PANIC", "startup process (PID"];
+
+/// Looks at the part of the log that was written since `from`, and gives its end.
+pub fn check(world: &World, from: usize, wal_full: bool, findings: &mut Findings) -> usize {
+    let log = world.cluster().log();
+    let part = log.get(from..).unwrap_or_default();
+    let mut allowed: Vec<&str> = AFTER_A_CRASH.iter().chain(OURS).copied().collect();
+    if wal_full {
+        allowed.extend(DISK_FULL);
+    }
+    for line in unexplained(part, None, &allowed) {
+        findings.add("server log", line);
+    }
+    for line in part.lines().filter(|line| line.contains("was terminated by signal ")) {
+        let pid = line.split("(PID ").nth(1).and_then(|rest| rest.split(')').next()?.parse::<i32>().ok());
+        let by_disk = wal_full && line.contains("signal 6");
+        if !by_disk && !pid.is_some_and(|pid| world.was_killed(pid)) {
+            findings.add("crash that is not ours", line);
+        }
+    }
+    log.len()
+}
+
+/// What the engine says in its log, counted by what it says: a summary for a reader.
+pub fn engine_says(world: &World) -> BTreeMap<String, usize> {
+    let mut said = BTreeMap::new();
+    for line in world.cluster().log().lines() {
+        if let Some((_, message)) = line.split_once("> LOG:  xdb: ") {
+            let words: String = message.chars().filter(|c| !c.is_ascii_digit()).take(100).collect();
+            *said.entry(words).or_default() += 1;
+        }
+    }
+    said
+}

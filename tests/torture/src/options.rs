@@ -1,0 +1,84 @@
+//! What a run is to be like, from the environment.
+
+use std::str::FromStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A fault planted in the engine or in its tables, to see that the rack finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// In the engine, by the setting `xdb.plant` of a build with the feature `plants`.
+    Engine(&'static str),
+    /// The unique index behind message ids is dropped.
+    NoDedupIndex,
+}
+
+/// The plants that the engine can be built with. `none` is the same build without a fault.
+pub const ENGINE_PLANTS: &[&str] =
+    &["none", "no-fence", "async-results", "blind-close", "cursor", "timer-twice", "lost-wakeup"];
+
+impl Plant {
+    fn parse(text: &str) -> Option<Plant> {
+        match text {
+            "no-dedup-index" => Some(Plant::NoDedupIndex),
+            _ => ENGINE_PLANTS.iter().find(|known| **known == text).map(|known| Plant::Engine(known)),
+        }
+    }
+}
+
+/// The options of a run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub seed: u64,
+    /// How long to go on at least.
+    pub length: Duration,
+    /// How many processes to start at least; the run goes on until then, for twice its length at most.
+    pub processes: u64,
+    /// How long one round of work and faults takes, without its drain and its checks.
+    pub round: Duration,
+    /// Mean time between two faults.
+    pub between_faults: Duration,
+    pub plant: Option<Plant>,
+    /// How long leases outlive their calls, in milliseconds: only a build with the feature `plants` can be told.
+    pub lease_grace: Option<i32>,
+}
+
+impl Options {
+    /// Reads `SEED`, `MINUTES`, `PROCESSES`, `ROUND_SECONDS`, `FAULT_SECONDS`, `PLANT` and `LEASE_GRACE_MS`.
+    pub fn from_env() -> Result<Options, String> {
+        let seconds = |name: &str, default: f64| -> Result<Duration, String> {
+            Duration::try_from_secs_f64(number(name, default)?).map_err(|error| format!("{name}: {error}"))
+        };
+        let plant = match text("PLANT") {
+            None => None,
+            Some(name) => Some(Plant::parse(&name).ok_or_else(|| format!("PLANT={name} is not known"))?),
+        };
+        let minutes: f64 = number("MINUTES", 20.0)?;
+        Ok(Options {
+            seed: number("SEED", clock_seed())?,
+            length: Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| format!("MINUTES: {error}"))?,
+            processes: number("PROCESSES", 100_000)?,
+            round: seconds("ROUND_SECONDS", 45.0)?,
+            between_faults: seconds("FAULT_SECONDS", 1.6)?.max(Duration::from_millis(10)),
+            plant,
+            lease_grace: text("LEASE_GRACE_MS").map(|_| number("LEASE_GRACE_MS", 0)).transpose()?,
+        })
+    }
+}
+
+/// An empty variable is none: `make` passes on what was not given.
+fn text(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn number<T: FromStr>(name: &str, default: T) -> Result<T, String> {
+    match text(name) {
+        None => Ok(default),
+        Some(value) => value.parse().map_err(|_| format!("{name}={value} is not a number")),
+    }
+}
+
+fn clock_seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Short enough to be typed again.
+    since.as_nanos() as u64 % 1_000_000
+}

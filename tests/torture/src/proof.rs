@@ -1,0 +1,115 @@
+//! Without faults and without polling, nothing waits: proof that no wake-up is lost.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use xdb_cluster_tests::db::{Db, jsonb, literal};
+
+use crate::checks::Findings;
+use crate::record::{Fate, Message, Start};
+use crate::shapes::Shape;
+use crate::world::World;
+
+/// Processes of a proof, one after the other.
+const TIMES: u32 = 3;
+/// What is woken answers in a fraction of this, on a busy machine too.
+const AT_ONCE: Duration = Duration::from_secs(20);
+
+/// Starts processes one after the other and waits for each, while nothing but a wake-up can make the engine look.
+pub fn wake_ups(world: &World, round: u32, findings: &mut Findings) {
+    world.cluster().set("xdb.poll_interval", "3600000");
+    let (mut db, mut superuser) = (world.app.db(), world.app.superuser());
+    let mut proof = Proof { world, findings, db: &mut db, superuser: &mut superuser };
+    for number in 0..TIMES {
+        if !(proof.message(round, number) && proof.late_commit(round, number)) {
+            break;
+        }
+    }
+    world.cluster().set("xdb.poll_interval", "1000");
+}
+
+struct Proof<'a> {
+    world: &'a World,
+    findings: &'a mut Findings,
+    db: &'a mut Db,
+    superuser: &'a mut Db,
+}
+
+impl Proof<'_> {
+    /// Waits until the engine has been waiting for a while: what comes while it is at work is found without a wake-up, and
+    /// Waits until the engine has been waiting for a while: what comes while it is at work is found without a wake-up, and
+    /// it may be at work again a moment later, or show twice within a second how many calls it made.
+    fn until_idle(&mut self) {
+        const IDLE: &str = "SELECT coalesce(bool_and(state = 'idle' AND clock_timestamp() - state_change > '1500 ms'), false) \
+            FROM pg_stat_activity WHERE backend_type LIKE 'xdb scheduler%'";
+        let deadline = Instant::now() + AT_ONCE;
+        while !self.superuser.one::<bool>(IDLE) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn ended(&mut self, process_id: &str, what: &str) -> bool {
+        let begun = Instant::now();
+        let seconds = AT_ONCE.as_secs();
+        let answer = self.db.json(&format!("SELECT xdb.wait_for_process({}, '{seconds} s')", literal(process_id)));
+        let ended = answer["status"] == "COMPLETED";
+        if !ended {
+            let found = format!("{process_id} is {answer}, {:?} after {what}, without polling", begun.elapsed());
+            self.findings.add("wake-up lost", found);
+        }
+        ended
+    }
+
+    fn start(db: &mut Db, process_id: &str, shape: Shape, work: &str) {
+        let (id, kind) = (literal(process_id), shape.name());
+        let options = jsonb(&json!({"requestId": process_id}));
+        db.run(&format!(
+            "BEGIN; INSERT INTO orders VALUES ({id}, {id});
+             SELECT xdb.start_process({id}, '{kind}', '{{\"left\": 1}}', global_attribute_pk => {id},
+                 global_attributes => '{{\"n\": 0}}', options => {options}); {work}"
+        ));
+    }
+
+    fn note(&self, process_id: &str, shape: Shape) {
+        let start = Start { shape, fate: Fate::Acknowledged, length: 1, last: true };
+        self.world.record.start(process_id, process_id, start);
+    }
+
+    /// A start and, when it waits, a message.
+    fn message(&mut self, round: u32, number: u32) -> bool {
+        let process_id = format!("mailbox-proof-{round}-{number}");
+        self.until_idle();
+        Self::start(self.db, &process_id, Shape::Mailbox, "COMMIT");
+        self.note(&process_id, Shape::Mailbox);
+        let waits = format!("xdb.waits WHERE process_id = {}", literal(&process_id));
+        let deadline = Instant::now() + AT_ONCE;
+        while self.db.count(&waits) == 0 {
+            if Instant::now() > deadline {
+                self.findings.add("wake-up lost", format!("{process_id} was not called {AT_ONCE:?} after its start"));
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.until_idle();
+        let uid = format!("{process_id}/m1");
+        let payload = jsonb(&json!({"uid": uid}));
+        self.db.run(&format!("SELECT xdb.publish({}, 'inbox', {payload}, {})", literal(&process_id), literal(&uid)));
+        let message = Message { process_id: process_id.clone(), fate: Fate::Acknowledged, place: 1 };
+        self.world.record.message(&uid, message);
+        self.ended(&process_id, "its message")
+    }
+
+    /// A start that commits after a later one has ended: whoever reads on from where it was never finds it.
+    fn late_commit(&mut self, round: u32, number: u32) -> bool {
+        let (late, early) = (format!("chain-late-{round}-{number}"), format!("chain-early-{round}-{number}"));
+        let mut other = self.world.app.db();
+        Self::start(&mut other, &late, Shape::Chain, "");
+        Self::start(self.db, &early, Shape::Chain, "COMMIT");
+        self.note(&early, Shape::Chain);
+        let ended = self.ended(&early, "its start");
+        self.until_idle();
+        other.run("COMMIT");
+        self.note(&late, Shape::Chain);
+        ended && self.ended(&late, "its late commit")
+    }
+}

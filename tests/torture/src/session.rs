@@ -1,0 +1,141 @@
+//! A client's session that survives everything, and knows what it does not know.
+
+use std::time::{Duration, Instant};
+
+use xdb_cluster_tests::db::{Db, SqlError};
+
+use crate::world::World;
+
+/// How an attempt ended.
+pub enum Attempt<T> {
+    Done(T),
+    /// The server said no: nothing of it was done.
+    Refused(SqlError),
+    /// The connection was lost before the answer came.
+    Unknown,
+}
+
+/// A connection that is made anew when it is lost.
+pub struct Session<'a> {
+    world: &'a World,
+    role: &'static str,
+    db: Option<Db>,
+    pid: i32,
+    statement_timeout: u64,
+}
+
+/// An operation that can't be settled in this time will never be.
+const SETTLED_WITHIN: Duration = Duration::from_secs(120);
+
+impl<'a> Session<'a> {
+    pub fn new(world: &'a World, role: &'static str) -> Session<'a> {
+        Session { world, role, db: None, pid: 0, statement_timeout: 0 }
+    }
+
+    /// The connection; None if there is none to be had within some seconds.
+    fn db(&mut self) -> Option<&mut Db> {
+        if self.db.is_none() {
+            let within = Duration::from_secs(5);
+            let mut db = self.world.cluster().try_connect(self.world.database(), self.role, within).ok()?;
+            self.pid = db.try_one("SELECT pg_backend_pid()").ok()?;
+            self.statement_timeout = 0;
+            self.db = Some(db);
+        }
+        let wanted = self.world.mischief.statement_timeout();
+        if wanted != self.statement_timeout {
+            let value = if wanted == 0 { "90s".to_owned() } else { format!("{wanted}ms") };
+            // Too short a time for this very statement is the client's bad luck: it comes with the next one.
+            if self.db.as_mut()?.try_run(&format!("SET statement_timeout = '{value}'")).is_ok() {
+                self.statement_timeout = wanted;
+            }
+        }
+        self.db.as_mut()
+    }
+
+    /// Something to be done with the connection, once.
+    pub fn attempt<T>(&mut self, work: impl FnOnce(&mut Db) -> Result<T, SqlError>) -> Attempt<T> {
+        let Some(db) = self.db() else {
+            return Attempt::Refused(SqlError {
+                code: "57P03".into(),
+                message: "no connection".into(),
+                detail: String::new(),
+                hint: String::new(),
+            });
+        };
+        match work(db) {
+            Ok(value) => Attempt::Done(value),
+            Err(error) if is_lost(&error) => {
+                self.db = None;
+                Attempt::Unknown
+            }
+            Err(error) => {
+                // A transaction that has failed is open still.
+                if db.try_run("ROLLBACK").is_err() {
+                    self.db = None;
+                }
+                Attempt::Refused(error)
+            }
+        }
+    }
+
+    /// Repeats something that may be repeated until its outcome is known: `Ok`, or the refusal.
+    pub fn settle<T>(
+        &mut self,
+        what: &str,
+        mut work: impl FnMut(&mut Db) -> Result<T, SqlError>,
+    ) -> Result<T, SqlError> {
+        let deadline = Instant::now() + SETTLED_WITHIN;
+        loop {
+            let problem = match self.attempt(&mut work) {
+                Attempt::Done(value) => return Ok(value),
+                Attempt::Refused(error) if !passes(&error) => return Err(error),
+                Attempt::Refused(error) => format!("{error:?}"),
+                Attempt::Unknown => "the connection was lost".to_owned(),
+            };
+            self.world.count_repeat();
+            if Instant::now() > deadline {
+                let error = SqlError {
+                    code: "unsettled".into(),
+                    message: problem.clone(),
+                    detail: String::new(),
+                    hint: String::new(),
+                };
+                self.world.record.complain(format!("{what} could not be settled in {SETTLED_WITHIN:?}: {problem}"));
+                return Err(error);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The same for statements of one message, to be repeated by their own keys.
+    pub fn settle_run(&mut self, what: &str, sql: &str) -> Result<(), SqlError> {
+        self.settle(what, |db| db.try_run(sql))
+    }
+
+    /// While `work` runs, the session is known to be in an RPC.
+    pub fn in_rpc<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        // The pid is that of the session as it is now; a session that is made anew meanwhile is not the one meant.
+        let connected = self.db().is_some();
+        if connected {
+            self.world.in_rpc(self.pid, true);
+        }
+        let pid = self.pid;
+        let value = work(self);
+        if connected {
+            self.world.in_rpc(pid, false);
+        }
+        value
+    }
+}
+
+/// The end of the connection, which says nothing of the transaction.
+fn is_lost(error: &SqlError) -> bool {
+    matches!(&*error.code, "57P01" | "57P02" | "57P03" | "57P05") || error.code.starts_with("08")
+}
+
+/// An error that a repeat may get past: conflicts, timeouts, a worker that failed, a server that is full.
+fn passes(error: &SqlError) -> bool {
+    matches!(&*error.code, "40001" | "40P01" | "55P03" | "57014" | "57P03" | "XD010")
+        || error.code.starts_with("53")
+        || error.code.starts_with("58")
+}
