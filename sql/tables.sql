@@ -184,7 +184,9 @@ CREATE TABLE xdb.attribute_lock (
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000);
 CREATE INDEX attribute_lock_of_call ON xdb.attribute_lock (execution_id, seq);
 CREATE INDEX attribute_lock_granted ON xdb.attribute_lock (object) WHERE granted;
-CREATE INDEX attribute_lock_parked ON xdb.attribute_lock (object, mode, ticket) WHERE parked;
+-- An expression, so that the primary key has not this order: of an object that many wait for in one mode, the planner
+-- takes walking over all of them for a way to those who wait in another mode.
+CREATE INDEX attribute_lock_parked ON xdb.attribute_lock (object, mode, (ticket + 0)) WHERE parked;
 
 -- Objects that were released by others than the main scheduler, which takes them out and hands them on.
 CREATE TABLE xdb.attribute_lock_release (

@@ -175,7 +175,7 @@ pub fn board(
         CROSS JOIN unnest(ARRAY['IS', 'IX', 'S', 'X']) AS m (mode) \
         CROSS JOIN LATERAL (SELECT l.mode, l.ticket FROM xdb.attribute_lock l \
             WHERE l.object = o.object AND l.mode = m.mode AND l.parked AND l.execution_id <> ALL ($3) \
-            ORDER BY l.ticket LIMIT $2) AS p";
+            ORDER BY l.ticket + 0 LIMIT $2) AS p";
     let mut board = Board::default();
     let stuck = array(stuck.iter().copied());
     let params = [array(objects.iter().map(uuid)), value(LOOKED_AT), stuck, value(real)];
@@ -362,7 +362,7 @@ pub fn waiting(spi: &Spi, objects: &[Object]) -> Result<Vec<Waiting>> {
         FROM unnest($1::uuid[]) AS o (object) \
         CROSS JOIN unnest(ARRAY['IS', 'IX', 'S', 'X']) AS m (mode) \
         CROSS JOIN LATERAL (SELECT l.execution_id, l.seq FROM xdb.attribute_lock l \
-            WHERE l.object = o.object AND l.mode = m.mode AND l.parked ORDER BY l.ticket LIMIT $2) AS p \
+            WHERE l.object = o.object AND l.mode = m.mode AND l.parked ORDER BY l.ticket + 0 LIMIT $2) AS p \
         JOIN xdb.task t ON t.execution_id = p.execution_id AND t.seq = p.seq \
         JOIN xdb.process_execution e ON e.execution_id = p.execution_id \
         LEFT JOIN xdb.process_type y ON y.type_id = e.type_id";
