@@ -166,7 +166,7 @@ fn a_dump_that_comes_back_into_its_database_waits_too() {
     // A message that no turn has taken in.
     app.superuser().run("SELECT xdb.pause()");
     wait_until("it is paused", 10, || app.superuser().one("SELECT state = 'paused' FROM xdb.status()"));
-    app.db().run("SELECT xdb.publish('p0', 'inbox', '\"more\"', message_id => 'second')");
+    app.db().run("SELECT xdb.publish('p0', 'unread', '1')");
     let dump = app.cluster().dump("copy_back", &[]);
     app.superuser().run("DROP EXTENSION xdb CASCADE; DROP TABLE users, counters");
     // Whatever the order of the tables, nothing runs between them.
@@ -177,6 +177,7 @@ fn a_dump_that_comes_back_into_its_database_waits_too() {
     worker.wait_for_count("the call is made again", 20, 2, |call| call.target() == "Hang");
     worker.release();
     finish(&mut app.db());
+    assert_eq!(app.superuser().count("xdb.history WHERE details::text LIKE '%\"unread\"%'"), 1);
     app.done(&[]);
 }
 
