@@ -195,47 +195,55 @@ impl Writer {
                     });
                 }
             });
-            body.key("localQueueResults");
-            body.array(|body| {
-                for command in commands {
-                    let WaitKind::LocalQueue { queue, .. } = &command.kind else { continue };
-                    body.item(|body| {
-                        body.string_field("commandId", command.command_id.as_deref());
-                        body.string_field("queueName", Some(queue));
-                        body.string_field("status", Some(command.status.as_str()));
-                        body.key("messages");
-                        body.array(|body| {
-                            for message in &command.messages {
-                                body.item(|body| {
-                                    body.string_field("messageId", message.message_id.as_deref());
-                                    body.json_field("payload", message.payload.as_ref());
-                                });
-                            }
-                        });
-                    });
-                }
-            });
-            body.key("globalQueueResults");
-            body.array(|body| {
-                for command in commands {
-                    let WaitKind::GlobalQueue { queue, .. } = &command.kind else { continue };
-                    body.item(|body| {
-                        body.string_field("commandId", command.command_id.as_deref());
-                        body.string_field("queueName", Some(queue));
-                        body.string_field("status", Some(command.status.as_str()));
-                        body.key("messages");
-                        body.array(|body| {
-                            for message in &command.global_messages {
-                                body.item(|body| {
-                                    body.string_field("messageId", message.message_id.as_deref());
-                                    body.string_field("key", message.key.as_deref());
-                                    body.json_field("payload", message.payload.as_ref());
-                                });
-                            }
-                        });
-                    });
-                }
-            });
+            body.queue_results(
+                "localQueueResults",
+                commands,
+                |command| match &command.kind {
+                    WaitKind::LocalQueue { queue, .. } => Some((queue.as_str(), command.messages.as_slice())),
+                    _ => None,
+                },
+                |body, message| {
+                    body.string_field("messageId", message.message_id.as_deref());
+                    body.json_field("payload", message.payload.as_ref());
+                },
+            );
+            body.queue_results(
+                "globalQueueResults",
+                commands,
+                |command| match &command.kind {
+                    WaitKind::GlobalQueue { queue, .. } => Some((queue.as_str(), command.global_messages.as_slice())),
+                    _ => None,
+                },
+                |body, message| {
+                    body.string_field("messageId", message.message_id.as_deref());
+                    body.string_field("key", message.key.as_deref());
+                    body.json_field("payload", message.payload.as_ref());
+                },
+            );
+        });
+    }
+
+    /// The commands of one kind of queue, in request order: `of` gives the queue and what was taken, `message` writes
+    /// the fields of a message.
+    fn queue_results<'c, M: 'c>(
+        &mut self,
+        name: &str,
+        commands: &'c [WaitCommand],
+        of: impl Fn(&'c WaitCommand) -> Option<(&'c str, &'c [M])>,
+        message: impl Fn(&mut Self, &M),
+    ) {
+        self.key(name);
+        self.array(|body| {
+            for command in commands {
+                let Some((queue, taken)) = of(command) else { continue };
+                body.item(|body| {
+                    body.string_field("commandId", command.command_id.as_deref());
+                    body.string_field("queueName", Some(queue));
+                    body.string_field("status", Some(command.status.as_str()));
+                    body.key("messages");
+                    body.array(|body| taken.iter().for_each(|taken| body.item(|body| message(body, taken))));
+                });
+            }
         });
     }
 
