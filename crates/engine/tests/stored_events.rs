@@ -14,7 +14,6 @@ proptest! {
     fn texts_of_any_kind_survive_in_events(text in any::<String>(), number in "-?[1-9][0-9]{0,40}\\.[0-9]{0,20}0", seconds in 0.0f64..1e6) {
         let text_json = json(&serde_json::to_string(&text).unwrap());
         let number = json(&number);
-        let seconds = (seconds * 1000.0).round() / 1000.0;
         let config = StateConfig { execute_api_timeout_seconds: Some(seconds), ..attempts(3) };
         for event in [
             Event::ProcessStarted { process_id: text.clone(), process_type: text.clone(), timeout_at: None },

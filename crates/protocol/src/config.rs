@@ -35,7 +35,15 @@ const STATE_KEYS: &[&str] = &[
     "executeLoadLocalAttributes",
 ];
 
+/// Options hold those of the state to proceed to, and so on. They are stored and read again by a reader that goes no
+/// deeper than 128 levels of JSON; nobody needs more than a few.
+const MAX_NESTED_OPTIONS: usize = 16;
+
 pub(crate) fn state_config(text: &str, unknown: UnknownKeys) -> Read<StateConfig> {
+    nested_state_config(text, unknown, MAX_NESTED_OPTIONS)
+}
+
+fn nested_state_config(text: &str, unknown: UnknownKeys, levels_left: usize) -> Read<StateConfig> {
     let mut object = Object::read(text)?;
     let retries = |text| retry_policy(text, unknown);
     let load = |text| loading(text, unknown);
@@ -46,7 +54,7 @@ pub(crate) fn state_config(text: &str, unknown: UnknownKeys) -> Read<StateConfig
         wait_until_api_retry_policy: object.optional("waitUntilApiRetryPolicy", retries)?,
         execute_api_retry_policy: object.optional("executeApiRetryPolicy", retries)?,
         state_failure_recovery_options: object
-            .optional("stateFailureRecoveryOptions", |text| failure_recovery(text, unknown))?,
+            .optional("stateFailureRecoveryOptions", |text| failure_recovery(text, unknown, levels_left))?,
         load_global_attributes: object.optional("loadGlobalAttributes", load)?,
         load_local_attributes: object.optional("loadLocalAttributes", load)?,
         wait_until_load_global_attributes: object.optional("waitUntilLoadGlobalAttributes", load)?,
@@ -90,7 +98,7 @@ fn retry_policy(text: &str, unknown: UnknownKeys) -> Read<RetryPolicy> {
     Ok(policy)
 }
 
-fn failure_recovery(text: &str, unknown: UnknownKeys) -> Read<FailureRecovery> {
+fn failure_recovery(text: &str, unknown: UnknownKeys, levels_left: usize) -> Read<FailureRecovery> {
     const POLICIES: &[&str] = &["FAIL_PROCESS_ON_STATE_FAILURE", "PROCEED_TO_CONFIGURED_STATE"];
     let parse_policy = |word: &str| match word {
         "FAIL_PROCESS_ON_STATE_FAILURE" => Some(FailurePolicy::FailProcess),
@@ -102,7 +110,10 @@ fn failure_recovery(text: &str, unknown: UnknownKeys) -> Read<FailureRecovery> {
         policy: object.optional("policy", |text| word(text, POLICIES, parse_policy))?.unwrap_or_default(),
         state_failure_proceed_state_id: object.optional("stateFailureProceedStateId", name)?,
         state_failure_proceed_state_config: object
-            .optional("stateFailureProceedStateConfig", |text| state_config(text, unknown))?
+            .optional("stateFailureProceedStateConfig", |text| match levels_left.checked_sub(1) {
+                Some(levels_left) => nested_state_config(text, unknown, levels_left),
+                None => Err(Fault::new(format!("is nested more than {MAX_NESTED_OPTIONS} times"))),
+            })?
             .map(Box::new),
     };
     unknown.check(object, &["policy", "stateFailureProceedStateId", "stateFailureProceedStateConfig"])?;

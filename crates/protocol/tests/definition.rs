@@ -251,7 +251,7 @@ fn deep_nesting_is_an_error() {
     let error = parse_definition(&format!(r#"{{"states":{{"A":{open}"#)).unwrap_err();
     assert_eq!(error, "the definition is nested deeper than 128 levels");
     let (open, close) =
-        (r#"{"stateFailureRecoveryOptions":{"stateFailureProceedStateConfig":"#.repeat(60), "}}".repeat(60));
+        (r#"{"stateFailureRecoveryOptions":{"stateFailureProceedStateConfig":"#.repeat(16), "}}".repeat(16));
     parse_definition(&format!(r#"{{"states":{{"A":{open}{{}}{close}}}}}"#)).unwrap();
 }
 

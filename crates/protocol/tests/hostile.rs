@@ -1,61 +1,11 @@
 //! Whatever a document is: no decoder panics, its message is short and printable, and it names the place.
 
+mod common;
+
+use common::{LIMITS, documents};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use xdb_protocol::*;
-
-const LIMITS: Limits = Limits { max_payload_bytes: 10_000 };
-
-type Decoder = fn(&str) -> Result<(), String>;
-
-/// A reader of each kind of document, with a document that uses each of its keys.
-fn documents() -> Vec<(Decoder, Value)> {
-    let options = json!({
-        "skipWaitUntil": false, "waitUntilApiTimeoutSeconds": 1.5, "executeApiTimeoutSeconds": 2,
-        "waitUntilApiRetryPolicy": {"initialIntervalSeconds": 1, "backoffCoefficient": 2, "maximumIntervalSeconds": 3,
-            "maximumAttempts": 4, "maximumAttemptsDurationSeconds": 5},
-        "executeApiRetryPolicy": {"maximumAttempts": 1},
-        "stateFailureRecoveryOptions": {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "B",
-            "stateFailureProceedStateConfig": {"skipWaitUntil": true}},
-        "loadGlobalAttributes": {"policy": "PARTIAL", "names": ["g"], "lockType": "NO_LOCKING"},
-        "loadLocalAttributes": {"policy": "ALL"},
-        "waitUntilLoadGlobalAttributes": {"policy": "NONE"}, "executeLoadGlobalAttributes": {"policy": "ALL"},
-        "waitUntilLoadLocalAttributes": {"policy": "PARTIAL", "names": ["l"]},
-        "executeLoadLocalAttributes": {"policy": "NONE"},
-    });
-    let mut wait_until = json!({"commandRequest": {"waitingType": "AnyOfCombination",
-        "timerCommands": [{"commandId": "t", "delayInSeconds": 1}, {"commandId": "u", "fireAt": "2030-01-01T00:00:00Z"}],
-        "localQueueCommands": [{"commandId": "q", "queueName": "q", "count": 1},
-            {"commandId": "r", "queueName": "q", "atLeast": 1, "atMost": 2}],
-        "combinations": [["t"], ["q", "u"]]}});
-    let mut execute =
-        json!({"stateDecision": {"nextStates": [{"stateId": "A", "stateInput": [1], "stateConfig": options}]}});
-    let mut close = json!({"stateDecision": {"conditionalClose": {"closeType": "FORCE_COMPLETE_PROCESS",
-        "whenLocalQueuesEmpty": ["q"], "closeInput": {"a": 1}}, "nextStates": [{"stateId": "A"}]}});
-    let mut rpc = json!({"output": "x",
-        "stateDecision": {"threadCloseDecision": {"closeType": "DEAD_END", "closeInput": 1}}});
-    for answer in [&mut wait_until, &mut execute, &mut close, &mut rpc] {
-        answer["publishToLocalQueue"] = json!([{"queueName": "q", "messageId": "m", "payload": {"deep": [null]}}]);
-        answer["writeToLocalAttributes"] = json!({"l": 1});
-        answer["writeToGlobalAttributes"] = json!({"g": "x"});
-    }
-    let definition = json!({"startingState": "A", "states": {"A": options, "B": null},
-        "globalAttributes": [{"table": "t", "primaryKey": ["a", "b"], "attributes": {"g": "c"}}],
-        "localAttributes": ["l"], "localQueues": ["q"],
-        "rpcs": {"r": {"timeoutSeconds": 1, "loadGlobalAttributes": {"policy": "PARTIAL", "names": ["g"]}}},
-        "timeoutSeconds": 10, "history": "full"});
-    let start = json!({"globalAttributeKeys": {"t": {"a": 1, "b": "x"}}, "requestId": "r",
-        "globalAttributeConflictMode": "IGNORE_CONFLICT", "startingStateConfig": options, "history": "none",
-        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"});
-    vec![
-        (|text| decode_wait_until(text.as_bytes(), &LIMITS).map(drop), wait_until),
-        (|text| decode_execute(text.as_bytes(), &LIMITS).map(drop), execute),
-        (|text| decode_execute(text.as_bytes(), &LIMITS).map(drop), close),
-        (|text| decode_rpc(text.as_bytes(), &LIMITS).map(drop), rpc),
-        (|text| parse_definition(text).map(drop), definition),
-        (|text| parse_start_options(text).map(drop), start),
-    ]
-}
 
 /// The places of all members of objects, as JSON pointers.
 fn places(value: &Value, at: &str, found: &mut Vec<String>) {
@@ -240,7 +190,7 @@ proptest! {
                 let written_out = format!(r#"{{"executeApiTimeoutSeconds":{number}}}"#);
                 let again: xdb_engine::StateConfig = serde_json::from_str(&written_out).expect("it is read again");
                 let again = again.execute_api_timeout_seconds.unwrap_or(0.0);
-                prop_assert!((again - number).abs() <= number * 1e-12, "{} became {}", number, again);
+                prop_assert_eq!(again, number);
             }
             Err(error) => prop_assert!(number > 1e300 && error.contains("is too large"), "{}", error),
         }

@@ -1,0 +1,105 @@
+//! What is accepted is stored, and has to be what is read again.
+
+use proptest::prelude::*;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use xdb_engine::*;
+use xdb_protocol::*;
+
+const LIMITS: Limits = Limits { max_payload_bytes: 1_000_000 };
+
+/// Options of a state with those of the state to proceed to in them, and so on.
+fn nested(levels: usize) -> String {
+    let outer = r#"{"stateFailureRecoveryOptions":{"stateFailureProceedStateConfig":"#;
+    format!("{}{{\"skipWaitUntil\":true}}{}", outer.repeat(levels), "}}".repeat(levels))
+}
+
+/// The options wherever options may stand, if they are accepted there.
+fn decoded(options: &str) -> Result<(Definition, StateConfig, StateConfig), String> {
+    let definition = parse_definition(&format!(r#"{{"startingState":"A","states":{{"A":{options}}}}}"#))?;
+    let start = parse_start_options(&format!(r#"{{"startingStateConfig":{options}}}"#))?;
+    let answer = format!(r#"{{"stateDecision":{{"nextStates":[{{"stateId":"A","stateConfig":{options}}}]}}}}"#);
+    let Decision::NextStates(movements) = decode_execute(answer.as_bytes(), &LIMITS)?.decision else {
+        return Err("no next states".to_owned());
+    };
+    let moved = movements.into_iter().next().and_then(|movement| movement.config);
+    Ok((definition, *start.starting_state_config.expect("options"), *moved.expect("options")))
+}
+
+/// Stores and reads the options in every form: by themselves, in a definition, in an event and in a snapshot.
+fn assert_read_again(definition: &Definition, options: &StateConfig) {
+    let again = |text: String| serde_json::from_str::<StateConfig>(&text);
+    assert_eq!(again(serde_json::to_string(options).expect("JSON")).expect("options"), *options);
+    let stored = serde_json::to_string(definition).expect("JSON");
+    assert_eq!(serde_json::from_str::<Definition>(&stored).expect("a definition"), *definition);
+
+    let start = Start {
+        process_id: "p".to_owned(),
+        process_type: "t".to_owned(),
+        input: None,
+        local_attributes: BTreeMap::new(),
+        global_attributes: BTreeMap::new(),
+        timeout: None,
+        starting_state_config: Some(Box::new(options.clone())),
+        start_at: None,
+    };
+    let context = Context {
+        now: Timestamp(1),
+        jitter: 0.5,
+        definition,
+        mapping: &[],
+        published_before: &BTreeSet::new(),
+        global_messages: &[],
+    };
+    let mut live = Execution::new(ExecutionId::default());
+    let mut replay = Replay::new(ExecutionId::default());
+    for event in decide(&live, &Command::Start(Box::new(start)), context).expect("it starts") {
+        let (name, details) = event.to_parts();
+        replay.event(live.next_event, Timestamp(1), name, &details).expect("it is replayed");
+        live.apply(&event, Timestamp(1));
+    }
+    assert_eq!(replay.execution, live);
+    let (snapshot, _) = replay.snapshot().expect("it runs");
+    let (name, details) = snapshot.to_parts();
+    let mut restored = Replay::new(ExecutionId::default());
+    restored.event(live.next_event - 1, Timestamp(1), name, &details).expect("it is restored");
+    assert_eq!(restored.execution, live);
+}
+
+#[test]
+fn options_in_options_are_read_again_however_deep_they_are_accepted() {
+    for levels in 0..=16 {
+        let (definition, start, moved) = decoded(&nested(levels)).expect("that is not deep");
+        assert_read_again(&definition, &start);
+        assert_read_again(&definition, &moved);
+    }
+    for levels in [17, 50, 58, 62, 63, 64, 69] {
+        let options = nested(levels);
+        let answer = format!(r#"{{"stateDecision":{{"nextStates":[{{"stateId":"A","stateConfig":{options}}}]}}}}"#);
+        let error = decode_execute(answer.as_bytes(), &LIMITS).expect_err("that is deep");
+        assert!(error.ends_with(".stateFailureProceedStateConfig is nested more than 16 times"), "{error}");
+        let error = decoded(&options).expect_err("that is deep");
+        assert!(error.contains("nested"), "{error}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A replay compares what it reads with what was stored otherwise: there are no two values of one text.
+    #[test]
+    fn numbers_of_options_keep_all_their_digits(
+        numbers in proptest::collection::vec(prop_oneof![0.0..1e6f64, any::<f64>().prop_map(f64::abs)], 4),
+    ) {
+        prop_assume!(numbers.iter().all(|number| *number <= 1e300));
+        let [timeout, initial, coefficient, maximum] = numbers[..] else { unreachable!("there are four") };
+        let options = json!({"executeApiTimeoutSeconds": timeout, "executeApiRetryPolicy": {
+            "initialIntervalSeconds": initial, "backoffCoefficient": 1.0 + coefficient.fract(),
+            "maximumIntervalSeconds": maximum, "maximumAttempts": 3}});
+        let (definition, start, moved) = decoded(&options.to_string()).map_err(TestCaseError::fail)?;
+        prop_assert_eq!(&start, &moved);
+        prop_assert_eq!(&definition.states["A"], &start);
+        prop_assert_eq!(start.execute_api_timeout_seconds.unwrap_or_default(), timeout);
+        assert_read_again(&definition, &start);
+    }
+}
