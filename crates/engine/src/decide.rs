@@ -444,9 +444,12 @@ impl Turn<'_> {
     /// Gives messages to the waiting states, longest waiting first, until none can take more.
     fn serve_waiting_states(&mut self) {
         for seq in self.execution.waiting_in_order() {
+            // What one command takes never makes an earlier one completable, so none is looked at twice.
+            let mut from = 0;
             while let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase) {
-                let Some((command, messages)) = self.execution.completable(wait) else { break };
+                let Some((command, messages)) = self.execution.completable(wait, from) else { break };
                 self.emit(Event::CommandCompleted { seq, command, messages });
+                from = command + 1;
             }
             if self.offered_to == Some(seq) {
                 self.take_global_messages(seq);

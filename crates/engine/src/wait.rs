@@ -25,10 +25,10 @@ impl Wait {
 }
 
 impl Execution {
-    /// The first command of this waiting state, in request order, that its queue can complete now, and the numbers
-    /// of the messages that it takes.
-    pub(crate) fn completable(&self, wait: &Wait) -> Option<(u32, Vec<u64>)> {
-        wait.commands.iter().enumerate().find_map(|(position, command)| {
+    /// The first command of this waiting state, in request order from this position on, that its queue can complete
+    /// now, and the numbers of the messages that it takes.
+    pub(crate) fn completable(&self, wait: &Wait, from: u32) -> Option<(u32, Vec<u64>)> {
+        wait.commands.iter().enumerate().skip(from as usize).find_map(|(position, command)| {
             let WaitKind::LocalQueue { queue, at_least, at_most } = &command.kind else { return None };
             if command.status != CommandStatus::Waiting {
                 return None;

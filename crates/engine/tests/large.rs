@@ -1,0 +1,28 @@
+//! A worker may ask for more than anybody needs: that costs what it weighs, and no more.
+
+mod common;
+
+use common::*;
+use std::time::Instant;
+use xdb_engine::*;
+
+#[test]
+fn commands_are_served_in_proportion_to_their_number() {
+    let many = 10_000;
+    let mut world = World::started(definition(&[("A", plain())]));
+    // All that nobody sends to stand before all that are served.
+    let mut commands = vec![from_queue("silent", 1, 1); many];
+    commands.extend(vec![from_queue("busy", 1, 1); many]);
+    let began = Instant::now();
+    world.wait_until(1, WaitingType::All, commands);
+    let to_wait = began.elapsed();
+
+    let messages = (0..many).map(|_| Publish { queue: "busy".to_owned(), message_id: None, payload: None }).collect();
+    let began = Instant::now();
+    let events = world.decide(&Command::MessagesArrived(messages)).unwrap();
+    let to_serve = began.elapsed();
+    assert_eq!(events.len(), 1 + many, "one received them all, and each command took one");
+    // Both go through all of the commands. Were they gone through anew for each message, this would take hundreds of
+    // times as long.
+    assert!(to_serve < 20 * to_wait, "{to_wait:?} to begin waiting, {to_serve:?} to be served");
+}
