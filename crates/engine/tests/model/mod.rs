@@ -1,0 +1,204 @@
+//! A second, naive model of a process execution, made from the specification of the programming model and from the
+//! types of commands alone, not from the code of the engine. It is as slow and as simple as can be: it keeps logs of
+//! what happened (each message ever received, each attribute ever written, each failure of each call), throws nothing
+//! away, counts by counting, and finds out how things stand by going through all of it.
+//!
+//! Where the specification leaves something open, a comment that begins with "Open:" says so, and what was chosen.
+
+pub mod compare;
+pub mod ops;
+pub mod recovery;
+pub mod run;
+mod steps;
+mod waits;
+
+use xdb_engine::*;
+
+/// A process execution as somebody tells it who has written everything down.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    pub begun: Option<Begun>,
+    pub closed: Option<Closed>,
+    /// A graceful completion was requested.
+    pub completing: bool,
+    /// All state executions ever, in the order of their starting: the first one has the ordinal 1.
+    pub states: Vec<State>,
+    /// All messages ever received into local queues.
+    pub received: Vec<Received>,
+    /// All messages ever taken from global queues: by which state and which of its commands.
+    pub taken_globally: Vec<(StateSeq, u32, GlobalMessage)>,
+    /// All local attributes ever written.
+    pub written: Vec<(String, Json)>,
+    pub results: Vec<(Option<StateSeq>, Json)>,
+    /// Writes of global attributes that others carry out.
+    pub global_writes: Vec<(String, Json)>,
+    pub global_publishes: Vec<PublishedGlobally>,
+    waits_begun: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Begun {
+    pub process_id: String,
+    pub process_type: String,
+    pub at: Timestamp,
+    pub timeout_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Closed {
+    pub status: ProcessStatus,
+    pub at: Timestamp,
+    /// None: the specification asks for none in particular.
+    pub reason: Option<Option<String>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Received {
+    pub queue: String,
+    pub message_id: Option<String>,
+    pub payload: Option<Json>,
+    pub taken: Option<(StateSeq, u32)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct State {
+    pub state_id: String,
+    pub number: u32,
+    pub input: Option<Json>,
+    pub config: Option<Box<StateConfig>>,
+    pub recovery: Option<Recovery>,
+    pub started_at: Timestamp,
+    pub place: Place,
+    /// What it waits for, or has waited for.
+    pub wait: Option<Waiting>,
+    pub ended: Option<(StateStatus, Timestamp)>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Place {
+    Call(Api, Call),
+    Waiting,
+}
+
+/// A call and all that went wrong with it.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub not_before: Timestamp,
+    pub failures: Vec<LastFailure>,
+    pub repeats: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    /// The how-manieth wait of the execution this is.
+    pub turn: u64,
+    pub since: Timestamp,
+    pub request: CommandRequest,
+    pub fire_at: Vec<Option<Timestamp>>,
+    pub status: Vec<CommandStatus>,
+}
+
+/// Why something is refused, without the words for people.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refusal {
+    NotRunning(ProcessStatus),
+    Stale,
+    InvalidAnswer,
+    InvalidOptions,
+    UnusedInput,
+    UnknownState(String),
+    UnknownQueue(String),
+    UnknownGlobalQueue(String),
+    UnknownLocalAttribute(String),
+    UnknownGlobalAttribute(String),
+    NoTimer,
+}
+
+impl From<&Rejection> for Refusal {
+    fn from(rejection: &Rejection) -> Self {
+        match rejection {
+            Rejection::NotRunning(status) => Self::NotRunning(*status),
+            Rejection::Stale => Self::Stale,
+            Rejection::InvalidAnswer(_) => Self::InvalidAnswer,
+            Rejection::InvalidOptions(_) => Self::InvalidOptions,
+            Rejection::UnusedInput => Self::UnusedInput,
+            Rejection::UnknownState(name) => Self::UnknownState(name.clone()),
+            Rejection::UnknownQueue(name) => Self::UnknownQueue(name.clone()),
+            Rejection::UnknownGlobalQueue(name) => Self::UnknownGlobalQueue(name.clone()),
+            Rejection::UnknownLocalAttribute(name) => Self::UnknownLocalAttribute(name.clone()),
+            Rejection::UnknownGlobalAttribute(name) => Self::UnknownGlobalAttribute(name.clone()),
+            Rejection::NoTimer(_) => Self::NoTimer,
+        }
+    }
+}
+
+impl Model {
+    pub fn status(&self) -> ProcessStatus {
+        self.closed.as_ref().map_or(ProcessStatus::Running, |closed| closed.status)
+    }
+
+    pub fn seqs(&self) -> Vec<StateSeq> {
+        (1..=self.states.len() as u32).map(StateSeq).collect()
+    }
+
+    pub fn state(&self, seq: StateSeq) -> Option<&State> {
+        self.states.get((seq.0 as usize).checked_sub(1)?)
+    }
+
+    fn state_mut(&mut self, seq: StateSeq) -> &mut State {
+        &mut self.states[seq.0 as usize - 1]
+    }
+
+    pub fn live(&self) -> Vec<StateSeq> {
+        self.seqs().into_iter().filter(|seq| self.state(*seq).is_some_and(|state| state.ended.is_none())).collect()
+    }
+
+    /// The call that the state is at, if it is at that of this API.
+    pub fn call(&self, seq: StateSeq, api: Api) -> Option<&Call> {
+        match self.state(seq) {
+            Some(State { place: Place::Call(at, call), ended: None, .. }) if *at == api => Some(call),
+            _ => None,
+        }
+    }
+
+    fn call_mut(&mut self, seq: StateSeq) -> &mut Call {
+        match &mut self.state_mut(seq).place {
+            Place::Call(_, call) => call,
+            Place::Waiting => panic!("{seq:?} is at no call"),
+        }
+    }
+
+    pub fn waiting(&self, seq: StateSeq) -> Option<&Waiting> {
+        match self.state(seq) {
+            Some(State { place: Place::Waiting, ended: None, wait, .. }) => wait.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Positions in the log of the messages that lie in a queue, oldest first.
+    pub fn in_queue(&self, queue: &str) -> Vec<usize> {
+        (0..self.received.len())
+            .filter(|at| self.received[*at].queue == queue && self.received[*at].taken.is_none())
+            .collect()
+    }
+
+    pub fn attribute(&self, key: &str) -> Option<&Json> {
+        self.written.iter().rev().find(|(written, _)| written == key).map(|(_, value)| value)
+    }
+
+    /// The state execution as people name it.
+    pub fn id(&self, seq: StateSeq) -> StateExecutionId {
+        let state = self.state(seq).expect("there is such a state");
+        StateExecutionId { state_id: state.state_id.clone(), number: state.number }
+    }
+}
+
+/// The options that hold for a state: each one that came with it, else the registered one.
+pub fn option<T: Clone>(
+    definition: &Definition,
+    state_id: &str,
+    own: Option<&StateConfig>,
+    pick: impl Fn(&StateConfig) -> Option<T>,
+) -> Option<T> {
+    own.and_then(&pick).or_else(|| definition.states.get(state_id).and_then(&pick))
+}

@@ -1,0 +1,490 @@
+//! What may be done to a process, drawn at random. What depends on how the process stands (which state, which timer)
+//! is a number here, and is looked up when its time comes: so a run can be shortened and still makes sense.
+
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use xdb_engine::*;
+
+pub const SECOND: i64 = 1_000_000;
+
+/// One step of a run.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// The call of a state is answered, whichever it is.
+    Answer {
+        whom: Whom,
+        request: CommandRequest,
+        decision: Decision,
+        effects: Effects,
+        offer: usize,
+    },
+    Fail {
+        whom: Whom,
+        attempt: Attempt,
+        failure: Failure,
+        jitter: f64,
+    },
+    /// The call fails so many times, each time when it is due.
+    FailAgain {
+        whom: Whom,
+        times: u32,
+    },
+    Repeat {
+        whom: Whom,
+        times: u32,
+        jitter: f64,
+    },
+    /// The answer of a state comes, and is lost in a crash before it is applied; the attempt was durable or not.
+    LoseAnswer {
+        whom: Whom,
+        decision: Decision,
+        effects: Effects,
+    },
+    /// A timer of a state comes due; `early` by so many microseconds.
+    Fire {
+        pick: usize,
+        early: i64,
+    },
+    ProcessTimeout {
+        early: i64,
+    },
+    /// A client publishes; the message is on record and comes in later.
+    Send(Publish),
+    /// So many of the messages that clients have published come in.
+    TakeIn(usize),
+    /// Messages come in that were never looked at before.
+    Arrive(Vec<Publish>),
+    SendGlobally(Vec<GlobalPublish>),
+    /// So many free messages of global queues are offered.
+    Offer {
+        whom: Whom,
+        count: usize,
+    },
+    Rpc(RpcAnswer),
+    SetAttributes(BTreeMap<String, Json>),
+    SkipTimer {
+        whom: Whom,
+        command_id: Option<String>,
+    },
+    RetryNow(Vec<Whom>),
+    Stop {
+        stop_type: StopType,
+        reason: Option<String>,
+    },
+    FailProcess,
+    StartAgain,
+    /// The last command comes once more.
+    Again,
+    /// The clock moves, also back.
+    Clock(i64),
+    /// The process type is registered again.
+    Register,
+}
+
+/// Which state execution: the one of a fitting place, or any, also one that has ended or never was.
+#[derive(Clone, Copy, Debug)]
+pub enum Whom {
+    Fitting(usize),
+    Any(u32, Api),
+}
+
+/// Which attempt failed.
+#[derive(Clone, Copy, Debug)]
+pub enum Attempt {
+    Next,
+    /// One between was lost in a crash.
+    Skipped,
+    /// A crash has lost the count: the same number comes once more.
+    Same,
+}
+
+/// All of a run.
+#[derive(Clone)]
+pub struct Plan {
+    pub definitions: [Definition; 2],
+    pub before: Option<Op>,
+    pub start: Start,
+    pub ops: Vec<Op>,
+}
+
+/// What is left of it when it was made short; what came of it stands in the message of the failure.
+impl std::fmt::Debug for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (at, definition) in self.definitions.iter().enumerate() {
+            writeln!(f, "\n  definition {at}: {}", serde_json::to_string(definition).map_err(|_| std::fmt::Error)?)?;
+        }
+        for op in &self.ops {
+            writeln!(f, "  {}", brief(op))?;
+        }
+        Ok(())
+    }
+}
+
+/// What `Debug` says, without that which is absent.
+pub fn brief(what: &impl std::fmt::Debug) -> String {
+    let mut text = format!("{what:?}");
+    for absent in ["None", "{}", "[]"] {
+        let mut from = 0;
+        while let Some(found) = text[from..].find(&format!(": {absent}")).map(|at| at + from) {
+            let end = found + 2 + absent.len();
+            let begin = text[..found].rfind([' ', '{']).map_or(0, |at| at + 1);
+            let end = if text[end..].starts_with(", ") { end + 2 } else { end };
+            text.replace_range(begin..end, "");
+            from = begin;
+        }
+    }
+    text.replace(", }", " }")
+}
+
+pub fn mapping() -> Vec<TableMapping> {
+    let attributes = [("g", "g"), ("h", "h")].map(|(name, column)| (name.to_owned(), column.to_owned()));
+    vec![TableMapping {
+        table: "public.t".to_owned(),
+        relation: 7,
+        primary_key: vec!["id".to_owned()],
+        attributes: attributes.into(),
+    }]
+}
+
+/// Mostly one of the first names; rarely the last.
+fn name(known: &'static [&'static str], unknown: &'static str) -> impl Strategy<Value = String> {
+    prop_oneof![60 => prop::sample::select(known), 1 => Just(unknown)].prop_map(str::to_owned)
+}
+
+fn state_id() -> impl Strategy<Value = String> {
+    prop_oneof![
+        60 => prop::sample::select(&["A", "B", "C"][..]),
+        3 => Just("D"),
+        1 => Just("Nowhere"),
+    ]
+    .prop_map(str::to_owned)
+}
+
+fn queue() -> impl Strategy<Value = String> {
+    name(&["p", "q"], "unlisted")
+}
+
+fn global_queue() -> impl Strategy<Value = String> {
+    name(&["G", "H"], "unlisted")
+}
+
+fn key() -> impl Strategy<Value = Option<String>> {
+    option::of(prop::sample::select(&["k", "l"][..]).prop_map(str::to_owned))
+}
+
+fn json() -> impl Strategy<Value = Json> {
+    let texts = &["1", "\"a\"", "{\"n\":1.50}", "[1,[2]]", "true", "12345678901234567890.123"][..];
+    prop::sample::select(texts).prop_map(Json::from_trusted)
+}
+
+fn attributes() -> impl Strategy<Value = BTreeMap<String, Json>> {
+    btree_map(name(&["x", "y"], "z"), json(), 0..3)
+}
+
+fn global_attributes() -> impl Strategy<Value = BTreeMap<String, Json>> {
+    btree_map(name(&["g", "h"], "i"), json(), 0..2)
+}
+
+fn message_id() -> impl Strategy<Value = Option<String>> {
+    prop_oneof![2 => Just(None), 1 => prop::sample::select(&["m", "n", "o"][..]).prop_map(|id| Some(id.to_owned()))]
+}
+
+pub fn publish() -> impl Strategy<Value = Publish> {
+    (queue(), message_id(), option::of(json())).prop_map(|(queue, message_id, payload)| Publish {
+        queue,
+        message_id,
+        payload,
+    })
+}
+
+fn publish_globally() -> impl Strategy<Value = GlobalPublish> {
+    let ttl = option::of((0..3i64).prop_map(|seconds| Duration(seconds * SECOND)));
+    (global_queue(), key(), message_id(), option::of(json()), ttl)
+        .prop_map(|(queue, key, message_id, payload, ttl)| GlobalPublish { queue, key, message_id, payload, ttl })
+}
+
+fn effects() -> impl Strategy<Value = Effects> {
+    let some = (vec(publish(), 0..4), vec(publish_globally(), 0..2), attributes(), global_attributes()).prop_map(
+        |(publish_to_local_queue, publish_to_global_queue, write_local_attributes, write_global_attributes)| Effects {
+            publish_to_local_queue,
+            publish_to_global_queue,
+            write_local_attributes,
+            write_global_attributes,
+        },
+    );
+    prop_oneof![2 => Just(Effects::default()), 1 => some]
+}
+
+fn requested() -> impl Strategy<Value = RequestedCommand> {
+    let bounds = || {
+        (prop::sample::select(&[1, 1, 1, 2, 3][..]), 0..4u32)
+            .prop_map(|(at_least, more): (u32, u32)| (at_least, at_least + more))
+    };
+    let kind = prop_oneof![
+        3 => (0..6i64).prop_map(|seconds| RequestedKind::TimerAfter(Duration(seconds * SECOND))),
+        1 => (-2..6i64).prop_map(|seconds| RequestedKind::TimerAt(Timestamp(T0 + seconds * SECOND))),
+        5 => (queue(), bounds()).prop_map(|(queue, (at_least, at_most))| RequestedKind::LocalQueue { queue, at_least, at_most }),
+        2 => (global_queue(), key(), bounds()).prop_map(|(queue, key, (at_least, at_most))| {
+            RequestedKind::GlobalQueue { queue, key, at_least, at_most }
+        }),
+    ];
+    (option::of(prop::sample::select(&["t", "u"][..])), kind)
+        .prop_map(|(command_id, kind)| RequestedCommand { command_id: command_id.map(str::to_owned), kind })
+}
+
+/// What may come of an answer to `waitUntil`, as it is when it was decoded: timers come before local queues, and
+/// those before global ones.
+fn request() -> impl Strategy<Value = CommandRequest> {
+    let waiting_type = prop_oneof![
+        1 => Just(WaitingType::Empty),
+        5 => Just(WaitingType::All),
+        5 => Just(WaitingType::Any),
+        5 => Just(WaitingType::AnyCombination),
+    ];
+    (waiting_type, vec(requested(), 1..5), vec(vec(0..8u32, 1..3), 1..4)).prop_map(
+        |(waiting_type, mut commands, mut combinations)| {
+            commands.sort_by_key(|command| match command.kind {
+                RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => 0,
+                RequestedKind::LocalQueue { .. } => 1,
+                RequestedKind::GlobalQueue { .. } => 2,
+            });
+            combinations.iter_mut().flatten().for_each(|at| *at %= commands.len() as u32);
+            if waiting_type != WaitingType::AnyCombination {
+                combinations.clear();
+            }
+            if waiting_type == WaitingType::Empty {
+                commands.clear();
+            }
+            CommandRequest { waiting_type, commands, combinations }
+        },
+    )
+}
+
+fn retry_policy() -> impl Strategy<Value = RetryPolicy> {
+    (
+        prop::sample::select(&[0.0, 0.5, 1.0][..]),
+        prop::sample::select(&[1.0, 2.0, 3.0][..]),
+        prop_oneof![4 => prop::sample::select(&[100.0, 5.0, 0.25][..]), 1 => 0.1..1e6f64],
+        prop::sample::select(&[0, 0, 1, 2, 3, 12][..]),
+        prop::sample::select(&[0.0, 0.0, 2.6, 20.6][..]),
+    )
+        .prop_map(|(initial, coefficient, maximum, attempts, duration)| RetryPolicy {
+            initial_interval_seconds: initial,
+            backoff_coefficient: coefficient,
+            maximum_interval_seconds: maximum,
+            maximum_attempts: attempts,
+            maximum_attempts_duration_seconds: duration,
+        })
+}
+
+fn loading() -> impl Strategy<Value = Option<Loading>> {
+    let some = name(&["x", "y"], "z").prop_map(|name| Loading {
+        policy: LoadPolicy::Partial,
+        names: vec![name],
+        lock_type: LockType::NoLocking,
+    });
+    prop_oneof![6 => Just(None), 1 => some.prop_map(Some)]
+}
+
+fn config() -> impl Strategy<Value = StateConfig> {
+    let one = || {
+        (option::of(any::<bool>()), option::of(retry_policy()), option::of(retry_policy()), loading()).prop_map(
+            |(
+                skip_wait_until,
+                wait_until_api_retry_policy,
+                execute_api_retry_policy,
+                execute_load_local_attributes,
+            )| {
+                StateConfig {
+                    skip_wait_until,
+                    wait_until_api_retry_policy,
+                    execute_api_retry_policy,
+                    execute_load_local_attributes,
+                    ..StateConfig::default()
+                }
+            },
+        )
+    };
+    let recovery = (any::<bool>(), state_id(), option::of(one())).prop_map(|(proceeds, to, config)| FailureRecovery {
+        policy: if proceeds { FailurePolicy::ProceedToConfiguredState } else { FailurePolicy::FailProcess },
+        state_failure_proceed_state_id: Some(to),
+        state_failure_proceed_state_config: config.map(Box::new),
+    });
+    (one(), option::of(recovery))
+        .prop_map(|(config, recovery)| StateConfig { state_failure_recovery_options: recovery, ..config })
+}
+
+fn movements() -> impl Strategy<Value = Vec<StateMovement>> {
+    let one = (state_id(), option::of(json()), option::weighted(0.3, config()))
+        .prop_map(|(state_id, input, config)| StateMovement { state_id, input, config: config.map(Box::new) });
+    prop_oneof![40 => vec(one, 1..4), 1 => Just(Vec::new())]
+}
+
+fn decision() -> impl Strategy<Value = Decision> {
+    let close_type = |dead_end, graceful, force| {
+        prop_oneof![
+            dead_end => Just(CloseType::DeadEnd),
+            graceful => Just(CloseType::GracefulComplete),
+            force => Just(CloseType::ForceComplete),
+            force => Just(CloseType::ForceFail),
+        ]
+    };
+    let conditional = (close_type(1, 30, 10), vec(queue(), 0..3), option::of(json()), movements()).prop_map(
+        |(close_type, queues, output, otherwise)| {
+            let close_type = if close_type == CloseType::ForceFail { CloseType::ForceComplete } else { close_type };
+            Decision::ConditionalClose { close_type, queues, output, otherwise }
+        },
+    );
+    prop_oneof![
+        16 => movements().prop_map(Decision::NextStates),
+        5 => (close_type(10, 6, 1), option::of(json()))
+            .prop_map(|(close_type, output)| Decision::Close { close_type, output }),
+        5 => conditional,
+    ]
+}
+
+fn api() -> impl Strategy<Value = Api> {
+    prop::sample::select(&[Api::WaitUntil, Api::Execute][..])
+}
+
+fn whom() -> impl Strategy<Value = Whom> {
+    prop_oneof![15 => (0..100usize).prop_map(Whom::Fitting), 1 => (0..10u32, api()).prop_map(|(seq, api)| Whom::Any(seq, api))]
+}
+
+fn failure() -> impl Strategy<Value = Failure> {
+    let refused = Just(AppDatabaseError {
+        sql_state: "23505".to_owned(),
+        message: "duplicate key".to_owned(),
+        table: Some("public.t".to_owned()),
+        constraint: None,
+    });
+    (option::of(Just(500u16)), option::weighted(0.3, refused)).prop_map(|(status, app_database_error)| Failure {
+        status,
+        error_type: None,
+        detail: "it failed".to_owned(),
+        app_database_error,
+    })
+}
+
+fn jitter() -> impl Strategy<Value = f64> {
+    prop::sample::select(&[0.5, 0.5, 0.0, 1.0, 0.25][..])
+}
+
+fn rpc() -> impl Strategy<Value = RpcAnswer> {
+    (option::of(json()), option::weighted(0.3, decision()), effects())
+        .prop_map(|(output, decision, effects)| RpcAnswer { output, decision, effects })
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let attempt = prop_oneof![8 => Just(Attempt::Next), 1 => Just(Attempt::Skipped), 1 => Just(Attempt::Same)];
+    let early = || prop_oneof![8 => Just(0), 2 => Just(-SECOND), 1 => Just(1), 1 => Just(SECOND)];
+    let end = prop_oneof![
+        4 => early().prop_map(|early| Op::ProcessTimeout { early }),
+        1 => (prop::sample::select(&[StopType::Terminate, StopType::Fail][..]), option::of(Just("enough".to_owned())))
+            .prop_map(|(stop_type, reason)| Op::Stop { stop_type, reason }),
+        1 => Just(Op::FailProcess),
+    ];
+    let command_id = || option::of(prop::sample::select(&["t", "u", "v"][..]).prop_map(str::to_owned));
+    prop_oneof![
+        40 => (whom(), request(), decision(), effects(), 0..8usize).prop_map(|(whom, request, decision, effects, offer)| {
+            Op::Answer { whom, request, decision, effects, offer }
+        }),
+        6 => (whom(), attempt, failure(), jitter())
+            .prop_map(|(whom, attempt, failure, jitter)| Op::Fail { whom, attempt, failure, jitter }),
+        2 => (whom(), 1..15u32).prop_map(|(whom, times)| Op::FailAgain { whom, times }),
+        2 => (whom(), 1..14u32, jitter()).prop_map(|(whom, times, jitter)| Op::Repeat { whom, times, jitter }),
+        2 => (whom(), decision(), effects())
+            .prop_map(|(whom, decision, effects)| Op::LoseAnswer { whom, decision, effects }),
+        9 => (0..100usize, early()).prop_map(|(pick, early)| Op::Fire { pick, early }),
+        8 => publish().prop_map(Op::Send),
+        8 => (1..4usize).prop_map(Op::TakeIn),
+        6 => vec(publish(), 0..5).prop_map(Op::Arrive),
+        7 => vec(publish_globally(), 1..4).prop_map(Op::SendGlobally),
+        7 => (whom(), 0..12usize).prop_map(|(whom, count)| Op::Offer { whom, count }),
+        6 => rpc().prop_map(Op::Rpc),
+        3 => attributes().prop_map(Op::SetAttributes),
+        4 => (whom(), command_id()).prop_map(|(whom, command_id)| Op::SkipTimer { whom, command_id }),
+        4 => vec(whom(), 0..5).prop_map(Op::RetryNow),
+        2 => end,
+        1 => Just(Op::StartAgain),
+        3 => Just(Op::Again),
+        6 => prop_oneof![3 => 0..3i64, 1 => -3..0i64].prop_map(|seconds| Op::Clock(seconds * SECOND)),
+        1 => Just(Op::Register),
+    ]
+}
+
+/// When every run begins.
+pub const T0: i64 = 1_000 * SECOND;
+
+fn definitions() -> impl Strategy<Value = [Definition; 2]> {
+    let listed = |names: &'static [&'static str]| {
+        option::of(Just(names.iter().map(|name| (*name).to_owned()).collect::<std::collections::BTreeSet<_>>()))
+    };
+    let one = (
+        prop_oneof![24 => Just(Some("A".to_owned())), 1 => Just(None)],
+        (config(), config(), config(), config(), any::<bool>()),
+        listed(&["x", "y"]),
+        listed(&["p", "q"]),
+        listed(&["G", "H"]),
+        prop::sample::select(&[None, Some(0.0), Some(9.0), Some(30.0)][..]),
+    )
+        .prop_map(
+            |(starting_state, (a, b, c, d, has_d), local_attributes, local_queues, global_queues, timeout_seconds)| {
+                let mut states = BTreeMap::from([("A".to_owned(), a), ("B".to_owned(), b), ("C".to_owned(), c)]);
+                if has_d {
+                    states.insert("D".to_owned(), d);
+                }
+                Definition {
+                    starting_state,
+                    states,
+                    global_attributes: mapping(),
+                    local_attributes,
+                    local_queues,
+                    global_queues,
+                    rpcs: None,
+                    timeout_seconds,
+                    history: HistoryPolicy::Full,
+                }
+            },
+        );
+    (one, config(), any::<bool>(), any::<bool>()).prop_map(|(first, other, lists, keeps_c)| {
+        let mut second = first.clone();
+        second.states.insert("A".to_owned(), other);
+        if !keeps_c {
+            second.states.remove("C");
+        }
+        if lists {
+            second.local_queues = Some(["p".to_owned()].into());
+        }
+        [first, second]
+    })
+}
+
+fn start() -> impl Strategy<Value = Start> {
+    (
+        option::weighted(0.9, json()),
+        attributes(),
+        global_attributes(),
+        prop::sample::select(&[None, None, Some(0), Some(4), Some(20)][..]),
+        option::weighted(0.2, config()),
+        prop::sample::select(&[None, None, None, Some(-2), Some(0), Some(3)][..]),
+    )
+        .prop_map(|(input, local_attributes, global_attributes, timeout, config, start_at)| Start {
+            process_id: "p-1".to_owned(),
+            process_type: "T".to_owned(),
+            input,
+            local_attributes,
+            global_attributes,
+            timeout: timeout.map(|seconds: i64| Duration(seconds * SECOND)),
+            starting_state_config: config.map(Box::new),
+            start_at: start_at.map(|seconds: i64| Timestamp(T0 + seconds * SECOND)),
+        })
+}
+
+/// A run of at most so many steps.
+pub fn plan(steps: usize) -> impl Strategy<Value = Plan> {
+    (definitions(), option::weighted(0.1, op()), start(), vec(op(), 1..steps))
+        .prop_map(|(definitions, before, start, ops)| Plan { definitions, before, start, ops })
+}

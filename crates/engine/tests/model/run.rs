@@ -1,0 +1,390 @@
+//! Carries a plan out, on the engine and on the model at once.
+
+use super::compare::differences;
+use super::ops::*;
+use super::*;
+use proptest::test_runner::TestCaseError;
+use std::collections::BTreeSet;
+
+/// One command that was given, with all that it depended on, and what came of it.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub command: Command,
+    pub now: Timestamp,
+    pub jitter: f64,
+    pub definition: usize,
+    pub published_before: BTreeSet<(String, String)>,
+    pub offered: Vec<GlobalMessage>,
+    pub outcome: Result<Vec<Event>, Rejection>,
+}
+
+impl Step {
+    pub fn context<'a>(&'a self, definitions: &'a [Definition; 2], mapping: &'a [TableMapping]) -> Context<'a> {
+        Context {
+            now: self.now,
+            jitter: self.jitter,
+            definition: &definitions[self.definition],
+            mapping,
+            published_before: &self.published_before,
+            global_messages: &self.offered,
+        }
+    }
+}
+
+pub struct Run {
+    pub definitions: [Definition; 2],
+    pub mapping: Vec<TableMapping>,
+    pub steps: Vec<Step>,
+    start: Start,
+    definition: usize,
+    now: Timestamp,
+    execution: Execution,
+    model: Model,
+    /// Messages of clients that were not taken in yet.
+    inbox: Vec<Publish>,
+    /// Free messages of global queues.
+    free: Vec<GlobalMessage>,
+    global_numbers: u64,
+}
+
+pub const ID: ExecutionId = ExecutionId([7; 16]);
+
+type Outcome = Result<(), TestCaseError>;
+
+/// Carries the plan out, comparing after each command, and gives what was done.
+pub fn carry_out(plan: &Plan) -> Result<Run, TestCaseError> {
+    let mut run = Run {
+        definitions: plan.definitions.clone(),
+        mapping: mapping(),
+        steps: Vec::new(),
+        start: plan.start.clone(),
+        definition: 0,
+        now: Timestamp(T0),
+        execution: Execution::new(ID),
+        model: Model::default(),
+        inbox: Vec::new(),
+        free: Vec::new(),
+        global_numbers: 0,
+    };
+    if let Some(op) = &plan.before {
+        run.perform(op)?;
+    }
+    run.submit(Command::Start(Box::new(run.start.clone())), 0.5, 0)?;
+    for op in &plan.ops {
+        run.perform(op)?;
+    }
+    Ok(run)
+}
+
+impl Run {
+    fn perform(&mut self, op: &Op) -> Outcome {
+        match op {
+            Op::Answer { whom, request, decision, effects, offer } => {
+                let Some((seq, api)) = self.at_call(*whom) else { return Ok(()) };
+                self.submit(answer(seq, api, request, decision, effects), 0.5, *offer)
+            }
+            Op::Fail { whom, attempt, failure, jitter } => self.fail(*whom, *attempt, failure, *jitter),
+            Op::FailAgain { whom, times } => {
+                let Some((seq, api)) = self.at_call(*whom) else { return Ok(()) };
+                for _ in 0..*times {
+                    let Some(call) = self.model.call(seq, api) else { break };
+                    self.now = self.now.max(call.not_before);
+                    let failure = Failure { detail: "it failed again".to_owned(), ..Failure::default() };
+                    self.fail(Whom::Any(seq.0, api), Attempt::Next, &failure, 0.5)?;
+                }
+                Ok(())
+            }
+            Op::Repeat { whom, times, jitter } => {
+                let Some((seq, api)) = self.at_call(*whom) else { return Ok(()) };
+                for _ in 0..*times {
+                    if self.model.status() != ProcessStatus::Running {
+                        break;
+                    }
+                    self.submit(Command::CallRepeated { seq, api }, *jitter, 0)?;
+                }
+                Ok(())
+            }
+            Op::LoseAnswer { whom, decision, effects } => {
+                let Some((seq, api)) = self.at_call(*whom) else { return Ok(()) };
+                let request =
+                    CommandRequest { waiting_type: WaitingType::Empty, commands: Vec::new(), combinations: Vec::new() };
+                let command = answer(seq, api, &request, decision, effects);
+                // It is decided, and what was decided is lost.
+                let lost = self.decide(&command, 0.5, &[]);
+                self.now = self.now + Duration(SECOND);
+                let failure = Failure { detail: "the server was gone".to_owned(), ..Failure::default() };
+                self.fail(Whom::Any(seq.0, api), Attempt::Skipped, &failure, 0.5)?;
+                // Were it decided now, it would come to the same, unless that was the last attempt.
+                if self.model.call(seq, api).is_some() {
+                    let again = self.decide(&command, 0.5, &[]);
+                    let same = again.is_ok() == lost.is_ok();
+                    expect(same, || format!("{command:?} was {lost:?} and is {again:?}"))?;
+                }
+                Ok(())
+            }
+            Op::Fire { pick, early } => {
+                let timers: Vec<(StateSeq, u32, Timestamp)> = self
+                    .model
+                    .live()
+                    .into_iter()
+                    .flat_map(|seq| self.model.timers(seq).into_iter().map(move |(at, _, fire_at)| (seq, at, fire_at)))
+                    .collect();
+                let Some((seq, command, fire_at)) = picked(&timers, *pick) else {
+                    let seq = StateSeq(*pick as u32 % 4);
+                    return self.submit(Command::TimerFired { seq, command: 0 }, 0.5, 0);
+                };
+                self.now = self.brought_to(fire_at, *early);
+                self.submit(Command::TimerFired { seq, command }, 0.5, 0)
+            }
+            Op::ProcessTimeout { early } => {
+                if let Some(at) = self.model.begun.as_ref().and_then(|begun| begun.timeout_at) {
+                    self.now = self.brought_to(at, *early);
+                }
+                self.submit(Command::ProcessTimeout, 0.5, 0)
+            }
+            Op::Send(publish) => {
+                let on_record = publish.message_id.as_ref().is_some_and(|id| {
+                    let known = (publish.queue.clone(), id.clone());
+                    self.on_record().contains(&known) || self.execution.message_ids.contains(&known)
+                });
+                if !on_record {
+                    self.inbox.push(publish.clone());
+                }
+                Ok(())
+            }
+            Op::TakeIn(count) => {
+                let messages: Vec<Publish> = self.inbox.drain(..(*count).min(self.inbox.len())).collect();
+                self.submit(Command::MessagesArrived(messages), 0.5, 0)
+            }
+            Op::Arrive(messages) => {
+                let on_record = self.on_record();
+                let fresh = messages.iter().filter(|message| {
+                    message
+                        .message_id
+                        .as_ref()
+                        .is_none_or(|id| !on_record.contains(&(message.queue.clone(), id.clone())))
+                });
+                self.submit(Command::MessagesArrived(fresh.cloned().collect()), 0.5, 0)
+            }
+            Op::SendGlobally(messages) => {
+                for GlobalPublish { queue, key, message_id, payload, .. } in messages.iter().cloned() {
+                    self.global_numbers += 1;
+                    self.free.push(GlobalMessage { number: self.global_numbers, queue, key, message_id, payload });
+                }
+                Ok(())
+            }
+            Op::Offer { whom, count } => {
+                let waiting = self.model.live().into_iter().filter(|seq| self.model.waiting(*seq).is_some()).collect();
+                let Some(seq) = fitting(*whom, waiting) else { return Ok(()) };
+                self.submit(Command::GlobalMessagesArrived { seq }, 0.5, *count)
+            }
+            Op::Rpc(answer) => {
+                self.submit(Command::RpcAnswered { rpc_name: "r".to_owned(), answer: answer.clone() }, 0.5, 0)
+            }
+            Op::SetAttributes(attributes) => self.submit(Command::SetLocalAttributes(attributes.clone()), 0.5, 0),
+            Op::SkipTimer { whom, command_id } => {
+                let timed = self.model.live().into_iter().filter(|seq| !self.model.timers(*seq).is_empty()).collect();
+                let Some(seq) = fitting(*whom, timed) else { return Ok(()) };
+                self.submit(Command::SkipTimer { seq, command_id: command_id.clone() }, 0.5, 0)
+            }
+            Op::RetryNow(seqs) => {
+                let seqs = seqs.iter().filter_map(|whom| Some(self.at_call(*whom)?.0));
+                self.submit(Command::RetryNow(seqs.collect()), 0.5, 0)
+            }
+            Op::Stop { stop_type, reason } => {
+                self.submit(Command::Stop { stop_type: *stop_type, reason: reason.clone() }, 0.5, 0)
+            }
+            Op::FailProcess => self.submit(Command::Fail { reason: "its owner is gone".to_owned() }, 0.5, 0),
+            Op::StartAgain => self.submit(Command::Start(Box::new(self.start.clone())), 0.5, 0),
+            Op::Again => match self.steps.last() {
+                Some(step) => self.submit(step.command.clone(), 0.5, 0),
+                None => Ok(()),
+            },
+            Op::Clock(by) => {
+                self.now = Timestamp(self.now.0 + by);
+                Ok(())
+            }
+            Op::Register => {
+                self.definition = 1 - self.definition;
+                Ok(())
+            }
+        }
+    }
+
+    fn fail(&mut self, whom: Whom, attempt: Attempt, failure: &Failure, jitter: f64) -> Outcome {
+        let Some((seq, api)) = self.at_call(whom) else { return Ok(()) };
+        let failures = self.model.call(seq, api).map_or(&[][..], |call| &call.failures);
+        let last = failures.last().map_or(0, |last| last.attempt);
+        let attempt = match attempt {
+            Attempt::Next => last + 1,
+            Attempt::Skipped => last + 2,
+            Attempt::Same => last.max(1),
+        };
+        let first_attempt_at = failures.first().map_or(self.now, |first| first.at);
+        let failed = CallFailed { seq, api, attempt, first_attempt_at, failure: failure.clone() };
+        self.submit(Command::CallFailed(failed), jitter, 0)
+    }
+
+    fn at_call(&self, whom: Whom) -> Option<(StateSeq, Api)> {
+        let at = |api| move |seq: &StateSeq| self.model.call(*seq, api).map(|_| (*seq, api));
+        let calls: Vec<_> = self
+            .model
+            .live()
+            .iter()
+            .filter_map(|seq| at(Api::WaitUntil)(seq).or_else(|| at(Api::Execute)(seq)))
+            .collect();
+        match whom {
+            Whom::Fitting(pick) => picked(&calls, pick),
+            Whom::Any(seq, api) => Some((StateSeq(seq), api)),
+        }
+    }
+
+    /// The clock at the moment at which something is due, or before or after it; without haste it is not set back.
+    fn brought_to(&self, due: Timestamp, early: i64) -> Timestamp {
+        if early > 0 { Timestamp(due.0 - early) } else { self.now.max(Timestamp(due.0 - early)) }
+    }
+
+    fn on_record(&self) -> BTreeSet<(String, String)> {
+        self.inbox.iter().filter_map(|message| Some((message.queue.clone(), message.message_id.clone()?))).collect()
+    }
+
+    fn step(&self, command: &Command, jitter: f64, offered: &[GlobalMessage]) -> Step {
+        Step {
+            command: command.clone(),
+            now: self.now,
+            jitter,
+            definition: self.definition,
+            published_before: self.on_record(),
+            offered: offered.to_vec(),
+            outcome: Ok(Vec::new()),
+        }
+    }
+
+    fn decide(&self, command: &Command, jitter: f64, offered: &[GlobalMessage]) -> Result<Vec<Event>, Rejection> {
+        let step = self.step(command, jitter, offered);
+        decide(&self.execution, command, step.context(&self.definitions, &self.mapping))
+    }
+
+    fn submit(&mut self, command: Command, jitter: f64, offer: usize) -> Outcome {
+        let offered = self.free[..offer.min(self.free.len())].to_vec();
+        let mut step = self.step(&command, jitter, &offered);
+        step.outcome = self.decide(&command, jitter, &offered);
+        let expected = self.model.step(&command, &step.context(&self.definitions, &self.mapping));
+        self.steps.push(step.clone());
+        let events = match (&step.outcome, expected) {
+            (Ok(events), Ok(())) => events.clone(),
+            (Err(rejection), Err(refusals)) => {
+                let fits = refusals.contains(&Refusal::from(rejection));
+                return expect(fits, || format!("refused as {rejection:?}, the model as {refusals:?}\n{self}"));
+            }
+            (outcome, expected) => {
+                return expect(false, || format!("the engine has {outcome:?}, the model {expected:?}\n{self}"));
+            }
+        };
+        self.look_at_part(&step)?;
+        for event in &events {
+            self.execution.apply(event, self.now);
+        }
+        for message in events.iter().filter_map(|event| match event {
+            Event::GlobalMessagesTaken { messages, .. } => Some(messages),
+            _ => None,
+        }) {
+            self.free.retain(|free| message.iter().all(|taken| taken.number != free.number));
+        }
+        let mut found = differences(&self.model, &self.execution);
+        found.extend(self.told_otherwise());
+        expect(found.is_empty(), || format!("{}\n{self}", found.join("\n")))?;
+        self.model.round_as(&self.execution);
+        Ok(())
+    }
+
+    /// What a decision is does not depend on what else was loaded.
+    fn look_at_part(&self, step: &Step) -> Outcome {
+        let whom = match &step.command {
+            Command::WaitUntilAnswered { seq, .. }
+            | Command::ExecuteAnswered { seq, .. }
+            | Command::CallFailed(CallFailed { seq, .. })
+            | Command::CallRepeated { seq, .. }
+            | Command::TimerFired { seq, .. }
+            | Command::GlobalMessagesArrived { seq }
+            | Command::SkipTimer { seq, .. } => vec![*seq],
+            Command::RetryNow(seqs) => seqs.clone(),
+            _ => Vec::new(),
+        };
+        let mut part = self.execution.clone();
+        part.states.retain(|seq, state| {
+            let counted = [Api::WaitUntil, Api::Execute]
+                .iter()
+                .any(|api| state.call(*api).is_some_and(|call| call.failed_attempts > RECORDED_ATTEMPTS));
+            whom.contains(seq) || counted || state.status() == StateStatus::Waiting
+        });
+        part.local_attributes.clear();
+        part.results.clear();
+        let decided = decide(&part, &step.command, step.context(&self.definitions, &self.mapping));
+        expect(decided == step.outcome, || format!("a part decides {decided:?}\n{self}"))
+    }
+
+    /// What others are told to do, all over the run.
+    fn told_otherwise(&self) -> Vec<String> {
+        let events = || self.steps.iter().filter_map(|step| step.outcome.as_ref().ok()).flatten();
+        let writes: Vec<(String, Json)> = events()
+            .filter_map(|event| match event {
+                Event::GlobalAttributesWritten { attributes } => Some(attributes.clone()),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        let publishes: Vec<PublishedGlobally> = events()
+            .filter_map(|event| match event {
+                Event::GlobalMessagesPublished { messages, .. } => Some(messages.clone()),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        let mut found = Vec::new();
+        if writes != self.model.global_writes {
+            found.push(format!("global attributes: {writes:?}, the model has {:?}", self.model.global_writes));
+        }
+        if publishes != self.model.global_publishes {
+            found.push(format!("global messages: {publishes:?}, the model has {:?}", self.model.global_publishes));
+        }
+        found
+    }
+}
+
+/// What was done, for people.
+impl std::fmt::Display for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for step in &self.steps {
+            let seconds = (step.now.0 - T0) as f64 / SECOND as f64;
+            writeln!(f, "at {seconds:.6}, definition {}: {}", step.definition, brief(&step.command))?;
+            writeln!(f, "    {}", brief(&step.outcome))?;
+        }
+        Ok(())
+    }
+}
+
+pub fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Outcome {
+    if holds { Ok(()) } else { Err(TestCaseError::fail(otherwise())) }
+}
+
+fn answer(seq: StateSeq, api: Api, request: &CommandRequest, decision: &Decision, effects: &Effects) -> Command {
+    let effects = effects.clone();
+    match api {
+        Api::WaitUntil => {
+            Command::WaitUntilAnswered { seq, answer: WaitUntilAnswer { request: request.clone(), effects } }
+        }
+        Api::Execute => Command::ExecuteAnswered { seq, answer: ExecuteAnswer { decision: decision.clone(), effects } },
+    }
+}
+
+fn picked<T: Clone>(all: &[T], pick: usize) -> Option<T> {
+    all.get(pick % all.len().max(1)).cloned()
+}
+
+fn fitting(whom: Whom, all: Vec<StateSeq>) -> Option<StateSeq> {
+    match whom {
+        Whom::Fitting(pick) => picked(&all, pick),
+        Whom::Any(seq, _) => Some(StateSeq(seq)),
+    }
+}

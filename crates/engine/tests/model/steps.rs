@@ -1,0 +1,452 @@
+//! What each command does.
+
+use super::*;
+use std::collections::BTreeMap;
+
+impl Model {
+    /// Takes a command in, or gives all that is wrong with it: whoever refuses it may name any of these.
+    pub fn step(&mut self, command: &Command, context: &Context<'_>) -> Result<(), Vec<Refusal>> {
+        let mut after = self.clone();
+        after.try_step(command, context)?;
+        *self = after;
+        Ok(())
+    }
+
+    fn try_step(&mut self, command: &Command, context: &Context<'_>) -> Result<(), Vec<Refusal>> {
+        if let Some(closed) = &self.closed {
+            let read_only = matches!(command, Command::RpcAnswered { answer, .. }
+                if answer.decision.is_none() && answer.effects == Effects::default());
+            return if read_only { Ok(()) } else { Err(vec![Refusal::NotRunning(closed.status)]) };
+        }
+        // Open: what is refused before the start, and how a second start is.
+        if self.begun.is_some() == matches!(command, Command::Start(_)) {
+            return Err(vec![Refusal::Stale]);
+        }
+        match command {
+            Command::Start(start) => self.start(start, context)?,
+            Command::WaitUntilAnswered { seq, answer } => {
+                self.at_call(*seq, Api::WaitUntil)?;
+                let mut faults = request_faults(&answer.request, context);
+                faults.extend(effect_faults(&answer.effects, context));
+                none(faults)?;
+                self.effects(&answer.effects, context);
+                self.begin_wait(*seq, &answer.request, context);
+            }
+            Command::ExecuteAnswered { seq, answer } => {
+                self.at_call(*seq, Api::Execute)?;
+                let mut faults = decision_faults(&answer.decision, context);
+                faults.extend(effect_faults(&answer.effects, context));
+                none(faults)?;
+                self.effects(&answer.effects, context);
+                self.end(*seq, StateStatus::Completed, context);
+                self.decide(Some(*seq), &answer.decision, context);
+            }
+            Command::CallFailed(failed) => {
+                self.at_call(failed.seq, failed.api)?;
+                // An attempt fails once: a number that has failed already is an old failure that comes again.
+                if self.call_mut(failed.seq).failures.iter().any(|last| last.attempt >= failed.attempt) {
+                    return Err(vec![Refusal::Stale]);
+                }
+                self.call_failed(failed, context);
+            }
+            Command::CallRepeated { seq, api } => {
+                self.at_call(*seq, *api)?;
+                let policy = self.retry_policy(*seq, *api, context);
+                let call = self.call_mut(*seq);
+                call.repeats += 1;
+                call.not_before = match call.repeats {
+                    ..=10 => context.now,
+                    more => context.now + pause(&policy, more - 10, context.jitter),
+                };
+            }
+            Command::TimerFired { seq, command } => {
+                let due =
+                    self.timers(*seq).into_iter().any(|(at, _, fire_at)| at == *command && fire_at <= context.now);
+                if !due {
+                    return Err(vec![Refusal::Stale]);
+                }
+                self.mark(*seq, *command as usize, CommandStatus::Completed);
+                self.go_on_if_satisfied(*seq, context);
+            }
+            Command::ProcessTimeout => {
+                let at = self.begun.as_ref().and_then(|begun| begun.timeout_at);
+                if at.is_none_or(|at| context.now < at) {
+                    return Err(vec![Refusal::Stale]);
+                }
+                self.close(ProcessStatus::Timeout, None, context);
+            }
+            Command::MessagesArrived(messages) => {
+                // A queue that is not listed any more got its message while it was: whoever published it was told that
+                // it was taken.
+                let nobody_knows = Default::default();
+                self.publish(messages, &Context { published_before: &nobody_knows, ..*context });
+            }
+            Command::GlobalMessagesArrived { seq } => {
+                if self.waiting(*seq).is_none() {
+                    return Err(vec![Refusal::Stale]);
+                }
+                self.serve(*seq, context);
+            }
+            Command::RpcAnswered { answer, .. } => {
+                let mut faults = effect_faults(&answer.effects, context);
+                if let Some(decision) = &answer.decision {
+                    // That it decides no conditional close is for those to see who read its answer.
+                    faults.extend(decision_faults(decision, context));
+                }
+                none(faults)?;
+                self.effects(&answer.effects, context);
+                if let Some(decision) = &answer.decision {
+                    self.decide(None, decision, context);
+                }
+            }
+            Command::SetLocalAttributes(attributes) => {
+                none(local_faults(attributes, context))?;
+                self.write(attributes);
+            }
+            Command::SkipTimer { seq, command_id } => {
+                let mut timers = self.timers(*seq);
+                timers.retain(|(_, id, _)| command_id.is_none() || id == command_id);
+                timers.sort_by_key(|(at, _, fire_at)| (*fire_at, *at));
+                let Some((at, ..)) = timers.first() else { return Err(vec![Refusal::NoTimer]) };
+                self.mark(*seq, *at as usize, CommandStatus::Skipped);
+                self.go_on_if_satisfied(*seq, context);
+            }
+            Command::RetryNow(seqs) => {
+                for seq in seqs {
+                    if let Some(State { place: Place::Call(_, call), ended: None, .. }) = self.state(*seq)
+                        && (!call.failures.is_empty() || call.repeats > 0)
+                        && call.not_before > context.now
+                    {
+                        self.call_mut(*seq).not_before = context.now;
+                    }
+                }
+            }
+            Command::Stop { stop_type, reason } => {
+                let status = match stop_type {
+                    StopType::Terminate => ProcessStatus::Terminated,
+                    StopType::Fail => ProcessStatus::Failed,
+                };
+                self.close(status, Some(reason.clone()), context);
+            }
+            Command::Fail { reason } => self.close(ProcessStatus::Failed, Some(Some(reason.clone())), context),
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, start: &Start, context: &Context<'_>) -> Result<(), Vec<Refusal>> {
+        let mut faults = local_faults(&start.local_attributes, context);
+        faults.extend(global_faults(&start.global_attributes, context));
+        let first = &context.definition.starting_state;
+        match first {
+            None if start.input.is_some() => faults.push(Refusal::UnusedInput),
+            None if start.starting_state_config.is_some() => faults.push(Refusal::InvalidOptions),
+            Some(state_id) if !context.definition.states.contains_key(state_id) => {
+                faults.push(Refusal::UnknownState(state_id.clone()));
+            }
+            _ => {}
+        }
+        if let Some(config) = &start.starting_state_config {
+            faults.extend(option_faults(config, context));
+        }
+        none(faults)?;
+        let begin = start.start_at.filter(|at| *at > context.now).unwrap_or(context.now);
+        let timeout = start.timeout.or_else(|| context.definition.timeout_seconds.map(Duration::from_seconds));
+        self.begun = Some(Begun {
+            process_id: start.process_id.clone(),
+            process_type: start.process_type.clone(),
+            at: context.now,
+            timeout_at: timeout.filter(|timeout| timeout.0 > 0).map(|timeout| begin + timeout),
+        });
+        self.write(&start.local_attributes);
+        self.global_writes.extend(start.global_attributes.clone());
+        if let Some(state_id) = first {
+            let config = start.starting_state_config.clone();
+            self.start_state(state_id, start.input.clone(), config, None, begin, context);
+        }
+        Ok(())
+    }
+
+    fn at_call(&self, seq: StateSeq, api: Api) -> Result<(), Vec<Refusal>> {
+        self.call(seq, api).map(|_| ()).ok_or_else(|| vec![Refusal::Stale])
+    }
+
+    fn start_state(
+        &mut self,
+        state_id: &str,
+        input: Option<Json>,
+        config: Option<Box<StateConfig>>,
+        recovery: Option<Recovery>,
+        not_before: Timestamp,
+        context: &Context<'_>,
+    ) {
+        let skip = option(context.definition, state_id, config.as_deref(), |config| config.skip_wait_until);
+        let api = if skip == Some(true) { Api::Execute } else { Api::WaitUntil };
+        let number = 1 + self.states.iter().filter(|state| state.state_id == state_id).count() as u32;
+        self.states.push(State {
+            state_id: state_id.to_owned(),
+            number,
+            input,
+            config,
+            recovery,
+            started_at: context.now,
+            place: Place::Call(api, Call { not_before, failures: Vec::new(), repeats: 0 }),
+            wait: None,
+            ended: None,
+        });
+    }
+
+    fn end(&mut self, seq: StateSeq, status: StateStatus, context: &Context<'_>) {
+        self.state_mut(seq).ended = Some((status, context.now));
+    }
+
+    fn close(&mut self, status: ProcessStatus, reason: Option<Option<String>>, context: &Context<'_>) {
+        for seq in self.live() {
+            self.end(seq, StateStatus::Aborted, context);
+        }
+        self.closed = Some(Closed { status, at: context.now, reason });
+    }
+
+    fn decide(&mut self, seq: Option<StateSeq>, decision: &Decision, context: &Context<'_>) {
+        match decision {
+            Decision::NextStates(movements) => self.go_to(movements, context),
+            Decision::Close { close_type, output } => self.close_thread(seq, *close_type, output, context),
+            Decision::ConditionalClose { close_type, queues, output, otherwise } => {
+                if queues.iter().all(|queue| self.in_queue(queue).is_empty()) {
+                    self.close_thread(seq, *close_type, output, context);
+                } else {
+                    self.go_to(otherwise, context);
+                }
+            }
+        }
+    }
+
+    fn go_to(&mut self, movements: &[StateMovement], context: &Context<'_>) {
+        for to in movements {
+            self.start_state(&to.state_id, to.input.clone(), to.config.clone(), None, context.now, context);
+        }
+    }
+
+    fn close_thread(
+        &mut self,
+        seq: Option<StateSeq>,
+        close_type: CloseType,
+        output: &Option<Json>,
+        context: &Context<'_>,
+    ) {
+        // Open: what becomes of the output of a dead end, which closes nothing. The reference says of every output that
+        // it becomes a result.
+        if let Some(output) = output {
+            self.results.push((seq, output.clone()));
+        }
+        match close_type {
+            CloseType::ForceComplete => return self.close(ProcessStatus::Completed, None, context),
+            CloseType::ForceFail => return self.close(ProcessStatus::Failed, None, context),
+            CloseType::GracefulComplete => self.completing = true,
+            CloseType::DeadEnd => {}
+        }
+        if self.completing && self.live().is_empty() {
+            self.close(ProcessStatus::Completed, None, context);
+        }
+    }
+
+    fn retry_policy(&self, seq: StateSeq, api: Api, context: &Context<'_>) -> RetryPolicy {
+        let state = self.state(seq).expect("there is such a state");
+        option(context.definition, &state.state_id, state.config.as_deref(), |config| match api {
+            Api::WaitUntil => config.wait_until_api_retry_policy.clone(),
+            Api::Execute => config.execute_api_retry_policy.clone(),
+        })
+        .unwrap_or_default()
+    }
+
+    fn call_failed(&mut self, failed: &CallFailed, context: &Context<'_>) {
+        let CallFailed { seq, api, attempt, failure, .. } = failed;
+        let policy = self.retry_policy(*seq, *api, context);
+        let last = LastFailure { api: *api, attempt: *attempt, at: context.now, failure: failure.clone() };
+        self.call_mut(*seq).failures.push(last);
+        let next = context.now + pause(&policy, *attempt, context.jitter);
+        let bound = policy.maximum_attempts_duration_seconds;
+        let spent = (policy.maximum_attempts > 0 && *attempt >= policy.maximum_attempts)
+            || (bound > 0.0 && next > failed.first_attempt_at + Duration::from_seconds(bound));
+        if !spent {
+            self.call_mut(*seq).not_before = next;
+            return;
+        }
+        self.end(*seq, StateStatus::Failed, context);
+        let state = self.state(*seq).expect("there is such a state").clone();
+        let recovery = option(context.definition, &state.state_id, state.config.as_deref(), |config| {
+            config.state_failure_recovery_options.clone()
+        });
+        let to = recovery.filter(|recovery| recovery.policy == FailurePolicy::ProceedToConfiguredState).and_then(
+            |recovery| Some((recovery.state_failure_proceed_state_id?, recovery.state_failure_proceed_state_config)),
+        );
+        match to {
+            // Open: what happens if that state is not there any more.
+            Some((state_id, config)) if context.definition.states.contains_key(&state_id) => {
+                let recovery = Recovery { state_execution_id: self.id(*seq), api: *api, failure: failure.clone() };
+                self.start_state(&state_id, state.input, config, Some(recovery), context.now, context);
+            }
+            _ => self.close(ProcessStatus::Failed, None, context),
+        }
+    }
+
+    fn write(&mut self, attributes: &BTreeMap<String, Json>) {
+        self.written.extend(attributes.clone());
+    }
+
+    fn effects(&mut self, effects: &Effects, context: &Context<'_>) {
+        self.write(&effects.write_local_attributes);
+        self.global_writes.extend(effects.write_global_attributes.clone());
+        self.global_publishes.extend(effects.publish_to_global_queue.iter().map(|publish| PublishedGlobally {
+            queue: publish.queue.clone(),
+            key: publish.key.clone(),
+            message_id: publish.message_id.clone(),
+            payload: publish.payload.clone(),
+            expires_at: publish.ttl.map(|ttl| context.now + ttl),
+        }));
+        self.publish(&effects.publish_to_local_queue, context);
+    }
+
+    fn publish(&mut self, messages: &[Publish], context: &Context<'_>) {
+        let mut came = false;
+        for Publish { queue, message_id, payload } in messages {
+            if let Some(id) = message_id {
+                let known = self.received.iter().any(|old| old.queue == *queue && old.message_id.as_ref() == Some(id));
+                if known || context.published_before.contains(&(queue.clone(), id.clone())) {
+                    continue;
+                }
+            }
+            let (queue, message_id, payload) = (queue.clone(), message_id.clone(), payload.clone());
+            self.received.push(Received { queue, message_id, payload, taken: None });
+            came = true;
+        }
+        if came {
+            self.serve_all(context);
+        }
+    }
+}
+
+/// The pause after so many attempts, with its jitter of at most a tenth.
+fn pause(policy: &RetryPolicy, after: u32, jitter: f64) -> Duration {
+    let mut seconds = policy.initial_interval_seconds;
+    for _ in 1..after {
+        seconds = (seconds * policy.backoff_coefficient).min(policy.maximum_interval_seconds);
+    }
+    Duration::from_seconds(seconds.min(policy.maximum_interval_seconds) * (0.9 + 0.2 * jitter))
+}
+
+fn none(faults: Vec<Refusal>) -> Result<(), Vec<Refusal>> {
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+fn local_faults(attributes: &BTreeMap<String, Json>, context: &Context<'_>) -> Vec<Refusal> {
+    let listed = &context.definition.local_attributes;
+    let unknown = attributes.keys().filter(|key| listed.as_ref().is_some_and(|listed| !listed.contains(*key)));
+    unknown.map(|key| Refusal::UnknownLocalAttribute(key.clone())).collect()
+}
+
+fn global_faults(attributes: &BTreeMap<String, Json>, context: &Context<'_>) -> Vec<Refusal> {
+    let unknown = attributes.keys().filter(|name| !is_mapped(name, context));
+    unknown.map(|name| Refusal::UnknownGlobalAttribute(name.clone())).collect()
+}
+
+fn is_mapped(name: &str, context: &Context<'_>) -> bool {
+    context.mapping.iter().any(|table| table.attributes.contains_key(name))
+}
+
+fn queue_fault(queue: &str, context: &Context<'_>) -> Option<Refusal> {
+    let listed = context.definition.local_queues.as_ref()?;
+    (!listed.contains(queue)).then(|| Refusal::UnknownQueue(queue.to_owned()))
+}
+
+fn global_queue_fault(queue: &str, context: &Context<'_>) -> Option<Refusal> {
+    let listed = context.definition.global_queues.as_ref()?;
+    (!listed.contains(queue)).then(|| Refusal::UnknownGlobalQueue(queue.to_owned()))
+}
+
+fn effect_faults(effects: &Effects, context: &Context<'_>) -> Vec<Refusal> {
+    let mut faults = local_faults(&effects.write_local_attributes, context);
+    faults.extend(global_faults(&effects.write_global_attributes, context));
+    faults.extend(effects.publish_to_local_queue.iter().filter_map(|message| queue_fault(&message.queue, context)));
+    let global = &effects.publish_to_global_queue;
+    faults.extend(global.iter().filter_map(|message| global_queue_fault(&message.queue, context)));
+    faults
+}
+
+fn movement_faults(movements: &[StateMovement], context: &Context<'_>) -> Vec<Refusal> {
+    let mut faults = Vec::new();
+    if movements.is_empty() {
+        faults.push(Refusal::InvalidAnswer);
+    }
+    for to in movements {
+        if !context.definition.states.contains_key(&to.state_id) {
+            faults.push(Refusal::UnknownState(to.state_id.clone()));
+        }
+        if let Some(config) = &to.config {
+            faults.extend(option_faults(config, context));
+        }
+    }
+    faults
+}
+
+fn decision_faults(decision: &Decision, context: &Context<'_>) -> Vec<Refusal> {
+    match decision {
+        Decision::NextStates(movements) => movement_faults(movements, context),
+        Decision::Close { .. } => Vec::new(),
+        Decision::ConditionalClose { close_type, queues, otherwise, .. } => {
+            let mut faults = movement_faults(otherwise, context);
+            // Open: what a close means whose condition names no queue.
+            if queues.is_empty() {
+                faults.push(Refusal::InvalidAnswer);
+            }
+            faults.extend(queues.iter().filter_map(|queue| queue_fault(queue, context)));
+            if !matches!(close_type, CloseType::ForceComplete | CloseType::GracefulComplete) {
+                faults.push(Refusal::InvalidAnswer);
+            }
+            faults
+        }
+    }
+}
+
+/// Options of a state that name what is not there.
+fn option_faults(config: &StateConfig, context: &Context<'_>) -> Vec<Refusal> {
+    let listed = &context.definition.local_attributes;
+    let local = [
+        &config.load_local_attributes,
+        &config.wait_until_load_local_attributes,
+        &config.execute_load_local_attributes,
+    ];
+    let global = [
+        &config.load_global_attributes,
+        &config.wait_until_load_global_attributes,
+        &config.execute_load_global_attributes,
+    ];
+    let names = |loadings: [&Option<Loading>; 3]| -> Vec<String> {
+        loadings.into_iter().flatten().flat_map(|loading| loading.names.clone()).collect()
+    };
+    let bad_local = names(local).iter().any(|name| listed.as_ref().is_some_and(|listed| !listed.contains(name)));
+    let bad_global = names(global).iter().any(|name| !is_mapped(name, context));
+    let mut faults = vec![Refusal::InvalidOptions; usize::from(bad_local || bad_global)];
+    if let Some(recovery) = &config.state_failure_recovery_options {
+        let to = &recovery.state_failure_proceed_state_id;
+        if to.as_ref().is_some_and(|to| !context.definition.states.contains_key(to)) {
+            faults.push(Refusal::InvalidOptions);
+        }
+        if let Some(config) = &recovery.state_failure_proceed_state_config {
+            faults.extend(option_faults(config, context));
+        }
+    }
+    faults
+}
+
+/// That type, commands and combinations fit is for those to see who read the answer.
+fn request_faults(request: &CommandRequest, context: &Context<'_>) -> Vec<Refusal> {
+    request
+        .commands
+        .iter()
+        .filter_map(|command| match &command.kind {
+            RequestedKind::LocalQueue { queue, .. } => queue_fault(queue, context),
+            RequestedKind::GlobalQueue { queue, .. } => global_queue_fault(queue, context),
+            RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => None,
+        })
+        .collect()
+}

@@ -1,0 +1,120 @@
+//! What states wait for, and how they get it.
+
+use super::*;
+
+impl Model {
+    pub(super) fn begin_wait(&mut self, seq: StateSeq, request: &CommandRequest, context: &Context<'_>) {
+        self.waits_begun += 1;
+        let fire_at = request.commands.iter().map(|command| match command.kind {
+            RequestedKind::TimerAfter(delay) => Some(context.now + delay),
+            RequestedKind::TimerAt(at) => Some(at),
+            _ => None,
+        });
+        let wait = Waiting {
+            turn: self.waits_begun,
+            since: context.now,
+            request: request.clone(),
+            fire_at: fire_at.collect(),
+            status: vec![CommandStatus::Waiting; request.commands.len()],
+        };
+        let state = self.state_mut(seq);
+        state.place = Place::Waiting;
+        state.wait = Some(wait);
+        self.complete_due_timers(seq, context);
+        self.serve(seq, context);
+    }
+
+    fn complete_due_timers(&mut self, seq: StateSeq, context: &Context<'_>) {
+        for (command, _, fire_at) in self.timers(seq) {
+            if fire_at <= context.now {
+                self.mark(seq, command as usize, CommandStatus::Completed);
+            }
+        }
+    }
+
+    /// Those who wait get what there is in local queues, whoever has waited longest first.
+    pub(super) fn serve_all(&mut self, context: &Context<'_>) {
+        let mut waiting: Vec<StateSeq> = self.seqs().into_iter().filter(|seq| self.waiting(*seq).is_some()).collect();
+        waiting.sort_by_key(|seq| self.waiting(*seq).map(|wait| wait.turn));
+        for seq in waiting {
+            self.serve(seq, &Context { global_messages: &[], ..*context });
+        }
+    }
+
+    /// Each command that can complete does, in the order of the request, and then the state goes on if it has what it
+    /// waits for.
+    pub(super) fn serve(&mut self, seq: StateSeq, context: &Context<'_>) {
+        let wait = self.waiting(seq).expect("it waits").clone();
+        for (at, command) in wait.request.commands.iter().enumerate() {
+            if wait.status[at] != CommandStatus::Waiting {
+                continue;
+            }
+            let number = at as u32;
+            match &command.kind {
+                // Open: whether a timer that is due completes at once or when it is told so. It does at once when the
+                // wait begins or ends, since then all that can complete does.
+                RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => {}
+                RequestedKind::LocalQueue { queue, at_least, at_most } => {
+                    let there = self.in_queue(queue);
+                    if there.len() >= *at_least as usize {
+                        for message in there.into_iter().take(*at_most as usize) {
+                            self.received[message].taken = Some((seq, number));
+                        }
+                        self.mark(seq, at, CommandStatus::Completed);
+                    }
+                }
+                RequestedKind::GlobalQueue { queue, key, at_least, at_most } => {
+                    let there: Vec<&GlobalMessage> = context
+                        .global_messages
+                        .iter()
+                        .filter(|message| message.queue == *queue && (key.is_none() || message.key == *key))
+                        .filter(|message| self.taken_globally.iter().all(|(.., taken)| taken.number != message.number))
+                        .collect();
+                    if there.len() >= *at_least as usize {
+                        for message in there.into_iter().take(*at_most as usize) {
+                            self.taken_globally.push((seq, number, message.clone()));
+                        }
+                        self.mark(seq, at, CommandStatus::Completed);
+                    }
+                }
+            }
+        }
+        self.go_on_if_satisfied(seq, context);
+    }
+
+    pub(super) fn mark(&mut self, seq: StateSeq, command: usize, status: CommandStatus) {
+        self.state_mut(seq).wait.as_mut().expect("it waits").status[command] = status;
+    }
+
+    pub(super) fn go_on_if_satisfied(&mut self, seq: StateSeq, context: &Context<'_>) {
+        let wait = self.waiting(seq).expect("it waits");
+        let done: Vec<bool> = wait.status.iter().map(|status| *status != CommandStatus::Waiting).collect();
+        let satisfied = match wait.request.waiting_type {
+            WaitingType::Empty => true,
+            WaitingType::All => done.iter().all(|done| *done),
+            WaitingType::Any => done.iter().any(|done| *done),
+            WaitingType::AnyCombination => {
+                wait.request.combinations.iter().any(|ids| ids.iter().all(|command| done[*command as usize]))
+            }
+        };
+        if satisfied {
+            self.complete_due_timers(seq, context);
+            let call = Call { not_before: context.now, failures: Vec::new(), repeats: 0 };
+            self.state_mut(seq).place = Place::Call(Api::Execute, call);
+        }
+    }
+
+    /// What a command took from its local queue.
+    pub fn taken(&self, seq: StateSeq, command: u32) -> Vec<usize> {
+        (0..self.received.len()).filter(|at| self.received[*at].taken == Some((seq, command))).collect()
+    }
+
+    /// The waiting timers of a state: position, name, and when each fires.
+    pub fn timers(&self, seq: StateSeq) -> Vec<(u32, Option<String>, Timestamp)> {
+        let Some(wait) = self.waiting(seq) else { return Vec::new() };
+        (0..wait.status.len())
+            .filter(|at| wait.status[*at] == CommandStatus::Waiting)
+            .filter_map(|at| Some((at as u32, wait.request.commands[at].command_id.clone(), wait.fire_at[at]?)))
+            .collect()
+    }
+}
