@@ -1,7 +1,7 @@
 //! The engine against a second, naive model of a process, and crashes at every event.
 //!
-//! `PROPTEST_CASES` (256) times 16, or 2 with crashes, runs are tried. What fails is written to `against_model.proptest-regressions`, which
-//! belongs into the repository, and is tried first from then on.
+//! 16 times `PROPTEST_CASES` (256) runs are tried, and twice as many as that number with crashes. What fails is written
+//! to `against_model.proptest-regressions`, which belongs into the repository, and is tried first from then on.
 
 mod model;
 
@@ -30,7 +30,6 @@ proptest! {
     fn every_run_is_what_the_specification_says(plan in model::ops::plan(40)) {
         model::run::carry_out(&plan)?;
     }
-
 }
 
 proptest! {
