@@ -58,6 +58,11 @@ fn set_paused(paused: bool) -> Result<Value> {
     Ok(Value::Void)
 }
 
+/// Also where the library is not preloaded: then it is the one that this session has loaded.
+pub fn library_version(_: &Args) -> Result<Value> {
+    Ok(Value::Text(versions::OWN))
+}
+
 /// A moment for SQL, or null.
 fn moment(at: i64) -> Option<String> {
     (at != 0).then(|| clock::iso8601(from_postgres(at)))
