@@ -251,7 +251,8 @@ fn sessions_in_any_order_are_cancelled_and_the_engine_never_is() {
         .all("SELECT process || ': ' || (message #>> '{}') FROM effects WHERE message::text NOT LIKE '\"shared %'");
     let mut expected: Vec<_> = done.published.iter().map(|(id, message)| format!("{id}: {message}")).collect();
     expected.extend(LOOPING.iter().map(|id| format!("{id}: quit")));
-    (effects.sort(), expected.sort());
+    effects.sort();
+    expected.sort();
     assert_eq!(effects, expected, "each message once, and no other");
     let of_all = |queue: &str| format!("SELECT message_id FROM xdb.global_message WHERE queue_name = '{queue}'");
     let mut shared: Vec<String> =
