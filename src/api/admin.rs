@@ -37,6 +37,7 @@ pub fn adopt(_: &Args) -> Result<Value> {
                     return Err(error::missing_owners(&missing));
                 }
                 instance::adopt(spi, roles_by_name)?;
+                crash::point("adopt");
             }
             Ok(())
         })

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::cluster::{Cluster, ClusterOptions};
-use crate::db::{Db, jsonb, literal};
+use crate::db::{Db, SqlError, jsonb, literal};
 use crate::definition::Definition;
 use crate::worker::{Call, Ledger, Reply, Worker};
 use crate::{log, views};
@@ -124,6 +124,14 @@ impl App {
     /// The scheduler's pid, as soon as there is one.
     pub fn scheduler(&self) -> i32 {
         self.cluster().scheduler(&self.database)
+    }
+
+    /// Does something that ends with the server, at the crash point.
+    pub fn crash_at(&self, point: &str, work: impl FnOnce() -> Result<(), SqlError>) {
+        self.cluster().arm(point);
+        let error = work().expect_err("the server dies under it");
+        assert!(matches!(&*error.code, "08006" | "57P02" | "57P01"), "{error:?}");
+        self.cluster().wait_for_crash(point);
     }
 
     /// Lines of trouble in the log that concern this database and that nothing explains.

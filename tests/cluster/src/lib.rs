@@ -15,6 +15,7 @@ mod install;
 mod keeper;
 pub mod log;
 pub mod signup;
+mod skew;
 pub mod tamper;
 pub mod views;
 pub mod wait;
