@@ -13,6 +13,7 @@ pub mod definition;
 mod install;
 mod keeper;
 pub mod log;
+pub mod random;
 pub mod signup;
 pub mod tamper;
 pub mod views;
