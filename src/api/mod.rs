@@ -21,6 +21,7 @@ use crate::store::instance;
 use crate::store::process::Found;
 use crate::store::registry::Registry;
 use crate::store::tables::Tables;
+use crate::store::versions;
 use crate::worker::lifecycle;
 use pgrx::pg_sys;
 use std::cell::RefCell;
@@ -75,12 +76,19 @@ struct Caller {
 }
 
 impl Caller {
-    /// For functions that only read.
-    fn reading() -> Result<Self> {
+    /// For functions that look at the engine, and at no table before they know its schema.
+    fn looking() -> Result<Self> {
         if !shmem::is_preloaded() {
             return Err(error::not_preloaded());
         }
         Ok(Self { role: identity::current_user() })
+    }
+
+    /// For functions that only read.
+    fn reading() -> Result<Self> {
+        let caller = Self::looking()?;
+        versions::check()?;
+        Ok(caller)
     }
 
     /// For functions that ask the engine: not on a standby.
