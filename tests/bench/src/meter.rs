@@ -58,7 +58,8 @@ impl<'a> Meter<'a> {
         run.set(figure::COMMITS, (commits.commits - self.commits.commits) / steps);
         run.set("WAL syncs/step", (commits.syncs - self.commits.syncs) / steps);
         run.set(figure::SCHEDULER, schedulers / thousands);
-        run.set(figure::BACKENDS, (ended.server - self.begun.server - schedulers) / thousands);
+        // Each process's time is cut to ticks: of next to nothing, less than nothing may be left.
+        run.set(figure::BACKENDS, (ended.server - self.begun.server - schedulers).max(0.0) / thousands);
         run.set(figure::WORKER, (ended.worker - self.begun.worker) / thousands);
         let dead = "SELECT coalesce(sum(n_dead_tup), 0)::float8 FROM pg_stat_user_tables WHERE schemaname = 'xdb'";
         run.set(figure::DEAD, self.stage.superuser().one(dead));

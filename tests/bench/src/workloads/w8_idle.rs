@@ -24,7 +24,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     let stage = lab.stage();
     // One that has worked, so that it has everything that work makes it hold.
     chain::plain(&stage, 100, 5)?;
-    come_to_rest(&stage, BACKGROUND_WRITER)?;
+    come_to_rest(&stage)?;
     let runs = lab.runs("W8", || Ok(Idle::over(&stage, length)))?;
     Ok(vec![Row {
         workload: "W8 idle",
@@ -34,9 +34,6 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
         targets: vec![Target::at_most(XIDS, 0.0), Target::at_most(WAL, 0.0), Target::at_most(ENGINE, HARDLY_ANY)],
     }])
 }
-
-/// After other WAL, Postgres' background writer itself writes some bytes for standbys, 15 seconds apart at most.
-const BACKGROUND_WRITER: Duration = Duration::from_secs(16);
 
 /// What the server has used up to a moment.
 pub struct Idle {
@@ -77,8 +74,8 @@ impl Idle {
 }
 
 /// Has the server do what it would do by itself some time later, and waits until it has done nothing more
-/// for so long.
-pub fn come_to_rest(stage: &Stage<'_>, length: Duration) -> Result<(), String> {
+/// for a second.
+pub fn come_to_rest(stage: &Stage<'_>) -> Result<(), String> {
     stage.superuser().run("VACUUM ANALYZE");
     stage.lab.observe(|db| db.run("CHECKPOINT"));
     let mut last = (f64::NAN, Instant::now());
@@ -89,6 +86,6 @@ pub fn come_to_rest(stage: &Stage<'_>, length: Duration) -> Result<(), String> {
         if wal != last.0 || vacuums > 0.0 {
             last = (wal, Instant::now());
         }
-        Ok(last.1.elapsed() > length)
+        Ok(last.1.elapsed() > Duration::from_secs(1))
     })
 }
