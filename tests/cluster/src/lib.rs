@@ -14,6 +14,7 @@ pub mod half_way;
 mod install;
 mod keeper;
 pub mod log;
+pub mod random;
 pub mod signup;
 mod skew;
 pub mod tamper;

@@ -11,9 +11,9 @@ use xdb_cluster_tests::db::{Db, literal};
 use xdb_cluster_tests::worker::Worker;
 
 use crate::mischief::Mood;
-use crate::random::Random;
 use crate::wal::WalDisk;
 use crate::world::World;
+use xdb_cluster_tests::random::Random;
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
