@@ -1,6 +1,6 @@
 # The work is done by scripts/; this file is the list of what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test torture torture-plants crash-points lint install psql
+.PHONY: help demo test torture torture-plants crash-points bench lint install psql
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -19,6 +19,9 @@ torture-plants: ## show that the rack finds faults that are planted in the engin
 
 crash-points: ## stop the server at each named point of the engine
 	@scripts/crash-points
+
+bench: ## measure speed; QUICK=1 takes two minutes (WORKLOADS=, RUNS=, SCALE=; see docs/performance.md)
+	@scripts/bench
 
 lint: ## format, clippy, walls, file lengths, scripts
 	@scripts/lint

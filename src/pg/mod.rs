@@ -2,6 +2,7 @@
 
 pub mod catch;
 pub mod crash;
+pub mod extension;
 pub mod function;
 pub mod hook;
 pub mod identity;

@@ -86,6 +86,11 @@ impl Db {
         }
     }
 
+    /// What is underneath, for prepared statements, parameters and transactions.
+    pub fn client(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
     /// Drops a database, within half a minute. `how` is empty, or `WITH (FORCE)`.
     pub fn drop_database(&mut self, name: &str, how: &str) {
         // Two statements in one message would be a transaction block, where databases can't be dropped.

@@ -8,11 +8,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use xdb_cluster_tests::db::{Db, SqlError, jsonb, literal};
 
-use crate::random::Random;
 use crate::record::{Fate, Message, Rpc, Seen, Start};
 use crate::session::{Attempt, Session};
 use crate::shapes::{Shape, Urgent};
 use crate::world::World;
+use xdb_cluster_tests::random::Random;
 
 /// Rows that the processes of [`Shape::Shared`] share.
 pub const SHARED_ROWS: u64 = 20;

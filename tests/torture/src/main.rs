@@ -11,7 +11,6 @@ mod mischief;
 mod options;
 mod proof;
 mod rack;
-mod random;
 mod record;
 mod session;
 mod shapes;

@@ -16,7 +16,7 @@ use xdb_cluster_tests::worker::{
 
 use crate::ledger::{Ledger, input, messages};
 use crate::mischief::{Mischief, Mood};
-use crate::random::Random;
+use xdb_cluster_tests::random::Random;
 
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
