@@ -120,30 +120,38 @@ find_pg_config() {
     pg_test_tools=$(dirname "$("$PG_CONFIG" --pgxs)")/../test
 }
 
-# hooked_postgres: a throwaway copy of Postgres with a build of the extension that has crash points and planted
-# faults, which no other server may ever load. PG_CONFIG is that of the copy afterwards.
-hooked_postgres() {
-    local copy stage option from
+# copy_postgres DIRECTORY: a copy of Postgres, to install into what no other server may ever load. PG_CONFIG is that of the
+# copy afterwards; others find the copy's paths from where it runs.
+copy_postgres() {
+    local copy=$1 option from
     find_pg_config
-    make_work_dir
-    chmod a+rx "$work_dir"
-    copy=$work_dir/postgres
     mkdir "$copy"
     for option in --bindir --pkglibdir --sharedir; do
         from=$("$PG_CONFIG" "$option")
         mkdir -p "$copy$from"
         cp -a "$from/." "$copy$from/"
     done
+    chmod -R a+rX "$copy"
+    PG_CONFIG=$copy$pg_bin/pg_config
+    find_pg_config
+}
+
+# hooked_postgres: a throwaway copy of Postgres with a build of the extension that has crash points and planted
+# faults, which no other server may ever load. PG_CONFIG is that of the copy afterwards.
+hooked_postgres() {
+    local stage
+    find_pg_config
+    make_work_dir
+    chmod a+rx "$work_dir"
     # The build of `make install` has a stage of its own: neither may be taken for the other.
     stage=${CARGO_TARGET_DIR:-$root/target}/stage-hooked
     rm -rf "$stage"
     mkdir -p "$stage"
     quietly "$work_dir/build.log" cargo pgrx package --pg-config "$PG_CONFIG" --out-dir "$stage" \
         --features crash-points,plants || die "the extension could not be built"
-    cp -a "$stage/." "$copy/"
-    chmod -R a+rX "$copy"
-    PG_CONFIG=$copy$pg_bin/pg_config
-    find_pg_config
+    copy_postgres "$work_dir/postgres"
+    cp -a "$stage/." "$work_dir/postgres/"
+    chmod -R a+rX "$work_dir/postgres"
 }
 
 # --- a throwaway cluster ----------------------------------------------------------------------------

@@ -12,10 +12,11 @@
 -- Everything else belongs to an execution and is written under its lock, with three exceptions. Inbox rows are inserted
 -- under KEY SHARE and never updated. A global message that nobody has taken is written by the main scheduler alone, once
 -- it is published; one that is taken belongs to the execution that has it. Rows of global_passed_over are written by
--- schedulers alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most, so it is
--- never part of a deadlock. Purging takes 1 and 3 with SKIP LOCKED too, for many executions in one transaction. A bulk
--- start takes all of 1 first, in the order of the process ids. Rows of attribute_lock are touched by those alone who
--- have locked their task.
+-- schedulers alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most (500 ms in the lane of
+-- tables that are set aside), and never looks for a deadlock itself, so it is never cancelled for one. Purging takes 1 and 3
+-- with SKIP LOCKED too, for many executions in one transaction. A bulk start takes all of 1 first, in the order of the
+-- process ids. Rows of attribute_lock are touched by those alone who have locked their task; rows of engine are locked in
+-- the order of the lanes.
 --
 -- Hot and narrow: task, timer, inbox. Wide and cold: state_execution, history_event. No foreign keys between hot
 -- tables: an execution's rows are written by the engine alone, under its lock. Hot tables carry shard, a hash of the

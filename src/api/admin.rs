@@ -37,6 +37,7 @@ pub fn adopt(_: &Args) -> Result<Value> {
                     return Err(error::missing_owners(&missing));
                 }
                 instance::adopt(spi, roles_by_name)?;
+                crash::point("adopt");
             }
             Ok(())
         })
@@ -56,6 +57,11 @@ fn set_paused(paused: bool) -> Result<Value> {
     crash::point("pause");
     wake::wake_scheduler_at_commit();
     Ok(Value::Void)
+}
+
+/// Also where the library is not preloaded: then it is the one that this session has loaded.
+pub fn library_version(_: &Args) -> Result<Value> {
+    Ok(Value::Text(versions::OWN))
 }
 
 /// A moment for SQL, or null.

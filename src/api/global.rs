@@ -2,6 +2,7 @@
 
 use super::{Caller, name, payload, wrote};
 use crate::pg::catch::Result;
+use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::spi;
 use crate::store::global::{self, NewMessage};
@@ -37,6 +38,7 @@ pub fn publish_global(args: &Args) -> Result<Value> {
             global::publish(spi, &[message], now)
         })
     })?;
+    crash::point("publish-global");
     wrote();
     Ok(Value::Void)
 }

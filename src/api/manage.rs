@@ -7,6 +7,7 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::spi::{self, Snapshot, Spi};
+use crate::pg::wake;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::purge::{self, Cursor};
 use crate::store::{manage, process, save};
@@ -97,6 +98,7 @@ fn command(
                 id = caller.own(process_id, Some(latest))?.id;
                 loaded = load::executions(spi, registry, &[id], Lock::Step)?;
             }
+            wake::note_locked(id.0);
             let now = clock::now();
             let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
             if !entry.before.is_running() {

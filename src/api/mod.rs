@@ -61,6 +61,7 @@ crate::sql_functions! {
     xdb_adopt / pg_finfo_xdb_adopt => admin::adopt;
     xdb_knows_roles / pg_finfo_xdb_knows_roles => admin::knows_roles;
     xdb_engine_figures / pg_finfo_xdb_engine_figures => admin::engine_figures;
+    xdb_library_version / pg_finfo_xdb_library_version => admin::library_version;
     xdb_worker_figures / pg_finfo_xdb_worker_figures => admin::worker_figures;
 }
 

@@ -4,8 +4,11 @@ use super::{Caller, name, needed, payload, wrote};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
+use crate::pg::identity;
 use crate::pg::latch::wait_for_latch;
+use crate::pg::shmem::{Lane, Slot};
 use crate::pg::spi::{self, Snapshot, Spi};
+use crate::pg::subxact::undone;
 use crate::pg::wake;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::process::{self, Closing, Found};
@@ -14,10 +17,14 @@ use crate::store::save;
 use crate::worker::lifecycle;
 use crate::{clock, error};
 use std::collections::HashMap;
-use xdb_engine::*;
+use std::time::{Duration, Instant};
+use xdb_engine::{Command, Definition, ExecutionId, Json, ProcessStatus, StopType};
 
 /// How often a publisher looks whether a conditional close has come to its end.
 const CLOSE_POLL_MS: i64 = 10;
+
+/// How long a publisher looks before it waits in the server's sight.
+const LOOKS_FOR: Duration = Duration::from_millis(200);
 
 /// Longest reason of a stop.
 const MAX_REASON_BYTES: usize = 10_000;
@@ -29,24 +36,26 @@ pub fn publish(args: &Args) -> Result<Value> {
     let message = payload("message", args.json(2)?)?;
     let message_id = args.text(3).map(|id| name("message_id", Some(id))).transpose()?;
     let execution = args.execution_id(4);
+    let began = Instant::now();
     loop {
-        let published = caller.on_system_tables(|registry| {
+        let tried = caller.on_system_tables(|registry| {
             spi::connect(|spi| {
                 let found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
-                if found.closing == Some(Closing::Conditional)
+                if closing(&found) == Some(Closing::Conditional)
                     && found.status == ProcessStatus::Running
-                    && !wake::has_published_to(&found.id.0)
+                    && !wake::has_locked(&found.id.0)
                 {
                     // It takes no lock, or the close would wait for this publisher and this publisher for the close.
-                    // (One who holds it already goes on: the close waits for the end of this transaction.)
-                    return wait_for_close();
+                    // (One who has locked it already goes on: the close waits for the end of this transaction.)
+                    may_wait_for_close()?;
+                    return Ok(Tried::Closing(found.id));
                 }
                 let locked = caller.own(&process_id, process::lock_for_publish(spi, found.id)?)?;
                 if execution.is_none() && replaced(spi, &process_id, &locked)? {
-                    return Ok(false);
+                    return Ok(Tried::Replaced);
                 }
                 check_running(&process_id, &locked)?;
-                wake::note_published_to(locked.id.0);
+                wake::note_locked(locked.id.0);
                 if let Some(process_type) = registry.process_type(spi, locked.type_id)?
                     && !current(spi, registry, &process_type.name)?.knows_queue(&queue)
                 {
@@ -55,19 +64,51 @@ pub fn publish(args: &Args) -> Result<Value> {
                 let text = message.as_ref().map(Json::as_str);
                 process::publish(spi, &locked, &queue, message_id.as_deref(), text, clock::now())?;
                 crash::point("publish");
-                Ok(true)
+                Ok(Tried::Published)
             })
         })?;
-        if published {
-            wrote();
-            return Ok(Value::Void);
+        match tried {
+            Tried::Published => {
+                wrote();
+                return Ok(Value::Void);
+            }
+            Tried::Closing(id) if began.elapsed() > LOOKS_FOR => {
+                caller.on_system_tables(|_| wait_in_sight(id))?;
+            }
+            Tried::Closing(_) | Tried::Replaced => {}
         }
         wait_for_latch(CLOSE_POLL_MS);
     }
 }
 
-/// Whether the outcome of a close can be waited for: false, for "look again", or why not.
-fn wait_for_close() -> Result<bool> {
+/// What became of one try to publish.
+enum Tried {
+    Published,
+    /// A conditional close is under way, and its outcome is to be waited for.
+    Closing(ExecutionId),
+    /// Another execution of the process id has followed.
+    Replaced,
+}
+
+/// Waits a moment for whoever holds the close up, as everybody waits for a lock. The server does not see that a publisher
+/// waits while it only looks: here it does, and ends a ring in which the close waits for somebody who waits for this very
+/// transaction. The lock is given back at once, so that the close can have it.
+fn wait_in_sight(id: ExecutionId) -> Result<()> {
+    match undone(|| identity::with_short_waits(|| spi::connect(|spi| process::lock_for_close(spi, id)))) {
+        Err(error) if error.code != LOCK_NOT_AVAILABLE => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The closing mark of an execution. One that nobody follows up, as no scheduler runs, is void.
+fn closing(found: &Found) -> Option<Closing> {
+    // SAFETY: set once, at the start of the session.
+    let main = Slot::find(unsafe { pgrx::pg_sys::MyDatabaseId }, Lane::Main);
+    found.closing.filter(|_| main.is_some_and(|slot| slot.pid().is_some()))
+}
+
+/// Whether the outcome of a close can be waited for.
+fn may_wait_for_close() -> Result<()> {
     if lifecycle::is_engine() {
         // The step that publishes is tried again soon.
         return Err(PgError::new(LOCK_NOT_AVAILABLE, "the process is about to close"));
@@ -76,7 +117,7 @@ fn wait_for_close() -> Result<bool> {
         let message = "could not serialize access: the process is about to close";
         return Err(PgError::new(SERIALIZATION_FAILURE, message));
     }
-    Ok(false)
+    Ok(())
 }
 
 /// Whether this transaction goes on seeing what it saw first: it is above `READ COMMITTED`.
@@ -110,7 +151,7 @@ fn current(spi: &Spi, registry: &mut Registry, name: &str) -> Result<std::sync::
 }
 
 fn check_running(process_id: &str, found: &Found) -> Result<()> {
-    match (found.status, found.closing) {
+    match (found.status, closing(found)) {
         (ProcessStatus::Running, Some(Closing::Unconditional)) => {
             Err(error::not_running(process_id, "It is being closed."))
         }

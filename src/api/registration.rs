@@ -5,7 +5,6 @@ use crate::error;
 use crate::guc;
 use crate::http::{FailureKind, HostPolicy, Notifier, Pool, PoolConfig, check_secret, validate_headers, validate_url};
 use crate::pg::catch::{PgError, Result, sqlstate};
-use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::param::value;
 use crate::pg::spi::{self, Spi};
@@ -127,9 +126,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
             let Some(worker_id) = registry::worker_id(spi, &worker)? else {
                 return Err(error::unknown_worker(&worker).hint("Register it with xdb.register_worker()."));
             };
-            registry::put_process_type(spi, &process_type, worker_id, &definition)?;
-            crash::point("register");
-            Ok(())
+            registry::put_process_type(spi, &process_type, worker_id, &definition)
         })
     })?;
     Ok(Value::Void)

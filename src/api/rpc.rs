@@ -10,6 +10,7 @@ use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::spi::{self, Snapshot};
+use crate::pg::wake;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::registry::{ProcessType, Registry};
 use crate::store::tables::{Held, Tables, object};
@@ -59,12 +60,14 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     if loading.locks() || loading_local.locks() {
         let line = Line { rpc_name: &rpc_name, deadline: Instant::now() + timeout };
         line.stand(caller, meta, id, &loading, &loading_local)?;
+        crash::point("rpc-in-line");
         if [&loading, &loading_local].iter().any(|loading| loading.locks() && loading.lock_type == LockType::Exclusive)
         {
             // Before the call, so that nothing of the process changes during it.
             caller.on_system_tables(|registry| {
                 spi::connect(|spi| load::executions(spi, registry, &[id], Lock::Step).map(drop))
             })?;
+            wake::note_locked(id.0);
         }
     }
     let (local, versions) =
@@ -227,6 +230,7 @@ fn apply(
         spi::connect(|spi| {
             let lock = if closes { Lock::Close } else { Lock::Step };
             let mut loaded = load::executions(spi, registry, &[id], lock)?;
+            wake::note_locked(id.0);
             // Under the lock: the times of events are in their order.
             let now = clock::now();
             if let Some((loading, versions)) = &read

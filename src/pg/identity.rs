@@ -50,6 +50,13 @@ pub fn with_lock_timeout<T>(at_most: std::time::Duration, body: impl FnOnce() ->
     scope(None, &[(c"lock_timeout", &text)], Settings::PinnedBack, body)
 }
 
+/// Runs `body`, in which no lock is waited for longer than 300 ms, and a deadlock is found after 200 ms, whatever the session
+/// wants.
+pub fn with_short_waits<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let settings = [(c"deadlock_timeout", c"200ms"), (c"lock_timeout", c"300ms")];
+    scope(None, &settings, Settings::PinnedBack, body)
+}
+
 /// Runs `body` on users' tables as the owner of a process, in the engine's own transaction. Local user id change
 /// alone is not enough: RESTRICTED_OPERATION keeps a trigger from `RESET ROLE`, and a deferred one from running
 /// later as the engine.

@@ -1,6 +1,6 @@
 //! Subtransactions, timeouts and conditional locks: what keeps one bad table from stopping the engine.
 
-use super::catch::{Result, catch};
+use super::catch::{PgError, Result, catch};
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::{c_char, c_int};
@@ -48,11 +48,25 @@ pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     }
 }
 
+/// Runs `body` in a subtransaction and takes back what it did, also where it went well: locks that it got are free again.
+pub fn undone<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let mut value = None;
+    let ended = guarded(|| -> Result<()> {
+        value = Some(body()?);
+        Err(PgError::internal("taken back"))
+    });
+    match (value, ended) {
+        (Some(value), _) => Ok(value),
+        (None, Err(error)) => Err(error),
+        (None, Ok(())) => Err(PgError::internal("a subtransaction ended without a value")),
+    }
+}
+
 /// Runs `body` and makes a panic (an ERROR that came through pgrx) an error like any other.
 pub fn run_caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
         Ok(result) => result,
-        Err(panic) => Err(super::catch::PgError::from_panic(panic)),
+        Err(panic) => Err(PgError::from_panic(panic)),
     }
 }
 

@@ -21,8 +21,8 @@ struct Notes {
     wake_due: Option<i64>,
     closed: Vec<[u8; 16]>,
     closed_many: bool,
-    /// Executions whose publisher's lock this transaction holds.
-    published_to: Vec<[u8; 16]>,
+    /// Executions that this transaction has locked: their closes wait for its end.
+    locked: Vec<[u8; 16]>,
     poke_launcher: bool,
     rescan: bool,
 }
@@ -35,7 +35,7 @@ impl Notes {
             (a, b) => a.or(b),
         };
         self.closed_many |= other.closed_many;
-        self.published_to.extend(other.published_to);
+        self.locked.extend(other.locked);
         for id in other.closed {
             self.close(id);
         }
@@ -127,18 +127,18 @@ pub fn has_uncommitted_writes() -> bool {
     NOTES.with_borrow(|levels| levels.iter().any(|n| n.wrote))
 }
 
-/// Says that this transaction holds the publisher's lock of an execution.
-pub fn note_published_to(execution: [u8; 16]) {
+/// Says that this transaction has locked an execution, as a publisher or more strongly.
+pub fn note_locked(execution: [u8; 16]) {
     note(|n| {
-        if n.published_to.last() != Some(&execution) {
-            n.published_to.push(execution);
+        if n.locked.last() != Some(&execution) {
+            n.locked.push(execution);
         }
     });
 }
 
-/// Whether this transaction holds the publisher's lock of an execution.
-pub fn has_published_to(execution: &[u8; 16]) -> bool {
-    NOTES.with_borrow(|levels| levels.iter().any(|n| n.published_to.contains(execution)))
+/// Whether this transaction has locked an execution.
+pub fn has_locked(execution: &[u8; 16]) -> bool {
+    NOTES.with_borrow(|levels| levels.iter().any(|n| n.locked.contains(execution)))
 }
 
 /// Tells the launcher at commit that this database may have got the extension.

@@ -78,6 +78,8 @@ pub fn state(spi: &Spi, lane: i16) -> Result<State> {
 }
 
 pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {
+    // In the order in which a scheduler that begins takes them.
+    spi.rows("SELECT 1 FROM xdb.engine ORDER BY lane FOR NO KEY UPDATE", &[], |_| Ok(()))?;
     spi.run("UPDATE xdb.engine SET paused = $1", &[value(paused)])?;
     Ok(())
 }

@@ -4,9 +4,11 @@
 use super::StateKey;
 use super::load::Loaded;
 use crate::pg::catch::{PgError, Result};
+use crate::pg::crash;
 use crate::pg::param::{array, array_of_nullable, value};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
+use crate::worker::lifecycle;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use xdb_engine::*;
@@ -161,6 +163,9 @@ impl<'a> Changes<'a> {
         if !self.closed.is_empty() {
             let sql = format!("UPDATE xdb.global_message m SET {FREE} WHERE m.taken_by = ANY ($2)");
             freed += spi.run(&sql, &[value(now), array(self.closed.iter().copied())])?;
+        }
+        if freed > 0 {
+            crash::point(if lifecycle::is_engine() { "turn-give-back" } else { "caller-give-back" });
         }
         self.write_waiters(spi)?;
         if freed > 0 || !self.passed_over.is_empty() {

@@ -183,6 +183,7 @@ fn read_type(row: &Row) -> Result<ProcessType> {
 /// Tells every scheduler that registrations changed, when the transaction commits.
 pub(super) fn bump(spi: &Spi) -> Result<()> {
     spi.run("UPDATE xdb.registry SET generation = generation + 1", &[])?;
+    crate::pg::crash::point("register");
     crate::pg::wake::wake_scheduler_at_commit();
     Ok(())
 }

@@ -496,7 +496,10 @@ impl<'a> Batch<'a> {
             load::delete_arrivals_of(self.spi, &self.orphaned)?;
             global::delete_waiters(self.spi, &self.stale_waiters)?;
             load::delete_timers(self.spi, &self.stale_timers, self.now)?;
-            claim::move_to_lane(self.spi, &self.given_away, 1)?;
+            if !self.given_away.is_empty() {
+                claim::move_to_lane(self.spi, &self.given_away, 1)?;
+                crash::point("turn-give-away");
+            }
             let given_away = locks::release(self.spi, &self.given_away)?;
             self.released(released)?;
             self.released(given_away)?;

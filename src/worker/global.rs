@@ -4,6 +4,7 @@
 use super::apply::{Batch, Item, Settled};
 use super::calls::Answered;
 use crate::pg::catch::Result;
+use crate::pg::crash;
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
 use crate::store::global::{self, Class, Gathered, Head, WantedOfKey};
@@ -292,6 +293,9 @@ impl Batch<'_> {
             }
         }
         global::pass_over(self.spi, &not_asked)?;
+        if !not_asked.is_empty() {
+            crash::point("turn-pass-over");
+        }
         let Matching { gathered, is_new } = &self.scheduler.matching;
         let noted: BTreeSet<_> = gathered.passed_over.iter().collect();
         asked.retain(|key| noted.contains(key));
@@ -314,6 +318,9 @@ impl Batch<'_> {
         });
         let offered: Vec<_> = offered.into_iter().map(|(number, _)| *number).collect();
         global::no_longer_fresh(self.spi, &offered)?;
+        if !self.free.taken.is_empty() {
+            crash::point("turn-give-out");
+        }
         // Whoever could not be asked is noted, so that the next turn asks others.
         self.more |= gathered.more || !kept.is_empty();
         Ok(())

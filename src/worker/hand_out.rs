@@ -155,6 +155,7 @@ impl Batch<'_> {
         self.more |= !elsewhere.is_empty();
         claim::move_to_lane(self.spi, &moved, 1 - lane.number)?;
         if !moved.is_empty() {
+            crash::point("turn-change-lane");
             self.more = true;
             crate::pg::wake::wake_scheduler_at_commit();
         }

@@ -6,7 +6,7 @@
 use super::{lifecycle, settings};
 use crate::guc;
 use crate::pg::shmem::{self, EngineState, ExitReason, Lane, Phase, Slot, call};
-use crate::pg::{latch, raw};
+use crate::pg::{crash, latch, raw};
 use pgrx::{pg_guard, pg_sys, warning};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -347,8 +347,10 @@ impl Launcher {
         let known = self.known.entry(database).or_default();
         known.poked = false;
         let argument = slot.request_start();
+        crash::point("launcher-found");
         match launch(name, lane, argument) {
             Some(handle) => {
+                crash::point("launcher-started");
                 known.lanes[lane as usize].handle = Some(handle);
                 self.workers_used_up = None;
                 None

@@ -5,7 +5,7 @@
 use super::{scheduler, settings};
 use crate::pg::extension::{self, Installed};
 use crate::pg::shmem::{self, EngineState, ExitReason, Lane, Slot, call};
-use crate::pg::{latch, raw};
+use crate::pg::{crash, latch, raw};
 use pgrx::{check_for_interrupts, pg_guard, pg_sys};
 use std::ffi::{CStr, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -117,6 +117,7 @@ fn live(slot: Slot) -> Exit {
     }
     settings::pin_after_connection();
     report_name(lane);
+    crash::point("connected");
     let Some(mut context) = Context::open(slot, database, lane) else {
         return Exit::Gone;
     };

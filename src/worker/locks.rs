@@ -10,9 +10,9 @@ use super::lock_queue::{CallersPlace, Mode, Object, Verdict};
 use super::turn::Scheduler;
 use super::user_tables::Used;
 use crate::pg::catch::Result;
-use crate::pg::lock;
 use crate::pg::shmem::caller;
 use crate::pg::spi::Spi;
+use crate::pg::{crash, lock};
 use crate::store::claim::Due;
 use crate::store::locks::{self, KeyTypes, Request, Wants};
 use crate::store::registry::WorkerId;
@@ -69,6 +69,7 @@ impl Scheduler {
     pub(super) fn yield_locks(&self, spi: &Spi) -> Result<(Vec<StateKey>, Vec<Object>)> {
         let keys: Vec<_> = self.yielding.iter().copied().collect();
         let objects = locks::yield_calls(spi, self.lane.epoch, &keys)?;
+        crash::point("turn-yield");
         let leased = load::leases(spi, &keys)?;
         let left = |key: &StateKey| leased.get(key).is_some_and(|(epoch, _)| *epoch == self.lane.epoch);
         Ok((keys.into_iter().filter(|key| !left(key)).collect(), objects))
@@ -162,6 +163,9 @@ impl Batch<'_> {
             }
         }
         let unparked: HashSet<_> = locks::unpark(self.spi, &offered)?.into_iter().collect();
+        if !unparked.is_empty() {
+            crash::point("turn-hand-on");
+        }
         let stuck: HashSet<_> = offered.iter().map(|(key, _)| *key).filter(|key| !unparked.contains(key)).collect();
         self.more |= stuck.iter().any(|key| !self.watch.stuck.contains(key));
         self.watch.stuck = stuck;
@@ -224,6 +228,9 @@ impl Batch<'_> {
             .map(|(key, ticket, wants, granted)| Request { key: *key, ticket: *ticket, wants, granted: *granted })
             .collect();
         locks::write(self.spi, &rows)?;
+        if !rows.is_empty() {
+            crash::point("turn-grant");
+        }
         let granted_now = written.into_iter().filter(|(.., has)| *has).map(|(key, _, wants, _)| (key, wants));
         self.wanted.extend(granted_now);
         Ok(granted)

@@ -75,10 +75,14 @@ impl Maintenance {
             identity::set_local(c"synchronous_commit", c"off")?;
             let now = clock::now();
             let expiring = global::expire(spi, now, ROWS)?;
+            crash::point("expire");
             let Some(before) = retention.map(|kept| now.before(kept)) else {
                 return Ok((self.after, self.after_key.clone(), expiring));
             };
             let left = purge::sweep(spi, ROWS)?;
+            if left {
+                crash::point("sweep");
+            }
             let batch = purge::batch(spi, before, self.after, EXECUTIONS, Some(ROWS))?;
             let (key, keys) = global::forget_keys(spi, before, &self.after_key, ROWS)?;
             if batch.purged > 0 {

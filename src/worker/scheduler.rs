@@ -110,7 +110,12 @@ pub fn run(context: &mut Context) -> Exit {
         }
         if number == 1 && last_work.elapsed() > ASIDE_PATIENCE {
             last_work = Instant::now();
-            if in_transaction(context, engine::leave_lane).unwrap_or(false) {
+            let left = in_transaction(context, |spi| {
+                let left = engine::leave_lane(spi)?;
+                crash::point("leave-lane");
+                Ok(left)
+            });
+            if left.unwrap_or(false) {
                 return Exit::Gone;
             }
         }

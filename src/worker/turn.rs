@@ -187,6 +187,7 @@ impl Scheduler {
     /// A turn failed, and nobody knows which part of it is at fault. What came in is applied without claiming anything
     /// new, then what is due is claimed by itself; each as a whole under guards, or else one by one.
     fn in_parts(&mut self, context: &mut Context, mut items: Vec<Item>, submit: &mut dyn FnMut(Call)) -> Progress {
+        crash::point("turn-again");
         match self.transact(context, &mut items, Work::APPLY, Mode::Guarded) {
             Ok(Transacted::Done(outcome)) => {
                 self.follow_up(context, items, outcome, submit);
@@ -376,6 +377,7 @@ impl Scheduler {
         }
         if state.locks_released && self.lane.number == 0 {
             released.extend(locks::take_released(spi)?);
+            crash::point("turn-take-released");
         }
         // Answers that are held up count too: they are in memory. There are never more than half as many as threads.
         let max_calls = (guc::MAX_IN_FLIGHT.get() as usize).min(self.threads).saturating_sub(self.held_up().count());

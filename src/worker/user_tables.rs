@@ -4,6 +4,7 @@ use super::apply::Mode;
 use super::deferred::{Deferred, Patience};
 use crate::guc;
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
+use crate::pg::crash;
 use crate::pg::identity::{as_engine, as_process_owner};
 use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, try_lock_table, with_timeout};
@@ -28,8 +29,8 @@ const CONTENDED_FOR: Duration = Duration::from_secs(10);
 const WAITS_PER_TURN: u32 = 8;
 
 /// Longest wait for a lock in the lane of tables that are set aside: shorter than the time limit, so that a lock is
-/// told from a slow statement.
-const ASIDE_LOCK_TIMEOUT: &CStr = c"4s";
+/// told from a slow statement, and than the second after which sessions look for deadlocks by default.
+const ASIDE_LOCK_TIMEOUT: &CStr = c"500ms";
 
 /// A table with this many strikes is set aside.
 const STRIKES_OUT: u32 = 12;
@@ -111,6 +112,7 @@ impl Strikes {
         self.to_set_aside.retain(|relation, _| !self.set_aside.contains_key(relation));
         for (relation, why) in &self.to_set_aside {
             engine::set_aside(spi, *relation, *why)?;
+            crash::point("turn-set-aside");
             pgrx::log!("xdb: table {relation} is set aside: {}", why.as_str());
         }
         if self.aside {
@@ -118,6 +120,7 @@ impl Strikes {
             let back = |relation: &u32| good.get(relation).is_some_and(|steps| *steps >= GOOD_STEPS);
             for relation in self.set_aside.keys().filter(|relation| back(relation)) {
                 engine::take_back(spi, *relation)?;
+                crash::point("turn-take-back");
                 pgrx::log!("xdb: table {relation} is no longer set aside");
             }
             self.set_aside.retain(|relation, _| good.get(relation).is_none_or(|steps| *steps < GOOD_STEPS));

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::cluster::{Cluster, ClusterOptions};
-use crate::db::{Db, jsonb, literal};
+use crate::db::{Db, SqlError, jsonb, literal};
 use crate::definition::Definition;
 use crate::worker::{Call, Ledger, Reply, Worker};
 use crate::{log, views};
@@ -29,25 +29,31 @@ pub struct App {
 impl App {
     /// A database of this name in the cluster that the tests of a binary share.
     pub fn new(name: &str) -> App {
-        App::set_up(Home::Shared(Cluster::shared()), name)
+        App::set_up(Home::Shared(Cluster::shared()), name, "")
     }
 
     /// The same in a cluster of its own, for tests that kill, stop or configure the server.
     pub fn alone(name: &str, options: ClusterOptions) -> App {
-        App::set_up(Home::Own(Cluster::start(options)), name)
+        App::set_up(Home::Own(Cluster::start(options)), name, "")
     }
 
-    fn set_up(home: Home, name: &str) -> App {
+    /// The same with the schema of this version of the extension.
+    pub fn of_version(name: &str, version: &str) -> App {
+        let cluster = Cluster::start(ClusterOptions::default());
+        App::set_up(Home::Own(cluster), name, &format!("VERSION '{version}'"))
+    }
+
+    fn set_up(home: Home, name: &str, version: &str) -> App {
         let app = App { home, database: name.to_owned(), ledgers: Mutex::default() };
         // From template0, which nobody can be connected to.
         app.cluster().superuser().run(&format!("CREATE DATABASE {name} TEMPLATE template0"));
-        app.superuser().run(
-            "CREATE EXTENSION xdb;
+        app.superuser().run(&format!(
+            "CREATE EXTENSION xdb {version};
              SELECT xdb.grant_usage('app');
              SELECT xdb.grant_usage('other');
              SELECT xdb.grant_usage('boss', admin => true);
-             GRANT CREATE ON SCHEMA public TO app, other;",
-        );
+             GRANT CREATE ON SCHEMA public TO app, other;"
+        ));
         app.db().run(
             "CREATE TABLE users (user_id text PRIMARY KEY, form jsonb, status text, source text);
              CREATE TABLE counters (id text PRIMARY KEY, n int NOT NULL DEFAULT 0);",
@@ -118,6 +124,14 @@ impl App {
     /// The scheduler's pid, as soon as there is one.
     pub fn scheduler(&self) -> i32 {
         self.cluster().scheduler(&self.database)
+    }
+
+    /// Does something that ends with the server, at the crash point.
+    pub fn crash_at(&self, point: &str, work: impl FnOnce() -> Result<(), SqlError>) {
+        self.cluster().arm(point);
+        let error = work().expect_err("the server dies under it");
+        assert!(matches!(&*error.code, "08006" | "57P02" | "57P01"), "{error:?}");
+        self.cluster().wait_for_crash(point);
     }
 
     /// Lines of trouble in the log that concern this database and that nothing explains.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::db::{Db, SqlError};
 use crate::wait::wait_until;
-use crate::{install, keeper, log};
+use crate::{install, keeper, log, skew};
 
 /// Roles that every cluster has. All are ordinary; which of them may use the extension is decided per database.
 pub const ROLES: &[&str] = &["app", "other", "boss", "stranger"];
@@ -23,12 +23,13 @@ const CRASH_POINT: &str = "xdb_crash_point";
 /// What a cluster is to be like.
 pub struct ClusterOptions {
     preload: bool,
+    own_clock: bool,
     settings: Vec<(String, String)>,
 }
 
 impl Default for ClusterOptions {
     fn default() -> Self {
-        ClusterOptions { preload: true, settings: Vec::new() }
+        ClusterOptions { preload: true, own_clock: false, settings: Vec::new() }
     }
 }
 
@@ -36,6 +37,12 @@ impl ClusterOptions {
     /// The library stays out of `shared_preload_libraries`.
     pub fn not_preloaded(mut self) -> Self {
         self.preload = false;
+        self
+    }
+
+    /// The server's clock can be set.
+    pub fn own_clock(mut self) -> Self {
+        self.own_clock = true;
         self
     }
 
@@ -188,6 +195,9 @@ impl Cluster {
             socket.display()
         );
         cluster.configure(options);
+        if options.own_clock {
+            skew::prepare(&cluster.directory);
+        }
         cluster.launch();
         cluster
     }
@@ -236,6 +246,7 @@ impl Cluster {
         let log = OpenOptions::new().create(true).append(true).open(self.log_path()).expect("a directory of ours");
         let mut command = install::program("postgres");
         command.arg("-D").arg(self.data_directory());
+        skew::preload(&self.directory, &mut command);
         command.stdout(log.try_clone().expect("a descriptor is free")).stderr(Stdio::from(log));
         let child = keeper::spawn(command).unwrap_or_else(|error| panic!("postgres: {error}"));
         *self.server.lock().expect("never poisoned") = Some(child);
@@ -367,6 +378,11 @@ impl Cluster {
             );
             self.superuser().one::<bool>(&sql)
         });
+    }
+
+    /// Sets the clock of a server that has one of its own: so many seconds ahead of the real one.
+    pub fn set_clock(&self, seconds: f64) {
+        skew::set(&self.directory, (seconds * 1e6) as i64);
     }
 
     /// Arms a crash point of a build that has them: the first process of the server that comes by kills itself.

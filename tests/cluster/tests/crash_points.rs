@@ -60,10 +60,7 @@ impl Story {
     /// Does something that ends with the server, at the point.
     fn crash_at(&self, point: &str, work: impl FnOnce(&mut Db) -> Result<(), SqlError>) {
         let mut db = self.app.db();
-        self.app.cluster().arm(point);
-        let error = work(&mut db).expect_err("the server dies under it");
-        assert!(matches!(&*error.code, "08006" | "57P02" | "57P01"), "{error:?}");
-        self.app.cluster().wait_for_crash(point);
+        self.app.crash_at(point, || work(&mut db));
     }
 
     /// Every step of the process has written to its row exactly once, and there were so many.

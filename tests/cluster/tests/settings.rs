@@ -137,3 +137,46 @@ fn sizes_of_answers_and_payloads_are_bounded() {
     db.completes("answer");
     app.done(&[]);
 }
+
+#[test]
+fn timeouts_of_server_database_and_role_are_not_the_engines() {
+    let app = App::alone("settings_timeouts", ClusterOptions::default());
+    app.db().run(
+        "CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.05); RETURN new; END $$;
+         CREATE TRIGGER sleep BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION sleep();
+         INSERT INTO counters SELECT 'k' || n FROM generate_series(1, 5) n;",
+    );
+    let worker = app.worker(|call: &Call| match call.api {
+        Api::WaitUntil => any_of(&[timer("t", 0.1)]),
+        _ => force_complete(json!(null)).globals(json!({"n": 1})),
+    });
+    let waiting = Definition::starting_with("Wait").waiting_step("Wait");
+    app.register("careful", &waiting.maps("public.counters", "id", &["n"]));
+    // The sessions of these tests bring a statement_timeout of their own.
+    let mut superuser = app.superuser();
+    for place in [
+        "SYSTEM",
+        "DATABASE settings_timeouts",
+        "ROLE postgres",
+        "ROLE app",
+        "ROLE postgres IN DATABASE settings_timeouts",
+        "ROLE app IN DATABASE settings_timeouts",
+    ] {
+        for name in ["statement_timeout", "lock_timeout", "deadlock_timeout"] {
+            superuser.run(&format!("ALTER {place} SET {name} = '1ms'"));
+        }
+    }
+    superuser.run("SELECT pg_reload_conf()");
+    let before = app.scheduler();
+    superuser.run(&format!("SELECT pg_terminate_backend({before})"));
+    wait_until("another scheduler runs", 20, || app.cluster().find_scheduler(app.database()) != Some(before));
+    let mut db = app.db();
+    (1..=5).for_each(|n| drop(db.start(&format!("p{n}"), "careful").key(&format!("k{n}")).go()));
+    (1..=5).for_each(|n| drop(db.completes(&format!("p{n}"))));
+    assert_eq!(worker.count(|call| call.attempt() > 1), 0);
+    assert_eq!(db.one::<i64>("SELECT sum(n) FROM counters"), 5);
+    let log = app.cluster().log();
+    let cancelled = log.lines().find(|line| line.contains("<xdb") && line.contains("canceling"));
+    assert_eq!(cancelled, None);
+    app.done(&[]);
+}

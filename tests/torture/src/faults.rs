@@ -382,21 +382,42 @@ impl<'a> Saboteur<'a> {
         paused
     }
 
-    /// For the engine, which must not care, and for all clients.
+    /// For the engine, which must not care, wherever it is set and whenever it connects; and for all clients.
     fn statement_timeout(&mut self, length: Duration) -> bool {
         let milliseconds = self.random.between(5, 60);
-        let set = |value: &str| {
-            let sql = format!("ALTER SYSTEM SET statement_timeout = '{value}'");
-            self.superuser().is_some_and(|mut db| db.try_run(&sql).and(db.try_run("SELECT pg_reload_conf()")).is_ok())
-        };
-        let done = set(&format!("{milliseconds}ms"));
+        let done = self.set_everywhere("statement_timeout", Some(&format!("{milliseconds}ms")));
         self.world.mischief.set_statement_timeout(milliseconds);
+        // Settings of databases and roles are taken up by whoever connects.
+        let restarted = self.scheduler().is_some_and(terminate);
         thread::sleep(length);
         self.world.mischief.set_statement_timeout(0);
-        if !set("0") {
+        if !self.set_everywhere("statement_timeout", None) {
             self.world.record.complain("statement_timeout could not be taken back".to_owned());
         }
-        done
+        done && restarted
+    }
+
+    /// Sets a parameter for the server, the database, and the roles that the engine runs as and acts for; or none of these.
+    /// The rack's own sessions bring values of their own.
+    fn set_everywhere(&self, name: &str, value: Option<&str>) -> bool {
+        let database = self.world.app.database();
+        let places = [
+            "SYSTEM".to_owned(),
+            format!("DATABASE {database}"),
+            "ROLE postgres".to_owned(),
+            "ROLE app".to_owned(),
+            format!("ROLE postgres IN DATABASE {database}"),
+        ];
+        let Some(mut db) = self.superuser() else { return false };
+        let mut all = true;
+        for place in places {
+            let sql = match value {
+                Some(value) => format!("ALTER {place} SET {name} = '{value}'"),
+                None => format!("ALTER {place} RESET {name}"),
+            };
+            all &= db.try_run(&sql).is_ok();
+        }
+        all && db.try_run("SELECT pg_reload_conf()").is_ok()
     }
 }
 

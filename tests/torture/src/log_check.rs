@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use xdb_cluster_tests::log::{AFTER_A_CRASH, unexplained};
+use xdb_cluster_tests::log::{AFTER_A_CRASH, troubles, unexplained};
 
 use crate::checks::Findings;
 use crate::world::World;
@@ -19,9 +19,11 @@ const OURS: &[&str] = &[
     "connection to client lost",
     "could not send data to client",
     "canceling authentication due to timeout",
-    // The statement timeout that the rack sets for all comes over whatever is no scheduler.
-    "canceling statement due to statement timeout",
+    // The statement timeout that the rack sets for all comes over whatever is none of the engine's processes.
+    STATEMENT_TIMEOUT,
 ];
+
+const STATEMENT_TIMEOUT: &str = "canceling statement due to statement timeout";
 
 /// What a full disk leaves.
 const DISK_FULL: &[&str] = &["No space left on device", "was terminated by signal 6", "PANIC", "startup process (PID"];
@@ -36,6 +38,9 @@ pub fn check(world: &World, from: usize, wal_full: bool, findings: &mut Findings
     }
     for line in unexplained(part, None, &allowed) {
         findings.add("server log", line);
+    }
+    for trouble in troubles(part).filter(|t| t.backend.starts_with("xdb") && t.line.contains(STATEMENT_TIMEOUT)) {
+        findings.add("server log", trouble.line);
     }
     for line in part.lines().filter(|line| line.contains("was terminated by signal ")) {
         let pid = line.split("(PID ").nth(1).and_then(|rest| rest.split(')').next()?.parse::<i32>().ok());

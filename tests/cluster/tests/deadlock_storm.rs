@@ -1,0 +1,293 @@
+//! Many sessions drive the same processes and rows in any order, in transactions of several statements, and look for deadlocks
+//! after a millisecond, while both schedulers work on the same processes, and old ones are deleted. Sessions are cancelled all
+//! the time. The engine never is, spends no attempt on it, and does everything once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+
+use xdb_cluster_tests::prelude::*;
+
+const SESSIONS: usize = 10;
+const STORM: Duration = Duration::from_secs(15);
+
+/// Processes that loop until they are told to quit: plainly, under an exclusive lock, on a table that is set aside. The last
+/// ones close again and again, unless a message is there.
+const LOOPING: [&str; 8] = ["plain0", "plain1", "plain2", "locked0", "locked1", "locked2", "slow0", "slow1"];
+const DRAINING: [&str; 2] = ["drain0", "drain1"];
+
+fn wait(seconds: f64) -> Answer {
+    let inbox = json!({"localQueueCommands": {"commandId": "m", "queueName": "inbox", "atLeast": 1, "atMost": 20}});
+    any_of(&[inbox, timer("t", seconds), global_queue("g", "jobs", 1)])
+}
+
+fn handler(call: &Call) -> Answer {
+    let drains = call.process_id().starts_with("drain");
+    let got: Vec<_> = [call.messages("m"), call.messages("g")].concat();
+    let answer = match (call.api, call.target()) {
+        (Api::Rpc, _) => {
+            let rpcs = call.global("rpcs").as_i64().unwrap_or_default() + 1;
+            return output(json!(null)).publish("inbox", call.input().clone()).globals(json!({"rpcs": rpcs}));
+        }
+        (Api::WaitUntil, "Short") => return any_of(&[local_queue("m", "inbox", 1)]),
+        (_, "Short") => return force_complete(json!(null)),
+        (Api::WaitUntil, _) => return wait(if drains { 0.05 } else { 0.2 }),
+        _ if drains => close_if_empty("inbox", "Loop"),
+        _ if got.contains(&json!("quit")) => force_complete(json!(null)),
+        _ => next("Loop", json!(null)),
+    };
+    if got.is_empty() { answer } else { answer.globals(json!({"got": got})) }
+}
+
+/// Every message that is got is noted down as an effect. In the engine, a trigger also touches a row that others share, and
+/// publishes to another process.
+fn application() -> (App, Worker) {
+    let options = ClusterOptions::default().set("deadlock_timeout", "1ms");
+    let app = App::alone("deadlock_storm", options);
+    app.db().run(
+        "CREATE TABLE parents (id text PRIMARY KEY, touched int NOT NULL DEFAULT 0);
+         CREATE TABLE work (id text PRIMARY KEY, parent text NOT NULL REFERENCES parents, plain int NOT NULL DEFAULT 0,
+             rpcs int NOT NULL DEFAULT 0, got jsonb);
+         CREATE TABLE slow_work (LIKE work INCLUDING ALL);
+         CREATE TABLE effects (process text, message jsonb);
+         CREATE FUNCTION effect() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO public.effects SELECT new.id, m FROM jsonb_array_elements(new.got) m;
+             IF tg_table_name = 'slow_work' THEN PERFORM pg_sleep(0.3); END IF;
+             UPDATE public.parents SET touched = touched + 1 WHERE id = new.parent;
+             BEGIN PERFORM xdb.publish(CASE new.id WHEN 'plain0' THEN 'locked0' ELSE 'plain0' END, 'noise', '1');
+             EXCEPTION WHEN SQLSTATE 'XD007' THEN NULL; END;
+             RETURN new; END $$;
+         CREATE TRIGGER effect AFTER UPDATE OF got ON work FOR EACH ROW EXECUTE FUNCTION effect();
+         CREATE TRIGGER effect AFTER UPDATE OF got ON slow_work FOR EACH ROW EXECUTE FUNCTION effect();
+         INSERT INTO parents VALUES ('x'), ('y');",
+    );
+    app.superuser().run("SELECT xdb.grant_usage('app', admin => true)");
+    let worker = app.worker(handler);
+    let looping = |config: Value, table: &str| {
+        Definition::starting_with("Loop")
+            .waiting_step_with("Loop", config.clone())
+            .maps(table, "id", &["rpcs", "got"])
+            .rpc("poke", config)
+    };
+    let exclusive = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}});
+    for (name, config, table) in [
+        ("plain", json!({}), "public.work"),
+        ("locked", exclusive, "public.work"),
+        ("slow", json!({}), "public.slow_work"),
+        ("drain", json!({}), "public.work"),
+    ] {
+        app.register(name, &looping(config, table));
+    }
+    app.register("short", &Definition::starting_with("Short").waiting_step("Short"));
+    let mut db = app.db();
+    for (n, id) in (0..).zip(LOOPING.iter().chain(&DRAINING)) {
+        let table = if id.starts_with("slow") { "slow_work" } else { "work" };
+        db.run(&format!("INSERT INTO {table} VALUES ('{id}', '{}')", if n % 2 == 0 { "x" } else { "y" }));
+        start(&mut db, id).expect("a start");
+    }
+    (app, worker)
+}
+
+fn start(db: &mut Db, id: &str) -> Result<String, SqlError> {
+    db.start(id, id.trim_end_matches(|c: char| c.is_ascii_digit())).key(id).try_go()
+}
+
+/// What committed transactions have done.
+#[derive(Default)]
+struct Done {
+    /// By process and message: published once.
+    published: BTreeSet<(String, String)>,
+    /// Published to all.
+    shared: BTreeSet<String>,
+    /// Ids of messages that nobody reads.
+    kept: BTreeSet<String>,
+    plain: BTreeMap<String, i64>,
+    rpcs: BTreeMap<String, i64>,
+    /// How transactions ended that did not commit.
+    errors: BTreeMap<String, usize>,
+}
+
+impl Done {
+    fn absorb(&mut self, other: Done) {
+        self.published.extend(other.published);
+        self.shared.extend(other.shared);
+        self.kept.extend(other.kept);
+        for (mine, others) in [(&mut self.plain, other.plain), (&mut self.rpcs, other.rpcs)] {
+            others.into_iter().for_each(|(id, count)| *mine.entry(id).or_default() += count);
+        }
+        other.errors.into_iter().for_each(|(code, count)| *self.errors.entry(code).or_default() += count);
+    }
+}
+
+/// Numbers that look random, the same ones in each run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
+
+/// One statement of a transaction, and what it will have done if that commits.
+fn statement(dice: &mut Dice, unique: &str, will: &mut Done) -> String {
+    let ids = [&LOOPING[..], &DRAINING[..]].concat();
+    let id = ids[dice.below(ids.len())];
+    let (short, number) = (format!("short{}", dice.below(3)), dice.below(6));
+    let table = if id.starts_with("slow") { "slow_work" } else { "work" };
+    let mut publish = |to: &str, message: &str| {
+        will.published.insert((to.to_owned(), message.to_owned()));
+    };
+    match dice.below(16) {
+        0 | 1 => {
+            publish(id, unique);
+            format!("SELECT xdb.publish('{id}', 'inbox', '\"{unique}\"')")
+        }
+        2 => {
+            // An id that others use too, once in a process.
+            let id = LOOPING[dice.below(LOOPING.len())];
+            publish(id, &format!("one of {id}-{number}"));
+            format!("SELECT xdb.publish('{id}', 'inbox', '\"one of {id}-{number}\"', 'once-{number}')")
+        }
+        3 | 4 => {
+            publish(id, unique);
+            *will.rpcs.entry(id.to_owned()).or_default() += 1;
+            format!("SELECT xdb.invoke_rpc('{id}', 'poke', '\"{unique}\"')")
+        }
+        5 => format!("SELECT xdb.set_local_attributes('{id}', '{{\"k\": {number}}}')"),
+        6 => format!("SELECT xdb.retry_now('{id}')"),
+        7 => {
+            format!("SELECT xdb.skip_timer(process_id, state_execution_id, 't') FROM xdb.timers WHERE process_id = '{id}'")
+        }
+        8 | 9 => {
+            *will.plain.entry(id.to_owned()).or_default() += 1;
+            format!("UPDATE {table} SET plain = plain + 1 WHERE id = '{id}'")
+        }
+        10 => format!("UPDATE parents SET touched = touched + 1 WHERE id = '{}'", ["x", "y"][number % 2]),
+        11 if number < 3 => {
+            will.shared.insert(unique.to_owned());
+            format!("SELECT xdb.publish_global('jobs', '\"shared {unique}\"', message_id => '{unique}')")
+        }
+        11 => {
+            // An id that others use too; nobody reads it, so it stays one message.
+            will.kept.insert(number.to_string());
+            format!("SELECT xdb.publish_global('kept', '1', message_id => '{number}')")
+        }
+        12 => format!(
+            "SELECT count(*) FROM xdb.start_processes('[
+                 {{\"process_id\": \"{short}\", \"process_type\": \"short\", \"id_reuse_policy\": \"TERMINATE_IF_RUNNING\"}},
+                 {{\"process_id\": \"short0\", \"process_type\": \"short\", \"id_reuse_policy\": \"TERMINATE_IF_RUNNING\"}}]')"
+        ),
+        13 => format!("SELECT xdb.stop_process('{short}')"),
+        14 => "SELECT xdb.purge('0 s')".to_owned(),
+        _ => format!("SELECT FROM {table} WHERE id = '{id}' FOR UPDATE"),
+    }
+}
+
+/// What a transaction of the storm may meet, besides a deadlock.
+const MET: [&str; 6] = [
+    codes::NOT_RUNNING,
+    codes::UNKNOWN_PROCESS,
+    codes::UNKNOWN_STATE,
+    codes::NOT_WAITING,
+    codes::ALREADY_STARTED,
+    codes::LOCKS_NOT_GRANTED,
+];
+
+fn session(app: &App, number: usize) -> Done {
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1));
+    let (mut db, mut done) = (app.db(), Done::default());
+    let until = Instant::now() + STORM;
+    let mut transactions = 0;
+    while Instant::now() < until {
+        transactions += 1;
+        let mut will = Done::default();
+        let mut run = |db: &mut Db| -> Result<(), SqlError> {
+            db.try_run("BEGIN")?;
+            for step in 0..2 + dice.below(3) {
+                let sql = statement(&mut dice, &format!("{number}-{transactions}-{step}"), &mut will);
+                db.try_run(&sql)?;
+            }
+            db.try_run("COMMIT")
+        };
+        match run(&mut db) {
+            Ok(()) => done.absorb(will),
+            Err(error) => {
+                assert!(error.code == "40P01" || MET.contains(&&*error.code), "{error:?}");
+                *done.errors.entry(error.code).or_default() += 1;
+                db.run("ROLLBACK");
+            }
+        }
+        let draining = DRAINING[number % DRAINING.len()];
+        if transactions % 3 == 0
+            && let Err(error) = start(&mut db, draining)
+        {
+            assert!(error.code == codes::ALREADY_STARTED || error.code == "40P01", "{error:?}");
+            *done.errors.entry(error.code).or_default() += 1;
+        }
+    }
+    done
+}
+
+#[test]
+fn sessions_in_any_order_are_cancelled_and_the_engine_never_is() {
+    let (app, worker) = application();
+    app.cluster().set("xdb.retention", "1");
+    let all = Mutex::new(Done::default());
+    at_once(SESSIONS, |number| {
+        let done = session(&app, number);
+        all.lock().unwrap().absorb(done);
+    });
+    let done = all.into_inner().unwrap();
+    app.cluster().set("xdb.retention", "7d");
+    let mut db = app.db();
+    LOOPING.iter().for_each(|id| db.publish(id, "inbox", json!("quit")));
+    LOOPING.iter().for_each(|id| drop(db.completes(id)));
+    let mut superuser = app.superuser();
+    wait_until("what drains has closed", 60, || views::with_status(&mut superuser, "drain%", "RUNNING") == 0);
+
+    let mut effects: Vec<String> = superuser
+        .all("SELECT process || ': ' || (message #>> '{}') FROM effects WHERE message::text NOT LIKE '\"shared %'");
+    let mut expected: Vec<_> = done.published.iter().map(|(id, message)| format!("{id}: {message}")).collect();
+    expected.extend(LOOPING.iter().map(|id| format!("{id}: quit")));
+    effects.sort();
+    expected.sort();
+    assert_eq!(effects, expected, "each message once, and no other");
+    let of_all = |queue: &str| format!("SELECT message_id FROM xdb.global_message WHERE queue_name = '{queue}'");
+    let mut shared: Vec<String> =
+        superuser.all("SELECT substr(message #>> '{}', 8) FROM effects WHERE message::text LIKE '\"shared %'");
+    shared.extend(superuser.all::<String>(&of_all("jobs")));
+    shared.sort();
+    assert_eq!(shared, done.shared.into_iter().collect::<Vec<_>>(), "each of those for all once");
+    let mut kept: Vec<String> = superuser.all(&of_all("kept"));
+    kept.sort();
+    assert_eq!(kept, done.kept.into_iter().collect::<Vec<_>>(), "each id once");
+    for (id, count) in &done.plain {
+        let table = if id.starts_with("slow") { "slow_work" } else { "work" };
+        assert_eq!(
+            superuser.one::<i32>(&format!("SELECT plain FROM {table} WHERE id = '{id}'")),
+            *count as i32,
+            "{id}"
+        );
+    }
+    for (id, count) in done.rpcs.iter().filter(|(id, _)| id.starts_with("locked")) {
+        assert_eq!(superuser.one::<i32>(&format!("SELECT rpcs FROM work WHERE id = '{id}'")), *count as i32, "{id}");
+    }
+    assert!(views::engine(&mut superuser).contains("slow_work"), "the other scheduler was at work too");
+
+    let spent = "xdb.history WHERE event_type IN ('AttemptFailed', 'AttemptsFolded', 'StateFailed')";
+    assert_eq!(superuser.count(spent), 0, "no attempt was spent");
+    // Calls that are given to the other scheduler are made again there, and nothing else is.
+    let again: Vec<_> = worker.calls().into_iter().filter(|call| call.attempt() > 1).collect();
+    let again: Vec<_> = again.iter().map(Call::process_id).filter(|id| !id.starts_with("slow")).collect();
+    assert_eq!(again, Vec::<&str>::new(), "no call was made twice");
+    let cancelled = done.errors.get("40P01").copied().unwrap_or_default() as i64;
+    assert!(cancelled > 0, "nobody was in a deadlock: {:?}", done.errors);
+    let counted = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
+    wait_until("the server has counted them", 20, || superuser.one::<i64>(counted) >= cancelled);
+    assert_eq!(superuser.one::<i64>(counted), cancelled, "all of them were the sessions'");
+    let engine = |line: &&str| line.contains("<xdb") && (line.contains("deadlock") || line.contains("40P01"));
+    assert_eq!(app.cluster().log().lines().find(engine), None);
+    app.done(&[]);
+}

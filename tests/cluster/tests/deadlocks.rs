@@ -1,0 +1,215 @@
+//! Rings of those who wait for each other: sessions may be cancelled for one, the engine never is, and none is left unseen.
+
+use std::sync::Mutex;
+
+use xdb_cluster_tests::prelude::*;
+
+/// What a process that drains its inbox answers; it closes when that is empty.
+fn draining(call: &Call) -> Answer {
+    match call.api {
+        Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1), timer("quiet", 0.05)]),
+        _ => close_if_empty("inbox", "Read"),
+    }
+}
+
+/// An application of draining processes. Their closes are held back until [`closes_wait`].
+fn drains(app: App) -> (App, Worker) {
+    let worker = app.worker(draining);
+    worker.misbehave(|call: &Call| match call.api {
+        Api::WaitUntil => draining(call).into(),
+        _ => Reply::hang(draining(call)),
+    });
+    app.register("drain", &mailbox());
+    (app, worker)
+}
+
+/// Starts a process and returns when it is about to be closed.
+fn about_to_close(app: &App, worker: &Worker, id: &str) {
+    app.db().start(id, "drain").go();
+    worker.wait_for("the call that is to close it", 10, |call| call.api == Api::Execute && call.process_id() == id);
+}
+
+/// Lets the closes go, and returns when so many of them wait for publishers.
+fn closes_wait(app: &App, worker: &Worker, count: i64) {
+    worker.heal();
+    worker.release();
+    let mut superuser = app.superuser();
+    let marked = "xdb.process_execution WHERE closing = 'CONDITIONAL'";
+    wait_until("the closes wait for the publishers", 20, || superuser.count(marked) == count);
+}
+
+/// A session in a transaction that has done this. A wait without an end fails the test soon.
+fn in_transaction(app: &App, sql: &str) -> Db {
+    let mut db = app.db();
+    db.run("SET statement_timeout = '20 s'");
+    db.run("BEGIN");
+    db.run(sql);
+    db
+}
+
+/// The sessions go on at the same time, and end their transactions: with how they went, as SQLSTATEs.
+fn go_on(sessions: Vec<(Db, &str)>) -> Vec<String> {
+    let sessions: Vec<_> = sessions.into_iter().map(Mutex::new).collect();
+    at_once(sessions.len(), |number| {
+        let (db, sql) = &mut *sessions[number].lock().unwrap();
+        let outcome = db.try_run(sql);
+        db.run(if outcome.is_ok() { "COMMIT" } else { "ROLLBACK" });
+        outcome.map_or_else(|error| error.code, |()| "00000".to_owned())
+    })
+}
+
+/// Exactly one was cancelled for the deadlock. The other went on; whom it waited for may have closed its process.
+fn one_was_cancelled(mut outcomes: Vec<String>) {
+    outcomes.sort();
+    let other = outcomes.iter().find(|code| *code != "40P01");
+    assert!(
+        outcomes.iter().filter(|code| *code == "40P01").count() == 1
+            && other.is_some_and(|code| code == "00000" || code == codes::NOT_RUNNING),
+        "{outcomes:?}"
+    );
+}
+
+#[test]
+fn publishers_who_wait_for_closes_that_wait_for_them() {
+    let (app, worker) = drains(App::new("deadlocks_closes"));
+    ["a", "b"].iter().for_each(|id| about_to_close(&app, &worker, id));
+    let first = in_transaction(&app, "SELECT xdb.publish('a', 'noise', '1')");
+    let second = in_transaction(&app, "SELECT xdb.publish('b', 'noise', '1')");
+    closes_wait(&app, &worker, 2);
+    let outcomes = go_on(vec![
+        (first, "SELECT xdb.publish('b', 'inbox', '1')"),
+        (second, "SELECT xdb.publish('a', 'inbox', '1')"),
+    ]);
+    one_was_cancelled(outcomes);
+    ["a", "b"].iter().for_each(|id| drop(app.db().completes(id)));
+    app.done(&[]);
+}
+
+#[test]
+fn a_publisher_who_has_what_the_one_wants_whom_the_close_waits_for() {
+    let (app, worker) = drains(App::new("deadlocks_row"));
+    app.db().run("INSERT INTO counters VALUES ('r', 0)");
+    about_to_close(&app, &worker, "p");
+    let row = "UPDATE counters SET n = n + 1 WHERE id = 'r'";
+    let first = in_transaction(&app, row);
+    let second = in_transaction(&app, "SELECT xdb.publish('p', 'noise', '1')");
+    closes_wait(&app, &worker, 1);
+    let outcomes = go_on(vec![(first, "SELECT xdb.publish('p', 'inbox', '1')"), (second, row)]);
+    one_was_cancelled(outcomes);
+    app.db().completes("p");
+    app.done(&[]);
+}
+
+#[test]
+fn whoever_holds_a_process_that_closes_publishes_to_it() {
+    let (app, worker) = drains(App::new("deadlocks_own"));
+    about_to_close(&app, &worker, "p");
+    let mut publisher = in_transaction(&app, "SELECT xdb.publish('p', 'noise', '1')");
+    closes_wait(&app, &worker, 1);
+    // There is nothing to be retried: the process is locked, and nothing of it is written.
+    let mut holder = in_transaction(&app, "SELECT xdb.retry_now('p')");
+    publisher.run("COMMIT");
+    holder.run("SELECT xdb.publish('p', 'inbox', '\"in time\"'); COMMIT");
+    app.db().completes("p");
+    assert_eq!(worker.count(|call| call.messages("m") == [json!("in time")]), 1);
+    app.done(&[]);
+}
+
+#[test]
+fn nobody_waits_for_the_close_of_an_engine_that_is_gone() {
+    let (app, worker) = drains(App::alone("deadlocks_gone", ClusterOptions::default()));
+    about_to_close(&app, &worker, "p");
+    let mut publisher = in_transaction(&app, "SELECT xdb.publish('p', 'noise', '1')");
+    closes_wait(&app, &worker, 1);
+    app.cluster().set("xdb.enabled", "off");
+    wait_until("the engine is gone", 20, || app.cluster().find_scheduler(app.database()).is_none());
+    let mut other = in_transaction(&app, "SELECT xdb.publish('p', 'inbox', '\"meanwhile\"')");
+    other.run("COMMIT");
+    publisher.run("COMMIT");
+    app.cluster().set("xdb.enabled", "on");
+    app.db().completes("p");
+    assert_eq!(worker.count(|call| call.messages("m") == [json!("meanwhile")]), 1);
+    app.done(&[]);
+}
+
+/// One step that adds one to the row's `n`.
+fn add(call: &Call) -> Answer {
+    force_complete(json!(null)).globals(json!({"n": call.global("n").as_i64().unwrap_or_default() + 1}))
+}
+
+fn adding(table: &str) -> Definition {
+    one_step().maps(table, "id", &["n"])
+}
+
+/// Events of attempts that were spent.
+const SPENT: &str = "xdb.history WHERE event_type IN ('AttemptFailed', 'AttemptsFolded', 'StateFailed')";
+
+/// The holder of a row that a step wants asks for the step's process, again and again. It gets it each time, and at the usual
+/// `deadlock_timeout` nobody is cancelled: the step gives way long before.
+fn gets_the_process(holder: &mut Db, mut before: impl FnMut()) {
+    for round in 0..4 {
+        before();
+        holder.run(&format!("SAVEPOINT s; SELECT xdb.set_local_attributes('p', '{{\"round\": {round}}}')"));
+        // The process is free again, and the step can be tried once more.
+        holder.run("ROLLBACK TO SAVEPOINT s");
+    }
+    holder.run("COMMIT");
+}
+
+#[test]
+fn a_step_gives_way_to_whoever_holds_its_row_and_wants_its_process() {
+    let app = App::new("deadlocks_step");
+    let worker = app.worker(add);
+    worker.misbehave(|call: &Call| Reply::hang(add(call)));
+    app.register("add", &adding("public.counters"));
+    app.db().start("p", "add").key("p").globals(json!({"n": 0})).go();
+    worker.wait_for("the call", 10, |_| true);
+    let mut holder = in_transaction(&app, "UPDATE counters SET n = n + 10 WHERE id = 'p'");
+    worker.heal();
+    let mut superuser = app.superuser();
+    let waits = "pg_stat_activity WHERE backend_type = 'xdb scheduler' AND datname = current_database()
+        AND wait_event_type = 'Lock'";
+    let mut first = true;
+    gets_the_process(&mut holder, || {
+        // Later waits for a row of a table in which one is held are too short to be seen.
+        if std::mem::take(&mut first) {
+            wait_until("the step waits for the row", 20, || superuser.count(waits) > 0);
+        }
+    });
+    app.db().completes("p");
+    assert_eq!(app.superuser().count(SPENT), 0, "no attempt was spent");
+    assert_eq!(app.db().one::<i32>("SELECT n FROM counters"), 1, "what the call had loaded, plus one");
+    app.done(&[]);
+}
+
+#[test]
+fn a_step_of_a_table_that_is_set_aside_gives_way_too() {
+    let app = App::new("deadlocks_aside");
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE slow (id text PRIMARY KEY, n int NOT NULL DEFAULT 0);
+         CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF current_setting('test.quick', true) IS DISTINCT FROM 'on' THEN PERFORM pg_sleep(0.4); END IF;
+             RETURN new; END $$;
+         CREATE TRIGGER sleep BEFORE UPDATE ON slow FOR EACH ROW EXECUTE FUNCTION sleep();
+         INSERT INTO slow VALUES ('p'), ('a'), ('b'), ('c');",
+    );
+    let _worker = app.worker(add);
+    app.register("add", &adding("public.slow"));
+    for id in ["a", "b", "c"] {
+        db.start(id, "add").key(id).go();
+    }
+    ["a", "b", "c"].iter().for_each(|id| drop(db.completes(id)));
+    assert_eq!(app.superuser().count("xdb.set_aside"), 1);
+    let mut holder = in_transaction(&app, "SET LOCAL test.quick = 'on'; UPDATE slow SET n = n + 10 WHERE id = 'p'");
+    db.start("p", "add").key("p").go();
+    let mut superuser = app.superuser();
+    let waits = "pg_stat_activity WHERE backend_type = 'xdb set-aside scheduler' AND datname = current_database()
+        AND wait_event_type = 'Lock'";
+    gets_the_process(&mut holder, || {
+        wait_until("the step waits for the row", 20, || superuser.count(waits) > 0);
+    });
+    db.completes("p");
+    assert_eq!(app.superuser().count(SPENT), 0, "no attempt was spent");
+    app.done(&[]);
+}
