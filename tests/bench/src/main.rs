@@ -27,6 +27,10 @@ use report::Row;
 use worker::{Worker, ceiling};
 use workloads::{WORKLOADS, Workload};
 
+/// What Postgres says when a database is dropped, or vacuumed by hand, while autovacuum is at work there.
+const EXPLAINED: &[&str] =
+    &["terminating autovacuum process due to administrator command", "canceling autovacuum task"];
+
 fn main() -> ExitCode {
     let chosen = Options::from_env().and_then(|options| Ok((choose(&options)?, options)));
     let (workloads, options) = match chosen {
@@ -62,7 +66,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    violations.extend(lab.cluster.unexplained_errors(&[]).into_iter().map(|line| format!("in the log: {line}")));
+    violations.extend(lab.cluster.unexplained_errors(EXPLAINED).into_iter().map(|line| format!("in the log: {line}")));
     let seconds = begun.elapsed().as_secs_f64();
     about["seconds"] = json!(seconds);
     println!("\n{}\nAll of it took {seconds:.0} s.", report::table(&rows));

@@ -43,7 +43,7 @@ impl Options {
         let workloads = text("WORKLOADS").unwrap_or_default();
         let options = Options {
             workloads: words(&workloads).map(str::to_uppercase).collect(),
-            runs: number("RUNS", text("RUNS"), if quick { 3 } else { 5 })?,
+            runs: number("RUNS", text("RUNS"), if quick { 2 } else { 5 })?,
             scale: number("SCALE", text("SCALE"), if quick { 0.02 } else { 1.0 })?,
             seed: number("SEED", text("SEED"), 1)?,
             fill: minutes("FILL_MINUTES", text("FILL_MINUTES"), if quick { 0.1 } else { 10.0 })?,
