@@ -282,9 +282,13 @@ impl Run {
             }
         };
         self.look_at_part(&step)?;
+        let before = self.execution.clone();
         for event in &events {
             self.execution.apply(event, self.now);
         }
+        let folded: Vec<_> = events.iter().filter(|event| event.name() == "AttemptsFolded").cloned().collect();
+        let uncounted = uncounted(&before, &self.execution);
+        expect(folded == uncounted, || format!("{folded:?} stand in for failed attempts, not {uncounted:?}\n{self}"))?;
         for message in events.iter().filter_map(|event| match event {
             Event::GlobalMessagesTaken { messages, .. } => Some(messages),
             _ => None,
@@ -362,6 +366,29 @@ impl std::fmt::Display for Run {
         }
         Ok(())
     }
+}
+
+/// What has to stand for failed attempts that are not in the history, once their call is over.
+fn uncounted(before: &Execution, after: &Execution) -> Vec<Event> {
+    let mut events = Vec::new();
+    for (seq, state) in &before.states {
+        for api in [Api::WaitUntil, Api::Execute] {
+            let over = after.states.get(seq).is_none_or(|state| state.call(api).is_none());
+            if let Some(CallState { failed_attempts, last_failure: Some(last), .. }) = state.call(api).filter(|_| over)
+                && *failed_attempts > RECORDED_ATTEMPTS
+            {
+                events.push(Event::AttemptsFolded {
+                    seq: *seq,
+                    api,
+                    count: failed_attempts - RECORDED_ATTEMPTS,
+                    last_attempt: last.attempt,
+                    at: last.at,
+                    failure: last.failure.clone(),
+                });
+            }
+        }
+    }
+    events
 }
 
 pub fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Outcome {
