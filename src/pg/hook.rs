@@ -2,7 +2,7 @@
 //!
 //! The statement itself is called without pgrx's error boundary, as the last thing the hook does: its errors pass through
 //! unchanged. What must happen afterwards is left to the callbacks at the end of the transaction.
-use super::{latch, raw, shmem, wake};
+use super::{compat, latch, raw, shmem, wake};
 use pgrx::{check_for_interrupts, is_a, pg_guard, pg_sys};
 use shmem::{Phase, Slot};
 use std::ffi::{CStr, c_char};
@@ -192,13 +192,8 @@ unsafe fn owned_database(name: *const c_char) -> Option<pg_sys::Oid> {
 }
 
 fn owns(database: pg_sys::Oid) -> bool {
-    // SAFETY: a catalog read inside the statement's transaction.
-    unsafe {
-        #[cfg(feature = "pg15")]
-        return pg_sys::pg_database_ownercheck(database, pg_sys::GetUserId());
-        #[cfg(not(feature = "pg15"))]
-        return pg_sys::object_ownercheck(pg_sys::DatabaseRelationId, database, pg_sys::GetUserId());
-    }
+    // SAFETY: a plain accessor; the statement has a transaction.
+    compat::owns_database(database, unsafe { pg_sys::GetUserId() })
 }
 
 fn is_template(database: pg_sys::Oid) -> bool {
