@@ -109,7 +109,27 @@ give_to_server_user() {
 
 # --- the installed Postgres -------------------------------------------------------------------------
 
+# Where scripts/postgres-from-source keeps what it has built.
+built_servers() { printf '%s\n' "${XDB_POSTGRES_DIR:-${CARGO_TARGET_DIR:-$root/target}/postgres}"; }
+
+# Whether PG chooses another server than the installed one, or that of PG_CONFIG.
+is_other_server() { [ "${PG:-15}" != 15 ]; }
+
+# PG=15-assert, PG=17 or PG=18 is a Postgres with assertions, built from source if it isn't yet; PG=/path/to/pg_config any
+# other one.
 find_pg_config() {
+    if is_other_server; then
+        # For scripts/pg-upgrade, which needs the installed one too.
+        export XDB_INSTALLED_PG_CONFIG=${XDB_INSTALLED_PG_CONFIG-${PG_CONFIG:-}}
+        case $PG in
+        */*) PG_CONFIG=$PG ;;
+        *)
+            PG_CONFIG=$(built_servers)/postgresql-${PG%-assert}-assert/bin/pg_config
+            [ -f "${PG_CONFIG%/bin/pg_config}/complete" ] ||
+                "$root/scripts/postgres-from-source" "${PG%-assert}" </dev/null
+            ;;
+        esac
+    fi
     if [ -z "${PG_CONFIG:-}" ]; then
         PG_CONFIG=/usr/lib/postgresql/15/bin/pg_config
         [ -x "$PG_CONFIG" ] || PG_CONFIG=/usr/bin/pg_config
@@ -120,10 +140,30 @@ find_pg_config() {
     pg_test_tools=$(dirname "$("$PG_CONFIG" --pgxs)")/../test
 }
 
+pg_major() { "$PG_CONFIG" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/'; }
+
+# package_extension NAME [ARGUMENT...]: builds the extension for the server of PG_CONFIG. `stage` is the directory with its
+# files, each under the path where that server looks for it. Each NAME has one of its own.
+package_extension() {
+    local name=$1 target=${CARGO_TARGET_DIR:-$root/target} settings=()
+    shift
+    if is_other_server; then
+        # The bindings are made from that server's headers, and those of two servers of one major version would take turns
+        # in one directory.
+        [ "$(pg_major)" != 15 ] || target=$target/for-another-15
+        settings=("CARGO_TARGET_DIR=$target" "PGRX_PG_CONFIG_PATH=$PG_CONFIG")
+    fi
+    stage=$target/$name
+    rm -rf "$stage"
+    mkdir -p "$stage"
+    quietly "$work_dir/build.log" env ${settings[@]+"${settings[@]}"} cargo pgrx package --pg-config "$PG_CONFIG" --out-dir "$stage" \
+        --no-default-features --features "pg$(pg_major)" "$@" || die "the extension could not be built"
+}
+
 # hooked_postgres: a throwaway copy of Postgres with a build of the extension that has crash points and planted
 # faults, which no other server may ever load. PG_CONFIG is that of the copy afterwards.
 hooked_postgres() {
-    local copy stage option from
+    local copy option from
     find_pg_config
     make_work_dir
     chmod a+rx "$work_dir"
@@ -135,14 +175,11 @@ hooked_postgres() {
         cp -a "$from/." "$copy$from/"
     done
     # The build of `make install` has a stage of its own: neither may be taken for the other.
-    stage=${CARGO_TARGET_DIR:-$root/target}/stage-hooked
-    rm -rf "$stage"
-    mkdir -p "$stage"
-    quietly "$work_dir/build.log" cargo pgrx package --pg-config "$PG_CONFIG" --out-dir "$stage" \
-        --features crash-points,plants || die "the extension could not be built"
+    package_extension stage-hooked --features crash-points,plants
     cp -a "$stage/." "$copy/"
     chmod -R a+rX "$copy"
     PG_CONFIG=$copy$pg_bin/pg_config
+    export PG=
     find_pg_config
 }
 

@@ -15,6 +15,7 @@ mod keeper;
 pub mod log;
 pub mod signup;
 pub mod tamper;
+mod upgrade;
 pub mod views;
 pub mod wait;
 pub mod worker;
