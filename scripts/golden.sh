@@ -49,6 +49,10 @@ run_golden() {
             --bindir="$pg_bin" --host="$cluster_dir" --port=5432 --user=postgres --dbname=golden \
             --load-extension=xdb --schedule="$run/schedule" </dev/null
     ) || status=$?
+    # To a server of version 15 a specification that can't be read is a result like any other.
+    if grep -H '^syntax error at line' "$run/out/results"/*.out; then
+        return 1
+    fi
     if $accept && [ "$status" -le 1 ]; then
         mkdir -p "$suite/expected"
         for name in "${names[@]}"; do
