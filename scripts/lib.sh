@@ -142,45 +142,61 @@ find_pg_config() {
 
 pg_major() { "$PG_CONFIG" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/'; }
 
-# package_extension NAME [ARGUMENT...]: builds the extension for the server of PG_CONFIG. `stage` is the directory with its
-# files, each under the path where that server looks for it. Each NAME has one of its own.
-package_extension() {
-    local name=$1 target=${CARGO_TARGET_DIR:-$root/target} settings=()
-    shift
+# choose_build: `build_target` is cargo's directory for what is built for the server of PG_CONFIG, and `build_settings` the
+# environment of such a build.
+choose_build() {
+    build_target=${CARGO_TARGET_DIR:-$root/target} build_settings=()
     if is_other_server; then
         # The bindings are made from that server's headers, and those of two servers of one major version would take turns
         # in one directory.
-        [ "$(pg_major)" != 15 ] || target=$target/for-another-15
-        settings=("CARGO_TARGET_DIR=$target" "PGRX_PG_CONFIG_PATH=$PG_CONFIG")
+        [ "$(pg_major)" != 15 ] || build_target=$build_target/for-another-15
+        build_settings=("CARGO_TARGET_DIR=$build_target" "PGRX_PG_CONFIG_PATH=$PG_CONFIG")
     fi
-    stage=$target/$name
-    rm -rf "$stage"
-    mkdir -p "$stage"
-    quietly "$work_dir/build.log" env ${settings[@]+"${settings[@]}"} cargo pgrx package --pg-config "$PG_CONFIG" --out-dir "$stage" \
-        --no-default-features --features "pg$(pg_major)" "$@" || die "the extension could not be built"
 }
 
-# hooked_postgres: a throwaway copy of Postgres with a build of the extension that has crash points and planted
-# faults, which no other server may ever load. PG_CONFIG is that of the copy afterwards.
-hooked_postgres() {
-    local copy option from
+# package_extension NAME [ARGUMENT...]: builds the extension for the server of PG_CONFIG. `stage` is the directory with its
+# files, each under the path where that server looks for it. Each NAME has one of its own.
+package_extension() {
+    local name=$1
+    shift
+    choose_build
+    stage=$build_target/$name
+    rm -rf "$stage"
+    mkdir -p "$stage"
+    quietly "$work_dir/build.log" env ${build_settings[@]+"${build_settings[@]}"} cargo pgrx package \
+        --pg-config "$PG_CONFIG" --out-dir "$stage" --no-default-features --features "pg$(pg_major)" "$@" ||
+        die "the extension could not be built"
+}
+
+# copy_postgres DIRECTORY: a copy of Postgres, to install into what no other server may ever load. PG_CONFIG is that of the
+# copy afterwards; others find the copy's paths from where it runs.
+copy_postgres() {
+    local copy=$1 option from
     find_pg_config
-    make_work_dir
-    chmod a+rx "$work_dir"
-    copy=$work_dir/postgres
     mkdir "$copy"
     for option in --bindir --pkglibdir --sharedir; do
         from=$("$PG_CONFIG" "$option")
         mkdir -p "$copy$from"
         cp -a "$from/." "$copy$from/"
     done
-    # The build of `make install` has a stage of its own: neither may be taken for the other.
-    package_extension stage-hooked --features crash-points,plants
-    cp -a "$stage/." "$copy/"
     chmod -R a+rX "$copy"
     PG_CONFIG=$copy$pg_bin/pg_config
+    # It is that one from here on, whichever it is a copy of.
     export PG=
     find_pg_config
+}
+
+# hooked_postgres: a throwaway copy of Postgres with a build of the extension that has crash points and planted
+# faults, which no other server may ever load. PG_CONFIG is that of the copy afterwards.
+hooked_postgres() {
+    find_pg_config
+    make_work_dir
+    chmod a+rx "$work_dir"
+    # The build of `make install` has a stage of its own: neither may be taken for the other.
+    package_extension stage-hooked --features crash-points,plants
+    copy_postgres "$work_dir/postgres"
+    cp -a "$stage/." "$work_dir/postgres/"
+    chmod -R a+rX "$work_dir/postgres"
 }
 
 # --- a throwaway cluster ----------------------------------------------------------------------------

@@ -366,6 +366,7 @@ COMMENT ON FUNCTION xdb.adopt() IS 'Makes the processes of a copied or restored 
 COMMENT ON FUNCTION xdb.knows_roles() IS 'Whether the owners of processes are roles of this server; not in a copy from another one before xdb.adopt().';
 COMMENT ON FUNCTION xdb.purge(interval) IS 'Deletes executions that closed so long ago, with everything that belongs to them, and returns how many. Those that somebody has locked are left out.';
 COMMENT ON FUNCTION xdb.engine_figures() IS 'The figures behind xdb.status(), one JSON object.';
+COMMENT ON FUNCTION xdb.library_version() IS 'The version of xdb that the server runs. That of the schema is extversion in pg_extension.';
 COMMENT ON FUNCTION xdb.worker_figures() IS 'The figures behind xdb.worker_counters(), a JSON array with an object per worker.';
 COMMENT ON FUNCTION xdb.status() IS 'One row: how this database''s engine is doing.';
 COMMENT ON FUNCTION xdb.worker_counters() IS 'How the calls to each worker went since the server started; the view xdb.workers shows it.';

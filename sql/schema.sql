@@ -1,6 +1,23 @@
 -- Bare, so that a schema which somebody else made beforehand fails the installation.
 CREATE SCHEMA xdb;
 
+-- The library on disk that came with this script is not always the one that the server has loaded. The first has all
+-- functions of this version, the other one perhaps not. A script of an update begins with the same check.
+DO $body$
+BEGIN
+    CREATE FUNCTION xdb.library_version() RETURNS text
+        LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'xdb_library_version';
+    IF (SELECT pg_catalog.string_to_array(xdb.library_version(), '.')::pg_catalog.int4[]
+            OPERATOR(pg_catalog.<) pg_catalog.string_to_array(e.extversion, '.')::pg_catalog.int4[]
+        FROM pg_catalog.pg_extension AS e WHERE e.extname OPERATOR(pg_catalog.=) 'xdb') THEN
+        RAISE undefined_function;
+    END IF;
+EXCEPTION WHEN undefined_function THEN
+    RAISE EXCEPTION 'the server runs an older version of xdb than the one that is installed'
+        USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Restart the server, then run this again.';
+END
+$body$;
+
 -- Payloads are JSON, and JSON text is UTF-8.
 DO $$
 BEGIN

@@ -19,7 +19,7 @@ DECLARE
         'knows_roles',  -- called by the policies, as whoever reads
         'worker_counters', 'worker_figures'];  -- called by the view workers, as its reader
     of_admins CONSTANT name[] := ARRAY[
-        'pause', 'resume', 'adopt', 'status', 'engine_figures', 'purge',
+        'pause', 'resume', 'adopt', 'status', 'engine_figures', 'library_version', 'purge',
         'register_worker', 'unregister_worker', 'register_process_type', 'unregister_process_type'];
     grantee name;
     signature regprocedure;
@@ -145,4 +145,4 @@ REVOKE ALL ON ALL ROUTINES IN SCHEMA xdb FROM PUBLIC;
 
 GRANT USAGE ON SCHEMA xdb TO pg_monitor;
 -- status() runs as its caller, and so must they be allowed what it calls.
-GRANT EXECUTE ON FUNCTION xdb.status(), xdb.engine_figures() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION xdb.status(), xdb.engine_figures(), xdb.library_version() TO pg_monitor;

@@ -1,6 +1,7 @@
 //! The errors of the extension, one function each. SQLSTATE class `XD`; `docs/errors.md` lists them.
 
 use crate::pg::catch::{PgError, sqlstate};
+use crate::store::versions::Mismatch;
 use xdb_engine::{Rejection, StateExecutionId};
 
 /// How much of a word that means nothing is repeated.
@@ -134,6 +135,10 @@ pub fn missing_owners(names: &[String]) -> PgError {
     PgError::new(sqlstate(b"XD021"), "roles that own running processes are missing")
         .detail(format!("There is no role {}.", names.join(", ")))
         .hint("Create them, or stop the processes of these roles, and adopt the database then.")
+}
+
+pub fn other_schema(mismatch: &Mismatch) -> PgError {
+    PgError::new(sqlstate(b"XD022"), mismatch.reason()).hint(mismatch.remedy())
 }
 
 /// A refused command of a caller as the caller's error.

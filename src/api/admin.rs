@@ -12,7 +12,7 @@ use crate::pg::shmem::{EngineState, Lane, Slot, call};
 use crate::pg::spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Standing};
-use crate::store::{claim, engine, to_json};
+use crate::store::{claim, engine, to_json, versions};
 use pgrx::pg_sys;
 use serde::Serialize;
 
@@ -58,6 +58,11 @@ fn set_paused(paused: bool) -> Result<Value> {
     Ok(Value::Void)
 }
 
+/// Also where the library is not preloaded: then it is the one that this session has loaded.
+pub fn library_version(_: &Args) -> Result<Value> {
+    Ok(Value::Text(versions::OWN))
+}
+
 /// A moment for SQL, or null.
 fn moment(at: i64) -> Option<String> {
     (at != 0).then(|| clock::iso8601(from_postgres(at)))
@@ -68,7 +73,7 @@ struct EngineFigures {
     engine_pid: Option<i32>,
     state: &'static str,
     in_flight: i64,
-    backlog: i64,
+    backlog: Option<i64>,
     oldest_due: Option<String>,
     calls_per_second: f64,
     started_at: Option<String>,
@@ -80,18 +85,20 @@ struct EngineFigures {
 }
 
 pub fn engine_figures(_: &Args) -> Result<Value> {
-    let caller = Caller::reading()?;
+    let caller = Caller::looking()?;
     // SAFETY: set once, at the start of the session.
     let database = unsafe { pg_sys::MyDatabaseId };
-    let (set_aside, standing, (backlog, oldest_due)) = caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            // Counted now: an engine that rests, or is gone, brings no figure up to date.
-            let backlog = spi.with_latest_snapshot(|spi| claim::backlog(spi, clock::now()))?;
-            Ok((engine::set_aside_names(spi)?, instance::standing(spi)?, backlog))
-        })
-    })?;
+    let (set_aside, reason, (backlog, oldest_due)) = match versions::mismatch() {
+        Some(mismatch) => (Vec::new(), Some(format!("{}. {}", mismatch.reason(), mismatch.remedy())), (None, None)),
+        None => caller.on_system_tables(|_| {
+            spi::connect(|spi| {
+                // Counted now: an engine that rests, or is gone, brings no figure up to date.
+                let (backlog, due) = spi.with_latest_snapshot(|spi| claim::backlog(spi, clock::now()))?;
+                Ok((engine::set_aside_names(spi)?, instance::standing(spi)?.reason(), (Some(backlog), due)))
+            })
+        })?,
+    };
     let oldest_due = oldest_due.map(clock::iso8601);
-    let reason = standing.reason();
     let main = Slot::find(database, Lane::Main).map(Slot::status);
     let aside = Slot::find(database, Lane::SetAside).map(Slot::status);
     let figures = match main {
@@ -142,7 +149,7 @@ struct WorkerFigures {
 }
 
 pub fn worker_figures(_: &Args) -> Result<Value> {
-    Caller::reading()?;
+    Caller::looking()?;
     // SAFETY: as above.
     let database = unsafe { pg_sys::MyDatabaseId };
     let now = raw::now_micros();

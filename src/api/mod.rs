@@ -21,6 +21,7 @@ use crate::store::instance;
 use crate::store::process::Found;
 use crate::store::registry::Registry;
 use crate::store::tables::Tables;
+use crate::store::versions;
 use crate::worker::lifecycle;
 use pgrx::pg_sys;
 use std::cell::RefCell;
@@ -60,6 +61,7 @@ crate::sql_functions! {
     xdb_adopt / pg_finfo_xdb_adopt => admin::adopt;
     xdb_knows_roles / pg_finfo_xdb_knows_roles => admin::knows_roles;
     xdb_engine_figures / pg_finfo_xdb_engine_figures => admin::engine_figures;
+    xdb_library_version / pg_finfo_xdb_library_version => admin::library_version;
     xdb_worker_figures / pg_finfo_xdb_worker_figures => admin::worker_figures;
 }
 
@@ -75,12 +77,19 @@ struct Caller {
 }
 
 impl Caller {
-    /// For functions that only read.
-    fn reading() -> Result<Self> {
+    /// For functions that look at the engine, and at no table before they know its schema.
+    fn looking() -> Result<Self> {
         if !shmem::is_preloaded() {
             return Err(error::not_preloaded());
         }
         Ok(Self { role: identity::current_user() })
+    }
+
+    /// For functions that only read.
+    fn reading() -> Result<Self> {
+        let caller = Self::looking()?;
+        versions::check()?;
+        Ok(caller)
     }
 
     /// For functions that ask the engine: not on a standby.

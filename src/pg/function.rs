@@ -6,7 +6,7 @@
 use super::catch::{PgError, Result, catch, edge, sqlstate};
 use super::param::{ToParam, from_postgres};
 use super::subxact::run_caught;
-use pgrx::{FromDatum, pg_sys};
+use pgrx::{FromDatum, IntoDatum, pg_sys};
 use std::ffi::{CStr, CString, c_char};
 use xdb_engine::{Duration, ExecutionId, Timestamp};
 
@@ -142,6 +142,7 @@ pub enum Value {
     Bool(bool),
     Int(i32),
     BigInt(i64),
+    Text(&'static str),
     /// JSON text, as `jsonb`.
     Json(String),
 }
@@ -171,6 +172,7 @@ pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) ->
             Value::Bool(yes) => (pg_sys::Datum::from(yes), false),
             Value::Int(number) => (pg_sys::Datum::from(number), false),
             Value::BigInt(number) => (pg_sys::Datum::from(number), false),
+            Value::Text(text) => (text.into_datum().unwrap_or_else(|| pg_sys::Datum::from(0)), false),
             Value::Json(text) => (jsonb(&text)?, false),
         };
         // SAFETY: as above.

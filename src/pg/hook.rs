@@ -2,14 +2,12 @@
 //!
 //! The statement itself is called without pgrx's error boundary, as the last thing the hook does: its errors pass through
 //! unchanged. What must happen afterwards is left to the callbacks at the end of the transaction.
+use super::extension::{self, EXTENSION};
 use super::{compat, latch, raw, shmem, wake};
 use pgrx::{check_for_interrupts, is_a, pg_guard, pg_sys};
 use shmem::{Phase, Slot};
 use std::ffi::{CStr, c_char};
 use std::time::{Duration, Instant};
-
-/// The name of this extension.
-pub const EXTENSION: &CStr = c"xdb";
 
 /// How long such a statement waits for the engine to leave; the server itself waits as long for other connections.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -77,6 +75,7 @@ unsafe extern "C-unwind" fn before_statement(
             pg_sys::NodeTag::T_AlterExtensionStmt => {
                 let stmt = node.cast::<pg_sys::AlterExtensionStmt>();
                 if is_this_extension((*stmt).extname) {
+                    extension::tell_sessions();
                     extension_changes();
                 }
             }

@@ -21,6 +21,7 @@ pub mod purge;
 pub mod registry;
 pub mod save;
 pub mod tables;
+pub mod versions;
 
 use crate::pg::catch::{PgError, Result};
 use serde::Serialize;

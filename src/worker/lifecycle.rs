@@ -3,18 +3,12 @@
 //! Exit codes: 0 when there is nothing to run or the process was asked to leave, 1 for "start me again". Any other code would
 //! make the postmaster restart the whole cluster. The postmaster itself never restarts a scheduler: the launcher does.
 use super::{scheduler, settings};
-use crate::pg::hook::EXTENSION;
+use crate::pg::extension::{self, Installed};
 use crate::pg::shmem::{self, EngineState, ExitReason, Lane, Slot, call};
 use crate::pg::{compat, latch, raw};
 use pgrx::{check_for_interrupts, pg_guard, pg_sys};
 use std::ffi::{CStr, c_int};
-use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The table whose lock a turn takes first. Every version of the schema has it.
-const GATE_TABLE: &CStr = c"engine";
-
-const EXTENSION_VERSION: NonZeroUsize = NonZeroUsize::new(pg_sys::Anum_pg_extension_extversion as usize).unwrap();
 
 /// How a scheduler's run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +45,6 @@ pub struct Context {
     pub slot: Slot,
     gate: pg_sys::Oid,
     memory: pg_sys::MemoryContext,
-}
-
-/// The extension as the catalog has it.
-struct Installed {
-    oid: pg_sys::Oid,
-    version: String,
 }
 
 /// Installs the handlers that every process of the engine has, and lets signals in.
@@ -160,8 +148,8 @@ impl Context {
             pg_sys::SetCurrentStatementStartTimestamp();
             pg_sys::StartTransactionCommand();
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-            let installed = installed_extension();
-            let gate = gate_table();
+            let installed = extension::installed();
+            let gate = extension::gate_table();
             pg_sys::PopActiveSnapshot();
             pg_sys::CommitTransactionCommand();
             let Installed { oid, version } = installed?;
@@ -198,7 +186,7 @@ impl Context {
             let turn = if !free {
                 Turn::Busy
             } else {
-                match installed_extension() {
+                match extension::installed() {
                     None => Turn::Gone,
                     Some(now) if now.oid != self.extension => Turn::Changed,
                     Some(now) if now.version != self.extension_version => Turn::Changed,
@@ -277,52 +265,5 @@ impl Context {
         if self.slot.state() != state {
             self.slot.set_state(state);
         }
-    }
-}
-
-/// Looks the extension up in the catalog, by itself: the server's function for it has no version. In a transaction.
-unsafe fn installed_extension() -> Option<Installed> {
-    // SAFETY: the lock on the catalog is held by the caller or taken here; what is returned is copied before the scan ends.
-    unsafe {
-        let relation = pg_sys::table_open(pg_sys::ExtensionRelationId, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
-        let mut key = pg_sys::ScanKeyData::default();
-        pg_sys::ScanKeyInit(
-            &mut key,
-            pg_sys::Anum_pg_extension_extname as i16,
-            pg_sys::BTEqualStrategyNumber as u16,
-            pg_sys::F_NAMEEQ.into(),
-            pg_sys::Datum::from(EXTENSION.as_ptr()),
-        );
-        let scan = pg_sys::systable_beginscan(
-            relation,
-            pg_sys::ExtensionNameIndexId.into(),
-            true,
-            std::ptr::null_mut(),
-            1,
-            &mut key,
-        );
-        let tuple = pg_sys::systable_getnext(scan);
-        let installed = (!tuple.is_null()).then(|| {
-            let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_extension>();
-            let version = pgrx::htup::heap_getattr_raw(tuple, EXTENSION_VERSION, (*relation).rd_att).map(|version| {
-                let text = pg_sys::text_to_cstring(version.cast_mut_ptr());
-                CStr::from_ptr(text).to_string_lossy().into_owned()
-            });
-            Installed { oid: (*form).oid, version: version.unwrap_or_default() }
-        });
-        pg_sys::systable_endscan(scan);
-        pg_sys::table_close(relation, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
-        installed
-    }
-}
-
-unsafe fn gate_table() -> pg_sys::Oid {
-    // SAFETY: catalog reads in a transaction.
-    unsafe {
-        let schema = pg_sys::get_namespace_oid(EXTENSION.as_ptr(), true);
-        if schema == pg_sys::InvalidOid {
-            return pg_sys::InvalidOid;
-        }
-        pg_sys::get_relname_relid(GATE_TABLE.as_ptr(), schema)
     }
 }

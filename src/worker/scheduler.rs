@@ -14,6 +14,7 @@ use crate::pg::spi;
 use crate::pg::subxact::run_caught;
 use crate::store::claim::Lane;
 use crate::store::instance::Standing;
+use crate::store::versions::Mismatch;
 use crate::store::{engine, load, locks};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +25,9 @@ const RETRY: Duration = Duration::from_millis(50);
 /// A set-aside scheduler without work ends after this.
 const ASIDE_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How often a scheduler that waits for an update looks by itself whether there was one.
+const UPDATE_POLL: Duration = Duration::from_secs(1);
+
 /// How often the rate that people see is brought up to date, until it is zero.
 const RATE_EVERY: Duration = Duration::from_millis(500);
 
@@ -33,6 +37,9 @@ pub fn run(context: &mut Context) -> Exit {
         SlotLane::Main => 0,
         SlotLane::SetAside => 1,
     };
+    if let Some(mismatch) = Mismatch::of(&context.extension_version) {
+        return wait_for_update(context, &mismatch);
+    }
     let (epoch, waited_for) = loop {
         if context.asked_to_leave() {
             return Exit::Left;
@@ -115,6 +122,33 @@ pub fn run(context: &mut Context) -> Exit {
         // Rounded up: a timer that is due in half a millisecond must not make the loop spin.
         let milliseconds = timeout.as_micros().div_ceil(1000) as i64;
         context.wait(&waiter, milliseconds);
+    }
+}
+
+/// Waits until the schema is another one. Nothing of it is touched.
+fn wait_for_update(context: &mut Context, mismatch: &Mismatch) -> Exit {
+    if context.lane == SlotLane::SetAside {
+        return Exit::Gone;
+    }
+    pgrx::log!("xdb: {}; nothing runs in this database until then. {}", mismatch.reason(), mismatch.remedy());
+    context.set_state(EngineState::OtherSchema);
+    loop {
+        if context.asked_to_leave() {
+            return Exit::Left;
+        }
+        context.slot.take_wake();
+        match run_caught(|| Ok(context.begin_turn())) {
+            Ok(Turn::Ready) => context.abort_turn(),
+            Ok(Turn::Busy) => {}
+            Ok(Turn::Gone) => return Exit::Gone,
+            Ok(Turn::Changed) => return Exit::Restart,
+            Err(error) => {
+                context.abort_turn();
+                log_error("the scheduler can't see whether the extension was updated", &error);
+            }
+        }
+        // Who changes the extension wakes this up; what changes the catalog by hand doesn't.
+        crate::pg::latch::wait_for_latch(UPDATE_POLL.as_millis() as i64);
     }
 }
 

@@ -111,10 +111,12 @@ pub enum EngineState {
     Unused = 5,
     /// The database is a copy, and its processes are those of another one.
     Copy = 6,
+    /// This library doesn't work with the schema of the database.
+    OtherSchema = 7,
 }
 
 impl EngineState {
-    const ALL: [EngineState; 7] = [
+    const ALL: [EngineState; 8] = [
         EngineState::Stopped,
         EngineState::Starting,
         EngineState::Running,
@@ -122,6 +124,7 @@ impl EngineState {
         EngineState::BackingOff,
         EngineState::Unused,
         EngineState::Copy,
+        EngineState::OtherSchema,
     ];
 
     /// The words that users see.
@@ -133,6 +136,7 @@ impl EngineState {
             EngineState::Paused => "paused",
             EngineState::BackingOff => "backing off",
             EngineState::Copy => "waiting for adopt",
+            EngineState::OtherSchema => "waiting for update",
         }
     }
 }

@@ -29,25 +29,31 @@ pub struct App {
 impl App {
     /// A database of this name in the cluster that the tests of a binary share.
     pub fn new(name: &str) -> App {
-        App::set_up(Home::Shared(Cluster::shared()), name)
+        App::set_up(Home::Shared(Cluster::shared()), name, "")
     }
 
     /// The same in a cluster of its own, for tests that kill, stop or configure the server.
     pub fn alone(name: &str, options: ClusterOptions) -> App {
-        App::set_up(Home::Own(Cluster::start(options)), name)
+        App::set_up(Home::Own(Cluster::start(options)), name, "")
     }
 
-    fn set_up(home: Home, name: &str) -> App {
+    /// The same with the schema of this version of the extension.
+    pub fn of_version(name: &str, version: &str) -> App {
+        let cluster = Cluster::start(ClusterOptions::default());
+        App::set_up(Home::Own(cluster), name, &format!("VERSION '{version}'"))
+    }
+
+    fn set_up(home: Home, name: &str, version: &str) -> App {
         let app = App { home, database: name.to_owned(), ledgers: Mutex::default() };
         // From template0, which nobody can be connected to.
         app.cluster().superuser().run(&format!("CREATE DATABASE {name} TEMPLATE template0"));
-        app.superuser().run(
-            "CREATE EXTENSION xdb;
+        app.superuser().run(&format!(
+            "CREATE EXTENSION xdb {version};
              SELECT xdb.grant_usage('app');
              SELECT xdb.grant_usage('other');
              SELECT xdb.grant_usage('boss', admin => true);
-             GRANT CREATE ON SCHEMA public TO app, other;",
-        );
+             GRANT CREATE ON SCHEMA public TO app, other;"
+        ));
         app.db().run(
             "CREATE TABLE users (user_id text PRIMARY KEY, form jsonb, status text, source text);
              CREATE TABLE counters (id text PRIMARY KEY, n int NOT NULL DEFAULT 0);",

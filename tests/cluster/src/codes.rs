@@ -43,6 +43,8 @@ pub const NOT_WAITING: &str = "XD019";
 pub const LOCKS_NOT_GRANTED: &str = "XD020";
 /// Roles that own running processes of a copy are missing.
 pub const MISSING_OWNERS: &str = "XD021";
+/// The library does not work with the version of the schema.
+pub const OTHER_SCHEMA: &str = "XD022";
 
 /// `serialization_failure`.
 pub const SERIALIZATION_FAILURE: &str = "40001";

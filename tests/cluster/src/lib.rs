@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod codes;
 pub mod db;
 pub mod definition;
+pub mod half_way;
 mod install;
 mod keeper;
 pub mod log;
