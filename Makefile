@@ -8,7 +8,7 @@ help: ## show this list
 demo: ## install what is missing, build, and watch two processes run (some minutes the first time)
 	@scripts/demo
 
-test: ## run every test suite (PG=15-assert, PG=17, PG=18: against another server; see docs/versions.md)
+test: ## run every test suite (PG=15-assert, PG=17: against another server; see docs/versions.md)
 	@scripts/test
 
 test-upgrade: ## pg_upgrade from 15 to the server of PG=

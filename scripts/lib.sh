@@ -115,8 +115,7 @@ built_servers() { printf '%s\n' "${XDB_POSTGRES_DIR:-${CARGO_TARGET_DIR:-$root/t
 # Whether PG chooses another server than the installed one, or that of PG_CONFIG.
 is_other_server() { [ "${PG:-15}" != 15 ]; }
 
-# PG=15-assert, PG=17 or PG=18 is a Postgres with assertions, built from source if it isn't yet; PG=/path/to/pg_config any
-# other one.
+# PG=15-assert or PG=17 is a Postgres with assertions, built from source if it isn't yet; PG=/path/to/pg_config any other one.
 find_pg_config() {
     if is_other_server; then
         # For scripts/pg-upgrade, which needs the installed one too.

@@ -1,5 +1,5 @@
 -- What the server itself answers differently from one major version to the next: 12_versions_1.out is of 17 and later, where
--- an interval can be infinite. It is the longest one then. Everything else has the same expected file in all versions.
+-- an interval can be infinite and is longer than any other. Everything else has the same expected file in all versions.
 \set SHOW_CONTEXT never
 \pset format unaligned
 \pset tuples_only on
@@ -25,8 +25,6 @@ SELECT age, told(format('SELECT xdb.start_process(%L, ''Versions'', timeout => %
 FROM (VALUES ('infinity'), ('-infinity')) AS v (age);
 SELECT process_id, timeout_at FROM xdb.processes WHERE process_type = 'Versions';
 SELECT count(*) FROM xdb.queue_messages WHERE queue_name = 'versions';
-SELECT told('SELECT xdb.start_process(''pi'', ''Versions'', options => ''{"timeout": "infinity"}'') IS NOT NULL');
 SELECT age, told(format('SELECT xdb.wait_for_process(%L, %L)', 'pinfinity', age)) FROM (VALUES ('infinity'), ('-infinity')) AS v (age);
 RESET ROLE;
 SELECT age, told(format('SELECT xdb.purge(%L)', age)) FROM (VALUES ('infinity'), ('-infinity')) AS v (age);
-SELECT xdb.resume();
