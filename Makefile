@@ -1,6 +1,6 @@
 # The work is done by scripts/; this file is the list of what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test torture torture-plants crash-points bench lint install psql
+.PHONY: help demo test test-upgrade torture torture-plants crash-points bench lint install psql
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -8,8 +8,11 @@ help: ## show this list
 demo: ## install what is missing, build, and watch two processes run (some minutes the first time)
 	@scripts/demo
 
-test: ## run every test suite
+test: ## run every test suite (PG=15-assert, PG=17: against another server; see docs/versions.md)
 	@scripts/test
+
+test-upgrade: ## pg_upgrade from 15 to the server of PG=
+	@scripts/pg-upgrade
 
 torture: ## many processes under a schedule of faults (SEED=, MINUTES=, PROCESSES=; see docs/torture.md)
 	@scripts/torture

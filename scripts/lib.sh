@@ -109,7 +109,26 @@ give_to_server_user() {
 
 # --- the installed Postgres -------------------------------------------------------------------------
 
+# Where scripts/postgres-from-source keeps what it has built.
+built_servers() { printf '%s\n' "${XDB_POSTGRES_DIR:-${CARGO_TARGET_DIR:-$root/target}/postgres}"; }
+
+# Whether PG chooses another server than the installed one, or that of PG_CONFIG.
+is_other_server() { [ "${PG:-15}" != 15 ]; }
+
+# PG=15-assert or PG=17 is a Postgres with assertions, built from source if it isn't yet; PG=/path/to/pg_config any other one.
 find_pg_config() {
+    if is_other_server; then
+        # For scripts/pg-upgrade, which needs the installed one too.
+        export XDB_INSTALLED_PG_CONFIG=${XDB_INSTALLED_PG_CONFIG-${PG_CONFIG:-}}
+        case $PG in
+        */*) PG_CONFIG=$PG ;;
+        *)
+            PG_CONFIG=$(built_servers)/postgresql-${PG%-assert}-assert/bin/pg_config
+            [ -f "${PG_CONFIG%/bin/pg_config}/complete" ] ||
+                "$root/scripts/postgres-from-source" "${PG%-assert}" </dev/null
+            ;;
+        esac
+    fi
     if [ -z "${PG_CONFIG:-}" ]; then
         PG_CONFIG=/usr/lib/postgresql/15/bin/pg_config
         [ -x "$PG_CONFIG" ] || PG_CONFIG=/usr/bin/pg_config
@@ -118,6 +137,34 @@ find_pg_config() {
     export PG_CONFIG
     pg_bin=$("$PG_CONFIG" --bindir)
     pg_test_tools=$(dirname "$("$PG_CONFIG" --pgxs)")/../test
+}
+
+pg_major() { "$PG_CONFIG" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/'; }
+
+# choose_build: `build_target` is cargo's directory for what is built for the server of PG_CONFIG, and `build_settings` the
+# environment of such a build.
+choose_build() {
+    build_target=${CARGO_TARGET_DIR:-$root/target} build_settings=()
+    if is_other_server; then
+        # The bindings are made from that server's headers, and those of two servers of one major version would take turns
+        # in one directory.
+        [ "$(pg_major)" != 15 ] || build_target=$build_target/for-another-15
+        build_settings=("CARGO_TARGET_DIR=$build_target" "PGRX_PG_CONFIG_PATH=$PG_CONFIG")
+    fi
+}
+
+# package_extension NAME [ARGUMENT...]: builds the extension for the server of PG_CONFIG. `stage` is the directory with its
+# files, each under the path where that server looks for it. Each NAME has one of its own.
+package_extension() {
+    local name=$1
+    shift
+    choose_build
+    stage=$build_target/$name
+    rm -rf "$stage"
+    mkdir -p "$stage"
+    quietly "$work_dir/build.log" env ${build_settings[@]+"${build_settings[@]}"} cargo pgrx package \
+        --pg-config "$PG_CONFIG" --out-dir "$stage" --no-default-features --features "pg$(pg_major)" "$@" ||
+        die "the extension could not be built"
 }
 
 # copy_postgres DIRECTORY: a copy of Postgres, to install into what no other server may ever load. PG_CONFIG is that of the
@@ -133,22 +180,19 @@ copy_postgres() {
     done
     chmod -R a+rX "$copy"
     PG_CONFIG=$copy$pg_bin/pg_config
+    # It is that one from here on, whichever it is a copy of.
+    export PG=
     find_pg_config
 }
 
 # hooked_postgres: a throwaway copy of Postgres with a build of the extension that has crash points and planted
 # faults, which no other server may ever load. PG_CONFIG is that of the copy afterwards.
 hooked_postgres() {
-    local stage
     find_pg_config
     make_work_dir
     chmod a+rx "$work_dir"
     # The build of `make install` has a stage of its own: neither may be taken for the other.
-    stage=${CARGO_TARGET_DIR:-$root/target}/stage-hooked
-    rm -rf "$stage"
-    mkdir -p "$stage"
-    quietly "$work_dir/build.log" cargo pgrx package --pg-config "$PG_CONFIG" --out-dir "$stage" \
-        --features crash-points,plants || die "the extension could not be built"
+    package_extension stage-hooked --features crash-points,plants
     copy_postgres "$work_dir/postgres"
     cp -a "$stage/." "$work_dir/postgres/"
     chmod -R a+rX "$work_dir/postgres"

@@ -132,14 +132,23 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     Ok(Value::Void)
 }
 
-/// What Postgres calls texts that can't name a table: wrong syntax, too many parts, another database.
-const NOT_A_NAME: [i32; 3] = [sqlstate(b"42602"), sqlstate(b"42601"), sqlstate(b"0A000")];
+/// What Postgres calls texts that can't name a table: too many parts, another database.
+const NOT_A_NAME: [i32; 2] = [sqlstate(b"42601"), sqlstate(b"0A000")];
+
+/// Wrong syntax of a name. Since Postgres 16 there is just no such table.
+const INVALID_NAME: i32 = sqlstate(b"42602");
+
+/// What is no name of a table, though Postgres takes it for one since version 16: an oid, which nobody could restore.
+fn is_oid(name: &str) -> bool {
+    name == "-" || name.bytes().all(|byte| byte.is_ascii_digit())
+}
 
 fn resolve_table(spi: &Spi, table: &mut TableMapping) -> Result<()> {
     let sql = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
     let relation = spi.first(sql, &[value(table.table.as_str())], |row| Ok(row.get::<pg_sys::Oid>(1)));
     let relation = match relation {
-        Ok(relation) => relation.flatten(),
+        Ok(relation) => relation.flatten().filter(|_| !is_oid(&table.table)),
+        Err(e) if e.code == INVALID_NAME => None,
         Err(e) if NOT_A_NAME.contains(&e.code) => {
             return Err(error::invalid_definition(format!("table {}: {}", table.table, e.message)));
         }

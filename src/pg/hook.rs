@@ -3,7 +3,7 @@
 //! The statement itself is called without pgrx's error boundary, as the last thing the hook does: its errors pass through
 //! unchanged. What must happen afterwards is left to the callbacks at the end of the transaction.
 use super::extension::{self, EXTENSION};
-use super::{latch, raw, shmem, wake};
+use super::{compat, latch, raw, shmem, wake};
 use pgrx::{check_for_interrupts, is_a, pg_guard, pg_sys};
 use shmem::{Phase, Slot};
 use std::ffi::{CStr, c_char};
@@ -142,7 +142,7 @@ unsafe fn database_to_vacate(node: *mut pg_sys::Node) -> Option<pg_sys::Oid> {
                 if (*stmt).renameType != pg_sys::ObjectType::OBJECT_DATABASE {
                     return None;
                 }
-                owned_database((*stmt).subname).filter(|_| pg_sys::have_createdb_privilege())
+                owned_database((*stmt).subname).filter(|_| may_create_databases())
             }
             pg_sys::NodeTag::T_AlterDatabaseStmt => {
                 let stmt = node.cast::<pg_sys::AlterDatabaseStmt>();
@@ -157,7 +157,7 @@ unsafe fn database_to_vacate(node: *mut pg_sys::Node) -> Option<pg_sys::Oid> {
                     _ => c"template1".as_ptr().cast_mut(),
                 };
                 let database = existing_database(template)?;
-                (pg_sys::have_createdb_privilege() && (is_template(database) || owns(database))).then_some(database)
+                (may_create_databases() && (is_template(database) || owns(database))).then_some(database)
             }
             _ => None,
         }
@@ -191,12 +191,26 @@ unsafe fn owned_database(name: *const c_char) -> Option<pg_sys::Oid> {
 }
 
 fn owns(database: pg_sys::Oid) -> bool {
-    // SAFETY: a catalog read inside the statement's transaction.
+    // SAFETY: a plain accessor; the statement has a transaction.
+    compat::owns_database(database, unsafe { pg_sys::GetUserId() })
+}
+
+/// By itself: the server's function for it can be called from outside only since one of the minor releases of 15.
+fn may_create_databases() -> bool {
+    // SAFETY: a catalog read inside the statement's transaction; the tuple is copied from before it is released.
     unsafe {
-        #[cfg(feature = "pg15")]
-        return pg_sys::pg_database_ownercheck(database, pg_sys::GetUserId());
-        #[cfg(not(feature = "pg15"))]
-        return pg_sys::object_ownercheck(pg_sys::DatabaseRelationId, database, pg_sys::GetUserId());
+        let role = pg_sys::GetUserId();
+        if pg_sys::superuser_arg(role) {
+            return true;
+        }
+        let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::AUTHOID as i32, pg_sys::Datum::from(role));
+        if tuple.is_null() {
+            return false;
+        }
+        let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_authid>();
+        let may = (*form).rolcreatedb;
+        pg_sys::ReleaseSysCache(tuple);
+        may
     }
 }
 

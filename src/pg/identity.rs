@@ -1,6 +1,7 @@
 //! As whom SQL runs, and with which settings.
 
 use super::catch::{Result, catch};
+use super::compat;
 use crate::worker::settings::FORMATS;
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_int};
@@ -187,12 +188,10 @@ pub fn is_administrator(role: pg_sys::Oid) -> bool {
     unsafe {
         let known = PAUSE.get().filter(|oid| !pg_sys::get_func_name(*oid).is_null());
         let pause = known.unwrap_or_else(|| {
-            let name = pg_sys::stringToQualifiedNameList(c"xdb.pause".as_ptr());
+            let name = compat::qualified_name(c"xdb.pause");
             pg_sys::LookupFuncName(name, 0, std::ptr::null(), true)
         });
         PAUSE.set(Some(pause));
-        pause != pg_sys::InvalidOid
-            && pg_sys::pg_proc_aclcheck(pause, role, pg_sys::ACL_EXECUTE as pg_sys::AclMode)
-                == pg_sys::AclResult::ACLCHECK_OK
+        pause != pg_sys::InvalidOid && compat::may_execute(pause, role)
     }
 }

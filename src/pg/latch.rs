@@ -2,6 +2,7 @@
 //!
 //! Every wait ends the process when the postmaster has died, resets the latch, and then obeys interrupts. The caller looks at
 //! its flags and queues after the wait, so that what comes between is seen by the next one. File descriptors are not read here.
+use super::compat;
 use pgrx::{check_for_interrupts, pg_sys};
 use std::ffi::c_int;
 
@@ -25,10 +26,7 @@ impl Waiter {
     pub fn new(fd: Option<c_int>) -> Waiter {
         // SAFETY: the latch of a process lives as long as the process, and so does the set.
         unsafe {
-            #[cfg(any(feature = "pg15", feature = "pg16"))]
-            let set = pg_sys::CreateWaitEventSet(pg_sys::TopMemoryContext, 3);
-            #[cfg(any(feature = "pg17", feature = "pg18"))]
-            let set = pg_sys::CreateWaitEventSet(std::ptr::null_mut(), 3);
+            let set = compat::new_wait_event_set(3);
             let add = |events, fd, latch| {
                 pg_sys::AddWaitEventToSet(set, events, fd, latch, std::ptr::null_mut());
             };

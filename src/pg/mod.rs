@@ -1,6 +1,7 @@
 //! Everything that touches the server process: errors, SPI, identity, shared memory, latches, hooks.
 
 pub mod catch;
+pub mod compat;
 pub mod crash;
 pub mod extension;
 pub mod function;

@@ -7,7 +7,7 @@
 //! Full arrays: a database without a slot is logged and retried by the launcher; a waiter without a place polls; a worker
 //! without a place has no statistics; a hold without a place is not placed, and the statement meets the engine's connection
 //! as it would meet any other.
-use super::{raw, shift};
+use super::{compat, raw, shift};
 use pgrx::{pg_guard, pg_sys};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, Ordering};
@@ -82,14 +82,12 @@ unsafe extern "C-unwind" fn request() {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn startup() {
-    /// Place of the server's AddinShmemInitLock, the same in every supported version.
-    const ADDIN_SHMEM_INIT_LOCK: usize = 21;
     // SAFETY: called by the server once the segment exists; the memory is aligned to a cache line and zero is its empty state.
     unsafe {
         if let Some(previous) = PREVIOUS_STARTUP {
             pg_sys::ffi::pg_guard_ffi_boundary(|| previous());
         }
-        let lock = &raw mut (*pg_sys::MainLWLockArray.add(ADDIN_SHMEM_INIT_LOCK)).lock;
+        let lock = &raw mut (*pg_sys::MainLWLockArray.add(compat::ADDIN_SHMEM_INIT_LOCK)).lock;
         pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
         let mut found = false;
         let memory = pg_sys::ShmemInitStruct(NAME.as_ptr(), size_of::<Shared>(), &mut found).cast::<Shared>();

@@ -1,6 +1,7 @@
 //! Subtransactions, timeouts and conditional locks: what keeps one bad table from stopping the engine.
 
 use super::catch::{PgError, Result, catch};
+use super::compat::{FIRST_USER_TIMEOUT, STATEMENT_TIMEOUT};
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::{c_char, c_int};
@@ -18,12 +19,6 @@ mod raw {
         pub fn LockRelationOid(relation: pgrx::pg_sys::Oid, mode: c_int);
     }
 }
-
-/// Postgres' number of its statement timeout, the same in all supported versions.
-const STATEMENT_TIMEOUT: c_int = 3;
-
-/// Postgres' number from which others may have timers (`USER_TIMEOUT` in utils/timeout.h).
-const FIRST_USER_TIMEOUT: c_int = if cfg!(any(feature = "pg17", feature = "pg18")) { 13 } else { 12 };
 
 /// Runs `body` in a subtransaction: an error takes back what it did, and the transaction goes on.
 pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {

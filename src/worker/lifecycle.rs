@@ -5,7 +5,7 @@
 use super::{scheduler, settings};
 use crate::pg::extension::{self, Installed};
 use crate::pg::shmem::{self, EngineState, ExitReason, Lane, Slot, call};
-use crate::pg::{crash, latch, raw};
+use crate::pg::{compat, crash, latch, raw};
 use pgrx::{check_for_interrupts, pg_guard, pg_sys};
 use std::ffi::{CStr, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,14 +51,10 @@ pub struct Context {
 ///
 /// SIGTERM interrupts the statement that runs and ends the process at its next check for interrupts.
 pub(super) fn accept_signals() {
-    #[cfg(not(feature = "pg18"))]
-    use pg_sys::pqsignal as handle;
-    #[cfg(feature = "pg18")]
-    use pg_sys::pqsignal_be as handle;
     // SAFETY: both handlers are the server's own, without pgrx's boundary, and safe in a signal.
     unsafe {
-        handle(pg_sys::SIGTERM as c_int, Some(raw::die));
-        handle(pg_sys::SIGHUP as c_int, Some(raw::SignalHandlerForConfigReload));
+        compat::pqsignal(pg_sys::SIGTERM as c_int, Some(raw::die));
+        compat::pqsignal(pg_sys::SIGHUP as c_int, Some(raw::SignalHandlerForConfigReload));
         pg_sys::BackgroundWorkerUnblockSignals();
         // A SIGHUP that came before the handler was there has been lost.
         pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);

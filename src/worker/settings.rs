@@ -1,4 +1,5 @@
 //! Session settings of the engine's processes, which no `ALTER ROLE` or `ALTER DATABASE` may change.
+use crate::pg::compat::MORE_SETTINGS;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -53,9 +54,7 @@ fn set(name: &CStr, value: &CStr) {
 
 /// Pins what must hold while the connection is made.
 pub fn pin_before_connection() {
-    BEFORE_CONNECTION.iter().for_each(|(name, value)| set(name, value));
-    #[cfg(any(feature = "pg17", feature = "pg18"))]
-    set(c"transaction_timeout", c"0");
+    BEFORE_CONNECTION.iter().chain(MORE_SETTINGS).for_each(|(name, value)| set(name, value));
 }
 
 /// Pins the rest.

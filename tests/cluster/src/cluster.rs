@@ -17,6 +17,9 @@ pub const ROLES: &[&str] = &["app", "other", "boss", "stranger"];
 
 const DIRECTORY_PREFIX: &str = "xdb-test-";
 
+/// The directory of the sockets. Short, because the path of a socket is.
+const SOCKETS: &str = "s";
+
 /// The file of the data directory that names the armed crash point.
 const CRASH_POINT: &str = "xdb_crash_point";
 
@@ -57,6 +60,10 @@ impl ClusterOptions {
 pub struct Cluster {
     directory: PathBuf,
     port: u16,
+    /// Of the server's programs. Another one after an upgrade.
+    pub(crate) bindir: Mutex<PathBuf>,
+    /// What was added to `postgresql.conf`.
+    pub(crate) configuration: String,
     server: Mutex<Option<Child>>,
     keep: AtomicBool,
     /// Crashes that were waited for.
@@ -165,10 +172,14 @@ impl Cluster {
     }
 
     fn client(&self, program: &str) -> std::process::Command {
-        let mut command = install::program(program);
+        let mut command = self.program(program);
         command.arg("--host").arg(self.socket_directory()).arg("--port").arg(self.port.to_string());
         command.arg("--username=postgres");
         command
+    }
+
+    pub(crate) fn program(&self, name: &str) -> std::process::Command {
+        install::program(&self.bindir.lock().expect("never poisoned"), name)
     }
 
     fn create(make_data: impl FnOnce(&Path), options: &ClusterOptions) -> Cluster {
@@ -178,12 +189,14 @@ impl Cluster {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let directory = base.join(format!("{DIRECTORY_PREFIX}{}-{number}", std::process::id()));
         install::server_directory(&directory);
-        install::server_directory(&directory.join("s"));
+        install::server_directory(&directory.join(SOCKETS));
         make_data(&directory.join("data"));
         let port = free_port();
         let cluster = Cluster {
-            directory,
+            directory: directory.clone(),
             port,
+            bindir: Mutex::new(install::bindir().to_owned()),
+            configuration: Cluster::configuration(&directory, port, options),
             server: Mutex::new(None),
             keep: AtomicBool::new(false),
             crashes: AtomicUsize::new(0),
@@ -194,7 +207,7 @@ impl Cluster {
             "too long for a socket, choose another XDB_TEST_DIR: {}",
             socket.display()
         );
-        cluster.configure(options);
+        cluster.configure(&cluster.data_directory());
         if options.own_clock {
             skew::prepare(&cluster.directory);
         }
@@ -202,11 +215,11 @@ impl Cluster {
         cluster
     }
 
-    fn configure(&self, options: &ClusterOptions) {
-        let sockets = self.socket_directory();
+    fn configuration(directory: &Path, port: u16, options: &ClusterOptions) -> String {
+        let sockets = directory.join(SOCKETS);
         let mut lines = vec![
             ("listen_addresses", "127.0.0.1".to_owned()),
-            ("port", self.port.to_string()),
+            ("port", port.to_string()),
             ("unix_socket_directories", sockets.display().to_string()),
             ("fsync", "on".into()),
             ("max_connections", "400".into()),
@@ -222,20 +235,28 @@ impl Cluster {
             lines.push(("shared_preload_libraries", "xdb".into()));
         }
         let own = lines.into_iter();
-        let text: String = own
-            .chain(options.settings.iter().map(|(name, value)| (name.as_str(), value.clone())))
+        own.chain(options.settings.iter().map(|(name, value)| (name.as_str(), value.clone())))
             .map(|(name, value)| format!("{name} = '{}'\n", value.replace('\'', "''")))
-            .collect();
+            .collect()
+    }
+
+    /// Adds this cluster's settings to those of a data directory.
+    pub(crate) fn configure(&self, data: &Path) {
         // Last wins: a standby's copy brings the lines of its primary along.
-        let path = self.data_directory().join("postgresql.conf");
+        let path = data.join("postgresql.conf");
         let mut conf = fs::read_to_string(&path).expect("a data directory has a configuration");
-        conf.push_str(&text);
+        conf.push_str(&self.configuration);
         fs::write(&path, conf).expect("a file of ours");
     }
 
     /// Starts the server and waits until it takes connections.
     pub fn launch(&self) {
-        if let Err(problem) = self.try_launch() {
+        self.launch_with(&[]);
+    }
+
+    /// The same, with options on the server's command line.
+    pub fn launch_with(&self, options: &[&str]) {
+        if let Err(problem) = self.try_launch_with(options) {
             self.keep.store(true, Ordering::Relaxed);
             panic!("the server does not start: {problem}\n{}", log::tail(&self.log(), 60));
         }
@@ -243,9 +264,13 @@ impl Cluster {
 
     /// The same, and it may fail: what a killed postmaster left behind can be in the way for a moment.
     pub fn try_launch(&self) -> Result<(), String> {
+        self.try_launch_with(&[])
+    }
+
+    fn try_launch_with(&self, options: &[&str]) -> Result<(), String> {
         let log = OpenOptions::new().create(true).append(true).open(self.log_path()).expect("a directory of ours");
-        let mut command = install::program("postgres");
-        command.arg("-D").arg(self.data_directory());
+        let mut command = self.program("postgres");
+        command.args(options).arg("-D").arg(self.data_directory());
         skew::preload(&self.directory, &mut command);
         command.stdout(log.try_clone().expect("a descriptor is free")).stderr(Stdio::from(log));
         let child = keeper::spawn(command).unwrap_or_else(|error| panic!("postgres: {error}"));
@@ -416,7 +441,7 @@ impl Cluster {
     }
 
     pub(crate) fn socket_directory(&self) -> PathBuf {
-        self.directory.join("s")
+        self.directory.join(SOCKETS)
     }
 
     /// Where everything of the cluster is: data, log, sockets.
@@ -424,7 +449,7 @@ impl Cluster {
         &self.directory
     }
 
-    fn data_directory(&self) -> PathBuf {
+    pub(crate) fn data_directory(&self) -> PathBuf {
         self.directory.join("data")
     }
 

@@ -33,8 +33,8 @@ pub fn server_user() -> Option<OsUser> {
 }
 
 /// One of the server's programs, to be run as the server's user, without the environment that would change what it does.
-pub fn program(name: &str) -> Command {
-    let mut command = Command::new(bindir().join(name));
+pub fn program(bindir: &Path, name: &str) -> Command {
+    let mut command = Command::new(bindir.join(name));
     if let Some(user) = server_user() {
         command.uid(user.uid).gid(user.gid);
     }
@@ -50,6 +50,11 @@ pub fn program(name: &str) -> Command {
 
 /// Runs a program to its end; what it printed is the panic when it fails.
 pub fn run(command: &mut Command) {
+    output(command);
+}
+
+/// The same, and gives what it printed on its standard output.
+pub fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(
         output.status.success(),
@@ -58,6 +63,7 @@ pub fn run(command: &mut Command) {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// The directory under which everything of the tests lives: `XDB_TEST_DIR`, or the system's temporary directory.
@@ -94,8 +100,15 @@ pub fn copy(from: &Path, target: &Path) {
 
 /// The same, by initdb itself: copies have the system identifier of what they were copied from.
 pub fn new_data_directory(target: &Path) {
-    run(program("initdb")
-        .args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"])
+    init_data_directory(bindir(), target, &[]);
+}
+
+/// The same, by the initdb of a server of any version, with more options.
+pub fn init_data_directory(bindir: &Path, target: &Path, options: &[&str]) {
+    run(program(bindir, "initdb")
+        .args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"])
+        .args(options)
+        .arg("-D")
         .arg(target));
 }
 
@@ -132,18 +145,29 @@ fn program_outside(name: &str) -> Command {
     command
 }
 
-fn bindir() -> &'static Path {
+/// Where the programs of the server are that the tests run with.
+pub fn bindir() -> &'static Path {
     static BINDIR: OnceLock<PathBuf> = OnceLock::new();
-    BINDIR.get_or_init(|| PathBuf::from(pg_config("--bindir")))
+    BINDIR.get_or_init(|| bindir_of(&own_pg_config()))
 }
 
+/// Where the programs of the server with this `pg_config` are.
+pub fn bindir_of(pg_config: &str) -> PathBuf {
+    PathBuf::from(ask(pg_config, "--bindir"))
+}
+
+/// Tells servers apart that can't use each other's data, and those that were built in different ways.
 fn server_version() -> String {
-    pg_config("--version").chars().filter(|c| c.is_ascii_alphanumeric() || *c == '.').collect()
+    let version = ask(&own_pg_config(), "--version");
+    version.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '.').collect()
 }
 
-fn pg_config(option: &str) -> String {
-    let pg_config = std::env::var("PG_CONFIG").unwrap_or_else(|_| "pg_config".into());
-    let output = Command::new(&pg_config).arg(option).output().unwrap_or_else(|error| panic!("{pg_config}: {error}"));
+fn own_pg_config() -> String {
+    std::env::var("PG_CONFIG").unwrap_or_else(|_| "pg_config".into())
+}
+
+fn ask(pg_config: &str, option: &str) -> String {
+    let output = Command::new(pg_config).arg(option).output().unwrap_or_else(|error| panic!("{pg_config}: {error}"));
     assert!(output.status.success(), "{pg_config} {option}: {}", output.status);
     String::from_utf8(output.stdout).expect("pg_config prints text").trim().to_owned()
 }

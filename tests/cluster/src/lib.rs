@@ -18,6 +18,7 @@ pub mod random;
 pub mod signup;
 mod skew;
 pub mod tamper;
+mod upgrade;
 pub mod views;
 pub mod wait;
 pub mod worker;

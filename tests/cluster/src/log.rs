@@ -52,10 +52,15 @@ pub fn troubles(log: &str) -> impl Iterator<Item = Trouble<'_>> {
     })
 }
 
+/// Assertions of the server that failed. Only a server that was built with them has any.
+pub fn failed_assertions(log: &str) -> impl Iterator<Item = &str> {
+    log.lines().filter(|line| line.starts_with("TRAP: "))
+}
+
 /// The lines that nothing explains. A client's own error went to the client, which is where a test judges it; an internal error
-/// (class `XX`) is a defect wherever it shows.
+/// (class `XX`) is a defect wherever it shows, and so is an assertion that failed.
 pub fn unexplained(log: &str, database: Option<&str>, allowed: &[&str]) -> Vec<String> {
-    troubles(log)
+    let unexplained = troubles(log)
         .filter(|trouble| database.is_none_or(|database| trouble.database == database || trouble.database.is_empty()))
         .filter(|trouble| {
             let clients_own = trouble.backend == "client backend"
@@ -64,8 +69,8 @@ pub fn unexplained(log: &str, database: Option<&str>, allowed: &[&str]) -> Vec<S
             !clients_own || trouble.severity == "PANIC"
         })
         .filter(|trouble| !ALWAYS_EXPLAINED.iter().chain(allowed).any(|known| trouble.line.contains(known)))
-        .map(|trouble| trouble.line.to_owned())
-        .collect()
+        .map(|trouble| trouble.line);
+    failed_assertions(log).chain(unexplained).map(str::to_owned).collect()
 }
 
 /// How many times the postmaster has found a child killed and started all others anew.
@@ -102,6 +107,12 @@ mod tests {
     fn the_engines_troubles_count_unless_allowed() {
         assert_eq!(unexplained(LOG, None, &[]).len(), 2);
         assert_eq!(unexplained(LOG, Some("b"), &["a batch failed"]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_failed_assertion_is_never_explained() {
+        let log = "TRAP: failed Assert(\"a\"), File: \"b.c\", Line: 1, PID: 7\nan innocent TRAP: of words";
+        assert_eq!(unexplained(log, Some("a"), &["TRAP"]).len(), 1);
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
+use crate::cluster::Cluster;
 use crate::db::{Db, literal};
+use crate::wait::wait_until;
+use crate::worker::Worker;
 
 /// Calls of a process in backoff or spent, oldest first, as JSON objects.
 pub fn failures(db: &mut Db, process_id: &str) -> Vec<Value> {
@@ -80,4 +83,27 @@ pub fn dump(db: &mut Db) -> String {
         }
     }
     text
+}
+
+/// The engine of a copy waits to be adopted: several of its polls pass, and its worker is not called.
+pub fn waits_for_adopt(cluster: &Cluster, database: &str, worker: &Worker) {
+    let mut db = cluster.connect(database, "postgres");
+    let shown = |db: &mut Db| db.one::<String>("SELECT concat_ws(': ', state, reason) FROM xdb.status()");
+    wait_until("the engine says that it waits", 20, || shown(&mut db).starts_with("waiting for adopt: "));
+    assert!(shown(&mut db).contains("xdb.adopt()"), "{}", shown(&mut db));
+    let calls = worker.calls().len();
+    // Its turns go on; each would have found the calls and timers that are due.
+    let turns = "SELECT sum(n_tup_upd + seq_scan + COALESCE(idx_scan, 0))::int8 FROM pg_stat_all_tables WHERE schemaname = 'xdb' AND relname IN ('engine', 'registry')";
+    let before: i64 = db.one(turns);
+    cluster.set("xdb.poll_interval", "1100ms");
+    wait_until("turns were made", 20, || {
+        db.run("SELECT pg_stat_clear_snapshot()");
+        db.one::<i64>(turns) > before + 4
+    });
+    cluster.set("xdb.poll_interval", "1s");
+    assert_eq!(worker.calls().len(), calls);
+    let problems: Vec<String> = db.all(
+        "SELECT format('%s: %s', p.process_id, c.problem) FROM xdb.processes p, xdb.check_process(p.process_id, p.execution_id) c",
+    );
+    assert_eq!(problems, Vec::<String>::new());
 }

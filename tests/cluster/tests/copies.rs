@@ -79,26 +79,6 @@ fn sound(db: &mut Db) {
     assert_eq!(problems, Vec::<String>::new());
 }
 
-/// Several polls of the copy's engine pass, and its worker is not called.
-fn nothing_runs(cluster: &Cluster, database: &str, worker: &Worker) {
-    let mut db = cluster.connect(database, "postgres");
-    let shown = |db: &mut Db| db.one::<String>("SELECT concat_ws(': ', state, reason) FROM xdb.status()");
-    wait_until("the engine says that it waits", 20, || shown(&mut db).starts_with("waiting for adopt: "));
-    assert!(shown(&mut db).contains("xdb.adopt()"), "{}", shown(&mut db));
-    let calls = worker.calls().len();
-    // Its turns go on; each would have found the calls and timers that are due.
-    let turns = "SELECT sum(n_tup_upd + seq_scan + COALESCE(idx_scan, 0))::int8 FROM pg_stat_all_tables WHERE schemaname = 'xdb' AND relname IN ('engine', 'registry')";
-    let before: i64 = db.one(turns);
-    cluster.set("xdb.poll_interval", "1100ms");
-    wait_until("turns were made", 20, || {
-        db.run("SELECT pg_stat_clear_snapshot()");
-        db.one::<i64>(turns) > before + 4
-    });
-    cluster.set("xdb.poll_interval", "1s");
-    assert_eq!(worker.calls().len(), calls);
-    sound(&mut db);
-}
-
 #[test]
 fn a_template_copy_waits_until_it_is_adopted() {
     let (app, worker) = application("copy_template");
@@ -106,7 +86,7 @@ fn a_template_copy_waits_until_it_is_adopted() {
     app.cluster().superuser().run("CREATE DATABASE copy_of TEMPLATE copy_template");
     // The original goes on by itself. Its engine left for the copy and makes the hanging call again.
     worker.wait_for_count("the original's call is made again", 20, 2, |call| call.target() == "Hang");
-    nothing_runs(app.cluster(), "copy_of", &worker);
+    views::waits_for_adopt(app.cluster(), "copy_of", &worker);
     let mut copy = app.cluster().connect("copy_of", "app");
     // In the same server, roles are known.
     assert_eq!(copy.count("xdb.processes WHERE status = 'RUNNING'"), 7);
@@ -137,7 +117,7 @@ fn a_dump_restores_every_process_and_they_wait_until_adopted() {
     start(&app, &worker);
     let dump = app.cluster().dump("copy_dumped", &[]);
     app.cluster().restore("copy_restored", &dump);
-    nothing_runs(app.cluster(), "copy_restored", &worker);
+    views::waits_for_adopt(app.cluster(), "copy_restored", &worker);
     let mut copy = app.cluster().connect("copy_restored", "app");
     app.cluster().connect("copy_restored", "boss").run("SELECT xdb.adopt()");
     worker.wait_for_count("the copy's call is made", 20, 2, |call| call.target() == "Hang");
@@ -151,7 +131,7 @@ fn a_dump_restores_every_process_and_they_wait_until_adopted() {
     // A dump of the copy belongs to the copy, wherever it is restored.
     let again = app.cluster().dump("copy_restored", &[]);
     app.cluster().restore("copy_again", &again);
-    nothing_runs(app.cluster(), "copy_again", &worker);
+    views::waits_for_adopt(app.cluster(), "copy_again", &worker);
     for database in ["copy_restored", "copy_again"] {
         app.cluster().superuser().drop_database(database, "WITH (FORCE)");
     }
@@ -171,7 +151,7 @@ fn a_dump_that_comes_back_into_its_database_waits_too() {
     app.superuser().run("DROP EXTENSION xdb CASCADE; DROP TABLE users, counters");
     // Whatever the order of the tables, nothing runs between them.
     app.cluster().restore_into("copy_back", &dump, &[]);
-    nothing_runs(app.cluster(), "copy_back", &worker);
+    views::waits_for_adopt(app.cluster(), "copy_back", &worker);
     assert_eq!(app.superuser().count("xdb.inbox"), 1);
     app.session("boss").run("SELECT xdb.adopt()");
     worker.wait_for_count("the call is made again", 20, 2, |call| call.target() == "Hang");
@@ -195,7 +175,7 @@ fn in_another_server_roles_are_found_by_their_names() {
     there.run(&format!("UPDATE pg_authid SET oid = {here} WHERE rolname = 'stranger'"));
     assert_ne!(there.one::<i64>(oid), here);
     elsewhere.restore("copy_moved", &dump);
-    nothing_runs(&elsewhere, "copy_moved", &worker);
+    views::waits_for_adopt(&elsewhere, "copy_moved", &worker);
     there = elsewhere.connect("copy_moved", "postgres");
     there.run("SELECT xdb.grant_usage('stranger')");
     // Until roles are known, only administrators see anything.

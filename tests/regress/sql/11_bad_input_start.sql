@@ -82,7 +82,7 @@ SELECT left(pg_temp.start('BadFree', format('id_reuse_policy => %L', repeat('x',
 -- timeout: zero is none, and what is too long for the calendar ends with it.
 SELECT timeout, pg_temp.start('BadFree', format('timeout => %L', timeout)) FROM (VALUES
     (NULL), ('0'), ('-1 microsecond'), ('-1 month +31 days'), ('1 month -31 days'), ('1 month -29 days'), ('100000 years'), ('178956970 years'),
-    ('178956971 years'), ('2147483647 days'), ('-178956970 years'), ('infinity'), ('soon'), ('1 microsecond'), ('1 mon')
+    ('178956971 years'), ('2147483647 days'), ('-178956970 years'), ('soon'), ('1 microsecond'), ('1 mon')
 ) AS v (timeout);
 SELECT CASE WHEN p.timeout_at < '10000-01-01' THEN (p.timeout_at - p.started_at)::text ELSE p.timeout_at::date::text END AS timeout FROM xdb.processes p
 WHERE p.timeout_at IS NOT NULL ORDER BY p.timeout_at - p.started_at, p.timeout_at;
@@ -126,7 +126,7 @@ SELECT attributes, pg_temp.start('BadRows', format('global_attribute_pk => ''1''
     ('{"v": "abcd"}'), ('{"v": "äöü"}'), ('{"mood": "Happy"}'), ('{"mood": "sad \"quoted\""}'), ('{"mood": 1}'), ('{"mood": null}'),
     ('{"even": 3}'), ('{"even": "four"}'), ('{"even": 2147483648}'), ('{"even": -4}'), ('{"bytes": "\\xzz"}'), ('{"bytes": "\\x0"}'), ('{"bytes": "\\x00ff"}'),
     ('{"bytes": [1]}'), ('{"ints": "{1,2"}'), ('{"ints": [1, "x"]}'), ('{"ints": [[1, 2], [3]]}'), ('{"ints": [[1, 2], [3, 4]]}'), ('{"ints": []}'), ('{"ints": {"a": 1}}'),
-    ('{"ints": [null]}'), ('{"u": "not-a-uuid"}'), ('{"i": 1.5}'), ('{"i": 1e400}'), ('{"i": 9223372036854775808}'), ('{"i": -9223372036854775808}'), ('{"i": "0x1F"}'), ('{"i": true}'), ('{"i": ""}'),
+    ('{"ints": [null]}'), ('{"u": "not-a-uuid"}'), ('{"i": 1.5}'), ('{"i": 1e400}'), ('{"i": 9223372036854775808}'), ('{"i": -9223372036854775808}'), ('{"i": "1F"}'), ('{"i": true}'), ('{"i": ""}'),
     ('{"n": 1e10}'), ('{"n": 999.994}'), ('{"n": 999.996}'), ('{"n": "NaN"}'), ('{"moment": "infinity"}'), ('{"moment": "294277-01-01"}'), ('{"moment": "yesterday"}'), ('{"moment": 5}'),
     ('{"long": "1 eon"}'), ('{"long": "P178956971Y"}'), ('{"doubled": 1}'), ('{"serial": 1}'), ('{"free": 1}'), ('{"free": null}'), ('{"needed": null}'), ('{"point": "(1,2"}'), ('{"point": [1, 2]}'),
     ('{"j": {"deep": [null, "\\u0000"]}}')

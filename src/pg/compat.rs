@@ -1,0 +1,71 @@
+//! What differs between the major versions of Postgres. Everything else in this library is the same for all of them.
+//!
+//! Numbers of the server's enumerations that the bindings don't have stand here too: a new major version may move them.
+
+use pgrx::pg_sys;
+use std::ffi::{CStr, c_int};
+
+#[cfg(not(feature = "pg18"))]
+pub use pg_sys::pqsignal;
+#[cfg(feature = "pg18")]
+pub use pg_sys::pqsignal_be as pqsignal;
+
+/// Place of the server's `AddinShmemInitLock` in `MainLWLockArray`: the same in 15 to 18 (`lwlocknames`).
+pub const ADDIN_SHMEM_INIT_LOCK: usize = 21;
+
+/// The server's statement timeout: the same in 15 to 18 (`TimeoutId` in utils/timeout.h).
+pub const STATEMENT_TIMEOUT: c_int = 3;
+
+/// From here on timers belong to others than the server (`USER_TIMEOUT` in utils/timeout.h).
+pub const FIRST_USER_TIMEOUT: c_int = if cfg!(any(feature = "pg17", feature = "pg18")) { 13 } else { 12 };
+
+/// Settings that only later versions have and that an engine's process pins before it connects.
+pub const MORE_SETTINGS: &[(&CStr, &CStr)] =
+    if cfg!(any(feature = "pg17", feature = "pg18")) { &[(c"transaction_timeout", c"0")] } else { &[] };
+
+/// A set with room for so many events, which lives as long as the process.
+pub fn new_wait_event_set(events: c_int) -> *mut pg_sys::WaitEventSet {
+    // SAFETY: memory of the process's own life, and no resource owner that would free it earlier.
+    unsafe {
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        return pg_sys::CreateWaitEventSet(pg_sys::TopMemoryContext, events);
+        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        return pg_sys::CreateWaitEventSet(std::ptr::null_mut(), events);
+    }
+}
+
+/// Whether a role owns a database. In a transaction.
+pub fn owns_database(database: pg_sys::Oid, role: pg_sys::Oid) -> bool {
+    // SAFETY: a look-up in the catalog.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        return pg_sys::pg_database_ownercheck(database, role);
+        #[cfg(not(feature = "pg15"))]
+        return pg_sys::object_ownercheck(pg_sys::DatabaseRelationId, database, role);
+    }
+}
+
+/// A name with its schema, as the server's look-ups want it. The name is a valid one.
+pub fn qualified_name(name: &CStr) -> *mut pg_sys::List {
+    // SAFETY: the text is copied. Without a place for it, an error is raised.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        return pg_sys::stringToQualifiedNameList(name.as_ptr());
+        #[cfg(not(feature = "pg15"))]
+        return pg_sys::stringToQualifiedNameList(name.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// Whether a role may call a function. In a transaction.
+pub fn may_execute(function: pg_sys::Oid, role: pg_sys::Oid) -> bool {
+    let mode = pg_sys::ACL_EXECUTE as pg_sys::AclMode;
+    // SAFETY: a look-up in the catalog.
+    let answer = unsafe {
+        #[cfg(feature = "pg15")]
+        let answer = pg_sys::pg_proc_aclcheck(function, role, mode);
+        #[cfg(not(feature = "pg15"))]
+        let answer = pg_sys::object_aclcheck(pg_sys::ProcedureRelationId, function, role, mode);
+        answer
+    };
+    answer == pg_sys::AclResult::ACLCHECK_OK
+}
