@@ -165,6 +165,8 @@ package_extension() {
     quietly "$work_dir/build.log" env ${build_settings[@]+"${build_settings[@]}"} cargo pgrx package \
         --pg-config "$PG_CONFIG" --out-dir "$stage" --no-default-features --features "pg$(pg_major)" "$@" ||
         die "the extension could not be built"
+    # cargo-pgrx leaves out the install scripts of earlier versions, which an update can start from.
+    cp -n "$root"/sql/xdb--*.sql "$stage$("$PG_CONFIG" --sharedir)/extension/"
 }
 
 # copy_postgres DIRECTORY: a copy of Postgres, to install into what no other server may ever load. PG_CONFIG is that of the
