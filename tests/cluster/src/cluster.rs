@@ -186,8 +186,14 @@ impl Cluster {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let base = install::base_directory();
         keeper::sweep(&base, DIRECTORY_PREFIX);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let directory = base.join(format!("{DIRECTORY_PREFIX}{}-{number}", std::process::id()));
+        let next = || {
+            base.join(format!("{DIRECTORY_PREFIX}{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)))
+        };
+        let mut directory = next();
+        // One that was kept for a reader by a process that had our pid.
+        while directory.exists() {
+            directory = next();
+        }
         install::server_directory(&directory);
         install::server_directory(&directory.join(SOCKETS));
         make_data(&directory.join("data"));
