@@ -166,7 +166,11 @@ package_extension() {
         --pg-config "$PG_CONFIG" --out-dir "$stage" --no-default-features --features "pg$(pg_major)" "$@" ||
         die "the extension could not be built"
     # cargo-pgrx leaves out the install scripts of earlier versions, which an update can start from.
-    cp -n "$root"/sql/xdb--*.sql "$stage$("$PG_CONFIG" --sharedir)/extension/"
+    local script scripts
+    scripts=$stage$("$PG_CONFIG" --sharedir)/extension
+    for script in "$root"/sql/xdb--*.sql; do
+        [ -e "$scripts/$(basename "$script")" ] || cp "$script" "$scripts/"
+    done
 }
 
 # copy_postgres DIRECTORY: a copy of Postgres, to install into what no other server may ever load. PG_CONFIG is that of the

@@ -1,6 +1,8 @@
 -- From 0.1.0 to 0.2.0: xdb.library_version().
 
--- Nothing works on the tables meanwhile: see "Upgrade" in docs/operations.md.
+-- Nothing works on the tables meanwhile: see "Upgrade" in docs/operations.md. Who waits for this lock holds the engine up, so
+-- it is not waited for long.
+SET LOCAL lock_timeout = '3s';
 LOCK TABLE xdb.engine IN ACCESS EXCLUSIVE MODE;
 
 -- The library that the server has loaded must not be older than this script.
@@ -81,18 +83,25 @@ END
 $body$;
 
 REVOKE ALL ON FUNCTION xdb.library_version() FROM PUBLIC;
--- Those who may ask for the status may ask for this.
+GRANT EXECUTE ON FUNCTION xdb.library_version() TO pg_monitor;
+
+-- Whoever updates the extension need not be its owner. And what a script grants to a role is never dumped, and stays on
+-- record when the role is dropped: administrators are granted the new function by xdb.grant_usage.
 DO $body$
 DECLARE
-    grantee pg_catalog.regrole;
+    owner CONSTANT pg_catalog.regrole := (SELECT p.proowner FROM pg_catalog.pg_proc AS p
+        WHERE p.oid OPERATOR(pg_catalog.=) 'xdb.status()'::pg_catalog.regprocedure);
+    administrator pg_catalog.regrole;
 BEGIN
-    FOR grantee IN
+    EXECUTE pg_catalog.format('ALTER FUNCTION xdb.library_version() OWNER TO %s', owner);
+    FOR administrator IN
         SELECT a.grantee::pg_catalog.regrole
         FROM pg_catalog.pg_proc AS p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
-        WHERE p.oid OPERATOR(pg_catalog.=) 'xdb.status()'::pg_catalog.regprocedure
+        WHERE p.oid OPERATOR(pg_catalog.=) 'xdb.pause()'::pg_catalog.regprocedure
           AND a.grantee OPERATOR(pg_catalog.<>) p.proowner AND a.grantee OPERATOR(pg_catalog.<>) 0
     LOOP
-        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION xdb.library_version() TO %s', grantee);
+        RAISE NOTICE 'xdb.library_version() is new; to grant it to %: SELECT xdb.grant_usage(%, admin => true)',
+            administrator, pg_catalog.quote_literal(administrator::pg_catalog.text);
     END LOOP;
 END
 $body$;

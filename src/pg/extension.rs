@@ -87,14 +87,20 @@ static GATE: AtomicU32 = AtomicU32::new(0);
 pub fn with_version<T>(body: impl FnOnce(&str) -> T) -> T {
     VERSION.with(|version| {
         if version.borrow().is_none() {
-            // Registered first, and the gate is known before the version is read: no change is missed.
             // SAFETY: SQL functions run in a transaction; the callback is registered once, and lives as long as the process.
             let installed = unsafe {
                 if !LISTENS.replace(true) {
                     pg_sys::CacheRegisterRelcacheCallback(Some(forget_version), pg_sys::Datum::from(0));
                 }
-                GATE.store(gate_table().to_u32(), Ordering::Relaxed);
-                installed()
+                // Taking in what others have changed can make the one outdated while the other is read.
+                loop {
+                    let gate = gate_table();
+                    GATE.store(gate.to_u32(), Ordering::Relaxed);
+                    let installed = installed();
+                    if gate_table() == gate {
+                        break installed;
+                    }
+                }
             };
             *version.borrow_mut() = Some(installed.map(|extension| extension.version).unwrap_or_default());
         }

@@ -39,7 +39,9 @@ fn processes_of_an_older_schema_run_through_its_update() {
         assert_ne!(version(&app), release);
         half_way.start_more(&mut db, "after");
         half_way.finish(&mut db, &["", "before", "after"]);
-        // Who could administer before can do so after, and what is new is nobody else's.
+        // Who could administer before can do so after, and is given what is new.
+        app.session("boss").run("SELECT xdb.pause(), xdb.resume()");
+        app.superuser().run("SELECT xdb.grant_usage('boss', admin => true)");
         assert_eq!(app.session("boss").one::<String>("SELECT xdb.library_version()"), version(&app));
         let error = db.try_run("SELECT xdb.library_version()").expect_err("app is no administrator");
         assert_eq!(error.code, "42501");
@@ -129,6 +131,17 @@ fn schema(db: &mut Db) -> BTreeSet<String> {
                   JOIN pg_class c ON c.oid = a.attrelid WHERE c.relnamespace = 'xdb'::regnamespace
           ) o (object, acl), LATERAL aclexplode(o.acl) a
           UNION ALL
+          SELECT format('owner %s', owner = (SELECT nspowner FROM pg_namespace WHERE nspname = 'xdb')) FROM (
+              SELECT relowner FROM pg_class WHERE relnamespace = 'xdb'::regnamespace
+              UNION SELECT proowner FROM pg_proc WHERE pronamespace = 'xdb'::regnamespace) o (owner)
+          UNION ALL
+          SELECT format('initial privilege %s %s %s', pg_describe_object(i.classoid, i.objoid, i.objsubid),
+              CASE WHEN a.grantee = (SELECT nspowner FROM pg_namespace WHERE nspname = 'xdb') THEN 'owner'
+                   ELSE a.grantee::regrole::text END, a.privilege_type)
+          FROM pg_init_privs i, LATERAL aclexplode(i.initprivs) a
+          WHERE (classoid, objoid) IN (SELECT classid, objid FROM pg_depend
+              WHERE deptype = 'e' AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'xdb'))
+          UNION ALL
           SELECT format('comment %s %s', pg_describe_object(classoid, objoid, objsubid), description) FROM pg_description
           WHERE (classoid, objoid) IN (SELECT classid, objid FROM pg_depend
               WHERE deptype = 'e' AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'xdb'))
@@ -149,6 +162,7 @@ fn a_schema_that_was_updated_is_that_of_a_new_installation() {
         let before = schema(&mut app.superuser());
         assert_ne!(before, expected, "nothing has changed since {release}");
         app.superuser().run("ALTER EXTENSION xdb UPDATE");
+        app.superuser().run("SELECT xdb.grant_usage('boss', admin => true)");
         let now = schema(&mut app.superuser());
         let missing: Vec<_> = expected.difference(&now).collect();
         let left: Vec<_> = now.difference(&expected).collect();
@@ -156,6 +170,35 @@ fn a_schema_that_was_updated_is_that_of_a_new_installation() {
         app.done(&[]);
     }
     new.done(&[]);
+}
+
+#[test]
+fn an_update_does_not_wait_long_and_may_be_made_by_another_superuser() {
+    for (number, release) in releases() {
+        let app = App::of_version(&format!("updated_late_{number}"), &release);
+        app.superuser().run("CREATE ROLE another SUPERUSER LOGIN");
+        let _worker = app.worker(|_: &Call| graceful_complete(json!("done")));
+        app.register("one", &one_step());
+        let mut db = app.db();
+        db.start("first", "one").go();
+        db.completes("first");
+        // Looks, and leaves its transaction open.
+        let mut open = app.db();
+        open.run("BEGIN; SELECT xdb.describe_process('first')");
+        let error = app.superuser().try_run("ALTER EXTENSION xdb UPDATE").expect_err("somebody is there");
+        assert_eq!(error.code, "55P03");
+        assert_eq!(version(&app), release);
+        // It has not even asked them to leave.
+        db.start("second", "one").go();
+        db.completes("second");
+        open.run("COMMIT");
+        app.session("another").run("ALTER EXTENSION xdb UPDATE");
+        let owners = "SELECT count(DISTINCT proowner) FROM pg_proc WHERE pronamespace = 'xdb'::regnamespace";
+        assert_eq!(app.superuser().one::<i64>(owners), 1);
+        db.start("third", "one").go();
+        db.completes("third");
+        app.done(&["canceling statement due to lock timeout"]);
+    }
 }
 
 #[test]
