@@ -2,7 +2,7 @@
 
 use xdb_cluster_tests::prelude::*;
 
-/// A process `p` whose only step hangs in its call until the worker is released, and then writes `by`; it ends its thread
+/// A process `p` whose only step, if it has one, hangs in its call until the worker is released, and then writes `by`; it ends its thread
 /// without an end of the process. RPCs: `fork` starts two threads of `Part`, `close` fails the process, `note` writes what
 /// the step writes and publishes its input, `slow` hangs.
 fn application(name: &str, definition: Definition) -> (App, Worker) {
@@ -30,6 +30,10 @@ fn application(name: &str, definition: Definition) -> (App, Worker) {
     app.register("asked", &definition);
     app.register("by", &one_step());
     app.db().start("p", "asked").go();
+    if definition.json()["startingState"] == "Held" {
+        // A call that comes after a release is not let go by it.
+        worker.wait_for("the step's call", 10, |call| call.executes("Held"));
+    }
     (app, worker)
 }
 
