@@ -233,6 +233,16 @@ pub fn clear_closing(spi: &Spi) -> Result<u64> {
     spi.run(UPDATE, &[])
 }
 
+/// Takes back the marks of these executions, whose closes are given up for now. One that somebody has locked keeps its mark
+/// until that one saves it.
+pub fn unmark_closing(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
+    const UPDATE: &str = "WITH marked AS MATERIALIZED (SELECT execution_id FROM xdb.process_execution \
+        WHERE execution_id = ANY ($1) AND closing IS NOT NULL ORDER BY execution_id FOR NO KEY UPDATE SKIP LOCKED) \
+        UPDATE xdb.process_execution p SET closing = NULL FROM marked WHERE p.execution_id = marked.execution_id";
+    spi.run(UPDATE, &[array(ids.iter().copied())])?;
+    Ok(())
+}
+
 pub(crate) const STATE_COLUMNS: &str = "s.execution_id, s.seq, s.state_id, s.number, s.status, s.input::text, \
     s.config::text, s.recovery::text, s.started_at, s.ended_at, s.call::text, s.wait::text, s.last_failure::text";
 

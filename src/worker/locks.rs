@@ -72,7 +72,10 @@ impl Scheduler {
         crash::point("turn-yield");
         let leased = load::leases(spi, &keys)?;
         let left = |key: &StateKey| leased.get(key).is_some_and(|(epoch, _)| *epoch == self.lane.epoch);
-        Ok((keys.into_iter().filter(|key| !left(key)).collect(), objects))
+        let yielded: Vec<_> = keys.into_iter().filter(|key| !left(key)).collect();
+        // What they would have closed is not about to close any more: nobody shall wait for it.
+        load::unmark_closing(spi, &yielded.iter().map(|key| key.0).collect::<Vec<_>>())?;
+        Ok((yielded, objects))
     }
 
     /// Whether a held-up answer has to be dropped: its call holds what an RPC waits for, and the RPC's caller may be the one

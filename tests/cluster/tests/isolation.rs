@@ -426,3 +426,43 @@ fn one_who_publishes_to_a_closing_process_learns_how_it_ended() {
     });
     app.done(&[]);
 }
+
+#[test]
+fn nobody_waits_for_a_close_whose_answer_was_given_up() {
+    // With two threads, one answer may wait for those who hold its process up; more are given up.
+    let app = App::alone("close_given_up", ClusterOptions::default().set("xdb.http_threads", "2"));
+    let worker = app.worker(|_: &Call| Reply::hang(close_if_empty("inbox", "Close")));
+    app.register(
+        "closing",
+        &Definition::starting_with("Close").step_with("Close", json!({"executeApiTimeoutSeconds": 60})),
+    );
+    let mut db = app.db();
+    for id in ["a", "b"] {
+        db.start(id, "closing").go();
+    }
+    worker.wait_for_count("both calls", 10, 2, |_| true);
+    let mut publishers = [app.db(), app.db()];
+    for (publisher, id) in publishers.iter_mut().zip(["a", "b"]) {
+        publisher.run(&format!("BEGIN; SELECT xdb.publish('{id}', 'side', '1')"));
+    }
+    // So that what is given up is not called again.
+    app.session("boss").run("SELECT xdb.pause()");
+    worker.release();
+    let mut superuser = app.superuser();
+    wait_until("one is given up", 20, || superuser.count("xdb.task WHERE lease_until IS NULL") == 1);
+    assert_eq!(superuser.count("xdb.process_execution WHERE closing IS NOT NULL"), 1);
+    let free = "SELECT process_id FROM xdb.process_execution WHERE closing IS NULL";
+    let id: String = superuser.one(free);
+    db.run("SET statement_timeout = '20 s'");
+    db.run(&format!("SELECT xdb.publish('{id}', 'side', '2')"));
+    for publisher in &mut publishers {
+        publisher.run("COMMIT");
+    }
+    app.session("boss").run("SELECT xdb.resume()");
+    worker.wait_for_count("the call is made again", 20, 3, |_| true);
+    worker.release();
+    for id in ["a", "b"] {
+        db.completes(id);
+    }
+    app.done(&[]);
+}
