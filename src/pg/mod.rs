@@ -10,6 +10,7 @@ pub mod identity;
 pub mod latch;
 pub mod lock;
 pub mod param;
+pub mod planning;
 pub mod plant;
 pub mod raw;
 pub mod shift;

@@ -2,6 +2,7 @@
 
 use super::catch::{PgError, Result, catch};
 use super::param::{Param, from_postgres};
+use super::planning;
 use pgrx::{FromDatum, pg_sys};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -15,7 +16,12 @@ mod raw {
     unsafe extern "C-unwind" {
         pub fn SPI_connect() -> c_int;
         pub fn SPI_finish() -> c_int;
-        pub fn SPI_prepare(sql: *const c_char, count: c_int, types: *mut pg_sys::Oid) -> pg_sys::SPIPlanPtr;
+        pub fn SPI_prepare_cursor(
+            sql: *const c_char,
+            count: c_int,
+            types: *mut pg_sys::Oid,
+            options: c_int,
+        ) -> pg_sys::SPIPlanPtr;
         pub fn SPI_keepplan(plan: pg_sys::SPIPlanPtr) -> c_int;
         pub fn SPI_freeplan(plan: pg_sys::SPIPlanPtr) -> c_int;
         pub fn SPI_execute_plan(
@@ -40,13 +46,24 @@ thread_local! {
 const MAX_PLANS: usize = 1000;
 
 /// A connection to SPI. It ends with the closure of [`connect`].
-pub struct Spi(());
+pub struct Spi {
+    tables: Tables,
+}
+
+/// Whose tables statements use, which decides how they are planned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tables {
+    /// System tables alone: planned once, see [`planning`].
+    System,
+    /// As the server thinks best; triggers may run other statements meanwhile.
+    Users,
+}
 
 /// Runs `body` with SPI. After an error the transaction is to be aborted, which closes what was left open.
 pub fn connect<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
     // SAFETY: raw calls without destructors; SPI copies results out before it is finished.
     unsafe { check("SPI_connect", catch(|| raw::SPI_connect())?)? };
-    let result = body(&Spi(()))?;
+    let result = body(&Spi { tables: Tables::System })?;
     // SAFETY: as above.
     unsafe { check("SPI_finish", catch(|| raw::SPI_finish())?)? };
     Ok(result)
@@ -69,6 +86,11 @@ pub enum Snapshot {
 }
 
 impl Spi {
+    /// The same connection, for statements that use tables of the users.
+    pub fn on_users_tables(&self) -> Self {
+        Self { tables: Tables::Users }
+    }
+
     /// Runs a statement and returns how many rows it touched.
     pub fn run(&self, sql: &str, params: &[Param]) -> Result<u64> {
         self.execute(sql, params, Snapshot::Fresh, 0)?;
@@ -135,6 +157,7 @@ impl Spi {
         let mut values: Vec<_> = params.iter().map(|p| p.datum).collect();
         let nulls: Vec<c_char> = params.iter().map(|p| if p.null { b'n' } else { b' ' } as c_char).collect();
         let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
+        let _planning = (self.tables == Tables::System).then(planning::ByIndex::begin);
         // SAFETY: the plan is kept, the arrays outlive the call and match the plan's parameters.
         RUNNING.set(RUNNING.get() + 1);
         let code = unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, mode == Snapshot::Active, limit)) };
@@ -150,9 +173,13 @@ impl Spi {
         let text = c_string(sql)?;
         let mut types: Vec<_> = params.iter().map(|p| p.oid).collect();
         let (pointer, types, count) = (text.as_ptr(), types.as_mut_ptr(), params.len() as c_int);
+        let options = match self.tables {
+            Tables::System => pg_sys::CURSOR_OPT_GENERIC_PLAN as c_int,
+            Tables::Users => 0,
+        };
         // SAFETY: raw calls; text and types outlive them. A kept plan lives until the session ends or it is freed.
         let plan = unsafe {
-            let plan = catch(|| raw::SPI_prepare(pointer, count, types))?;
+            let plan = catch(|| raw::SPI_prepare_cursor(pointer, count, types, options))?;
             if plan.is_null() {
                 return Err(PgError::internal(format!("could not prepare: {sql}")));
             }

@@ -180,7 +180,7 @@ impl Tables {
             let table = self.enter(mapping)?;
             let (rows, key_is) = (&table.found.rows, table.key_is(mapping)?);
             let sql = format!("SELECT {VERSION} FROM {rows} t WHERE {key_is}{lock}");
-            spi.first(&sql, &params(key, None), |row| row.need(1))
+            spi.on_users_tables().first(&sql, &params(key, None), |row| row.need(1))
         });
         rows.collect()
     }
@@ -208,7 +208,7 @@ impl Tables {
         }
         let (list, rows, lock) = (columns.join(", "), &table.found.rows, held.clause());
         let sql = format!("SELECT {list} FROM {rows} t WHERE {key_is}{lock}");
-        spi.first(&sql, &params(key, None), |row| Ok((1..=columns.len()).map(|column| row.get(column)).collect()))
+        spi.on_users_tables().first(&sql, &params(key, None), |row| Ok((1..=columns.len()).map(|column| row.get(column)).collect()))
     }
 
     /// Updates the row of each table that has one of these attributes. A row that is gone is an error, and nothing
@@ -224,7 +224,7 @@ impl Tables {
                 table.record(mapping, &written)?,
                 table.key_is(mapping)?
             );
-            let updated = spi.run(&sql, &params(key, Some(json_of(&written))));
+            let updated = spi.on_users_tables().run(&sql, &params(key, Some(json_of(&written))));
             if updated.map_err(|error| about(error, mapping, &written))? == 0 {
                 return Err(gone(mapping, key));
             }
@@ -247,7 +247,7 @@ impl Tables {
             let written = written(mapping, attributes);
             if written.is_empty() {
                 let sql = format!("SELECT {}", table.key_values(mapping)?.join(", "));
-                spi.run(&sql, &params(key, None)).map_err(|error| about(error, mapping, &[]))?;
+                spi.on_users_tables().run(&sql, &params(key, None)).map_err(|error| about(error, mapping, &[]))?;
                 continue;
             }
             let keys: Vec<_> = table.key(mapping)?.iter().map(|key| key.column.as_str()).collect();
@@ -269,7 +269,7 @@ impl Tables {
                 names.iter().map(|name| format!("r.{name}")).collect::<Vec<_>>().join(", "),
                 table.record(mapping, &written)?,
             );
-            let inserted = spi.run(&sql, &params(key, Some(json_of(&written))));
+            let inserted = spi.on_users_tables().run(&sql, &params(key, Some(json_of(&written))));
             inserted.map_err(|error| about(error, mapping, &written))?;
         }
         Ok(())

@@ -1,0 +1,101 @@
+//! How statements on the system tables are planned: once, and always alike.
+//!
+//! A plan that is made while a table happens to be small, or before anybody has analyzed it, would walk over all of it, and is
+//! kept. All of these statements find what they want by an index, however much there is; so the planner is told that there
+//! is much. That also makes one plan good for all parameters.
+
+use pgrx::pg_sys;
+use std::cell::Cell;
+
+/// Rows that the planner takes a system table to have, and pages of them.
+const ROWS: f64 = 1e7;
+const PAGES: pg_sys::BlockNumber = 300_000;
+/// Pages of an index with so many rows, and its levels above the leaves.
+const INDEX_PAGES: pg_sys::BlockNumber = 40_000;
+const INDEX_LEVELS: i32 = 2;
+
+/// The first oid that is not of the server's own catalog.
+const FIRST_NORMAL_OID: u32 = pg_sys::FirstNormalObjectId;
+
+thread_local! {
+    static OURS: Cell<bool> = const { Cell::new(false) };
+}
+
+static mut PREVIOUS: pg_sys::get_relation_info_hook_type = None;
+
+/// Puts the hook in place. When the library is loaded, once per process.
+pub fn register() {
+    // SAFETY: _PG_init runs once, before any thread exists.
+    unsafe {
+        PREVIOUS = pg_sys::get_relation_info_hook;
+        pg_sys::get_relation_info_hook = Some(relation_info);
+    }
+}
+
+/// Deliberately without `#[pg_guard]`: an error of the chained hook passes through this frame, which holds nothing to drop.
+unsafe extern "C-unwind" fn relation_info(
+    root: *mut pg_sys::PlannerInfo,
+    relation: pg_sys::Oid,
+    is_parent: bool,
+    info: *mut pg_sys::RelOptInfo,
+) {
+    // SAFETY: the planner passes valid nodes; `indexlist` holds nodes of this type alone.
+    unsafe {
+        if let Some(previous) = PREVIOUS {
+            previous(root, relation, is_parent, info);
+        }
+        if !OURS.get() || relation.to_u32() < FIRST_NORMAL_OID {
+            return;
+        }
+        (*info).tuples = ROWS;
+        (*info).pages = PAGES;
+        let indexes = (*info).indexlist;
+        let count = if indexes.is_null() { 0 } else { (*indexes).length };
+        for position in 0..count as usize {
+            let index = (*(*indexes).elements.add(position)).ptr_value.cast::<pg_sys::IndexOptInfo>();
+            (*index).tuples = ROWS;
+            (*index).pages = INDEX_PAGES;
+            (*index).tree_height = INDEX_LEVELS;
+        }
+    }
+}
+
+/// While this lives, what is planned is planned for large tables, by their indexes. For statements that use nothing but
+/// system tables, so that no statement of a user's trigger is planned meanwhile.
+pub struct ByIndex {
+    seqscan: bool,
+    bitmapscan: bool,
+    jit: bool,
+}
+
+impl ByIndex {
+    pub fn begin() -> Self {
+        OURS.set(true);
+        // SAFETY: variables of the server's settings; this process has one thread that uses them. The settings themselves stay as
+        // they are, and whatever sets one in between would be undone: nothing here does.
+        unsafe {
+            let before = Self {
+                seqscan: pg_sys::enable_seqscan,
+                bitmapscan: pg_sys::enable_bitmapscan,
+                jit: pg_sys::jit_enabled,
+            };
+            pg_sys::enable_seqscan = false;
+            pg_sys::enable_bitmapscan = false;
+            // Costs of this size would set it off.
+            pg_sys::jit_enabled = false;
+            before
+        }
+    }
+}
+
+impl Drop for ByIndex {
+    fn drop(&mut self) {
+        OURS.set(false);
+        // SAFETY: as above.
+        unsafe {
+            pg_sys::enable_seqscan = self.seqscan;
+            pg_sys::enable_bitmapscan = self.bitmapscan;
+            pg_sys::jit_enabled = self.jit;
+        }
+    }
+}
