@@ -244,23 +244,20 @@ fn apply(
             entry.acting_as = Some(caller.role);
             if entry.before.is_running() {
                 take_in(spi, &mut loaded, id, now)?;
-                if let Command::RpcAnswered { answer, .. } = &command {
-                    for publish in &answer.effects.publish_to_local_queue {
-                        refuse_unseen(spi, id, Some(&publish.queue))?;
-                    }
+                for publish in command.publishes() {
+                    refuse_unseen(spi, id, Some(&publish.queue))?;
                 }
+                let queues = command.publishes().iter().map(|publish| (publish.queue.clone(), 0)).collect();
+                load::queues(spi, &mut loaded, &load::Demand::from([(id, queues)]))?;
                 if closes {
                     load::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
                 }
             }
-            if let Command::RpcAnswered { answer, .. } = &command {
-                let ids = answer.effects.publish_to_local_queue.iter();
-                let ids: Vec<_> = ids.filter_map(|p| Some((id, p.queue.clone(), p.message_id.clone()?))).collect();
-                if !ids.is_empty() {
-                    load::message_ids(spi, &mut loaded, &ids)?;
-                }
-            }
+            let ids = command.publishes().iter();
+            let ids: Vec<_> = ids.filter_map(|p| Some((id, p.queue.clone(), p.message_id.clone()?))).collect();
+            load::message_ids(spi, &mut loaded, &ids)?;
             let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
+            entry.prepare(spi, &command)?;
             let events =
                 entry.decide(&command, now, 0.5).map_err(|rejection| refused(process_id, rpc_name, &rejection))?;
             entry.apply(events, now);
@@ -295,12 +292,13 @@ pub(super) fn take_in(
     id: ExecutionId,
     now: Timestamp,
 ) -> Result<()> {
-    load::queues(spi, loaded, &[id], &load::Demand::new())?;
     loop {
         let load::Arrivals { arrivals, all } = load::arrivals(spi, &[id])?;
         let inbox_ids: Vec<_> = arrivals.iter().map(|arrival| arrival.inbox_id).collect();
+        let queues = arrivals.iter().map(|arrival| (arrival.publish.queue.clone(), 0)).collect();
+        load::queues(spi, loaded, &load::Demand::from([(id, queues)]))?;
         if let Some(entry) = loaded.get_mut(&id) {
-            entry.receive(arrivals, now);
+            entry.receive(spi, arrivals, now)?;
         }
         load::delete_arrivals(spi, &inbox_ids)?;
         if all {

@@ -15,6 +15,7 @@ use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Snapshot, Spi};
 use rows::{Columns, Known, Table};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use xdb_engine::*;
 
 /// What is wrong with an execution, in words; nothing, if it is sound.
@@ -102,7 +103,7 @@ impl Check<'_> {
             // What can't be read is not adopted, and differs.
             let Ok(of_row) = serde_json::from_str::<CallState>(&text) else { continue };
             let Some(state) = execution.states.get_mut(&seq) else { continue };
-            let (api, call) = match &mut state.phase {
+            let (api, call) = match &mut Arc::make_mut(state).phase {
                 Phase::WaitUntil(call) => (Api::WaitUntil, call),
                 Phase::Execute { call, .. } => (Api::Execute, call),
                 Phase::Waiting(_) | Phase::Ended { .. } => continue,
@@ -148,7 +149,7 @@ impl Check<'_> {
                     execution.next_state = state.seq.0 + 1;
                     let last = execution.state_numbers.entry(state.id.state_id.clone()).or_default();
                     *last = state.id.number.max(*last);
-                    execution.states.insert(state.seq, state);
+                    execution.states.insert(state.seq, Arc::new(state));
                 }
                 (seq, Err(error)) => {
                     self.problem(format!("state_execution {{\"seq\": {seq}}}: {error}"));
@@ -165,7 +166,7 @@ impl Check<'_> {
             })
         })?;
         if execution.is_running() {
-            let mut queues: BTreeMap<String, VecDeque<Message>> = BTreeMap::new();
+            let mut queues: BTreeMap<String, VecDeque<Arc<Message>>> = BTreeMap::new();
             for message in messages {
                 if message.number >= execution.next_message {
                     self.problem(format!(
@@ -174,7 +175,7 @@ impl Check<'_> {
                     ));
                 }
                 execution.message_ids.extend(message.message_id.iter().map(|id| (message.queue.clone(), id.clone())));
-                queues.entry(message.queue.clone()).or_default().push_back(message);
+                queues.entry(message.queue.clone()).or_default().push_back(Arc::new(message));
             }
             execution.queues = queues;
         }

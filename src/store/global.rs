@@ -109,13 +109,13 @@ impl<'a> Changes<'a> {
             self.closed.push(id);
             return;
         }
-        for (seq, state) in &execution.states {
-            let key = (id, *seq);
+        for (old, state) in loaded.changed_states() {
+            let key = (id, state.seq);
             let old: BTreeSet<u32> =
-                before.states.get(seq).into_iter().flat_map(|old| old.global_demands()).map(|(n, _)| n).collect();
+                old.into_iter().flat_map(|old| old.global_demands()).map(|(command, _)| command).collect();
             let waited = state.global_demands().filter(|(command, _)| !old.contains(command));
             let new: Vec<_> = waited.map(|(command, demand)| (key, command, demand)).collect();
-            if !new.is_empty() && !loaded.offered.contains(seq) {
+            if !new.is_empty() && !loaded.offered.contains(&state.seq) {
                 self.passed_over.push(key);
             }
             self.waiters_new.extend(new);

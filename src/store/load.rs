@@ -1,5 +1,9 @@
 //! Executions under their locks, in batches and in part.
 
+mod queues;
+
+pub use queues::{Demand, queues};
+
 use super::registry::{Mapping, MappingId, ProcessType, Registry, TypeId};
 use super::{StateKey, from_json};
 use crate::pg::catch::{PgError, Result};
@@ -25,8 +29,8 @@ pub struct Loaded {
     pub offered: BTreeSet<StateSeq>,
     /// Who publishes to global queues; None: the owner does.
     pub acting_as: Option<pg_sys::Oid>,
-    /// The queues are loaded; without that, they are unknown rather than empty.
-    pub queues_loaded: bool,
+    /// Queues of which the head is known. All others are unknown rather than empty.
+    pub heads: BTreeMap<String, queues::Head>,
 }
 
 /// What belongs to an execution and never changes, and where its type stands now.
@@ -69,6 +73,7 @@ impl Loaded {
         jitter: f64,
         global_messages: &[GlobalMessage],
     ) -> std::result::Result<Vec<Event>, Rejection> {
+        assert!(self.is_prepared(command), "a queue was not loaded");
         let definition = self.meta.definition();
         decide(
             &self.execution,
@@ -85,7 +90,7 @@ impl Loaded {
     }
 
     /// Takes messages in that arrived from clients, in events of a bounded size. A closed execution takes none.
-    pub fn receive(&mut self, arrivals: Vec<Arrival>, now: Timestamp) {
+    pub fn receive(&mut self, spi: &Spi, arrivals: Vec<Arrival>, now: Timestamp) -> Result<()> {
         let mut arrivals = arrivals.into_iter().peekable();
         while arrivals.peek().is_some() {
             let mut bytes = 0;
@@ -96,10 +101,25 @@ impl Loaded {
                 bytes += arrival.bytes();
                 publishes.push(arrival.publish);
             }
-            if let Ok(events) = self.decide(&Command::MessagesArrived(publishes), now, 0.0) {
+            let command = Command::MessagesArrived(publishes);
+            self.prepare(spi, &command)?;
+            if let Ok(events) = self.decide(&command, now, 0.0) {
                 self.apply(events, now);
             }
         }
+        Ok(())
+    }
+
+    /// States that are not as they were loaded, each with what it was; a new one without.
+    pub fn changed_states(&self) -> impl Iterator<Item = (Option<&StateExecution>, &StateExecution)> {
+        let changed = self.execution.states.values().filter(|state| self.has_changed(state));
+        changed.map(|state| (self.before.states.get(&state.seq).map(Arc::as_ref), state.as_ref()))
+    }
+
+    /// Whether a state is new, or not as it was loaded.
+    pub fn has_changed(&self, state: &Arc<StateExecution>) -> bool {
+        let old = self.before.states.get(&state.seq);
+        old.is_none_or(|old| !Arc::ptr_eq(old, state) && old != state)
     }
 
     pub fn apply(&mut self, events: Vec<Event>, now: Timestamp) {
@@ -155,7 +175,7 @@ pub fn executions(
             published_before: BTreeSet::new(),
             offered: BTreeSet::new(),
             acting_as: None,
-            queues_loaded: false,
+            heads: BTreeMap::new(),
         };
         loaded.insert(entry.execution.id, entry);
     }
@@ -289,6 +309,7 @@ pub fn states(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[Sta
     let params = [array(wanted.iter().map(|k| k.0)), array(wanted.iter().map(|k| k.1.0 as i32))];
     for (id, state) in spi.rows(&sql, &params, read_state)? {
         if let Some(entry) = loaded.get_mut(&id) {
+            let state = Arc::new(state);
             entry.before.states.insert(state.seq, state.clone());
             entry.execution.states.insert(state.seq, state);
         }
@@ -319,63 +340,6 @@ pub fn leases(spi: &Spi, keys: &[StateKey]) -> Result<HashMap<StateKey, (i64, i6
         Ok(((row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32)), (row.need(3)?, row.need(4)?)))
     })?;
     Ok(rows.into_iter().collect())
-}
-
-/// How many messages of a queue a turn may take at most: by execution and queue.
-pub type Demand = BTreeMap<(ExecutionId, String), usize>;
-
-/// Loads, for these executions, the states that wait for queues, and the heads of the queues: as many messages as
-/// those states and `demand` can take, and no more, however many there are.
-pub fn queues(
-    spi: &Spi,
-    loaded: &mut BTreeMap<ExecutionId, Loaded>,
-    ids: &[ExecutionId],
-    demand: &Demand,
-) -> Result<()> {
-    const MESSAGES: &str = "SELECT m.execution_id, m.queue_name, m.number, m.message_id, m.payload::text \
-        FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS d (execution_id, queue_name, wanted) \
-        CROSS JOIN LATERAL (SELECT * FROM xdb.queue_message q \
-            WHERE q.execution_id = d.execution_id AND q.queue_name = d.queue_name \
-            ORDER BY q.number LIMIT d.wanted) AS m \
-        ORDER BY m.execution_id, m.queue_name, m.number";
-    const WAITERS: &str = "SELECT DISTINCT execution_id, seq FROM xdb.queue_waiter WHERE execution_id = ANY ($1)";
-    let waiters = spi.rows(WAITERS, &[array(ids.iter().copied())], |row| {
-        Ok((row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32)))
-    })?;
-    states(spi, loaded, &waiters)?;
-    let mut demand = demand.clone();
-    for id in ids {
-        let Some(entry) = loaded.get_mut(id) else { continue };
-        entry.queues_loaded = true;
-        for (queue, at_most) in entry.before.states.values().flat_map(StateExecution::wanted_messages) {
-            *demand.entry((*id, queue.to_owned())).or_default() += at_most as usize;
-        }
-    }
-    let demand: Vec<_> = demand.iter().filter(|((id, _), _)| ids.contains(id)).collect();
-    if demand.is_empty() {
-        return Ok(());
-    }
-    let params = [
-        array(demand.iter().map(|((id, _), _)| *id)),
-        array(demand.iter().map(|((_, queue), _)| queue.as_str())),
-        array(demand.iter().map(|(_, wanted)| **wanted as i64)),
-    ];
-    let messages = spi.rows(MESSAGES, &params, |row| {
-        let message = Message {
-            queue: row.need(2)?,
-            number: row.need::<i64>(3)? as u64,
-            message_id: row.get(4),
-            payload: row.get::<String>(5).map(Json::from_trusted),
-        };
-        Ok((row.execution_id(1)?, message))
-    })?;
-    for (id, message) in messages {
-        if let Some(entry) = loaded.get_mut(&id) {
-            entry.before.queues.entry(message.queue.clone()).or_default().push_back(message.clone());
-            entry.execution.queues.entry(message.queue.clone()).or_default().push_back(message);
-        }
-    }
-    Ok(())
 }
 
 /// Loads which of these message ids are on record for their queues. To be called after the inbox was taken in: a

@@ -212,7 +212,7 @@ pub fn unstarted(id: ExecutionId, meta: Meta) -> Loaded {
         published_before: Default::default(),
         offered: Default::default(),
         acting_as: None,
-        queues_loaded: true,
+        heads: Default::default(),
     }
 }
 

@@ -100,11 +100,7 @@ impl<'a> Changes<'a> {
                 self.closed_with_threads.push(id);
             }
         }
-        for (seq, state) in &execution.states {
-            let old = before.states.get(seq);
-            if old == Some(state) {
-                continue;
-            }
+        for (old, state) in loaded.changed_states() {
             match old {
                 None => self.states_new.push((meta, id, state)),
                 Some(_) => self.states_changed.push((meta, id, state)),
@@ -224,7 +220,7 @@ impl<'a> Changes<'a> {
         }
         for messages in execution.queues.values() {
             let new = messages.iter().filter(|m| m.number >= before.next_message);
-            self.messages_new.extend(new.map(|m| (meta, id, m)));
+            self.messages_new.extend(new.map(|m| (meta, id, m.as_ref())));
         }
     }
 

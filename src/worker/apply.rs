@@ -97,7 +97,6 @@ pub struct Batch<'a> {
     /// Leases of the answered calls, as the tasks have them.
     pub(super) held: HashMap<StateKey, (i64, i64)>,
     pub(super) tables: Tables,
-    pub(super) demand: load::Demand,
     pub(super) settled: Vec<Settled>,
     closing: BTreeMap<ExecutionId, Closing>,
     pub(super) still_closing: Vec<(ExecutionId, bool)>,
@@ -138,7 +137,6 @@ impl<'a> Batch<'a> {
             locked: BTreeSet::new(),
             held: HashMap::new(),
             tables: Tables::default(),
-            demand: load::Demand::new(),
             settled: Vec::new(),
             closing: BTreeMap::new(),
             still_closing: Vec::new(),
@@ -208,7 +206,7 @@ impl<'a> Batch<'a> {
         }
         let mut states = Vec::new();
         let mut answered = Vec::new();
-        let mut queues = Vec::new();
+        let mut demand = load::Demand::new();
         let mut published = Vec::new();
         let mut locked_keys = Vec::new();
         for item in items {
@@ -221,14 +219,11 @@ impl<'a> Batch<'a> {
                     if record.held.as_ref().is_some_and(|held| held.local.locks()) {
                         locked_keys.push(record.key.0);
                     }
-                    let looked_into = answer.queues();
-                    if answer.publishes() || !looked_into.is_empty() {
-                        queues.push(record.key.0);
-                    }
-                    for (queue, wanted) in looked_into {
-                        *self.demand.entry((record.key.0, queue)).or_default() += wanted;
-                    }
                     let publishes = answer.effects().map_or(&[][..], |effects| &effects.publish_to_local_queue);
+                    let published_to = publishes.iter().map(|publish| (publish.queue.clone(), 0));
+                    for (queue, wanted) in answer.queues().into_iter().chain(published_to) {
+                        *demand.entry(record.key.0).or_default().entry(queue).or_default() += wanted;
+                    }
                     let with_id =
                         publishes.iter().filter_map(|p| Some((record.key.0, p.queue.clone(), p.message_id.clone()?)));
                     published.extend(with_id);
@@ -241,11 +236,7 @@ impl<'a> Batch<'a> {
         }
         self.local_now = locks::local_attributes(self.spi, &locked_keys)?;
         load::states(self.spi, &mut self.loaded, &states)?;
-        if !queues.is_empty() {
-            queues.sort_unstable();
-            queues.dedup();
-            load::queues(self.spi, &mut self.loaded, &queues, &self.demand)?;
-        }
+        load::queues(self.spi, &mut self.loaded, &demand)?;
         Ok(published)
     }
 
@@ -256,18 +247,16 @@ impl<'a> Batch<'a> {
         self.more |= !all;
         let mut new: BTreeMap<ExecutionId, Vec<Arrival>> = BTreeMap::new();
         let seen: BTreeSet<_> = self.taken_in.iter().copied().collect();
+        let mut demand = load::Demand::new();
         for arrival in arrivals.into_iter().filter(|arrival| !seen.contains(&arrival.inbox_id)) {
             self.taken_in.push(arrival.inbox_id);
+            demand.entry(arrival.execution_id).or_default().entry(arrival.publish.queue.clone()).or_default();
             new.entry(arrival.execution_id).or_default().push(arrival);
         }
-        let without_queues: Vec<_> =
-            new.keys().copied().filter(|id| self.loaded.get(id).is_some_and(|loaded| !loaded.queues_loaded)).collect();
-        if !without_queues.is_empty() {
-            load::queues(self.spi, &mut self.loaded, &without_queues, &self.demand)?;
-        }
+        load::queues(self.spi, &mut self.loaded, &demand)?;
         for (id, arrivals) in new {
             if let Some(loaded) = self.loaded.get_mut(&id) {
-                loaded.receive(arrivals, self.now);
+                loaded.receive(self.spi, arrivals, self.now)?;
             }
         }
         Ok(all)
@@ -309,7 +298,8 @@ impl<'a> Batch<'a> {
             self.settled[number] = Settled::Behind;
             return Ok(());
         }
-        let Some(loaded) = self.loaded.get(&item.execution()) else { return Ok(()) };
+        let Some(loaded) = self.loaded.get_mut(&item.execution()) else { return Ok(()) };
+        loaded.prepare(self.spi, &command)?;
         let decided = loaded.decide_with(&command, self.now, jitter(), offered.as_deref().unwrap_or_default());
         let (command, events) = match (decided, item) {
             (Ok(mut events), Item::Timer(_)) if plant::is(Plant::TimerTwice) => {

@@ -136,11 +136,6 @@ impl Answered {
         }
     }
 
-    /// Whether it publishes to queues, so that states may stop waiting.
-    pub fn publishes(&self) -> bool {
-        self.effects().is_some_and(|effects| !effects.publish_to_local_queue.is_empty())
-    }
-
     /// Queues that deciding about it looks into, each with the most messages that it takes; to see whether a queue
     /// is empty, one is enough.
     pub fn queues(&self) -> Vec<(String, usize)> {

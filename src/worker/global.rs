@@ -247,7 +247,7 @@ impl Batch<'_> {
 
     fn wanted_by_state(&self, key: StateKey) -> Vec<Wanted> {
         let state = self.loaded.get(&key.0).and_then(|loaded| loaded.execution.states.get(&key.1));
-        state.into_iter().flat_map(StateExecution::global_demands).map(|(_, demand)| Wanted::of(demand)).collect()
+        state.into_iter().flat_map(|state| state.global_demands()).map(|(_, demand)| Wanted::of(demand)).collect()
     }
 
     /// What the state of this command can take; None if it has to be asked in a later turn.

@@ -46,7 +46,6 @@ impl Batch<'_> {
             }
             for (seq, state) in &loaded.execution.states {
                 let Some((api, call)) = save::current_call(state) else { continue };
-                let unchanged = loaded.before.states.get(seq) == Some(state);
                 if call.failed_attempts > 0 {
                     // A repeat knows how many attempts there were from its task: it is claimed.
                     self.more |= call.not_before <= self.now;
@@ -58,7 +57,11 @@ impl Batch<'_> {
                     continue;
                 }
                 let known = process_type.definition.states.contains_key(&state.id.state_id);
-                if unchanged || call.not_before > self.now || !known || !room.take(process_type.worker.id) {
+                if !loaded.has_changed(state)
+                    || call.not_before > self.now
+                    || !known
+                    || !room.take(process_type.worker.id)
+                {
                     continue;
                 }
                 let key = (loaded.execution.id, *seq);

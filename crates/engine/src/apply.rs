@@ -1,4 +1,5 @@
 use crate::*;
+use std::sync::Arc;
 
 impl Execution {
     /// Changes the execution as the event says. Events that name a state which is not loaded change the counters
@@ -24,7 +25,7 @@ impl Execution {
                     if *skip_wait_until { Phase::Execute { call, results: None } } else { Phase::WaitUntil(call) };
                 self.states.insert(
                     *seq,
-                    StateExecution {
+                    Arc::new(StateExecution {
                         seq: *seq,
                         id: state_execution_id.clone(),
                         input: input.clone(),
@@ -33,7 +34,7 @@ impl Execution {
                         started_at: at,
                         ended_at: None,
                         phase,
-                    },
+                    }),
                 );
             }
             Event::WaitStarted { seq, waiting_type, commands, combinations } => {
@@ -106,7 +107,7 @@ impl Execution {
                     if let Some(id) = &message.message_id {
                         self.message_ids.insert((message.queue.clone(), id.clone()));
                     }
-                    self.queues.entry(message.queue.clone()).or_default().push_back(message.clone());
+                    self.queues.entry(message.queue.clone()).or_default().push_back(Arc::new(message.clone()));
                 }
             }
             Event::CompletionRequested {} => self.completing = true,
@@ -122,6 +123,7 @@ impl Execution {
                 self.live_threads = 0;
                 self.queues.clear();
                 for state in self.states.values_mut().filter(|state| state.status().is_live()) {
+                    let state = Arc::make_mut(state);
                     let last_failure = match &state.phase {
                         Phase::WaitUntil(call) | Phase::Execute { call, .. } => call.last_failure.clone(),
                         _ => None,
@@ -135,18 +137,20 @@ impl Execution {
 
     fn with_state(&mut self, seq: StateSeq, change: impl FnOnce(&mut StateExecution)) {
         if let Some(state) = self.states.get_mut(&seq) {
-            change(state);
+            change(Arc::make_mut(state));
         }
     }
 
     fn with_call(&mut self, seq: StateSeq, api: Api, change: impl FnOnce(&mut CallState)) {
-        if let Some(call) = self.states.get_mut(&seq).and_then(|state| state.call_mut(api)) {
+        if let Some(call) = self.states.get_mut(&seq).and_then(|state| Arc::make_mut(state).call_mut(api)) {
             change(call);
         }
     }
 
     fn complete_command(&mut self, seq: StateSeq, position: u32, numbers: &[u64]) {
-        let Some(StateExecution { phase: Phase::Waiting(wait), .. }) = self.states.get_mut(&seq) else { return };
+        let Some(Phase::Waiting(wait)) = self.states.get_mut(&seq).map(|state| &mut Arc::make_mut(state).phase) else {
+            return;
+        };
         let Some(command) = wait.commands.get_mut(position as usize) else { return };
         command.status = CommandStatus::Completed;
         if let WaitKind::LocalQueue { queue, .. } = &command.kind
@@ -154,7 +158,7 @@ impl Execution {
         {
             // The messages are the oldest of their queue: what is taken is always a prefix.
             let taken = numbers.len().min(queued.len());
-            command.messages = queued.drain(..taken).collect();
+            command.messages = queued.drain(..taken).map(Arc::unwrap_or_clone).collect();
             if queued.is_empty() {
                 self.queues.remove(&queue.clone());
             }

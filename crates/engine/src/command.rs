@@ -82,6 +82,17 @@ impl Command {
             Self::RetryNow(_) => "RetryNow",
         }
     }
+
+    /// Messages that it brings into local queues, unless their ids were received before.
+    pub fn publishes(&self) -> &[Publish] {
+        match self {
+            Self::MessagesArrived(publishes) => publishes,
+            Self::WaitUntilAnswered { answer, .. } => &answer.effects.publish_to_local_queue,
+            Self::ExecuteAnswered { answer, .. } => &answer.effects.publish_to_local_queue,
+            Self::RpcAnswered { answer, .. } => &answer.effects.publish_to_local_queue,
+            _ => &[],
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

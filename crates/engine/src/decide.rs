@@ -416,17 +416,17 @@ impl Turn<'_> {
 
     /// Takes messages in, in order; one whose id was received in the same queue before is ignored.
     fn receive(&mut self, publisher: Publisher, publishes: &[Publish]) {
-        let mut seen = self.execution.message_ids.clone();
-        if publisher != Publisher::Client {
-            seen.extend(self.context.published_before.iter().cloned());
-        }
+        let received = &self.execution.message_ids;
+        let before = Some(self.context.published_before).filter(|_| publisher != Publisher::Client);
+        let mut seen = BTreeSet::new();
         let mut number = self.execution.next_message;
         let mut messages = Vec::new();
         for publish in publishes {
-            if let Some(id) = &publish.message_id
-                && !seen.insert((publish.queue.clone(), id.clone()))
-            {
-                continue;
+            if let Some(id) = &publish.message_id {
+                let key = (publish.queue.clone(), id.clone());
+                if received.contains(&key) || before.is_some_and(|b| b.contains(&key)) || !seen.insert(key) {
+                    continue;
+                }
             }
             messages.push(Message {
                 number,

@@ -1,11 +1,15 @@
 use crate::*;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// One run of a process id, or the part of it that was loaded.
 ///
 /// Counters and flags are always whole. `states`, `queues`, `message_ids`, `local_attributes` and `results` hold
 /// what was loaded or came about since; in replay they are whole too.
+///
+/// A copy shares its states and messages with the original until one of them changes: every decision works on a copy, and
+/// of a wide process much may be loaded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Execution {
     pub id: ExecutionId,
@@ -30,9 +34,9 @@ pub struct Execution {
     pub live_threads: u32,
     /// A graceful completion was requested; it stays requested.
     pub completing: bool,
-    pub states: BTreeMap<StateSeq, StateExecution>,
+    pub states: BTreeMap<StateSeq, Arc<StateExecution>>,
     /// Received and not yet taken, oldest first.
-    pub queues: BTreeMap<String, VecDeque<Message>>,
+    pub queues: BTreeMap<String, VecDeque<Arc<Message>>>,
     /// (queue, message id) of messages that were received.
     pub message_ids: BTreeSet<(String, String)>,
     pub local_attributes: BTreeMap<String, Json>,
@@ -141,8 +145,8 @@ impl StateExecution {
         }
     }
 
-    /// Queues that the state waits for, each with the most messages that it takes at once.
-    pub fn wanted_messages(&self) -> impl Iterator<Item = (&str, u32)> {
+    /// Queues that the state waits for, each with the least and the most messages that it takes at once.
+    pub fn wanted_messages(&self) -> impl Iterator<Item = (&str, u32, u32)> {
         let commands: &[WaitCommand] = match &self.phase {
             Phase::Waiting(wait) => &wait.commands,
             _ => &[],
@@ -151,7 +155,7 @@ impl StateExecution {
             .kind
         {
             WaitKind::LocalQueue { queue, at_least, at_most } => {
-                Some((queue.as_str(), taken_at_once(*at_least, *at_most)))
+                Some((queue.as_str(), *at_least, taken_at_once(*at_least, *at_most)))
             }
             WaitKind::Timer { .. } | WaitKind::GlobalQueue { .. } => None,
         })

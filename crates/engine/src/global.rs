@@ -117,7 +117,7 @@ impl StateExecution {
 impl Turn<'_> {
     /// Free messages are offered to a waiting state.
     pub(crate) fn global_messages_arrived(&mut self, seq: StateSeq) -> Result<(), Rejection> {
-        match self.execution.states.get(&seq).map(StateExecution::status) {
+        match self.execution.states.get(&seq).map(|state| state.status()) {
             Some(StateStatus::Waiting) => {
                 self.take_global_messages(seq);
                 self.end_wait_if_satisfied(seq);

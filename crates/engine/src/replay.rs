@@ -3,6 +3,7 @@
 use crate::*;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// Stands for the events of an execution up to the one whose number it has: the execution as it was then, running,
 /// without the states that had ended. The one that failed last is kept.
@@ -62,11 +63,11 @@ impl Execution {
         self.next_message = snapshot.next_message;
         self.state_numbers.clone_from(&snapshot.state_numbers);
         self.completing = snapshot.completing;
-        self.states = snapshot.states.iter().map(|state| (state.seq, state.clone())).collect();
+        self.states = snapshot.states.iter().map(|state| (state.seq, Arc::new(state.clone()))).collect();
         self.live_threads = self.states.values().filter(|state| state.status().is_live()).count() as u32;
         self.queues.clear();
         for QueuedMessage { message, .. } in &snapshot.messages {
-            self.queues.entry(message.queue.clone()).or_default().push_back(message.clone());
+            self.queues.entry(message.queue.clone()).or_default().push_back(Arc::new(message.clone()));
         }
         self.local_attributes.clone_from(&snapshot.local_attributes);
         self.results.clone_from(&snapshot.results);
@@ -131,7 +132,7 @@ impl Replay {
         if !execution.exists() || !execution.is_running() {
             return None;
         }
-        let failed_at = |state: &StateExecution| match &state.phase {
+        let failed_at = |state: &Arc<StateExecution>| match &state.phase {
             Phase::Ended { last_failure: Some(last), .. } => Some((last.at, state.seq)),
             _ => None,
         };
@@ -153,9 +154,9 @@ impl Replay {
             next_message: execution.next_message,
             state_numbers: execution.state_numbers.clone(),
             completing: execution.completing,
-            states: kept.into_iter().cloned().collect(),
+            states: kept.into_iter().map(|state| StateExecution::clone(state)).collect(),
             messages: queued
-                .map(|message| QueuedMessage { message: message.clone(), received_at: received_at(message) })
+                .map(|message| QueuedMessage { message: Message::clone(message), received_at: received_at(message) })
                 .collect(),
             message_ids,
             local_attributes: execution.local_attributes.clone(),

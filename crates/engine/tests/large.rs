@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
 
@@ -25,4 +26,23 @@ fn commands_are_served_in_proportion_to_their_number() {
     // Both go through all of the commands. Were they gone through anew for each message, this would take hundreds of
     // times as long.
     assert!(to_serve < 20 * to_wait, "{to_wait:?} to begin waiting, {to_serve:?} to be served");
+}
+
+/// Every decision works on a copy, and of a wide process much may be loaded.
+#[test]
+fn a_copy_shares_what_does_not_change() {
+    let mut world = World::started(definition(&[("A", skipping()), ("B", skipping())]));
+    world.execute(1, next(&["B"; 100]));
+    world.publish("q", &["1"; 100]);
+    let before = world.execution.clone();
+    world.execute(2, close(CloseType::DeadEnd));
+    world.publish("q", &["2"]);
+    let now = &world.execution;
+    let same = |seq: &StateSeq| Arc::ptr_eq(&before.states[seq], &now.states[seq]);
+    let changed: Vec<_> = before.states.keys().filter(|seq| !same(seq)).collect();
+    assert_eq!(changed, [&StateSeq(2)]);
+    assert_eq!(before.states[&StateSeq(2)].status(), StateStatus::Execute, "the copy stays as it was");
+    let messages = before.queues["q"].iter().zip(&now.queues["q"]);
+    assert_eq!(messages.filter(|(old, new)| Arc::ptr_eq(old, new)).count(), 100);
+    assert_eq!((before.queues["q"].len(), now.queues["q"].len()), (100, 101));
 }

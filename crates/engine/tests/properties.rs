@@ -8,6 +8,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use xdb_engine::*;
 
 /// `A` waits, `B` doesn't, `C` gives up soon and is recovered by `R`, which gives up soon and is not.
@@ -202,7 +203,7 @@ impl Watched {
     fn step(&mut self, step: Step) {
         let live = |wanted: fn(&StateExecution) -> bool, pick: usize| {
             let states: Vec<_> = self.world.execution.states.values().filter(|state| wanted(state)).collect();
-            if states.is_empty() { None } else { Some(states[pick % states.len()].clone()) }
+            if states.is_empty() { None } else { Some(StateExecution::clone(states[pick % states.len()])) }
         };
         let at_call = |state: &StateExecution| matches!(state.phase, Phase::WaitUntil(_) | Phase::Execute { .. });
         match step {
@@ -459,14 +460,16 @@ impl Watched {
         }
         if whole.is_running() {
             for (queue, messages) in &part.queues {
-                assert_eq!(Some(messages), whole.queues.get(queue));
+                let newest = whole.queues[queue].iter().skip(whole.queues[queue].len() - messages.len());
+                assert!(messages.iter().eq(newest));
             }
         }
     }
 }
 
-/// The state of the command; the waiting states and message ids of the queues that it publishes to; those queues and
-/// the ones that it names; and, as it may close the process, the states with failed attempts that were not recorded.
+/// The state of the command; the waiting states and message ids of the queues that it publishes to; those queues, if there
+/// is enough in them for somebody who waits, and the ones that it names; and, as it may close the process, the states with
+/// failed attempts that were not recorded.
 fn needed_part(whole: &Execution, command: &Command) -> Execution {
     let no_effects = Effects::default();
     let (seq, effects, decision) = match command {
@@ -485,7 +488,14 @@ fn needed_part(whole: &Execution, command: &Command) -> Execution {
         _ => &effects.publish_to_local_queue,
     };
     let published: BTreeSet<&str> = publishes.iter().map(|publish| publish.queue.as_str()).collect();
-    let mut queues = published.clone();
+    let suffices = |queue: &&str| {
+        let there = whole.queues.get(*queue).map_or(0, |messages| messages.len());
+        let new = publishes.iter().filter(|publish| publish.queue == *queue).count();
+        let waiting = whole.states.values().flat_map(|state| state.wanted_messages());
+        let needed = waiting.filter(|(name, ..)| name == queue).map(|(_, at_least, _)| at_least as usize).min();
+        needed.is_some_and(|needed| needed <= there + new)
+    };
+    let mut queues: BTreeSet<&str> = published.iter().copied().filter(suffices).collect();
     if let Some(Decision::ConditionalClose { queues: named, .. }) = decision {
         queues.extend(named.iter().map(String::as_str));
     }
@@ -527,8 +537,8 @@ fn without_backoff(execution: &Execution) -> Execution {
 fn without_backoff_of(execution: &Execution, other: &Execution) -> Execution {
     let mut plain = execution.clone();
     for state in plain.states.values_mut() {
-        if other.states.get(&state.seq).is_some_and(unrecorded_attempts)
-            && let Phase::WaitUntil(call) | Phase::Execute { call, .. } = &mut state.phase
+        if other.states.get(&state.seq).is_some_and(|state| unrecorded_attempts(state))
+            && let Phase::WaitUntil(call) | Phase::Execute { call, .. } = &mut Arc::make_mut(state).phase
         {
             *call = CallState::default();
         }

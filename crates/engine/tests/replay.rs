@@ -7,6 +7,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use xdb_engine::*;
 
 /// A thread that goes round: it may wait, write attributes, publish, fail, leave outputs behind.
@@ -102,7 +103,7 @@ impl Kept {
             }
         }
         let last_failure = |execution: &Execution| {
-            let of = |state: &StateExecution| match &state.phase {
+            let of = |state: &Arc<StateExecution>| match &state.phase {
                 Phase::Ended { last_failure: Some(last), .. } => Some((last.at, state.seq, last.clone())),
                 _ => None,
             };

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test file uses its part")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use xdb_engine::*;
 
 pub const SECOND: i64 = 1_000_000;
@@ -130,7 +131,7 @@ impl World {
     }
 
     pub fn queued(&self, queue: &str) -> Vec<String> {
-        let payload = |message: &Message| message.payload.as_ref().map_or("-", |json| json.as_str()).to_owned();
+        let payload = |message: &Arc<Message>| message.payload.as_ref().map_or("-", |json| json.as_str()).to_owned();
         self.execution.queues.get(queue).into_iter().flatten().map(payload).collect()
     }
 

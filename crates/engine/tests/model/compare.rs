@@ -169,7 +169,8 @@ fn compare_queues(is: &mut Differences, model: &Model, execution: &Execution) {
     let mut names: Vec<&String> = execution.queues.keys().collect();
     names.extend(model.received.iter().map(|message| &message.queue));
     for name in names {
-        let there: Vec<Message> = execution.queues.get(name).into_iter().flatten().cloned().collect();
+        let there: Vec<Message> =
+            execution.queues.get(name).into_iter().flatten().map(|message| Message::clone(message)).collect();
         let expected = match model.closed {
             None => model.in_queue(name).into_iter().map(|at| as_message(model, at)).collect(),
             Some(_) => Vec::new(),

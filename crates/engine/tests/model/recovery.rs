@@ -4,6 +4,7 @@ use super::run::*;
 use super::*;
 use proptest::test_runner::TestCaseError;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// An event as it is stored.
 struct Stored {
@@ -132,14 +133,14 @@ fn without_the_ended(execution: &Execution) -> Execution {
 fn with_uncounted(execution: &Execution, tables: &Execution) -> Execution {
     let mut execution = execution.clone();
     for (seq, state) in &mut execution.states {
-        let uncounted = |there: &&StateExecution| {
+        let uncounted = |there: &&Arc<StateExecution>| {
             let call = there.call(Api::WaitUntil).or(there.call(Api::Execute));
             call.is_some_and(|call| call.failed_attempts > RECORDED_ATTEMPTS)
         };
         if let Some(there) = tables.states.get(seq).filter(uncounted)
             && there.status() == state.status()
         {
-            state.phase = there.phase.clone();
+            Arc::make_mut(state).phase = there.phase.clone();
         }
     }
     execution
