@@ -85,7 +85,7 @@ pub fn publish(
     const KEY: &str = "INSERT INTO xdb.message_key (execution_id, queue_name, message_id) VALUES ($1, $2, $3) \
         ON CONFLICT DO NOTHING";
     const MESSAGE: &str = "INSERT INTO xdb.inbox (execution_id, shard, queue_name, message_id, payload, bytes, \
-        published_at) VALUES ($1, $2, $3, $4, $5::jsonb, $6, $7)";
+        published_at) VALUES ($1, $2, $3, $4, $5::jsonb, $6, $7) RETURNING inbox_id";
     if let Some(message_id) = message_id
         && spi.run(KEY, &[value(found.id), value(queue), value(message_id)])? == 0
     {
@@ -100,7 +100,8 @@ pub fn publish(
         value(payload.map_or(0, str::len) as i32),
         value(now),
     ];
-    spi.run(MESSAGE, &params)?;
+    let inbox_id = spi.first(MESSAGE, &params, |row| row.need(1))?;
+    inbox_id.into_iter().for_each(crate::pg::wake::message_at_commit);
     Ok(())
 }
 

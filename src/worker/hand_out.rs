@@ -80,11 +80,7 @@ impl Batch<'_> {
         let lane = self.scheduler.lane;
         // The other lane makes one call at a time, but gives back at once what is no longer its own.
         let at_most = if lane.number == 0 { usize::MAX } else { 1 };
-        let mut busy = self.scheduler.executions.keys(std::time::Instant::now());
-        // What waits in memory to be applied is not asked for again, also when its lease ends meanwhile.
-        busy.extend(self.scheduler.waiting.iter().map(Item::execution));
-        busy.extend(&self.unsettled);
-        let due = claim::due(self.spi, lane, &wanted, &busy, self.now, self.real)?;
+        let due = self.look_for_calls(&wanted)?;
         if due.is_empty() {
             return Ok(());
         }
@@ -196,6 +192,10 @@ impl Batch<'_> {
             }
         }
         claim::release(self.spi, &released)?;
+        released.iter().for_each(|key| {
+            self.leases.remove(key);
+        });
+        outcome.ends = self.end_looks()?;
         let objects = locks::release(self.spi, &released)?;
         // Who was let ask and was not claimed is in nobody's way: the next ones are let ask in the next turn.
         self.more |= !objects.is_empty() || self.offered.iter().any(|key| !self.wanted.contains_key(key));
