@@ -6,7 +6,7 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, array_of_nullable, nullable, value};
 use crate::pg::spi::{Row, Snapshot, Spi};
 use pgrx::pg_sys;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use xdb_engine::{Execution, ExecutionId, ProcessStatus, Timestamp};
 
 /// A process execution as a function finds it.
@@ -196,12 +196,6 @@ pub fn insert(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
     Ok(())
 }
 
-/// Name of a role.
-pub fn role_name(spi: &Spi, role: pg_sys::Oid) -> Result<String> {
-    const SELECT: &str = "SELECT rolname::text FROM pg_catalog.pg_roles WHERE oid = $1";
-    spi.first(SELECT, &[value(role)], |row| row.need(1))?.ok_or_else(|| PgError::internal("the current role is gone"))
-}
-
 /// Before its first event: what [`Execution::new`] gives, with nothing known of it.
 pub fn unstarted(id: ExecutionId, meta: Meta) -> Loaded {
     let execution = Execution::new(id);
@@ -304,40 +298,4 @@ pub fn keep_rpc_answer(spi: &Spi, id: ExecutionId, key: &str, output: Option<&st
         "UPDATE xdb.rpc_answer SET output = $3::jsonb WHERE execution_id = $1 AND idempotency_key = $2";
     spi.run(UPDATE, &[value(id), value(key), nullable(output)])?;
     Ok(())
-}
-
-/// Why a role can't own running processes.
-#[derive(Clone, Debug)]
-pub struct Unfit {
-    pub why: &'static str,
-    /// It will not get better: the process fails.
-    pub for_good: bool,
-}
-
-/// Which of these roles, by oid and the name they had at the start, can't own running processes.
-pub fn unfit_owners(spi: &Spi, owners: &[(pg_sys::Oid, &str)]) -> Result<HashMap<(pg_sys::Oid, String), Unfit>> {
-    const SELECT: &str = "SELECT o.oid, r.oid IS NULL, \
-            EXISTS (SELECT FROM pg_catalog.pg_roles n WHERE n.rolname = o.name AND n.oid <> o.oid), \
-            COALESCE(r.rolsuper, false), o.name \
-        FROM unnest($1::oid[], $2::text[]) AS o (oid, name) \
-        LEFT JOIN pg_catalog.pg_roles r ON r.oid = o.oid";
-    let params = [array(owners.iter().map(|o| o.0)), array(owners.iter().map(|o| o.1))];
-    let allow_superusers = crate::guc::ALLOW_SUPERUSER_PROCESSES.get();
-    let rows = spi.rows(SELECT, &params, |row| {
-        let (oid, gone, replaced, superuser) =
-            (row.need(1)?, row.need::<bool>(2)?, row.need::<bool>(3)?, row.need::<bool>(4)?);
-        let unfit = if gone {
-            Some(Unfit { why: "the role that started the process is gone", for_good: true })
-        } else if replaced {
-            let why = "the name of the role that started the process belongs to another role now";
-            Some(Unfit { why, for_good: true })
-        } else if superuser && !allow_superusers {
-            let why = "the role that started the process is a superuser, and xdb.allow_superuser_processes is off";
-            Some(Unfit { why, for_good: false })
-        } else {
-            None
-        };
-        unfit.map(|unfit| Ok(((oid, row.need(5)?), unfit))).transpose()
-    })?;
-    Ok(rows.into_iter().flatten().collect())
 }

@@ -15,6 +15,7 @@ pub mod lock_queue;
 mod locks;
 mod looks;
 mod maintenance;
+mod owners;
 pub mod scheduler;
 pub mod settings;
 mod turn;
