@@ -1,6 +1,6 @@
 //! `start_processes`: many starts in one transaction, with a handful of statements where ids are new.
 
-use super::start::{Begun, Given, Kind, Request, begin, decide_start, keys, new_id, read, starter, write_tables};
+use super::start::{Begun, Given, Kind, Request, begin, decide_start, keys, new_id, owner_name, read, starter, write_tables};
 use super::{Caller, needed, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
@@ -82,7 +82,7 @@ impl Bulk<'_> {
         first.retain(|number| new.contains(process_id(*number)));
 
         let mut writing = Vec::new();
-        let owner_name = process::role_name(self.spi, self.caller.role)?;
+        let owner_name = owner_name(self.caller)?;
         for chunk in first.chunks(WRITTEN_AT_ONCE) {
             let now = clock::now();
             let mut batch = Vec::with_capacity(chunk.len());

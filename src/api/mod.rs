@@ -164,10 +164,10 @@ fn knows_roles() -> Result<bool> {
     }
 }
 
-/// Tells the engine at commit, and this session's waiting functions until then.
+/// Wakes the engine at commit, and tells this session's waiting functions until then.
 fn wrote() {
     wake::note_uncommitted_write();
-    wake::wake_scheduler_at_commit();
+    wake::call_scheduler_at_commit();
 }
 
 /// A payload from a caller. SQL NULL and JSON null are both nothing.

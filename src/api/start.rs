@@ -1,7 +1,7 @@
 //! `start_process`: everything in the caller's transaction, or nothing.
 
 use super::{Caller, check, check_length, name, payload, wrote};
-use crate::pg::catch::Result;
+use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
@@ -49,6 +49,11 @@ pub(super) fn starter(function: &std::ffi::CStr) -> Result<Caller> {
         return Err(error::superuser_process());
     }
     Ok(caller)
+}
+
+/// The name that the processes of a caller keep of it.
+pub(super) fn owner_name(caller: Caller) -> Result<String> {
+    identity::role_name(caller.role)?.ok_or_else(|| PgError::internal("the current role is gone"))
 }
 
 /// Version 7, so that what is started together lies together in the indexes.
@@ -188,7 +193,7 @@ pub(super) fn begin(
         make_way(spi, registry, caller, request, latest)?;
         process::set_latest(spi, process_id, id)?;
     }
-    let owner_name = process::role_name(spi, caller.role)?;
+    let owner_name = owner_name(caller)?;
     let now = clock::now();
     let loaded = decide_start(caller, owner_name, &kind, keys, request, id, now)?;
     process::insert(spi, &[(&loaded, request.options.request_id.as_deref())])?;

@@ -4,9 +4,10 @@ use super::catch::{Result, catch};
 use super::compat;
 use crate::worker::settings::FORMATS;
 use pgrx::pg_sys;
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, CString, c_int};
 
 mod raw {
+    use pgrx::pg_sys;
     use std::ffi::{c_char, c_int};
     unsafe extern "C-unwind" {
         pub fn set_config_option(
@@ -21,6 +22,8 @@ mod raw {
         ) -> c_int;
         pub fn AtEOXact_GUC(commit: bool, nest_level: c_int);
         pub fn GetConfigOption(name: *const c_char, missing_ok: bool, restrict_privileged: bool) -> *const c_char;
+        pub fn GetUserNameFromId(role: pg_sys::Oid, missing_ok: bool) -> *mut c_char;
+        pub fn get_role_oid(name: *const c_char, missing_ok: bool) -> pg_sys::Oid;
     }
 }
 
@@ -166,6 +169,24 @@ fn set_with(name: &CStr, value: &CStr, action: pg_sys::GucAction::Type) -> Resul
 pub fn current_user() -> pg_sys::Oid {
     // SAFETY: a plain accessor.
     unsafe { pg_sys::GetUserId() }
+}
+
+/// Name of a role, if there is one.
+pub fn role_name(role: pg_sys::Oid) -> Result<Option<String>> {
+    // SAFETY: a raw call; the name is read before anything else runs.
+    unsafe {
+        let name = catch(|| raw::GetUserNameFromId(role, true))?;
+        Ok((!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned()))
+    }
+}
+
+/// The role of this name, if there is one.
+pub fn role_named(name: &str) -> Result<Option<pg_sys::Oid>> {
+    let Ok(name) = CString::new(name) else { return Ok(None) };
+    let name = name.as_ptr();
+    // SAFETY: a raw call; the name outlives it.
+    let role = unsafe { catch(|| raw::get_role_oid(name, true))? };
+    Ok((role != pg_sys::InvalidOid).then_some(role))
 }
 
 /// Whether a role has the privileges of another one without `SET ROLE`: `pg_has_role(role, of, 'USAGE')`.

@@ -3,7 +3,7 @@
 //! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
 //! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
 //! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine, and everybody who waits.
-use super::shmem::{self, Slot, caller as callers, waiter as places};
+use super::shmem::{self, News, Slot, caller as callers, waiter as places};
 use super::{crash, plant};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
@@ -17,8 +17,8 @@ const CLOSED_KEPT: usize = 1024;
 struct Notes {
     subtransaction: pg_sys::SubTransactionId,
     wrote: bool,
-    /// Smallest due time to wake the schedulers for.
-    wake_due: Option<i64>,
+    /// What to wake the schedulers for.
+    news: Option<News>,
     closed: Vec<[u8; 16]>,
     closed_many: bool,
     /// Executions that this transaction has locked: their closes wait for its end.
@@ -30,10 +30,9 @@ struct Notes {
 impl Notes {
     fn absorb(&mut self, other: Notes) {
         self.wrote |= other.wrote;
-        self.wake_due = match (self.wake_due, other.wake_due) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        if let Some(news) = other.news {
+            self.tell(news);
+        }
         self.closed_many |= other.closed_many;
         self.locked.extend(other.locked);
         for id in other.closed {
@@ -41,6 +40,10 @@ impl Notes {
         }
         self.poke_launcher |= other.poke_launcher;
         self.rescan |= other.rescan;
+    }
+
+    fn tell(&mut self, news: News) {
+        self.news = Some(self.news.unwrap_or(News::NONE).and(news));
     }
 
     fn close(&mut self, execution: [u8; 16]) {
@@ -90,12 +93,31 @@ fn note(f: impl FnOnce(&mut Notes)) {
 
 /// Wakes this database's engine when the transaction commits; it then reads all that is due.
 pub fn wake_scheduler_at_commit() {
-    note(|n| n.wake_due = Some(i64::MIN));
+    note(|n| n.tell(News::ANY));
+}
+
+/// Wakes this database's engine when the transaction commits, for what the transaction has told it by then with
+/// [`due_at_commit`] and [`message_at_commit`], and for what it looks at in every turn.
+pub fn call_scheduler_at_commit() {
+    note(|n| n.tell(News::NONE));
+}
+
+/// The engine is to know at commit that a call or a timer comes due then, in microseconds of the Unix epoch.
+pub fn due_at_commit(due: i64) {
+    note(|n| n.tell(News { due, ..News::NONE }));
+}
+
+/// The engine is to know at commit that there is a message in the inbox with this id.
+pub fn message_at_commit(inbox_id: i64) {
+    note(|n| n.tell(News { message: inbox_id, ..News::NONE }));
 }
 
 /// Wakes whatever there is to wake in this database when the transaction commits: it commits what others have noted.
 pub fn wake_everybody_at_commit() {
-    note(|n| (n.wake_due, n.closed_many) = (Some(i64::MIN), true));
+    note(|n| {
+        n.tell(News::ANY);
+        n.closed_many = true;
+    });
 }
 
 /// Wakes the sessions that wait for this execution when the transaction commits.
@@ -201,8 +223,8 @@ fn transaction_ended(committed: bool) {
 fn carry_out(notes: &Notes) {
     // SAFETY: set once at the start of the process.
     let database = unsafe { pg_sys::MyDatabaseId };
-    if let Some(due) = notes.wake_due.filter(|_| !plant::loses_wakeup()) {
-        Slot::of_database(database).for_each(|slot| slot.wake(due));
+    if let Some(news) = notes.news.filter(|_| !plant::loses_wakeup()) {
+        Slot::of_database(database).for_each(|slot| slot.wake(news));
         // A process that was stopped may have had what an RPC waits for.
         callers::wake(database);
     }

@@ -18,6 +18,16 @@ pub struct Due {
     /// Attempts that were begun before.
     pub attempts: u32,
     pub first_attempt_at: Option<Timestamp>,
+    pub due_at: Timestamp,
+}
+
+/// What to claim for a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    pub worker: WorkerId,
+    pub at_most: usize,
+    /// Calls that were due before are not looked at.
+    pub from: Option<Timestamp>,
 }
 
 /// What a scheduler claims from.
@@ -33,26 +43,27 @@ pub struct Lane {
 pub fn due(
     spi: &Spi,
     lane: Lane,
-    room: &[(WorkerId, usize)],
+    wanted: &[Wanted],
     except: &[ExecutionId],
     now: Timestamp,
     real: Timestamp,
 ) -> Result<Vec<Due>> {
-    const SELECT: &str = "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, w.worker_id \
-        FROM unnest($1::int[], $2::bigint[]) AS w (worker_id, room) \
-        CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at FROM xdb.task t \
-            WHERE t.lane = $3 AND t.worker_id = w.worker_id AND t.due_at <= $4 \
+    const SELECT: &str = "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, w.worker_id, d.due_at \
+        FROM unnest($1::int[], $2::bigint[], $8::timestamptz[]) AS w (worker_id, room, since) \
+        CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.due_at FROM xdb.task t \
+            WHERE t.lane = $3 AND t.worker_id = w.worker_id AND t.due_at >= w.since AND t.due_at <= $4 \
                 AND (t.lease_until IS NULL OR t.lease_epoch < $5 OR t.lease_until <= $7) \
                 AND t.execution_id <> ALL ($6) \
             ORDER BY t.due_at LIMIT w.room FOR UPDATE SKIP LOCKED) AS d";
     let params = [
-        array(room.iter().map(|r| r.0)),
-        array(room.iter().map(|r| r.1 as i64)),
+        array(wanted.iter().map(|w| w.worker)),
+        array(wanted.iter().map(|w| w.at_most as i64)),
         value(lane.number),
         value(now),
         value(lane.epoch),
         array(except.iter().copied()),
         value(real),
+        array(wanted.iter().map(|w| w.from.unwrap_or(Timestamp::EARLIEST))),
     ];
     let due = spi.rows(SELECT, &params, |row| {
         Ok(Due {
@@ -60,11 +71,37 @@ pub fn due(
             attempts: row.need::<i32>(3)? as u32,
             first_attempt_at: row.time(4),
             worker: row.need(5)?,
+            due_at: row.need_time(6)?,
         })
     })?;
     #[cfg(feature = "plants")]
     let due = super::planted::behind_cursor(spi, due)?;
     Ok(due)
+}
+
+/// What these executions have that a look at what is due would find, had it not left them out: the earliest call, the earliest
+/// timer, the first message.
+pub fn left_out(
+    spi: &Spi,
+    lane: Lane,
+    ids: &[ExecutionId],
+    now: Timestamp,
+    real: Timestamp,
+) -> Result<(Option<Timestamp>, Option<Timestamp>, Option<i64>)> {
+    // Offset 0: else the planner takes walking through the index of due times for a way to the least of them.
+    const SELECT: &str = "SELECT (SELECT min(o.due_at) FROM (SELECT t.due_at FROM xdb.task t \
+                WHERE t.execution_id = ANY ($1) AND t.lane = $2 AND t.due_at <= $3 \
+                    AND (t.lease_until IS NULL OR t.lease_epoch < $4 OR t.lease_until <= $5) OFFSET 0) AS o), \
+            (SELECT min(o.fire_at) FROM (SELECT t.fire_at FROM xdb.timer t \
+                WHERE t.execution_id = ANY ($1) AND t.fire_at <= $3 OFFSET 0) AS o), \
+            (SELECT min(o.inbox_id) FROM (SELECT i.inbox_id FROM xdb.inbox i \
+                WHERE i.execution_id = ANY ($1) OFFSET 0) AS o)";
+    if ids.is_empty() {
+        return Ok((None, None, None));
+    }
+    let params = [array(ids.iter().copied()), value(lane.number), value(now), value(lane.epoch), value(real)];
+    let found = spi.first(SELECT, &params, |row| Ok((row.time(1), row.time(2), row.get(3))))?;
+    Ok(found.unwrap_or_default())
 }
 
 /// Writes the leases of calls that were locked by [`due`] and go out after the commit.
@@ -124,7 +161,7 @@ pub fn move_to_workers(spi: &Spi, tasks: &[(StateKey, WorkerId)]) -> Result<()> 
 pub type TaskPlace = (Timestamp, ExecutionId, StateSeq);
 
 /// Before every task.
-const FIRST_PLACE: TaskPlace = (Timestamp(-62_135_596_800_000_000), ExecutionId([0; 16]), StateSeq(0));
+const FIRST_PLACE: TaskPlace = (Timestamp::EARLIEST, ExecutionId([0; 16]), StateSeq(0));
 
 /// Looks through a slice of the calls that wait for a worker, due or not, and gives those to their process type's worker
 /// of now that have another one. Answers how far it came; `None` when that was the end.

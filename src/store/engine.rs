@@ -59,22 +59,37 @@ pub fn begin_epoch(spi: &Spi, lane: i16) -> Result<i64> {
 }
 
 pub fn state(spi: &Spi, lane: i16) -> Result<State> {
-    const SELECT: &str = "SELECT e.epoch, e.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1), \
+    const SET_ASIDE: &str = "SELECT relation::oid, reason FROM xdb.set_aside";
+    // All in one statement, because every turn begins with it.
+    let select = format!(
+        "SELECT e.epoch, e.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1), \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
             OR EXISTS (SELECT FROM xdb.global_passed_over), \
-            EXISTS (SELECT FROM xdb.attribute_lock_release) \
-        FROM xdb.engine e, xdb.registry r WHERE e.lane = $1";
-    const SET_ASIDE: &str = "SELECT relation::oid, reason FROM xdb.set_aside";
-    let read = |row: &Row| Ok((row.need(1)?, row.need(2)?, row.need(3)?, row.need(4)?, row.need(5)?, row.need(6)?));
-    let row = spi.first(SELECT, &[value(lane)], read)?;
-    let (epoch, paused, generation, other_lane_has_tasks, global_work, locks_released) =
-        row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
-    let set_aside = spi.rows(SET_ASIDE, &[], |row| {
-        Ok((row.need::<pg_sys::Oid>(1)?.to_u32(), SetAside::parse(&row.need::<String>(2)?)))
-    })?;
-    let standing = instance::standing(spi)?;
-    let set_aside = set_aside.into_iter().collect();
-    Ok(State { epoch, paused, generation, other_lane_has_tasks, global_work, locks_released, standing, set_aside })
+            EXISTS (SELECT FROM xdb.attribute_lock_release), EXISTS (SELECT FROM xdb.set_aside), s.* \
+        FROM xdb.engine e CROSS JOIN xdb.registry r LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = $3",
+        instance::STANDING
+    );
+    let (system, database) = instance::here();
+    let read = |row: &Row| {
+        let state = State {
+            epoch: row.need(1)?,
+            paused: row.need(2)?,
+            generation: row.need(3)?,
+            other_lane_has_tasks: row.need(4)?,
+            global_work: row.need(5)?,
+            locks_released: row.need(6)?,
+            standing: instance::read_standing(row, 8)?,
+            set_aside: HashMap::new(),
+        };
+        Ok((state, row.need::<bool>(7)?))
+    };
+    let row = spi.first(&select, &[value(system), value(database), value(lane)], read)?;
+    let (mut state, any_set_aside) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
+    if any_set_aside {
+        let read = |row: &Row| Ok((row.need::<pg_sys::Oid>(1)?.to_u32(), SetAside::parse(&row.need::<String>(2)?)));
+        state.set_aside = spi.rows(SET_ASIDE, &[], read)?.into_iter().collect();
+    }
+    Ok(state)
 }
 
 pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {

@@ -52,16 +52,22 @@ impl Standing {
     }
 }
 
+/// The row that tells the standing, if there is one. Its parameters are what [`here`] gives.
+pub(super) const STANDING: &str = "SELECT i.system_identifier, i.database, r.in_use FROM xdb.instances i, xdb.registry r \
+    WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1";
+
+/// Reads a row of [`STANDING`], which begins with this column; nulls stand for no row.
+pub(super) fn read_standing(row: &Row, column: usize) -> Result<Standing> {
+    let Some(system_identifier) = row.get(column) else { return Ok(Standing::Unused) };
+    let database = row.need(column + 1)?;
+    let is_own = (system_identifier, database) == here() && row.need::<bool>(column + 2)?;
+    Ok(if is_own { Standing::Own } else { Standing::Copy { system_identifier, database } })
+}
+
 pub fn standing(spi: &Spi) -> Result<Standing> {
-    const SELECT: &str = "SELECT i.system_identifier, i.database, r.in_use FROM xdb.instances i, xdb.registry r \
-        WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1";
     let (system, oid) = here();
-    let read = |row: &Row| Ok(((row.need(1)?, row.need(2)?), row.need::<bool>(3)?));
-    Ok(match spi.first(SELECT, &[value(system), value(oid)], read)? {
-        None => Standing::Unused,
-        Some((own, true)) if own == (system, oid) => Standing::Own,
-        Some(((system_identifier, database), _)) => Standing::Copy { system_identifier, database },
-    })
+    let found = spi.first(STANDING, &[value(system), value(oid)], |row| read_standing(row, 1))?;
+    Ok(found.unwrap_or(Standing::Unused))
 }
 
 /// Takes an unused database into use.

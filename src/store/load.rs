@@ -432,16 +432,34 @@ pub fn has_unseen_arrivals(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> R
     Ok(unseen.unwrap_or(false))
 }
 
-/// Executions with messages in the inbox, those of the oldest messages first.
-///
-/// Also says whether there may be more.
-pub fn executions_with_arrivals(spi: &Spi, except: &[ExecutionId], limit: usize) -> Result<(Vec<ExecutionId>, bool)> {
-    const SELECT: &str = "SELECT execution_id FROM xdb.inbox WHERE execution_id <> ALL ($1) ORDER BY inbox_id LIMIT $2";
-    let params = [array(except.iter().copied()), value(limit as i64)];
+/// Executions with messages in the inbox, those of the oldest messages first. Looks at messages with the id `from` and higher
+/// ones.
+pub fn executions_with_arrivals(
+    spi: &Spi,
+    except: &[ExecutionId],
+    limit: usize,
+    from: Option<i64>,
+) -> Result<WithArrivals> {
+    const SELECT: &str = "SELECT execution_id, inbox_id FROM xdb.inbox \
+        WHERE inbox_id >= $3 AND execution_id <> ALL ($1) ORDER BY inbox_id LIMIT $2";
+    let params = [array(except.iter().copied()), value(limit as i64), value(from.unwrap_or(i64::MIN))];
     let mut seen = BTreeSet::new();
-    let ids = spi.rows(SELECT, &params, |row| row.execution_id(1))?;
-    let full = ids.len() == limit;
-    Ok((ids.into_iter().filter(|id| seen.insert(*id)).collect(), full))
+    let rows = spi.rows(SELECT, &params, |row| Ok((row.execution_id(1)?, row.need::<i64>(2)?)))?;
+    Ok(WithArrivals {
+        more: rows.len() == limit,
+        last: rows.last().map(|row| row.1),
+        executions: rows.into_iter().map(|row| row.0).filter(|id| seen.insert(*id)).collect(),
+    })
+}
+
+/// Executions with messages in the inbox.
+#[derive(Debug, Default)]
+pub struct WithArrivals {
+    pub executions: Vec<ExecutionId>,
+    /// There may be more.
+    pub more: bool,
+    /// The last message that was looked at.
+    pub last: Option<i64>,
 }
 
 /// Deletes messages, and their ids, of executions that take none any more: a close at a higher isolation level may not
@@ -468,16 +486,26 @@ pub struct DueTimer {
     pub execution_id: ExecutionId,
     pub seq: StateSeq,
     pub command: u32,
+    pub fire_at: Timestamp,
 }
 
-pub fn due_timers(spi: &Spi, now: Timestamp, except: &[ExecutionId], limit: usize) -> Result<Vec<DueTimer>> {
-    const SELECT: &str = "SELECT execution_id, seq, command FROM xdb.timer \
-        WHERE fire_at <= $1 AND execution_id <> ALL ($2) ORDER BY fire_at LIMIT $3";
-    spi.rows(SELECT, &[value(now), array(except.iter().copied()), value(limit as i64)], |row| {
+/// Timers that are due, and have been at `from` or later; those that have been for longest first.
+pub fn due_timers(
+    spi: &Spi,
+    now: Timestamp,
+    except: &[ExecutionId],
+    limit: usize,
+    from: Option<Timestamp>,
+) -> Result<Vec<DueTimer>> {
+    const SELECT: &str = "SELECT execution_id, seq, command, fire_at FROM xdb.timer \
+        WHERE fire_at <= $1 AND fire_at >= $4 AND execution_id <> ALL ($2) ORDER BY fire_at LIMIT $3";
+    let from = from.unwrap_or(Timestamp::EARLIEST);
+    spi.rows(SELECT, &[value(now), array(except.iter().copied()), value(limit as i64), value(from)], |row| {
         Ok(DueTimer {
             execution_id: row.execution_id(1)?,
             seq: StateSeq(row.need::<i32>(2)? as u32),
             command: row.need::<i32>(3)? as u32,
+            fire_at: row.need_time(4)?,
         })
     })
 }

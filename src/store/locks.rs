@@ -378,9 +378,10 @@ pub fn waiting(spi: &Spi, objects: &[Object]) -> Result<Vec<Waiting>> {
     Ok(waiting)
 }
 
-/// Lets the calls of these requests ask again. What somebody else has locked is left. Answers with those it could.
-pub fn unpark(spi: &Spi, calls: &[(StateKey, i32)]) -> Result<Vec<StateKey>> {
-    const UNPARK: &str = "WITH free AS MATERIALIZED (SELECT t.execution_id, t.seq, k.worker_id \
+/// Lets the calls of these requests ask again. What somebody else has locked is left. Answers with those it could,
+/// and since when they are due.
+pub fn unpark(spi: &Spi, calls: &[(StateKey, i32)]) -> Result<Vec<(StateKey, Timestamp)>> {
+    const UNPARK: &str = "WITH free AS MATERIALIZED (SELECT t.execution_id, t.seq, t.due_at, k.worker_id \
             FROM unnest($1::uuid[], $2::int[], $3::int[]) AS k (execution_id, seq, worker_id) \
             JOIN xdb.task t ON t.execution_id = k.execution_id AND t.seq = k.seq \
             WHERE t.lane = 2 FOR UPDATE OF t SKIP LOCKED), \
@@ -388,13 +389,13 @@ pub fn unpark(spi: &Spi, calls: &[(StateKey, i32)]) -> Result<Vec<StateKey>> {
             WHERE t.execution_id = free.execution_id AND t.seq = free.seq), \
         shown AS (UPDATE xdb.attribute_lock l SET parked = false FROM free \
             WHERE l.execution_id = free.execution_id AND l.seq = free.seq) \
-        SELECT execution_id, seq FROM free";
+        SELECT execution_id, seq, due_at FROM free";
     let params = [
         array(calls.iter().map(|c| c.0.0)),
         array(calls.iter().map(|c| c.0.1.0 as i32)),
         array(calls.iter().map(|c| c.1)),
     ];
-    spi.rows(UNPARK, &params, |row| key(row, 1))
+    spi.rows(UNPARK, &params, |row| Ok((key(row, 1)?, row.need_time(3)?)))
 }
 
 /// What stands in the way of a caller's RPC: names of objects that states have, or wait for since before `ticket`. Only

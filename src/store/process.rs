@@ -6,7 +6,7 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, array_of_nullable, nullable, value};
 use crate::pg::spi::{Row, Snapshot, Spi};
 use pgrx::pg_sys;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use xdb_engine::{Execution, ExecutionId, ProcessStatus, Timestamp};
 
 /// A process execution as a function finds it.
@@ -85,7 +85,7 @@ pub fn publish(
     const KEY: &str = "INSERT INTO xdb.message_key (execution_id, queue_name, message_id) VALUES ($1, $2, $3) \
         ON CONFLICT DO NOTHING";
     const MESSAGE: &str = "INSERT INTO xdb.inbox (execution_id, shard, queue_name, message_id, payload, bytes, \
-        published_at) VALUES ($1, $2, $3, $4, $5::jsonb, $6, $7)";
+        published_at) VALUES ($1, $2, $3, $4, $5::jsonb, $6, $7) RETURNING inbox_id";
     if let Some(message_id) = message_id
         && spi.run(KEY, &[value(found.id), value(queue), value(message_id)])? == 0
     {
@@ -100,7 +100,8 @@ pub fn publish(
         value(payload.map_or(0, str::len) as i32),
         value(now),
     ];
-    spi.run(MESSAGE, &params)?;
+    let inbox_id = spi.first(MESSAGE, &params, |row| row.need(1))?;
+    inbox_id.into_iter().for_each(crate::pg::wake::message_at_commit);
     Ok(())
 }
 
@@ -193,12 +194,6 @@ pub fn insert(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
     ];
     spi.run(INSERT, &params)?;
     Ok(())
-}
-
-/// Name of a role.
-pub fn role_name(spi: &Spi, role: pg_sys::Oid) -> Result<String> {
-    const SELECT: &str = "SELECT rolname::text FROM pg_catalog.pg_roles WHERE oid = $1";
-    spi.first(SELECT, &[value(role)], |row| row.need(1))?.ok_or_else(|| PgError::internal("the current role is gone"))
 }
 
 /// Before its first event: what [`Execution::new`] gives, with nothing known of it.
@@ -303,40 +298,4 @@ pub fn keep_rpc_answer(spi: &Spi, id: ExecutionId, key: &str, output: Option<&st
         "UPDATE xdb.rpc_answer SET output = $3::jsonb WHERE execution_id = $1 AND idempotency_key = $2";
     spi.run(UPDATE, &[value(id), value(key), nullable(output)])?;
     Ok(())
-}
-
-/// Why a role can't own running processes.
-#[derive(Clone, Debug)]
-pub struct Unfit {
-    pub why: &'static str,
-    /// It will not get better: the process fails.
-    pub for_good: bool,
-}
-
-/// Which of these roles, by oid and the name they had at the start, can't own running processes.
-pub fn unfit_owners(spi: &Spi, owners: &[(pg_sys::Oid, &str)]) -> Result<HashMap<(pg_sys::Oid, String), Unfit>> {
-    const SELECT: &str = "SELECT o.oid, r.oid IS NULL, \
-            EXISTS (SELECT FROM pg_catalog.pg_roles n WHERE n.rolname = o.name AND n.oid <> o.oid), \
-            COALESCE(r.rolsuper, false), o.name \
-        FROM unnest($1::oid[], $2::text[]) AS o (oid, name) \
-        LEFT JOIN pg_catalog.pg_roles r ON r.oid = o.oid";
-    let params = [array(owners.iter().map(|o| o.0)), array(owners.iter().map(|o| o.1))];
-    let allow_superusers = crate::guc::ALLOW_SUPERUSER_PROCESSES.get();
-    let rows = spi.rows(SELECT, &params, |row| {
-        let (oid, gone, replaced, superuser) =
-            (row.need(1)?, row.need::<bool>(2)?, row.need::<bool>(3)?, row.need::<bool>(4)?);
-        let unfit = if gone {
-            Some(Unfit { why: "the role that started the process is gone", for_good: true })
-        } else if replaced {
-            let why = "the name of the role that started the process belongs to another role now";
-            Some(Unfit { why, for_good: true })
-        } else if superuser && !allow_superusers {
-            let why = "the role that started the process is a superuser, and xdb.allow_superuser_processes is off";
-            Some(Unfit { why, for_good: false })
-        } else {
-            None
-        };
-        unfit.map(|unfit| Ok(((oid, row.need(5)?), unfit))).transpose()
-    })?;
-    Ok(rows.into_iter().flatten().collect())
 }

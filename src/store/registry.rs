@@ -112,13 +112,21 @@ impl Registry {
 
     /// The type of this name for a start: nobody unregisters it before this transaction ends.
     pub fn process_type_to_start(&mut self, spi: &Spi, name: &str) -> Result<Option<Arc<ProcessType>>> {
+        // One that is not of this name any more is locked for nothing.
+        let known = self.by_name.get(name).cloned();
+        let mut locked = match known {
+            Some(known) => known,
+            None => match self.process_type_by_name(spi, name)? {
+                Some(found) => found,
+                None => return Ok(None),
+            },
+        };
         loop {
-            let Some(found) = self.process_type_by_name(spi, name)? else { return Ok(None) };
-            lock_type(found.id, pg_sys::AccessShareLock)?;
-            // While this waited for the lock, the type may have been replaced by another one of its name.
+            lock_type(locked.id, pg_sys::AccessShareLock)?;
+            // While this waited for the lock, or before, the type may have been replaced by another one of its name.
             match self.process_type_by_name(spi, name)? {
-                Some(now) if now.id == found.id => return Ok(Some(now)),
-                Some(_) => {}
+                Some(now) if now.id == locked.id => return Ok(Some(now)),
+                Some(now) => locked = now,
                 None => return Ok(None),
             }
         }

@@ -30,23 +30,34 @@ pub fn save<'a>(
     lane: &dyn Fn(&Meta) -> i16,
     now: Timestamp,
 ) -> Result<()> {
-    let released = save_and_release(spi, batch, leases, lane, now)?;
-    locks::tell_released(spi, &released)
+    let saved = save_and_release(spi, batch, leases, lane, now)?;
+    saved.earliest.into_iter().for_each(|due| crate::pg::wake::due_at_commit(due.0));
+    locks::tell_released(spi, &saved.released)
 }
 
-/// Saves a batch, and answers with what its calls had locked or waited for: the main scheduler hands that on itself.
+/// What a scheduler has to know of a batch that it saved.
+#[derive(Debug, Default)]
+pub struct Saved {
+    /// What its calls had locked or waited for.
+    pub released: Vec<Object>,
+    /// The earliest due time of the calls without a lease and the timers that were written.
+    pub earliest: Option<Timestamp>,
+}
+
+/// Saves a batch, and leaves it to the caller to hand on what its calls had locked, and to look at what is due.
 pub fn save_and_release<'a>(
     spi: &Spi,
     batch: impl Iterator<Item = &'a Loaded>,
     leases: &HashMap<StateKey, Lease>,
     lane: &dyn Fn(&Meta) -> i16,
     now: Timestamp,
-) -> Result<Vec<Object>> {
+) -> Result<Saved> {
     let mut changes = Changes::default();
     for loaded in batch {
         changes.collect(loaded, leases, lane);
     }
-    changes.write(spi, now)
+    let released = changes.write(spi, now)?;
+    Ok(Saved { released, earliest: changes.earliest() })
 }
 
 /// Columns of the rows to write, gathered over the batch.
@@ -222,6 +233,11 @@ impl<'a> Changes<'a> {
             let new = messages.iter().filter(|m| m.number >= before.next_message);
             self.messages_new.extend(new.map(|m| (meta, id, m.as_ref())));
         }
+    }
+
+    fn earliest(&self) -> Option<Timestamp> {
+        let tasks = self.tasks_new.iter().chain(&self.tasks_changed).filter(|task| task.lease.is_none());
+        tasks.map(|task| task.due_at).chain(self.timers_new.iter().map(|timer| timer.4)).min()
     }
 
     fn write(&self, spi: &Spi, now: Timestamp) -> Result<Vec<Object>> {

@@ -208,7 +208,8 @@ impl Tables {
         }
         let (list, rows, lock) = (columns.join(", "), &table.found.rows, held.clause());
         let sql = format!("SELECT {list} FROM {rows} t WHERE {key_is}{lock}");
-        spi.on_users_tables().first(&sql, &params(key, None), |row| Ok((1..=columns.len()).map(|column| row.get(column)).collect()))
+        spi.on_users_tables()
+            .first(&sql, &params(key, None), |row| Ok((1..=columns.len()).map(|column| row.get(column)).collect()))
     }
 
     /// Updates the row of each table that has one of these attributes. A row that is gone is an error, and nothing

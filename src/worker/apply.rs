@@ -4,6 +4,7 @@ use super::calls::{self, Answered};
 use super::global::Free;
 use super::in_flight::CallRecord;
 use super::locks::{LocalNow, Watch};
+use super::looks::Ends;
 use super::turn::Scheduler;
 use super::user_tables::{Used, refused};
 use crate::clock;
@@ -114,6 +115,11 @@ pub struct Batch<'a> {
     pub(super) failed: Vec<Item>,
     pub(super) more: bool,
     pub(super) watch: Watch,
+    pub(super) ends: Ends,
+    /// Calls that were found due, and since when they are.
+    pub(super) looked_for_calls: Vec<(StateKey, Timestamp)>,
+    /// No message was left in the inbox because there were too many.
+    pub(super) all_taken_in: bool,
     /// Calls that were let ask for their locks again in this turn.
     pub(super) offered: HashSet<StateKey>,
     /// What the calls that were granted in this turn have locked.
@@ -123,7 +129,7 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    pub fn new(scheduler: &'a mut Scheduler, spi: &'a Spi, mode: Mode, now: Timestamp) -> Self {
+    pub fn new(scheduler: &'a mut Scheduler, spi: &'a Spi, mode: Mode, now: Timestamp, ends: Ends) -> Self {
         // What a transaction that failed had found out is found out again.
         scheduler.load_failures.clear();
         let watch = scheduler.watch.clone();
@@ -154,6 +160,9 @@ impl<'a> Batch<'a> {
             failed: Vec::new(),
             more: false,
             watch,
+            ends,
+            looked_for_calls: Vec::new(),
+            all_taken_in: true,
             offered: HashSet::new(),
             wanted: HashMap::new(),
             local_now: LocalNow::new(),
@@ -245,6 +254,7 @@ impl<'a> Batch<'a> {
     fn take_in(&mut self, ids: &[ExecutionId]) -> Result<bool> {
         let load::Arrivals { arrivals, all } = load::arrivals(self.spi, ids)?;
         self.more |= !all;
+        self.all_taken_in &= all;
         let mut new: BTreeMap<ExecutionId, Vec<Arrival>> = BTreeMap::new();
         let seen: BTreeSet<_> = self.taken_in.iter().copied().collect();
         let mut demand = load::Demand::new();
@@ -481,7 +491,9 @@ impl<'a> Batch<'a> {
         if wrote {
             let strikes = &self.scheduler.tables;
             let lane = |meta: &load::Meta| strikes.lane_of(meta);
-            let released = save::save_and_release(self.spi, changed.into_iter(), &self.leases, &lane, self.now)?;
+            let saved = save::save_and_release(self.spi, changed.into_iter(), &self.leases, &lane, self.now)?;
+            self.ends.earliest = saved.earliest;
+            self.scheduler.looks.lower(saved.earliest);
             load::delete_arrivals(self.spi, &self.taken_in)?;
             load::delete_arrivals_of(self.spi, &self.orphaned)?;
             global::delete_waiters(self.spi, &self.stale_waiters)?;
@@ -491,7 +503,7 @@ impl<'a> Batch<'a> {
                 crash::point("turn-give-away");
             }
             let given_away = locks::release(self.spi, &self.given_away)?;
-            self.released(released)?;
+            self.released(saved.released)?;
             self.released(given_away)?;
             if !self.still_closing.is_empty() {
                 load::mark_closing(self.spi, &self.still_closing)?;

@@ -4,6 +4,7 @@ use super::apply::{Batch, Item};
 use super::calls::{self, Answered, Attempt};
 use super::deferred::Patience;
 use super::in_flight::{CallRecord, Held, Room};
+use super::owners;
 use super::turn::{Outcome, Scheduler};
 use super::user_tables::{Used, refused};
 use crate::guc;
@@ -11,7 +12,6 @@ use crate::pg::catch::Result;
 use crate::pg::{crash, plant};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks::{self, Versioned};
-use crate::store::process;
 use crate::store::save::{self, Lease};
 use crate::store::tables::object;
 use crate::store::{StateKey, claim};
@@ -33,8 +33,7 @@ impl Batch<'_> {
         if owners.is_empty() {
             return Ok(());
         }
-        let owners: Vec<_> = owners.into_iter().collect();
-        let unfit = process::unfit_owners(self.spi, &owners)?;
+        let unfit = owners::unfit(owners)?;
         for loaded in self.loaded.values().filter(|loaded| !loaded.events.is_empty()) {
             if unfit.contains_key(&(loaded.meta.owner, loaded.meta.owner_name.clone())) {
                 // Claiming it says what is wrong.
@@ -83,11 +82,7 @@ impl Batch<'_> {
         let lane = self.scheduler.lane;
         // The other lane makes one call at a time, but gives back at once what is no longer its own.
         let at_most = if lane.number == 0 { usize::MAX } else { 1 };
-        let mut busy = self.scheduler.executions.keys(std::time::Instant::now());
-        // What waits in memory to be applied is not asked for again, also when its lease ends meanwhile.
-        busy.extend(self.scheduler.waiting.iter().map(Item::execution));
-        busy.extend(&self.unsettled);
-        let due = claim::due(self.spi, lane, &wanted, &busy, self.now, self.real)?;
+        let due = self.look_for_calls(&wanted)?;
         if due.is_empty() {
             return Ok(());
         }
@@ -100,9 +95,7 @@ impl Batch<'_> {
         let keys: Vec<_> = due.iter().map(|d| d.key).collect();
         self.claimed = load::executions(self.spi, &mut self.scheduler.registry, &ids, Lock::None)?;
         load::states(self.spi, &mut self.claimed, &keys)?;
-        let owners: HashSet<_> = self.claimed.values().map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
-        let owners: Vec<_> = owners.into_iter().collect();
-        let unfit = process::unfit_owners(self.spi, &owners)?;
+        let unfit = owners::unfit(self.claimed.values().map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect())?;
         let mut leases = HashMap::new();
         let mut moved = Vec::new();
         let mut asking = Vec::new();
@@ -199,6 +192,10 @@ impl Batch<'_> {
             }
         }
         claim::release(self.spi, &released)?;
+        released.iter().for_each(|key| {
+            self.leases.remove(key);
+        });
+        outcome.ends = self.end_looks()?;
         let objects = locks::release(self.spi, &released)?;
         // Who was let ask and was not claimed is in nobody's way: the next ones are let ask in the next turn.
         self.more |= !objects.is_empty() || self.offered.iter().any(|key| !self.wanted.contains_key(key));

@@ -18,7 +18,7 @@ use crate::store::locks::{self, KeyTypes, Request, Wants};
 use crate::store::registry::WorkerId;
 use crate::store::{StateKey, load};
 use pgrx::pg_sys;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xdb_engine::{Command, Event, ExecutionId};
@@ -165,14 +165,15 @@ impl Batch<'_> {
                 Verdict::BehindStates => {}
             }
         }
-        let unparked: HashSet<_> = locks::unpark(self.spi, &offered)?.into_iter().collect();
+        let unparked: HashMap<_, _> = locks::unpark(self.spi, &offered)?.into_iter().collect();
+        self.scheduler.looks.lower(unparked.values().copied().min());
         if !unparked.is_empty() {
             crash::point("turn-hand-on");
         }
-        let stuck: HashSet<_> = offered.iter().map(|(key, _)| *key).filter(|key| !unparked.contains(key)).collect();
+        let stuck: HashSet<_> = offered.iter().map(|(key, _)| *key).filter(|key| !unparked.contains_key(key)).collect();
         self.more |= stuck.iter().any(|key| !self.watch.stuck.contains(key));
         self.watch.stuck = stuck;
-        self.offered = unparked;
+        self.offered = unparked.into_keys().collect();
         Ok(())
     }
 

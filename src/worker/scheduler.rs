@@ -76,7 +76,7 @@ pub fn run(context: &mut Context) -> Exit {
             return if number == 1 { Exit::Gone } else { Exit::Left };
         }
         settings.follow(&pool);
-        context.slot.take_wake();
+        context.slot.take_wake().into_iter().for_each(|news| scheduler.looks.woken(news));
         notifier.clear();
         pool.drain(&mut finished);
         if scheduler.in_flight.len() > finished.len() {

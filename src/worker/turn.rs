@@ -8,6 +8,7 @@ use super::global::Matching;
 use super::in_flight::{CallRecord, InFlight, Room};
 use super::lifecycle::{Context, Turn};
 use super::locks::Watch;
+use super::looks::{Ends, Looks};
 use super::user_tables::Strikes;
 use crate::http::Call;
 use crate::pg::catch::{
@@ -20,7 +21,7 @@ use crate::pg::{crash, identity, spi};
 use crate::store::claim::{self, Lane};
 use crate::store::instance::Standing;
 use crate::store::registry::Registry;
-use crate::store::{StateKey, engine, global, load, locks};
+use crate::store::{StateKey, engine, global, locks};
 use crate::{clock, guc};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -61,6 +62,7 @@ pub struct Scheduler {
     pub held_up_since: HashMap<StateKey, Instant>,
     /// Locks that are to be handed on.
     pub watch: Watch,
+    pub looks: Looks,
     /// Threads of the pool, as it was made.
     threads: usize,
     failing: Deferred<()>,
@@ -129,10 +131,11 @@ pub struct Outcome {
     pub yielded: Vec<StateKey>,
     /// Calls whose answers have been held up for long, while others wait for their locks.
     pub waited_for: BTreeSet<StateKey>,
+    pub ends: Ends,
 }
 
 enum Transacted {
-    Done(Outcome),
+    Done(Box<Outcome>),
     Not(Progress),
 }
 
@@ -158,6 +161,7 @@ impl Scheduler {
             yielding: BTreeSet::new(),
             held_up_since: HashMap::new(),
             watch: Watch::default(),
+            looks: Looks::default(),
             threads,
             failing: Deferred::new(),
         }
@@ -340,14 +344,11 @@ impl Scheduler {
         self.other_lane_has_tasks = state.other_lane_has_tasks;
         self.tables.begin(spi, state.set_aside)?;
         let mut outcome = Outcome::default();
+        let mut ends = Ends::default();
         let limit = self.batch_limit();
         if work.gather && !self.paused && self.lane.number == 0 {
             let busy = self.executions.keys(Instant::now());
-            let timers = load::due_timers(spi, now, &busy, limit)?;
-            let (arrivals, more) = load::executions_with_arrivals(spi, &busy, limit)?;
-            outcome.more |= timers.len() == limit || more;
-            items.extend(arrivals.into_iter().map(Item::Arrivals));
-            items.extend(timers.into_iter().map(Item::Timer));
+            (ends, outcome.more) = self.gather(spi, now, &busy, limit, items)?;
             self.matching = Matching::default();
             if state.global_work {
                 let gathered = global::gather(spi, now, &busy, limit)?;
@@ -367,6 +368,7 @@ impl Scheduler {
             let more = claim::adopt_orphans(spi, self.lane, &known)?;
             outcome.more |= more;
             self.adopted = if more { None } else { Some(Instant::now()) };
+            self.looks.reset();
         }
         let mut released = Vec::new();
         outcome.waited_for = self.waited_for(spi, items)?;
@@ -374,6 +376,7 @@ impl Scheduler {
             let (yielded, objects) = self.yield_locks(spi)?;
             outcome.yielded = yielded;
             released.extend(objects);
+            self.looks.reset();
         }
         if state.locks_released && self.lane.number == 0 {
             released.extend(locks::take_released(spi)?);
@@ -388,7 +391,7 @@ impl Scheduler {
         if work.claim > 0 && !self.paused {
             self.look_through(spi, &mut outcome)?;
         }
-        let mut batch = Batch::new(self, spi, mode, now);
+        let mut batch = Batch::new(self, spi, mode, now, ends);
         batch.released(released)?;
         batch.process(items)?;
         batch.dispatch(&mut room)?;
@@ -406,7 +409,7 @@ impl Scheduler {
         }
         let ids: Vec<_> = workers.iter().map(|w| w.0).collect();
         self.next_due = if self.paused { None } else { claim::next_due(spi, self.lane, &ids, now)? };
-        Ok(Transacted::Done(outcome))
+        Ok(Transacted::Done(Box::new(outcome)))
     }
 
     /// Calls that wait for a worker that can't be reached, but whose process types have moved to another one, would not
@@ -415,6 +418,7 @@ impl Scheduler {
         for (worker, after) in self.breakers.to_look_through() {
             let up_to = claim::follow_types(spi, self.lane, worker, after)?;
             outcome.more |= up_to.is_some();
+            self.looks.reset();
             self.breakers.looked_through(worker, up_to);
         }
         Ok(())
@@ -424,7 +428,7 @@ impl Scheduler {
         &mut self,
         context: &mut Context,
         items: Vec<Item>,
-        outcome: Outcome,
+        outcome: Box<Outcome>,
         submit: &mut dyn FnMut(Call),
     ) -> Progress {
         if !outcome.calls.is_empty() {
@@ -432,6 +436,7 @@ impl Scheduler {
         }
         let now = Instant::now();
         let mut more = false;
+        self.looks.settle(outcome.ends);
         if let Some(watch) = outcome.watch {
             self.watch = watch;
         }

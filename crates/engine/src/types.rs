@@ -9,6 +9,9 @@ use std::str::FromStr;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
+    /// The beginning of year 1: nothing is due before.
+    pub const EARLIEST: Self = Self(-62_135_596_800_000_000);
+
     /// The last moment there is, in the year 294247; what would come later comes then. Beyond it Postgres no longer
     /// counts from the Unix epoch without rounding.
     pub const LAST: Self = Self(i64::MAX - 1);

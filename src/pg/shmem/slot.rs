@@ -12,6 +12,26 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 pub const SLOTS: usize = 64;
 const ERROR_BYTES: usize = 256;
 
+/// What a scheduler is woken for, besides what it looks at in every turn.
+#[derive(Clone, Copy, Debug)]
+pub struct News {
+    /// A call or a timer is due at this time or later, in microseconds of the Unix epoch.
+    pub due: i64,
+    /// There are messages in the inbox with this id or higher ones.
+    pub message: i64,
+}
+
+impl News {
+    /// There may be anything.
+    pub const ANY: Self = Self { due: i64::MIN, message: i64::MIN };
+    pub const NONE: Self = Self { due: i64::MAX, message: i64::MAX };
+
+    /// Both.
+    pub fn and(self, other: Self) -> Self {
+        Self { due: self.due.min(other.due), message: self.message.min(other.message) }
+    }
+}
+
 #[repr(C)]
 pub(super) struct Cell {
     /// Zero: the slot is free. Written last at allocation.
@@ -24,6 +44,7 @@ pub(super) struct Cell {
     procno: AtomicI32,
     wake: AtomicU32,
     wake_due: AtomicI64,
+    wake_message: AtomicI64,
     leave: AtomicU32,
     exit_reason: AtomicU32,
     state: AtomicU32,
@@ -288,6 +309,7 @@ impl Slot {
             .ok()?;
         cell.in_flight.store(0, Ordering::SeqCst);
         cell.wake_due.store(i64::MIN, Ordering::SeqCst);
+        cell.wake_message.store(i64::MIN, Ordering::SeqCst);
         cell.wake.store(1, Ordering::SeqCst);
         cell.started_at.store(raw::now_micros(), Ordering::SeqCst);
         cell.procno.store(procno + 1, Ordering::SeqCst);
@@ -362,20 +384,23 @@ impl Slot {
         self.cell().started_at.load(Ordering::SeqCst)
     }
 
-    /// Wakes the scheduler: there is something due at `due` or later. `i64::MIN` means: read everything again. Cannot fail.
-    pub fn wake(self, due: i64) {
+    /// Wakes the scheduler. Cannot fail.
+    pub fn wake(self, news: News) {
         let cell = self.cell();
-        cell.wake_due.fetch_min(due, Ordering::SeqCst);
+        cell.wake_due.fetch_min(news.due, Ordering::SeqCst);
+        cell.wake_message.fetch_min(news.message, Ordering::SeqCst);
         if cell.wake.swap(1, Ordering::SeqCst) == 0 {
             self.set_latch();
         }
     }
 
-    /// Takes the wake flag: `None` if nobody woke, else the smallest due time of all wake-ups since the last call. To be called
-    /// *before* the tables are read.
-    pub fn take_wake(self) -> Option<i64> {
+    /// Takes the wake flag: `None` if nobody woke, else what is new since the last call. To be called *before* the tables are
+    /// read.
+    pub fn take_wake(self) -> Option<News> {
         let cell = self.cell();
-        (cell.wake.swap(0, Ordering::SeqCst) != 0).then(|| cell.wake_due.swap(i64::MAX, Ordering::SeqCst))
+        let taken = |word: &AtomicI64| word.swap(i64::MAX, Ordering::SeqCst);
+        (cell.wake.swap(0, Ordering::SeqCst) != 0)
+            .then(|| News { due: taken(&cell.wake_due), message: taken(&cell.wake_message) })
     }
 
     fn set_latch(self) {

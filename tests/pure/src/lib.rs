@@ -2,6 +2,8 @@
 
 #[path = "../../../src/worker/breaker.rs"]
 pub mod breaker;
+#[path = "../../../src/worker/fronts.rs"]
+pub mod fronts;
 #[path = "../../../src/worker/lock_queue.rs"]
 pub mod lock_queue;
 #[path = "../../../src/clock/shift.rs"]

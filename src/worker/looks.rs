@@ -1,0 +1,166 @@
+//! Looks at the tables for what is due: where each begins, and how far it came.
+
+use super::apply::{Batch, Item};
+use super::fronts::Fronts;
+use super::turn::Scheduler;
+use crate::pg::catch::Result;
+use crate::pg::shmem::News;
+use crate::pg::spi::Spi;
+use crate::store::claim::{self, Due, Wanted};
+use crate::store::load;
+use crate::store::registry::WorkerId;
+use std::collections::BTreeSet;
+use std::time::Instant;
+use xdb_engine::{ExecutionId, Timestamp};
+
+/// The fronts of a scheduler.
+#[derive(Default)]
+pub struct Looks {
+    /// Due calls, by worker.
+    calls: Fronts<WorkerId, Timestamp>,
+    timers: Fronts<(), Timestamp>,
+    /// Messages in the inbox, by their ids.
+    messages: Fronts<(), i64>,
+}
+
+/// How far the looks of a turn came, once it has committed.
+#[derive(Debug, Default)]
+pub struct Ends {
+    calls: Vec<(WorkerId, Timestamp)>,
+    timers: Option<Timestamp>,
+    messages: Option<i64>,
+    /// The earliest due time of what the turn has written, or has found and left.
+    pub earliest: Option<Timestamp>,
+}
+
+impl Looks {
+    /// Somebody has woken the scheduler.
+    pub fn woken(&mut self, news: News) {
+        self.lower(Some(Timestamp(news.due)));
+        self.messages.lower(news.message);
+    }
+
+    /// A call or a timer is due at this time or later.
+    pub fn lower(&mut self, due: Option<Timestamp>) {
+        if let Some(due) = due {
+            self.calls.lower(due);
+            self.timers.lower(due);
+        }
+    }
+
+    /// There may be anything anywhere.
+    pub fn reset(&mut self) {
+        self.woken(News::ANY);
+    }
+
+    /// The turn has committed.
+    pub fn settle(&mut self, ends: Ends) {
+        for (worker, to) in ends.calls {
+            self.calls.advance(worker, to);
+        }
+        ends.timers.into_iter().for_each(|to| self.timers.advance((), to));
+        ends.messages.into_iter().for_each(|to| self.messages.advance((), to));
+        self.lower(ends.earliest);
+    }
+}
+
+impl Scheduler {
+    /// Adds what is due, apart from calls, to the items of the turn. Says how far the looks came, and whether there is more.
+    pub(super) fn gather(
+        &mut self,
+        spi: &Spi,
+        now: Timestamp,
+        busy: &[ExecutionId],
+        limit: usize,
+        items: &mut Vec<Item>,
+    ) -> Result<(Ends, bool)> {
+        let mut ends = Ends::default();
+        let began = Instant::now();
+        let full = self.looks.timers.full(began);
+        let from = self.looks.timers.from(&()).filter(|_| !full);
+        let timers = load::due_timers(spi, now, busy, limit, from)?;
+        let after_timers = Instant::now();
+        if full {
+            self.looks.timers.looked(after_timers, after_timers - began);
+        }
+        let full = self.looks.messages.full(after_timers);
+        let from = self.looks.messages.from(&()).filter(|_| !full);
+        let arrived = load::executions_with_arrivals(spi, busy, limit, from)?;
+        if full {
+            let ended = Instant::now();
+            self.looks.messages.looked(ended, ended - after_timers);
+        }
+        ends.timers = Some(timers.last().filter(|_| timers.len() == limit).map_or(now, |last| last.fire_at));
+        ends.messages = arrived.last;
+        let more = timers.len() == limit || arrived.more;
+        items.extend(arrived.executions.into_iter().map(Item::Arrivals));
+        items.extend(timers.into_iter().map(Item::Timer));
+        Ok((ends, more))
+    }
+}
+
+impl Batch<'_> {
+    /// Executions that looks leave out.
+    fn busy(&self) -> Vec<ExecutionId> {
+        let mut busy = self.scheduler.executions.keys(Instant::now());
+        // What waits in memory to be applied is not asked for again, also when its lease ends meanwhile.
+        busy.extend(self.scheduler.waiting.iter().map(Item::execution));
+        busy.extend(&self.unsettled);
+        busy
+    }
+
+    /// Locks due calls, for each worker at most so many. Nothing, also, when none is wanted.
+    pub(super) fn look_for_calls(&mut self, wanted: &[(WorkerId, usize)]) -> Result<Vec<Due>> {
+        let busy = self.busy();
+        let looks = &mut self.scheduler.looks;
+        let began = Instant::now();
+        // Few calls are ever in the other lane.
+        let full = self.scheduler.lane.number != 0 || looks.calls.full(began);
+        let wanted: Vec<_> = wanted
+            .iter()
+            .map(|(worker, at_most)| Wanted {
+                worker: *worker,
+                at_most: *at_most,
+                from: looks.calls.from(worker).filter(|_| !full),
+            })
+            .collect();
+        let due = claim::due(self.spi, self.scheduler.lane, &wanted, &busy, self.now, self.real)?;
+        if full {
+            let ended = Instant::now();
+            looks.calls.looked(ended, ended - began);
+        }
+        for Wanted { worker, at_most, .. } in wanted {
+            let found = due.iter().filter(|due| due.worker == worker);
+            let last = found.clone().map(|due| due.due_at).max().filter(|_| found.count() == at_most);
+            self.ends.calls.push((worker, last.unwrap_or(self.now)));
+        }
+        self.looked_for_calls.extend(due.iter().map(|due| (due.key, due.due_at)));
+        Ok(due)
+    }
+
+    /// Takes the ends of the looks back to what they found and this turn has not dealt with, or have left out.
+    pub(super) fn end_looks(&mut self) -> Result<Ends> {
+        let mut ends = std::mem::take(&mut self.ends);
+        // Under another worker, perhaps, than they were found under.
+        let found = std::mem::take(&mut self.looked_for_calls);
+        let left = found.into_iter().filter(|(key, _)| !self.leases.contains_key(key)).map(|(_, due_at)| due_at);
+        ends.earliest = left.chain(ends.earliest).min();
+        let left_out: BTreeSet<_> = self.busy().into_iter().collect();
+        let left_out: Vec<_> = left_out.into_iter().collect();
+        let (call, timer, message) = claim::left_out(self.spi, self.scheduler.lane, &left_out, self.now, self.real)?;
+        hold(ends.calls.iter_mut().map(|end| &mut end.1), call);
+        hold(ends.timers.iter_mut(), timer);
+        hold(ends.messages.iter_mut(), message);
+        if !self.all_taken_in {
+            ends.messages = None;
+        }
+        Ok(ends)
+    }
+}
+
+/// Lowers these ends to `at`.
+fn hold<'a, T: Ord + Copy + 'a>(ends: impl Iterator<Item = &'a mut T>, at: Option<T>) {
+    if let Some(at) = at {
+        ends.for_each(|end| *end = at.min(*end));
+    }
+}
