@@ -1,6 +1,8 @@
 //! `start_processes`: many starts in one transaction, with a handful of statements where ids are new.
 
-use super::start::{Begun, Given, Kind, Request, begin, decide_start, keys, new_id, owner_name, read, starter, write_tables};
+use super::start::{
+    Begun, Given, Kind, Request, begin, decide_start, keys, new_id, owner_name, read, starter, write_tables,
+};
 use super::{Caller, needed, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;

@@ -63,39 +63,36 @@ unsafe extern "C-unwind" fn relation_info(
 /// While this lives, what is planned is planned for large tables, by their indexes. For statements that use nothing but
 /// system tables, so that no statement of a user's trigger is planned meanwhile.
 pub struct ByIndex {
-    seqscan: bool,
-    bitmapscan: bool,
-    jit: bool,
+    before: [bool; 5],
+}
+
+/// Ways to find rows other than one after the other by an index, and the compilation of expressions, which costs of this size
+/// would set off.
+fn switches() -> [*mut bool; 5] {
+    [
+        &raw mut pg_sys::enable_seqscan,
+        &raw mut pg_sys::enable_bitmapscan,
+        &raw mut pg_sys::enable_hashjoin,
+        &raw mut pg_sys::enable_mergejoin,
+        &raw mut pg_sys::jit_enabled,
+    ]
 }
 
 impl ByIndex {
     pub fn begin() -> Self {
         OURS.set(true);
-        // SAFETY: variables of the server's settings; this process has one thread that uses them. The settings themselves stay as
-        // they are, and whatever sets one in between would be undone: nothing here does.
-        unsafe {
-            let before = Self {
-                seqscan: pg_sys::enable_seqscan,
-                bitmapscan: pg_sys::enable_bitmapscan,
-                jit: pg_sys::jit_enabled,
-            };
-            pg_sys::enable_seqscan = false;
-            pg_sys::enable_bitmapscan = false;
-            // Costs of this size would set it off.
-            pg_sys::jit_enabled = false;
-            before
-        }
+        // SAFETY: variables of the server's settings, in the one thread that uses them. The settings stay what they are; one that
+        // was set in between would be undone, and nothing here sets any.
+        Self { before: switches().map(|switch| unsafe { switch.replace(false) }) }
     }
 }
 
 impl Drop for ByIndex {
     fn drop(&mut self) {
         OURS.set(false);
-        // SAFETY: as above.
-        unsafe {
-            pg_sys::enable_seqscan = self.seqscan;
-            pg_sys::enable_bitmapscan = self.bitmapscan;
-            pg_sys::jit_enabled = self.jit;
+        for (switch, before) in switches().into_iter().zip(self.before) {
+            // SAFETY: as above.
+            unsafe { switch.write(before) };
         }
     }
 }

@@ -400,9 +400,13 @@ const ARRIVED_BYTES_PER_EVENT: usize = 4 * 1024 * 1024;
 /// Messages that arrived for these executions, oldest first; not more than a turn takes in. Read in a statement that
 /// begins after the executions were locked.
 pub fn arrivals(spi: &Spi, ids: &[ExecutionId]) -> Result<Arrivals> {
+    // By execution, so that nobody takes walking through the whole inbox in its order for a way to these.
     const SELECT: &str = "SELECT i.inbox_id, i.execution_id, i.queue_name, i.message_id, i.payload::text \
-        FROM (SELECT inbox_id, bytes, sum(bytes) OVER (ORDER BY inbox_id) AS total FROM xdb.inbox \
-            WHERE execution_id = ANY ($1) ORDER BY inbox_id LIMIT $2) AS head \
+        FROM (SELECT o.inbox_id, o.bytes, sum(o.bytes) OVER (ORDER BY o.inbox_id) AS total \
+            FROM (SELECT DISTINCT id FROM unnest($1::uuid[]) AS k (id)) AS k \
+            CROSS JOIN LATERAL (SELECT n.inbox_id, n.bytes FROM xdb.inbox n WHERE n.execution_id = k.id \
+                ORDER BY n.inbox_id LIMIT $2) AS o \
+            ORDER BY o.inbox_id LIMIT $2) AS head \
         JOIN xdb.inbox i USING (inbox_id) WHERE head.total - head.bytes < $3 ORDER BY i.inbox_id";
     let params = [array(ids.iter().copied()), value(ARRIVALS_PER_TURN as i64), value(ARRIVED_BYTES_PER_TURN)];
     let arrivals = spi.rows(SELECT, &params, |row| {

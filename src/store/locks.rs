@@ -328,9 +328,11 @@ pub fn take_released(spi: &Spi) -> Result<Vec<Object>> {
 /// again. Answers with the objects that somebody waits for.
 pub fn sweep(spi: &Spi, lane: i16) -> Result<Vec<Object>> {
     // What somebody else has locked is about to go; until then, a void lease makes it count for nothing.
+    // Offset 0: from the locks to their tasks, not through all tasks of the lane.
     const UNGRANT: &str = "WITH void AS MATERIALIZED (SELECT l.object, l.ticket FROM xdb.attribute_lock l \
-            JOIN xdb.task t ON t.execution_id = l.execution_id AND t.seq = l.seq \
-            WHERE l.granted AND t.lane = $1 FOR UPDATE OF l SKIP LOCKED) \
+            WHERE l.granted AND EXISTS (SELECT FROM xdb.task t \
+                WHERE t.execution_id = l.execution_id AND t.seq = l.seq AND t.lane = $1 OFFSET 0) \
+            FOR UPDATE SKIP LOCKED) \
         UPDATE xdb.attribute_lock l SET granted = false FROM void \
         WHERE l.object = void.object AND l.ticket = void.ticket RETURNING l.object";
     // What was parked and has lost its place, in whatever way, asks for a new one.

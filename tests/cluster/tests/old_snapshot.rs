@@ -1,0 +1,94 @@
+//! A session that keeps an old snapshot keeps every row in its index that was taken since. Nothing is walked over because of it.
+
+use xdb_cluster_tests::prelude::*;
+
+const DEAD: i64 = 100_000;
+
+/// Three steps: one that waits for nothing, one for a message, one for a timer.
+fn application(name: &str) -> (App, Worker) {
+    let app = App::new(name);
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, "message") => any_of(&[local_queue("m", "news", 1)]),
+        (Api::WaitUntil, _) => any_of(&[timer("t", 0.01)]),
+        (_, "first") => next("message", json!(null)),
+        (_, "message") => next("timer", json!(null)),
+        _ => force_complete(json!("done")),
+    });
+    let definition = Definition::starting_with("first").step("first").waiting_step("message").waiting_step("timer");
+    app.register("three", &definition);
+    (app, worker)
+}
+
+/// Rows that were due long ago and are gone, for everybody but this session.
+fn leave_dead_rows(app: &App) -> Db {
+    let mut keeper = app.superuser();
+    keeper.run("BEGIN ISOLATION LEVEL REPEATABLE READ");
+    keeper.one::<i64>("SELECT count(*) FROM xdb.engine");
+    app.superuser().run(&format!(
+        "BEGIN;
+         INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at)
+         SELECT gen_random_uuid(), 1, 0, w.worker_id, 'EXECUTE_API', now() - interval '1 hour'
+         FROM xdb.worker w, generate_series(1, {DEAD});
+         INSERT INTO xdb.timer (execution_id, seq, command, shard, kind, fire_at)
+         SELECT execution_id, 1, 0, 0, 'TIMER_COMMAND', due_at FROM xdb.task WHERE shard = 0 AND seq = 1;
+         INSERT INTO xdb.inbox (execution_id, shard, queue_name, bytes, published_at)
+         SELECT execution_id, 0, 'news', 0, due_at FROM xdb.task WHERE shard = 0 AND seq = 1;
+         DELETE FROM xdb.inbox; DELETE FROM xdb.timer; DELETE FROM xdb.task;
+         COMMIT"
+    ));
+    keeper
+}
+
+fn run_one(db: &mut Db, id: &str) {
+    db.start(id, "three").go();
+    wait_until(&format!("{id} waits"), 10, || !views::waits(db, id).is_empty());
+    db.publish(id, "news", json!(1));
+    assert_eq!(db.completes(id).result(), &json!("done"));
+}
+
+#[test]
+fn what_was_taken_is_not_walked_over() {
+    const INDEXES: [&str; 3] = ["task_claim", "timer_due", "inbox_pkey"];
+    let (app, _worker) = application("old_walks");
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    run_one(&mut db, "before");
+    let keeper = leave_dead_rows(&app);
+    let used = |superuser: &mut Db, index: &str, figure: &str| {
+        superuser.one::<i64>(&format!("SELECT {figure} FROM pg_stat_user_indexes WHERE indexrelname = '{index}'"))
+    };
+    let before =
+        INDEXES.map(|index| (used(&mut superuser, index, "idx_scan"), used(&mut superuser, index, "idx_tup_read")));
+    for number in 0..40 {
+        run_one(&mut db, &format!("p-{number}"));
+    }
+    for (index, (scans_before, read_before)) in INDEXES.into_iter().zip(before) {
+        // Each of the processes makes several turns, and each turn looks at least once.
+        wait_until("the looks are reported", 20, || used(&mut superuser, index, "idx_scan") >= scans_before + 100);
+        let scans = used(&mut superuser, index, "idx_scan") - scans_before;
+        let read = used(&mut superuser, index, "idx_tup_read") - read_before;
+        assert!(read < scans * DEAD / 12, "{scans} looks into {index} read {read} entries");
+    }
+    drop(keeper);
+    app.done(&[]);
+}
+
+#[test]
+fn what_is_committed_late_is_found() {
+    let (app, _worker) = application("old_late");
+    let (mut db, mut late) = (app.db(), app.db());
+    let keeper = leave_dead_rows(&app);
+    late.run("BEGIN");
+    late.start("late", "three").go();
+    // Others are due later, and taken before.
+    run_one(&mut db, "other");
+    late.run("COMMIT");
+    wait_until("it waits", 10, || !views::waits(&mut db, "late").is_empty());
+    late.run("BEGIN");
+    late.publish("late", "news", json!(1));
+    run_one(&mut db, "another");
+    assert_eq!(db.status("late"), "RUNNING");
+    late.run("COMMIT");
+    assert_eq!(db.completes("late").result(), &json!("done"));
+    drop(keeper);
+    app.done(&[]);
+}
