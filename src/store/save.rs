@@ -1,6 +1,7 @@
 //! Writes what became of executions: the difference between what was loaded and what is now, one array statement
 //! per table, whatever the size of the batch.
 
+mod phases;
 mod state_json;
 
 use super::load::{Loaded, Meta};
@@ -10,6 +11,8 @@ use crate::pg::crash;
 use crate::pg::param::{array, array_of_nullable};
 use crate::pg::spi::Spi;
 use crate::worker::{lifecycle, lock_queue::Object};
+pub use phases::current_call;
+pub(super) use phases::{open_queues, open_timers, phase_parts};
 use state_json::StateJson;
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::*;
@@ -559,54 +562,5 @@ impl<'a> Changes<'a> {
             spi.run(HISTORY, &params)?;
         }
         self.history_cuts.iter().try_for_each(|(id, up_to)| history::cut(spi, *id, *up_to))
-    }
-}
-
-/// The call that a state is at, with its API.
-pub fn current_call(state: &StateExecution) -> Option<(Api, &CallState)> {
-    match &state.phase {
-        Phase::WaitUntil(call) => Some((Api::WaitUntil, call)),
-        Phase::Execute { call, .. } => Some((Api::Execute, call)),
-        Phase::Waiting(_) | Phase::Ended { .. } => None,
-    }
-}
-
-/// Timer commands that a state waits for, by position.
-pub(super) fn open_timers(state: &StateExecution) -> BTreeMap<u32, Timestamp> {
-    open_commands(state)
-        .filter_map(|(position, command)| match command.kind {
-            WaitKind::Timer { fire_at } => Some((position, fire_at)),
-            WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
-        })
-        .collect()
-}
-
-/// Queues that a state waits for, with its place in the order of waiting.
-pub(super) fn open_queues(state: &StateExecution) -> impl Iterator<Item = (&str, u64)> {
-    let order = match &state.phase {
-        Phase::Waiting(wait) => wait.order,
-        _ => 0,
-    };
-    open_commands(state).filter_map(move |(_, command)| match &command.kind {
-        WaitKind::LocalQueue { queue, .. } => Some((queue.as_str(), order)),
-        WaitKind::Timer { .. } | WaitKind::GlobalQueue { .. } => None,
-    })
-}
-
-fn open_commands(state: &StateExecution) -> impl Iterator<Item = (u32, &WaitCommand)> {
-    let commands: &[WaitCommand] = match &state.phase {
-        Phase::Waiting(wait) => &wait.commands,
-        _ => &[],
-    };
-    (0u32..).zip(commands).filter(|(_, command)| command.status == CommandStatus::Waiting)
-}
-
-/// What a phase is stored as: the call, the wait, and the last failure.
-pub(super) fn phase_parts(state: &StateExecution) -> (Option<&CallState>, Option<&Wait>, Option<&LastFailure>) {
-    match &state.phase {
-        Phase::WaitUntil(call) => (Some(call), None, call.last_failure.as_ref()),
-        Phase::Waiting(wait) => (None, Some(wait), None),
-        Phase::Execute { call, results } => (Some(call), results.as_ref(), call.last_failure.as_ref()),
-        Phase::Ended { last_failure, .. } => (None, None, last_failure.as_ref()),
     }
 }

@@ -97,6 +97,8 @@ pub struct Batch<'a> {
     pub(super) locked: BTreeSet<ExecutionId>,
     /// Leases of the answered calls, as the tasks have them.
     pub(super) held: HashMap<StateKey, (i64, i64)>,
+    /// Executions that had no message in the inbox when they were loaded, under their locks.
+    without_arrivals: BTreeSet<ExecutionId>,
     pub(super) tables: Tables,
     pub(super) settled: Vec<Settled>,
     closing: BTreeMap<ExecutionId, Closing>,
@@ -120,6 +122,8 @@ pub struct Batch<'a> {
     pub(super) looked_for_calls: Vec<(StateKey, Timestamp)>,
     /// No message was left in the inbox because there were too many.
     pub(super) all_taken_in: bool,
+    /// There is no due call that nobody has, for any worker.
+    pub(super) no_call_left: bool,
     /// Calls that were let ask for their locks again in this turn.
     pub(super) offered: HashSet<StateKey>,
     /// What the calls that were granted in this turn have locked.
@@ -142,6 +146,7 @@ impl<'a> Batch<'a> {
             loaded: BTreeMap::new(),
             locked: BTreeSet::new(),
             held: HashMap::new(),
+            without_arrivals: BTreeSet::new(),
             tables: Tables::default(),
             settled: Vec::new(),
             closing: BTreeMap::new(),
@@ -163,6 +168,7 @@ impl<'a> Batch<'a> {
             ends,
             looked_for_calls: Vec::new(),
             all_taken_in: true,
+            no_call_left: false,
             offered: HashSet::new(),
             wanted: HashMap::new(),
             local_now: LocalNow::new(),
@@ -178,8 +184,10 @@ impl<'a> Batch<'a> {
         let published = self.load(items)?;
         // Under the locks: the times of events are in their order, whoever changed an execution last.
         self.now = clock::now();
-        let running: Vec<_> = self.loaded.values().filter(|l| l.before.is_running()).map(|l| l.before.id).collect();
-        self.take_in(&running)?;
+        let may_have_arrivals =
+            |loaded: &&Loaded| loaded.before.is_running() && !self.without_arrivals.contains(&loaded.before.id);
+        let ids: Vec<_> = self.loaded.values().filter(may_have_arrivals).map(|l| l.before.id).collect();
+        self.take_in(&ids)?;
         load::message_ids(self.spi, &mut self.loaded, &published)?;
         self.list_free(items)?;
         for (number, item) in items.iter().enumerate() {
@@ -223,7 +231,6 @@ impl<'a> Batch<'a> {
                 Item::Timer(timer) if timer.seq.0 > 0 => states.push((timer.execution_id, timer.seq)),
                 Item::Waiter(key) => states.push(*key),
                 Item::Answer(record, answer) => {
-                    states.push(record.key);
                     answered.push(record.key);
                     if record.held.as_ref().is_some_and(|held| held.local.locks()) {
                         locked_keys.push(record.key.0);
@@ -240,9 +247,9 @@ impl<'a> Batch<'a> {
                 _ => {}
             }
         }
-        if !answered.is_empty() {
-            self.held = load::leases(self.spi, &answered)?;
-        }
+        let found = load::answered(self.spi, &mut self.loaded, &answered)?;
+        self.held = found.leases;
+        self.without_arrivals = found.without_arrivals;
         self.local_now = locks::local_attributes(self.spi, &locked_keys)?;
         load::states(self.spi, &mut self.loaded, &states)?;
         load::queues(self.spi, &mut self.loaded, &demand)?;
@@ -252,6 +259,9 @@ impl<'a> Batch<'a> {
     /// Takes messages in that arrived for these executions. What was published before comes before what the
     /// answers of this turn publish.
     fn take_in(&mut self, ids: &[ExecutionId]) -> Result<bool> {
+        if ids.is_empty() {
+            return Ok(true);
+        }
         let load::Arrivals { arrivals, all } = load::arrivals(self.spi, ids)?;
         self.more |= !all;
         self.all_taken_in &= all;

@@ -10,12 +10,17 @@ use crate::store::claim::{self, Due, Wanted};
 use crate::store::load;
 use crate::store::registry::WorkerId;
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Timestamp};
+
+/// How long nothing is looked for, at most, while nobody says that there is something.
+const QUIET_FOR: Duration = Duration::from_millis(100);
 
 /// The fronts of a scheduler.
 #[derive(Default)]
 pub struct Looks {
+    /// Until then there is nothing to be found, unless somebody says so.
+    quiet_until: Option<Instant>,
     /// Due calls, by worker.
     calls: Fronts<WorkerId, Timestamp>,
     timers: Fronts<(), Timestamp>,
@@ -36,6 +41,7 @@ pub struct Ends {
 impl Looks {
     /// Somebody has woken the scheduler.
     pub fn woken(&mut self, news: News) {
+        self.quiet_until = None;
         self.lower(Some(Timestamp(news.due)));
         self.messages.lower(news.message);
     }
@@ -46,6 +52,27 @@ impl Looks {
             self.calls.lower(due);
             self.timers.lower(due);
         }
+    }
+
+    /// Whether a look would be in vain.
+    pub fn are_vain(&self) -> bool {
+        self.quiet_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// The last look has left nothing.
+    pub fn nothing_left(&mut self) {
+        self.quiet_until = Some(Instant::now() + QUIET_FOR);
+    }
+
+    /// The next call or timer comes due in so long.
+    pub fn until(&mut self, next_due_in: Option<Duration>) {
+        let due = next_due_in.map(|due_in| Instant::now() + due_in);
+        self.quiet_until = self.quiet_until.map(|until| due.map_or(until, |due| until.min(due)));
+    }
+
+    /// There may be something again.
+    pub fn look_again(&mut self) {
+        self.quiet_until = None;
     }
 
     /// There may be anything anywhere.
@@ -129,9 +156,12 @@ impl Batch<'_> {
             let ended = Instant::now();
             looks.calls.looked(ended, ended - began);
         }
+        // For a worker that has no room there may be some.
+        self.no_call_left = wanted.len() == self.scheduler.registry.workers().len();
         for Wanted { worker, at_most, .. } in wanted {
             let found = due.iter().filter(|due| due.worker == worker);
             let last = found.clone().map(|due| due.due_at).max().filter(|_| found.count() == at_most);
+            self.no_call_left &= last.is_none();
             self.ends.calls.push((worker, last.unwrap_or(self.now)));
         }
         self.looked_for_calls.extend(due.iter().map(|due| (due.key, due.due_at)));

@@ -132,6 +132,8 @@ pub struct Outcome {
     /// Calls whose answers have been held up for long, while others wait for their locks.
     pub waited_for: BTreeSet<StateKey>,
     pub ends: Ends,
+    /// Its looks have found all that there was.
+    pub nothing_left: bool,
 }
 
 enum Transacted {
@@ -192,6 +194,7 @@ impl Scheduler {
     /// new, then what is due is claimed by itself; each as a whole under guards, or else one by one.
     fn in_parts(&mut self, context: &mut Context, mut items: Vec<Item>, submit: &mut dyn FnMut(Call)) -> Progress {
         crash::point("turn-again");
+        self.looks.look_again();
         match self.transact(context, &mut items, Work::APPLY, Mode::Guarded) {
             Ok(Transacted::Done(outcome)) => {
                 self.follow_up(context, items, outcome, submit);
@@ -346,7 +349,8 @@ impl Scheduler {
         let mut outcome = Outcome::default();
         let mut ends = Ends::default();
         let limit = self.batch_limit();
-        if work.gather && !self.paused && self.lane.number == 0 {
+        let vain = work.gather && self.lane.number == 0 && !state.global_work && self.looks.are_vain();
+        if work.gather && !vain && !self.paused && self.lane.number == 0 {
             let busy = self.executions.keys(Instant::now());
             (ends, outcome.more) = self.gather(spi, now, &busy, limit, items)?;
             self.matching = Matching::default();
@@ -400,15 +404,24 @@ impl Scheduler {
         if work.claim > 0 {
             batch.offer_locks(&room)?;
         }
-        batch.claim(&mut room, work.claim)?;
+        let earliest = batch.ends.earliest;
+        // What this turn itself has made due is to be claimed at once, if it was not dispatched.
+        let own = earliest.is_some_and(|due| due <= batch.now) || !batch.offered.is_empty();
+        let vain = vain && !own && batch.scheduler.looks.are_vain();
+        batch.claim(&mut room, if vain { 0 } else { work.claim })?;
         let now = batch.now;
+        outcome.nothing_left = batch.no_call_left && batch.unsettled.is_empty();
         batch.finish(&mut outcome)?;
         if !wrote || plant::is(Plant::AsyncResults) {
             // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
             identity::set_local(c"synchronous_commit", c"off")?;
         }
         let ids: Vec<_> = workers.iter().map(|w| w.0).collect();
-        self.next_due = if self.paused { None } else { claim::next_due(spi, self.lane, &ids, now)? };
+        self.next_due = match self.paused {
+            true => None,
+            false if vain => earliest.into_iter().chain(self.next_due).min(),
+            false => claim::next_due(spi, self.lane, &ids, now)?,
+        };
         Ok(Transacted::Done(Box::new(outcome)))
     }
 
@@ -500,6 +513,13 @@ impl Scheduler {
         }
         self.executions.forget_old(now);
         context.slot.add_calls(calls);
+        let nothing_waits = self.waiting.is_empty() && self.yielding.is_empty() && self.executions.next(now).is_none();
+        if outcome.nothing_left && nothing_waits && !more {
+            self.looks.nothing_left();
+        } else if more {
+            self.looks.look_again();
+        }
+        self.looks.until(self.next_due.map(|at| Duration::from_micros(at.since(clock::now()).max(0) as u64)));
         if more { Progress::More } else { Progress::Idle }
     }
 

@@ -1,0 +1,55 @@
+//! What of a state's phase has rows of its own.
+
+use std::collections::BTreeMap;
+use xdb_engine::*;
+
+/// The call that a state is at, with its API.
+pub fn current_call(state: &StateExecution) -> Option<(Api, &CallState)> {
+    match &state.phase {
+        Phase::WaitUntil(call) => Some((Api::WaitUntil, call)),
+        Phase::Execute { call, .. } => Some((Api::Execute, call)),
+        Phase::Waiting(_) | Phase::Ended { .. } => None,
+    }
+}
+
+/// Timer commands that a state waits for, by position.
+pub(in crate::store) fn open_timers(state: &StateExecution) -> BTreeMap<u32, Timestamp> {
+    open_commands(state)
+        .filter_map(|(position, command)| match command.kind {
+            WaitKind::Timer { fire_at } => Some((position, fire_at)),
+            WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
+        })
+        .collect()
+}
+
+/// Queues that a state waits for, with its place in the order of waiting.
+pub(in crate::store) fn open_queues(state: &StateExecution) -> impl Iterator<Item = (&str, u64)> {
+    let order = match &state.phase {
+        Phase::Waiting(wait) => wait.order,
+        _ => 0,
+    };
+    open_commands(state).filter_map(move |(_, command)| match &command.kind {
+        WaitKind::LocalQueue { queue, .. } => Some((queue.as_str(), order)),
+        WaitKind::Timer { .. } | WaitKind::GlobalQueue { .. } => None,
+    })
+}
+
+fn open_commands(state: &StateExecution) -> impl Iterator<Item = (u32, &WaitCommand)> {
+    let commands: &[WaitCommand] = match &state.phase {
+        Phase::Waiting(wait) => &wait.commands,
+        _ => &[],
+    };
+    (0u32..).zip(commands).filter(|(_, command)| command.status == CommandStatus::Waiting)
+}
+
+/// What a phase is stored as: the call, the wait, and the last failure.
+pub(in crate::store) fn phase_parts(
+    state: &StateExecution,
+) -> (Option<&CallState>, Option<&Wait>, Option<&LastFailure>) {
+    match &state.phase {
+        Phase::WaitUntil(call) => (Some(call), None, call.last_failure.as_ref()),
+        Phase::Waiting(wait) => (None, Some(wait), None),
+        Phase::Execute { call, results } => (Some(call), results.as_ref(), call.last_failure.as_ref()),
+        Phase::Ended { last_failure, .. } => (None, None, last_failure.as_ref()),
+    }
+}
