@@ -68,7 +68,12 @@ pub fn save_and_release<'a>(
 struct Changes<'a> {
     updated: Vec<&'a Loaded>,
     closed: Vec<ExecutionId>,
+    /// Those of them with live states that were not loaded.
     closed_with_threads: Vec<ExecutionId>,
+    /// Those of them that may have timers, or states that wait.
+    closed_waiting: Vec<ExecutionId>,
+    /// Those of them that have received messages.
+    closed_with_messages: Vec<ExecutionId>,
     ended: Vec<(ExecutionId, &'a StateExecutionId)>,
     states_new: Vec<(&'a Meta, ExecutionId, &'a StateExecution)>,
     states_changed: Vec<(&'a Meta, ExecutionId, &'a StateExecution)>,
@@ -110,8 +115,19 @@ impl<'a> Changes<'a> {
         let closes = before.is_running() && !execution.is_running();
         if closes {
             self.closed.push(id);
-            if before.live_threads > 0 {
+            let known = before.states.values().filter(|state| state.status().is_live());
+            let has_more = before.live_threads as usize > known.clone().count();
+            if has_more {
                 self.closed_with_threads.push(id);
+            }
+            if has_more
+                || before.timeout_at.is_some()
+                || known.clone().any(|state| state.status() == StateStatus::Waiting)
+            {
+                self.closed_waiting.push(id);
+            }
+            if before.next_message > 1 {
+                self.closed_with_messages.push(id);
             }
         }
         for (old, state) in loaded.changed_states() {
@@ -316,9 +332,17 @@ impl<'a> Changes<'a> {
         if self.closed.is_empty() {
             return Ok(());
         }
-        let ids = [array(self.closed.iter().copied())];
-        for table in ["task", "timer", "queue_waiter", "global_waiter", "queue_message", "inbox", "message_key"] {
-            spi.run(&format!("DELETE FROM xdb.{table} WHERE execution_id = ANY ($1)"), &ids)?;
+        // A message may be in the inbox that nobody has seen.
+        let leftovers = [
+            (&["task", "inbox", "message_key"][..], &self.closed),
+            (&["timer", "queue_waiter", "global_waiter"], &self.closed_waiting),
+            (&["queue_message"], &self.closed_with_messages),
+        ];
+        for (tables, closed) in leftovers.into_iter().filter(|(_, closed)| !closed.is_empty()) {
+            let ids = [array(closed.iter().copied())];
+            for table in tables {
+                spi.run(&format!("DELETE FROM xdb.{table} WHERE execution_id = ANY ($1)"), &ids)?;
+            }
         }
         if !self.closed_with_threads.is_empty() {
             // States that were not loaded; what was is written after this.
