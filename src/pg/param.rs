@@ -13,23 +13,23 @@ pub struct Param {
 
 /// A Rust type that stands for an SQL type.
 pub trait ToParam {
-    /// The type's oid, its length, whether it is passed by value, and its alignment: what an array of it needs.
+    /// The type's oid, and what an array of it needs: that of the array, and how its elements are aligned.
     const TYPE: Element;
     fn datum(&self) -> pg_sys::Datum;
+    /// Appends the value as an array holds it, without what fills up to the next one.
+    fn append(&self, elements: &mut Vec<u8>);
 }
 
 #[derive(Clone, Copy)]
 pub struct Element {
     oid: pg_sys::Oid,
     array: pg_sys::Oid,
-    length: i32,
-    by_value: bool,
-    align: u8,
+    align: usize,
 }
 
 impl Element {
-    const fn new(oid: pg_sys::Oid, array: pg_sys::Oid, length: i32, by_value: bool, align: u8) -> Self {
-        Self { oid, array, length, by_value, align }
+    const fn new(oid: pg_sys::Oid, array: pg_sys::Oid, align: usize) -> Self {
+        Self { oid, array, align }
     }
 }
 
@@ -37,52 +37,74 @@ impl Element {
 const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
 
 impl ToParam for bool {
-    const TYPE: Element = Element::new(pg_sys::BOOLOID, pg_sys::BOOLARRAYOID, 1, true, b'c');
+    const TYPE: Element = Element::new(pg_sys::BOOLOID, pg_sys::BOOLARRAYOID, 1);
     fn datum(&self) -> pg_sys::Datum {
         pg_sys::Datum::from(*self)
+    }
+    fn append(&self, elements: &mut Vec<u8>) {
+        elements.push(u8::from(*self));
     }
 }
 
 impl ToParam for i16 {
-    const TYPE: Element = Element::new(pg_sys::INT2OID, pg_sys::INT2ARRAYOID, 2, true, b's');
+    const TYPE: Element = Element::new(pg_sys::INT2OID, pg_sys::INT2ARRAYOID, 2);
     fn datum(&self) -> pg_sys::Datum {
         pg_sys::Datum::from(*self)
+    }
+    fn append(&self, elements: &mut Vec<u8>) {
+        elements.extend(self.to_ne_bytes());
     }
 }
 
 impl ToParam for i32 {
-    const TYPE: Element = Element::new(pg_sys::INT4OID, pg_sys::INT4ARRAYOID, 4, true, b'i');
+    const TYPE: Element = Element::new(pg_sys::INT4OID, pg_sys::INT4ARRAYOID, 4);
     fn datum(&self) -> pg_sys::Datum {
         pg_sys::Datum::from(*self)
+    }
+    fn append(&self, elements: &mut Vec<u8>) {
+        elements.extend(self.to_ne_bytes());
     }
 }
 
 impl ToParam for i64 {
-    const TYPE: Element = Element::new(pg_sys::INT8OID, pg_sys::INT8ARRAYOID, 8, true, b'd');
+    const TYPE: Element = Element::new(pg_sys::INT8OID, pg_sys::INT8ARRAYOID, 8);
     fn datum(&self) -> pg_sys::Datum {
         pg_sys::Datum::from(*self)
+    }
+    fn append(&self, elements: &mut Vec<u8>) {
+        elements.extend(self.to_ne_bytes());
     }
 }
 
 impl ToParam for pg_sys::Oid {
-    const TYPE: Element = Element::new(pg_sys::OIDOID, pg_sys::OIDARRAYOID, 4, true, b'i');
+    const TYPE: Element = Element::new(pg_sys::OIDOID, pg_sys::OIDARRAYOID, 4);
     fn datum(&self) -> pg_sys::Datum {
         pg_sys::Datum::from(*self)
+    }
+    fn append(&self, elements: &mut Vec<u8>) {
+        elements.extend(self.to_u32().to_ne_bytes());
     }
 }
 
 impl ToParam for Timestamp {
-    const TYPE: Element = Element::new(pg_sys::TIMESTAMPTZOID, pg_sys::TIMESTAMPTZARRAYOID, 8, true, b'd');
+    const TYPE: Element = Element::new(pg_sys::TIMESTAMPTZOID, pg_sys::TIMESTAMPTZARRAYOID, 8);
     fn datum(&self) -> pg_sys::Datum {
         pg_sys::Datum::from(to_postgres(*self))
+    }
+    fn append(&self, elements: &mut Vec<u8>) {
+        elements.extend(to_postgres(*self).to_ne_bytes());
     }
 }
 
 impl ToParam for &str {
-    const TYPE: Element = Element::new(pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, -1, false, b'i');
+    const TYPE: Element = Element::new(pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, 4);
     fn datum(&self) -> pg_sys::Datum {
         // SAFETY: copies the bytes into a new text value in the current memory context.
         unsafe { pg_sys::Datum::from(pg_sys::cstring_to_text_with_len(self.as_ptr().cast(), self.len() as i32)) }
+    }
+    fn append(&self, elements: &mut Vec<u8>) {
+        elements.extend(length_word(size_of::<u32>() + self.len()).to_ne_bytes());
+        elements.extend(self.as_bytes());
     }
 }
 
@@ -91,10 +113,13 @@ impl ToParam for String {
     fn datum(&self) -> pg_sys::Datum {
         self.as_str().datum()
     }
+    fn append(&self, elements: &mut Vec<u8>) {
+        self.as_str().append(elements);
+    }
 }
 
 impl ToParam for ExecutionId {
-    const TYPE: Element = Element::new(pg_sys::UUIDOID, pg_sys::UUIDARRAYOID, 16, false, b'c');
+    const TYPE: Element = Element::new(pg_sys::UUIDOID, pg_sys::UUIDARRAYOID, 1);
     fn datum(&self) -> pg_sys::Datum {
         // SAFETY: a uuid is 16 bytes; palloc gives room for them.
         unsafe {
@@ -102,6 +127,9 @@ impl ToParam for ExecutionId {
             std::ptr::copy_nonoverlapping(self.0.as_ptr(), copy, 16);
             pg_sys::Datum::from(copy)
         }
+    }
+    fn append(&self, elements: &mut Vec<u8>) {
+        elements.extend(self.0);
     }
 }
 
@@ -120,39 +148,73 @@ pub fn nullable<T: ToParam>(value: Option<T>) -> Param {
 
 /// A one-dimensional array without nulls.
 pub fn array<T: ToParam>(values: impl IntoIterator<Item = T>) -> Param {
-    build(T::TYPE, values.into_iter().map(|value| (value.datum(), false)))
+    build(values.into_iter().map(Some))
 }
 
-/// A one-dimensional array whose elements may be null.
+/// A one-dimensional array.
 pub fn array_of_nullable<T: ToParam>(values: impl IntoIterator<Item = Option<T>>) -> Param {
-    build(
-        T::TYPE,
-        values.into_iter().map(|value| match value {
-            Some(value) => (value.datum(), false),
-            None => (pg_sys::Datum::from(0), true),
-        }),
-    )
+    build(values.into_iter())
 }
 
-fn build(element: Element, values: impl Iterator<Item = (pg_sys::Datum, bool)>) -> Param {
-    let (mut datums, mut nulls): (Vec<_>, Vec<_>) = values.unzip();
-    let mut length = datums.len() as i32;
-    let mut lower_bound = 1;
-    // SAFETY: the vectors hold `length` elements of the type that `element` describes; the result is palloc'd.
-    let datum = unsafe {
-        pg_sys::construct_md_array(
-            datums.as_mut_ptr(),
-            nulls.as_mut_ptr(),
-            if length == 0 { 0 } else { 1 },
-            &raw mut length,
-            &raw mut lower_bound,
-            element.oid,
-            element.length,
-            element.by_value,
-            element.align as _,
-        )
+/// What stands before the elements: total length, dimensions, where the elements begin if there are nulls, their type; and
+/// the length and lower bound of the one dimension.
+const HEADER: usize = 24;
+/// An array without elements has no dimension.
+const EMPTY: usize = 16;
+
+/// Writes the array as the server lays it out: with an allocation for each element and a copy of each, arrays took a good part
+/// of what saving costs.
+fn build<T: ToParam>(values: impl Iterator<Item = Option<T>>) -> Param {
+    let Element { oid, array, align, .. } = T::TYPE;
+    let (mut elements, mut present, mut count) = (Vec::new(), Vec::new(), 0);
+    let mut any_null = false;
+    for value in values {
+        if count % 8 == 0 {
+            present.push(0u8);
+        }
+        match value {
+            Some(value) => {
+                present[count / 8] |= 1 << (count % 8);
+                value.append(&mut elements);
+                elements.resize(elements.len().next_multiple_of(align), 0);
+            }
+            None => any_null = true,
+        }
+        count += 1;
+    }
+    let begin = match (count, any_null) {
+        (0, _) => EMPTY,
+        (_, false) => HEADER,
+        (_, true) => (HEADER + present.len()).next_multiple_of(pg_sys::MAXIMUM_ALIGNOF as usize),
     };
-    Param { oid: element.array, datum: pg_sys::Datum::from(datum), null: false }
+    let length = begin + elements.len();
+    let offset = if any_null { begin as i32 } else { 0 };
+    let mut header = Vec::with_capacity(begin);
+    header.extend(length_word(length).to_ne_bytes());
+    header.extend(i32::from(count > 0).to_ne_bytes());
+    header.extend(offset.to_ne_bytes());
+    header.extend(oid.to_u32().to_ne_bytes());
+    if count > 0 {
+        header.extend((count as i32).to_ne_bytes());
+        header.extend(1i32.to_ne_bytes());
+    }
+    if any_null {
+        header.extend(&present);
+    }
+    header.resize(begin, 0);
+    // SAFETY: both parts are written into the room that was allocated for them; a length beyond the server's limit is its error.
+    let datum = unsafe {
+        let place = pg_sys::palloc(length).cast::<u8>();
+        std::ptr::copy_nonoverlapping(header.as_ptr(), place, begin);
+        std::ptr::copy_nonoverlapping(elements.as_ptr(), place.add(begin), elements.len());
+        pg_sys::Datum::from(place)
+    };
+    Param { oid: array, datum, null: false }
+}
+
+/// The first word of a value of variable length that is neither compressed nor short.
+fn length_word(length: usize) -> u32 {
+    if cfg!(target_endian = "little") { (length as u32) << 2 } else { length as u32 & 0x3fff_ffff }
 }
 
 /// As Postgres counts a `timestamptz`.

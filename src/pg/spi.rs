@@ -205,7 +205,20 @@ impl Spi {
         if table.is_null() {
             return Ok(Vec::new());
         }
-        let rows = (0..count as usize).map(|number| read(&Row { table, number })).collect();
+        // SAFETY: the table has a description of its rows, and so many of them. Each is taken apart once, into as many values as
+        // it has columns.
+        let rows = unsafe {
+            let description = (*table).tupdesc;
+            let columns = (*description).natts as usize;
+            let mut values = vec![pg_sys::Datum::null(); columns];
+            let mut nulls = vec![true; columns];
+            let mut read_one = |number| {
+                let tuple = *(*table).vals.add(number);
+                pg_sys::heap_deform_tuple(tuple, description, values.as_mut_ptr(), nulls.as_mut_ptr());
+                read(&Row { values: &values, nulls: &nulls })
+            };
+            (0..count as usize).map(&mut read_one).collect()
+        };
         self.free_result();
         rows
     }
@@ -225,20 +238,14 @@ fn c_string(sql: &str) -> Result<CString> {
 }
 
 /// One row of a result.
-pub struct Row {
-    table: *mut pg_sys::SPITupleTable,
-    number: usize,
+pub struct Row<'a> {
+    values: &'a [pg_sys::Datum],
+    nulls: &'a [bool],
 }
 
-impl Row {
+impl Row<'_> {
     fn datum(&self, column: usize) -> Option<pg_sys::Datum> {
-        let mut null = false;
-        // SAFETY: the row is within the table, and SPI checks the column's number.
-        let datum = unsafe {
-            let tuple = *(*self.table).vals.add(self.number);
-            pg_sys::SPI_getbinval(tuple, (*self.table).tupdesc, column as c_int, &raw mut null)
-        };
-        (!null).then_some(datum)
+        (!self.nulls[column - 1]).then_some(self.values[column - 1])
     }
 
     /// A column, counted from 1, or None where it is null. The type must be what the statement gives.

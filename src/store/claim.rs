@@ -49,7 +49,8 @@ pub fn due(
     real: Timestamp,
 ) -> Result<Vec<Due>> {
     const SELECT: &str = "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, w.worker_id, d.due_at \
-        FROM unnest($1::int[], $2::bigint[], $8::timestamptz[]) AS w (worker_id, room, since) \
+        FROM (SELECT unnest($1::int[]) AS worker_id, unnest($2::bigint[]) AS room, \
+            unnest($8::timestamptz[]) AS since) AS w \
         CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.due_at FROM xdb.task t \
             WHERE t.lane = $3 AND t.worker_id = w.worker_id AND t.due_at >= w.since AND t.due_at <= $4 \
                 AND (t.lease_until IS NULL OR t.lease_epoch < $5 OR t.lease_until <= $7) \
@@ -109,8 +110,9 @@ pub fn lease(spi: &Spi, leases: &HashMap<StateKey, Lease>, now: Timestamp) -> Re
     const UPDATE: &str = "UPDATE xdb.task t SET attempt = t.attempt + 1, \
         first_attempt_at = COALESCE(t.first_attempt_at, $1), lease_epoch = v.lease_epoch, \
         lease_number = v.lease_number, lease_until = v.lease_until \
-        FROM unnest($2::uuid[], $3::int[], $4::bigint[], $5::bigint[], $6::timestamptz[]) \
-        AS v (execution_id, seq, lease_epoch, lease_number, lease_until) \
+        FROM (SELECT unnest($2::uuid[]) AS execution_id, unnest($3::int[]) AS seq, \
+            unnest($4::bigint[]) AS lease_epoch, unnest($5::bigint[]) AS lease_number, \
+            unnest($6::timestamptz[]) AS lease_until) AS v \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq";
     if leases.is_empty() {
         return Ok(());
@@ -130,7 +132,7 @@ pub fn lease(spi: &Spi, leases: &HashMap<StateKey, Lease>, now: Timestamp) -> Re
 /// Gives tasks to the other lane, without a lease.
 pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
     const UPDATE: &str = "UPDATE xdb.task t SET lane = $1, lease_epoch = 0, lease_number = 0, lease_until = NULL \
-        FROM unnest($2::uuid[], $3::int[]) AS k (execution_id, seq) \
+        FROM (SELECT unnest($2::uuid[]) AS execution_id, unnest($3::int[]) AS seq) AS k \
         WHERE t.execution_id = k.execution_id AND t.seq = k.seq";
     if keys.is_empty() {
         return Ok(());
@@ -143,7 +145,8 @@ pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
 /// Puts tasks that [`due`] has locked under other workers.
 pub fn move_to_workers(spi: &Spi, tasks: &[(StateKey, WorkerId)]) -> Result<()> {
     const UPDATE: &str = "UPDATE xdb.task t SET worker_id = v.worker_id \
-        FROM unnest($1::uuid[], $2::int[], $3::int[]) AS v (execution_id, seq, worker_id) \
+        FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq, \
+            unnest($3::int[]) AS worker_id) AS v \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq";
     if tasks.is_empty() {
         return Ok(());
@@ -193,7 +196,8 @@ pub fn follow_types(spi: &Spi, lane: Lane, worker: WorkerId, after: Option<TaskP
 /// Takes leases back before their calls were made.
 pub fn release(spi: &Spi, keys: &[StateKey]) -> Result<()> {
     const UPDATE: &str = "UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), lease_epoch = 0, \
-        lease_number = 0, lease_until = NULL FROM unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+        lease_number = 0, lease_until = NULL FROM (SELECT unnest($1::uuid[]) AS execution_id, \
+            unnest($2::int[]) AS seq) AS k \
         WHERE t.execution_id = k.execution_id AND t.seq = k.seq";
     if keys.is_empty() {
         return Ok(());
@@ -229,7 +233,7 @@ pub fn adopt_orphans(spi: &Spi, lane: Lane, known: &[WorkerId]) -> Result<bool> 
 /// When the next call or timer comes due after `now`.
 pub fn next_due(spi: &Spi, lane: Lane, workers: &[WorkerId], now: Timestamp) -> Result<Option<Timestamp>> {
     const SELECT: &str = "SELECT LEAST( \
-        (SELECT min(n.due_at) FROM unnest($1::int[]) AS w (worker_id) CROSS JOIN LATERAL ( \
+        (SELECT min(n.due_at) FROM (SELECT unnest($1::int[]) AS worker_id) AS w CROSS JOIN LATERAL ( \
             SELECT t.due_at FROM xdb.task t WHERE t.lane = $2 AND t.worker_id = w.worker_id AND t.due_at > $3 \
             ORDER BY t.due_at LIMIT 1) AS n), \
         (SELECT fire_at FROM xdb.timer WHERE $2 = 0 AND fire_at > $3 ORDER BY fire_at LIMIT 1))";

@@ -239,7 +239,7 @@ pub fn lock_for_close(spi: &Spi, ids: &[ExecutionId]) -> Result<BTreeSet<Executi
 pub fn mark_closing(spi: &Spi, ids: &[(ExecutionId, bool)]) -> Result<()> {
     const UPDATE: &str = "UPDATE xdb.process_execution p \
         SET closing = CASE WHEN m.conditional THEN 'CONDITIONAL' ELSE 'UNCONDITIONAL' END \
-        FROM unnest($1::uuid[], $2::bool[]) AS m (execution_id, conditional) \
+        FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::bool[]) AS conditional) AS m \
         WHERE p.execution_id = m.execution_id AND p.closing IS NULL";
     spi.run(UPDATE, &[array(ids.iter().map(|m| m.0)), array(ids.iter().map(|m| m.1))])?;
     Ok(())
@@ -296,7 +296,7 @@ pub(crate) fn read_state(row: &Row) -> Result<(ExecutionId, StateExecution)> {
 /// Loads these state executions into their executions.
 pub fn states(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<()> {
     let sql = format!(
-        "SELECT {STATE_COLUMNS} FROM unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+        "SELECT {STATE_COLUMNS} FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq) AS k \
          JOIN xdb.state_execution s ON s.execution_id = k.execution_id AND s.seq = k.seq"
     );
     let wanted: Vec<_> = keys
@@ -336,7 +336,7 @@ pub fn answered(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[S
     let sql = format!(
         "SELECT {STATE_COLUMNS}, t.lease_epoch, t.lease_number, \
             NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = k.execution_id) \
-         FROM unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+         FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq) AS k \
          JOIN xdb.state_execution s ON s.execution_id = k.execution_id AND s.seq = k.seq \
          LEFT JOIN xdb.task t ON t.execution_id = k.execution_id AND t.seq = k.seq"
     );
@@ -376,7 +376,7 @@ pub fn states_with_unrecorded_attempts(
 /// The lease that a task is under.
 pub fn leases(spi: &Spi, keys: &[StateKey]) -> Result<HashMap<StateKey, (i64, i64)>> {
     const SELECT: &str = "SELECT t.execution_id, t.seq, t.lease_epoch, t.lease_number \
-        FROM unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+        FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq) AS k \
         JOIN xdb.task t ON t.execution_id = k.execution_id AND t.seq = k.seq";
     let params = [array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))];
     let rows = spi.rows(SELECT, &params, |row| {
@@ -393,7 +393,8 @@ pub fn message_ids(
     published: &[(ExecutionId, String, String)],
 ) -> Result<()> {
     const SELECT: &str = "SELECT m.execution_id, m.queue_name, m.message_id \
-        FROM unnest($1::uuid[], $2::text[], $3::text[]) AS k (execution_id, queue_name, message_id) \
+        FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::text[]) AS queue_name, \
+            unnest($3::text[]) AS message_id) AS k \
         JOIN xdb.message_key m USING (execution_id, queue_name, message_id)";
     if published.is_empty() {
         return Ok(());
@@ -446,7 +447,7 @@ pub fn arrivals(spi: &Spi, ids: &[ExecutionId]) -> Result<Arrivals> {
     // By execution, so that nobody takes walking through the whole inbox in its order for a way to these.
     const SELECT: &str = "SELECT i.inbox_id, i.execution_id, i.queue_name, i.message_id, i.payload::text \
         FROM (SELECT o.inbox_id, o.bytes, sum(o.bytes) OVER (ORDER BY o.inbox_id) AS total \
-            FROM (SELECT DISTINCT id FROM unnest($1::uuid[]) AS k (id)) AS k \
+            FROM (SELECT DISTINCT unnest($1::uuid[]) AS id) AS k \
             CROSS JOIN LATERAL (SELECT n.inbox_id, n.bytes FROM xdb.inbox n WHERE n.execution_id = k.id \
                 ORDER BY n.inbox_id LIMIT $2) AS o \
             ORDER BY o.inbox_id LIMIT $2) AS head \
@@ -560,7 +561,8 @@ pub fn due_timers(
 /// Deletes timers that no execution wants any more: leftovers that must not come due for ever.
 pub fn delete_timers(spi: &Spi, timers: &[DueTimer], now: Timestamp) -> Result<()> {
     const DELETE: &str = "DELETE FROM xdb.timer t \
-        USING unnest($1::uuid[], $2::int[], $3::int[]) AS k (execution_id, seq, command) \
+        USING (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq, \
+            unnest($3::int[]) AS command) AS k \
         WHERE t.execution_id = k.execution_id AND t.seq = k.seq AND t.command = k.command AND t.fire_at <= $4";
     if timers.is_empty() {
         return Ok(());

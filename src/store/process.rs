@@ -155,13 +155,18 @@ pub fn insert(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
             v.started_at, v.closed_at, v.timeout_at, v.reason, v.next_event, v.next_state, v.next_message, \
             v.live_threads, v.completing, v.state_numbers::jsonb, v.mapping_id, v.attribute_keys::jsonb, v.history_limit, \
             v.request_id, v.traceparent \
-        FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::int[], $5::text[], $6::oid[], $7::text[], \
-            $8::text[], $9::timestamptz[], $10::timestamptz[], $11::timestamptz[], $12::text[], $13::bigint[], \
-            $14::int[], $15::bigint[], $16::int[], $17::bool[], $18::text[], $19::int[], $20::text[], $21::int[], \
-            $22::text[], $23::text[]) \
-        AS v (execution_id, shard, process_id, type_id, process_type, owner, owner_name, status, started_at, \
-            closed_at, timeout_at, reason, next_event, next_state, next_message, live_threads, completing, \
-            state_numbers, mapping_id, attribute_keys, history_limit, request_id, traceparent)";
+        FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::smallint[]) AS shard, \
+            unnest($3::text[]) AS process_id, unnest($4::int[]) AS type_id, \
+            unnest($5::text[]) AS process_type, unnest($6::oid[]) AS owner, \
+            unnest($7::text[]) AS owner_name, unnest($8::text[]) AS status, \
+            unnest($9::timestamptz[]) AS started_at, unnest($10::timestamptz[]) AS closed_at, \
+            unnest($11::timestamptz[]) AS timeout_at, unnest($12::text[]) AS reason, \
+            unnest($13::bigint[]) AS next_event, unnest($14::int[]) AS next_state, \
+            unnest($15::bigint[]) AS next_message, unnest($16::int[]) AS live_threads, \
+            unnest($17::bool[]) AS completing, unnest($18::text[]) AS state_numbers, \
+            unnest($19::int[]) AS mapping_id, unnest($20::text[]) AS attribute_keys, \
+            unnest($21::int[]) AS history_limit, unnest($22::text[]) AS request_id, \
+            unnest($23::text[]) AS traceparent) AS v";
     let executions = || started.iter().map(|(loaded, _)| &loaded.execution);
     let metas = || started.iter().map(|(loaded, _)| &loaded.meta);
     let keys = metas().map(|meta| meta.mapping_id.map(|_| to_json(&meta.keys)).transpose());

@@ -1,6 +1,7 @@
 //! Writes what became of executions: the difference between what was loaded and what is now, one array statement
 //! per table, whatever the size of the batch.
 
+mod lease;
 mod phases;
 mod state_json;
 
@@ -11,19 +12,12 @@ use crate::pg::crash;
 use crate::pg::param::{array, array_of_nullable};
 use crate::pg::spi::Spi;
 use crate::worker::{lifecycle, lock_queue::Object};
+pub use lease::Lease;
 pub use phases::current_call;
 pub(super) use phases::{open_queues, open_timers, phase_parts};
 use state_json::StateJson;
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::*;
-
-/// A lease that a task gets as it is written, because its call goes out right after the commit.
-#[derive(Clone, Copy, Debug)]
-pub struct Lease {
-    pub epoch: i64,
-    pub number: i64,
-    pub until: Timestamp,
-}
 
 /// Saves a batch. `leases` names the calls that this scheduler makes itself, at once.
 pub fn save<'a>(
@@ -33,7 +27,7 @@ pub fn save<'a>(
     lane: &dyn Fn(&Meta) -> i16,
     now: Timestamp,
 ) -> Result<()> {
-    let saved = save_and_release(spi, batch, leases, lane, now)?;
+    let saved = save_and_release(spi, batch, leases, lane, true, now)?;
     saved.earliest.into_iter().for_each(|due| crate::pg::wake::due_at_commit(due.0));
     locks::tell_released(spi, &saved.released)
 }
@@ -47,19 +41,21 @@ pub struct Saved {
     pub earliest: Option<Timestamp>,
 }
 
-/// Saves a batch, and leaves it to the caller to hand on what its calls had locked, and to look at what is due.
+/// Saves a batch, and leaves it to the caller to hand on what its calls had locked, and to look at what is due. `any_locks`: there
+/// are locks, which its calls may have.
 pub fn save_and_release<'a>(
     spi: &Spi,
     batch: impl Iterator<Item = &'a Loaded>,
     leases: &HashMap<StateKey, Lease>,
     lane: &dyn Fn(&Meta) -> i16,
+    any_locks: bool,
     now: Timestamp,
 ) -> Result<Saved> {
     let mut changes = Changes::default();
     for loaded in batch {
         changes.collect(loaded, leases, lane);
     }
-    let released = changes.write(spi, now)?;
+    let released = changes.write(spi, any_locks, now)?;
     Ok(Saved { released, earliest: changes.earliest() })
 }
 
@@ -259,7 +255,7 @@ impl<'a> Changes<'a> {
         tasks.map(|task| task.due_at).chain(self.timers_new.iter().map(|timer| timer.4)).min()
     }
 
-    fn write(&self, spi: &Spi, now: Timestamp) -> Result<Vec<Object>> {
+    fn write(&self, spi: &Spi, any_locks: bool, now: Timestamp) -> Result<Vec<Object>> {
         self.write_executions(spi)?;
         self.delete_what_closed_leaves(spi, now)?;
         self.tell_waiters();
@@ -271,7 +267,8 @@ impl<'a> Changes<'a> {
         self.global.write(spi, now)?;
         self.write_attributes_and_history(spi)?;
         // After the tasks: a lock is touched by those alone who have its task.
-        let mut released = locks::release(spi, &self.calls_over)?;
+        let mut released = if any_locks { locks::release(spi, &self.calls_over)? } else { Vec::new() };
+        // The other lane may have locked something for such a process since it was known that there are no locks.
         if !self.closed.is_empty() {
             released.extend(locks::release_all(spi, &self.closed)?);
         }
@@ -286,10 +283,12 @@ impl<'a> Changes<'a> {
             next_message = v.next_message, live_threads = v.live_threads, completing = v.completing, \
             state_numbers = v.state_numbers::jsonb, \
             results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results::jsonb END \
-            FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::timestamptz[], $5::text[], $6::bigint[], \
-                $7::int[], $8::bigint[], $9::int[], $10::bool[], $11::text[], $12::text[]) \
-            AS v (execution_id, loaded_event, status, closed_at, reason, next_event, next_state, next_message, \
-                live_threads, completing, state_numbers, results) \
+            FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::bigint[]) AS loaded_event, \
+                unnest($3::text[]) AS status, unnest($4::timestamptz[]) AS closed_at, \
+                unnest($5::text[]) AS reason, unnest($6::bigint[]) AS next_event, \
+                unnest($7::int[]) AS next_state, unnest($8::bigint[]) AS next_message, \
+                unnest($9::int[]) AS live_threads, unnest($10::bool[]) AS completing, \
+                unnest($11::text[]) AS state_numbers, unnest($12::text[]) AS results) AS v \
             WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event";
         let rows: Vec<_> = self.updated.iter().filter(|loaded| loaded.before.exists()).collect();
         if rows.is_empty() {
@@ -363,15 +362,17 @@ impl<'a> Changes<'a> {
             SELECT v.execution_id, v.seq, v.shard, v.state_id, v.number, v.status, v.started_at, v.ended_at, \
                 v.input::jsonb, v.config::jsonb, v.recovery::jsonb, v.call::jsonb, v.wait::jsonb, \
                 v.last_failure::jsonb \
-            FROM unnest($1::uuid[], $2::int[], $3::smallint[], $4::text[], $5::int[], $6::text[], \
-                $7::timestamptz[], $8::timestamptz[], $9::text[], $10::text[], $11::text[], $12::text[], \
-                $13::text[], $14::text[]) \
-            AS v (execution_id, seq, shard, state_id, number, status, started_at, ended_at, input, config, recovery, \
-                call, wait, last_failure)";
+            FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq, \
+                unnest($3::smallint[]) AS shard, unnest($4::text[]) AS state_id, \
+                unnest($5::int[]) AS number, unnest($6::text[]) AS status, \
+                unnest($7::timestamptz[]) AS started_at, unnest($8::timestamptz[]) AS ended_at, \
+                unnest($9::text[]) AS input, unnest($10::text[]) AS config, unnest($11::text[]) AS recovery, \
+                unnest($12::text[]) AS call, unnest($13::text[]) AS wait, unnest($14::text[]) AS last_failure) AS v";
         const UPDATE: &str = "UPDATE xdb.state_execution s SET status = v.status, ended_at = v.ended_at, \
             call = v.call::jsonb, wait = v.wait::jsonb, last_failure = v.last_failure::jsonb \
-            FROM unnest($1::uuid[], $2::int[], $3::text[], $4::timestamptz[], $5::text[], $6::text[], \
-                $7::text[]) AS v (execution_id, seq, status, ended_at, call, wait, last_failure) \
+            FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq, \
+                unnest($3::text[]) AS status, unnest($4::timestamptz[]) AS ended_at, \
+                unnest($5::text[]) AS call, unnest($6::text[]) AS wait, unnest($7::text[]) AS last_failure) AS v \
             WHERE s.execution_id = v.execution_id AND s.seq = v.seq";
         if !self.states_new.is_empty() {
             let rows = &self.states_new;
@@ -414,21 +415,23 @@ impl<'a> Changes<'a> {
     fn write_tasks(&self, spi: &Spi, now: Timestamp) -> Result<()> {
         const INSERT: &str = "INSERT INTO xdb.task (execution_id, seq, shard, lane, worker_id, api, due_at, attempt, \
             first_attempt_at, lease_epoch, lease_number, lease_until) \
-            SELECT * FROM unnest($1::uuid[], $2::int[], $3::smallint[], $4::smallint[], $5::int[], \
-                $6::text[], $7::timestamptz[], $8::int[], $9::timestamptz[], $10::bigint[], $11::bigint[], \
-                $12::timestamptz[])";
+            SELECT unnest($1::uuid[]), unnest($2::int[]), unnest($3::smallint[]), unnest($4::smallint[]), \
+                unnest($5::int[]), unnest($6::text[]), unnest($7::timestamptz[]), unnest($8::int[]), \
+                unnest($9::timestamptz[]), unnest($10::bigint[]), unnest($11::bigint[]), unnest($12::timestamptz[])";
         const UPDATE: &str = "UPDATE xdb.task t SET lane = v.lane, worker_id = v.worker_id, api = v.api, \
             due_at = v.due_at, attempt = v.attempt, \
             first_attempt_at = CASE WHEN v.fresh THEN v.first_attempt_at ELSE t.first_attempt_at END, \
             lease_epoch = v.lease_epoch, lease_number = v.lease_number, lease_until = v.lease_until \
-            FROM unnest($1::uuid[], $2::int[], $3::smallint[], $4::smallint[], $5::int[], $6::text[], \
-                $7::timestamptz[], $8::int[], $9::timestamptz[], $10::bigint[], $11::bigint[], $12::timestamptz[], \
-                $13::bool[]) \
-            AS v (execution_id, seq, shard, lane, worker_id, api, due_at, attempt, first_attempt_at, lease_epoch, \
-                lease_number, lease_until, fresh) \
+            FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq, \
+                unnest($3::smallint[]) AS shard, unnest($4::smallint[]) AS lane, \
+                unnest($5::int[]) AS worker_id, unnest($6::text[]) AS api, \
+                unnest($7::timestamptz[]) AS due_at, unnest($8::int[]) AS attempt, \
+                unnest($9::timestamptz[]) AS first_attempt_at, unnest($10::bigint[]) AS lease_epoch, \
+                unnest($11::bigint[]) AS lease_number, unnest($12::timestamptz[]) AS lease_until, \
+                unnest($13::bool[]) AS fresh) AS v \
             WHERE t.execution_id = v.execution_id AND t.seq = v.seq";
         const DELETE: &str = "DELETE FROM xdb.task t \
-            USING unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+            USING (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq) AS k \
             WHERE t.execution_id = k.execution_id AND t.seq = k.seq";
         let columns = |rows: &[TaskRow]| {
             // A leased call is about to be made: its attempt has begun.
@@ -467,15 +470,17 @@ impl<'a> Changes<'a> {
         const NEW_TIMERS: &str = "INSERT INTO xdb.timer (execution_id, seq, command, shard, kind, fire_at) \
             SELECT v.execution_id, v.seq, v.command, v.shard, \
                 CASE v.seq WHEN 0 THEN 'PROCESS_TIMEOUT' ELSE 'TIMER_COMMAND' END, v.fire_at \
-            FROM unnest($1::uuid[], $2::int[], $3::int[], $4::smallint[], $5::timestamptz[]) \
-            AS v (execution_id, seq, command, shard, fire_at)";
+            FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq, \
+                unnest($3::int[]) AS command, unnest($4::smallint[]) AS shard, \
+                unnest($5::timestamptz[]) AS fire_at) AS v";
         const OLD_TIMERS: &str = "DELETE FROM xdb.timer t \
-            USING unnest($1::uuid[], $2::int[], $3::int[]) AS k (execution_id, seq, command) \
+            USING (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq, \
+                unnest($3::int[]) AS command) AS k \
             WHERE t.execution_id = k.execution_id AND t.seq = k.seq AND t.command = k.command";
         const NEW_WAITERS: &str = "INSERT INTO xdb.queue_waiter (execution_id, queue_name, wait_order, seq) \
             SELECT DISTINCT * FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::int[])";
         const OLD_WAITERS: &str = "DELETE FROM xdb.queue_waiter w \
-            USING unnest($1::uuid[], $2::int[]) AS k (execution_id, seq) \
+            USING (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq) AS k \
             WHERE w.execution_id = k.execution_id AND w.seq = k.seq";
         if !self.timers_gone.is_empty() {
             let rows = &self.timers_gone;
@@ -516,13 +521,15 @@ impl<'a> Changes<'a> {
 
     fn write_messages(&self, spi: &Spi, now: Timestamp) -> Result<()> {
         const DELETE: &str = "DELETE FROM xdb.queue_message m \
-            USING unnest($1::uuid[], $2::text[], $3::bigint[]) AS k (execution_id, queue_name, number) \
+            USING (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::text[]) AS queue_name, \
+                unnest($3::bigint[]) AS number) AS k \
             WHERE m.execution_id = k.execution_id AND m.queue_name = k.queue_name AND m.number = k.number";
         const INSERT: &str = "INSERT INTO xdb.queue_message \
             (execution_id, queue_name, number, shard, message_id, payload, received_at) \
             SELECT v.execution_id, v.queue_name, v.number, v.shard, v.message_id, v.payload::jsonb, $7 \
-            FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::smallint[], $5::text[], $6::text[]) \
-            AS v (execution_id, queue_name, number, shard, message_id, payload)";
+            FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::text[]) AS queue_name, \
+                unnest($3::bigint[]) AS number, unnest($4::smallint[]) AS shard, \
+                unnest($5::text[]) AS message_id, unnest($6::text[]) AS payload) AS v";
         const KEYS: &str = "INSERT INTO xdb.message_key (execution_id, queue_name, message_id) \
             SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[])";
         if !self.messages_gone.is_empty() {
@@ -559,12 +566,14 @@ impl<'a> Changes<'a> {
     fn write_attributes_and_history(&self, spi: &Spi) -> Result<()> {
         const ATTRIBUTES: &str = "INSERT INTO xdb.local_attribute (execution_id, key, value) \
             SELECT v.execution_id, v.key, v.value::jsonb \
-            FROM unnest($1::uuid[], $2::text[], $3::text[]) AS v (execution_id, key, value) \
+            FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::text[]) AS key, \
+                unnest($3::text[]) AS value) AS v \
             ON CONFLICT (execution_id, key) DO UPDATE SET value = excluded.value";
         const HISTORY: &str = "INSERT INTO xdb.history_event (execution_id, event_id, event_time, event_type, details) \
             SELECT v.execution_id, v.event_id, v.event_time, v.event_type, v.details::jsonb \
-            FROM unnest($1::uuid[], $2::bigint[], $3::timestamptz[], $4::text[], $5::text[]) \
-            AS v (execution_id, event_id, event_time, event_type, details)";
+            FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::bigint[]) AS event_id, \
+                unnest($3::timestamptz[]) AS event_time, unnest($4::text[]) AS event_type, \
+                unnest($5::text[]) AS details) AS v";
         if !self.attributes.is_empty() {
             let rows = &self.attributes;
             let params = [

@@ -499,9 +499,10 @@ impl<'a> Batch<'a> {
             && self.stale_waiters.is_empty()
             && self.given_away.is_empty());
         if wrote {
-            let strikes = &self.scheduler.tables;
+            let (strikes, any_locks) = (&self.scheduler.tables, self.scheduler.any_locks);
             let lane = |meta: &load::Meta| strikes.lane_of(meta);
-            let saved = save::save_and_release(self.spi, changed.into_iter(), &self.leases, &lane, self.now)?;
+            let saved =
+                save::save_and_release(self.spi, changed.into_iter(), &self.leases, &lane, any_locks, self.now)?;
             self.ends.earliest = saved.earliest;
             self.scheduler.looks.lower(saved.earliest);
             load::delete_arrivals(self.spi, &self.taken_in)?;

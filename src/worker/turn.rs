@@ -50,6 +50,8 @@ pub struct Scheduler {
     pub standing: Standing,
     /// Calls wait in the lane of tables that are set aside.
     pub other_lane_has_tasks: bool,
+    /// Calls have locks on attributes, or wait for some, since before this turn.
+    pub any_locks: bool,
     /// When the next call or timer comes due, as the last turn saw it.
     pub next_due: Option<Timestamp>,
     /// The execution whose call alone is being claimed.
@@ -157,6 +159,7 @@ impl Scheduler {
             paused: false,
             standing: Standing::Unused,
             other_lane_has_tasks: false,
+            any_locks: true,
             next_due: None,
             suspect: None,
             adopted: None,
@@ -345,6 +348,7 @@ impl Scheduler {
         self.standing = state.standing;
         self.paused = state.paused || self.standing != Standing::Own;
         self.other_lane_has_tasks = state.other_lane_has_tasks;
+        self.any_locks = state.any_locks;
         self.tables.begin(spi, state.set_aside)?;
         let mut outcome = Outcome::default();
         let mut ends = Ends::default();
