@@ -21,6 +21,10 @@
 -- Hot and narrow: task, timer, inbox. Wide and cold: state_execution, history_event. No foreign keys between hot
 -- tables: an execution's rows are written by the engine alone, under its lock. Hot tables carry shard, a hash of the
 -- process id in 0..1023.
+--
+-- Vacuum doesn't rest on the hot tables that stay small. Those that grow with the processes that wait or are kept are left to
+-- the server's pace: on millions of rows, vacuum that doesn't rest fills the WAL with whole pages. It doesn't cut the end of
+-- a hot table off: everybody would wait for its lock, and the pages are used again.
 
 CREATE TABLE xdb.engine (
     lane smallint PRIMARY KEY CONSTRAINT engine_lane_known CHECK (lane IN (0, 1)),
@@ -108,8 +112,7 @@ CREATE TABLE xdb.process_execution (
     CONSTRAINT process_closed_has_time CHECK ((status = 'RUNNING') = (closed_at IS NULL)),
     CONSTRAINT process_closed_is_still CHECK (status = 'RUNNING' OR (live_threads = 0 AND closing IS NULL)),
     CONSTRAINT process_keys_need_mapping CHECK ((mapping_id IS NULL) = (attribute_keys IS NULL))
-) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
-        autovacuum_vacuum_cost_delay = 0);
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status = 'RUNNING';
 CREATE UNIQUE INDEX process_execution_one_per_request ON xdb.process_execution (process_id, request_id)
@@ -143,8 +146,7 @@ CREATE TABLE xdb.state_execution (
     CONSTRAINT state_ended_has_time CHECK ((status IN ('COMPLETED', 'FAILED', 'ABORTED')) = (ended_at IS NOT NULL)),
     CONSTRAINT state_at_a_call CHECK ((status IN ('WAIT_UNTIL', 'EXECUTE')) = (call IS NOT NULL)),
     CONSTRAINT state_waiting_for_something CHECK (status <> 'WAITING' OR wait IS NOT NULL)
-) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
-        autovacuum_vacuum_cost_delay = 0);
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 
 CREATE TABLE xdb.task (
     execution_id uuid NOT NULL,
@@ -161,7 +163,8 @@ CREATE TABLE xdb.task (
     lease_until timestamptz,
     PRIMARY KEY (execution_id, seq)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
-        autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000);
+        autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000,
+        vacuum_truncate = off);
 -- The lease is not in it, so that taking and losing one stays a heap-only update.
 CREATE INDEX task_claim ON xdb.task (lane, worker_id, due_at);
 
@@ -204,7 +207,7 @@ CREATE TABLE xdb.timer (
     fire_at timestamptz NOT NULL,
     PRIMARY KEY (execution_id, seq, command),
     CONSTRAINT timer_of_process_or_state CHECK ((kind = 'PROCESS_TIMEOUT') = (seq = 0))
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 CREATE INDEX timer_due ON xdb.timer (fire_at);
 
 CREATE TABLE xdb.inbox (
@@ -216,7 +219,8 @@ CREATE TABLE xdb.inbox (
     payload jsonb,
     bytes int NOT NULL CONSTRAINT inbox_bytes_counted CHECK (bytes >= 0),
     published_at timestamptz NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+        vacuum_truncate = off);
 CREATE INDEX inbox_of_execution ON xdb.inbox (execution_id, inbox_id);
 
 CREATE TABLE xdb.message_key (

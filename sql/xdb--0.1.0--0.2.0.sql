@@ -1,4 +1,4 @@
--- From 0.1.0 to 0.2.0: xdb.library_version().
+-- From 0.1.0 to 0.2.0: xdb.library_version(), and how system tables are vacuumed.
 
 -- Nothing works on the tables meanwhile: see "Upgrade" in docs/operations.md. Who waits for this lock holds the engine up, so
 -- it is not waited for long.
@@ -105,3 +105,16 @@ BEGIN
     END LOOP;
 END
 $body$;
+
+ALTER TABLE xdb.process_execution RESET (autovacuum_vacuum_cost_delay);
+ALTER TABLE xdb.state_execution RESET (autovacuum_vacuum_cost_delay);
+ALTER TABLE xdb.timer RESET (autovacuum_vacuum_cost_delay);
+-- All that they have, in the order in which a new installation has it.
+ALTER TABLE xdb.process_execution
+    SET (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
+ALTER TABLE xdb.state_execution
+    SET (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
+ALTER TABLE xdb.timer
+    SET (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
+ALTER TABLE xdb.task SET (vacuum_truncate = off);
+ALTER TABLE xdb.inbox SET (vacuum_truncate = off);
