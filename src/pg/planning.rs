@@ -60,6 +60,11 @@ unsafe extern "C-unwind" fn relation_info(
     }
 }
 
+/// Whether a statement that uses nothing but system tables runs, or is planned.
+pub fn is_ours() -> bool {
+    OURS.get()
+}
+
 /// While this lives, what is planned is planned for large tables, by their indexes. For statements that use nothing but
 /// system tables, so that no statement of a user's trigger is planned meanwhile.
 pub struct ByIndex {

@@ -24,6 +24,8 @@ unsafe extern "C-unwind" {
         receiver: *mut pg_sys::DestReceiver,
         completion: *mut pg_sys::QueryCompletion,
     );
+    /// The server's own start of a statement; raises errors as they are.
+    pub fn standard_ExecutorStart(query: *mut pg_sys::QueryDesc, flags: c_int);
 }
 
 /// The number of this process in the server's process array, by which others find its latch.
