@@ -76,6 +76,7 @@ pub fn run(context: &mut Context) -> Exit {
             return if number == 1 { Exit::Gone } else { Exit::Left };
         }
         settings.follow(&pool);
+        context.slot.set_dormant(false);
         context.slot.take_wake().into_iter().for_each(|news| scheduler.looks.woken(news));
         notifier.clear();
         pool.drain(&mut finished);
@@ -126,6 +127,8 @@ pub fn run(context: &mut Context) -> Exit {
         let timeout = if number == 0 { timeout.min(rate.show(context).unwrap_or(timeout)) } else { timeout };
         // Rounded up: a timer that is due in half a millisecond must not make the loop spin.
         let milliseconds = timeout.as_micros().div_ceil(1000) as i64;
+        // What others write while the engine is paused has no effect before it is resumed.
+        context.slot.set_dormant(scheduler.is_paused_and_done());
         context.wait(&waiter, milliseconds);
     }
 }

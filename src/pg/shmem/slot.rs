@@ -13,7 +13,7 @@ pub const SLOTS: usize = 64;
 const ERROR_BYTES: usize = 256;
 
 /// What a scheduler is woken for, besides what it looks at in every turn.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct News {
     /// A call or a timer is due at this time or later, in microseconds of the Unix epoch.
     pub due: i64,
@@ -24,6 +24,7 @@ pub struct News {
 impl News {
     /// There may be anything.
     pub const ANY: Self = Self { due: i64::MIN, message: i64::MIN };
+    /// Nothing of the kind; what is looked at in every turn may have changed.
     pub const NONE: Self = Self { due: i64::MAX, message: i64::MAX };
 
     /// Both.
@@ -45,6 +46,8 @@ pub(super) struct Cell {
     wake: AtomicU32,
     wake_due: AtomicI64,
     wake_message: AtomicI64,
+    /// Not zero: the scheduler does nothing until anything may be new.
+    dormant: AtomicU32,
     leave: AtomicU32,
     exit_reason: AtomicU32,
     state: AtomicU32,
@@ -311,6 +314,7 @@ impl Slot {
         cell.wake_due.store(i64::MIN, Ordering::SeqCst);
         cell.wake_message.store(i64::MIN, Ordering::SeqCst);
         cell.wake.store(1, Ordering::SeqCst);
+        cell.dormant.store(0, Ordering::SeqCst);
         cell.started_at.store(raw::now_micros(), Ordering::SeqCst);
         cell.procno.store(procno + 1, Ordering::SeqCst);
         cell.pid.store(std::process::id() as i32, Ordering::SeqCst);
@@ -389,9 +393,17 @@ impl Slot {
         let cell = self.cell();
         cell.wake_due.fetch_min(news.due, Ordering::SeqCst);
         cell.wake_message.fetch_min(news.message, Ordering::SeqCst);
-        if cell.wake.swap(1, Ordering::SeqCst) == 0 {
+        let is_first = cell.wake.swap(1, Ordering::SeqCst) == 0;
+        // The flag is set before this is read, and taken after it was reset: a scheduler that is dormant no more sees the news.
+        let is_heard = is_first && cell.dormant.load(Ordering::SeqCst) == 0;
+        if is_heard || news == News::ANY {
             self.set_latch();
         }
+    }
+
+    /// Says whether the scheduler waits for [`News::ANY`] alone. To be taken back *before* [`Slot::take_wake`].
+    pub fn set_dormant(self, dormant: bool) {
+        self.cell().dormant.store(u32::from(dormant), Ordering::SeqCst);
     }
 
     /// Takes the wake flag: `None` if nobody woke, else what is new since the last call. To be called *before* the tables are

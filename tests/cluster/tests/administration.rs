@@ -37,6 +37,26 @@ fn a_paused_engine_calls_nobody() {
 }
 
 #[test]
+fn no_start_is_missed_by_an_engine_that_is_resumed() {
+    // A paused engine isn't woken for a start, and doesn't look by itself soon enough.
+    let app = App::alone("admin_resume", ClusterOptions::default().set("xdb.poll_interval", "1h"));
+    let _worker = app.worker(|_: &Call| force_complete(json!(null)));
+    app.register("one", &one_step());
+    let (mut superuser, mut db) = (app.superuser(), app.db());
+    superuser.run("SELECT xdb.pause()");
+    let rests = "SELECT state = 'paused' AND calls_per_second = 0 FROM xdb.status()";
+    wait_until("the engine rests", 10, || superuser.one(rests));
+    for id in ["p", "q"] {
+        db.start(id, "one").go();
+    }
+    superuser.run("SELECT xdb.resume()");
+    for id in ["p", "q"] {
+        db.completes(id);
+    }
+    app.done(&[]);
+}
+
+#[test]
 fn the_backlog_is_counted_when_it_is_looked_at() {
     // The engine wakes up for nothing by itself, and may not have to.
     let app = App::alone("admin_backlog", ClusterOptions::default().set("xdb.poll_interval", "1h"));
