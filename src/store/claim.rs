@@ -3,7 +3,7 @@
 use super::StateKey;
 use super::registry::WorkerId;
 use super::save::Lease;
-use crate::pg::catch::Result;
+use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Snapshot, Spi};
 use std::collections::{BTreeMap, HashMap};
@@ -239,6 +239,20 @@ pub fn next_due(spi: &Spi, lane: Lane, workers: &[WorkerId], now: Timestamp) -> 
         (SELECT fire_at FROM xdb.timer WHERE $2 = 0 AND fire_at > $3 ORDER BY fire_at LIMIT 1))";
     let params = [array(workers.iter().copied()), value(lane.number), value(now)];
     Ok(spi.first(SELECT, &params, |row| Ok(row.time(1)))?.flatten())
+}
+
+/// When the earliest call or timer comes due or came due, and whether there are messages: everything that a scheduler with no
+/// call under way has to look for.
+pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<(Option<Timestamp>, bool)> {
+    const SELECT: &str = "SELECT LEAST( \
+            (SELECT min(n.due_at) FROM (SELECT unnest($1::int[]) AS worker_id) AS w CROSS JOIN LATERAL ( \
+                SELECT t.due_at FROM xdb.task t WHERE t.lane = $2 AND t.worker_id = w.worker_id \
+                ORDER BY t.due_at LIMIT 1) AS n), \
+            (SELECT fire_at FROM xdb.timer ORDER BY fire_at LIMIT 1)), \
+        EXISTS (SELECT FROM xdb.inbox)";
+    let params = [array(workers.iter().copied()), value(lane.number)];
+    let found = spi.first(SELECT, &params, |row| Ok((row.time(1), row.need(2)?)))?;
+    found.ok_or_else(|| PgError::internal("a glance found no row"))
 }
 
 /// How many calls are due or under way, counted up to a bound, and since when the oldest waits: for people. By worker,

@@ -6,6 +6,7 @@ use crate::pg::param::value;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 /// What a turn begins with.
 #[derive(Debug)]
@@ -63,15 +64,17 @@ pub fn begin_epoch(spi: &Spi, lane: i16) -> Result<i64> {
 pub fn state(spi: &Spi, lane: i16) -> Result<State> {
     const SET_ASIDE: &str = "SELECT relation::oid, reason FROM xdb.set_aside";
     // All in one statement, because every turn begins with it.
-    let select = format!(
-        "SELECT e.epoch, e.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1), \
+    static SELECT: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "SELECT e.epoch, e.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1), \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
             OR EXISTS (SELECT FROM xdb.global_passed_over), \
             EXISTS (SELECT FROM xdb.attribute_lock_release), EXISTS (SELECT FROM xdb.set_aside), \
             EXISTS (SELECT FROM xdb.attribute_lock), s.* \
         FROM xdb.engine e CROSS JOIN xdb.registry r LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = $3",
-        instance::STANDING
-    );
+            instance::STANDING
+        )
+    });
     let (system, database) = instance::here();
     let read = |row: &Row| {
         let state = State {
@@ -87,7 +90,7 @@ pub fn state(spi: &Spi, lane: i16) -> Result<State> {
         };
         Ok((state, row.need::<bool>(7)?))
     };
-    let row = spi.first(&select, &[value(system), value(database), value(lane)], read)?;
+    let row = spi.first(&SELECT, &[value(system), value(database), value(lane)], read)?;
     let (mut state, any_set_aside) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
     if any_set_aside {
         let read = |row: &Row| Ok((row.need::<pg_sys::Oid>(1)?.to_u32(), SetAside::parse(&row.need::<String>(2)?)));

@@ -59,6 +59,11 @@ impl Looks {
         self.quiet_until.is_some_and(|until| Instant::now() < until)
     }
 
+    /// The last look has left nothing, and nobody has said since that there is something.
+    fn are_quiet(&self) -> bool {
+        self.quiet_until.is_some()
+    }
+
     /// The last look has left nothing.
     pub fn nothing_left(&mut self) {
         self.quiet_until = Some(Instant::now() + QUIET_FOR);
@@ -92,6 +97,28 @@ impl Looks {
 }
 
 impl Scheduler {
+    /// Whether a glance shows that all looks would be in vain. For idle engines: one statement in place of one for each look.
+    pub(super) fn nothing_is_due(&mut self, spi: &Spi, now: Timestamp) -> Result<bool> {
+        let began = Instant::now();
+        let looks = &mut self.looks;
+        let permitted = looks.calls.full(began) && looks.timers.full(began) && looks.messages.full(began);
+        if self.paused || !permitted || !looks.are_quiet() || self.next_due.is_some_and(|due| due <= now) {
+            return Ok(false);
+        }
+        let workers: Vec<_> = self.registry.workers().iter().map(|worker| worker.0).collect();
+        let (earliest, any_messages) = claim::earliest(spi, self.lane, &workers)?;
+        let (ended, took) = (Instant::now(), began.elapsed());
+        looks.calls.looked(ended, took);
+        looks.timers.looked(ended, took);
+        looks.messages.looked(ended, took);
+        if any_messages || earliest.is_some_and(|due| due <= now) {
+            return Ok(false);
+        }
+        looks.nothing_left();
+        self.next_due = earliest;
+        Ok(true)
+    }
+
     /// Adds what is due, apart from calls, to the items of the turn. Says how far the looks came, and whether there is more.
     pub(super) fn gather(
         &mut self,

@@ -353,7 +353,8 @@ impl Scheduler {
         let mut outcome = Outcome::default();
         let mut ends = Ends::default();
         let limit = self.batch_limit();
-        let vain = work.gather && self.lane.number == 0 && !state.global_work && self.looks.are_vain();
+        let may_be_vain = work.gather && self.lane.number == 0 && !state.global_work;
+        let vain = may_be_vain && (self.looks.are_vain() || self.nothing_is_due(spi, now)?);
         if work.gather && !vain && !self.paused && self.lane.number == 0 {
             let busy = self.executions.keys(Instant::now());
             (ends, outcome.more) = self.gather(spi, now, &busy, limit, items)?;
@@ -559,6 +560,12 @@ impl Scheduler {
         let latency = finished.elapsed.as_micros() as i64;
         crate::pg::shmem::call::finished(context.database, context.lane, record.worker_id, succeeded, latency);
         self.waiting.push_back(Item::Answer(record, answered));
+    }
+
+    /// Nothing new is taken up, and nothing of what was is left to be done.
+    pub fn is_paused_and_done(&self) -> bool {
+        let in_hand = self.in_flight.len() + self.waiting.len() + self.yielding.len() + self.watch.objects.len();
+        self.paused && in_hand == 0
     }
 
     /// How long there is nothing to do, if nobody wakes the scheduler.

@@ -1,8 +1,8 @@
 //! Growth: W1 with more and more processes that have completed and are kept.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::{Workload, w1_chain};
+use super::{Workload, w1_chain, w8_idle};
 use crate::chain::{self, ChainWorker};
 use crate::lab::{Lab, Stage, fill, patience};
 use crate::report::{Row, Run, Target, figure};
@@ -26,8 +26,10 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
         let level = lab.options.scaled(full, 500 << place);
         let begun = Instant::now();
         let there = kept.fill_to(level, begun + left)?;
-        left = left.saturating_sub(begun.elapsed());
-        let mut ran = format!("{there} kept, made in {:.0} s", begun.elapsed().as_secs_f64());
+        let made_in = begun.elapsed();
+        left = left.saturating_sub(made_in);
+        w8_idle::come_to_rest(&stage, Duration::from_secs(1))?;
+        let mut ran = format!("{there} kept, made in {:.0} s", made_in.as_secs_f64());
         if there < level {
             ran = format!("{ran}; {level} were wanted, the time for making them was over");
         }
