@@ -14,6 +14,7 @@ use crate::pg::plant::{self, Plant};
 use crate::pg::spi::Spi;
 use crate::store::load::{self, Arrival, DueTimer, Loaded, Lock};
 use crate::store::locks::{self, Wants};
+use crate::store::registry::WorkerId;
 use crate::store::save::{self, Lease};
 use crate::store::tables::Tables;
 use crate::store::{StateKey, claim, global};
@@ -122,8 +123,8 @@ pub struct Batch<'a> {
     pub(super) looked_for_calls: Vec<(StateKey, Timestamp)>,
     /// No message was left in the inbox because there were too many.
     pub(super) all_taken_in: bool,
-    /// There is no due call that nobody has, for any worker.
-    pub(super) no_call_left: bool,
+    /// Workers without any due call that nobody has, if this turn has looked.
+    pub(super) drained: Option<BTreeSet<WorkerId>>,
     /// Calls that were let ask for their locks again in this turn.
     pub(super) offered: HashSet<StateKey>,
     /// What the calls that were granted in this turn have locked.
@@ -168,7 +169,7 @@ impl<'a> Batch<'a> {
             ends,
             looked_for_calls: Vec::new(),
             all_taken_in: true,
-            no_call_left: false,
+            drained: None,
             offered: HashSet::new(),
             wanted: HashMap::new(),
             local_now: LocalNow::new(),

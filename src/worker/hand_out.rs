@@ -34,6 +34,7 @@ impl Batch<'_> {
             return Ok(());
         }
         let unfit = owners::unfit(owners)?;
+        let answered: HashSet<_> = self.held.keys().map(|key| key.0).collect();
         for loaded in self.loaded.values().filter(|loaded| !loaded.events.is_empty()) {
             if unfit.contains_key(&(loaded.meta.owner, loaded.meta.owner_name.clone())) {
                 // Claiming it says what is wrong.
@@ -41,6 +42,12 @@ impl Batch<'_> {
             }
             let Some(process_type) = &loaded.meta.process_type else { continue };
             if self.scheduler.tables.lane_of(&loaded.meta) != self.scheduler.lane.number {
+                continue;
+            }
+            let worker = process_type.worker.id;
+            if !self.scheduler.drained.contains(&worker) && !answered.contains(&loaded.execution.id) {
+                // Others may have been due for longer. What goes on after an answer has the place of the call that was answered;
+                // all else is claimed later in this transaction, in the order of due times.
                 continue;
             }
             for (seq, state) in &loaded.execution.states {
@@ -56,11 +63,7 @@ impl Batch<'_> {
                     continue;
                 }
                 let known = process_type.definition.states.contains_key(&state.id.state_id);
-                if !loaded.has_changed(state)
-                    || call.not_before > self.now
-                    || !known
-                    || !room.take(process_type.worker.id)
-                {
+                if !loaded.has_changed(state) || call.not_before > self.now || !known || !room.take(worker) {
                     continue;
                 }
                 let key = (loaded.execution.id, *seq);
@@ -76,6 +79,10 @@ impl Batch<'_> {
     pub fn claim(&mut self, room: &mut Room, limit: usize) -> Result<()> {
         let limit = limit.min(guc::CLAIM_BATCH.get() as usize);
         let wanted = room.wanted(limit);
+        if limit > 0 {
+            // Of a worker without room nothing is known.
+            self.drained = Some(BTreeSet::new());
+        }
         if self.scheduler.paused || wanted.is_empty() {
             return Ok(());
         }

@@ -183,14 +183,16 @@ impl Batch<'_> {
             let ended = Instant::now();
             looks.calls.looked(ended, ended - began);
         }
-        // For a worker that has no room there may be some.
-        self.no_call_left = wanted.len() == self.scheduler.registry.workers().len();
+        let mut drained = BTreeSet::new();
         for Wanted { worker, at_most, .. } in wanted {
             let found = due.iter().filter(|due| due.worker == worker);
             let last = found.clone().map(|due| due.due_at).max().filter(|_| found.count() == at_most);
-            self.no_call_left &= last.is_none();
+            if last.is_none() {
+                drained.insert(worker);
+            }
             self.ends.calls.push((worker, last.unwrap_or(self.now)));
         }
+        self.drained = Some(drained);
         self.looked_for_calls.extend(due.iter().map(|due| (due.key, due.due_at)));
         Ok(due)
     }

@@ -20,7 +20,7 @@ use crate::pg::subxact::run_caught;
 use crate::pg::{crash, identity, spi};
 use crate::store::claim::{self, Lane};
 use crate::store::instance::Standing;
-use crate::store::registry::Registry;
+use crate::store::registry::{Registry, WorkerId};
 use crate::store::{StateKey, engine, global, locks};
 use crate::{clock, guc};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -65,6 +65,9 @@ pub struct Scheduler {
     /// Locks that are to be handed on.
     pub watch: Watch,
     pub looks: Looks,
+    /// Workers for which the last look has found all calls that were due. To the others a call that has just become due must
+    /// not go before those that wait.
+    pub drained: BTreeSet<WorkerId>,
     /// Threads of the pool, as it was made.
     threads: usize,
     failing: Deferred<()>,
@@ -136,6 +139,8 @@ pub struct Outcome {
     pub ends: Ends,
     /// Its looks have found all that there was.
     pub nothing_left: bool,
+    /// Workers without any due call that nobody has, if the turn has looked.
+    pub drained: Option<BTreeSet<WorkerId>>,
 }
 
 enum Transacted {
@@ -167,6 +172,7 @@ impl Scheduler {
             held_up_since: HashMap::new(),
             watch: Watch::default(),
             looks: Looks::default(),
+            drained: BTreeSet::new(),
             threads,
             failing: Deferred::new(),
         }
@@ -415,7 +421,9 @@ impl Scheduler {
         let vain = vain && !own && batch.scheduler.looks.are_vain();
         batch.claim(&mut room, if vain { 0 } else { work.claim })?;
         let now = batch.now;
-        outcome.nothing_left = batch.no_call_left && batch.unsettled.is_empty();
+        outcome.drained = batch.drained.take();
+        let all_drained = outcome.drained.as_ref().is_some_and(|drained| drained.len() == workers.len());
+        outcome.nothing_left = all_drained && batch.unsettled.is_empty();
         batch.finish(&mut outcome)?;
         if !wrote || plant::is(Plant::AsyncResults) {
             // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
@@ -457,6 +465,9 @@ impl Scheduler {
         self.looks.settle(outcome.ends);
         if let Some(watch) = outcome.watch {
             self.watch = watch;
+        }
+        if let Some(drained) = outcome.drained {
+            self.drained = drained;
         }
         outcome.yielded.iter().for_each(|key| {
             self.yielding.remove(key);

@@ -65,6 +65,35 @@ fn max_concurrency_bounds_the_calls_of_one_worker() {
 }
 
 #[test]
+fn who_has_been_due_for_longer_gets_the_worker_first() {
+    let app = App::new("settings_in_line");
+    let worker = app.worker(|call: &Call| match call.api {
+        Api::WaitUntil => all_of(&[local_queue("m", "inbox", 1)]),
+        _ => force_complete(json!(null)),
+    });
+    app.register("mail", &mailbox());
+    app.register("one", &one_step());
+    let (mut superuser, mut db) = (app.superuser(), app.db());
+    superuser.run(&format!("SELECT xdb.register_worker('stub', '{}', max_concurrency => 1)", worker.url()));
+    db.start("wakes", "mail").go();
+    wait_until("it waits", 10, || views::waits(&mut db, "wakes").len() == 1);
+
+    superuser.run("SELECT xdb.pause()");
+    wait_until("the engine has paused", 10, || superuser.text("SELECT state FROM xdb.status()") == "paused");
+    for number in 0..3 {
+        db.start(&format!("first-{number}"), "one").go();
+    }
+    db.publish("wakes", "inbox", json!(1));
+    // The turn that takes the message in has room for one call, and decides about this one by itself.
+    superuser.run("SELECT xdb.resume()");
+    db.completes("wakes");
+    let executed = worker.calls().into_iter().filter(|call| call.api == Api::Execute);
+    let executed: Vec<_> = executed.map(|call| call.process_id().to_owned()).collect();
+    assert_eq!(executed, ["first-0", "first-1", "first-2", "wakes"]);
+    app.done(&[]);
+}
+
+#[test]
 fn only_the_databases_that_are_named_run() {
     let app = App::alone("settings_named", ClusterOptions::default().set("xdb.databases", "settings_named"));
     let _worker = app.worker(|_| force_complete(json!(null)));
