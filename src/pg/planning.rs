@@ -6,6 +6,7 @@
 
 use pgrx::pg_sys;
 use std::cell::Cell;
+use std::ffi::c_int;
 
 /// Rows that the planner takes a system table to have, and pages of them.
 const ROWS: f64 = 1e7;
@@ -65,39 +66,54 @@ pub fn is_ours() -> bool {
     OURS.get()
 }
 
-/// While this lives, what is planned is planned for large tables, by their indexes. For statements that use nothing but
-/// system tables, so that no statement of a user's trigger is planned meanwhile.
+/// While this lives, what is planned is planned for large tables, by their indexes, and kept. For statements that use nothing
+/// but system tables, so that no statement of a user's trigger is planned meanwhile.
 pub struct ByIndex {
-    before: [bool; 5],
+    before: [bool; SWITCHES],
+    plan_cache_mode: c_int,
 }
 
-/// Ways to find rows other than one after the other by an index, and the compilation of expressions, which costs of this size
-/// would set off.
-fn switches() -> [*mut bool; 5] {
+const SWITCHES: usize = 8;
+
+/// Ways to find rows one after the other by an index, which a session may have switched off; all other ways; and the compilation of
+/// expressions, which costs of this size would set off.
+fn switches() -> [(*mut bool, bool); SWITCHES] {
     [
-        &raw mut pg_sys::enable_seqscan,
-        &raw mut pg_sys::enable_bitmapscan,
-        &raw mut pg_sys::enable_hashjoin,
-        &raw mut pg_sys::enable_mergejoin,
-        &raw mut pg_sys::jit_enabled,
+        (&raw mut pg_sys::enable_indexscan, true),
+        (&raw mut pg_sys::enable_indexonlyscan, true),
+        (&raw mut pg_sys::enable_nestloop, true),
+        (&raw mut pg_sys::enable_seqscan, false),
+        (&raw mut pg_sys::enable_bitmapscan, false),
+        (&raw mut pg_sys::enable_hashjoin, false),
+        (&raw mut pg_sys::enable_mergejoin, false),
+        (&raw mut pg_sys::jit_enabled, false),
     ]
 }
 
 impl ByIndex {
     pub fn begin() -> Self {
         OURS.set(true);
+        let auto = pg_sys::PlanCacheMode::PLAN_CACHE_MODE_AUTO as c_int;
         // SAFETY: variables of the server's settings, in the one thread that uses them. The settings stay what they are; one that
         // was set in between would be undone, and nothing here sets any.
-        Self { before: switches().map(|switch| unsafe { switch.replace(false) }) }
+        unsafe {
+            Self {
+                before: switches().map(|(switch, value)| switch.replace(value)),
+                plan_cache_mode: (&raw mut pg_sys::plan_cache_mode).replace(auto),
+            }
+        }
     }
 }
 
 impl Drop for ByIndex {
     fn drop(&mut self) {
         OURS.set(false);
-        for (switch, before) in switches().into_iter().zip(self.before) {
-            // SAFETY: as above.
-            unsafe { switch.write(before) };
+        // SAFETY: as above.
+        unsafe {
+            for ((switch, _), before) in switches().into_iter().zip(self.before) {
+                switch.write(before);
+            }
+            (&raw mut pg_sys::plan_cache_mode).write(self.plan_cache_mode);
         }
     }
 }
