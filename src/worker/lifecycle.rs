@@ -106,6 +106,7 @@ fn live(slot: Slot) -> Exit {
         return Exit::Left;
     }
     settings::pin_before_connection();
+    keep_memory();
     accept_signals();
     // SAFETY: the first and only connection of this process; without a user it is the superuser of the cluster.
     unsafe {
@@ -118,6 +119,22 @@ fn live(slot: Slot) -> Exit {
         return Exit::Gone;
     };
     scheduler::run(&mut context)
+}
+
+/// Keeps what a turn has freed for the next one, up to this. By itself the C library gives it back to the system after each
+/// turn, and the next turn waits for every page of it to be given again and emptied.
+const MEMORY_KEPT: c_int = 16 << 20;
+
+/// Allocations of this size or larger are given back as soon as they are freed all the same.
+const GIVEN_BACK: c_int = 4 << 20;
+
+fn keep_memory() {
+    // SAFETY: the options of the C library's allocator, in the one thread that there is yet.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, MEMORY_KEPT);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, GIVEN_BACK);
+    }
 }
 
 fn report_name(lane: Lane) {
