@@ -71,12 +71,13 @@ unsafe fn put_in_place(estate: *mut pg_sys::EState, result: *mut pg_sys::ResultR
     unsafe {
         let relation = (*result).ri_RelationDesc;
         let constraints = (*(*relation).rd_att).constr;
-        if constraints.is_null() || !(*result).ri_ConstraintExprs.is_null() {
+        // Without checks the array is null.
+        if constraints.is_null() || (*constraints).num_check == 0 || !(*result).ri_ConstraintExprs.is_null() {
             return;
         }
         let checks = std::slice::from_raw_parts((*constraints).check, (*constraints).num_check.into());
         // The server warns of a table that says something else in the catalog.
-        if checks.is_empty() || (*(*relation).rd_rel).relchecks as usize != checks.len() {
+        if (*(*relation).rd_rel).relchecks as usize != checks.len() {
             return;
         }
         KEPT.with_borrow_mut(|kept| {

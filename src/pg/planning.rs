@@ -62,6 +62,7 @@ unsafe extern "C-unwind" fn relation_info(
 }
 
 /// Whether a statement that uses nothing but system tables runs, or is planned.
+#[cfg(not(feature = "pg18"))]
 pub fn is_ours() -> bool {
     OURS.get()
 }

@@ -25,6 +25,7 @@ unsafe extern "C-unwind" {
         completion: *mut pg_sys::QueryCompletion,
     );
     /// The server's own start of a statement; raises errors as they are.
+    #[cfg(not(feature = "pg18"))]
     pub fn standard_ExecutorStart(query: *mut pg_sys::QueryDesc, flags: c_int);
 }
 

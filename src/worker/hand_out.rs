@@ -107,6 +107,8 @@ impl Batch<'_> {
         let mut moved = Vec::new();
         let mut asking = Vec::new();
         let mut elsewhere = Vec::new();
+        // Workers under which calls were found that get no place now.
+        let mut left = Vec::new();
         for due in due {
             let Some(loaded) = self.claimed.get(&due.key.0) else { continue };
             let Some(process_type) = &loaded.meta.process_type else { continue };
@@ -128,6 +130,7 @@ impl Batch<'_> {
                 continue;
             }
             if self.claims.len() >= at_most || !room.take(process_type.worker.id) {
+                left.push(due.worker);
                 if process_type.worker.id != due.worker {
                     // Left where they are, they would stand in the way of calls that this worker could take.
                     elsewhere.push((due.key, process_type.worker.id));
@@ -151,6 +154,10 @@ impl Batch<'_> {
             let Some((api, _)) = save::current_call(state) else { continue };
             leases.insert(due.key, self.scheduler.lease(self.real, config(loaded, state).timeout(api)));
             self.claims.push((due.key, due.attempts + 1, due.first_attempt_at.unwrap_or(self.now)));
+        }
+        left.extend(granted.without_room.iter().map(|(due, _)| due.worker));
+        if let Some(drained) = &mut self.drained {
+            left.iter().for_each(|worker| drop(drained.remove(worker)));
         }
         let gone_elsewhere = granted.without_room.into_iter().filter(|(due, worker)| *worker != due.worker);
         elsewhere.extend(gone_elsewhere.map(|(due, worker)| (due.key, worker)));

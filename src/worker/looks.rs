@@ -107,13 +107,14 @@ impl Scheduler {
         }
         let workers: Vec<_> = self.registry.workers().iter().map(|worker| worker.0).collect();
         let (earliest, any_messages) = claim::earliest(spi, self.lane, &workers)?;
+        if any_messages || earliest.is_some_and(|due| due <= now) {
+            // The looks that follow are to be looks at everything, as this one was.
+            return Ok(false);
+        }
         let (ended, took) = (Instant::now(), began.elapsed());
         looks.calls.looked(ended, took);
         looks.timers.looked(ended, took);
         looks.messages.looked(ended, took);
-        if any_messages || earliest.is_some_and(|due| due <= now) {
-            return Ok(false);
-        }
         looks.nothing_left();
         self.next_due = earliest;
         Ok(true)

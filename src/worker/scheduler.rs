@@ -123,7 +123,8 @@ pub fn run(context: &mut Context) -> Exit {
         if number == 0 && !scheduler.paused && progress != Progress::Later {
             maintenance.look(context);
         }
-        let timeout = maintenance.due_in().map_or(timeout, |due| timeout.min(due));
+        let maintenance_due = maintenance.due_in().filter(|_| !scheduler.paused);
+        let timeout = maintenance_due.map_or(timeout, |due| timeout.min(due));
         let timeout = if number == 0 { timeout.min(rate.show(context).unwrap_or(timeout)) } else { timeout };
         // Rounded up: a timer that is due in half a millisecond must not make the loop spin.
         let milliseconds = timeout.as_micros().div_ceil(1000) as i64;

@@ -466,6 +466,7 @@ impl Scheduler {
         if let Some(watch) = outcome.watch {
             self.watch = watch;
         }
+        let looked = outcome.drained.is_some();
         if let Some(drained) = outcome.drained {
             self.drained = drained;
         }
@@ -532,7 +533,7 @@ impl Scheduler {
         let nothing_waits = self.waiting.is_empty() && self.yielding.is_empty() && self.executions.next(now).is_none();
         if outcome.nothing_left && nothing_waits && !more {
             self.looks.nothing_left();
-        } else if more {
+        } else if more || (looked && !outcome.nothing_left) {
             self.looks.look_again();
         }
         self.looks.until(self.next_due.map(|at| Duration::from_micros(at.since(clock::now()).max(0) as u64)));

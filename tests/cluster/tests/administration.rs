@@ -44,11 +44,15 @@ fn no_start_is_missed_by_an_engine_that_is_resumed() {
     app.register("one", &one_step());
     let (mut superuser, mut db) = (app.superuser(), app.db());
     superuser.run("SELECT xdb.pause()");
-    let rests = "SELECT state = 'paused' AND calls_per_second = 0 FROM xdb.status()";
+    // In its first second it still wakes up for its figures.
+    let rests = "SELECT state = 'paused' AND clock_timestamp() - started_at > '2 s' FROM xdb.status()";
     wait_until("the engine rests", 10, || superuser.one(rests));
+    let last_turn = "SELECT state_change::text FROM pg_stat_activity WHERE backend_type = 'xdb scheduler' AND datname = current_database()";
+    let before = superuser.text(last_turn);
     for id in ["p", "q"] {
         db.start(id, "one").go();
     }
+    assert_eq!(superuser.text(last_turn), before, "the engine has looked");
     superuser.run("SELECT xdb.resume()");
     for id in ["p", "q"] {
         db.completes(id);

@@ -95,3 +95,22 @@ fn what_is_committed_late_is_found() {
     drop(keeper);
     app.done(&[]);
 }
+
+#[test]
+fn what_comes_back_by_a_rollback_is_found_without_a_word() {
+    let (app, worker) = application("old_rollback");
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    run_one(&mut db, &worker, "before");
+    db.run("SELECT xdb.start_process('p', 'three', start_at => clock_timestamp() + interval '1 s')");
+    let mut holder = app.superuser();
+    holder.run("BEGIN; SELECT FROM xdb.task FOR UPDATE");
+    // The engine looks when it is due, and each second after that.
+    let looked = "SELECT clock_timestamp() > due_at + interval '2 s' FROM xdb.task";
+    wait_until("the engine has looked in vain", 20, || superuser.one(looked));
+    assert_eq!(worker.count(|call| call.process_id() == "p"), 0);
+    holder.run("ROLLBACK");
+    worker.wait_for("the call", 20, |call| call.process_id() == "p");
+    db.publish("p", "news", json!(1));
+    db.completes("p");
+    app.done(&[]);
+}
