@@ -157,7 +157,7 @@ impl Batch<'_> {
         }
         left.extend(granted.without_room.iter().map(|(due, _)| due.worker));
         if let Some(drained) = &mut self.drained {
-            left.iter().for_each(|worker| drop(drained.remove(worker)));
+            drained.retain(|worker| !left.contains(worker));
         }
         let gone_elsewhere = granted.without_room.into_iter().filter(|(due, worker)| *worker != due.worker);
         elsewhere.extend(gone_elsewhere.map(|(due, worker)| (due.key, worker)));

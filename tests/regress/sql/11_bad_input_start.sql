@@ -84,7 +84,7 @@ SELECT timeout, pg_temp.start('BadFree', format('timeout => %L', timeout)) FROM 
     (NULL), ('0'), ('-1 microsecond'), ('-1 month +31 days'), ('1 month -31 days'), ('1 month -29 days'), ('100000 years'), ('178956970 years'),
     ('178956971 years'), ('2147483647 days'), ('-178956970 years'), ('soon'), ('1 microsecond'), ('1 mon')
 ) AS v (timeout);
-SELECT CASE WHEN p.timeout_at < '10000-01-01' THEN (p.timeout_at - p.started_at)::text ELSE p.timeout_at::date::text END AS timeout FROM xdb.processes p
+SELECT CASE WHEN p.timeout_at < '200000-01-01' THEN (p.timeout_at - p.started_at)::text ELSE p.timeout_at::date::text END AS timeout FROM xdb.processes p
 WHERE p.timeout_at IS NOT NULL ORDER BY p.timeout_at - p.started_at, p.timeout_at;
 
 -- start_at: the past is now.

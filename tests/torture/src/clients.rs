@@ -169,7 +169,7 @@ impl<'a> Client<'a> {
             Ok(_) => Fate::Acknowledged,
             Err(error) if error.code == "unsettled" => Fate::Unknown,
             // The process is not running (any more): for a message or a stop that is an answer.
-            Err(error) if error.code == "XD007" && what != "start" => Fate::Refused,
+            Err(error) if error.code == "XD007" && what != "start" => self.session.not_running(),
             Err(error) => {
                 self.world.record.complain(format!("{what} {which} was refused: {error:?}"));
                 Fate::Refused
@@ -412,7 +412,7 @@ pub fn publish_urgently(world: &World, urgent: &Mutex<Receiver<Urgent>>) {
         let sql = format!("SELECT {}", Client::publish_sql(&process_id, &uid));
         let fate = match session.settle_run(&format!("message {uid}"), &sql) {
             Ok(()) => Fate::Acknowledged,
-            Err(error) if error.code == "XD007" => Fate::Refused,
+            Err(error) if error.code == "XD007" => session.not_running(),
             Err(error) if error.code == "unsettled" => Fate::Unknown,
             Err(error) => {
                 world.record.complain(format!("publish {uid} was refused: {error:?}"));

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use xdb_cluster_tests::db::{Db, SqlError};
 
+use crate::record::Fate;
 use crate::world::World;
 
 /// How an attempt ended.
@@ -22,6 +23,8 @@ pub struct Session<'a> {
     db: Option<Db>,
     pid: i32,
     statement_timeout: u64,
+    /// An attempt of the last operation that was to be settled had an unknown outcome.
+    was_lost: bool,
 }
 
 /// An operation that can't be settled in this time will never be.
@@ -29,7 +32,7 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(120);
 
 impl<'a> Session<'a> {
     pub fn new(world: &'a World, role: &'static str) -> Session<'a> {
-        Session { world, role, db: None, pid: 0, statement_timeout: 0 }
+        Session { world, role, db: None, pid: 0, statement_timeout: 0, was_lost: false }
     }
 
     /// The connection; None if there is none to be had within some seconds.
@@ -85,12 +88,16 @@ impl<'a> Session<'a> {
         mut work: impl FnMut(&mut Db) -> Result<T, SqlError>,
     ) -> Result<T, SqlError> {
         let deadline = Instant::now() + SETTLED_WITHIN;
+        self.was_lost = false;
         loop {
             let problem = match self.attempt(&mut work) {
                 Attempt::Done(value) => return Ok(value),
                 Attempt::Refused(error) if !passes(&error) => return Err(error),
                 Attempt::Refused(error) => format!("{error:?}"),
-                Attempt::Unknown => "the connection was lost".to_owned(),
+                Attempt::Unknown => {
+                    self.was_lost = true;
+                    "the connection was lost".to_owned()
+                }
             };
             self.world.count_repeat();
             if Instant::now() > deadline {
@@ -105,6 +112,12 @@ impl<'a> Session<'a> {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// What it means that a process was not running any more when a message to it was settled last. An attempt before, of which the
+    /// answer was lost, may have brought the very message with which it ended.
+    pub fn not_running(&self) -> Fate {
+        if self.was_lost { Fate::Unknown } else { Fate::Refused }
     }
 
     /// The same for statements of one message, to be repeated by their own keys.
