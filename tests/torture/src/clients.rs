@@ -163,18 +163,8 @@ impl<'a> Client<'a> {
         fate == Fate::Acknowledged
     }
 
-    /// What a refusal means; one that nothing explains is a complaint.
     fn fate<T>(&self, what: &str, which: &str, outcome: &Result<T, SqlError>) -> Fate {
-        match outcome {
-            Ok(_) => Fate::Acknowledged,
-            Err(error) if error.code == "unsettled" => Fate::Unknown,
-            // The process is not running (any more): for a message or a stop that is an answer.
-            Err(error) if error.code == "XD007" && what != "start" => self.session.not_running(),
-            Err(error) => {
-                self.world.record.complain(format!("{what} {which} was refused: {error:?}"));
-                Fate::Refused
-            }
-        }
+        fate(self.world, &self.session, what, which, outcome)
     }
 
     fn plain(&mut self, shape: Shape) {
@@ -399,6 +389,22 @@ fn nonce_of(output: &str) -> Option<u64> {
     serde_json::from_str::<Value>(output).ok()?["nonce"].as_u64()
 }
 
+/// What a refusal means; one that nothing explains is a complaint.
+fn fate<T>(world: &World, session: &Session, what: &str, which: &str, outcome: &Result<T, SqlError>) -> Fate {
+    match outcome {
+        Ok(_) => Fate::Acknowledged,
+        Err(error) if error.code == "unsettled" => Fate::Unknown,
+        // An attempt before, of which the answer was lost, may have brought the very message with which the process ended.
+        Err(error) if error.code == "XD007" && what == "publish" && session.was_lost() => Fate::Unknown,
+        // The process is not running (any more): for a message or a stop that is an answer.
+        Err(error) if error.code == "XD007" && what != "start" => Fate::Refused,
+        Err(error) => {
+            world.record.complain(format!("{what} {which} was refused: {error:?}"));
+            Fate::Refused
+        }
+    }
+}
+
 /// Publishes what the worker wants published at once, until the round is over.
 pub fn publish_urgently(world: &World, urgent: &Mutex<Receiver<Urgent>>) {
     let mut session = Session::new(world, "app");
@@ -410,15 +416,8 @@ pub fn publish_urgently(world: &World, urgent: &Mutex<Receiver<Urgent>>) {
             Err(_) => return,
         };
         let sql = format!("SELECT {}", Client::publish_sql(&process_id, &uid));
-        let fate = match session.settle_run(&format!("message {uid}"), &sql) {
-            Ok(()) => Fate::Acknowledged,
-            Err(error) if error.code == "XD007" => session.not_running(),
-            Err(error) if error.code == "unsettled" => Fate::Unknown,
-            Err(error) => {
-                world.record.complain(format!("publish {uid} was refused: {error:?}"));
-                Fate::Refused
-            }
-        };
+        let outcome = session.settle_run(&format!("message {uid}"), &sql);
+        let fate = fate(world, &session, "publish", &uid, &outcome);
         world.record.message(&uid, Message { process_id, fate, place: 0 });
     }
 }

@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use xdb_cluster_tests::db::{Db, SqlError};
 
-use crate::record::Fate;
 use crate::world::World;
 
 /// How an attempt ended.
@@ -23,7 +22,6 @@ pub struct Session<'a> {
     db: Option<Db>,
     pid: i32,
     statement_timeout: u64,
-    /// An attempt of the last operation that was to be settled had an unknown outcome.
     was_lost: bool,
 }
 
@@ -114,10 +112,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What it means that a process was not running any more when a message to it was settled last. An attempt before, of which the
-    /// answer was lost, may have brought the very message with which it ended.
-    pub fn not_running(&self) -> Fate {
-        if self.was_lost { Fate::Unknown } else { Fate::Refused }
+    /// Whether an attempt of the last operation that was to be settled had an unknown outcome.
+    pub fn was_lost(&self) -> bool {
+        self.was_lost
     }
 
     /// The same for statements of one message, to be repeated by their own keys.
