@@ -9,6 +9,7 @@ pub struct Param {
     pub(super) oid: pg_sys::Oid,
     pub(super) datum: pg_sys::Datum,
     pub(super) null: bool,
+    pub(super) is_array: bool,
 }
 
 /// A Rust type that stands for an SQL type.
@@ -135,14 +136,14 @@ impl ToParam for ExecutionId {
 
 /// A value that is not null.
 pub fn value<T: ToParam>(value: T) -> Param {
-    Param { oid: T::TYPE.oid, datum: value.datum(), null: false }
+    Param { oid: T::TYPE.oid, datum: value.datum(), null: false, is_array: false }
 }
 
 /// A value that may be null.
 pub fn nullable<T: ToParam>(value: Option<T>) -> Param {
     match value {
         Some(value) => self::value(value),
-        None => Param { oid: T::TYPE.oid, datum: pg_sys::Datum::from(0), null: true },
+        None => Param { oid: T::TYPE.oid, datum: pg_sys::Datum::from(0), null: true, is_array: false },
     }
 }
 
@@ -154,6 +155,21 @@ pub fn array<T: ToParam>(values: impl IntoIterator<Item = T>) -> Param {
 /// A one-dimensional array.
 pub fn array_of_nullable<T: ToParam>(values: impl IntoIterator<Item = Option<T>>) -> Param {
     build(values.into_iter())
+}
+
+/// A column of a batch for [`run_batch`](super::spi::Spi::run_batch): the value itself if the batch has one row, else an array.
+/// All columns of a batch have the same length, which is not 0.
+pub fn column<T: ToParam>(values: impl IntoIterator<Item = T>) -> Param {
+    column_of_nullable(values.into_iter().map(Some))
+}
+
+/// The same with values that may be null.
+pub fn column_of_nullable<T: ToParam>(values: impl IntoIterator<Item = Option<T>>) -> Param {
+    let mut values = values.into_iter();
+    match (values.next(), values.next()) {
+        (Some(only), None) => nullable(only),
+        (first, second) => build(first.into_iter().chain(second).chain(values)),
+    }
 }
 
 /// What stands before the elements: total length, dimensions, where the elements begin if there are nulls, their type; and
@@ -209,7 +225,7 @@ fn build<T: ToParam>(values: impl Iterator<Item = Option<T>>) -> Param {
         std::ptr::copy_nonoverlapping(elements.as_ptr(), place.add(begin), elements.len());
         pg_sys::Datum::from(place)
     };
-    Param { oid: array, datum, null: false }
+    Param { oid: array, datum, null: false, is_array: true }
 }
 
 /// The first word of a value of variable length that is neither compressed nor short.

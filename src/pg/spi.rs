@@ -37,9 +37,32 @@ mod raw {
 
 thread_local! {
     /// Plans that this session keeps, by their text.
-    static PLANS: RefCell<HashMap<String, pg_sys::SPIPlanPtr>> = RefCell::new(HashMap::new());
+    static PLANS: RefCell<HashMap<String, Plans>> = RefCell::new(HashMap::new());
     /// Kept plans that run now, one within the other.
     static RUNNING: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The plans of a text.
+#[derive(Clone, Copy, Default)]
+struct Plans {
+    as_it_stands: Option<pg_sys::SPIPlanPtr>,
+    /// See [`one_row`].
+    of_one_row: Option<pg_sys::SPIPlanPtr>,
+}
+
+impl Plans {
+    fn of(&mut self, form: Form) -> &mut Option<pg_sys::SPIPlanPtr> {
+        match form {
+            Form::AsItStands => &mut self.as_it_stands,
+            Form::OfOneRow => &mut self.of_one_row,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    AsItStands,
+    OfOneRow,
 }
 
 /// Statements on users' tables come in as many texts as there are tables and sets of columns.
@@ -94,10 +117,24 @@ impl Spi {
     /// Runs a statement and returns how many rows it touched.
     pub fn run(&self, sql: &str, params: &[Param]) -> Result<u64> {
         self.execute(sql, params, Snapshot::Fresh, 0)?;
+        Ok(self.touched())
+    }
+
+    /// How many rows the last statement touched.
+    fn touched(&self) -> u64 {
         // SAFETY: set by the execution.
         let rows = unsafe { pg_sys::SPI_processed };
         self.free_result();
-        Ok(rows)
+        rows
+    }
+
+    /// Writes the rows of a batch, whose columns [`column`](super::param::column) made, and returns how many rows it touched. The
+    /// statement has them as `unnest($n::type[])`. One row alone is given as it is, by the same text without `unnest`: to start
+    /// taking arrays apart costs more than to write a row.
+    pub fn run_batch(&self, sql: &str, columns: &[Param]) -> Result<u64> {
+        let form = if columns.iter().any(|column| column.is_array) { Form::AsItStands } else { Form::OfOneRow };
+        self.execute_in(form, sql, columns, Snapshot::Fresh, 0)?;
+        Ok(self.touched())
     }
 
     /// Runs a utility statement, which has no parameters and no plan.
@@ -153,7 +190,11 @@ impl Spi {
     }
 
     fn execute(&self, sql: &str, params: &[Param], mode: Snapshot, limit: c_long) -> Result<()> {
-        let plan = self.plan(sql, params)?;
+        self.execute_in(Form::AsItStands, sql, params, mode, limit)
+    }
+
+    fn execute_in(&self, form: Form, sql: &str, params: &[Param], mode: Snapshot, limit: c_long) -> Result<()> {
+        let plan = self.plan(form, sql, params)?;
         let mut values: Vec<_> = params.iter().map(|p| p.datum).collect();
         let nulls: Vec<c_char> = params.iter().map(|p| if p.null { b'n' } else { b' ' } as c_char).collect();
         let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
@@ -166,11 +207,14 @@ impl Spi {
         Ok(())
     }
 
-    fn plan(&self, sql: &str, params: &[Param]) -> Result<pg_sys::SPIPlanPtr> {
-        if let Some(plan) = PLANS.with_borrow(|plans| plans.get(sql).copied()) {
+    fn plan(&self, form: Form, sql: &str, params: &[Param]) -> Result<pg_sys::SPIPlanPtr> {
+        if let Some(plan) = PLANS.with_borrow(|plans| *plans.get(sql).copied().unwrap_or_default().of(form)) {
             return Ok(plan);
         }
-        let text = c_string(sql)?;
+        let text = match form {
+            Form::AsItStands => c_string(sql)?,
+            Form::OfOneRow => c_string(&one_row(sql)?)?,
+        };
         let mut types: Vec<_> = params.iter().map(|p| p.oid).collect();
         let (pointer, types, count) = (text.as_ptr(), types.as_mut_ptr(), params.len() as c_int);
         let options = match self.tables {
@@ -189,12 +233,12 @@ impl Spi {
         PLANS.with_borrow_mut(|plans| {
             // A trigger of a user's table may call a function of ours while a plan runs: none is freed then.
             if plans.len() >= MAX_PLANS && RUNNING.get() == 0 {
-                for (_, old) in plans.drain() {
+                for old in plans.drain().flat_map(|(_, plans)| [plans.as_it_stands, plans.of_one_row]).flatten() {
                     // SAFETY: no plan runs.
                     unsafe { raw::SPI_freeplan(old) };
                 }
             }
-            plans.insert(sql.to_owned(), plan);
+            *plans.entry(sql.to_owned()).or_default().of(form) = Some(plan);
         });
         Ok(plan)
     }
@@ -231,6 +275,16 @@ impl Spi {
             }
         }
     }
+}
+
+/// The statement on a batch for one row: each `unnest($n::type[])` is `$n::type`.
+fn one_row(sql: &str) -> Result<String> {
+    let mut parts = sql.split("unnest(");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.try_fold(first, |text, part| match part.split_once("[])") {
+        Some((parameter, rest)) => Ok(text + parameter + rest),
+        None => Err(PgError::internal(format!("not a statement on a batch: {sql}"))),
+    })
 }
 
 fn c_string(sql: &str) -> Result<CString> {

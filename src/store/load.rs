@@ -122,6 +122,12 @@ impl Loaded {
         old.is_none_or(|old| !Arc::ptr_eq(old, state) && old != state)
     }
 
+    /// Whether it had live states that were not loaded.
+    pub fn has_other_threads(&self) -> bool {
+        let known = self.before.states.values().filter(|state| state.status().is_live());
+        self.before.live_threads as usize > known.count()
+    }
+
     pub fn apply(&mut self, events: Vec<Event>, now: Timestamp) {
         for event in events {
             self.execution.apply(&event, now);
@@ -245,21 +251,17 @@ pub fn mark_closing(spi: &Spi, ids: &[(ExecutionId, bool)]) -> Result<()> {
     Ok(())
 }
 
-/// Takes back closing marks that a scheduler left when it ended: the answers behind them are asked for again.
-pub fn clear_closing(spi: &Spi) -> Result<u64> {
-    const UPDATE: &str = "WITH marked AS MATERIALIZED (SELECT execution_id FROM xdb.process_execution \
-        WHERE closing IS NOT NULL ORDER BY execution_id FOR NO KEY UPDATE SKIP LOCKED) \
-        UPDATE xdb.process_execution p SET closing = NULL FROM marked WHERE p.execution_id = marked.execution_id";
-    spi.run(UPDATE, &[])
-}
-
-/// Takes back the marks of these executions, whose closes are given up for now. One that somebody has locked keeps its mark
-/// until that one saves it.
-pub fn unmark_closing(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
-    const UPDATE: &str = "WITH marked AS MATERIALIZED (SELECT execution_id FROM xdb.process_execution \
-        WHERE execution_id = ANY ($1) AND closing IS NOT NULL ORDER BY execution_id FOR NO KEY UPDATE SKIP LOCKED) \
-        UPDATE xdb.process_execution p SET closing = NULL FROM marked WHERE p.execution_id = marked.execution_id";
-    spi.run(UPDATE, &[array(ids.iter().copied())])?;
+/// Takes back closing marks: those that a scheduler left when it ended, whose answers are asked for again, or those of these
+/// executions, whose closes are given up for now. One that somebody has locked keeps its mark until that one saves it.
+pub fn unmark_closing(spi: &Spi, ids: Option<&[ExecutionId]>) -> Result<()> {
+    let these = if ids.is_some() { "execution_id = ANY ($1) AND" } else { "" };
+    let sql = format!(
+        "WITH marked AS MATERIALIZED (SELECT execution_id FROM xdb.process_execution \
+         WHERE {these} closing IS NOT NULL ORDER BY execution_id FOR NO KEY UPDATE SKIP LOCKED) \
+         UPDATE xdb.process_execution p SET closing = NULL FROM marked WHERE p.execution_id = marked.execution_id"
+    );
+    let params: Vec<_> = ids.map(|ids| array(ids.iter().copied())).into_iter().collect();
+    spi.run(&sql, &params)?;
     Ok(())
 }
 
@@ -360,7 +362,7 @@ pub fn answered(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[S
     Ok(answered)
 }
 
-/// Loads the live states whose failed attempts were not all recorded: a close sums them up.
+/// Loads the live states whose failed attempts were not all recorded: a close sums them up. Those that are loaded are known.
 pub fn states_with_unrecorded_attempts(
     spi: &Spi,
     loaded: &mut BTreeMap<ExecutionId, Loaded>,
@@ -368,7 +370,12 @@ pub fn states_with_unrecorded_attempts(
 ) -> Result<()> {
     const SELECT: &str = "SELECT execution_id, seq FROM xdb.state_execution \
         WHERE execution_id = ANY ($1) AND ended_at IS NULL AND (call ->> 'failedAttempts')::int > $2";
-    let params = [array(ids.iter().copied()), value(RECORDED_ATTEMPTS as i32)];
+    let with_others = |id: &&ExecutionId| loaded.get(id).is_some_and(Loaded::has_other_threads);
+    let ids: Vec<_> = ids.iter().filter(with_others).copied().collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let params = [array(ids), value(RECORDED_ATTEMPTS as i32)];
     let keys = spi.rows(SELECT, &params, |row| Ok((row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32))))?;
     states(spi, loaded, &keys)
 }

@@ -3,7 +3,7 @@
 use super::load::{Loaded, Meta, parse_word};
 use super::{history, to_json};
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{array, array_of_nullable, nullable, value};
+use crate::pg::param::{array, column, column_of_nullable, nullable, value};
 use crate::pg::spi::{Row, Snapshot, Spi};
 use pgrx::pg_sys;
 use std::collections::HashSet;
@@ -173,31 +173,31 @@ pub fn insert(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
     let keys = keys.collect::<Result<Vec<_>>>()?;
     let numbers = executions().map(|e| to_json(&e.state_numbers)).collect::<Result<Vec<_>>>()?;
     let params = [
-        array(executions().map(|e| e.id)),
-        array(metas().map(|meta| meta.shard)),
-        array(executions().map(|e| e.process_id.as_str())),
-        array(metas().map(|meta| meta.type_id)),
-        array(executions().map(|e| e.process_type.as_str())),
-        array(metas().map(|meta| meta.owner)),
-        array(metas().map(|meta| meta.owner_name.as_str())),
-        array(executions().map(|e| e.status.as_str())),
-        array(executions().map(|e| e.started_at)),
-        array_of_nullable(executions().map(|e| e.closed_at)),
-        array_of_nullable(executions().map(|e| e.timeout_at)),
-        array_of_nullable(executions().map(|e| e.reason.as_deref())),
-        array(executions().map(|e| e.next_event as i64)),
-        array(executions().map(|e| e.next_state as i32)),
-        array(executions().map(|e| e.next_message as i64)),
-        array(executions().map(|e| e.live_threads as i32)),
-        array(executions().map(|e| e.completing)),
-        array(numbers),
-        array_of_nullable(metas().map(|meta| meta.mapping_id)),
-        array_of_nullable(keys),
-        array_of_nullable(metas().map(|meta| history::column::of(meta.history))),
-        array_of_nullable(started.iter().map(|(_, request_id)| *request_id)),
-        array_of_nullable(metas().map(|meta| meta.traceparent.as_deref())),
+        column(executions().map(|e| e.id)),
+        column(metas().map(|meta| meta.shard)),
+        column(executions().map(|e| e.process_id.as_str())),
+        column(metas().map(|meta| meta.type_id)),
+        column(executions().map(|e| e.process_type.as_str())),
+        column(metas().map(|meta| meta.owner)),
+        column(metas().map(|meta| meta.owner_name.as_str())),
+        column(executions().map(|e| e.status.as_str())),
+        column(executions().map(|e| e.started_at)),
+        column_of_nullable(executions().map(|e| e.closed_at)),
+        column_of_nullable(executions().map(|e| e.timeout_at)),
+        column_of_nullable(executions().map(|e| e.reason.as_deref())),
+        column(executions().map(|e| e.next_event as i64)),
+        column(executions().map(|e| e.next_state as i32)),
+        column(executions().map(|e| e.next_message as i64)),
+        column(executions().map(|e| e.live_threads as i32)),
+        column(executions().map(|e| e.completing)),
+        column(numbers),
+        column_of_nullable(metas().map(|meta| meta.mapping_id)),
+        column_of_nullable(keys),
+        column_of_nullable(metas().map(|meta| history::column::of(meta.history))),
+        column_of_nullable(started.iter().map(|(_, request_id)| *request_id)),
+        column_of_nullable(metas().map(|meta| meta.traceparent.as_deref())),
     ];
-    spi.run(INSERT, &params)?;
+    spi.run_batch(INSERT, &params)?;
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use super::load::{Loaded, Meta};
 use super::{StateKey, global, history, locks, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
-use crate::pg::param::{array, array_of_nullable};
+use crate::pg::param::{array, column, column_of_nullable};
 use crate::pg::spi::Spi;
 use crate::worker::{lifecycle, lock_queue::Object};
 pub use lease::Lease;
@@ -17,6 +17,7 @@ pub use phases::current_call;
 pub(super) use phases::{open_queues, open_timers, phase_parts};
 use state_json::StateJson;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use xdb_engine::*;
 
 /// Saves a batch. `leases` names the calls that this scheduler makes itself, at once.
@@ -111,15 +112,12 @@ impl<'a> Changes<'a> {
         let closes = before.is_running() && !execution.is_running();
         if closes {
             self.closed.push(id);
-            let known = before.states.values().filter(|state| state.status().is_live());
-            let has_more = before.live_threads as usize > known.clone().count();
+            let has_more = loaded.has_other_threads();
             if has_more {
                 self.closed_with_threads.push(id);
             }
-            if has_more
-                || before.timeout_at.is_some()
-                || known.clone().any(|state| state.status() == StateStatus::Waiting)
-            {
+            let waits = |state: &Arc<StateExecution>| state.status() == StateStatus::Waiting;
+            if has_more || before.timeout_at.is_some() || before.states.values().any(waits) {
                 self.closed_waiting.push(id);
             }
             if before.next_message > 1 {
@@ -301,20 +299,20 @@ impl<'a> Changes<'a> {
             .map(|e| if e.results.is_empty() { Ok(None) } else { to_json(&e.results).map(Some) })
             .collect::<Result<Vec<_>>>()?;
         let params = [
-            array(now.iter().map(|e| e.id)),
-            array(rows.iter().map(|loaded| loaded.before.next_event as i64)),
-            array(now.iter().map(|e| e.status.as_str())),
-            array_of_nullable(now.iter().map(|e| e.closed_at)),
-            array_of_nullable(now.iter().map(|e| e.reason.as_deref())),
-            array(now.iter().map(|e| e.next_event as i64)),
-            array(now.iter().map(|e| e.next_state as i32)),
-            array(now.iter().map(|e| e.next_message as i64)),
-            array(now.iter().map(|e| e.live_threads as i32)),
-            array(now.iter().map(|e| e.completing)),
-            array(numbers),
-            array_of_nullable(results),
+            column(now.iter().map(|e| e.id)),
+            column(rows.iter().map(|loaded| loaded.before.next_event as i64)),
+            column(now.iter().map(|e| e.status.as_str())),
+            column_of_nullable(now.iter().map(|e| e.closed_at)),
+            column_of_nullable(now.iter().map(|e| e.reason.as_deref())),
+            column(now.iter().map(|e| e.next_event as i64)),
+            column(now.iter().map(|e| e.next_state as i32)),
+            column(now.iter().map(|e| e.next_message as i64)),
+            column(now.iter().map(|e| e.live_threads as i32)),
+            column(now.iter().map(|e| e.completing)),
+            column(numbers),
+            column_of_nullable(results),
         ];
-        match spi.run(UPDATE, &params)? {
+        match spi.run_batch(UPDATE, &params)? {
             updated if updated == rows.len() as u64 => Ok(()),
             _ => Err(PgError::internal("a process was changed by a trigger of a table that it writes")),
         }
@@ -378,36 +376,36 @@ impl<'a> Changes<'a> {
             let rows = &self.states_new;
             let parts = rows.iter().map(|(_, _, state)| StateJson::of(state)).collect::<Result<Vec<_>>>()?;
             let params = [
-                array(rows.iter().map(|r| r.1)),
-                array(rows.iter().map(|r| r.2.seq.0 as i32)),
-                array(rows.iter().map(|r| r.0.shard)),
-                array(rows.iter().map(|r| r.2.id.state_id.as_str())),
-                array(rows.iter().map(|r| r.2.id.number as i32)),
-                array(rows.iter().map(|r| r.2.status().as_str())),
-                array(rows.iter().map(|r| r.2.started_at)),
-                array_of_nullable(rows.iter().map(|r| r.2.ended_at)),
-                array_of_nullable(rows.iter().map(|r| r.2.input.as_ref().map(Json::as_str))),
-                array_of_nullable(parts.iter().map(|p| p.config.as_deref())),
-                array_of_nullable(parts.iter().map(|p| p.recovery.as_deref())),
-                array_of_nullable(parts.iter().map(|p| p.call.as_deref())),
-                array_of_nullable(parts.iter().map(|p| p.wait.as_deref())),
-                array_of_nullable(parts.iter().map(|p| p.last_failure.as_deref())),
+                column(rows.iter().map(|r| r.1)),
+                column(rows.iter().map(|r| r.2.seq.0 as i32)),
+                column(rows.iter().map(|r| r.0.shard)),
+                column(rows.iter().map(|r| r.2.id.state_id.as_str())),
+                column(rows.iter().map(|r| r.2.id.number as i32)),
+                column(rows.iter().map(|r| r.2.status().as_str())),
+                column(rows.iter().map(|r| r.2.started_at)),
+                column_of_nullable(rows.iter().map(|r| r.2.ended_at)),
+                column_of_nullable(rows.iter().map(|r| r.2.input.as_ref().map(Json::as_str))),
+                column_of_nullable(parts.iter().map(|p| p.config.as_deref())),
+                column_of_nullable(parts.iter().map(|p| p.recovery.as_deref())),
+                column_of_nullable(parts.iter().map(|p| p.call.as_deref())),
+                column_of_nullable(parts.iter().map(|p| p.wait.as_deref())),
+                column_of_nullable(parts.iter().map(|p| p.last_failure.as_deref())),
             ];
-            spi.run(INSERT, &params)?;
+            spi.run_batch(INSERT, &params)?;
         }
         if !self.states_changed.is_empty() {
             let rows = &self.states_changed;
             let parts = rows.iter().map(|(_, _, state)| StateJson::of(state)).collect::<Result<Vec<_>>>()?;
             let params = [
-                array(rows.iter().map(|r| r.1)),
-                array(rows.iter().map(|r| r.2.seq.0 as i32)),
-                array(rows.iter().map(|r| r.2.status().as_str())),
-                array_of_nullable(rows.iter().map(|r| r.2.ended_at)),
-                array_of_nullable(parts.iter().map(|p| p.call.as_deref())),
-                array_of_nullable(parts.iter().map(|p| p.wait.as_deref())),
-                array_of_nullable(parts.iter().map(|p| p.last_failure.as_deref())),
+                column(rows.iter().map(|r| r.1)),
+                column(rows.iter().map(|r| r.2.seq.0 as i32)),
+                column(rows.iter().map(|r| r.2.status().as_str())),
+                column_of_nullable(rows.iter().map(|r| r.2.ended_at)),
+                column_of_nullable(parts.iter().map(|p| p.call.as_deref())),
+                column_of_nullable(parts.iter().map(|p| p.wait.as_deref())),
+                column_of_nullable(parts.iter().map(|p| p.last_failure.as_deref())),
             ];
-            spi.run(UPDATE, &params)?;
+            spi.run_batch(UPDATE, &params)?;
         }
         Ok(())
     }
@@ -437,31 +435,31 @@ impl<'a> Changes<'a> {
             // A leased call is about to be made: its attempt has begun.
             let begun = |row: &TaskRow| if row.lease.is_some() { 1 } else { 0 };
             vec![
-                array(rows.iter().map(|r| r.key.0)),
-                array(rows.iter().map(|r| r.key.1.0 as i32)),
-                array(rows.iter().map(|r| r.shard)),
-                array(rows.iter().map(|r| r.lane)),
-                array(rows.iter().map(|r| r.worker_id)),
-                array(rows.iter().map(|r| r.api.as_str())),
-                array(rows.iter().map(|r| r.due_at)),
-                array(rows.iter().map(|r| r.attempt as i32 + begun(r))),
-                array_of_nullable(rows.iter().map(|r| r.lease.map(|_| now))),
-                array(rows.iter().map(|r| r.lease.map_or(0, |l| l.epoch))),
-                array(rows.iter().map(|r| r.lease.map_or(0, |l| l.number))),
-                array_of_nullable(rows.iter().map(|r| r.lease.map(|l| l.until))),
+                column(rows.iter().map(|r| r.key.0)),
+                column(rows.iter().map(|r| r.key.1.0 as i32)),
+                column(rows.iter().map(|r| r.shard)),
+                column(rows.iter().map(|r| r.lane)),
+                column(rows.iter().map(|r| r.worker_id)),
+                column(rows.iter().map(|r| r.api.as_str())),
+                column(rows.iter().map(|r| r.due_at)),
+                column(rows.iter().map(|r| r.attempt as i32 + begun(r))),
+                column_of_nullable(rows.iter().map(|r| r.lease.map(|_| now))),
+                column(rows.iter().map(|r| r.lease.map_or(0, |l| l.epoch))),
+                column(rows.iter().map(|r| r.lease.map_or(0, |l| l.number))),
+                column_of_nullable(rows.iter().map(|r| r.lease.map(|l| l.until))),
             ]
         };
         if !self.tasks_gone.is_empty() {
             let keys = &self.tasks_gone;
-            spi.run(DELETE, &[array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))])?;
+            spi.run_batch(DELETE, &[column(keys.iter().map(|k| k.0)), column(keys.iter().map(|k| k.1.0 as i32))])?;
         }
         if !self.tasks_changed.is_empty() {
             let mut params = columns(&self.tasks_changed);
-            params.push(array(self.tasks_changed.iter().map(|r| r.fresh)));
-            spi.run(UPDATE, &params)?;
+            params.push(column(self.tasks_changed.iter().map(|r| r.fresh)));
+            spi.run_batch(UPDATE, &params)?;
         }
         if !self.tasks_new.is_empty() {
-            spi.run(INSERT, &columns(&self.tasks_new))?;
+            spi.run_batch(INSERT, &columns(&self.tasks_new))?;
         }
         Ok(())
     }
@@ -478,43 +476,43 @@ impl<'a> Changes<'a> {
                 unnest($3::int[]) AS command) AS k \
             WHERE t.execution_id = k.execution_id AND t.seq = k.seq AND t.command = k.command";
         const NEW_WAITERS: &str = "INSERT INTO xdb.queue_waiter (execution_id, queue_name, wait_order, seq) \
-            SELECT DISTINCT * FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::int[])";
+            SELECT DISTINCT unnest($1::uuid[]), unnest($2::text[]), unnest($3::bigint[]), unnest($4::int[])";
         const OLD_WAITERS: &str = "DELETE FROM xdb.queue_waiter w \
             USING (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq) AS k \
             WHERE w.execution_id = k.execution_id AND w.seq = k.seq";
         if !self.timers_gone.is_empty() {
             let rows = &self.timers_gone;
             let params = [
-                array(rows.iter().map(|r| r.0)),
-                array(rows.iter().map(|r| r.1 as i32)),
-                array(rows.iter().map(|r| r.2 as i32)),
+                column(rows.iter().map(|r| r.0)),
+                column(rows.iter().map(|r| r.1 as i32)),
+                column(rows.iter().map(|r| r.2 as i32)),
             ];
-            spi.run(OLD_TIMERS, &params)?;
+            spi.run_batch(OLD_TIMERS, &params)?;
         }
         if !self.timers_new.is_empty() {
             let rows = &self.timers_new;
             let params = [
-                array(rows.iter().map(|r| r.0)),
-                array(rows.iter().map(|r| r.1 as i32)),
-                array(rows.iter().map(|r| r.2 as i32)),
-                array(rows.iter().map(|r| r.3)),
-                array(rows.iter().map(|r| r.4)),
+                column(rows.iter().map(|r| r.0)),
+                column(rows.iter().map(|r| r.1 as i32)),
+                column(rows.iter().map(|r| r.2 as i32)),
+                column(rows.iter().map(|r| r.3)),
+                column(rows.iter().map(|r| r.4)),
             ];
-            spi.run(NEW_TIMERS, &params)?;
+            spi.run_batch(NEW_TIMERS, &params)?;
         }
         if !self.waiters_gone.is_empty() {
             let rows = &self.waiters_gone;
-            spi.run(OLD_WAITERS, &[array(rows.iter().map(|r| r.0)), array(rows.iter().map(|r| r.1.0 as i32))])?;
+            spi.run_batch(OLD_WAITERS, &[column(rows.iter().map(|r| r.0)), column(rows.iter().map(|r| r.1.0 as i32))])?;
         }
         if !self.waiters_new.is_empty() {
             let rows = &self.waiters_new;
             let params = [
-                array(rows.iter().map(|r| r.0)),
-                array(rows.iter().map(|r| r.1)),
-                array(rows.iter().map(|r| r.2 as i64)),
-                array(rows.iter().map(|r| r.3 as i32)),
+                column(rows.iter().map(|r| r.0)),
+                column(rows.iter().map(|r| r.1)),
+                column(rows.iter().map(|r| r.2 as i64)),
+                column(rows.iter().map(|r| r.3 as i32)),
             ];
-            spi.run(NEW_WAITERS, &params)?;
+            spi.run_batch(NEW_WAITERS, &params)?;
         }
         Ok(())
     }
@@ -531,34 +529,34 @@ impl<'a> Changes<'a> {
                 unnest($3::bigint[]) AS number, unnest($4::smallint[]) AS shard, \
                 unnest($5::text[]) AS message_id, unnest($6::text[]) AS payload) AS v";
         const KEYS: &str = "INSERT INTO xdb.message_key (execution_id, queue_name, message_id) \
-            SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[])";
+            SELECT unnest($1::uuid[]), unnest($2::text[]), unnest($3::text[])";
         if !self.messages_gone.is_empty() {
             let rows = &self.messages_gone;
             let params = [
-                array(rows.iter().map(|r| r.0)),
-                array(rows.iter().map(|r| r.1)),
-                array(rows.iter().map(|r| r.2 as i64)),
+                column(rows.iter().map(|r| r.0)),
+                column(rows.iter().map(|r| r.1)),
+                column(rows.iter().map(|r| r.2 as i64)),
             ];
-            spi.run(DELETE, &params)?;
+            spi.run_batch(DELETE, &params)?;
         }
         if !self.messages_new.is_empty() {
             let rows = &self.messages_new;
             let params = [
-                array(rows.iter().map(|r| r.1)),
-                array(rows.iter().map(|r| r.2.queue.as_str())),
-                array(rows.iter().map(|r| r.2.number as i64)),
-                array(rows.iter().map(|r| r.0.shard)),
-                array_of_nullable(rows.iter().map(|r| r.2.message_id.as_deref())),
-                array_of_nullable(rows.iter().map(|r| r.2.payload.as_ref().map(Json::as_str))),
+                column(rows.iter().map(|r| r.1)),
+                column(rows.iter().map(|r| r.2.queue.as_str())),
+                column(rows.iter().map(|r| r.2.number as i64)),
+                column(rows.iter().map(|r| r.0.shard)),
+                column_of_nullable(rows.iter().map(|r| r.2.message_id.as_deref())),
+                column_of_nullable(rows.iter().map(|r| r.2.payload.as_ref().map(Json::as_str))),
                 crate::pg::param::value(now),
             ];
-            spi.run(INSERT, &params)?;
+            spi.run_batch(INSERT, &params)?;
         }
         if !self.message_ids.is_empty() {
             let rows = &self.message_ids;
             let params =
-                [array(rows.iter().map(|r| r.0)), array(rows.iter().map(|r| r.1)), array(rows.iter().map(|r| r.2))];
-            spi.run(KEYS, &params)?;
+                [column(rows.iter().map(|r| r.0)), column(rows.iter().map(|r| r.1)), column(rows.iter().map(|r| r.2))];
+            spi.run_batch(KEYS, &params)?;
         }
         Ok(())
     }
@@ -577,22 +575,22 @@ impl<'a> Changes<'a> {
         if !self.attributes.is_empty() {
             let rows = &self.attributes;
             let params = [
-                array(rows.iter().map(|r| r.0)),
-                array(rows.iter().map(|r| r.1)),
-                array(rows.iter().map(|r| r.2.as_str())),
+                column(rows.iter().map(|r| r.0)),
+                column(rows.iter().map(|r| r.1)),
+                column(rows.iter().map(|r| r.2.as_str())),
             ];
-            spi.run(ATTRIBUTES, &params)?;
+            spi.run_batch(ATTRIBUTES, &params)?;
         }
         if !self.history.is_empty() {
             let rows = &self.history;
             let params = [
-                array(rows.iter().map(|r| r.0)),
-                array(rows.iter().map(|r| r.1 as i64)),
-                array(rows.iter().map(|r| r.2)),
-                array(rows.iter().map(|r| r.3)),
-                array(rows.iter().map(|r| r.4.as_str())),
+                column(rows.iter().map(|r| r.0)),
+                column(rows.iter().map(|r| r.1 as i64)),
+                column(rows.iter().map(|r| r.2)),
+                column(rows.iter().map(|r| r.3)),
+                column(rows.iter().map(|r| r.4.as_str())),
             ];
-            spi.run(HISTORY, &params)?;
+            spi.run_batch(HISTORY, &params)?;
         }
         self.history_cuts.iter().try_for_each(|(id, up_to)| history::cut(spi, *id, *up_to))
     }

@@ -74,7 +74,7 @@ impl Scheduler {
         let left = |key: &StateKey| leased.get(key).is_some_and(|(epoch, _)| *epoch == self.lane.epoch);
         let yielded: Vec<_> = keys.into_iter().filter(|key| !left(key)).collect();
         // What they would have closed is not about to close any more: nobody shall wait for it.
-        load::unmark_closing(spi, &yielded.iter().map(|key| key.0).collect::<Vec<_>>())?;
+        load::unmark_closing(spi, Some(&yielded.iter().map(|key| key.0).collect::<Vec<_>>()))?;
         Ok((yielded, objects))
     }
 

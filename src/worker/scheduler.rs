@@ -174,7 +174,7 @@ fn begin(context: &mut Context, lane: i16) -> Result<Option<(i64, Vec<Object>)>>
     }
     let begun = run_caught(|| {
         let begun = spi::connect(|spi| {
-            load::clear_closing(spi)?;
+            load::unmark_closing(spi, None)?;
             if lane == 0 && engine::has_tasks(spi, 1)? {
                 context.request_set_aside();
             }
