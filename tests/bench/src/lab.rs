@@ -9,6 +9,7 @@ use xdb_cluster_tests::cluster::{Cluster, ClusterOptions};
 use xdb_cluster_tests::db::{Db, jsonb, literal};
 
 use crate::machine;
+use crate::meter;
 use crate::options::Options;
 use crate::report::{Run, figure};
 use crate::worker::{Reply, Request, Worker};
@@ -44,7 +45,6 @@ const SETTINGS: &[(&str, &str)] = &[
     ("full_page_writes", "on"),
     ("max_connections", "100"),
     ("max_worker_processes", "8"),
-    ("shared_buffers", "1GB"),
     ("max_wal_size", "8GB"),
 ];
 
@@ -58,7 +58,9 @@ pub struct Lab {
 
 impl Lab {
     pub fn start(options: Options) -> Lab {
-        let own = SETTINGS.iter().map(|(name, value)| (*name, *value));
+        // A quarter of the memory, as Postgres' manual advises for a server of its own.
+        let shared_buffers = format!("{}MB", (machine::megabytes() / 4).max(128));
+        let own = SETTINGS.iter().copied().chain([("shared_buffers", shared_buffers.as_str())]);
         let given = options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let settings = own.chain(given).fold(ClusterOptions::default(), |all, (name, value)| all.set(name, value));
         let cluster = Cluster::start(settings);
@@ -135,6 +137,22 @@ impl Stage<'_> {
     /// A session of the application.
     pub fn app(&self) -> Db {
         self.session("app")
+    }
+
+    /// Has the server do what it would do by itself some time later, and waits until it has done nothing more for a while.
+    pub fn come_to_rest(&self, quiet: Duration) -> Result<(), String> {
+        self.superuser().run("VACUUM ANALYZE");
+        self.lab.observe(|db| db.run("CHECKPOINT"));
+        let mut last = (f64::NAN, Instant::now());
+        wait_for("the server is at rest", Duration::from_secs(300), || {
+            let vacuums = "SELECT count(*)::float8 FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'";
+            let vacuums: f64 = self.lab.observe(|db| db.one(vacuums));
+            let wal = meter::wal(self);
+            if wal != last.0 || vacuums > 0.0 {
+                last = (wal, Instant::now());
+            }
+            Ok(last.1.elapsed() > quiet)
+        })
     }
 
     fn session(&self, role: &str) -> Db {

@@ -27,6 +27,15 @@ pub fn wait_for_quiet(below: f64) -> Result<(), String> {
 
 const QUIET_WITHIN: Duration = Duration::from_secs(1800);
 
+/// Megabytes of memory that the machine has.
+pub fn megabytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let words = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kilobytes =
+        words.and_then(|words| words.split_whitespace().next()).and_then(|number| number.parse::<u64>().ok());
+    kilobytes.unwrap_or_default() / 1024
+}
+
 /// What a reader of the results has to know about the machine.
 pub fn description() -> Value {
     let field = |path: &str, name: &str| {

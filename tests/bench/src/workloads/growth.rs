@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Workload, w1_chain, w8_idle};
+use super::{Workload, w1_chain};
 use crate::chain::{self, ChainWorker};
 use crate::lab::{Lab, Stage, fill, patience};
 use crate::report::{Row, Run, Target, figure};
@@ -28,7 +28,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
         let there = kept.fill_to(level, begun + left)?;
         let made_in = begun.elapsed();
         left = left.saturating_sub(made_in);
-        w8_idle::come_to_rest(&stage, Duration::from_secs(1))?;
+        stage.come_to_rest(Duration::from_secs(1))?;
         let mut ran = format!("{there} kept, made in {:.0} s", made_in.as_secs_f64());
         if there < level {
             ran = format!("{ran}; {level} were wanted, the time for making them was over");

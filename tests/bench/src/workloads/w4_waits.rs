@@ -79,7 +79,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
 
 fn idle(lab: &Lab, stage: &Stage<'_>, ran: &str) -> Result<Row, String> {
     let length = lab.options.scaled_time(Duration::from_secs(10), Duration::from_secs(2));
-    w8_idle::come_to_rest(stage, Duration::from_secs(1))?;
+    stage.come_to_rest(Duration::from_secs(1))?;
     let runs = lab.runs("W4 idle", || Ok(Idle::over(stage, length)))?;
     Ok(Row {
         workload: "W4 idle",

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Workload;
 use crate::chain;
-use crate::lab::{Lab, Stage, wait_for};
+use crate::lab::{Lab, Stage};
 use crate::machine;
 use crate::meter;
 use crate::report::{Row, Run, Target};
@@ -29,7 +29,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     chain::plain(&stage, 100, 5)?;
     // What it still has to do for the workloads before would be counted.
     set_autovacuum(lab, "off");
-    let runs = come_to_rest(&stage, SERVERS_OWN).and_then(|()| lab.runs("W8", || Ok(Idle::over(&stage, length))));
+    let runs = stage.come_to_rest(SERVERS_OWN).and_then(|()| lab.runs("W8", || Ok(Idle::over(&stage, length))));
     set_autovacuum(lab, "on");
     let runs = runs?;
     Ok(vec![Row {
@@ -84,20 +84,4 @@ impl Idle {
         run.set(WAL, after.wal - before.wal);
         run
     }
-}
-
-/// Has the server do what it would do by itself some time later, and waits until it has done nothing more for a while.
-pub fn come_to_rest(stage: &Stage<'_>, quiet: Duration) -> Result<(), String> {
-    stage.superuser().run("VACUUM ANALYZE");
-    stage.lab.observe(|db| db.run("CHECKPOINT"));
-    let mut last = (f64::NAN, Instant::now());
-    wait_for("the server is at rest", Duration::from_secs(300), || {
-        let vacuums = "SELECT count(*)::float8 FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'";
-        let vacuums: f64 = stage.lab.observe(|db| db.one(vacuums));
-        let wal = meter::wal(stage);
-        if wal != last.0 || vacuums > 0.0 {
-            last = (wal, Instant::now());
-        }
-        Ok(last.1.elapsed() > quiet)
-    })
 }
