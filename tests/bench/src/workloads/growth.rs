@@ -15,12 +15,17 @@ pub const WORKLOAD: Workload =
 const LEVELS: [u64; 4] = [1000, 10_000, 100_000, 1_000_000];
 const STATES: u64 = 5;
 const FLAT: &str = "share of the first level's steps/s";
+const FIRST: &str = "the first level, just before, steps/s";
 
 fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     let stage = lab.stage();
     let processes = lab.options.scaled(4000, 100);
     let mut rows: Vec<Row> = Vec::new();
     let mut kept = Kept::new(&stage, lab.options.scaled(LEVELS[LEVELS.len() - 1], 4000));
+    // Another database stays at the first level: so each run is compared with one of the same minute.
+    let small = lab.stage();
+    let first_level = lab.options.scaled(LEVELS[0], 500);
+    Kept::new(&small, first_level).fill_to(first_level, Instant::now() + lab.options.fill)?;
     let mut left = lab.options.fill;
     for (place, (title, full)) in TITLES.into_iter().zip(LEVELS).enumerate() {
         let level = lab.options.scaled(full, 500 << place);
@@ -33,14 +38,17 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
         if there < level {
             ran = format!("{ran}; {level} were wanted, the time for making them was over");
         }
-        let first = rows.first().and_then(|row| row.spread(figure::STEPS)).map(|steps| steps.median);
         let mut number = 0;
         let runs = lab.runs(title, || {
             number += 1;
-            let mut run = chains(&stage, &format!("m{place}-{number}-"), processes)?;
-            if let (Some(first), Some(steps)) = (first, run.get(figure::STEPS)) {
-                run.set(FLAT, steps / first);
+            let prefix = format!("m{place}-{number}-");
+            if place == 0 {
+                return chains(&stage, &prefix, processes);
             }
+            let first = chains(&small, &prefix, processes)?.get(figure::STEPS).ok_or("no rate")?;
+            let mut run = chains(&stage, &prefix, processes)?;
+            run.set(FIRST, first);
+            run.set(FLAT, run.get(figure::STEPS).ok_or("no rate")? / first);
             Ok(run)
         })?;
         rows.push(Row {
