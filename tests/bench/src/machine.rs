@@ -27,27 +27,29 @@ pub fn wait_for_quiet(below: f64) -> Result<(), String> {
 
 const QUIET_WITHIN: Duration = Duration::from_secs(1800);
 
+/// What a file of `/proc` has behind a name, or nothing.
+fn field(path: &str, name: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with(name)).and_then(|line| line.split_once(':'));
+    line.map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+}
+
+fn memory() -> String {
+    field("/proc/meminfo", "MemTotal")
+}
+
 /// Megabytes of memory that the machine has.
 pub fn megabytes() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let words = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kilobytes =
-        words.and_then(|words| words.split_whitespace().next()).and_then(|number| number.parse::<u64>().ok());
-    kilobytes.unwrap_or_default() / 1024
+    memory().strip_suffix(" kB").and_then(|kilobytes| kilobytes.parse::<u64>().ok()).unwrap_or_default() / 1024
 }
 
 /// What a reader of the results has to know about the machine.
 pub fn description() -> Value {
-    let field = |path: &str, name: &str| {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let line = text.lines().find(|line| line.starts_with(name)).and_then(|line| line.split_once(':'));
-        line.map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
-    };
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     json!({
         "cpu": field("/proc/cpuinfo", "model name"),
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
-        "memory": field("/proc/meminfo", "MemTotal"),
+        "memory": memory(),
         "kernel": kernel.trim(),
     })
 }
