@@ -14,7 +14,7 @@ use crate::store::load::{self, Loaded, Lock};
 use crate::store::process::{self, Closing, Found};
 use crate::store::registry::Registry;
 use crate::store::save;
-use crate::worker::lifecycle;
+use crate::pg::process as engine_process;
 use crate::{clock, error};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -112,7 +112,7 @@ fn closing(found: &Found) -> Option<Closing> {
 
 /// Whether the outcome of a close can be waited for.
 fn may_wait_for_close() -> Result<()> {
-    if lifecycle::is_engine() {
+    if engine_process::is_engine() {
         // The step that publishes is tried again soon.
         return Err(PgError::new(LOCK_NOT_AVAILABLE, "the process is about to close"));
     }

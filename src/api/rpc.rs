@@ -15,7 +15,7 @@ use crate::store::load::{self, Loaded, Lock};
 use crate::store::registry::{ProcessType, Registry};
 use crate::store::tables::{Held, Tables, object};
 use crate::store::{locks, process, save};
-use crate::worker::calls;
+use crate::calls;
 use crate::{clock, error, guc};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

@@ -17,7 +17,7 @@ pub mod caller;
 pub mod slot;
 pub mod waiter;
 
-pub use slot::{EngineState, ExitReason, Lane, News, Phase, Slot};
+pub use slot::{EngineState, ExitReason, Lane, Wakeup, Phase, Slot};
 
 const NAME: &CStr = c"xdb";
 const POKES: usize = 16;

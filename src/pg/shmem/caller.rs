@@ -3,7 +3,7 @@
 //! Schedulers read the places when they grant locks; nothing of a state is wrong if one is missed. A place is taken before
 //! its session waits for the turns that have begun, so that a later turn sees it. Reading a place while it changes hands can
 //! make a state wait for one more turn, no more. When all are taken, an RPC goes on without.
-use super::{News, Shared, Slot, shared};
+use super::{Wakeup, Shared, Slot, shared};
 use crate::pg::raw;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
@@ -125,7 +125,7 @@ fn give_back_each<'a>(shared: &Shared, cells: impl Iterator<Item = &'a Cell>) {
     if any {
         // SAFETY: set once at the start of the process.
         let database = unsafe { pg_sys::MyDatabaseId };
-        Slot::of_database(database).for_each(|slot| slot.wake(News::NONE));
+        Slot::of_database(database).for_each(|slot| slot.wake(Wakeup::NONE));
     }
 }
 

@@ -1,0 +1,32 @@
+//! What the engine keeps of a call while it is under way.
+
+use crate::store::StateKey;
+use crate::store::registry::WorkerId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use xdb_engine::{Api, Loading, Timestamp};
+
+/// A call that was submitted.
+#[derive(Clone, Debug)]
+pub struct CallRecord {
+    pub key: StateKey,
+    pub api: Api,
+    /// From 1.
+    pub attempt: u32,
+    pub first_attempt_at: Timestamp,
+    /// With the scheduler's epoch: the fence.
+    pub lease_number: i64,
+    pub worker_id: WorkerId,
+    pub bytes: usize,
+    /// What it loaded under locks.
+    pub reads: Option<Arc<ReadSet>>,
+}
+
+/// What a call has loaded under locks, with the versions: they have to be the same when the answer is applied.
+#[derive(Debug)]
+pub struct ReadSet {
+    pub global: Loading,
+    pub rows: Vec<Option<String>>,
+    pub local: Loading,
+    pub keys: BTreeMap<String, String>,
+}
