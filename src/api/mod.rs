@@ -22,7 +22,7 @@ use crate::store::process::Found;
 use crate::store::registry::Registry;
 use crate::store::tables::Tables;
 use crate::store::versions;
-use crate::pg::process;
+use crate::pg::process as engine_process;
 use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -113,7 +113,7 @@ impl Caller {
 
     /// For functions that wait or call: not from a trigger that fires while the engine applies a step.
     fn outside_engine(self, function: &str) -> Result<Self> {
-        if process::is_engine() { Err(error::inside_engine(function)) } else { Ok(self) }
+        if engine_process::is_engine() { Err(error::inside_engine(function)) } else { Ok(self) }
     }
 
     /// Runs `body` on the system tables.

@@ -61,7 +61,6 @@ pub struct Claiming<'t, 'a> {
     pub backlog: &'t mut Backlog,
     pub locks: &'t mut AttributeLocks,
     pub scans: &'t mut Scans,
-    pub calls: &'t OpenCalls,
     pub app: &'t AppTables<'a>,
 }
 

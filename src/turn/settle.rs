@@ -102,7 +102,8 @@ impl Memory {
         outcome.yielded.iter().for_each(|key| {
             self.backlog.yielding.remove(key);
         });
-        outcome.released.iter().for_each(|key| self.locks.release_now(*key));
+        outcome.released.iter().for_each(|key| self.locks.release(*key));
+        self.locks.keep();
         let mut more = outcome.more || !outcome.failed.is_empty();
         more |= self.keep_what_waits(items, outcome.outcomes);
         outcome.failed.into_iter().for_each(|item| self.backlog.push(item));
@@ -110,7 +111,7 @@ impl Memory {
         self.backlog.give_up_beyond(self.calls.capacity.div_ceil(2));
         self.backlog.forget_old();
         self.locks.show(session);
-        more |= self.backlog.is_ready() || self.locks.has_ready();
+        more |= self.backlog.is_ready();
         if self.seen.other_lane_has_tasks && self.lane.number == 0 {
             session.request_set_aside();
         }

@@ -276,7 +276,7 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let batch = load::load(turn, registry, matching, items)?;
     let decided = decide::decide(turn, &mut app, &matching.gathered, batch)?;
     let saved = save::save(turn, &app, matching, locks, &calls.drained, &mut room, decided)?;
-    let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, calls, app: &mut app };
+    let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, app: &app };
     let claims = claiming.claim(&mut room, &work, &saved)?;
     let prepared = prepare::prepare(turn, &mut app, backlog, &saved, claims)?;
     if !saved.wrote || plant::is(Plant::AsyncResults) {
