@@ -15,10 +15,10 @@ use crate::pg::shmem::{EngineState, Lane, Slot, caller as places};
 use crate::pg::{identity, spi, wake};
 use crate::store::load::Meta;
 use crate::store::locks::{self, KeyTypes, Wants};
-use crate::worker::lock_queue::{Mode, Object};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Loading};
+use xdb_sched::lock_table::{Mode, Object};
 
 /// Longest wait for states that came before and have nothing yet. A ring in which they wait for callers who wait for this
 /// RPC has nobody else to end it.
