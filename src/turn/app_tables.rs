@@ -162,6 +162,9 @@ impl<'a> AppTables<'a> {
             return body(&self.tables).map(Used::Done);
         };
         let Some(limit) = self.budget.next_use() else { return Ok(Used::OverBudget) };
+        if self.mode == Mode::Guarded && !self.budget.take_guard() {
+            return Ok(Used::OverBudget);
+        }
         if let Some(used) = self.lock_tables(&mappings, access)? {
             return Ok(used);
         }

@@ -13,66 +13,44 @@
 use crate::pg::session::Session;
 use crate::store::StateKey;
 use crate::store::locks::Wants;
-use std::collections::BTreeMap;
-use xdb_engine::{ExecutionId, StateSeq, Timestamp};
-use xdb_sched::lock_table::{LockTable, Place};
+use std::collections::{HashMap, HashSet};
+use xdb_engine::{ExecutionId, Timestamp};
+use xdb_sched::lock_table::LockTable;
 
-pub use xdb_sched::lock_table::Verdict;
-
-/// Most calls that wait in memory; further ones stay in their tables without a lease.
-const CAPACITY: usize = 10_000;
+pub use xdb_sched::lock_table::Answer;
 
 /// A call that was repeated so often, because what it had loaded was changed by others, goes before all who wait.
 const REPEATS: u32 = 3;
 
 /// The locks of the main scheduler's calls. What a turn changes is kept when it has committed, else undone.
+#[derive(Default)]
 pub struct AttributeLocks {
     table: LockTable<StateKey>,
-    /// What those who have or wait for locks have asked for.
-    wants: BTreeMap<StateKey, Wants>,
-    /// What this turn has changed, as it was before.
-    journal: Vec<(StateKey, Option<(Place, Wants)>)>,
-    /// Something has changed since it was shown.
-    changed: bool,
-}
-
-impl Default for AttributeLocks {
-    fn default() -> Self {
-        Self {
-            table: LockTable::new(CAPACITY),
-            wants: BTreeMap::new(),
-            journal: Vec::new(),
-            changed: false,
-        }
-    }
+    /// What is locked, for people.
+    names: HashMap<StateKey, String>,
+    /// Calls whose tasks somebody has locked: in nobody's way until they are tried again.
+    aside: HashSet<StateKey>,
 }
 
 impl AttributeLocks {
     /// Asks for everything that a call wants, in the order of due times. `repeats`: how often it was repeated because of
     /// changed versions.
-    pub fn request(&mut self, key: StateKey, due: Timestamp, repeats: u32, wants: Wants) -> Verdict {
-        self.note(key);
-        let verdict = self.table.request(key, due, repeats >= REPEATS, &wants.objects);
-        match verdict {
-            Verdict::Granted | Verdict::Waits => self.wants.insert(key, wants),
-            Verdict::Full => self.wants.remove(&key),
-        };
-        verdict
+    pub fn request(&mut self, key: StateKey, due: Timestamp, repeats: u32, wants: &Wants) -> Answer {
+        self.names.insert(key, wants.names());
+        self.table.request(key, due, repeats >= REPEATS, wants.objects.as_slice().into())
     }
 
     /// Gives up what a call has or waits for.
     pub fn release(&mut self, key: StateKey) {
-        if self.wants.contains_key(&key) {
-            self.note(key);
-            self.table.release(&key);
-            self.wants.remove(&key);
-        }
+        self.table.release(key);
     }
 
-    /// The same, for all calls of an execution.
-    pub fn release_execution(&mut self, id: ExecutionId) {
-        let of_execution = self.wants.range((id, StateSeq(0))..=(id, StateSeq(u32::MAX)));
-        let keys: Vec<_> = of_execution.map(|(key, _)| *key).collect();
+    /// The same, for all calls of these executions.
+    pub fn release_executions(&mut self, ids: &HashSet<ExecutionId>) {
+        if ids.is_empty() || self.table.holders() + self.table.waiters() == 0 {
+            return;
+        }
+        let keys: Vec<_> = self.table.entries().map(|entry| entry.key).filter(|key| ids.contains(&key.0)).collect();
         keys.into_iter().for_each(|key| self.release(key));
     }
 
@@ -81,9 +59,21 @@ impl AttributeLocks {
         self.table.waits(key)
     }
 
-    /// Calls that wait and could have all they want now, those that have waited longest first.
-    pub fn ready(&self, limit: usize, may_go: impl Fn(&StateKey) -> bool) -> Vec<StateKey> {
-        self.table.ready(limit, may_go)
+    /// Calls that wait and could have all they want now, those that have waited longest first. `is_put_off`: its execution is
+    /// left alone for now.
+    pub fn ready(&mut self, limit: usize, is_put_off: impl Fn(&StateKey) -> bool) -> Vec<StateKey> {
+        let again: Vec<_> = self.aside.iter().copied().filter(|key| !is_put_off(key)).collect();
+        for key in again {
+            self.aside.remove(&key);
+            self.table.park_again(key);
+        }
+        self.table.ready(limit)
+    }
+
+    /// Somebody has locked the task of a call that waits. It keeps its place, and is in nobody's way until it is tried again.
+    pub fn step_aside(&mut self, key: StateKey) {
+        self.table.step_aside(key);
+        self.aside.insert(key);
     }
 
     /// Whether others wait for something that this call has.
@@ -92,30 +82,18 @@ impl AttributeLocks {
     }
 
     /// The turn has committed.
-    pub fn keep(&mut self) {
-        self.changed |= !self.journal.is_empty();
-        self.journal.clear();
+    pub fn settle(&mut self) {
+        self.table.settle();
     }
 
     /// The turn has failed, and with it what it wrote about tasks.
     pub fn undo(&mut self) {
-        while let Some((key, before)) = self.journal.pop() {
-            self.table.release(&key);
-            self.wants.remove(&key);
-            if let Some((place, wants)) = before {
-                self.table.restore(key, place, &wants.objects);
-                self.wants.insert(key, wants);
-            }
-        }
+        self.table.undo();
     }
 
-    fn note(&mut self, key: StateKey) {
-        let before = self.table.place(&key).zip(self.wants.get(&key).cloned());
-        self.journal.push((key, before));
-    }
-
-    /// Shows people who has locks and who waits, if that has changed.
+    /// Shows people who has locks and who waits.
     pub fn show(&mut self, _session: &Session) {
-        self.changed = false;
+        let table = &self.table;
+        self.names.retain(|key, _| table.has(key) || table.waits(key));
     }
 }

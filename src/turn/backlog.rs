@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
 use xdb_sched::backoff::{Backoff, Patience};
+use xdb_sched::budget::GUARDS;
 
 /// How long a call whose answer was given up is left alone.
 const GIVEN_UP_FOR: Duration = Duration::from_secs(5);
@@ -15,10 +16,6 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 /// So long an answer may be held up, by somebody's transaction, while others wait for the locks of its call.
 const HELD_UP: Duration = Duration::from_secs(1);
-
-/// Most items in a transaction with guards: each guard is a subtransaction, and more than 64 of them slow every snapshot of
-/// the server.
-pub const GUARDED_ITEMS: usize = 32;
 
 /// Answers, in the order in which they came, and the executions that somebody else has locked.
 #[derive(Default)]
@@ -49,7 +46,7 @@ impl Backlog {
         for item in self.waiting.drain(..) {
             let id = item.execution();
             let risky = self.executions.has(&id);
-            let room = if risky { taken.guarded.len() < GUARDED_ITEMS } else { taken.items.len() < limit };
+            let room = if risky { taken.guarded.len() < GUARDS } else { taken.items.len() < limit };
             if !room || self.executions.is_deferred(&id, now) {
                 left.push_back(item);
             } else if risky {

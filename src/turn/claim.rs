@@ -1,7 +1,7 @@
 //! Claims due calls: within the room that there is, and with the locks that they want.
 
 use super::app_tables::AppTables;
-use super::attribute_locks::{AttributeLocks, Verdict};
+use super::attribute_locks::{Answer, AttributeLocks};
 use super::backlog::Backlog;
 use super::gather::Work;
 use super::item::Item;
@@ -171,7 +171,7 @@ impl Claiming<'_, '_> {
     /// Calls that have waited for locks and can have them now, their tasks locked.
     fn ready(&mut self, limit: usize) -> Result<Vec<Due>> {
         let (backlog, now) = (&self.backlog, Instant::now());
-        let keys = self.locks.ready(limit, |key| !backlog.executions.is_deferred(&key.0, now));
+        let keys = self.locks.ready(limit, |key| backlog.executions.is_deferred(&key.0, now));
         if keys.is_empty() {
             return Ok(Vec::new());
         }
@@ -183,7 +183,10 @@ impl Claiming<'_, '_> {
             for key in missing {
                 match leases.get(&key) {
                     // Somebody has locked its task.
-                    Some((epoch, _)) if *epoch == self.turn.lane.epoch => self.backlog.defer(key.0, Patience::Short),
+                    Some((epoch, _)) if *epoch == self.turn.lane.epoch => {
+                        self.backlog.defer(key.0, Patience::Short);
+                        self.locks.step_aside(key);
+                    }
                     // It does not wait any more.
                     _ => self.locks.release(key),
                 }
@@ -272,9 +275,9 @@ impl Claiming<'_, '_> {
         if lane == 0 && unfit.is_none() && wants_locks(&config, api) {
             let (global, local) = (config.load_global(api), config.load_local(api));
             let wants = locks::wants(&loaded.meta, due.key.0, &global, &local, types);
-            match self.locks.request(due.key, due.due_at, current.generation, wants) {
-                Verdict::Granted => {}
-                Verdict::Waits => {
+            match self.locks.request(due.key, due.due_at, current.generation, &wants) {
+                Answer::Granted => {}
+                Answer::Waits => {
                     if !was_parked {
                         verdicts.parked.push(due.key);
                     }
@@ -282,7 +285,7 @@ impl Claiming<'_, '_> {
                     claims.more = true;
                     return None;
                 }
-                Verdict::Full => {
+                Answer::Full => {
                     verdicts.without_room.push(due.worker);
                     return None;
                 }

@@ -13,8 +13,10 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::store::registry::{Registry, WorkerId};
 use crate::store::{StateKey, claim, global, load};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
+use xdb_sched::budget;
 
 /// How often to look for calls of workers that are gone, besides when registrations change.
 const ADOPT_EVERY: Duration = Duration::from_secs(60);
@@ -169,12 +171,8 @@ impl Gathering<'_> {
 
 /// Puts items that use users' tables behind all others. The items of one execution keep their order.
 fn tables_last(items: &mut Vec<Item>) {
-    use std::collections::HashSet;
     let with_tables: HashSet<_> = items.iter().filter(|item| item.uses_tables()).map(Item::execution).collect();
-    if with_tables.is_empty() {
-        return;
+    if !with_tables.is_empty() {
+        budget::tables_last(items, |item| with_tables.contains(&item.execution()));
     }
-    let (last, first): (Vec<_>, Vec<_>) = items.drain(..).partition(|item| with_tables.contains(&item.execution()));
-    items.extend(first);
-    items.extend(last);
 }

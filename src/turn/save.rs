@@ -80,7 +80,7 @@ fn release_locks(locks: &mut AttributeLocks, decided: &Decided) {
         }
     }
     let closed = decided.executions.values().filter(|l| l.before.is_running() && !l.execution.is_running());
-    closed.for_each(|loaded| locks.release_execution(loaded.execution.id));
+    locks.release_executions(&closed.map(|loaded| loaded.execution.id).collect());
 }
 
 /// Says whether anything was written, and when the earliest of it is due.

@@ -103,7 +103,7 @@ impl Memory {
             self.backlog.yielding.remove(key);
         });
         outcome.released.iter().for_each(|key| self.locks.release(*key));
-        self.locks.keep();
+        self.locks.settle();
         let mut more = outcome.more || !outcome.failed.is_empty();
         more |= self.keep_what_waits(items, outcome.outcomes);
         outcome.failed.into_iter().for_each(|item| self.backlog.push(item));

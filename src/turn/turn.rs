@@ -1,7 +1,7 @@
 //! The transaction of a turn, and what is done when it fails.
 
 use super::app_tables::{self, AppTables};
-use super::backlog::{GUARDED_ITEMS, Taken};
+use super::backlog::Taken;
 use super::item::Item;
 use super::memory::Memory;
 use super::settle::Outcome;
@@ -23,6 +23,7 @@ use crate::store::instance::Standing;
 use std::time::{Duration, Instant};
 use xdb_engine::{Failure, Timestamp};
 use xdb_sched::backoff::Patience;
+use xdb_sched::budget::GUARDS;
 
 /// How long a call whose claim fails by itself is left alone.
 const SUSPECT_FOR: Duration = Duration::from_secs(10);
@@ -134,7 +135,7 @@ fn apply_guarded(
             memory.backlog.put_back(left.collect());
             return None;
         }
-        let mut some: Vec<_> = left.by_ref().take(GUARDED_ITEMS).collect();
+        let mut some: Vec<_> = left.by_ref().take(GUARDS).collect();
         match transact(memory, session, &mut some, Scope::APPLY) {
             Ok(Transacted::Done(outcome)) => {
                 memory.settle(session, some, *outcome, submit);
@@ -165,7 +166,7 @@ fn apply_guarded(
 /// A turn failed, and nobody knows which part of it is at fault. What is due is claimed by itself: a few calls under guards,
 /// or else one.
 fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut dyn FnMut(Vec<Call>)) -> Progress {
-    for limit in [GUARDED_ITEMS, 1] {
+    for limit in [GUARDS, 1] {
         memory.scans.suspect = None;
         let scope = Scope { claim: limit, ..Scope::APPLY };
         match transact(memory, session, &mut Vec::new(), scope) {
@@ -254,7 +255,7 @@ fn transact(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>, s
         session.abort();
     }
     match done {
-        Ok(Transacted::Done(_)) => memory.locks.keep(),
+        Ok(Transacted::Done(_)) => memory.locks.settle(),
         _ => memory.locks.undo(),
     }
     done
