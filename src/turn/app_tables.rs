@@ -92,6 +92,8 @@ pub struct AppTables<'a> {
     /// What the catalog says of those that were used, under a lock.
     tables: Tables,
     budget: Budget,
+    /// The item that uses tables now is the first one in this turn.
+    is_first: bool,
 }
 
 impl<'a> AppTables<'a> {
@@ -99,7 +101,7 @@ impl<'a> AppTables<'a> {
         let aside = turn.lane.number != 0;
         let limit = if aside { ASIDE_TIMEOUT_MS } else { guc::APPLY_TIMEOUT_MS.get() };
         let budget = Budget::new(Duration::from_millis(limit as u64));
-        Self { spi: turn.spi, mode: turn.scope.mode, aside, health, tables: Tables::default(), budget }
+        Self { spi: turn.spi, mode: turn.scope.mode, aside, health, tables: Tables::default(), budget, is_first: true }
     }
 
     /// The lane of an execution's calls.
@@ -119,6 +121,11 @@ impl<'a> AppTables<'a> {
 
     pub fn busy_until(&self, relation: Relation) -> Option<Instant> {
         self.health.busy_until(relation)
+    }
+
+    /// The uses that follow are those of another item.
+    pub fn next_item(&mut self) {
+        self.is_first = self.budget.is_untouched();
     }
 
     /// Writes the attributes of an answer.
@@ -203,7 +210,7 @@ impl<'a> AppTables<'a> {
                 Ok(Used::Done(value))
             }
             Err(error) => {
-                let used = self.judge(error, access, limit);
+                let used = self.judge(error, access);
                 // Without a guard the whole transaction is lost: it is made again with guards, knowing what was learnt.
                 if self.mode == Mode::Fast { Err(error_of(used)) } else { Ok(used) }
             }
@@ -232,12 +239,12 @@ impl<'a> AppTables<'a> {
     }
 
     /// What an error says of the table in which it was raised.
-    fn judge<T>(&mut self, error: PgError, access: Access, limit: Duration) -> Used<T> {
+    fn judge<T>(&mut self, error: PgError, access: Access) -> Used<T> {
         let culprit = in_table();
         let slow = if access != Access::Write { Trouble::SlowReads } else { Trouble::SlowWrites };
         match error.code {
             // Others have spent the time before it.
-            QUERY_CANCELED if limit < self.budget.limit() => Used::OverBudget,
+            QUERY_CANCELED if !self.is_first => Used::OverBudget,
             QUERY_CANCELED => {
                 self.health.strike(culprit, slow, Instant::now());
                 if self.aside { Used::Refused(error) } else { Used::Busy(culprit) }

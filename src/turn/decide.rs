@@ -109,6 +109,7 @@ impl Decider<'_, '_, '_> {
     }
 
     fn item(&mut self, number: usize, item: &Item) -> Result<()> {
+        self.app.next_item();
         let command = match item {
             Item::Arrivals(id) => {
                 if self.loaded(*id).is_some_and(|loaded| !loaded.before.is_running()) {
@@ -323,6 +324,7 @@ impl Decider<'_, '_, '_> {
             } else if conditional && !all_taken_in {
                 self.decided.outcomes[item] = ItemOutcome::Behind;
             } else {
+                self.app.next_item();
                 self.decide(item, &items[item], command, true)?;
             }
         }

@@ -130,6 +130,7 @@ impl Preparing<'_, '_> {
             return Ok(Preparation::Failed(unfit.clone()));
         }
         let Some(process_type) = &loaded.meta.process_type else { return Ok(Preparation::Release) };
+        self.app.next_item();
         let id = call.key.0;
         let config = config(loaded, state);
         let loading = config.load_global(record.api);

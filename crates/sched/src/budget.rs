@@ -40,9 +40,9 @@ impl Budget {
         (self.left * 2 > self.limit).then_some(self.left)
     }
 
-    /// How long the first use of a turn may take.
-    pub fn limit(&self) -> Duration {
-        self.limit
+    /// Nothing was spent yet: what runs out of time now has nobody else to blame.
+    pub fn is_untouched(&self) -> bool {
+        self.left == self.limit
     }
 
     /// Takes one of the guards of the transaction, if there is one left.
