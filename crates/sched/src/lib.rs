@@ -27,6 +27,7 @@
 pub mod backoff;
 pub mod breaker;
 pub mod cursor;
+pub mod due_scan;
 pub mod lock_board;
 pub mod lock_table;
 pub mod room;
