@@ -248,7 +248,7 @@ impl Batch<'_> {
             first_attempt_at: first_at,
             lease_number: lease.number,
             worker_id: worker.id,
-            bytes: 0,
+            owner: loaded.meta.owner.to_u32(),
             held: None,
         };
         if let Some(failure) = self.scheduler.load_failures.remove(&key) {
@@ -298,7 +298,6 @@ impl Batch<'_> {
             values,
         };
         let Some(call) = calls::request(loaded, state, worker, &attempt) else { return Ok(false) };
-        record.bytes = call.body.len();
         outcome.calls.push((call, record));
         Ok(true)
     }

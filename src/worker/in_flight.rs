@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use xdb_engine::{Api, Loading, Timestamp};
 use xdb_sched::lock_table::{Mode, Object};
+use xdb_sched::room::Owner;
 
 /// A call that was handed to a thread.
 #[derive(Clone, Debug)]
@@ -18,7 +19,7 @@ pub struct CallRecord {
     /// With the scheduler's epoch: the fence.
     pub lease_number: i64,
     pub worker_id: WorkerId,
-    pub bytes: usize,
+    pub owner: Owner,
     /// What it loaded under a lock.
     pub held: Option<Arc<Held>>,
 }

@@ -521,7 +521,7 @@ impl Scheduler {
         for (mut call, record) in outcome.calls {
             crate::pg::shmem::call::started(context.database, context.lane, record.worker_id);
             let ticket = self.breakers.begin(record.worker_id, &self.registry);
-            call.tag = self.in_flight.insert(record.worker_id, record.bytes, (record, ticket));
+            call.tag = self.in_flight.insert(record.worker_id, record.owner, call.body.len(), (record, ticket));
             submit(call);
         }
         self.give_up_what_is_too_much();

@@ -31,4 +31,5 @@ pub mod due_scan;
 pub mod lock_board;
 pub mod lock_table;
 pub mod room;
+pub mod shares;
 pub mod table_health;
