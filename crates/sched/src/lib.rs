@@ -26,6 +26,7 @@
 
 pub mod backoff;
 pub mod breaker;
+pub mod budget;
 pub mod cursor;
 pub mod due_scan;
 pub mod lock_board;
