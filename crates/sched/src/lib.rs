@@ -33,4 +33,5 @@ pub mod lock_board;
 pub mod lock_table;
 pub mod room;
 pub mod shares;
+pub mod slow;
 pub mod table_health;
