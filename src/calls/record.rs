@@ -5,6 +5,7 @@ use crate::store::registry::WorkerId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use xdb_engine::{Api, Loading, Timestamp};
+use xdb_sched::room::Owner;
 
 /// A call that was submitted.
 #[derive(Clone, Debug)]
@@ -17,7 +18,8 @@ pub struct CallRecord {
     /// With the scheduler's epoch: the fence.
     pub lease_number: i64,
     pub worker_id: WorkerId,
-    pub bytes: usize,
+    /// The role that the process belongs to.
+    pub owner: Owner,
     /// What it loaded under locks.
     pub reads: Option<Arc<ReadSet>>,
 }

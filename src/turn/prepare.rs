@@ -113,7 +113,7 @@ fn record(loaded: &Loaded, state: &StateExecution, call: &Leased) -> Option<Call
         first_attempt_at: call.first_attempt_at,
         lease_number: call.lease.number,
         worker_id: loaded.meta.process_type.as_ref()?.worker.id,
-        bytes: 0,
+        owner: loaded.meta.owner.to_u32(),
         reads: None,
     })
 }
@@ -175,7 +175,6 @@ impl Preparing<'_, '_> {
         let Some(request) = calls::request(loaded, state, &process_type.worker, &attempt) else {
             return Ok(Preparation::Release);
         };
-        record.bytes = request.body.len();
         Ok(Preparation::Call(Box::new(request)))
     }
 }

@@ -187,8 +187,8 @@ impl OpenCalls {
         let out = calls.into_iter().map(|(mut call, record)| {
             shmem::call::started(session.database, session.lane, record.worker_id);
             let ticket = self.breakers.begin(record.worker_id, registry);
-            let (worker, bytes) = (record.worker_id, record.bytes);
-            call.tag = self.in_flight.insert(worker, bytes, (record, ticket));
+            let (worker, owner) = (record.worker_id, record.owner);
+            call.tag = self.in_flight.insert(worker, owner, call.body.len(), (record, ticket));
             call
         });
         let out = out.collect();

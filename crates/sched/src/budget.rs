@@ -51,11 +51,6 @@ impl Budget {
         self.guards = self.guards.saturating_sub(1);
         has_one
     }
-
-    /// The turn goes on in another transaction, which has guards of its own, and the same time.
-    pub fn next_transaction(&mut self) {
-        self.guards = GUARDS;
-    }
 }
 
 /// Puts what needs no table before what needs one. Each part keeps its order. Answers with the length of the first part.

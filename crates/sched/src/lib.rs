@@ -3,20 +3,35 @@
 //! Nothing here reads a clock, does I/O, starts a thread or knows that Postgres exists: every moment is handed in, so all of
 //! it is tested without a server. And all of it may be lost at any moment: the tables hold everything.
 //!
-//! | module | answers |
-//! |---|---|
-//! | [`room`] | which calls are under way, and how many more may go out |
-//! | [`breaker`] | whether a worker can be reached |
-//! | [`lock_table`], [`lock_board`] | which calls may have the locks that they want |
-//! | [`cursor`] | where a scan for due work begins |
-//! | [`backoff`] | what is left alone for a while, because somebody else is at it |
-//! | [`table_health`] | which tables of users are locked or slow |
+//! ```text
+//!   task rows that are due
+//!        │  where does the scan begin?              due_scan (cursor, until it is wired)
+//!        │  is somebody else at it right now?       backoff
+//!        ▼
+//!   a due call ── can its worker be reached? ────── breaker ────── no: only a probe goes out
+//!        │        is there room, and whose turn is it?
+//!        │                                          room, shares ─ no: it stays unclaimed
+//!        ▼
+//!   a claimed call ── may it have its locks? ────── lock_table ─── no: it waits with its lease (lock_board, until it is wired)
+//!        ▼
+//!   under way, counted in room::InFlight
+//!        ▼
+//!   its answer ── is there time for users' tables in this turn?
+//!        │                                          budget ─────── no: the next turn
+//!        │        are they quick?                   slow ───────── no: a runner applies it
+//!        │        is one of them locked just now?   table_health ─ yes: later
+//!        ▼
+//!   applied: its locks are released, its place is free
+//! ```
 
 pub mod backoff;
 pub mod breaker;
 pub mod budget;
 pub mod cursor;
+pub mod due_scan;
 pub mod lock_board;
 pub mod lock_table;
 pub mod room;
+pub mod shares;
+pub mod slow;
 pub mod table_health;

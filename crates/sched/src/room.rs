@@ -2,15 +2,21 @@
 
 use crate::breaker::Admission;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// A worker, as the tables number them.
 pub type WorkerId = i32;
+
+/// The oid of a role that owns processes.
+pub type Owner = u32;
 
 /// The calls of one scheduler that are under way, each with what is known of it.
 #[derive(Debug)]
 pub struct InFlight<C> {
     calls: HashMap<u64, Call<C>>,
     per_worker: HashMap<WorkerId, usize>,
+    /// Without those that have none.
+    per_owner: HashMap<(WorkerId, Owner), usize>,
     bytes: usize,
     next_tag: u64,
 }
@@ -18,23 +24,25 @@ pub struct InFlight<C> {
 #[derive(Debug)]
 struct Call<C> {
     worker: WorkerId,
+    owner: Owner,
     bytes: usize,
     what: C,
 }
 
 impl<C> Default for InFlight<C> {
     fn default() -> Self {
-        Self { calls: HashMap::new(), per_worker: HashMap::new(), bytes: 0, next_tag: 0 }
+        Self { calls: HashMap::new(), per_worker: HashMap::new(), per_owner: HashMap::new(), bytes: 0, next_tag: 0 }
     }
 }
 
 impl<C> InFlight<C> {
     /// A call goes out. Answers with the tag by which it comes back.
-    pub fn insert(&mut self, worker: WorkerId, bytes: usize, what: C) -> u64 {
+    pub fn insert(&mut self, worker: WorkerId, owner: Owner, bytes: usize, what: C) -> u64 {
         self.next_tag += 1;
         *self.per_worker.entry(worker).or_default() += 1;
+        *self.per_owner.entry((worker, owner)).or_default() += 1;
         self.bytes += bytes;
-        self.calls.insert(self.next_tag, Call { worker, bytes, what });
+        self.calls.insert(self.next_tag, Call { worker, owner, bytes, what });
         self.next_tag
     }
 
@@ -43,6 +51,12 @@ impl<C> InFlight<C> {
         let call = self.calls.remove(&tag)?;
         if let Some(count) = self.per_worker.get_mut(&call.worker) {
             *count -= 1;
+        }
+        if let Entry::Occupied(mut count) = self.per_owner.entry((call.worker, call.owner)) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
         self.bytes -= call.bytes;
         Some(call.what)
@@ -63,10 +77,15 @@ impl<C> InFlight<C> {
     pub fn of_worker(&self, worker: WorkerId) -> usize {
         self.per_worker.get(&worker).copied().unwrap_or(0)
     }
+
+    /// How many calls each owner has under way to each worker; those with none are left out.
+    pub fn per_owner(&self) -> impl Iterator<Item = ((WorkerId, Owner), usize)> {
+        self.per_owner.iter().map(|(key, count)| (*key, *count))
+    }
 }
 
 /// How many more calls may go out now, in all and per worker.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Room {
     total: usize,
     per_worker: HashMap<WorkerId, usize>,
@@ -94,6 +113,16 @@ impl Room {
             (*id, room)
         };
         Self { total, per_worker: workers.iter().map(room).collect() }
+    }
+
+    /// How many more calls may go out in all.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// How many more calls may go out to this worker, if it were alone.
+    pub fn of_worker(&self, worker: WorkerId) -> usize {
+        self.per_worker.get(&worker).copied().unwrap_or(0).min(self.total)
     }
 
     /// Whether there is a place for a call to this worker.

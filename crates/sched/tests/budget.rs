@@ -9,23 +9,20 @@ const LIMIT: Duration = Duration::from_millis(250);
 #[test]
 fn all_uses_together_take_the_limit_of_one() {
     let mut budget = Budget::new(LIMIT);
-    assert_eq!((budget.left(), budget.is_over()), (LIMIT, false));
-    budget.spent(Duration::from_millis(200));
-    assert_eq!((budget.left(), budget.is_over()), (Duration::from_millis(50), false));
-    budget.spent(Duration::from_millis(50));
-    assert!(budget.is_over());
+    assert!(budget.is_untouched());
+    assert_eq!(budget.next_use(), Some(LIMIT));
+    budget.spent(Duration::from_millis(100));
+    assert_eq!((budget.next_use(), budget.is_untouched()), (Some(Duration::from_millis(150)), false));
+    budget.spent(Duration::from_millis(25));
+    assert_eq!(budget.next_use(), None, "half of it is gone");
     budget.spent(LIMIT);
-    assert_eq!(budget.left(), Duration::ZERO);
+    assert_eq!(budget.next_use(), None);
 }
 
 #[test]
 fn a_transaction_has_so_many_guards() {
     let mut budget = Budget::new(LIMIT);
     assert_eq!((0..100).filter(|_| budget.take_guard()).count(), GUARDS);
-    budget.spent(LIMIT);
-    budget.next_transaction();
-    assert_eq!((0..100).filter(|_| budget.take_guard()).count(), GUARDS);
-    assert!(budget.is_over(), "time is the turn's");
 }
 
 proptest! {
@@ -44,14 +41,13 @@ proptest! {
         let mut budget = Budget::new(LIMIT);
         let mut took = Duration::ZERO;
         for millis in uses {
-            if budget.is_over() {
-                break;
-            }
+            let Some(at_most) = budget.next_use() else { break };
             // The statement is ended when the time that is left is over.
-            let time = Duration::from_millis(millis).min(budget.left());
+            let time = Duration::from_millis(millis).min(at_most);
             budget.spent(time);
             took += time;
         }
-        prop_assert_eq!(took, LIMIT, "it is used to the end, as 64 of these uses take longer");
+        // 64 of these uses take longer.
+        prop_assert!(took <= LIMIT && took * 2 >= LIMIT, "{took:?}");
     }
 }

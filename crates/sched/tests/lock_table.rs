@@ -24,10 +24,8 @@ fn ask<K: Copy + Ord + Hash + Into<i64>>(table: &mut LockTable<K>, key: K, objec
     table.request(key, Timestamp(key.into()), false, wants(objects))
 }
 
-fn keys<K: Copy>(table: &LockTable<K>) -> (Vec<K>, Vec<K>)
-where
-    K: Ord + Hash,
-{
+/// Those who wait, in order, and those who have their objects.
+fn keys<K: Copy + Ord + Hash>(table: &LockTable<K>) -> (Vec<K>, Vec<K>) {
     let (has, waits): (Vec<_>, Vec<_>) = table.entries().partition(|entry| entry.has);
     (waits.iter().map(|entry| entry.key).collect(), has.iter().map(|entry| entry.key).collect())
 }
@@ -208,8 +206,8 @@ impl PartialOrd for Counted {
 fn a_release_does_not_walk_over_all_who_wait() {
     const WAITERS: i64 = 9_999;
     // All want one object for themselves; or share one, and want another one each that is not free.
-    let kinds: [fn(u32) -> Vec<(u32, Mode)>; 2] = [|_| vec![(0, X)], |number| vec![(0, S), (number, X)]];
-    for objects in kinds {
+    for share in [false, true] {
+        let objects = |number: u32| if share { vec![(0, S), (number, X)] } else { vec![(0, X)] };
         let mut table = LockTable::<Counted>::default();
         let blockers: Vec<_> = (1..=WAITERS as u32).map(|number| (number, X)).collect();
         ask(&mut table, Counted(-1), &blockers);
