@@ -17,7 +17,7 @@ pub mod caller;
 pub mod slot;
 pub mod waiter;
 
-pub use slot::{EngineState, ExitReason, Lane, Wakeup, Phase, Slot};
+pub use slot::{EngineState, ExitReason, Lane, Phase, Slot, Wakeup};
 
 const NAME: &CStr = c"xdb";
 const POKES: usize = 16;

@@ -76,7 +76,9 @@ pub fn run(session: &mut Session) -> Exit {
         }
         settings.follow(&pool);
         session.slot.set_dormant(false);
-        session.slot.take_wake().into_iter().for_each(|wakeup| memory.woken(wakeup));
+        if session.slot.take_wake().is_some() {
+            memory.woken();
+        }
         notifier.clear();
         pool.drain(&mut finished);
         if memory.in_flight() > finished.len() {
@@ -86,7 +88,8 @@ pub fn run(session: &mut Session) -> Exit {
             memory.answered(session, answer);
         }
         report_activity(Some(c"turn"));
-        let progress = take_turn(&mut memory, session, &mut |calls| calls.into_iter().for_each(|call| pool.submit(call)));
+        let progress =
+            take_turn(&mut memory, session, &mut |calls| calls.into_iter().for_each(|call| pool.submit(call)));
         session.set_state(match memory.standing() {
             Standing::Copy { .. } => EngineState::Copy,
             Standing::Unused => EngineState::Unused,

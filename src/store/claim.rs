@@ -82,31 +82,6 @@ fn read_due(row: &Row) -> Result<Due> {
     })
 }
 
-/// What these executions have that a look at what is due would find, had it not left them out: the earliest call, the earliest
-/// timer, the first message.
-pub fn left_out(
-    spi: &Spi,
-    lane: Lane,
-    ids: &[ExecutionId],
-    now: Timestamp,
-    real: Timestamp,
-) -> Result<(Option<Timestamp>, Option<Timestamp>, Option<i64>)> {
-    // Offset 0: else the planner takes walking through the index of due times for a way to the least of them.
-    const SELECT: &str = "SELECT (SELECT min(o.due_at) FROM (SELECT t.due_at FROM xdb.task t \
-                WHERE t.execution_id = ANY ($1) AND t.lane = $2 AND t.due_at <= $3 \
-                    AND (t.lease_until IS NULL OR t.lease_epoch < $4 OR t.lease_until <= $5) OFFSET 0) AS o), \
-            (SELECT min(o.fire_at) FROM (SELECT t.fire_at FROM xdb.timer t \
-                WHERE t.execution_id = ANY ($1) AND t.fire_at <= $3 OFFSET 0) AS o), \
-            (SELECT min(o.inbox_id) FROM (SELECT i.inbox_id FROM xdb.inbox i \
-                WHERE i.execution_id = ANY ($1) OFFSET 0) AS o)";
-    if ids.is_empty() {
-        return Ok((None, None, None));
-    }
-    let params = [array(ids.iter().copied()), value(lane.number), value(now), value(lane.epoch), value(real)];
-    let found = spi.first(SELECT, &params, |row| Ok((row.time(1), row.time(2), row.get(3))))?;
-    Ok(found.unwrap_or_default())
-}
-
 /// Writes the leases of calls that were locked by [`due`] and go out after the commit.
 pub fn lease(spi: &Spi, leases: &HashMap<StateKey, Lease>, now: Timestamp) -> Result<()> {
     const UPDATE: &str = "UPDATE xdb.task t SET attempt = t.attempt + 1, \
@@ -153,12 +128,8 @@ pub fn park(spi: &Spi, lane: Lane, number: i64, keys: &[StateKey]) -> Result<()>
     if keys.is_empty() {
         return Ok(());
     }
-    let params = [
-        value(lane.epoch),
-        value(number),
-        array(keys.iter().map(|k| k.0)),
-        array(keys.iter().map(|k| k.1.0 as i32)),
-    ];
+    let params =
+        [value(lane.epoch), value(number), array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))];
     spi.run(UPDATE, &params)?;
     Ok(())
 }

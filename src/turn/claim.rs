@@ -8,17 +8,17 @@ use super::item::Item;
 use super::memory::OpenCalls;
 use super::owners::{self, Owner, Unfit};
 use super::save::Saved;
-use super::scans::{ScanEnds, Scans};
+use super::scans::{ScanEnds, Scans, poll_interval};
 use super::turn::Turn;
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::{crash, plant};
+use crate::store::StateKey;
 use crate::store::claim::{self, Due, Wanted};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks::{self, KeyTypes};
 use crate::store::registry::{Registry, WorkerId};
 use crate::store::save::{Lease, current_call};
-use crate::store::StateKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
@@ -49,6 +49,8 @@ pub struct Claims {
     /// Workers without any due call that nobody has, if this turn has scanned.
     pub drained: Option<BTreeSet<WorkerId>>,
     pub ends: ScanEnds,
+    /// The scan began at the head.
+    pub from_head: bool,
     /// Calls that were found due and got no lease, and since when they are due.
     pub left: BTreeMap<StateKey, Timestamp>,
     pub more: bool,
@@ -89,7 +91,8 @@ impl Claiming<'_, '_> {
             executions: BTreeMap::new(),
             failed: Vec::new(),
             drained: None,
-            ends: ScanEnds::default(),
+            ends: ScanEnds::new(self.turn.began_at),
+            from_head: false,
             left: BTreeMap::new(),
             more: false,
         };
@@ -115,7 +118,8 @@ impl Claiming<'_, '_> {
         if let ([only], true) = (due.as_slice(), ready.is_empty()) {
             self.scans.suspect = Some(only.key.0);
         }
-        let candidates: Vec<_> = ready.into_iter().map(|due| (due, true)).chain(due.into_iter().map(|d| (d, false))).collect();
+        let candidates: Vec<_> =
+            ready.into_iter().map(|due| (due, true)).chain(due.into_iter().map(|d| (d, false))).collect();
         let ids: BTreeSet<_> = candidates.iter().map(|(due, _)| due.key.0).collect();
         let ids: Vec<_> = ids.into_iter().collect();
         let keys: Vec<_> = candidates.iter().map(|(due, _)| due.key).collect();
@@ -152,8 +156,9 @@ impl Claiming<'_, '_> {
         let due = claim::due(self.turn.spi, self.turn.lane, &wanted, busy, now, self.turn.real)?;
         if from_head {
             let ended = Instant::now();
-            self.scans.calls.scanned(ended, ended - began);
+            self.scans.calls.scanned_from_head(ended, ended - began, poll_interval());
         }
+        claims.from_head = from_head;
         let mut drained = BTreeSet::new();
         for Wanted { worker, at_most, .. } in wanted {
             let found = due.iter().filter(|due| due.worker == worker);

@@ -6,7 +6,7 @@ use super::backlog::Backlog;
 use super::global_queues::Matching;
 use super::item::Item;
 use super::memory::{OpenCalls, Seen};
-use super::scans::{ScanEnds, Scans};
+use super::scans::{ScanEnds, Scans, poll_interval};
 use super::turn::{Started, Turn};
 use crate::guc;
 use crate::pg::catch::Result;
@@ -54,7 +54,7 @@ impl Gathering<'_> {
         let turn = &started.turn;
         let workers: Vec<_> = self.registry.workers().iter().map(|worker| worker.0).collect();
         let mut work =
-            Work { ends: ScanEnds::default(), nothing_due: false, more: false, yielded: Vec::new(), workers };
+            Work { ends: ScanEnds::new(turn.began_at), nothing_due: false, more: false, yielded: Vec::new(), workers };
         let may_be_idle = turn.scope.gather && turn.lane.number == 0 && !started.has_global_work;
         work.nothing_due = may_be_idle && (self.scans.are_idle() || self.glance(turn, &work.workers)?);
         self.matching.begin_turn(turn.scope.gather);
@@ -86,7 +86,7 @@ impl Gathering<'_> {
             // The scans that follow are to be made from the head, as this one was.
             return Ok(false);
         }
-        self.scans.scanned_all(Instant::now(), began.elapsed());
+        self.scans.scanned_all(began);
         self.scans.nothing_left();
         self.seen.next_due = earliest;
         Ok(true)
@@ -102,19 +102,19 @@ impl Gathering<'_> {
         work: &mut Work,
     ) -> Result<()> {
         let began = Instant::now();
-        let full = self.scans.timers.from_head(began);
-        let from = self.scans.timers.from(&()).filter(|_| !full);
+        let from_head = self.scans.timers.from_head(began);
+        let from = self.scans.timers.from(&()).filter(|_| !from_head);
         let timers = load::due_timers(turn.spi, turn.began, busy, limit, from)?;
         let after_timers = Instant::now();
-        if full {
-            self.scans.timers.scanned(after_timers, after_timers - began);
+        if from_head {
+            self.scans.timers.scanned_from_head(after_timers, after_timers - began, poll_interval());
         }
-        let full = self.scans.messages.from_head(after_timers);
-        let from = self.scans.messages.from(&()).filter(|_| !full);
+        let from_head = self.scans.messages.from_head(after_timers);
+        let from = self.scans.messages.from(&()).filter(|_| !from_head);
         let arrived = load::executions_with_arrivals(turn.spi, busy, limit, from)?;
-        if full {
+        if from_head {
             let ended = Instant::now();
-            self.scans.messages.scanned(ended, ended - after_timers);
+            self.scans.messages.scanned_from_head(ended, ended - after_timers, poll_interval());
         }
         let last_timer = timers.last().filter(|_| timers.len() == limit);
         work.ends.timers = Some(last_timer.map_or(turn.began, |last| last.fire_at));

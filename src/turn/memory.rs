@@ -6,10 +6,9 @@ use super::breakers::Breakers;
 use super::global_queues::Matching;
 use super::in_flight::InFlight;
 use super::item::Item;
-use super::scans::Scans;
+use super::scans::{Scans, poll_interval};
 use crate::calls::{self, Answered};
 use crate::clock;
-use crate::guc;
 use crate::http::Finished;
 use crate::pg::process::random;
 use crate::pg::session::Session;
@@ -96,8 +95,8 @@ impl Memory {
     }
 
     /// Somebody has woken the scheduler.
-    pub fn woken(&mut self, wakeup: shmem::Wakeup) {
-        self.scans.woken(wakeup);
+    pub fn woken(&mut self) {
+        self.scans.woken();
     }
 
     /// Notes what a worker answered.
@@ -137,11 +136,12 @@ impl Memory {
 
     /// How long there is nothing to do, if nobody wakes the scheduler.
     pub fn idle_for(&self) -> Duration {
-        let poll = Duration::from_millis(guc::POLL_INTERVAL_MS.get() as u64);
+        let poll = poll_interval();
         let now = Instant::now();
         let deferred = self.backlog.executions.next(now).map(|at| at - now);
         let due = self.seen.next_due.map(|at| Duration::from_micros(at.since(clock::now()).max(0) as u64));
         let breakers = self.calls.breakers.next_change(now).map(|at| at - now);
-        [Some(poll), deferred, due, breakers].into_iter().flatten().min().unwrap_or(poll)
+        let head = self.scans.head_at().map(|at| at.saturating_duration_since(now));
+        [Some(poll), deferred, due, breakers, head].into_iter().flatten().min().unwrap_or(poll)
     }
 }

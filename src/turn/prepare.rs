@@ -31,6 +31,8 @@ pub struct Prepared {
     pub released: Vec<StateKey>,
     pub drained: Option<BTreeSet<WorkerId>>,
     pub ends: ScanEnds,
+    /// The scan for calls began at the head.
+    pub from_head: bool,
     pub more: bool,
 }
 
@@ -63,34 +65,34 @@ pub fn prepare(
     saved: &Saved,
     claims: Claims,
 ) -> Result<Prepared> {
-    let Claims { leased, executions, failed, drained, mut ends, left, more } = claims;
+    let Claims { leased, executions, failed, drained, mut ends, from_head, left, more } = claims;
     let sources = saved.dispatched.iter().map(|call| (&saved.executions, call));
     let sources = sources.chain(leased.iter().map(|call| (&executions, call)));
     let calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
     let local = LocalAttributes::read(turn, &calls)?;
     let mut preparing = Preparing { app, backlog, local, more };
-    let mut prepared =
-        Prepared { calls: Vec::new(), failed, released: Vec::new(), drained, ends: ScanEnds::default(), more: false };
+    let mut released = Vec::new();
+    let mut prepared = Vec::new();
+    let mut failed = failed;
     for Found { loaded, state, call } in calls {
         let Some(mut record) = record(loaded, state, call) else { continue };
         match preparing.one(loaded, state, call, &mut record)? {
-            Preparation::Call(request) => prepared.calls.push((*request, record)),
+            Preparation::Call(request) => prepared.push((*request, record)),
             Preparation::Release => {
                 ends.note(Some(saved.now));
-                prepared.released.push(call.key);
+                released.push(call.key);
             }
             Preparation::Failed(failure) => {
-                prepared.failed.push(Item::Answer(record, Answered::Failed(failure)));
+                failed.push(Item::Answer(record, Answered::Failed(failure)));
             }
         }
     }
-    claim::release(turn.spi, &prepared.released)?;
-    prepared.more = preparing.more;
+    claim::release(turn.spi, &released)?;
     ends.note(saved.earliest);
     // Under another worker, perhaps, than they were found under.
     ends.note(left.into_values().min());
-    prepared.ends = ends;
-    Ok(prepared)
+    let more = preparing.more;
+    Ok(Prepared { calls: prepared, failed, released, drained, ends, from_head, more })
 }
 
 /// A leased call with its state.
@@ -161,8 +163,7 @@ impl Preparing<'_, '_> {
         if loading.locks() || wanted.locks() {
             values = Some(locks::fingerprint(&global.object, &local));
             let keys = locks::versions_of(&wanted, locked);
-            record.reads =
-                Some(Arc::new(ReadSet { global: loading, rows: global.versions, keys, local: wanted }));
+            record.reads = Some(Arc::new(ReadSet { global: loading, rows: global.versions, keys, local: wanted }));
         }
         let attempt = Attempt {
             number: call.attempt,

@@ -31,6 +31,7 @@ pub struct Outcome {
     released: Vec<StateKey>,
     yielded: Vec<StateKey>,
     ends: ScanEnds,
+    from_head: bool,
     /// Workers without any due call that nobody has, if the turn has scanned.
     drained: Option<BTreeSet<WorkerId>>,
     /// Its scans have found all that there was.
@@ -49,16 +50,11 @@ impl Outcome {
         saved: Saved,
         prepared: Prepared,
     ) -> Result<Self> {
-        let Prepared { calls, failed, released, drained, mut ends, more } = prepared;
+        let Prepared { calls, failed, released, drained, mut ends, from_head, more } = prepared;
         ends.timers = work.ends.timers;
         ends.messages = work.ends.messages.filter(|_| saved.all_taken_in);
-        let mut left_out = backlog.executions.keys(Instant::now());
-        left_out.extend(backlog.waiting_for());
-        left_out.extend(&saved.put_off);
-        left_out.sort_unstable();
-        left_out.dedup();
-        let (call, timer, message) = claim::left_out(turn.spi, turn.lane, &left_out, saved.now, turn.real)?;
-        ends.hold(call, timer, message);
+        let busy = backlog.executions.next(Instant::now()).is_some() || backlog.waiting_for().next().is_some();
+        ends.left_out = busy || !saved.put_off.is_empty();
         let idle = work.nothing_due && drained.is_none();
         let next_due = match turn.paused {
             true => None,
@@ -74,6 +70,7 @@ impl Outcome {
             released,
             yielded: work.yielded,
             ends,
+            from_head,
             drained,
             next_due,
             more: work.more || saved.more || more,
@@ -94,7 +91,7 @@ impl Memory {
             crash::point(if items.is_empty() { "claim-call" } else { "commit-dispatch" });
         }
         self.seen.next_due = outcome.next_due;
-        self.scans.settle(outcome.ends);
+        self.scans.settle(outcome.ends, outcome.from_head);
         let scanned = outcome.drained.is_some();
         if let Some(drained) = outcome.drained {
             self.calls.drained = drained;
@@ -122,7 +119,7 @@ impl Memory {
             self.scans.scan_again();
         }
         let due_in = |at: Timestamp| Duration::from_micros(at.since(clock::now()).max(0) as u64);
-        self.scans.until(self.seen.next_due.map(due_in));
+        self.scans.until(self.seen.next_due.map(|at| Instant::now() + due_in(at)));
         if more { Progress::More } else { Progress::Idle }
     }
 

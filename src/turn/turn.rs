@@ -76,6 +76,8 @@ pub(super) struct Turn<'a> {
     pub paused: bool,
     /// When it began, by the clock of processes.
     pub began: Timestamp,
+    /// The same, by a clock that nobody sets.
+    pub began_at: Instant,
     /// The real time, for leases.
     pub real: Timestamp,
 }
@@ -298,7 +300,7 @@ pub(super) struct Started<'a> {
 
 /// Reads what every turn begins with. None when another scheduler has begun.
 fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Option<Started<'a>>> {
-    let began = crate::clock::now();
+    let (began, began_at) = (crate::clock::now(), Instant::now());
     memory.number += 1;
     let state = engine::state(spi, memory.lane.number)?;
     if state.epoch != memory.lane.epoch {
@@ -317,6 +319,7 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
         scope,
         paused: memory.seen.paused,
         began,
+        began_at,
         real: crate::clock::real(),
     };
     Ok(Some(Started { turn, has_global_work: state.global_work, registered }))

@@ -73,6 +73,11 @@ impl<K: Eq + Hash, T: Ord + Copy> DueScan<K, T> {
         self.head_at.is_none_or(|at| at <= now)
     }
 
+    /// When the next scan may begin at the head. None: now.
+    pub fn head_at(&self) -> Option<Instant> {
+        self.head_at
+    }
+
     /// Where a scan for this key begins, itself included, if not at the head. None: at the head too.
     pub fn from(&self, key: &K) -> Option<T> {
         self.cursors.get(key).and_then(|cursor| cursor.behind)
