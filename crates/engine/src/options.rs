@@ -1,5 +1,6 @@
 //! Options of a state, as registered with its process type or given with a state movement.
 
+use crate::types::words;
 use crate::{Api, Duration};
 use serde::{Deserialize, Serialize};
 
@@ -28,13 +29,14 @@ impl Default for RetryPolicy {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FailurePolicy {
-    #[default]
-    #[serde(rename = "FAIL_PROCESS_ON_STATE_FAILURE")]
-    FailProcess,
-    #[serde(rename = "PROCEED_TO_CONFIGURED_STATE")]
-    ProceedToConfiguredState,
+words! {
+    /// Whether the process goes on when the retries of a state are spent.
+    #[derive(Default)]
+    FailurePolicy {
+        #[default]
+        FailProcess = "FAIL_PROCESS_ON_STATE_FAILURE",
+        ProceedToConfiguredState = "PROCEED_TO_CONFIGURED_STATE",
+    }
 }
 
 /// What happens when the retries of a state are spent.
@@ -48,29 +50,28 @@ pub struct FailureRecovery {
     pub state_failure_proceed_state_config: Option<Box<StateConfig>>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LoadPolicy {
-    #[default]
-    #[serde(rename = "ALL")]
-    All,
-    #[serde(rename = "NONE")]
-    None,
-    #[serde(rename = "PARTIAL")]
-    Partial,
+words! {
+    /// How many of the attributes a call gets.
+    #[derive(Default)]
+    LoadPolicy {
+        #[default]
+        All = "ALL",
+        None = "NONE",
+        Partial = "PARTIAL",
+    }
 }
 
-/// What a call wants to be sure of, of the attributes that it gets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LockType {
-    #[default]
-    #[serde(rename = "NO_LOCKING")]
-    NoLocking,
-    /// What was read is unchanged when the answer is applied.
-    #[serde(rename = "SHARE_LOCK")]
-    Share,
-    /// Load, call and write are one.
-    #[serde(rename = "EXCLUSIVE_LOCK")]
-    Exclusive,
+words! {
+    /// What a call wants to be sure of, of the attributes that it gets.
+    #[derive(Default)]
+    LockType {
+        #[default]
+        NoLocking = "NO_LOCKING",
+        /// What was read is unchanged when the answer is applied.
+        Share = "SHARE_LOCK",
+        /// Load, call and write are one.
+        Exclusive = "EXCLUSIVE_LOCK",
+    }
 }
 
 /// Which attributes a call gets.

@@ -14,7 +14,8 @@ mod scan;
 pub use answer::{Limits, MAX_DETAIL_CHARS, decode_error, decode_execute, decode_rpc, decode_wait_until};
 pub use definition::{ConflictMode, StartOptions, parse_definition, parse_start_options};
 pub use fields::MAX_NAME_BYTES;
-pub use payload::{MAX_PAYLOAD_DEPTH, PayloadError, check_payload};
+pub use payload::{MAX_PAYLOAD_DEPTH, check_payload};
 pub use request::{
     Attributes, CallContext, ExecuteRequest, RpcRequest, WaitUntilRequest, call_id, idempotency_key, rpc_call_id,
 };
+pub use scan::PayloadError;
