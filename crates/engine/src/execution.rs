@@ -76,6 +76,7 @@ impl Execution {
         self.next_event > 1
     }
 
+    /// Whether it has not closed.
     pub fn is_running(&self) -> bool {
         self.status == ProcessStatus::Running
     }
@@ -138,6 +139,7 @@ pub struct StateExecution {
 }
 
 impl StateExecution {
+    /// Where it stands, in a word.
     pub fn status(&self) -> StateStatus {
         match &self.phase {
             Phase::WaitUntil(_) => StateStatus::WaitUntil,

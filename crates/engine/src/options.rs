@@ -95,6 +95,7 @@ impl Loading {
         self.lock_type != LockType::NoLocking && self.policy != LoadPolicy::None
     }
 
+    /// Whether the attribute of this name is loaded.
     pub fn wants(&self, name: &str) -> bool {
         match self.policy {
             LoadPolicy::All => true,
@@ -161,6 +162,7 @@ impl StateConfig {
         )
     }
 
+    /// How long a call may take.
     pub fn timeout(&self, api: Api) -> Duration {
         let set = match api {
             Api::WaitUntil => self.wait_until_api_timeout_seconds,
@@ -169,6 +171,7 @@ impl StateConfig {
         Duration::from_seconds(set.unwrap_or(DEFAULT_CALL_TIMEOUT_SECONDS))
     }
 
+    /// How a failed call is repeated.
     pub fn retry_policy(&self, api: Api) -> RetryPolicy {
         let set = match api {
             Api::WaitUntil => &self.wait_until_api_retry_policy,
@@ -177,6 +180,7 @@ impl StateConfig {
         set.clone().unwrap_or_default()
     }
 
+    /// Which global attributes a call gets: the option of its API, else that of both.
     pub fn load_global(&self, api: Api) -> Loading {
         let own = match api {
             Api::WaitUntil => &self.wait_until_load_global_attributes,
@@ -185,6 +189,7 @@ impl StateConfig {
         own.as_ref().or(self.load_global_attributes.as_ref()).cloned().unwrap_or_default()
     }
 
+    /// Which local attributes a call gets, likewise.
     pub fn load_local(&self, api: Api) -> Loading {
         let own = match api {
             Api::WaitUntil => &self.wait_until_load_local_attributes,

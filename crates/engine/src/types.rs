@@ -16,6 +16,7 @@ impl Timestamp {
     /// counts from the Unix epoch without rounding.
     pub const LAST: Self = Self(i64::MAX - 1);
 
+    /// Whole seconds since the Unix epoch, rounded down.
     pub fn unix_seconds(self) -> i64 {
         self.0.div_euclid(1_000_000)
     }
@@ -52,6 +53,7 @@ impl Duration {
         Self((seconds * 1e6).min(i64::MAX as f64 / 4.0).ceil() as i64)
     }
 
+    /// As the standard library has it.
     pub fn as_std(self) -> std::time::Duration {
         std::time::Duration::from_micros(self.0.max(0) as u64)
     }

@@ -22,6 +22,7 @@ const MAX_ERROR_TYPE_CHARS: usize = 200;
 /// An answer may be nested deeper than a payload by what the protocol puts around it.
 const MAX_ANSWER_DEPTH: usize = MAX_PAYLOAD_DEPTH + 16;
 
+/// Reads the body of a 200 to `waitUntil`, or says what is wrong with it.
 pub fn decode_wait_until(body: &[u8], limits: &Limits) -> Result<WaitUntilAnswer, String> {
     decode(body, |object| {
         Ok(WaitUntilAnswer {
@@ -31,6 +32,7 @@ pub fn decode_wait_until(body: &[u8], limits: &Limits) -> Result<WaitUntilAnswer
     })
 }
 
+/// Reads the body of a 200 to `execute`, or says what is wrong with it.
 pub fn decode_execute(body: &[u8], limits: &Limits) -> Result<ExecuteAnswer, String> {
     decode(body, |object| {
         Ok(ExecuteAnswer {
@@ -40,6 +42,7 @@ pub fn decode_execute(body: &[u8], limits: &Limits) -> Result<ExecuteAnswer, Str
     })
 }
 
+/// Reads the body of a 200 to an RPC, or says what is wrong with it.
 pub fn decode_rpc(body: &[u8], limits: &Limits) -> Result<RpcAnswer, String> {
     decode(body, |object| {
         Ok(RpcAnswer {

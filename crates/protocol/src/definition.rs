@@ -20,6 +20,7 @@ pub enum ConflictMode {
 impl ConflictMode {
     pub const WORDS: &'static [&'static str] = &["RETURN_ERROR_ON_CONFLICT", "IGNORE_CONFLICT", "OVERRIDE_ON_CONFLICT"];
 
+    /// The mode that the word stands for.
     pub fn parse(word: &str) -> Option<Self> {
         match word {
             "RETURN_ERROR_ON_CONFLICT" => Some(Self::ReturnError),
@@ -51,6 +52,7 @@ pub fn parse_definition(text: &str) -> Result<Definition, String> {
     })
 }
 
+/// Reads the `options` of a start, or says what is wrong with them.
 pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
     document(text, "options", |mut object| {
         let options = StartOptions {

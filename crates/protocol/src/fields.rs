@@ -20,6 +20,7 @@ impl Fault {
         Self { path: String::new(), what: what.into() }
     }
 
+    /// Puts a key before the path.
     pub fn at(self, key: &str) -> Self {
         self.under(&cut(key, 100).escape_debug().to_string())
     }
@@ -96,14 +97,17 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// Takes out a field that has to be there.
     pub fn required<T>(&mut self, key: &'static str, read: impl FnOnce(&'a str) -> Read<T>) -> Read<T> {
         self.optional(key, read)?.ok_or_else(|| Fault::new("is missing").at(key))
     }
 
+    /// Takes out an array; none is an empty one.
     pub fn list_of<T>(&mut self, key: &'static str, read: impl FnMut(&'a str) -> Read<T>) -> Read<Vec<T>> {
         Ok(self.optional(key, |text| list(text, read))?.unwrap_or_default())
     }
 
+    /// Takes out an object with keys of the user's choice; none is an empty one.
     pub fn map_of<T>(&mut self, key: &'static str, read: impl FnMut(&'a str) -> Read<T>) -> Read<BTreeMap<String, T>> {
         Ok(self.optional(key, |text| map(text, read))?.unwrap_or_default())
     }
