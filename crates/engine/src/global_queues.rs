@@ -3,7 +3,7 @@
 //! Which messages are free, and who is asked first, is not decided here: whoever asks puts free messages into the
 //! context, and what is taken of them is an event that carries them.
 
-use crate::decide::Turn;
+use crate::decide::Draft;
 use crate::*;
 use serde::{Deserialize, Serialize};
 
@@ -114,7 +114,7 @@ impl StateExecution {
     }
 }
 
-impl Turn<'_> {
+impl Draft<'_> {
     /// Free messages are offered to a waiting state.
     pub(crate) fn global_messages_arrived(&mut self, seq: StateSeq) -> Result<(), Rejection> {
         match self.execution.states.get(&seq).map(|state| state.status()) {
