@@ -22,7 +22,6 @@ use crate::store::process::Found;
 use crate::store::registry::Registry;
 use crate::store::tables::Tables;
 use crate::store::versions;
-use crate::worker::lifecycle;
 use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -113,7 +112,7 @@ impl Caller {
 
     /// For functions that wait or call: not from a trigger that fires while the engine applies a step.
     fn outside_engine(self, function: &str) -> Result<Self> {
-        if lifecycle::is_engine() { Err(error::inside_engine(function)) } else { Ok(self) }
+        if identity::is_engine() { Err(error::inside_engine(function)) } else { Ok(self) }
     }
 
     /// Runs `body` on the system tables.

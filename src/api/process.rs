@@ -14,7 +14,6 @@ use crate::store::load::{self, Loaded, Lock};
 use crate::store::process::{self, Closing, Found};
 use crate::store::registry::Registry;
 use crate::store::save;
-use crate::worker::lifecycle;
 use crate::{clock, error};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -112,7 +111,7 @@ fn closing(found: &Found) -> Option<Closing> {
 
 /// Whether the outcome of a close can be waited for.
 fn may_wait_for_close() -> Result<()> {
-    if lifecycle::is_engine() {
+    if identity::is_engine() {
         // The step that publishes is tried again soon.
         return Err(PgError::new(LOCK_NOT_AVAILABLE, "the process is about to close"));
     }

@@ -17,7 +17,7 @@ use crate::store::locks::{self, Wants};
 use crate::store::registry::WorkerId;
 use crate::store::save::{self, Lease};
 use crate::store::tables::Tables;
-use crate::store::{StateKey, claim, global};
+use crate::store::{StateKey, claim, global_queue as global};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use xdb_engine::*;

@@ -5,10 +5,9 @@
 use super::{scheduler, settings};
 use crate::pg::extension::{self, Installed};
 use crate::pg::shmem::{self, EngineState, ExitReason, Lane, Slot, call};
-use crate::pg::{compat, crash, latch, raw};
+use crate::pg::{compat, crash, identity, latch, raw};
 use pgrx::{check_for_interrupts, pg_guard, pg_sys};
 use std::ffi::{CStr, c_int};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How a scheduler's run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,15 +91,8 @@ unsafe extern "C-unwind" fn at_exit(_code: c_int, argument: pg_sys::Datum) {
     }
 }
 
-static IS_ENGINE: AtomicBool = AtomicBool::new(false);
-
-/// Whether this process is a scheduler: then what runs here runs inside the engine.
-pub fn is_engine() -> bool {
-    IS_ENGINE.load(Ordering::Relaxed)
-}
-
 fn live(slot: Slot) -> Exit {
-    IS_ENGINE.store(true, Ordering::Relaxed);
+    identity::begin_engine();
     let (database, lane) = (slot.database(), slot.lane());
     if shmem::held_until(database).is_some() {
         return Exit::Left;

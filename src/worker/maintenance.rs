@@ -3,7 +3,7 @@
 use super::lifecycle::Context;
 use super::scheduler::in_transaction;
 use crate::pg::{crash, identity};
-use crate::store::global::{self, KeyCursor};
+use crate::store::global_queue::{self as global, KeyCursor};
 use crate::store::purge::{self, Cursor};
 use crate::{clock, guc};
 use std::time::{Duration, Instant};

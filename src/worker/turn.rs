@@ -21,7 +21,7 @@ use crate::pg::{crash, identity, spi};
 use crate::store::claim::{self, Lane};
 use crate::store::instance::Standing;
 use crate::store::registry::{Registry, WorkerId};
-use crate::store::{StateKey, engine, global, locks};
+use crate::store::{StateKey, engine, global_queue as global, locks};
 use crate::{clock, guc};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
