@@ -198,7 +198,7 @@ hooked_postgres() {
     make_work_dir
     chmod a+rx "$work_dir"
     # The build of `make install` has a stage of its own: neither may be taken for the other.
-    package_extension stage-hooked --features crash-points,plants
+    package_extension stage-hooked --features crash-points,plants,pg_test
     copy_postgres "$work_dir/postgres"
     cp -a "$stage/." "$work_dir/postgres/"
     chmod -R a+rX "$work_dir/postgres"

@@ -47,8 +47,6 @@ pgrx::extension_sql_file!("../sql/always/privileges.sql", name = "privileges", r
 pub extern "C-unwind" fn _PG_init() {
     guc::define();
     pg::planning::register();
-    #[cfg(not(feature = "pg18"))]
-    pg::constraints::register();
     // SAFETY: flags of the server, set before libraries are loaded.
     let (upgrading, preloading) =
         unsafe { (pg_sys::IsBinaryUpgrade, pg_sys::process_shared_preload_libraries_in_progress) };

@@ -27,7 +27,8 @@
 -- A step deletes its task and inbox rows, updates process_execution and state_execution, and inserts the next state, its
 -- task or timers, and events: all in one transaction with what it writes in users' tables.
 --
--- Native code alone writes these tables; roles read what is theirs through the views.
+-- Native code alone writes these tables; roles read what is theirs through the views. What rows have to be is said where
+-- they are described, in src/store, and xdb.check_process verifies it; a CHECK holds only what that can't see.
 --
 -- Lock order, kept by every transaction of the engine and of the SQL functions:
 --   1. latest_execution         one process id at a time
@@ -63,9 +64,8 @@ CREATE TABLE xdb.process_execution (
     process_type text NOT NULL,
     owner oid NOT NULL,
     owner_name text NOT NULL,
-    status text NOT NULL CONSTRAINT process_status_known
-        CHECK (status IN ('RUNNING', 'COMPLETED', 'FAILED', 'TIMEOUT', 'TERMINATED')),
-    closing text CONSTRAINT process_closing_known CHECK (closing IN ('UNCONDITIONAL', 'CONDITIONAL')),
+    status text NOT NULL,
+    closing text,
     started_at timestamptz NOT NULL,
     closed_at timestamptz,
     timeout_at timestamptz,
@@ -73,19 +73,16 @@ CREATE TABLE xdb.process_execution (
     next_event bigint NOT NULL,
     next_state int NOT NULL,
     next_message bigint NOT NULL,
-    live_threads int NOT NULL CONSTRAINT process_threads_counted CHECK (live_threads >= 0),
+    live_threads int NOT NULL,
     completing boolean NOT NULL,
     state_numbers jsonb NOT NULL,
     mapping_id int,
     attribute_keys jsonb,
     results jsonb NOT NULL DEFAULT '[]',
     -- Null: all events are kept. Else at least so many of the last ones; with 0, none.
-    history_limit int CONSTRAINT process_history_counts CHECK (history_limit >= 0),
+    history_limit int,
     request_id text,
-    traceparent text,
-    CONSTRAINT process_closed_has_time CHECK ((status = 'RUNNING') = (closed_at IS NULL)),
-    CONSTRAINT process_closed_is_still CHECK (status = 'RUNNING' OR (live_threads = 0 AND closing IS NULL)),
-    CONSTRAINT process_keys_need_mapping CHECK ((mapping_id IS NULL) = (attribute_keys IS NULL))
+    traceparent text
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status = 'RUNNING';
@@ -132,12 +129,11 @@ SELECT pg_catalog.pg_extension_config_dump('xdb.latest_execution', '');
 
 CREATE TABLE xdb.state_execution (
     execution_id uuid NOT NULL,
-    seq int NOT NULL CONSTRAINT state_seq_counts CHECK (seq > 0),
+    seq int NOT NULL,
     shard smallint NOT NULL,
     state_id text NOT NULL,
-    number int NOT NULL CONSTRAINT state_number_counts CHECK (number > 0),
-    status text NOT NULL CONSTRAINT state_status_known
-        CHECK (status IN ('WAIT_UNTIL', 'WAITING', 'EXECUTE', 'COMPLETED', 'FAILED', 'ABORTED')),
+    number int NOT NULL,
+    status text NOT NULL,
     started_at timestamptz NOT NULL,
     ended_at timestamptz,
     input jsonb,
@@ -147,10 +143,7 @@ CREATE TABLE xdb.state_execution (
     wait jsonb,
     last_failure jsonb,
     PRIMARY KEY (execution_id, seq),
-    CONSTRAINT state_number_unique UNIQUE (execution_id, state_id, number),
-    CONSTRAINT state_ended_has_time CHECK ((status IN ('COMPLETED', 'FAILED', 'ABORTED')) = (ended_at IS NOT NULL)),
-    CONSTRAINT state_at_a_call CHECK ((status IN ('WAIT_UNTIL', 'EXECUTE')) = (call IS NOT NULL)),
-    CONSTRAINT state_waiting_for_something CHECK (status <> 'WAITING' OR wait IS NOT NULL)
+    CONSTRAINT state_number_unique UNIQUE (execution_id, state_id, number)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 COMMENT ON TABLE xdb.state_execution IS 'State executions, with their payloads.';
 COMMENT ON COLUMN xdb.state_execution.execution_id IS 'Process execution it belongs to.';
@@ -173,11 +166,11 @@ CREATE TABLE xdb.task (
     execution_id uuid NOT NULL,
     seq int NOT NULL,
     shard smallint NOT NULL,
-    lane smallint NOT NULL DEFAULT 0 CONSTRAINT task_lane_known CHECK (lane IN (0, 1, 2)),  -- 2: parked, see below
+    lane smallint NOT NULL DEFAULT 0,  -- 2: parked, see below
     worker_id int NOT NULL,
-    api text NOT NULL CONSTRAINT task_api_known CHECK (api IN ('WAIT_UNTIL_API', 'EXECUTE_API')),
+    api text NOT NULL,
     due_at timestamptz NOT NULL,
-    attempt int NOT NULL DEFAULT 0 CONSTRAINT task_attempt_counts CHECK (attempt >= 0),
+    attempt int NOT NULL DEFAULT 0,
     first_attempt_at timestamptz,
     lease_epoch bigint NOT NULL DEFAULT 0,
     lease_number bigint NOT NULL DEFAULT 0,
@@ -251,10 +244,9 @@ CREATE TABLE xdb.timer (
     seq int NOT NULL,
     command int NOT NULL,
     shard smallint NOT NULL,
-    kind text NOT NULL CONSTRAINT timer_kind_known CHECK (kind IN ('PROCESS_TIMEOUT', 'TIMER_COMMAND')),
+    kind text NOT NULL,
     fire_at timestamptz NOT NULL,
-    PRIMARY KEY (execution_id, seq, command),
-    CONSTRAINT timer_of_process_or_state CHECK ((kind = 'PROCESS_TIMEOUT') = (seq = 0))
+    PRIMARY KEY (execution_id, seq, command)
 ) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 CREATE INDEX timer_due ON xdb.timer (fire_at);
 COMMENT ON TABLE xdb.timer IS 'Durable timers: process timeouts and timer commands. A row is gone when it fired or its scope ended.';
@@ -273,7 +265,7 @@ CREATE TABLE xdb.inbox (
     queue_name text NOT NULL,
     message_id text,
     payload jsonb,
-    bytes int NOT NULL CONSTRAINT inbox_bytes_counted CHECK (bytes >= 0),
+    bytes int NOT NULL,
     published_at timestamptz NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         vacuum_truncate = off);

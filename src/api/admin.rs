@@ -12,7 +12,7 @@ use crate::pg::shmem::{EngineState, Lane, Slot, call};
 use crate::pg::spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Standing};
-use crate::store::{claim, engine, to_json, versions};
+use crate::store::{adopt, claim, engine, to_json, versions};
 use pgrx::pg_sys;
 use serde::Serialize;
 
@@ -32,11 +32,11 @@ pub fn adopt(_: &Args) -> Result<Value> {
             let standing = instance::standing(spi)?;
             if matches!(standing, Standing::Copy { .. }) {
                 let roles_by_name = !standing.knows_roles();
-                let missing = if roles_by_name { instance::missing_owners(spi)? } else { Vec::new() };
+                let missing = if roles_by_name { adopt::missing_owners(spi)? } else { Vec::new() };
                 if !missing.is_empty() {
                     return Err(error::missing_owners(&missing));
                 }
-                instance::adopt(spi, roles_by_name)?;
+                adopt::adopt(spi, roles_by_name)?;
                 crash::point("adopt");
             }
             Ok(())

@@ -14,7 +14,7 @@ mod start;
 use crate::error;
 use crate::pg::catch::{Result, catch};
 use crate::pg::identity;
-use crate::pg::process as engine_process;
+
 use crate::pg::shmem::{self, EngineState, Lane, Slot};
 use crate::pg::subxact::lock_table;
 use crate::pg::{spi, wake};
@@ -113,7 +113,7 @@ impl Caller {
 
     /// For functions that wait or call: not from a trigger that fires while the engine applies a step.
     fn outside_engine(self, function: &str) -> Result<Self> {
-        if engine_process::is_engine() { Err(error::inside_engine(function)) } else { Ok(self) }
+        if identity::is_engine() { Err(error::inside_engine(function)) } else { Ok(self) }
     }
 
     /// Runs `body` on the system tables.

@@ -6,7 +6,7 @@ use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_latch;
-use crate::pg::process as engine_process;
+
 use crate::pg::shmem::{Lane, Slot};
 use crate::pg::spi::{self, Snapshot, Spi};
 use crate::pg::subxact::undone;
@@ -112,7 +112,7 @@ fn closing(found: &Found) -> Option<Closing> {
 
 /// Whether the outcome of a close can be waited for.
 fn may_wait_for_close() -> Result<()> {
-    if engine_process::is_engine() {
+    if identity::is_engine() {
         // The step that publishes is tried again soon.
         return Err(PgError::new(LOCK_NOT_AVAILABLE, "the process is about to close"));
     }

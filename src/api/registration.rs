@@ -6,9 +6,9 @@ use crate::guc;
 use crate::http::{FailureKind, HostPolicy, Notifier, Pool, PoolConfig, check_secret, validate_headers, validate_url};
 use crate::pg::catch::{PgError, Result, sqlstate};
 use crate::pg::function::{Args, Value};
-use crate::pg::param::value;
 use crate::pg::spi::{self, Spi};
-use crate::store::{catalog, registry};
+use crate::store::catalog::{self, Kind};
+use crate::store::registry;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -144,10 +144,8 @@ fn is_oid(name: &str) -> bool {
 }
 
 fn resolve_table(spi: &Spi, table: &mut TableMapping) -> Result<()> {
-    let sql = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
-    let relation = spi.first(sql, &[value(table.table.as_str())], |row| Ok(row.get::<pg_sys::Oid>(1)));
-    let relation = match relation {
-        Ok(relation) => relation.flatten().filter(|_| !is_oid(&table.table)),
+    let relation = match catalog::find(spi, &table.table) {
+        Ok(relation) => relation.filter(|_| !is_oid(&table.table)),
         Err(e) if e.code == INVALID_NAME => None,
         Err(e) if NOT_A_NAME.contains(&e.code) => {
             return Err(error::invalid_definition(format!("table {}: {}", table.table, e.message)));
@@ -155,22 +153,17 @@ fn resolve_table(spi: &Spi, table: &mut TableMapping) -> Result<()> {
         Err(e) => return Err(e),
     };
     let missing = || error::invalid_definition(format!("table {} does not exist", table.table));
-    table.relation = relation.ok_or_else(missing)?.to_u32();
+    table.relation = relation.ok_or_else(missing)?;
     Ok(())
 }
 
 /// The table is one, the columns are there, and the key is unique.
 fn check_table(spi: &Spi, table: &TableMapping) -> Result<()> {
-    const KIND: &str = "SELECT c.relkind::text, n.nspname = 'xdb' OR n.nspname LIKE 'pg\\_%' \
-        OR n.nspname = 'information_schema', c.relpersistence = 't' \
-        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
     let wrong = |what: String| Err(error::invalid_definition(format!("table {}: {what}", table.table)));
-    let relation = value(pg_sys::Oid::from(table.relation));
-    let read = |row: &spi::Row| Ok((row.need::<String>(1)?, row.need::<bool>(2)?, row.need::<bool>(3)?));
-    match spi.first(KIND, &[relation], read)? {
-        Some((kind, false, false)) if kind == "r" || kind == "p" => {}
-        Some((.., true)) => return wrong("it is temporary: the engine can't see it".to_owned()),
-        Some((_, true, _)) => return wrong("it belongs to the system".to_owned()),
+    match catalog::kind(spi, table.relation)? {
+        Some(Kind { has_rows: true, is_of_system: false, is_temporary: false }) => {}
+        Some(Kind { is_temporary: true, .. }) => return wrong("it is temporary: the engine can't see it".to_owned()),
+        Some(Kind { is_of_system: true, .. }) => return wrong("it belongs to the system".to_owned()),
         _ => return wrong("it is not an ordinary or partitioned table".to_owned()),
     }
     let columns = catalog::describe(spi, table.relation)?.map(|found| found.columns).unwrap_or_default();

@@ -4,7 +4,7 @@
 //! is raised after everything that the function owned was dropped, with its SQLSTATE and all its fields.
 
 use super::catch::{PgError, Result, catch, edge, sqlstate};
-use super::param::{ToParam, from_postgres};
+use super::param::{SqlValue, from_postgres};
 use super::subxact::run_caught;
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 use std::ffi::{CStr, CString, c_char};
@@ -160,7 +160,7 @@ pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) ->
         let (datum, null) = match run_caught(|| body(&args))? {
             Value::Null => (pg_sys::Datum::from(0), true),
             Value::Void => (pg_sys::Datum::from(0), false),
-            Value::Execution(id) => (id.datum(), false),
+            Value::Execution(id) => (id.datum().unwrap_or(pg_sys::Datum::from(0)), false),
             Value::Executions(ids) => {
                 // SAFETY: as above; only functions that return a set give this value.
                 return unsafe {

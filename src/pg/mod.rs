@@ -2,9 +2,6 @@
 
 pub mod catch;
 pub mod compat;
-// In 18 the executor keeps them elsewhere, and some of them are not enforced: there the server does it alone.
-#[cfg(not(feature = "pg18"))]
-pub mod constraints;
 pub mod crash;
 pub mod extension;
 pub mod function;

@@ -61,12 +61,6 @@ unsafe extern "C-unwind" fn relation_info(
     }
 }
 
-/// Whether a statement that uses nothing but system tables runs, or is planned.
-#[cfg(not(feature = "pg18"))]
-pub fn is_ours() -> bool {
-    OURS.get()
-}
-
 /// While this lives, what is planned is planned for large tables, by their indexes, and kept. For statements that use nothing
 /// but system tables, so that no statement of a user's trigger is planned meanwhile.
 pub struct ByIndex {

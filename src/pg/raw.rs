@@ -24,9 +24,6 @@ unsafe extern "C-unwind" {
         receiver: *mut pg_sys::DestReceiver,
         completion: *mut pg_sys::QueryCompletion,
     );
-    /// The server's own start of a statement; raises errors as they are.
-    #[cfg(not(feature = "pg18"))]
-    pub fn standard_ExecutorStart(query: *mut pg_sys::QueryDesc, flags: c_int);
 }
 
 /// The number of this process in the server's process array, by which others find its latch.

@@ -3,7 +3,7 @@
 use super::main_loop::in_transaction;
 use crate::pg::session::Session;
 use crate::pg::{crash, identity};
-use crate::store::global::{self, KeyCursor};
+use crate::store::global_queue::{self as global, KeyCursor};
 use crate::store::purge::{self, Cursor};
 use crate::{clock, guc};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Locks on attributes: what a call wants to lock, and the rows of `xdb.attribute_lock`.
 
 use super::StateKey;
-use super::load::Meta;
+use super::loaded::Meta;
 use super::tables::covered;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, value};
@@ -51,7 +51,7 @@ impl KeyTypes {
         }
         let rows = spi.with_latest_snapshot(|spi| {
             spi.rows_with(Snapshot::Active, SELECT, &[array(relations)], |row| {
-                Ok((row.need::<pg_sys::Oid>(1)?, row.need::<String>(2)?, row.need::<pg_sys::Oid>(3)?))
+                Ok((row.at::<pg_sys::Oid>(0)?, row.at::<String>(1)?, row.at::<pg_sys::Oid>(2)?))
             })
         })?;
         let base = |(relation, column, oid): (pg_sys::Oid, String, pg_sys::Oid)| {
@@ -147,7 +147,7 @@ pub fn tickets(spi: &Spi, count: usize) -> Result<Vec<i64>> {
     if count == 0 {
         return Ok(Vec::new());
     }
-    spi.rows(SELECT, &[value(count as i32)], |row| row.need(1))
+    spi.rows(SELECT, &[value(count as i32)], |row| row.at(0))
 }
 
 fn uuid(object: &Object) -> ExecutionId {
@@ -155,7 +155,7 @@ fn uuid(object: &Object) -> ExecutionId {
 }
 
 fn key(row: &Row, column: usize) -> Result<StateKey> {
-    Ok((row.execution_id(column)?, StateSeq(row.need::<i32>(column + 1)? as u32)))
+    Ok((row.at(column - 1)?, row.at(column)?))
 }
 
 /// What stands in the way at these objects. A lock is granted for as long as its call's lease is good. Who waits with one of
@@ -181,7 +181,7 @@ pub fn board(
     let stuck = array(stuck.iter().copied());
     let params = [array(objects.iter().map(uuid)), value(LOOKED_AT), stuck, value(real)];
     for (object, mode, ticket) in
-        spi.rows(SELECT, &params, |row| Ok((row.execution_id(1)?.0, mode(row, 2)?, row.get(3))))?
+        spi.rows(SELECT, &params, |row| Ok((row.at::<ExecutionId>(0)?.0, mode(row, 2)?, row.at(2)?)))?
     {
         match ticket {
             Some(ticket) => board.note_parked(object, mode, ticket),
@@ -195,7 +195,7 @@ pub fn board(
 }
 
 fn mode(row: &Row, column: usize) -> Result<Mode> {
-    let text = row.need::<String>(column)?;
+    let text = row.at::<String>(column - 1)?;
     Mode::parse(&text).ok_or_else(|| PgError::internal(format!("xdb.attribute_lock holds the unknown mode \"{text}\"")))
 }
 
@@ -215,7 +215,7 @@ pub fn asked(spi: &Spi, keys: &[StateKey]) -> Result<HashMap<StateKey, Asked>> {
     let params = [array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))];
     let mut asked: HashMap<StateKey, Asked> = HashMap::new();
     let rows = spi.rows(SELECT, &params, |row| {
-        Ok((key(row, 1)?, row.need::<i64>(3)?, (row.execution_id(4)?.0, mode(row, 5)?)))
+        Ok((key(row, 1)?, row.at::<i64>(2)?, (row.at::<ExecutionId>(3)?.0, mode(row, 5)?)))
     })?;
     for (key, ticket, object) in rows {
         let entry = asked.entry(key).or_default();
@@ -273,13 +273,13 @@ pub fn release(spi: &Spi, keys: &[StateKey]) -> Result<Vec<Object>> {
         return Ok(Vec::new());
     }
     let params = [array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))];
-    spi.rows(DELETE, &params, |row| Ok(row.execution_id(1)?.0))
+    spi.rows(DELETE, &params, |row| Ok(row.at::<ExecutionId>(0)?.0))
 }
 
 /// The same for everything of these executions.
 pub fn release_all(spi: &Spi, ids: &[ExecutionId]) -> Result<Vec<Object>> {
     const DELETE: &str = "DELETE FROM xdb.attribute_lock WHERE execution_id = ANY ($1) RETURNING object";
-    spi.rows(DELETE, &[array(ids.iter().copied())], |row| Ok(row.execution_id(1)?.0))
+    spi.rows(DELETE, &[array(ids.iter().copied())], |row| Ok(row.at::<ExecutionId>(0)?.0))
 }
 
 /// Takes leases and locks of calls back whose answers were dropped for others' sake: the calls are made again, as the same
@@ -294,7 +294,7 @@ pub fn yield_calls(spi: &Spi, epoch: i64, keys: &[StateKey]) -> Result<Vec<Objec
         DELETE FROM xdb.attribute_lock l USING held \
         WHERE l.execution_id = held.execution_id AND l.seq = held.seq RETURNING l.object";
     let params = [array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32)), value(epoch)];
-    spi.rows(YIELD, &params, |row| Ok(row.execution_id(1)?.0))
+    spi.rows(YIELD, &params, |row| Ok(row.at::<ExecutionId>(0)?.0))
 }
 
 /// Which of these calls hold what others wait for.
@@ -307,6 +307,13 @@ pub fn waited_for(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> {
     }
     let params = [array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))];
     spi.rows(SELECT, &params, |row| key(row, 1))
+}
+
+/// Deletes all of them, and what was released.
+pub(super) fn forget_all(spi: &Spi) -> Result<()> {
+    spi.run("DELETE FROM xdb.attribute_lock", &[])?;
+    spi.run("DELETE FROM xdb.attribute_lock_release", &[])?;
+    Ok(())
 }
 
 /// Tells the main scheduler that objects were released elsewhere, when this transaction commits.
@@ -322,7 +329,7 @@ pub fn tell_released(spi: &Spi, objects: &[Object]) -> Result<()> {
 
 /// Takes out what was released elsewhere.
 pub fn take_released(spi: &Spi) -> Result<Vec<Object>> {
-    spi.rows("DELETE FROM xdb.attribute_lock_release RETURNING object", &[], |row| Ok(row.execution_id(1)?.0))
+    spi.rows("DELETE FROM xdb.attribute_lock_release RETURNING object", &[], |row| Ok(row.at::<ExecutionId>(0)?.0))
 }
 
 /// What a scheduler that begins does about the locks of its predecessor, whose leases are void: they have to be asked for
@@ -341,11 +348,11 @@ pub fn sweep(spi: &Spi, lane: i16) -> Result<Vec<Object>> {
             WHERE t.lane = 2 AND NOT EXISTS (SELECT FROM xdb.attribute_lock l \
                 WHERE l.execution_id = t.execution_id AND l.seq = t.seq) FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = 0 FROM lost WHERE t.execution_id = lost.execution_id AND t.seq = lost.seq";
-    let mut objects = spi.rows(UNGRANT, &[value(lane)], |row| Ok(row.execution_id(1)?.0))?;
+    let mut objects = spi.rows(UNGRANT, &[value(lane)], |row| Ok(row.at::<ExecutionId>(0)?.0))?;
     if lane == 0 {
         spi.run(LOST, &[])?;
         let waited_for = "SELECT DISTINCT object FROM xdb.attribute_lock WHERE parked";
-        objects.extend(spi.rows(waited_for, &[], |row| Ok(row.execution_id(1)?.0))?);
+        objects.extend(spi.rows(waited_for, &[], |row| Ok(row.at::<ExecutionId>(0)?.0))?);
     }
     Ok(objects)
 }
@@ -370,7 +377,7 @@ pub fn waiting(spi: &Spi, objects: &[Object]) -> Result<Vec<Waiting>> {
         JOIN xdb.process_execution e ON e.execution_id = p.execution_id \
         LEFT JOIN xdb.process_type y ON y.type_id = e.type_id";
     let params = [array(objects.iter().map(uuid)), value(LOOKED_AT)];
-    let found = spi.rows(SELECT, &params, |row| Ok((key(row, 1)?, row.need::<i32>(3)?)))?;
+    let found = spi.rows(SELECT, &params, |row| Ok((key(row, 1)?, row.at::<i32>(2)?)))?;
     let keys: Vec<_> = found.iter().map(|(key, _)| *key).collect();
     let mut asked = asked(spi, &keys)?;
     let mut waiting: Vec<_> = found
@@ -398,7 +405,7 @@ pub fn unpark(spi: &Spi, calls: &[(StateKey, i32)]) -> Result<Vec<(StateKey, Tim
         array(calls.iter().map(|c| c.0.1.0 as i32)),
         array(calls.iter().map(|c| c.1)),
     ];
-    spi.rows(UNPARK, &params, |row| Ok((key(row, 1)?, row.need_time(3)?)))
+    spi.rows(UNPARK, &params, |row| Ok((key(row, 1)?, row.at(2)?)))
 }
 
 /// What stands in the way of a caller's RPC: names of objects that states have, or wait for since before `ticket`. Only
@@ -418,7 +425,7 @@ pub fn in_the_callers_way(
     let params = [objects, array(epochs.iter().copied()), value(real), value(ticket.unwrap_or(0))];
     let rows = spi.with_latest_snapshot(|spi| {
         spi.rows_with(Snapshot::Active, SELECT, &params, |row| {
-            Ok((row.execution_id(1)?.0, mode(row, 2)?, row.need::<String>(3)?))
+            Ok((row.at::<ExecutionId>(0)?.0, mode(row, 2)?, row.at::<String>(2)?))
         })
     })?;
     let conflicts = |object: &Object, mode: Mode| wanted.iter().any(|(o, m)| o == object && m.conflicts(mode));
@@ -441,7 +448,7 @@ pub fn local_attributes(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<Execut
         return Ok(attributes);
     }
     let rows = spi.rows(SELECT, &[array(ids.iter().copied())], |row| {
-        Ok((row.execution_id(1)?, row.need(2)?, Versioned { value: row.need(3)?, version: row.need(4)? }))
+        Ok((row.at::<ExecutionId>(0)?, row.at(1)?, Versioned { value: row.at(2)?, version: row.at(3)? }))
     })?;
     for (id, key, versioned) in rows {
         attributes.entry(id).or_default().insert(key, versioned);

@@ -5,7 +5,7 @@
 //! parameters.
 
 use super::catalog::{self, Description, quote};
-use super::load::Meta;
+use super::loaded::Meta;
 use crate::pg::catch::{NO_DATA, PgError, Result, UNDEFINED_TABLE, sqlstate};
 use crate::pg::param::{Param, value};
 use crate::pg::spi::Spi;
@@ -180,7 +180,7 @@ impl Tables {
             let table = self.enter(mapping)?;
             let (rows, key_is) = (&table.found.rows, table.key_is(mapping)?);
             let sql = format!("SELECT {VERSION} FROM {rows} t WHERE {key_is}{lock}");
-            spi.on_users_tables().first(&sql, &params(key, None), |row| row.need(1))
+            spi.on_users_tables().first(&sql, &params(key, None), |row| row.at(0))
         });
         rows.collect()
     }
@@ -209,7 +209,7 @@ impl Tables {
         let (list, rows, lock) = (columns.join(", "), &table.found.rows, held.clause());
         let sql = format!("SELECT {list} FROM {rows} t WHERE {key_is}{lock}");
         spi.on_users_tables()
-            .first(&sql, &params(key, None), |row| Ok((1..=columns.len()).map(|column| row.get(column)).collect()))
+            .first(&sql, &params(key, None), |row| (0..columns.len()).map(|column| row.at(column)).collect())
     }
 
     /// Updates the row of each table that has one of these attributes. A row that is gone is an error, and nothing

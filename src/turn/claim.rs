@@ -72,8 +72,6 @@ struct Verdicts {
     leases: HashMap<StateKey, Lease>,
     /// Calls that wait for locks, under a lease that has no end.
     parked: Vec<StateKey>,
-    /// Those of them that do so no more, without being called.
-    unparked: Vec<StateKey>,
     /// Calls that belong into the other lane.
     moved: Vec<StateKey>,
     /// Calls without a place now, whose process type has moved to this worker: left where they are, they would stand in the
@@ -245,7 +243,6 @@ impl Claiming<'_, '_> {
         if self.app.lane_of(&loaded.meta) != lane {
             self.locks.release(due.key);
             verdicts.moved.push(due.key);
-            verdicts.unparked.extend(Some(due.key).filter(|_| was_parked));
             return None;
         }
         let unfit = unfit.get(&(loaded.meta.owner, loaded.meta.owner_name.clone()));
@@ -332,7 +329,6 @@ impl Claiming<'_, '_> {
             claims.more = true;
             crate::pg::wake::wake_scheduler_at_commit();
         }
-        claim::unpark(spi, &verdicts.unparked)?;
         claim::park(spi, lane, self.turn.number, &verdicts.parked)?;
         if !verdicts.parked.is_empty() {
             crash::point("turn-park");

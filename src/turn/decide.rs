@@ -12,7 +12,7 @@ use crate::pg::crash;
 use crate::pg::plant::{self, Plant};
 use crate::pg::process::random;
 use crate::store::StateKey;
-use crate::store::global::Gathered;
+use crate::store::global_queue::Gathered;
 use crate::store::load::{self, DueTimer, Loaded};
 use crate::store::locks;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -12,7 +12,7 @@ use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::store::registry::{Registry, WorkerId};
-use crate::store::{StateKey, claim, global, load};
+use crate::store::{StateKey, claim, global_queue, load};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
@@ -63,7 +63,7 @@ impl Gathering<'_> {
             let limit = guc::CLAIM_BATCH.get() as usize;
             self.scan(turn, &busy, limit, items, &mut work)?;
             if started.has_global_work {
-                let gathered = global::gather(turn.spi, turn.began, &busy, limit)?;
+                let gathered = global_queue::gather(turn.spi, turn.began, &busy, limit)?;
                 items.splice(0..0, gathered.states.iter().map(|key| Item::Waiter(*key)));
                 self.matching.gathered(gathered);
             }

@@ -9,7 +9,7 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
-use crate::store::global::{self, Class, Gathered, Head, WantedOfKey};
+use crate::store::global_queue::{self as global, Class, Gathered, Head, WantedOfKey};
 use crate::store::load::Loaded;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use xdb_engine::*;

@@ -14,7 +14,7 @@ use crate::pg::crash;
 use crate::store::load::{self, Loaded};
 use crate::store::registry::WorkerId;
 use crate::store::save::{self, Lease};
-use crate::store::{StateKey, claim, global};
+use crate::store::{StateKey, claim, global_queue};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::room::Room;
@@ -110,7 +110,7 @@ fn write(
     let saved = save::save_and_release(spi, changed.into_iter(), leases, &lane, false, *now)?;
     load::delete_arrivals(spi, &taken_in.ids)?;
     load::delete_arrivals_of(spi, &stale.inboxes)?;
-    global::delete_waiters(spi, &stale.waiters)?;
+    global_queue::delete_waiters(spi, &stale.waiters)?;
     load::delete_timers(spi, &stale.timers, *now)?;
     if !given_away.is_empty() {
         claim::move_to_lane(spi, given_away, 1)?;

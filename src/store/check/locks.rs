@@ -2,6 +2,8 @@
 
 use super::Check;
 use crate::pg::catch::Result;
+use crate::pg::param::value;
+use crate::pg::spi::Snapshot;
 
 impl Check<'_> {
     /// A lock belongs to a call that has a task. It is granted only under a lease, and parked only with its task.
@@ -15,9 +17,10 @@ impl Check<'_> {
         const PARKED: &str = "SELECT t.seq FROM xdb.task t WHERE t.execution_id = $1 AND t.lane = 2 \
             AND NOT EXISTS (SELECT FROM xdb.attribute_lock l WHERE l.execution_id = t.execution_id AND l.seq = t.seq) \
             ORDER BY t.seq";
-        let rows = self.all(SELECT, |row| {
-            let flag = |column| row.get::<bool>(column).unwrap_or(false);
-            Ok((row.need::<i32>(1)?, row.need::<i64>(2)?, flag(3), flag(4), flag(5), flag(6), flag(7)))
+        let params = [value(self.id)];
+        let rows = self.spi.rows_with(Snapshot::Active, SELECT, &params, |row| {
+            let flag = |place| Ok(row.at::<Option<bool>>(place)?.unwrap_or(false));
+            Ok((row.at::<i32>(0)?, row.at::<i64>(1)?, flag(2)?, flag(3)?, flag(4)?, flag(5)?, flag(6)?))
         })?;
         for (seq, ticket, no_call, no_lease, task_not_parked, not_parked, many) in rows {
             let mut wrong = |is: bool, what: &str| {
@@ -31,7 +34,7 @@ impl Check<'_> {
             wrong(not_parked, "its task is parked, and it is not");
             wrong(many, "its call has locks with other tickets");
         }
-        for seq in self.all(PARKED, |row| row.need::<i32>(1))? {
+        for seq in self.spi.rows_with(Snapshot::Active, PARKED, &params, |row| row.at::<i32>(0))? {
             self.problem(format!("task {{\"seq\": {seq}}}: it is parked, and waits for no lock"));
         }
         Ok(())

@@ -45,6 +45,8 @@ fn what_a_state_has_of_global_queues_is_checked() {
             ("UPDATE xdb.global_waiter SET queue_name = 'jobs' WHERE $OURS".into(), "should be \"none\""),
             ("UPDATE xdb.global_waiter SET key = NULL WHERE $OURS".into(), "key is null and should be \"k\""),
             ("UPDATE xdb.global_waiter SET at_least = 1 WHERE $OURS".into(), "at_least is 1 and should be 3"),
+            ("UPDATE xdb.global_waiter SET at_least = 0 WHERE $OURS".into(), "at_least is 0 and should be 3"),
+            (change("fresh = true"), "it is taken, and fresh"),
         ];
         let changes: Vec<_> = changes.iter().map(|(change, expected)| (change.as_str(), *expected)).collect();
         tamper(&app, history, &changes);
