@@ -6,6 +6,7 @@ pub mod compat;
 #[cfg(not(feature = "pg18"))]
 pub mod constraints;
 pub mod crash;
+pub mod descriptors;
 pub mod extension;
 pub mod function;
 pub mod hook;

@@ -5,16 +5,17 @@ use super::breakers::Breakers;
 use super::calls::{self, Answered};
 use super::deferred::{Deferred, Patience};
 use super::global::Matching;
-use super::in_flight::{CallRecord, InFlight, Room};
+use super::in_flight::{CallRecord, InFlight, Room, Submit, max_in_flight};
 use super::lifecycle::{Context, Turn};
 use super::locks::Watch;
 use super::looks::{Ends, Looks};
 use super::user_tables::Strikes;
-use crate::http::Call;
+use crate::http::{FailureKind, Outcome as CallOutcome, Reply, Request};
 use crate::pg::catch::{
     DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
     log_error,
 };
+use crate::pg::descriptors::Descriptors;
 use crate::pg::plant::{self, Plant};
 use crate::pg::subxact::run_caught;
 use crate::pg::{crash, identity, spi};
@@ -68,8 +69,6 @@ pub struct Scheduler {
     /// Workers for which the last look has found all calls that were due. To the others a call that has just become due must
     /// not go before those that wait.
     pub drained: BTreeSet<WorkerId>,
-    /// Threads of the pool, as it was made.
-    threads: usize,
     failing: Deferred<()>,
 }
 
@@ -126,7 +125,7 @@ pub enum Progress {
 #[derive(Default)]
 pub struct Outcome {
     pub settled: Vec<Settled>,
-    pub calls: Vec<(Call, CallRecord)>,
+    pub calls: Vec<(Request, CallRecord)>,
     /// Attempts that failed before their calls were made, and processes that can't go on.
     pub failed: Vec<Item>,
     pub more: bool,
@@ -149,7 +148,7 @@ enum Transacted {
 }
 
 impl Scheduler {
-    pub fn new(lane: Lane, threads: usize) -> Self {
+    pub fn new(lane: Lane) -> Self {
         Self {
             lane,
             registry: Registry::default(),
@@ -173,13 +172,12 @@ impl Scheduler {
             watch: Watch::default(),
             looks: Looks::default(),
             drained: BTreeSet::new(),
-            threads,
             failing: Deferred::new(),
         }
     }
 
-    /// Makes a turn. `submit` hands a call to the pool; it is called after the commit.
-    pub fn turn(&mut self, context: &mut Context, submit: &mut dyn FnMut(Call)) -> Progress {
+    /// Makes a turn. `submit` is called after a commit.
+    pub fn turn(&mut self, context: &mut Context, submit: &mut Submit<'_>) -> Progress {
         let mut items = self.take_waiting();
         // What failed a moment ago may fail again: then a net is cheaper than a second transaction.
         let risky = items.iter().any(|item| self.executions.has(&item.execution()));
@@ -201,7 +199,7 @@ impl Scheduler {
 
     /// A turn failed, and nobody knows which part of it is at fault. What came in is applied without claiming anything
     /// new, then what is due is claimed by itself; each as a whole under guards, or else one by one.
-    fn in_parts(&mut self, context: &mut Context, mut items: Vec<Item>, submit: &mut dyn FnMut(Call)) -> Progress {
+    fn in_parts(&mut self, context: &mut Context, mut items: Vec<Item>, submit: &mut Submit<'_>) -> Progress {
         crash::point("turn-again");
         self.looks.look_again();
         match self.transact(context, &mut items, Work::APPLY, Mode::Guarded) {
@@ -229,7 +227,7 @@ impl Scheduler {
         self.claim_in_parts(context, submit)
     }
 
-    fn claim_in_parts(&mut self, context: &mut Context, submit: &mut dyn FnMut(Call)) -> Progress {
+    fn claim_in_parts(&mut self, context: &mut Context, submit: &mut Submit<'_>) -> Progress {
         for limit in [guc::CLAIM_BATCH.get() as usize, 1] {
             self.suspect = None;
             match self.transact(context, &mut Vec::new(), Work { gather: false, claim: limit }, Mode::Guarded) {
@@ -397,12 +395,12 @@ impl Scheduler {
             released.extend(locks::take_released(spi)?);
             crash::point("turn-take-released");
         }
-        // Answers that are held up count too: they are in memory. There are never more than half as many as threads.
-        let max_calls = (guc::MAX_IN_FLIGHT.get() as usize).min(self.threads).saturating_sub(self.held_up().count());
+        // Answers that are held up count too: they are in memory.
+        let max_calls = max_in_flight().saturating_sub(self.held_up().count());
         let max_bytes = guc::MAX_IN_FLIGHT_KB.get() as usize * 1024;
         let instant = Instant::now();
         let admits = |worker| self.breakers.admits(worker, instant);
-        let mut room = Room::new(&self.in_flight, max_calls, max_bytes, &workers, admits);
+        let mut room = Room::new(&self.in_flight, max_calls, Descriptors::most(), max_bytes, &workers, admits);
         if work.claim > 0 && !self.paused {
             self.look_through(spi, &mut outcome)?;
         }
@@ -455,7 +453,7 @@ impl Scheduler {
         context: &mut Context,
         items: Vec<Item>,
         outcome: Box<Outcome>,
-        submit: &mut dyn FnMut(Call),
+        submit: &mut Submit<'_>,
     ) -> Progress {
         if !outcome.calls.is_empty() {
             crash::point(if items.is_empty() { "claim-call" } else { "commit-dispatch" });
@@ -516,12 +514,14 @@ impl Scheduler {
         more |= outcome.more || !outcome.failed.is_empty();
         self.waiting.extend(outcome.failed);
         let calls = outcome.calls.len() as i64;
-        for (mut call, record) in outcome.calls {
+        let mut requests = Vec::with_capacity(outcome.calls.len());
+        for (mut request, record) in outcome.calls {
             crate::pg::shmem::call::started(context.database, context.lane, record.worker_id);
             let ticket = self.breakers.begin(record.worker_id, &self.registry);
-            call.tag = self.in_flight.insert(record, ticket);
-            submit(call);
+            request.tag = self.in_flight.insert(record, ticket);
+            requests.push(request);
         }
+        submit(requests, self.in_flight.len());
         self.give_up_what_is_too_much();
         let now = Instant::now();
         more |= self.waiting.iter().any(|item| !self.executions.is_deferred(&item.execution(), now));
@@ -550,7 +550,7 @@ impl Scheduler {
     /// up, and their calls are made again some time later.
     fn give_up_what_is_too_much(&mut self) {
         let now = Instant::now();
-        let mut too_many = self.held_up().count().saturating_sub(self.threads.div_ceil(2));
+        let mut too_many = self.held_up().count().saturating_sub(max_in_flight().div_ceil(2));
         let (executions, yielding) = (&mut self.executions, &mut self.yielding);
         self.waiting.retain(|item| match item {
             Item::Answer(record, _) if too_many > 0 && executions.is_deferred(&record.key.0, now) => {
@@ -564,9 +564,16 @@ impl Scheduler {
     }
 
     /// Notes what a worker answered.
-    pub fn answered(&mut self, context: &Context, finished: crate::http::Finished) {
+    pub fn answered(&mut self, context: &Context, finished: Reply) {
         let Some((record, ticket)) = self.in_flight.remove(finished.tag) else { return };
         self.breakers.end(record.worker_id, ticket, &finished.outcome, jitter());
+        if matches!(finished.outcome, CallOutcome::Failed { kind: FailureKind::NotTried, .. }) {
+            // Nobody has heard of it: it goes back into line, and is no attempt.
+            crate::pg::shmem::call::not_made(context.database, context.lane, record.worker_id);
+            self.executions.defer(record.key.0, Instant::now(), Patience::Long);
+            self.yielding.insert(record.key);
+            return;
+        }
         let answered = calls::decode(record.api, &finished.outcome);
         let succeeded = !matches!(answered, Answered::Failed(_));
         let latency = finished.elapsed.as_micros() as i64;
