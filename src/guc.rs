@@ -7,7 +7,6 @@ use xdb_engine::Duration;
 
 pub static ENABLED: GucSetting<bool> = GucSetting::<bool>::new(true);
 pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
-pub static HTTP_THREADS: GucSetting<i32> = GucSetting::<i32>::new(256);
 pub static MAX_IN_FLIGHT: GucSetting<i32> = GucSetting::<i32>::new(1024);
 pub static MAX_IN_FLIGHT_KB: GucSetting<i32> = GucSetting::<i32>::new(128 * 1024);
 pub static CLAIM_BATCH: GucSetting<i32> = GucSetting::<i32>::new(256);
@@ -63,19 +62,9 @@ pub fn define() {
         none,
     );
     GucRegistry::define_int_guc(
-        c"xdb.http_threads",
-        c"Most threads of one scheduler that call workers.",
-        c"Threads are started as needed. Read when a scheduler starts. Default 256.",
-        &HTTP_THREADS,
-        1,
-        4096,
-        GucContext::Sighup,
-        none,
-    );
-    GucRegistry::define_int_guc(
         c"xdb.max_in_flight",
         c"Most calls of one scheduler that are under way at once.",
-        c"Claiming stops there. Default 1024.",
+        c"Claiming stops there. Those beyond a third of max_files_per_process wait for a connection. Default 1024.",
         &MAX_IN_FLIGHT,
         1,
         100_000,

@@ -5,6 +5,7 @@ use crate::clock;
 use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::crash;
+use crate::pg::descriptors::Descriptors;
 use crate::pg::function::{Args, Value};
 use crate::pg::param::from_postgres;
 use crate::pg::raw;
@@ -102,6 +103,8 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
     let oldest_due = oldest_due.map(clock::iso8601);
     let main = Slot::find(database, Lane::Main).map(Slot::status);
     let aside = Slot::find(database, Lane::SetAside).map(Slot::status);
+    let waiting = [&main, &aside].into_iter().flatten().map(|status| status.waiting_calls).sum();
+    let reason = reason.or_else(|| short_of_connections(waiting));
     let figures = match main {
         None => EngineFigures {
             engine_pid: None,
@@ -133,6 +136,17 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         },
     };
     Ok(Value::Json(to_json(&figures)?))
+}
+
+/// What to raise when calls wait for connections.
+fn short_of_connections(waiting: i64) -> Option<String> {
+    let most = Descriptors::most();
+    (waiting > 0).then(|| {
+        format!(
+            "{waiting} calls in flight wait for a connection. An engine can have {most} at a time, a third of \
+            max_files_per_process: raise it, and the limit of the system if that is lower."
+        )
+    })
 }
 
 #[derive(Serialize)]

@@ -3,9 +3,11 @@
 use super::{Caller, name, needed};
 use crate::error;
 use crate::guc;
-use crate::http::{FailureKind, HostPolicy, Notifier, Pool, PoolConfig, check_secret, validate_headers, validate_url};
+use crate::http::{FailureKind, HostCheck, HostPolicy, Notifier, check_secret, validate_headers, validate_url};
 use crate::pg::catch::{PgError, Result, sqlstate};
 use crate::pg::function::{Args, Value};
+use crate::pg::identity;
+use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::spi::{self, Spi};
 use crate::store::catalog::{self, Kind};
 use crate::store::registry;
@@ -63,27 +65,35 @@ fn headers_of(text: &str) -> Result<Vec<(String, String)>> {
 const RESOLVE_FOR: Duration = Duration::from_secs(5);
 
 /// Refuses what the setting refuses already now: an address, or a name that resolves to none that is allowed. A name
-/// that can't be resolved at this moment is checked when it is called.
+/// that can't be resolved at this moment is checked when it is called. So is every name that is registered by a trigger
+/// inside the engine, which waits for no name server.
 fn check_host(url: &str) -> Result<()> {
     let text = guc::text(&guc::ALLOWED_WORKER_HOSTS);
     let policy = HostPolicy::parse(&text)
         .map_err(|what| error::host_not_allowed(format!("xdb.allowed_worker_hosts can't be read: {what}")))?;
-    let config = PoolConfig { max_threads: 1, user_agent: String::from("xdb"), max_response_bytes: 0, policy };
-    let pool = Notifier::new().and_then(|notifier| Pool::new(config, Arc::new(notifier)));
-    let pool = pool.map_err(|e| PgError::internal(format!("the worker's host can't be checked: {e}")))?;
+    let notifier = Notifier::new().map(Arc::new);
+    let notifier = notifier.map_err(|e| PgError::internal(format!("the worker's host can't be checked: {e}")))?;
+    let check = HostCheck::new(url, policy, notifier.clone());
+    let check = check.map_err(|failure| error::invalid_argument("url", failure.message))?;
+    if identity::is_engine() && !check.is_address() {
+        return Ok(());
+    }
     let until = Instant::now() + RESOLVE_FOR;
     loop {
-        // In short steps, so that a cancel is obeyed while a name server is silent.
-        match pool.check_host(url, Instant::now() + Duration::from_millis(50)) {
-            Ok(()) => return Ok(()),
-            Err(failure) if failure.kind == FailureKind::Timeout && Instant::now() < until => {
-                pgrx::check_for_interrupts!();
-            }
-            Err(failure) if failure.kind == FailureKind::Refused => {
+        notifier.clear();
+        match check.result() {
+            Some(Err(failure)) if failure.kind == FailureKind::Refused => {
                 return Err(error::host_not_allowed(failure.message));
             }
-            Err(_) => return Ok(()),
+            Some(_) => return Ok(()),
+            None => {}
         }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        // If a cancel comes, the wait raises an error.
+        wait_for_fd_or_latch(notifier.raw_fd(), left.as_millis() as i64 + 1);
     }
 }
 

@@ -4,7 +4,7 @@ use super::process::has_old_snapshot;
 use super::rpc_locks::Line;
 use super::{Caller, name, payload, wrote};
 use crate::calls;
-use crate::http::{Call, HostPolicy, Notifier, Outcome, Pool, PoolConfig};
+use crate::http::{HostPolicy, Notifier, Outcome, Pool, PoolConfig, Request};
 use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -188,7 +188,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
         loaded_global_attributes: Attributes::Object(global),
         loaded_local_attributes: Attributes::Object(local),
     };
-    let call = Call {
+    let call = Request {
         tag: 0,
         url: calls::rpc_url(worker),
         headers: calls::headers(worker, calls::request_key(&id, 0, values), target.loaded.meta.traceparent.as_deref()),
@@ -349,7 +349,7 @@ impl Client {
     }
 
     /// Makes the call and waits for its end, obeying cancel, terminate and timeouts at once.
-    fn call(call: Call) -> Result<Outcome> {
+    fn call(call: Request) -> Result<Outcome> {
         let mut client = match CLIENT.with_borrow_mut(Option::take) {
             Some(client) => client,
             None => Self::new().map_err(|e| PgError::internal(format!("no connection to workers can be made: {e}")))?,

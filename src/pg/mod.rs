@@ -3,6 +3,7 @@
 pub mod catch;
 pub mod compat;
 pub mod crash;
+pub mod descriptors;
 pub mod extension;
 pub mod function;
 pub mod hook;

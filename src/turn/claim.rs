@@ -4,6 +4,7 @@ use super::app_tables::AppTables;
 use super::attribute_locks::{Answer, AttributeLocks};
 use super::backlog::Backlog;
 use super::gather::Work;
+use super::in_flight::max_in_flight;
 use super::item::Item;
 use super::memory::OpenCalls;
 use super::owners::{self, Owner, Unfit};
@@ -12,6 +13,7 @@ use super::scans::{ScanEnds, Scans, poll_interval};
 use super::turn::Turn;
 use crate::guc;
 use crate::pg::catch::Result;
+use crate::pg::descriptors::Descriptors;
 use crate::pg::{crash, plant};
 use crate::store::StateKey;
 use crate::store::claim::{self, Due, Wanted};
@@ -352,11 +354,12 @@ struct Candidate {
 impl OpenCalls {
     /// The room that there is for more calls. Answers that are held up count too: they are in memory.
     pub fn room(&mut self, registry: &Registry, backlog: &Backlog) -> Room {
-        let max_calls = (guc::MAX_IN_FLIGHT.get() as usize).min(self.capacity).saturating_sub(backlog.held_up());
+        let max_calls = max_in_flight().saturating_sub(backlog.held_up());
         let max_bytes = guc::MAX_IN_FLIGHT_KB.get() as usize * 1024;
         let now = Instant::now();
         let breakers = &mut self.breakers;
-        Room::new(&self.in_flight, max_calls, max_bytes, &registry.workers(), |worker| breakers.admits(worker, now))
+        let admits = |worker| breakers.admits(worker, now);
+        Room::new(&self.in_flight, max_calls, Descriptors::most(), max_bytes, &registry.workers(), admits)
     }
 }
 

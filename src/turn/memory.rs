@@ -9,7 +9,7 @@ use super::item::Item;
 use super::scans::{Scans, poll_interval};
 use crate::calls::{self, Answered};
 use crate::clock;
-use crate::http::Finished;
+use crate::http::{FailureKind, Outcome, Reply};
 use crate::pg::process::random;
 use crate::pg::session::Session;
 use crate::pg::shmem;
@@ -19,7 +19,7 @@ use crate::store::registry::{Registry, WorkerId};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
-use xdb_sched::backoff::Backoff;
+use xdb_sched::backoff::{Backoff, Patience};
 use xdb_sched::table_health::TableHealth;
 
 /// All of it may be lost at any moment: the tables hold everything. Each part has one module that writes it.
@@ -50,8 +50,6 @@ pub(super) struct OpenCalls {
     /// Workers for which the last scan has found all calls that were due. To the others a call that has just become due must
     /// not go before those that wait.
     pub drained: BTreeSet<WorkerId>,
-    /// Most calls at once, as far as the transport goes.
-    pub capacity: usize,
 }
 
 /// What the last turn saw of the database.
@@ -66,8 +64,8 @@ pub(super) struct Seen {
 }
 
 impl Memory {
-    /// Of a scheduler that has begun its epoch. `capacity`: most calls at once, as far as the transport goes.
-    pub fn new(lane: Lane, capacity: usize) -> Self {
+    /// Of a scheduler that has begun its epoch.
+    pub fn new(lane: Lane) -> Self {
         Self {
             lane,
             number: 0,
@@ -76,7 +74,6 @@ impl Memory {
                 in_flight: InFlight::default(),
                 breakers: Breakers::default(),
                 drained: BTreeSet::new(),
-                capacity,
             },
             backlog: Backlog::default(),
             tables: TableHealth::new(lane.number == 1),
@@ -100,12 +97,19 @@ impl Memory {
     }
 
     /// Notes what a worker answered.
-    pub fn answered(&mut self, session: &Session, finished: Finished) {
-        let Some((record, ticket)) = self.calls.in_flight.remove(finished.tag) else { return };
-        self.calls.breakers.end(record.worker_id, ticket, &finished.outcome, random());
-        let answered = calls::decode(record.api, &finished.outcome);
+    pub fn answered(&mut self, session: &Session, reply: Reply) {
+        let Some((record, ticket)) = self.calls.in_flight.remove(reply.tag) else { return };
+        self.calls.breakers.end(record.worker_id, ticket, &reply.outcome, random());
+        if matches!(reply.outcome, Outcome::Failed { kind: FailureKind::NotTried, .. }) {
+            // Nobody has heard of it: it goes back into line, and is no attempt.
+            shmem::call::not_made(session.database, session.lane, record.worker_id);
+            self.backlog.defer(record.key.0, Patience::Long);
+            self.backlog.yielding.insert(record.key);
+            return;
+        }
+        let answered = calls::decode(record.api, &reply.outcome);
         let succeeded = !matches!(answered, Answered::Failed(_));
-        let latency = finished.elapsed.as_micros() as i64;
+        let latency = reply.elapsed.as_micros() as i64;
         shmem::call::finished(session.database, session.lane, record.worker_id, succeeded, latency);
         self.backlog.push(Item::Answer(record, answered));
     }

@@ -8,7 +8,7 @@ use super::save::Saved;
 use super::scans::ScanEnds;
 use super::turn::Turn;
 use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
-use crate::http::Call;
+use crate::http::Request;
 use crate::pg::catch::Result;
 use crate::store::load::Loaded;
 use crate::store::locks::{self, Versioned};
@@ -24,7 +24,7 @@ use xdb_sched::backoff::Patience;
 
 /// What goes out after the commit.
 pub struct Prepared {
-    pub calls: Vec<(Call, CallRecord)>,
+    pub calls: Vec<(Request, CallRecord)>,
     /// Attempts that failed before their calls were made, and processes that can't go on.
     pub failed: Vec<Item>,
     /// Calls whose leases were given back: nothing has happened.
@@ -44,7 +44,7 @@ struct LocalAttributes {
 
 /// What became of preparing one call.
 enum Preparation {
-    Call(Box<Call>),
+    Call(Box<Request>),
     /// The lease is given back.
     Release,
     Failed(Failure),

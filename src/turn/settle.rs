@@ -2,6 +2,7 @@
 
 use super::backlog::Backlog;
 use super::gather::Work;
+use super::in_flight::{Submit, max_in_flight};
 use super::item::{Item, ItemOutcome};
 use super::memory::{Memory, OpenCalls, Seen};
 use super::prepare::Prepared;
@@ -10,7 +11,7 @@ use super::scans::ScanEnds;
 use super::turn::{Progress, Turn};
 use crate::calls::CallRecord;
 use crate::clock;
-use crate::http::Call;
+use crate::http::Request;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::session::Session;
@@ -25,7 +26,7 @@ use xdb_sched::backoff::Patience;
 /// What a transaction did, to be followed up after its commit.
 pub struct Outcome {
     outcomes: Vec<ItemOutcome>,
-    calls: Vec<(Call, CallRecord)>,
+    calls: Vec<(Request, CallRecord)>,
     failed: Vec<Item>,
     /// Calls whose leases were given back.
     released: Vec<StateKey>,
@@ -85,7 +86,7 @@ impl Memory {
         session: &Session,
         items: Vec<Item>,
         outcome: Outcome,
-        submit: &mut dyn FnMut(Vec<Call>),
+        submit: &mut Submit<'_>,
     ) -> Progress {
         if !outcome.calls.is_empty() {
             crash::point(if items.is_empty() { "claim-call" } else { "commit-dispatch" });
@@ -105,7 +106,7 @@ impl Memory {
         more |= self.keep_what_waits(items, outcome.outcomes);
         outcome.failed.into_iter().for_each(|item| self.backlog.push(item));
         self.calls.submit(session, &self.registry, outcome.calls, submit);
-        self.backlog.give_up_beyond(self.calls.capacity.div_ceil(2));
+        self.backlog.give_up_beyond(max_in_flight().div_ceil(2));
         self.backlog.forget_old();
         self.locks.show(session);
         more |= self.backlog.is_ready();
@@ -174,21 +175,21 @@ impl OpenCalls {
         &mut self,
         session: &Session,
         registry: &Registry,
-        calls: Vec<(Call, CallRecord)>,
-        submit: &mut dyn FnMut(Vec<Call>),
+        calls: Vec<(Request, CallRecord)>,
+        submit: &mut Submit<'_>,
     ) {
         if calls.is_empty() {
             return;
         }
         session.slot.add_calls(calls.len() as i64);
-        let out = calls.into_iter().map(|(mut call, record)| {
+        let requests = calls.into_iter().map(|(mut request, record)| {
             shmem::call::started(session.database, session.lane, record.worker_id);
             let ticket = self.breakers.begin(record.worker_id, registry);
             let (worker, owner) = (record.worker_id, record.owner);
-            call.tag = self.in_flight.insert(worker, owner, call.body.len(), (record, ticket));
-            call
+            request.tag = self.in_flight.insert(worker, owner, request.body.len(), (record, ticket));
+            request
         });
-        let out = out.collect();
-        submit(out);
+        let requests = requests.collect();
+        submit(requests, self.in_flight.len());
     }
 }

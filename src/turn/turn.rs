@@ -2,13 +2,13 @@
 
 use super::app_tables::{self, AppTables};
 use super::backlog::Taken;
+use super::in_flight::Submit;
 use super::item::Item;
 use super::memory::Memory;
 use super::settle::Outcome;
 use super::{claim, decide, gather, load, prepare, save};
 use crate::calls::Answered;
 use crate::guc;
-use crate::http::Call;
 use crate::pg::catch::{
     DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
     log_error,
@@ -88,7 +88,7 @@ enum Transacted {
 }
 
 /// Makes a turn. `submit` hands calls to the transport; it is called after the commit.
-pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut dyn FnMut(Vec<Call>)) -> Progress {
+pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
     let Taken { mut items, guarded } = memory.backlog.take(batch_limit(memory.lane));
     let scope = if memory.lane.number == 0 { Scope::ALL } else { Scope { mode: Mode::Guarded, ..Scope::ALL } };
     let mut progress = match transact(memory, session, &mut items, scope) {
@@ -127,7 +127,7 @@ fn apply_guarded(
     memory: &mut Memory,
     session: &mut Session,
     items: Vec<Item>,
-    submit: &mut dyn FnMut(Vec<Call>),
+    submit: &mut Submit<'_>,
 ) -> Option<Progress> {
     let began = Instant::now();
     let mut left = items.into_iter().peekable();
@@ -167,7 +167,7 @@ fn apply_guarded(
 
 /// A turn failed, and nobody knows which part of it is at fault. What is due is claimed by itself: a few calls under guards,
 /// or else one.
-fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut dyn FnMut(Vec<Call>)) -> Progress {
+fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
     for limit in [GUARDS, 1] {
         memory.scans.suspect = None;
         let scope = Scope { claim: limit, ..Scope::APPLY };

@@ -59,6 +59,7 @@ pub(super) struct Cell {
     /// The table in which the last process ended because it could not be cancelled; zero: none.
     died_in: AtomicU32,
     in_flight: AtomicI64,
+    waiting_calls: AtomicI64,
     calls_total: AtomicI64,
     /// Thousandths of a call per second.
     call_rate: AtomicI64,
@@ -173,6 +174,7 @@ pub struct SlotStatus {
     pub epoch: i64,
     pub started_at: i64,
     pub in_flight: i64,
+    pub waiting_calls: i64,
     pub calls_per_second: f64,
     pub last_error: Option<String>,
     pub last_error_at: i64,
@@ -220,9 +222,15 @@ impl Slot {
         let shared = shared()?;
         let index = shared.slots.iter().position(|c| c.database.load(Ordering::SeqCst) == 0)?;
         let cell = &shared.slots[index];
-        for counter in
-            [&cell.started_at, &cell.exited_at, &cell.epoch, &cell.in_flight, &cell.calls_total, &cell.last_error_at]
-        {
+        for counter in [
+            &cell.started_at,
+            &cell.exited_at,
+            &cell.epoch,
+            &cell.in_flight,
+            &cell.waiting_calls,
+            &cell.calls_total,
+            &cell.last_error_at,
+        ] {
             counter.store(0, Ordering::SeqCst);
         }
         for flag in [&cell.wake, &cell.leave, &cell.exit_reason, &cell.state, &cell.lane_requests, &cell.lane_served] {
@@ -311,6 +319,7 @@ impl Slot {
             )
             .ok()?;
         cell.in_flight.store(0, Ordering::SeqCst);
+        cell.waiting_calls.store(0, Ordering::SeqCst);
         cell.wake_due.store(i64::MIN, Ordering::SeqCst);
         cell.wake_message.store(i64::MIN, Ordering::SeqCst);
         cell.wake.store(1, Ordering::SeqCst);
@@ -333,6 +342,7 @@ impl Slot {
         cell.pid.store(0, Ordering::SeqCst);
         cell.procno.store(0, Ordering::SeqCst);
         cell.in_flight.store(0, Ordering::SeqCst);
+        cell.waiting_calls.store(0, Ordering::SeqCst);
         self.turn_ended();
         cell.exited_at.store(raw::now_micros(), Ordering::SeqCst);
         cell.state.store(EngineState::Stopped as u32, Ordering::SeqCst);
@@ -493,7 +503,12 @@ impl Slot {
         Some(self.cell().died_in.swap(0, Ordering::SeqCst)).filter(|table| *table != 0)
     }
 
-    /// Shows how many calls are with the HTTP threads.
+    /// Shows how many of the calls in flight wait for a connection.
+    pub fn set_waiting_calls(self, calls: i64) {
+        self.cell().waiting_calls.store(calls, Ordering::Relaxed);
+    }
+
+    /// Shows how many calls are in flight.
     pub fn set_in_flight(self, calls: i64) {
         self.cell().in_flight.store(calls, Ordering::Relaxed);
     }
@@ -541,6 +556,7 @@ impl Slot {
             epoch: cell.epoch.load(Ordering::SeqCst),
             started_at: self.started_at(),
             in_flight: cell.in_flight.load(Ordering::Relaxed),
+            waiting_calls: cell.waiting_calls.load(Ordering::Relaxed),
             calls_per_second: cell.call_rate.load(Ordering::SeqCst) as f64 / 1000.0,
             last_error: (last_error_at != 0).then(|| String::from_utf8_lossy(text).into_owned()),
             last_error_at,

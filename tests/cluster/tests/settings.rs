@@ -50,10 +50,12 @@ fn max_in_flight_bytes_bounds_what_the_calls_under_way_carry() {
 }
 
 #[test]
-fn http_threads_bound_the_calls_under_way() {
-    let (app, worker) = application("settings_threads", &[("xdb.http_threads", "2")]);
-    never_more_than(&app, &worker, 2);
-    app.done(&[]);
+fn a_setting_that_is_gone_is_a_warning() {
+    let (app, worker) = application("settings_gone", &[("xdb.http_threads", "16"), ("xdb.max_in_flight", "4")]);
+    never_more_than(&app, &worker, 4);
+    // Also when the file is read again: what else it says holds.
+    app.cluster().set("xdb.max_in_flight", "2");
+    app.done(&["xdb.http_threads"]);
 }
 
 #[test]

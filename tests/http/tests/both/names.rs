@@ -1,4 +1,4 @@
-//! Names, their addresses, and the policy over both.
+// Names, their addresses, and the policy over both.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use xdb_http_tests::http::{FailureKind, Lookup};
-use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, config, failure, policy};
+use xdb_http_tests::rig::{PATIENCE, answer, call, config, failure, policy};
 use xdb_http_tests::stub::Stub;
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -63,9 +63,9 @@ struct Setup {
 fn setup(entries: &str) -> Setup {
     let gate = Arc::new(Gate::default());
     let asked = Arc::new(AtomicUsize::new(0));
-    let mut config = config(4);
+    let mut config = config();
     config.policy = policy(entries);
-    let rig = Rig::with_lookup(config, lookup(gate.clone(), asked.clone()));
+    let rig = Rig::with_lookup(config, 4, lookup(gate.clone(), asked.clone()));
     Setup { rig, gate, asked }
 }
 
@@ -78,7 +78,7 @@ fn names_are_looked_up_once_and_cached() {
     let Setup { rig, asked, .. } = setup("127.0.0.1");
     let stub = Stub::answering(200, "{}");
     for tag in 0..50 {
-        rig.pool.submit(call(tag, url("worker.test", &stub), PATIENCE));
+        rig.submit(call(tag, url("worker.test", &stub), PATIENCE));
     }
     for finished in rig.collect(50) {
         assert_eq!(finished.outcome, answer(200, "{}"));
@@ -116,11 +116,11 @@ fn a_stuck_lookup_holds_nobody_past_their_time() {
     let Setup { rig, gate, asked } = setup("127.0.0.1");
     let stub = Stub::answering(200, "{}");
     for tag in 0..3 {
-        rig.pool.submit(call(tag, url("stuck.test", &stub), SHORT));
+        rig.submit(call(tag, url("stuck.test", &stub), SHORT));
     }
     // Others are found meanwhile.
     let begin = Instant::now();
-    rig.pool.submit(call(3, url("worker.test", &stub), PATIENCE));
+    rig.submit(call(3, url("worker.test", &stub), PATIENCE));
     let mut finished = rig.collect(4);
     assert_eq!(finished.pop().unwrap().outcome, answer(200, "{}"));
     for finished in finished {
@@ -130,14 +130,10 @@ fn a_stuck_lookup_holds_nobody_past_their_time() {
             format!("timed out after 300 ms while looking up stuck.test:{port}")
         );
     }
-    let stuck = url("stuck.test", &stub);
-    let check = rig.pool.check_host(&stuck, Instant::now() + Duration::from_millis(20));
-    assert_eq!(check.unwrap_err().kind, FailureKind::Timeout);
     assert!(begin.elapsed() < SOON);
 
     gate.open();
-    assert_eq!(rig.pool.check_host(&stuck, Instant::now() + PATIENCE), Ok(()));
-    assert_eq!(rig.get(stuck), answer(200, "{}"));
+    assert_eq!(rig.get(url("stuck.test", &stub)), answer(200, "{}"));
     // All of them waited for the same one.
     assert_eq!(asked.load(Ordering::SeqCst), 2);
 }
@@ -145,18 +141,13 @@ fn a_stuck_lookup_holds_nobody_past_their_time() {
 #[test]
 fn the_policy_is_asked_about_addresses() {
     let Setup { rig, .. } = setup("private.test");
-    assert_eq!(rig.pool.check_host("http://private.test", Instant::now() + PATIENCE), Ok(()));
-    rig.pool.set_policy(policy("other.test"));
+    rig.caller.set_policy(policy("other.test"));
     let expected = "the worker host \"private.test\" leads to 10.1.2.3, 169.254.169.254, which is not permitted by xdb.allowed_worker_hosts";
     assert_eq!(failure(rig.get("http://private.test/"), FailureKind::Refused), expected);
-    let refused = rig.pool.check_host("http://private.test", Instant::now() + PATIENCE).unwrap_err();
-    assert_eq!((refused.kind, refused.to_string().as_str()), (FailureKind::Refused, expected));
     for address in ["169.254.169.254", "[::ffff:10.0.0.1]", "[fe80::1]"] {
         let message = failure(rig.get(format!("http://{address}/")), FailureKind::Refused);
         assert!(message.contains("not permitted by xdb.allowed_worker_hosts"), "{message}");
     }
-    let invalid = rig.pool.check_host("ftp://x", Instant::now() + PATIENCE).unwrap_err();
-    assert_eq!(invalid.kind, FailureKind::Invalid);
 }
 
 #[test]
@@ -185,10 +176,10 @@ fn an_idle_connection_does_not_outlive_its_permission() {
     assert_eq!(target(), "127.0.0.1");
     assert_eq!(target(), "127.0.0.1");
     assert_eq!(stub.accepted(), 1);
-    rig.pool.set_policy(policy("127.0.0.2"));
+    rig.caller.set_policy(policy("127.0.0.2"));
     assert_eq!(target(), "127.0.0.2");
     assert_eq!(stub.accepted(), 2);
-    rig.pool.set_policy(policy("10.0.0.0/8"));
+    rig.caller.set_policy(policy("10.0.0.0/8"));
     failure(rig.get(url("both.test", &stub)), FailureKind::Refused);
 }
 

@@ -1,11 +1,11 @@
-//! Threads, connections and their ends.
+// Connections and their ends.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use xdb_http_tests::http::FailureKind;
-use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure};
+use xdb_http_tests::rig::{PATIENCE, answer, call, eventually, failure};
 use xdb_http_tests::stub::Stub;
 
 /// For calls that are to run out of time.
@@ -32,12 +32,11 @@ fn a_connection_that_is_never_accepted_runs_out_of_time() {
     assert_eq!(message, format!("timed out after 400 ms while connecting to {address}"));
 
     // Giving up such a call does not wait for the connection.
-    rig.pool.submit(call(1, format!("http://{address}/"), PATIENCE));
-    eventually("a thread took the call", || rig.pool.threads_free() == 0);
+    rig.submit(call(1, format!("http://{address}/"), PATIENCE));
     let begin = Instant::now();
-    rig.pool.abort_all();
+    rig.caller.abort_all();
     failure(rig.collect(1).remove(0).outcome, FailureKind::Aborted);
-    rig.pool.shutdown(Duration::from_millis(50));
+    rig.caller.shutdown(Duration::from_millis(50));
     assert!(begin.elapsed() < SOON);
 }
 
@@ -82,8 +81,8 @@ fn the_second_try_does_not_take_another_old_connection() {
         }
     });
     let rig = Rig::new(2);
-    rig.pool.submit(call(0, stub.url("/"), PATIENCE));
-    rig.pool.submit(call(1, stub.url("/"), PATIENCE));
+    rig.submit(call(0, stub.url("/"), PATIENCE));
+    rig.submit(call(1, stub.url("/"), PATIENCE));
     for finished in rig.collect(2) {
         assert_eq!(finished.outcome, answer(200, "old"));
     }
@@ -132,30 +131,13 @@ fn connections_are_kept_alive_and_shared() {
     let stub = Stub::answering(200, "{}");
     let rig = Rig::new(THREADS);
     for tag in 0..CALLS {
-        rig.pool.submit(call(tag, stub.url("/"), PATIENCE));
+        rig.submit(call(tag, stub.url("/"), PATIENCE));
     }
     let finished = rig.collect(CALLS as usize);
     for (tag, finished) in finished.into_iter().enumerate() {
         assert_eq!((finished.tag, finished.outcome), (tag as u64, answer(200, "{}")));
     }
     assert!(stub.accepted() <= THREADS, "{} connections", stub.accepted());
-    assert_eq!(rig.pool.in_flight(), 0);
-    eventually("all threads are free", || rig.pool.threads_free() == THREADS);
-}
-
-#[test]
-fn calls_beyond_the_threads_wait_within_their_time() {
-    let stub = Stub::start(|mut connection, _| connection.hang());
-    let rig = Rig::new(1);
-    rig.pool.submit(call(0, stub.url("/"), SHORT));
-    rig.pool.submit(call(1, stub.url("/"), SHORT / 2));
-    assert_eq!(rig.pool.in_flight(), 2);
-    assert_eq!(rig.pool.threads_free(), 0);
-    let mut finished = rig.collect(2);
-    let second = finished.remove(1);
-    assert_eq!(failure(second.outcome, FailureKind::Timeout), "timed out after 200 ms while waiting for a free thread");
-    assert_eq!(second.elapsed, Duration::ZERO);
-    assert_eq!(stub.accepted(), 1);
 }
 
 #[test]
@@ -171,20 +153,18 @@ fn abort_all_gives_up_at_once_and_leaves_a_usable_pool() {
     });
     let rig = Rig::new(THREADS);
     for tag in 0..2 * THREADS as u64 {
-        rig.pool.submit(call(tag, stub.url("/"), PATIENCE));
+        rig.submit(call(tag, stub.url("/"), PATIENCE));
     }
     for _ in 0..THREADS {
         arrived.recv_timeout(PATIENCE).unwrap();
     }
     let begin = Instant::now();
-    rig.pool.abort_all();
-    assert_eq!(rig.pool.in_flight(), 0);
+    rig.caller.abort_all();
     let finished = rig.collect(2 * THREADS);
     assert_eq!(finished.len(), 2 * THREADS);
     for finished in finished {
         assert_eq!(failure(finished.outcome, FailureKind::Aborted), "the call was given up");
     }
-    eventually("the threads are free", || rig.pool.threads_free() == THREADS);
     assert!(begin.elapsed() < SOON);
     assert_eq!(stub.accepted(), THREADS);
 
@@ -199,13 +179,13 @@ fn shutdown_ends_the_threads_and_refuses_calls() {
     let stub = Stub::start(|mut connection, _| connection.hang());
     let rig = Rig::new(4);
     for tag in 0..4 {
-        rig.pool.submit(call(tag, stub.url("/"), PATIENCE));
+        rig.submit(call(tag, stub.url("/"), PATIENCE));
     }
     eventually("all calls have connected", || stub.accepted() == 4);
     let begin = Instant::now();
-    assert!(rig.pool.shutdown(SOON));
+    assert!(rig.caller.shutdown(SOON));
     assert!(begin.elapsed() < SOON);
-    rig.pool.submit(call(4, stub.url("/"), PATIENCE));
+    rig.submit(call(4, stub.url("/"), PATIENCE));
     for finished in rig.collect(5) {
         assert_eq!(failure(finished.outcome, FailureKind::Aborted), "the engine is stopping");
     }
@@ -221,7 +201,7 @@ fn dropping_a_pool_hangs_up() {
         sender.lock().unwrap().send(()).unwrap();
     });
     let rig = Rig::new(1);
-    rig.pool.submit(call(0, stub.url("/"), PATIENCE));
+    rig.submit(call(0, stub.url("/"), PATIENCE));
     eventually("the call has connected", || stub.accepted() == 1);
     let begin = Instant::now();
     drop(rig);
