@@ -51,8 +51,6 @@ pub struct Claims {
     /// Workers without any due call that nobody has, if this turn has scanned.
     pub drained: Option<BTreeSet<WorkerId>>,
     pub ends: ScanEnds,
-    /// The scan began at the head.
-    pub from_head: bool,
     /// Calls that were found due and got no lease, and since when they are due.
     pub left: BTreeMap<StateKey, Timestamp>,
     pub more: bool,
@@ -92,7 +90,6 @@ impl Claiming<'_, '_> {
             failed: Vec::new(),
             drained: None,
             ends: ScanEnds::new(self.turn.began_at),
-            from_head: false,
             left: BTreeMap::new(),
             more: false,
         };
@@ -158,7 +155,6 @@ impl Claiming<'_, '_> {
             let ended = Instant::now();
             self.scans.calls.scanned_from_head(ended, ended - began, poll_interval());
         }
-        claims.from_head = from_head;
         let mut drained = BTreeSet::new();
         for Wanted { worker, at_most, .. } in wanted {
             let found = due.iter().filter(|due| due.worker == worker);

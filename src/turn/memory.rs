@@ -145,7 +145,7 @@ impl Memory {
         let deferred = self.backlog.executions.next(now).map(|at| at - now);
         let due = self.seen.next_due.map(|at| Duration::from_micros(at.since(clock::now()).max(0) as u64));
         let breakers = self.calls.breakers.next_change(now).map(|at| at - now);
-        let head = self.scans.head_at().map(|at| at.saturating_duration_since(now));
+        let head = self.scans.head_at().filter(|_| !self.seen.paused).map(|at| at.saturating_duration_since(now));
         [Some(poll), deferred, due, breakers, head].into_iter().flatten().min().unwrap_or(poll)
     }
 }

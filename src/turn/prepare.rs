@@ -31,8 +31,6 @@ pub struct Prepared {
     pub released: Vec<StateKey>,
     pub drained: Option<BTreeSet<WorkerId>>,
     pub ends: ScanEnds,
-    /// The scan for calls began at the head.
-    pub from_head: bool,
     pub more: bool,
 }
 
@@ -65,7 +63,7 @@ pub fn prepare(
     saved: &Saved,
     claims: Claims,
 ) -> Result<Prepared> {
-    let Claims { leased, executions, failed, drained, mut ends, from_head, left, more } = claims;
+    let Claims { leased, executions, failed, drained, mut ends, left, more } = claims;
     let sources = saved.dispatched.iter().map(|call| (&saved.executions, call));
     let sources = sources.chain(leased.iter().map(|call| (&executions, call)));
     let calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
@@ -92,7 +90,7 @@ pub fn prepare(
     // Under another worker, perhaps, than they were found under.
     ends.note(left.into_values().min());
     let more = preparing.more;
-    Ok(Prepared { calls: prepared, failed, released, drained, ends, from_head, more })
+    Ok(Prepared { calls: prepared, failed, released, drained, ends, more })
 }
 
 /// A leased call with its state.

@@ -17,8 +17,6 @@ const QUIET_FOR: Duration = Duration::from_millis(100);
 pub struct Scans {
     /// Until then there is nothing to be found, unless somebody says so.
     quiet_until: Option<Instant>,
-    /// Something may be behind a cursor: somebody has woken the scheduler, or a scan has left something out.
-    may_be_behind: bool,
     /// Due calls, by worker.
     pub calls: DueScan<WorkerId, Timestamp>,
     pub timers: DueScan<(), Timestamp>,
@@ -56,7 +54,13 @@ impl Scans {
     /// Somebody has woken the scheduler.
     pub fn woken(&mut self) {
         self.quiet_until = None;
-        self.may_be_behind = true;
+        self.may_be_behind();
+    }
+
+    fn may_be_behind(&mut self) {
+        self.calls.may_be_behind();
+        self.timers.may_be_behind();
+        self.messages.may_be_behind();
     }
 
     /// Whether a scan would find nothing.
@@ -95,8 +99,7 @@ impl Scans {
 
     /// When to scan from the head for what may be behind the cursors. None: nothing is.
     pub fn head_at(&self) -> Option<Instant> {
-        let next = [self.calls.head_at(), self.timers.head_at(), self.messages.head_at()];
-        next.into_iter().flatten().max().filter(|_| self.may_be_behind)
+        [self.calls.behind_at(), self.timers.behind_at(), self.messages.behind_at()].into_iter().flatten().min()
     }
 
     /// Whether all scans may be made from the head.
@@ -110,11 +113,10 @@ impl Scans {
         self.calls.scanned_from_head(now, took, poll_interval());
         self.timers.scanned_from_head(now, took, poll_interval());
         self.messages.scanned_from_head(now, took, poll_interval());
-        self.may_be_behind = false;
     }
 
-    /// The turn has committed. `from_head`: all of its scans began there.
-    pub fn settle(&mut self, ends: ScanEnds, from_head: bool) {
+    /// The turn has committed.
+    pub fn settle(&mut self, ends: ScanEnds) {
         // What is known to be left is not passed.
         let held = |to: Timestamp| ends.earliest.map_or(to, |earliest| to.min(earliest));
         for (worker, to) in ends.calls {
@@ -122,7 +124,9 @@ impl Scans {
         }
         ends.timers.into_iter().for_each(|to| self.timers.advance((), held(to), ends.began));
         ends.messages.into_iter().for_each(|to| self.messages.advance((), to, ends.began));
-        self.may_be_behind = ends.left_out || (self.may_be_behind && !from_head);
+        if ends.left_out {
+            self.may_be_behind();
+        }
     }
 }
 

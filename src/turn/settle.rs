@@ -32,7 +32,6 @@ pub struct Outcome {
     released: Vec<StateKey>,
     yielded: Vec<StateKey>,
     ends: ScanEnds,
-    from_head: bool,
     /// Workers without any due call that nobody has, if the turn has scanned.
     drained: Option<BTreeSet<WorkerId>>,
     /// Its scans have found all that there was.
@@ -51,7 +50,7 @@ impl Outcome {
         saved: Saved,
         prepared: Prepared,
     ) -> Result<Self> {
-        let Prepared { calls, failed, released, drained, mut ends, from_head, more } = prepared;
+        let Prepared { calls, failed, released, drained, mut ends, more } = prepared;
         ends.timers = work.ends.timers;
         ends.messages = work.ends.messages.filter(|_| saved.all_taken_in);
         let busy = backlog.executions.next(Instant::now()).is_some() || backlog.waiting_for().next().is_some();
@@ -71,7 +70,6 @@ impl Outcome {
             released,
             yielded: work.yielded,
             ends,
-            from_head,
             drained,
             next_due,
             more: work.more || saved.more || more,
@@ -92,7 +90,7 @@ impl Memory {
             crash::point(if items.is_empty() { "claim-call" } else { "commit-dispatch" });
         }
         self.seen.next_due = outcome.next_due;
-        self.scans.settle(outcome.ends, outcome.from_head);
+        self.scans.settle(outcome.ends);
         let scanned = outcome.drained.is_some();
         if let Some(drained) = outcome.drained {
             self.calls.drained = drained;
