@@ -145,7 +145,8 @@ impl Memory {
         let deferred = self.backlog.executions.next(now).map(|at| at - now);
         let due = self.seen.next_due.map(|at| Duration::from_micros(at.since(clock::now()).max(0) as u64));
         let breakers = self.calls.breakers.next_change(now).map(|at| at - now);
-        let head = self.scans.head_at().filter(|_| !self.seen.paused).map(|at| at.saturating_duration_since(now));
+        // If it is over, this turn could have scanned, and had no room: that comes with an answer.
+        let head = self.scans.head_at().filter(|at| *at > now && !self.seen.paused).map(|at| at - now);
         [Some(poll), deferred, due, breakers, head].into_iter().flatten().min().unwrap_or(poll)
     }
 }
