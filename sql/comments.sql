@@ -308,15 +308,16 @@ COMMENT ON COLUMN xdb.failures.table_name IS 'The table that refused.';
 COMMENT ON COLUMN xdb.failures.constraint_name IS 'The constraint that was violated.';
 COMMENT ON COLUMN xdb.failures.next_attempt_at IS 'When the next attempt may be made, in the past when it is due or in progress; null when there is none.';
 
-COMMENT ON VIEW xdb.attribute_locks IS 'Locks on attributes that state executions have or wait for. RPCs are not among them: they hold locks of Postgres.';
+COMMENT ON VIEW xdb.attribute_locks IS 'Locks on attributes that state executions have or wait for, at most 256, those who wait first; xdb.status() says how many more wait. RPCs are not among them: they hold locks of Postgres.';
 COMMENT ON COLUMN xdb.attribute_locks.process_id IS 'Process it belongs to.';
 COMMENT ON COLUMN xdb.attribute_locks.execution_id IS 'Process execution it belongs to.';
 COMMENT ON COLUMN xdb.attribute_locks.state_execution_id IS 'State execution whose call has it or waits for it.';
 COMMENT ON COLUMN xdb.attribute_locks.locked IS 'What is locked: a row of a table by its key, a local attribute, or all of them.';
 COMMENT ON COLUMN xdb.attribute_locks.lock_type IS 'SHARE_LOCK or EXCLUSIVE_LOCK. Of all local attributes it may be that of a part, which excludes only who wants the whole.';
 COMMENT ON COLUMN xdb.attribute_locks.granted IS 'Whether it has it. Who waits for one of its locks has none.';
-COMMENT ON COLUMN xdb.attribute_locks.ticket IS 'Place in the queue.';
+COMMENT ON COLUMN xdb.attribute_locks.ticket IS 'Place of the call among those that wait and are shown, in the order in which they are served; 0 for a call that has it.';
 COMMENT ON COLUMN xdb.attribute_locks.object IS 'The same for everybody who waits for the same.';
+COMMENT ON COLUMN xdb.attribute_locks.due_at IS 'Since when the call is due.';
 
 COMMENT ON VIEW xdb.history IS 'What happened to the processes that the reader may see. Order by execution_id, event_id.';
 COMMENT ON COLUMN xdb.history.process_id IS 'Process it happened to.';
@@ -368,6 +369,8 @@ COMMENT ON FUNCTION xdb.purge(interval) IS 'Deletes executions that closed so lo
 COMMENT ON FUNCTION xdb.engine_figures() IS 'The figures behind xdb.status(), one JSON object.';
 COMMENT ON FUNCTION xdb.library_version() IS 'The version of xdb that the server runs. That of the schema is extversion in pg_extension.';
 COMMENT ON FUNCTION xdb.worker_figures() IS 'The figures behind xdb.worker_counters(), a JSON array with an object per worker.';
+COMMENT ON FUNCTION xdb.attribute_lock_figures() IS 'What the view xdb.attribute_locks shows, a JSON array of what its reader may see.';
+COMMENT ON FUNCTION xdb.shown_attribute_locks() IS 'The same as rows.';
 COMMENT ON FUNCTION xdb.status() IS 'One row: how this database''s engine is doing.';
 COMMENT ON FUNCTION xdb.worker_counters() IS 'How the calls to each worker went since the server started; the view xdb.workers shows it.';
 COMMENT ON FUNCTION xdb.grant_usage(regrole, boolean) IS 'Lets a role use XDB: start and drive processes and see its own; as admin also register workers and process types, pause and resume the engine, purge, and see all processes. Adds to what was granted before.';

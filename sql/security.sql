@@ -17,7 +17,8 @@ DECLARE
         'start_processes', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
         'check_process', 'process_problems',
         'knows_roles',  -- called by the policies, as whoever reads
-        'worker_counters', 'worker_figures'];  -- called by the view workers, as its reader
+        'worker_counters', 'worker_figures',  -- called by the view workers, as its reader
+        'shown_attribute_locks', 'attribute_lock_figures'];  -- by the view attribute_locks, likewise
     of_admins CONSTANT name[] := ARRAY[
         'pause', 'resume', 'adopt', 'status', 'engine_figures', 'library_version', 'purge',
         'register_worker', 'unregister_worker', 'register_process_type', 'unregister_process_type'];

@@ -196,7 +196,7 @@ SELECT
     p.process_id,
     l.execution_id,
     s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS state_execution_id,
-    l.name AS locked,
+    l.locked,
     CASE l.mode
         WHEN 'S' THEN 'SHARE_LOCK'
         WHEN 'X' THEN 'EXCLUSIVE_LOCK'
@@ -205,9 +205,10 @@ SELECT
     END AS lock_type,
     l.granted,
     l.ticket,
-    l.object
-FROM xdb.process_execution AS p
-JOIN xdb.attribute_lock AS l ON l.execution_id OPERATOR(pg_catalog.=) p.execution_id
+    l.object,
+    l.due_at
+FROM xdb.shown_attribute_locks() AS l
+JOIN xdb.process_execution AS p ON p.execution_id OPERATOR(pg_catalog.=) l.execution_id
 JOIN xdb.state_execution AS s
     ON s.execution_id OPERATOR(pg_catalog.=) l.execution_id AND s.seq OPERATOR(pg_catalog.=) l.seq;
 

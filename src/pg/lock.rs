@@ -15,27 +15,6 @@ mod raw {
 /// The server uses 1 and 2 for the advisory locks of users.
 const CLASS: u16 = 0x7864;
 
-/// How something is locked. Of the server's modes those were chosen that conflict in the same way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strength {
-    IntentionShared,
-    IntentionExclusive,
-    Shared,
-    Exclusive,
-}
-
-impl Strength {
-    fn mode(self) -> c_int {
-        let mode = match self {
-            Self::IntentionShared => pg_sys::AccessShareLock,
-            Self::IntentionExclusive => pg_sys::RowExclusiveLock,
-            Self::Shared => pg_sys::ShareLock,
-            Self::Exclusive => pg_sys::AccessExclusiveLock,
-        };
-        mode as c_int
-    }
-}
-
 fn tag(key: u64) -> pg_sys::LOCKTAG {
     pg_sys::LOCKTAG {
         // SAFETY: set once at the start of the process.
@@ -48,21 +27,12 @@ fn tag(key: u64) -> pg_sys::LOCKTAG {
     }
 }
 
-/// Waits for the lock, obeying cancel, timeouts and the server's deadlock detection.
-pub fn acquire(key: u64, strength: Strength) -> Result<()> {
-    let (tag, mode) = (tag(key), strength.mode());
-    let tag = &raw const tag;
-    // SAFETY: a raw call; the tag outlives it.
-    unsafe { catch(|| raw::LockAcquire(tag, mode, false, false))? };
-    Ok(())
-}
-
 /// Takes the lock exclusively if it is free.
 pub fn try_acquire(key: u64) -> Result<bool> {
     /// LOCKACQUIRE_NOT_AVAIL.
     const NOT_AVAILABLE: c_int = 0;
-    let (tag, mode) = (tag(key), Strength::Exclusive.mode());
+    let (tag, mode) = (tag(key), pg_sys::AccessExclusiveLock as c_int);
     let tag = &raw const tag;
-    // SAFETY: as above.
+    // SAFETY: a raw call; the tag outlives it.
     Ok(unsafe { catch(|| raw::LockAcquire(tag, mode, false, true))? } != NOT_AVAILABLE)
 }

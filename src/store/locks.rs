@@ -26,10 +26,6 @@ pub struct Wants {
 }
 
 impl Wants {
-    pub fn is_empty(&self) -> bool {
-        self.objects.is_empty()
-    }
-
     /// What is locked, for people.
     pub fn names(&self) -> String {
         self.names.join(", ")
@@ -37,6 +33,7 @@ impl Wants {
 }
 
 /// The types of the columns of tables, as far as keys are concerned: two spellings of a number are one key.
+#[derive(Default)]
 pub struct KeyTypes(HashMap<(u32, String), pg_sys::Oid>);
 
 impl KeyTypes {
@@ -92,12 +89,6 @@ fn hash(parts: &[&[u8]]) -> Object {
 pub fn fingerprint(global: &str, local: &str) -> u64 {
     let hash = u128::from_be_bytes(hash(&[global.as_bytes(), local.as_bytes()]));
     (hash >> 64) as u64 ^ hash as u64
-}
-
-/// The number by which the server's own lock on an object is known.
-pub fn lock_key(object: &Object) -> u64 {
-    let whole = u128::from_be_bytes(*object);
-    (whole >> 64) as u64 ^ whole as u64
 }
 
 /// What a call with these loading policies locks.
@@ -400,28 +391,35 @@ pub fn unpark(spi: &Spi, calls: &[(StateKey, i32)]) -> Result<Vec<(StateKey, Tim
     spi.rows(UNPARK, &params, |row| Ok((key(row, 1)?, row.need_time(3)?)))
 }
 
-/// What stands in the way of a caller's RPC: names of objects that states have, or wait for since before `ticket`. Only
-/// leases of these epochs are good. Seen with the latest snapshot.
-pub fn in_the_callers_way(
-    spi: &Spi,
-    wanted: &[(Object, Mode)],
-    ticket: Option<i64>,
-    epochs: &[i64],
-    real: Timestamp,
-) -> Result<Option<String>> {
-    const SELECT: &str = "SELECT l.object, l.mode, l.name FROM xdb.attribute_lock l \
-        JOIN xdb.task t ON t.execution_id = l.execution_id AND t.seq = l.seq \
-        WHERE l.object = ANY ($1) AND (l.granted AND t.lease_epoch = ANY ($2) AND t.lease_until > $3 \
-            OR l.parked AND l.ticket < $4)";
-    let objects = array(wanted.iter().map(|(object, _)| uuid(object)));
-    let params = [objects, array(epochs.iter().copied()), value(real), value(ticket.unwrap_or(0))];
-    let rows = spi.with_latest_snapshot(|spi| {
-        spi.rows_with(Snapshot::Active, SELECT, &params, |row| {
-            Ok((row.execution_id(1)?.0, mode(row, 2)?, row.need::<String>(3)?))
+/// A row as it is shown, with the number of repeats of its call.
+pub struct Row0 {
+    pub key: StateKey,
+    pub object: Object,
+    pub mode: Mode,
+    pub granted: bool,
+    pub due: Timestamp,
+    pub name: String,
+    pub repeats: i32,
+}
+
+/// All rows, those who wait first.
+pub fn all(spi: &Spi) -> Result<Vec<Row0>> {
+    const SELECT: &str = "SELECT l.execution_id, l.seq, l.object, l.mode, l.granted, t.due_at, l.name, \
+            COALESCE((s.call ->> 'repeats')::int, 0) \
+        FROM xdb.attribute_lock l JOIN xdb.task t ON t.execution_id = l.execution_id AND t.seq = l.seq \
+        JOIN xdb.state_execution s ON s.execution_id = l.execution_id AND s.seq = l.seq \
+        ORDER BY l.granted, l.ticket, l.object LIMIT 1000";
+    spi.rows(SELECT, &[], |row| {
+        Ok(Row0 {
+            key: key(row, 1)?,
+            object: row.execution_id(3)?.0,
+            mode: mode(row, 4)?,
+            granted: row.need(5)?,
+            due: row.need_time(6)?,
+            name: row.need(7)?,
+            repeats: row.need(8)?,
         })
-    })?;
-    let conflicts = |object: &Object, mode: Mode| wanted.iter().any(|(o, m)| o == object && m.conflicts(mode));
-    Ok(rows.into_iter().find(|(object, mode, _)| conflicts(object, *mode)).map(|(.., name)| name))
+    })
 }
 
 /// A local attribute with the version of its row.

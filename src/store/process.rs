@@ -6,7 +6,7 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, column, column_of_nullable, nullable, value};
 use crate::pg::spi::{Row, Snapshot, Spi};
 use pgrx::pg_sys;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use xdb_engine::{Execution, ExecutionId, ProcessStatus, Timestamp};
 
 /// A process execution as a function finds it.
@@ -234,8 +234,8 @@ pub fn results(spi: &Spi, id: ExecutionId, snapshot: Snapshot) -> Result<Results
 }
 
 /// Everything about an execution that answers what it does, what it waits for, since when, until when, and what
-/// failed last.
-pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
+/// failed last. `lock_waits` are names of what its state executions wait to lock.
+pub fn describe(spi: &Spi, id: ExecutionId, lock_waits: &[(i32, String)]) -> Result<Option<String>> {
     const SELECT: &str = "SELECT (pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
         'processId', p.process_id, 'processExecutionId', p.execution_id, 'processType', p.process_type, \
         'owner', p.owner_name, 'status', p.status, 'closing', p.closing, 'startedAt', p.started_at, \
@@ -252,8 +252,8 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
                 'api', t.api, 'worker', w.name, 'attempt', (s.call ->> 'failedAttempts')::int + 1, \
                 'firstAttemptAt', t.first_attempt_at, \
                 'repeats', (s.call ->> 'repeats')::int, \
-                'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) FROM xdb.attribute_lock l \
-                    WHERE l.execution_id = s.execution_id AND l.seq = s.seq AND NOT l.granted), \
+                'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) \
+                    FROM unnest($2::int[], $3::text[]) AS l (seq, name) WHERE l.seq = s.seq), \
                 'callUntil', CASE WHEN t.lease_epoch = e.epoch THEN t.lease_until END, \
                 'nextAttemptAt', CASE WHEN t.lease_epoch <> e.epoch THEN t.due_at END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
@@ -283,7 +283,15 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
             WHERE s.execution_id = p.execution_id AND s.ended_at IS NULL), '[]'), \
         'results', p.results))::text \
         FROM xdb.process_execution p WHERE p.execution_id = $1";
-    spi.first(SELECT, &[value(id)], |row| row.need(1))
+    let (seqs, names) = (lock_waits.iter().map(|wait| wait.0), lock_waits.iter().map(|wait| wait.1.as_str()));
+    spi.first(SELECT, &[value(id), array(seqs), array(names)], |row| row.need(1))
+}
+
+/// The owners of these executions, as far as they are there.
+pub fn owners(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, pg_sys::Oid>> {
+    const SELECT: &str = "SELECT execution_id, owner FROM xdb.process_execution WHERE execution_id = ANY ($1)";
+    let rows = spi.rows(SELECT, &[array(ids.iter().copied())], |row| Ok((row.execution_id(1)?, row.need(2)?)))?;
+    Ok(rows.into_iter().collect())
 }
 
 /// Makes an idempotency key of an RPC this transaction's own. If the key was used before, gives the first answer; if

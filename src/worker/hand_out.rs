@@ -278,9 +278,8 @@ impl Batch<'_> {
             true => members(&wanted, locked.into_iter().flatten().map(|(name, entry)| (name, &entry.value))),
             false => members(&wanted, local.into_iter().flatten()),
         };
-        let values = self.wanted.get(&key).map(|wants| {
+        let values = self.wanted.get(&key).map(|_| {
             record.held = Some(Arc::new(Held {
-                objects: wants.objects.clone(),
                 global: loading,
                 rows: global.versions,
                 keys: locks::versions_of(&wanted, locked),

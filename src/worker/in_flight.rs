@@ -1,7 +1,6 @@
 //! Calls that are under way, and the room that is left for more.
 
 use super::breaker::{Admission, Ticket};
-use super::lock_queue::{Mode, Object};
 use crate::store::StateKey;
 use crate::store::registry::WorkerId;
 use std::collections::{BTreeMap, HashMap};
@@ -27,7 +26,6 @@ pub struct CallRecord {
 /// What a call has loaded under locks: it has to be the same when the answer is applied.
 #[derive(Debug)]
 pub struct Held {
-    pub objects: Vec<(Object, Mode)>,
     pub global: Loading,
     pub rows: Vec<Option<String>>,
     pub local: Loading,

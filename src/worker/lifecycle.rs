@@ -190,7 +190,6 @@ impl Context {
     /// [`Context::abort_turn`] ends it.
     pub fn begin_turn(&mut self) -> Turn {
         check_for_interrupts!();
-        self.slot.turn_begins();
         // SAFETY: no transaction is open. The locks are taken conditionally and released with the transaction; the snapshot is
         // taken after them.
         unsafe {
@@ -216,7 +215,6 @@ impl Context {
             } else {
                 pg_sys::CommitTransactionCommand();
                 pg_sys::MemoryContextSwitchTo(self.memory);
-                self.slot.turn_ended();
             }
             turn
         }
@@ -231,7 +229,6 @@ impl Context {
                 pg_sys::PopActiveSnapshot();
             }
             pg_sys::CommitTransactionCommand();
-            self.slot.turn_ended();
             // Without it autovacuum never hears of what the engine changes.
             pg_sys::pgstat_report_stat(false);
             pg_sys::MemoryContextSwitchTo(self.memory);
@@ -245,7 +242,6 @@ impl Context {
             pg_sys::InterruptHoldoffCount += 1;
             pg_sys::AbortCurrentTransaction();
             pg_sys::InterruptHoldoffCount -= 1;
-            self.slot.turn_ended();
             pg_sys::pgstat_report_stat(false);
             pg_sys::MemoryContextSwitchTo(self.memory);
         }

@@ -35,6 +35,7 @@ impl Mode {
     }
 
     /// Whether who has this mode needs no other one for `wanted`.
+    #[allow(dead_code)]
     pub fn covers(self, wanted: Mode) -> bool {
         use Mode::*;
         match self {

@@ -6,18 +6,16 @@
 use super::apply::{Batch, Item};
 use super::deferred::Patience;
 use super::in_flight::{Held, Room};
-use super::lock_queue::{CallersPlace, Mode, Object, Verdict};
+use super::lock_queue::{Object, Verdict};
 use super::turn::Scheduler;
 use super::user_tables::Used;
 use crate::pg::catch::Result;
-use crate::pg::shmem::caller;
 use crate::pg::spi::Spi;
 use crate::pg::{crash, lock};
 use crate::store::claim::Due;
 use crate::store::locks::{self, KeyTypes, Request, Wants};
 use crate::store::registry::WorkerId;
 use crate::store::{StateKey, load};
-use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,24 +43,6 @@ pub struct Watch {
     stuck: HashSet<StateKey>,
 }
 
-/// Callers' RPCs that stand in line in this database.
-fn callers() -> Vec<(Object, CallersPlace)> {
-    // SAFETY: set once at the start of the process.
-    let database = unsafe { pg_sys::MyDatabaseId };
-    let place = |place: caller::Place| {
-        let mode = *Mode::ALL.get(place.mode as usize)?;
-        Some((place.object, CallersPlace { mode, ticket: place.ticket, granted: place.granted }))
-    };
-    caller::of_database(database).into_iter().filter_map(place).collect()
-}
-
-/// Whether an RPC waits for one of these objects.
-fn is_waited_for(objects: &[(Object, Mode)]) -> bool {
-    callers().iter().any(|(object, place)| {
-        !place.granted && objects.iter().any(|(held, mode)| held == object && mode.conflicts(place.mode))
-    })
-}
-
 impl Scheduler {
     /// Gives up calls whose answers were dropped, with their locks. Answers with the calls that it is done with, and with
     /// what is to be offered. A call whose task somebody has locked is left for the next turn.
@@ -78,20 +58,17 @@ impl Scheduler {
         Ok((yielded, objects))
     }
 
-    /// Whether a held-up answer has to be dropped: its call holds what an RPC waits for, and the RPC's caller may be the one
-    /// who holds it up; or what other states have waited for too long. The latter's call is left alone for a while.
+    /// Whether a held-up answer has to be dropped: its call holds what other states have waited for too long. The call is left
+    /// alone for a while.
     pub(super) fn must_yield(&mut self, item: &Item, waited_for: &BTreeSet<StateKey>) -> Option<StateKey> {
         let Item::Answer(record, _) = item else { return None };
-        let held = record.held.as_ref()?;
+        record.held.as_ref()?;
         let now = Instant::now();
         self.held_up_since.entry(record.key).or_insert(now);
-        let for_states = waited_for.contains(&record.key);
-        if for_states {
-            self.executions.defer_until(record.key.0, now + YIELDED_FOR);
-        }
-        if !for_states && !is_waited_for(&held.objects) {
+        if !waited_for.contains(&record.key) {
             return None;
         }
+        self.executions.defer_until(record.key.0, now + YIELDED_FOR);
         self.held_up_since.remove(&record.key);
         Some(record.key)
     }
@@ -123,7 +100,7 @@ impl Batch<'_> {
         let objects: Vec<_> = objects.iter().copied().collect();
         let stuck: BTreeSet<_> = self.watch.stuck.iter().map(|key| key.0).collect();
         let stuck: Vec<_> = stuck.into_iter().collect();
-        locks::board(self.spi, &objects, &callers(), &stuck, self.real)
+        locks::board(self.spi, &objects, &[], &stuck, self.real)
     }
 
     /// Lets those ask again who wait longest for the objects that are watched and could have them now. Who could be called

@@ -11,6 +11,7 @@ mod hand_out;
 mod in_flight;
 pub mod launcher;
 pub mod lifecycle;
+mod lock_display;
 pub mod lock_queue;
 mod locks;
 mod looks;

@@ -429,6 +429,9 @@ impl Scheduler {
             // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
             identity::set_local(c"synchronous_commit", c"off")?;
         }
+        if self.lane.number == 0 {
+            self.show_locks(spi)?;
+        }
         let ids: Vec<_> = workers.iter().map(|w| w.0).collect();
         self.next_due = match self.paused {
             true => None,
