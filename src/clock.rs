@@ -4,8 +4,6 @@
 //! `xdb.now` shifts it, so that days can be tested in milliseconds. [`real`] is that of what happens outside of
 //! processes, and nothing shifts it: leases, and what the breakers of workers show.
 
-pub mod shift;
-
 use crate::pg::{param::from_postgres, raw, shift::current};
 use xdb_engine::Timestamp;
 

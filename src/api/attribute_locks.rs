@@ -8,11 +8,11 @@ use crate::pg::param::from_postgres;
 use crate::pg::shmem::attribute_locks::{self, Shown};
 use crate::pg::spi;
 use crate::store::{process, to_json};
-use crate::worker::lock_queue::Mode;
 use pgrx::pg_sys;
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use xdb_engine::ExecutionId;
+use xdb_sched::lock_table::Mode;
 
 /// A row of the view.
 #[derive(Serialize)]

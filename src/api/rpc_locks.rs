@@ -12,10 +12,10 @@ use crate::pg::wake::{self, waiter::Registration};
 use crate::pg::{identity, spi};
 use crate::store::load::Meta;
 use crate::store::locks::{self, KeyTypes, Wants};
-use crate::worker::lock_queue::{Mode, Object};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Loading, LockType};
+use xdb_sched::lock_table::{Mode, Object};
 
 /// Longest wait for objects that are marked. The states they are marked for may be held up by others, or by a worker.
 const MARK_RESPECTED_FOR: Duration = Duration::from_secs(5);

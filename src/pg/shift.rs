@@ -4,10 +4,10 @@
 //! about the time for a while. What counts is therefore one number in shared memory, which the postmaster writes when
 //! it reads the configuration, before it tells anybody else to.
 use super::shmem;
-use crate::clock::shift::parse_shift;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, pg_guard, pg_sys};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::atomic::{AtomicI64, Ordering};
+use xdb_protocol::parse_clock_offset;
 
 static NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
@@ -50,7 +50,7 @@ unsafe fn read(value: *const c_char) -> Result<i64, String> {
     }
     // SAFETY: a C string, by contract of the caller.
     let text = unsafe { CStr::from_ptr(value) };
-    parse_shift(text.to_str().map_err(|_| "it is not UTF-8".to_owned())?)
+    parse_clock_offset(text.to_str().map_err(|_| "it is not UTF-8".to_owned())?)
 }
 
 #[pg_guard]

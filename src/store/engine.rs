@@ -7,6 +7,7 @@ use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::HashMap;
 use std::sync::LazyLock;
+use xdb_sched::table_health::{Relation, Trouble};
 
 /// What a turn begins with.
 #[derive(Debug)]
@@ -26,29 +27,7 @@ pub struct State {
     /// Whether the processes are this database's own.
     pub standing: Standing,
     /// Tables that are set aside, and why.
-    pub set_aside: HashMap<u32, SetAside>,
-}
-
-/// Why a table is set aside: what has to go well again before it is taken back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetAside {
-    SlowWrites,
-    SlowReads,
-    Locked,
-}
-
-impl SetAside {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::SlowWrites => "writes took longer than xdb.apply_timeout",
-            Self::SlowReads => "reads took longer than xdb.apply_timeout",
-            Self::Locked => "another session kept it locked",
-        }
-    }
-
-    fn parse(text: &str) -> Self {
-        [Self::SlowWrites, Self::SlowReads].into_iter().find(|known| known.as_str() == text).unwrap_or(Self::Locked)
-    }
+    pub set_aside: HashMap<Relation, Trouble>,
 }
 
 /// Begins the epoch of a scheduler that has just started: leases of all earlier ones are void from now on. The
@@ -93,7 +72,7 @@ pub fn state(spi: &Spi, lane: i16) -> Result<State> {
     let row = spi.first(&SELECT, &[value(system), value(database), value(lane)], read)?;
     let (mut state, any_set_aside) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
     if any_set_aside {
-        let read = |row: &Row| Ok((row.need::<pg_sys::Oid>(1)?.to_u32(), SetAside::parse(&row.need::<String>(2)?)));
+        let read = |row: &Row| Ok((row.need::<pg_sys::Oid>(1)?.to_u32(), Trouble::parse(&row.need::<String>(2)?)));
         state.set_aside = spi.rows(SET_ASIDE, &[], read)?.into_iter().collect();
     }
     Ok(state)
@@ -106,13 +85,13 @@ pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {
     Ok(())
 }
 
-pub fn set_aside(spi: &Spi, relation: u32, why: SetAside) -> Result<()> {
+pub fn set_aside(spi: &Spi, relation: Relation, why: Trouble) -> Result<()> {
     const INSERT: &str = "INSERT INTO xdb.set_aside (relation, reason) VALUES ($1, $2) ON CONFLICT DO NOTHING";
     spi.run(INSERT, &[value(pg_sys::Oid::from(relation)), value(why.as_str())])?;
     Ok(())
 }
 
-pub fn take_back(spi: &Spi, relation: u32) -> Result<()> {
+pub fn take_back(spi: &Spi, relation: Relation) -> Result<()> {
     spi.run("DELETE FROM xdb.set_aside WHERE relation = $1", &[value(pg_sys::Oid::from(relation))])?;
     Ok(())
 }

@@ -7,10 +7,11 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Snapshot, Spi};
 use crate::pg::types::{NO_MODIFIER, Type};
-use crate::worker::lock_queue::{Board, CallersPlace, Mode, Object};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::*;
+use xdb_sched::lock_board::{Board, CallersPlace};
+use xdb_sched::lock_table::{Mode, Object};
 
 /// So many of the requests that wait longest for an object are looked at, per mode.
 const LOOKED_AT: i64 = 64;

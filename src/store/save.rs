@@ -11,7 +11,7 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::param::{array, column, column_of_nullable};
 use crate::pg::spi::Spi;
-use crate::worker::{lifecycle, lock_queue::Object};
+use crate::worker::lifecycle;
 pub use lease::Lease;
 pub use phases::current_call;
 pub(super) use phases::{open_queues, open_timers, phase_parts};
@@ -19,6 +19,7 @@ use state_json::StateJson;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use xdb_engine::*;
+use xdb_sched::lock_table::Object;
 
 /// Saves a batch. `leases` names the calls that this scheduler makes itself, at once.
 pub fn save<'a>(

@@ -386,7 +386,7 @@ impl<'a> Batch<'a> {
             Used::Busy(relation) => {
                 self.settled[number] = match item {
                     Item::Answer(record, _)
-                        if self.scheduler.lane.number == 0 && self.scheduler.tables.is_set_aside(relation) =>
+                        if self.scheduler.lane.number == 0 && self.scheduler.tables.health.is_set_aside(relation) =>
                     {
                         self.given_away.push(record.key);
                         Settled::GivenAway
@@ -429,7 +429,8 @@ impl<'a> Batch<'a> {
         for event in events {
             let Event::GlobalAttributesWritten { attributes } = event else { continue };
             if self.scheduler.lane.number == 0
-                && let Some(table) = loaded.meta.mapping.iter().find(|t| self.scheduler.tables.is_set_aside(t.relation))
+                && let Some(table) =
+                    loaded.meta.mapping.iter().find(|t| self.scheduler.tables.health.is_set_aside(t.relation))
             {
                 return Ok(Used::Busy(table.relation));
             }

@@ -1,6 +1,5 @@
 //! The breakers of a scheduler's workers, one each.
 
-use super::breaker::{Admission, Breaker, Open, Ticket, Verdict};
 use super::lifecycle::Context;
 use crate::clock;
 use crate::http::{FailureKind, Outcome};
@@ -11,6 +10,7 @@ use crate::store::registry::{Registry, WorkerId};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use xdb_engine::{Duration, Timestamp};
+use xdb_sched::breaker::{Admission, Breaker, Open, Ticket, Verdict};
 
 /// Breakers and what belongs to them. In memory alone: a scheduler that starts finds out again.
 #[derive(Default)]

@@ -2,8 +2,7 @@
 
 use super::apply::{Batch, Item};
 use super::calls::{self, Answered, Attempt};
-use super::deferred::Patience;
-use super::in_flight::{CallRecord, Held, Room};
+use super::in_flight::{CallRecord, Held};
 use super::owners;
 use super::turn::{Outcome, Scheduler};
 use super::user_tables::{Used, refused};
@@ -18,6 +17,8 @@ use crate::store::{StateKey, claim};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use xdb_engine::*;
+use xdb_sched::backoff::Patience;
+use xdb_sched::room::Room;
 
 /// A lease outlives its call's own timeout by this: time to hand it over and to take the answer in.
 const LEASE_GRACE: Duration = Duration(30_000_000);
@@ -255,11 +256,11 @@ impl Batch<'_> {
             return Ok(true);
         }
         let loading = config.load_global(api);
-        let strikes = &mut self.scheduler.tables;
-        let global = match strikes.read(self.spi, &mut self.tables, &loaded.meta, &loading, self.mode)? {
+        let user_tables = &mut self.scheduler.tables;
+        let global = match user_tables.read(self.spi, &mut self.tables, &loaded.meta, &loading, self.mode)? {
             Used::Done(rows) => rows,
             Used::Busy(relation) => {
-                let until = strikes.busy_until(relation).unwrap_or_else(std::time::Instant::now);
+                let until = user_tables.health.busy_until(relation).unwrap_or_else(std::time::Instant::now);
                 self.scheduler.executions.defer_until(key.0, until);
                 return Ok(false);
             }

@@ -4,9 +4,7 @@
 //! by versions, when it is applied.
 
 use super::apply::{Batch, Item};
-use super::deferred::Patience;
-use super::in_flight::{Held, Room};
-use super::lock_queue::{Object, Verdict};
+use super::in_flight::Held;
 use super::turn::Scheduler;
 use super::user_tables::Used;
 use crate::pg::catch::Result;
@@ -20,6 +18,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xdb_engine::{Command, Event, ExecutionId};
+use xdb_sched::backoff::Patience;
+use xdb_sched::lock_board::{Board, Verdict};
+use xdb_sched::lock_table::Object;
+use xdb_sched::room::Room;
 
 /// The server's own lock under which locks are granted: both lanes do, each in its own transaction.
 const GRANTING: u64 = 0;
@@ -96,7 +98,7 @@ impl Batch<'_> {
         }
     }
 
-    fn board(&self, objects: &BTreeSet<Object>) -> Result<super::lock_queue::Board> {
+    fn board(&self, objects: &BTreeSet<Object>) -> Result<Board> {
         let objects: Vec<_> = objects.iter().copied().collect();
         let stuck: BTreeSet<_> = self.watch.stuck.iter().map(|key| key.0).collect();
         let stuck: Vec<_> = stuck.into_iter().collect();
@@ -242,7 +244,7 @@ impl Batch<'_> {
             return Ok(Used::Done(true));
         }
         let tables = &self.scheduler.tables;
-        let set_aside = loaded.meta.mapping.iter().find(|table| tables.is_set_aside(table.relation));
+        let set_aside = loaded.meta.mapping.iter().find(|table| tables.health.is_set_aside(table.relation));
         if let (Some(table), 0) = (set_aside, self.scheduler.lane.number) {
             return Ok(Used::Busy(table.relation));
         }

@@ -1,7 +1,6 @@
 //! Looks at the tables for what is due: where each begins, and how far it came.
 
 use super::apply::{Batch, Item};
-use super::fronts::Fronts;
 use super::turn::Scheduler;
 use crate::pg::catch::Result;
 use crate::pg::shmem::News;
@@ -12,20 +11,21 @@ use crate::store::registry::WorkerId;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Timestamp};
+use xdb_sched::cursor::Cursors;
 
 /// How long nothing is looked for, at most, while nobody says that there is something.
 const QUIET_FOR: Duration = Duration::from_millis(100);
 
-/// The fronts of a scheduler.
+/// The cursors of a scheduler.
 #[derive(Default)]
 pub struct Looks {
     /// Until then there is nothing to be found, unless somebody says so.
     quiet_until: Option<Instant>,
     /// Due calls, by worker.
-    calls: Fronts<WorkerId, Timestamp>,
-    timers: Fronts<(), Timestamp>,
+    calls: Cursors<WorkerId, Timestamp>,
+    timers: Cursors<(), Timestamp>,
     /// Messages in the inbox, by their ids.
-    messages: Fronts<(), i64>,
+    messages: Cursors<(), i64>,
 }
 
 /// How far the looks of a turn came, once it has committed.
@@ -101,7 +101,8 @@ impl Scheduler {
     pub(super) fn nothing_is_due(&mut self, spi: &Spi, now: Timestamp) -> Result<bool> {
         let began = Instant::now();
         let looks = &mut self.looks;
-        let permitted = looks.calls.full(began) && looks.timers.full(began) && looks.messages.full(began);
+        let permitted =
+            looks.calls.from_head(began) && looks.timers.from_head(began) && looks.messages.from_head(began);
         if self.paused || !permitted || !looks.are_quiet() || self.next_due.is_some_and(|due| due <= now) {
             return Ok(false);
         }
@@ -112,9 +113,9 @@ impl Scheduler {
             return Ok(false);
         }
         let (ended, took) = (Instant::now(), began.elapsed());
-        looks.calls.looked(ended, took);
-        looks.timers.looked(ended, took);
-        looks.messages.looked(ended, took);
+        looks.calls.scanned(ended, took);
+        looks.timers.scanned(ended, took);
+        looks.messages.scanned(ended, took);
         looks.nothing_left();
         self.next_due = earliest;
         Ok(true)
@@ -131,19 +132,19 @@ impl Scheduler {
     ) -> Result<(Ends, bool)> {
         let mut ends = Ends::default();
         let began = Instant::now();
-        let full = self.looks.timers.full(began);
+        let full = self.looks.timers.from_head(began);
         let from = self.looks.timers.from(&()).filter(|_| !full);
         let timers = load::due_timers(spi, now, busy, limit, from)?;
         let after_timers = Instant::now();
         if full {
-            self.looks.timers.looked(after_timers, after_timers - began);
+            self.looks.timers.scanned(after_timers, after_timers - began);
         }
-        let full = self.looks.messages.full(after_timers);
+        let full = self.looks.messages.from_head(after_timers);
         let from = self.looks.messages.from(&()).filter(|_| !full);
         let arrived = load::executions_with_arrivals(spi, busy, limit, from)?;
         if full {
             let ended = Instant::now();
-            self.looks.messages.looked(ended, ended - after_timers);
+            self.looks.messages.scanned(ended, ended - after_timers);
         }
         ends.timers = Some(timers.last().filter(|_| timers.len() == limit).map_or(now, |last| last.fire_at));
         ends.messages = arrived.last;
@@ -170,7 +171,7 @@ impl Batch<'_> {
         let looks = &mut self.scheduler.looks;
         let began = Instant::now();
         // Few calls are ever in the other lane.
-        let full = self.scheduler.lane.number != 0 || looks.calls.full(began);
+        let full = self.scheduler.lane.number != 0 || looks.calls.from_head(began);
         let wanted: Vec<_> = wanted
             .iter()
             .map(|(worker, at_most)| Wanted {
@@ -182,7 +183,7 @@ impl Batch<'_> {
         let due = claim::due(self.spi, self.scheduler.lane, &wanted, &busy, self.now, self.real)?;
         if full {
             let ended = Instant::now();
-            looks.calls.looked(ended, ended - began);
+            looks.calls.scanned(ended, ended - began);
         }
         let mut drained = BTreeSet::new();
         for Wanted { worker, at_most, .. } in wanted {

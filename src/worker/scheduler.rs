@@ -1,7 +1,6 @@
 //! The scheduler's loop: wait, collect answers, make a turn.
 
 use super::lifecycle::{Context, Exit, Turn};
-use super::lock_queue::Object;
 use super::maintenance::Maintenance;
 use super::turn::{Progress, Scheduler};
 use crate::guc;
@@ -18,6 +17,7 @@ use crate::store::versions::Mismatch;
 use crate::store::{engine, load, locks};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use xdb_sched::lock_table::Object;
 
 /// How long to wait after a turn that could not be made.
 const RETRY: Duration = Duration::from_millis(50);
@@ -63,7 +63,7 @@ pub fn run(context: &mut Context) -> Exit {
     let mut scheduler = Scheduler::new(Lane { number, epoch }, guc::HTTP_THREADS.get() as usize);
     scheduler.watch.objects.extend(waited_for);
     if let Some(table) = context.slot.take_died_in() {
-        scheduler.tables.died_in(table);
+        scheduler.tables.health.died_in(table);
     }
     let mut settings = PoolSettings::default();
     let mut finished: Vec<Finished> = Vec::new();
@@ -106,7 +106,7 @@ pub fn run(context: &mut Context) -> Exit {
             Progress::Later => RETRY,
             Progress::Idle => scheduler.idle_for(),
         };
-        if scheduler.in_flight.len() > 0 {
+        if !scheduler.in_flight.is_empty() {
             last_work = Instant::now();
         }
         if number == 1 && last_work.elapsed() > ASIDE_PATIENCE {

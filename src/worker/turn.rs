@@ -3,13 +3,12 @@
 use super::apply::{Batch, Item, Mode, Settled, jitter};
 use super::breakers::Breakers;
 use super::calls::{self, Answered};
-use super::deferred::{Deferred, Patience};
 use super::global::Matching;
-use super::in_flight::{CallRecord, InFlight, Room};
+use super::in_flight::CallRecord;
 use super::lifecycle::{Context, Turn};
 use super::locks::Watch;
 use super::looks::{Ends, Looks};
-use super::user_tables::Strikes;
+use super::user_tables::UserTables;
 use crate::http::Call;
 use crate::pg::catch::{
     DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
@@ -26,19 +25,22 @@ use crate::{clock, guc};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Failure, Timestamp};
+use xdb_sched::backoff::{Backoff, Patience};
+use xdb_sched::breaker::Ticket;
+use xdb_sched::room::{InFlight, Room};
 
 /// What a scheduler keeps between its turns. All of it may be lost at any moment: the tables hold everything.
 pub struct Scheduler {
     pub lane: Lane,
     pub registry: Registry,
-    pub in_flight: InFlight,
+    pub in_flight: InFlight<(CallRecord, Ticket)>,
     pub breakers: Breakers,
     /// Answers that wait to be applied, in the order in which they came.
     pub waiting: VecDeque<Item>,
     /// Executions that somebody else has locked.
-    pub executions: Deferred<ExecutionId>,
+    pub executions: Backoff<ExecutionId>,
     /// Users' tables that are locked or slow.
-    pub tables: Strikes,
+    pub tables: UserTables,
     /// Calls whose attributes could not be loaded: the attempt fails with this.
     pub load_failures: HashMap<StateKey, Failure>,
     /// Messages of global queues that wait to be handed out.
@@ -70,7 +72,7 @@ pub struct Scheduler {
     pub drained: BTreeSet<WorkerId>,
     /// Threads of the pool, as it was made.
     threads: usize,
-    failing: Deferred<()>,
+    failing: Backoff<()>,
 }
 
 /// What a transaction does besides applying its items.
@@ -156,8 +158,8 @@ impl Scheduler {
             in_flight: InFlight::default(),
             breakers: Breakers::default(),
             waiting: VecDeque::new(),
-            executions: Deferred::new(),
-            tables: Strikes::new(lane.number == 1),
+            executions: Backoff::default(),
+            tables: UserTables::new(lane.number == 1),
             load_failures: HashMap::new(),
             matching: Matching::default(),
             number: 0,
@@ -174,7 +176,7 @@ impl Scheduler {
             looks: Looks::default(),
             drained: BTreeSet::new(),
             threads,
-            failing: Deferred::new(),
+            failing: Backoff::default(),
         }
     }
 
@@ -507,7 +509,7 @@ impl Scheduler {
                     self.waiting.push_back(item);
                 }
                 Settled::Table(relation) => {
-                    self.executions.defer_until(id, self.tables.busy_until(relation).unwrap_or(now));
+                    self.executions.defer_until(id, self.tables.health.busy_until(relation).unwrap_or(now));
                     if item.is_in_memory_only() {
                         self.waiting.push_back(item);
                     }
@@ -522,7 +524,7 @@ impl Scheduler {
         for (mut call, record) in outcome.calls {
             crate::pg::shmem::call::started(context.database, context.lane, record.worker_id);
             let ticket = self.breakers.begin(record.worker_id, &self.registry);
-            call.tag = self.in_flight.insert(record, ticket);
+            call.tag = self.in_flight.insert(record.worker_id, record.bytes, (record, ticket));
             submit(call);
         }
         self.give_up_what_is_too_much();

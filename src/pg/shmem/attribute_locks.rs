@@ -7,9 +7,9 @@
 //!
 //! Full arrays: who is not shown is counted; an object without a mark has none, and a state waits longer for it.
 use super::{shared, waiter};
-use crate::worker::lock_queue::Mode;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use xdb_sched::lock_table::Mode;
 
 /// Databases that can show something at the same time.
 pub const BOARDS: usize = super::slot::SLOTS;

@@ -1,4 +1,4 @@
-//! What has to wait a moment because somebody else is at it.
+//! What is left alone for a moment, because somebody else is at it.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -27,15 +27,17 @@ impl Patience {
 
 /// Keys that are left alone until a moment that moves away each time.
 #[derive(Debug)]
-pub struct Deferred<K> {
+pub struct Backoff<K> {
     until: HashMap<K, (Instant, Duration)>,
 }
 
-impl<K: Eq + Hash + Copy> Deferred<K> {
-    pub fn new() -> Self {
+impl<K> Default for Backoff<K> {
+    fn default() -> Self {
         Self { until: HashMap::new() }
     }
+}
 
+impl<K: Eq + Hash + Copy> Backoff<K> {
     /// Leaves `key` alone for a while, each time longer.
     pub fn defer(&mut self, key: K, now: Instant, patience: Patience) {
         let next = self.until.get(&key).map_or(FIRST, |(_, last)| (*last * 2).min(patience.longest()));

@@ -3,7 +3,8 @@
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use xdb_pure_tests::lock_queue::*;
+use xdb_sched::lock_board::*;
+use xdb_sched::lock_table::{Mode, Object};
 
 use Mode::{Exclusive as X, IntentionExclusive as IX, IntentionShared as IS, Shared as S};
 

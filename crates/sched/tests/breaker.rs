@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
-use xdb_pure_tests::breaker::*;
+use xdb_sched::breaker::*;
 
 use Verdict::{Reached, Unknown, Unreachable};
 
