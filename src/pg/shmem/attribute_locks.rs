@@ -8,6 +8,7 @@
 //! Full arrays: who is not shown is counted; an object without a mark has none, and a state waits longer for it.
 use super::{shared, waiter};
 use pgrx::pg_sys;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use xdb_sched::lock_table::Mode;
 
@@ -170,7 +171,7 @@ fn find_or_take(database: pg_sys::Oid) -> Option<(u32, &'static Board)> {
     })
 }
 
-/// Replaces what is shown of this database; `waiting_unshown` counts those who wait and are not among the entries. Of more
+/// Replaces what is shown of this database; `waiting_unshown` counts calls that wait and are not among the entries. Of more
 /// than 256 entries those who wait come first, in the order in which they are given; who finds no place is counted.
 ///
 /// Only for the scheduler of the database. Never waits; cheap when there is nothing, as there was nothing.
@@ -196,14 +197,17 @@ pub fn show(database: pg_sys::Oid, entries: &[Shown], waiting_unshown: usize) {
                 None => place.board.store(0, Ordering::SeqCst),
             }
         }
-        let waiting = entries.iter().filter(|entry| !entry.granted).count();
-        let placed = all.next().map_or(wanted, |(_, number)| number as usize);
-        let unshown = waiting_unshown + waiting.saturating_sub(placed);
+        let first_unplaced = all.next().map_or(wanted, |(_, number)| number as usize);
+        let call = |entry: &Shown| (entry.execution, entry.state_seq);
+        let mut waiting = entries.iter().filter(|entry| !entry.granted);
+        let placed: HashSet<_> = waiting.by_ref().take(first_unplaced).map(call).collect();
+        let unplaced: HashSet<_> = waiting.map(call).filter(|call| !placed.contains(call)).collect();
+        let unshown = waiting_unshown + unplaced.len();
         board.unshown.store(unshown as u64, Ordering::SeqCst);
     });
 }
 
-/// What the scheduler of this database shows, those who wait first, and how many more wait.
+/// What the scheduler of this database shows, those who wait first, and how many more calls wait.
 pub fn shown(database: pg_sys::Oid) -> (Vec<Shown>, usize) {
     let (Some((number, board)), Some(shared)) = (find(database), shared()) else { return Default::default() };
     let read = || {
