@@ -3,7 +3,7 @@
 //! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
 //! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
 //! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine, and everybody who waits.
-use super::shmem::{self, News, Slot, waiter as places};
+use super::shmem::{self, News, Slot, attribute_locks, waiter as places};
 use super::{crash, plant};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
@@ -25,6 +25,7 @@ struct Notes {
     locked: Vec<[u8; 16]>,
     /// An RPC of this transaction has locked what it has loaded.
     locked_attributes: bool,
+    calls_over: bool,
     poke_launcher: bool,
     rescan: bool,
 }
@@ -38,6 +39,7 @@ impl Notes {
         self.closed_many |= other.closed_many;
         self.locked.extend(other.locked);
         self.locked_attributes |= other.locked_attributes;
+        self.calls_over |= other.calls_over;
         for id in other.closed {
             self.close(id);
         }
@@ -165,6 +167,14 @@ pub fn has_locked(execution: &[u8; 16]) -> bool {
     NOTES.with_borrow(|levels| levels.iter().any(|n| n.locked.contains(execution)))
 }
 
+/// Tells the scheduler at commit that calls are over which it may know of as having or wanting locks.
+pub fn calls_over_at_commit() {
+    note(|n| {
+        n.calls_over = true;
+        n.tell(News::NONE);
+    });
+}
+
 /// Says that an RPC of this transaction is about to lock what it loads.
 pub fn note_locked_attributes() {
     note(|n| n.locked_attributes = true);
@@ -225,6 +235,9 @@ fn transaction_ended(committed: bool) {
 fn carry_out(notes: &Notes) {
     // SAFETY: set once at the start of the process.
     let database = unsafe { pg_sys::MyDatabaseId };
+    if notes.calls_over {
+        attribute_locks::note_calls_over(database);
+    }
     if let Some(news) = notes.news.filter(|_| !plant::loses_wakeup()) {
         Slot::of_database(database).for_each(|slot| slot.wake(news));
     }

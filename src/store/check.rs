@@ -5,7 +5,6 @@
 //! history that can be replayed, the execution's own row and its states are taken at their word, and the rest is
 //! compared with them.
 
-mod locks;
 mod rows;
 
 use super::load::{SELECT_EXECUTIONS, STATE_COLUMNS, read_execution, read_state};
@@ -45,7 +44,6 @@ pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
         }
         check.single_values(known.execution.is_running(), shard, has_history)?;
         check.surroundings()?;
-        check.locks()?;
     }
     Ok(check.problems)
 }

@@ -20,10 +20,6 @@ pub struct State {
     pub other_lane_has_tasks: bool,
     /// Messages of global queues are to be handed out.
     pub global_work: bool,
-    /// Locks on attributes were released by others than the main scheduler.
-    pub locks_released: bool,
-    /// Calls have locks on attributes, or wait for some.
-    pub any_locks: bool,
     /// Whether the processes are this database's own.
     pub standing: Standing,
     /// Tables that are set aside, and why.
@@ -48,8 +44,7 @@ pub fn state(spi: &Spi, lane: i16) -> Result<State> {
             "SELECT e.epoch, e.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1), \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
             OR EXISTS (SELECT FROM xdb.global_passed_over), \
-            EXISTS (SELECT FROM xdb.attribute_lock_release), EXISTS (SELECT FROM xdb.set_aside), \
-            EXISTS (SELECT FROM xdb.attribute_lock), s.* \
+            EXISTS (SELECT FROM xdb.set_aside), s.* \
         FROM xdb.engine e CROSS JOIN xdb.registry r LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = $3",
             instance::STANDING
         )
@@ -62,12 +57,10 @@ pub fn state(spi: &Spi, lane: i16) -> Result<State> {
             generation: row.need(3)?,
             other_lane_has_tasks: row.need(4)?,
             global_work: row.need(5)?,
-            locks_released: row.need(6)?,
-            any_locks: row.need(8)?,
-            standing: instance::read_standing(row, 9)?,
+            standing: instance::read_standing(row, 7)?,
             set_aside: HashMap::new(),
         };
-        Ok((state, row.need::<bool>(7)?))
+        Ok((state, row.need::<bool>(6)?))
     };
     let row = spi.first(&SELECT, &[value(system), value(database), value(lane)], read)?;
     let (mut state, any_set_aside) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;

@@ -90,7 +90,7 @@ pub fn missing_owners(spi: &Spi) -> Result<Vec<String>> {
     spi.rows(SELECT, &[], |row| row.need(1))
 }
 
-/// Makes the processes of a copy this database's own. Leases and locks are those of the other one, and so are, in another
+/// Makes the processes of a copy this database's own. Leases are those of the other one, and so are, in another
 /// system, the oids of roles: there the names count.
 pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
     // Keeps a scheduler from beginning before this commits.
@@ -102,8 +102,6 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
         SET owner = COALESCE((SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = m.owner_name), 0)";
     const LEASES: &str = "UPDATE xdb.task SET lane = 0, lease_epoch = 0, lease_number = 0, lease_until = NULL \
         WHERE lane <> 0 OR lease_epoch <> 0";
-    const LOCKS: &str = "DELETE FROM xdb.attribute_lock";
-    const RELEASES: &str = "DELETE FROM xdb.attribute_lock_release";
     const SET_ASIDE: &str = "DELETE FROM xdb.set_aside";
     const SUPERSEDE: &str = "UPDATE xdb.instances SET superseded_at = pg_catalog.clock_timestamp() \
         WHERE superseded_at IS NULL AND (system_identifier, database) <> ($1, $2)";
@@ -116,8 +114,6 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
         spi.run(PUBLISHERS, &[])?;
     }
     spi.run(LEASES, &[])?;
-    spi.run(LOCKS, &[])?;
-    spi.run(RELEASES, &[])?;
     spi.run(SET_ASIDE, &[])?;
     let (system, oid) = here();
     spi.run(SUPERSEDE, &[value(system), value(oid)])?;

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use xdb_engine::{ExecutionId, Timestamp};
 
 /// Tables with rows of an execution, besides its own and that of its process id.
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 11] = [
     "history_event",
     "state_execution",
     "local_attribute",
@@ -22,7 +22,6 @@ const TABLES: [&str; 12] = [
     "inbox",
     "timer",
     "task",
-    "attribute_lock",
 ];
 
 /// Most executions whose left rows are deleted in one sweep.

@@ -6,7 +6,7 @@ mod phases;
 mod state_json;
 
 use super::load::{Loaded, Meta};
-use super::{StateKey, global, history, locks, to_json};
+use super::{StateKey, global, history, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::param::{array, column, column_of_nullable};
@@ -19,7 +19,6 @@ use state_json::StateJson;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use xdb_engine::*;
-use xdb_sched::lock_table::Object;
 
 /// Saves a batch. `leases` names the calls that this scheduler makes itself, at once.
 pub fn save<'a>(
@@ -29,36 +28,37 @@ pub fn save<'a>(
     lane: &dyn Fn(&Meta) -> i16,
     now: Timestamp,
 ) -> Result<()> {
-    let saved = save_and_release(spi, batch, leases, lane, true, now)?;
+    let saved = save_batch(spi, batch, leases, lane, now)?;
     saved.earliest.into_iter().for_each(|due| crate::pg::wake::due_at_commit(due.0));
-    locks::tell_released(spi, &saved.released)
+    if saved.calls_over {
+        crate::pg::wake::calls_over_at_commit();
+    }
+    Ok(())
 }
 
 /// What a scheduler has to know of a batch that it saved.
 #[derive(Debug, Default)]
 pub struct Saved {
-    /// What its calls had locked or waited for.
-    pub released: Vec<Object>,
+    /// Calls have ended, which may have had locks on attributes or waited for some.
+    pub calls_over: bool,
     /// The earliest due time of the calls without a lease and the timers that were written.
     pub earliest: Option<Timestamp>,
 }
 
-/// Saves a batch, and leaves it to the caller to hand on what its calls had locked, and to look at what is due. `any_locks`: there
-/// are locks, which its calls may have.
-pub fn save_and_release<'a>(
+/// Saves a batch, and leaves it to the caller to hand on what its calls had locked, and to look at what is due.
+pub fn save_batch<'a>(
     spi: &Spi,
     batch: impl Iterator<Item = &'a Loaded>,
     leases: &HashMap<StateKey, Lease>,
     lane: &dyn Fn(&Meta) -> i16,
-    any_locks: bool,
     now: Timestamp,
 ) -> Result<Saved> {
     let mut changes = Changes::default();
     for loaded in batch {
         changes.collect(loaded, leases, lane);
     }
-    let released = changes.write(spi, any_locks, now)?;
-    Ok(Saved { released, earliest: changes.earliest() })
+    changes.write(spi, now)?;
+    Ok(Saved { calls_over: changes.calls_over || !changes.closed.is_empty(), earliest: changes.earliest() })
 }
 
 /// Columns of the rows to write, gathered over the batch.
@@ -78,8 +78,8 @@ struct Changes<'a> {
     tasks_new: Vec<TaskRow>,
     tasks_changed: Vec<TaskRow>,
     tasks_gone: Vec<StateKey>,
-    /// Calls that were made, or waited to be made, and are over or begin anew: their locks go.
-    calls_over: Vec<StateKey>,
+    /// Calls that were made, or waited to be made, are over or begin anew: their locks go.
+    calls_over: bool,
     timers_new: Vec<(ExecutionId, u32, u32, i16, Timestamp)>,
     timers_gone: Vec<(ExecutionId, u32, u32)>,
     waiters_new: Vec<(ExecutionId, &'a str, u64, u32)>,
@@ -189,7 +189,7 @@ impl<'a> Changes<'a> {
     ) {
         let key = (id, state.seq);
         let (had, has) = (old.and_then(current_call), current_call(state));
-        self.calls_over.extend(had.map(|_| key));
+        self.calls_over |= had.is_some();
         let Some((api, call)) = has else {
             if had.is_some() {
                 self.tasks_gone.push(key);
@@ -254,7 +254,7 @@ impl<'a> Changes<'a> {
         tasks.map(|task| task.due_at).chain(self.timers_new.iter().map(|timer| timer.4)).min()
     }
 
-    fn write(&self, spi: &Spi, any_locks: bool, now: Timestamp) -> Result<Vec<Object>> {
+    fn write(&self, spi: &Spi, now: Timestamp) -> Result<()> {
         self.write_executions(spi)?;
         self.delete_what_closed_leaves(spi, now)?;
         self.tell_waiters();
@@ -264,14 +264,7 @@ impl<'a> Changes<'a> {
         self.write_waits(spi)?;
         self.write_messages(spi, now)?;
         self.global.write(spi, now)?;
-        self.write_attributes_and_history(spi)?;
-        // After the tasks: a lock is touched by those alone who have its task.
-        let mut released = if any_locks { locks::release(spi, &self.calls_over)? } else { Vec::new() };
-        // The other lane may have locked something for such a process since it was known that there are no locks.
-        if !self.closed.is_empty() {
-            released.extend(locks::release_all(spi, &self.closed)?);
-        }
-        Ok(released)
+        self.write_attributes_and_history(spi)
     }
 
     fn write_executions(&self, spi: &Spi) -> Result<()> {

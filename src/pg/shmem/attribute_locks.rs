@@ -33,6 +33,8 @@ const ATTEMPTS: usize = 1000;
 pub(super) struct Board {
     /// Zero: the board is free.
     database: AtomicU32,
+    /// Not zero: sessions have ended calls.
+    calls_over: AtomicU32,
     shown: Version,
     unshown: AtomicU64,
     marked: Version,
@@ -285,12 +287,26 @@ pub fn is_marked(database: pg_sys::Oid, object: &[u8; 16], mode: u32) -> bool {
     marks.iter().any(|(other, marked)| other == object && conflicts(*marked))
 }
 
+/// A session has ended calls: what they have is to be given to others. To be called after the commit, and before the scheduler is
+/// woken. Cannot fail.
+pub(crate) fn note_calls_over(database: pg_sys::Oid) {
+    if let Some((_, board)) = find_or_take(database) {
+        board.calls_over.store(1, Ordering::SeqCst);
+    }
+}
+
+/// Whether sessions have ended calls since this was asked last. To be asked *before* the tables are read.
+pub fn take_calls_over(database: pg_sys::Oid) -> bool {
+    find(database).is_some_and(|(_, board)| board.calls_over.swap(0, Ordering::SeqCst) != 0)
+}
+
 /// Takes everything off the board of a database whose scheduler ends, and wakes who waits for a mark. Cannot fail.
 pub(super) fn clear(database: pg_sys::Oid) {
     let (Some((number, board)), Some(shared)) = (find(database), shared()) else { return };
     let was_marked = board.marks.load(Ordering::SeqCst) > 0;
     board.marked.change(|| {
         board.shown.change(|| {
+            board.calls_over.store(0, Ordering::SeqCst);
             board.marks.store(0, Ordering::SeqCst);
             board.unshown.store(0, Ordering::SeqCst);
             for entry in shared.entries.iter().filter(|entry| entry.board.load(Ordering::SeqCst) == number) {
