@@ -1,6 +1,6 @@
 # The work is done by scripts/; this file is the list of what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-upgrade torture torture-plants crash-points bench lint install psql
+.PHONY: help demo test test-upgrade explore torture torture-plants crash-points bench lint install psql
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -13,6 +13,9 @@ test: ## run every test suite (PG=15-assert, PG=17: against another server; see 
 
 test-upgrade: ## pg_upgrade from 15 to the server of PG=
 	@scripts/pg-upgrade
+
+explore: ## try property tests with fresh seeds (MINUTES=, CASES=; see docs/torture.md)
+	@scripts/explore
 
 torture: ## many processes under a schedule of faults (SEED=, MINUTES=, PROCESSES=; see docs/torture.md)
 	@scripts/torture

@@ -1,19 +1,32 @@
 //! XDB: durable processes inside Postgres.
 //!
-//! `api` holds the SQL functions, `store` all SQL on the system tables, `worker` the processes that run the engine,
-//! `http` the calls to workers, and `pg` what touches the server. What is decided, and why, is in the crates
-//! `xdb-engine` and `xdb-protocol`, which know nothing of Postgres.
+//! The rooms, from the top down; imports go downwards only:
+//!
+//! | room | what lives there |
+//! |---|---|
+//! | [`api`] | the SQL functions: parse, call, return |
+//! | [`scheduler`] | the engine's processes: launcher, schedulers, maintenance |
+//! | [`turn`] | one turn of a scheduler, as a pipeline of values |
+//! | [`calls`] | a call as a value: request from an execution, answer to a command |
+//! | [`store`] | all SQL on the system tables, and what is made for users' tables |
+//! | [`pg`] | what touches the server process: everything `unsafe` |
+//! | [`http`] | calls to workers. Knows nothing of Postgres |
+//!
+//! What is decided, and why, is in the crates `xdb-engine` and `xdb-protocol`; what a scheduler keeps in memory, in
+//! `xdb-sched`. None of them knows Postgres.
 
 use pgrx::pg_sys;
 
 mod api;
+mod calls;
 mod clock;
 mod error;
 mod guc;
 pub mod http;
 mod pg;
+mod scheduler;
 mod store;
-mod worker;
+mod turn;
 
 ::pgrx::pg_module_magic!(name, version);
 
@@ -43,6 +56,6 @@ pub extern "C-unwind" fn _PG_init() {
     if preloading && !upgrading {
         pg::shmem::register();
         pg::hook::register();
-        worker::launcher::register();
+        scheduler::launcher::register();
     }
 }

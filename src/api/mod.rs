@@ -15,6 +15,7 @@ mod start;
 use crate::error;
 use crate::pg::catch::{Result, catch};
 use crate::pg::identity;
+use crate::pg::process as engine_process;
 use crate::pg::shmem::{self, EngineState, Lane, Slot};
 use crate::pg::subxact::lock_table;
 use crate::pg::{spi, wake};
@@ -23,7 +24,6 @@ use crate::store::process::Found;
 use crate::store::registry::Registry;
 use crate::store::tables::Tables;
 use crate::store::versions;
-use crate::worker::lifecycle;
 use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -115,7 +115,7 @@ impl Caller {
 
     /// For functions that wait or call: not from a trigger that fires while the engine applies a step.
     fn outside_engine(self, function: &str) -> Result<Self> {
-        if lifecycle::is_engine() { Err(error::inside_engine(function)) } else { Ok(self) }
+        if engine_process::is_engine() { Err(error::inside_engine(function)) } else { Ok(self) }
     }
 
     /// Runs `body` on the system tables.

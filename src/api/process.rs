@@ -6,6 +6,7 @@ use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_latch;
+use crate::pg::process as engine_process;
 use crate::pg::shmem::{Lane, Slot};
 use crate::pg::spi::{self, Snapshot, Spi};
 use crate::pg::subxact::undone;
@@ -14,7 +15,6 @@ use crate::store::load::{self, Loaded, Lock};
 use crate::store::process::{self, Closing, Found};
 use crate::store::registry::Registry;
 use crate::store::save;
-use crate::worker::lifecycle;
 use crate::{clock, error};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -112,7 +112,7 @@ fn closing(found: &Found) -> Option<Closing> {
 
 /// Whether the outcome of a close can be waited for.
 fn may_wait_for_close() -> Result<()> {
-    if lifecycle::is_engine() {
+    if engine_process::is_engine() {
         // The step that publishes is tried again soon.
         return Err(PgError::new(LOCK_NOT_AVAILABLE, "the process is about to close"));
     }

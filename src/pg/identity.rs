@@ -2,7 +2,7 @@
 
 use super::catch::{Result, catch};
 use super::compat;
-use crate::worker::settings::FORMATS;
+use super::settings::FORMATS;
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_int};
 

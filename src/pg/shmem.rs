@@ -17,7 +17,7 @@ pub mod call;
 pub mod slot;
 pub mod waiter;
 
-pub use slot::{EngineState, ExitReason, Lane, News, Phase, Slot};
+pub use slot::{EngineState, ExitReason, Lane, Phase, Slot, Wakeup};
 
 const NAME: &CStr = c"xdb";
 const POKES: usize = 16;

@@ -3,7 +3,7 @@
 //! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
 //! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
 //! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine, and everybody who waits.
-use super::shmem::{self, News, Slot, attribute_locks, waiter as places};
+use super::shmem::{self, Slot, Wakeup, attribute_locks, waiter as places};
 use super::{crash, plant};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
@@ -18,7 +18,7 @@ struct Notes {
     subtransaction: pg_sys::SubTransactionId,
     wrote: bool,
     /// What to wake the schedulers for.
-    news: Option<News>,
+    wakeup: Option<Wakeup>,
     closed: Vec<[u8; 16]>,
     closed_many: bool,
     /// Executions that this transaction has locked: their closes wait for its end.
@@ -33,8 +33,8 @@ struct Notes {
 impl Notes {
     fn absorb(&mut self, other: Notes) {
         self.wrote |= other.wrote;
-        if let Some(news) = other.news {
-            self.tell(news);
+        if let Some(wakeup) = other.wakeup {
+            self.tell(wakeup);
         }
         self.closed_many |= other.closed_many;
         self.locked.extend(other.locked);
@@ -47,8 +47,8 @@ impl Notes {
         self.rescan |= other.rescan;
     }
 
-    fn tell(&mut self, news: News) {
-        self.news = Some(self.news.unwrap_or(News::NONE).and(news));
+    fn tell(&mut self, wakeup: Wakeup) {
+        self.wakeup = Some(self.wakeup.unwrap_or(Wakeup::NONE).and(wakeup));
     }
 
     fn close(&mut self, execution: [u8; 16]) {
@@ -97,29 +97,29 @@ fn note(f: impl FnOnce(&mut Notes)) {
 
 /// Wakes this database's engine when the transaction commits; it then reads all that is due.
 pub fn wake_scheduler_at_commit() {
-    note(|n| n.tell(News::ANY));
+    note(|n| n.tell(Wakeup::ANY));
 }
 
 /// Wakes this database's engine when the transaction commits, for what the transaction has told it by then with
 /// [`due_at_commit`] and [`message_at_commit`], and for what it looks at in every turn.
 pub fn call_scheduler_at_commit() {
-    note(|n| n.tell(News::NONE));
+    note(|n| n.tell(Wakeup::NONE));
 }
 
 /// The engine is to know at commit that a call or a timer comes due then, in microseconds of the Unix epoch.
 pub fn due_at_commit(due: i64) {
-    note(|n| n.tell(News { due, ..News::NONE }));
+    note(|n| n.tell(Wakeup { due, ..Wakeup::NONE }));
 }
 
 /// The engine is to know at commit that there is a message in the inbox with this id.
 pub fn message_at_commit(inbox_id: i64) {
-    note(|n| n.tell(News { message: inbox_id, ..News::NONE }));
+    note(|n| n.tell(Wakeup { message: inbox_id, ..Wakeup::NONE }));
 }
 
 /// Wakes whatever there is to wake in this database when the transaction commits: it commits what others have noted.
 pub fn wake_everybody_at_commit() {
     note(|n| {
-        n.tell(News::ANY);
+        n.tell(Wakeup::ANY);
         n.closed_many = true;
     });
 }
@@ -171,7 +171,7 @@ pub fn has_locked(execution: &[u8; 16]) -> bool {
 pub fn calls_over_at_commit() {
     note(|n| {
         n.calls_over = true;
-        n.tell(News::NONE);
+        n.tell(Wakeup::NONE);
     });
 }
 
@@ -238,8 +238,8 @@ fn carry_out(notes: &Notes) {
     if notes.calls_over {
         attribute_locks::note_calls_over(database);
     }
-    if let Some(news) = notes.news.filter(|_| !plant::loses_wakeup()) {
-        Slot::of_database(database).for_each(|slot| slot.wake(news));
+    if let Some(wakeup) = notes.wakeup.filter(|_| !plant::loses_wakeup()) {
+        Slot::of_database(database).for_each(|slot| slot.wake(wakeup));
     }
     if notes.closed_many {
         places::wake(database, None);

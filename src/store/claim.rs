@@ -66,18 +66,20 @@ pub fn due(
         value(real),
         array(wanted.iter().map(|w| w.from.unwrap_or(Timestamp::EARLIEST))),
     ];
-    let due = spi.rows(SELECT, &params, |row| {
-        Ok(Due {
-            key: (row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32)),
-            attempts: row.need::<i32>(3)? as u32,
-            first_attempt_at: row.time(4),
-            worker: row.need(5)?,
-            due_at: row.need_time(6)?,
-        })
-    })?;
+    let due = spi.rows(SELECT, &params, read_due)?;
     #[cfg(feature = "plants")]
     let due = super::planted::behind_cursor(spi, due)?;
     Ok(due)
+}
+
+fn read_due(row: &Row) -> Result<Due> {
+    Ok(Due {
+        key: (row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32)),
+        attempts: row.need::<i32>(3)? as u32,
+        first_attempt_at: row.time(4),
+        worker: row.need(5)?,
+        due_at: row.need_time(6)?,
+    })
 }
 
 /// What these executions have that a look at what is due would find, had it not left them out: the earliest call, the earliest
@@ -142,6 +144,48 @@ pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
     Ok(())
 }
 
+/// Leases calls that [`due`] has locked without an end: they wait for locks in their scheduler's memory, which is no attempt.
+/// When the scheduler is gone the lease is void, and the calls are due again.
+pub fn park(spi: &Spi, lane: Lane, number: i64, keys: &[StateKey]) -> Result<()> {
+    const UPDATE: &str = "UPDATE xdb.task t SET lease_epoch = $1, lease_number = $2, lease_until = 'infinity' \
+        FROM (SELECT unnest($3::uuid[]) AS execution_id, unnest($4::int[]) AS seq) AS k \
+        WHERE t.execution_id = k.execution_id AND t.seq = k.seq";
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let params =
+        [value(lane.epoch), value(number), array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))];
+    spi.run(UPDATE, &params)?;
+    Ok(())
+}
+
+/// Takes the leases of calls that are parked back.
+pub fn unpark(spi: &Spi, keys: &[StateKey]) -> Result<()> {
+    const UPDATE: &str = "UPDATE xdb.task t SET lease_epoch = 0, lease_number = 0, lease_until = NULL \
+        FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq) AS k \
+        WHERE t.execution_id = k.execution_id AND t.seq = k.seq AND t.lease_until = 'infinity'";
+    if keys.is_empty() {
+        return Ok(());
+    }
+    spi.run(UPDATE, &[array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))])?;
+    Ok(())
+}
+
+/// Locks those of these calls that this scheduler has parked. What somebody else has locked is left out.
+pub fn parked(spi: &Spi, lane: Lane, keys: &[StateKey]) -> Result<Vec<Due>> {
+    const SELECT: &str = "SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, t.due_at \
+        FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq) AS k \
+        JOIN xdb.task t ON t.execution_id = k.execution_id AND t.seq = k.seq \
+        WHERE t.lane = $3 AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED";
+    let params = [
+        array(keys.iter().map(|k| k.0)),
+        array(keys.iter().map(|k| k.1.0 as i32)),
+        value(lane.number),
+        value(lane.epoch),
+    ];
+    spi.rows(SELECT, &params, read_due)
+}
+
 /// Puts tasks that [`due`] has locked under other workers.
 pub fn move_to_workers(spi: &Spi, tasks: &[(StateKey, WorkerId)]) -> Result<()> {
     const UPDATE: &str = "UPDATE xdb.task t SET worker_id = v.worker_id \
@@ -203,6 +247,20 @@ pub fn release(spi: &Spi, keys: &[StateKey]) -> Result<()> {
         return Ok(());
     }
     spi.run(UPDATE, &[array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))])?;
+    Ok(())
+}
+
+/// Takes the leases of this epoch back from calls whose answers were dropped: the calls are made again, as the same attempt.
+/// What somebody else has locked is left.
+pub fn release_free(spi: &Spi, epoch: i64, keys: &[StateKey]) -> Result<()> {
+    const UPDATE: &str = "WITH held AS MATERIALIZED (SELECT t.execution_id, t.seq \
+            FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int[]) AS seq) AS k \
+            JOIN xdb.task t ON t.execution_id = k.execution_id AND t.seq = k.seq \
+            WHERE t.lease_epoch = $3 FOR UPDATE OF t SKIP LOCKED) \
+        UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), lease_epoch = 0, lease_number = 0, \
+            lease_until = NULL FROM held WHERE t.execution_id = held.execution_id AND t.seq = held.seq";
+    let params = [array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32)), value(epoch)];
+    spi.run(UPDATE, &params)?;
     Ok(())
 }
 

@@ -6,9 +6,9 @@ use super::load::Loaded;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::param::{array, array_of_nullable, value};
+use crate::pg::process;
 use crate::pg::spi::Spi;
 use crate::pg::wake;
-use crate::worker::lifecycle;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use xdb_engine::*;
@@ -165,7 +165,7 @@ impl<'a> Changes<'a> {
             freed += spi.run(&sql, &[value(now), array(self.closed.iter().copied())])?;
         }
         if freed > 0 {
-            crash::point(if lifecycle::is_engine() { "turn-give-back" } else { "caller-give-back" });
+            crash::point(if process::is_engine() { "turn-give-back" } else { "caller-give-back" });
         }
         self.write_waiters(spi)?;
         if freed > 0 || !self.passed_over.is_empty() {

@@ -254,8 +254,8 @@ pub fn describe(spi: &Spi, id: ExecutionId, lock_waits: &[(i32, String)]) -> Res
                 'repeats', (s.call ->> 'repeats')::int, \
                 'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) \
                     FROM unnest($2::int[], $3::text[]) AS l (seq, name) WHERE l.seq = s.seq), \
-                'callUntil', CASE WHEN t.lease_epoch = e.epoch THEN t.lease_until END, \
-                'nextAttemptAt', CASE WHEN t.lease_epoch <> e.epoch THEN t.due_at END, \
+                'callUntil', CASE WHEN t.lease_epoch = e.epoch AND t.lease_until < 'infinity' THEN t.lease_until END, \
+                'nextAttemptAt', CASE WHEN t.lease_epoch <> e.epoch OR t.lease_until = 'infinity' THEN t.due_at END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
                     'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)), \
                 'waitingType', CASE s.status WHEN 'WAITING' THEN s.wait ->> 'waitingType' END, \

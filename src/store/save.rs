@@ -10,8 +10,8 @@ use super::{StateKey, global, history, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::param::{array, column, column_of_nullable};
+use crate::pg::process;
 use crate::pg::spi::Spi;
-use crate::worker::lifecycle;
 pub use lease::Lease;
 pub use phases::current_call;
 pub(super) use phases::{open_queues, open_timers, phase_parts};
@@ -259,7 +259,7 @@ impl<'a> Changes<'a> {
         self.delete_what_closed_leaves(spi, now)?;
         self.tell_waiters();
         self.write_states(spi)?;
-        crash::point(if lifecycle::is_engine() { "turn-save" } else { "caller-save" });
+        crash::point(if process::is_engine() { "turn-save" } else { "caller-save" });
         self.write_tasks(spi, now)?;
         self.write_waits(spi)?;
         self.write_messages(spi, now)?;

@@ -365,9 +365,9 @@ impl Turn<'_> {
         }
     }
 
-    /// Aborted calls keep their last failure, so what was not recorded of it is folded first. For that to agree with
-    /// a replay, an execution that may close is loaded with every state that has failed more than
-    /// [`RECORDED_ATTEMPTS`] times.
+    /// Aborted calls keep their last failure, so what was not recorded of it is folded first, in the order of the states:
+    /// after what led to the close. For that to agree with a replay, an execution that may close is loaded with every state
+    /// that has failed more than [`RECORDED_ATTEMPTS`] times.
     fn close(&mut self, status: ProcessStatus, reason: Option<String>) {
         let states: Vec<_> = self.execution.states.keys().copied().collect();
         for seq in states {

@@ -1,7 +1,8 @@
 //! The engine against a second, naive model of a process, and crashes at every event.
 //!
-//! 16 times `PROPTEST_CASES` (256) runs are tried, and twice as many as that number with crashes. What fails is written
-//! to `against_model.proptest-regressions`, which belongs into the repository, and is tried first from then on.
+//! 16 times `PROPTEST_CASES` (256) runs are tried, and twice as many as that number with crashes: the same in each run of
+//! the tests, others in `make explore`. What fails is written to `against_model.proptest-regressions`, which belongs into
+//! the repository, and is tried first from then on.
 
 mod model;
 

@@ -1,4 +1,5 @@
-//! Conditional closes that are graceful, timers for a moment, timeouts of starts for later, options that nobody set.
+//! Conditional closes that are graceful, what a close tells of unrecorded attempts, timers for a moment, timeouts of starts
+//! for later, options that nobody set.
 
 mod common;
 
@@ -30,6 +31,35 @@ fn a_graceful_conditional_close_waits_for_the_other_threads() {
     world.execute(3, close(CloseType::DeadEnd));
     assert_eq!(world.execution.status, ProcessStatus::Completed);
     assert_eq!(world.replayed(), world.execution);
+}
+
+/// Whose attempts are folded, in the order of the history; a close is 0.
+fn folded(events: &[Event]) -> Vec<u32> {
+    let told = |event: &Event| match event {
+        Event::AttemptsFolded { seq, .. } => Some(seq.0),
+        Event::ProcessClosed { .. } => Some(0),
+        _ => None,
+    };
+    events.iter().filter_map(told).collect()
+}
+
+#[test]
+fn attempts_of_the_call_that_closes_the_process_are_told_before_those_that_the_close_cuts_off() {
+    let mut world = World::started(definition(&[("A", skipping()), ("B", attempts(13)), ("C", skipping())]));
+    world.execute(1, next(&["C", "C", "B", "C"]));
+    for (seq, api) in [(5, Api::Execute), (4, Api::WaitUntil), (3, Api::Execute), (2, Api::Execute)] {
+        for attempt in 1..=12 {
+            world.fail(seq, api, attempt);
+        }
+    }
+    let finally = |command: Command| world.decide(&command).unwrap();
+    let failed = finally(failed(4, Api::WaitUntil, 13, world.now));
+    assert_eq!(names(&failed)[..2], ["AttemptsFolded", "StateFailed"], "what led to the close comes first");
+    assert_eq!(folded(&failed), [4, 2, 3, 5, 0]);
+    let answered = finally(execute(3, close(CloseType::ForceComplete)));
+    assert_eq!(names(&answered)[..2], ["AttemptsFolded", "StateCompleted"]);
+    assert_eq!(folded(&answered), [3, 2, 4, 5, 0]);
+    assert_eq!(folded(&finally(Command::Stop { stop_type: StopType::Terminate, reason: None })), [2, 3, 4, 5, 0]);
 }
 
 #[test]

@@ -287,8 +287,6 @@ fn what_is_stored_is_right() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
     #[test]
     fn bytes_of_any_kind(bytes in vec(any::<u8>(), 0..2000)) {
         read_everywhere(&bytes);

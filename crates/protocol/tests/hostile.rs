@@ -109,7 +109,7 @@ fn no_payload_is_let_through_that_jsonb_refuses() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
     fn any_value_in_any_place_is_right_or_named(

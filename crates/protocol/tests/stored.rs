@@ -84,8 +84,6 @@ fn options_in_options_are_read_again_however_deep_they_are_accepted() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
     /// A replay compares what it reads with what was stored otherwise: there are no two values of one text.
     #[test]
     fn numbers_of_options_keep_all_their_digits(

@@ -14,6 +14,7 @@
 
 pub mod backoff;
 pub mod breaker;
+pub mod budget;
 pub mod cursor;
 pub mod lock_board;
 pub mod lock_table;

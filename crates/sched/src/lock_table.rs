@@ -1,4 +1,39 @@
-//! Locks on attributes: what is locked, and how.
+//! Locks on attributes: which calls have which ones, and which calls wait for them.
+//!
+//! They only keep calls from conflicting with each other. That an answer is applied to what it was computed from is seen to by
+//! versions when it is applied, so this table may be lost at any moment: calls then ask again.
+//!
+//! ```text
+//!              granted at once
+//!   request ───────────────────────────────► HAS ── release ──► gone
+//!      │                                      ▲
+//!      │ something is in the way              │ grant
+//!      ▼                                      │
+//!    WAITS ── ready() lists it when nothing is in its way any more
+//!      │  ▲
+//!      │  │ park_again
+//!      ▼  │ step_aside: it could have its objects, but can't be called now
+//!    ASIDE    keeps its place, is in nobody's way
+//! ```
+//!
+//! A request names all of its objects at once and gets all of them or none: who waits holds nothing, so nothing deadlocks.
+//! Requests have places in one order: calls that had to be repeated come first, then the earlier due time. In the way of
+//! a request is whatever conflicts with it at one of its objects and either has that object or waits for it with an earlier
+//! place. So nobody is overtaken by a later one that conflicts with it; those who conflict with nobody before them pass. A place
+//! depends on nothing but the request: who is released and asks again gets the one it had.
+//!
+//! What a turn changes is undone when its transaction fails: see [`LockTable::undo`].
+//!
+//! **Cost.** Each waiting request is noted at one object where something is in its way. When something goes from an object, only
+//! those noted there are looked at whose way is free there now. So a release costs as many steps as there are requests
+//! that it lets go on, however many wait.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+use std::ops::Bound;
+use std::sync::Arc;
+use xdb_engine::Timestamp;
 
 /// What is locked: a hash. Two things of the same hash only wait for each other.
 pub type Object = [u8; 16];
@@ -48,6 +83,345 @@ impl Mode {
             (IntentionExclusive, Shared) | (Shared, IntentionExclusive) => true,
             (IntentionShared | IntentionExclusive, IntentionShared | IntentionExclusive) => false,
             (Shared | IntentionShared, Shared | IntentionShared) => false,
+        }
+    }
+}
+
+/// What a call wants: objects, and how.
+pub type Wants = Arc<[(Object, Mode)]>;
+
+/// So many requests wait at most. Calls beyond that stay unclaimed and are found again by a scan.
+pub const CAPACITY: usize = 10_000;
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It has all of its objects.
+    Granted,
+    Waits,
+    /// It would have to wait, and too many wait. Nothing is known of it.
+    Full,
+}
+
+/// What people see of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a, K> {
+    pub key: K,
+    pub has: bool,
+    pub wants: &'a [(Object, Mode)],
+}
+
+/// Whoever is less comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place<K> {
+    goes_first: Reverse<bool>,
+    due: Timestamp,
+    key: K,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Has,
+    /// Noted as blocked there, or else among those that are ready.
+    Waits(Option<(Object, Mode)>),
+    Aside,
+}
+
+#[derive(Clone, Debug)]
+struct Request<K> {
+    place: Place<K>,
+    wants: Wants,
+    state: State,
+}
+
+/// What there is at one object, by mode.
+#[derive(Debug)]
+struct Queue<K> {
+    /// How many requests have it.
+    granted: [usize; 4],
+    /// Who waits and is in the way of later ones.
+    waiting: [BTreeSet<Place<K>>; 4],
+    /// Those who wait and are noted here. Each of them has something in its way here: whatever takes that away wakes it.
+    noted: [BTreeSet<Place<K>>; 4],
+}
+
+impl<K> Default for Queue<K> {
+    fn default() -> Self {
+        Self { granted: [0; 4], waiting: [const { BTreeSet::new() }; 4], noted: [const { BTreeSet::new() }; 4] }
+    }
+}
+
+impl<K: Copy + Ord> Queue<K> {
+    fn is_blocked(&self, mode: Mode, place: &Place<K>) -> bool {
+        Mode::ALL.into_iter().filter(|other| mode.conflicts(*other)).any(|other| {
+            self.granted[other as usize] > 0 || self.waiting[other as usize].first().is_some_and(|first| first < place)
+        })
+    }
+
+    /// Takes out those noted here whose way is free.
+    fn take_unblocked(&mut self) -> Vec<Place<K>> {
+        let mut free = Vec::new();
+        for mode in Mode::ALL {
+            while let Some(first) = self.noted[mode as usize].first().copied() {
+                // What blocks one blocks all later ones of its mode too.
+                if self.is_blocked(mode, &first) {
+                    break;
+                }
+                self.noted[mode as usize].pop_first();
+                free.push(first);
+            }
+        }
+        free
+    }
+
+    fn is_empty(&self) -> bool {
+        self.granted == [0; 4] && self.waiting.iter().all(BTreeSet::is_empty)
+    }
+}
+
+/// See the module. `K` names a call.
+#[derive(Debug)]
+pub struct LockTable<K> {
+    capacity: usize,
+    objects: HashMap<Object, Queue<K>>,
+    requests: HashMap<K, Request<K>>,
+    has: BTreeSet<K>,
+    /// All who wait, in order, also those who have stepped aside.
+    line: BTreeSet<Place<K>>,
+    /// Those who wait, had nothing in their way when they were last looked at, and have not stepped aside.
+    ready: BTreeSet<Place<K>>,
+    /// What this turn has changed, as it was before.
+    before: Vec<(K, Option<Request<K>>)>,
+}
+
+impl<K: Copy + Ord + Hash> Default for LockTable<K> {
+    fn default() -> Self {
+        Self::new(CAPACITY)
+    }
+}
+
+impl<K: Copy + Ord + Hash> LockTable<K> {
+    /// A table in which so many requests may wait.
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            objects: HashMap::new(),
+            requests: HashMap::new(),
+            has: BTreeSet::new(),
+            line: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            before: Vec::new(),
+        }
+    }
+
+    /// A call wants these objects. `due` is its due time, and `first` says that it was repeated so often that it goes
+    /// before all others. An earlier request of the same call is forgotten.
+    pub fn request(&mut self, key: K, due: Timestamp, first: bool, wants: Wants) -> Answer {
+        self.release(key);
+        let place = Place { goes_first: Reverse(first), due, key };
+        let state = match self.blocked_at(&wants, &place) {
+            None => State::Has,
+            Some(_) if self.line.len() >= self.capacity => return Answer::Full,
+            Some(at) => State::Waits(Some(at)),
+        };
+        self.before.push((key, None));
+        self.put(Request { place, wants, state });
+        if state == State::Has { Answer::Granted } else { Answer::Waits }
+    }
+
+    /// Gives a waiting request its objects. False, and nothing has changed, if something is in its way.
+    pub fn grant(&mut self, key: K) -> bool {
+        let Some(request) = self.requests.get(&key).filter(|request| request.state != State::Has) else { return false };
+        if self.blocked_at(&request.wants, &request.place).is_some() {
+            return false;
+        }
+        self.change(key, State::Has);
+        true
+    }
+
+    /// The call is over, or will not be made: what it has is free, and what it waits for it waits for no longer. Nothing if
+    /// the table knows no request of it.
+    pub fn release(&mut self, key: K) {
+        if let Some(request) = self.take(key) {
+            self.before.push((key, Some(request)));
+        }
+    }
+
+    /// The first requests that wait and have nothing in their way, in order. They may all have their objects together. They
+    /// wait on, and are in the way of later ones, until they are granted, released or step aside.
+    pub fn ready(&mut self, limit: usize) -> Vec<K> {
+        let mut listed: Vec<K> = Vec::new();
+        let mut from = self.ready.first().copied();
+        while let Some(place) = from.filter(|_| listed.len() < limit) {
+            // Since it got ready an earlier one may have come.
+            let wants = self.requests.get(&place.key).map(|request| request.wants.clone());
+            match wants.and_then(|wants| self.blocked_at(&wants, &place)) {
+                None => listed.push(place.key),
+                Some(at) => self.note(place, at),
+            }
+            from = self.ready.range((Bound::Excluded(place), Bound::Unbounded)).next().copied();
+        }
+        listed
+    }
+
+    /// A request that waits can't be granted for reasons of its own: somebody has locked its task, its worker can't be
+    /// reached. It keeps its place, is in nobody's way, and is not listed as ready until it is parked again.
+    pub fn step_aside(&mut self, key: K) {
+        if self.requests.get(&key).is_some_and(|request| matches!(request.state, State::Waits(_))) {
+            self.change(key, State::Aside);
+        }
+    }
+
+    /// A request that has stepped aside stands in line again.
+    pub fn park_again(&mut self, key: K) {
+        if self.requests.get(&key).is_some_and(|request| request.state == State::Aside) {
+            self.change(key, State::Waits(None));
+        }
+    }
+
+    /// The turn's transaction has committed: what it has changed stays.
+    pub fn settle(&mut self) {
+        self.before.clear();
+    }
+
+    /// The turn's transaction has failed: everything is as it was when the last turn settled.
+    pub fn undo(&mut self) {
+        for (key, request) in std::mem::take(&mut self.before).into_iter().rev() {
+            self.take(key);
+            if let Some(request) = request {
+                self.put(request);
+            }
+        }
+    }
+
+    /// Whether the call has its objects.
+    pub fn has(&self, key: &K) -> bool {
+        self.has.contains(key)
+    }
+
+    /// Whether the call waits for its objects, also if it has stepped aside.
+    pub fn waits(&self, key: &K) -> bool {
+        self.requests.get(key).is_some_and(|request| request.state != State::Has)
+    }
+
+    /// Whether somebody waits for what the call has.
+    pub fn is_waited_for(&self, key: &K) -> bool {
+        let Some(request) = self.requests.get(key).filter(|request| request.state == State::Has) else { return false };
+        let is_wanted = |(object, mode): &(Object, Mode)| {
+            let queue = self.objects.get(object);
+            queue.is_some_and(|q| Mode::ALL.iter().any(|o| mode.conflicts(*o) && !q.waiting[*o as usize].is_empty()))
+        };
+        request.wants.iter().any(is_wanted)
+    }
+
+    /// How many calls have their objects.
+    pub fn holders(&self) -> usize {
+        self.has.len()
+    }
+
+    /// How many calls wait.
+    pub fn waiters(&self) -> usize {
+        self.line.len()
+    }
+
+    /// All requests: first those who wait, in order, then those who have their objects.
+    pub fn entries(&self) -> impl Iterator<Item = Entry<'_, K>> {
+        let entry = |key: &K| {
+            let request = self.requests.get(key)?;
+            Some(Entry { key: *key, has: request.state == State::Has, wants: &request.wants })
+        };
+        self.line.iter().filter_map(move |place| entry(&place.key)).chain(self.has.iter().filter_map(entry))
+    }
+
+    /// One of the objects where something is in the way of such a request.
+    fn blocked_at(&self, wants: &[(Object, Mode)], place: &Place<K>) -> Option<(Object, Mode)> {
+        let is_blocked = |(object, mode): &&(Object, Mode)| {
+            self.objects.get(object).is_some_and(|queue| queue.is_blocked(*mode, place))
+        };
+        wants.iter().find(is_blocked).copied()
+    }
+
+    fn change(&mut self, key: K, state: State) {
+        if let Some(request) = self.take(key) {
+            self.put(Request { state, ..request.clone() });
+            self.before.push((key, Some(request)));
+        }
+    }
+
+    /// Puts a request where its state says.
+    fn put(&mut self, request: Request<K>) {
+        let (place, state) = (request.place, request.state);
+        for (object, mode) in request.wants.iter() {
+            let queue = match state {
+                State::Aside => break,
+                _ => self.objects.entry(*object).or_default(),
+            };
+            match state {
+                State::Has => queue.granted[*mode as usize] += 1,
+                _ => _ = queue.waiting[*mode as usize].insert(place),
+            }
+        }
+        match state {
+            State::Has => self.has.insert(place.key),
+            _ => self.line.insert(place),
+        };
+        let wants = request.wants.clone();
+        self.requests.insert(place.key, request);
+        if matches!(state, State::Waits(_)) {
+            match self.blocked_at(&wants, &place) {
+                Some(at) => self.note(place, at),
+                None => self.make_ready(place),
+            }
+        }
+    }
+
+    /// Takes a request out, and looks at those whose way may be free now.
+    fn take(&mut self, key: K) -> Option<Request<K>> {
+        let request = self.requests.remove(&key)?;
+        self.has.remove(&key);
+        self.line.remove(&request.place);
+        self.ready.remove(&request.place);
+        if let State::Waits(Some((object, mode))) = request.state
+            && let Some(queue) = self.objects.get_mut(&object)
+        {
+            queue.noted[mode as usize].remove(&request.place);
+        }
+        let mut unblocked = Vec::new();
+        for (object, mode) in request.wants.iter().filter(|_| request.state != State::Aside) {
+            let Some(queue) = self.objects.get_mut(object) else { continue };
+            match request.state {
+                State::Has => queue.granted[*mode as usize] -= 1,
+                _ => _ = queue.waiting[*mode as usize].remove(&request.place),
+            }
+            unblocked.extend(queue.take_unblocked());
+            if queue.is_empty() {
+                self.objects.remove(object);
+            }
+        }
+        for place in unblocked {
+            let wants = self.requests.get(&place.key).map(|request| request.wants.clone());
+            match wants.and_then(|wants| self.blocked_at(&wants, &place)) {
+                Some(at) => self.note(place, at),
+                None => self.make_ready(place),
+            }
+        }
+        Some(request)
+    }
+
+    /// Something is in the way of a waiting request at this object.
+    fn note(&mut self, place: Place<K>, at: (Object, Mode)) {
+        self.ready.remove(&place);
+        self.objects.entry(at.0).or_default().noted[at.1 as usize].insert(place);
+        if let Some(request) = self.requests.get_mut(&place.key) {
+            request.state = State::Waits(Some(at));
+        }
+    }
+
+    /// Nothing is in the way of a waiting request.
+    fn make_ready(&mut self, place: Place<K>) {
+        self.ready.insert(place);
+        if let Some(request) = self.requests.get_mut(&place.key) {
+            request.state = State::Waits(None);
         }
     }
 }

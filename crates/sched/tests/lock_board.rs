@@ -21,24 +21,6 @@ fn caller(mode: Mode, ticket: i64, granted: bool) -> CallersPlace {
 }
 
 #[test]
-fn the_matrix_is_the_usual_one() {
-    let fits = |a: Mode| Mode::ALL.into_iter().filter(|b| !a.conflicts(*b)).collect::<Vec<_>>();
-    assert_eq!(fits(IS), [IS, IX, S]);
-    assert_eq!(fits(IX), [IS, IX]);
-    assert_eq!(fits(S), [IS, S]);
-    assert_eq!(fits(X), []);
-    for a in Mode::ALL {
-        assert_eq!(Mode::parse(a.as_str()), Some(a));
-        for b in Mode::ALL {
-            assert_eq!(a.conflicts(b), b.conflicts(a));
-            // Who covers a mode conflicts with whatever that conflicts with.
-            assert!(!a.covers(b) || Mode::ALL.into_iter().all(|c| !b.conflicts(c) || a.conflicts(c)), "{a:?} {b:?}");
-        }
-    }
-    assert_eq!(Mode::parse("Y"), None);
-}
-
-#[test]
 fn all_or_nothing() {
     let mut board = Board::default();
     board.grant(&wanted(&[(2, X)]));

@@ -14,14 +14,14 @@ const ERROR_BYTES: usize = 256;
 
 /// What a scheduler is woken for, besides what it looks at in every turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct News {
+pub struct Wakeup {
     /// A call or a timer is due at this time or later, in microseconds of the Unix epoch.
     pub due: i64,
     /// There are messages in the inbox with this id or higher ones.
     pub message: i64,
 }
 
-impl News {
+impl Wakeup {
     /// There may be anything.
     pub const ANY: Self = Self { due: i64::MIN, message: i64::MIN };
     /// Nothing of the kind; what is looked at in every turn may have changed.
@@ -368,30 +368,30 @@ impl Slot {
     }
 
     /// Wakes the scheduler. Cannot fail.
-    pub fn wake(self, news: News) {
+    pub fn wake(self, wakeup: Wakeup) {
         let cell = self.cell();
-        cell.wake_due.fetch_min(news.due, Ordering::SeqCst);
-        cell.wake_message.fetch_min(news.message, Ordering::SeqCst);
+        cell.wake_due.fetch_min(wakeup.due, Ordering::SeqCst);
+        cell.wake_message.fetch_min(wakeup.message, Ordering::SeqCst);
         let is_first = cell.wake.swap(1, Ordering::SeqCst) == 0;
-        // The flag is set before this is read, and taken after it was reset: a scheduler that is dormant no more sees the news.
+        // The flag is set before this is read, and taken after it was reset: a scheduler that is dormant no more sees the wakeup.
         let is_heard = is_first && cell.dormant.load(Ordering::SeqCst) == 0;
-        if is_heard || news == News::ANY {
+        if is_heard || wakeup == Wakeup::ANY {
             self.set_latch();
         }
     }
 
-    /// Says whether the scheduler waits for [`News::ANY`] alone. To be taken back *before* [`Slot::take_wake`].
+    /// Says whether the scheduler waits for [`Wakeup::ANY`] alone. To be taken back *before* [`Slot::take_wake`].
     pub fn set_dormant(self, dormant: bool) {
         self.cell().dormant.store(u32::from(dormant), Ordering::SeqCst);
     }
 
     /// Takes the wake flag: `None` if nobody woke, else what is new since the last call. To be called *before* the tables are
     /// read.
-    pub fn take_wake(self) -> Option<News> {
+    pub fn take_wake(self) -> Option<Wakeup> {
         let cell = self.cell();
         let taken = |word: &AtomicI64| word.swap(i64::MAX, Ordering::SeqCst);
         (cell.wake.swap(0, Ordering::SeqCst) != 0)
-            .then(|| News { due: taken(&cell.wake_due), message: taken(&cell.wake_message) })
+            .then(|| Wakeup { due: taken(&cell.wake_due), message: taken(&cell.wake_message) })
     }
 
     fn set_latch(self) {

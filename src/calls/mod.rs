@@ -1,6 +1,11 @@
-//! From a state that is at a call to the HTTP request, and from the answer back to the engine's words.
+//! A call as a value: from a state that is at a call to the request, and from the answer back to the engine's words.
+//!
+//! Used by the turn and by sessions' RPCs. Nothing here touches a table or a socket.
 
-use super::in_flight::CallRecord;
+mod record;
+
+pub use record::{CallRecord, ReadSet};
+
 use crate::guc;
 use crate::http::{Call, FailureKind, Outcome};
 use crate::store::load::Loaded;

@@ -1,4 +1,4 @@
-//! What is remembered of a call that is under way.
+//! What the engine keeps of a call while it is under way.
 
 use crate::store::StateKey;
 use crate::store::registry::WorkerId;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use xdb_engine::{Api, Loading, Timestamp};
 
-/// A call that was handed to a thread.
+/// A call that was submitted.
 #[derive(Clone, Debug)]
 pub struct CallRecord {
     pub key: StateKey,
@@ -18,13 +18,13 @@ pub struct CallRecord {
     pub lease_number: i64,
     pub worker_id: WorkerId,
     pub bytes: usize,
-    /// What it loaded under a lock.
-    pub held: Option<Arc<Held>>,
+    /// What it loaded under locks.
+    pub reads: Option<Arc<ReadSet>>,
 }
 
-/// What a call has loaded under locks: it has to be the same when the answer is applied.
+/// What a call has loaded under locks, with the versions: they have to be the same when the answer is applied.
 #[derive(Debug)]
-pub struct Held {
+pub struct ReadSet {
     pub global: Loading,
     pub rows: Vec<Option<String>>,
     pub local: Loading,

@@ -1,23 +1,23 @@
 //! The scheduler's loop: wait, collect answers, make a turn.
 
-use super::lifecycle::{Context, Exit, Turn};
+use super::life::Exit;
 use super::maintenance::Maintenance;
-use super::turn::{Progress, Scheduler};
 use crate::guc;
 use crate::http::{Finished, HostPolicy, Notifier, Pool, PoolConfig};
 use crate::pg::catch::{Result, log_error};
 use crate::pg::crash;
 use crate::pg::latch::Waiter;
+use crate::pg::session::{Begun, Session, report_activity};
 use crate::pg::shmem::{EngineState, Lane as SlotLane};
 use crate::pg::spi;
 use crate::pg::subxact::run_caught;
 use crate::store::claim::Lane;
 use crate::store::instance::Standing;
 use crate::store::versions::Mismatch;
-use crate::store::{engine, load, locks};
+use crate::store::{engine, load};
+use crate::turn::{Memory, Progress, take_turn};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xdb_sched::lock_table::Object;
 
 /// How long to wait after a turn that could not be made.
 const RETRY: Duration = Duration::from_millis(50);
@@ -32,26 +32,26 @@ const UPDATE_POLL: Duration = Duration::from_secs(1);
 const RATE_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs processes until there is a reason to end.
-pub fn run(context: &mut Context) -> Exit {
-    let number = match context.lane {
+pub fn run(session: &mut Session) -> Exit {
+    let number = match session.lane {
         SlotLane::Main => 0,
         SlotLane::SetAside => 1,
     };
-    if let Some(mismatch) = Mismatch::of(&context.extension_version) {
-        return wait_for_update(context, &mismatch);
+    if let Some(mismatch) = Mismatch::of(&session.extension_version) {
+        return wait_for_update(session, &mismatch);
     }
-    let (epoch, waited_for) = loop {
-        if context.asked_to_leave() {
+    let epoch = loop {
+        if session.asked_to_leave() {
             return Exit::Left;
         }
-        match begin(context, number) {
+        match begin(session, number) {
             Ok(Some(begun)) => break begun,
             Ok(None) => return Exit::Restart,
             Err(error) => log_error("the scheduler can't begin yet", &error),
         }
         crate::pg::latch::wait_for_latch(RETRY.as_millis() as i64);
     };
-    context.slot.set_epoch(epoch);
+    session.slot.set_epoch(epoch);
     let (pool, notifier) = match pool() {
         Ok(made) => made,
         Err(error) => {
@@ -60,42 +60,41 @@ pub fn run(context: &mut Context) -> Exit {
         }
     };
     let waiter = Waiter::new(Some(notifier.raw_fd()));
-    let mut scheduler = Scheduler::new(Lane { number, epoch }, guc::HTTP_THREADS.get() as usize);
-    scheduler.watch.objects.extend(waited_for);
-    if let Some(table) = context.slot.take_died_in() {
-        scheduler.tables.health.died_in(table);
+    let mut memory = Memory::new(Lane { number, epoch }, guc::HTTP_THREADS.get() as usize);
+    if let Some(table) = session.slot.take_died_in() {
+        memory.died_in(table);
     }
     let mut settings = PoolSettings::default();
     let mut finished: Vec<Finished> = Vec::new();
     let mut last_work = Instant::now();
-    let mut rate = Rate::new(context);
+    let mut rate = Rate::new(session);
     let mut maintenance = Maintenance::new();
     loop {
-        if context.asked_to_leave() {
+        if session.asked_to_leave() {
             pool.shutdown(Duration::ZERO);
             return if number == 1 { Exit::Gone } else { Exit::Left };
         }
         settings.follow(&pool);
-        context.slot.set_dormant(false);
-        context.slot.take_wake().into_iter().for_each(|news| scheduler.looks.woken(news));
+        session.slot.set_dormant(false);
+        session.slot.take_wake().into_iter().for_each(|wakeup| memory.woken(wakeup));
         notifier.clear();
         pool.drain(&mut finished);
-        if scheduler.in_flight.len() > finished.len() {
+        if memory.in_flight() > finished.len() {
             crash::point("call-answer");
         }
         for answer in finished.drain(..) {
-            scheduler.answered(context, answer);
+            memory.answered(session, answer);
         }
-        super::lifecycle::report_activity(Some(c"turn"));
-        let progress = scheduler.turn(context, &mut |call| pool.submit(call));
-        context.set_state(match scheduler.standing {
+        report_activity(Some(c"turn"));
+        let progress =
+            take_turn(&mut memory, session, &mut |calls| calls.into_iter().for_each(|call| pool.submit(call)));
+        session.set_state(match memory.standing() {
             Standing::Copy { .. } => EngineState::Copy,
             Standing::Unused => EngineState::Unused,
-            Standing::Own if scheduler.paused => EngineState::Paused,
+            Standing::Own if memory.is_paused() => EngineState::Paused,
             Standing::Own => EngineState::Running,
         });
-        scheduler.breakers.show(context);
-        context.slot.set_in_flight(scheduler.in_flight.len() as i64);
+        memory.show(session);
         let timeout = match progress {
             Progress::Gone => return Exit::Gone,
             Progress::Changed => return Exit::Restart,
@@ -104,14 +103,14 @@ pub fn run(context: &mut Context) -> Exit {
                 Duration::ZERO
             }
             Progress::Later => RETRY,
-            Progress::Idle => scheduler.idle_for(),
+            Progress::Idle => memory.idle_for(),
         };
-        if !scheduler.in_flight.is_empty() {
+        if memory.in_flight() > 0 {
             last_work = Instant::now();
         }
         if number == 1 && last_work.elapsed() > ASIDE_PATIENCE {
             last_work = Instant::now();
-            let left = in_transaction(context, |spi| {
+            let left = in_transaction(session, |spi| {
                 let left = engine::leave_lane(spi)?;
                 crash::point("leave-lane");
                 Ok(left)
@@ -120,39 +119,39 @@ pub fn run(context: &mut Context) -> Exit {
                 return Exit::Gone;
             }
         }
-        if number == 0 && !scheduler.paused && progress != Progress::Later {
-            maintenance.look(context);
+        if number == 0 && !memory.is_paused() && progress != Progress::Later {
+            maintenance.look(session);
         }
-        let maintenance_due = maintenance.due_in().filter(|_| !scheduler.paused);
+        let maintenance_due = maintenance.due_in().filter(|_| !memory.is_paused());
         let timeout = maintenance_due.map_or(timeout, |due| timeout.min(due));
-        let timeout = if number == 0 { timeout.min(rate.show(context).unwrap_or(timeout)) } else { timeout };
+        let timeout = if number == 0 { timeout.min(rate.show(session).unwrap_or(timeout)) } else { timeout };
         // Rounded up: a timer that is due in half a millisecond must not make the loop spin.
         let milliseconds = timeout.as_micros().div_ceil(1000) as i64;
         // What others write while the engine is paused has no effect before it is resumed.
-        context.slot.set_dormant(scheduler.is_paused_and_done());
-        context.wait(&waiter, milliseconds);
+        session.slot.set_dormant(memory.is_paused_and_done());
+        session.wait(&waiter, milliseconds);
     }
 }
 
 /// Waits until the schema is another one. Nothing of it is touched.
-fn wait_for_update(context: &mut Context, mismatch: &Mismatch) -> Exit {
-    if context.lane == SlotLane::SetAside {
+fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> Exit {
+    if session.lane == SlotLane::SetAside {
         return Exit::Gone;
     }
     pgrx::log!("xdb: {}; nothing runs in this database until then. {}", mismatch.reason(), mismatch.remedy());
-    context.set_state(EngineState::OtherSchema);
+    session.set_state(EngineState::OtherSchema);
     loop {
-        if context.asked_to_leave() {
+        if session.asked_to_leave() {
             return Exit::Left;
         }
-        context.slot.take_wake();
-        match run_caught(|| Ok(context.begin_turn())) {
-            Ok(Turn::Ready) => context.abort_turn(),
-            Ok(Turn::Busy) => {}
-            Ok(Turn::Gone) => return Exit::Gone,
-            Ok(Turn::Changed) => return Exit::Restart,
+        session.slot.take_wake();
+        match run_caught(|| Ok(session.begin())) {
+            Ok(Begun::Ready) => session.abort(),
+            Ok(Begun::Busy) => {}
+            Ok(Begun::Gone) => return Exit::Gone,
+            Ok(Begun::Changed) => return Exit::Restart,
             Err(error) => {
-                context.abort_turn();
+                session.abort();
                 log_error("the scheduler can't see whether the extension was updated", &error);
             }
         }
@@ -161,36 +160,32 @@ fn wait_for_update(context: &mut Context, mismatch: &Mismatch) -> Exit {
     }
 }
 
-/// Begins an epoch. Answers with it, and with the locks that somebody waits for. None when the extension has changed.
-fn begin(context: &mut Context, lane: i16) -> Result<Option<(i64, Vec<Object>)>> {
-    let turn = run_caught(|| Ok(context.begin_turn()));
-    if turn.is_err() {
-        context.abort_turn();
+/// Begins an epoch. None when the extension has changed.
+fn begin(session: &mut Session, lane: i16) -> Result<Option<i64>> {
+    let begun = run_caught(|| Ok(session.begin()));
+    if begun.is_err() {
+        session.abort();
     }
-    match turn? {
-        Turn::Ready => {}
-        Turn::Busy => return Err(crate::pg::catch::PgError::internal("the extension is locked")),
-        Turn::Gone | Turn::Changed => return Ok(None),
+    match begun? {
+        Begun::Ready => {}
+        Begun::Busy => return Err(crate::pg::catch::PgError::internal("the extension is locked")),
+        Begun::Gone | Begun::Changed => return Ok(None),
     }
     let begun = run_caught(|| {
         let begun = spi::connect(|spi| {
             load::unmark_closing(spi, None)?;
             if lane == 0 && engine::has_tasks(spi, 1)? {
-                context.request_set_aside();
+                session.request_set_aside();
             }
             let epoch = engine::begin_epoch(spi, lane)?;
-            let mut waited_for = locks::sweep(spi, lane)?;
-            if lane != 0 {
-                locks::tell_released(spi, &std::mem::take(&mut waited_for))?;
-            }
             crash::point("begin");
-            Ok((epoch, waited_for))
+            Ok(epoch)
         })?;
-        context.commit_turn();
+        session.commit();
         Ok(Some(begun))
     });
     if begun.is_err() {
-        context.abort_turn();
+        session.abort();
     }
     begun
 }
@@ -204,17 +199,17 @@ struct Rate {
 }
 
 impl Rate {
-    fn new(context: &Context) -> Self {
+    fn new(session: &Session) -> Self {
         // What the scheduler before this one has shown is not true any more.
-        Self { since: Instant::now(), counted: context.slot.calls_total(), is_zero: false }
+        Self { since: Instant::now(), counted: session.slot.calls_total(), is_zero: false }
     }
 
     /// Shows the rate if it is time. Answers with when it will be; None while there is nothing new to show.
-    fn show(&mut self, context: &Context) -> Option<Duration> {
-        let calls = context.slot.calls_total();
+    fn show(&mut self, session: &Session) -> Option<Duration> {
+        let calls = session.slot.calls_total();
         let elapsed = self.since.elapsed();
         if elapsed >= RATE_EVERY && (calls > self.counted || !self.is_zero) {
-            context.slot.set_calls_per_second((calls - self.counted) as f64 / elapsed.as_secs_f64());
+            session.slot.set_calls_per_second((calls - self.counted) as f64 / elapsed.as_secs_f64());
             *self = Self { since: Instant::now(), counted: calls, is_zero: calls == self.counted };
         }
         (calls > self.counted || !self.is_zero).then(|| RATE_EVERY.saturating_sub(self.since.elapsed()))
@@ -222,25 +217,25 @@ impl Rate {
 }
 
 /// Runs `body` in a transaction of its own, outside a turn. None when that was not possible: it is tried again.
-pub(super) fn in_transaction<T>(context: &mut Context, body: impl FnOnce(&spi::Spi) -> Result<T>) -> Option<T> {
-    match run_caught(|| Ok(context.begin_turn())) {
-        Ok(Turn::Ready) => {}
+pub(super) fn in_transaction<T>(session: &mut Session, body: impl FnOnce(&spi::Spi) -> Result<T>) -> Option<T> {
+    match run_caught(|| Ok(session.begin())) {
+        Ok(Begun::Ready) => {}
         Ok(_) => return None,
         Err(_) => {
-            context.abort_turn();
+            session.abort();
             return None;
         }
     }
     let done = run_caught(|| {
         let value = spi::connect(body)?;
-        context.commit_turn();
+        session.commit();
         Ok(value)
     });
     match done {
         Ok(value) => Some(value),
         Err(error) => {
             log_error("the scheduler could not look after itself", &error);
-            context.abort_turn();
+            session.abort();
             None
         }
     }

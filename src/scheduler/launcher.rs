@@ -3,10 +3,9 @@
 //! It can't see from outside whether a database has it: each database is tried once, by a scheduler that leaves again when there
 //! is nothing to run, and once more when a session has created the extension there. All that matters for running schedulers is
 //! in shared memory, so that a new launcher goes on with the schedulers it finds.
-use super::{lifecycle, settings};
 use crate::guc;
 use crate::pg::shmem::{self, EngineState, ExitReason, Lane, Phase, Slot, call};
-use crate::pg::{crash, latch, raw};
+use crate::pg::{crash, latch, process, raw, session, settings};
 use pgrx::{pg_guard, pg_sys, warning};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -67,11 +66,11 @@ pub extern "C-unwind" fn xdb_launcher_main(_argument: pg_sys::Datum) {
     unsafe {
         pg_sys::on_shmem_exit(Some(at_exit), pg_sys::Datum::null());
         settings::pin_before_connection();
-        lifecycle::accept_signals();
+        process::accept_signals();
         pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
         pg_sys::pgstat_report_appname(c"xdb launcher".as_ptr());
     }
-    lifecycle::report_activity(None);
+    session::report_activity(None);
     let waiter = latch::Waiter::new(None);
     let mut launcher = Launcher::default();
     loop {

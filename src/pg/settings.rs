@@ -1,5 +1,5 @@
 //! Session settings of the engine's processes, which no `ALTER ROLE` or `ALTER DATABASE` may change.
-use crate::pg::compat::MORE_SETTINGS;
+use super::compat::MORE_SETTINGS;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 

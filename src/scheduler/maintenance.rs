@@ -1,7 +1,7 @@
 //! What a scheduler does besides its turns: what is old goes.
 
-use super::lifecycle::Context;
-use super::scheduler::in_transaction;
+use super::main_loop::in_transaction;
+use crate::pg::session::Session;
 use crate::pg::{crash, identity};
 use crate::store::global::{self, KeyCursor};
 use crate::store::purge::{self, Cursor};
@@ -59,7 +59,7 @@ impl Maintenance {
     }
 
     /// Deletes a batch of what is old if it is time. To be called between turns.
-    pub fn look(&mut self, context: &mut Context) {
+    pub fn look(&mut self, session: &mut Session) {
         let retention = guc::retention();
         let every = retention.map_or(LOOK_EVERY, |kept| kept.as_std().clamp(Duration::from_secs(1), LOOK_EVERY));
         let shift = clock::shifted_by();
@@ -70,7 +70,7 @@ impl Maintenance {
             return;
         }
         let began = Instant::now();
-        let done = in_transaction(context, |spi| {
+        let done = in_transaction(session, |spi| {
             // A crash brings back at most what is deleted again.
             identity::set_local(c"synchronous_commit", c"off")?;
             let now = clock::now();

@@ -1,13 +1,16 @@
 //! Hands messages of global queues to those who wait for them. The main scheduler's turn is the only place where that
 //! is done, so two of it never disagree about who is next.
 
-use super::apply::{Batch, Item, Settled};
-use super::calls::Answered;
+use super::decide::Decided;
+use super::item::{Item, ItemOutcome};
+use super::turn::Turn;
+use crate::calls::Answered;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
 use crate::store::global::{self, Class, Gathered, Head, WantedOfKey};
+use crate::store::load::Loaded;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use xdb_engine::*;
 
@@ -210,6 +213,42 @@ impl Free {
         Ok(())
     }
 
+    /// What the state of this command can take; None if it has to be asked in a later turn, or has nothing to do with global
+    /// queues.
+    pub fn offer_to(
+        &mut self,
+        spi: &Spi,
+        executions: &BTreeMap<ExecutionId, Loaded>,
+        gathered: &Gathered,
+        id: ExecutionId,
+        command: &Command,
+    ) -> Result<Option<Vec<GlobalMessage>>> {
+        let (wanted, begins) = match command {
+            Command::GlobalMessagesArrived { seq } => (wanted_by_state(executions, (id, *seq)), false),
+            Command::WaitUntilAnswered { answer, .. } => (wanted_by_request(&answer.request), true),
+            _ => return Ok(None),
+        };
+        if begins {
+            // Those whom this turn did not get to have waited longer.
+            let is_cut = |queue: &&String| gathered.cut.iter().any(|cut| cut.0 == **queue);
+            self.behind.extend(wanted.iter().map(|wanted| &wanted.class.0).filter(is_cut).cloned());
+        }
+        let offered = self.offer(spi, &wanted)?;
+        if offered.is_none() {
+            self.behind.extend(wanted.into_iter().map(|wanted| wanted.class.0));
+        }
+        Ok(offered)
+    }
+
+    /// Notes what was taken by events that are applied.
+    pub fn take_offered(&mut self, events: &[Event]) {
+        for event in events {
+            if let Event::GlobalMessagesTaken { messages, .. } = event {
+                self.take(messages);
+            }
+        }
+    }
+
     fn take(&mut self, messages: &[GlobalMessage]) {
         for message in messages {
             let number = message.number as i64;
@@ -220,111 +259,97 @@ impl Free {
     }
 }
 
-impl Batch<'_> {
+impl Matching {
+    /// A turn begins. One that gathers nothing hands out what the one before it has gathered, and failed to.
+    pub fn begin_turn(&mut self, gathers: bool) {
+        if gathers {
+            *self = Self::default();
+        } else {
+            self.is_new = false;
+        }
+    }
+
+    pub fn gathered(&mut self, gathered: Gathered) {
+        *self = Self { gathered, is_new: true };
+    }
+
     /// Lists the free messages that the items can take.
-    pub(super) fn list_free(&mut self, items: &[Item]) -> Result<()> {
-        if self.scheduler.lane.number != 0 {
-            return Ok(());
+    pub fn list_free(
+        &self,
+        turn: &Turn,
+        executions: &BTreeMap<ExecutionId, Loaded>,
+        items: &[Item],
+        now: Timestamp,
+    ) -> Result<Free> {
+        if turn.lane.number != 0 {
+            return Ok(Free::default());
         }
         let mut wanted = Vec::new();
         for item in items {
             match item {
-                Item::Waiter(key) => wanted.push(self.wanted_by_state(*key)),
-                Item::Answer(record, Answered::WaitUntil(answer)) if self.loaded.contains_key(&record.key.0) => {
+                Item::Waiter(key) => wanted.push(wanted_by_state(executions, *key)),
+                Item::Answer(record, Answered::WaitUntil(answer)) if executions.contains_key(&record.key.0) => {
                     wanted.push(wanted_by_request(&answer.request));
                 }
                 _ => {}
             }
         }
-        if wanted.iter().any(|wanted| !wanted.is_empty()) {
-            let gathered = &self.scheduler.matching.gathered;
-            // Messages that end between the two looks must not make those who were found ask in vain for all of them.
-            let now = gathered.at.unwrap_or(self.now);
-            self.free = Free::load(self.spi, &wanted, &gathered.fresh, now)?;
+        if wanted.iter().all(Vec::is_empty) {
+            return Ok(Free::default());
         }
-        Ok(())
+        // Messages that end between the two scans must not make those who were found ask in vain for all of them.
+        let now = self.gathered.at.unwrap_or(now);
+        Free::load(turn.spi, &wanted, &self.gathered.fresh, now)
     }
 
-    fn wanted_by_state(&self, key: StateKey) -> Vec<Wanted> {
-        let state = self.loaded.get(&key.0).and_then(|loaded| loaded.execution.states.get(&key.1));
-        state.into_iter().flat_map(|state| state.global_demands()).map(|(_, demand)| Wanted::of(demand)).collect()
-    }
-
-    /// What the state of this command can take; None if it has to be asked in a later turn.
-    pub(super) fn offer(&mut self, id: ExecutionId, command: &Command) -> Result<Option<Vec<GlobalMessage>>> {
-        let (wanted, begins) = match command {
-            Command::GlobalMessagesArrived { seq } => (self.wanted_by_state((id, *seq)), false),
-            Command::WaitUntilAnswered { answer, .. } => (wanted_by_request(&answer.request), true),
-            _ => return Ok(None),
-        };
-        if self.scheduler.lane.number != 0 {
-            return Ok(None);
-        }
-        if begins {
-            // Those whom this turn did not get to have waited longer.
-            let cut = &self.scheduler.matching.gathered.cut;
-            let not_looked_up = wanted.iter().map(|wanted| &wanted.class.0).filter(|q| cut.iter().any(|c| c.0 == **q));
-            self.free.behind.extend(not_looked_up.cloned());
-        }
-        let offered = self.free.offer(self.spi, &wanted)?;
-        if offered.is_none() {
-            self.free.behind.extend(wanted.into_iter().map(|wanted| wanted.class.0));
-        }
-        Ok(offered)
-    }
-
-    /// Notes what was taken by events that are applied.
-    pub(super) fn take_offered(&mut self, events: &[Event]) {
-        for event in events {
-            if let Event::GlobalMessagesTaken { messages, .. } = event {
-                self.free.take(messages);
-            }
-        }
-    }
-
-    /// Writes who is to be asked again, and that the others were.
-    pub(super) fn save_matching(&mut self, items: &[Item]) -> Result<()> {
+    /// Writes who is to be asked again, and that the others were. Says whether there is more to hand out.
+    pub fn save(&self, turn: &Turn, decided: &Decided) -> Result<bool> {
         let (mut asked, mut not_asked) = (Vec::new(), Vec::new());
-        for (item, settled) in items.iter().zip(&self.settled) {
-            match (item, settled) {
-                (Item::Waiter(key), Settled::Done) => asked.push(*key),
+        for (item, outcome) in decided.items.iter().zip(&decided.outcomes) {
+            match (item, outcome) {
+                (Item::Waiter(key), ItemOutcome::Done) => asked.push(*key),
                 (Item::Waiter(key), _) => not_asked.push(*key),
                 _ => {}
             }
         }
-        global::pass_over(self.spi, &not_asked)?;
+        global::pass_over(turn.spi, &not_asked)?;
         if !not_asked.is_empty() {
             crash::point("turn-pass-over");
         }
-        let Matching { gathered, is_new } = &self.scheduler.matching;
+        let Matching { gathered, is_new } = self;
         let noted: BTreeSet<_> = gathered.passed_over.iter().collect();
         asked.retain(|key| noted.contains(key));
-        global::no_longer_passed_over(self.spi, &asked)?;
+        global::no_longer_passed_over(turn.spi, &asked)?;
         if !is_new {
-            return Ok(());
+            return Ok(false);
         }
+        let free = &decided.free;
         // Where all who were asked were in vain, asking them again for the same messages is too. Who had just gone was not
         // asked, and those behind him are still to come.
-        let went_on = !self.free.taken.is_empty() || !not_asked.is_empty() || !self.stale_waiters.is_empty();
+        let went_on = !free.taken.is_empty() || !not_asked.is_empty() || !decided.stale.waiters.is_empty();
         let cut = |(queue, key): &Class| {
             gathered.cut.contains(&(queue.clone(), key.clone())) || gathered.cut.contains(&(queue.clone(), None))
         };
         let was_listed = |number: i64, (queue, key): &Class| {
             let ends = [(queue.clone(), key.clone()), (queue.clone(), None)];
-            ends.iter().all(|class| self.free.ended.get(class).is_none_or(|end| number < *end))
+            ends.iter().all(|class| free.ended.get(class).is_none_or(|end| number < *end))
         };
         let (kept, offered): (Vec<_>, Vec<_>) = gathered.fresh.iter().partition(|(number, class)| {
-            !self.free.taken.contains(number) && (went_on && cut(class) || !was_listed(**number, class))
+            !free.taken.contains(number) && (went_on && cut(class) || !was_listed(**number, class))
         });
         let offered: Vec<_> = offered.into_iter().map(|(number, _)| *number).collect();
-        global::no_longer_fresh(self.spi, &offered)?;
-        if !self.free.taken.is_empty() {
+        global::no_longer_fresh(turn.spi, &offered)?;
+        if !free.taken.is_empty() {
             crash::point("turn-give-out");
         }
         // Whoever could not be asked is noted, so that the next turn asks others.
-        self.more |= gathered.more || !kept.is_empty();
-        Ok(())
+        Ok(gathered.more || !kept.is_empty())
     }
+}
+
+fn wanted_by_state(executions: &BTreeMap<ExecutionId, Loaded>, key: StateKey) -> Vec<Wanted> {
+    let state = executions.get(&key.0).and_then(|loaded| loaded.execution.states.get(&key.1));
+    state.into_iter().flat_map(|state| state.global_demands()).map(|(_, demand)| Wanted::of(demand)).collect()
 }
 
 fn wanted_by_request(request: &CommandRequest) -> Vec<Wanted> {

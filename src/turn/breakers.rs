@@ -1,9 +1,9 @@
 //! The breakers of a scheduler's workers, one each.
 
-use super::lifecycle::Context;
 use crate::clock;
 use crate::http::{FailureKind, Outcome};
 use crate::pg::param::to_postgres;
+use crate::pg::session::Session;
 use crate::pg::shmem::call;
 use crate::store::claim::TaskPlace;
 use crate::store::registry::{Registry, WorkerId};
@@ -105,7 +105,7 @@ impl Breakers {
     }
 
     /// Shows people what has changed.
-    pub fn show(&mut self, context: &Context) {
+    pub fn show(&mut self, session: &Session) {
         for (worker, entry) in &mut self.of_worker {
             let open = entry.breaker.open();
             if open != entry.shown {
@@ -113,7 +113,7 @@ impl Breakers {
                     since: to_postgres(on_the_wall(open.since)),
                     next_probe: open.next_probe.map(|at| to_postgres(on_the_wall(at))),
                 });
-                call::show_breaker(context.database, context.lane, *worker, shown);
+                call::show_breaker(session.database, session.lane, *worker, shown);
                 entry.shown = open;
             }
         }

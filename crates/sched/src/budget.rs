@@ -1,0 +1,68 @@
+//! How much of its time a turn may spend in users' tables.
+//!
+//! One use of a table has a limit of its own; but a turn has many uses, in one transaction, while everybody else waits. So all
+//! of them together get the limit that one has. What is left waits for the next turn, and what needs no table goes first:
+//! no slow table costs a step that does not use it more than the rest of one use.
+//!
+//! ```text
+//!   items of a turn:  [ need no table ...... ][ need a table ............ ]
+//!                       all of them            until the budget is over    │ the rest: next turn
+//! ```
+
+use std::time::Duration;
+
+/// So many uses of tables are guarded by subtransactions of their own in one transaction, at most: more than 64 of them slow
+/// down every snapshot of the server.
+pub const GUARDS: usize = 32;
+
+/// What a turn may still spend.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    limit: Duration,
+    left: Duration,
+    guards: usize,
+}
+
+impl Budget {
+    /// The budget of a turn that begins: `limit` is that of one use too.
+    pub fn new(limit: Duration) -> Self {
+        Self { limit, left: limit, guards: GUARDS }
+    }
+
+    /// A table was used for so long.
+    pub fn spent(&mut self, time: Duration) {
+        self.left = self.left.saturating_sub(time);
+    }
+
+    /// How long the next use may take. None once half of the time is spent: a use that is cut short for lack of time was made
+    /// in vain, so it is better begun in the next turn.
+    pub fn next_use(&self) -> Option<Duration> {
+        (self.left * 2 > self.limit).then_some(self.left)
+    }
+
+    /// Nothing was spent yet: what runs out of time now has nobody else to blame.
+    pub fn is_untouched(&self) -> bool {
+        self.left == self.limit
+    }
+
+    /// Takes one of the guards of the transaction, if there is one left.
+    pub fn take_guard(&mut self) -> bool {
+        let has_one = self.guards > 0;
+        self.guards = self.guards.saturating_sub(1);
+        has_one
+    }
+
+    /// The turn goes on in another transaction, which has guards of its own, and the same time.
+    pub fn next_transaction(&mut self) {
+        self.guards = GUARDS;
+    }
+}
+
+/// Puts what needs no table before what needs one. Each part keeps its order. Answers with the length of the first part.
+pub fn tables_last<T>(items: &mut Vec<T>, needs_table: impl FnMut(&T) -> bool) -> usize {
+    let (with, mut without): (Vec<_>, Vec<_>) = std::mem::take(items).into_iter().partition(needs_table);
+    let first = without.len();
+    without.extend(with);
+    *items = without;
+    first
+}

@@ -1,0 +1,57 @@
+//! What a turn may spend in users' tables.
+
+use proptest::prelude::*;
+use std::time::Duration;
+use xdb_sched::budget::*;
+
+const LIMIT: Duration = Duration::from_millis(250);
+
+#[test]
+fn all_uses_together_take_the_limit_of_one() {
+    let mut budget = Budget::new(LIMIT);
+    assert_eq!((budget.left(), budget.is_over()), (LIMIT, false));
+    budget.spent(Duration::from_millis(200));
+    assert_eq!((budget.left(), budget.is_over()), (Duration::from_millis(50), false));
+    budget.spent(Duration::from_millis(50));
+    assert!(budget.is_over());
+    budget.spent(LIMIT);
+    assert_eq!(budget.left(), Duration::ZERO);
+}
+
+#[test]
+fn a_transaction_has_so_many_guards() {
+    let mut budget = Budget::new(LIMIT);
+    assert_eq!((0..100).filter(|_| budget.take_guard()).count(), GUARDS);
+    budget.spent(LIMIT);
+    budget.next_transaction();
+    assert_eq!((0..100).filter(|_| budget.take_guard()).count(), GUARDS);
+    assert!(budget.is_over(), "time is the turn's");
+}
+
+proptest! {
+    #[test]
+    fn what_needs_no_table_goes_first_in_its_order(needs in prop::collection::vec(any::<bool>(), 0..40)) {
+        let mut items: Vec<_> = needs.iter().copied().enumerate().collect();
+        let first = tables_last(&mut items, |(_, needs)| *needs);
+        prop_assert_eq!(items.len(), needs.len());
+        prop_assert!(items[..first].iter().all(|(_, needs)| !needs) && items[first..].iter().all(|(_, needs)| *needs));
+        prop_assert!(items[..first].is_sorted() && items[first..].is_sorted());
+    }
+
+    /// 64 uses of a table whose trigger takes long end soon after the limit, whatever each takes.
+    #[test]
+    fn a_turn_is_bounded(uses in prop::collection::vec(4u64..400, 64)) {
+        let mut budget = Budget::new(LIMIT);
+        let mut took = Duration::ZERO;
+        for millis in uses {
+            if budget.is_over() {
+                break;
+            }
+            // The statement is ended when the time that is left is over.
+            let time = Duration::from_millis(millis).min(budget.left());
+            budget.spent(time);
+            took += time;
+        }
+        prop_assert_eq!(took, LIMIT, "it is used to the end, as 64 of these uses take longer");
+    }
+}

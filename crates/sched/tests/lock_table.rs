@@ -1,0 +1,440 @@
+//! Who has which locks, and who waits for them.
+
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use std::cell::Cell;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BTreeMap;
+use std::hash::Hash;
+use xdb_engine::Timestamp;
+use xdb_sched::lock_table::*;
+
+use Mode::{Exclusive as X, IntentionExclusive as IX, IntentionShared as IS, Shared as S};
+
+fn object(number: u32) -> Object {
+    u128::from(number).to_be_bytes()
+}
+
+fn wants(objects: &[(u32, Mode)]) -> Wants {
+    objects.iter().map(|(number, mode)| (object(*number), *mode)).collect()
+}
+
+/// Asks with a due time that is the key.
+fn ask<K: Copy + Ord + Hash + Into<i64>>(table: &mut LockTable<K>, key: K, objects: &[(u32, Mode)]) -> Answer {
+    table.request(key, Timestamp(key.into()), false, wants(objects))
+}
+
+fn keys<K: Copy>(table: &LockTable<K>) -> (Vec<K>, Vec<K>)
+where
+    K: Ord + Hash,
+{
+    let (has, waits): (Vec<_>, Vec<_>) = table.entries().partition(|entry| entry.has);
+    (waits.iter().map(|entry| entry.key).collect(), has.iter().map(|entry| entry.key).collect())
+}
+
+#[test]
+fn the_matrix_is_the_usual_one() {
+    let fits = |a: Mode| Mode::ALL.into_iter().filter(|b| !a.conflicts(*b)).collect::<Vec<_>>();
+    assert_eq!(fits(IS), [IS, IX, S]);
+    assert_eq!(fits(IX), [IS, IX]);
+    assert_eq!(fits(S), [IS, S]);
+    assert_eq!(fits(X), []);
+    for a in Mode::ALL {
+        assert_eq!(Mode::parse(a.as_str()), Some(a));
+        for b in Mode::ALL {
+            assert_eq!(a.conflicts(b), b.conflicts(a));
+            // Who covers a mode conflicts with whatever that conflicts with.
+            assert!(!a.covers(b) || Mode::ALL.into_iter().all(|c| !b.conflicts(c) || a.conflicts(c)), "{a:?} {b:?}");
+        }
+    }
+    assert_eq!(Mode::parse("Y"), None);
+}
+
+#[test]
+fn all_or_nothing() {
+    let mut table = LockTable::<i64>::default();
+    assert_eq!(ask(&mut table, 1, &[(2, X)]), Answer::Granted);
+    assert_eq!(ask(&mut table, 5, &[(1, X), (2, S)]), Answer::Waits);
+    assert_eq!(ask(&mut table, 4, &[(1, S)]), Answer::Granted, "who waits for all holds nothing");
+    table.release(4);
+    assert_eq!(ask(&mut table, 6, &[(1, S)]), Answer::Waits, "but it is in the way of who comes later");
+    assert!(table.ready(10).is_empty());
+    table.release(1);
+    assert_eq!(table.ready(10), [5]);
+    assert_eq!(keys(&table), (vec![5, 6], vec![]), "who is listed waits on");
+    assert!(!table.grant(6));
+    assert!(table.grant(5));
+    table.release(5);
+    assert!(table.grant(6));
+}
+
+#[test]
+fn nobody_passes_one_who_wants_to_be_alone() {
+    let mut table = LockTable::<i64>::default();
+    ask(&mut table, 1, &[(1, S)]);
+    assert_eq!(ask(&mut table, 3, &[(1, X)]), Answer::Waits);
+    assert_eq!(ask(&mut table, 4, &[(1, S)]), Answer::Waits, "the one that excludes would starve");
+    assert_eq!(ask(&mut table, 2, &[(1, S)]), Answer::Granted, "this one is due earlier");
+    assert_eq!(ask(&mut table, 5, &[(2, X)]), Answer::Granted, "and this one meets nobody");
+}
+
+#[test]
+fn parts_of_something_are_had_by_many() {
+    let mut table = LockTable::<i64>::default();
+    assert_eq!(ask(&mut table, 1, &[(1, IX), (2, X)]), Answer::Granted);
+    assert_eq!(ask(&mut table, 2, &[(1, IX), (3, X)]), Answer::Granted);
+    assert_eq!(ask(&mut table, 3, &[(1, IS), (2, S)]), Answer::Waits);
+    assert_eq!(ask(&mut table, 4, &[(1, S)]), Answer::Waits);
+}
+
+#[test]
+fn who_was_repeated_too_often_goes_first() {
+    let mut table = LockTable::<i64>::default();
+    ask(&mut table, 1, &[(1, X)]);
+    ask(&mut table, 2, &[(1, X)]);
+    table.request(9, Timestamp(9), true, wants(&[(1, X)]));
+    assert_eq!(keys(&table).0, [9, 2]);
+    table.release(1);
+    assert_eq!(table.ready(10), [9]);
+}
+
+#[test]
+fn one_that_was_ready_is_not_any_more_when_an_earlier_one_comes() {
+    let mut table = LockTable::<i64>::default();
+    ask(&mut table, 1, &[(1, X)]);
+    ask(&mut table, 2, &[(2, X)]);
+    ask(&mut table, 5, &[(1, X), (3, X)]);
+    ask(&mut table, 4, &[(2, X), (3, X)]);
+    table.release(1);
+    assert!(table.ready(10).is_empty(), "4 is before 5 at object 3");
+    table.release(4);
+    assert_eq!(table.ready(10), [5]);
+    ask(&mut table, 3, &[(2, X), (3, X)]);
+    assert!(table.ready(10).is_empty());
+    table.release(2);
+    assert_eq!(table.ready(10), [3]);
+    table.release(3);
+    assert_eq!(table.ready(10), [5]);
+}
+
+#[test]
+fn who_steps_aside_keeps_its_place_and_is_in_nobodys_way() {
+    let mut table = LockTable::<i64>::default();
+    ask(&mut table, 1, &[(1, X)]);
+    ask(&mut table, 2, &[(1, X)]);
+    ask(&mut table, 3, &[(1, X)]);
+    table.release(1);
+    table.step_aside(2);
+    assert_eq!(table.ready(10), [3]);
+    assert!(table.waits(&2));
+    table.park_again(2);
+    assert_eq!(table.ready(10), [2]);
+    table.step_aside(2);
+    assert!(table.grant(3));
+    table.park_again(2);
+    assert!(!table.grant(2));
+    table.release(3);
+    assert_eq!(table.ready(10), [2]);
+    table.step_aside(2);
+    assert!(table.grant(2), "nothing is in its way");
+    assert_eq!((table.has(&2), table.waits(&2)), (true, false));
+}
+
+#[test]
+fn no_more_than_so_many_wait() {
+    let mut table = LockTable::<i64>::new(2);
+    ask(&mut table, 1, &[(1, X)]);
+    ask(&mut table, 2, &[(1, X)]);
+    ask(&mut table, 3, &[(1, X)]);
+    assert_eq!(ask(&mut table, 4, &[(1, X)]), Answer::Full);
+    assert!(!table.waits(&4));
+    assert_eq!(ask(&mut table, 5, &[(2, X)]), Answer::Granted, "who need not wait is not refused");
+    assert_eq!(ask(&mut table, 3, &[(1, S)]), Answer::Waits, "who asks again takes no second place");
+    table.release(2);
+    assert_eq!(ask(&mut table, 4, &[(1, X)]), Answer::Waits);
+    assert_eq!((table.waiters(), table.holders()), (2, 2));
+}
+
+#[test]
+fn a_turn_that_fails_has_changed_nothing() {
+    let mut table = LockTable::<i64>::default();
+    ask(&mut table, 1, &[(1, X)]);
+    ask(&mut table, 2, &[(1, X)]);
+    ask(&mut table, 3, &[(1, X)]);
+    table.settle();
+    table.release(1);
+    assert!(table.grant(2));
+    table.release(2);
+    table.step_aside(3);
+    ask(&mut table, 4, &[(5, X)]);
+    table.undo();
+    assert_eq!(keys(&table), (vec![2, 3], vec![1]));
+    assert!(table.ready(10).is_empty());
+    table.undo();
+    assert_eq!(keys(&table), (vec![2, 3], vec![1]), "once is enough");
+    table.release(1);
+    assert_eq!(table.ready(10), [2]);
+}
+
+/// A key that counts how often it is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Counted(i64);
+
+thread_local! {
+    static COMPARED: Cell<u64> = const { Cell::new(0) };
+}
+
+impl From<Counted> for i64 {
+    fn from(_: Counted) -> Self {
+        // All due at once: keys have to be compared.
+        0
+    }
+}
+
+impl Ord for Counted {
+    fn cmp(&self, other: &Self) -> Ordering {
+        COMPARED.set(COMPARED.get() + 1);
+        self.0.cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Counted {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+#[test]
+fn a_release_does_not_walk_over_all_who_wait() {
+    const WAITERS: i64 = 9_999;
+    // All want one object for themselves; or share one, and want another one each that is not free.
+    let kinds: [fn(u32) -> Vec<(u32, Mode)>; 2] = [|_| vec![(0, X)], |number| vec![(0, S), (number, X)]];
+    for objects in kinds {
+        let mut table = LockTable::<Counted>::default();
+        let blockers: Vec<_> = (1..=WAITERS as u32).map(|number| (number, X)).collect();
+        ask(&mut table, Counted(-1), &blockers);
+        ask(&mut table, Counted(0), &[(0, X)]);
+        for number in 1..=WAITERS {
+            assert_eq!(ask(&mut table, Counted(number), &objects(number as u32)), Answer::Waits);
+        }
+        table.settle();
+        let mut holder = Counted(0);
+        for round in 1..=WAITERS {
+            COMPARED.set(0);
+            table.release(holder);
+            let ready = table.ready(1);
+            if let [next] = ready[..] {
+                assert!(table.grant(next));
+                holder = next;
+            } else {
+                // Somebody who is due before all of them has it for a while, again and again.
+                holder = Counted(-1 - round);
+                assert_eq!(ask(&mut table, holder, &[(0, X)]), Answer::Granted);
+            }
+            table.settle();
+            // The first release sends those who share to their other objects, once.
+            assert!(COMPARED.get() < 2000 || round == 1, "{} comparisons in round {round}", COMPARED.get());
+        }
+    }
+}
+
+/// The rules of the table, without a thought of what they cost.
+#[derive(Clone, Default)]
+struct Model {
+    requests: BTreeMap<(Reverse<bool>, i64, u8), (Wants, Standing)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Has,
+    Waits,
+    Aside,
+}
+
+type ModelPlace = (Reverse<bool>, i64, u8);
+
+fn conflict(a: &Wants, b: &Wants) -> bool {
+    a.iter().any(|(object, mode)| b.iter().any(|(other, also)| object == other && mode.conflicts(*also)))
+}
+
+impl Model {
+    fn place(&self, key: u8) -> Option<ModelPlace> {
+        self.requests.keys().find(|place| place.2 == key).copied()
+    }
+
+    fn is_blocked(&self, place: &ModelPlace, wants: &Wants) -> bool {
+        self.requests.iter().filter(|(other, _)| *other != place).any(|(other, (has, standing))| match standing {
+            Standing::Has => conflict(wants, has),
+            Standing::Waits => other < place && conflict(wants, has),
+            Standing::Aside => false,
+        })
+    }
+
+    fn with(&self, standing: Standing) -> Vec<u8> {
+        self.requests.iter().filter(|(_, request)| request.1 == standing).map(|(place, _)| place.2).collect()
+    }
+
+    fn ready(&self) -> Vec<u8> {
+        let waits = self.requests.iter().filter(|(_, request)| request.1 == Standing::Waits);
+        waits.filter(|(place, request)| !self.is_blocked(place, &request.0)).map(|(place, _)| place.2).collect()
+    }
+
+    fn change(&mut self, key: u8, from: &[Standing], to: Standing) {
+        if let Some(place) = self.place(key)
+            && let Some(request) = self.requests.get_mut(&place)
+            && from.contains(&request.1)
+        {
+            request.1 = to;
+        }
+    }
+
+    fn release(&mut self, key: u8) {
+        self.requests.retain(|place, _| place.2 != key);
+    }
+
+    fn request(&mut self, key: u8, due: i64, first: bool, wants: Wants, capacity: usize) -> Answer {
+        self.release(key);
+        let place = (Reverse(first), due, key);
+        let waiters = self.with(Standing::Waits).len() + self.with(Standing::Aside).len();
+        let (standing, answer) = match self.is_blocked(&place, &wants) {
+            false => (Standing::Has, Answer::Granted),
+            true if waiters >= capacity => return Answer::Full,
+            true => (Standing::Waits, Answer::Waits),
+        };
+        self.requests.insert(place, (wants, standing));
+        answer
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Request { key: u8, due: i64, first: bool, wants: Wants },
+    Release(u8),
+    Grant(u8),
+    GrantReady(usize),
+    StepAside(u8),
+    ParkAgain(u8),
+    Settle,
+    Undo,
+}
+
+fn some_wants() -> impl Strategy<Value = Wants> {
+    let mode = prop::sample::select(Mode::ALL.to_vec());
+    btree_map(0u32..4, mode, 1..4).prop_map(|objects| wants(&objects.into_iter().collect::<Vec<_>>()))
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let key = || 0u8..16;
+    prop_oneof![
+        6 => (key(), 0i64..8, prop::bool::weighted(0.1), some_wants())
+            .prop_map(|(key, due, first, wants)| Act::Request { key, due, first, wants }),
+        4 => key().prop_map(Act::Release),
+        1 => key().prop_map(Act::Grant),
+        3 => (1usize..4).prop_map(Act::GrantReady),
+        1 => key().prop_map(Act::StepAside),
+        1 => key().prop_map(Act::ParkAgain),
+        1 => Just(Act::Settle),
+        1 => Just(Act::Undo),
+    ]
+}
+
+fn sorted(mut keys: Vec<u8>) -> Vec<u8> {
+    keys.sort_unstable();
+    keys
+}
+
+proptest! {
+    /// Whatever happens, the table is what the rules say; nobody has what conflicts with what another has; and when
+    /// everybody has gone, nothing is left.
+    #[test]
+    fn the_table_is_what_the_rules_say(acts in vec(act(), 1..120)) {
+        const CAPACITY: usize = 6;
+        let mut table = LockTable::<u8>::new(CAPACITY);
+        let (mut model, mut settled) = (Model::default(), Model::default());
+        for act in acts {
+            match act {
+                Act::Request { key, due, first, wants } => {
+                    let answer = table.request(key, Timestamp(due), first, wants.clone());
+                    prop_assert_eq!(answer, model.request(key, due, first, wants, CAPACITY));
+                }
+                Act::Release(key) => {
+                    table.release(key);
+                    model.release(key);
+                }
+                Act::Grant(key) => {
+                    let place = model.place(key).filter(|place| {
+                        let (wants, standing) = &model.requests[place];
+                        *standing != Standing::Has && !model.is_blocked(place, wants)
+                    });
+                    prop_assert_eq!(table.grant(key), place.is_some());
+                    if place.is_some() {
+                        model.change(key, &[Standing::Waits, Standing::Aside], Standing::Has);
+                    }
+                }
+                Act::GrantReady(limit) => {
+                    let ready = table.ready(limit);
+                    for key in ready {
+                        prop_assert!(table.grant(key), "those that are listed may have it together");
+                        model.change(key, &[Standing::Waits], Standing::Has);
+                    }
+                }
+                Act::StepAside(key) => {
+                    table.step_aside(key);
+                    model.change(key, &[Standing::Waits], Standing::Aside);
+                }
+                Act::ParkAgain(key) => {
+                    table.park_again(key);
+                    model.change(key, &[Standing::Aside], Standing::Waits);
+                }
+                Act::Settle => {
+                    table.settle();
+                    settled = model.clone();
+                }
+                Act::Undo => {
+                    table.undo();
+                    model = settled.clone();
+                }
+            }
+            let (waits, has) = keys(&table);
+            prop_assert_eq!(&has, &sorted(model.with(Standing::Has)));
+            let in_line = model.requests.iter().filter(|(_, request)| request.1 != Standing::Has);
+            prop_assert_eq!(&waits, &in_line.map(|(place, _)| place.2).collect::<Vec<_>>());
+            prop_assert_eq!((table.waiters(), table.holders()), (waits.len(), has.len()));
+            prop_assert_eq!(table.ready(usize::MAX), model.ready());
+            for (a, (wants, _)) in model.requests.iter().filter(|(_, request)| request.1 == Standing::Has) {
+                for (b, (others, _)) in model.requests.iter().filter(|(_, request)| request.1 == Standing::Has) {
+                    prop_assert!(a == b || !conflict(wants, others), "{a:?} and {b:?}");
+                }
+            }
+        }
+        (0..16).for_each(|key| table.release(key));
+        table.settle();
+        prop_assert_eq!(format!("{table:?}"), format!("{:?}", LockTable::<u8>::new(CAPACITY)));
+    }
+
+    /// One that waits gets its objects when those before it have ended, whoever else comes without a pause.
+    #[test]
+    fn nobody_starves(before in vec(some_wants(), 1..12), own in some_wants(), after in vec(some_wants(), 64)) {
+        let mut table = LockTable::<i64>::default();
+        let number = before.len() as i64;
+        for (key, wants) in (0..).zip(before) {
+            table.request(key, Timestamp(key), false, wants);
+        }
+        table.request(number, Timestamp(number), false, own);
+        for (key, wants) in (number + 1..).zip(after) {
+            if table.has(&number) {
+                break;
+            }
+            prop_assert!(key <= 2 * number + 1, "{number} has waited for as many ends as there were before it");
+            table.request(key, Timestamp(key), false, wants);
+            // Of those who were there before, one ends.
+            let ends = (0..number).find(|key| table.has(key));
+            prop_assert!(ends.is_some(), "somebody of those before it has what is in its way");
+            ends.into_iter().for_each(|key| table.release(key));
+            for key in table.ready(usize::MAX) {
+                prop_assert!(table.grant(key));
+            }
+        }
+        prop_assert!(table.has(&number));
+    }
+}

@@ -1,0 +1,95 @@
+//! The plumbing of an engine process: its signals, its connection, its end.
+
+use super::shmem::{Slot, call};
+use super::{compat, raw, settings};
+use pgrx::pg_sys;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static IS_ENGINE: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process is one of the engine's: then what runs here runs inside the engine.
+pub fn is_engine() -> bool {
+    IS_ENGINE.load(Ordering::Relaxed)
+}
+
+/// Installs the handlers that every process of the engine has, and lets signals in.
+///
+/// SIGTERM interrupts the statement that runs and ends the process at its next check for interrupts.
+pub fn accept_signals() {
+    // SAFETY: both handlers are the server's own, without pgrx's boundary, and safe in a signal.
+    unsafe {
+        compat::pqsignal(pg_sys::SIGTERM as c_int, Some(raw::die));
+        compat::pqsignal(pg_sys::SIGHUP as c_int, Some(raw::SignalHandlerForConfigReload));
+        pg_sys::BackgroundWorkerUnblockSignals();
+        // A SIGHUP that came before the handler was there has been lost.
+        pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+    }
+}
+
+/// Takes over the slot that the launcher has reserved for this process; `None` when it has given this start up. The slot is
+/// given back when the process ends. To be called first, while signals are still blocked.
+pub fn claim_slot(argument: pg_sys::Datum) -> Option<Slot> {
+    let slot = Slot::claim(argument.value() as u64)?;
+    // SAFETY: signals are still blocked, so nothing comes between the claim and this registration. The callback runs after the
+    // process has left the process array, because it is registered before the process has entered it: who sees the slot empty
+    // finds no connection.
+    unsafe { pg_sys::on_shmem_exit(Some(at_exit), argument) };
+    Some(slot)
+}
+
+unsafe extern "C-unwind" fn at_exit(_code: c_int, argument: pg_sys::Datum) {
+    let index = (argument.value() & 0xff) as u8;
+    if let Some(slot) = Slot::by_index(index) {
+        call::reset_lane(slot.database(), slot.lane());
+        slot.vacate();
+    }
+}
+
+/// Marks this process as the engine's, pins its settings, lets signals in and connects it to its database.
+pub fn connect(database: pg_sys::Oid) {
+    IS_ENGINE.store(true, Ordering::Relaxed);
+    settings::pin_before_connection();
+    keep_memory();
+    accept_signals();
+    // SAFETY: the first and only connection of this process; without a user it is the superuser of the cluster.
+    unsafe {
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0);
+    }
+    settings::pin_after_connection();
+}
+
+/// Keeps what a turn has freed for the next one, up to this. By itself the C library gives it back to the system after each
+/// turn, and the next turn waits for every page of it to be given again and emptied.
+const MEMORY_KEPT: c_int = 16 << 20;
+
+/// Allocations of this size or larger are given back as soon as they are freed all the same.
+const GIVEN_BACK: c_int = 4 << 20;
+
+fn keep_memory() {
+    // SAFETY: the options of the C library's allocator, in the one thread that there is yet.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, MEMORY_KEPT);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, GIVEN_BACK);
+    }
+}
+
+/// Ends this process.
+pub fn exit(code: c_int) -> ! {
+    // SAFETY: ends the process in the server's way. The caller has no destructor pending.
+    unsafe { pg_sys::proc_exit(code) }
+}
+
+/// The database that this process is connected to.
+pub fn database() -> pg_sys::Oid {
+    // SAFETY: set once at the start of the process.
+    unsafe { pg_sys::MyDatabaseId }
+}
+
+/// A random number in 0..1, for what needs no secrecy. For the main thread alone.
+pub fn random() -> f64 {
+    // SAFETY: the server's generator; used on the main thread alone.
+    let random = unsafe { pg_sys::pg_prng_double(&raw mut pg_sys::pg_global_prng_state) };
+    random.clamp(0.0, 1.0)
+}

@@ -1,0 +1,179 @@
+//! An engine process and its database: the connection, and the frame of each transaction.
+
+use super::extension::{self, Installed};
+use super::latch;
+use super::settings;
+use super::shmem::{self, EngineState, Lane, Slot};
+use pgrx::{check_for_interrupts, pg_sys};
+use std::ffi::CStr;
+
+/// Whether a turn may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// The transaction is open, with a snapshot, and the extension is the one this process was started for.
+    Ready,
+    /// The extension has been dropped: the scheduler ends. No transaction is open.
+    Gone,
+    /// The extension has been replaced or updated: the scheduler is started again. No transaction is open.
+    Changed,
+    /// Somebody is altering or dropping the extension: try again soon. No transaction is open.
+    Busy,
+}
+
+/// The connection of an engine process to its database, and the frame of its transactions.
+pub struct Session {
+    pub database: pg_sys::Oid,
+    pub lane: Lane,
+    /// The extension this process was started for.
+    pub extension: pg_sys::Oid,
+    /// Version of the schema this process was started for.
+    pub extension_version: String,
+    pub slot: Slot,
+    gate: pg_sys::Oid,
+    memory: pg_sys::MemoryContext,
+}
+
+pub fn report_name(lane: Lane) {
+    let name = match lane {
+        Lane::Main => c"xdb scheduler",
+        Lane::SetAside => c"xdb set-aside scheduler",
+    };
+    // SAFETY: a C string, copied by the server.
+    unsafe { pg_sys::pgstat_report_appname(name.as_ptr()) };
+}
+
+/// Shows in `pg_stat_activity` what this process does; `None` means that it waits.
+pub fn report_activity(doing: Option<&CStr>) {
+    // SAFETY: a C string or null, copied by the server.
+    unsafe {
+        match doing {
+            Some(text) => pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, text.as_ptr()),
+            None => {
+                pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_IDLE, std::ptr::null());
+            }
+        }
+    }
+}
+
+impl Session {
+    pub fn open(slot: Slot, database: pg_sys::Oid, lane: Lane) -> Option<Session> {
+        // SAFETY: a short transaction of this process; the memory context lives as long as the process.
+        unsafe {
+            pg_sys::SetCurrentStatementStartTimestamp();
+            pg_sys::StartTransactionCommand();
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+            let installed = extension::installed();
+            let gate = extension::gate_table();
+            pg_sys::PopActiveSnapshot();
+            pg_sys::CommitTransactionCommand();
+            let Installed { oid, version } = installed?;
+            let memory = pg_sys::AllocSetContextCreateInternal(
+                pg_sys::TopMemoryContext,
+                c"xdb turn".as_ptr(),
+                pg_sys::ALLOCSET_DEFAULT_MINSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_INITSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+            );
+            pg_sys::MemoryContextSwitchTo(memory);
+            Some(Session { database, lane, extension: oid, extension_version: version, slot, gate, memory })
+        }
+    }
+
+    /// Opens the transaction of a turn, if the extension is there and nobody is at work on it.
+    ///
+    /// The memory of the turn before, in which everything is allocated between turns too, is given back. Never waits for a lock
+    /// on the extension. Can raise an error (a catalog that can't be read): then the transaction is open and
+    /// [`Session::abort`] ends it.
+    pub fn begin(&mut self) -> Begun {
+        check_for_interrupts!();
+        // SAFETY: no transaction is open. The locks are taken conditionally and released with the transaction; the snapshot is
+        // taken after them.
+        unsafe {
+            pg_sys::MemoryContextSwitchTo(self.memory);
+            pg_sys::MemoryContextReset(self.memory);
+            pg_sys::SetCurrentStatementStartTimestamp();
+            pg_sys::StartTransactionCommand();
+            let lock =
+                |relation| pg_sys::ConditionalLockRelationOid(relation, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+            let free = lock(pg_sys::ExtensionRelationId) && (self.gate == pg_sys::InvalidOid || lock(self.gate));
+            let turn = if !free {
+                Begun::Busy
+            } else {
+                match extension::installed() {
+                    None => Begun::Gone,
+                    Some(now) if now.oid != self.extension => Begun::Changed,
+                    Some(now) if now.version != self.extension_version => Begun::Changed,
+                    Some(_) => Begun::Ready,
+                }
+            };
+            if turn == Begun::Ready {
+                pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+            } else {
+                pg_sys::CommitTransactionCommand();
+                pg_sys::MemoryContextSwitchTo(self.memory);
+            }
+            turn
+        }
+    }
+
+    /// Commits the transaction of a turn. Can raise an error; then the transaction is open and failed, and
+    /// [`Session::abort`] ends it.
+    pub fn commit(&mut self) {
+        // SAFETY: `begin` has opened the transaction and pushed the snapshot.
+        unsafe {
+            if pg_sys::ActiveSnapshotSet() {
+                pg_sys::PopActiveSnapshot();
+            }
+            pg_sys::CommitTransactionCommand();
+            // Without it autovacuum never hears of what the engine changes.
+            pg_sys::pgstat_report_stat(false);
+            pg_sys::MemoryContextSwitchTo(self.memory);
+        }
+    }
+
+    /// Ends the transaction of a turn that failed, or that shall leave nothing. Does nothing without one.
+    pub fn abort(&mut self) {
+        // SAFETY: interrupts are held off, so that the abort is not itself interrupted.
+        unsafe {
+            pg_sys::InterruptHoldoffCount += 1;
+            pg_sys::AbortCurrentTransaction();
+            pg_sys::InterruptHoldoffCount -= 1;
+            pg_sys::pgstat_report_stat(false);
+            pg_sys::MemoryContextSwitchTo(self.memory);
+        }
+    }
+
+    /// Waits, outside a transaction; see [`latch::Waiter::wait`]. Statistics are handed over before a long wait.
+    pub fn wait(&self, waiter: &latch::Waiter, timeout_ms: i64) -> latch::Woken {
+        if timeout_ms != 0 {
+            report_activity(None);
+        }
+        // SAFETY: no transaction is open.
+        unsafe { pg_sys::pgstat_report_stat(!(0..1000).contains(&timeout_ms)) };
+        let woken = waiter.wait(timeout_ms);
+        settings::pin_synchronous_commit();
+        woken
+    }
+
+    /// Whether this process shall end: the engine is switched off, or a statement needs the database for itself. It is ended
+    /// soon if it doesn't.
+    pub fn asked_to_leave(&self) -> bool {
+        self.slot.asked_to_leave()
+    }
+
+    /// Sees to it that the set-aside scheduler runs and looks at its work. To be called again while there is work for it.
+    pub fn request_set_aside(&self) {
+        match Slot::find(self.database, Lane::SetAside) {
+            Some(slot) if slot.phase() == shmem::Phase::Live => slot.wake(shmem::Wakeup::ANY),
+            _ if self.slot.open_lane_request().is_none() => self.slot.request_lane(),
+            _ => {}
+        }
+    }
+
+    /// Shows what the engine is doing.
+    pub fn set_state(&self, state: EngineState) {
+        if self.slot.state() != state {
+            self.slot.set_state(state);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The life of a scheduler process, from the launcher's request to its exit.
+//!
+//! Exit codes: 0 when there is nothing to run or the process was asked to leave, 1 for "start me again". Any other code would
+//! make the postmaster restart the whole cluster. The postmaster itself never restarts a scheduler: the launcher does.
+use super::main_loop;
+use crate::pg::session::{self, Session};
+use crate::pg::shmem::{self, ExitReason, Slot};
+use crate::pg::{crash, process};
+use pgrx::{pg_guard, pg_sys};
+
+/// How a scheduler's run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// The extension is not there any more, or this lane has nothing left to do: don't start again until asked.
+    Gone,
+    /// Something has changed that a new process shall take up.
+    Restart,
+    /// [`Session::asked_to_leave`] was true.
+    Left,
+}
+
+/// Entry point of a scheduler process.
+#[unsafe(no_mangle)]
+#[pg_guard]
+pub extern "C-unwind" fn xdb_scheduler_main(argument: pg_sys::Datum) {
+    let Some(slot) = process::claim_slot(argument) else {
+        // The launcher has given this start up, and may have made another.
+        return;
+    };
+    let (reason, code) = match live(slot) {
+        Exit::Gone => (ExitReason::Gone, 0),
+        Exit::Left => (ExitReason::Left, 0),
+        Exit::Restart => (ExitReason::Restart, 1),
+    };
+    slot.set_exit_reason(reason);
+    process::exit(code);
+}
+
+fn live(slot: Slot) -> Exit {
+    let (database, lane) = (slot.database(), slot.lane());
+    if shmem::held_until(database).is_some() {
+        return Exit::Left;
+    }
+    process::connect(database);
+    session::report_name(lane);
+    crash::point("connected");
+    let Some(mut session) = Session::open(slot, database, lane) else {
+        return Exit::Gone;
+    };
+    main_loop::run(&mut session)
+}

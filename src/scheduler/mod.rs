@@ -1,0 +1,21 @@
+//! The engine's own processes: the launcher, and one scheduler per database where the extension is.
+//!
+//! The life of a slot, of which each scheduler has one:
+//!
+//! ```text
+//!  Idle ──launcher asks──▶ Requested ──process claims the slot──▶ Live ──process ends──▶ Exited ──launcher notes it──▶ Idle
+//!    ▲                         │                                                                                  │
+//!    └────── start is lost ────┘                    again at once, after a backoff, or when somebody asks ◀───────┘
+//! ```
+//!
+//! | file | what it is for |
+//! |---|---|
+//! | `launcher.rs` | one process without a database that keeps a scheduler running for each that needs one |
+//! | `life.rs` | a scheduler process from its start to its exit |
+//! | `main_loop.rs` | the loop: wait, take answers in, make a turn |
+//! | `maintenance.rs` | between turns: retention, and messages whose time is over |
+
+pub mod launcher;
+mod life;
+mod main_loop;
+mod maintenance;

@@ -1,0 +1,296 @@
+//! Users' tables in a turn: as the process's owner, within a budget of time, and never waited for.
+//!
+//! A use of a table is a statement or two: rows are read, locked or written. All uses of one turn together take at most
+//! `xdb.apply_timeout`; what comes after that is put off to the next turn. The first use of a turn may take all of it.
+
+use super::turn::{Mode, Turn};
+use crate::guc;
+use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
+use crate::pg::crash;
+use crate::pg::identity::{as_engine, as_process_owner};
+use crate::pg::spi::Spi;
+use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, try_lock_table, with_timeout};
+use crate::store::engine;
+use crate::store::load::Meta;
+use crate::store::tables::{Held, LoadedRows, Tables};
+use pgrx::pg_sys;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::CStr;
+use std::time::{Duration, Instant};
+use xdb_engine::{AppDatabaseError, Failure, Json, Loading, TableMapping};
+use xdb_sched::budget::Budget;
+use xdb_sched::table_health::{Access, Relation, TableHealth, Trouble};
+
+/// Longest time for one step in the lane of tables that are set aside. Short enough to let somebody in who wants to
+/// mend the table.
+const ASIDE_TIMEOUT_MS: i32 = 5000;
+
+/// Longest wait for a row of a table in which somebody held one a moment ago.
+const CONTENDED_LOCK_TIMEOUT: &CStr = c"2ms";
+
+/// Longest wait for a lock in the lane of tables that are set aside: shorter than the time limit, so that a lock is
+/// told from a slow statement, and than the second after which sessions look for deadlocks by default.
+const ASIDE_LOCK_TIMEOUT: &CStr = c"500ms";
+
+/// What became of the use of a user's table.
+pub enum Used<T> {
+    Done(T),
+    /// It is locked, slow or already known to be: later.
+    Busy(u32),
+    /// Somebody has locked the row, or one that it needs: later, for this process alone.
+    Locked,
+    /// The turn has spent its time in users' tables: in the next one.
+    OverBudget,
+    /// It refused.
+    Refused(PgError),
+}
+
+impl<T> Used<T> {
+    pub fn map<U>(self, of: impl FnOnce(T) -> U) -> Used<U> {
+        match self {
+            Self::Done(value) => Used::Done(of(value)),
+            Self::Busy(relation) => Used::Busy(relation),
+            Self::Locked => Used::Locked,
+            Self::OverBudget => Used::OverBudget,
+            Self::Refused(error) => Used::Refused(error),
+        }
+    }
+}
+
+/// The lock on a table that is used so.
+fn table_lock(access: Access) -> u32 {
+    match access {
+        Access::Read => pg_sys::AccessShareLock,
+        Access::Lock => pg_sys::RowShareLock,
+        Access::Write => pg_sys::RowExclusiveLock,
+    }
+}
+
+/// Writes down what the last turns found out about tables, and takes over what the tables say now.
+pub fn follow(health: &mut TableHealth, spi: &Spi, set_aside: HashMap<Relation, Trouble>) -> Result<()> {
+    let changes = health.begin(set_aside);
+    for (relation, why) in changes.set_aside {
+        engine::set_aside(spi, relation, why)?;
+        crash::point("turn-set-aside");
+        pgrx::log!("xdb: table {relation} is set aside: {}", why.as_str());
+    }
+    for relation in changes.taken_back {
+        engine::take_back(spi, relation)?;
+        crash::point("turn-take-back");
+        pgrx::log!("xdb: table {relation} is no longer set aside");
+    }
+    Ok(())
+}
+
+/// Users' tables, as one turn uses them.
+pub struct AppTables<'a> {
+    spi: &'a Spi,
+    mode: Mode,
+    /// This is the scheduler for tables that are set aside.
+    aside: bool,
+    health: &'a mut TableHealth,
+    /// What the catalog says of those that were used, under a lock.
+    tables: Tables,
+    budget: Budget,
+    /// The item that uses tables now is the first one in this turn.
+    is_first: bool,
+}
+
+impl<'a> AppTables<'a> {
+    pub fn new(turn: &Turn<'a>, health: &'a mut TableHealth) -> Self {
+        let aside = turn.lane.number != 0;
+        let limit = if aside { ASIDE_TIMEOUT_MS } else { guc::APPLY_TIMEOUT_MS.get() };
+        let budget = Budget::new(Duration::from_millis(limit as u64));
+        Self { spi: turn.spi, mode: turn.scope.mode, aside, health, tables: Tables::default(), budget, is_first: true }
+    }
+
+    /// The lane of an execution's calls.
+    pub fn lane_of(&self, meta: &Meta) -> i16 {
+        i16::from(meta.mapping.iter().any(|table| self.is_set_aside(table.relation)))
+    }
+
+    pub fn is_set_aside(&self, relation: Relation) -> bool {
+        self.health.is_set_aside(relation)
+    }
+
+    /// A table of the process that this scheduler leaves to the other one.
+    pub fn served_elsewhere(&self, meta: &Meta) -> Option<Relation> {
+        let mut relations = meta.mapping.iter().map(|table| table.relation);
+        relations.find(|relation| !self.aside && self.is_set_aside(*relation))
+    }
+
+    pub fn busy_until(&self, relation: Relation) -> Option<Instant> {
+        self.health.busy_until(relation)
+    }
+
+    /// The uses that follow are those of another item.
+    pub fn next_item(&mut self) {
+        self.is_first = self.budget.is_untouched();
+    }
+
+    /// Writes the attributes of an answer.
+    pub fn write(&mut self, meta: &Meta, attributes: &BTreeMap<String, Json>) -> Result<Used<()>> {
+        let spi = self.spi;
+        let touched = |name: &String| attributes.contains_key(name);
+        self.access(meta, &touched, Access::Write, |tables| {
+            // Deferrable constraints are checked with the statement, as the owner: nothing depends on what else is
+            // in the transaction, and nothing is left to run as the engine. (Deferring them to the end of the step
+            // is impossible: Postgres refuses deferred triggers in a security-restricted operation.)
+            spi.utility("SET CONSTRAINTS ALL IMMEDIATE")?;
+            tables.update(spi, meta, attributes)
+        })
+    }
+
+    /// Reads the attributes of a call.
+    pub fn read(&mut self, meta: &Meta, loading: &Loading) -> Result<Used<LoadedRows>> {
+        let spi = self.spi;
+        let touched = |name: &String| loading.wants(name);
+        let held = if loading.locks() { Held::Remembered } else { Held::Not };
+        self.access(meta, &touched, Access::Read, |tables| tables.load(spi, meta, loading, held))
+    }
+
+    /// Locks the rows that a call has loaded, and reads their versions.
+    pub fn lock_rows(&mut self, meta: &Meta, loading: &Loading) -> Result<Used<Vec<Option<String>>>> {
+        let spi = self.spi;
+        let touched = |name: &String| loading.wants(name);
+        self.access(meta, &touched, Access::Lock, |tables| tables.lock_rows(spi, meta, loading))
+    }
+
+    fn access<T>(
+        &mut self,
+        meta: &Meta,
+        touched: &dyn Fn(&String) -> bool,
+        access: Access,
+        body: impl FnOnce(&Tables) -> Result<T>,
+    ) -> Result<Used<T>> {
+        let mappings: Vec<_> = meta.mapping.iter().filter(|table| table.attributes.keys().any(touched)).collect();
+        let Some(first) = mappings.first().map(|table| table.relation) else {
+            // Nothing of a user's is touched.
+            return body(&self.tables).map(Used::Done);
+        };
+        let Some(limit) = self.budget.next_use() else { return Ok(Used::OverBudget) };
+        if self.mode == Mode::Guarded && !self.budget.take_guard() {
+            return Ok(Used::OverBudget);
+        }
+        if let Some(used) = self.lock_tables(&mappings, access)? {
+            return Ok(used);
+        }
+        let began = Instant::now();
+        let contended = |table: &&TableMapping| self.health.is_contended(table.relation, began);
+        let lock_timeout = match mappings.iter().any(contended) {
+            _ if self.aside => Some(ASIDE_LOCK_TIMEOUT),
+            true => Some(CONTENDED_LOCK_TIMEOUT),
+            false => None,
+        };
+        let (spi, aside, tables) = (self.spi, self.aside, &mut self.tables);
+        let in_owners_tables = || {
+            // Here the locks are waited for, within the limits; without them a table could change its name.
+            for table in mappings.iter().filter(|_| aside) {
+                now_in_table(table.relation);
+                lock_table(table.relation)?;
+                as_engine(|| tables.look_up(spi, table))?;
+            }
+            body(tables)
+        };
+        let limit_ms = limit.as_millis().max(1) as i32;
+        let as_owner =
+            || with_timeout(limit_ms, first, || as_process_owner(meta.owner, lock_timeout, in_owners_tables));
+        let result = match self.mode {
+            Mode::Fast => as_owner(),
+            Mode::Guarded => guarded(as_owner),
+        };
+        let took = began.elapsed();
+        self.budget.spent(took);
+        match result {
+            Ok(value) => {
+                let quick = took.as_millis() < guc::APPLY_TIMEOUT_MS.get() as u128;
+                for table in &mappings {
+                    self.health.went_well(table.relation, access, quick);
+                }
+                Ok(Used::Done(value))
+            }
+            Err(error) => {
+                let used = self.judge(error, access);
+                // Without a guard the whole transaction is lost: it is made again with guards, knowing what was learnt.
+                if self.mode == Mode::Fast { Err(error_of(used)) } else { Ok(used) }
+            }
+        }
+    }
+
+    /// Locks tables if they are free, so that they keep their names and shapes. Says what keeps them from being used.
+    fn lock_tables<T>(&mut self, mappings: &[&TableMapping], access: Access) -> Result<Option<Used<T>>> {
+        for table in mappings {
+            if self.health.is_busy(table.relation, Instant::now()) {
+                return Ok(Some(Used::Busy(table.relation)));
+            }
+            if !self.health.may_wait(table.relation) {
+                return Ok(Some(Used::Locked));
+            }
+            if self.aside {
+                continue;
+            }
+            if !try_lock_table(table.relation, table_lock(access)) {
+                self.health.strike(table.relation, Trouble::Locked, Instant::now());
+                return Ok(Some(Used::Busy(table.relation)));
+            }
+            self.tables.look_up(self.spi, table)?;
+        }
+        Ok(None)
+    }
+
+    /// What an error says of the table in which it was raised.
+    fn judge<T>(&mut self, error: PgError, access: Access) -> Used<T> {
+        let culprit = in_table();
+        let slow = if access != Access::Write { Trouble::SlowReads } else { Trouble::SlowWrites };
+        match error.code {
+            // Others have spent the time before it.
+            QUERY_CANCELED if !self.is_first => Used::OverBudget,
+            QUERY_CANCELED => {
+                self.health.strike(culprit, slow, Instant::now());
+                if self.aside { Used::Refused(error) } else { Used::Busy(culprit) }
+            }
+            LOCK_NOT_AVAILABLE => {
+                self.health.row_was_held(culprit, Instant::now());
+                Used::Locked
+            }
+            DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.health.conflict(culprit) => Used::Locked,
+            // Whoever raised it: the table is left alone for a while, and everybody else goes on.
+            _ if is_server_trouble(&error) => {
+                self.health.strike(culprit, slow, Instant::now());
+                Used::Busy(culprit)
+            }
+            _ => Used::Refused(error),
+        }
+    }
+}
+
+fn error_of<T>(used: Used<T>) -> PgError {
+    match used {
+        Used::Refused(error) => error,
+        Used::Done(_) | Used::Busy(_) | Used::Locked | Used::OverBudget => PgError::internal("a table is busy"),
+    }
+}
+
+/// Errors that say nothing about the table: no memory, no disk.
+fn is_server_trouble(error: &PgError) -> bool {
+    let state = error.sqlstate();
+    state.starts_with("53") || state.starts_with("58")
+}
+
+/// A refusal as a failed attempt of the call.
+pub fn refused(error: &PgError) -> Failure {
+    let sql_state = error.sqlstate();
+    // Of a value that its type refuses, DETAIL says which columns it may be for; others may show rows.
+    let more = error.detail.as_deref().filter(|_| sql_state.starts_with("22"));
+    let detail = match more {
+        Some(more) => format!("{} ({sql_state}): {more}", error.message),
+        None => format!("{} ({sql_state})", error.message),
+    };
+    let error = AppDatabaseError {
+        sql_state,
+        message: error.message.clone(),
+        table: error.table.clone(),
+        constraint: error.constraint.clone(),
+    };
+    Failure { status: None, error_type: Some("AppDatabaseError".to_owned()), detail, app_database_error: Some(error) }
+}

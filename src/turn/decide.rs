@@ -1,0 +1,359 @@
+//! Decides about the items of a turn, in order, and applies what follows in memory. Users' tables are written here, each
+//! answer's before its events are applied.
+
+use super::app_tables::{AppTables, Used, refused};
+use super::global_queues::Free;
+use super::item::{Item, ItemOutcome};
+use super::load::{Batch, LocalAttributes, TakenIn, take_in};
+use super::turn::Turn;
+use crate::calls::{self, CallRecord, ReadSet};
+use crate::pg::catch::Result;
+use crate::pg::crash;
+use crate::pg::plant::{self, Plant};
+use crate::pg::process::random;
+use crate::store::StateKey;
+use crate::store::global::Gathered;
+use crate::store::load::{self, DueTimer, Loaded};
+use crate::store::locks;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use xdb_engine::*;
+
+/// What was decided, to be written.
+pub struct Decided<'i> {
+    pub items: &'i [Item],
+    /// One for each item.
+    pub outcomes: Vec<ItemOutcome>,
+    pub executions: BTreeMap<ExecutionId, Loaded>,
+    pub taken_in: TakenIn,
+    pub stale: Stale,
+    /// Executions whose close waits for open publishers, and whether it is a conditional one.
+    pub still_closing: Vec<(ExecutionId, bool)>,
+    /// Calls that the other lane makes.
+    pub given_away: Vec<StateKey>,
+    pub free: Free,
+    pub now: Timestamp,
+}
+
+/// What nobody wants any more.
+#[derive(Default)]
+pub struct Stale {
+    pub timers: Vec<DueTimer>,
+    pub waiters: Vec<StateKey>,
+    /// Executions that take no messages, and have some in the inbox.
+    pub inboxes: Vec<ExecutionId>,
+}
+
+/// A command that closes its execution: it needs a stronger lock first.
+struct Closing {
+    item: usize,
+    command: Command,
+    conditional: bool,
+}
+
+struct Decider<'t, 'a, 'i> {
+    turn: &'t Turn<'t>,
+    app: &'t mut AppTables<'a>,
+    gathered: &'t Gathered,
+    leases: HashMap<StateKey, (i64, i64)>,
+    local: LocalAttributes,
+    closing: BTreeMap<ExecutionId, Closing>,
+    decided: Decided<'i>,
+}
+
+/// Decides about everything in the batch.
+pub fn decide<'i>(
+    turn: &Turn<'_>,
+    app: &mut AppTables<'_>,
+    gathered: &Gathered,
+    batch: Batch<'i>,
+) -> Result<Decided<'i>> {
+    let Batch { items, executions, locked, leases, local, taken_in, free, now } = batch;
+    let decided = Decided {
+        items,
+        outcomes: vec![ItemOutcome::Done; items.len()],
+        executions,
+        taken_in,
+        stale: Stale::default(),
+        still_closing: Vec::new(),
+        given_away: Vec::new(),
+        free,
+        now,
+    };
+    let mut decider = Decider { turn, app, gathered, leases, local, closing: BTreeMap::new(), decided };
+    let mut put_off = BTreeSet::new();
+    for (number, item) in items.iter().enumerate() {
+        let id = item.execution();
+        if locked.contains(&id) {
+            decider.decided.outcomes[number] = ItemOutcome::Locked;
+        } else if decider.closing.contains_key(&id) || put_off.contains(&id) {
+            decider.decided.outcomes[number] = ItemOutcome::Behind;
+        } else if decider.decided.executions.contains_key(&id) {
+            decider.item(number, item)?;
+            if decider.decided.outcomes[number] == ItemOutcome::OverBudget {
+                // What comes after it in its execution must not overtake it.
+                put_off.insert(id);
+            }
+        } else {
+            // The execution is gone, and all that belonged to it.
+            decider.forget(item);
+            decider.orphaned(item);
+        }
+    }
+    decider.close()?;
+    Ok(decider.decided)
+}
+
+impl Decider<'_, '_, '_> {
+    fn loaded(&mut self, id: ExecutionId) -> Option<&mut Loaded> {
+        self.decided.executions.get_mut(&id)
+    }
+
+    fn item(&mut self, number: usize, item: &Item) -> Result<()> {
+        self.app.next_item();
+        let command = match item {
+            Item::Arrivals(id) => {
+                if self.loaded(*id).is_some_and(|loaded| !loaded.before.is_running()) {
+                    self.orphaned(item);
+                }
+                return Ok(());
+            }
+            Item::Timer(timer) if timer.seq.0 == 0 => Command::ProcessTimeout,
+            Item::Timer(timer) => Command::TimerFired { seq: timer.seq, command: timer.command },
+            Item::Waiter(key) => Command::GlobalMessagesArrived { seq: key.1 },
+            Item::Fail { reason, .. } => Command::Fail { reason: (*reason).to_owned() },
+            Item::Answer(record, answered) => {
+                let lease = (self.turn.lane.epoch, record.lease_number);
+                if self.leases.get(&record.key) != Some(&lease) && !plant::is(Plant::NoFence) {
+                    let why = "its lease is gone: the call was made again or is over";
+                    self.reject(record, &answered.command(record), why);
+                    return Ok(());
+                }
+                answered.command(record)
+            }
+        };
+        self.decide(number, item, command, false)
+    }
+
+    /// Decides about a command and applies what follows. One that closes the execution waits for its lock, unless
+    /// that is held already.
+    fn decide(&mut self, number: usize, item: &Item, command: Command, locked_for_close: bool) -> Result<()> {
+        let offered = self.offer(item.execution(), &command)?;
+        if offered.is_none() && matches!(item, Item::Waiter(_)) {
+            self.decided.outcomes[number] = ItemOutcome::Behind;
+            return Ok(());
+        }
+        let Some((command, events)) = self.events(item, command, offered.as_deref().unwrap_or_default())? else {
+            return Ok(());
+        };
+        let closes = events.iter().any(|event| matches!(event, Event::ProcessClosed { .. }));
+        if closes && !locked_for_close {
+            let conditional = is_conditional_close(&command);
+            self.closing.insert(item.execution(), Closing { item: number, command, conditional });
+            return Ok(());
+        }
+        let used = match self.is_unchanged(item, &command)? {
+            Used::Done(true) => self.write_tables(item, &events)?,
+            Used::Done(false) => {
+                let Item::Answer(record, _) = item else { return Ok(()) };
+                let again = Command::CallRepeated { seq: record.key.1, api: record.api };
+                return self.decide(number, item, again, locked_for_close);
+            }
+            Used::Busy(relation) => Used::Busy(relation),
+            Used::Locked => Used::Locked,
+            Used::OverBudget => Used::OverBudget,
+            Used::Refused(error) => Used::Refused(error),
+        };
+        let outcome = match used {
+            Used::Done(()) => {
+                crash::point("turn-tables");
+                self.decided.free.take_offered(&events);
+                let now = self.decided.now;
+                if let Some(loaded) = self.loaded(item.execution()) {
+                    if let (Command::WaitUntilAnswered { seq, .. }, Some(_)) = (&command, &offered) {
+                        loaded.offered.insert(*seq);
+                    }
+                    loaded.apply(events, now);
+                }
+                return Ok(());
+            }
+            Used::Busy(relation) => match item {
+                Item::Answer(record, _) if self.turn.lane.number == 0 && self.app.is_set_aside(relation) => {
+                    self.decided.given_away.push(record.key);
+                    ItemOutcome::GivenAway
+                }
+                _ => ItemOutcome::TableBusy(relation),
+            },
+            Used::Locked => ItemOutcome::RowLocked,
+            Used::OverBudget => ItemOutcome::OverBudget,
+            Used::Refused(error) => {
+                let Item::Answer(record, _) = item else { return Err(error) };
+                // Nothing of the refused answer is applied; the failed attempt can't be refused again.
+                return self.decide(number, item, calls::failed(record, refused(&error)), locked_for_close);
+            }
+        };
+        self.decided.outcomes[number] = outcome;
+        Ok(())
+    }
+
+    /// The events that follow from a command, or from the failed attempt that it turns out to be. None where nothing follows.
+    fn events(
+        &mut self,
+        item: &Item,
+        command: Command,
+        offered: &[GlobalMessage],
+    ) -> Result<Option<(Command, Vec<Event>)>> {
+        let (spi, now) = (self.turn.spi, self.decided.now);
+        let Some(loaded) = self.loaded(item.execution()) else { return Ok(None) };
+        loaded.prepare(spi, &command)?;
+        let rejection = match loaded.decide_with(&command, now, random(), offered) {
+            Ok(mut events) => {
+                if matches!(item, Item::Timer(_)) && plant::is(Plant::TimerTwice) {
+                    events.extend(events.iter().find(|event| matches!(event, Event::CommandCompleted { .. })).cloned());
+                }
+                return Ok(Some((command, events)));
+            }
+            Err(rejection) => rejection,
+        };
+        let is_late = matches!(rejection, Rejection::Stale | Rejection::NotRunning(_));
+        let Item::Answer(record, _) = item else {
+            if is_late {
+                self.forget(item);
+            }
+            return Ok(None);
+        };
+        if is_late {
+            self.reject(record, &command, &rejection.to_string());
+            return Ok(None);
+        }
+        // The worker's answer can't be applied: its attempt failed.
+        let command = calls::failed(record, calls::invalid_answer(rejection.to_string()));
+        match loaded.decide(&command, now, random()) {
+            Ok(events) => Ok(Some((command, events))),
+            Err(rejection) => {
+                self.reject(record, &command, &rejection.to_string());
+                Ok(None)
+            }
+        }
+    }
+
+    /// What the state of this command can take of global queues; None if it has to be asked in a later turn, or has nothing to
+    /// do with them.
+    fn offer(&mut self, id: ExecutionId, command: &Command) -> Result<Option<Vec<GlobalMessage>>> {
+        if self.turn.lane.number != 0 {
+            return Ok(None);
+        }
+        self.decided.free.offer_to(self.turn.spi, &self.decided.executions, self.gathered, id, command)
+    }
+
+    /// Notes in the history that an answer was not applied: late, doubled or stolen. What is closed has had its last
+    /// event.
+    fn reject(&mut self, record: &CallRecord, command: &Command, reason: &str) {
+        let now = self.decided.now;
+        let Some(loaded) = self.loaded(record.key.0) else { return };
+        if loaded.meta.history.keeps_events() && loaded.execution.is_running() {
+            let event = Event::CommandRejected {
+                command: command.name().to_owned(),
+                seq: Some(record.key.1),
+                attempt: Some(record.attempt),
+                reason: reason.to_owned(),
+            };
+            loaded.apply(vec![event], now);
+        }
+    }
+
+    fn write_tables(&mut self, item: &Item, events: &[Event]) -> Result<Used<()>> {
+        let Some(loaded) = self.decided.executions.get(&item.execution()) else { return Ok(Used::Done(())) };
+        for event in events {
+            let Event::GlobalAttributesWritten { attributes } = event else { continue };
+            if let Some(relation) = self.app.served_elsewhere(&loaded.meta) {
+                return Ok(Used::Busy(relation));
+            }
+            match self.app.write(&loaded.meta, attributes)? {
+                Used::Done(()) => {}
+                other => return Ok(other),
+            }
+        }
+        Ok(Used::Done(()))
+    }
+
+    /// The optimistic check: whether what a call has loaded under locks is what is there now. Users' rows are locked until the
+    /// transaction ends.
+    fn is_unchanged(&mut self, item: &Item, command: &Command) -> Result<Used<bool>> {
+        let Item::Answer(record, _) = item else { return Ok(Used::Done(true)) };
+        let answered = matches!(command, Command::WaitUntilAnswered { .. } | Command::ExecuteAnswered { .. });
+        let (Some(reads), true) = (record.reads.as_deref(), answered) else { return Ok(Used::Done(true)) };
+        let Some(loaded) = self.decided.executions.get(&record.key.0) else { return Ok(Used::Done(true)) };
+        if reads.local.locks() {
+            let now = locks::versions_of(&reads.local, self.local.get(&record.key.0));
+            if now != reads.keys || loaded.events.iter().any(|(event, _)| writes(event, reads)) {
+                return Ok(Used::Done(false));
+            }
+        }
+        if !reads.global.locks() {
+            return Ok(Used::Done(true));
+        }
+        if let Some(relation) = self.app.served_elsewhere(&loaded.meta) {
+            return Ok(Used::Busy(relation));
+        }
+        Ok(self.app.lock_rows(&loaded.meta, &reads.global)?.map(|rows| rows == reads.rows))
+    }
+
+    /// Closes what can be closed now. The lock is taken in a statement of its own, and the queues are read in a
+    /// later one: a message that was published before the lock is seen, and none can be published after it.
+    fn close(&mut self) -> Result<()> {
+        if self.closing.is_empty() {
+            return Ok(());
+        }
+        let turn = self.turn;
+        let ids: Vec<_> = self.closing.keys().copied().collect();
+        let obtained = load::lock_for_close(turn.spi, &ids)?;
+        let closing = std::mem::take(&mut self.closing);
+        let conditional: Vec<_> =
+            closing.iter().filter(|(id, c)| c.conditional && obtained.contains(id)).map(|(id, _)| *id).collect();
+        let obtained_ids: Vec<_> = obtained.iter().copied().collect();
+        let Decided { executions, taken_in, now, .. } = &mut self.decided;
+        load::states_with_unrecorded_attempts(turn.spi, executions, &obtained_ids)?;
+        let all_taken_in = conditional.is_empty()
+            || plant::is(Plant::BlindClose)
+            || take_in(turn, executions, taken_in, &conditional, *now)?;
+        let items = self.decided.items;
+        for (id, Closing { item, command, conditional }) in closing {
+            if !obtained.contains(&id) {
+                self.decided.still_closing.push((id, conditional));
+                self.decided.outcomes[item] = ItemOutcome::Locked;
+            } else if conditional && !all_taken_in {
+                self.decided.outcomes[item] = ItemOutcome::Behind;
+            } else {
+                self.app.next_item();
+                self.decide(item, &items[item], command, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Messages that nobody receives any more.
+    fn orphaned(&mut self, item: &Item) {
+        if let Item::Arrivals(id) = item {
+            self.decided.stale.inboxes.push(*id);
+        }
+    }
+
+    /// What belongs to an item that nobody wants any more.
+    fn forget(&mut self, item: &Item) {
+        match item {
+            Item::Timer(timer) => self.decided.stale.timers.push(*timer),
+            Item::Waiter(key) => self.decided.stale.waiters.push(*key),
+            Item::Arrivals(_) | Item::Answer(..) | Item::Fail { .. } => {}
+        }
+    }
+}
+
+fn is_conditional_close(command: &Command) -> bool {
+    let Command::ExecuteAnswered { answer, .. } = command else { return false };
+    matches!(answer.decision, Decision::ConditionalClose { .. })
+}
+
+/// What another answer of the same turn has written is not in the tables yet.
+fn writes(event: &Event, reads: &ReadSet) -> bool {
+    matches!(event, Event::LocalAttributesWritten { attributes } if attributes.keys().any(|key| reads.local.wants(key)))
+}

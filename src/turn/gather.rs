@@ -1,0 +1,178 @@
+//! Gathers what there is to decide about, besides the answers that have come in: due timers, messages, and states that may
+//! take messages of global queues.
+
+use super::attribute_locks::AttributeLocks;
+use super::backlog::Backlog;
+use super::global_queues::Matching;
+use super::item::Item;
+use super::memory::{OpenCalls, Seen};
+use super::scans::{ScanEnds, Scans};
+use super::turn::{Started, Turn};
+use crate::guc;
+use crate::pg::catch::Result;
+use crate::pg::crash;
+use crate::store::registry::{Registry, WorkerId};
+use crate::store::{StateKey, claim, global, load};
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+use xdb_engine::ExecutionId;
+use xdb_sched::budget;
+
+/// How often to look for calls of workers that are gone, besides when registrations change.
+const ADOPT_EVERY: Duration = Duration::from_secs(60);
+
+/// What was found.
+pub struct Work {
+    /// How far the scans came.
+    pub ends: ScanEnds,
+    /// A scan for due calls would find nothing.
+    pub nothing_due: bool,
+    /// There is more to do at once.
+    pub more: bool,
+    /// Calls whose leases were given up.
+    pub yielded: Vec<StateKey>,
+    /// Ids of the registered workers.
+    pub workers: Vec<WorkerId>,
+}
+
+/// The parts of a scheduler's memory that gathering reads and writes.
+pub struct Gathering<'m> {
+    pub registry: &'m mut Registry,
+    pub backlog: &'m mut Backlog,
+    pub matching: &'m mut Matching,
+    pub scans: &'m mut Scans,
+    pub seen: &'m mut Seen,
+    pub locks: &'m mut AttributeLocks,
+    pub calls: &'m mut OpenCalls,
+    pub adopted: &'m mut Option<Instant>,
+}
+
+impl Gathering<'_> {
+    /// Adds what is due to `items`. States that messages of global queues may satisfy come first: who begins to wait in this
+    /// turn comes after those who wait. What uses users' tables comes last, so that it does not hold up the rest.
+    pub fn gather(&mut self, started: &Started, items: &mut Vec<Item>) -> Result<Work> {
+        let turn = &started.turn;
+        let workers: Vec<_> = self.registry.workers().iter().map(|worker| worker.0).collect();
+        let mut work =
+            Work { ends: ScanEnds::default(), nothing_due: false, more: false, yielded: Vec::new(), workers };
+        let may_be_idle = turn.scope.gather && turn.lane.number == 0 && !started.has_global_work;
+        work.nothing_due = may_be_idle && (self.scans.are_idle() || self.glance(turn, &work.workers)?);
+        self.matching.begin_turn(turn.scope.gather);
+        if turn.scope.gather && !work.nothing_due && !turn.paused && turn.lane.number == 0 {
+            let busy = self.backlog.executions.keys(Instant::now());
+            let limit = guc::CLAIM_BATCH.get() as usize;
+            self.scan(turn, &busy, limit, items, &mut work)?;
+            if started.has_global_work {
+                let gathered = global::gather(turn.spi, turn.began, &busy, limit)?;
+                items.splice(0..0, gathered.states.iter().map(|key| Item::Waiter(*key)));
+                self.matching.gathered(gathered);
+            }
+        }
+        tables_last(items);
+        self.follow_registrations(turn, started.registered, &mut work)?;
+        self.yield_calls(turn, &mut work)?;
+        Ok(work)
+    }
+
+    /// Whether one statement in place of one for each scan shows that there is nothing. For idle engines.
+    fn glance(&mut self, turn: &Turn, workers: &[WorkerId]) -> Result<bool> {
+        let began = Instant::now();
+        let may_look = self.scans.may_scan_all(began) && self.scans.are_quiet();
+        if turn.paused || !may_look || self.seen.next_due.is_some_and(|due| due <= turn.began) {
+            return Ok(false);
+        }
+        let (earliest, any_messages) = claim::earliest(turn.spi, turn.lane, workers)?;
+        if any_messages || earliest.is_some_and(|due| due <= turn.began) {
+            // The scans that follow are to be made from the head, as this one was.
+            return Ok(false);
+        }
+        self.scans.scanned_all(Instant::now(), began.elapsed());
+        self.scans.nothing_left();
+        self.seen.next_due = earliest;
+        Ok(true)
+    }
+
+    /// Adds due timers, and executions with messages in the inbox.
+    fn scan(
+        &mut self,
+        turn: &Turn,
+        busy: &[ExecutionId],
+        limit: usize,
+        items: &mut Vec<Item>,
+        work: &mut Work,
+    ) -> Result<()> {
+        let began = Instant::now();
+        let full = self.scans.timers.from_head(began);
+        let from = self.scans.timers.from(&()).filter(|_| !full);
+        let timers = load::due_timers(turn.spi, turn.began, busy, limit, from)?;
+        let after_timers = Instant::now();
+        if full {
+            self.scans.timers.scanned(after_timers, after_timers - began);
+        }
+        let full = self.scans.messages.from_head(after_timers);
+        let from = self.scans.messages.from(&()).filter(|_| !full);
+        let arrived = load::executions_with_arrivals(turn.spi, busy, limit, from)?;
+        if full {
+            let ended = Instant::now();
+            self.scans.messages.scanned(ended, ended - after_timers);
+        }
+        let last_timer = timers.last().filter(|_| timers.len() == limit);
+        work.ends.timers = Some(last_timer.map_or(turn.began, |last| last.fire_at));
+        work.ends.messages = arrived.last;
+        work.more |= timers.len() == limit || arrived.more;
+        items.extend(arrived.executions.into_iter().map(Item::Arrivals));
+        items.extend(timers.into_iter().map(Item::Timer));
+        Ok(())
+    }
+
+    /// Calls follow their process types to other workers.
+    fn follow_registrations(&mut self, turn: &Turn, registered: bool, work: &mut Work) -> Result<()> {
+        if registered || self.adopted.is_none_or(|at| at.elapsed() > ADOPT_EVERY) {
+            // A call may commit under a worker that was unregistered meanwhile.
+            let more = claim::adopt_orphans(turn.spi, turn.lane, &work.workers)?;
+            work.more |= more;
+            *self.adopted = if more { None } else { Some(Instant::now()) };
+            self.scans.reset();
+        }
+        if turn.scope.claim == 0 || turn.paused {
+            return Ok(());
+        }
+        // What waits for a worker that can't be reached, and whose process type has moved to another one, would not be found
+        // as long as the breaker is open.
+        for (worker, after) in self.calls.breakers.to_look_through() {
+            let up_to = claim::follow_types(turn.spi, turn.lane, worker, after)?;
+            work.more |= up_to.is_some();
+            self.scans.reset();
+            self.calls.breakers.looked_through(worker, up_to);
+        }
+        Ok(())
+    }
+
+    /// Gives up the leases of calls whose answers were dropped: the calls are made again, as the same attempt. A call whose
+    /// task somebody has locked is left for the next turn.
+    fn yield_calls(&mut self, turn: &Turn, work: &mut Work) -> Result<()> {
+        if self.backlog.yielding.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<_> = self.backlog.yielding.iter().copied().collect();
+        claim::release_free(turn.spi, turn.lane.epoch, &keys)?;
+        crash::point("turn-yield");
+        let leased = load::leases(turn.spi, &keys)?;
+        let is_left = |key: &StateKey| leased.get(key).is_some_and(|(epoch, _)| *epoch == turn.lane.epoch);
+        work.yielded = keys.into_iter().filter(|key| !is_left(key)).collect();
+        // What they would have closed is not about to close any more: nobody shall wait for it.
+        let ids: Vec<_> = work.yielded.iter().map(|key| key.0).collect();
+        load::unmark_closing(turn.spi, Some(&ids))?;
+        work.yielded.iter().for_each(|key| self.locks.release(*key));
+        self.scans.reset();
+        Ok(())
+    }
+}
+
+/// Puts items that use users' tables behind all others. The items of one execution keep their order.
+fn tables_last(items: &mut Vec<Item>) {
+    let with_tables: HashSet<_> = items.iter().filter(|item| item.uses_tables()).map(Item::execution).collect();
+    if !with_tables.is_empty() {
+        budget::tables_last(items, |item| with_tables.contains(&item.execution()));
+    }
+}

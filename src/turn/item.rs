@@ -1,0 +1,63 @@
+//! What a turn decides about, and what became of it.
+
+use crate::calls::{Answered, CallRecord};
+use crate::store::StateKey;
+use crate::store::load::DueTimer;
+use xdb_engine::ExecutionId;
+
+/// Something to be decided about.
+#[derive(Clone, Debug)]
+pub enum Item {
+    /// Messages are in the inbox.
+    Arrivals(ExecutionId),
+    Timer(DueTimer),
+    /// There may be messages of global queues for this state.
+    Waiter(StateKey),
+    Answer(CallRecord, Answered),
+    /// The process can't go on.
+    Fail {
+        execution: ExecutionId,
+        reason: &'static str,
+    },
+}
+
+impl Item {
+    pub fn execution(&self) -> ExecutionId {
+        match self {
+            Self::Arrivals(id) | Self::Fail { execution: id, .. } => *id,
+            Self::Timer(timer) => timer.execution_id,
+            Self::Answer(record, _) => record.key.0,
+            Self::Waiter(key) => key.0,
+        }
+    }
+
+    /// Whether it would be forgotten if nobody kept it: the rest is found in the tables again.
+    pub fn is_in_memory_only(&self) -> bool {
+        matches!(self, Self::Answer(..) | Self::Fail { .. })
+    }
+
+    /// Whether deciding about it uses a user's table.
+    pub fn uses_tables(&self) -> bool {
+        let Self::Answer(record, answered) = self else { return false };
+        let writes = answered.effects().is_some_and(|effects| !effects.write_global_attributes.is_empty());
+        writes || record.reads.as_ref().is_some_and(|reads| reads.global.locks())
+    }
+}
+
+/// What became of an item, if its transaction commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ItemOutcome {
+    Done,
+    /// Somebody else has locked the execution, or publishes to it while it wants to close.
+    Locked,
+    /// Somebody has locked a row of the user's that the answer writes.
+    RowLocked,
+    /// It comes after another item of its execution that has to wait.
+    Behind,
+    /// A user's table is busy.
+    TableBusy(u32),
+    /// The turn has spent its time in users' tables.
+    OverBudget,
+    /// The other lane makes the call again.
+    GivenAway,
+}

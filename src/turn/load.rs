@@ -1,0 +1,147 @@
+//! Loads what the items of a turn need, under the locks of their executions.
+
+use super::global_queues::{Free, Matching};
+use super::item::Item;
+use super::turn::Turn;
+use crate::clock;
+use crate::pg::catch::Result;
+use crate::store::load::{self, Arrival, Demand, Loaded, Lock};
+use crate::store::locks::{self, Versioned};
+use crate::store::registry::Registry;
+use crate::store::StateKey;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use xdb_engine::{ExecutionId, Timestamp};
+
+/// Local attributes of executions, as their calls load them.
+pub type LocalAttributes = HashMap<ExecutionId, BTreeMap<String, Versioned>>;
+
+/// The executions of a turn, locked, with what deciding about its items needs.
+pub struct Batch<'i> {
+    pub items: &'i [Item],
+    pub executions: BTreeMap<ExecutionId, Loaded>,
+    /// Executions that exist and could not be locked.
+    pub locked: BTreeSet<ExecutionId>,
+    /// Leases of the answered calls, as the tasks have them: epoch and number.
+    pub leases: HashMap<StateKey, (i64, i64)>,
+    /// Local attributes of executions whose answers come from calls that have locked some.
+    pub local: LocalAttributes,
+    pub taken_in: TakenIn,
+    pub free: Free,
+    /// Read under the locks: the times of events are in their order, whoever changed an execution last.
+    pub now: Timestamp,
+}
+
+/// Messages that were read from the inbox.
+pub struct TakenIn {
+    pub ids: Vec<i64>,
+    /// No message was left in the inbox because there were too many.
+    pub all: bool,
+}
+
+/// What the items of a turn name.
+#[derive(Default)]
+struct Named {
+    answered: Vec<StateKey>,
+    states: Vec<StateKey>,
+    with_locked_keys: Vec<ExecutionId>,
+    queues: Demand,
+    message_ids: Vec<(ExecutionId, String, String)>,
+}
+
+/// Locks and loads. What somebody else has locked is left out.
+pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items: &'i [Item]) -> Result<Batch<'i>> {
+    let mut batch = Batch {
+        items,
+        executions: BTreeMap::new(),
+        locked: BTreeSet::new(),
+        leases: HashMap::new(),
+        local: LocalAttributes::new(),
+        taken_in: TakenIn { ids: Vec::new(), all: true },
+        free: Free::default(),
+        now: turn.began,
+    };
+    if items.is_empty() {
+        return Ok(batch);
+    }
+    let named = Named::by(items);
+    let ids: BTreeSet<_> = items.iter().map(Item::execution).collect();
+    let ids: Vec<_> = ids.into_iter().collect();
+    batch.executions = load::executions(turn.spi, registry, &ids, Lock::StepOrSkip)?;
+    let missing: Vec<_> = ids.iter().copied().filter(|id| !batch.executions.contains_key(id)).collect();
+    if !missing.is_empty() {
+        batch.locked = load::existing(turn.spi, &missing)?;
+    }
+    let answered = load::answered(turn.spi, &mut batch.executions, &named.answered)?;
+    batch.leases = answered.leases;
+    batch.local = locks::local_attributes(turn.spi, &named.with_locked_keys)?;
+    load::states(turn.spi, &mut batch.executions, &named.states)?;
+    load::queues(turn.spi, &mut batch.executions, &named.queues)?;
+    batch.now = clock::now();
+    let may_have_arrivals = |loaded: &&Loaded| {
+        loaded.before.is_running() && !answered.without_arrivals.contains(&loaded.before.id)
+    };
+    let ids: Vec<_> = batch.executions.values().filter(may_have_arrivals).map(|l| l.before.id).collect();
+    take_in(turn, &mut batch.executions, &mut batch.taken_in, &ids, batch.now)?;
+    load::message_ids(turn.spi, &mut batch.executions, &named.message_ids)?;
+    batch.free = matching.list_free(turn, &batch.executions, items, batch.now)?;
+    Ok(batch)
+}
+
+impl Named {
+    fn by(items: &[Item]) -> Self {
+        let mut named = Self::default();
+        for item in items {
+            match item {
+                Item::Timer(timer) if timer.seq.0 > 0 => named.states.push((timer.execution_id, timer.seq)),
+                Item::Waiter(key) => named.states.push(*key),
+                Item::Answer(record, answer) => {
+                    let id = record.key.0;
+                    named.answered.push(record.key);
+                    if record.reads.as_ref().is_some_and(|reads| reads.local.locks()) {
+                        named.with_locked_keys.push(id);
+                    }
+                    let publishes = answer.effects().map_or(&[][..], |effects| &effects.publish_to_local_queue);
+                    let published_to = publishes.iter().map(|publish| (publish.queue.clone(), 0));
+                    for (queue, wanted) in answer.queues().into_iter().chain(published_to) {
+                        *named.queues.entry(id).or_default().entry(queue).or_default() += wanted;
+                    }
+                    let with_id = publishes.iter().filter_map(|p| Some((id, p.queue.clone(), p.message_id.clone()?)));
+                    named.message_ids.extend(with_id);
+                }
+                Item::Timer(_) | Item::Arrivals(_) | Item::Fail { .. } => {}
+            }
+        }
+        named
+    }
+}
+
+/// Takes messages in that arrived for these executions. What was published before comes before what the answers of this turn
+/// publish. Says whether that were all.
+pub fn take_in(
+    turn: &Turn,
+    executions: &mut BTreeMap<ExecutionId, Loaded>,
+    taken_in: &mut TakenIn,
+    ids: &[ExecutionId],
+    now: Timestamp,
+) -> Result<bool> {
+    if ids.is_empty() {
+        return Ok(true);
+    }
+    let load::Arrivals { arrivals, all } = load::arrivals(turn.spi, ids)?;
+    taken_in.all &= all;
+    let mut new: BTreeMap<ExecutionId, Vec<Arrival>> = BTreeMap::new();
+    let seen: BTreeSet<_> = taken_in.ids.iter().copied().collect();
+    let mut queues = Demand::new();
+    for arrival in arrivals.into_iter().filter(|arrival| !seen.contains(&arrival.inbox_id)) {
+        taken_in.ids.push(arrival.inbox_id);
+        queues.entry(arrival.execution_id).or_default().entry(arrival.publish.queue.clone()).or_default();
+        new.entry(arrival.execution_id).or_default().push(arrival);
+    }
+    load::queues(turn.spi, executions, &queues)?;
+    for (id, arrivals) in new {
+        if let Some(loaded) = executions.get_mut(&id) {
+            loaded.receive(turn.spi, arrivals, now)?;
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,147 @@
+//! What a scheduler keeps between its turns.
+
+use super::attribute_locks::AttributeLocks;
+use super::backlog::Backlog;
+use super::breakers::Breakers;
+use super::global_queues::Matching;
+use super::in_flight::InFlight;
+use super::item::Item;
+use super::scans::Scans;
+use crate::calls::{self, Answered};
+use crate::clock;
+use crate::guc;
+use crate::http::Finished;
+use crate::pg::process::random;
+use crate::pg::session::Session;
+use crate::pg::shmem;
+use crate::store::claim::Lane;
+use crate::store::instance::Standing;
+use crate::store::registry::{Registry, WorkerId};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+use xdb_engine::Timestamp;
+use xdb_sched::backoff::Backoff;
+use xdb_sched::table_health::TableHealth;
+
+/// All of it may be lost at any moment: the tables hold everything. Each part has one module that writes it.
+pub struct Memory {
+    pub lane: Lane,
+    /// Number of the turn, and of the leases that it gives.
+    pub(super) number: i64,
+    pub(super) registry: Registry,
+    pub(super) calls: OpenCalls,
+    pub(super) backlog: Backlog,
+    /// Users' tables that are locked or slow.
+    pub(super) tables: TableHealth,
+    /// Messages of global queues that wait to be handed out.
+    pub(super) matching: Matching,
+    pub(super) locks: AttributeLocks,
+    pub(super) scans: Scans,
+    pub(super) seen: Seen,
+    /// When calls of workers that are gone were looked for last.
+    pub(super) adopted: Option<Instant>,
+    /// Errors of turns are logged once a second.
+    pub(super) failing: Backoff<()>,
+}
+
+/// Calls that are under way, and what is known of their workers.
+pub(super) struct OpenCalls {
+    pub in_flight: InFlight,
+    pub breakers: Breakers,
+    /// Workers for which the last scan has found all calls that were due. To the others a call that has just become due must
+    /// not go before those that wait.
+    pub drained: BTreeSet<WorkerId>,
+    /// Most calls at once, as far as the transport goes.
+    pub capacity: usize,
+}
+
+/// What the last turn saw of the database.
+pub(super) struct Seen {
+    /// Nothing new is taken up: because somebody said so, or because of the standing.
+    pub paused: bool,
+    pub standing: Standing,
+    /// Calls wait in the lane of tables that are set aside.
+    pub other_lane_has_tasks: bool,
+    /// When the next call or timer comes due.
+    pub next_due: Option<Timestamp>,
+}
+
+impl Memory {
+    /// Of a scheduler that has begun its epoch. `capacity`: most calls at once, as far as the transport goes.
+    pub fn new(lane: Lane, capacity: usize) -> Self {
+        Self {
+            lane,
+            number: 0,
+            registry: Registry::default(),
+            calls: OpenCalls {
+                in_flight: InFlight::default(),
+                breakers: Breakers::default(),
+                drained: BTreeSet::new(),
+                capacity,
+            },
+            backlog: Backlog::default(),
+            tables: TableHealth::new(lane.number == 1),
+            matching: Matching::default(),
+            locks: AttributeLocks::default(),
+            scans: Scans::default(),
+            seen: Seen { paused: false, standing: Standing::Unused, other_lane_has_tasks: false, next_due: None },
+            adopted: None,
+            failing: Backoff::default(),
+        }
+    }
+
+    /// The scheduler before this one has died in a statement on this table.
+    pub fn died_in(&mut self, table: u32) {
+        self.tables.died_in(table);
+    }
+
+    /// Somebody has woken the scheduler.
+    pub fn woken(&mut self, wakeup: shmem::Wakeup) {
+        self.scans.woken(wakeup);
+    }
+
+    /// Notes what a worker answered.
+    pub fn answered(&mut self, session: &Session, finished: Finished) {
+        let Some((record, ticket)) = self.calls.in_flight.remove(finished.tag) else { return };
+        self.calls.breakers.end(record.worker_id, ticket, &finished.outcome, random());
+        let answered = calls::decode(record.api, &finished.outcome);
+        let succeeded = !matches!(answered, Answered::Failed(_));
+        let latency = finished.elapsed.as_micros() as i64;
+        shmem::call::finished(session.database, session.lane, record.worker_id, succeeded, latency);
+        self.backlog.push(Item::Answer(record, answered));
+    }
+
+    /// Calls under way.
+    pub fn in_flight(&self) -> usize {
+        self.calls.in_flight.len()
+    }
+
+    pub fn standing(&self) -> Standing {
+        self.seen.standing
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.seen.paused
+    }
+
+    /// Nothing new is taken up, and nothing of what was is left to be done.
+    pub fn is_paused_and_done(&self) -> bool {
+        self.seen.paused && self.in_flight() + self.backlog.len() == 0
+    }
+
+    /// Shows people which workers can't be reached.
+    pub fn show(&mut self, session: &Session) {
+        self.calls.breakers.show(session);
+        session.slot.set_in_flight(self.in_flight() as i64);
+    }
+
+    /// How long there is nothing to do, if nobody wakes the scheduler.
+    pub fn idle_for(&self) -> Duration {
+        let poll = Duration::from_millis(guc::POLL_INTERVAL_MS.get() as u64);
+        let now = Instant::now();
+        let deferred = self.backlog.executions.next(now).map(|at| at - now);
+        let due = self.seen.next_due.map(|at| Duration::from_micros(at.since(clock::now()).max(0) as u64));
+        let breakers = self.calls.breakers.next_change(now).map(|at| at - now);
+        [Some(poll), deferred, due, breakers].into_iter().flatten().min().unwrap_or(poll)
+    }
+}

@@ -1,0 +1,206 @@
+//! Makes the requests of the calls that were leased, with the attributes that they load.
+
+use super::app_tables::{AppTables, Used, refused};
+use super::backlog::Backlog;
+use super::claim::{Claims, Leased, config};
+use super::item::Item;
+use super::save::Saved;
+use super::scans::ScanEnds;
+use super::turn::Turn;
+use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
+use crate::http::Call;
+use crate::pg::catch::Result;
+use crate::store::load::Loaded;
+use crate::store::locks::{self, Versioned};
+use crate::store::registry::WorkerId;
+use crate::store::save::current_call;
+use crate::store::tables::object;
+use crate::store::{StateKey, claim};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+use xdb_engine::*;
+use xdb_sched::backoff::Patience;
+
+/// What goes out after the commit.
+pub struct Prepared {
+    pub calls: Vec<(Call, CallRecord)>,
+    /// Attempts that failed before their calls were made, and processes that can't go on.
+    pub failed: Vec<Item>,
+    /// Calls whose leases were given back: nothing has happened.
+    pub released: Vec<StateKey>,
+    pub drained: Option<BTreeSet<WorkerId>>,
+    pub ends: ScanEnds,
+    pub more: bool,
+}
+
+/// Local attributes of the executions whose calls want any. Of what is locked, values and versions are read in one statement.
+struct LocalAttributes {
+    plain: HashMap<ExecutionId, BTreeMap<String, String>>,
+    locked: HashMap<ExecutionId, BTreeMap<String, Versioned>>,
+}
+
+/// What became of preparing one call.
+enum Preparation {
+    Call(Box<Call>),
+    /// The lease is given back.
+    Release,
+    Failed(Failure),
+}
+
+struct Preparing<'t, 'a> {
+    app: &'t mut AppTables<'a>,
+    backlog: &'t mut Backlog,
+    local: LocalAttributes,
+    more: bool,
+}
+
+/// Reads attributes and writes requests. Where a user's table is busy the lease is given back.
+pub fn prepare(
+    turn: &Turn,
+    app: &mut AppTables<'_>,
+    backlog: &mut Backlog,
+    saved: &Saved,
+    claims: Claims,
+) -> Result<Prepared> {
+    let Claims { leased, executions, failed, drained, mut ends, left, more } = claims;
+    let sources = saved.dispatched.iter().map(|call| (&saved.executions, call));
+    let sources = sources.chain(leased.iter().map(|call| (&executions, call)));
+    let calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
+    let local = LocalAttributes::read(turn, &calls)?;
+    let mut preparing = Preparing { app, backlog, local, more };
+    let mut prepared =
+        Prepared { calls: Vec::new(), failed, released: Vec::new(), drained, ends: ScanEnds::default(), more: false };
+    for Found { loaded, state, call } in calls {
+        let Some(mut record) = record(loaded, state, call) else { continue };
+        match preparing.one(loaded, state, call, &mut record)? {
+            Preparation::Call(request) => prepared.calls.push((*request, record)),
+            Preparation::Release => {
+                ends.note(Some(saved.now));
+                prepared.released.push(call.key);
+            }
+            Preparation::Failed(failure) => {
+                prepared.failed.push(Item::Answer(record, Answered::Failed(failure)));
+            }
+        }
+    }
+    claim::release(turn.spi, &prepared.released)?;
+    prepared.more = preparing.more;
+    ends.note(saved.earliest);
+    // Under another worker, perhaps, than they were found under.
+    ends.note(left.into_values().min());
+    prepared.ends = ends;
+    Ok(prepared)
+}
+
+/// A leased call with its state.
+struct Found<'s> {
+    loaded: &'s Loaded,
+    state: &'s StateExecution,
+    call: &'s Leased,
+}
+
+fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s Leased) -> Option<Found<'s>> {
+    let loaded = source.get(&call.key.0)?;
+    Some(Found { loaded, state: loaded.execution.states.get(&call.key.1)?, call })
+}
+
+fn record(loaded: &Loaded, state: &StateExecution, call: &Leased) -> Option<CallRecord> {
+    Some(CallRecord {
+        key: call.key,
+        api: current_call(state)?.0,
+        attempt: call.attempt,
+        first_attempt_at: call.first_attempt_at,
+        lease_number: call.lease.number,
+        worker_id: loaded.meta.process_type.as_ref()?.worker.id,
+        bytes: 0,
+        reads: None,
+    })
+}
+
+impl Preparing<'_, '_> {
+    fn one(
+        &mut self,
+        loaded: &Loaded,
+        state: &StateExecution,
+        call: &Leased,
+        record: &mut CallRecord,
+    ) -> Result<Preparation> {
+        if let Some(unfit) = &call.unfit {
+            return Ok(Preparation::Failed(unfit.clone()));
+        }
+        let Some(process_type) = &loaded.meta.process_type else { return Ok(Preparation::Release) };
+        self.app.next_item();
+        let id = call.key.0;
+        let config = config(loaded, state);
+        let loading = config.load_global(record.api);
+        let global = match self.app.read(&loaded.meta, &loading)? {
+            Used::Done(rows) => rows,
+            Used::Busy(relation) => {
+                let until = self.app.busy_until(relation).unwrap_or_else(Instant::now);
+                self.backlog.executions.defer_until(id, until);
+                return Ok(Preparation::Release);
+            }
+            Used::Locked => {
+                self.backlog.defer(id, Patience::Long);
+                return Ok(Preparation::Release);
+            }
+            Used::OverBudget => {
+                self.more = true;
+                return Ok(Preparation::Release);
+            }
+            Used::Refused(error) => return Ok(Preparation::Failed(refused(&error))),
+        };
+        let wanted = config.load_local(record.api);
+        let locked = self.local.locked.get(&id);
+        let local = match wanted.locks() {
+            true => members(&wanted, locked.into_iter().flatten().map(|(name, entry)| (name, &entry.value))),
+            false => members(&wanted, self.local.plain.get(&id).into_iter().flatten()),
+        };
+        let mut values = None;
+        if loading.locks() || wanted.locks() {
+            values = Some(locks::fingerprint(&global.object, &local));
+            let keys = locks::versions_of(&wanted, locked);
+            record.reads =
+                Some(Arc::new(ReadSet { global: loading, rows: global.versions, keys, local: wanted }));
+        }
+        let attempt = Attempt {
+            number: call.attempt,
+            first_at: call.first_attempt_at,
+            timeout: config.timeout(record.api),
+            global_attributes: &global.object,
+            local_attributes: &local,
+            values,
+        };
+        let Some(request) = calls::request(loaded, state, &process_type.worker, &attempt) else {
+            return Ok(Preparation::Release);
+        };
+        record.bytes = request.body.len();
+        Ok(Preparation::Call(Box::new(request)))
+    }
+}
+
+impl LocalAttributes {
+    fn read(turn: &Turn, calls: &[Found]) -> Result<Self> {
+        let (mut plain, mut locked) = (BTreeSet::new(), BTreeSet::new());
+        for Found { loaded, state, call } in calls {
+            let Some((api, _)) = current_call(state) else { continue };
+            let wanted = config(loaded, state).load_local(api);
+            if wanted.policy == LoadPolicy::None {
+                continue;
+            }
+            if wanted.locks() { &mut locked } else { &mut plain }.insert(call.key.0);
+        }
+        let list = |ids: BTreeSet<ExecutionId>| ids.into_iter().collect::<Vec<_>>();
+        Ok(Self {
+            plain: claim::local_attributes(turn.spi, &list(plain))?,
+            locked: locks::local_attributes(turn.spi, &list(locked))?,
+        })
+    }
+}
+
+/// Local attributes that a call gets, as the text of a JSON object.
+fn members<'a>(wanted: &Loading, all: impl Iterator<Item = (&'a String, &'a String)>) -> String {
+    let members = all.filter(|(name, _)| wanted.wants(name));
+    object(members.map(|(name, value)| (name.as_str(), value.as_str())))
+}

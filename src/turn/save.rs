@@ -1,0 +1,199 @@
+//! Writes what a turn has decided. Calls that follow from it, and may go out at once, get their leases here and are written
+//! with them: nobody has to scan for them.
+
+use super::app_tables::AppTables;
+use super::attribute_locks::AttributeLocks;
+use super::claim::{Leased, config, lease, wants_locks};
+use super::decide::Decided;
+use super::global_queues::Matching;
+use super::item::{Item, ItemOutcome};
+use super::owners;
+use super::turn::Turn;
+use crate::pg::catch::Result;
+use crate::pg::crash;
+use crate::store::load::{self, Loaded};
+use crate::store::registry::WorkerId;
+use crate::store::save::{self, Lease};
+use crate::store::{StateKey, claim, global};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use xdb_engine::{ExecutionId, Timestamp};
+use xdb_sched::room::Room;
+
+/// What was written, and the calls that go out after the commit because of it.
+pub struct Saved {
+    /// One for each item.
+    pub outcomes: Vec<ItemOutcome>,
+    pub executions: BTreeMap<ExecutionId, Loaded>,
+    pub dispatched: Vec<Leased>,
+    /// Executions with items that were put off.
+    pub put_off: Vec<ExecutionId>,
+    /// The earliest due time of what was written.
+    pub earliest: Option<Timestamp>,
+    /// No message was left in the inbox because there were too many.
+    pub all_taken_in: bool,
+    /// Anything was written but leases.
+    pub wrote: bool,
+    pub more: bool,
+    pub now: Timestamp,
+}
+
+/// Dispatches, and writes the difference between what was loaded and what is now.
+pub fn save(
+    turn: &Turn,
+    app: &AppTables,
+    matching: &Matching,
+    locks: &mut AttributeLocks,
+    drained: &BTreeSet<WorkerId>,
+    room: &mut Room,
+    decided: Decided,
+) -> Result<Saved> {
+    let mut dispatch = Dispatch { turn, app, drained, leased: Vec::new(), more: false };
+    dispatch.all(&decided, room)?;
+    let Dispatch { leased: dispatched, more, .. } = dispatch;
+    release_locks(locks, &decided);
+    let leases = dispatched.iter().map(|leased| (leased.key, leased.lease)).collect();
+    let (wrote, earliest) = write(turn, app, &decided, &leases)?;
+    let more_messages = matching.save(turn, &decided)?;
+    let Decided { items, outcomes, executions, taken_in, now, .. } = decided;
+    let put_off = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != ItemOutcome::Done);
+    let put_off = put_off.map(|(item, _)| item.execution()).collect();
+    // What came behind another item may be decided about at once.
+    let again = outcomes.iter().any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::OverBudget));
+    Ok(Saved {
+        outcomes,
+        executions,
+        dispatched,
+        put_off,
+        earliest,
+        all_taken_in: taken_in.all,
+        wrote,
+        more: more || more_messages || again || !taken_in.all,
+        now,
+    })
+}
+
+/// Calls that are over give their locks back, in time for this turn's claim.
+fn release_locks(locks: &mut AttributeLocks, decided: &Decided) {
+    for (item, outcome) in decided.items.iter().zip(&decided.outcomes) {
+        if let (Item::Answer(record, _), ItemOutcome::Done | ItemOutcome::GivenAway) = (item, outcome) {
+            locks.release(record.key);
+        }
+    }
+    let closed = decided.executions.values().filter(|l| l.before.is_running() && !l.execution.is_running());
+    locks.release_executions(&closed.map(|loaded| loaded.execution.id).collect());
+}
+
+/// Says whether anything was written, and when the earliest of it is due.
+fn write(
+    turn: &Turn,
+    app: &AppTables,
+    decided: &Decided,
+    leases: &HashMap<StateKey, Lease>,
+) -> Result<(bool, Option<Timestamp>)> {
+    let Decided { executions, taken_in, stale, still_closing, given_away, now, .. } = decided;
+    let spi = turn.spi;
+    let closing: BTreeSet<_> = still_closing.iter().map(|(id, _)| *id).collect();
+    // The mark of a close that is not one any more goes with the save.
+    let marked = |loaded: &Loaded| loaded.meta.closing && !closing.contains(&loaded.before.id);
+    let changed: Vec<_> = executions.values().filter(|loaded| !loaded.events.is_empty() || marked(loaded)).collect();
+    let nothing = changed.is_empty()
+        && still_closing.is_empty()
+        && taken_in.ids.is_empty()
+        && stale.timers.is_empty()
+        && stale.inboxes.is_empty()
+        && stale.waiters.is_empty()
+        && given_away.is_empty();
+    if nothing {
+        return Ok((false, None));
+    }
+    let lane = |meta: &load::Meta| app.lane_of(meta);
+    let saved = save::save_batch(spi, changed.into_iter(), leases, &lane, *now)?;
+    load::delete_arrivals(spi, &taken_in.ids)?;
+    load::delete_arrivals_of(spi, &stale.inboxes)?;
+    global::delete_waiters(spi, &stale.waiters)?;
+    load::delete_timers(spi, &stale.timers, *now)?;
+    if !given_away.is_empty() {
+        claim::move_to_lane(spi, given_away, 1)?;
+        crash::point("turn-give-away");
+    }
+    if !still_closing.is_empty() {
+        load::mark_closing(spi, still_closing)?;
+        crash::point("turn-closing");
+    }
+    Ok((true, saved.earliest))
+}
+
+/// Leases the calls that were decided in this turn.
+struct Dispatch<'t> {
+    turn: &'t Turn<'t>,
+    app: &'t AppTables<'t>,
+    drained: &'t BTreeSet<WorkerId>,
+    leased: Vec<Leased>,
+    more: bool,
+}
+
+impl Dispatch<'_> {
+    fn all(&mut self, decided: &Decided, room: &mut Room) -> Result<()> {
+        if self.turn.paused {
+            return Ok(());
+        }
+        let changed = || decided.executions.values().filter(|loaded| !loaded.events.is_empty());
+        let owners: HashSet<_> = changed().map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
+        if owners.is_empty() {
+            return Ok(());
+        }
+        let unfit = owners::unfit(owners)?;
+        let answered: HashSet<_> = decided.items.iter().filter_map(answered_execution).collect();
+        for loaded in changed() {
+            // Claiming it says what is wrong with its owner.
+            if !unfit.contains_key(&(loaded.meta.owner, loaded.meta.owner_name.clone())) {
+                self.of_execution(loaded, answered.contains(&loaded.execution.id), decided.now, room);
+            }
+        }
+        Ok(())
+    }
+
+    fn of_execution(&mut self, loaded: &Loaded, answered: bool, now: Timestamp, room: &mut Room) {
+        let Some(process_type) = &loaded.meta.process_type else { return };
+        if self.app.lane_of(&loaded.meta) != self.turn.lane.number {
+            return;
+        }
+        let worker = process_type.worker.id;
+        if !self.drained.contains(&worker) && !answered {
+            // Others may have been due for longer. What goes on after an answer has the place of the call that was answered;
+            // all else is claimed later in this transaction, in the order of due times.
+            return;
+        }
+        for (seq, state) in &loaded.execution.states {
+            let Some((api, call)) = save::current_call(state) else { continue };
+            if call.failed_attempts > 0 {
+                // A repeat knows how many attempts there were from its task: it is claimed.
+                self.more |= call.not_before <= now;
+                continue;
+            }
+            let config = config(loaded, state);
+            if wants_locks(&config, api) {
+                // Granting locks is the claim's business, which comes later in this transaction.
+                continue;
+            }
+            let known = process_type.definition.states.contains_key(&state.id.state_id);
+            if !loaded.has_changed(state) || call.not_before > now || !known || !room.take(worker) {
+                continue;
+            }
+            self.leased.push(Leased {
+                key: (loaded.execution.id, *seq),
+                attempt: 1,
+                first_attempt_at: now,
+                lease: lease(self.turn, config.timeout(api)),
+                unfit: None,
+            });
+        }
+    }
+}
+
+fn answered_execution(item: &Item) -> Option<ExecutionId> {
+    match item {
+        Item::Answer(record, _) => Some(record.key.0),
+        _ => None,
+    }
+}

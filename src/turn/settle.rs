@@ -1,0 +1,197 @@
+//! After the commit: calls go out, and what was put off is kept for a later turn.
+
+use super::backlog::Backlog;
+use super::gather::Work;
+use super::item::{Item, ItemOutcome};
+use super::memory::{Memory, OpenCalls, Seen};
+use super::prepare::Prepared;
+use super::save::Saved;
+use super::scans::ScanEnds;
+use super::turn::{Progress, Turn};
+use crate::calls::CallRecord;
+use crate::clock;
+use crate::http::Call;
+use crate::pg::catch::Result;
+use crate::pg::crash;
+use crate::pg::session::Session;
+use crate::pg::shmem;
+use crate::store::registry::{Registry, WorkerId};
+use crate::store::{StateKey, claim};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+use xdb_engine::Timestamp;
+use xdb_sched::backoff::Patience;
+
+/// What a transaction did, to be followed up after its commit.
+pub struct Outcome {
+    outcomes: Vec<ItemOutcome>,
+    calls: Vec<(Call, CallRecord)>,
+    failed: Vec<Item>,
+    /// Calls whose leases were given back.
+    released: Vec<StateKey>,
+    yielded: Vec<StateKey>,
+    ends: ScanEnds,
+    /// Workers without any due call that nobody has, if the turn has scanned.
+    drained: Option<BTreeSet<WorkerId>>,
+    /// Its scans have found all that there was.
+    nothing_left: bool,
+    next_due: Option<Timestamp>,
+    more: bool,
+}
+
+impl Outcome {
+    /// Sums up a turn, and asks when the next call or timer comes due.
+    pub fn of(
+        turn: &Turn,
+        backlog: &Backlog,
+        seen: &Seen,
+        work: Work,
+        saved: Saved,
+        prepared: Prepared,
+    ) -> Result<Self> {
+        let Prepared { calls, failed, released, drained, mut ends, more } = prepared;
+        ends.timers = work.ends.timers;
+        ends.messages = work.ends.messages.filter(|_| saved.all_taken_in);
+        let mut left_out = backlog.executions.keys(Instant::now());
+        left_out.extend(backlog.waiting_for());
+        left_out.extend(&saved.put_off);
+        left_out.sort_unstable();
+        left_out.dedup();
+        let (call, timer, message) = claim::left_out(turn.spi, turn.lane, &left_out, saved.now, turn.real)?;
+        ends.hold(call, timer, message);
+        let idle = work.nothing_due && drained.is_none();
+        let next_due = match turn.paused {
+            true => None,
+            false if idle => saved.earliest.into_iter().chain(seen.next_due).min(),
+            false => claim::next_due(turn.spi, turn.lane, &work.workers, saved.now)?,
+        };
+        let all_drained = drained.as_ref().is_some_and(|drained| drained.len() == work.workers.len());
+        Ok(Self {
+            nothing_left: all_drained && saved.put_off.is_empty(),
+            outcomes: saved.outcomes,
+            calls,
+            failed,
+            released,
+            yielded: work.yielded,
+            ends,
+            drained,
+            next_due,
+            more: work.more || saved.more || more,
+        })
+    }
+}
+
+impl Memory {
+    /// Follows a committed turn up.
+    pub(super) fn settle(
+        &mut self,
+        session: &Session,
+        items: Vec<Item>,
+        outcome: Outcome,
+        submit: &mut dyn FnMut(Vec<Call>),
+    ) -> Progress {
+        if !outcome.calls.is_empty() {
+            crash::point(if items.is_empty() { "claim-call" } else { "commit-dispatch" });
+        }
+        self.seen.next_due = outcome.next_due;
+        self.scans.settle(outcome.ends);
+        let scanned = outcome.drained.is_some();
+        if let Some(drained) = outcome.drained {
+            self.calls.drained = drained;
+        }
+        outcome.yielded.iter().for_each(|key| {
+            self.backlog.yielding.remove(key);
+        });
+        outcome.released.iter().for_each(|key| self.locks.release(*key));
+        self.locks.settle();
+        let mut more = outcome.more || !outcome.failed.is_empty();
+        more |= self.keep_what_waits(items, outcome.outcomes);
+        outcome.failed.into_iter().for_each(|item| self.backlog.push(item));
+        self.calls.submit(session, &self.registry, outcome.calls, submit);
+        self.backlog.give_up_beyond(self.calls.capacity.div_ceil(2));
+        self.backlog.forget_old();
+        self.locks.show(session);
+        more |= self.backlog.is_ready();
+        if self.seen.other_lane_has_tasks && self.lane.number == 0 {
+            session.request_set_aside();
+        }
+        let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
+        if outcome.nothing_left && nothing_waits && !more {
+            self.scans.nothing_left();
+        } else if more || (scanned && !outcome.nothing_left) {
+            self.scans.scan_again();
+        }
+        let due_in = |at: Timestamp| Duration::from_micros(at.since(clock::now()).max(0) as u64);
+        self.scans.until(self.seen.next_due.map(due_in));
+        if more { Progress::More } else { Progress::Idle }
+    }
+
+    /// Keeps items that were put off. Says whether there is more to do because of them.
+    fn keep_what_waits(&mut self, items: Vec<Item>, outcomes: Vec<ItemOutcome>) -> bool {
+        let mut more = false;
+        let mut first = Vec::new();
+        for (item, outcome) in items.into_iter().zip(outcomes) {
+            let id = item.execution();
+            let held_up = matches!(outcome, ItemOutcome::Locked | ItemOutcome::RowLocked | ItemOutcome::TableBusy(_));
+            if let (true, Item::Answer(record, _)) = (held_up, &item)
+                && record.reads.is_some()
+                && self.backlog.yields(record.key, self.locks.is_waited_for(&record.key))
+            {
+                more = true;
+                continue;
+            }
+            match outcome {
+                ItemOutcome::Done => {
+                    if let Item::Answer(record, _) = &item {
+                        self.backlog.done(&record.key);
+                    }
+                    self.backlog.executions.clear(&id);
+                }
+                ItemOutcome::Locked => {
+                    self.backlog.defer(id, Patience::Short);
+                    self.backlog.keep(item);
+                }
+                ItemOutcome::Behind => self.backlog.keep(item),
+                ItemOutcome::OverBudget => first.push(item),
+                ItemOutcome::RowLocked => {
+                    self.backlog.defer(id, Patience::Long);
+                    self.backlog.keep(item);
+                }
+                ItemOutcome::TableBusy(relation) => {
+                    let until = self.tables.busy_until(relation).unwrap_or_else(Instant::now);
+                    self.backlog.executions.defer_until(id, until);
+                    self.backlog.keep(item);
+                }
+                // The other lane makes the call again.
+                ItemOutcome::GivenAway => {}
+            }
+        }
+        self.backlog.put_back(first);
+        more
+    }
+}
+
+impl OpenCalls {
+    /// Hands calls to the transport, all at once.
+    fn submit(
+        &mut self,
+        session: &Session,
+        registry: &Registry,
+        calls: Vec<(Call, CallRecord)>,
+        submit: &mut dyn FnMut(Vec<Call>),
+    ) {
+        if calls.is_empty() {
+            return;
+        }
+        session.slot.add_calls(calls.len() as i64);
+        let out = calls.into_iter().map(|(mut call, record)| {
+            shmem::call::started(session.database, session.lane, record.worker_id);
+            let ticket = self.breakers.begin(record.worker_id, registry);
+            let (worker, bytes) = (record.worker_id, record.bytes);
+            call.tag = self.in_flight.insert(worker, bytes, (record, ticket));
+            call
+        });
+        let out = out.collect();
+        submit(out);
+    }
+}
