@@ -13,12 +13,12 @@ use super::turn::Turn;
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::{crash, plant};
+use crate::store::StateKey;
 use crate::store::claim::{self, Due, Wanted};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks::{self, KeyTypes};
 use crate::store::registry::{Registry, WorkerId};
 use crate::store::save::{Lease, current_call};
-use crate::store::StateKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
@@ -115,7 +115,8 @@ impl Claiming<'_, '_> {
         if let ([only], true) = (due.as_slice(), ready.is_empty()) {
             self.scans.suspect = Some(only.key.0);
         }
-        let candidates: Vec<_> = ready.into_iter().map(|due| (due, true)).chain(due.into_iter().map(|d| (d, false))).collect();
+        let candidates: Vec<_> =
+            ready.into_iter().map(|due| (due, true)).chain(due.into_iter().map(|d| (d, false))).collect();
         let ids: BTreeSet<_> = candidates.iter().map(|(due, _)| due.key.0).collect();
         let ids: Vec<_> = ids.into_iter().collect();
         let keys: Vec<_> = candidates.iter().map(|(due, _)| due.key).collect();
@@ -275,7 +276,7 @@ impl Claiming<'_, '_> {
         if lane == 0 && unfit.is_none() && wants_locks(&config, api) {
             let (global, local) = (config.load_global(api), config.load_local(api));
             let wants = locks::wants(&loaded.meta, due.key.0, &global, &local, types);
-            match self.locks.request(due.key, due.due_at, current.generation, &wants) {
+            match self.locks.request(due.key, due.due_at, current.repeats, &wants) {
                 Answer::Granted => {}
                 Answer::Waits => {
                     if !was_parked {

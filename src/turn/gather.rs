@@ -71,6 +71,9 @@ impl Gathering<'_> {
         tables_last(items);
         self.follow_registrations(turn, started.registered, &mut work)?;
         self.yield_calls(turn, &mut work)?;
+        if turn.lane.number == 0 {
+            self.locks.release_over(turn.spi)?;
+        }
         Ok(work)
     }
 

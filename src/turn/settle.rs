@@ -110,8 +110,8 @@ impl Memory {
         self.calls.submit(session, &self.registry, outcome.calls, submit);
         self.backlog.give_up_beyond(self.calls.capacity.div_ceil(2));
         self.backlog.forget_old();
-        self.locks.show(session);
         more |= self.backlog.is_ready();
+        self.locks.show(session, more);
         if self.seen.other_lane_has_tasks && self.lane.number == 0 {
             session.request_set_aside();
         }
