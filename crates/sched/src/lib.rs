@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`room`] | which calls are under way, and how many more may go out |
 //! | [`breaker`] | whether a worker can be reached |
-//! | [`lock_table`], [`lock_board`] | which calls may have the locks that they want |
+//! | [`lock_table`] | which calls may have the locks that they want |
 //! | [`cursor`] | where a scan for due work begins |
 //! | [`backoff`] | what is left alone for a while, because somebody else is at it |
 //! | [`table_health`] | which tables of users are locked or slow |
@@ -16,7 +16,6 @@ pub mod backoff;
 pub mod breaker;
 pub mod budget;
 pub mod cursor;
-pub mod lock_board;
 pub mod lock_table;
 pub mod room;
 pub mod table_health;
