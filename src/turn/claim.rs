@@ -169,17 +169,25 @@ impl Claiming<'_, '_> {
         Ok(due)
     }
 
-    /// Calls that have waited for locks and can have them now, their tasks locked.
+    /// Calls that have waited for locks and can have them now, their tasks locked. Who steps aside lets others come forward, in
+    /// this turn: nothing may wake the scheduler for them.
     fn ready(&mut self, limit: usize) -> Result<Vec<Due>> {
-        let (backlog, now) = (&self.backlog, Instant::now());
-        let keys = self.locks.ready(limit, |key| backlog.executions.is_deferred(&key.0, now));
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let due = claim::parked(self.turn.spi, self.turn.lane, &keys)?;
-        let found: BTreeSet<_> = due.iter().map(|due| due.key).collect();
-        let missing: Vec<_> = keys.into_iter().filter(|key| !found.contains(key)).collect();
-        if !missing.is_empty() {
+        let mut ready: Vec<Due> = Vec::new();
+        loop {
+            let (backlog, now) = (&self.backlog, Instant::now());
+            let known: BTreeSet<_> = ready.iter().map(|due| due.key).collect();
+            let keys = self.locks.ready(limit, |key| backlog.executions.is_deferred(&key.0, now));
+            let keys: Vec<_> = keys.into_iter().filter(|key| !known.contains(key)).collect();
+            if keys.is_empty() {
+                return Ok(ready);
+            }
+            let due = claim::parked(self.turn.spi, self.turn.lane, &keys)?;
+            let found: BTreeSet<_> = due.iter().map(|due| due.key).collect();
+            ready.extend(due);
+            let missing: Vec<_> = keys.into_iter().filter(|key| !found.contains(key)).collect();
+            if missing.is_empty() {
+                return Ok(ready);
+            }
             let leases = load::leases(self.turn.spi, &missing)?;
             for key in missing {
                 match leases.get(&key) {
@@ -193,7 +201,6 @@ impl Claiming<'_, '_> {
                 }
             }
         }
-        Ok(due)
     }
 
     fn judge(

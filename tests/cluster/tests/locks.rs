@@ -528,7 +528,8 @@ fn a_table_that_is_set_aside_loses_no_update() {
         views::engine(&mut app.superuser()).contains("mine"),
         "the steps were not those of a table that is set aside"
     );
-    assert_eq!((db.one::<i32>("SELECT n FROM mine"), repeats(&mut db, "%")), (4, 0));
+    // Whoever applies the steps of such a table has no part in the locks: versions alone see to what is right.
+    assert_eq!(db.one::<i32>("SELECT n FROM mine"), 4);
     nothing_is_locked(&app);
     app.done(&[]);
 }
