@@ -83,7 +83,7 @@ pub fn worker_failed(rpc_name: &str, what: impl AsRef<str>) -> PgError {
 pub fn locks_not_granted(rpc_name: &str, what: &str) -> PgError {
     PgError::new(sqlstate(b"XD020"), format!("RPC \"{rpc_name}\" did not get its locks in time"))
         .detail(format!("It waited for {what}."))
-        .hint("xdb.attribute_locks shows which states have them.")
+        .hint("Another transaction has them: pg_catalog.pg_blocking_pids() says whose, while it waits.")
 }
 
 pub fn local_attributes_changed(rpc_name: &str) -> PgError {

@@ -20,7 +20,6 @@
 --   +- local_attribute    what states and RPCs have kept
 --   +- history_event      what happened, in order: replaying it gives all of the above
 --   +- purged             the execution is gone, and its rows are being deleted
---   +- attribute_lock, attribute_lock_release    locks that calls have or wait for
 -- global_message, global_message_key: messages of no process, until a state takes one.
 -- set_aside: users' tables so slow that their steps are carried out apart.
 --
@@ -33,11 +32,10 @@
 -- Lock order, kept by every transaction of the engine and of the SQL functions:
 --   1. latest_execution         one process id at a time
 --   2. rpc_answer               by an RPC with an idempotency key, before its call
---      then the locks on attributes of an RPC that wants some, in the order of the objects: locks of Postgres against
---      other RPCs, and a wait without a lock for the states that have them. A state's locks are rows (attribute_lock),
---      granted all at once or not at all, and nobody keeps a transaction open for them
---   3. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE
---   4. users' tables            in the order of the answers; a start writes rows of 5, which nobody sees yet, before
+--   3. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE. An RPC
+--                               that excludes others locks it before its call
+--   4. users' tables            in the order of the answers, of one answer or RPC in the order of the tables' oids; a start
+--                               writes rows of 5, which nobody sees yet, before
 --   5. message_key, then global_message_key
 -- Everything else belongs to an execution and is written under its lock, with three exceptions. Inbox rows are inserted
 -- under KEY SHARE and never updated. A global message that nobody has taken is written by the main scheduler alone, once
@@ -45,8 +43,8 @@
 -- schedulers alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most (500 ms in the lane of
 -- tables that are set aside), and never looks for a deadlock itself, so it is never cancelled for one. Purging takes 1 and 3
 -- with SKIP LOCKED too, for many executions in one transaction. A bulk start takes all of 1 first, in the order of the
--- process ids. Rows of attribute_lock are touched by those alone who have locked their task; rows of engine are locked in
--- the order of the lanes.
+-- process ids. Rows of engine are locked in the order of the lanes. The locks on attributes that the calls of states have are in
+-- the scheduler's memory, granted all at once or not at all, and nobody keeps a transaction open for them.
 --
 -- Hot and narrow: task, timer, inbox. Wide and cold: state_execution, history_event. No foreign keys between hot
 -- tables: an execution's rows are written by the engine alone, under its lock. Hot tables carry shard, a hash of the
@@ -185,7 +183,7 @@ COMMENT ON TABLE xdb.task IS 'Calls that are to be made. Hot: a row lives from t
 COMMENT ON COLUMN xdb.task.execution_id IS 'Process execution it belongs to.';
 COMMENT ON COLUMN xdb.task.seq IS 'State execution that makes the call.';
 COMMENT ON COLUMN xdb.task.shard IS 'Hash of the process id, 0 to 1023.';
-COMMENT ON COLUMN xdb.task.lane IS 'Who carries it out: 0 = the scheduler, 1 = the process for tables that are set aside, 2 = nobody while it waits for locks.';
+COMMENT ON COLUMN xdb.task.lane IS 'Who carries it out: 0 = the scheduler, 1 = the process for tables that are set aside, 2 = nobody.';
 COMMENT ON COLUMN xdb.task.worker_id IS 'Worker that is called.';
 COMMENT ON COLUMN xdb.task.api IS 'WAIT_UNTIL_API or EXECUTE_API.';
 COMMENT ON COLUMN xdb.task.due_at IS 'When it may be claimed.';
@@ -195,49 +193,6 @@ COMMENT ON COLUMN xdb.task.lease_epoch IS 'Engine epoch of the lease. Only the a
 COMMENT ON COLUMN xdb.task.lease_number IS 'Number of the lease within its epoch.';
 COMMENT ON COLUMN xdb.task.lease_until IS 'When the lease ends and the call may be made again; null = not leased.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.task', '');
-
--- Locks on attributes that the calls of states hold or wait for, so that they do not conflict with each other. Nothing
--- is right or wrong by them: versions see to that. A row belongs to a call as its task does: granted while the task's
--- lease is good, parked while the task is in lane 2, which no claim looks at; else the call is about to ask again, and
--- its place in the queue, the ticket, is kept. Only parked and granted rows are in anybody's way.
-CREATE SEQUENCE xdb.attribute_lock_ticket;
-CREATE TABLE xdb.attribute_lock (
-    object uuid NOT NULL,
-    ticket bigint NOT NULL,
-    mode text NOT NULL CONSTRAINT lock_mode_known CHECK (mode IN ('IS', 'IX', 'S', 'X')),
-    execution_id uuid NOT NULL,
-    seq int NOT NULL,
-    granted boolean NOT NULL,
-    parked boolean NOT NULL,
-    name text NOT NULL,
-    PRIMARY KEY (object, ticket),
-    CONSTRAINT lock_granted_or_parked CHECK (NOT (granted AND parked))
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
-        autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000);
-CREATE INDEX attribute_lock_of_call ON xdb.attribute_lock (execution_id, seq);
-CREATE INDEX attribute_lock_granted ON xdb.attribute_lock (object) WHERE granted;
--- An expression, so that the primary key has not this order: of an object that many wait for in one mode, the planner
--- takes walking over all of them for a way to those who wait in another mode.
-CREATE INDEX attribute_lock_parked ON xdb.attribute_lock (object, mode, (ticket + 0)) WHERE parked;
-COMMENT ON SEQUENCE xdb.attribute_lock_ticket IS 'Gives ticket: the place in the queue of a lock.';
-COMMENT ON TABLE xdb.attribute_lock IS 'Locks on attributes that calls of states have or wait for, so that they do not conflict. What is right is decided by versions, not by them.';
-COMMENT ON COLUMN xdb.attribute_lock.object IS 'Hash of what is locked. Two things of one hash wait for each other, and that is all.';
-COMMENT ON COLUMN xdb.attribute_lock.ticket IS 'Place in the queue, one for all objects of the call; RPCs take from the same sequence.';
-COMMENT ON COLUMN xdb.attribute_lock.mode IS 'S = shared, X = exclusive; IS and IX announce that on a part.';
-COMMENT ON COLUMN xdb.attribute_lock.execution_id IS 'Process execution of the call.';
-COMMENT ON COLUMN xdb.attribute_lock.seq IS 'State execution of the call.';
-COMMENT ON COLUMN xdb.attribute_lock.granted IS 'The call has it, for as long as its lease is good.';
-COMMENT ON COLUMN xdb.attribute_lock.parked IS 'The call waits for it and is in the way of later ones. Neither granted nor parked: it is about to ask again.';
-COMMENT ON COLUMN xdb.attribute_lock.name IS 'What is locked, for people.';
-
--- Objects that were released by others than the main scheduler, which takes them out and hands them on.
-CREATE TABLE xdb.attribute_lock_release (
-    release_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    object uuid NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-COMMENT ON TABLE xdb.attribute_lock_release IS 'Objects of xdb.attribute_lock that were released by others than the scheduler, which takes them out and hands them on.';
-COMMENT ON COLUMN xdb.attribute_lock_release.release_id IS 'Key.';
-COMMENT ON COLUMN xdb.attribute_lock_release.object IS 'What was released.';
 
 CREATE TABLE xdb.timer (
     execution_id uuid NOT NULL,

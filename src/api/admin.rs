@@ -9,7 +9,7 @@ use crate::pg::descriptors::Descriptors;
 use crate::pg::function::{Args, Value};
 use crate::pg::param::from_postgres;
 use crate::pg::raw;
-use crate::pg::shmem::{EngineState, Lane, Slot, call};
+use crate::pg::shmem::{EngineState, Lane, Slot, attribute_locks, call};
 use crate::pg::spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Standing};
@@ -81,6 +81,7 @@ struct EngineFigures {
     started_at: Option<String>,
     epoch: i64,
     set_aside: Vec<String>,
+    lock_waits_not_shown: usize,
     last_error: Option<String>,
     last_error_at: Option<String>,
     reason: Option<String>,
@@ -101,6 +102,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         })?,
     };
     let oldest_due = oldest_due.map(clock::iso8601);
+    let (_, lock_waits_not_shown) = attribute_locks::shown(database);
     let main = Slot::find(database, Lane::Main).map(Slot::status);
     let aside = Slot::find(database, Lane::SetAside).map(Slot::status);
     let waiting = [&main, &aside].into_iter().flatten().map(|status| status.waiting_calls).sum();
@@ -116,6 +118,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             started_at: None,
             epoch: 0,
             set_aside,
+            lock_waits_not_shown,
             last_error: None,
             last_error_at: None,
             reason,
@@ -130,6 +133,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             started_at: moment(status.started_at),
             epoch: status.epoch,
             set_aside,
+            lock_waits_not_shown,
             last_error: status.last_error,
             last_error_at: moment(status.last_error_at),
             reason,

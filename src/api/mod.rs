@@ -1,6 +1,7 @@
 //! The SQL functions: thin. They check who calls and what with, and leave the rest to the store and the engine.
 
 mod admin;
+mod attribute_locks;
 mod bulk;
 mod global;
 mod manage;
@@ -63,6 +64,7 @@ crate::sql_functions! {
     xdb_engine_figures / pg_finfo_xdb_engine_figures => admin::engine_figures;
     xdb_library_version / pg_finfo_xdb_library_version => admin::library_version;
     xdb_worker_figures / pg_finfo_xdb_worker_figures => admin::worker_figures;
+    xdb_attribute_lock_figures / pg_finfo_xdb_attribute_lock_figures => attribute_locks::attribute_lock_figures;
 }
 
 thread_local! {

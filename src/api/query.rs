@@ -23,7 +23,8 @@ pub fn describe_process(args: &Args) -> Result<Value> {
         spi::connect(|spi| {
             let found = process::find(spi, &process_id, execution, Snapshot::Fresh)?;
             let found = caller.own(&process_id, found)?;
-            identity::with_value_formats(|| process::describe(spi, found.id))?
+            let waits = super::attribute_locks::waits_of(found.id);
+            identity::with_value_formats(|| process::describe(spi, found.id, &waits))?
                 .ok_or_else(|| error::unknown_process(&process_id))
         })
     })?;

@@ -9,7 +9,6 @@ pub mod function;
 pub mod hook;
 pub mod identity;
 pub mod latch;
-pub mod lock;
 pub mod param;
 pub mod planning;
 pub mod plant;

@@ -5,15 +5,15 @@
 //! call statistics. All-zero memory is the valid empty state.
 //!
 //! Full arrays: a database without a slot is logged and retried by the launcher; a waiter without a place polls; a worker
-//! without a place has no statistics; a hold without a place is not placed, and the statement meets the engine's connection
-//! as it would meet any other.
+//! without a place has no statistics; a lock on an attribute without a place is counted and not shown; a hold without a place is
+//! not placed, and the statement meets the engine's connection as it would meet any other.
 use super::{compat, raw, shift};
 use pgrx::{pg_guard, pg_sys};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
+pub mod attribute_locks;
 pub mod call;
-pub mod caller;
 pub mod slot;
 pub mod waiter;
 
@@ -41,8 +41,8 @@ pub(crate) struct Shared {
     calls: [call::Cell; call::CALLS],
     waiters_in_use: AtomicU32,
     waiters: [waiter::Cell; waiter::WAITERS],
-    callers_in_use: AtomicU32,
-    callers: [caller::Cell; caller::PLACES],
+    boards: [attribute_locks::Board; attribute_locks::BOARDS],
+    entries: [attribute_locks::Entry; attribute_locks::ENTRIES],
 }
 
 #[repr(C)]

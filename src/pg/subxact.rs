@@ -136,3 +136,11 @@ pub fn try_lock_table(relation: u32, mode: u32) -> bool {
     // SAFETY: a table that was dropped can be locked too; using it then fails.
     unsafe { pg_sys::ConditionalLockRelationOid(pg_sys::Oid::from(relation), mode as i32) }
 }
+
+/// Whether this transaction may have locked or written rows of a table: locks on tables are kept to its end.
+pub fn holds_row_locks_in(relation: u32) -> bool {
+    // SAFETY: a look-up in memory of this process.
+    unsafe {
+        pg_sys::CheckRelationOidLockedByMe(pg_sys::Oid::from(relation), pg_sys::RowShareLock as pg_sys::LOCKMODE, true)
+    }
+}

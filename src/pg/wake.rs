@@ -3,7 +3,7 @@
 //! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
 //! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
 //! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine, and everybody who waits.
-use super::shmem::{self, Slot, Wakeup, caller as callers, waiter as places};
+use super::shmem::{self, Slot, Wakeup, attribute_locks, waiter as places};
 use super::{crash, plant};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
@@ -23,6 +23,9 @@ struct Notes {
     closed_many: bool,
     /// Executions that this transaction has locked: their closes wait for its end.
     locked: Vec<[u8; 16]>,
+    /// An RPC of this transaction has locked what it has loaded.
+    locked_attributes: bool,
+    calls_over: bool,
     poke_launcher: bool,
     rescan: bool,
 }
@@ -35,6 +38,8 @@ impl Notes {
         }
         self.closed_many |= other.closed_many;
         self.locked.extend(other.locked);
+        self.locked_attributes |= other.locked_attributes;
+        self.calls_over |= other.calls_over;
         for id in other.closed {
             self.close(id);
         }
@@ -60,7 +65,6 @@ thread_local! {
     static NOTES: RefCell<Vec<Notes>> = const { RefCell::new(Vec::new()) };
     static HOLDING: Cell<bool> = const { Cell::new(false) };
     static WAITING: Cell<bool> = const { Cell::new(false) };
-    static IN_LINE: Cell<bool> = const { Cell::new(false) };
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -163,6 +167,24 @@ pub fn has_locked(execution: &[u8; 16]) -> bool {
     NOTES.with_borrow(|levels| levels.iter().any(|n| n.locked.contains(execution)))
 }
 
+/// Tells the scheduler at commit that calls are over which it may know of as having or wanting locks.
+pub fn calls_over_at_commit() {
+    note(|n| {
+        n.calls_over = true;
+        n.tell(Wakeup::NONE);
+    });
+}
+
+/// Says that an RPC of this transaction is about to lock what it loads.
+pub fn note_locked_attributes() {
+    note(|n| n.locked_attributes = true);
+}
+
+/// Whether this transaction has locked any execution, or attributes for an RPC: others may wait for it.
+pub fn has_locked_anything() -> bool {
+    NOTES.with_borrow(|levels| levels.iter().any(|n| n.locked_attributes || !n.locked.is_empty()))
+}
+
 /// Tells the launcher at commit that this database may have got the extension.
 pub fn poke_launcher_at_commit() {
     note(|n| n.poke_launcher = true);
@@ -171,13 +193,6 @@ pub fn poke_launcher_at_commit() {
 /// Tells the launcher at commit that the list of databases has changed.
 pub fn rescan_at_commit() {
     note(|n| n.rescan = true);
-}
-
-/// Gives this process's places in the line for locks on attributes back when the transaction ends, however it ends. To be
-/// called before the first place is taken.
-pub fn leave_line_at_end() {
-    ensure_registered();
-    IN_LINE.set(true);
 }
 
 /// Releases this process's holds when the transaction ends, however it ends.
@@ -206,9 +221,6 @@ fn transaction_ended(committed: bool) {
     if WAITING.replace(false) {
         places::give_back_all();
     }
-    if IN_LINE.replace(false) {
-        callers::give_back_all();
-    }
     let mut levels = NOTES.take().into_iter();
     if committed && let Some(mut all) = levels.next() {
         levels.for_each(|level| all.absorb(level));
@@ -223,10 +235,11 @@ fn transaction_ended(committed: bool) {
 fn carry_out(notes: &Notes) {
     // SAFETY: set once at the start of the process.
     let database = unsafe { pg_sys::MyDatabaseId };
+    if notes.calls_over {
+        attribute_locks::note_calls_over(database);
+    }
     if let Some(wakeup) = notes.wakeup.filter(|_| !plant::loses_wakeup()) {
         Slot::of_database(database).for_each(|slot| slot.wake(wakeup));
-        // A process that was stopped may have had what an RPC waits for.
-        callers::wake(database);
     }
     if notes.closed_many {
         places::wake(database, None);
@@ -277,9 +290,6 @@ unsafe extern "C-unwind" fn at_subtransaction_event(
 unsafe extern "C-unwind" fn at_exit(_code: std::ffi::c_int, _: pg_sys::Datum) {
     if WAITING.replace(false) {
         places::give_back_all();
-    }
-    if IN_LINE.replace(false) {
-        callers::give_back_all();
     }
     if HOLDING.replace(false) {
         shmem::release_holds();

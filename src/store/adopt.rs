@@ -1,7 +1,7 @@
 //! The processes of a copied database become its own.
 
 use super::table::statements;
-use super::{claim, engine, instance, locks};
+use super::{claim, engine, instance};
 use crate::pg::catch::Result;
 use crate::pg::spi::Spi;
 
@@ -20,8 +20,8 @@ pub fn missing_owners(spi: &Spi) -> Result<Vec<String>> {
     spi.rows(&MISSING_OWNERS, &[], |row| row.get("owner_name"))
 }
 
-/// Makes the processes of a copy this database's own. Leases and locks are those of the other one, and so are, in another
-/// system, the oids of roles: there the names count.
+/// Makes the processes of a copy this database's own. Leases are those of the other one, and so are, in another system,
+/// the oids of roles: there the names count.
 pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
     // Keeps a scheduler from beginning before this commits.
     engine::close_gate(spi)?;
@@ -30,7 +30,6 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
         spi.run(&PUBLISHERS, &[])?;
     }
     claim::forget_leases(spi)?;
-    locks::forget_all(spi)?;
     engine::forget_set_aside(spi)?;
     instance::become_own(spi)?;
     // A scheduler has been there since before the dump was restored.

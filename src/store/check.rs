@@ -5,7 +5,6 @@
 //! history that can be replayed, the execution's own row and its states are taken at their word, and the rest is
 //! compared with them.
 
-mod locks;
 mod rows;
 mod values;
 
@@ -57,7 +56,6 @@ pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
         let running = known.execution.is_running();
         check.inbox(running, shard)?;
         check.surroundings(running, has_history)?;
-        check.locks()?;
     }
     Ok(check.problems)
 }

@@ -43,9 +43,8 @@ statements! {
             EXISTS (SELECT FROM xdb.task WHERE lane = 1) AS other_lane_has_tasks, \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
                 OR EXISTS (SELECT FROM xdb.global_passed_over) AS global_work, \
-            EXISTS (SELECT FROM xdb.attribute_lock_release) AS locks_released, \
             EXISTS (SELECT FROM xdb.set_aside) AS any_set_aside, \
-            EXISTS (SELECT FROM xdb.attribute_lock) AS any_locks, s.* \
+            s.* \
         FROM xdb.engine e CROSS JOIN xdb.registry r LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = $3",
         instance::STANDING);
     SET_ASIDE = format!("{} ON CONFLICT DO NOTHING", insert::<NewSetAside>());
@@ -69,10 +68,6 @@ pub struct State {
     pub other_lane_has_tasks: bool,
     /// Messages of global queues are to be handed out.
     pub global_work: bool,
-    /// Locks on attributes were released by others than the main scheduler.
-    pub locks_released: bool,
-    /// Calls have locks on attributes, or wait for some.
-    pub any_locks: bool,
     /// Whether the processes are this database's own.
     pub standing: Standing,
     /// Tables that are set aside, and why.
@@ -103,8 +98,6 @@ pub fn state(spi: &Spi, lane: i16) -> Result<State> {
             generation: row.get("generation")?,
             other_lane_has_tasks: row.get("other_lane_has_tasks")?,
             global_work: row.get("global_work")?,
-            locks_released: row.get("locks_released")?,
-            any_locks: row.get("any_locks")?,
             standing: instance::read_standing(row)?,
             set_aside: HashMap::new(),
         };

@@ -21,7 +21,7 @@
 //! | [`instance`] | `instances`, `registry` | whose the processes of this database are |
 //! | [`engine`] | `engine`, `set_aside` | epochs, pause, tables that are set aside |
 //! | [`purge`] | `purged` | deletes closed executions |
-//! | [`locks`] | `attribute_lock`, `attribute_lock_release` | locks on attributes |
+//! | [`locks`] | | what calls lock, and the versions of what they have read |
 //!
 //! Without tables of their own: [`load`] and [`manage`] name what loads executions and finds states; [`phases`] says what of a
 //! state's phase has rows; [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with

@@ -5,10 +5,10 @@ use super::inbox::{self, NewMessage};
 use super::loaded::{Loaded, Meta};
 use super::table::{Record, batch, statements, table};
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{Jsonb, value};
+use crate::pg::param::{Jsonb, array, value};
 use crate::pg::spi::{Row, Snapshot, Spi};
 use pgrx::pg_sys;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use xdb_engine::{Execution, ExecutionId, ProcessStatus, StateExecutionId, Timestamp};
 
 pub use super::execution::insert_started as insert;
@@ -74,6 +74,7 @@ statements! {
         ON CONFLICT DO NOTHING";
     ANSWER = "SELECT output::text FROM xdb.rpc_answer WHERE execution_id = $1 AND idempotency_key = $2";
     KEEP_ANSWER = "UPDATE xdb.rpc_answer SET output = $3::text::jsonb WHERE execution_id = $1 AND idempotency_key = $2";
+    OWNERS = "SELECT execution_id, owner FROM xdb.process_execution WHERE execution_id = ANY ($1)";
     STATE_HAS_BEEN = "SELECT COALESCE((state_numbers ->> $2)::bigint >= $3, false) AS has_been \
         FROM xdb.process_execution WHERE execution_id = $1";
     STATE_CAN_BE = "SELECT p.state_numbers ? $2 OR EXISTS (SELECT FROM xdb.process_type t \
@@ -95,10 +96,10 @@ statements! {
                 'api', t.api, 'worker', w.name, 'attempt', (s.call ->> 'failedAttempts')::int + 1, \
                 'firstAttemptAt', t.first_attempt_at, \
                 'repeats', (s.call ->> 'repeats')::int, \
-                'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) FROM xdb.attribute_lock l \
-                    WHERE l.execution_id = s.execution_id AND l.seq = s.seq AND NOT l.granted), \
-                'callUntil', CASE WHEN t.lease_epoch = e.epoch THEN t.lease_until END, \
-                'nextAttemptAt', CASE WHEN t.lease_epoch <> e.epoch THEN t.due_at END, \
+                'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) \
+                    FROM unnest($2::int[], $3::text[]) AS l (seq, name) WHERE l.seq = s.seq), \
+                'callUntil', CASE WHEN t.lease_epoch = e.epoch AND t.lease_until < 'infinity' THEN t.lease_until END, \
+                'nextAttemptAt', CASE WHEN t.lease_epoch <> e.epoch OR t.lease_until = 'infinity' THEN t.due_at END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
                     'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)), \
                 'waitingType', CASE s.status WHEN 'WAITING' THEN s.wait ->> 'waitingType' END, \
@@ -241,8 +242,17 @@ pub fn results(spi: &Spi, id: ExecutionId, snapshot: Snapshot) -> Result<Results
 
 /// Everything about an execution that answers what it does, what it waits for, since when, until when, and what
 /// failed last.
-pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
-    spi.first(&DESCRIBE, &[value(id)], |row| row.get("description"))
+///
+/// `lock_waits` are names of what its state executions wait to lock.
+pub fn describe(spi: &Spi, id: ExecutionId, lock_waits: &[(i32, String)]) -> Result<Option<String>> {
+    let (seqs, names) = (lock_waits.iter().map(|wait| wait.0), lock_waits.iter().map(|wait| wait.1.as_str()));
+    spi.first(&DESCRIBE, &[value(id), array(seqs), array(names)], |row| row.get("description"))
+}
+
+/// The owners of these executions, as far as they are there.
+pub fn owners(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, pg_sys::Oid>> {
+    let rows = spi.rows(&OWNERS, &[array(ids)], |row| Ok((row.get("execution_id")?, row.get("owner")?)))?;
+    Ok(rows.into_iter().collect())
 }
 
 /// Makes an idempotency key of an RPC this transaction's own. If the key was used before, gives the first answer; if

@@ -27,6 +27,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         history::STATEMENTS,
         inbox::STATEMENTS,
         instance::STATEMENTS,
+        locks::STATEMENTS,
         process::STATEMENTS,
         purge::STATEMENTS,
         queue::STATEMENTS,
@@ -76,9 +77,6 @@ fn tables() -> Vec<Description> {
     ]
 }
 
-/// Tables whose statements are not declared: they are about to go.
-const UNDESCRIBED: [&str; 2] = ["attribute_lock", "attribute_lock_release"];
-
 table::statements! {
     COLUMNS = "SELECT a.attname::text AS name, pg_catalog.format_type(a.atttypid, NULL) AS type, NOT a.attnotnull AS nullable \
         FROM pg_catalog.pg_attribute a WHERE a.attrelid = ('xdb.' || $1::text)::regclass AND a.attnum > 0 AND NOT a.attisdropped";
@@ -111,7 +109,7 @@ pub fn problems(_: &Args) -> Result<Value> {
         for table in tables() {
             compare(spi, &table, &mut problems)?;
         }
-        let known: Vec<_> = tables().iter().map(|table| table.name).chain(UNDESCRIBED).collect();
+        let known: Vec<_> = tables().iter().map(|table| table.name).collect();
         let others = spi.rows(&OTHERS, &[array(known)], |row| row.get::<String>("name"))?;
         problems.extend(others.into_iter().map(|name| format!("{name} is not described")));
         for statement in statements() {

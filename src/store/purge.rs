@@ -56,11 +56,10 @@ statements! {
     INBOX = some_of(inbox::Inbox::NAME);
     TIMERS = some_of(timer::Timer::NAME);
     TASKS = some_of(claim::Task::NAME);
-    LOCKS = some_of("attribute_lock");
 }
 
 /// Delete rows of an execution, besides its own and that of its process id.
-static TABLES: [&Statement; 12] = [
+static TABLES: [&Statement; 11] = [
     &HISTORY,
     &STATES,
     &ATTRIBUTES,
@@ -72,7 +71,6 @@ static TABLES: [&Statement; 12] = [
     &INBOX,
     &TIMERS,
     &TASKS,
-    &LOCKS,
 ];
 
 /// Most executions whose left rows are deleted in one sweep.

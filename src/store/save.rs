@@ -9,7 +9,6 @@ use super::claim::{self, Task};
 use super::history::{self, HistoryEvent};
 use super::inbox::{self, MessageKey};
 use super::loaded::{Loaded, Meta};
-use super::locks;
 use super::phases::{open_queues, open_timers};
 use super::queue::{self, MessageNumber, QueueMessage, Waiter};
 use super::state::{self, Progress, State};
@@ -23,7 +22,6 @@ use crate::pg::spi::Spi;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use xdb_engine::*;
-use xdb_sched::lock_table::Object;
 
 /// Saves a batch. `leases` names the calls that this scheduler makes itself, at once.
 pub fn save<'a>(
@@ -33,28 +31,29 @@ pub fn save<'a>(
     lane: &dyn Fn(&Meta) -> i16,
     now: Timestamp,
 ) -> Result<()> {
-    let saved = save_and_release(spi, batch, leases, lane, true, now)?;
+    let saved = save_batch(spi, batch, leases, lane, now)?;
     saved.earliest.into_iter().for_each(|due| crate::pg::wake::due_at_commit(due.0));
-    locks::tell_released(spi, &saved.released)
+    if saved.calls_over {
+        crate::pg::wake::calls_over_at_commit();
+    }
+    Ok(())
 }
 
 /// What a scheduler has to know of a batch that it saved.
 #[derive(Debug, Default)]
 pub struct Saved {
-    /// What its calls had locked or waited for.
-    pub released: Vec<Object>,
+    /// Calls have ended, which may have had locks on attributes or waited for some.
+    pub calls_over: bool,
     /// The earliest due time of the calls without a lease and the timers that were written.
     pub earliest: Option<Timestamp>,
 }
 
-/// Saves a batch, and leaves it to the caller to hand on what its calls had locked, and to look at what is due. `any_locks`: there
-/// are locks, which its calls may have.
-pub fn save_and_release<'a>(
+/// Saves a batch, and leaves it to the caller to hand on what its calls had locked, and to look at what is due.
+pub fn save_batch<'a>(
     spi: &Spi,
     batch: impl Iterator<Item = &'a Loaded>,
     leases: &HashMap<StateKey, Lease>,
     lane: &dyn Fn(&Meta) -> i16,
-    any_locks: bool,
     now: Timestamp,
 ) -> Result<Saved> {
     let mut changes = Changes::default();
@@ -62,9 +61,8 @@ pub fn save_and_release<'a>(
     for loaded in batch {
         changes.collect(loaded, &calls)?;
     }
-    let earliest = changes.rows.earliest();
-    let released = changes.write(spi, any_locks, now)?;
-    Ok(Saved { released, earliest })
+    changes.write(spi, now)?;
+    Ok(Saved { calls_over: changes.calls_over || !changes.closed.all.is_empty(), earliest: changes.rows.earliest() })
 }
 
 /// What decides how calls are written.
@@ -81,7 +79,7 @@ struct Changes<'a> {
     closed: Closed,
     ended: Vec<(ExecutionId, &'a StateExecutionId)>,
     /// Calls that were made, or waited to be made, and are over or begin anew: their locks go.
-    calls_over: Vec<StateKey>,
+    calls_over: bool,
     rows: Rows<'a>,
     global: global_queue::Changes<'a>,
     history_cuts: Vec<(ExecutionId, u64)>,
@@ -176,7 +174,7 @@ impl<'a> Changes<'a> {
                 if !state.status().is_live() {
                     self.ended.push((id, &state.id));
                 }
-                self.calls_over.extend(old.and_then(current_call).map(|_| (id, state.seq)));
+                self.calls_over |= old.and_then(current_call).is_some();
                 self.rows.collect_task(meta, id, old, state, calls);
                 self.rows.collect_waits(meta, id, old, state);
             }
@@ -200,7 +198,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    fn write(&self, spi: &Spi, any_locks: bool, now: Timestamp) -> Result<Vec<Object>> {
+    fn write(&self, spi: &Spi, now: Timestamp) -> Result<()> {
         let Rows { states_new, states_changed, tasks_new, tasks_changed, tasks_gone, timers_new, timers_gone, .. } =
             &self.rows;
         let Rows { waiters_new, waiters_gone, messages_new, messages_gone, message_keys, attributes, history, .. } =
@@ -218,14 +216,7 @@ impl<'a> Changes<'a> {
         self.global.write(spi, now)?;
         attribute::write(spi, attributes)?;
         history::write(spi, history)?;
-        self.history_cuts.iter().try_for_each(|(id, up_to)| history::cut(spi, *id, *up_to))?;
-        // After the tasks: a lock is touched by those alone who have its task.
-        let mut released = if any_locks { locks::release(spi, &self.calls_over)? } else { Vec::new() };
-        // The other lane may have locked something for such a process since it was known that there are no locks.
-        if !self.closed.all.is_empty() {
-            released.extend(locks::release_all(spi, &self.closed.all)?);
-        }
-        Ok(released)
+        self.history_cuts.iter().try_for_each(|(id, up_to)| history::cut(spi, *id, *up_to))
     }
 
     /// Those who wait for a state of a process that closes are woken by the close.

@@ -91,18 +91,17 @@ impl Held {
 pub struct LoadedRows {
     /// The text of a JSON object.
     pub object: String,
-    /// Unless they were not held: the version of each row that is covered, in the order of the mapping; None for no row.
+    /// Unless they were not held: the version of each row that is covered, in the order of [`covered`]; None for no row.
     pub versions: Vec<Option<String>>,
 }
 
-/// Rows that a loading policy covers.
+/// Rows that a loading policy covers, in the order in which everybody locks them.
 pub fn covered<'a>(meta: &'a Meta, loading: &Loading) -> impl Iterator<Item = (&'a TableMapping, &'a [String])> {
     let wants = |table: &TableMapping| table.attributes.keys().any(|name| loading.wants(name));
-    meta.mapping
-        .iter()
-        .zip(meta.keys.iter())
-        .filter(move |(table, _)| wants(table))
-        .map(|(table, key)| (table, &key[..]))
+    let rows = meta.mapping.iter().zip(meta.keys.iter()).map(|(table, key)| (table, &key[..]));
+    let mut rows: Vec<_> = rows.filter(|(table, _)| wants(table)).collect();
+    rows.sort_by_key(|(table, key)| (table.relation, *key));
+    rows.into_iter()
 }
 
 /// Tables that a transaction looked up, by oid and key.
@@ -154,11 +153,8 @@ impl Tables {
     pub fn load(&self, spi: &Spi, meta: &Meta, loading: &Loading, held: Held) -> Result<LoadedRows> {
         let mut members = Vec::new();
         let mut versions = Vec::new();
-        for (mapping, key) in meta.mapping.iter().zip(meta.keys.iter()) {
+        for (mapping, key) in covered(meta, loading) {
             let wanted: Vec<_> = mapping.attributes.iter().filter(|(name, _)| loading.wants(name)).collect();
-            if wanted.is_empty() {
-                continue;
-            }
             let values = self.select(spi, mapping, key, &wanted, held)?;
             if held != Held::Not {
                 versions.push(values.as_ref().and_then(|values| values.last().cloned()?));

@@ -3,7 +3,7 @@
 //! A use of a table is a statement or two: rows are read, locked or written. All uses of one turn together take at most
 //! `xdb.apply_timeout`; what comes after that is put off to the next turn. The first use of a turn may take all of it.
 
-use super::turn::{Mode, Turn};
+use super::transaction::{Mode, Turn};
 use crate::guc;
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;

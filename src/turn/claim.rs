@@ -10,7 +10,7 @@ use super::memory::OpenCalls;
 use super::owners::{self, Owner, Unfit};
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans, poll_interval};
-use super::turn::Turn;
+use super::transaction::Turn;
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::descriptors::Descriptors;
@@ -169,17 +169,25 @@ impl Claiming<'_, '_> {
         Ok(due)
     }
 
-    /// Calls that have waited for locks and can have them now, their tasks locked.
+    /// Calls that have waited for locks and can have them now, their tasks locked. Who steps aside lets others come forward, in
+    /// this turn: nothing may wake the scheduler for them.
     fn ready(&mut self, limit: usize) -> Result<Vec<Due>> {
-        let (backlog, now) = (&self.backlog, Instant::now());
-        let keys = self.locks.ready(limit, |key| backlog.executions.is_deferred(&key.0, now));
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let due = claim::parked(self.turn.spi, self.turn.lane, &keys)?;
-        let found: BTreeSet<_> = due.iter().map(|due| due.key).collect();
-        let missing: Vec<_> = keys.into_iter().filter(|key| !found.contains(key)).collect();
-        if !missing.is_empty() {
+        let mut ready: Vec<Due> = Vec::new();
+        loop {
+            let (backlog, now) = (&self.backlog, Instant::now());
+            let known: BTreeSet<_> = ready.iter().map(|due| due.key).collect();
+            let keys = self.locks.ready(limit, |key| backlog.executions.is_deferred(&key.0, now));
+            let keys: Vec<_> = keys.into_iter().filter(|key| !known.contains(key)).collect();
+            if keys.is_empty() {
+                return Ok(ready);
+            }
+            let due = claim::parked(self.turn.spi, self.turn.lane, &keys)?;
+            let found: BTreeSet<_> = due.iter().map(|due| due.key).collect();
+            ready.extend(due);
+            let missing: Vec<_> = keys.into_iter().filter(|key| !found.contains(key)).collect();
+            if missing.is_empty() {
+                return Ok(ready);
+            }
             let leases = load::leases(self.turn.spi, &missing)?;
             for key in missing {
                 match leases.get(&key) {
@@ -193,7 +201,6 @@ impl Claiming<'_, '_> {
                 }
             }
         }
-        Ok(due)
     }
 
     fn judge(
@@ -275,7 +282,7 @@ impl Claiming<'_, '_> {
         if lane == 0 && unfit.is_none() && wants_locks(&config, api) {
             let (global, local) = (config.load_global(api), config.load_local(api));
             let wants = locks::wants(&loaded.meta, due.key.0, &global, &local, types);
-            match self.locks.request(due.key, due.due_at, current.generation, &wants) {
+            match self.locks.request(due.key, due.due_at, current.repeats, &wants) {
                 Answer::Granted => {}
                 Answer::Waits => {
                     if !was_parked {

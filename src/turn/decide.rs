@@ -5,7 +5,7 @@ use super::app_tables::{AppTables, Used, refused};
 use super::global_queues::Free;
 use super::item::{Item, ItemOutcome};
 use super::load::{Batch, LocalAttributes, TakenIn, take_in};
-use super::turn::Turn;
+use super::transaction::Turn;
 use crate::calls::{self, CallRecord, ReadSet};
 use crate::pg::catch::Result;
 use crate::pg::crash;

@@ -7,7 +7,7 @@ use super::global_queues::Matching;
 use super::item::Item;
 use super::memory::{OpenCalls, Seen};
 use super::scans::{ScanEnds, Scans, poll_interval};
-use super::turn::{Started, Turn};
+use super::transaction::{Started, Turn};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
@@ -71,6 +71,9 @@ impl Gathering<'_> {
         tables_last(items);
         self.follow_registrations(turn, started.registered, &mut work)?;
         self.yield_calls(turn, &mut work)?;
+        if turn.lane.number == 0 {
+            self.locks.release_over(turn.spi)?;
+        }
         Ok(work)
     }
 

@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `memory.rs` | what a scheduler keeps between its turns; all of it may be lost |
 //! | `backlog.rs` | answers that wait to be applied, and executions that are left alone for a while |
-//! | `turn.rs` | the transaction, and what is done when it fails: again in parts, then one by one |
+//! | `transaction.rs` | the transaction, and what is done when it fails: again in parts, then one by one |
 //! | `gather.rs`, `scans.rs` | what is due, and where the scans for it begin |
 //! | `load.rs`, `decide.rs`, `save.rs` | from items to rows |
 //! | `claim.rs`, `prepare.rs`, `settle.rs` | from due calls to requests, and what is left to do after the commit |
@@ -47,7 +47,7 @@ mod prepare;
 mod save;
 mod scans;
 mod settle;
-mod turn;
+mod transaction;
 
 pub use memory::Memory;
-pub use turn::{Progress, take_turn};
+pub use transaction::{Progress, take_turn};

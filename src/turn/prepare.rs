@@ -6,7 +6,7 @@ use super::claim::{Claims, Leased, config};
 use super::item::Item;
 use super::save::Saved;
 use super::scans::ScanEnds;
-use super::turn::Turn;
+use super::transaction::Turn;
 use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
 use crate::http::Request;
 use crate::pg::catch::Result;

@@ -8,7 +8,7 @@ use super::decide::Decided;
 use super::global_queues::Matching;
 use super::item::{Item, ItemOutcome};
 use super::owners;
-use super::turn::Turn;
+use super::transaction::Turn;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::store::load::{self, Loaded};
@@ -107,7 +107,7 @@ fn write(
         return Ok((false, None));
     }
     let lane = |meta: &load::Meta| app.lane_of(meta);
-    let saved = save::save_and_release(spi, changed.into_iter(), leases, &lane, false, *now)?;
+    let saved = save::save_batch(spi, changed.into_iter(), leases, &lane, *now)?;
     load::delete_arrivals(spi, &taken_in.ids)?;
     load::delete_arrivals_of(spi, &stale.inboxes)?;
     global_queue::delete_waiters(spi, &stale.waiters)?;

@@ -8,7 +8,7 @@ use super::memory::{Memory, OpenCalls, Seen};
 use super::prepare::Prepared;
 use super::save::Saved;
 use super::scans::ScanEnds;
-use super::turn::{Progress, Turn};
+use super::transaction::{Progress, Turn};
 use crate::calls::CallRecord;
 use crate::clock;
 use crate::http::Request;
@@ -106,8 +106,8 @@ impl Memory {
         self.calls.submit(session, &self.registry, outcome.calls, submit);
         self.backlog.give_up_beyond(max_in_flight().div_ceil(2));
         self.backlog.forget_old();
-        self.locks.show(session);
         more |= self.backlog.is_ready();
+        self.locks.show(session, more);
         if self.seen.other_lane_has_tasks && self.lane.number == 0 {
             session.request_set_aside();
         }

@@ -64,8 +64,6 @@ pub(super) struct Cell {
     /// Thousandths of a call per second.
     call_rate: AtomicI64,
     last_error_at: AtomicI64,
-    /// Odd while a transaction of this scheduler is open. Only grows.
-    turn: AtomicU64,
     last_error: LockedText,
 }
 
@@ -343,33 +341,14 @@ impl Slot {
         cell.procno.store(0, Ordering::SeqCst);
         cell.in_flight.store(0, Ordering::SeqCst);
         cell.waiting_calls.store(0, Ordering::SeqCst);
-        self.turn_ended();
+        if self.lane() == Lane::Main {
+            super::attribute_locks::clear(self.database());
+        }
         cell.exited_at.store(raw::now_micros(), Ordering::SeqCst);
         cell.state.store(EngineState::Stopped as u32, Ordering::SeqCst);
         let start = cell.life.load(Ordering::SeqCst) >> 8;
         cell.life.store((start << 8) | Phase::Exited as u64, Ordering::SeqCst);
         super::wake_launcher();
-    }
-
-    /// Notes that a transaction begins. To be called before anything is read.
-    pub fn turn_begins(self) {
-        let turn = &self.cell().turn;
-        turn.store(turn.load(Ordering::SeqCst) | 1, Ordering::SeqCst);
-    }
-
-    /// Notes that the transaction is over, and tells the sessions that wait for it. Cannot fail.
-    pub fn turn_ended(self) {
-        let turn = &self.cell().turn;
-        let number = turn.load(Ordering::SeqCst);
-        if number % 2 == 1 {
-            turn.store(number + 1, Ordering::SeqCst);
-        }
-        super::caller::wake(self.database());
-    }
-
-    /// The number of the transaction that is open.
-    pub fn open_turn(self) -> Option<u64> {
-        Some(self.cell().turn.load(Ordering::SeqCst)).filter(|number| number % 2 == 1)
     }
 
     /// Why the process of this slot ended, or will have ended when it exits now.
@@ -482,11 +461,6 @@ impl Slot {
     /// Shows what the engine is doing.
     pub fn set_state(self, state: EngineState) {
         self.cell().state.store(state as u32, Ordering::SeqCst);
-    }
-
-    /// The epoch of the leases that are good, if this scheduler runs.
-    pub fn running_epoch(self) -> Option<i64> {
-        self.pid().map(|_| self.cell().epoch.load(Ordering::SeqCst))
     }
 
     /// Shows the epoch of the leases that this scheduler gives.

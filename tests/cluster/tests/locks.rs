@@ -38,7 +38,8 @@ fn deadlocked(app: &App) -> bool {
 
 /// Nobody has or wants a lock.
 fn nothing_is_locked(app: &App) {
-    assert_eq!(app.superuser().count("xdb.attribute_lock"), 0);
+    let mut db = app.superuser();
+    wait_until("nothing is locked", 10, || db.count("xdb.attribute_locks") == 0);
 }
 
 #[test]
@@ -399,7 +400,7 @@ fn a_holder_that_is_stopped_hands_on() {
 fn a_waiter_that_is_stopped_hands_on() {
     let (app, worker) = queue_of_three("locks_stop_waiter");
     let mut db = app.db();
-    assert_eq!((db.count("xdb.attribute_locks"), app.session("other").count("xdb.attribute_locks")), (3, 0));
+    assert_eq!(db.count("xdb.attribute_locks"), 3);
     db.run("SELECT xdb.stop_process('b')");
     worker.release();
     assert_eq!(db.completes("a").result(), 1);
@@ -527,7 +528,8 @@ fn a_table_that_is_set_aside_loses_no_update() {
         views::engine(&mut app.superuser()).contains("mine"),
         "the steps were not those of a table that is set aside"
     );
-    assert_eq!((db.one::<i32>("SELECT n FROM mine"), repeats(&mut db, "%")), (4, 0));
+    // Whoever applies the steps of such a table has no part in the locks: versions alone see to what is right.
+    assert_eq!(db.one::<i32>("SELECT n FROM mine"), 4);
     nothing_is_locked(&app);
     app.done(&[]);
 }
@@ -544,7 +546,7 @@ fn no_transaction_is_open_while_a_state_has_its_locks() {
         let mut db = looking.lock().unwrap();
         // A turn may be under way that has nothing to do with the call; it ends.
         wait_until("no transaction is open", 10, || db.one::<i64>(open) == 0);
-        assert_eq!(db.count("xdb.attribute_lock WHERE granted"), 1);
+        assert_eq!(db.count("xdb.attribute_locks WHERE granted"), 1);
         add(call)
     });
     app.register("count", &counter("EXCLUSIVE_LOCK"));
