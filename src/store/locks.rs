@@ -2,7 +2,7 @@
 
 use super::StateKey;
 use super::loaded::Meta;
-use super::table::{Read, Record, batch, statements};
+use super::table::{Record, batch, rows, statements};
 use super::tables::covered;
 use crate::pg::catch::Result;
 use crate::pg::param::{array, to_postgres};
@@ -152,7 +152,7 @@ pub fn wants(meta: &Meta, id: ExecutionId, global: &Loading, local: &Loading, ty
 
 /// Those of these calls that are over.
 pub fn over(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> {
-    spi.rows(&OVER, &StateKey::arrays(keys), |row| StateKey::read(row))
+    rows(spi, &OVER, &StateKey::arrays(keys))
 }
 
 /// A local attribute with the version of its row.
