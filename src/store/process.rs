@@ -145,9 +145,29 @@ fn read_found(row: &Row) -> Result<Found> {
 
 /// The latest execution of a process id, or the one that is named.
 pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>, snapshot: Snapshot) -> Result<Option<Found>> {
+    find_as(spi, process_id, execution, snapshot, read_found)
+}
+
+/// The same with the owner alone, whatever else the row holds: it is to be checked.
+pub fn find_to_check(
+    spi: &Spi,
+    process_id: &str,
+    execution: Option<ExecutionId>,
+) -> Result<Option<(ExecutionId, pg_sys::Oid)>> {
+    let read = |row: &Row| Ok((row.get("execution_id")?, row.get("owner")?));
+    find_as(spi, process_id, execution, Snapshot::Active, read)
+}
+
+fn find_as<T>(
+    spi: &Spi,
+    process_id: &str,
+    execution: Option<ExecutionId>,
+    snapshot: Snapshot,
+    read: impl FnMut(&Row) -> Result<T>,
+) -> Result<Option<T>> {
     match execution {
-        Some(id) => spi.first_with(snapshot, &FIND_EXECUTION, &[value(id), value(process_id)], read_found),
-        None => spi.first_with(snapshot, &FIND_LATEST, &[value(process_id)], read_found),
+        Some(id) => spi.first_with(snapshot, &FIND_EXECUTION, &[value(id), value(process_id)], read),
+        None => spi.first_with(snapshot, &FIND_LATEST, &[value(process_id)], read),
     }
 }
 
