@@ -178,7 +178,7 @@ pub fn define() {
         GucContext::Suset,
         GucFlags::SUPERUSER_ONLY,
     );
-    crate::pg::shift::define();
+    crate::pg::clock_offset::define();
     crate::pg::plant::define();
     // SAFETY: names the prefix under which no other setting may be made up.
     unsafe { pg_sys::MarkGUCPrefixReserved(c"xdb".as_ptr()) };

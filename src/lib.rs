@@ -29,7 +29,7 @@ pgrx::extension_sql_file!("../sql/comments.sql", name = "comments", requires = [
 #[pgrx::pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     guc::define();
-    pg::planning::register();
+    pg::index_plans::register();
     #[cfg(not(feature = "pg18"))]
     pg::constraints::register();
     // SAFETY: flags of the server, set before libraries are loaded.

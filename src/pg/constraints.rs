@@ -5,7 +5,7 @@
 //! the tables that it writes to are put in place as the server would do it, from trees that are kept. What is checked, when,
 //! and what a violation says, remains the server's.
 
-use super::planning;
+use super::index_plans;
 use pgrx::{pg_guard, pg_sys};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -44,7 +44,7 @@ unsafe extern "C-unwind" fn executor_start(query: *mut pg_sys::QueryDesc, flags:
             Some(previous) => previous(query, flags),
             None => super::raw::standard_ExecutorStart(query, flags),
         }
-        if planning::is_ours() {
+        if index_plans::is_ours() {
             after_start((*query).estate);
         }
     }

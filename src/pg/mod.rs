@@ -1,6 +1,7 @@
 //! Everything that touches the server process: errors, SPI, identity, shared memory, latches, hooks.
 
 pub mod catch;
+pub mod clock_offset;
 pub mod compat;
 // In 18 the executor keeps them elsewhere, and some of them are not enforced: there the server does it alone.
 #[cfg(not(feature = "pg18"))]
@@ -10,13 +11,12 @@ pub mod extension;
 pub mod function;
 pub mod hook;
 pub mod identity;
+pub mod index_plans;
 pub mod latch;
 pub mod lock;
 pub mod param;
-pub mod planning;
 pub mod plant;
 pub mod raw;
-pub mod shift;
 pub mod shmem;
 pub mod spi;
 pub mod subxact;

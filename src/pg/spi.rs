@@ -1,8 +1,8 @@
 //! SQL statements: prepared once per session, run through SPI, errors returned whole.
 
 use super::catch::{PgError, Result, catch};
+use super::index_plans;
 use super::param::{Param, from_postgres};
-use super::planning;
 use pgrx::{FromDatum, pg_sys};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -76,7 +76,7 @@ pub struct Spi {
 /// Whose tables statements use, which decides how they are planned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tables {
-    /// System tables alone: planned once, see [`planning`].
+    /// System tables alone: planned once, see [`index_plans`].
     System,
     /// As the server thinks best; triggers may run other statements meanwhile.
     Users,
@@ -198,7 +198,7 @@ impl Spi {
         let mut values: Vec<_> = params.iter().map(|p| p.datum).collect();
         let nulls: Vec<c_char> = params.iter().map(|p| if p.null { b'n' } else { b' ' } as c_char).collect();
         let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
-        let _planning = (self.tables == Tables::System).then(planning::ByIndex::begin);
+        let _planning = (self.tables == Tables::System).then(index_plans::ByIndex::begin);
         // SAFETY: the plan is kept, the arrays outlive the call and match the plan's parameters.
         RUNNING.set(RUNNING.get() + 1);
         let code = unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, mode == Snapshot::Active, limit)) };

@@ -2,9 +2,9 @@
 
 #[path = "../../../src/worker/breaker.rs"]
 pub mod breaker;
+#[path = "../../../src/clock/offset.rs"]
+pub mod clock_offset;
 #[path = "../../../src/worker/fronts.rs"]
 pub mod fronts;
 #[path = "../../../src/worker/lock_queue.rs"]
 pub mod lock_queue;
-#[path = "../../../src/clock/shift.rs"]
-pub mod shift;

@@ -7,10 +7,10 @@ const LONGEST: i64 = 36_500 * DAY;
 /// More digits than any accepted number has; keeps the arithmetic from overflowing.
 const MOST_DIGITS: usize = 15;
 
-/// The shift in microseconds. Empty is none; otherwise parts such as `3 days`, `-1.5 h` or `02:30:00`, each with a sign
+/// The offset in microseconds. Empty is none; otherwise parts such as `3 days`, `-1.5 h` or `02:30:00`, each with a sign
 /// of its own, are summed up. What has no fixed length is refused, and so is a point in time: each session would
 /// reach it at another moment.
-pub fn parse_shift(text: &str) -> Result<i64, String> {
+pub fn parse_offset(text: &str) -> Result<i64, String> {
     let mut rest = text.trim();
     let mut sum: i64 = 0;
     while !rest.is_empty() {

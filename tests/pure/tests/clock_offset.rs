@@ -1,7 +1,7 @@
 //! What `xdb.now` may say.
 
 use proptest::prelude::*;
-use xdb_pure_tests::shift::parse_shift;
+use xdb_pure_tests::clock_offset::parse_offset;
 
 const SECOND: i64 = 1_000_000;
 const DAY: i64 = 86_400 * SECOND;
@@ -26,7 +26,7 @@ fn distances_are_summed_up_with_their_own_signs() {
         ("00:00:00", 0),
         ("36500 days", 36_500 * DAY),
     ] {
-        assert_eq!(parse_shift(text), Ok(micros), "{text}");
+        assert_eq!(parse_offset(text), Ok(micros), "{text}");
     }
 }
 
@@ -52,7 +52,7 @@ fn what_is_no_distance_is_refused_with_a_reason() {
         ("10:", "no number"),
         ("3 tage\u{e4}", "is no unit"),
     ] {
-        let error = parse_shift(text).expect_err(text);
+        let error = parse_offset(text).expect_err(text);
         assert!(error.contains(reason), "{text}: {error}");
     }
 }
@@ -60,18 +60,18 @@ fn what_is_no_distance_is_refused_with_a_reason() {
 proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "\\PC{0,40}") {
-        if let Ok(micros) = parse_shift(&text) {
+        if let Ok(micros) = parse_offset(&text) {
             prop_assert!(micros.abs() <= 36_500 * DAY);
         }
     }
 
     #[test]
     fn digits_units_and_signs_are_read_or_refused(text in "([-+ .:0-9]|day|h|min|us| ){0,20}") {
-        let _ = parse_shift(&text);
+        let _ = parse_offset(&text);
     }
 
     #[test]
     fn a_distance_is_what_it_says(days in -36_000_i64..36_000, seconds in 0_i64..86_400) {
-        prop_assert_eq!(parse_shift(&format!("{days} days {seconds} s")), Ok(days * DAY + seconds * SECOND));
+        prop_assert_eq!(parse_offset(&format!("{days} days {seconds} s")), Ok(days * DAY + seconds * SECOND));
     }
 }
