@@ -5,6 +5,7 @@
 
 use super::catch::{PgError, Result, catch, edge, sqlstate};
 use super::param::{ToParam, from_postgres};
+use super::snapshot;
 use super::subxact::run_caught;
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 use std::ffi::{CStr, CString, c_char};
@@ -49,6 +50,12 @@ impl Args {
             let argument = arguments.get(number)?;
             (!argument.isnull).then_some(argument.value)
         }
+    }
+
+    /// Runs `body`, which sleeps and looks at nothing, and gives the statement's snapshot back meanwhile where that is possible:
+    /// see [`snapshot`]. Not inside of [`connect`](super::spi::connect).
+    pub fn sleep<T>(&self, body: impl FnOnce() -> T) -> Result<T> {
+        snapshot::without(self.0, body)
     }
 
     fn get<T: FromDatum>(&self, number: usize) -> Option<T> {

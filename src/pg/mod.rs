@@ -18,6 +18,7 @@ pub mod param;
 pub mod plant;
 pub mod raw;
 pub mod shmem;
+mod snapshot;
 pub mod spi;
 pub mod subxact;
 pub mod types;
