@@ -292,10 +292,15 @@ pub fn claim_rpc_key(spi: &Spi, id: ExecutionId, key: &str, now: Timestamp) -> R
     const INSERT: &str = "INSERT INTO xdb.rpc_answer (execution_id, idempotency_key, answered_at) \
         VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
     const SELECT: &str = "SELECT output::text FROM xdb.rpc_answer WHERE execution_id = $1 AND idempotency_key = $2";
-    if spi.run(INSERT, &[value(id), value(key), value(now)])? == 1 {
-        return Ok(None);
+    loop {
+        if spi.run(INSERT, &[value(id), value(key), value(now)])? == 1 {
+            return Ok(None);
+        }
+        if let Some(answer) = spi.first(SELECT, &[value(id), value(key)], |row| Ok(row.get(1)))? {
+            return Ok(Some(answer));
+        }
+        // The row was there, and was deleted (with its execution, say) before it could be read: the key is free again.
     }
-    spi.first(SELECT, &[value(id), value(key)], |row| Ok(row.get(1)))
 }
 
 pub fn keep_rpc_answer(spi: &Spi, id: ExecutionId, key: &str, output: Option<&str>) -> Result<()> {
