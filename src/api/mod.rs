@@ -12,7 +12,7 @@ mod rpc_locks;
 mod start;
 
 use crate::error;
-use crate::pg::catch::{Result, catch};
+use crate::pg::catch::{PgError, Result, catch};
 use crate::pg::identity;
 use crate::pg::shmem::{self, EngineState, Lane, Slot};
 use crate::pg::subxact::lock_table;
@@ -120,10 +120,7 @@ impl Caller {
     fn on_system_tables<T>(self, body: impl FnOnce(&mut Registry) -> Result<T>) -> Result<T> {
         let result = REGISTRY.with_borrow_mut(|registry| identity::as_engine(|| body(registry)));
         // Where in the engine's own SQL an error came up is no concern of the caller.
-        result.map_err(|mut error| {
-            error.context = None;
-            error
-        })
+        result.map_err(PgError::without_place)
     }
 
     /// Looks up the tables that have one of these attributes; they stay as they are until the transaction ends.

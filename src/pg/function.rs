@@ -3,10 +3,10 @@
 //! They are declared in `sql/functions.sql`, where the SQL surface can be read in one piece, and named here. An error
 //! is raised after everything that the function owned was dropped, with its SQLSTATE and all its fields.
 
-use super::catch::{PgError, Result, catch, edge, sqlstate};
+use super::catch::{PgError, Result, catch, edge, run_caught, sqlstate};
 use super::param::{ToParam, from_postgres};
 use super::snapshot;
-use super::subxact::run_caught;
+
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 use std::ffi::{CStr, CString, c_char};
 use xdb_engine::{Duration, ExecutionId, Timestamp};

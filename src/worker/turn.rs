@@ -11,12 +11,12 @@ use super::locks::Watch;
 use super::looks::{Ends, Looks};
 use super::user_tables::Strikes;
 use crate::http::Call;
+use crate::pg::catch::run_caught;
 use crate::pg::catch::{
     DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
     log_error,
 };
 use crate::pg::plant::{self, Plant};
-use crate::pg::subxact::run_caught;
 use crate::pg::{crash, identity, spi};
 use crate::store::claim::{self, Lane};
 use crate::store::instance::Standing;
