@@ -106,6 +106,10 @@ impl PgError {
     /// What a caught panic said.
     pub fn from_panic(payload: Box<dyn std::any::Any + Send>) -> Self {
         use pgrx::pg_sys::panic::{CaughtError, ErrorReportWithLevel};
+        let payload = match payload.downcast::<Self>() {
+            Ok(thrown) => return *thrown,
+            Err(payload) => payload,
+        };
         let report = |report: &ErrorReportWithLevel| {
             let mut error = Self::new(report.sql_error_code() as c_int, report.message());
             error.detail = report.detail().map(str::to_owned);
@@ -284,6 +288,11 @@ pub fn run_caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
         Ok(result) => result,
         Err(panic) => Err(PgError::from_panic(panic)),
     }
+}
+
+/// Gives up with an error where there is no way to return one, as a panic that [`run_caught`] ends. For what should not happen.
+pub(super) fn throw(error: PgError) -> ! {
+    std::panic::resume_unwind(Box::new(error))
 }
 
 /// Writes an error to the server log without raising it.

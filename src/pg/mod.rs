@@ -17,6 +17,7 @@ pub mod lock;
 pub mod param;
 pub mod plant;
 pub mod raw;
+pub mod read;
 pub mod shmem;
 mod snapshot;
 pub mod spi;

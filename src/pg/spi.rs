@@ -1,9 +1,10 @@
 //! SQL statements: prepared once per session, run through SPI, errors returned whole.
 
-use super::catch::{PgError, Result, catch};
+use super::catch::{PgError, Result, catch, throw};
 use super::index_plans;
 use super::param::{Param, from_postgres};
-use pgrx::{FromDatum, pg_sys};
+use super::read::{self, Read};
+use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_long};
@@ -254,12 +255,14 @@ impl Spi {
         let rows = unsafe {
             let description = (*table).tupdesc;
             let columns = (*description).natts as usize;
+            let types: Vec<_> =
+                (1..=columns).map(|number| pg_sys::SPI_gettypeid(description, number as c_int)).collect();
             let mut values = vec![pg_sys::Datum::null(); columns];
             let mut nulls = vec![true; columns];
             let mut read_one = |number| {
                 let tuple = *(*table).vals.add(number);
                 pg_sys::heap_deform_tuple(tuple, description, values.as_mut_ptr(), nulls.as_mut_ptr());
-                read(&Row { values: &values, nulls: &nulls })
+                read(&Row { types: &types, values: &values, nulls: &nulls })
             };
             (0..count as usize).map(&mut read_one).collect()
         };
@@ -293,36 +296,43 @@ fn c_string(sql: &str) -> Result<CString> {
 
 /// One row of a result.
 pub struct Row<'a> {
+    types: &'a [pg_sys::Oid],
     values: &'a [pg_sys::Datum],
     nulls: &'a [bool],
 }
 
 impl Row<'_> {
-    fn datum(&self, column: usize) -> Option<pg_sys::Datum> {
-        (!self.nulls[column - 1]).then_some(self.values[column - 1])
+    /// A column that has to be of this type: one of another type is not touched.
+    fn datum(&self, column: usize, wanted: pg_sys::Oid) -> Option<pg_sys::Datum> {
+        let number = column - 1;
+        if self.types[number] != wanted {
+            throw(read::other_type(format_args!("column {column} of a result"), self.types[number], wanted));
+        }
+        (!self.nulls[number]).then_some(self.values[number])
     }
 
-    /// A column, counted from 1, or None where it is null. The type must be what the statement gives.
-    pub fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
-        // SAFETY: the caller's statement gives that type; see above.
-        self.datum(column).and_then(|datum| unsafe { T::from_datum(datum, false) })
+    /// A column, counted from 1, or None where it is null.
+    pub fn get<T: Read>(&self, column: usize) -> Option<T> {
+        // SAFETY: the column is of that type.
+        self.datum(column, T::TYPE).and_then(|datum| unsafe { T::from_datum(datum, false) })
     }
 
     /// A column that can't be null.
-    pub fn need<T: FromDatum>(&self, column: usize) -> Result<T> {
+    pub fn need<T: Read>(&self, column: usize) -> Result<T> {
         self.get(column).ok_or_else(|| PgError::internal(format!("column {column} of a system table is null")))
     }
 
     pub fn time(&self, column: usize) -> Option<Timestamp> {
-        self.get::<i64>(column).map(from_postgres)
+        self.datum(column, pg_sys::TIMESTAMPTZOID).map(|datum| from_postgres(datum.value() as i64))
     }
 
     pub fn need_time(&self, column: usize) -> Result<Timestamp> {
-        self.need::<i64>(column).map(from_postgres)
+        self.time(column).ok_or_else(|| PgError::internal(format!("column {column} of a system table is null")))
     }
 
     pub fn execution_id(&self, column: usize) -> Result<ExecutionId> {
-        let datum = self.datum(column).ok_or_else(|| PgError::internal("an execution id is null"))?;
+        let datum = self.datum(column, pg_sys::UUIDOID);
+        let datum = datum.ok_or_else(|| PgError::internal("an execution id is null"))?;
         let mut id = [0; 16];
         // SAFETY: a uuid datum points to 16 bytes.
         unsafe { std::ptr::copy_nonoverlapping(datum.cast_mut_ptr::<u8>(), id.as_mut_ptr(), 16) };
