@@ -82,7 +82,8 @@ CREATE FUNCTION xdb.adopt() RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_adopt';
 
 CREATE FUNCTION xdb.knows_roles() RETURNS boolean
-    LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'xdb_knows_roles';
+    -- It stands in every policy, and reads shared memory and a table: any process of a parallel query may.
+    LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'xdb_knows_roles';
 
 CREATE FUNCTION xdb.purge(older_than interval) RETURNS bigint
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_purge';
