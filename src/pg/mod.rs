@@ -14,6 +14,7 @@ pub mod identity;
 pub mod index_plans;
 pub mod latch;
 pub mod lock;
+pub mod names;
 pub mod param;
 pub mod plant;
 pub mod raw;
