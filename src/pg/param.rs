@@ -14,23 +14,28 @@ pub struct Param {
 
 /// A Rust type that stands for an SQL type.
 pub trait ToParam {
-    /// The type's oid, and what an array of it needs: that of the array, and how its elements are aligned.
+    /// The type's oid, and what an array of it needs.
     const TYPE: Element;
     fn datum(&self) -> pg_sys::Datum;
-    /// Appends the value as an array holds it, without what fills up to the next one.
-    fn append(&self, elements: &mut Vec<u8>);
 }
 
+/// A type as an element of arrays: `typlen`, `typbyval` and `typalign` as `pg_type` has them.
 #[derive(Clone, Copy)]
 pub struct Element {
     oid: pg_sys::Oid,
     array: pg_sys::Oid,
-    align: usize,
+    length: i16,
+    by_value: bool,
+    align: u8,
 }
 
 impl Element {
-    const fn new(oid: pg_sys::Oid, array: pg_sys::Oid, align: usize) -> Self {
-        Self { oid, array, align }
+    const fn by_value(oid: pg_sys::Oid, array: pg_sys::Oid, length: i16, align: u8) -> Self {
+        Self { oid, array, length, by_value: true, align }
+    }
+
+    const fn by_reference(oid: pg_sys::Oid, array: pg_sys::Oid, length: i16, align: u8) -> Self {
+        Self { oid, array, length, by_value: false, align }
     }
 }
 
@@ -38,74 +43,53 @@ impl Element {
 const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
 
 impl ToParam for bool {
-    const TYPE: Element = Element::new(pg_sys::BOOLOID, pg_sys::BOOLARRAYOID, 1);
+    const TYPE: Element = Element::by_value(pg_sys::BOOLOID, pg_sys::BOOLARRAYOID, 1, pg_sys::TYPALIGN_CHAR);
     fn datum(&self) -> pg_sys::Datum {
         pg_sys::Datum::from(*self)
-    }
-    fn append(&self, elements: &mut Vec<u8>) {
-        elements.push(u8::from(*self));
     }
 }
 
 impl ToParam for i16 {
-    const TYPE: Element = Element::new(pg_sys::INT2OID, pg_sys::INT2ARRAYOID, 2);
+    const TYPE: Element = Element::by_value(pg_sys::INT2OID, pg_sys::INT2ARRAYOID, 2, pg_sys::TYPALIGN_SHORT);
     fn datum(&self) -> pg_sys::Datum {
         pg_sys::Datum::from(*self)
-    }
-    fn append(&self, elements: &mut Vec<u8>) {
-        elements.extend(self.to_ne_bytes());
     }
 }
 
 impl ToParam for i32 {
-    const TYPE: Element = Element::new(pg_sys::INT4OID, pg_sys::INT4ARRAYOID, 4);
+    const TYPE: Element = Element::by_value(pg_sys::INT4OID, pg_sys::INT4ARRAYOID, 4, pg_sys::TYPALIGN_INT);
     fn datum(&self) -> pg_sys::Datum {
         pg_sys::Datum::from(*self)
-    }
-    fn append(&self, elements: &mut Vec<u8>) {
-        elements.extend(self.to_ne_bytes());
     }
 }
 
 impl ToParam for i64 {
-    const TYPE: Element = Element::new(pg_sys::INT8OID, pg_sys::INT8ARRAYOID, 8);
+    const TYPE: Element = Element::by_value(pg_sys::INT8OID, pg_sys::INT8ARRAYOID, 8, pg_sys::TYPALIGN_DOUBLE);
     fn datum(&self) -> pg_sys::Datum {
         pg_sys::Datum::from(*self)
-    }
-    fn append(&self, elements: &mut Vec<u8>) {
-        elements.extend(self.to_ne_bytes());
     }
 }
 
 impl ToParam for pg_sys::Oid {
-    const TYPE: Element = Element::new(pg_sys::OIDOID, pg_sys::OIDARRAYOID, 4);
+    const TYPE: Element = Element::by_value(pg_sys::OIDOID, pg_sys::OIDARRAYOID, 4, pg_sys::TYPALIGN_INT);
     fn datum(&self) -> pg_sys::Datum {
         pg_sys::Datum::from(*self)
-    }
-    fn append(&self, elements: &mut Vec<u8>) {
-        elements.extend(self.to_u32().to_ne_bytes());
     }
 }
 
 impl ToParam for Timestamp {
-    const TYPE: Element = Element::new(pg_sys::TIMESTAMPTZOID, pg_sys::TIMESTAMPTZARRAYOID, 8);
+    const TYPE: Element =
+        Element::by_value(pg_sys::TIMESTAMPTZOID, pg_sys::TIMESTAMPTZARRAYOID, 8, pg_sys::TYPALIGN_DOUBLE);
     fn datum(&self) -> pg_sys::Datum {
         pg_sys::Datum::from(to_postgres(*self))
-    }
-    fn append(&self, elements: &mut Vec<u8>) {
-        elements.extend(to_postgres(*self).to_ne_bytes());
     }
 }
 
 impl ToParam for &str {
-    const TYPE: Element = Element::new(pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, 4);
+    const TYPE: Element = Element::by_reference(pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, -1, pg_sys::TYPALIGN_INT);
     fn datum(&self) -> pg_sys::Datum {
         // SAFETY: copies the bytes into a new text value in the current memory context.
         unsafe { pg_sys::Datum::from(pg_sys::cstring_to_text_with_len(self.as_ptr().cast(), self.len() as i32)) }
-    }
-    fn append(&self, elements: &mut Vec<u8>) {
-        elements.extend(length_word(size_of::<u32>() + self.len()).to_ne_bytes());
-        elements.extend(self.as_bytes());
     }
 }
 
@@ -114,13 +98,10 @@ impl ToParam for String {
     fn datum(&self) -> pg_sys::Datum {
         self.as_str().datum()
     }
-    fn append(&self, elements: &mut Vec<u8>) {
-        self.as_str().append(elements);
-    }
 }
 
 impl ToParam for ExecutionId {
-    const TYPE: Element = Element::new(pg_sys::UUIDOID, pg_sys::UUIDARRAYOID, 1);
+    const TYPE: Element = Element::by_reference(pg_sys::UUIDOID, pg_sys::UUIDARRAYOID, 16, pg_sys::TYPALIGN_CHAR);
     fn datum(&self) -> pg_sys::Datum {
         // SAFETY: a uuid is 16 bytes; palloc gives room for them.
         unsafe {
@@ -128,9 +109,6 @@ impl ToParam for ExecutionId {
             std::ptr::copy_nonoverlapping(self.0.as_ptr(), copy, 16);
             pg_sys::Datum::from(copy)
         }
-    }
-    fn append(&self, elements: &mut Vec<u8>) {
-        elements.extend(self.0);
     }
 }
 
@@ -172,65 +150,26 @@ pub fn column_of_nullable<T: ToParam>(values: impl IntoIterator<Item = Option<T>
     }
 }
 
-/// What stands before the elements: total length, dimensions, where the elements begin if there are nulls, their type; and
-/// the length and lower bound of the one dimension.
-const HEADER: usize = 24;
-/// An array without elements has no dimension.
-const EMPTY: usize = 16;
-
-/// Writes the array as the server lays it out: with an allocation for each element and a copy of each, arrays took a good part
-/// of what saving costs.
 fn build<T: ToParam>(values: impl Iterator<Item = Option<T>>) -> Param {
-    let Element { oid, array, align, .. } = T::TYPE;
-    let (mut elements, mut present, mut count) = (Vec::new(), Vec::new(), 0);
-    let mut any_null = false;
-    for value in values {
-        if count % 8 == 0 {
-            present.push(0u8);
-        }
-        match value {
-            Some(value) => {
-                present[count / 8] |= 1 << (count % 8);
-                value.append(&mut elements);
-                elements.resize(elements.len().next_multiple_of(align), 0);
-            }
-            None => any_null = true,
-        }
-        count += 1;
-    }
-    let begin = match (count, any_null) {
-        (0, _) => EMPTY,
-        (_, false) => HEADER,
-        (_, true) => (HEADER + present.len()).next_multiple_of(pg_sys::MAXIMUM_ALIGNOF as usize),
-    };
-    let length = begin + elements.len();
-    let offset = if any_null { begin as i32 } else { 0 };
-    let mut header = Vec::with_capacity(begin);
-    header.extend(length_word(length).to_ne_bytes());
-    header.extend(i32::from(count > 0).to_ne_bytes());
-    header.extend(offset.to_ne_bytes());
-    header.extend(oid.to_u32().to_ne_bytes());
-    if count > 0 {
-        header.extend((count as i32).to_ne_bytes());
-        header.extend(1i32.to_ne_bytes());
-    }
-    if any_null {
-        header.extend(&present);
-    }
-    header.resize(begin, 0);
-    // SAFETY: both parts are written into the room that was allocated for them; a length beyond the server's limit is its error.
+    let Element { oid, array, length, by_value, align } = T::TYPE;
+    let (mut elements, mut nulls): (Vec<_>, Vec<_>) =
+        values.map(|value| (value.as_ref().map_or_else(pg_sys::Datum::null, ToParam::datum), value.is_none())).unzip();
+    let (mut count, mut first) = (elements.len() as i32, 1);
+    // SAFETY: so many elements of this type, and as many flags.
     let datum = unsafe {
-        let place = pg_sys::palloc(length).cast::<u8>();
-        std::ptr::copy_nonoverlapping(header.as_ptr(), place, begin);
-        std::ptr::copy_nonoverlapping(elements.as_ptr(), place.add(begin), elements.len());
-        pg_sys::Datum::from(place)
+        pg_sys::Datum::from(pg_sys::construct_md_array(
+            elements.as_mut_ptr(),
+            nulls.as_mut_ptr(),
+            1,
+            &raw mut count,
+            &raw mut first,
+            oid,
+            i32::from(length),
+            by_value,
+            align as std::ffi::c_char,
+        ))
     };
     Param { oid: array, datum, null: false, is_array: true }
-}
-
-/// The first word of a value of variable length that is neither compressed nor short.
-fn length_word(length: usize) -> u32 {
-    if cfg!(target_endian = "little") { (length as u32) << 2 } else { length as u32 & 0x3fff_ffff }
 }
 
 /// As Postgres counts a `timestamptz`.
