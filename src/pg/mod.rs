@@ -23,5 +23,7 @@ pub mod shmem;
 mod snapshot;
 pub mod spi;
 pub mod subxact;
+#[cfg(feature = "pg_test")]
+mod tests;
 pub mod types;
 pub mod wake;
