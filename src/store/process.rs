@@ -278,10 +278,15 @@ pub fn owners(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, pg_
 /// Makes an idempotency key of an RPC this transaction's own. If the key was used before, gives the first answer; if
 /// another transaction is using it, waits for that one.
 pub fn claim_rpc_key(spi: &Spi, id: ExecutionId, key: &str, now: Timestamp) -> Result<Option<Option<String>>> {
-    if spi.run(&NEW_KEY, &[value(id), value(key), value(now)])? == 1 {
-        return Ok(None);
+    loop {
+        if spi.run(&NEW_KEY, &[value(id), value(key), value(now)])? == 1 {
+            return Ok(None);
+        }
+        if let Some(answer) = spi.first(&ANSWER, &[value(id), value(key)], |row| row.get("output"))? {
+            return Ok(Some(answer));
+        }
+        // The row was there, and was deleted (with its execution, say) before it could be read: the key is free again.
     }
-    spi.first(&ANSWER, &[value(id), value(key)], |row| row.get("output"))
 }
 
 pub fn keep_rpc_answer(spi: &Spi, id: ExecutionId, key: &str, output: Option<&str>) -> Result<()> {
