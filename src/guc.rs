@@ -168,7 +168,6 @@ pub fn define() {
         GucFlags::SUPERUSER_ONLY,
     );
     crate::pg::shift::define();
-    crate::pg::plant::define();
     // SAFETY: names the prefix under which no other setting may be made up.
     unsafe { pg_sys::MarkGUCPrefixReserved(c"xdb".as_ptr()) };
 }

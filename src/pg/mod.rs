@@ -11,7 +11,6 @@ pub mod identity;
 pub mod latch;
 pub mod param;
 pub mod planning;
-pub mod plant;
 pub mod process;
 pub mod raw;
 pub mod session;

@@ -3,8 +3,8 @@
 //! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
 //! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
 //! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine, and everybody who waits.
+use super::crash;
 use super::shmem::{self, Slot, Wakeup, attribute_locks, waiter as places};
-use super::{crash, plant};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -238,7 +238,7 @@ fn carry_out(notes: &Notes) {
     if notes.calls_over {
         attribute_locks::note_calls_over(database);
     }
-    if let Some(wakeup) = notes.wakeup.filter(|_| !plant::loses_wakeup()) {
+    if let Some(wakeup) = notes.wakeup {
         Slot::of_database(database).for_each(|slot| slot.wake(wakeup));
     }
     if notes.closed_many {
