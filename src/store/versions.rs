@@ -53,6 +53,6 @@ pub fn mismatch() -> Option<Mismatch> {
 pub fn check() -> Result<()> {
     match mismatch() {
         None => Ok(()),
-        Some(mismatch) => Err(error::other_schema(&mismatch)),
+        Some(mismatch) => Err(error::other_schema(mismatch.reason(), mismatch.remedy())),
     }
 }

@@ -230,6 +230,8 @@ impl Claiming<'_, '_> {
     }
 
     /// What becomes of one call: its lease, or a note in the verdicts.
+    // Long because each check ends the claim in its own way, and their order matters: nothing that takes room or locks comes
+    // before what may refuse the call.
     fn verdict(
         &mut self,
         call: &Candidate,
