@@ -191,8 +191,8 @@ copy_postgres() {
     find_pg_config
 }
 
-# hooked_postgres: a throwaway copy of Postgres with a build of the extension that has crash points, which no
-# other server may ever load. PG_CONFIG is that of the copy afterwards.
+# hooked_postgres: a throwaway copy of Postgres with a build of the extension that has crash points and tests of its own,
+# which no other server may ever load. PG_CONFIG is that of the copy afterwards.
 hooked_postgres() {
     find_pg_config
     make_work_dir

@@ -56,7 +56,7 @@ pub fn define() {
     GucRegistry::define_string_guc(
         c"xdb.databases",
         c"Databases whose processes run.",
-        c"A comma-separated list of names; empty means every database that has the extension. Default empty.",
+        c"A comma-separated list of names, in double quotes where they have commas, quotes, blanks or capitals; empty means every database that has the extension. Default empty.",
         &DATABASES,
         GucContext::Sighup,
         none,
@@ -167,6 +167,6 @@ pub fn define() {
         GucContext::Suset,
         GucFlags::SUPERUSER_ONLY,
     );
-    crate::pg::shift::define();
+    crate::pg::clock_offset::define();
     crate::pg::settings::reserve_prefix();
 }

@@ -46,7 +46,7 @@ pgrx::extension_sql_file!("../sql/always/privileges.sql", name = "privileges", r
 #[pgrx::pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     guc::define();
-    pg::planning::register();
+    pg::index_plans::register();
     if pg::process::is_server_start() {
         pg::shmem::register();
         pg::hook::register();

@@ -104,7 +104,8 @@ CREATE OR REPLACE FUNCTION xdb.adopt() RETURNS void
 COMMENT ON FUNCTION xdb.adopt() IS 'Makes the processes of a copied or restored database its own, so that they run here. Does nothing in a database that is no copy.';
 
 CREATE OR REPLACE FUNCTION xdb.knows_roles() RETURNS boolean
-    LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'xdb_knows_roles';
+    -- It stands in every policy, and reads shared memory and a table: any process of a parallel query may.
+    LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'xdb_knows_roles';
 COMMENT ON FUNCTION xdb.knows_roles() IS 'Whether the owners of processes are roles of this server; not in a copy from another one before xdb.adopt().';
 
 CREATE OR REPLACE FUNCTION xdb.purge(older_than interval) RETURNS bigint

@@ -38,3 +38,4 @@ SELECT NULL::pg_catalog.text AS process_id, NULL::pg_catalog.uuid AS execution_i
 DROP TABLE xdb.attribute_lock, xdb.attribute_lock_release;
 DROP SEQUENCE xdb.attribute_lock_ticket;
 UPDATE xdb.task SET lane = 0, lease_epoch = 0, lease_number = 0, lease_until = NULL WHERE lane OPERATOR(pg_catalog.=) 2;
+COMMENT ON COLUMN xdb.task.lane IS 'Who carries it out: 0 = the scheduler, 1 = the process for tables that are set aside, 2 = nobody.';

@@ -13,11 +13,10 @@ mod rpc_locks;
 mod start;
 
 use crate::error;
-use crate::pg::catch::Result;
-use crate::pg::identity;
+use crate::pg::catch::{PgError, Result};
 use crate::pg::shmem::{self, EngineState, Lane, Slot};
 use crate::pg::subxact::lock_table;
-use crate::pg::{self, spi, wake};
+use crate::pg::{self, extension, identity, spi, wake};
 use crate::store::instance;
 use crate::store::process::Found;
 use crate::store::registry::Registry;
@@ -60,8 +59,8 @@ crate::sql_functions! {
 }
 
 thread_local! {
-    /// Registrations that this session has used.
-    static REGISTRY: RefCell<Registry> = RefCell::new(Registry::default());
+    /// Registrations that this session has used, and the oid of the extension that they are of.
+    static REGISTRY: RefCell<(pg_sys::Oid, Registry)> = RefCell::default();
 }
 
 /// Who calls.
@@ -109,12 +108,16 @@ impl Caller {
 
     /// Runs `body` on the system tables.
     fn on_system_tables<T>(self, body: impl FnOnce(&mut Registry) -> Result<T>) -> Result<T> {
-        let result = REGISTRY.with_borrow_mut(|registry| identity::as_engine(|| body(registry)));
+        let extension = extension::current();
+        let result = REGISTRY.with_borrow_mut(|(of, registry)| {
+            if *of != extension {
+                // Its ids began anew with the extension.
+                (*of, *registry) = (extension, Registry::default());
+            }
+            identity::as_engine(|| body(registry))
+        });
         // Where in the engine's own SQL an error came up is no concern of the caller.
-        result.map_err(|mut error| {
-            error.context = None;
-            error
-        })
+        result.map_err(PgError::without_place)
     }
 
     /// Looks up the tables that have one of these attributes; they stay as they are until the transaction ends.

@@ -1,6 +1,7 @@
 //! Everything that touches the server process: errors, SPI, identity, shared memory, latches, hooks.
 
 pub mod catch;
+pub mod clock_offset;
 pub mod compat;
 pub mod crash;
 pub mod descriptors;
@@ -8,16 +9,19 @@ pub mod extension;
 pub mod function;
 pub mod hook;
 pub mod identity;
+pub mod index_plans;
 pub mod latch;
+pub mod names;
 pub mod param;
-pub mod planning;
 pub mod process;
 pub mod raw;
 pub mod session;
 pub mod settings;
-pub mod shift;
 pub mod shmem;
+mod snapshot;
 pub mod spi;
 pub mod subxact;
+#[cfg(feature = "pg_test")]
+mod tests;
 pub mod types;
 pub mod wake;

@@ -3,6 +3,7 @@
 use super::catch::{PgError, Result};
 use pgrx::pg_sys;
 use std::borrow::Cow;
+use std::fmt::Display;
 use xdb_engine::{Api, ExecutionId, Json, ProcessStatus, StateSeq, StateStatus, Timestamp};
 
 /// A parameter: its type and its value.
@@ -21,15 +22,14 @@ pub trait SqlValue {
     const NULLABLE: bool = false;
     /// None is null.
     fn datum(&self) -> Option<pg_sys::Datum>;
-    /// Appends the value as an array holds it, without what fills up to the next one. False: it is null.
-    fn append(&self, elements: &mut Vec<u8>) -> bool;
     /// Appends the value as JSON, as `check_process` compares it.
     fn json(&self, text: &mut String);
 }
 
-/// A Rust type that a column of a result is read as.
+/// A Rust type that a column of a result, or an argument of a function, is read as. A datum does not know its type: to read a number
+/// as a text is to follow it to wherever it points.
 pub trait FromColumn<'r>: Sized {
-    /// The type that the column has to have.
+    /// The one SQL type that it can be read from.
     const OID: pg_sys::Oid;
 
     /// # Safety
@@ -37,7 +37,8 @@ pub trait FromColumn<'r>: Sized {
     unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self>;
 }
 
-/// An SQL type as parameters, arrays and columns have it.
+/// An SQL type as parameters, arrays and columns have it. As an element of arrays it has `typlen`, `typbyval` and `typalign` of
+/// `pg_type`.
 #[derive(Clone, Copy, Debug)]
 pub struct SqlType {
     /// The name of the parameter's type.
@@ -45,13 +46,20 @@ pub struct SqlType {
     /// The name of the column's type: values are cast to it.
     pub column: &'static str,
     oid: pg_sys::Oid,
+    /// The type of arrays of it; invalid if there are none.
     array: pg_sys::Oid,
-    align: usize,
+    length: i16,
+    by_value: bool,
+    align: u8,
 }
 
 impl SqlType {
-    const fn new(name: &'static str, oid: pg_sys::Oid, array: pg_sys::Oid, align: usize) -> Self {
-        Self { name, column: name, oid, array, align }
+    const fn by_value(name: &'static str, oid: pg_sys::Oid, array: pg_sys::Oid, length: i16, align: u8) -> Self {
+        Self { name, column: name, oid, array, length, by_value: true, align }
+    }
+
+    const fn by_reference(name: &'static str, oid: pg_sys::Oid, array: pg_sys::Oid, length: i16, align: u8) -> Self {
+        Self { name, column: name, oid, array, length, by_value: false, align }
     }
 
     const fn stored_as(self, column: &'static str) -> Self {
@@ -59,17 +67,24 @@ impl SqlType {
     }
 }
 
-const BOOL: SqlType = SqlType::new("bool", pg_sys::BOOLOID, pg_sys::BOOLARRAYOID, 1);
-const INT2: SqlType = SqlType::new("int2", pg_sys::INT2OID, pg_sys::INT2ARRAYOID, 2);
-const INT4: SqlType = SqlType::new("int4", pg_sys::INT4OID, pg_sys::INT4ARRAYOID, 4);
-const INT8: SqlType = SqlType::new("int8", pg_sys::INT8OID, pg_sys::INT8ARRAYOID, 8);
-const OID: SqlType = SqlType::new("oid", pg_sys::OIDOID, pg_sys::OIDARRAYOID, 4);
-const TEXT: SqlType = SqlType::new("text", pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, 4);
-const TIMESTAMPTZ: SqlType = SqlType::new("timestamptz", pg_sys::TIMESTAMPTZOID, pg_sys::TIMESTAMPTZARRAYOID, 8);
-const UUID: SqlType = SqlType::new("uuid", pg_sys::UUIDOID, pg_sys::UUIDARRAYOID, 1);
+const BOOL: SqlType = SqlType::by_value("bool", pg_sys::BOOLOID, pg_sys::BOOLARRAYOID, 1, pg_sys::TYPALIGN_CHAR);
+const INT2: SqlType = SqlType::by_value("int2", pg_sys::INT2OID, pg_sys::INT2ARRAYOID, 2, pg_sys::TYPALIGN_SHORT);
+const INT4: SqlType = SqlType::by_value("int4", pg_sys::INT4OID, pg_sys::INT4ARRAYOID, 4, pg_sys::TYPALIGN_INT);
+const INT8: SqlType = SqlType::by_value("int8", pg_sys::INT8OID, pg_sys::INT8ARRAYOID, 8, pg_sys::TYPALIGN_DOUBLE);
+const OID: SqlType = SqlType::by_value("oid", pg_sys::OIDOID, pg_sys::OIDARRAYOID, 4, pg_sys::TYPALIGN_INT);
+const TEXT: SqlType = SqlType::by_reference("text", pg_sys::TEXTOID, pg_sys::TEXTARRAYOID, -1, pg_sys::TYPALIGN_INT);
+const TIMESTAMPTZ: SqlType =
+    SqlType::by_value("timestamptz", pg_sys::TIMESTAMPTZOID, pg_sys::TIMESTAMPTZARRAYOID, 8, pg_sys::TYPALIGN_DOUBLE);
+const UUID: SqlType = SqlType::by_reference("uuid", pg_sys::UUIDOID, pg_sys::UUIDARRAYOID, 16, pg_sys::TYPALIGN_CHAR);
 
 /// Microseconds from the Unix epoch to Postgres' epoch, 2000-01-01.
 const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
+
+/// Something has another type than the one it is read as: the schema is not what this library expects.
+pub(super) fn other_type(what: impl Display, found: pg_sys::Oid, wanted: pg_sys::Oid) -> PgError {
+    let (found, wanted) = (found.to_u32(), wanted.to_u32());
+    PgError::internal(format!("{what} has the type with oid {found} instead of {wanted}"))
+}
 
 fn unexpected_null() -> PgError {
     PgError::internal("a column that can't be null is")
@@ -82,10 +97,6 @@ macro_rules! numbers {
             const TYPE: SqlType = $sql;
             fn datum(&self) -> Option<pg_sys::Datum> {
                 Some(pg_sys::Datum::from(*self as $stored))
-            }
-            fn append(&self, elements: &mut Vec<u8>) -> bool {
-                elements.extend((*self as $stored).to_ne_bytes());
-                true
             }
             fn json(&self, text: &mut String) {
                 text.push_str(&(*self as $stored).to_string());
@@ -107,9 +118,6 @@ impl SqlValue for StateSeq {
     fn datum(&self) -> Option<pg_sys::Datum> {
         self.0.datum()
     }
-    fn append(&self, elements: &mut Vec<u8>) -> bool {
-        self.0.append(elements)
-    }
     fn json(&self, text: &mut String) {
         self.0.json(text);
     }
@@ -130,9 +138,6 @@ macro_rules! words {
             const TYPE: SqlType = TEXT;
             fn datum(&self) -> Option<pg_sys::Datum> {
                 self.as_str().datum()
-            }
-            fn append(&self, elements: &mut Vec<u8>) -> bool {
-                self.as_str().append(elements)
             }
             fn json(&self, text: &mut String) {
                 self.as_str().json(text);
@@ -157,10 +162,6 @@ impl SqlValue for bool {
     fn datum(&self) -> Option<pg_sys::Datum> {
         Some(pg_sys::Datum::from(*self))
     }
-    fn append(&self, elements: &mut Vec<u8>) -> bool {
-        elements.push(u8::from(*self));
-        true
-    }
     fn json(&self, text: &mut String) {
         text.push_str(if *self { "true" } else { "false" });
     }
@@ -177,10 +178,6 @@ impl SqlValue for pg_sys::Oid {
     const TYPE: SqlType = OID;
     fn datum(&self) -> Option<pg_sys::Datum> {
         Some(pg_sys::Datum::from(*self))
-    }
-    fn append(&self, elements: &mut Vec<u8>) -> bool {
-        elements.extend(self.to_u32().to_ne_bytes());
-        true
     }
     fn json(&self, text: &mut String) {
         text.push_str(&self.to_u32().to_string());
@@ -203,9 +200,6 @@ impl SqlValue for Relation {
     fn datum(&self) -> Option<pg_sys::Datum> {
         pg_sys::Oid::from(self.0).datum()
     }
-    fn append(&self, elements: &mut Vec<u8>) -> bool {
-        pg_sys::Oid::from(self.0).append(elements)
-    }
     fn json(&self, text: &mut String) {
         pg_sys::Oid::from(self.0).json(text);
     }
@@ -224,10 +218,6 @@ impl SqlValue for Timestamp {
     fn datum(&self) -> Option<pg_sys::Datum> {
         Some(pg_sys::Datum::from(to_postgres(*self)))
     }
-    fn append(&self, elements: &mut Vec<u8>) -> bool {
-        elements.extend(to_postgres(*self).to_ne_bytes());
-        true
-    }
     fn json(&self, text: &mut String) {
         text.push_str(&self.0.to_string());
     }
@@ -245,11 +235,6 @@ impl SqlValue for str {
     fn datum(&self) -> Option<pg_sys::Datum> {
         // SAFETY: copies the bytes into a new text value in the current memory context.
         Some(unsafe { pg_sys::Datum::from(pg_sys::cstring_to_text_with_len(self.as_ptr().cast(), self.len() as i32)) })
-    }
-    fn append(&self, elements: &mut Vec<u8>) -> bool {
-        elements.extend(length_word(size_of::<u32>() + self.len()).to_ne_bytes());
-        elements.extend(self.as_bytes());
-        true
     }
     fn json(&self, text: &mut String) {
         // A string always has a JSON form.
@@ -287,9 +272,6 @@ impl SqlValue for Jsonb<'_> {
     fn datum(&self) -> Option<pg_sys::Datum> {
         self.0.as_ref().datum()
     }
-    fn append(&self, elements: &mut Vec<u8>) -> bool {
-        self.0.as_ref().append(elements)
-    }
     fn json(&self, text: &mut String) {
         text.push_str(&self.0);
     }
@@ -313,10 +295,6 @@ impl SqlValue for ExecutionId {
             Some(pg_sys::Datum::from(copy))
         }
     }
-    fn append(&self, elements: &mut Vec<u8>) -> bool {
-        elements.extend(self.0);
-        true
-    }
     fn json(&self, text: &mut String) {
         text.push_str(&format!("\"{self}\""));
     }
@@ -333,15 +311,12 @@ impl FromColumn<'_> for ExecutionId {
     }
 }
 
-/// An array as a single value.
+/// An array as a single value. There are no arrays of arrays of different lengths: a batch of these has one row.
 impl SqlValue for Vec<String> {
-    const TYPE: SqlType = SqlType { name: "text[]", column: "text[]", oid: TEXT.array, ..TEXT };
+    const TYPE: SqlType =
+        SqlType { name: "text[]", column: "text[]", oid: TEXT.array, array: pg_sys::InvalidOid, ..TEXT };
     fn datum(&self) -> Option<pg_sys::Datum> {
         Some(array(self.iter().map(String::as_str)).datum)
-    }
-    /// There are no arrays of arrays of different lengths: a batch of these has one row.
-    fn append(&self, _: &mut Vec<u8>) -> bool {
-        unreachable!("an array in an array")
     }
     fn json(&self, text: &mut String) {
         text.push_str(&serde_json::to_string(self).unwrap_or_default());
@@ -357,13 +332,19 @@ impl FromColumn<'_> for Vec<String> {
     }
 }
 
+impl FromColumn<'_> for Vec<Option<String>> {
+    const OID: pg_sys::Oid = TEXT.array;
+    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
+        // SAFETY: as here.
+        unsafe { pgrx::FromDatum::from_polymorphic_datum(datum.ok_or_else(unexpected_null)?, false, Self::OID) }
+            .ok_or_else(unexpected_null)
+    }
+}
+
 impl SqlValue for String {
     const TYPE: SqlType = TEXT;
     fn datum(&self) -> Option<pg_sys::Datum> {
         self.as_str().datum()
-    }
-    fn append(&self, elements: &mut Vec<u8>) -> bool {
-        self.as_str().append(elements)
     }
     fn json(&self, text: &mut String) {
         self.as_str().json(text);
@@ -384,9 +365,6 @@ impl<T: SqlValue + ?Sized> SqlValue for &T {
     fn datum(&self) -> Option<pg_sys::Datum> {
         (**self).datum()
     }
-    fn append(&self, elements: &mut Vec<u8>) -> bool {
-        (**self).append(elements)
-    }
     fn json(&self, text: &mut String) {
         (**self).json(text);
     }
@@ -397,9 +375,6 @@ impl<T: SqlValue> SqlValue for Option<T> {
     const NULLABLE: bool = true;
     fn datum(&self) -> Option<pg_sys::Datum> {
         self.as_ref().and_then(SqlValue::datum)
-    }
-    fn append(&self, elements: &mut Vec<u8>) -> bool {
-        self.as_ref().is_some_and(|value| value.append(elements))
     }
     fn json(&self, text: &mut String) {
         match self {
@@ -439,63 +414,28 @@ pub fn column<T: SqlValue>(values: impl IntoIterator<Item = T>) -> Param {
     }
 }
 
-/// What stands before the elements: total length, dimensions, where the elements begin if there are nulls, their type; and
-/// the length and lower bound of the one dimension.
-const HEADER: usize = 24;
-/// An array without elements has no dimension.
-const EMPTY: usize = 16;
-
-/// Writes the array as the server lays it out: with an allocation for each element and a copy of each, arrays took a good part
-/// of what saving costs.
 fn array_of<T: SqlValue>(values: impl Iterator<Item = T>) -> Param {
-    let SqlType { oid, array, align, .. } = T::TYPE;
-    let (mut elements, mut present, mut count) = (Vec::new(), Vec::new(), 0);
-    let mut any_null = false;
-    for value in values {
-        if count % 8 == 0 {
-            present.push(0u8);
-        }
-        if value.append(&mut elements) {
-            present[count / 8] |= 1 << (count % 8);
-            elements.resize(elements.len().next_multiple_of(align), 0);
-        } else {
-            any_null = true;
-        }
-        count += 1;
-    }
-    let begin = match (count, any_null) {
-        (0, _) => EMPTY,
-        (_, false) => HEADER,
-        (_, true) => (HEADER + present.len()).next_multiple_of(pg_sys::MAXIMUM_ALIGNOF as usize),
-    };
-    let length = begin + elements.len();
-    let offset = if any_null { begin as i32 } else { 0 };
-    let mut header = Vec::with_capacity(begin);
-    header.extend(length_word(length).to_ne_bytes());
-    header.extend(i32::from(count > 0).to_ne_bytes());
-    header.extend(offset.to_ne_bytes());
-    header.extend(oid.to_u32().to_ne_bytes());
-    if count > 0 {
-        header.extend((count as i32).to_ne_bytes());
-        header.extend(1i32.to_ne_bytes());
-    }
-    if any_null {
-        header.extend(&present);
-    }
-    header.resize(begin, 0);
-    // SAFETY: both parts are written into the room that was allocated for them; a length beyond the server's limit is its error.
+    let SqlType { oid, array, length, by_value, align, .. } = T::TYPE;
+    assert_ne!(array, pg_sys::InvalidOid, "an array in an array");
+    let datums = values.map(|value| value.datum());
+    let (mut elements, mut nulls): (Vec<_>, Vec<_>) =
+        datums.map(|datum| (datum.unwrap_or(pg_sys::Datum::null()), datum.is_none())).unzip();
+    let (mut count, mut first) = (elements.len() as i32, 1);
+    // SAFETY: so many elements of this type, and as many flags.
     let datum = unsafe {
-        let place = pg_sys::palloc(length).cast::<u8>();
-        std::ptr::copy_nonoverlapping(header.as_ptr(), place, begin);
-        std::ptr::copy_nonoverlapping(elements.as_ptr(), place.add(begin), elements.len());
-        pg_sys::Datum::from(place)
+        pg_sys::Datum::from(pg_sys::construct_md_array(
+            elements.as_mut_ptr(),
+            nulls.as_mut_ptr(),
+            1,
+            &raw mut count,
+            &raw mut first,
+            oid,
+            i32::from(length),
+            by_value,
+            align as std::ffi::c_char,
+        ))
     };
     Param { oid: array, datum, null: false, is_array: true }
-}
-
-/// The first word of a value of variable length that is neither compressed nor short.
-fn length_word(length: usize) -> u32 {
-    if cfg!(target_endian = "little") { (length as u32) << 2 } else { length as u32 & 0x3fff_ffff }
 }
 
 /// As Postgres counts a `timestamptz`.

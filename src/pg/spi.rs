@@ -1,9 +1,8 @@
 //! SQL statements: prepared once per session, run through SPI, errors returned whole.
 
 use super::catch::{PgError, Result, catch};
-use super::compat;
-use super::param::{FromColumn, Param};
-use super::planning;
+use super::param::{FromColumn, Param, other_type};
+use super::{compat, index_plans};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -144,7 +143,7 @@ pub struct Spi {
 /// Whose tables statements use, which decides how they are planned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tables {
-    /// System tables alone: planned once, see [`planning`].
+    /// System tables alone: planned once, see [`index_plans`].
     System,
     /// As the server thinks best; triggers may run other statements meanwhile.
     Users,
@@ -282,7 +281,7 @@ impl Spi {
         let mut values: Vec<_> = params.iter().map(|p| p.datum).collect();
         let nulls: Vec<c_char> = params.iter().map(|p| if p.null { b'n' } else { b' ' } as c_char).collect();
         let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
-        let _planning = (self.tables == Tables::System).then(planning::ByIndex::begin);
+        let _planning = (self.tables == Tables::System).then(index_plans::ByIndex::begin);
         // SAFETY: the plan is kept, the arrays outlive the call and match the plan's parameters.
         RUNNING.set(RUNNING.get() + 1);
         let code = unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, mode == Snapshot::Active, 0)) };
@@ -420,13 +419,12 @@ impl<'r> Row<'r> {
     pub fn at<T: FromColumn<'r>>(&self, place: usize) -> Result<T> {
         let oid = self.columns[place].atttypid;
         let datum = (!self.nulls[place]).then_some(self.values[place]);
-        let about =
-            |what: String| PgError::internal(format!("column {}: {what}", String::from_utf8_lossy(self.name(place))));
+        let column = || format!("column {} of a result", String::from_utf8_lossy(self.name(place)));
         if oid != T::OID {
-            return Err(about(format!("its type is {}, and not {}", oid.to_u32(), T::OID.to_u32())));
+            return Err(other_type(column(), oid, T::OID));
         }
         // SAFETY: the type was compared. The value lives as long as the result, of which this is a row.
-        unsafe { T::read(datum) }.map_err(|error| about(error.message.clone()))
+        unsafe { T::read(datum) }.map_err(|error| PgError::internal(format!("{}: {}", column(), error.message)))
     }
 
     fn name(&self, place: usize) -> &[u8] {

@@ -1,6 +1,6 @@
 //! Subtransactions, timeouts and conditional locks: what keeps one bad table from stopping the engine.
 
-use super::catch::{PgError, Result, catch};
+use super::catch::{PgError, Result, catch, run_caught};
 use super::compat::{FIRST_USER_TIMEOUT, STATEMENT_TIMEOUT};
 use pgrx::pg_sys;
 use std::cell::Cell;
@@ -55,14 +55,6 @@ pub fn undone<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
         (Some(value), _) => Ok(value),
         (None, Err(error)) => Err(error),
         (None, Ok(())) => Err(PgError::internal("a subtransaction ended without a value")),
-    }
-}
-
-/// Runs `body` and makes a panic (an ERROR that came through pgrx) an error like any other.
-pub fn run_caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
-        Ok(result) => result,
-        Err(panic) => Err(PgError::from_panic(panic)),
     }
 }
 

@@ -3,6 +3,9 @@
 //! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
 //! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
 //! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine, and everybody who waits.
+//!
+//! The engine polls, so it would get over a wake-up that is lost. A session in a wait that has a place in shared memory does not: it
+//! looks again when it is woken, and when its time is over. So whatever ends an execution or a state has to note it here.
 use super::crash;
 use super::shmem::{self, Slot, Wakeup, attribute_locks, waiter as places};
 use pgrx::pg_sys;
@@ -210,8 +213,12 @@ unsafe extern "C-unwind" fn at_transaction_event(event: pg_sys::XactEvent::Type,
         XACT_EVENT_ABORT | XACT_EVENT_PARALLEL_ABORT | XACT_EVENT_PREPARE => false,
         _ => return,
     };
-    // A panic must not leave this function. There is nothing to do about one here: what it cut off is covered by polling.
-    let _ = catch_unwind(AssertUnwindSafe(|| transaction_ended(committed)));
+    // A panic must not leave this function. What it cut off the engine finds when it polls. Sessions in a wait don't poll, and would
+    // sleep until their time is over: all of this database look again instead.
+    if catch_unwind(AssertUnwindSafe(|| transaction_ended(committed))).is_err() && committed {
+        // SAFETY: set once at the start of the process.
+        places::wake(unsafe { pg_sys::MyDatabaseId }, None);
+    }
 }
 
 fn transaction_ended(committed: bool) {

@@ -33,8 +33,8 @@ pub struct Maintenance {
     after: Cursor,
     after_key: KeyCursor,
     looks: u32,
-    /// How far the clock was shifted at the last look.
-    shift: i64,
+    /// The offset of the clock at the last look.
+    clock_offset: i64,
 }
 
 impl Maintenance {
@@ -45,7 +45,7 @@ impl Maintenance {
             after: Cursor::START,
             after_key: KeyCursor::start(),
             looks: 0,
-            shift: clock::shifted_by(),
+            clock_offset: clock::offset(),
         }
     }
 
@@ -62,9 +62,9 @@ impl Maintenance {
     pub fn look(&mut self, session: &mut Session) {
         let retention = guc::retention();
         let every = retention.map_or(LOOK_EVERY, |kept| kept.as_std().clamp(Duration::from_secs(1), LOOK_EVERY));
-        let shift = clock::shifted_by();
-        if shift != self.shift {
-            self.shift = shift;
+        let clock_offset = clock::offset();
+        if clock_offset != self.clock_offset {
+            self.clock_offset = clock_offset;
             self.begin_again();
         } else if self.looked.elapsed() < self.rest.unwrap_or(every) {
             return;

@@ -145,9 +145,29 @@ fn read_found(row: &Row) -> Result<Found> {
 
 /// The latest execution of a process id, or the one that is named.
 pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>, snapshot: Snapshot) -> Result<Option<Found>> {
+    find_as(spi, process_id, execution, snapshot, read_found)
+}
+
+/// The same with the owner alone, whatever else the row holds: it is to be checked.
+pub fn find_to_check(
+    spi: &Spi,
+    process_id: &str,
+    execution: Option<ExecutionId>,
+) -> Result<Option<(ExecutionId, pg_sys::Oid)>> {
+    let read = |row: &Row| Ok((row.get("execution_id")?, row.get("owner")?));
+    find_as(spi, process_id, execution, Snapshot::Active, read)
+}
+
+fn find_as<T>(
+    spi: &Spi,
+    process_id: &str,
+    execution: Option<ExecutionId>,
+    snapshot: Snapshot,
+    read: impl FnMut(&Row) -> Result<T>,
+) -> Result<Option<T>> {
     match execution {
-        Some(id) => spi.first_with(snapshot, &FIND_EXECUTION, &[value(id), value(process_id)], read_found),
-        None => spi.first_with(snapshot, &FIND_LATEST, &[value(process_id)], read_found),
+        Some(id) => spi.first_with(snapshot, &FIND_EXECUTION, &[value(id), value(process_id)], read),
+        None => spi.first_with(snapshot, &FIND_LATEST, &[value(process_id)], read),
     }
 }
 
@@ -258,10 +278,15 @@ pub fn owners(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, pg_
 /// Makes an idempotency key of an RPC this transaction's own. If the key was used before, gives the first answer; if
 /// another transaction is using it, waits for that one.
 pub fn claim_rpc_key(spi: &Spi, id: ExecutionId, key: &str, now: Timestamp) -> Result<Option<Option<String>>> {
-    if spi.run(&NEW_KEY, &[value(id), value(key), value(now)])? == 1 {
-        return Ok(None);
+    loop {
+        if spi.run(&NEW_KEY, &[value(id), value(key), value(now)])? == 1 {
+            return Ok(None);
+        }
+        if let Some(answer) = spi.first(&ANSWER, &[value(id), value(key)], |row| row.get("output"))? {
+            return Ok(Some(answer));
+        }
+        // The row was there, and was deleted (with its execution, say) before it could be read: the key is free again.
     }
-    spi.first(&ANSWER, &[value(id), value(key)], |row| row.get("output"))
 }
 
 pub fn keep_rpc_answer(spi: &Spi, id: ExecutionId, key: &str, output: Option<&str>) -> Result<()> {

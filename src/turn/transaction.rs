@@ -11,10 +11,9 @@ use crate::calls::Answered;
 use crate::guc;
 use crate::pg::catch::{
     DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
-    log_error,
+    log_error, run_caught,
 };
 use crate::pg::session::{Begun, Session};
-use crate::pg::subxact::run_caught;
 use crate::pg::{crash, identity, spi};
 use crate::store::claim::Lane;
 use crate::store::engine;

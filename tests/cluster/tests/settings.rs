@@ -114,6 +114,33 @@ fn only_the_databases_that_are_named_run() {
 }
 
 #[test]
+fn databases_of_any_name_can_be_named() {
+    let app = App::alone("settings_list", ClusterOptions::default().set("xdb.databases", "settings_list"));
+    let names = ["plain", "Capitals", "with blank", " outer ", "com,ma", "quo\"te", "unnamed"];
+    for name in names {
+        let quoted = format!("\"{}\"", name.replace('"', "\"\""));
+        app.cluster().superuser().run(&format!("CREATE DATABASE {quoted} TEMPLATE template0"));
+        app.cluster().connect(name, "postgres").run("CREATE EXTENSION xdb");
+    }
+    let run = |list: &str, expected: &[&str]| {
+        app.cluster().set("xdb.databases", list);
+        wait_until(&format!("{list} is in force"), 30, || {
+            names.iter().all(|name| app.cluster().find_scheduler(name).is_some() == expected.contains(name))
+        });
+    };
+    run(r#""com,ma" , "quo""te"," outer ""#, &["com,ma", "quo\"te", " outer "]);
+    run(r#""Capitals", PLAIN"#, &["Capitals", "plain"]);
+    // Without quotes a name means what it meant before lists had any, and what it means in SQL.
+    run("Capitals, with blank,", &["Capitals", "with blank"]);
+    run("PLAIN", &["plain"]);
+    run(r#"plain, "Capitals"#, &[]);
+    wait_until("the log says why", 10, || app.cluster().log().contains("xdb.databases can't be read"));
+    run("", &names);
+    app.cluster().set("xdb.databases", "settings_list");
+    app.done(&["xdb.databases can't be read"]);
+}
+
+#[test]
 fn rpc_timeout_is_for_calls_that_say_nothing_else() {
     let (app, worker) = application("settings_rpc", &[]);
     let mut db = app.db();

@@ -6,23 +6,13 @@
 use super::shmem;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, pg_guard, pg_sys};
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::sync::atomic::{AtomicI64, Ordering};
 use xdb_protocol::parse_clock_offset;
 
 static NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
-/// The shift as this process has read it.
-static READ: AtomicI64 = AtomicI64::new(0);
-
 /// How far the clock of processes is from the real one, in microseconds.
 pub fn current() -> i64 {
-    shmem::clock_shift().unwrap_or_else(read_here)
-}
-
-/// The shift as this process has read it: what counts in a server that has not preloaded the library, and what a new
-/// shared memory begins with.
-pub(super) fn read_here() -> i64 {
-    READ.load(Ordering::Relaxed)
+    shmem::clock_offset()
 }
 
 /// Defines the setting.
@@ -75,9 +65,6 @@ unsafe extern "C-unwind" fn check(
 #[pg_guard]
 unsafe extern "C-unwind" fn assign(value: *const c_char, _extra: *mut c_void) {
     // SAFETY: a value that the check has accepted; the flag never changes in the life of a process.
-    let (shift, postmaster) = unsafe { (read(value).unwrap_or(0), !pg_sys::IsUnderPostmaster) };
-    READ.store(shift, Ordering::Relaxed);
-    if postmaster {
-        shmem::set_clock_shift(shift);
-    }
+    let (offset, is_postmaster) = unsafe { (read(value).unwrap_or(0), !pg_sys::IsUnderPostmaster) };
+    shmem::set_clock_offset(offset, is_postmaster);
 }
