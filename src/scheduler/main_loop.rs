@@ -32,6 +32,7 @@ const UPDATE_POLL: Duration = Duration::from_secs(1);
 const RATE_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs processes until there is a reason to end.
+// Long because the order of what a round consists of matters, and each of its ways out is an end of the process.
 pub fn run(session: &mut Session) -> Exit {
     let number = match session.lane {
         SlotLane::Main => 0,

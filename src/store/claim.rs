@@ -269,10 +269,7 @@ pub fn due(
         .collect();
     let mut params = Room::arrays(&rows);
     params.extend([value(lane.number), value(now), value(lane.epoch), value(real), array(except)]);
-    let due = spi.rows(&DUE, &params, read_due)?;
-    #[cfg(feature = "plants")]
-    let due = super::planted::behind_cursor(spi, due)?;
-    Ok(due)
+    spi.rows(&DUE, &params, read_due)
 }
 
 fn read_due(row: &Row) -> Result<Due> {

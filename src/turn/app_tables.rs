@@ -12,7 +12,7 @@ use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, try_lock_table, with_timeout};
 use crate::store::engine;
 use crate::store::load::Meta;
-use crate::store::tables::{Held, LoadedRows, Tables};
+use crate::store::tables::{Held, LoadedRows, Tables, defer_nothing};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
@@ -133,10 +133,7 @@ impl<'a> AppTables<'a> {
         let spi = self.spi;
         let touched = |name: &String| attributes.contains_key(name);
         self.access(meta, &touched, Access::Write, |tables| {
-            // Deferrable constraints are checked with the statement, as the owner: nothing depends on what else is
-            // in the transaction, and nothing is left to run as the engine. (Deferring them to the end of the step
-            // is impossible: Postgres refuses deferred triggers in a security-restricted operation.)
-            spi.utility("SET CONSTRAINTS ALL IMMEDIATE")?;
+            defer_nothing(spi)?;
             tables.update(spi, meta, attributes)
         })
     }

@@ -13,8 +13,8 @@ use super::scans::{ScanEnds, Scans, poll_interval};
 use super::transaction::Turn;
 use crate::guc;
 use crate::pg::catch::Result;
+use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
-use crate::pg::{crash, plant};
 use crate::store::StateKey;
 use crate::store::claim::{self, Due, Wanted};
 use crate::store::load::{self, Loaded, Lock};
@@ -230,6 +230,8 @@ impl Claiming<'_, '_> {
     }
 
     /// What becomes of one call: its lease, or a note in the verdicts.
+    // Long because each check ends the claim in its own way, and their order matters: nothing that takes room or locks comes
+    // before what may refuse the call.
     fn verdict(
         &mut self,
         call: &Candidate,
@@ -368,7 +370,7 @@ impl OpenCalls {
 
 /// A lease of this turn for a call with this timeout.
 pub fn lease(turn: &Turn, timeout: Duration) -> Lease {
-    Lease { epoch: turn.lane.epoch, number: turn.number, until: turn.real + timeout + plant::lease_grace(LEASE_GRACE) }
+    Lease { epoch: turn.lane.epoch, number: turn.number, until: turn.real + timeout + LEASE_GRACE }
 }
 
 /// Whether a call loads anything under a lock.
