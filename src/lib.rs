@@ -30,13 +30,17 @@ mod turn;
 
 ::pgrx::pg_module_magic!(name, version);
 
-pgrx::extension_sql_file!("../sql/schema.sql", name = "schema", bootstrap);
-pgrx::extension_sql_file!("../sql/tables.sql", name = "tables", requires = ["schema"]);
-pgrx::extension_sql_file!("../sql/functions.sql", name = "functions", requires = ["tables"]);
-pgrx::extension_sql_file!("../sql/security.sql", name = "security", requires = ["functions"]);
-pgrx::extension_sql_file!("../sql/views.sql", name = "views", requires = ["security"]);
-pgrx::extension_sql_file!("../sql/dump.sql", name = "dump", requires = ["views"]);
-pgrx::extension_sql_file!("../sql/comments.sql", name = "comments", requires = ["dump"], finalize);
+// What a new installation runs. build.rs reads this list: each update runs all of sql/always, in the same order.
+pgrx::extension_sql_file!("../sql/once/schema.sql", name = "schema", bootstrap);
+pgrx::extension_sql_file!("../sql/once/registrations.sql", name = "registrations", requires = ["schema"]);
+pgrx::extension_sql_file!("../sql/once/tables.sql", name = "tables", requires = ["registrations"]);
+pgrx::extension_sql_file!("../sql/once/global_queues.sql", name = "global_queues", requires = ["tables"]);
+pgrx::extension_sql_file!("../sql/always/library.sql", name = "library", requires = ["global_queues"]);
+pgrx::extension_sql_file!("../sql/always/functions.sql", name = "functions", requires = ["library"]);
+pgrx::extension_sql_file!("../sql/always/usage.sql", name = "usage", requires = ["functions"]);
+pgrx::extension_sql_file!("../sql/always/views.sql", name = "views", requires = ["usage"]);
+pgrx::extension_sql_file!("../sql/always/policies.sql", name = "policies", requires = ["views"]);
+pgrx::extension_sql_file!("../sql/always/privileges.sql", name = "privileges", requires = ["policies"], finalize);
 
 /// Called when a process loads the library.
 #[pgrx::pg_guard]

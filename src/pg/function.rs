@@ -1,6 +1,6 @@
 //! SQL functions, as Postgres calls them.
 //!
-//! They are declared in `sql/functions.sql`, where the SQL surface can be read in one piece, and named here. An error
+//! They are declared in `sql/always/functions.sql`, where the SQL surface can be read in one piece, and named here. An error
 //! is raised after everything that the function owned was dropped, with its SQLSTATE and all its fields.
 
 use super::catch::{PgError, Result, catch, edge, sqlstate};
@@ -263,7 +263,7 @@ fn jsonb(text: &str) -> Result<pg_sys::Datum> {
 macro_rules! sql_functions {
     ($($symbol:ident / $info:ident => $body:path;)+) => {
         $(
-            /// Called by Postgres; declared in `sql/functions.sql`.
+            /// Called by Postgres; declared in `sql/always/functions.sql`.
             #[unsafe(no_mangle)]
             pub extern "C-unwind" fn $symbol(info: pgrx::pg_sys::FunctionCallInfo) -> pgrx::pg_sys::Datum {
                 $crate::pg::function::call(info, $body)

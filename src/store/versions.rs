@@ -12,7 +12,7 @@ use crate::pg::extension;
 pub const OWN: &str = env!("CARGO_PKG_VERSION");
 
 /// Older versions that the library works with as well.
-const OLDER: &[&str] = &["0.1.0"];
+const OLDER: &[&str] = &["0.1.0", "0.2.0"];
 
 /// What to say about a schema that this library doesn't work with.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //! run as root, they belong to the user `postgres`.
 
 pub mod app;
+pub mod catalog;
 pub mod cluster;
 pub mod codes;
 pub mod db;

@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
+use xdb_cluster_tests::catalog::schema;
 use xdb_cluster_tests::half_way::HalfWay;
 use xdb_cluster_tests::prelude::*;
 
@@ -187,6 +188,43 @@ fn a_schema_that_the_library_does_not_know_is_left_alone() {
     wait_until("the engine waits again", 20, || status(&app).0 == "waiting for update");
     app.superuser().run(&format!("ALTER EXTENSION xdb UPDATE TO '{now}'"));
     half_way.worker.wait_for_count("calls are made again", 20, calls + 1, |_| true);
+    half_way.finish(&mut app.db(), &[""]);
+    app.done(AFTER_RESTART);
+}
+
+/// An update without anything of its own: how each begins, and what each repeats.
+fn empty_update(installation: &Installation, now: &str) -> String {
+    let suffix = format!("--{now}.sql");
+    let update = installation.scripts().into_iter().find(|file| {
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.matches("--").count() == 2 && name.ends_with(&suffix)
+    });
+    let script = fs::read_to_string(update.expect("there is an update to it")).expect("readable");
+    let (begin, rest) = script.split_once("-- sql/updates/0").expect("the update's own part");
+    let (_, always) = rest.split_once("-- sql/always/").expect("what is repeated");
+    format!("{begin}\n-- {always}")
+}
+
+#[test]
+fn what_every_update_repeats_changes_nothing_when_it_is_repeated() {
+    let installation = Installation::new();
+    installation.install("now");
+    let app = App::alone("repeated", ClusterOptions::default());
+    let now = version(&app);
+    let script = empty_update(&installation, &now);
+    let half_way = HalfWay::start(&app);
+    let mut db = app.superuser();
+    db.run("GRANT SELECT ON xdb.timers TO app WITH GRANT OPTION; GRANT EXECUTE ON FUNCTION xdb.purge(interval) TO app");
+    let before = schema(&mut db);
+    // There and back, twice. A version that is later than that of the library would be refused.
+    for version in ["0.0.98", "0.0.99"] {
+        installation.add_script(&format!("xdb--{now}--{version}.sql"), &script);
+        installation.add_script(&format!("xdb--{version}--{now}.sql"), &script);
+        db.run(&format!("ALTER EXTENSION xdb UPDATE TO '{version}'; ALTER EXTENSION xdb UPDATE TO '{now}'"));
+        let after = schema(&mut db);
+        let (lost, more): (Vec<_>, Vec<_>) = (before.difference(&after).collect(), after.difference(&before).collect());
+        assert!(lost.is_empty() && more.is_empty(), "lost: {lost:#?}, more: {more:#?}");
+    }
     half_way.finish(&mut app.db(), &[""]);
     app.done(AFTER_RESTART);
 }

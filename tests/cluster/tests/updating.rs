@@ -1,7 +1,7 @@
 //! Databases with the schema of an older release: the library works with it, and brings it up to date.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use xdb_cluster_tests::catalog::schema;
 use xdb_cluster_tests::half_way::HalfWay;
 use xdb_cluster_tests::prelude::*;
 
@@ -49,6 +49,14 @@ fn processes_of_an_older_schema_run_through_its_update() {
     }
 }
 
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn an_update_in_the_middle_of_much_work_fails_nobody() {
     for (number, release) in releases() {
@@ -74,6 +82,8 @@ fn an_update_in_the_middle_of_much_work_fails_nobody() {
                     })
                 })
                 .collect();
+            // Whatever fails here, the clients come to their end.
+            let _done = SetOnDrop(&done);
             let mut db = app.db();
             wait_until("work goes on", 20, || views::with_status(&mut db, "%", "COMPLETED") > 50);
             app.superuser().run("ALTER EXTENSION xdb UPDATE");
@@ -88,70 +98,6 @@ fn an_update_in_the_middle_of_much_work_fails_nobody() {
     }
 }
 
-/// What the catalog has of everything in the extension, one line per fact.
-fn schema(db: &mut Db) -> BTreeSet<String> {
-    let facts: Vec<String> = db.all(
-        r"SELECT format('member %s', pg_describe_object(classid, objid, objsubid)) FROM pg_depend
-          WHERE deptype = 'e' AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'xdb')
-          UNION ALL
-          SELECT format('relation %s %s %s %s %s', c.oid::regclass, c.relkind, c.reloptions, c.relrowsecurity, c.relpersistence)
-          FROM pg_class c WHERE c.relnamespace = 'xdb'::regnamespace
-          UNION ALL
-          SELECT format('column %s %s %s %s %s %s %s %s', a.attrelid::regclass, a.attnum, a.attname,
-              format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity, a.attstorage,
-              (SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d WHERE (d.adrelid, d.adnum) = (a.attrelid, a.attnum)))
-          FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
-          WHERE c.relnamespace = 'xdb'::regnamespace AND a.attnum > 0
-          UNION ALL
-          SELECT format('constraint %s %s %s', conrelid::regclass, conname, pg_get_constraintdef(oid)) FROM pg_constraint
-          WHERE connamespace = 'xdb'::regnamespace
-          UNION ALL
-          SELECT format('index %s', pg_get_indexdef(i.indexrelid)) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-          WHERE c.relnamespace = 'xdb'::regnamespace
-          UNION ALL
-          SELECT format('view %s %s', c.oid::regclass, pg_get_viewdef(c.oid)) FROM pg_class c
-          WHERE c.relnamespace = 'xdb'::regnamespace AND c.relkind = 'v'
-          UNION ALL
-          SELECT format('sequence %s %s', schemaname || '.' || sequencename, to_jsonb(s) - 'last_value') FROM pg_sequences s
-          WHERE schemaname = 'xdb'
-          UNION ALL
-          SELECT format('function %s', pg_get_functiondef(oid)) FROM pg_proc WHERE pronamespace = 'xdb'::regnamespace
-          UNION ALL
-          SELECT format('policy %s %s %s %s %s', polrelid::regclass, polname, polcmd, pg_get_expr(polqual, polrelid), polroles)
-          FROM pg_policy
-          UNION ALL
-          SELECT format('trigger %s', pg_get_triggerdef(t.oid)) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
-          WHERE c.relnamespace = 'xdb'::regnamespace AND NOT t.tgisinternal
-          UNION ALL
-          SELECT format('privilege %s %s %s %s', o.object, a.grantee::regrole, a.privilege_type, a.is_grantable) FROM (
-              SELECT oid::regclass::text, relacl FROM pg_class WHERE relnamespace = 'xdb'::regnamespace
-              UNION ALL SELECT oid::regprocedure::text, proacl FROM pg_proc WHERE pronamespace = 'xdb'::regnamespace
-              UNION ALL SELECT nspname, nspacl FROM pg_namespace WHERE nspname = 'xdb'
-              UNION ALL SELECT a.attrelid::regclass || '.' || a.attname, a.attacl FROM pg_attribute a
-                  JOIN pg_class c ON c.oid = a.attrelid WHERE c.relnamespace = 'xdb'::regnamespace
-          ) o (object, acl), LATERAL aclexplode(o.acl) a
-          UNION ALL
-          SELECT format('owner %s', owner = (SELECT nspowner FROM pg_namespace WHERE nspname = 'xdb')) FROM (
-              SELECT relowner FROM pg_class WHERE relnamespace = 'xdb'::regnamespace
-              UNION SELECT proowner FROM pg_proc WHERE pronamespace = 'xdb'::regnamespace) o (owner)
-          UNION ALL
-          SELECT format('initial privilege %s %s %s', pg_describe_object(i.classoid, i.objoid, i.objsubid),
-              CASE WHEN a.grantee = (SELECT nspowner FROM pg_namespace WHERE nspname = 'xdb') THEN 'owner'
-                   ELSE a.grantee::regrole::text END, a.privilege_type)
-          FROM pg_init_privs i, LATERAL aclexplode(i.initprivs) a
-          WHERE (classoid, objoid) IN (SELECT classid, objid FROM pg_depend
-              WHERE deptype = 'e' AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'xdb'))
-          UNION ALL
-          SELECT format('comment %s %s', pg_describe_object(classoid, objoid, objsubid), description) FROM pg_description
-          WHERE (classoid, objoid) IN (SELECT classid, objid FROM pg_depend
-              WHERE deptype = 'e' AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'xdb'))
-          UNION ALL
-          SELECT format('dumped %s %s', c::regclass, e.extcondition[i]) FROM pg_extension e,
-              LATERAL unnest(e.extconfig) WITH ORDINALITY u (c, i) WHERE e.extname = 'xdb'",
-    );
-    facts.into_iter().collect()
-}
-
 #[test]
 fn a_schema_that_was_updated_is_that_of_a_new_installation() {
     let new = App::new("schema_new");
@@ -160,7 +106,8 @@ fn a_schema_that_was_updated_is_that_of_a_new_installation() {
     for (number, release) in releases() {
         let app = App::of_version(&format!("schema_updated_{number}"), &release);
         let before = schema(&mut app.superuser());
-        assert_ne!(before, expected, "nothing has changed since {release}");
+        // Of a release in between perhaps nothing has changed yet.
+        assert!(number > 0 || before != expected, "nothing has changed since {release}");
         app.superuser().run("ALTER EXTENSION xdb UPDATE");
         app.superuser().run("SELECT xdb.grant_usage('boss', admin => true)");
         let now = schema(&mut app.superuser());
@@ -197,7 +144,7 @@ fn an_update_does_not_wait_long_and_may_be_made_by_another_superuser() {
         assert_eq!(app.superuser().one::<i64>(owners), 1);
         db.start("third", "one").go();
         db.completes("third");
-        app.done(&["canceling statement due to lock timeout"]);
+        app.done(&[]);
     }
 }
 
@@ -210,6 +157,124 @@ fn an_update_that_is_rolled_back_changes_nothing() {
         app.superuser().run("BEGIN; ALTER EXTENSION xdb UPDATE; ROLLBACK");
         assert_eq!((version(&app), schema(&mut app.superuser())), (release, before));
         half_way.finish(&mut app.db(), &[""]);
+        app.done(&[]);
+    }
+}
+
+#[test]
+fn what_administrators_have_granted_and_users_have_built_survives_an_update() {
+    for (number, release) in releases() {
+        let app = App::of_version(&format!("updated_kept_{number}"), &release);
+        let half_way = HalfWay::start(&app);
+        let mut admin = app.superuser();
+        admin.run(
+            "CREATE ROLE reader; GRANT USAGE ON SCHEMA xdb TO reader; GRANT SELECT ON xdb.timers TO reader WITH GRANT OPTION;
+             GRANT SELECT (name) ON xdb.worker TO reader; GRANT EXECUTE ON FUNCTION xdb.purge(interval) TO reader;
+             GRANT SELECT ON xdb.history TO PUBLIC; REVOKE EXECUTE ON FUNCTION xdb.status() FROM pg_monitor;
+             CREATE VIEW mine AS SELECT process_id, status FROM xdb.processes;
+             CREATE VIEW all_of_it AS SELECT * FROM xdb.waits",
+        );
+        let privileges = |db: &mut Db| {
+            let mut facts = schema(db);
+            facts.retain(|fact| fact.starts_with("privilege") && !fact.contains("library_version"));
+            facts
+        };
+        let before = privileges(&mut admin);
+        admin.run("ALTER EXTENSION xdb UPDATE");
+        assert_eq!(privileges(&mut admin), before);
+        assert!(admin.one::<i64>("SELECT count(*) FROM mine") > 0);
+        // A dump has them still, as what was granted and not as what the extension brings, and the processes too.
+        let name = format!("updated_kept_{number}");
+        let dump = app.cluster().dump(&name, &[]);
+        let copy = format!("updated_copy_{number}");
+        app.cluster().restore(&copy, &dump);
+        let mut restored = app.cluster().connect(&copy, "postgres");
+        let after = privileges(&mut restored);
+        let lost: Vec<_> = before.difference(&after).collect();
+        let more: Vec<_> = after.difference(&before).collect();
+        assert!(lost.is_empty() && more.is_empty(), "lost: {lost:#?}, more: {more:#?}");
+        let processes = "SELECT count(*) FROM xdb.processes";
+        assert_eq!(restored.one::<i64>(processes), admin.one::<i64>(processes));
+        half_way.finish(&mut app.db(), &[""]);
+        app.done(&[]);
+    }
+}
+
+#[test]
+fn an_update_says_who_has_to_be_granted_what_is_new() {
+    let app = App::of_version("updated_roles", "0.1.0");
+    app.superuser().run("ALTER EXTENSION xdb UPDATE");
+    let log = app.cluster().log();
+    let hint = "HINT:  SELECT xdb.grant_usage('app'); SELECT xdb.grant_usage('boss', admin => true); SELECT xdb.grant_usage('other');";
+    assert!(log.contains(hint), "{log}");
+    app.done(&[]);
+}
+
+#[test]
+fn a_script_takes_over_nothing_that_somebody_else_has_made() {
+    let app = App::new("squatted");
+    let mut db = app.superuser();
+    db.run("DROP EXTENSION xdb CASCADE; CREATE SCHEMA xdb AUTHORIZATION app");
+    assert_eq!(db.try_run("CREATE EXTENSION xdb").expect_err("the schema is somebody's").code, "42P06");
+    app.cluster().superuser().drop_database("squatted", "WITH (FORCE)");
+    for (number, release) in releases() {
+        let app = App::of_version(&format!("squatted_{number}"), &release);
+        let mut db = app.superuser();
+        // As if they were new in this version, and somebody may create in the schema.
+        for (object, foreign) in [
+            (
+                "FUNCTION xdb.purge(interval)",
+                "FUNCTION xdb.purge(older_than interval) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'",
+            ),
+            ("VIEW xdb.timers", "VIEW xdb.timers AS SELECT 'x' AS process_id, gen_random_uuid() AS execution_id, 'x' AS state_execution_id,
+                 'x' AS command_id, 'x' AS kind, now() AS fire_at"),
+            (
+                "FUNCTION xdb.library_version()",
+                "FUNCTION xdb.library_version() RETURNS text LANGUAGE sql AS 'SELECT ''0.0.1''::text'",
+            ),
+        ] {
+            let known = release != "0.1.0" || !object.contains("library_version");
+            let drop = if known { format!("ALTER EXTENSION xdb DROP {object}; DROP {object};") } else { String::new() };
+            db.run(&format!(
+                "BEGIN; {drop} GRANT CREATE ON SCHEMA xdb TO app; SET LOCAL ROLE app; CREATE {foreign}; RESET ROLE; COMMIT"
+            ));
+            let error = db.try_run("ALTER EXTENSION xdb UPDATE").expect_err("it is not of the extension");
+            assert_eq!(error.code, "55000", "{error:?}");
+            assert!(error.message.contains("is not a member of extension"), "{error:?}");
+            assert_eq!(version(&app), release);
+            db.run(&format!("DROP {object}"));
+        }
+        app.cluster().superuser().drop_database(&format!("squatted_{number}"), "WITH (FORCE)");
+    }
+}
+
+#[test]
+fn a_session_that_an_update_waits_for_is_not_cancelled_for_it() {
+    for (number, release) in releases() {
+        let app = App::of_version(&format!("updated_around_{number}"), &release);
+        let _worker = app.worker(|_: &Call| graceful_complete(json!("done")));
+        app.register("one", &one_step());
+        let mut db = app.db();
+        db.start("first", "one").go();
+        db.completes("first");
+        let mut reader = app.db();
+        let mut told = None;
+        // Until an update has come in between: it gives up after a while, on a busy machine before the session goes on.
+        while version(&app) == release {
+            reader.run("BEGIN; SELECT count(*) FROM xdb.history");
+            std::thread::scope(|scope| {
+                let update = scope.spawn(|| app.superuser().try_run("ALTER EXTENSION xdb UPDATE"));
+                let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'ALTER EXTENSION%' AND state = 'active'
+                             AND wait_event IS NOT NULL)";
+                wait_until("it is under way", 20, || app.superuser().one::<bool>(waits) || update.is_finished());
+                // Holds what the update wants, and wants what the update holds.
+                reader.run("SELECT xdb.publish_global('nobody', '1'); SELECT count(*) FROM xdb.processes; COMMIT");
+                told = update.join().expect("no panic").err();
+            });
+            if let Some(error) = &told {
+                assert_eq!(error.code, "55P03", "{error:?}");
+            }
+        }
         app.done(&[]);
     }
 }

@@ -1,11 +1,6 @@
--- Who may see and call what. Included after the tables and the native functions, before the views.
---
--- Nothing is granted to PUBLIC. A function is born with EXECUTE for PUBLIC, so all of them are created before the
--- REVOKE at the end of this file; views.sql creates views alone, which are not, and revokes once more what the
--- installer's default privileges may have added. A script that adds functions later revokes likewise and adds them to
--- the lists in xdb.grant_usage.
+-- How roles get to use XDB. Nothing is granted to PUBLIC: see privileges.sql.
 
-CREATE FUNCTION xdb.grant_usage(role regrole, admin boolean DEFAULT false) RETURNS void
+CREATE OR REPLACE FUNCTION xdb.grant_usage(role regrole, admin boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql VOLATILE SECURITY INVOKER PARALLEL UNSAFE
     SET search_path = pg_catalog, pg_temp
 AS $body$
@@ -63,8 +58,9 @@ BEGIN
     END IF;
 END
 $body$;
+COMMENT ON FUNCTION xdb.grant_usage(regrole, boolean) IS 'Lets a role use XDB: start and drive processes and see its own; as admin also register workers and process types, pause and resume the engine, purge, and see all processes. Adds to what was granted before.';
 
-CREATE FUNCTION xdb.revoke_usage(role regrole) RETURNS void
+CREATE OR REPLACE FUNCTION xdb.revoke_usage(role regrole) RETURNS void
     LANGUAGE plpgsql VOLATILE SECURITY INVOKER PARALLEL UNSAFE
     SET search_path = pg_catalog, pg_temp
 AS $body$
@@ -95,54 +91,4 @@ BEGIN
     EXECUTE format('REVOKE ALL ON SCHEMA xdb FROM %I', grantee);
 END
 $body$;
-
--- The one place that decides who sees an execution: a role that has the privileges of its owner, or an XDB
--- administrator, who is whoever may call xdb.pause(). The sub-select asks for that once per query, and the cast has
--- found the function once and for all. In a copy whose roles are not known yet, administrators alone see anything. There are no policies but for SELECT: native code alone writes, as the tables'
--- owner, whom the policies don't concern.
-ALTER TABLE xdb.process_execution ENABLE ROW LEVEL SECURITY;
-CREATE POLICY visible ON xdb.process_execution FOR SELECT
-    USING (
-        (SELECT pg_catalog.has_function_privilege('xdb.pause()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE'))
-        OR (SELECT xdb.knows_roles()) AND pg_catalog.pg_has_role(owner, 'USAGE')
-    );
-
-ALTER TABLE xdb.instances ENABLE ROW LEVEL SECURITY;
-CREATE POLICY visible ON xdb.instances FOR SELECT
-    USING ((SELECT pg_catalog.has_function_privilege('xdb.pause()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE')));
-
--- What belongs to an execution is visible with it: the sub-select is subject to the policy above.
-DO $body$
-DECLARE
-    child pg_catalog.regclass;
-BEGIN
-    FOREACH child IN ARRAY ARRAY[
-        'xdb.latest_execution', 'xdb.state_execution', 'xdb.local_attribute', 'xdb.queue_message', 'xdb.inbox',
-        'xdb.message_key', 'xdb.queue_waiter', 'xdb.global_waiter', 'xdb.global_passed_over', 'xdb.rpc_answer',
-        'xdb.timer', 'xdb.task', 'xdb.history_event', 'xdb.purged', 'xdb.attribute_lock'
-    ]::pg_catalog.regclass[]
-    LOOP
-        EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', child);
-        EXECUTE pg_catalog.format(
-            'CREATE POLICY visible ON %1$s FOR SELECT USING (EXISTS (SELECT FROM xdb.process_execution AS p '
-            'WHERE p.execution_id OPERATOR(pg_catalog.=) %1$s.execution_id))', child);
-    END LOOP;
-END
-$body$;
-
--- A message of a global queue belongs to the role that published it, until somebody takes it.
-ALTER TABLE xdb.global_message ENABLE ROW LEVEL SECURITY;
-CREATE POLICY visible ON xdb.global_message FOR SELECT
-    USING (
-        (SELECT pg_catalog.has_function_privilege('xdb.pause()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE'))
-        OR taken_by IS NULL AND (SELECT xdb.knows_roles()) AND pg_catalog.pg_has_role(owner, 'USAGE')
-    );
-
-REVOKE ALL ON SCHEMA xdb FROM PUBLIC;
-REVOKE ALL ON ALL TABLES IN SCHEMA xdb FROM PUBLIC;
-REVOKE ALL ON ALL SEQUENCES IN SCHEMA xdb FROM PUBLIC;
-REVOKE ALL ON ALL ROUTINES IN SCHEMA xdb FROM PUBLIC;
-
-GRANT USAGE ON SCHEMA xdb TO pg_monitor;
--- status() runs as its caller, and so must they be allowed what it calls.
-GRANT EXECUTE ON FUNCTION xdb.status(), xdb.engine_figures(), xdb.library_version() TO pg_monitor;
+COMMENT ON FUNCTION xdb.revoke_usage(regrole) IS 'Takes back everything in schema xdb that was granted to a role. What it has through other roles stays.';

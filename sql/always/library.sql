@@ -1,11 +1,8 @@
--- Bare, so that a schema which somebody else made beforehand fails the installation.
-CREATE SCHEMA xdb;
-
 -- The library on disk that came with this script is not always the one that the server has loaded. The first has all
--- functions of this version, the other one perhaps not. A script of an update begins with the same check.
+-- functions of this version, the other one perhaps not, so this comes before they are declared.
 DO $body$
 BEGIN
-    CREATE FUNCTION xdb.library_version() RETURNS text
+    CREATE OR REPLACE FUNCTION xdb.library_version() RETURNS text
         LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'xdb_library_version';
     IF (SELECT pg_catalog.string_to_array(xdb.library_version(), '.')::pg_catalog.int4[]
             OPERATOR(pg_catalog.<) pg_catalog.string_to_array(e.extversion, '.')::pg_catalog.int4[]
@@ -17,13 +14,4 @@ EXCEPTION WHEN undefined_function THEN
         USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Restart the server, then run this again.';
 END
 $body$;
-
--- Payloads are JSON, and JSON text is UTF-8.
-DO $$
-BEGIN
-    IF pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.<>) 'UTF8' THEN
-        RAISE EXCEPTION 'xdb needs a database with the encoding UTF8'
-            USING ERRCODE = 'feature_not_supported';
-    END IF;
-END
-$$;
+COMMENT ON FUNCTION xdb.library_version() IS 'The version of xdb that the server runs. That of the schema is extversion in pg_extension.';

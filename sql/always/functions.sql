@@ -1,0 +1,149 @@
+-- The SQL surface. Every function that waits, calls or writes is VOLATILE, runs as its caller, and is native.
+
+CREATE OR REPLACE FUNCTION xdb.register_worker(name text, url text, secret text DEFAULT NULL, headers jsonb DEFAULT NULL,
+    max_concurrency int DEFAULT 64) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_register_worker';
+COMMENT ON FUNCTION xdb.register_worker(text, text, text, jsonb, integer) IS 'Registers a worker, or changes the one of this name. Decides which URL the server calls.';
+
+CREATE OR REPLACE FUNCTION xdb.unregister_worker(name text) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_unregister_worker';
+COMMENT ON FUNCTION xdb.unregister_worker(text) IS 'Removes a worker. Refused while a process type uses it.';
+
+CREATE OR REPLACE FUNCTION xdb.register_process_type(process_type text, worker text, definition jsonb) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_register_process_type';
+COMMENT ON FUNCTION xdb.register_process_type(text, text, jsonb) IS 'Registers a process type with its worker and definition, or replaces it. Running executions use the new states, options and RPCs from their next call; attribute mapping and timeout stay as at their start.';
+
+CREATE OR REPLACE FUNCTION xdb.unregister_process_type(process_type text) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_unregister_process_type';
+COMMENT ON FUNCTION xdb.unregister_process_type(text) IS 'Removes a process type. Refused while executions of it run.';
+
+CREATE OR REPLACE FUNCTION xdb.start_process(process_id text, process_type text, input jsonb DEFAULT NULL,
+    global_attribute_pk text DEFAULT NULL, global_attributes jsonb DEFAULT NULL,
+    local_attributes jsonb DEFAULT NULL, id_reuse_policy text DEFAULT 'ALLOW_IF_NO_RUNNING',
+    timeout interval DEFAULT NULL, start_at timestamptz DEFAULT NULL, options jsonb DEFAULT NULL) RETURNS uuid
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_start_process';
+COMMENT ON FUNCTION xdb.start_process(text, text, jsonb, text, jsonb, jsonb, text, interval, timestamptz, jsonb) IS 'Starts a process in the caller''s transaction and returns the id of its execution. Its owner is the current user.';
+
+CREATE OR REPLACE FUNCTION xdb.start_processes(processes jsonb) RETURNS SETOF uuid
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_start_processes';
+COMMENT ON FUNCTION xdb.start_processes(jsonb) IS 'Starts many processes in the caller''s transaction: an array of objects whose keys are the parameters of xdb.start_process. Returns the ids of the executions, in the order of the array.';
+
+CREATE OR REPLACE FUNCTION xdb.invoke_rpc(process_id text, rpc_name text, input jsonb DEFAULT NULL,
+    timeout interval DEFAULT NULL, idempotency_key text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_invoke_rpc';
+COMMENT ON FUNCTION xdb.invoke_rpc(text, text, jsonb, interval, text, uuid) IS 'Calls an RPC of a process, applies its answer in the caller''s transaction and returns its output.';
+
+CREATE OR REPLACE FUNCTION xdb.publish(process_id text, queue_name text, message jsonb DEFAULT NULL,
+    message_id text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_publish';
+COMMENT ON FUNCTION xdb.publish(text, text, jsonb, text, uuid) IS 'Publishes a message to a local queue of a running process in the caller''s transaction. A message_id that was used before in the queue is ignored.';
+
+CREATE OR REPLACE FUNCTION xdb.publish_global(queue_name text, message jsonb DEFAULT NULL, key text DEFAULT NULL,
+    message_id text DEFAULT NULL, ttl interval DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_publish_global';
+COMMENT ON FUNCTION xdb.publish_global(text, jsonb, text, text, interval) IS 'Publishes a message to a global queue in the caller''s transaction, for whichever process takes it. A message_id that the queue has seen within xdb.retention is ignored; after the ttl nobody can take the message any more.';
+
+CREATE OR REPLACE FUNCTION xdb.stop_process(process_id text, stop_type text DEFAULT 'TERMINATE', reason text DEFAULT NULL,
+    execution_id uuid DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_stop_process';
+COMMENT ON FUNCTION xdb.stop_process(text, text, text, uuid) IS 'Stops a running process, with a reason that is kept: TERMINATE makes it TERMINATED, FAIL makes it FAILED.';
+
+CREATE OR REPLACE FUNCTION xdb.describe_process(process_id text, execution_id uuid DEFAULT NULL) RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_describe_process';
+COMMENT ON FUNCTION xdb.describe_process(text, uuid) IS 'Status, type, times, threads and what each waits for, last failure and results of a process.';
+
+CREATE OR REPLACE FUNCTION xdb.wait_for_process(process_id text, timeout interval DEFAULT '30 seconds',
+    execution_id uuid DEFAULT NULL) RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_wait_for_process';
+COMMENT ON FUNCTION xdb.wait_for_process(text, interval, uuid) IS 'Waits until a process has closed, at most for the timeout, and returns {"status", "result", "results", "timedOut"}.';
+
+CREATE OR REPLACE FUNCTION xdb.wait_for_state(process_id text, state_execution_id text, timeout interval DEFAULT '30 seconds',
+    execution_id uuid DEFAULT NULL) RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_wait_for_state';
+COMMENT ON FUNCTION xdb.wait_for_state(text, text, interval, uuid) IS 'Waits until a state execution has ended, at most for the timeout, and returns {"status", "processStatus", "timedOut"}. When the process closes first, status is null if there never was such a state execution.';
+
+CREATE OR REPLACE FUNCTION xdb.set_local_attributes(process_id text, attributes jsonb, execution_id uuid DEFAULT NULL)
+    RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_set_local_attributes';
+COMMENT ON FUNCTION xdb.set_local_attributes(text, jsonb, uuid) IS 'Writes local attributes of a running process, {key: value}, in the caller''s transaction.';
+
+CREATE OR REPLACE FUNCTION xdb.skip_timer(process_id text, state_execution_id text, command_id text DEFAULT NULL,
+    execution_id uuid DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_skip_timer';
+COMMENT ON FUNCTION xdb.skip_timer(text, text, text, uuid) IS 'Lets a timer that a state execution waits for count as completed, with the status SKIPPED_COMMAND: the one with the command id, or the one that would fire first.';
+
+CREATE OR REPLACE FUNCTION xdb.retry_now(process_id text, state_execution_id text DEFAULT NULL, execution_id uuid DEFAULT NULL)
+    RETURNS int
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_retry_now';
+COMMENT ON FUNCTION xdb.retry_now(text, text, uuid) IS 'Makes the calls of a process that are in backoff due at once, or only that of one state execution. Returns how many.';
+
+CREATE OR REPLACE FUNCTION xdb.get_local_attributes(process_id text, keys text[] DEFAULT NULL, execution_id uuid DEFAULT NULL)
+    RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_get_local_attributes';
+COMMENT ON FUNCTION xdb.get_local_attributes(text, text[], uuid) IS 'Local attributes of a process, {key: value}: those with the given keys, or all.';
+
+CREATE OR REPLACE FUNCTION xdb.process_problems(process_id text, execution_id uuid DEFAULT NULL) RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_problems';
+COMMENT ON FUNCTION xdb.process_problems(text, uuid) IS 'Stands behind xdb.check_process; may change.';
+
+CREATE OR REPLACE FUNCTION xdb.check_process(process_id text, execution_id uuid DEFAULT NULL) RETURNS TABLE (problem text)
+    LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT jsonb_array_elements_text(xdb.process_problems(process_id, execution_id)) $$;
+COMMENT ON FUNCTION xdb.check_process(text, uuid) IS 'Replays the history of a process and compares every table with it: one row per problem, none if it is sound.';
+
+CREATE OR REPLACE FUNCTION xdb.pause() RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_pause';
+COMMENT ON FUNCTION xdb.pause() IS 'Stops this database''s engine from claiming new work; answers of calls in flight are still applied. Whoever may execute this function is an XDB administrator and sees all processes.';
+
+CREATE OR REPLACE FUNCTION xdb.resume() RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_resume';
+COMMENT ON FUNCTION xdb.resume() IS 'Lets a paused engine claim work again.';
+
+CREATE OR REPLACE FUNCTION xdb.adopt() RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_adopt';
+COMMENT ON FUNCTION xdb.adopt() IS 'Makes the processes of a copied or restored database its own, so that they run here. Does nothing in a database that is no copy.';
+
+CREATE OR REPLACE FUNCTION xdb.knows_roles() RETURNS boolean
+    LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'xdb_knows_roles';
+COMMENT ON FUNCTION xdb.knows_roles() IS 'Whether the owners of processes are roles of this server; not in a copy from another one before xdb.adopt().';
+
+CREATE OR REPLACE FUNCTION xdb.purge(older_than interval) RETURNS bigint
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_purge';
+COMMENT ON FUNCTION xdb.purge(interval) IS 'Deletes executions that closed so long ago, with everything that belongs to them, and returns how many. Those that somebody has locked are left out.';
+
+-- The figures of this database's engine and of its workers, from shared memory; status() and the view workers
+-- make rows of them.
+CREATE OR REPLACE FUNCTION xdb.engine_figures() RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_engine_figures';
+COMMENT ON FUNCTION xdb.engine_figures() IS 'The figures behind xdb.status(), one JSON object.';
+
+CREATE OR REPLACE FUNCTION xdb.worker_figures() RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_worker_figures';
+COMMENT ON FUNCTION xdb.worker_figures() IS 'The figures behind xdb.worker_counters(), a JSON array with an object per worker.';
+
+CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state text, in_flight int, backlog bigint,
+    oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, set_aside text[],
+    last_error text, last_error_at timestamptz, reason text)
+    LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+    AS $$
+        SELECT f.engine_pid, f.state, f.in_flight, f.backlog, f.oldest_due, f.calls_per_second, f.started_at,
+            f.epoch, f.set_aside, f.last_error, f.last_error_at, f.reason
+        FROM jsonb_to_record(xdb.engine_figures()) AS f (engine_pid int, state text, in_flight int, backlog bigint,
+            oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, set_aside text[],
+            last_error text, last_error_at timestamptz, reason text)
+    $$;
+COMMENT ON FUNCTION xdb.status() IS 'One row: how this database''s engine is doing.';
+
+CREATE OR REPLACE FUNCTION xdb.worker_counters() RETURNS TABLE (worker_id int, in_flight int, calls bigint, failures bigint,
+    consecutive_failures int, average_latency interval, last_error_at timestamptz, breaker text,
+    breaker_open_since timestamptz, next_probe_at timestamptz)
+    LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+    AS $$
+        SELECT f.worker_id, f.in_flight, f.calls, f.failures, f.consecutive_failures,
+            f.average_latency_us * interval '1 microsecond', f.last_error_at, f.breaker, f.breaker_open_since,
+            f.next_probe_at
+        FROM jsonb_to_recordset(xdb.worker_figures()) AS f (worker_id int, in_flight int, calls bigint,
+            failures bigint, consecutive_failures int, average_latency_us bigint, last_error_at timestamptz,
+            breaker text, breaker_open_since timestamptz, next_probe_at timestamptz)
+    $$;
+COMMENT ON FUNCTION xdb.worker_counters() IS 'How the calls to each worker went since the server started; the view xdb.workers shows it.';

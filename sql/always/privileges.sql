@@ -1,0 +1,58 @@
+-- Comes last, and concerns what this script has made: it belongs to the owner of the schema, whoever runs an update; PUBLIC,
+-- to whom every function is born granted, has no part in it; and those who monitor may call what they need.
+--
+-- What was there before is left alone. Administrators may have granted it to others, and a script that grants or revokes
+-- anything on an object makes all that is granted there by then a part of the extension: pg_dump leaves it out from then on,
+-- and it stays on record when the role is dropped. For the same reason no script grants anything to a role that is not built
+-- in: who used XDB before is named in a warning, and is granted what is new by xdb.grant_usage.
+
+-- Nothing but the system's own is found by a bare name below.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+DO $body$
+DECLARE
+    -- status() runs as its caller, and so must they be allowed what it calls.
+    of_monitors CONSTANT oid[] := ARRAY[
+        'xdb.status()', 'xdb.engine_figures()', 'xdb.library_version()']::regprocedure[];
+    members CONSTANT text[] := string_to_array(current_setting('xdb_script.members'), ' ');
+    owner CONSTANT regrole := (SELECT nspowner FROM pg_namespace WHERE nspname = 'xdb');
+    made record;
+    again text;
+BEGIN
+    FOR made IN
+        SELECT d.objid, i.type, i.identity,
+            CASE WHEN i.type = 'function' THEN 'FUNCTION' WHEN i.type IN ('table', 'view', 'sequence') THEN 'TABLE' END AS kind
+        FROM pg_depend AS d CROSS JOIN LATERAL pg_identify_object(d.classid, d.objid, 0) AS i
+        WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+          AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'xdb')
+          AND format('%s:%s', d.classid, d.objid) <> ALL (members)
+          AND i.type <> 'schema'  -- once/schema.sql says whose it is
+        ORDER BY i.type = 'sequence'  -- that of an identity column follows its table
+    LOOP
+        IF made.kind IS NULL THEN
+            RAISE EXCEPTION 'sql/always/privileges.sql does not know what to do with % %', made.type, made.identity;
+        END IF;
+        EXECUTE format('ALTER %s %s OWNER TO %s', made.kind, made.identity, owner);
+        EXECUTE format('REVOKE ALL ON %s %s FROM PUBLIC', made.kind, made.identity);
+        IF made.kind = 'FUNCTION' AND made.objid = ANY (of_monitors) THEN
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pg_monitor', made.identity);
+        END IF;
+        again := 'yes';
+    END LOOP;
+
+    -- Whoever may start processes is a user, and whoever may call xdb.pause() an administrator. A warning, since the notices
+    -- of a script are suppressed.
+    IF members <> '{}' AND again IS NOT NULL THEN
+        SELECT string_agg(format('SELECT xdb.grant_usage(%L%s);', a.grantee::regrole,
+            CASE WHEN has_function_privilege(a.grantee, 'xdb.pause()', 'EXECUTE') THEN ', admin => true' END), ' '
+            ORDER BY a.grantee::regrole::text)
+        INTO again
+        FROM pg_proc AS p CROSS JOIN LATERAL aclexplode(p.proacl) AS a
+        WHERE p.proname = 'start_process' AND p.pronamespace = 'xdb'::regnamespace
+          AND a.grantee NOT IN (p.proowner, 0);
+        IF again IS NOT NULL THEN
+            RAISE WARNING 'roles that use xdb may not use yet what this update brings' USING HINT = again;
+        END IF;
+    END IF;
+END
+$body$;

@@ -1,0 +1,346 @@
+-- What people read with psql. Every view reads with the rights of its reader, and so under the policies of
+-- policies.sql; the barrier keeps a reader's own functions from seeing rows before the policies have.
+--
+-- Every view leads with the process: process_execution is found by its index and the rest by execution_id. Views that
+-- put two sources together repeat the join in each branch, so that a condition on process_id reaches both. Window
+-- functions are partitioned by process_id for the same reason. Moments inside of jsonb are microseconds since the Unix
+-- epoch.
+
+CREATE OR REPLACE VIEW xdb.processes WITH (security_invoker = true, security_barrier = true) AS
+SELECT
+    p.process_id,
+    p.execution_id,
+    EXISTS (
+        SELECT FROM xdb.latest_execution AS l
+        WHERE l.process_id OPERATOR(pg_catalog.=) p.process_id
+          AND l.execution_id OPERATOR(pg_catalog.=) p.execution_id
+    ) AS is_latest,
+    p.process_type,
+    p.owner_name AS owner,
+    p.status,
+    p.started_at,
+    p.timeout_at,
+    p.closed_at,
+    p.reason,
+    p.live_threads,
+    CASE WHEN pg_catalog.jsonb_array_length(p.results) OPERATOR(pg_catalog.=) 1 THEN p.results[0]['output'] END
+        AS result,
+    p.results
+FROM xdb.process_execution AS p;
+COMMENT ON VIEW xdb.processes IS 'Process executions that the reader may see.';
+COMMENT ON COLUMN xdb.processes.process_id IS 'Business identifier, chosen by whoever started it.';
+COMMENT ON COLUMN xdb.processes.execution_id IS 'This run of the process id.';
+COMMENT ON COLUMN xdb.processes.is_latest IS 'Whether it is the latest execution of its process id.';
+COMMENT ON COLUMN xdb.processes.process_type IS 'Name of its process type.';
+COMMENT ON COLUMN xdb.processes.owner IS 'Role that started it, by the name it had then.';
+COMMENT ON COLUMN xdb.processes.status IS 'RUNNING, COMPLETED, FAILED, TIMEOUT or TERMINATED.';
+COMMENT ON COLUMN xdb.processes.started_at IS 'When it was started.';
+COMMENT ON COLUMN xdb.processes.timeout_at IS 'When it times out; null = never.';
+COMMENT ON COLUMN xdb.processes.closed_at IS 'When it closed; null while it runs.';
+COMMENT ON COLUMN xdb.processes.reason IS 'Why it failed or was stopped.';
+COMMENT ON COLUMN xdb.processes.live_threads IS 'Threads that have not ended.';
+COMMENT ON COLUMN xdb.processes.result IS 'The output, if exactly one thread gave one.';
+COMMENT ON COLUMN xdb.processes.results IS 'All outputs, [{"stateExecutionId", "output"}].';
+
+CREATE OR REPLACE VIEW xdb.state_executions WITH (security_invoker = true, security_barrier = true) AS
+SELECT
+    p.process_id,
+    s.execution_id,
+    s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS state_execution_id,
+    s.state_id,
+    s.number,
+    s.status,
+    s.started_at,
+    s.ended_at,
+    CASE
+        WHEN s.status OPERATOR(pg_catalog.=) 'WAIT_UNTIL' THEN 'WAIT_UNTIL_API'
+        WHEN s.status OPERATOR(pg_catalog.=) 'EXECUTE' THEN 'EXECUTE_API'
+    END AS api,
+    s.call['failedAttempts']::int OPERATOR(pg_catalog.+) 1 AS attempt,
+    pg_catalog.to_timestamp(s.call['notBefore']::double precision OPERATOR(pg_catalog./) 1e6) AS next_attempt_at,
+    s.input,
+    s.config,
+    pg_catalog.jsonb_extract_path_text(s.recovery, 'stateExecutionId') AS recovers_from,
+    CASE WHEN s.call IS NOT NULL THEN COALESCE(s.call['repeats']::int, 0) END AS repeats
+FROM xdb.process_execution AS p
+JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id;
+COMMENT ON VIEW xdb.state_executions IS 'State executions of the processes that the reader may see.';
+COMMENT ON COLUMN xdb.state_executions.process_id IS 'Process it belongs to.';
+COMMENT ON COLUMN xdb.state_executions.execution_id IS 'Process execution it belongs to.';
+COMMENT ON COLUMN xdb.state_executions.state_execution_id IS '<state_id>-<number>.';
+COMMENT ON COLUMN xdb.state_executions.state_id IS 'Async state that runs.';
+COMMENT ON COLUMN xdb.state_executions.number IS 'Counted from 1 per state id.';
+COMMENT ON COLUMN xdb.state_executions.status IS 'WAIT_UNTIL, WAITING, EXECUTE; COMPLETED, FAILED (retries spent), ABORTED (the process closed first).';
+COMMENT ON COLUMN xdb.state_executions.started_at IS 'When its thread came to it.';
+COMMENT ON COLUMN xdb.state_executions.ended_at IS 'When it ended; null while it is live.';
+COMMENT ON COLUMN xdb.state_executions.api IS 'The call it is at, WAIT_UNTIL_API or EXECUTE_API; null while it waits and when it has ended.';
+COMMENT ON COLUMN xdb.state_executions.attempt IS 'Attempt of that call which is in progress or comes next, from 1.';
+COMMENT ON COLUMN xdb.state_executions.next_attempt_at IS 'The call is not made before this moment; in the past when it is due or in progress.';
+COMMENT ON COLUMN xdb.state_executions.input IS 'Input of the state.';
+COMMENT ON COLUMN xdb.state_executions.config IS 'State options that came with the movement.';
+COMMENT ON COLUMN xdb.state_executions.recovers_from IS 'Failed state execution that it recovers from.';
+COMMENT ON COLUMN xdb.state_executions.repeats IS 'How often that call was made again because what it had loaded under a lock had changed; not attempts.';
+
+CREATE OR REPLACE VIEW xdb.waits WITH (security_invoker = true, security_barrier = true) AS
+SELECT
+    p.process_id,
+    s.execution_id,
+    s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS state_execution_id,
+    pg_catalog.jsonb_extract_path_text(s.wait, 'waitingType') AS waiting_type,
+    CASE WHEN q.queue IS NOT NULL THEN 'LOCAL_QUEUE' WHEN g.queue IS NOT NULL THEN 'GLOBAL_QUEUE' ELSE 'TIMER' END
+        AS kind,
+    c."commandId" AS command_id,
+    c.status AS command_status,
+    COALESCE(q.queue, g.queue) AS queue_name,
+    COALESCE(q."atLeast", g."atLeast") AS at_least,
+    COALESCE(q."atMost", g."atMost") AS at_most,
+    CASE WHEN q.queue IS NOT NULL THEN
+        (
+            SELECT pg_catalog.count(*) FROM xdb.queue_message AS m
+            WHERE m.execution_id OPERATOR(pg_catalog.=) s.execution_id
+              AND m.queue_name OPERATOR(pg_catalog.=) q.queue
+        ) OPERATOR(pg_catalog.+) (
+            SELECT pg_catalog.count(*) FROM xdb.inbox AS i
+            WHERE i.execution_id OPERATOR(pg_catalog.=) s.execution_id
+              AND i.queue_name OPERATOR(pg_catalog.=) q.queue
+        )
+    END AS messages_in_queue,
+    pg_catalog.to_timestamp(s.wait['since']::double precision OPERATOR(pg_catalog./) 1e6) AS since,
+    pg_catalog.to_timestamp(c.kind['timer']['fireAt']::double precision OPERATOR(pg_catalog./) 1e6) AS fire_at,
+    NULL::pg_catalog.text AS closing,
+    NULL::int[] AS held_up_by,
+    g.key
+FROM xdb.process_execution AS p
+JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
+CROSS JOIN LATERAL pg_catalog.jsonb_to_recordset(s.wait['commands'])
+    AS c ("commandId" text, kind jsonb, status text)
+-- A column of its own, not an expression: only so can it be looked up in the index of the queues.
+LEFT JOIN LATERAL pg_catalog.jsonb_to_record(c.kind['localQueue'])
+    AS q (queue text, "atLeast" bigint, "atMost" bigint) ON true
+LEFT JOIN LATERAL pg_catalog.jsonb_to_record(c.kind['globalQueue'])
+    AS g (queue text, key text, "atLeast" bigint, "atMost" bigint) ON true
+WHERE s.status OPERATOR(pg_catalog.=) 'WAITING'
+UNION ALL
+SELECT
+    p.process_id, p.execution_id, NULL, NULL, 'PUBLISHERS', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    p.closing,
+    -- Publishers lock the row and keep a lock on the table until they end. One alone has its transaction id in the
+    -- row; several have a multixact there, whose members SQL can't safely ask for. Then all the sessions that have
+    -- locked rows of this table are the best that can be told.
+    (
+        SELECT COALESCE(pg_catalog.array_agg(k.pid) FILTER (WHERE k.holds_row), pg_catalog.array_agg(k.pid))
+        FROM (
+            SELECT r.pid, EXISTS (
+                SELECT FROM pg_catalog.pg_locks AS x
+                WHERE x.pid OPERATOR(pg_catalog.=) r.pid
+                  AND x.locktype OPERATOR(pg_catalog.=) 'transactionid'
+                  AND x.transactionid OPERATOR(pg_catalog.=) p.xmax
+                  AND x.granted
+            ) AS holds_row
+            FROM pg_catalog.pg_locks AS r
+            JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) r.database
+            WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+              AND r.locktype OPERATOR(pg_catalog.=) 'relation'
+              AND r.relation OPERATOR(pg_catalog.=) 'xdb.process_execution'::pg_catalog.regclass::pg_catalog.oid
+              AND r.mode OPERATOR(pg_catalog.=) 'RowShareLock'
+              AND r.granted
+        ) AS k
+    ),
+    NULL
+FROM xdb.process_execution AS p
+WHERE p.closing IS NOT NULL;
+COMMENT ON VIEW xdb.waits IS 'What is waited for: one row per command of every waiting state, and one per process whose close waits for open publishers.';
+COMMENT ON COLUMN xdb.waits.process_id IS 'Process that waits.';
+COMMENT ON COLUMN xdb.waits.execution_id IS 'Process execution that waits.';
+COMMENT ON COLUMN xdb.waits.state_execution_id IS 'State execution that waits; null for a close.';
+COMMENT ON COLUMN xdb.waits.waiting_type IS 'When the commands are enough: AllOfCompletion, AnyOfCompletion or AnyOfCombination.';
+COMMENT ON COLUMN xdb.waits.kind IS 'TIMER, LOCAL_QUEUE, GLOBAL_QUEUE, or PUBLISHERS for a close.';
+COMMENT ON COLUMN xdb.waits.command_id IS 'Id that the worker gave the command, if any.';
+COMMENT ON COLUMN xdb.waits.command_status IS 'WAITING_COMMAND, or COMPLETED_COMMAND while others still wait.';
+COMMENT ON COLUMN xdb.waits.queue_name IS 'Queue whose messages are waited for.';
+COMMENT ON COLUMN xdb.waits.at_least IS 'Messages that complete the command.';
+COMMENT ON COLUMN xdb.waits.at_most IS 'Messages that the command takes at most.';
+COMMENT ON COLUMN xdb.waits.messages_in_queue IS 'Messages of that queue now, received or not; null for a global queue.';
+COMMENT ON COLUMN xdb.waits.since IS 'When the wait began; not kept for a close.';
+COMMENT ON COLUMN xdb.waits.fire_at IS 'When the timer fires.';
+COMMENT ON COLUMN xdb.waits.closing IS 'UNCONDITIONAL or CONDITIONAL: the close that waits.';
+COMMENT ON COLUMN xdb.waits.held_up_by IS 'Process ids of the sessions that hold the close up: exactly the one, if it is one; if there are several, all sessions that hold row locks on xdb.process_execution, of which some may be strangers.';
+COMMENT ON COLUMN xdb.waits.key IS 'Key of the messages that are wanted of a global queue; null = of all.';
+
+CREATE OR REPLACE VIEW xdb.timers WITH (security_invoker = true, security_barrier = true) AS
+SELECT
+    p.process_id,
+    t.execution_id,
+    s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS state_execution_id,
+    pg_catalog.jsonb_extract_path_text(s.wait, 'commands', t.command::pg_catalog.text, 'commandId') AS command_id,
+    t.kind,
+    t.fire_at
+FROM xdb.process_execution AS p
+JOIN xdb.timer AS t ON t.execution_id OPERATOR(pg_catalog.=) p.execution_id
+LEFT JOIN xdb.state_execution AS s
+    ON s.execution_id OPERATOR(pg_catalog.=) t.execution_id AND s.seq OPERATOR(pg_catalog.=) t.seq;
+COMMENT ON VIEW xdb.timers IS 'Timers of the processes that the reader may see.';
+COMMENT ON COLUMN xdb.timers.process_id IS 'Process it belongs to.';
+COMMENT ON COLUMN xdb.timers.execution_id IS 'Process execution it belongs to.';
+COMMENT ON COLUMN xdb.timers.state_execution_id IS 'State execution that waits for it; null for a process timeout.';
+COMMENT ON COLUMN xdb.timers.command_id IS 'Id that the worker gave the command, if any.';
+COMMENT ON COLUMN xdb.timers.kind IS 'PROCESS_TIMEOUT or TIMER_COMMAND.';
+COMMENT ON COLUMN xdb.timers.fire_at IS 'When it fires.';
+
+CREATE OR REPLACE VIEW xdb.queue_messages WITH (security_invoker = true, security_barrier = true) AS
+SELECT
+    m.process_id,
+    m.execution_id,
+    m.queue_name,
+    pg_catalog.row_number() OVER (
+        PARTITION BY m.process_id, m.execution_id, m.queue_name
+        ORDER BY m.received DESC, m.ordinal
+    ) AS "position",
+    m.message_id,
+    m.payload,
+    m.received,
+    m.published_at,
+    m.received_at,
+    NULL::pg_catalog.text AS key,
+    NULL::pg_catalog.timestamptz AS expires_at
+FROM (
+    SELECT p.process_id, q.execution_id, q.queue_name, q.number AS ordinal, q.message_id, q.payload,
+           true AS received, NULL::pg_catalog.timestamptz AS published_at, q.received_at
+    FROM xdb.process_execution AS p
+    JOIN xdb.queue_message AS q ON q.execution_id OPERATOR(pg_catalog.=) p.execution_id
+    UNION ALL
+    SELECT p.process_id, i.execution_id, i.queue_name, i.inbox_id, i.message_id, i.payload,
+           false, i.published_at, NULL
+    FROM xdb.process_execution AS p
+    JOIN xdb.inbox AS i ON i.execution_id OPERATOR(pg_catalog.=) p.execution_id
+) AS m
+UNION ALL
+-- Of global queues, which belong to no process. The place is that among the messages that the reader sees.
+SELECT
+    NULL, NULL, g.queue_name,
+    pg_catalog.row_number() OVER (PARTITION BY g.queue_name ORDER BY g.number),
+    g.message_id, g.payload, NULL, g.published_at, NULL, g.key, g.expires_at
+FROM xdb.global_message AS g
+WHERE g.taken_by IS NULL;
+COMMENT ON VIEW xdb.queue_messages IS 'Messages in the local queues of the processes that the reader may see, and messages of global queues that roles of the reader published and nobody has taken.';
+COMMENT ON COLUMN xdb.queue_messages.process_id IS 'Process whose queue it is; null for a global queue.';
+COMMENT ON COLUMN xdb.queue_messages.execution_id IS 'Process execution whose queue it is; null for a global queue.';
+COMMENT ON COLUMN xdb.queue_messages.queue_name IS 'The queue.';
+COMMENT ON COLUMN xdb.queue_messages.position IS 'Place in the queue: 1 is taken next. In a global queue, the place among the messages that the reader sees.';
+COMMENT ON COLUMN xdb.queue_messages.message_id IS 'The publisher''s id of the message, if it gave one.';
+COMMENT ON COLUMN xdb.queue_messages.payload IS 'The message.';
+COMMENT ON COLUMN xdb.queue_messages.received IS 'Whether the process has taken it in; null for a global queue.';
+COMMENT ON COLUMN xdb.queue_messages.published_at IS 'When it was published; not kept once it is received.';
+COMMENT ON COLUMN xdb.queue_messages.received_at IS 'When the process took it in.';
+COMMENT ON COLUMN xdb.queue_messages.key IS 'Key of a message of a global queue, if it has one.';
+COMMENT ON COLUMN xdb.queue_messages.expires_at IS 'From when on nobody can take a message of a global queue; null = never.';
+
+-- A state that is at a call keeps its failure with the call and in the column alike.
+CREATE OR REPLACE VIEW xdb.failures WITH (security_invoker = true, security_barrier = true) AS
+SELECT
+    p.process_id,
+    s.execution_id,
+    s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS state_execution_id,
+    s.status AS state_status,
+    pg_catalog.jsonb_extract_path_text(s.last_failure, 'api') AS api,
+    s.last_failure['attempt']::int AS attempt,
+    pg_catalog.to_timestamp(s.last_failure['at']::double precision OPERATOR(pg_catalog./) 1e6) AS failed_at,
+    s.last_failure['failure']['status']::int AS http_status,
+    pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'errorType') AS error_type,
+    pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'detail') AS detail,
+    pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'appDatabaseError', 'sqlState') AS sql_state,
+    pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'appDatabaseError', 'table') AS table_name,
+    pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'appDatabaseError', 'constraint')
+        AS constraint_name,
+    pg_catalog.to_timestamp(s.call['notBefore']::double precision OPERATOR(pg_catalog./) 1e6) AS next_attempt_at
+FROM xdb.process_execution AS p
+JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
+WHERE s.last_failure IS NOT NULL;
+COMMENT ON VIEW xdb.failures IS 'Last failed attempts of calls that are in backoff, are repeated, or were given up.';
+COMMENT ON COLUMN xdb.failures.process_id IS 'Process it belongs to.';
+COMMENT ON COLUMN xdb.failures.execution_id IS 'Process execution it belongs to.';
+COMMENT ON COLUMN xdb.failures.state_execution_id IS 'State execution whose call failed.';
+COMMENT ON COLUMN xdb.failures.state_status IS 'WAIT_UNTIL or EXECUTE: the call is repeated. FAILED: the retries are spent. ABORTED: the process closed before the next attempt.';
+COMMENT ON COLUMN xdb.failures.api IS 'The call that failed, WAIT_UNTIL_API or EXECUTE_API.';
+COMMENT ON COLUMN xdb.failures.attempt IS 'Which attempt failed, from 1.';
+COMMENT ON COLUMN xdb.failures.failed_at IS 'When it failed.';
+COMMENT ON COLUMN xdb.failures.http_status IS 'HTTP status of the answer; null if there was none.';
+COMMENT ON COLUMN xdb.failures.error_type IS 'The worker''s word for the kind of its error.';
+COMMENT ON COLUMN xdb.failures.detail IS 'What went wrong.';
+COMMENT ON COLUMN xdb.failures.sql_state IS 'SQLSTATE, if a user''s table refused what the answer wrote.';
+COMMENT ON COLUMN xdb.failures.table_name IS 'The table that refused.';
+COMMENT ON COLUMN xdb.failures.constraint_name IS 'The constraint that was violated.';
+COMMENT ON COLUMN xdb.failures.next_attempt_at IS 'When the next attempt may be made, in the past when it is due or in progress; null when there is none.';
+
+CREATE OR REPLACE VIEW xdb.attribute_locks WITH (security_invoker = true, security_barrier = true) AS
+SELECT
+    p.process_id,
+    l.execution_id,
+    s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS state_execution_id,
+    l.name AS locked,
+    CASE l.mode
+        WHEN 'S' THEN 'SHARE_LOCK'
+        WHEN 'X' THEN 'EXCLUSIVE_LOCK'
+        WHEN 'IS' THEN 'SHARE_LOCK of a part'
+        WHEN 'IX' THEN 'EXCLUSIVE_LOCK of a part'
+    END AS lock_type,
+    l.granted,
+    l.ticket,
+    l.object
+FROM xdb.process_execution AS p
+JOIN xdb.attribute_lock AS l ON l.execution_id OPERATOR(pg_catalog.=) p.execution_id
+JOIN xdb.state_execution AS s
+    ON s.execution_id OPERATOR(pg_catalog.=) l.execution_id AND s.seq OPERATOR(pg_catalog.=) l.seq;
+COMMENT ON VIEW xdb.attribute_locks IS 'Locks on attributes that state executions have or wait for. RPCs are not among them: they hold locks of Postgres.';
+COMMENT ON COLUMN xdb.attribute_locks.process_id IS 'Process it belongs to.';
+COMMENT ON COLUMN xdb.attribute_locks.execution_id IS 'Process execution it belongs to.';
+COMMENT ON COLUMN xdb.attribute_locks.state_execution_id IS 'State execution whose call has it or waits for it.';
+COMMENT ON COLUMN xdb.attribute_locks.locked IS 'What is locked: a row of a table by its key, a local attribute, or all of them.';
+COMMENT ON COLUMN xdb.attribute_locks.lock_type IS 'SHARE_LOCK or EXCLUSIVE_LOCK. Of all local attributes it may be that of a part, which excludes only who wants the whole.';
+COMMENT ON COLUMN xdb.attribute_locks.granted IS 'Whether it has it. Who waits for one of its locks has none.';
+COMMENT ON COLUMN xdb.attribute_locks.ticket IS 'Place in the queue.';
+COMMENT ON COLUMN xdb.attribute_locks.object IS 'The same for everybody who waits for the same.';
+
+CREATE OR REPLACE VIEW xdb.history WITH (security_invoker = true, security_barrier = true) AS
+SELECT p.process_id, h.execution_id, h.event_id, h.event_time, h.event_type, h.details
+FROM xdb.process_execution AS p
+JOIN xdb.history_event AS h ON h.execution_id OPERATOR(pg_catalog.=) p.execution_id;
+COMMENT ON VIEW xdb.history IS 'What happened to the processes that the reader may see. Order by execution_id, event_id.';
+COMMENT ON COLUMN xdb.history.process_id IS 'Process it happened to.';
+COMMENT ON COLUMN xdb.history.execution_id IS 'Process execution it happened to.';
+COMMENT ON COLUMN xdb.history.event_id IS 'Number of the event, from 1.';
+COMMENT ON COLUMN xdb.history.event_time IS 'When it happened.';
+COMMENT ON COLUMN xdb.history.event_type IS 'What happened, e.g. StateStarted.';
+COMMENT ON COLUMN xdb.history.details IS 'All that belongs to the event. Times are microseconds since the Unix epoch.';
+
+CREATE OR REPLACE VIEW xdb.workers WITH (security_invoker = true, security_barrier = true) AS
+SELECT
+    w.name,
+    w.url,
+    w.max_concurrency,
+    w.registered_at,
+    COALESCE(c.in_flight, 0) AS in_flight,
+    COALESCE(c.calls, 0) AS calls,
+    COALESCE(c.failures, 0) AS failures,
+    COALESCE(c.consecutive_failures, 0) AS consecutive_failures,
+    c.average_latency,
+    c.last_error_at,
+    COALESCE(c.breaker, 'closed') AS breaker,
+    c.breaker_open_since,
+    c.next_probe_at
+FROM xdb.worker AS w
+LEFT JOIN xdb.worker_counters() AS c ON c.worker_id OPERATOR(pg_catalog.=) w.worker_id;
+COMMENT ON VIEW xdb.workers IS 'Registered workers, without their secrets, and how the calls to them went since the server started.';
+COMMENT ON COLUMN xdb.workers.name IS 'Name it was registered under.';
+COMMENT ON COLUMN xdb.workers.url IS 'Where it listens.';
+COMMENT ON COLUMN xdb.workers.max_concurrency IS 'Calls that may run at it at one time.';
+COMMENT ON COLUMN xdb.workers.registered_at IS 'When it was registered first or last changed.';
+COMMENT ON COLUMN xdb.workers.in_flight IS 'Calls that run now.';
+COMMENT ON COLUMN xdb.workers.calls IS 'Calls that were made.';
+COMMENT ON COLUMN xdb.workers.failures IS 'Calls that failed.';
+COMMENT ON COLUMN xdb.workers.consecutive_failures IS 'Calls that failed since the last one that did not.';
+COMMENT ON COLUMN xdb.workers.average_latency IS 'How long its calls take, on average; null before the first.';
+COMMENT ON COLUMN xdb.workers.last_error_at IS 'When a call failed last; null = none has.';
+COMMENT ON COLUMN xdb.workers.breaker IS 'closed; open: many calls in a row could not reach it, and none are made; half-open: one call is made, or will be as soon as one is due, and tells whether it is back.';
+COMMENT ON COLUMN xdb.workers.breaker_open_since IS 'Since when it could not be reached; null when the breaker is closed.';
+COMMENT ON COLUMN xdb.workers.next_probe_at IS 'From when on one call may be made to find out; null when the breaker is closed or that call is under way.';

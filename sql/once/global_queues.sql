@@ -1,0 +1,105 @@
+-- Messages that belong to no process, and the states that wait for them.
+
+-- number is the place in the order: a message that is given back keeps it. fresh is set while the main scheduler has
+-- not offered the message to those who wait. Owner is the role that published it.
+CREATE TABLE xdb.global_message (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue_name text NOT NULL,
+    key text,
+    message_id text,
+    payload jsonb,
+    bytes int NOT NULL CONSTRAINT global_message_bytes_counted CHECK (bytes >= 0),
+    owner oid NOT NULL,
+    owner_name text NOT NULL,
+    published_at timestamptz NOT NULL,
+    expires_at timestamptz,
+    fresh boolean NOT NULL DEFAULT true,
+    taken_by uuid,
+    taken_seq int,
+    taken_command int,
+    taken_at timestamptz,
+    CONSTRAINT global_message_taken_by_a_command CHECK (
+        (taken_by IS NULL) = (taken_seq IS NULL) AND (taken_by IS NULL) = (taken_command IS NULL)
+        AND (taken_by IS NULL) = (taken_at IS NULL)),
+    CONSTRAINT global_message_fresh_is_free CHECK (NOT fresh OR taken_by IS NULL)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+        autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
+-- Expressions, so that no other index has these orders: while a great many messages are in one queue, the planner
+-- takes walking over all of them, by whatever index has the order, for a way to those of another queue or key.
+CREATE INDEX global_message_fresh ON xdb.global_message ((number + 0)) WHERE fresh;
+CREATE INDEX global_message_free ON xdb.global_message (queue_name, (number + 0)) WHERE taken_by IS NULL;
+CREATE INDEX global_message_free_by_key ON xdb.global_message (queue_name, key, (number - 0))
+    WHERE taken_by IS NULL AND key IS NOT NULL;
+CREATE INDEX global_message_taken ON xdb.global_message (taken_by, taken_seq) WHERE taken_by IS NOT NULL;
+CREATE INDEX global_message_expiring ON xdb.global_message (expires_at)
+    WHERE taken_by IS NULL AND expires_at IS NOT NULL;
+CREATE INDEX global_message_by_id ON xdb.global_message (queue_name, message_id) WHERE message_id IS NOT NULL;
+COMMENT ON TABLE xdb.global_message IS 'Messages of global queues: free, or taken by a state that has not used them up.';
+COMMENT ON COLUMN xdb.global_message.number IS 'Order of publishing, over all queues.';
+COMMENT ON COLUMN xdb.global_message.queue_name IS 'Global queue.';
+COMMENT ON COLUMN xdb.global_message.key IS 'Key of the message, if it has one.';
+COMMENT ON COLUMN xdb.global_message.message_id IS 'The publisher''s id of the message, if it gave one.';
+COMMENT ON COLUMN xdb.global_message.payload IS 'The message.';
+COMMENT ON COLUMN xdb.global_message.bytes IS 'Size of the payload as it came.';
+COMMENT ON COLUMN xdb.global_message.owner IS 'Role that published it.';
+COMMENT ON COLUMN xdb.global_message.owner_name IS 'Its name, which tells it in another server.';
+COMMENT ON COLUMN xdb.global_message.published_at IS 'When it was published.';
+COMMENT ON COLUMN xdb.global_message.expires_at IS 'From when on nobody can take it; null = never. Time that it was taken is added when it is given back.';
+COMMENT ON COLUMN xdb.global_message.fresh IS 'It was not offered yet to those who wait.';
+COMMENT ON COLUMN xdb.global_message.taken_by IS 'Process execution that has taken it; null = free.';
+COMMENT ON COLUMN xdb.global_message.taken_seq IS 'State execution that has taken it.';
+COMMENT ON COLUMN xdb.global_message.taken_command IS 'Position of the command that has taken it.';
+COMMENT ON COLUMN xdb.global_message.taken_at IS 'When it was taken.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.global_message', '');
+SELECT pg_catalog.pg_extension_config_dump('xdb.global_message_number_seq', '');
+
+-- Message ids that were used, for as long as the message is there and for xdb.retention.
+CREATE TABLE xdb.global_message_key (
+    queue_name text NOT NULL,
+    message_id text NOT NULL,
+    published_at timestamptz NOT NULL,
+    PRIMARY KEY (queue_name, message_id)
+);
+CREATE INDEX global_message_key_old ON xdb.global_message_key (published_at, queue_name, message_id);
+COMMENT ON TABLE xdb.global_message_key IS 'Message ids that were used in global queues, kept while the message is there and for xdb.retention.';
+COMMENT ON COLUMN xdb.global_message_key.queue_name IS 'Global queue.';
+COMMENT ON COLUMN xdb.global_message_key.message_id IS 'The publisher''s id of the message.';
+COMMENT ON COLUMN xdb.global_message_key.published_at IS 'When it was used first.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.global_message_key', '');
+
+-- wait_order is the order of waiting, over all executions. at_least tells whom it is no use to ask.
+CREATE TABLE xdb.global_waiter (
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    command int NOT NULL,
+    queue_name text NOT NULL,
+    key text,
+    at_least bigint NOT NULL CONSTRAINT global_waiter_wants_messages CHECK (at_least > 0),
+    wait_order bigint GENERATED ALWAYS AS IDENTITY,
+    PRIMARY KEY (execution_id, seq, command)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+        autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
+CREATE INDEX global_waiter_in_order ON xdb.global_waiter (queue_name, key, at_least, wait_order);
+COMMENT ON TABLE xdb.global_waiter IS 'Commands of waiting states that want messages of a global queue.';
+COMMENT ON COLUMN xdb.global_waiter.execution_id IS 'Process execution they belong to.';
+COMMENT ON COLUMN xdb.global_waiter.seq IS 'State execution that waits.';
+COMMENT ON COLUMN xdb.global_waiter.command IS 'Position of the command.';
+COMMENT ON COLUMN xdb.global_waiter.queue_name IS 'Global queue.';
+COMMENT ON COLUMN xdb.global_waiter.key IS 'Key of the messages that it wants; null = of all.';
+COMMENT ON COLUMN xdb.global_waiter.at_least IS 'Messages that complete the command.';
+COMMENT ON COLUMN xdb.global_waiter.wait_order IS 'Waiters are served in this order.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.global_waiter', '');
+SELECT pg_catalog.pg_extension_config_dump('xdb.global_waiter_wait_order_seq', '');
+
+-- States that were not asked when messages came, because somebody had locked their execution, or that began to wait in the
+-- other lane. Apart from global_waiter, whose rows the one who holds the execution may have deleted: only inserting here
+-- never waits for him.
+CREATE TABLE xdb.global_passed_over (
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    PRIMARY KEY (execution_id, seq)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+COMMENT ON TABLE xdb.global_passed_over IS 'Waiting states that could not be asked when messages of global queues came, and will be.';
+COMMENT ON COLUMN xdb.global_passed_over.execution_id IS 'Process execution they belong to.';
+COMMENT ON COLUMN xdb.global_passed_over.seq IS 'State execution that waits.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.global_passed_over', '');

@@ -1,0 +1,100 @@
+-- Who the engine is, whose processes it has, and what is registered.
+
+CREATE TABLE xdb.engine (
+    lane smallint PRIMARY KEY CONSTRAINT engine_lane_known CHECK (lane IN (0, 1)),
+    epoch bigint NOT NULL CONSTRAINT engine_epoch_unique UNIQUE,
+    paused boolean NOT NULL DEFAULT false
+);
+INSERT INTO xdb.engine (lane, epoch) VALUES (0, 1), (1, 2);
+COMMENT ON TABLE xdb.engine IS 'This database''s engine: one row per lane, written by the process that serves it.';
+COMMENT ON COLUMN xdb.engine.lane IS '0 = the scheduler, 1 = the process for tables that are set aside.';
+COMMENT ON COLUMN xdb.engine.epoch IS 'Grows at every start of the lane''s process and differs between lanes, so that no lease is ever issued twice.';
+COMMENT ON COLUMN xdb.engine.paused IS 'Whether xdb.pause() was called and xdb.resume() was not since.';
+
+-- The databases whose processes these are, this one or the one it was copied from. Dumped.
+CREATE TABLE xdb.instances (
+    system_identifier bigint NOT NULL,
+    database oid NOT NULL,
+    since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    superseded_at timestamptz,
+    PRIMARY KEY (system_identifier, database)
+);
+COMMENT ON TABLE xdb.instances IS 'The databases whose processes these are: this one, unless it is a copy that was not adopted.';
+COMMENT ON COLUMN xdb.instances.system_identifier IS 'Identifier of the server''s files, as pg_control_system() shows it.';
+COMMENT ON COLUMN xdb.instances.database IS 'Oid of the database.';
+COMMENT ON COLUMN xdb.instances.since IS 'When it was taken into use, or adopted.';
+COMMENT ON COLUMN xdb.instances.superseded_at IS 'When another database adopted the processes.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.instances', '');
+
+CREATE TABLE xdb.registry (
+    singleton boolean PRIMARY KEY DEFAULT true CONSTRAINT registry_is_one_row CHECK (singleton),
+    generation bigint NOT NULL DEFAULT 1,
+    -- Not dumped: what is restored, be it into the database it came from, runs only when somebody says so.
+    in_use boolean NOT NULL DEFAULT false
+);
+INSERT INTO xdb.registry DEFAULT VALUES;
+COMMENT ON TABLE xdb.registry IS 'The one row that tells the engine when to read the registrations again.';
+COMMENT ON COLUMN xdb.registry.singleton IS 'Always true: there is one row.';
+COMMENT ON COLUMN xdb.registry.generation IS 'Grows with every change of a worker or process type.';
+COMMENT ON COLUMN xdb.registry.in_use IS 'Whether something was registered here, or what was restored was adopted.';
+
+CREATE TABLE xdb.worker (
+    worker_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL CONSTRAINT worker_name_unique UNIQUE,
+    url text NOT NULL,
+    secret text,
+    headers jsonb,
+    max_concurrency int NOT NULL DEFAULT 64 CONSTRAINT worker_concurrency_positive CHECK (max_concurrency > 0),
+    registered_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+);
+COMMENT ON TABLE xdb.worker IS 'Registered workers, by xdb.register_worker.';
+COMMENT ON COLUMN xdb.worker.worker_id IS 'Key within this database.';
+COMMENT ON COLUMN xdb.worker.name IS 'Name it was registered under.';
+COMMENT ON COLUMN xdb.worker.url IS 'Where it listens; the paths of the worker protocol are appended.';
+COMMENT ON COLUMN xdb.worker.secret IS 'Key that signs every call to it. Granted to nobody.';
+COMMENT ON COLUMN xdb.worker.headers IS 'HTTP headers sent with every call to it, {name: value}. Granted to nobody.';
+COMMENT ON COLUMN xdb.worker.max_concurrency IS 'Calls that may run at it at one time.';
+COMMENT ON COLUMN xdb.worker.registered_at IS 'When it was registered first or last changed.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.worker', '');
+SELECT pg_catalog.pg_extension_config_dump('xdb.worker_worker_id_seq', '');
+
+CREATE TABLE xdb.mapped_table (
+    mapping_id int NOT NULL,
+    position int NOT NULL,
+    relation regclass NOT NULL,
+    table_name text NOT NULL,
+    key_columns text[] NOT NULL CONSTRAINT mapped_table_has_key CHECK (pg_catalog.cardinality(key_columns) > 0),
+    attributes jsonb NOT NULL,
+    PRIMARY KEY (mapping_id, position)
+);
+CREATE SEQUENCE xdb.mapping_id_seq AS int;
+COMMENT ON TABLE xdb.mapped_table IS 'Users'' tables whose columns are global attributes. Rows never change: a registration that maps otherwise makes a new mapping, and running executions keep theirs.';
+COMMENT ON COLUMN xdb.mapped_table.mapping_id IS 'The mapping this table belongs to.';
+COMMENT ON COLUMN xdb.mapped_table.position IS 'Place of the table in the definition.';
+COMMENT ON COLUMN xdb.mapped_table.relation IS 'The table, followed through renames.';
+COMMENT ON COLUMN xdb.mapped_table.table_name IS 'The table''s name as the definition spelled it.';
+COMMENT ON COLUMN xdb.mapped_table.key_columns IS 'Columns that find the row.';
+COMMENT ON COLUMN xdb.mapped_table.attributes IS 'Columns by attribute, {attribute: column}.';
+COMMENT ON SEQUENCE xdb.mapping_id_seq IS 'Gives mapping_id.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.mapped_table', '');
+SELECT pg_catalog.pg_extension_config_dump('xdb.mapping_id_seq', '');
+
+CREATE TABLE xdb.process_type (
+    type_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    process_type text NOT NULL CONSTRAINT process_type_unique UNIQUE,
+    worker_id int NOT NULL CONSTRAINT process_type_worker REFERENCES xdb.worker,
+    definition jsonb NOT NULL,
+    mapping_id int,
+    version bigint NOT NULL DEFAULT 1,
+    registered_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+);
+COMMENT ON TABLE xdb.process_type IS 'Registered process types, by xdb.register_process_type.';
+COMMENT ON COLUMN xdb.process_type.type_id IS 'Key within this database.';
+COMMENT ON COLUMN xdb.process_type.process_type IS 'Name it was registered under.';
+COMMENT ON COLUMN xdb.process_type.worker_id IS 'Worker that implements its states and RPCs.';
+COMMENT ON COLUMN xdb.process_type.definition IS 'States, options, attributes, queues and RPCs, as registered last.';
+COMMENT ON COLUMN xdb.process_type.mapping_id IS 'Global attributes of executions that start from now on; null = none.';
+COMMENT ON COLUMN xdb.process_type.version IS 'Grows with every registration.';
+COMMENT ON COLUMN xdb.process_type.registered_at IS 'When it was registered last.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.process_type', '');
+SELECT pg_catalog.pg_extension_config_dump('xdb.process_type_type_id_seq', '');

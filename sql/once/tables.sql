@@ -1,0 +1,396 @@
+-- The tables of processes. A tour of all of them comes first; registrations.sql and global_queues.sql have the rest.
+--
+-- What is registered (small, rarely written):
+--   worker                who is called, where          mapped_table    users' tables whose columns are attributes
+--   process_type          definition and worker         registry        one row: read the registrations again
+--   engine                who may claim, and leases     instances       which database the processes belong to
+--
+-- What a process has. process_execution is the root: everything below carries its execution_id, and whoever holds the lock
+-- on its row may change it. latest_execution leads from the process id to the root.
+--   process_execution     one row per run: status, owner, counters, results
+--   +- state_execution    one per state that ran: input, its call, what it waits for
+--   |  +- task            HOT. A call to make, with its lease; gone when the answer is applied
+--   |  +- timer           HOT. A timer command, or (seq 0) the timeout of the process; gone when it fired
+--   |  +- queue_waiter    the local queues that a waiting state wants messages of
+--   |  +- global_waiter   the global queues that it wants messages of
+--   |     +- global_passed_over   those to ask again, because they were locked when messages came
+--   +- inbox              HOT. Published and not yet received: inserted by sessions, deleted by the engine
+--   +- queue_message      received and not yet taken by a state
+--   +- message_key, rpc_answer    keys that were used, so that doing it twice does it once
+--   +- local_attribute    what states and RPCs have kept
+--   +- history_event      what happened, in order: replaying it gives all of the above
+--   +- purged             the execution is gone, and its rows are being deleted
+--   +- attribute_lock, attribute_lock_release    locks that calls have or wait for
+-- global_message, global_message_key: messages of no process, until a state takes one.
+-- set_aside: users' tables so slow that their steps are carried out apart.
+--
+-- A step deletes its task and inbox rows, updates process_execution and state_execution, and inserts the next state, its
+-- task or timers, and events: all in one transaction with what it writes in users' tables.
+--
+-- Native code alone writes these tables; roles read what is theirs through the views.
+--
+-- Lock order, kept by every transaction of the engine and of the SQL functions:
+--   1. latest_execution         one process id at a time
+--   2. rpc_answer               by an RPC with an idempotency key, before its call
+--      then the locks on attributes of an RPC that wants some, in the order of the objects: locks of Postgres against
+--      other RPCs, and a wait without a lock for the states that have them. A state's locks are rows (attribute_lock),
+--      granted all at once or not at all, and nobody keeps a transaction open for them
+--   3. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE
+--   4. users' tables            in the order of the answers; a start writes rows of 5, which nobody sees yet, before
+--   5. message_key, then global_message_key
+-- Everything else belongs to an execution and is written under its lock, with three exceptions. Inbox rows are inserted
+-- under KEY SHARE and never updated. A global message that nobody has taken is written by the main scheduler alone, once
+-- it is published; one that is taken belongs to the execution that has it. Rows of global_passed_over are written by
+-- schedulers alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most (500 ms in the lane of
+-- tables that are set aside), and never looks for a deadlock itself, so it is never cancelled for one. Purging takes 1 and 3
+-- with SKIP LOCKED too, for many executions in one transaction. A bulk start takes all of 1 first, in the order of the
+-- process ids. Rows of attribute_lock are touched by those alone who have locked their task; rows of engine are locked in
+-- the order of the lanes.
+--
+-- Hot and narrow: task, timer, inbox. Wide and cold: state_execution, history_event. No foreign keys between hot
+-- tables: an execution's rows are written by the engine alone, under its lock. Hot tables carry shard, a hash of the
+-- process id in 0..1023.
+--
+-- Vacuum doesn't rest on the hot tables that stay small. Those that grow with the processes that wait or are kept are left to
+-- the server's pace: on millions of rows, vacuum that doesn't rest fills the WAL with whole pages. It doesn't cut the end of
+-- a hot table off: everybody would wait for its lock, and the pages are used again.
+
+CREATE TABLE xdb.process_execution (
+    execution_id uuid PRIMARY KEY,
+    shard smallint NOT NULL,
+    process_id text NOT NULL,
+    type_id int NOT NULL,
+    process_type text NOT NULL,
+    owner oid NOT NULL,
+    owner_name text NOT NULL,
+    status text NOT NULL CONSTRAINT process_status_known
+        CHECK (status IN ('RUNNING', 'COMPLETED', 'FAILED', 'TIMEOUT', 'TERMINATED')),
+    closing text CONSTRAINT process_closing_known CHECK (closing IN ('UNCONDITIONAL', 'CONDITIONAL')),
+    started_at timestamptz NOT NULL,
+    closed_at timestamptz,
+    timeout_at timestamptz,
+    reason text,
+    next_event bigint NOT NULL,
+    next_state int NOT NULL,
+    next_message bigint NOT NULL,
+    live_threads int NOT NULL CONSTRAINT process_threads_counted CHECK (live_threads >= 0),
+    completing boolean NOT NULL,
+    state_numbers jsonb NOT NULL,
+    mapping_id int,
+    attribute_keys jsonb,
+    results jsonb NOT NULL DEFAULT '[]',
+    -- Null: all events are kept. Else at least so many of the last ones; with 0, none.
+    history_limit int CONSTRAINT process_history_counts CHECK (history_limit >= 0),
+    request_id text,
+    traceparent text,
+    CONSTRAINT process_closed_has_time CHECK ((status = 'RUNNING') = (closed_at IS NULL)),
+    CONSTRAINT process_closed_is_still CHECK (status = 'RUNNING' OR (live_threads = 0 AND closing IS NULL)),
+    CONSTRAINT process_keys_need_mapping CHECK ((mapping_id IS NULL) = (attribute_keys IS NULL))
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
+CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
+CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status = 'RUNNING';
+CREATE UNIQUE INDEX process_execution_one_per_request ON xdb.process_execution (process_id, request_id)
+    WHERE request_id IS NOT NULL;
+CREATE INDEX process_execution_closed ON xdb.process_execution (closed_at, execution_id) WHERE closed_at IS NOT NULL;
+CREATE INDEX process_execution_closing ON xdb.process_execution (execution_id) WHERE closing IS NOT NULL;
+COMMENT ON TABLE xdb.process_execution IS 'Process executions: one row per run of a process id. Its row lock guards everything that belongs to the execution.';
+COMMENT ON COLUMN xdb.process_execution.execution_id IS 'UUID, version 7.';
+COMMENT ON COLUMN xdb.process_execution.shard IS 'Hash of the process id, 0 to 1023.';
+COMMENT ON COLUMN xdb.process_execution.process_id IS 'Business identifier, chosen by whoever started it.';
+COMMENT ON COLUMN xdb.process_execution.type_id IS 'Its process type. Not a foreign key: closed executions may outlive their type.';
+COMMENT ON COLUMN xdb.process_execution.process_type IS 'Name of its process type.';
+COMMENT ON COLUMN xdb.process_execution.owner IS 'Role that started it: its steps touch users'' tables as this role. May be gone by now.';
+COMMENT ON COLUMN xdb.process_execution.owner_name IS 'Name of the owner at the start; a role that took over the oid is not the owner.';
+COMMENT ON COLUMN xdb.process_execution.status IS 'RUNNING, then for ever one of COMPLETED, FAILED, TIMEOUT, TERMINATED.';
+COMMENT ON COLUMN xdb.process_execution.closing IS 'Set while a close waits for open publishers: to an UNCONDITIONAL close further publishes are refused, to a CONDITIONAL one they wait for its outcome.';
+COMMENT ON COLUMN xdb.process_execution.started_at IS 'When it was started.';
+COMMENT ON COLUMN xdb.process_execution.closed_at IS 'When it closed; null while it runs.';
+COMMENT ON COLUMN xdb.process_execution.timeout_at IS 'When it times out; null = never.';
+COMMENT ON COLUMN xdb.process_execution.reason IS 'Why it failed or was stopped.';
+COMMENT ON COLUMN xdb.process_execution.next_event IS 'Number of the event that comes next, from 1.';
+COMMENT ON COLUMN xdb.process_execution.next_state IS 'Ordinal of the state execution that comes next, from 1.';
+COMMENT ON COLUMN xdb.process_execution.next_message IS 'Number of the message that is received next, from 1.';
+COMMENT ON COLUMN xdb.process_execution.live_threads IS 'Threads that have not ended.';
+COMMENT ON COLUMN xdb.process_execution.completing IS 'Whether a graceful completion was requested: the process completes when its last thread ends.';
+COMMENT ON COLUMN xdb.process_execution.state_numbers IS 'Number given out last per state id, {stateId: number}.';
+COMMENT ON COLUMN xdb.process_execution.mapping_id IS 'Its mapping of global attributes, as at its start; null = it has none.';
+COMMENT ON COLUMN xdb.process_execution.attribute_keys IS 'Keys of its rows: for each mapped table, in their order, the texts of its key columns as given at its start; null where no table is mapped.';
+COMMENT ON COLUMN xdb.process_execution.results IS 'Outputs of the threads that closed it, [{"stateExecutionId", "output"}].';
+COMMENT ON COLUMN xdb.process_execution.history_limit IS 'How many of the last events are kept at least: null for all, 0 for none.';
+COMMENT ON COLUMN xdb.process_execution.request_id IS 'The starter''s requestId: starting again with it gives this execution.';
+COMMENT ON COLUMN xdb.process_execution.traceparent IS 'Trace context of the starter, sent with every call.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.process_execution', '');
+
+CREATE TABLE xdb.latest_execution (
+    process_id text PRIMARY KEY,
+    execution_id uuid NOT NULL
+) WITH (fillfactor = 80);
+COMMENT ON TABLE xdb.latest_execution IS 'The latest execution of every process id. Its row lock decides between starts of the same id.';
+COMMENT ON COLUMN xdb.latest_execution.process_id IS 'Process id.';
+COMMENT ON COLUMN xdb.latest_execution.execution_id IS 'Its latest execution, running or closed.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.latest_execution', '');
+
+CREATE TABLE xdb.state_execution (
+    execution_id uuid NOT NULL,
+    seq int NOT NULL CONSTRAINT state_seq_counts CHECK (seq > 0),
+    shard smallint NOT NULL,
+    state_id text NOT NULL,
+    number int NOT NULL CONSTRAINT state_number_counts CHECK (number > 0),
+    status text NOT NULL CONSTRAINT state_status_known
+        CHECK (status IN ('WAIT_UNTIL', 'WAITING', 'EXECUTE', 'COMPLETED', 'FAILED', 'ABORTED')),
+    started_at timestamptz NOT NULL,
+    ended_at timestamptz,
+    input jsonb,
+    config jsonb,
+    recovery jsonb,
+    call jsonb,
+    wait jsonb,
+    last_failure jsonb,
+    PRIMARY KEY (execution_id, seq),
+    CONSTRAINT state_number_unique UNIQUE (execution_id, state_id, number),
+    CONSTRAINT state_ended_has_time CHECK ((status IN ('COMPLETED', 'FAILED', 'ABORTED')) = (ended_at IS NOT NULL)),
+    CONSTRAINT state_at_a_call CHECK ((status IN ('WAIT_UNTIL', 'EXECUTE')) = (call IS NOT NULL)),
+    CONSTRAINT state_waiting_for_something CHECK (status <> 'WAITING' OR wait IS NOT NULL)
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
+COMMENT ON TABLE xdb.state_execution IS 'State executions, with their payloads.';
+COMMENT ON COLUMN xdb.state_execution.execution_id IS 'Process execution it belongs to.';
+COMMENT ON COLUMN xdb.state_execution.seq IS 'Ordinal within the process execution, from 1 over all states.';
+COMMENT ON COLUMN xdb.state_execution.shard IS 'Hash of the process id, 0 to 1023.';
+COMMENT ON COLUMN xdb.state_execution.state_id IS 'Async state that runs.';
+COMMENT ON COLUMN xdb.state_execution.number IS 'Counted from 1 per state id; the state execution id is <state_id>-<number>.';
+COMMENT ON COLUMN xdb.state_execution.status IS 'WAIT_UNTIL and EXECUTE: at that call. WAITING: for its commands. COMPLETED, FAILED (retries spent), ABORTED (the process closed first): ended.';
+COMMENT ON COLUMN xdb.state_execution.started_at IS 'When its thread came to it.';
+COMMENT ON COLUMN xdb.state_execution.ended_at IS 'When it ended; null while it is live.';
+COMMENT ON COLUMN xdb.state_execution.input IS 'Input of the state.';
+COMMENT ON COLUMN xdb.state_execution.config IS 'State options that came with the movement and override the registered ones.';
+COMMENT ON COLUMN xdb.state_execution.recovery IS 'What it recovers from: the failed state execution, its API and its last failure.';
+COMMENT ON COLUMN xdb.state_execution.call IS 'The call it is at: not before when (microseconds since the Unix epoch), failed attempts, request generation, last failure.';
+COMMENT ON COLUMN xdb.state_execution.wait IS 'What it waits for, or waited for: then it is the command results. Times are microseconds since the Unix epoch.';
+COMMENT ON COLUMN xdb.state_execution.last_failure IS 'Last failed attempt of the call it is at, or was at when it failed or was aborted; null if that call never failed.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.state_execution', '');
+
+CREATE TABLE xdb.task (
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    shard smallint NOT NULL,
+    lane smallint NOT NULL DEFAULT 0 CONSTRAINT task_lane_known CHECK (lane IN (0, 1, 2)),  -- 2: parked, see below
+    worker_id int NOT NULL,
+    api text NOT NULL CONSTRAINT task_api_known CHECK (api IN ('WAIT_UNTIL_API', 'EXECUTE_API')),
+    due_at timestamptz NOT NULL,
+    attempt int NOT NULL DEFAULT 0 CONSTRAINT task_attempt_counts CHECK (attempt >= 0),
+    first_attempt_at timestamptz,
+    lease_epoch bigint NOT NULL DEFAULT 0,
+    lease_number bigint NOT NULL DEFAULT 0,
+    lease_until timestamptz,
+    PRIMARY KEY (execution_id, seq)
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+        autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000,
+        vacuum_truncate = off);
+-- The lease is not in it, so that taking and losing one stays a heap-only update.
+CREATE INDEX task_claim ON xdb.task (lane, worker_id, due_at);
+COMMENT ON TABLE xdb.task IS 'Calls that are to be made. Hot: a row lives from the decision to call until the answer is applied.';
+COMMENT ON COLUMN xdb.task.execution_id IS 'Process execution it belongs to.';
+COMMENT ON COLUMN xdb.task.seq IS 'State execution that makes the call.';
+COMMENT ON COLUMN xdb.task.shard IS 'Hash of the process id, 0 to 1023.';
+COMMENT ON COLUMN xdb.task.lane IS 'Who carries it out: 0 = the scheduler, 1 = the process for tables that are set aside, 2 = nobody while it waits for locks.';
+COMMENT ON COLUMN xdb.task.worker_id IS 'Worker that is called.';
+COMMENT ON COLUMN xdb.task.api IS 'WAIT_UNTIL_API or EXECUTE_API.';
+COMMENT ON COLUMN xdb.task.due_at IS 'When it may be claimed.';
+COMMENT ON COLUMN xdb.task.attempt IS 'Attempts whose start is durable.';
+COMMENT ON COLUMN xdb.task.first_attempt_at IS 'When the first attempt began; null = none has.';
+COMMENT ON COLUMN xdb.task.lease_epoch IS 'Engine epoch of the lease. Only the answer of the lease that stands here is applied.';
+COMMENT ON COLUMN xdb.task.lease_number IS 'Number of the lease within its epoch.';
+COMMENT ON COLUMN xdb.task.lease_until IS 'When the lease ends and the call may be made again; null = not leased.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.task', '');
+
+-- Locks on attributes that the calls of states hold or wait for, so that they do not conflict with each other. Nothing
+-- is right or wrong by them: versions see to that. A row belongs to a call as its task does: granted while the task's
+-- lease is good, parked while the task is in lane 2, which no claim looks at; else the call is about to ask again, and
+-- its place in the queue, the ticket, is kept. Only parked and granted rows are in anybody's way.
+CREATE SEQUENCE xdb.attribute_lock_ticket;
+CREATE TABLE xdb.attribute_lock (
+    object uuid NOT NULL,
+    ticket bigint NOT NULL,
+    mode text NOT NULL CONSTRAINT lock_mode_known CHECK (mode IN ('IS', 'IX', 'S', 'X')),
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    granted boolean NOT NULL,
+    parked boolean NOT NULL,
+    name text NOT NULL,
+    PRIMARY KEY (object, ticket),
+    CONSTRAINT lock_granted_or_parked CHECK (NOT (granted AND parked))
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+        autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000);
+CREATE INDEX attribute_lock_of_call ON xdb.attribute_lock (execution_id, seq);
+CREATE INDEX attribute_lock_granted ON xdb.attribute_lock (object) WHERE granted;
+-- An expression, so that the primary key has not this order: of an object that many wait for in one mode, the planner
+-- takes walking over all of them for a way to those who wait in another mode.
+CREATE INDEX attribute_lock_parked ON xdb.attribute_lock (object, mode, (ticket + 0)) WHERE parked;
+COMMENT ON SEQUENCE xdb.attribute_lock_ticket IS 'Gives ticket: the place in the queue of a lock.';
+COMMENT ON TABLE xdb.attribute_lock IS 'Locks on attributes that calls of states have or wait for, so that they do not conflict. What is right is decided by versions, not by them.';
+COMMENT ON COLUMN xdb.attribute_lock.object IS 'Hash of what is locked. Two things of one hash wait for each other, and that is all.';
+COMMENT ON COLUMN xdb.attribute_lock.ticket IS 'Place in the queue, one for all objects of the call; RPCs take from the same sequence.';
+COMMENT ON COLUMN xdb.attribute_lock.mode IS 'S = shared, X = exclusive; IS and IX announce that on a part.';
+COMMENT ON COLUMN xdb.attribute_lock.execution_id IS 'Process execution of the call.';
+COMMENT ON COLUMN xdb.attribute_lock.seq IS 'State execution of the call.';
+COMMENT ON COLUMN xdb.attribute_lock.granted IS 'The call has it, for as long as its lease is good.';
+COMMENT ON COLUMN xdb.attribute_lock.parked IS 'The call waits for it and is in the way of later ones. Neither granted nor parked: it is about to ask again.';
+COMMENT ON COLUMN xdb.attribute_lock.name IS 'What is locked, for people.';
+
+-- Objects that were released by others than the main scheduler, which takes them out and hands them on.
+CREATE TABLE xdb.attribute_lock_release (
+    release_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    object uuid NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+COMMENT ON TABLE xdb.attribute_lock_release IS 'Objects of xdb.attribute_lock that were released by others than the scheduler, which takes them out and hands them on.';
+COMMENT ON COLUMN xdb.attribute_lock_release.release_id IS 'Key.';
+COMMENT ON COLUMN xdb.attribute_lock_release.object IS 'What was released.';
+
+CREATE TABLE xdb.timer (
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    command int NOT NULL,
+    shard smallint NOT NULL,
+    kind text NOT NULL CONSTRAINT timer_kind_known CHECK (kind IN ('PROCESS_TIMEOUT', 'TIMER_COMMAND')),
+    fire_at timestamptz NOT NULL,
+    PRIMARY KEY (execution_id, seq, command),
+    CONSTRAINT timer_of_process_or_state CHECK ((kind = 'PROCESS_TIMEOUT') = (seq = 0))
+) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
+CREATE INDEX timer_due ON xdb.timer (fire_at);
+COMMENT ON TABLE xdb.timer IS 'Durable timers: process timeouts and timer commands. A row is gone when it fired or its scope ended.';
+COMMENT ON COLUMN xdb.timer.execution_id IS 'Process execution it belongs to.';
+COMMENT ON COLUMN xdb.timer.seq IS 'State execution that waits for it; 0 = the process timeout.';
+COMMENT ON COLUMN xdb.timer.command IS 'Position of the command in the state''s request, from 0; 0 for a process timeout.';
+COMMENT ON COLUMN xdb.timer.shard IS 'Hash of the process id, 0 to 1023.';
+COMMENT ON COLUMN xdb.timer.kind IS 'PROCESS_TIMEOUT or TIMER_COMMAND.';
+COMMENT ON COLUMN xdb.timer.fire_at IS 'When it fires; never earlier.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.timer', '');
+
+CREATE TABLE xdb.inbox (
+    inbox_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    execution_id uuid NOT NULL,
+    shard smallint NOT NULL,
+    queue_name text NOT NULL,
+    message_id text,
+    payload jsonb,
+    bytes int NOT NULL CONSTRAINT inbox_bytes_counted CHECK (bytes >= 0),
+    published_at timestamptz NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+        vacuum_truncate = off);
+CREATE INDEX inbox_of_execution ON xdb.inbox (execution_id, inbox_id);
+COMMENT ON TABLE xdb.inbox IS 'Messages that were published and not yet received by their process. Rows are inserted and deleted, never changed.';
+COMMENT ON COLUMN xdb.inbox.inbox_id IS 'Order of publishing.';
+COMMENT ON COLUMN xdb.inbox.execution_id IS 'Process execution they are for.';
+COMMENT ON COLUMN xdb.inbox.shard IS 'Hash of the process id, 0 to 1023.';
+COMMENT ON COLUMN xdb.inbox.queue_name IS 'Local queue.';
+COMMENT ON COLUMN xdb.inbox.message_id IS 'The publisher''s id of the message, if it gave one.';
+COMMENT ON COLUMN xdb.inbox.payload IS 'The message.';
+COMMENT ON COLUMN xdb.inbox.bytes IS 'Length of the payload as text, so that a turn knows how much it can take in.';
+COMMENT ON COLUMN xdb.inbox.published_at IS 'When it was published.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.inbox', '');
+SELECT pg_catalog.pg_extension_config_dump('xdb.inbox_inbox_id_seq', '');
+
+CREATE TABLE xdb.message_key (
+    execution_id uuid NOT NULL,
+    queue_name text NOT NULL,
+    message_id text NOT NULL,
+    PRIMARY KEY (execution_id, queue_name, message_id)
+);
+COMMENT ON TABLE xdb.message_key IS 'Message ids that were used, so that a second message with the same id is ignored.';
+COMMENT ON COLUMN xdb.message_key.execution_id IS 'Process execution the message was for.';
+COMMENT ON COLUMN xdb.message_key.queue_name IS 'Local queue.';
+COMMENT ON COLUMN xdb.message_key.message_id IS 'The publisher''s id of the message.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.message_key', '');
+
+CREATE TABLE xdb.queue_message (
+    execution_id uuid NOT NULL,
+    queue_name text NOT NULL,
+    number bigint NOT NULL,
+    shard smallint NOT NULL,
+    message_id text,
+    payload jsonb,
+    received_at timestamptz NOT NULL,
+    PRIMARY KEY (execution_id, queue_name, number)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+COMMENT ON TABLE xdb.queue_message IS 'Messages that were received and not yet taken by a state.';
+COMMENT ON COLUMN xdb.queue_message.execution_id IS 'Process execution they belong to.';
+COMMENT ON COLUMN xdb.queue_message.queue_name IS 'Local queue.';
+COMMENT ON COLUMN xdb.queue_message.number IS 'Order of receiving within the execution, over all queues.';
+COMMENT ON COLUMN xdb.queue_message.shard IS 'Hash of the process id, 0 to 1023.';
+COMMENT ON COLUMN xdb.queue_message.message_id IS 'The publisher''s id of the message, if it gave one.';
+COMMENT ON COLUMN xdb.queue_message.payload IS 'The message.';
+COMMENT ON COLUMN xdb.queue_message.received_at IS 'When the process took it in.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.queue_message', '');
+
+CREATE TABLE xdb.queue_waiter (
+    execution_id uuid NOT NULL,
+    queue_name text NOT NULL,
+    wait_order bigint NOT NULL,
+    seq int NOT NULL,
+    PRIMARY KEY (execution_id, queue_name, wait_order, seq)
+);
+COMMENT ON TABLE xdb.queue_waiter IS 'Which waiting states want messages of which queue, so that an arrival finds them without reading all states.';
+COMMENT ON COLUMN xdb.queue_waiter.execution_id IS 'Process execution they belong to.';
+COMMENT ON COLUMN xdb.queue_waiter.queue_name IS 'Local queue.';
+COMMENT ON COLUMN xdb.queue_waiter.wait_order IS 'Number of the event that began the wait: waiters are served in this order.';
+COMMENT ON COLUMN xdb.queue_waiter.seq IS 'State execution that waits.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.queue_waiter', '');
+
+CREATE TABLE xdb.rpc_answer (
+    execution_id uuid NOT NULL,
+    idempotency_key text NOT NULL,
+    answered_at timestamptz NOT NULL,
+    output jsonb,
+    PRIMARY KEY (execution_id, idempotency_key)
+);
+COMMENT ON TABLE xdb.rpc_answer IS 'Answers of RPCs that had an idempotency key: the same key again gives the same answer, and the worker is not called.';
+COMMENT ON COLUMN xdb.rpc_answer.execution_id IS 'Process execution that was called.';
+COMMENT ON COLUMN xdb.rpc_answer.idempotency_key IS 'Key that the caller gave.';
+COMMENT ON COLUMN xdb.rpc_answer.answered_at IS 'When the key was used first.';
+COMMENT ON COLUMN xdb.rpc_answer.output IS 'Output of the RPC; null if it had none.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.rpc_answer', '');
+
+CREATE TABLE xdb.local_attribute (
+    execution_id uuid NOT NULL,
+    key text NOT NULL,
+    value jsonb NOT NULL,
+    PRIMARY KEY (execution_id, key)
+) WITH (fillfactor = 80);
+COMMENT ON TABLE xdb.local_attribute IS 'Local attributes of process executions.';
+COMMENT ON COLUMN xdb.local_attribute.execution_id IS 'Process execution they belong to.';
+COMMENT ON COLUMN xdb.local_attribute.key IS 'Name of the attribute.';
+COMMENT ON COLUMN xdb.local_attribute.value IS 'Its value as written last.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.local_attribute', '');
+
+CREATE TABLE xdb.history_event (
+    execution_id uuid NOT NULL,
+    event_id bigint NOT NULL,
+    event_time timestamptz NOT NULL,
+    event_type text NOT NULL,
+    details jsonb NOT NULL,
+    PRIMARY KEY (execution_id, event_id)
+);
+COMMENT ON TABLE xdb.history_event IS 'What happened to process executions that keep a history. Replaying the rows from nothing gives the state that the tables hold; where not the whole history is kept, the first one is a Snapshot that stands for those before it.';
+COMMENT ON COLUMN xdb.history_event.execution_id IS 'Process execution it happened to.';
+COMMENT ON COLUMN xdb.history_event.event_id IS 'Number of the event, from 1.';
+COMMENT ON COLUMN xdb.history_event.event_time IS 'When it happened.';
+COMMENT ON COLUMN xdb.history_event.event_type IS 'What happened, e.g. StateStarted.';
+COMMENT ON COLUMN xdb.history_event.details IS 'All that belongs to the event. Times are microseconds since the Unix epoch.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.history_event', '');
+
+CREATE TABLE xdb.purged (
+    execution_id uuid PRIMARY KEY
+);
+COMMENT ON TABLE xdb.purged IS 'Executions that were purged and have left rows, which the engine deletes bit by bit.';
+COMMENT ON COLUMN xdb.purged.execution_id IS 'The execution; its own row is gone.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.purged', '');
+
+CREATE TABLE xdb.set_aside (
+    relation regclass PRIMARY KEY,
+    since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    reason text NOT NULL
+);
+COMMENT ON TABLE xdb.set_aside IS 'Users'' tables on which steps ran into the apply timeout again and again: their steps are carried out apart, one by one.';
+COMMENT ON COLUMN xdb.set_aside.relation IS 'The table.';
+COMMENT ON COLUMN xdb.set_aside.since IS 'When it was set aside.';
+COMMENT ON COLUMN xdb.set_aside.reason IS 'What its steps ran into.';

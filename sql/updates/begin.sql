@@ -1,0 +1,55 @@
+-- How every update begins. The build puts this before the update's own statements, and sql/always after them.
+
+-- All tables and views are locked at once, so that nothing is waited for later on. The first tables are those that the engine
+-- and sessions begin with: who waits there holds nothing yet. A transaction of several statements may have any of them, so an
+-- attempt which waits for somebody who waits for it, or for long, gives back all that it has and is made again: neither
+-- sessions nor the engine are held up for longer than that. Others look for a deadlock, which would cancel one of them, after a
+-- second of waiting.
+DO $body$
+DECLARE
+    until CONSTANT pg_catalog.timestamptz :=
+        pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => 3);
+    tables CONSTANT pg_catalog.text := (
+        SELECT pg_catalog.string_agg(c.oid::pg_catalog.regclass::pg_catalog.text, ', ' ORDER BY pg_catalog.array_position(
+            ARRAY['engine', 'process_type', 'worker', 'latest_execution', 'rpc_answer', 'process_execution'],
+            c.relname::pg_catalog.text), c.relname)
+        FROM pg_catalog.pg_class AS c
+        WHERE c.relnamespace OPERATOR(pg_catalog.=) 'xdb'::pg_catalog.regnamespace::pg_catalog.oid
+          AND c.relkind OPERATOR(pg_catalog.=) 'r');
+    view pg_catalog.regclass;
+BEGIN
+    SET LOCAL deadlock_timeout = '20ms';
+    SET LOCAL lock_timeout = '300ms';
+    LOOP
+        BEGIN
+            -- A reader locks the view before its tables. LOCK would lock the system's tables too that a view reads; this
+            -- takes the same lock, and sets what is set.
+            FOR view IN
+                SELECT c.oid FROM pg_catalog.pg_class AS c
+                WHERE c.relnamespace OPERATOR(pg_catalog.=) 'xdb'::pg_catalog.regnamespace::pg_catalog.oid
+                  AND c.relkind OPERATOR(pg_catalog.=) 'v'
+            LOOP
+                EXECUTE pg_catalog.format('ALTER VIEW %s SET (security_barrier = true)', view);
+            END LOOP;
+            EXECUTE pg_catalog.format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', tables);
+            EXIT;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            IF pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>) until THEN
+                RAISE EXCEPTION 'somebody has used xdb in a transaction that is still open'
+                    USING ERRCODE = 'lock_not_available',
+                          DETAIL = SQLERRM, HINT = 'End that transaction, or wait for its end, and run this again.';
+            END IF;
+            PERFORM pg_catalog.pg_sleep(0.1);
+        END;
+    END LOOP;
+END
+$body$;
+
+-- What was there before this script, for always/privileges.sql. A setting of the transaction: a table would be a member too.
+SELECT pg_catalog.set_config('xdb_script.members', COALESCE((
+    SELECT pg_catalog.string_agg(pg_catalog.format('%s:%s', d.classid, d.objid), ' ')
+    FROM pg_catalog.pg_depend AS d
+    JOIN pg_catalog.pg_extension AS e ON d.refobjid OPERATOR(pg_catalog.=) e.oid
+    WHERE e.extname OPERATOR(pg_catalog.=) 'xdb' AND d.deptype OPERATOR(pg_catalog.=) 'e'
+      AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass::pg_catalog.oid
+), ''), true);
