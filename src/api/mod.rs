@@ -14,7 +14,7 @@ mod start;
 use crate::error;
 use crate::pg::catch::{Result, catch};
 use crate::pg::identity;
-use crate::pg::shmem::{self, EngineState, Lane, Slot};
+use crate::pg::shmem::{self, EngineState, Role, Slot};
 use crate::pg::subxact::lock_table;
 use crate::pg::{spi, wake};
 use crate::store::instance;
@@ -157,7 +157,7 @@ impl Caller {
 /// anybody, and only administrators see processes until it is adopted.
 fn knows_roles() -> Result<bool> {
     // SAFETY: set once, at the start of the session.
-    let main = Slot::find(unsafe { pg_sys::MyDatabaseId }, Lane::Main);
+    let main = Slot::find(unsafe { pg_sys::MyDatabaseId }, Role::Scheduler);
     match main.map(Slot::state) {
         Some(EngineState::Running | EngineState::Paused) => Ok(true),
         _ => Ok(spi::connect(instance::standing)?.knows_roles()),

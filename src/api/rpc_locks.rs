@@ -11,7 +11,7 @@ use crate::guc;
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result};
 use crate::pg::latch::wait_for_latch;
 use crate::pg::lock::{self, Strength};
-use crate::pg::shmem::{EngineState, Lane, Slot, caller as places};
+use crate::pg::shmem::{EngineState, Role, Slot, caller as places};
 use crate::pg::{identity, spi, wake};
 use crate::store::load::Meta;
 use crate::store::locks::{self, KeyTypes, Wants};
@@ -151,7 +151,7 @@ impl Line<'_> {
     fn in_the_way(&self, caller: Caller, missing: &[(Object, Mode)], ticket: Option<i64>) -> Result<Option<String>> {
         let epochs: Vec<_> = slots().filter_map(Slot::running_epoch).collect();
         let grants = slots()
-            .any(|slot| slot.lane() == Lane::Main && slot.pid().is_some() && slot.state() == EngineState::Running);
+            .any(|slot| slot.role() == Role::Scheduler && slot.pid().is_some() && slot.state() == EngineState::Running);
         let ticket = ticket.filter(|_| grants);
         caller.on_system_tables(|_| {
             spi::connect(|spi| locks::in_the_callers_way(spi, missing, ticket, &epochs, clock::real()))

@@ -30,12 +30,33 @@ pub struct Wanted {
     pub from: Option<Timestamp>,
 }
 
-/// What a scheduler claims from.
+/// The lane of the scheduler's calls.
+pub const SCHEDULERS_LANE: i16 = 0;
+/// The lane of the runners' calls.
+pub const RUNNERS_LANE: i16 = 1;
+
+/// What a process claims from.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane {
     pub number: i16,
-    /// Leases of earlier epochs are void: whoever held them is gone.
+    /// Of the leases that it gives.
     pub epoch: i64,
+}
+
+impl Lane {
+    /// Puts into a statement, for `{free}`, that nobody has a good lease on the task `t` at the time `$now`. In the scheduler's
+    /// lane a lease of an earlier epoch than its own, `$own`, is void: whoever held it is gone. Runners live side by side, so a
+    /// lease is void there when no row has its epoch; one above all that the statement sees is that of a runner which has begun
+    /// since.
+    fn with_free(self, sql: &str, own: &str, now: &str) -> String {
+        let void = match self.number {
+            RUNNERS_LANE => "t.lease_epoch <= (SELECT max(m.epoch) FROM xdb.engine m) \
+                AND NOT EXISTS (SELECT FROM xdb.engine e WHERE e.epoch = t.lease_epoch)"
+                .to_owned(),
+            _ => format!("t.lease_epoch < {own}"),
+        };
+        sql.replace("{free}", &format!("(t.lease_until IS NULL OR t.lease_until <= {now} OR {void})"))
+    }
 }
 
 /// Locks due calls, for each worker as many as it has room for. What is due goes by the time of processes, leases by the
@@ -53,8 +74,7 @@ pub fn due(
             unnest($8::timestamptz[]) AS since) AS w \
         CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.due_at FROM xdb.task t \
             WHERE t.lane = $3 AND t.worker_id = w.worker_id AND t.due_at >= w.since AND t.due_at <= $4 \
-                AND (t.lease_until IS NULL OR t.lease_epoch < $5 OR t.lease_until <= $7) \
-                AND t.execution_id <> ALL ($6) \
+                AND {free} AND t.execution_id <> ALL ($6) \
             ORDER BY t.due_at LIMIT w.room FOR UPDATE SKIP LOCKED) AS d";
     let params = [
         array(wanted.iter().map(|w| w.worker)),
@@ -66,7 +86,7 @@ pub fn due(
         value(real),
         array(wanted.iter().map(|w| w.from.unwrap_or(Timestamp::EARLIEST))),
     ];
-    let due = spi.rows(SELECT, &params, read_due)?;
+    let due = spi.rows(&lane.with_free(SELECT, "$5", "$7"), &params, read_due)?;
     #[cfg(feature = "plants")]
     let due = super::planted::behind_cursor(spi, due)?;
     Ok(due)
@@ -94,7 +114,7 @@ pub fn left_out(
     // Offset 0: else the planner takes walking through the index of due times for a way to the least of them.
     const SELECT: &str = "SELECT (SELECT min(o.due_at) FROM (SELECT t.due_at FROM xdb.task t \
                 WHERE t.execution_id = ANY ($1) AND t.lane = $2 AND t.due_at <= $3 \
-                    AND (t.lease_until IS NULL OR t.lease_epoch < $4 OR t.lease_until <= $5) OFFSET 0) AS o), \
+                    AND {free} OFFSET 0) AS o), \
             (SELECT min(o.fire_at) FROM (SELECT t.fire_at FROM xdb.timer t \
                 WHERE t.execution_id = ANY ($1) AND t.fire_at <= $3 OFFSET 0) AS o), \
             (SELECT min(o.inbox_id) FROM (SELECT i.inbox_id FROM xdb.inbox i \
@@ -103,7 +123,8 @@ pub fn left_out(
         return Ok((None, None, None));
     }
     let params = [array(ids.iter().copied()), value(lane.number), value(now), value(lane.epoch), value(real)];
-    let found = spi.first(SELECT, &params, |row| Ok((row.time(1), row.time(2), row.get(3))))?;
+    let select = lane.with_free(SELECT, "$4", "$5");
+    let found = spi.first(&select, &params, |row| Ok((row.time(1), row.time(2), row.get(3))))?;
     Ok(found.unwrap_or_default())
 }
 
@@ -131,7 +152,7 @@ pub fn lease(spi: &Spi, leases: &HashMap<StateKey, Lease>, now: Timestamp) -> Re
     Ok(())
 }
 
-/// Gives tasks to the other lane, without a lease.
+/// Gives calls to another lane, without a lease: those that [`due`] has locked, or the caller's own.
 pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
     const UPDATE: &str = "UPDATE xdb.task t SET lane = $1, lease_epoch = 0, lease_number = 0, lease_until = NULL \
         FROM (SELECT unnest($2::uuid[]) AS execution_id, unnest($3::int[]) AS seq) AS k \
@@ -142,6 +163,39 @@ pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
     let params = [value(lane), array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))];
     spi.run(UPDATE, &params)?;
     Ok(())
+}
+
+/// How many calls runners could claim now, counted up to a bound.
+pub fn for_runners(spi: &Spi, workers: &[WorkerId], now: Timestamp, real: Timestamp, at_most: usize) -> Result<usize> {
+    const SELECT: &str = "SELECT count(*) FROM (SELECT FROM (SELECT unnest($1::int[]) AS worker_id) AS w CROSS JOIN LATERAL ( \
+            SELECT FROM xdb.task t WHERE t.lane = $2 AND t.worker_id = w.worker_id AND t.due_at <= $3 AND {free} \
+            ORDER BY t.due_at LIMIT $5) AS d LIMIT $5) AS due";
+    let lane = Lane { number: RUNNERS_LANE, epoch: 0 };
+    let params =
+        [array(workers.iter().copied()), value(lane.number), value(now), value(real), value(at_most as i64)];
+    let count = spi.first(&lane.with_free(SELECT, "0", "$4"), &params, |row| row.need::<i64>(1))?;
+    Ok(count.unwrap_or_default() as usize)
+}
+
+/// Whether any call waits for a runner, whatever its worker.
+pub fn wait_for_runners(spi: &Spi, now: Timestamp, real: Timestamp) -> Result<bool> {
+    const SELECT: &str = "SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = $1 AND t.due_at <= $2 AND {free})";
+    let lane = Lane { number: RUNNERS_LANE, epoch: 0 };
+    let params = [value(lane.number), value(now), value(real)];
+    Ok(spi.first(&lane.with_free(SELECT, "0", "$3"), &params, |row| row.need(1))?.unwrap_or(false))
+}
+
+/// Gives calls of the runners that nobody has a lease on back to the scheduler, because nothing is slow any more. True when
+/// there may be more.
+pub fn take_back_from_runners(spi: &Spi, real: Timestamp) -> Result<bool> {
+    const AT_ONCE: i64 = 1000;
+    const MOVE: &str = "WITH back AS MATERIALIZED (SELECT t.execution_id, t.seq FROM xdb.task t \
+            WHERE t.lane = $1 AND {free} LIMIT $4 FOR UPDATE OF t SKIP LOCKED) \
+        UPDATE xdb.task t SET lane = $2, lease_epoch = 0, lease_number = 0, lease_until = NULL FROM back \
+        WHERE t.execution_id = back.execution_id AND t.seq = back.seq";
+    let lane = Lane { number: RUNNERS_LANE, epoch: 0 };
+    let params = [value(lane.number), value(SCHEDULERS_LANE), value(real), value(AT_ONCE)];
+    Ok(spi.run(&lane.with_free(MOVE, "0", "$3"), &params)? >= AT_ONCE as u64)
 }
 
 /// Leases calls that [`due`] has locked without an end: they wait for locks in their scheduler's memory, which is no attempt.
@@ -270,7 +324,7 @@ pub fn release_free(spi: &Spi, epoch: i64, keys: &[StateKey]) -> Result<()> {
 
 /// Moves calls that wait under workers which are no longer registered to the workers of their types. What somebody
 /// else has locked is left for the next time. True when there may be more.
-pub fn adopt_orphans(spi: &Spi, lane: Lane, known: &[WorkerId]) -> Result<bool> {
+pub fn adopt_orphans(spi: &Spi, lane: i16, known: &[WorkerId]) -> Result<bool> {
     // One look into the index per worker, however many calls there are.
     const WORKERS: &str = "WITH RECURSIVE ids (worker_id) AS ( \
             (SELECT worker_id FROM xdb.task WHERE lane = $1 ORDER BY worker_id LIMIT 1) \
@@ -284,22 +338,23 @@ pub fn adopt_orphans(spi: &Spi, lane: Lane, known: &[WorkerId]) -> Result<bool> 
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
         WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq";
     const AT_ONCE: i64 = 1000;
-    let gone = spi.rows(WORKERS, &[value(lane.number), array(known.iter().copied())], |row| row.need::<WorkerId>(1))?;
+    let gone = spi.rows(WORKERS, &[value(lane), array(known.iter().copied())], |row| row.need::<WorkerId>(1))?;
     if gone.is_empty() {
         return Ok(false);
     }
-    let moved = spi.run(MOVE, &[value(lane.number), array(gone), value(AT_ONCE)])?;
+    let moved = spi.run(MOVE, &[value(lane), array(gone), value(AT_ONCE)])?;
     Ok(moved >= AT_ONCE as u64)
 }
 
-/// When the next call or timer comes due after `now`.
-pub fn next_due(spi: &Spi, lane: Lane, workers: &[WorkerId], now: Timestamp) -> Result<Option<Timestamp>> {
+/// When the next call of these lanes comes due after `now`, or the next timer, where the scheduler's lane is one of them.
+pub fn next_due(spi: &Spi, lanes: &[i16], workers: &[WorkerId], now: Timestamp) -> Result<Option<Timestamp>> {
     const SELECT: &str = "SELECT LEAST( \
-        (SELECT min(n.due_at) FROM (SELECT unnest($1::int[]) AS worker_id) AS w CROSS JOIN LATERAL ( \
-            SELECT t.due_at FROM xdb.task t WHERE t.lane = $2 AND t.worker_id = w.worker_id AND t.due_at > $3 \
+        (SELECT min(n.due_at) FROM (SELECT unnest($1::int[]) AS worker_id) AS w \
+            CROSS JOIN (SELECT unnest($2::smallint[]) AS lane) AS l CROSS JOIN LATERAL ( \
+            SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.due_at > $3 \
             ORDER BY t.due_at LIMIT 1) AS n), \
-        (SELECT fire_at FROM xdb.timer WHERE $2 = 0 AND fire_at > $3 ORDER BY fire_at LIMIT 1))";
-    let params = [array(workers.iter().copied()), value(lane.number), value(now)];
+        (SELECT fire_at FROM xdb.timer WHERE 0 = ANY ($2) AND fire_at > $3 ORDER BY fire_at LIMIT 1))";
+    let params = [array(workers.iter().copied()), array(lanes.iter().copied()), value(now)];
     Ok(spi.first(SELECT, &params, |row| Ok(row.time(1)))?.flatten())
 }
 
@@ -320,7 +375,7 @@ pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<(Option<T
 /// How many calls are due or under way, counted up to a bound, and since when the oldest waits: for people. By worker,
 /// as in [`next_due`], so that calls that are due later are not walked over.
 pub fn backlog(spi: &Spi, now: Timestamp) -> Result<(i64, Option<Timestamp>)> {
-    const SELECT: &str = "WITH line AS (SELECT l.lane, w.worker_id FROM unnest('{0,1,2}'::smallint[]) AS l (lane), xdb.worker w) \
+    const SELECT: &str = "WITH line AS (SELECT l.lane, w.worker_id FROM unnest('{0,1}'::smallint[]) AS l (lane), xdb.worker w) \
         SELECT (SELECT count(*) FROM (SELECT FROM line l CROSS JOIN LATERAL ( \
                 SELECT FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = l.worker_id AND t.due_at <= $1 \
                 LIMIT 10000) AS due LIMIT 10000) AS counted), \

@@ -104,7 +104,6 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
         WHERE lane <> 0 OR lease_epoch <> 0";
     const LOCKS: &str = "DELETE FROM xdb.attribute_lock";
     const RELEASES: &str = "DELETE FROM xdb.attribute_lock_release";
-    const SET_ASIDE: &str = "DELETE FROM xdb.set_aside";
     const SUPERSEDE: &str = "UPDATE xdb.instances SET superseded_at = pg_catalog.clock_timestamp() \
         WHERE superseded_at IS NULL AND (system_identifier, database) <> ($1, $2)";
     const INSERT: &str = "INSERT INTO xdb.instances (system_identifier, database) VALUES ($1, $2) \
@@ -118,7 +117,7 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
     spi.run(LEASES, &[])?;
     spi.run(LOCKS, &[])?;
     spi.run(RELEASES, &[])?;
-    spi.run(SET_ASIDE, &[])?;
+    super::slow::forget_all(spi)?;
     let (system, oid) = here();
     spi.run(SUPERSEDE, &[value(system), value(oid)])?;
     if spi.run(INSERT, &[value(system), value(oid)])? != 1 {

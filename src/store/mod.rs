@@ -20,6 +20,7 @@ pub mod process;
 pub mod purge;
 pub mod registry;
 pub mod save;
+pub mod slow;
 pub mod tables;
 pub mod versions;
 

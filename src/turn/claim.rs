@@ -7,13 +7,15 @@ use super::gather::Work;
 use super::item::Item;
 use super::memory::OpenCalls;
 use super::owners::{self, Owner, Unfit};
+use super::role::Role;
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans};
+use super::slow_tables::Kept;
 use super::turn::Turn;
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::{crash, plant};
-use crate::store::claim::{self, Due, Wanted};
+use crate::store::claim::{self, Due, RUNNERS_LANE, SCHEDULERS_LANE, Wanted};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks::{self, KeyTypes};
 use crate::store::registry::{Registry, WorkerId};
@@ -28,6 +30,9 @@ use xdb_sched::room::Room;
 
 /// A lease outlives its call's own timeout by this: time to hand it over and to take the answer in.
 const LEASE_GRACE: Duration = Duration(30_000_000);
+
+/// A call whose table nobody may use is looked at again after this at the latest.
+const KEPT_FOR: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// A call with its lease: it goes out after the commit.
 pub struct Leased {
@@ -72,7 +77,7 @@ struct Verdicts {
     parked: Vec<StateKey>,
     /// Those of them that do so no more, without being called.
     unparked: Vec<StateKey>,
-    /// Calls that belong into the other lane.
+    /// Calls of the other lane: a table became slow, or is not any more.
     moved: Vec<StateKey>,
     /// Calls without a place now, whose process type has moved to this worker: left where they are, they would stand in the
     /// way of calls that the other worker could take.
@@ -142,14 +147,14 @@ impl Claiming<'_, '_> {
         claims: &mut Claims,
     ) -> Result<Vec<Due>> {
         let began = Instant::now();
-        // Few calls are ever in the other lane.
-        let from_head = self.turn.lane.number != 0 || self.scans.calls.from_head(began);
+        let from_head = !self.turn.role.has_cursors() || self.scans.calls.from_head(began);
         let cursor = |worker: &WorkerId| self.scans.calls.from(worker).filter(|_| !from_head);
         let wanted: Vec<_> = wanted
             .iter()
             .map(|(worker, at_most)| Wanted { worker: *worker, at_most: *at_most, from: cursor(worker) })
             .collect();
-        let due = claim::due(self.turn.spi, self.turn.lane, &wanted, busy, now, self.turn.real)?;
+        let mut due = claim::due(self.turn.spi, self.turn.lane, &wanted, busy, now, self.turn.real)?;
+        due.sort_by_key(|due| due.due_at);
         if from_head {
             let ended = Instant::now();
             self.scans.calls.scanned(ended, ended - began);
@@ -232,15 +237,19 @@ impl Claiming<'_, '_> {
         verdicts: &mut Verdicts,
     ) -> Option<Leased> {
         let Candidate { due, was_parked, now } = *call;
-        let lane = self.turn.lane.number;
         let loaded = claims.executions.get(&due.key.0)?;
         let process_type = loaded.meta.process_type.as_ref()?;
         let state = loaded.execution.states.get(&due.key.1)?;
         let (api, current) = current_call(state)?;
-        if self.app.lane_of(&loaded.meta) != lane {
+        if self.app.lane_of(&loaded.meta) != self.turn.role.lane() {
             self.locks.release(due.key);
             verdicts.moved.push(due.key);
             verdicts.unparked.extend(Some(due.key).filter(|_| was_parked));
+            return None;
+        }
+        if let Some((_, Kept::Until(until))) = self.app.kept_from(&loaded.meta) {
+            // Somebody may have mended the table before.
+            self.backlog.executions.defer_until(due.key.0, until.min(Instant::now() + KEPT_FOR));
             return None;
         }
         let unfit = unfit.get(&(loaded.meta.owner, loaded.meta.owner_name.clone()));
@@ -259,9 +268,7 @@ impl Claiming<'_, '_> {
             }
         };
         let worker = process_type.worker.id;
-        // The other lane makes one call at a time, but gives back at once what is no longer its own.
-        let at_most = if lane == 0 { usize::MAX } else { 1 };
-        if claims.leased.len() >= at_most || !room.has(worker) {
+        if claims.leased.len() >= self.turn.scope.claim || !room.has(worker) {
             if !was_parked {
                 verdicts.without_room.push(due.worker);
                 if worker != due.worker {
@@ -271,8 +278,7 @@ impl Claiming<'_, '_> {
             return None;
         }
         let config = config(loaded, state);
-        // Who is not the main scheduler locks the rows themselves, when the answer is applied.
-        if lane == 0 && unfit.is_none() && wants_locks(&config, api) {
+        if self.turn.role.grants_locks() && unfit.is_none() && wants_locks(&config, api) {
             let (global, local) = (config.load_global(api), config.load_local(api));
             let wants = locks::wants(&loaded.meta, due.key.0, &global, &local, types);
             match self.locks.request(due.key, due.due_at, current.generation, &wants) {
@@ -321,7 +327,8 @@ impl Claiming<'_, '_> {
         }
         claim::move_to_workers(spi, &verdicts.elsewhere)?;
         claims.more |= !verdicts.elsewhere.is_empty();
-        claim::move_to_lane(spi, &verdicts.moved, 1 - lane.number)?;
+        let other = if lane.number == RUNNERS_LANE { SCHEDULERS_LANE } else { RUNNERS_LANE };
+        claim::move_to_lane(spi, &verdicts.moved, other)?;
         if !verdicts.moved.is_empty() {
             crash::point("turn-change-lane");
             claims.more = true;
@@ -350,8 +357,8 @@ struct Candidate {
 
 impl OpenCalls {
     /// The room that there is for more calls. Answers that are held up count too: they are in memory.
-    pub fn room(&mut self, registry: &Registry, backlog: &Backlog) -> Room {
-        let max_calls = (guc::MAX_IN_FLIGHT.get() as usize).min(self.capacity).saturating_sub(backlog.held_up());
+    pub fn room(&mut self, role: Role, registry: &Registry, backlog: &Backlog) -> Room {
+        let max_calls = role.calls_at_once().min(self.capacity).saturating_sub(backlog.held_up());
         let max_bytes = guc::MAX_IN_FLIGHT_KB.get() as usize * 1024;
         let now = Instant::now();
         let breakers = &mut self.breakers;
