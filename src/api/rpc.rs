@@ -3,6 +3,7 @@
 use super::process::has_old_snapshot;
 use super::rpc_locks::Line;
 use super::{Caller, name, payload, wrote};
+use crate::calls;
 use crate::http::{Call, HostPolicy, Notifier, Outcome, Pool, PoolConfig};
 use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
@@ -15,7 +16,6 @@ use crate::store::load::{self, Loaded, Lock};
 use crate::store::registry::{ProcessType, Registry};
 use crate::store::tables::{Held, Tables, object};
 use crate::store::{locks, process, save};
-use crate::calls;
 use crate::{clock, error, guc};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

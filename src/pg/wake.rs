@@ -3,7 +3,7 @@
 //! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
 //! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
 //! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine, and everybody who waits.
-use super::shmem::{self, Wakeup, Slot, caller as callers, waiter as places};
+use super::shmem::{self, Slot, Wakeup, caller as callers, waiter as places};
 use super::{crash, plant};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};

@@ -2,12 +2,12 @@
 
 use super::main_loop::in_transaction;
 use super::maintenance::Maintenance;
+use crate::clock;
 use crate::pg::crash;
 use crate::pg::session::Session;
 use crate::pg::shmem::{Role, Slot};
 use crate::store::{claim, engine, load};
 use crate::turn::{Memory, Progress, RUNNERS_CALLS};
-use crate::clock;
 use std::time::{Duration, Instant};
 
 /// How often the rate that people see is brought up to date, until it is zero.
@@ -148,4 +148,3 @@ impl Rate {
         (calls > self.counted || !self.is_zero).then(|| RATE_EVERY.saturating_sub(self.since.elapsed()))
     }
 }
-

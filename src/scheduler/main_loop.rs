@@ -76,7 +76,8 @@ pub fn run(session: &mut Session) -> Exit {
             memory.answered(session, answer);
         }
         report_activity(Some(c"turn"));
-        let progress = take_turn(&mut memory, session, &mut |calls| calls.into_iter().for_each(|call| pool.submit(call)));
+        let progress =
+            take_turn(&mut memory, session, &mut |calls| calls.into_iter().for_each(|call| pool.submit(call)));
         session.set_state(match memory.standing() {
             Standing::Copy { .. } => EngineState::Copy,
             Standing::Unused => EngineState::Unused,

@@ -171,8 +171,7 @@ pub fn for_runners(spi: &Spi, workers: &[WorkerId], now: Timestamp, real: Timest
             SELECT FROM xdb.task t WHERE t.lane = $2 AND t.worker_id = w.worker_id AND t.due_at <= $3 AND {free} \
             ORDER BY t.due_at LIMIT $5) AS d LIMIT $5) AS due";
     let lane = Lane { number: RUNNERS_LANE, epoch: 0 };
-    let params =
-        [array(workers.iter().copied()), value(lane.number), value(now), value(real), value(at_most as i64)];
+    let params = [array(workers.iter().copied()), value(lane.number), value(now), value(real), value(at_most as i64)];
     let count = spi.first(&lane.with_free(SELECT, "0", "$4"), &params, |row| row.need::<i64>(1))?;
     Ok(count.unwrap_or_default() as usize)
 }
@@ -207,12 +206,8 @@ pub fn park(spi: &Spi, lane: Lane, number: i64, keys: &[StateKey]) -> Result<()>
     if keys.is_empty() {
         return Ok(());
     }
-    let params = [
-        value(lane.epoch),
-        value(number),
-        array(keys.iter().map(|k| k.0)),
-        array(keys.iter().map(|k| k.1.0 as i32)),
-    ];
+    let params =
+        [value(lane.epoch), value(number), array(keys.iter().map(|k| k.0)), array(keys.iter().map(|k| k.1.0 as i32))];
     spi.run(UPDATE, &params)?;
     Ok(())
 }

@@ -10,9 +10,8 @@ use super::{StateKey, global, history, locks, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::param::{array, column, column_of_nullable};
-use crate::pg::spi::Spi;
 use crate::pg::process;
-use xdb_sched::lock_table::Object;
+use crate::pg::spi::Spi;
 pub use lease::Lease;
 pub use phases::current_call;
 pub(super) use phases::{open_queues, open_timers, phase_parts};
@@ -20,6 +19,7 @@ use state_json::StateJson;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use xdb_engine::*;
+use xdb_sched::lock_table::Object;
 
 /// Saves a batch. `leases` names the calls that this scheduler makes itself, at once.
 pub fn save<'a>(

@@ -48,8 +48,7 @@ pub fn probed(spi: &Spi, relation: Relation, mark: Mark) -> Result<()> {
     const UPDATE: &str = "UPDATE xdb.slow_object SET pause = pg_catalog.make_interval(secs => $3 / 1000.0), \
             probed_at = pg_catalog.clock_timestamp(), mended_at = CASE WHEN $4 THEN pg_catalog.clock_timestamp() END \
         WHERE kind = 'TABLE' AND object = $1 AND reason = $2 AND mended_at IS NULL";
-    let params =
-        [oid(relation), value(mark.reason.as_str()), millis(mark.pause), value(mark.is_mended)];
+    let params = [oid(relation), value(mark.reason.as_str()), millis(mark.pause), value(mark.is_mended)];
     if spi.run(UPDATE, &params)? > 0 && mark.is_mended {
         crate::pg::wake::wake_scheduler_at_commit();
     }

@@ -9,9 +9,7 @@ use super::turn::{Mode, Turn};
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
 use crate::pg::identity::{as_engine, as_process_owner};
 use crate::pg::spi::Spi;
-use crate::pg::subxact::{
-    guarded, in_table, lock_table, now_in_table, times_in_tables, try_lock_table, with_timeout,
-};
+use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, times_in_tables, try_lock_table, with_timeout};
 use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::load::Meta;
 use crate::store::tables::{Held, LoadedRows, Tables};

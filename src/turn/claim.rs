@@ -15,12 +15,12 @@ use super::turn::Turn;
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::{crash, plant};
+use crate::store::StateKey;
 use crate::store::claim::{self, Due, RUNNERS_LANE, SCHEDULERS_LANE, Wanted};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks::{self, KeyTypes};
 use crate::store::registry::{Registry, WorkerId};
 use crate::store::save::{Lease, current_call};
-use crate::store::StateKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
@@ -120,7 +120,8 @@ impl Claiming<'_, '_> {
         if let ([only], true) = (due.as_slice(), ready.is_empty()) {
             self.scans.suspect = Some(only.key.0);
         }
-        let candidates: Vec<_> = ready.into_iter().map(|due| (due, true)).chain(due.into_iter().map(|d| (d, false))).collect();
+        let candidates: Vec<_> =
+            ready.into_iter().map(|due| (due, true)).chain(due.into_iter().map(|d| (d, false))).collect();
         let ids: BTreeSet<_> = candidates.iter().map(|(due, _)| due.key.0).collect();
         let ids: Vec<_> = ids.into_iter().collect();
         let keys: Vec<_> = candidates.iter().map(|(due, _)| due.key).collect();

@@ -5,10 +5,10 @@ use super::item::Item;
 use super::turn::Turn;
 use crate::clock;
 use crate::pg::catch::Result;
+use crate::store::StateKey;
 use crate::store::load::{self, Arrival, Demand, Loaded, Lock};
 use crate::store::locks::{self, Versioned};
 use crate::store::registry::Registry;
-use crate::store::StateKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use xdb_engine::{ExecutionId, Timestamp};
 
@@ -77,9 +77,8 @@ pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items
     load::states(turn.spi, &mut batch.executions, &named.states)?;
     load::queues(turn.spi, &mut batch.executions, &named.queues)?;
     batch.now = clock::now();
-    let may_have_arrivals = |loaded: &&Loaded| {
-        loaded.before.is_running() && !answered.without_arrivals.contains(&loaded.before.id)
-    };
+    let may_have_arrivals =
+        |loaded: &&Loaded| loaded.before.is_running() && !answered.without_arrivals.contains(&loaded.before.id);
     let ids: Vec<_> = batch.executions.values().filter(may_have_arrivals).map(|l| l.before.id).collect();
     take_in(turn, &mut batch.executions, &mut batch.taken_in, &ids, batch.now)?;
     load::message_ids(turn.spi, &mut batch.executions, &named.message_ids)?;

@@ -168,8 +168,7 @@ impl Preparing<'_, '_> {
         if loading.locks() || wanted.locks() {
             values = Some(locks::fingerprint(&global.object, &local));
             let keys = locks::versions_of(&wanted, locked);
-            record.reads =
-                Some(Arc::new(ReadSet { global: loading, rows: global.versions, keys, local: wanted }));
+            record.reads = Some(Arc::new(ReadSet { global: loading, rows: global.versions, keys, local: wanted }));
         }
         let attempt = Attempt {
             number: call.attempt,

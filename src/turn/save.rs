@@ -61,7 +61,9 @@ pub fn save(
     let put_off = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != ItemOutcome::Done);
     let put_off = put_off.map(|(item, _)| item.execution()).collect();
     // What came behind another item may be decided about at once.
-    let again = outcomes.iter().any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::OverBudget | ItemOutcome::GivenAway));
+    let again = outcomes
+        .iter()
+        .any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::OverBudget | ItemOutcome::GivenAway));
     Ok(Saved {
         outcomes,
         executions,

@@ -3,7 +3,7 @@
 //! Schedulers read the places when they grant locks; nothing of a state is wrong if one is missed. A place is taken before
 //! its session waits for the turns that have begun, so that a later turn sees it. Reading a place while it changes hands can
 //! make a state wait for one more turn, no more. When all are taken, an RPC goes on without.
-use super::{Wakeup, Shared, Slot, shared};
+use super::{Shared, Slot, Wakeup, shared};
 use crate::pg::raw;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};

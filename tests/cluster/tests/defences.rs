@@ -280,9 +280,7 @@ fn nothing_stays_in_the_lane_of_a_table_that_was_mended() {
     wait_until("the lane is empty", 30, || superuser.count("xdb.task WHERE lane = 1") == 0);
     wait_until("no table is slow", 30, || !views::engine(&mut superuser).contains("public.mine: "));
     wait_until("its runners end", 30, || {
-        superuser.count(
-            "pg_stat_activity WHERE datname = current_database() AND application_name = 'xdb runner'",
-        ) == 0
+        superuser.count("pg_stat_activity WHERE datname = current_database() AND application_name = 'xdb runner'") == 0
     });
     drop(worker);
     app.done(&[]);

@@ -523,10 +523,7 @@ fn a_slow_table_loses_no_update() {
     for number in 0..4 {
         db.completes(&format!("p{number}"));
     }
-    assert!(
-        views::engine(&mut app.superuser()).contains("public.mine: "),
-        "the steps were not those of a slow table"
-    );
+    assert!(views::engine(&mut app.superuser()).contains("public.mine: "), "the steps were not those of a slow table");
     // Runners do not stand in line: one who comes too late makes its call again.
     assert_eq!(db.one::<i32>("SELECT n FROM mine"), 4);
     nothing_is_locked(&app);

@@ -113,7 +113,8 @@ impl Slow {
 
     /// The pid of a runner.
     fn runner(&self) -> i32 {
-        let sql = "SELECT min(pid) FROM pg_stat_activity WHERE backend_type = 'xdb runner' AND datname = current_database()";
+        let sql =
+            "SELECT min(pid) FROM pg_stat_activity WHERE backend_type = 'xdb runner' AND datname = current_database()";
         let mut superuser = self.app.superuser();
         let mut pid = None;
         wait_until("a runner runs", 20, || {
@@ -244,7 +245,10 @@ fn a_runner_that_ends_loses_its_leases_and_nothing_else() {
     let after: BTreeMap<i32, i64> = pairs(&mut slow.app.superuser(), epochs);
     assert_eq!(slow.app.scheduler(), scheduler, "the scheduler is the same one");
     assert_eq!(after[&0], before[&0]);
-    assert!(before.iter().filter(|(lane, _)| **lane >= 10).all(|(lane, epoch)| after[lane] > *epoch), "{before:?} {after:?}");
+    assert!(
+        before.iter().filter(|(lane, _)| **lane >= 10).all(|(lane, epoch)| after[lane] > *epoch),
+        "{before:?} {after:?}"
+    );
     slow.app.done(&["terminating background worker", "terminating connection"]);
 }
 
@@ -332,10 +336,14 @@ fn a_table_in_which_a_process_died_is_left_alone() {
     app.register("mine", &one_step().maps("public.mine", "id", &["n"]));
     db.start("p", "mine").key("p").go();
     let mut superuser = app.superuser();
-    wait_until("the table is named", 30, || views::engine(&mut superuser).contains("public.mine: a process died in it"));
+    wait_until("the table is named", 30, || {
+        views::engine(&mut superuser).contains("public.mine: a process died in it")
+    });
     assert_eq!(superuser.one::<f64>("SELECT EXTRACT(EPOCH FROM pause)::float8 FROM xdb.slow_object"), 600.0);
     db.run("DROP TRIGGER stubborn ON mine");
-    wait_until("its call waits for a runner", 30, || superuser.count("xdb.task WHERE lane = 1 AND lease_until IS NULL") == 1);
+    wait_until("its call waits for a runner", 30, || {
+        superuser.count("xdb.task WHERE lane = 1 AND lease_until IS NULL") == 1
+    });
     assert_eq!(db.status("p"), "RUNNING");
     // As if ten minutes were over.
     superuser.run("UPDATE xdb.slow_object SET pause = '1 ms'");
@@ -352,14 +360,18 @@ fn a_runner_that_cannot_be_started_is_reported() {
     slow.start(1..=3);
     let mut superuser = slow.app.superuser();
     wait_until("the status says so", 30, || {
-        superuser.one::<Option<String>>("SELECT runner_error FROM xdb.status()").is_some_and(|e| e.contains("max_worker_processes"))
+        superuser
+            .one::<Option<String>>("SELECT runner_error FROM xdb.status()")
+            .is_some_and(|e| e.contains("max_worker_processes"))
     });
     slow.others_go_on("without");
     assert_eq!(superuser.one::<i32>("SELECT runners FROM xdb.status()"), 0);
     // A table that is the scheduler's again needs no runner.
     superuser.run("DELETE FROM xdb.slow_object");
     slow.complete(3);
-    wait_until("nobody needs a runner", 20, || superuser.one::<Option<String>>("SELECT runner_error FROM xdb.status()").is_none());
+    wait_until("nobody needs a runner", 20, || {
+        superuser.one::<Option<String>>("SELECT runner_error FROM xdb.status()").is_none()
+    });
     slow.app.done(&["no free background worker process"]);
 }
 

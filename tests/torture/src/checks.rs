@@ -356,7 +356,10 @@ const IN_SQL: &[(&str, &str)] = &[
          WHERE NOT EXISTS (SELECT FROM xdb.process_execution p WHERE p.execution_id = rows.execution_id)
          GROUP BY t",
     ),
-    ("slow", "SELECT 'tables are slow: ' || object::regclass || ', ' || reason FROM xdb.slow_object WHERE mended_at IS NULL"),
+    (
+        "slow",
+        "SELECT 'tables are slow: ' || object::regclass || ', ' || reason FROM xdb.slow_object WHERE mended_at IS NULL",
+    ),
 ];
 
 fn in_sql(db: &mut Db, findings: &mut Findings) {
