@@ -4,18 +4,18 @@
 //! `xdb.now` shifts it, so that days can be tested in milliseconds. [`real`] is that of what happens outside of
 //! processes, and nothing shifts it: leases, and what the breakers of workers show.
 
-use crate::pg::{param::from_postgres, raw, shift::current};
+use crate::pg::{clock_offset, param::from_postgres, raw};
 use xdb_engine::Timestamp;
 
 /// The time of processes, not that of the transaction's start. The same in every session of the server at any moment;
 /// it steps, also back, when `xdb.now` is changed.
 pub fn now() -> Timestamp {
-    Timestamp(real().0.saturating_add(shifted_by()))
+    Timestamp(real().0.saturating_add(offset()))
 }
 
 /// How far it is from the real one, in microseconds.
-pub fn shifted_by() -> i64 {
-    current()
+pub fn offset() -> i64 {
+    clock_offset::current()
 }
 
 /// The time on the wall.

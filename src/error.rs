@@ -1,7 +1,6 @@
 //! The errors of the extension, one function each. SQLSTATE class `XD`; `docs/errors.md` lists them.
 
 use crate::pg::catch::{PgError, sqlstate};
-use crate::store::versions::Mismatch;
 use xdb_engine::{Rejection, StateExecutionId};
 
 /// How much of a word that means nothing is repeated.
@@ -83,7 +82,7 @@ pub fn worker_failed(rpc_name: &str, what: impl AsRef<str>) -> PgError {
 pub fn locks_not_granted(rpc_name: &str, what: &str) -> PgError {
     PgError::new(sqlstate(b"XD020"), format!("RPC \"{rpc_name}\" did not get its locks in time"))
         .detail(format!("It waited for {what}."))
-        .hint("xdb.attribute_locks shows which states have them.")
+        .hint("Another transaction has them: pg_catalog.pg_blocking_pids() says whose, while it waits.")
 }
 
 pub fn local_attributes_changed(rpc_name: &str) -> PgError {
@@ -137,8 +136,8 @@ pub fn missing_owners(names: &[String]) -> PgError {
         .hint("Create them, or stop the processes of these roles, and adopt the database then.")
 }
 
-pub fn other_schema(mismatch: &Mismatch) -> PgError {
-    PgError::new(sqlstate(b"XD022"), mismatch.reason()).hint(mismatch.remedy())
+pub fn other_schema(reason: String, remedy: String) -> PgError {
+    PgError::new(sqlstate(b"XD022"), reason).hint(remedy)
 }
 
 /// A refused command of a caller as the caller's error.

@@ -7,7 +7,6 @@ use xdb_engine::Duration;
 
 pub static ENABLED: GucSetting<bool> = GucSetting::<bool>::new(true);
 pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
-pub static HTTP_THREADS: GucSetting<i32> = GucSetting::<i32>::new(256);
 pub static MAX_IN_FLIGHT: GucSetting<i32> = GucSetting::<i32>::new(1024);
 pub static MAX_IN_FLIGHT_KB: GucSetting<i32> = GucSetting::<i32>::new(128 * 1024);
 pub static CLAIM_BATCH: GucSetting<i32> = GucSetting::<i32>::new(256);
@@ -58,25 +57,15 @@ pub fn define() {
     GucRegistry::define_string_guc(
         c"xdb.databases",
         c"Databases whose processes run.",
-        c"A comma-separated list of names; empty means every database that has the extension. Default empty.",
+        c"A comma-separated list of names, in double quotes where they have commas, quotes, blanks or capitals; empty means every database that has the extension. Default empty.",
         &DATABASES,
-        GucContext::Sighup,
-        none,
-    );
-    GucRegistry::define_int_guc(
-        c"xdb.http_threads",
-        c"Most threads of one scheduler that call workers.",
-        c"Threads are started as needed. Read when a scheduler starts. Default 256.",
-        &HTTP_THREADS,
-        1,
-        4096,
         GucContext::Sighup,
         none,
     );
     GucRegistry::define_int_guc(
         c"xdb.max_in_flight",
         c"Most calls of one scheduler that are under way at once.",
-        c"Claiming stops there. Default 1024.",
+        c"Claiming stops there. Those beyond a third of max_files_per_process wait for a connection. Default 1024.",
         &MAX_IN_FLIGHT,
         1,
         100_000,
@@ -133,7 +122,7 @@ pub fn define() {
     );
     GucRegistry::define_int_guc(
         c"xdb.poll_interval",
-        c"Longest time between two looks for due work.",
+        c"Longest time between two scans for due work.",
         c"Commits wake the scheduler at once; this is the floor under wake-ups. Default 1s.",
         &POLL_INTERVAL_MS,
         10,
@@ -189,7 +178,7 @@ pub fn define() {
         GucContext::Suset,
         GucFlags::SUPERUSER_ONLY,
     );
-    crate::pg::shift::define();
+    crate::pg::clock_offset::define();
     crate::pg::plant::define();
     // SAFETY: names the prefix under which no other setting may be made up.
     unsafe { pg_sys::MarkGUCPrefixReserved(c"xdb".as_ptr()) };

@@ -46,9 +46,7 @@ pgrx::extension_sql_file!("../sql/always/privileges.sql", name = "privileges", r
 #[pgrx::pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     guc::define();
-    pg::planning::register();
-    #[cfg(not(feature = "pg18"))]
-    pg::constraints::register();
+    pg::index_plans::register();
     // SAFETY: flags of the server, set before libraries are loaded.
     let (upgrading, preloading) =
         unsafe { (pg_sys::IsBinaryUpgrade, pg_sys::process_shared_preload_libraries_in_progress) };

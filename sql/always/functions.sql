@@ -104,15 +104,16 @@ CREATE OR REPLACE FUNCTION xdb.adopt() RETURNS void
 COMMENT ON FUNCTION xdb.adopt() IS 'Makes the processes of a copied or restored database its own, so that they run here. Does nothing in a database that is no copy.';
 
 CREATE OR REPLACE FUNCTION xdb.knows_roles() RETURNS boolean
-    LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'xdb_knows_roles';
+    -- It stands in every policy, and reads shared memory and a table: any process of a parallel query may.
+    LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'xdb_knows_roles';
 COMMENT ON FUNCTION xdb.knows_roles() IS 'Whether the owners of processes are roles of this server; not in a copy from another one before xdb.adopt().';
 
 CREATE OR REPLACE FUNCTION xdb.purge(older_than interval) RETURNS bigint
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_purge';
 COMMENT ON FUNCTION xdb.purge(interval) IS 'Deletes executions that closed so long ago, with everything that belongs to them, and returns how many. Those that somebody has locked are left out.';
 
--- The figures of this database's engine and of its workers, from shared memory; status() and the view workers
--- make rows of them.
+-- The figures of this database's engine, of its workers and of the locks on attributes, from shared memory; status() and
+-- the views workers and attribute_locks make rows of them.
 CREATE OR REPLACE FUNCTION xdb.engine_figures() RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_engine_figures';
 COMMENT ON FUNCTION xdb.engine_figures() IS 'The figures behind xdb.status(), one JSON object.';
@@ -121,16 +122,20 @@ CREATE OR REPLACE FUNCTION xdb.worker_figures() RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_worker_figures';
 COMMENT ON FUNCTION xdb.worker_figures() IS 'The figures behind xdb.worker_counters(), a JSON array with an object per worker.';
 
+CREATE OR REPLACE FUNCTION xdb.attribute_lock_figures() RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_attribute_lock_figures';
+COMMENT ON FUNCTION xdb.attribute_lock_figures() IS 'What the view xdb.attribute_locks shows, a JSON array of what its reader may see.';
+
 CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state text, in_flight int, backlog bigint,
     oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, slow_objects text[],
-    last_error text, last_error_at timestamptz, reason text, runners int, runner_error text)
+    last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text)
     LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
     AS $$
         SELECT f.engine_pid, f.state, f.in_flight, f.backlog, f.oldest_due, f.calls_per_second, f.started_at,
-            f.epoch, f.slow_objects, f.last_error, f.last_error_at, f.reason, f.runners, f.runner_error
+            f.epoch, f.slow_objects, f.last_error, f.last_error_at, f.reason, f.lock_waits_not_shown, f.runners, f.runner_error
         FROM jsonb_to_record(xdb.engine_figures()) AS f (engine_pid int, state text, in_flight int, backlog bigint,
             oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, slow_objects text[],
-            last_error text, last_error_at timestamptz, reason text, runners int, runner_error text)
+            last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text)
     $$;
 COMMENT ON FUNCTION xdb.status() IS 'One row: how this database''s engine is doing.';
 
@@ -147,3 +152,13 @@ CREATE OR REPLACE FUNCTION xdb.worker_counters() RETURNS TABLE (worker_id int, i
             breaker text, breaker_open_since timestamptz, next_probe_at timestamptz)
     $$;
 COMMENT ON FUNCTION xdb.worker_counters() IS 'How the calls to each worker went since the server started; the view xdb.workers shows it.';
+
+CREATE OR REPLACE FUNCTION xdb.shown_attribute_locks() RETURNS TABLE (execution_id uuid, seq int, locked text, mode text,
+    granted boolean, ticket bigint, object uuid, due_at timestamptz)
+    LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+    AS $$
+        SELECT f.execution_id, f.seq, f.locked, f.mode, f.granted, f.ticket, f.object, f.due_at
+        FROM jsonb_to_recordset(xdb.attribute_lock_figures()) AS f (execution_id uuid, seq int, locked text, mode text,
+            granted boolean, ticket bigint, object uuid, due_at timestamptz)
+    $$;
+COMMENT ON FUNCTION xdb.shown_attribute_locks() IS 'The figures behind the view xdb.attribute_locks, as rows.';

@@ -12,7 +12,8 @@ DECLARE
         'start_processes', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
         'check_process', 'process_problems',
         'knows_roles',  -- called by the policies, as whoever reads
-        'worker_counters', 'worker_figures'];  -- called by the view workers, as its reader
+        'worker_counters', 'worker_figures',  -- called by the view workers, as its reader
+        'shown_attribute_locks', 'attribute_lock_figures'];  -- by the view attribute_locks, likewise
     of_admins CONSTANT name[] := ARRAY[
         'pause', 'resume', 'adopt', 'status', 'engine_figures', 'library_version', 'purge',
         'register_worker', 'unregister_worker', 'register_process_type', 'unregister_process_type'];
@@ -50,7 +51,7 @@ BEGIN
         'GRANT SELECT ON xdb.processes, xdb.state_executions, xdb.waits, xdb.timers, xdb.queue_messages, '
         'xdb.failures, xdb.history, xdb.workers, xdb.attribute_locks, '
         'xdb.process_execution, xdb.latest_execution, xdb.state_execution, xdb.timer, xdb.inbox, '
-        'xdb.queue_message, xdb.global_message, xdb.history_event, xdb.attribute_lock TO %I', grantee);
+        'xdb.queue_message, xdb.global_message, xdb.history_event TO %I', grantee);
     EXECUTE format(
         'GRANT SELECT (worker_id, name, url, max_concurrency, registered_at) ON xdb.worker TO %I', grantee);
     IF admin THEN

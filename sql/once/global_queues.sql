@@ -20,8 +20,7 @@ CREATE TABLE xdb.global_message (
     taken_at timestamptz,
     CONSTRAINT global_message_taken_by_a_command CHECK (
         (taken_by IS NULL) = (taken_seq IS NULL) AND (taken_by IS NULL) = (taken_command IS NULL)
-        AND (taken_by IS NULL) = (taken_at IS NULL)),
-    CONSTRAINT global_message_fresh_is_free CHECK (NOT fresh OR taken_by IS NULL)
+        AND (taken_by IS NULL) = (taken_at IS NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
 -- Expressions, so that no other index has these orders: while a great many messages are in one queue, the planner
@@ -74,7 +73,7 @@ CREATE TABLE xdb.global_waiter (
     command int NOT NULL,
     queue_name text NOT NULL,
     key text,
-    at_least bigint NOT NULL CONSTRAINT global_waiter_wants_messages CHECK (at_least > 0),
+    at_least bigint NOT NULL,
     wait_order bigint GENERATED ALWAYS AS IDENTITY,
     PRIMARY KEY (execution_id, seq, command)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,

@@ -20,23 +20,22 @@
 --   +- local_attribute    what states and RPCs have kept
 --   +- history_event      what happened, in order: replaying it gives all of the above
 --   +- purged             the execution is gone, and its rows are being deleted
---   +- attribute_lock, attribute_lock_release    locks that calls have or wait for
 -- global_message, global_message_key: messages of no process, until a state takes one.
 -- slow_object: users' tables so slow that their steps are runners'.
 --
 -- A step deletes its task and inbox rows, updates process_execution and state_execution, and inserts the next state, its
 -- task or timers, and events: all in one transaction with what it writes in users' tables.
 --
--- Native code alone writes these tables; roles read what is theirs through the views.
+-- Native code alone writes these tables; roles read what is theirs through the views. What rows have to be is said where
+-- they are described, in src/store, and xdb.check_process verifies it; a CHECK holds only what that can't see.
 --
 -- Lock order, kept by every transaction of the engine and of the SQL functions:
 --   1. latest_execution         one process id at a time
 --   2. rpc_answer               by an RPC with an idempotency key, before its call
---      then the locks on attributes of an RPC that wants some, in the order of the objects: locks of Postgres against
---      other RPCs, and a wait without a lock for the states that have them. A state's locks are rows (attribute_lock),
---      granted all at once or not at all, and nobody keeps a transaction open for them
---   3. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE
---   4. users' tables            in the order of the answers; a start writes rows of 5, which nobody sees yet, before
+--   3. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE. An RPC
+--                               that excludes others locks it before its call
+--   4. users' tables            in the order of the answers, of one answer or RPC in the order of the tables' oids; a start
+--                               writes rows of 5, which nobody sees yet, before
 --   5. message_key, then global_message_key
 -- Everything else belongs to an execution and is written under its lock, with three exceptions. Inbox rows are inserted
 -- under KEY SHARE and never updated. A global message that nobody has taken is written by the main scheduler alone, once
@@ -44,8 +43,8 @@
 -- the scheduler alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most (a runner 500 ms),
 -- and never looks for a deadlock itself, so it is never cancelled for one. Purging takes 1 and 3
 -- with SKIP LOCKED too, for many executions in one transaction. A bulk start takes all of 1 first, in the order of the
--- process ids. Rows of attribute_lock are touched by those alone who have locked their task; rows of engine are locked in
--- the order of the lanes.
+-- process ids. Rows of engine are locked in the order of the lanes. The locks on attributes that the calls of states have are in
+-- the scheduler's memory, granted all at once or not at all, and nobody keeps a transaction open for them.
 --
 -- Hot and narrow: task, timer, inbox. Wide and cold: state_execution, history_event. No foreign keys between hot
 -- tables: an execution's rows are written by the engine alone, under its lock. Hot tables carry shard, a hash of the
@@ -63,9 +62,8 @@ CREATE TABLE xdb.process_execution (
     process_type text NOT NULL,
     owner oid NOT NULL,
     owner_name text NOT NULL,
-    status text NOT NULL CONSTRAINT process_status_known
-        CHECK (status IN ('RUNNING', 'COMPLETED', 'FAILED', 'TIMEOUT', 'TERMINATED')),
-    closing text CONSTRAINT process_closing_known CHECK (closing IN ('UNCONDITIONAL', 'CONDITIONAL')),
+    status text NOT NULL,
+    closing text,
     started_at timestamptz NOT NULL,
     closed_at timestamptz,
     timeout_at timestamptz,
@@ -73,19 +71,16 @@ CREATE TABLE xdb.process_execution (
     next_event bigint NOT NULL,
     next_state int NOT NULL,
     next_message bigint NOT NULL,
-    live_threads int NOT NULL CONSTRAINT process_threads_counted CHECK (live_threads >= 0),
+    live_threads int NOT NULL,
     completing boolean NOT NULL,
     state_numbers jsonb NOT NULL,
     mapping_id int,
     attribute_keys jsonb,
     results jsonb NOT NULL DEFAULT '[]',
     -- Null: all events are kept. Else at least so many of the last ones; with 0, none.
-    history_limit int CONSTRAINT process_history_counts CHECK (history_limit >= 0),
+    history_limit int,
     request_id text,
-    traceparent text,
-    CONSTRAINT process_closed_has_time CHECK ((status = 'RUNNING') = (closed_at IS NULL)),
-    CONSTRAINT process_closed_is_still CHECK (status = 'RUNNING' OR (live_threads = 0 AND closing IS NULL)),
-    CONSTRAINT process_keys_need_mapping CHECK ((mapping_id IS NULL) = (attribute_keys IS NULL))
+    traceparent text
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status = 'RUNNING';
@@ -132,12 +127,11 @@ SELECT pg_catalog.pg_extension_config_dump('xdb.latest_execution', '');
 
 CREATE TABLE xdb.state_execution (
     execution_id uuid NOT NULL,
-    seq int NOT NULL CONSTRAINT state_seq_counts CHECK (seq > 0),
+    seq int NOT NULL,
     shard smallint NOT NULL,
     state_id text NOT NULL,
-    number int NOT NULL CONSTRAINT state_number_counts CHECK (number > 0),
-    status text NOT NULL CONSTRAINT state_status_known
-        CHECK (status IN ('WAIT_UNTIL', 'WAITING', 'EXECUTE', 'COMPLETED', 'FAILED', 'ABORTED')),
+    number int NOT NULL,
+    status text NOT NULL,
     started_at timestamptz NOT NULL,
     ended_at timestamptz,
     input jsonb,
@@ -147,10 +141,7 @@ CREATE TABLE xdb.state_execution (
     wait jsonb,
     last_failure jsonb,
     PRIMARY KEY (execution_id, seq),
-    CONSTRAINT state_number_unique UNIQUE (execution_id, state_id, number),
-    CONSTRAINT state_ended_has_time CHECK ((status IN ('COMPLETED', 'FAILED', 'ABORTED')) = (ended_at IS NOT NULL)),
-    CONSTRAINT state_at_a_call CHECK ((status IN ('WAIT_UNTIL', 'EXECUTE')) = (call IS NOT NULL)),
-    CONSTRAINT state_waiting_for_something CHECK (status <> 'WAITING' OR wait IS NOT NULL)
+    CONSTRAINT state_number_unique UNIQUE (execution_id, state_id, number)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 COMMENT ON TABLE xdb.state_execution IS 'State executions, with their payloads.';
 COMMENT ON COLUMN xdb.state_execution.execution_id IS 'Process execution it belongs to.';
@@ -173,11 +164,11 @@ CREATE TABLE xdb.task (
     execution_id uuid NOT NULL,
     seq int NOT NULL,
     shard smallint NOT NULL,
-    lane smallint NOT NULL DEFAULT 0 CONSTRAINT task_lane_known CHECK (lane IN (0, 1, 2)),
+    lane smallint NOT NULL DEFAULT 0,
     worker_id int NOT NULL,
-    api text NOT NULL CONSTRAINT task_api_known CHECK (api IN ('WAIT_UNTIL_API', 'EXECUTE_API')),
+    api text NOT NULL,
     due_at timestamptz NOT NULL,
-    attempt int NOT NULL DEFAULT 0 CONSTRAINT task_attempt_counts CHECK (attempt >= 0),
+    attempt int NOT NULL DEFAULT 0,
     first_attempt_at timestamptz,
     lease_epoch bigint NOT NULL DEFAULT 0,
     lease_number bigint NOT NULL DEFAULT 0,
@@ -203,58 +194,14 @@ COMMENT ON COLUMN xdb.task.lease_number IS 'Number of the lease within its epoch
 COMMENT ON COLUMN xdb.task.lease_until IS 'When the lease ends and the call may be made again; null = not leased.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.task', '');
 
--- Locks on attributes that the calls of states hold or wait for, so that they do not conflict with each other. Nothing
--- is right or wrong by them: versions see to that. A row belongs to a call as its task does: granted while the task's
--- lease is good, parked while the task is in lane 2, which no claim looks at; else the call is about to ask again, and
--- its place in the queue, the ticket, is kept. Only parked and granted rows are in anybody's way.
-CREATE SEQUENCE xdb.attribute_lock_ticket;
-CREATE TABLE xdb.attribute_lock (
-    object uuid NOT NULL,
-    ticket bigint NOT NULL,
-    mode text NOT NULL CONSTRAINT lock_mode_known CHECK (mode IN ('IS', 'IX', 'S', 'X')),
-    execution_id uuid NOT NULL,
-    seq int NOT NULL,
-    granted boolean NOT NULL,
-    parked boolean NOT NULL,
-    name text NOT NULL,
-    PRIMARY KEY (object, ticket),
-    CONSTRAINT lock_granted_or_parked CHECK (NOT (granted AND parked))
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
-        autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000);
-CREATE INDEX attribute_lock_of_call ON xdb.attribute_lock (execution_id, seq);
-CREATE INDEX attribute_lock_granted ON xdb.attribute_lock (object) WHERE granted;
--- An expression, so that the primary key has not this order: of an object that many wait for in one mode, the planner
--- takes walking over all of them for a way to those who wait in another mode.
-CREATE INDEX attribute_lock_parked ON xdb.attribute_lock (object, mode, (ticket + 0)) WHERE parked;
-COMMENT ON SEQUENCE xdb.attribute_lock_ticket IS 'Gives ticket: the place in the queue of a lock.';
-COMMENT ON TABLE xdb.attribute_lock IS 'Locks on attributes that calls of states have or wait for, so that they do not conflict. What is right is decided by versions, not by them.';
-COMMENT ON COLUMN xdb.attribute_lock.object IS 'Hash of what is locked. Two things of one hash wait for each other, and that is all.';
-COMMENT ON COLUMN xdb.attribute_lock.ticket IS 'Place in the queue, one for all objects of the call; RPCs take from the same sequence.';
-COMMENT ON COLUMN xdb.attribute_lock.mode IS 'S = shared, X = exclusive; IS and IX announce that on a part.';
-COMMENT ON COLUMN xdb.attribute_lock.execution_id IS 'Process execution of the call.';
-COMMENT ON COLUMN xdb.attribute_lock.seq IS 'State execution of the call.';
-COMMENT ON COLUMN xdb.attribute_lock.granted IS 'The call has it, for as long as its lease is good.';
-COMMENT ON COLUMN xdb.attribute_lock.parked IS 'The call waits for it and is in the way of later ones. Neither granted nor parked: it is about to ask again.';
-COMMENT ON COLUMN xdb.attribute_lock.name IS 'What is locked, for people.';
-
--- Objects that were released by others than the main scheduler, which takes them out and hands them on.
-CREATE TABLE xdb.attribute_lock_release (
-    release_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    object uuid NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-COMMENT ON TABLE xdb.attribute_lock_release IS 'Objects of xdb.attribute_lock that were released by others than the scheduler, which takes them out and hands them on.';
-COMMENT ON COLUMN xdb.attribute_lock_release.release_id IS 'Key.';
-COMMENT ON COLUMN xdb.attribute_lock_release.object IS 'What was released.';
-
 CREATE TABLE xdb.timer (
     execution_id uuid NOT NULL,
     seq int NOT NULL,
     command int NOT NULL,
     shard smallint NOT NULL,
-    kind text NOT NULL CONSTRAINT timer_kind_known CHECK (kind IN ('PROCESS_TIMEOUT', 'TIMER_COMMAND')),
+    kind text NOT NULL,
     fire_at timestamptz NOT NULL,
-    PRIMARY KEY (execution_id, seq, command),
-    CONSTRAINT timer_of_process_or_state CHECK ((kind = 'PROCESS_TIMEOUT') = (seq = 0))
+    PRIMARY KEY (execution_id, seq, command)
 ) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 CREATE INDEX timer_due ON xdb.timer (fire_at);
 COMMENT ON TABLE xdb.timer IS 'Durable timers: process timeouts and timer commands. A row is gone when it fired or its scope ended.';
@@ -273,7 +220,7 @@ CREATE TABLE xdb.inbox (
     queue_name text NOT NULL,
     message_id text,
     payload jsonb,
-    bytes int NOT NULL CONSTRAINT inbox_bytes_counted CHECK (bytes >= 0),
+    bytes int NOT NULL,
     published_at timestamptz NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         vacuum_truncate = off);

@@ -1,9 +1,47 @@
 -- From 0.2.0 to 0.3.0.
 
+-- What only native code writes, and xdb.check_process verifies.
+ALTER TABLE xdb.process_execution
+    DROP CONSTRAINT process_status_known,
+    DROP CONSTRAINT process_closing_known,
+    DROP CONSTRAINT process_threads_counted,
+    DROP CONSTRAINT process_history_counts,
+    DROP CONSTRAINT process_closed_has_time,
+    DROP CONSTRAINT process_closed_is_still,
+    DROP CONSTRAINT process_keys_need_mapping;
+ALTER TABLE xdb.state_execution
+    DROP CONSTRAINT state_seq_counts,
+    DROP CONSTRAINT state_number_counts,
+    DROP CONSTRAINT state_status_known,
+    DROP CONSTRAINT state_ended_has_time,
+    DROP CONSTRAINT state_at_a_call,
+    DROP CONSTRAINT state_waiting_for_something;
+ALTER TABLE xdb.task
+    DROP CONSTRAINT task_lane_known,
+    DROP CONSTRAINT task_api_known,
+    DROP CONSTRAINT task_attempt_counts;
+ALTER TABLE xdb.timer
+    DROP CONSTRAINT timer_kind_known,
+    DROP CONSTRAINT timer_of_process_or_state;
+ALTER TABLE xdb.inbox DROP CONSTRAINT inbox_bytes_counted;
+ALTER TABLE xdb.global_message DROP CONSTRAINT global_message_fresh_is_free;
+ALTER TABLE xdb.global_waiter DROP CONSTRAINT global_waiter_wants_messages;
+-- It has other columns.
+DROP FUNCTION xdb.status();
+
+-- Locks on attributes are no rows any more. The view lets go of the table and keeps its grants; what it reads from now on
+-- stands in sql/always. What waited for locks was in a lane of its own.
+CREATE OR REPLACE VIEW xdb.attribute_locks WITH (security_invoker = true, security_barrier = true) AS
+SELECT NULL::pg_catalog.text AS process_id, NULL::pg_catalog.uuid AS execution_id, NULL::pg_catalog.text AS state_execution_id,
+    NULL::pg_catalog.text AS locked, NULL::pg_catalog.text AS lock_type, NULL::pg_catalog.bool AS granted,
+    NULL::pg_catalog.int8 AS ticket, NULL::pg_catalog.uuid AS object;
+DROP TABLE xdb.attribute_lock, xdb.attribute_lock_release;
+DROP SEQUENCE xdb.attribute_lock_ticket;
+
 -- Runners take the place of the scheduler for tables that were set aside. Its leases are void without its row: the scheduler's
 -- next epoch is above it all the same.
-UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = 0;
-DELETE FROM xdb.engine WHERE lane = 1;
+UPDATE xdb.engine SET epoch = (SELECT pg_catalog.max(epoch) FROM xdb.engine) OPERATOR(pg_catalog.+) 1 WHERE lane OPERATOR(pg_catalog.=) 0;
+DELETE FROM xdb.engine WHERE lane OPERATOR(pg_catalog.=) 1;
 ALTER TABLE xdb.engine DROP CONSTRAINT engine_lane_known;
 ALTER TABLE xdb.engine ADD CONSTRAINT engine_lane_known CHECK (lane = 0 OR lane BETWEEN 10 AND 25);
 CREATE TABLE xdb.slow_object (
@@ -26,13 +64,11 @@ COMMENT ON COLUMN xdb.slow_object.probed_at IS 'When a runner last found it to b
 COMMENT ON COLUMN xdb.slow_object.mended_at IS 'When a runner found it to be quick; null while it is slow. Kept for an hour, so that what becomes slow again is probed less often.';
 INSERT INTO xdb.slow_object (kind, object, since, reason, pause)
     SELECT 'TABLE', s.relation, s.since, 'took longer than xdb.apply_timeout', '1 s' FROM xdb.set_aside s
-    WHERE s.reason LIKE '% took longer than xdb.apply_timeout';
+    WHERE s.reason OPERATOR(pg_catalog.~~) '% took longer than xdb.apply_timeout';
 ALTER EXTENSION xdb DROP TABLE xdb.set_aside;
 DROP TABLE xdb.set_aside;
 -- The scheduler gives calls of slow tables to the runners. Nobody takes what waited for locks in lane 2.
-UPDATE xdb.task SET lane = 0, lease_epoch = 0, lease_number = 0, lease_until = NULL WHERE lane <> 0;
--- set_aside is slow_objects now, and there are runners.
-DROP FUNCTION xdb.status();
+UPDATE xdb.task SET lane = 0, lease_epoch = 0, lease_number = 0, lease_until = NULL WHERE lane OPERATOR(pg_catalog.<>) 0;
 COMMENT ON TABLE xdb.engine IS 'This database''s engine: a row for the scheduler, and one for each runner that was ever needed.';
 COMMENT ON COLUMN xdb.engine.lane IS '0 = the scheduler, 10 to 25 = the runners.';
 COMMENT ON COLUMN xdb.engine.epoch IS 'Of the leases that the process gives. A new one at each of its starts, and when a runner is gone; above all others, so that no lease is ever issued twice.';

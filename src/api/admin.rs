@@ -5,14 +5,15 @@ use crate::clock;
 use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::crash;
+use crate::pg::descriptors::Descriptors;
 use crate::pg::function::{Args, Value};
 use crate::pg::param::from_postgres;
 use crate::pg::raw;
-use crate::pg::shmem::{EngineState, Role, Slot, call};
+use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks, call};
 use crate::pg::spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Standing};
-use crate::store::{claim, engine, slow, to_json, versions};
+use crate::store::{adopt, claim, engine, slow, to_json, versions};
 use pgrx::pg_sys;
 use serde::Serialize;
 
@@ -32,11 +33,11 @@ pub fn adopt(_: &Args) -> Result<Value> {
             let standing = instance::standing(spi)?;
             if matches!(standing, Standing::Copy { .. }) {
                 let roles_by_name = !standing.knows_roles();
-                let missing = if roles_by_name { instance::missing_owners(spi)? } else { Vec::new() };
+                let missing = if roles_by_name { adopt::missing_owners(spi)? } else { Vec::new() };
                 if !missing.is_empty() {
                     return Err(error::missing_owners(&missing));
                 }
-                instance::adopt(spi, roles_by_name)?;
+                adopt::adopt(spi, roles_by_name)?;
                 crash::point("adopt");
             }
             Ok(())
@@ -80,6 +81,7 @@ struct EngineFigures {
     started_at: Option<String>,
     epoch: i64,
     slow_objects: Vec<String>,
+    lock_waits_not_shown: usize,
     last_error: Option<String>,
     last_error_at: Option<String>,
     reason: Option<String>,
@@ -104,12 +106,15 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         })?,
     };
     let oldest_due = oldest_due.map(clock::iso8601);
+    let (_, lock_waits_not_shown) = attribute_locks::shown(database);
     let main = Slot::find(database, Role::Scheduler).map(Slot::status);
     let runners = Role::runners().filter_map(|role| Slot::find(database, role)).map(Slot::status);
     let (running, not): (Vec<_>, Vec<_>) = runners.partition(|runner| runner.pid.is_some());
     let failed = not.into_iter().filter(|runner| runner.state == EngineState::BackingOff);
     let runner_error = failed.max_by_key(|runner| runner.last_error_at).and_then(|runner| runner.last_error);
     let runners = running.len();
+    let waiting = main.iter().chain(&running).map(|status| status.waiting_calls).sum();
+    let reason = reason.or_else(|| short_of_connections(waiting));
     let figures = match main {
         None => EngineFigures {
             engine_pid: None,
@@ -121,6 +126,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             started_at: None,
             epoch: 0,
             slow_objects,
+            lock_waits_not_shown,
             last_error: None,
             last_error_at: None,
             reason,
@@ -137,6 +143,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             started_at: moment(status.started_at),
             epoch: status.epoch,
             slow_objects,
+            lock_waits_not_shown,
             last_error: status.last_error,
             last_error_at: moment(status.last_error_at),
             reason,
@@ -145,6 +152,17 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         },
     };
     Ok(Value::Json(to_json(&figures)?))
+}
+
+/// What to raise when calls wait for connections.
+fn short_of_connections(waiting: i64) -> Option<String> {
+    let most = Descriptors::most();
+    (waiting > 0).then(|| {
+        format!(
+            "{waiting} calls in flight wait for a connection. An engine can have {most} at a time, a third of \
+            max_files_per_process: raise it, and the limit of the system if that is lower."
+        )
+    })
 }
 
 #[derive(Serialize)]

@@ -5,7 +5,7 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::spi;
-use crate::store::global::{self, NewMessage};
+use crate::store::global_queue::{self as global, NewMessage};
 use crate::{clock, error};
 use xdb_engine::{Duration, Json};
 

@@ -1,6 +1,37 @@
 //! The SQL functions: thin. They check who calls and what with, and leave the rest to the store and the engine.
+//!
+//! ```text
+//!   SELECT xdb.publish(...)
+//!     ▼
+//!   pg::function      the edge: arguments, and errors as the server raises them
+//!     ▼
+//!   Caller            is the library preloaded? does the schema fit? may something be written here?
+//!     ▼
+//!   the function      reads and checks the arguments (xdb-protocol), loads, decides (xdb-engine), saves
+//!     ├─ on_system_tables ▶ store, as the engine
+//!     └─ users' tables    ▶ store::tables, as the caller
+//!     ▼
+//!   pg::wake          what is to be woken, once the caller's transaction commits
+//! ```
+//!
+//! | file | functions |
+//! |---|---|
+//! | `registration.rs` | `register_worker`, `register_process_type`, and their ends |
+//! | `start.rs`, `bulk.rs` | `start_process`, `start_processes` |
+//! | `process.rs`, `global.rs` | `publish`, `stop_process`; `publish_global` |
+//! | `rpc.rs`, `rpc_locks.rs` | `invoke_rpc`, and how it locks what it loads |
+//! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, what `check_process` stands on |
+//! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
+//! | `admin.rs`, `attribute_locks.rs` | `pause`, `resume`, `adopt`, versions; the figures behind `status` and the views |
+//!
+//! Rules:
+//! - All of it happens in the caller's transaction. Nothing is woken before it commits.
+//! - A function declares itself with one of the constructors of [`Caller`], before it touches a table.
+//! - What belongs to another role is as if it were not there: `Caller::own` says so in one place.
+//! - A function that waits or calls is an error inside the engine ([`Caller::outside_engine`]).
 
 mod admin;
+mod attribute_locks;
 mod bulk;
 mod global;
 mod manage;
@@ -12,11 +43,10 @@ mod rpc_locks;
 mod start;
 
 use crate::error;
-use crate::pg::catch::{Result, catch};
-use crate::pg::identity;
-use crate::pg::process as engine_process;
+use crate::pg::catch::{PgError, Result, catch};
 use crate::pg::shmem::{self, EngineState, Role, Slot};
 use crate::pg::subxact::lock_table;
+use crate::pg::{extension, identity};
 use crate::pg::{spi, wake};
 use crate::store::instance;
 use crate::store::process::Found;
@@ -63,11 +93,12 @@ crate::sql_functions! {
     xdb_engine_figures / pg_finfo_xdb_engine_figures => admin::engine_figures;
     xdb_library_version / pg_finfo_xdb_library_version => admin::library_version;
     xdb_worker_figures / pg_finfo_xdb_worker_figures => admin::worker_figures;
+    xdb_attribute_lock_figures / pg_finfo_xdb_attribute_lock_figures => attribute_locks::attribute_lock_figures;
 }
 
 thread_local! {
-    /// Registrations that this session has used.
-    static REGISTRY: RefCell<Registry> = RefCell::new(Registry::default());
+    /// Registrations that this session has used, and the oid of the extension that they are of.
+    static REGISTRY: RefCell<(pg_sys::Oid, Registry)> = RefCell::default();
 }
 
 /// Who calls.
@@ -113,17 +144,21 @@ impl Caller {
 
     /// For functions that wait or call: not from a trigger that fires while the engine applies a step.
     fn outside_engine(self, function: &str) -> Result<Self> {
-        if engine_process::is_engine() { Err(error::inside_engine(function)) } else { Ok(self) }
+        if identity::is_engine() { Err(error::inside_engine(function)) } else { Ok(self) }
     }
 
     /// Runs `body` on the system tables.
     fn on_system_tables<T>(self, body: impl FnOnce(&mut Registry) -> Result<T>) -> Result<T> {
-        let result = REGISTRY.with_borrow_mut(|registry| identity::as_engine(|| body(registry)));
+        let extension = extension::current();
+        let result = REGISTRY.with_borrow_mut(|(of, registry)| {
+            if *of != extension {
+                // Its ids began anew with the extension.
+                (*of, *registry) = (extension, Registry::default());
+            }
+            identity::as_engine(|| body(registry))
+        });
         // Where in the engine's own SQL an error came up is no concern of the caller.
-        result.map_err(|mut error| {
-            error.context = None;
-            error
-        })
+        result.map_err(PgError::without_place)
     }
 
     /// Looks up the tables that have one of these attributes; they stay as they are until the transaction ends.

@@ -23,7 +23,8 @@ pub fn describe_process(args: &Args) -> Result<Value> {
         spi::connect(|spi| {
             let found = process::find(spi, &process_id, execution, Snapshot::Fresh)?;
             let found = caller.own(&process_id, found)?;
-            identity::with_value_formats(|| process::describe(spi, found.id))?
+            let waits = super::attribute_locks::waits_of(found.id);
+            identity::with_value_formats(|| process::describe(spi, found.id, &waits))?
                 .ok_or_else(|| error::unknown_process(&process_id))
         })
     })?;
@@ -39,13 +40,16 @@ pub fn process_problems(args: &Args) -> Result<Value> {
         spi::connect(|spi| {
             // One snapshot for everything: what a step changes at once is seen at once.
             spi.with_latest_snapshot(|spi| {
-                let mut found = process::find(spi, &process_id, execution, Snapshot::Active)?;
+                let mut found = process::find_to_check(spi, &process_id, execution)?;
                 if found.is_none() && execution.is_none() {
                     // What says which execution is the latest may be what is wrong.
                     let newest = check::newest(spi, &process_id)?;
-                    found = process::find(spi, &process_id, newest, Snapshot::Active)?;
+                    found = process::find_to_check(spi, &process_id, newest)?;
                 }
-                check::problems(spi, caller.own(&process_id, found)?.id)
+                match found {
+                    Some((id, owner)) if caller.may_drive(owner)? => check::problems(spi, id),
+                    _ => Err(error::unknown_process(&process_id)),
+                }
             })
         })
     })?;
@@ -110,7 +114,7 @@ pub fn wait_for_process(args: &Args) -> Result<Value> {
         if status != ProcessStatus::Running || left.is_zero() {
             return Ok(Value::Json(outcome(status, &results)));
         }
-        registration.wait(pause(left));
+        args.sleep(|| registration.wait(pause(left)))?;
     }
 }
 
@@ -147,7 +151,7 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
             return Ok(Value::Json(state_outcome(status, process_status, !ended)));
         }
         let waiter = if of_process.is_polling() { &of_process } else { &of_state };
-        waiter.wait(pause(left));
+        args.sleep(|| waiter.wait(pause(left)))?;
     }
 }
 

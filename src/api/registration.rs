@@ -3,12 +3,14 @@
 use super::{Caller, name, needed};
 use crate::error;
 use crate::guc;
-use crate::http::{FailureKind, HostPolicy, Notifier, Pool, PoolConfig, check_secret, validate_headers, validate_url};
+use crate::http::{FailureKind, HostCheck, HostPolicy, Notifier, check_secret, validate_headers, validate_url};
 use crate::pg::catch::{PgError, Result, sqlstate};
 use crate::pg::function::{Args, Value};
-use crate::pg::param::value;
+use crate::pg::identity;
+use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::spi::{self, Spi};
-use crate::store::{catalog, registry};
+use crate::store::catalog::{self, Kind};
+use crate::store::registry;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -63,27 +65,35 @@ fn headers_of(text: &str) -> Result<Vec<(String, String)>> {
 const RESOLVE_FOR: Duration = Duration::from_secs(5);
 
 /// Refuses what the setting refuses already now: an address, or a name that resolves to none that is allowed. A name
-/// that can't be resolved at this moment is checked when it is called.
+/// that can't be resolved at this moment is checked when it is called. So is every name that is registered by a trigger
+/// inside the engine, which waits for no name server.
 fn check_host(url: &str) -> Result<()> {
     let text = guc::text(&guc::ALLOWED_WORKER_HOSTS);
     let policy = HostPolicy::parse(&text)
         .map_err(|what| error::host_not_allowed(format!("xdb.allowed_worker_hosts can't be read: {what}")))?;
-    let config = PoolConfig { max_threads: 1, user_agent: String::from("xdb"), max_response_bytes: 0, policy };
-    let pool = Notifier::new().and_then(|notifier| Pool::new(config, Arc::new(notifier)));
-    let pool = pool.map_err(|e| PgError::internal(format!("the worker's host can't be checked: {e}")))?;
+    let notifier = Notifier::new().map(Arc::new);
+    let notifier = notifier.map_err(|e| PgError::internal(format!("the worker's host can't be checked: {e}")))?;
+    let check = HostCheck::new(url, policy, notifier.clone());
+    let check = check.map_err(|failure| error::invalid_argument("url", failure.message))?;
+    if identity::is_engine() && !check.is_address() {
+        return Ok(());
+    }
     let until = Instant::now() + RESOLVE_FOR;
     loop {
-        // In short steps, so that a cancel is obeyed while a name server is silent.
-        match pool.check_host(url, Instant::now() + Duration::from_millis(50)) {
-            Ok(()) => return Ok(()),
-            Err(failure) if failure.kind == FailureKind::Timeout && Instant::now() < until => {
-                pgrx::check_for_interrupts!();
-            }
-            Err(failure) if failure.kind == FailureKind::Refused => {
+        notifier.clear();
+        match check.result() {
+            Some(Err(failure)) if failure.kind == FailureKind::Refused => {
                 return Err(error::host_not_allowed(failure.message));
             }
-            Err(_) => return Ok(()),
+            Some(_) => return Ok(()),
+            None => {}
         }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        // If a cancel comes, the wait raises an error.
+        wait_for_fd_or_latch(notifier.raw_fd(), left.as_millis() as i64 + 1);
     }
 }
 
@@ -144,10 +154,8 @@ fn is_oid(name: &str) -> bool {
 }
 
 fn resolve_table(spi: &Spi, table: &mut TableMapping) -> Result<()> {
-    let sql = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
-    let relation = spi.first(sql, &[value(table.table.as_str())], |row| Ok(row.get::<pg_sys::Oid>(1)));
-    let relation = match relation {
-        Ok(relation) => relation.flatten().filter(|_| !is_oid(&table.table)),
+    let relation = match catalog::find(spi, &table.table) {
+        Ok(relation) => relation.filter(|_| !is_oid(&table.table)),
         Err(e) if e.code == INVALID_NAME => None,
         Err(e) if NOT_A_NAME.contains(&e.code) => {
             return Err(error::invalid_definition(format!("table {}: {}", table.table, e.message)));
@@ -155,22 +163,17 @@ fn resolve_table(spi: &Spi, table: &mut TableMapping) -> Result<()> {
         Err(e) => return Err(e),
     };
     let missing = || error::invalid_definition(format!("table {} does not exist", table.table));
-    table.relation = relation.ok_or_else(missing)?.to_u32();
+    table.relation = relation.ok_or_else(missing)?;
     Ok(())
 }
 
 /// The table is one, the columns are there, and the key is unique.
 fn check_table(spi: &Spi, table: &TableMapping) -> Result<()> {
-    const KIND: &str = "SELECT c.relkind::text, n.nspname = 'xdb' OR n.nspname LIKE 'pg\\_%' \
-        OR n.nspname = 'information_schema', c.relpersistence = 't' \
-        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
     let wrong = |what: String| Err(error::invalid_definition(format!("table {}: {what}", table.table)));
-    let relation = value(pg_sys::Oid::from(table.relation));
-    let read = |row: &spi::Row| Ok((row.need::<String>(1)?, row.need::<bool>(2)?, row.need::<bool>(3)?));
-    match spi.first(KIND, &[relation], read)? {
-        Some((kind, false, false)) if kind == "r" || kind == "p" => {}
-        Some((.., true)) => return wrong("it is temporary: the engine can't see it".to_owned()),
-        Some((_, true, _)) => return wrong("it belongs to the system".to_owned()),
+    match catalog::kind(spi, table.relation)? {
+        Some(Kind { has_rows: true, is_of_system: false, is_temporary: false }) => {}
+        Some(Kind { is_temporary: true, .. }) => return wrong("it is temporary: the engine can't see it".to_owned()),
+        Some(Kind { is_of_system: true, .. }) => return wrong("it belongs to the system".to_owned()),
         _ => return wrong("it is not an ordinary or partitioned table".to_owned()),
     }
     let columns = catalog::describe(spi, table.relation)?.map(|found| found.columns).unwrap_or_default();

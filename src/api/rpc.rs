@@ -1,10 +1,10 @@
 //! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
 
 use super::process::has_old_snapshot;
-use super::rpc_locks::Line;
+use super::rpc_locks::Locking;
 use super::{Caller, name, payload, wrote};
 use crate::calls;
-use crate::http::{Call, HostPolicy, Notifier, Outcome, Pool, PoolConfig};
+use crate::http::{HostPolicy, Notifier, Outcome, Pool, PoolConfig, Request};
 use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -57,25 +57,38 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let timeout = target.timeout(timeout);
     let (meta, id) = (&target.loaded.meta, target.loaded.before.id);
     let (loading, loading_local) = target.loading();
-    if loading.locks() || loading_local.locks() {
-        let line = Line { rpc_name: &rpc_name, deadline: Instant::now() + timeout };
-        line.stand(caller, meta, id, &loading, &loading_local)?;
-        crash::point("rpc-in-line");
-        if [&loading, &loading_local].iter().any(|loading| loading.locks() && loading.lock_type == LockType::Exclusive)
-        {
-            // Before the call, so that nothing of the process changes during it.
+    let locking = Locking {
+        rpc_name: &rpc_name,
+        meta,
+        execution: id,
+        global: &loading,
+        local: &loading_local,
+        deadline: Instant::now() + timeout,
+    };
+    if locking.is_wanted() {
+        locking.respect_marks(caller)?;
+        wake::note_locked_attributes();
+    }
+    if locking.excludes() {
+        // Before the call, so that nothing of the process changes during it.
+        let what = |_: &Locking<'_>| format!("process \"{process_id}\"");
+        locking.within(what, || {
             caller.on_system_tables(|registry| {
                 spi::connect(|spi| load::executions(spi, registry, &[id], Lock::Step).map(drop))
-            })?;
-            wake::note_locked(id.0);
-        }
+            })
+        })?;
+        wake::note_locked(id.0);
     }
     let (local, versions) =
         caller.on_system_tables(|_| spi::connect(|spi| local_attributes(spi, id, &loading_local)))?;
     caller.look_up(&mut tables, &meta.mapping, |attribute| loading.wants(attribute))?;
     let held = Held::of(if loading.locks() { loading.lock_type } else { LockType::NoLocking });
-    let global = identity::with_value_formats(|| spi::connect(|spi| tables.load(spi, meta, &loading, held)))?.object;
-    let values = (loading.locks() || loading_local.locks()).then(|| locks::fingerprint(&global, &local));
+    let load = || identity::with_value_formats(|| spi::connect(|spi| tables.load(spi, meta, &loading, held)));
+    let global = if loading.locks() { locking.within(Locking::names, load)? } else { load()? }.object;
+    if locking.is_wanted() {
+        crash::point("rpc-locked");
+    }
+    let values = locking.is_wanted().then(|| locks::fingerprint(&global, &local));
     let invocation = Invocation {
         rpc_name: &rpc_name,
         input: input.as_ref(),
@@ -188,7 +201,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
         loaded_global_attributes: Attributes::Object(global),
         loaded_local_attributes: Attributes::Object(local),
     };
-    let call = Call {
+    let call = Request {
         tag: 0,
         url: calls::rpc_url(worker),
         headers: calls::headers(worker, calls::request_key(&id, 0, values), target.loaded.meta.traceparent.as_deref()),
@@ -349,7 +362,7 @@ impl Client {
     }
 
     /// Makes the call and waits for its end, obeying cancel, terminate and timeouts at once.
-    fn call(call: Call) -> Result<Outcome> {
+    fn call(call: Request) -> Result<Outcome> {
         let mut client = match CLIENT.with_borrow_mut(Option::take) {
             Some(client) => client,
             None => Self::new().map_err(|e| PgError::internal(format!("no connection to workers can be made: {e}")))?,

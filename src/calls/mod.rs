@@ -1,13 +1,32 @@
 //! A call as a value: from a state that is at a call to the request, and from the answer back to the engine's words.
 //!
-//! Used by the turn and by sessions' RPCs. Nothing here touches a table or a socket.
+//! ```text
+//!   Execution, state, attributes ── request ──▶ Request ──▶ transport ──▶ worker
+//!                │                                │ tag                     │
+//!                └─ CallRecord (in flight) ◀──────┘                         │
+//!                      │  with the lease: the fence                         │
+//!                      │  with ReadSet: versions of what was loaded         ▼
+//!   Command ◀── command ── Answered ◀── decode ──────────────────────── Outcome
+//! ```
+//!
+//! Whatever a worker answers, or fails to answer, [`decode`] makes it an answer or a failed attempt; there is nothing else.
+//!
+//! | file | what it is for |
+//! |---|---|
+//! | `mod.rs` | requests and their headers; outcomes as answers, answers as commands |
+//! | `record.rs` | what the engine keeps of a call while it is under way |
+//!
+//! Rules:
+//! - Used by the turn and by sessions' RPCs alike. Nothing here touches a table or a socket.
+//! - The wire format itself is `xdb-protocol`'s; how a request travels is the transport's.
+//! - A call that is made again has the same `callId`. Its `Idempotency-Key` is the same too, unless the request is another one.
 
 mod record;
 
 pub use record::{CallRecord, ReadSet};
 
 use crate::guc;
-use crate::http::{Call, FailureKind, Outcome};
+use crate::http::{FailureKind, Outcome, Request};
 use crate::store::load::Loaded;
 use crate::store::registry::Worker;
 use std::sync::Arc;
@@ -23,7 +42,7 @@ pub fn url(worker: &Worker, path: &str) -> String {
     format!("{}{path}", worker.url.trim_end_matches('/'))
 }
 
-/// Headers of a call, besides those that the pool sets itself.
+/// Headers of a call, besides those that are set for every request.
 pub fn headers(worker: &Worker, idempotency_key: String, traceparent: Option<&str>) -> Vec<(String, String)> {
     let mut headers = worker.headers.clone();
     headers.push(("Idempotency-Key".to_owned(), idempotency_key));
@@ -53,7 +72,12 @@ pub fn request_key(call_id: &str, generation: u32, values: Option<u64>) -> Strin
 }
 
 /// The request of a state's call.
-pub fn request(loaded: &Loaded, state: &StateExecution, worker: &Arc<Worker>, attempt: &Attempt<'_>) -> Option<Call> {
+pub fn request(
+    loaded: &Loaded,
+    state: &StateExecution,
+    worker: &Arc<Worker>,
+    attempt: &Attempt<'_>,
+) -> Option<Request> {
     let execution = &loaded.execution;
     let (api, call) = crate::store::save::current_call(state)?;
     let id = call_id(execution.id, &state.id, api);
@@ -98,7 +122,7 @@ pub fn request(loaded: &Loaded, state: &StateExecution, worker: &Arc<Worker>, at
             (WAIT_UNTIL_PATH, request.encode())
         }
     };
-    Some(Call {
+    Some(Request {
         tag: 0,
         url: url(worker, path),
         headers: headers(worker, request_key(&id, call.generation, attempt.values), loaded.meta.traceparent.as_deref()),
@@ -208,7 +232,7 @@ fn transport_failure(kind: FailureKind, message: &str) -> Failure {
         FailureKind::Refused => "HostNotAllowed",
         FailureKind::TooLarge => "AnswerTooLarge",
         FailureKind::Transport => "TransportError",
-        FailureKind::Invalid | FailureKind::Aborted | FailureKind::Panic => "CallFailed",
+        FailureKind::Invalid | FailureKind::NotTried | FailureKind::Aborted | FailureKind::Panic => "CallFailed",
     };
     Failure {
         status: None,

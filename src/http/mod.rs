@@ -1,22 +1,62 @@
-//! Calls to workers over HTTP: a pool of threads that knows nothing of Postgres.
+//! Calls to workers over HTTP, by threads that know nothing of Postgres.
 //!
 //! A thread that isn't the main one must never touch the server: no memory contexts, no logging, no
 //! settings. So nothing in this room imports the server's bindings; what it needs from settings is
-//! handed in, and what it has to tell comes back as a [`Finished`] and a readable [`Notifier`].
+//! handed in, and what it has to tell comes back as a [`Reply`] and a readable [`Notifier`].
+//!
+//! Two ways lead from a [`Request`] to its [`Reply`]. An engine has a [`Reactor`]: one thread that has all
+//! calls of the engine open at a time. A session that makes an RPC has a [`Pool`] of one thread, which
+//! blocks; the session waits beside its latch. Both obey the same [`HostPolicy`], sign alike, and fail with
+//! the same words.
+//!
+//! # The life of a call in the reactor
+//!
+//! ```text
+//!  submit ──► in line ──► resolving ──► connecting ──► (TLS) ──► sending ──► waiting ──► receiving
+//!               ▲ │           ▲                                     ▲           │            │
+//!  no free      │ │           └─ one of the resolver's threads      │           │            ├──► reply
+//!  descriptor ──┘ │                                                 │           │            │
+//!                 └──────────── an idle connection to the worker ───┘           │            ▼
+//!                     ▲                                                         │     idle connection
+//!                     └── once more, over a new connection: a reused one was ◄──┘     (at most 4 s)
+//!                         lost before a byte of the answer came
+//! ```
+//!
+//! From every state a call may end at once: its time is over, which is counted from `submit`; it fails; or all
+//! calls are given up. However it ends, it ends once.
+//!
+//! # What lives where
+//!
+//! | file | what |
+//! |---|---|
+//! | `request.rs`, `signature.rs` | what goes in and comes out; what can be sent |
+//! | `hosts.rs` | which URLs and addresses are permitted |
+//! | `resolver.rs`, `threads.rs` | names to addresses, by threads of its own |
+//! | `check.rs` | whether a worker may be called at a URL, at its registration |
+//! | `notifier.rs` | wakes the main thread |
+//! | `phase.rs` | how far an attempt got, and the words for its failure |
+//! | `reactor/` | the engine's calls |
+//! | `pool.rs`, `agent.rs`, `transport.rs` | a session's calls, over `ureq` |
 
-mod client;
+mod agent;
+mod check;
 mod hosts;
 mod notifier;
+mod phase;
 mod pool;
+mod reactor;
+mod request;
 mod resolver;
 mod signature;
 mod threads;
 mod transport;
 
-pub use client::{Call, Outcome, validate_headers};
+pub use check::HostCheck;
 pub use hosts::{HostPolicy, WorkerUrl, validate_url};
 pub use notifier::Notifier;
-pub use pool::{Finished, Pool, PoolConfig};
+pub use pool::{Pool, PoolConfig};
+pub use reactor::{Connections, Dial, Means, Reactor, ReactorConfig};
+pub use request::{Outcome, Reply, Request, validate_headers};
 pub use resolver::Lookup;
 pub use signature::{Signature, check_secret, sign};
 pub use threads::{Threads, Work};
@@ -25,10 +65,28 @@ use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// An idle connection is closed after this: below the five seconds after which common servers close theirs.
+const IDLE_AGE: Duration = Duration::from_secs(4);
+/// The headers of an answer together, and each header of a request.
+const HEADER_LIMIT: usize = 16 * 1024;
+/// What is reserved for an answer that announces its size; more only when it arrives.
+const TRUSTED_LENGTH: u64 = 64 * 1024;
+/// However long a call may take, a worker that is there accepts it sooner.
+const LONGEST_CONNECT: Duration = Duration::from_secs(10);
+/// However little time there is, an address gets a chance.
+const SHORTEST_CONNECT: Duration = Duration::from_millis(10);
+/// Addresses of a name that are tried.
+const MOST_ADDRESSES: usize = 16;
+/// The system's resolver can hold a thread for half a minute. More than one, so that a name whose server
+/// is silent does not keep other names from being found.
+const LOOKUP_THREADS: usize = 8;
+/// Beyond this, a timeout is no different from none, and sums of times can't overflow.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
 /// Why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureKind {
-    /// The URL, a header or the secret can't be used: no attempt will be better until it is changed.
+    /// The address, a header or the secret can't be used: no attempt will be better until it is changed.
     Invalid,
     /// The name or its address is not permitted by the setting.
     Refused,
@@ -36,12 +94,15 @@ pub enum FailureKind {
     Connect,
     /// The time of the call was over before there was a connection.
     ConnectTimeout,
-    /// The time of the call was over after it was connected, or before anything was tried.
+    /// The time of the call was over after it was connected, or before there was any to try it in.
     Timeout,
     /// The answer is larger than the limit.
     TooLarge,
-    /// The connection broke, or what came back is not HTTP.
+    /// The connection broke, or what came back is no answer.
     Transport,
+    /// The engine was short of something of its own, such as descriptors, until the time of the call was over.
+    /// The worker has never heard of it, and nothing is known of the worker.
+    NotTried,
     /// The engine gave the call up.
     Aborted,
     /// The code of the call panicked.

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use ureq::Agent;
 
-use super::client::{Call, Client, Outcome};
-use super::hosts::{HostPolicy, validate_url};
+use super::agent::Client;
+use super::hosts::HostPolicy;
+use super::request::{Outcome, Reply, Request};
 use super::resolver::{Lookup, Names, system_lookup};
 use super::threads::{Threads, Work};
-use super::transport::LONGEST;
-use super::{Failure, FailureKind, Notifier, lock, span};
+use super::{Failure, FailureKind, LONGEST, Notifier, lock, span};
 
 /// What a [`Pool`] is made of.
 #[derive(Clone, Debug)]
@@ -26,17 +26,6 @@ pub struct PoolConfig {
     pub max_response_bytes: usize,
     /// The hosts that may be called.
     pub policy: HostPolicy,
-}
-
-/// A call that is over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finished {
-    /// The tag of the call.
-    pub tag: u64,
-    /// What came of it.
-    pub outcome: Outcome,
-    /// From the moment that a thread took it; zero for one that none took.
-    pub elapsed: Duration,
 }
 
 /// Threads that call workers.
@@ -69,7 +58,7 @@ struct Connections {
 struct Board {
     /// The calls that are neither finished nor given up.
     open: HashMap<u64, Open>,
-    finished: Vec<Finished>,
+    finished: Vec<Reply>,
     closed: bool,
 }
 
@@ -81,7 +70,7 @@ struct Open {
 struct Job {
     id: u64,
     generation: u64,
-    call: Call,
+    call: Request,
     deadline: Instant,
 }
 
@@ -93,7 +82,7 @@ impl Pool {
 
     /// The same with another way to look names up.
     pub fn with_lookup(config: PoolConfig, notifier: Arc<Notifier>, lookup: Lookup) -> io::Result<Self> {
-        let names = Arc::new(Names::new(config.policy, lookup));
+        let names = Arc::new(Names::new(config.policy, lookup, Box::new(|| {})));
         let client =
             Client::new(names.clone(), &config.user_agent, config.max_threads.max(1), config.max_response_bytes)?;
         let agent = client.agent();
@@ -108,7 +97,7 @@ impl Pool {
     }
 
     /// Takes a call on. It never waits, and what can't be done is told by [`drain`](Pool::drain).
-    pub fn submit(&self, call: Call) {
+    pub fn submit(&self, call: Request) {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let tag = call.tag;
         {
@@ -128,24 +117,14 @@ impl Pool {
         };
         if let Err(error) = self.threads.submit(job) {
             let message = format!("no thread could be started for the call: {error}");
-            let failure = Failure::new(FailureKind::Transport, message);
+            let failure = Failure::new(FailureKind::NotTried, message);
             self.shared.finish(id, failure.into());
         }
     }
 
     /// Appends all calls that have finished since the last time. The notifier is to be cleared before.
-    pub fn drain(&self, into: &mut Vec<Finished>) {
+    pub fn drain(&self, into: &mut Vec<Reply>) {
         into.append(&mut lock(&self.shared.board).finished);
-    }
-
-    /// How many more calls would be made at once, without waiting for a thread.
-    pub fn threads_free(&self) -> usize {
-        self.threads.free()
-    }
-
-    /// Calls that have been submitted, and neither finished nor given up.
-    pub fn in_flight(&self) -> usize {
-        lock(&self.shared.board).open.len()
     }
 
     /// From now on, no connection is made or used again that `policy` does not permit.
@@ -156,15 +135,6 @@ impl Pool {
     /// Holds for calls that begin from now on.
     pub fn set_max_response_bytes(&self, bytes: usize) {
         self.shared.client.set_max_response_bytes(bytes);
-    }
-
-    /// Whether a worker may be called at `url`: as it is written, and at what it leads to now. Waits for
-    /// the name to be looked up until `deadline`. The lookup goes on after that, and whoever asks again
-    /// joins it: who must remain interruptible asks with short deadlines, as long as the failure is a
-    /// [`FailureKind::Timeout`].
-    pub fn check_host(&self, url: &str, deadline: Instant) -> Result<(), Failure> {
-        let url = validate_url(url).map_err(|message| Failure::new(FailureKind::Invalid, message))?;
-        self.names.resolve(&url.host, deadline).map(drop)
     }
 
     /// Gives up all calls: they are finished as aborted when this returns, which it does at once. The
@@ -199,7 +169,7 @@ impl Pool {
             board.closed |= close;
             let open = std::mem::take(&mut board.open);
             let aborted = !open.is_empty();
-            let finished = open.into_values().map(|open| Finished {
+            let finished = open.into_values().map(|open| Reply {
                 tag: open.tag,
                 outcome: Failure::new(FailureKind::Aborted, reason).into(),
                 elapsed: open.started.map_or(Duration::ZERO, |started| started.elapsed()),
@@ -229,7 +199,7 @@ impl Shared {
             let Some(open) = board.open.remove(&id) else {
                 return;
             };
-            board.finished.push(Finished {
+            board.finished.push(Reply {
                 tag: open.tag,
                 outcome,
                 elapsed: open.started.map_or(Duration::ZERO, |started| started.elapsed()),

@@ -3,28 +3,18 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use ureq::config::Config;
-use ureq::http::Uri;
-use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
-use ureq::unversioned::transport::NextTimeout;
-
 use super::hosts::{HostPolicy, literal};
 use super::threads::{Threads, Work};
-use super::{Failure, FailureKind, lock, wait_until};
+use super::{Failure, FailureKind, LOOKUP_THREADS, lock, wait_until};
 
-const FOUND_FOR: Duration = Duration::from_secs(30);
+const FOUND_FOR: Duration = Duration::from_secs(5);
 /// A dead name is not asked for again by each of a thousand calls.
 const MISSED_FOR: Duration = Duration::from_secs(1);
-/// The system's resolver can hold a thread for half a minute. More than one, so that a name whose server
-/// is silent does not keep other names from being found.
-const LOOKUP_THREADS: usize = 8;
 const CACHED_NAMES: usize = 256;
-/// The most addresses that an agent takes.
-const MOST_ADDRESSES: usize = 16;
 
 /// How a name becomes addresses; the system's way outside of tests.
 pub type Lookup = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
@@ -47,6 +37,8 @@ pub struct Names {
 struct Table {
     entries: Mutex<HashMap<String, Entry>>,
     arrived: Condvar,
+    /// Called after each lookup, by the thread that made it.
+    on_arrival: Box<dyn Fn() + Send + Sync>,
 }
 
 enum Entry {
@@ -59,8 +51,9 @@ enum Entry {
 }
 
 impl Names {
-    pub fn new(policy: HostPolicy, lookup: Lookup) -> Self {
-        let table = Arc::new(Table { entries: Mutex::new(HashMap::new()), arrived: Condvar::new() });
+    /// `on_arrival` is called, by a thread of the resolver, when a name has been looked up.
+    pub fn new(policy: HostPolicy, lookup: Lookup, on_arrival: Box<dyn Fn() + Send + Sync>) -> Self {
+        let table = Arc::new(Table { entries: Mutex::new(HashMap::new()), arrived: Condvar::new(), on_arrival });
         let work = Lookups { lookup, table: table.clone() };
         Names {
             policy: RwLock::new(Arc::new(policy)),
@@ -78,42 +71,51 @@ impl Names {
         self.policy().permits(host, address)
     }
 
+    /// The same, with what to tell when it is not permitted.
+    pub fn check(&self, host: &str, address: IpAddr) -> Result<(), String> {
+        self.policy().filter(host, &[address]).map(drop)
+    }
+
     /// The permitted addresses of `host`, at least one. A lookup that is not done at `deadline` goes on,
     /// and who asks again joins it.
     pub fn resolve(&self, host: &str, deadline: Instant) -> Result<Vec<IpAddr>, Failure> {
-        let addresses = match literal(host) {
-            Some(address) => vec![address],
-            None => self.look_up(host, deadline)?,
-        };
-        self.policy().filter(host, &addresses).map_err(|message| Failure::new(FailureKind::Refused, message))
-    }
-
-    fn policy(&self) -> Arc<HostPolicy> {
-        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn look_up(&self, host: &str, deadline: Instant) -> Result<Vec<IpAddr>, Failure> {
         let mut entries = lock(&self.table.entries);
         loop {
-            match entries.get(host) {
-                Some(Entry::Known { until, found }) if Instant::now() < *until => {
-                    return found.clone();
-                }
-                Some(Entry::Pending) => {}
-                Some(Entry::Known { .. }) | None => {
-                    entries.insert(host.to_owned(), Entry::Pending);
-                    if let Err(error) = self.threads.submit(host.to_owned()) {
-                        entries.remove(host);
-                        let message = format!("no thread could look up \"{host}\": {error}");
-                        return Err(Failure::new(FailureKind::Connect, message));
-                    }
-                }
+            if let Some(found) = self.find(&mut entries, host) {
+                return found;
             }
             entries = wait_until(&self.table.arrived, entries, deadline).ok_or_else(|| {
                 let message = format!("the name \"{host}\" was not looked up in time");
                 Failure::new(FailureKind::Timeout, message)
             })?;
         }
+    }
+
+    /// The same without waiting: `None` while the name is being looked up, which this begins if nobody has.
+    /// Without a thread for it the failure is [`FailureKind::NotTried`].
+    pub fn resolve_now(&self, host: &str) -> Option<Result<Vec<IpAddr>, Failure>> {
+        self.find(&mut lock(&self.table.entries), host)
+    }
+
+    fn policy(&self) -> Arc<HostPolicy> {
+        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn find(&self, entries: &mut HashMap<String, Entry>, host: &str) -> Option<Result<Vec<IpAddr>, Failure>> {
+        let found = match (literal(host), entries.get(host)) {
+            (Some(address), _) => Ok(vec![address]),
+            (None, Some(Entry::Known { until, found })) if Instant::now() < *until => found.clone(),
+            (None, Some(Entry::Pending)) => return None,
+            (None, Some(Entry::Known { .. }) | None) => {
+                entries.insert(host.to_owned(), Entry::Pending);
+                let error = self.threads.submit(host.to_owned()).err()?;
+                entries.remove(host);
+                let message = format!("no thread could look up \"{host}\": {error}");
+                Err(Failure::new(FailureKind::NotTried, message))
+            }
+        };
+        let refused = |message| Failure::new(FailureKind::Refused, message);
+        Some(found.and_then(|addresses| self.policy().filter(host, &addresses).map_err(refused)))
     }
 }
 
@@ -158,32 +160,6 @@ impl Table {
         entries.insert(host.to_owned(), Entry::Known { until, found });
         drop(entries);
         self.arrived.notify_all();
-    }
-}
-
-/// The face that [`Names`] has for the HTTP agent.
-pub struct AgentResolver(pub Arc<Names>);
-
-impl Resolver for AgentResolver {
-    fn resolve(&self, uri: &Uri, _config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
-        let host = uri.host().ok_or(ureq::Error::HostNotFound)?;
-        let port = match (uri.port_u16(), uri.scheme_str()) {
-            (Some(port), _) => port,
-            (None, Some("https")) => 443,
-            (None, _) => 80,
-        };
-        let deadline = super::transport::deadline(timeout);
-        let addresses = self.0.resolve(host, deadline).map_err(|failure| ureq::Error::Other(Box::new(failure)))?;
-        let mut resolved = self.empty();
-        for address in addresses.into_iter().take(MOST_ADDRESSES) {
-            resolved.push(SocketAddr::new(address, port));
-        }
-        Ok(resolved)
-    }
-}
-
-impl fmt::Debug for AgentResolver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AgentResolver")
+        (self.on_arrival)();
     }
 }

@@ -190,7 +190,8 @@ impl<W: Work> Shared<W> {
     }
 }
 
-fn panic_message(panic: &(dyn Any + Send)) -> String {
+/// What a panic says.
+pub fn panic_message(panic: &(dyn Any + Send)) -> String {
     if let Some(text) = panic.downcast_ref::<&str>() {
         (*text).to_owned()
     } else if let Some(text) = panic.downcast_ref::<String>() {
@@ -201,12 +202,12 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
 }
 
 /// Blocks all signals in this thread until it is dropped; a thread started meanwhile inherits that.
-struct BlockedSignals {
+pub struct BlockedSignals {
     before: libc::sigset_t,
 }
 
 impl BlockedSignals {
-    fn block() -> io::Result<Self> {
+    pub fn block() -> io::Result<Self> {
         // SAFETY: a sigset_t is plain bytes, and both calls write only into the sets given.
         let (result, before) = unsafe {
             let mut all: libc::sigset_t = mem::zeroed();

@@ -16,25 +16,9 @@ use ureq::unversioned::transport::{
 };
 use ureq::{Error, Timeout};
 
+use super::phase::{self, Phase};
 use super::resolver::Names;
-
-/// Beyond this, a timeout is no different from none, and sums of times can't overflow.
-pub const LONGEST: Duration = Duration::from_secs(24 * 3600);
-/// However long a call may take, a worker that is there accepts it sooner.
-pub const LONGEST_CONNECT: Duration = Duration::from_secs(10);
-/// However little time there is, an address gets a chance.
-const SHORTEST_CONNECT: Duration = Duration::from_millis(10);
-
-/// How far an attempt got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    Resolving,
-    Connecting,
-    Handshaking,
-    Sending,
-    Waiting,
-    Receiving,
-}
+use super::{LONGEST, LONGEST_CONNECT, SHORTEST_CONNECT};
 
 /// What became of the attempt that the current thread makes.
 #[derive(Clone, Copy, Debug)]
@@ -293,15 +277,9 @@ impl Transport for Connection {
 /// no length, and what was cut off would pass for whole.
 fn watch(error: Error) -> Error {
     match error {
-        Error::Io(error) => {
-            use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
-            match error.kind() {
-                BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof => {
-                    note(|progress| progress.lost = true);
-                    Error::Io(io::Error::other(error.to_string()))
-                }
-                _ => Error::Io(error),
-            }
+        Error::Io(error) if phase::is_lost(&error) => {
+            note(|progress| progress.lost = true);
+            Error::Io(io::Error::other(error.to_string()))
         }
         other => other,
     }

@@ -13,14 +13,22 @@ use std::ops::{Deref, DerefMut};
 pub struct PgError(Box<Fields>);
 
 /// The parts of an error report.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fields {
     /// Packed as Postgres packs it; see [`sqlstate`].
     pub code: c_int,
     pub message: String,
     pub detail: Option<String>,
+    /// A detail for the server's log alone.
+    pub detail_log: Option<String>,
     pub hint: Option<String>,
+    /// Where it came up, complete: what ran around that place is named too. See [`raise`].
     pub context: Option<String>,
+    /// Where in the client's statement, counted from 1.
+    pub position: c_int,
+    /// A statement that the client has not sent, and where in it, counted from 1.
+    pub internal_query: Option<String>,
+    pub internal_position: c_int,
     pub schema: Option<String>,
     pub table: Option<String>,
     pub column: Option<String>,
@@ -78,6 +86,13 @@ impl PgError {
         self
     }
 
+    /// Without the places in statements where it came up, which are no concern of who gets it.
+    pub fn without_place(mut self) -> Self {
+        (self.context, self.internal_query) = (None, None);
+        (self.position, self.internal_position) = (0, 0);
+        self
+    }
+
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -91,6 +106,10 @@ impl PgError {
     /// What a caught panic said.
     pub fn from_panic(payload: Box<dyn std::any::Any + Send>) -> Self {
         use pgrx::pg_sys::panic::{CaughtError, ErrorReportWithLevel};
+        let payload = match payload.downcast::<Self>() {
+            Ok(thrown) => return *thrown,
+            Err(payload) => payload,
+        };
         let report = |report: &ErrorReportWithLevel| {
             let mut error = Self::new(report.sql_error_code() as c_int, report.message());
             error.detail = report.detail().map(str::to_owned);
@@ -166,8 +185,12 @@ fn fields(data: &pg_sys::ErrorData) -> Fields {
         code: data.sqlerrcode,
         message: text(data.message).unwrap_or_default(),
         detail: text(data.detail),
+        detail_log: text(data.detail_log),
         hint: text(data.hint),
         context: text(data.context),
+        position: data.cursorpos,
+        internal_query: text(data.internalquery),
+        internal_position: data.internalpos,
         schema: text(data.schema_name),
         table: text(data.table_name),
         column: text(data.column_name),
@@ -186,8 +209,12 @@ mod raw {
         pub fn errcode(code: c_int) -> c_int;
         pub fn errmsg_internal(format: *const c_char, ...) -> c_int;
         pub fn errdetail_internal(format: *const c_char, ...) -> c_int;
+        pub fn errdetail_log(format: *const c_char, ...) -> c_int;
         pub fn errhint(format: *const c_char, ...) -> c_int;
         pub fn errcontext_msg(format: *const c_char, ...) -> c_int;
+        pub fn errposition(position: c_int) -> c_int;
+        pub fn internalerrquery(query: *const c_char) -> c_int;
+        pub fn internalerrposition(position: c_int) -> c_int;
         pub fn err_generic_string(field: c_int, text: *const c_char) -> c_int;
         pub fn errfinish(file: *const c_char, line: c_int, function: *const c_char);
         pub fn pstrdup(text: *const c_char) -> *mut c_char;
@@ -196,6 +223,9 @@ mod raw {
 
 /// Raises the error in Postgres. Everything that the calling frames own must have been dropped: only the outermost
 /// frame of a function called by Postgres may come here; see [`edge`].
+///
+/// Whoever runs around this place adds a line to the context of an error. One that was caught has these lines from its first
+/// time, and goes on without them; who catches it next puts the chain of those who add lines back.
 fn raise(error: PgError) -> ! {
     // SAFETY: called on the main thread, from a frame with nothing left to drop; texts are copied into palloc'd
     // memory before the Rust strings go.
@@ -211,11 +241,20 @@ fn raise(error: PgError) -> ! {
         if let Some(detail) = &error.detail {
             raw::errdetail_internal(format, copy(detail));
         }
+        if let Some(detail) = &error.detail_log {
+            raw::errdetail_log(format, copy(detail));
+        }
         if let Some(hint) = &error.hint {
             raw::errhint(format, copy(hint));
         }
         if let Some(context) = &error.context {
             raw::errcontext_msg(format, copy(context));
+            pg_sys::error_context_stack = std::ptr::null_mut();
+        }
+        raw::errposition(error.position);
+        if let Some(query) = &error.internal_query {
+            raw::internalerrquery(copy(query));
+            raw::internalerrposition(error.internal_position);
         }
         for (field, text) in [
             (b's', &error.schema),
@@ -235,12 +274,25 @@ fn raise(error: PgError) -> ! {
 }
 
 /// The edge between Postgres and the extension: runs the body of an SQL function and raises its error, if any, after
-/// everything that the body owned was dropped.
+/// everything that the body owned was dropped. No panic gets past it either.
 pub fn edge<T>(body: impl FnOnce() -> Result<T>) -> T {
-    match body() {
+    match run_caught(body) {
         Ok(value) => value,
         Err(error) => raise(error),
     }
+}
+
+/// Runs `body` and makes a panic (an ERROR that came through pgrx) an error like any other.
+pub fn run_caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+        Ok(result) => result,
+        Err(panic) => Err(PgError::from_panic(panic)),
+    }
+}
+
+/// Gives up with an error where there is no way to return one, as a panic that [`run_caught`] ends. For what should not happen.
+pub(super) fn throw(error: PgError) -> ! {
+    std::panic::resume_unwind(Box::new(error))
 }
 
 /// Writes an error to the server log without raising it.

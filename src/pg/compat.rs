@@ -69,3 +69,19 @@ pub fn may_execute(function: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     };
     answer == pg_sys::AclResult::ACLCHECK_OK
 }
+
+/// The attributes of a row description, in their order.
+///
+/// # Safety
+/// The description is valid for `'a`.
+pub unsafe fn attributes<'a>(description: pg_sys::TupleDesc) -> &'a [pg_sys::FormData_pg_attribute] {
+    // SAFETY: the description has as many attributes as it says; in 18 they stand behind a shorter form of all of them.
+    unsafe {
+        let count = (*description).natts as usize;
+        #[cfg(not(feature = "pg18"))]
+        let first = (*description).attrs.as_ptr();
+        #[cfg(feature = "pg18")]
+        let first = (*description).compact_attrs.as_ptr().add(count).cast::<pg_sys::FormData_pg_attribute>();
+        std::slice::from_raw_parts(first, count)
+    }
+}

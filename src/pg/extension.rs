@@ -15,6 +15,7 @@ const GATE_TABLE: &CStr = c"engine";
 const EXTENSION_VERSION: NonZeroUsize = NonZeroUsize::new(pg_sys::Anum_pg_extension_extversion as usize).unwrap();
 
 /// What `pg_extension` says.
+#[derive(Default)]
 pub struct Installed {
     pub oid: pg_sys::Oid,
     pub version: String,
@@ -75,22 +76,32 @@ pub unsafe fn gate_table() -> pg_sys::Oid {
 }
 
 thread_local! {
-    /// The version, as this session read it last; it holds until [`forget_version`].
-    static VERSION: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// What this session read last; it holds until [`forget`]. Without the extension, an invalid oid and no version.
+    static KNOWN: RefCell<Option<Installed>> = const { RefCell::new(None) };
     static LISTENS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The gate table of the version that the session knows. Everybody hears of an update by its invalidation.
+/// The gate table of the extension that the session knows. Everybody hears of an update, and of the end of it, by its
+/// invalidation.
 static GATE: AtomicU32 = AtomicU32::new(0);
 
 /// Gives the installed version to `body`. It is read once, and again after the extension was changed. Can raise an error.
 pub fn with_version<T>(body: impl FnOnce(&str) -> T) -> T {
-    VERSION.with(|version| {
-        if version.borrow().is_none() {
+    with_known(|known| body(&known.version))
+}
+
+/// The extension's oid: another one after it was dropped and created again. Invalid where there is none. Can raise an error.
+pub fn current() -> pg_sys::Oid {
+    with_known(|known| known.oid)
+}
+
+fn with_known<T>(body: impl FnOnce(&Installed) -> T) -> T {
+    KNOWN.with(|known| {
+        if known.borrow().is_none() {
             // SAFETY: SQL functions run in a transaction; the callback is registered once, and lives as long as the process.
             let installed = unsafe {
                 if !LISTENS.replace(true) {
-                    pg_sys::CacheRegisterRelcacheCallback(Some(forget_version), pg_sys::Datum::from(0));
+                    pg_sys::CacheRegisterRelcacheCallback(Some(forget), pg_sys::Datum::from(0));
                 }
                 // Taking in what others have changed can make the one outdated while the other is read.
                 loop {
@@ -102,18 +113,21 @@ pub fn with_version<T>(body: impl FnOnce(&str) -> T) -> T {
                     }
                 }
             };
-            *version.borrow_mut() = Some(installed.map(|extension| extension.version).unwrap_or_default());
+            *known.borrow_mut() = Some(installed.unwrap_or_default());
         }
-        body(version.borrow().as_deref().unwrap_or_default())
+        match &*known.borrow() {
+            Some(known) => body(known),
+            None => body(&Installed::default()),
+        }
     })
 }
 
 /// Called while the server takes in what others changed. Neither allocates nor raises anything.
-unsafe extern "C-unwind" fn forget_version(_: pg_sys::Datum, relation: pg_sys::Oid) {
+unsafe extern "C-unwind" fn forget(_: pg_sys::Datum, relation: pg_sys::Oid) {
     if relation == pg_sys::InvalidOid || relation.to_u32() == GATE.load(Ordering::Relaxed) {
-        VERSION.with(|version| {
-            if let Ok(mut version) = version.try_borrow_mut() {
-                *version = None;
+        KNOWN.with(|known| {
+            if let Ok(mut known) = known.try_borrow_mut() {
+                *known = None;
             }
         });
     }

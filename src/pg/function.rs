@@ -3,16 +3,24 @@
 //! They are declared in `sql/always/functions.sql`, where the SQL surface can be read in one piece, and named here. An error
 //! is raised after everything that the function owned was dropped, with its SQLSTATE and all its fields.
 
-use super::catch::{PgError, Result, catch, edge, sqlstate};
-use super::param::{ToParam, from_postgres};
-use super::subxact::run_caught;
-use pgrx::{FromDatum, IntoDatum, pg_sys};
-use std::ffi::{CStr, CString, c_char};
+use super::catch::{PgError, Result, catch, edge, sqlstate, throw};
+use super::param::{FromColumn, SqlValue, from_postgres, other_type};
+use super::snapshot;
+use pgrx::{IntoDatum, pg_sys};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::rc::Rc;
 use xdb_engine::{Duration, ExecutionId, Timestamp};
 
 mod raw {
     use pgrx::pg_sys;
     unsafe extern "C-unwind" {
+        pub fn get_func_signature(
+            function: pg_sys::Oid,
+            arguments: *mut *mut pg_sys::Oid,
+            count: *mut std::ffi::c_int,
+        ) -> pg_sys::Oid;
         pub fn jsonb_out(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
         pub fn jsonb_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
         pub fn interval_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
@@ -32,28 +40,72 @@ mod raw {
     }
 }
 
+/// What a function takes and returns, as it is declared.
+struct Signature {
+    arguments: Vec<pg_sys::Oid>,
+    result: pg_sys::Oid,
+}
+
+thread_local! {
+    /// By the function's oid. What a function takes and returns never changes: another declaration is another function.
+    static SIGNATURES: RefCell<HashMap<pg_sys::Oid, Rc<Signature>>> = RefCell::default();
+}
+
+impl Signature {
+    fn of(function: pg_sys::Oid) -> Result<Rc<Self>> {
+        if let Some(known) = SIGNATURES.with_borrow(|known| known.get(&function).cloned()) {
+            return Ok(known);
+        }
+        let (mut types, mut count): (*mut pg_sys::Oid, c_int) = (std::ptr::null_mut(), 0);
+        let (to_types, to_count) = (&raw mut types, &raw mut count);
+        // SAFETY: a raw call that gives an array of so many types, which is copied.
+        let signature = unsafe {
+            let result = catch(|| raw::get_func_signature(function, to_types, to_count))?;
+            Rc::new(Self { arguments: (0..count as usize).map(|number| *types.add(number)).collect(), result })
+        };
+        SIGNATURES.with_borrow_mut(|known| known.insert(function, signature.clone()));
+        Ok(signature)
+    }
+}
+
 /// The arguments of a call, counted from 0.
-pub struct Args(pg_sys::FunctionCallInfo);
+pub struct Args {
+    call: pg_sys::FunctionCallInfo,
+    signature: Rc<Signature>,
+}
 
 impl Args {
     /// # Safety
     /// `call` is what Postgres gave a function that is being called.
-    pub unsafe fn new(call: pg_sys::FunctionCallInfo) -> Self {
-        Self(call)
+    pub unsafe fn new(call: pg_sys::FunctionCallInfo) -> Result<Self> {
+        // SAFETY: as the caller says.
+        let signature = Signature::of(unsafe { (*(*call).flinfo).fn_oid })?;
+        Ok(Self { call, signature })
     }
 
-    fn datum(&self, number: usize) -> Option<pg_sys::Datum> {
-        // SAFETY: the declaration in SQL has at least as many arguments as the function asks for.
+    /// An argument of this type; one that is declared with another type is not touched. One that the declaration in SQL does not
+    /// have, because it is of an older version, is null.
+    fn datum(&self, number: usize, wanted: pg_sys::Oid) -> Option<pg_sys::Datum> {
+        let declared = *self.signature.arguments.get(number)?;
+        if declared != wanted {
+            throw(other_type(format_args!("argument {number} of an SQL function"), declared, wanted));
+        }
+        // SAFETY: Postgres gives so many arguments.
         unsafe {
-            let arguments = (*self.0).args.as_slice((*self.0).nargs as usize);
-            let argument = arguments.get(number)?;
+            let argument = (*self.call).args.as_slice((*self.call).nargs as usize).get(number)?;
             (!argument.isnull).then_some(argument.value)
         }
     }
 
-    fn get<T: FromDatum>(&self, number: usize) -> Option<T> {
-        // SAFETY: the type is that of the declaration.
-        self.datum(number).and_then(|datum| unsafe { T::from_datum(datum, false) })
+    /// Runs `body`, which sleeps and looks at nothing, and gives the statement's snapshot back meanwhile where that is possible:
+    /// see [`snapshot`]. Not inside of [`connect`](super::spi::connect).
+    pub fn sleep<T>(&self, body: impl FnOnce() -> T) -> Result<T> {
+        snapshot::without(self.call, body)
+    }
+
+    fn get<T: for<'r> FromColumn<'r>>(&self, number: usize) -> Option<T> {
+        // SAFETY: the argument is of that type.
+        self.datum(number, T::OID).map(|datum| unsafe { T::read(Some(datum)) }.unwrap_or_else(|error| throw(error)))
     }
 
     pub fn text(&self, number: usize) -> Option<String> {
@@ -70,7 +122,7 @@ impl Args {
 
     /// The text of a `jsonb`, digits and all.
     pub fn json(&self, number: usize) -> Result<Option<String>> {
-        let Some(datum) = self.datum(number) else { return Ok(None) };
+        let Some(datum) = self.datum(number, pg_sys::JSONBOID) else { return Ok(None) };
         // SAFETY: the argument is a jsonb; the text is copied.
         unsafe {
             let text = catch(|| raw::DirectFunctionCall1Coll(raw::jsonb_out, pg_sys::InvalidOid, datum))?;
@@ -79,21 +131,17 @@ impl Args {
     }
 
     pub fn execution_id(&self, number: usize) -> Option<ExecutionId> {
-        let datum = self.datum(number)?;
-        let mut id = [0; 16];
-        // SAFETY: a uuid datum points to 16 bytes.
-        unsafe { std::ptr::copy_nonoverlapping(datum.cast_mut_ptr::<u8>(), id.as_mut_ptr(), 16) };
-        Some(ExecutionId(id))
+        self.get(number)
     }
 
     /// A moment; infinities are None within.
     pub fn time(&self, number: usize) -> Option<Option<Timestamp>> {
-        Some(moment(self.get(number)?))
+        Some(moment(self.datum(number, pg_sys::TIMESTAMPTZOID)?.value() as i64))
     }
 
     /// A length of time, with months of 30 days and days of 24 hours. None within: it is negative.
     pub fn interval(&self, number: usize) -> Option<Option<Duration>> {
-        let datum = self.datum(number)?;
+        let datum = self.datum(number, pg_sys::INTERVALOID)?;
         // SAFETY: an interval datum points to an Interval.
         Some(length(unsafe { &*datum.cast_mut_ptr::<pg_sys::Interval>() }))
     }
@@ -147,6 +195,22 @@ pub enum Value {
     Json(String),
 }
 
+impl Value {
+    /// The type that a function which returns this is declared with; `None` if any will do.
+    fn declared_as(&self) -> Option<pg_sys::Oid> {
+        match self {
+            Self::Null => None,
+            Self::Void => Some(pg_sys::VOIDOID),
+            Self::Execution(_) | Self::Executions(_) => Some(pg_sys::UUIDOID),
+            Self::Bool(_) => Some(pg_sys::BOOLOID),
+            Self::Int(_) => Some(pg_sys::INT4OID),
+            Self::BigInt(_) => Some(pg_sys::INT8OID),
+            Self::Text(_) => Some(pg_sys::TEXTOID),
+            Self::Json(_) => Some(pg_sys::JSONBOID),
+        }
+    }
+}
+
 /// Calls the body of a function and gives Postgres its value or its error.
 pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) -> pg_sys::Datum {
     edge(|| {
@@ -156,11 +220,15 @@ pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) ->
             return unsafe { set::next(info) };
         }
         // SAFETY: as above.
-        let args = unsafe { Args::new(info) };
-        let (datum, null) = match run_caught(|| body(&args))? {
+        let args = unsafe { Args::new(info)? };
+        let value = body(&args)?;
+        if let Some(wanted) = value.declared_as().filter(|wanted| *wanted != args.signature.result) {
+            return Err(other_type("the result of an SQL function", args.signature.result, wanted));
+        }
+        let (datum, null) = match value {
             Value::Null => (pg_sys::Datum::from(0), true),
             Value::Void => (pg_sys::Datum::from(0), false),
-            Value::Execution(id) => (id.datum(), false),
+            Value::Execution(id) => (id.datum().unwrap_or(pg_sys::Datum::from(0)), false),
             Value::Executions(ids) => {
                 // SAFETY: as above; only functions that return a set give this value.
                 return unsafe {

@@ -123,7 +123,7 @@ unsafe fn is_this_extension(name: *const c_char) -> bool {
 unsafe fn drops_this_extension(objects: *mut pg_sys::List) -> bool {
     // SAFETY: the objects of a DROP EXTENSION are String nodes.
     unsafe {
-        elements::<pg_sys::Node>(objects).any(|object| {
+        raw::elements::<pg_sys::Node>(objects).any(|object| {
             is_a(object, pg_sys::NodeTag::T_String) && is_this_extension((*object.cast::<pg_sys::String>()).sval)
         })
     }
@@ -164,16 +164,9 @@ unsafe fn database_to_vacate(node: *mut pg_sys::Node) -> Option<pg_sys::Oid> {
     }
 }
 
-/// The elements of a list of pointers; a null list is empty.
-unsafe fn elements<T>(list: *mut pg_sys::List) -> impl Iterator<Item = *mut T> {
-    // SAFETY: the list is null or valid for as long as the statement, with `length` elements.
-    let length = if list.is_null() { 0 } else { unsafe { (*list).length } };
-    (0..length as usize).map(move |index| unsafe { (*(*list).elements.add(index)).ptr_value.cast::<T>() })
-}
-
 unsafe fn option(options: *mut pg_sys::List, name: &CStr) -> Option<*mut pg_sys::DefElem> {
     // SAFETY: the options of a statement are DefElem nodes with a name.
-    unsafe { elements::<pg_sys::DefElem>(options).find(|option| CStr::from_ptr((**option).defname) == name) }
+    unsafe { raw::elements::<pg_sys::DefElem>(options).find(|option| CStr::from_ptr((**option).defname) == name) }
 }
 
 unsafe fn existing_database(name: *const c_char) -> Option<pg_sys::Oid> {

@@ -5,6 +5,7 @@ use super::compat;
 use super::settings::FORMATS;
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_int};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 mod raw {
     use pgrx::pg_sys;
@@ -25,6 +26,18 @@ mod raw {
         pub fn GetUserNameFromId(role: pg_sys::Oid, missing_ok: bool) -> *mut c_char;
         pub fn get_role_oid(name: *const c_char, missing_ok: bool) -> pg_sys::Oid;
     }
+}
+
+static IS_ENGINE: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process is one of the engine's: then what runs here runs inside the engine.
+pub fn is_engine() -> bool {
+    IS_ENGINE.load(Ordering::Relaxed)
+}
+
+/// From here on this process is one of the engine's.
+pub fn begin_engine() {
+    IS_ENGINE.store(true, Ordering::Relaxed);
 }
 
 const SEARCH_PATH: [(&CStr, &CStr); 1] = [(c"search_path", c"pg_catalog, pg_temp")];

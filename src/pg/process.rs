@@ -1,17 +1,9 @@
 //! The plumbing of an engine process: its signals, its connection, its end.
 
 use super::shmem::{Slot, call};
-use super::{compat, raw, settings};
+use super::{compat, identity, raw, settings};
 use pgrx::pg_sys;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-static IS_ENGINE: AtomicBool = AtomicBool::new(false);
-
-/// Whether this process is one of the engine's: then what runs here runs inside the engine.
-pub fn is_engine() -> bool {
-    IS_ENGINE.load(Ordering::Relaxed)
-}
 
 /// Installs the handlers that every process of the engine has, and lets signals in.
 ///
@@ -48,7 +40,7 @@ unsafe extern "C-unwind" fn at_exit(_code: c_int, argument: pg_sys::Datum) {
 
 /// Marks this process as the engine's, pins its settings, lets signals in and connects it to its database.
 pub fn connect(database: pg_sys::Oid) {
-    IS_ENGINE.store(true, Ordering::Relaxed);
+    identity::begin_engine();
     settings::pin_before_connection();
     keep_memory();
     accept_signals();

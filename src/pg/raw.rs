@@ -24,9 +24,6 @@ unsafe extern "C-unwind" {
         receiver: *mut pg_sys::DestReceiver,
         completion: *mut pg_sys::QueryCompletion,
     );
-    /// The server's own start of a statement; raises errors as they are.
-    #[cfg(not(feature = "pg18"))]
-    pub fn standard_ExecutorStart(query: *mut pg_sys::QueryDesc, flags: c_int);
 }
 
 /// The number of this process in the server's process array, by which others find its latch.
@@ -65,4 +62,14 @@ pub fn set_latch_of(procno: i32) {
 pub fn now_micros() -> i64 {
     // SAFETY: reads the clock.
     unsafe { pg_sys::GetCurrentTimestamp() }
+}
+
+/// The elements of a list of pointers; a null list is empty.
+///
+/// # Safety
+/// The list lives as long as what is made here.
+pub(super) unsafe fn elements<T>(list: *mut pg_sys::List) -> impl Iterator<Item = *mut T> {
+    // SAFETY: the list is null or valid for as long as the statement, with `length` elements.
+    let length = if list.is_null() { 0 } else { unsafe { (*list).length } };
+    (0..length as usize).map(move |index| unsafe { (*(*list).elements.add(index)).ptr_value.cast::<T>() })
 }

@@ -86,7 +86,6 @@ impl Session {
     /// [`Session::abort`] ends it.
     pub fn begin(&mut self) -> Begun {
         check_for_interrupts!();
-        self.slot.turn_begins();
         // SAFETY: no transaction is open. The locks are taken conditionally and released with the transaction; the snapshot is
         // taken after them.
         unsafe {
@@ -112,7 +111,6 @@ impl Session {
             } else {
                 pg_sys::CommitTransactionCommand();
                 pg_sys::MemoryContextSwitchTo(self.memory);
-                self.slot.turn_ended();
             }
             turn
         }
@@ -127,7 +125,6 @@ impl Session {
                 pg_sys::PopActiveSnapshot();
             }
             pg_sys::CommitTransactionCommand();
-            self.slot.turn_ended();
             // Without it autovacuum never hears of what the engine changes.
             pg_sys::pgstat_report_stat(false);
             pg_sys::MemoryContextSwitchTo(self.memory);
@@ -141,7 +138,6 @@ impl Session {
             pg_sys::InterruptHoldoffCount += 1;
             pg_sys::AbortCurrentTransaction();
             pg_sys::InterruptHoldoffCount -= 1;
-            self.slot.turn_ended();
             pg_sys::pgstat_report_stat(false);
             pg_sys::MemoryContextSwitchTo(self.memory);
         }
@@ -172,7 +168,7 @@ impl Session {
         for role in Role::runners().take(wanted) {
             match Slot::find(self.database, role).filter(|slot| slot.phase() == shmem::Phase::Live) {
                 Some(slot) if slot.in_flight() >= at_once => {}
-                Some(slot) => slot.wake(shmem::Wakeup::ANY),
+                Some(slot) => slot.wake(shmem::Wakeup::Anything),
                 None => missing |= 1 << (role.index() - 1),
             }
         }

@@ -5,15 +5,15 @@
 //! call statistics. All-zero memory is the valid empty state.
 //!
 //! Full arrays: a database without a slot is logged and retried by the launcher; a waiter without a place polls; a worker
-//! without a place has no statistics; a hold without a place is not placed, and the statement meets the engine's connection
-//! as it would meet any other.
-use super::{compat, raw, shift};
+//! without a place has no statistics; a lock on an attribute without a place is counted and not shown; a hold without a place is
+//! not placed, and the statement meets the engine's connection as it would meet any other.
+use super::{compat, raw};
 use pgrx::{pg_guard, pg_sys};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
+pub mod attribute_locks;
 pub mod call;
-pub mod caller;
 pub mod slot;
 pub mod waiter;
 
@@ -34,15 +34,15 @@ pub(crate) struct Shared {
     rescan: AtomicU32,
     poke_all: AtomicU32,
     /// How far `xdb.now` puts the clock of processes from the real one. Written by the postmaster alone.
-    clock_shift: AtomicI64,
+    clock_offset: AtomicI64,
     pokes: [AtomicU32; POKES],
     holds: [Hold; HOLDS],
     slots: [slot::Cell; slot::SLOTS],
     calls: [call::Cell; call::CALLS],
     waiters_in_use: AtomicU32,
     waiters: [waiter::Cell; waiter::WAITERS],
-    callers_in_use: AtomicU32,
-    callers: [caller::Cell; caller::PLACES],
+    boards: [attribute_locks::Board; attribute_locks::BOARDS],
+    entries: [attribute_locks::Entry; attribute_locks::ENTRIES],
 }
 
 #[repr(C)]
@@ -52,6 +52,10 @@ struct Hold {
     database: AtomicU32,
     until: AtomicI64,
 }
+
+/// The offset of the clock as this process has read it: what counts in a server that has not preloaded the library, and what a
+/// new shared memory begins with.
+static OWN_CLOCK_OFFSET: AtomicI64 = AtomicI64::new(0);
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
 static mut PREVIOUS_REQUEST: pg_sys::shmem_request_hook_type = None;
@@ -93,7 +97,7 @@ unsafe extern "C-unwind" fn startup() {
         let memory = pg_sys::ShmemInitStruct(NAME.as_ptr(), size_of::<Shared>(), &mut found).cast::<Shared>();
         if !found {
             memory.write_bytes(0, 1);
-            (*memory).clock_shift.store(shift::read_here(), Ordering::SeqCst);
+            (*memory).clock_offset.store(OWN_CLOCK_OFFSET.load(Ordering::SeqCst), Ordering::SeqCst);
         }
         SHARED.store(memory, Ordering::Release);
         pg_sys::LWLockRelease(lock);
@@ -110,15 +114,16 @@ pub fn is_preloaded() -> bool {
     shared().is_some()
 }
 
-/// How far the clock of processes is from the real one, in microseconds; `None` without shared memory.
-pub fn clock_shift() -> Option<i64> {
-    shared().map(|shared| shared.clock_shift.load(Ordering::SeqCst))
+/// How far the clock of processes is from the real one, in microseconds.
+pub fn clock_offset() -> i64 {
+    shared().map_or(&OWN_CLOCK_OFFSET, |shared| &shared.clock_offset).load(Ordering::SeqCst)
 }
 
-/// Shifts the clock of all processes at once. In the postmaster.
-pub fn set_clock_shift(micros: i64) {
-    if let Some(shared) = shared() {
-        shared.clock_shift.store(micros, Ordering::SeqCst);
+/// Notes the offset that this process has read from its configuration. From the postmaster it is everybody's.
+pub(super) fn set_clock_offset(micros: i64, is_postmaster: bool) {
+    OWN_CLOCK_OFFSET.store(micros, Ordering::SeqCst);
+    if let Some(shared) = shared().filter(|_| is_postmaster) {
+        shared.clock_offset.store(micros, Ordering::SeqCst);
     }
 }
 

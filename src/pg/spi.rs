@@ -1,13 +1,13 @@
 //! SQL statements: prepared once per session, run through SPI, errors returned whole.
 
 use super::catch::{PgError, Result, catch};
-use super::param::{Param, from_postgres};
-use super::planning;
-use pgrx::{FromDatum, pg_sys};
+use super::param::{FromColumn, Param, other_type};
+use super::{compat, index_plans};
+use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::ffi::{CString, c_char, c_int, c_long};
-use xdb_engine::{ExecutionId, Timestamp};
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::LazyLock;
 
 mod raw {
     use pgrx::pg_sys;
@@ -35,8 +35,69 @@ mod raw {
     }
 }
 
+/// A statement on system tables. `store::table::statements!` declares them, and lists them for the test that prepares each.
+pub struct Statement {
+    pub name: &'static str,
+    text: LazyLock<String>,
+}
+
+impl Statement {
+    pub const fn new(name: &'static str, text: fn() -> String) -> Self {
+        Self { name, text: LazyLock::new(text) }
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// What can be run.
+#[derive(Clone, Copy)]
+pub enum Sql<'a> {
+    System(&'static Statement),
+    /// A text that is made when it is needed: names of users' tables are in it.
+    Text(&'a str),
+}
+
+impl From<&'static Statement> for Sql<'_> {
+    fn from(statement: &'static Statement) -> Self {
+        Self::System(statement)
+    }
+}
+
+impl<'a> From<&'a str> for Sql<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl<'a> From<&'a String> for Sql<'a> {
+    fn from(text: &'a String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl<'a> Sql<'a> {
+    /// What to call it in an error.
+    fn name(self) -> &'a str {
+        match self {
+            Self::System(statement) => statement.name,
+            Self::Text(text) => text,
+        }
+    }
+
+    fn text(self) -> &'a str {
+        match self {
+            Self::System(statement) => statement.text(),
+            Self::Text(text) => text,
+        }
+    }
+}
+
 thread_local! {
-    /// Plans that this session keeps, by their text.
+    /// Plans that this session keeps, of statements by their address.
+    static STATEMENTS: RefCell<HashMap<*const Statement, Plans>> = RefCell::new(HashMap::new());
+    /// The same of other texts.
     static PLANS: RefCell<HashMap<String, Plans>> = RefCell::new(HashMap::new());
     /// Kept plans that run now, one within the other.
     static RUNNING: Cell<u32> = const { Cell::new(0) };
@@ -65,6 +126,12 @@ enum Form {
     OfOneRow,
 }
 
+impl Form {
+    fn of(columns: &[Param]) -> Self {
+        if columns.iter().any(|column| column.is_array) { Self::AsItStands } else { Self::OfOneRow }
+    }
+}
+
 /// Statements on users' tables come in as many texts as there are tables and sets of columns.
 const MAX_PLANS: usize = 1000;
 
@@ -76,7 +143,7 @@ pub struct Spi {
 /// Whose tables statements use, which decides how they are planned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tables {
-    /// System tables alone: planned once, see [`planning`].
+    /// System tables alone: planned once, see [`index_plans`].
     System,
     /// As the server thinks best; triggers may run other statements meanwhile.
     Users,
@@ -115,8 +182,8 @@ impl Spi {
     }
 
     /// Runs a statement and returns how many rows it touched.
-    pub fn run(&self, sql: &str, params: &[Param]) -> Result<u64> {
-        self.execute(sql, params, Snapshot::Fresh, 0)?;
+    pub fn run<'s>(&self, sql: impl Into<Sql<'s>>, params: &[Param]) -> Result<u64> {
+        self.execute(Form::AsItStands, sql.into(), params, Snapshot::Fresh)?;
         Ok(self.touched())
     }
 
@@ -131,10 +198,20 @@ impl Spi {
     /// Writes the rows of a batch, whose columns [`column`](super::param::column) made, and returns how many rows it touched. The
     /// statement has them as `unnest($n::type[])`. One row alone is given as it is, by the same text without `unnest`: to start
     /// taking arrays apart costs more than to write a row.
-    pub fn run_batch(&self, sql: &str, columns: &[Param]) -> Result<u64> {
-        let form = if columns.iter().any(|column| column.is_array) { Form::AsItStands } else { Form::OfOneRow };
-        self.execute_in(form, sql, columns, Snapshot::Fresh, 0)?;
+    pub fn run_batch(&self, statement: &'static Statement, columns: &[Param]) -> Result<u64> {
+        self.execute(Form::of(columns), Sql::System(statement), columns, Snapshot::Fresh)?;
         Ok(self.touched())
+    }
+
+    /// The first row that a statement on a batch gives, if there is one.
+    pub fn first_of_batch<T>(
+        &self,
+        statement: &'static Statement,
+        columns: &[Param],
+        read: impl FnMut(&Row) -> Result<T>,
+    ) -> Result<Option<T>> {
+        self.execute(Form::of(columns), Sql::System(statement), columns, Snapshot::Fresh)?;
+        Ok(self.collect(read)?.into_iter().next())
     }
 
     /// Runs a utility statement, which has no parameters and no plan.
@@ -147,32 +224,42 @@ impl Spi {
     }
 
     /// Rows of a statement with a fresh snapshot, each made a value by `read`.
-    pub fn rows<T>(&self, sql: &str, params: &[Param], read: impl FnMut(&Row) -> Result<T>) -> Result<Vec<T>> {
+    pub fn rows<'s, T>(
+        &self,
+        sql: impl Into<Sql<'s>>,
+        params: &[Param],
+        read: impl FnMut(&Row) -> Result<T>,
+    ) -> Result<Vec<T>> {
         self.rows_with(Snapshot::Fresh, sql, params, read)
     }
 
     /// Rows of a statement as a snapshot sees them, each made a value by `read`.
-    pub fn rows_with<T>(
+    pub fn rows_with<'s, T>(
         &self,
         snapshot: Snapshot,
-        sql: &str,
+        sql: impl Into<Sql<'s>>,
         params: &[Param],
         read: impl FnMut(&Row) -> Result<T>,
     ) -> Result<Vec<T>> {
-        self.execute(sql, params, snapshot, 0)?;
+        self.execute(Form::AsItStands, sql.into(), params, snapshot)?;
         self.collect(read)
     }
 
     /// The first row, if there is one.
-    pub fn first<T>(&self, sql: &str, params: &[Param], read: impl FnMut(&Row) -> Result<T>) -> Result<Option<T>> {
+    pub fn first<'s, T>(
+        &self,
+        sql: impl Into<Sql<'s>>,
+        params: &[Param],
+        read: impl FnMut(&Row) -> Result<T>,
+    ) -> Result<Option<T>> {
         self.first_with(Snapshot::Fresh, sql, params, read)
     }
 
     /// The first row as a snapshot sees it, if there is one.
-    pub fn first_with<T>(
+    pub fn first_with<'s, T>(
         &self,
         snapshot: Snapshot,
-        sql: &str,
+        sql: impl Into<Sql<'s>>,
         params: &[Param],
         read: impl FnMut(&Row) -> Result<T>,
     ) -> Result<Option<T>> {
@@ -189,31 +276,48 @@ impl Spi {
         Ok(value)
     }
 
-    fn execute(&self, sql: &str, params: &[Param], mode: Snapshot, limit: c_long) -> Result<()> {
-        self.execute_in(Form::AsItStands, sql, params, mode, limit)
-    }
-
-    fn execute_in(&self, form: Form, sql: &str, params: &[Param], mode: Snapshot, limit: c_long) -> Result<()> {
+    fn execute(&self, form: Form, sql: Sql, params: &[Param], mode: Snapshot) -> Result<()> {
         let plan = self.plan(form, sql, params)?;
         let mut values: Vec<_> = params.iter().map(|p| p.datum).collect();
         let nulls: Vec<c_char> = params.iter().map(|p| if p.null { b'n' } else { b' ' } as c_char).collect();
         let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
-        let _planning = (self.tables == Tables::System).then(planning::ByIndex::begin);
+        let _planning = (self.tables == Tables::System).then(index_plans::ByIndex::begin);
         // SAFETY: the plan is kept, the arrays outlive the call and match the plan's parameters.
         RUNNING.set(RUNNING.get() + 1);
-        let code = unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, mode == Snapshot::Active, limit)) };
+        let code = unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, mode == Snapshot::Active, 0)) };
         RUNNING.set(RUNNING.get() - 1);
-        check(sql, code?)?;
+        check(sql.name(), code?)?;
         Ok(())
     }
 
-    fn plan(&self, form: Form, sql: &str, params: &[Param]) -> Result<pg_sys::SPIPlanPtr> {
-        if let Some(plan) = PLANS.with_borrow(|plans| *plans.get(sql).copied().unwrap_or_default().of(form)) {
+    fn plan(&self, form: Form, sql: Sql, params: &[Param]) -> Result<pg_sys::SPIPlanPtr> {
+        let kept = match sql {
+            Sql::System(statement) => {
+                STATEMENTS.with_borrow(|plans| plans.get(&std::ptr::from_ref(statement)).copied())
+            }
+            Sql::Text(text) => PLANS.with_borrow(|plans| plans.get(text).copied()),
+        };
+        if let Some(plan) = kept.and_then(|mut plans| *plans.of(form)) {
             return Ok(plan);
         }
+        let plan = self.prepare(form, sql, params)?;
+        match sql {
+            Sql::System(statement) => STATEMENTS.with_borrow_mut(|plans| {
+                *plans.entry(statement).or_default().of(form) = Some(plan);
+            }),
+            Sql::Text(text) => PLANS.with_borrow_mut(|plans| {
+                make_room(plans);
+                *plans.entry(text.to_owned()).or_default().of(form) = Some(plan);
+            }),
+        }
+        Ok(plan)
+    }
+
+    /// Makes a plan that is kept.
+    fn prepare(&self, form: Form, sql: Sql, params: &[Param]) -> Result<pg_sys::SPIPlanPtr> {
         let text = match form {
-            Form::AsItStands => c_string(sql)?,
-            Form::OfOneRow => c_string(&one_row(sql)?)?,
+            Form::AsItStands => c_string(sql.text())?,
+            Form::OfOneRow => c_string(&one_row(sql.text())?)?,
         };
         let mut types: Vec<_> = params.iter().map(|p| p.oid).collect();
         let (pointer, types, count) = (text.as_ptr(), types.as_mut_ptr(), params.len() as c_int);
@@ -222,25 +326,14 @@ impl Spi {
             Tables::Users => 0,
         };
         // SAFETY: raw calls; text and types outlive them. A kept plan lives until the session ends or it is freed.
-        let plan = unsafe {
+        unsafe {
             let plan = catch(|| raw::SPI_prepare_cursor(pointer, count, types, options))?;
             if plan.is_null() {
-                return Err(PgError::internal(format!("could not prepare: {sql}")));
+                return Err(PgError::internal(format!("could not prepare {}", sql.name())));
             }
             catch(|| raw::SPI_keepplan(plan))?;
-            plan
-        };
-        PLANS.with_borrow_mut(|plans| {
-            // A trigger of a user's table may call a function of ours while a plan runs: none is freed then.
-            if plans.len() >= MAX_PLANS && RUNNING.get() == 0 {
-                for old in plans.drain().flat_map(|(_, plans)| [plans.as_it_stands, plans.of_one_row]).flatten() {
-                    // SAFETY: no plan runs.
-                    unsafe { raw::SPI_freeplan(old) };
-                }
-            }
-            *plans.entry(sql.to_owned()).or_default().of(form) = Some(plan);
-        });
-        Ok(plan)
+            Ok(plan)
+        }
     }
 
     fn collect<T>(&self, mut read: impl FnMut(&Row) -> Result<T>) -> Result<Vec<T>> {
@@ -253,13 +346,13 @@ impl Spi {
         // it has columns.
         let rows = unsafe {
             let description = (*table).tupdesc;
-            let columns = (*description).natts as usize;
-            let mut values = vec![pg_sys::Datum::null(); columns];
-            let mut nulls = vec![true; columns];
+            let columns = compat::attributes(description);
+            let mut values = vec![pg_sys::Datum::null(); columns.len()];
+            let mut nulls = vec![true; columns.len()];
             let mut read_one = |number| {
                 let tuple = *(*table).vals.add(number);
                 pg_sys::heap_deform_tuple(tuple, description, values.as_mut_ptr(), nulls.as_mut_ptr());
-                read(&Row { values: &values, nulls: &nulls })
+                read(&Row { columns, values: &values, nulls: &nulls, next: Cell::new(0) })
             };
             (0..count as usize).map(&mut read_one).collect()
         };
@@ -291,41 +384,51 @@ fn c_string(sql: &str) -> Result<CString> {
     CString::new(sql).map_err(|_| PgError::internal("a statement holds a NUL character"))
 }
 
-/// One row of a result.
-pub struct Row<'a> {
-    values: &'a [pg_sys::Datum],
-    nulls: &'a [bool],
+/// Frees all plans of texts when there are too many.
+fn make_room(plans: &mut HashMap<String, Plans>) {
+    // A trigger of a user's table may call a function of ours while a plan runs: none is freed then.
+    if plans.len() >= MAX_PLANS && RUNNING.get() == 0 {
+        for old in plans.drain().flat_map(|(_, plans)| [plans.as_it_stands, plans.of_one_row]).flatten() {
+            // SAFETY: no plan runs.
+            unsafe { raw::SPI_freeplan(old) };
+        }
+    }
 }
 
-impl Row<'_> {
-    fn datum(&self, column: usize) -> Option<pg_sys::Datum> {
-        (!self.nulls[column - 1]).then_some(self.values[column - 1])
+/// One row of a result.
+pub struct Row<'r> {
+    columns: &'r [pg_sys::FormData_pg_attribute],
+    values: &'r [pg_sys::Datum],
+    nulls: &'r [bool],
+    /// The place behind the column that was read last: columns are read in the order in which they stand.
+    next: Cell<usize>,
+}
+
+impl<'r> Row<'r> {
+    /// The value of a column, by its name.
+    pub fn get<T: FromColumn<'r>>(&self, name: &str) -> Result<T> {
+        let from = self.next.get();
+        let places = (from..self.columns.len()).chain(0..from);
+        let found = places.into_iter().find(|place| self.name(*place) == name.as_bytes());
+        let place = found.ok_or_else(|| PgError::internal(format!("a statement gives no column {name}")))?;
+        self.next.set(place + 1);
+        self.at(place)
     }
 
-    /// A column, counted from 1, or None where it is null. The type must be what the statement gives.
-    pub fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
-        // SAFETY: the caller's statement gives that type; see above.
-        self.datum(column).and_then(|datum| unsafe { T::from_datum(datum, false) })
+    /// The value of the column at a place, counted from 0: where nobody knows the names.
+    pub fn at<T: FromColumn<'r>>(&self, place: usize) -> Result<T> {
+        let oid = self.columns[place].atttypid;
+        let datum = (!self.nulls[place]).then_some(self.values[place]);
+        let column = || format!("column {} of a result", String::from_utf8_lossy(self.name(place)));
+        if oid != T::OID {
+            return Err(other_type(column(), oid, T::OID));
+        }
+        // SAFETY: the type was compared. The value lives as long as the result, of which this is a row.
+        unsafe { T::read(datum) }.map_err(|error| PgError::internal(format!("{}: {}", column(), error.message)))
     }
 
-    /// A column that can't be null.
-    pub fn need<T: FromDatum>(&self, column: usize) -> Result<T> {
-        self.get(column).ok_or_else(|| PgError::internal(format!("column {column} of a system table is null")))
-    }
-
-    pub fn time(&self, column: usize) -> Option<Timestamp> {
-        self.get::<i64>(column).map(from_postgres)
-    }
-
-    pub fn need_time(&self, column: usize) -> Result<Timestamp> {
-        self.need::<i64>(column).map(from_postgres)
-    }
-
-    pub fn execution_id(&self, column: usize) -> Result<ExecutionId> {
-        let datum = self.datum(column).ok_or_else(|| PgError::internal("an execution id is null"))?;
-        let mut id = [0; 16];
-        // SAFETY: a uuid datum points to 16 bytes.
-        unsafe { std::ptr::copy_nonoverlapping(datum.cast_mut_ptr::<u8>(), id.as_mut_ptr(), 16) };
-        Ok(ExecutionId(id))
+    fn name(&self, place: usize) -> &[u8] {
+        // SAFETY: a name ends with a NUL character.
+        unsafe { CStr::from_ptr(self.columns[place].attname.data.as_ptr()) }.to_bytes()
     }
 }

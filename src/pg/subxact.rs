@@ -1,6 +1,6 @@
 //! Subtransactions, timeouts and conditional locks: what keeps one bad table from stopping the engine.
 
-use super::catch::{PgError, Result, catch};
+use super::catch::{PgError, Result, catch, run_caught};
 use super::compat::{FIRST_USER_TIMEOUT, STATEMENT_TIMEOUT};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
@@ -56,14 +56,6 @@ pub fn undone<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
         (Some(value), _) => Ok(value),
         (None, Err(error)) => Err(error),
         (None, Ok(())) => Err(PgError::internal("a subtransaction ended without a value")),
-    }
-}
-
-/// Runs `body` and makes a panic (an ERROR that came through pgrx) an error like any other.
-pub fn run_caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
-        Ok(result) => result,
-        Err(panic) => Err(PgError::from_panic(panic)),
     }
 }
 
@@ -164,4 +156,12 @@ pub fn lock_table(relation: u32) -> Result<()> {
 pub fn try_lock_table(relation: u32, mode: u32) -> bool {
     // SAFETY: a table that was dropped can be locked too; using it then fails.
     unsafe { pg_sys::ConditionalLockRelationOid(pg_sys::Oid::from(relation), mode as i32) }
+}
+
+/// Whether this transaction may have locked or written rows of a table: locks on tables are kept to its end.
+pub fn holds_row_locks_in(relation: u32) -> bool {
+    // SAFETY: a look-up in memory of this process.
+    unsafe {
+        pg_sys::CheckRelationOidLockedByMe(pg_sys::Oid::from(relation), pg_sys::RowShareLock as pg_sys::LOCKMODE, true)
+    }
 }

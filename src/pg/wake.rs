@@ -3,7 +3,10 @@
 //! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
 //! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
 //! forgets the notes, because `COMMIT PREPARED` runs elsewhere: that wakes the engine, and everybody who waits.
-use super::shmem::{self, Slot, Wakeup, caller as callers, waiter as places};
+//!
+//! The engine polls, so it would get over a wake-up that is lost. A session in a wait that has a place in shared memory does not: it
+//! looks again when it is woken, and when its time is over. So whatever ends an execution or a state has to note it here.
+use super::shmem::{self, Slot, Wakeup, attribute_locks, waiter as places};
 use super::{crash, plant};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
@@ -23,6 +26,9 @@ struct Notes {
     closed_many: bool,
     /// Executions that this transaction has locked: their closes wait for its end.
     locked: Vec<[u8; 16]>,
+    /// An RPC of this transaction has locked what it has loaded.
+    locked_attributes: bool,
+    calls_over: bool,
     poke_launcher: bool,
     rescan: bool,
 }
@@ -35,6 +41,8 @@ impl Notes {
         }
         self.closed_many |= other.closed_many;
         self.locked.extend(other.locked);
+        self.locked_attributes |= other.locked_attributes;
+        self.calls_over |= other.calls_over;
         for id in other.closed {
             self.close(id);
         }
@@ -43,7 +51,7 @@ impl Notes {
     }
 
     fn tell(&mut self, wakeup: Wakeup) {
-        self.wakeup = Some(self.wakeup.unwrap_or(Wakeup::NONE).and(wakeup));
+        self.wakeup = self.wakeup.max(Some(wakeup));
     }
 
     fn close(&mut self, execution: [u8; 16]) {
@@ -60,7 +68,6 @@ thread_local! {
     static NOTES: RefCell<Vec<Notes>> = const { RefCell::new(Vec::new()) };
     static HOLDING: Cell<bool> = const { Cell::new(false) };
     static WAITING: Cell<bool> = const { Cell::new(false) };
-    static IN_LINE: Cell<bool> = const { Cell::new(false) };
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -93,29 +100,18 @@ fn note(f: impl FnOnce(&mut Notes)) {
 
 /// Wakes this database's engine when the transaction commits; it then reads all that is due.
 pub fn wake_scheduler_at_commit() {
-    note(|n| n.tell(Wakeup::ANY));
+    note(|n| n.tell(Wakeup::Anything));
 }
 
-/// Wakes this database's engine when the transaction commits, for what the transaction has told it by then with
-/// [`due_at_commit`] and [`message_at_commit`], and for what it looks at in every turn.
+/// Wakes this database's engine when the transaction commits: there is work.
 pub fn call_scheduler_at_commit() {
-    note(|n| n.tell(Wakeup::NONE));
-}
-
-/// The engine is to know at commit that a call or a timer comes due then, in microseconds of the Unix epoch.
-pub fn due_at_commit(due: i64) {
-    note(|n| n.tell(Wakeup { due, ..Wakeup::NONE }));
-}
-
-/// The engine is to know at commit that there is a message in the inbox with this id.
-pub fn message_at_commit(inbox_id: i64) {
-    note(|n| n.tell(Wakeup { message: inbox_id, ..Wakeup::NONE }));
+    note(|n| n.tell(Wakeup::Work));
 }
 
 /// Wakes whatever there is to wake in this database when the transaction commits: it commits what others have noted.
 pub fn wake_everybody_at_commit() {
     note(|n| {
-        n.tell(Wakeup::ANY);
+        n.tell(Wakeup::Anything);
         n.closed_many = true;
     });
 }
@@ -163,6 +159,24 @@ pub fn has_locked(execution: &[u8; 16]) -> bool {
     NOTES.with_borrow(|levels| levels.iter().any(|n| n.locked.contains(execution)))
 }
 
+/// Tells the scheduler at commit that calls are over which it may know of as having or wanting locks.
+pub fn calls_over_at_commit() {
+    note(|n| {
+        n.calls_over = true;
+        n.tell(Wakeup::Work);
+    });
+}
+
+/// Says that an RPC of this transaction is about to lock what it loads.
+pub fn note_locked_attributes() {
+    note(|n| n.locked_attributes = true);
+}
+
+/// Whether this transaction has locked any execution, or attributes for an RPC: others may wait for it.
+pub fn has_locked_anything() -> bool {
+    NOTES.with_borrow(|levels| levels.iter().any(|n| n.locked_attributes || !n.locked.is_empty()))
+}
+
 /// Tells the launcher at commit that this database may have got the extension.
 pub fn poke_launcher_at_commit() {
     note(|n| n.poke_launcher = true);
@@ -171,13 +185,6 @@ pub fn poke_launcher_at_commit() {
 /// Tells the launcher at commit that the list of databases has changed.
 pub fn rescan_at_commit() {
     note(|n| n.rescan = true);
-}
-
-/// Gives this process's places in the line for locks on attributes back when the transaction ends, however it ends. To be
-/// called before the first place is taken.
-pub fn leave_line_at_end() {
-    ensure_registered();
-    IN_LINE.set(true);
 }
 
 /// Releases this process's holds when the transaction ends, however it ends.
@@ -195,8 +202,12 @@ unsafe extern "C-unwind" fn at_transaction_event(event: pg_sys::XactEvent::Type,
         XACT_EVENT_ABORT | XACT_EVENT_PARALLEL_ABORT | XACT_EVENT_PREPARE => false,
         _ => return,
     };
-    // A panic must not leave this function. There is nothing to do about one here: what it cut off is covered by polling.
-    let _ = catch_unwind(AssertUnwindSafe(|| transaction_ended(committed)));
+    // A panic must not leave this function. What it cut off the engine finds when it polls. Sessions in a wait don't poll, and would
+    // sleep until their time is over: all of this database look again instead.
+    if catch_unwind(AssertUnwindSafe(|| transaction_ended(committed))).is_err() && committed {
+        // SAFETY: set once at the start of the process.
+        places::wake(unsafe { pg_sys::MyDatabaseId }, None);
+    }
 }
 
 fn transaction_ended(committed: bool) {
@@ -205,9 +216,6 @@ fn transaction_ended(committed: bool) {
     }
     if WAITING.replace(false) {
         places::give_back_all();
-    }
-    if IN_LINE.replace(false) {
-        callers::give_back_all();
     }
     let mut levels = NOTES.take().into_iter();
     if committed && let Some(mut all) = levels.next() {
@@ -223,10 +231,11 @@ fn transaction_ended(committed: bool) {
 fn carry_out(notes: &Notes) {
     // SAFETY: set once at the start of the process.
     let database = unsafe { pg_sys::MyDatabaseId };
+    if notes.calls_over {
+        attribute_locks::note_calls_over(database);
+    }
     if let Some(wakeup) = notes.wakeup.filter(|_| !plant::loses_wakeup()) {
         Slot::of_database(database).for_each(|slot| slot.wake(wakeup));
-        // A process that was stopped may have had what an RPC waits for.
-        callers::wake(database);
     }
     if notes.closed_many {
         places::wake(database, None);
@@ -278,9 +287,6 @@ unsafe extern "C-unwind" fn at_exit(_code: std::ffi::c_int, _: pg_sys::Datum) {
     if WAITING.replace(false) {
         places::give_back_all();
     }
-    if IN_LINE.replace(false) {
-        callers::give_back_all();
-    }
     if HOLDING.replace(false) {
         shmem::release_holds();
     }
@@ -292,7 +298,7 @@ pub mod waiter {
     use crate::pg::latch;
     use pgrx::pg_sys;
 
-    /// How often to look when there is no place left for another waiter.
+    /// How often to poll when there is no place left for another waiter.
     const POLL_MS: i64 = 100;
 
     /// A place among the waiters; given back when dropped, at the end of the transaction, and at the end of the process,
@@ -319,7 +325,7 @@ pub mod waiter {
             Self::register(&super::state_key(execution, state_execution_id))
         }
 
-        /// Whether there was no place, so that a wait ends early to look.
+        /// Whether there was no place, so that a wait ends early to poll.
         pub fn is_polling(&self) -> bool {
             self.place.is_none()
         }

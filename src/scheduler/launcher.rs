@@ -6,7 +6,7 @@
 //! in shared memory, so that a new launcher goes on with the schedulers it finds.
 use crate::guc;
 use crate::pg::shmem::{self, EngineState, ExitReason, Phase, Role, Slot, call};
-use crate::pg::{crash, latch, process, raw, session, settings};
+use crate::pg::{crash, latch, names, process, raw, session, settings};
 use pgrx::{pg_guard, pg_sys, warning};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -190,13 +190,15 @@ impl Launcher {
     }
 
     /// The databases that shall have a scheduler, or be tried.
-    fn wanted(&self) -> HashMap<pg_sys::Oid, String> {
+    fn wanted(&mut self) -> HashMap<pg_sys::Oid, String> {
         if !guc::ENABLED.get() {
             return HashMap::new();
         }
-        let list = guc::DATABASES.get();
-        let list = list.as_ref().map_or("", |text| text.to_str().unwrap_or(""));
-        let names: HashSet<&str> = list.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
+        let list = guc::text(&guc::DATABASES);
+        let Some(names) = named(&list) else {
+            self.complain("names", || format!("xdb: xdb.databases can't be read, and no engine runs: {list}"));
+            return HashMap::new();
+        };
         self.databases
             .iter()
             .filter(|d| names.is_empty() || names.contains(d.name.as_str()))
@@ -403,6 +405,18 @@ fn launch(database: &str, role: Role, argument: u64) -> Option<Handle> {
         // Lazily: a handle that was not given must not be dropped.
         registered.then(|| Handle(handle))
     }
+}
+
+/// The names in `xdb.databases`; none means all. `None` if it can't be read.
+///
+/// Where there are no quotes, names are also taken as they are written: so the list was read before it could have quotes.
+fn named(list: &str) -> Option<HashSet<String>> {
+    let as_sql = if list.trim().is_empty() { Some(Vec::new()) } else { names::split(list).ok().flatten() };
+    if list.contains('"') {
+        return as_sql.map(HashSet::from_iter);
+    }
+    let as_written = list.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
+    Some(as_written.chain(as_sql.into_iter().flatten()).collect())
 }
 
 /// The databases that can be connected to and are not templates: an engine in a template would be in the way of every copy.

@@ -3,18 +3,18 @@
 use super::duties::{Duties, is_running};
 use super::life::Exit;
 use crate::guc;
-use crate::http::{Finished, HostPolicy, Notifier, Pool, PoolConfig};
-use crate::pg::catch::{Result, log_error};
+use crate::http::{HostPolicy, Notifier, Reactor, ReactorConfig, Reply};
+use crate::pg::catch::{Result, log_error, run_caught};
 use crate::pg::crash;
+use crate::pg::descriptors::Descriptors;
 use crate::pg::latch::Waiter;
 use crate::pg::session::{Begun, Session, report_activity};
 use crate::pg::shmem::{EngineState, Role};
 use crate::pg::spi;
-use crate::pg::subxact::run_caught;
 use crate::store::instance::Standing;
 use crate::store::versions::{self, Mismatch};
 use crate::store::{engine, load};
-use crate::turn::{Memory, Progress, RUNNERS_CALLS, take_turn};
+use crate::turn::{Memory, Progress, take_turn};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,33 +42,32 @@ pub fn run(session: &mut Session) -> Exit {
         crate::pg::latch::wait_for_latch(RETRY.as_millis() as i64);
     };
     session.slot.set_epoch(epoch);
-    let capacity = match role {
-        Role::Scheduler => guc::HTTP_THREADS.get() as usize,
-        Role::Runner(_) => RUNNERS_CALLS,
-    };
-    let (pool, notifier) = match pool(capacity) {
+    let (reactor, notifier) = match reactor() {
         Ok(made) => made,
         Err(error) => {
-            pgrx::log!("xdb: an engine process can't make its HTTP pool: {error}");
+            pgrx::log!("xdb: an engine process can't call workers: {error}");
             return Exit::Restart;
         }
     };
     let waiter = Waiter::new(Some(notifier.raw_fd()));
-    let mut memory = Memory::new(role, epoch, capacity, session.extension_version == versions::OWN);
-    let mut settings = PoolSettings::default();
-    let mut finished: Vec<Finished> = Vec::new();
+    let mut memory = Memory::new(role, epoch, session.extension_version == versions::OWN);
+    let mut settings = ReactorSettings::default();
+    let mut connections = Reserved::default();
+    let mut finished: Vec<Reply> = Vec::new();
     let mut duties = Duties::of(session);
     loop {
         if session.asked_to_leave() {
-            pool.shutdown(Duration::ZERO);
+            reactor.shutdown(Duration::ZERO);
             return Exit::Left;
         }
-        settings.follow(&pool);
+        settings.follow(&reactor);
         session.slot.set_dormant(false);
-        session.slot.take_wake().into_iter().for_each(|wakeup| memory.woken(wakeup));
+        if session.slot.take_wake() {
+            memory.woken();
+        }
         duties.before_turn(session, &mut memory);
         notifier.clear();
-        pool.drain(&mut finished);
+        reactor.drain(&mut finished);
         if memory.in_flight() > finished.len() {
             crash::point("call-answer");
         }
@@ -76,8 +75,11 @@ pub fn run(session: &mut Session) -> Exit {
             memory.answered(session, answer);
         }
         report_activity(Some(c"turn"));
-        let progress =
-            take_turn(&mut memory, session, &mut |calls| calls.into_iter().for_each(|call| pool.submit(call)));
+        let progress = take_turn(&mut memory, session, &mut |requests, in_flight| {
+            connections.make_room(&reactor, in_flight);
+            reactor.submit(requests);
+        });
+        connections.follow(session, &reactor, memory.in_flight());
         session.set_state(match memory.standing() {
             Standing::Copy { .. } => EngineState::Copy,
             Standing::Unused => EngineState::Unused,
@@ -93,7 +95,7 @@ pub fn run(session: &mut Session) -> Exit {
             Progress::Idle => memory.idle_for(),
         };
         let Some(next_duty) = duties.after_turn(session, &memory, progress) else {
-            pool.shutdown(Duration::ZERO);
+            reactor.shutdown(Duration::ZERO);
             return Exit::Left;
         };
         // Rounded up: a timer that is due in half a millisecond must not make the loop spin.
@@ -188,15 +190,54 @@ pub(super) fn in_transaction<T>(session: &mut Session, body: impl FnOnce(&spi::S
     }
 }
 
-fn pool(max_threads: usize) -> std::io::Result<(Pool, Arc<Notifier>)> {
+fn reactor() -> std::io::Result<(Reactor, Arc<Notifier>)> {
     let notifier = Arc::new(Notifier::new()?);
-    let config = PoolConfig {
-        max_threads,
+    let config = ReactorConfig {
         user_agent: format!("xdb/{}", env!("CARGO_PKG_VERSION")),
         max_response_bytes: guc::max_response_bytes(),
+        max_connections: 0,
         policy: policy(),
     };
-    Ok((Pool::new(config, notifier.clone())?, notifier))
+    Ok((Reactor::new(config, notifier.clone())?, notifier))
+}
+
+/// Descriptors of the reactor itself: what it polls, and what wakes it and the main thread.
+const OWN_DESCRIPTORS: usize = 4;
+
+/// So many connections are kept in reserve, so that not each call changes the reservation.
+const SPARE: usize = 16;
+
+/// Descriptors for the connections of the reactor, reserved as they are needed.
+#[derive(Default)]
+struct Reserved {
+    descriptors: Descriptors,
+    connections: usize,
+}
+
+impl Reserved {
+    /// Before so many calls are under way together.
+    fn make_room(&mut self, reactor: &Reactor, in_flight: usize) {
+        if in_flight > self.connections {
+            let wanted = in_flight + SPARE + OWN_DESCRIPTORS;
+            self.connections = self.descriptors.reserve(wanted).saturating_sub(OWN_DESCRIPTORS);
+            reactor.set_max_connections(self.connections);
+        }
+    }
+
+    /// Gives back what is not needed any more, once the reactor has closed it; and tries again for those who wait.
+    fn follow(&mut self, session: &Session, reactor: &Reactor, in_flight: usize) {
+        let now = reactor.connections();
+        session.slot.set_waiting_calls(now.waiting as i64);
+        if now.waiting > 0 {
+            self.make_room(reactor, in_flight);
+        }
+        let needed = in_flight.max(now.open) + SPARE;
+        if needed * 2 < self.connections {
+            self.connections = needed;
+            reactor.set_max_connections(needed);
+            self.descriptors.release(needed + OWN_DESCRIPTORS);
+        }
+    }
 }
 
 /// The hosts that may be called. A setting that can't be read permits nothing.
@@ -208,23 +249,23 @@ fn policy() -> HostPolicy {
     })
 }
 
-/// Settings of the pool that may be reloaded.
+/// Settings of the reactor that may be reloaded.
 #[derive(Default)]
-struct PoolSettings {
+struct ReactorSettings {
     hosts: Option<String>,
     max_response_bytes: usize,
 }
 
-impl PoolSettings {
-    fn follow(&mut self, pool: &Pool) {
+impl ReactorSettings {
+    fn follow(&mut self, reactor: &Reactor) {
         let hosts = guc::text(&guc::ALLOWED_WORKER_HOSTS);
         if self.hosts.as_ref() != Some(&hosts) {
-            pool.set_policy(policy());
+            reactor.set_policy(policy());
             self.hosts = Some(hosts);
         }
         let max = guc::max_response_bytes();
         if self.max_response_bytes != max {
-            pool.set_max_response_bytes(max);
+            reactor.set_max_response_bytes(max);
             self.max_response_bytes = max;
         }
     }

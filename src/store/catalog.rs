@@ -3,6 +3,7 @@
 //! Tables are named by oid here. Whoever uses the names in SQL holds a lock on the table, so that it keeps them; and
 //! the catalog is read as it is now, whatever the caller's isolation level, because names in SQL are resolved so too.
 
+use super::table::statements;
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Snapshot, Spi};
@@ -10,43 +11,18 @@ use crate::pg::types::Type;
 use pgrx::pg_sys;
 use std::collections::HashMap;
 
-/// A table's name and columns.
-#[derive(Debug)]
-pub struct Description {
-    /// As SQL, qualified and quoted.
-    pub name: String,
-    /// The same where rows are read or updated: without those of tables that inherit from it.
-    pub rows: String,
-    pub columns: HashMap<String, Type>,
-}
-
-/// The table of this oid, or None when it was dropped.
-pub fn describe(spi: &Spi, relation: u32) -> Result<Option<Description>> {
+statements! {
+    FIND = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid AS relation";
+    KIND = "SELECT c.relkind IN ('r', 'p') AS has_rows, n.nspname = 'xdb' OR n.nspname LIKE 'pg\\_%' \
+            OR n.nspname = 'information_schema' AS is_of_system, c.relpersistence = 't' AS is_temporary \
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
     // The unique key of an ordinary table says nothing about those that inherit from it; that of a partitioned one does.
-    const SELECT: &str = "SELECT n.nspname::text, c.relname::text, c.relkind = 'r', \
-            a.attname::text, a.atttypid, a.atttypmod \
+    DESCRIBE = "SELECT n.nspname::text AS schema, c.relname::text AS name, c.relkind = 'r' AS is_ordinary, \
+            a.attname::text AS attribute, a.atttypid, a.atttypmod \
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
         JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid \
         WHERE c.oid = $1 AND a.attnum > 0 AND NOT a.attisdropped";
-    let relation = value(pg_sys::Oid::from(relation));
-    let mut table = None;
-    let mut columns = HashMap::new();
-    spi.with_latest_snapshot(|spi| {
-        spi.rows_with(Snapshot::Active, SELECT, &[relation], |row| {
-            let only = if row.need(3)? { "ONLY " } else { "" };
-            let name = format!("{}.{}", quote(&row.need::<String>(1)?), quote(&row.need::<String>(2)?));
-            table = Some((format!("{only}{name}"), name));
-            columns.insert(row.need(4)?, Type { oid: row.need(5)?, modifier: row.need(6)? });
-            Ok(())
-        })
-    })?;
-    Ok(table.map(|(rows, name)| Description { name, rows, columns }))
-}
-
-/// The operators that compare the columns of a key, in their order: those of the unique index over exactly these
-/// columns, so that what they call equal is there once at most. None when there is no such index.
-pub fn key_operators(spi: &Spi, relation: u32, key: &[String]) -> Result<Option<Vec<String>>> {
-    const SELECT: &str = "SELECT k.operators FROM ( \
+    KEY_OPERATORS = "SELECT k.operators FROM ( \
             SELECT i.indexrelid, i.indisprimary, pg_catalog.array_agg(a.attname::text ORDER BY a.attname) AS names, \
                 pg_catalog.array_agg('OPERATOR(' || pg_catalog.quote_ident(n.nspname) || '.' || o.oprname || ')' \
                     ORDER BY a.attname) AS operators \
@@ -63,11 +39,67 @@ pub fn key_operators(spi: &Spi, relation: u32, key: &[String]) -> Result<Option<
                 AND i.indpred IS NULL AND i.indexprs IS NULL AND c.position <= i.indnkeyatts \
             GROUP BY i.indexrelid, i.indisprimary) AS k \
         WHERE k.names = $2 ORDER BY k.indisprimary DESC, k.indexrelid LIMIT 1";
+}
+
+/// A table's name and columns.
+#[derive(Debug)]
+pub struct Description {
+    /// As SQL, qualified and quoted.
+    pub name: String,
+    /// The same where rows are read or updated: without those of tables that inherit from it.
+    pub rows: String,
+    pub columns: HashMap<String, Type>,
+}
+
+/// The oid of the table of this name, as the session finds it.
+pub fn find(spi: &Spi, name: &str) -> Result<Option<u32>> {
+    let found = spi.first(&FIND, &[value(name)], |row| row.get::<Option<pg_sys::Oid>>("relation"))?;
+    Ok(found.flatten().map(pg_sys::Oid::to_u32))
+}
+
+/// What a table is.
+pub struct Kind {
+    /// An ordinary or a partitioned table.
+    pub has_rows: bool,
+    pub is_of_system: bool,
+    pub is_temporary: bool,
+}
+
+pub fn kind(spi: &Spi, relation: u32) -> Result<Option<Kind>> {
+    spi.first(&KIND, &[value(pg_sys::Oid::from(relation))], |row| {
+        Ok(Kind {
+            has_rows: row.get("has_rows")?,
+            is_of_system: row.get("is_of_system")?,
+            is_temporary: row.get("is_temporary")?,
+        })
+    })
+}
+
+/// The table of this oid, or None when it was dropped.
+pub fn describe(spi: &Spi, relation: u32) -> Result<Option<Description>> {
+    let relation = value(pg_sys::Oid::from(relation));
+    let mut table = None;
+    let mut columns = HashMap::new();
+    spi.with_latest_snapshot(|spi| {
+        spi.rows_with(Snapshot::Active, &DESCRIBE, &[relation], |row| {
+            let name = format!("{}.{}", quote(row.get("schema")?), quote(row.get("name")?));
+            let only = if row.get("is_ordinary")? { "ONLY " } else { "" };
+            table = Some((format!("{only}{name}"), name));
+            columns.insert(row.get("attribute")?, Type { oid: row.get("atttypid")?, modifier: row.get("atttypmod")? });
+            Ok(())
+        })
+    })?;
+    Ok(table.map(|(rows, name)| Description { name, rows, columns }))
+}
+
+/// The operators that compare the columns of a key, in their order: those of the unique index over exactly these
+/// columns, so that what they call equal is there once at most. None when there is no such index.
+pub fn key_operators(spi: &Spi, relation: u32, key: &[String]) -> Result<Option<Vec<String>>> {
     let mut sorted: Vec<&str> = key.iter().map(String::as_str).collect();
     sorted.sort_unstable();
     let params = [value(pg_sys::Oid::from(relation)), array(sorted.iter().copied())];
     let operators = spi.with_latest_snapshot(|spi| {
-        spi.first_with(Snapshot::Active, SELECT, &params, |row| row.need::<Vec<String>>(1))
+        spi.first_with(Snapshot::Active, &KEY_OPERATORS, &params, |row| row.get::<Vec<String>>("operators"))
     })?;
     let Some(operators) = operators else { return Ok(None) };
     let by_column: HashMap<&str, String> = sorted.into_iter().zip(operators).collect();

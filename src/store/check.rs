@@ -5,26 +5,35 @@
 //! history that can be replayed, the execution's own row and its states are taken at their word, and the rest is
 //! compared with them.
 
-mod locks;
 mod rows;
+mod values;
 
-use super::load::{SELECT_EXECUTIONS, STATE_COLUMNS, read_execution, read_state};
-use super::{history, shard_of};
+#[cfg(feature = "pg_test")]
+pub(super) use {rows::STATEMENTS as ROWS, values::STATEMENTS as VALUES};
+
+use super::table::statements;
+use super::{attribute, execution, history, inbox, queue, shard_of, state};
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{array, value};
-use crate::pg::spi::{Row, Snapshot, Spi};
-use rows::{Columns, Known, Table};
+use crate::pg::param::{Param, array, value};
+use crate::pg::spi::{Row, Snapshot, Spi, Statement};
+use rows::{Expected, Known};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use xdb_engine::*;
 
+pub use super::process::newest;
+
+statements! {
+    WHAT_IT_IS = "SELECT process_id, history_limit IS DISTINCT FROM 0 AS has_history FROM xdb.process_execution \
+        WHERE execution_id = $1";
+    CALLS_WITH_MANY_ATTEMPTS = "SELECT seq, call::text FROM xdb.state_execution WHERE execution_id = $1 \
+        AND ended_at IS NULL AND (call -> 'failedAttempts') > pg_catalog.to_jsonb($2::int)";
+}
+
 /// What is wrong with an execution, in words; nothing, if it is sound.
 pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
     let mut check = Check { spi, id, problems: Vec::new() };
-    let own = check.one(
-        "SELECT process_id, history_limit IS DISTINCT FROM 0 FROM xdb.process_execution WHERE execution_id = $1",
-        |row| Ok((row.need::<String>(1)?, row.need::<bool>(2)?)),
-    )?;
+    let own = check.one(&WHAT_IT_IS, |row| Ok((row.get::<String>("process_id")?, row.get::<bool>("has_history")?)))?;
     let (process_id, has_history) = own.ok_or_else(|| PgError::internal("an execution is gone"))?;
     let replayed = if has_history { check.replay()? } else { None };
     let known = match replayed {
@@ -37,24 +46,18 @@ pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
         }
         None => check.read_tables()?.map(|execution| Known { execution, received_at: None, more_message_ids: true }),
     };
+    check.values()?;
     if let Some(known) = &known {
         let shard = shard_of(&process_id);
-        let tables = rows::expected(known, shard, check.message_ids_of_inbox()?)?;
+        let tables = rows::expected(known, shard, &inbox::keys_in_inbox(spi, id)?)?;
         for table in &tables {
             check.compare(table)?;
         }
-        check.single_values(known.execution.is_running(), shard, has_history)?;
-        check.surroundings()?;
-        check.locks()?;
+        let running = known.execution.is_running();
+        check.inbox(running, shard)?;
+        check.surroundings(running, has_history)?;
     }
     Ok(check.problems)
-}
-
-/// The execution of a process id that was started last, whatever `latest_execution` says.
-pub fn newest(spi: &Spi, process_id: &str) -> Result<Option<ExecutionId>> {
-    const SELECT: &str = "SELECT execution_id FROM xdb.process_execution WHERE process_id = $1 \
-        ORDER BY started_at DESC, execution_id DESC LIMIT 1";
-    spi.first_with(Snapshot::Active, SELECT, &[value(process_id)], |row| row.execution_id(1))
 }
 
 /// Values in a message are shown up to this length.
@@ -72,12 +75,12 @@ impl Check<'_> {
     }
 
     /// Rows of a statement whose only parameter is the execution.
-    fn all<T>(&self, sql: &str, read: impl FnMut(&Row) -> Result<T>) -> Result<Vec<T>> {
-        self.spi.rows_with(Snapshot::Active, sql, &[value(self.id)], read)
+    fn all<T>(&self, statement: &'static Statement, read: impl FnMut(&Row) -> Result<T>) -> Result<Vec<T>> {
+        self.spi.rows_with(Snapshot::Active, statement, &[value(self.id)], read)
     }
 
-    fn one<T>(&self, sql: &str, read: impl FnMut(&Row) -> Result<T>) -> Result<Option<T>> {
-        Ok(self.all(sql, read)?.into_iter().next())
+    fn one<T>(&self, statement: &'static Statement, read: impl FnMut(&Row) -> Result<T>) -> Result<Option<T>> {
+        Ok(self.all(statement, read)?.into_iter().next())
     }
 
     /// Replays the history. None if it can't be replayed; then why is a problem.
@@ -93,11 +96,9 @@ impl Check<'_> {
     /// Of the attempts of a call that are too many to be recorded one by one, the history does not know until they
     /// are folded. If the row's count says that there were such, its word is taken for them.
     fn adopt_unrecorded_attempts(&mut self, execution: &mut Execution) -> Result<()> {
-        const SELECT: &str = "SELECT seq, call::text FROM xdb.state_execution WHERE execution_id = $1 \
-            AND ended_at IS NULL AND (call -> 'failedAttempts') > pg_catalog.to_jsonb($2)";
         let params = [value(self.id), value(RECORDED_ATTEMPTS as i32)];
-        let rows = self.spi.rows_with(Snapshot::Active, SELECT, &params, |row| {
-            Ok((StateSeq(row.need::<i32>(1)? as u32), row.need::<String>(2)?))
+        let rows = self.spi.rows_with(Snapshot::Active, &CALLS_WITH_MANY_ATTEMPTS, &params, |row| {
+            Ok((row.get::<StateSeq>("seq")?, row.get::<String>("call")?))
         })?;
         for (seq, text) in rows {
             // What can't be read is not adopted, and differs.
@@ -123,15 +124,8 @@ impl Check<'_> {
     /// The execution as its own row, its states and its queues have it. None if they can't be read; then why is a
     /// problem. What follows from the states is counted anew, so that the row's own figures are compared with it.
     fn read_tables(&mut self) -> Result<Option<Execution>> {
-        let states =
-            format!("SELECT {STATE_COLUMNS} FROM xdb.state_execution s WHERE s.execution_id = $1 ORDER BY s.seq");
-        const MESSAGES: &str = "SELECT queue_name, number, message_id, payload::text FROM xdb.queue_message \
-            WHERE execution_id = $1 ORDER BY number";
-        const ATTRIBUTES: &str = "SELECT key, value::text FROM xdb.local_attribute WHERE execution_id = $1";
-        let params = [array([self.id])];
-        let own = self.spi.rows_with(Snapshot::Active, SELECT_EXECUTIONS, &params, |row| Ok(read_execution(row)))?;
-        let mut execution = match own.into_iter().next() {
-            Some(Ok((_, execution))) => execution,
+        let mut execution = match execution::own(self.spi, self.id)? {
+            Some(Ok(execution)) => execution,
             Some(Err(error)) => {
                 self.problem(format!("process_execution: {error}"));
                 return Ok(None);
@@ -142,29 +136,22 @@ impl Check<'_> {
         execution.next_state = 1;
         execution.state_numbers.clear();
         let mut readable = true;
-        for state in self.all(&states, |row| Ok((row.need::<i32>(2)?, read_state(row))))? {
+        for (seq, state) in state::all(self.spi, self.id)? {
             match state {
-                (_, Ok((_, state))) => {
+                Ok(state) => {
                     execution.live_threads += u32::from(state.status().is_live());
-                    execution.next_state = state.seq.0 + 1;
+                    execution.next_state = state.seq.0.wrapping_add(1);
                     let last = execution.state_numbers.entry(state.id.state_id.clone()).or_default();
                     *last = state.id.number.max(*last);
                     execution.states.insert(state.seq, Arc::new(state));
                 }
-                (seq, Err(error)) => {
+                Err(error) => {
                     self.problem(format!("state_execution {{\"seq\": {seq}}}: {error}"));
                     readable = false;
                 }
             }
         }
-        let messages = self.all(MESSAGES, |row| {
-            Ok(Message {
-                queue: row.need(1)?,
-                number: row.need::<i64>(2)? as u64,
-                message_id: row.get(3),
-                payload: row.get::<String>(4).map(Json::from_trusted),
-            })
-        })?;
+        let messages = queue::all(self.spi, self.id)?;
         if execution.is_running() {
             let mut queues: BTreeMap<String, VecDeque<Arc<Message>>> = BTreeMap::new();
             for message in messages {
@@ -179,23 +166,19 @@ impl Check<'_> {
             }
             execution.queues = queues;
         }
-        execution.local_attributes = self
-            .all(ATTRIBUTES, |row| Ok((row.need(1)?, Json::from_trusted(row.need::<String>(2)?))))?
-            .into_iter()
-            .collect();
+        execution.local_attributes = attribute::all(self.spi, self.id)?;
         Ok(readable.then_some(execution))
     }
 
     /// Of message ids that a snapshot stands for, only their number and a digest are known.
     fn message_ids(&mut self, replay: &Replay) -> Result<()> {
-        const SELECT: &str = "SELECT queue_name, message_id FROM xdb.message_key WHERE execution_id = $1";
         if replay.earlier_message_ids == MessageIds::default() || !replay.execution.is_running() {
             return Ok(());
         }
         let mut known = replay.execution.message_ids.clone();
-        known.extend(self.message_ids_of_inbox()?);
+        known.extend(inbox::keys_in_inbox(self.spi, self.id)?);
         let mut earlier = MessageIds::default();
-        for (queue, id) in self.all(SELECT, |row| Ok((row.need::<String>(1)?, row.need::<String>(2)?)))? {
+        for (queue, id) in inbox::all_keys(self.spi, self.id)? {
             if !known.contains(&(queue.clone(), id.clone())) {
                 earlier.add(&queue, &id);
             }
@@ -212,154 +195,36 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn message_ids_of_inbox(&self) -> Result<Vec<(String, String)>> {
-        const SELECT: &str = "SELECT queue_name, message_id FROM xdb.inbox \
-            WHERE execution_id = $1 AND message_id IS NOT NULL ORDER BY inbox_id";
-        self.all(SELECT, |row| Ok((row.need(1)?, row.need(2)?)))
-    }
-
-    /// Compares a table with the rows that it should have, as `jsonb`: the spelling of numbers and the order of keys
-    /// make no difference.
-    fn compare(&mut self, table: &Table) -> Result<()> {
-        let columns = |names: &[&str]| {
-            let column = |name: &&str| match name.ends_with("_at") {
-                true => format!("'{name}', EXTRACT(epoch FROM t.{name}) * 1000000"),
-                false => format!("'{name}', t.{name}"),
-            };
-            names.iter().map(column).collect::<Vec<_>>().join(", ")
-        };
-        let sql = format!(
-            "SELECT COALESCE(e.key, f.key)::text, e.key IS NULL, f.key IS NULL, d.name, d.expected::text, d.found::text \
-             FROM (SELECT u.key::jsonb, u.fields::jsonb FROM unnest($2::text[], $3::text[]) AS u (key, fields)) AS e \
-             FULL JOIN (SELECT jsonb_build_object({}) AS key, jsonb_build_object({}) AS fields \
-                FROM xdb.{} AS t WHERE t.{} = $1) AS f ON f.key = e.key \
-             LEFT JOIN LATERAL (SELECT n.name, e.fields -> n.name AS expected, f.fields -> n.name AS found \
-                FROM jsonb_object_keys(e.fields) AS n (name) \
-                WHERE f.key IS NOT NULL AND e.fields -> n.name IS DISTINCT FROM f.fields -> n.name) AS d ON true \
-             WHERE e.key IS NULL OR f.key IS NULL OR d.name IS NOT NULL ORDER BY COALESCE(e.key, f.key), d.name",
-            columns(table.key),
-            columns(table.fields),
-            table.name,
-            table.of,
-        );
-        let Columns { keys, fields } = &table.rows;
-        let params = [value(self.id), array(keys.iter().map(String::as_str)), array(fields.iter().map(String::as_str))];
-        let differences = self.spi.rows_with(Snapshot::Active, &sql, &params, |row| {
-            let key = row.need::<String>(1)?;
-            let place = if key == "{}" { table.name.to_owned() } else { format!("{} {key}", table.name) };
-            Ok(match (row.need::<bool>(2)?, row.need::<bool>(3)?) {
-                (true, _) if table.may_have_more => None,
+    /// Compares a table with the rows that it should have.
+    fn compare(&mut self, expected: &Expected) -> Result<()> {
+        let Expected { table, statement, moments, keys, fields, may_have_more } = expected;
+        let params: [Param; 3] = [value(self.id), array(keys), array(fields)];
+        let differences = self.spi.rows_with(Snapshot::Active, *statement, &params, |row| {
+            let key: String = row.get("key")?;
+            let place = if key == "{}" { (*table).to_owned() } else { format!("{table} {key}") };
+            Ok(match (row.get::<bool>("too_many")?, row.get::<bool>("missing")?) {
+                (true, _) if *may_have_more => None,
                 (true, _) => Some(format!("{place}: should not be there")),
                 (_, true) => Some(format!("{place}: is missing")),
                 _ => {
-                    let name = row.need::<String>(4)?;
-                    let shown = |column| shown(&name, row.get::<String>(column));
-                    Some(format!("{place}: {name} is {} and should be {}", shown(6), shown(5)))
+                    let name: &str = row.get("name")?;
+                    let (expected, found) = (row.get("expected")?, row.get("found")?);
+                    let shown = |text| shown(moments.contains(&name), text);
+                    Some(format!("{place}: {name} is {} and should be {}", shown(found), shown(expected)))
                 }
             })
         })?;
         self.problems.extend(differences.into_iter().flatten());
         Ok(())
     }
-
-    /// What is not a matter of rows that follow from the execution.
-    fn single_values(&mut self, running: bool, shard: i16, has_history: bool) -> Result<()> {
-        // The latest execution of the id is this one, or one that was started after it; and this one, if it runs.
-        const LATEST: &str = "SELECT l.execution_id::text, o.execution_id IS NULL, \
-                o.process_id <> p.process_id OR o.started_at < p.started_at \
-            FROM xdb.process_execution AS p LEFT JOIN xdb.latest_execution AS l USING (process_id) \
-            LEFT JOIN xdb.process_execution AS o ON o.execution_id = l.execution_id WHERE p.execution_id = $1";
-        const LEASES: &str = "SELECT t.seq, t.attempt, \
-                t.attempt > 0 AND t.first_attempt_at IS NULL, (t.lease_until IS NULL) <> (t.lease_epoch = 0), \
-                pg_catalog.to_jsonb(t.attempt) < (s.call -> 'failedAttempts'), \
-                w.worker_id IS NULL AND y.type_id IS NOT NULL \
-            FROM xdb.task AS t JOIN xdb.process_execution AS p USING (execution_id) \
-            LEFT JOIN xdb.state_execution AS s ON s.execution_id = t.execution_id AND s.seq = t.seq \
-            LEFT JOIN xdb.worker AS w ON w.worker_id = t.worker_id \
-            LEFT JOIN xdb.process_type AS y ON y.type_id = p.type_id \
-            WHERE t.execution_id = $1 ORDER BY t.seq";
-        const INBOX: &str = "SELECT inbox_id, shard FROM xdb.inbox WHERE execution_id = $1 ORDER BY inbox_id";
-        const ANSWERS: &str = "SELECT pg_catalog.to_jsonb(a.idempotency_key)::text FROM xdb.rpc_answer AS a \
-            JOIN xdb.process_execution AS p USING (execution_id) \
-            WHERE a.execution_id = $1 AND a.answered_at < p.started_at ORDER BY 1";
-        let id = self.id.to_string();
-        let latest = self.one(LATEST, |row| Ok((row.get::<String>(1), row.need::<bool>(2)?, row.get::<bool>(3))))?;
-        match latest {
-            Some((Some(latest), false, Some(false))) if latest == id || !running => {}
-            Some((None, ..)) | None => self.problem("latest_execution: is missing"),
-            Some((Some(latest), true, _)) => {
-                self.problem(format!("latest_execution: names {latest}, which is no execution"));
-            }
-            Some((Some(latest), ..)) => {
-                self.problem(format!("latest_execution: names {latest}, which is not the latest execution"));
-            }
-        }
-        let leases = self.all(LEASES, |row| {
-            let flag = |column| row.get::<bool>(column).unwrap_or(false);
-            Ok((row.need::<i32>(1)?, row.need::<i32>(2)?, flag(3), flag(4), flag(5), flag(6)))
-        })?;
-        for (seq, attempt, no_first, half_leased, too_few, no_worker) in leases {
-            let mut wrong = |is: bool, what: &str| {
-                if is {
-                    self.problem(format!("task {{\"seq\": {seq}}}: {what}"));
-                }
-            };
-            wrong(no_first, "it has begun an attempt, and first_attempt_at is null");
-            wrong(half_leased, "only one of lease_epoch and lease_until is set");
-            wrong(too_few, &format!("attempt is {attempt}, and more attempts than that have failed"));
-            wrong(no_worker, "its worker is not registered");
-        }
-        for (number, of_row) in self.all(INBOX, |row| Ok((row.need::<i64>(1)?, row.need::<i16>(2)?)))? {
-            if !running {
-                self.problem(format!("inbox {{\"inbox_id\": {number}}}: should not be there"));
-            } else if of_row != shard {
-                self.problem(format!("inbox {{\"inbox_id\": {number}}}: shard is {of_row} and should be {shard}"));
-            }
-        }
-        for key in self.all(ANSWERS, |row| row.need::<String>(1))? {
-            self.problem(format!("rpc_answer {{\"idempotency_key\": {key}}}: is older than the execution"));
-        }
-        if !has_history {
-            const EVENTS: &str = "SELECT pg_catalog.count(*) FROM xdb.history_event WHERE execution_id = $1";
-            let events = self.one(EVENTS, |row| row.need::<i64>(1))?.unwrap_or(0);
-            if events > 0 {
-                self.problem(format!("history_event: there are {events}, and no history is kept"));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Check<'_> {
-    /// What no event tells: the execution's place among what it does not own.
-    fn surroundings(&mut self) -> Result<()> {
-        // A path instead of functions that fail on what is no array.
-        const SELECT: &str = "SELECT p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type AS y \
-                WHERE y.type_id = p.type_id AND y.process_type = p.process_type), \
-            COALESCE(pg_catalog.jsonb_path_query_array(p.attribute_keys, '$[*].size()'), '[]') <> COALESCE(( \
-                SELECT pg_catalog.jsonb_agg(pg_catalog.cardinality(m.key_columns) ORDER BY m.position) \
-                FROM xdb.mapped_table AS m WHERE m.mapping_id = p.mapping_id), '[]'), \
-            EXISTS (SELECT FROM xdb.purged AS g WHERE g.execution_id = p.execution_id) \
-            FROM xdb.process_execution AS p WHERE p.execution_id = $1";
-        let found = self.one(SELECT, |row| Ok([row.need::<bool>(1)?, row.need(2)?, row.need(3)?]))?;
-        let wrong = [
-            "process_execution: type_id is not that of its process type",
-            "process_execution: attribute_keys do not fit the tables of its mapping_id",
-            "purged: should not be there: the execution is",
-        ];
-        for (_, what) in found.into_iter().flatten().zip(wrong).filter(|(is, _)| *is) {
-            self.problem(what);
-        }
-        Ok(())
-    }
 }
 
 /// A value as a message shows it. Moments are compared as microseconds since the Unix epoch.
-fn shown(name: &str, text: Option<String>) -> String {
+fn shown(is_moment: bool, text: Option<String>) -> String {
     let text = text.unwrap_or_else(|| "null".to_owned());
     let micros = text.split('.').next().and_then(|whole| whole.parse::<i64>().ok());
     match micros {
-        Some(micros) if name.ends_with("_at") => crate::clock::iso8601(Timestamp(micros)),
+        Some(micros) if is_moment => crate::clock::iso8601(Timestamp(micros)),
         _ if text.chars().count() > SHOWN_CHARACTERS => {
             let start: String = text.chars().take(SHOWN_CHARACTERS).collect();
             format!("{start}...")

@@ -1,9 +1,11 @@
-//! The engine's own rows: the epochs of its processes, and whether it is paused.
+//! The engine's own rows: the epochs of its processes, and whether it is paused. The table `engine`.
 //!
 //! The scheduler has row 0, and runner n row 10 + n, made when it begins for the first time. An epoch is never given twice: each
 //! new one is above all others, and no row is ever deleted.
 
+use super::claim;
 use super::instance::{self, Standing};
+use super::table::{statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
 use crate::pg::shmem::Role;
@@ -11,11 +13,44 @@ use crate::pg::spi::{Row, Spi};
 use crate::store::slow::{self, Marked};
 use crate::store::versions;
 use std::collections::HashMap;
-use std::sync::LazyLock;
-use xdb_sched::table_health::Relation;
 
 /// The row of the first runner.
 const FIRST_RUNNER: i16 = 10;
+
+table! {
+    /// A process of the engine: its epoch; and, in the scheduler's row, whether the engine is paused. The lock of the rows is also
+    /// the gate that a process which begins takes first.
+    pub struct Engine in "engine" {
+        key { lane: i16 }
+        other { epoch: i64, paused: bool }
+    }
+}
+
+statements! {
+    // In their order: processes may begin at the same time, and each must see the epochs of the others.
+    GATE = "SELECT FROM xdb.engine ORDER BY lane FOR UPDATE";
+    BEGIN_EPOCH = "INSERT INTO xdb.engine AS e (lane, epoch) VALUES ($1, (SELECT max(epoch) FROM xdb.engine) + 1) \
+        ON CONFLICT (lane) DO UPDATE SET epoch = EXCLUDED.epoch RETURNING e.epoch";
+    RETIRE = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1";
+    PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0";
+    STATE = state_where("EXISTS (SELECT FROM xdb.slow_object)");
+    // Of a release without runners.
+    STATE_OF_OLDER = state_where("false");
+}
+
+/// All in one statement, because every turn begins with it.
+fn state_where(any_slow: &str) -> String {
+    format!(
+        "SELECT e.epoch, m.paused, r.generation, \
+            EXISTS (SELECT FROM xdb.task WHERE lane = 1) AS runners_have_calls, \
+            (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
+                OR EXISTS (SELECT FROM xdb.global_passed_over) AS global_work, \
+            {any_slow} AS any_slow, s.* \
+        FROM xdb.engine e JOIN xdb.engine m ON m.lane = 0 CROSS JOIN xdb.registry r \
+            LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = $3",
+        instance::STANDING
+    )
+}
 
 /// What a turn begins with.
 #[derive(Debug)]
@@ -28,14 +63,10 @@ pub struct State {
     pub runners_have_calls: bool,
     /// Messages of global queues are to be handed out.
     pub global_work: bool,
-    /// Locks on attributes were released by others than the main scheduler.
-    pub locks_released: bool,
-    /// Calls have locks on attributes, or wait for some.
-    pub any_locks: bool,
     /// Whether the processes are this database's own.
     pub standing: Standing,
     /// Users' tables that are slow, or were within the last hour.
-    pub slow: HashMap<Relation, Marked>,
+    pub slow: HashMap<u32, Marked>,
 }
 
 /// The row of an engine process.
@@ -46,75 +77,51 @@ fn row_of(role: Role) -> i16 {
     }
 }
 
-/// Locks all rows, in their order: processes may begin at the same time, and each must see the epochs of the others.
-fn lock_rows(spi: &Spi) -> Result<()> {
-    spi.rows("SELECT 1 FROM xdb.engine ORDER BY lane FOR UPDATE", &[], |_| Ok(()))?;
-    Ok(())
-}
-
 /// Begins the epoch of a process that has just started: leases of all earlier ones in its row are void from now on. The
 /// transaction must commit synchronously, so that a crash can't bring an epoch back.
 pub fn begin_epoch(spi: &Spi, role: Role) -> Result<i64> {
-    const UPSERT: &str = "INSERT INTO xdb.engine AS e (lane, epoch) \
-        VALUES ($1, (SELECT max(epoch) FROM xdb.engine) + 1) \
-        ON CONFLICT (lane) DO UPDATE SET epoch = EXCLUDED.epoch RETURNING e.epoch";
-    lock_rows(spi)?;
-    let epoch = spi.first(UPSERT, &[value(row_of(role))], |row| row.need(1))?;
+    close_gate(spi)?;
+    let epoch = spi.first(&BEGIN_EPOCH, &[value(row_of(role))], |row| row.get("epoch"))?;
     epoch.ok_or_else(|| PgError::internal("xdb.engine did not take an epoch"))
 }
 
-/// In a schema without runners, gives to the scheduler what older versions had in other lanes: calls of tables that were set
-/// aside, and such as waited for locks.
-pub fn take_over_lanes(spi: &Spi) -> Result<()> {
-    const UPDATE: &str = "UPDATE xdb.task SET lane = 0, lease_epoch = 0, lease_number = 0, lease_until = NULL \
-        WHERE lane IN (1, 2)";
-    if !versions::is_own() {
-        spi.run(UPDATE, &[])?;
-    }
+/// Keeps processes of the engine from beginning before this transaction ends.
+pub(super) fn close_gate(spi: &Spi) -> Result<()> {
+    spi.rows(&GATE, &[], |_| Ok(()))?;
     Ok(())
+}
+
+/// In a schema without runners, gives to the scheduler what older versions had in other lanes.
+pub fn take_over_lanes(spi: &Spi) -> Result<()> {
+    if versions::is_own() { Ok(()) } else { claim::take_over_lanes(spi) }
 }
 
 /// Makes the leases of runners void that are gone: their rows get new epochs, which nobody has. `is_gone` is asked once no
 /// process can begin before this commits. As with [`begin_epoch`], the commit must be synchronous.
 pub fn retire_runners(spi: &Spi, is_gone: impl Fn(Role) -> bool) -> Result<()> {
-    const UPDATE: &str = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1";
-    lock_rows(spi)?;
+    close_gate(spi)?;
     for role in Role::runners().filter(|role| is_gone(*role)) {
-        spi.run(UPDATE, &[value(row_of(role))])?;
+        spi.run(&RETIRE, &[value(row_of(role))])?;
     }
     Ok(())
 }
 
 pub fn state(spi: &Spi, role: Role) -> Result<State> {
-    // All in one statement, because every turn begins with it.
-    static SELECT: LazyLock<String> = LazyLock::new(|| {
-        format!(
-            "SELECT e.epoch, m.paused, r.generation, EXISTS (SELECT FROM xdb.task WHERE lane = 1), \
-            (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
-            OR EXISTS (SELECT FROM xdb.global_passed_over), \
-            EXISTS (SELECT FROM xdb.attribute_lock_release), {}, \
-            EXISTS (SELECT FROM xdb.attribute_lock), s.* \
-        FROM xdb.engine e JOIN xdb.engine m ON m.lane = 0 CROSS JOIN xdb.registry r LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = $3",
-            if versions::is_own() { "EXISTS (SELECT FROM xdb.slow_object)" } else { "false" },
-            instance::STANDING
-        )
-    });
     let (system, database) = instance::here();
     let read = |row: &Row| {
         let state = State {
-            epoch: row.need(1)?,
-            paused: row.need(2)?,
-            generation: row.need(3)?,
-            runners_have_calls: row.need(4)?,
-            global_work: row.need(5)?,
-            locks_released: row.need(6)?,
-            any_locks: row.need(8)?,
-            standing: instance::read_standing(row, 9)?,
+            epoch: row.get("epoch")?,
+            paused: row.get("paused")?,
+            generation: row.get("generation")?,
+            runners_have_calls: row.get("runners_have_calls")?,
+            global_work: row.get("global_work")?,
+            standing: instance::read_standing(row)?,
             slow: HashMap::new(),
         };
-        Ok((state, row.need::<bool>(7)?))
+        Ok((state, row.get::<bool>("any_slow")?))
     };
-    let row = spi.first(&SELECT, &[value(system), value(database), value(row_of(role))], read)?;
+    let statement = if versions::is_own() { &STATE } else { &STATE_OF_OLDER };
+    let row = spi.first(statement, &[value(system), value(database), value(row_of(role))], read)?;
     let (mut state, any_slow) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
     if any_slow {
         state.slow = slow::tables(spi)?;
@@ -123,6 +130,6 @@ pub fn state(spi: &Spi, role: Role) -> Result<State> {
 }
 
 pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {
-    spi.run("UPDATE xdb.engine SET paused = $1 WHERE lane = 0", &[value(paused)])?;
+    spi.run(&PAUSE, &[value(paused)])?;
     Ok(())
 }

@@ -1,9 +1,42 @@
 //! Histories of which not everything is kept: what is cut off is replayed, and a snapshot takes its place.
 
+use super::state;
+use super::table::{Read, insert, run, select, statements, table};
 use crate::pg::catch::Result;
-use crate::pg::param::{array, value};
+use crate::pg::param::{Jsonb, value};
 use crate::pg::spi::{Row, Snapshot, Spi};
-use xdb_engine::{ExecutionId, Replay};
+use xdb_engine::{ExecutionId, Replay, Timestamp};
+
+table! {
+    /// An event, complete, in order. Only added to, and with `keepLast` cut at its old end.
+    pub struct HistoryEvent<'a> in "history_event" {
+        key { execution_id: ExecutionId, event_id: u64 }
+        other { event_time: Timestamp, event_type: &'a str, details: Jsonb<'a> }
+    }
+}
+
+statements! {
+    INSERT = insert::<HistoryEvent>();
+    SLICE = format!("SELECT {} FROM xdb.history_event h \
+        WHERE execution_id = $1 AND event_id > $2 AND event_id <= $3 ORDER BY event_id LIMIT 1000",
+        select::<HistoryEvent>("h"));
+    OLDEST = "SELECT event_id, pg_catalog.pg_column_size(details) AS bytes FROM xdb.history_event \
+        WHERE execution_id = $1 ORDER BY event_id LIMIT 1";
+    PUT_SNAPSHOT = "UPDATE xdb.history_event SET event_type = $3, details = $4::text::jsonb \
+        WHERE execution_id = $1 AND event_id = $2";
+    CUT = "DELETE FROM xdb.history_event WHERE execution_id = $1 AND event_id < $2";
+    COUNT = "SELECT pg_catalog.count(*) AS events FROM xdb.history_event WHERE execution_id = $1";
+}
+
+pub(super) fn write(spi: &Spi, events: &[HistoryEvent]) -> Result<()> {
+    run(spi, &INSERT, events)?;
+    Ok(())
+}
+
+/// How many events of an execution there are, as the active snapshot shows them.
+pub(super) fn count(spi: &Spi, id: ExecutionId) -> Result<i64> {
+    Ok(spi.first_with(Snapshot::Active, &COUNT, &[value(id)], |row| row.get("events"))?.unwrap_or(0))
+}
 
 /// Why events can't be replayed.
 pub type Broken = String;
@@ -15,15 +48,14 @@ pub fn replay(
     id: ExecutionId,
     up_to: u64,
 ) -> Result<std::result::Result<Replay, Broken>> {
-    const SELECT: &str = "SELECT event_id, event_time, event_type, details::text FROM xdb.history_event \
-        WHERE execution_id = $1 AND event_id > $2 AND event_id <= $3 ORDER BY event_id LIMIT 1000";
     let mut replay = Replay::new(id);
     let mut last = i64::MIN;
     let up_to = i64::try_from(up_to).unwrap_or(i64::MAX);
     loop {
         let params = [value(id), value(last), value(up_to)];
-        let slice = spi.rows_with(snapshot, SELECT, &params, |row| {
-            Ok((row.need::<i64>(1)?, row.need_time(2)?, row.need::<String>(3)?, row.need::<String>(4)?))
+        let slice = spi.rows_with(snapshot, &SLICE, &params, |row| {
+            let HistoryEvent { event_time, event_type, details, .. } = HistoryEvent::read(row)?;
+            Ok((row.get::<i64>("event_id")?, event_time, event_type.to_owned(), details.0.into_owned()))
         })?;
         let Some((newest, ..)) = slice.last() else { return Ok(Ok(replay)) };
         last = *newest;
@@ -44,14 +76,8 @@ const BYTES_PER_EVENT: u64 = 4096;
 /// Under the execution's lock. A history that can't be replayed stays as it is: `check_process` says what is wrong
 /// with it.
 pub fn cut(spi: &Spi, id: ExecutionId, up_to: u64) -> Result<()> {
-    const OLDEST: &str = "SELECT event_id, pg_catalog.pg_column_size(details) FROM xdb.history_event \
-        WHERE execution_id = $1 ORDER BY event_id LIMIT 1";
-    const UPDATE: &str = "UPDATE xdb.history_event SET event_type = $3, details = $4::jsonb \
-        WHERE execution_id = $1 AND event_id = $2";
-    const DELETE: &str = "DELETE FROM xdb.history_event WHERE execution_id = $1 AND event_id < $2";
-    const STATES: &str = "DELETE FROM xdb.state_execution WHERE execution_id = $1 AND seq = ANY ($2)";
-    let read = |row: &Row| Ok((row.need::<i64>(1)?.max(0) as u64, row.need::<i32>(2)?.max(0) as u64));
-    let Some((oldest, bytes)) = spi.first(OLDEST, &[value(id)], read)? else { return Ok(()) };
+    let read = |row: &Row| Ok((row.get::<i64>("event_id")?.max(0) as u64, row.get::<i32>("bytes")?.max(0) as u64));
+    let Some((oldest, bytes)) = spi.first(&OLDEST, &[value(id)], read)? else { return Ok(()) };
     if up_to.saturating_sub(oldest).saturating_mul(BYTES_PER_EVENT) < bytes {
         return Ok(());
     }
@@ -61,10 +87,9 @@ pub fn cut(spi: &Spi, id: ExecutionId, up_to: u64) -> Result<()> {
     }
     let Some((event, ended)) = replay.snapshot() else { return Ok(()) };
     let (name, details) = event.to_parts();
-    spi.run(UPDATE, &[value(id), value(up_to as i64), value(name), value(details.as_str())])?;
-    spi.run(DELETE, &[value(id), value(up_to as i64)])?;
-    spi.run(STATES, &[value(id), array(ended.iter().map(|seq| seq.0 as i32))])?;
-    Ok(())
+    spi.run(&PUT_SNAPSHOT, &[value(id), value(up_to), value(name), value(details.as_str())])?;
+    spi.run(&CUT, &[value(id), value(up_to)])?;
+    state::forget(spi, id, &ended)
 }
 
 /// As the execution's row has the policy: null for everything, 0 for nothing, else how many events.

@@ -1,12 +1,15 @@
 //! Which database this is, and whether the processes in it are its own.
 //!
 //! A database is (system identifier, oid). `xdb.instances` goes along in dumps and in copies of the files, so a copy
-//! finds an identity there that is not its own: then nothing runs until somebody says that it shall.
+//! finds an identity there that is not its own: then nothing runs until somebody says that it shall. The tables `instances`
+//! and `registry`.
 
+use super::table::{statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
+use xdb_engine::Timestamp;
 
 /// This database: the identifier of the server's files, as `pg_control_system()` shows it, and its oid.
 pub fn here() -> (i64, pg_sys::Oid) {
@@ -52,78 +55,79 @@ impl Standing {
     }
 }
 
+table! {
+    /// The database whose processes these are: this one, or in a copy the one it was copied from.
+    pub struct Instance in "instances" {
+        key { system_identifier: i64, database: pg_sys::Oid }
+        other { since: Timestamp, superseded_at: Option<Timestamp> }
+    }
+}
+
+table! {
+    /// The generation that grows with each registration: schedulers read registrations again when it does. And whether the
+    /// database is in use, which is not dumped.
+    pub struct Registrations in "registry" {
+        key { singleton: bool }
+        other { generation: i64, in_use: bool }
+    }
+}
+
 /// The row that tells the standing, if there is one. Its parameters are what [`here`] gives.
 pub(super) const STANDING: &str = "SELECT i.system_identifier, i.database, r.in_use FROM xdb.instances i, xdb.registry r \
     WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1";
 
-/// Reads a row of [`STANDING`], which begins with this column; nulls stand for no row.
-pub(super) fn read_standing(row: &Row, column: usize) -> Result<Standing> {
-    let Some(system_identifier) = row.get(column) else { return Ok(Standing::Unused) };
-    let database = row.need(column + 1)?;
-    let is_own = (system_identifier, database) == here() && row.need::<bool>(column + 2)?;
+statements! {
+    STANDING_NOW = STANDING;
+    TAKE_INTO_USE = "INSERT INTO xdb.instances (system_identifier, database) \
+        SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM xdb.instances) ON CONFLICT DO NOTHING";
+    IN_USE = "UPDATE xdb.registry SET in_use = true";
+    BUMP = "UPDATE xdb.registry SET generation = generation + 1";
+    SUPERSEDE = "UPDATE xdb.instances SET superseded_at = pg_catalog.clock_timestamp() \
+        WHERE superseded_at IS NULL AND (system_identifier, database) <> ($1, $2)";
+    ADOPT = "INSERT INTO xdb.instances (system_identifier, database) VALUES ($1, $2) \
+        ON CONFLICT (system_identifier, database) \
+        DO UPDATE SET since = pg_catalog.clock_timestamp(), superseded_at = NULL";
+}
+
+/// Reads a row of [`STANDING`]; nulls stand for no row.
+pub(super) fn read_standing(row: &Row) -> Result<Standing> {
+    let Some(system_identifier) = row.get("system_identifier")? else { return Ok(Standing::Unused) };
+    let database = row.get("database")?;
+    let is_own = (system_identifier, database) == here() && row.get("in_use")?;
     Ok(if is_own { Standing::Own } else { Standing::Copy { system_identifier, database } })
 }
 
 pub fn standing(spi: &Spi) -> Result<Standing> {
     let (system, oid) = here();
-    let found = spi.first(STANDING, &[value(system), value(oid)], |row| read_standing(row, 1))?;
+    let found = spi.first(&STANDING_NOW, &[value(system), value(oid)], read_standing)?;
     Ok(found.unwrap_or(Standing::Unused))
 }
 
 /// Takes an unused database into use.
 pub fn take_into_use(spi: &Spi) -> Result<()> {
-    const INSERT: &str = "INSERT INTO xdb.instances (system_identifier, database) \
-        SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM xdb.instances) ON CONFLICT DO NOTHING";
     let (system, oid) = here();
-    if spi.run(INSERT, &[value(system), value(oid)])? > 0 {
-        spi.run(IN_USE, &[])?;
+    if spi.run(&TAKE_INTO_USE, &[value(system), value(oid)])? > 0 {
+        spi.run(&IN_USE, &[])?;
     }
     Ok(())
 }
 
-const IN_USE: &str = "UPDATE xdb.registry SET in_use = true";
-
-/// Names of roles that own running processes and are not there.
-pub fn missing_owners(spi: &Spi) -> Result<Vec<String>> {
-    const SELECT: &str = "SELECT DISTINCT p.owner_name FROM xdb.process_execution p WHERE p.status = 'RUNNING' \
-        AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = p.owner_name) ORDER BY 1 LIMIT 20";
-    spi.rows(SELECT, &[], |row| row.need(1))
-}
-
-/// Makes the processes of a copy this database's own. Leases and locks are those of the other one, and so are, in another
-/// system, the oids of roles: there the names count.
-pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
-    // Keeps a scheduler from beginning before this commits.
-    const GATE: &str = "SELECT 1 FROM xdb.engine ORDER BY lane FOR UPDATE";
-    const OWNERS: &str = "UPDATE xdb.process_execution p SET owner = r.oid FROM pg_catalog.pg_roles r \
-        WHERE r.rolname = p.owner_name AND r.oid <> p.owner";
-    // One whose publisher is not there is for administrators to see, and nobody else.
-    const PUBLISHERS: &str = "UPDATE xdb.global_message m \
-        SET owner = COALESCE((SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = m.owner_name), 0)";
-    const LEASES: &str = "UPDATE xdb.task SET lane = 0, lease_epoch = 0, lease_number = 0, lease_until = NULL \
-        WHERE lane <> 0 OR lease_epoch <> 0";
-    const LOCKS: &str = "DELETE FROM xdb.attribute_lock";
-    const RELEASES: &str = "DELETE FROM xdb.attribute_lock_release";
-    const SUPERSEDE: &str = "UPDATE xdb.instances SET superseded_at = pg_catalog.clock_timestamp() \
-        WHERE superseded_at IS NULL AND (system_identifier, database) <> ($1, $2)";
-    const INSERT: &str = "INSERT INTO xdb.instances (system_identifier, database) VALUES ($1, $2) \
-        ON CONFLICT (system_identifier, database) \
-        DO UPDATE SET since = pg_catalog.clock_timestamp(), superseded_at = NULL";
-    spi.rows(GATE, &[], |_| Ok(()))?;
-    if roles_by_name {
-        spi.run(OWNERS, &[])?;
-        spi.run(PUBLISHERS, &[])?;
-    }
-    spi.run(LEASES, &[])?;
-    spi.run(LOCKS, &[])?;
-    spi.run(RELEASES, &[])?;
-    super::slow::forget_all(spi)?;
+/// Makes this database the one whose processes these are.
+pub(super) fn become_own(spi: &Spi) -> Result<()> {
     let (system, oid) = here();
-    spi.run(SUPERSEDE, &[value(system), value(oid)])?;
-    if spi.run(INSERT, &[value(system), value(oid)])? != 1 {
+    let here = [value(system), value(oid)];
+    spi.run(&SUPERSEDE, &here)?;
+    if spi.run(&ADOPT, &here)? != 1 {
         return Err(PgError::internal("xdb.instances did not take this database"));
     }
-    spi.run(IN_USE, &[])?;
-    // A scheduler has been there since before the dump was restored.
-    super::registry::bump(spi)
+    spi.run(&IN_USE, &[])?;
+    Ok(())
+}
+
+/// Tells every scheduler that registrations changed, when the transaction commits.
+pub(super) fn bump(spi: &Spi) -> Result<()> {
+    spi.run(&BUMP, &[])?;
+    crate::pg::crash::point("register");
+    crate::pg::wake::wake_scheduler_at_commit();
+    Ok(())
 }

@@ -1,36 +1,105 @@
 //! All SQL that the engine and the functions run on the system tables.
 //!
-//! A transaction loads executions under their locks ([`load`]), lets the engine decide in memory, and writes the
-//! difference ([`save`]) with one array statement per table. [`claim`] hands calls out, [`tables`] reads and writes
-//! users' tables, [`check`] compares an execution's rows with its history.
+//! A transaction loads executions under their locks ([`load`]), lets the engine decide in memory ([`loaded`]), and writes the
+//! difference ([`save`]) with one array statement per table. Each table is described once ([`table`]), and its statements stand
+//! beside its description:
+//!
+//! | file | tables | what it does with them |
+//! |---|---|---|
+//! | [`execution`] | `process_execution` | locks, loads and saves executions |
+//! | [`state`] | `state_execution` | loads and saves state executions |
+//! | [`claim`] | `task` | hands calls out under leases, moves them between workers and lanes |
+//! | [`timer`] | `timer` | timers that are due |
+//! | [`inbox`] | `inbox`, `message_key` | publishing, and taking messages in |
+//! | [`queue`] | `queue_message`, `queue_waiter` | the heads of local queues, and who waits for them |
+//! | [`global_queue`] | `global_message`, `global_message_key` | publishing to global queues, taking and giving back |
+//! | [`global_waiter`] | `global_waiter`, `global_passed_over` | whom the matcher of global queues asks |
+//! | [`attribute`] | `local_attribute` | local attributes |
+//! | [`history`] | `history_event` | replaying and cutting histories |
+//! | [`process`] | `latest_execution`, `rpc_answer` | what the SQL functions look for, lock and describe |
+//! | [`registry`] | `worker`, `process_type`, `mapped_table` | registrations, kept in memory |
+//! | [`instance`] | `instances`, `registry` | whose the processes of this database are |
+//! | [`engine`] | `engine` | epochs, pause |
+//! | [`slow`] | `slow_object` | users' tables that are slow |
+//! | [`purge`] | `purged` | deletes closed executions |
+//! | [`locks`] | | what calls lock, and the versions of what they have read |
+//!
+//! Without tables of their own: [`load`] and [`manage`] name what loads executions and finds states; [`phases`] says what of a
+//! state's phase has rows; [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with
+//! its history; [`versions`] says which schemas this library works with. [`tables`] reads and writes users' tables, and
+//! [`catalog`] says what they are.
 
+pub mod adopt;
+pub mod attribute;
 pub mod catalog;
 pub mod check;
 pub mod claim;
 pub mod engine;
-pub mod global;
+pub mod execution;
+pub mod global_queue;
+pub mod global_waiter;
 pub mod history;
+pub mod inbox;
 pub mod instance;
 pub mod load;
+pub mod loaded;
 pub mod locks;
 pub mod manage;
+pub mod phases;
 #[cfg(feature = "plants")]
 mod planted;
 pub mod process;
+#[cfg(feature = "pg_test")]
+mod proof;
 pub mod purge;
+pub mod queue;
 pub mod registry;
 pub mod save;
 pub mod slow;
+pub mod state;
+pub mod table;
 pub mod tables;
+pub mod timer;
 pub mod versions;
 
 use crate::pg::catch::{PgError, Result};
+use crate::pg::param::{Param, SqlValue, array, column};
+use crate::pg::spi::Row;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use table::{Column, Read, Record};
 use xdb_engine::{ExecutionId, StateSeq, fnv1a};
 
 /// Names one state execution: the key of its row, its task, its timers.
 pub type StateKey = (ExecutionId, StateSeq);
+
+impl Record for StateKey {
+    const COLUMNS: &'static [Column] = &[
+        Column { name: "execution_id", of: ExecutionId::TYPE, nullable: false },
+        Column { name: "seq", of: StateSeq::TYPE, nullable: false },
+    ];
+
+    fn columns(rows: &[Self]) -> Vec<Param> {
+        vec![column(rows.iter().map(|key| key.0)), column(rows.iter().map(|key| key.1))]
+    }
+
+    fn arrays(rows: &[Self]) -> Vec<Param> {
+        vec![array(rows.iter().map(|key| key.0)), array(rows.iter().map(|key| key.1))]
+    }
+
+    fn json(&self, column: &str, text: &mut String) {
+        match column {
+            "execution_id" => self.0.json(text),
+            _ => self.1.json(text),
+        }
+    }
+}
+
+impl<'r> Read<'r> for StateKey {
+    fn read(row: &Row<'r>) -> Result<Self> {
+        Ok((row.get("execution_id")?, row.get("seq")?))
+    }
+}
 
 /// Number of shards: a hot row carries the hash of its process id modulo this.
 const SHARDS: u64 = 1024;

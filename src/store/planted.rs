@@ -8,7 +8,7 @@ use crate::pg::plant::{self, Plant};
 use crate::pg::spi::Spi;
 use std::cell::Cell;
 use std::collections::HashMap;
-use xdb_engine::{StateSeq, Timestamp};
+use xdb_engine::Timestamp;
 
 thread_local! {
     /// The due time of the last call that was claimed.
@@ -23,12 +23,8 @@ pub fn behind_cursor(spi: &Spi, due: Vec<Due>) -> Result<Vec<Due>> {
         return Ok(due);
     }
     let params = [array(due.iter().map(|d| d.key.0)), array(due.iter().map(|d| d.key.1.0 as i32))];
-    let times: HashMap<StateKey, Timestamp> = spi
-        .rows(SELECT, &params, |row| {
-            Ok(((row.execution_id(1)?, StateSeq(row.need::<i32>(2)? as u32)), row.need_time(3)?))
-        })?
-        .into_iter()
-        .collect();
+    let times: HashMap<StateKey, Timestamp> =
+        spi.rows(SELECT, &params, |row| Ok(((row.at(0)?, row.at(1)?), row.at(2)?)))?.into_iter().collect();
     let from = CURSOR.get();
     CURSOR.set(times.values().copied().max().unwrap_or(from).max(from));
     Ok(due.into_iter().filter(|d| times.get(&d.key).is_some_and(|at| *at >= from)).collect())

@@ -1,13 +1,33 @@
-//! What the SQL functions read and write: finding a process, starting one, publishing to one.
+//! What the SQL functions read and write: finding a process, starting one, publishing to one. The tables `latest_execution`
+//! and `rpc_answer`, and what is looked for in `process_execution`.
 
-use super::load::{Loaded, Meta, parse_word};
-use super::{history, to_json};
+use super::inbox::{self, NewMessage};
+use super::loaded::{Loaded, Meta};
+use super::table::{Record, batch, statements, table};
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{array, column, column_of_nullable, nullable, value};
+use crate::pg::param::{Jsonb, array, value};
 use crate::pg::spi::{Row, Snapshot, Spi};
 use pgrx::pg_sys;
-use std::collections::HashSet;
-use xdb_engine::{Execution, ExecutionId, ProcessStatus, Timestamp};
+use std::collections::{HashMap, HashSet};
+use xdb_engine::{Execution, ExecutionId, ProcessStatus, StateExecutionId, Timestamp};
+
+pub use super::execution::insert_started as insert;
+
+table! {
+    /// A process id with its latest execution. Its row lock decides between starts.
+    pub struct Latest<'a> in "latest_execution" {
+        key { process_id: &'a str }
+        other { execution_id: ExecutionId }
+    }
+}
+
+table! {
+    /// An idempotency key of an RPC with the first output.
+    pub struct RpcAnswer<'a> in "rpc_answer" {
+        key { execution_id: ExecutionId, idempotency_key: &'a str }
+        other { answered_at: Timestamp, output: Option<Jsonb<'a>> }
+    }
+}
 
 /// A process execution as a function finds it.
 #[derive(Clone, Debug)]
@@ -27,216 +47,40 @@ pub enum Closing {
     Conditional,
 }
 
+/// What a function finds of `p`.
 const FOUND: &str = "p.execution_id, p.owner, p.status, p.closing, p.type_id, p.shard";
 
-fn read_found(row: &Row) -> Result<Found> {
-    Ok(Found {
-        id: row.execution_id(1)?,
-        owner: row.need(2)?,
-        status: parse_word(&row.need::<String>(3)?, ProcessStatus::parse)?,
-        closing: row.get::<String>(4).map(|word| match word.as_str() {
-            "CONDITIONAL" => Closing::Conditional,
-            _ => Closing::Unconditional,
-        }),
-        type_id: row.need(5)?,
-        shard: row.need(6)?,
-    })
-}
-
-/// The latest execution of a process id, or the one that is named.
-pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>, snapshot: Snapshot) -> Result<Option<Found>> {
-    match execution {
-        Some(id) => {
-            let sql =
-                format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 AND p.process_id = $2");
-            spi.first_with(snapshot, &sql, &[value(id), value(process_id)], read_found)
-        }
-        None => {
-            let sql = format!(
-                "SELECT {FOUND} FROM xdb.latest_execution l JOIN xdb.process_execution p USING (execution_id) \
-                 WHERE l.process_id = $1"
-            );
-            spi.first_with(snapshot, &sql, &[value(process_id)], read_found)
-        }
-    }
-}
-
-/// Takes the publisher's lock, which steps pass and a close waits for, and reads the row as locked.
-pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<Option<Found>> {
-    let sql = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
-    spi.first(&sql, &[value(id)], read_found)
-}
-
-/// Locks an execution against steps and publishers, and reads the row as locked.
-pub fn lock_for_close(spi: &Spi, id: ExecutionId) -> Result<Option<Found>> {
-    let sql = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE");
-    spi.first(&sql, &[value(id)], read_found)
-}
-
-/// Puts a message into the inbox. With a message id that the queue has seen, nothing happens.
-pub fn publish(
-    spi: &Spi,
-    found: &Found,
-    queue: &str,
-    message_id: Option<&str>,
-    payload: Option<&str>,
-    now: Timestamp,
-) -> Result<()> {
-    const KEY: &str = "INSERT INTO xdb.message_key (execution_id, queue_name, message_id) VALUES ($1, $2, $3) \
-        ON CONFLICT DO NOTHING";
-    const MESSAGE: &str = "INSERT INTO xdb.inbox (execution_id, shard, queue_name, message_id, payload, bytes, \
-        published_at) VALUES ($1, $2, $3, $4, $5::jsonb, $6, $7) RETURNING inbox_id";
-    if let Some(message_id) = message_id
-        && spi.run(KEY, &[value(found.id), value(queue), value(message_id)])? == 0
-    {
-        return Ok(());
-    }
-    let params = [
-        value(found.id),
-        value(found.shard),
-        value(queue),
-        nullable(message_id),
-        nullable(payload),
-        value(payload.map_or(0, str::len) as i32),
-        value(now),
-    ];
-    let inbox_id = spi.first(MESSAGE, &params, |row| row.need(1))?;
-    inbox_id.into_iter().for_each(crate::pg::wake::message_at_commit);
-    Ok(())
-}
-
-/// Makes sure that this transaction alone decides about a process id: the one that comes second waits here for the
-/// first. Gives the id's latest execution, if there is one.
-pub fn lock_process_id(spi: &Spi, process_id: &str, new: ExecutionId) -> Result<Option<ExecutionId>> {
-    const INSERT: &str = "INSERT INTO xdb.latest_execution (process_id, execution_id) VALUES ($1, $2) \
-        ON CONFLICT (process_id) DO NOTHING";
-    const LOCK: &str = "SELECT execution_id FROM xdb.latest_execution WHERE process_id = $1 FOR UPDATE";
-    loop {
-        if spi.run(INSERT, &[value(process_id), value(new)])? == 1 {
-            return Ok(None);
-        }
-        // None: the row that stood in the way was deleted meanwhile; try again.
-        if let Some(latest) = spi.first(LOCK, &[value(process_id)], |row| row.execution_id(1))? {
-            return Ok(Some(latest));
-        }
-    }
-}
-
-/// The same for many process ids, locked in the order given; each stands there once. Gives those that have no
-/// execution yet.
-pub fn lock_process_ids(spi: &Spi, ids: &[(&str, ExecutionId)]) -> Result<HashSet<String>> {
+statements! {
+    FIND_EXECUTION = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 AND p.process_id = $2");
+    FIND_LATEST = format!("SELECT {FOUND} FROM xdb.latest_execution l JOIN xdb.process_execution p USING (execution_id) \
+        WHERE l.process_id = $1");
+    LOCK_FOR_PUBLISH = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
+    LOCK_FOR_CLOSE = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE");
+    NEWEST = "SELECT execution_id FROM xdb.process_execution WHERE process_id = $1 \
+        ORDER BY started_at DESC, execution_id DESC LIMIT 1";
+    NEW_ID = "INSERT INTO xdb.latest_execution (process_id, execution_id) VALUES ($1, $2) ON CONFLICT (process_id) DO NOTHING";
+    LOCK_ID = "SELECT execution_id FROM xdb.latest_execution WHERE process_id = $1 FOR UPDATE";
     // The update that never happens makes the insertion lock the row that is there, in its turn.
-    const INSERT: &str = "INSERT INTO xdb.latest_execution AS l (process_id, execution_id) \
-        SELECT * FROM unnest($1::text[], $2::uuid[]) \
-        ON CONFLICT (process_id) DO UPDATE SET execution_id = l.execution_id WHERE false RETURNING process_id";
-    let params = [array(ids.iter().map(|i| i.0)), array(ids.iter().map(|i| i.1))];
-    Ok(spi.rows(INSERT, &params, |row| row.need(1))?.into_iter().collect())
-}
-
-pub fn set_latest(spi: &Spi, process_id: &str, id: ExecutionId) -> Result<()> {
-    const UPDATE: &str = "UPDATE xdb.latest_execution SET execution_id = $2 WHERE process_id = $1";
-    spi.run(UPDATE, &[value(process_id), value(id)])?;
-    Ok(())
-}
-
-/// The execution that was started with this request id, and its owner.
-pub fn by_request(spi: &Spi, process_id: &str, request_id: &str) -> Result<Option<(ExecutionId, pg_sys::Oid)>> {
-    const SELECT: &str =
-        "SELECT execution_id, owner FROM xdb.process_execution WHERE process_id = $1 AND request_id = $2";
-    spi.first(SELECT, &[value(process_id), value(request_id)], |row| Ok((row.execution_id(1)?, row.need(2)?)))
-}
-
-/// Inserts the rows of executions that have just been started, each with its request id.
-pub fn insert(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
-    const INSERT: &str = "INSERT INTO xdb.process_execution (execution_id, shard, process_id, type_id, process_type, \
-        owner, owner_name, status, started_at, closed_at, timeout_at, reason, next_event, next_state, next_message, \
-        live_threads, completing, state_numbers, mapping_id, attribute_keys, history_limit, request_id, traceparent) \
-        SELECT v.execution_id, v.shard, v.process_id, v.type_id, v.process_type, v.owner, v.owner_name, v.status, \
-            v.started_at, v.closed_at, v.timeout_at, v.reason, v.next_event, v.next_state, v.next_message, \
-            v.live_threads, v.completing, v.state_numbers::jsonb, v.mapping_id, v.attribute_keys::jsonb, v.history_limit, \
-            v.request_id, v.traceparent \
-        FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::smallint[]) AS shard, \
-            unnest($3::text[]) AS process_id, unnest($4::int[]) AS type_id, \
-            unnest($5::text[]) AS process_type, unnest($6::oid[]) AS owner, \
-            unnest($7::text[]) AS owner_name, unnest($8::text[]) AS status, \
-            unnest($9::timestamptz[]) AS started_at, unnest($10::timestamptz[]) AS closed_at, \
-            unnest($11::timestamptz[]) AS timeout_at, unnest($12::text[]) AS reason, \
-            unnest($13::bigint[]) AS next_event, unnest($14::int[]) AS next_state, \
-            unnest($15::bigint[]) AS next_message, unnest($16::int[]) AS live_threads, \
-            unnest($17::bool[]) AS completing, unnest($18::text[]) AS state_numbers, \
-            unnest($19::int[]) AS mapping_id, unnest($20::text[]) AS attribute_keys, \
-            unnest($21::int[]) AS history_limit, unnest($22::text[]) AS request_id, \
-            unnest($23::text[]) AS traceparent) AS v";
-    let executions = || started.iter().map(|(loaded, _)| &loaded.execution);
-    let metas = || started.iter().map(|(loaded, _)| &loaded.meta);
-    let keys = metas().map(|meta| meta.mapping_id.map(|_| to_json(&meta.keys)).transpose());
-    let keys = keys.collect::<Result<Vec<_>>>()?;
-    let numbers = executions().map(|e| to_json(&e.state_numbers)).collect::<Result<Vec<_>>>()?;
-    let params = [
-        column(executions().map(|e| e.id)),
-        column(metas().map(|meta| meta.shard)),
-        column(executions().map(|e| e.process_id.as_str())),
-        column(metas().map(|meta| meta.type_id)),
-        column(executions().map(|e| e.process_type.as_str())),
-        column(metas().map(|meta| meta.owner)),
-        column(metas().map(|meta| meta.owner_name.as_str())),
-        column(executions().map(|e| e.status.as_str())),
-        column(executions().map(|e| e.started_at)),
-        column_of_nullable(executions().map(|e| e.closed_at)),
-        column_of_nullable(executions().map(|e| e.timeout_at)),
-        column_of_nullable(executions().map(|e| e.reason.as_deref())),
-        column(executions().map(|e| e.next_event as i64)),
-        column(executions().map(|e| e.next_state as i32)),
-        column(executions().map(|e| e.next_message as i64)),
-        column(executions().map(|e| e.live_threads as i32)),
-        column(executions().map(|e| e.completing)),
-        column(numbers),
-        column_of_nullable(metas().map(|meta| meta.mapping_id)),
-        column_of_nullable(keys),
-        column_of_nullable(metas().map(|meta| history::column::of(meta.history))),
-        column_of_nullable(started.iter().map(|(_, request_id)| *request_id)),
-        column_of_nullable(metas().map(|meta| meta.traceparent.as_deref())),
-    ];
-    spi.run_batch(INSERT, &params)?;
-    Ok(())
-}
-
-/// Before its first event: what [`Execution::new`] gives, with nothing known of it.
-pub fn unstarted(id: ExecutionId, meta: Meta) -> Loaded {
-    let execution = Execution::new(id);
-    Loaded {
-        meta,
-        before: execution.clone(),
-        execution,
-        events: Vec::new(),
-        published_before: Default::default(),
-        offered: Default::default(),
-        acting_as: None,
-        heads: Default::default(),
-    }
-}
-
-/// What threads left when they closed.
-pub struct Results {
-    /// A JSON array.
-    pub all: String,
-    /// The output, when there is exactly one.
-    pub only: Option<String>,
-}
-
-pub fn results(spi: &Spi, id: ExecutionId, snapshot: Snapshot) -> Result<Results> {
-    const SELECT: &str = "SELECT results::text, \
-        CASE pg_catalog.jsonb_array_length(results) WHEN 1 THEN (results -> 0 -> 'output')::text END \
+    LOCK_IDS = format!("INSERT INTO xdb.latest_execution AS l (process_id, execution_id) \
+        SELECT v.process_id, v.execution_id FROM {} \
+        ON CONFLICT (process_id) DO UPDATE SET execution_id = l.execution_id WHERE false RETURNING process_id",
+        batch::<Latest>());
+    SET_LATEST = "UPDATE xdb.latest_execution SET execution_id = $2 WHERE process_id = $1";
+    BY_REQUEST = "SELECT execution_id, owner FROM xdb.process_execution WHERE process_id = $1 AND request_id = $2";
+    RESULTS = "SELECT results::text, \
+            CASE pg_catalog.jsonb_array_length(results) WHEN 1 THEN (results -> 0 -> 'output')::text END AS only \
         FROM xdb.process_execution WHERE execution_id = $1";
-    let read = |row: &Row| Ok(Results { all: row.need(1)?, only: row.get(2) });
-    let found = spi.first_with(snapshot, SELECT, &[value(id)], read)?;
-    found.ok_or_else(|| PgError::internal("an execution is gone"))
-}
-
-/// Everything about an execution that answers what it does, what it waits for, since when, until when, and what
-/// failed last.
-pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
-    const SELECT: &str = "SELECT (pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
+    NEW_KEY = "INSERT INTO xdb.rpc_answer (execution_id, idempotency_key, answered_at) VALUES ($1, $2, $3) \
+        ON CONFLICT DO NOTHING";
+    ANSWER = "SELECT output::text FROM xdb.rpc_answer WHERE execution_id = $1 AND idempotency_key = $2";
+    KEEP_ANSWER = "UPDATE xdb.rpc_answer SET output = $3::text::jsonb WHERE execution_id = $1 AND idempotency_key = $2";
+    OWNERS = "SELECT execution_id, owner FROM xdb.process_execution WHERE execution_id = ANY ($1)";
+    STATE_HAS_BEEN = "SELECT COALESCE((state_numbers ->> $2)::bigint >= $3, false) AS has_been \
+        FROM xdb.process_execution WHERE execution_id = $1";
+    STATE_CAN_BE = "SELECT p.state_numbers ? $2 OR EXISTS (SELECT FROM xdb.process_type t \
+            WHERE t.process_type = p.process_type AND t.definition -> 'states' ? $2) AS can_be \
+        FROM xdb.process_execution p WHERE p.execution_id = $1";
+    DESCRIBE = "SELECT (pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
         'processId', p.process_id, 'processExecutionId', p.execution_id, 'processType', p.process_type, \
         'owner', p.owner_name, 'status', p.status, 'closing', p.closing, 'startedAt', p.started_at, \
         'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, \
@@ -252,10 +96,10 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
                 'api', t.api, 'worker', w.name, 'attempt', (s.call ->> 'failedAttempts')::int + 1, \
                 'firstAttemptAt', t.first_attempt_at, \
                 'repeats', (s.call ->> 'repeats')::int, \
-                'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) FROM xdb.attribute_lock l \
-                    WHERE l.execution_id = s.execution_id AND l.seq = s.seq AND NOT l.granted), \
-                'callUntil', CASE WHEN e.epoch IS NOT NULL THEN t.lease_until END, \
-                'nextAttemptAt', CASE WHEN e.epoch IS NULL THEN t.due_at END, \
+                'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) \
+                    FROM unnest($2::int[], $3::text[]) AS l (seq, name) WHERE l.seq = s.seq), \
+                'callUntil', CASE WHEN e.epoch IS NOT NULL AND t.lease_until < 'infinity' THEN t.lease_until END, \
+                'nextAttemptAt', CASE WHEN e.epoch IS NULL OR t.lease_until = 'infinity' THEN t.due_at END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
                     'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)), \
                 'waitingType', CASE s.status WHEN 'WAITING' THEN s.wait ->> 'waitingType' END, \
@@ -281,26 +125,184 @@ pub fn describe(spi: &Spi, id: ExecutionId) -> Result<Option<String>> {
             FROM xdb.state_execution s LEFT JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
                 LEFT JOIN xdb.worker w ON w.worker_id = t.worker_id LEFT JOIN xdb.engine e ON e.epoch = t.lease_epoch \
             WHERE s.execution_id = p.execution_id AND s.ended_at IS NULL), '[]'), \
-        'results', p.results))::text \
+        'results', p.results))::text AS description \
         FROM xdb.process_execution p WHERE p.execution_id = $1";
-    spi.first(SELECT, &[value(id)], |row| row.need(1))
+}
+
+fn read_found(row: &Row) -> Result<Found> {
+    Ok(Found {
+        id: row.get("execution_id")?,
+        owner: row.get("owner")?,
+        status: row.get("status")?,
+        closing: row.get::<Option<&str>>("closing")?.map(|word| match word {
+            "CONDITIONAL" => Closing::Conditional,
+            _ => Closing::Unconditional,
+        }),
+        type_id: row.get("type_id")?,
+        shard: row.get("shard")?,
+    })
+}
+
+/// The latest execution of a process id, or the one that is named.
+pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>, snapshot: Snapshot) -> Result<Option<Found>> {
+    find_as(spi, process_id, execution, snapshot, read_found)
+}
+
+/// The same with the owner alone, whatever else the row holds: it is to be checked.
+pub fn find_to_check(
+    spi: &Spi,
+    process_id: &str,
+    execution: Option<ExecutionId>,
+) -> Result<Option<(ExecutionId, pg_sys::Oid)>> {
+    let read = |row: &Row| Ok((row.get("execution_id")?, row.get("owner")?));
+    find_as(spi, process_id, execution, Snapshot::Active, read)
+}
+
+fn find_as<T>(
+    spi: &Spi,
+    process_id: &str,
+    execution: Option<ExecutionId>,
+    snapshot: Snapshot,
+    read: impl FnMut(&Row) -> Result<T>,
+) -> Result<Option<T>> {
+    match execution {
+        Some(id) => spi.first_with(snapshot, &FIND_EXECUTION, &[value(id), value(process_id)], read),
+        None => spi.first_with(snapshot, &FIND_LATEST, &[value(process_id)], read),
+    }
+}
+
+/// The execution of a process id that was started last, whatever `latest_execution` says.
+pub fn newest(spi: &Spi, process_id: &str) -> Result<Option<ExecutionId>> {
+    spi.first_with(Snapshot::Active, &NEWEST, &[value(process_id)], |row| row.get("execution_id"))
+}
+
+/// Takes the publisher's lock, which steps pass and a close waits for, and reads the row as locked.
+pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<Option<Found>> {
+    spi.first(&LOCK_FOR_PUBLISH, &[value(id)], read_found)
+}
+
+/// Locks an execution against steps and publishers, and reads the row as locked.
+pub fn lock_for_close(spi: &Spi, id: ExecutionId) -> Result<Option<Found>> {
+    spi.first(&LOCK_FOR_CLOSE, &[value(id)], read_found)
+}
+
+/// Puts a message into the inbox. With a message id that the queue has seen, nothing happens.
+pub fn publish(
+    spi: &Spi,
+    found: &Found,
+    queue: &str,
+    message_id: Option<&str>,
+    payload: Option<&str>,
+    now: Timestamp,
+) -> Result<()> {
+    let message = NewMessage {
+        execution_id: found.id,
+        shard: found.shard,
+        queue_name: queue,
+        message_id,
+        payload: payload.map(|text| Jsonb(text.into())),
+        bytes: payload.map_or(0, str::len) as i32,
+        published_at: now,
+    };
+    inbox::publish(spi, message)?;
+    Ok(())
+}
+
+/// Makes sure that this transaction alone decides about a process id: the one that comes second waits here for the
+/// first. Gives the id's latest execution, if there is one.
+pub fn lock_process_id(spi: &Spi, process_id: &str, new: ExecutionId) -> Result<Option<ExecutionId>> {
+    loop {
+        if spi.run(&NEW_ID, &[value(process_id), value(new)])? == 1 {
+            return Ok(None);
+        }
+        // None: the row that stood in the way was deleted meanwhile; try again.
+        if let Some(latest) = spi.first(&LOCK_ID, &[value(process_id)], |row| row.get("execution_id"))? {
+            return Ok(Some(latest));
+        }
+    }
+}
+
+/// The same for many process ids, locked in the order given; each stands there once. Gives those that have no
+/// execution yet.
+pub fn lock_process_ids(spi: &Spi, ids: &[(&str, ExecutionId)]) -> Result<HashSet<String>> {
+    let rows: Vec<_> =
+        ids.iter().map(|(process_id, execution_id)| Latest { process_id, execution_id: *execution_id }).collect();
+    Ok(spi.rows(&LOCK_IDS, &Latest::arrays(&rows), |row| row.get("process_id"))?.into_iter().collect())
+}
+
+pub fn set_latest(spi: &Spi, process_id: &str, id: ExecutionId) -> Result<()> {
+    spi.run(&SET_LATEST, &[value(process_id), value(id)])?;
+    Ok(())
+}
+
+/// The execution that was started with this request id, and its owner.
+pub fn by_request(spi: &Spi, process_id: &str, request_id: &str) -> Result<Option<(ExecutionId, pg_sys::Oid)>> {
+    let params = [value(process_id), value(request_id)];
+    spi.first(&BY_REQUEST, &params, |row| Ok((row.get("execution_id")?, row.get("owner")?)))
+}
+
+/// Before its first event: what [`Execution::new`] gives, with nothing known of it.
+pub fn unstarted(id: ExecutionId, meta: Meta) -> Loaded {
+    Loaded::new(meta, Execution::new(id))
+}
+
+/// What threads left when they closed.
+pub struct Results {
+    /// A JSON array.
+    pub all: String,
+    /// The output, when there is exactly one.
+    pub only: Option<String>,
+}
+
+pub fn results(spi: &Spi, id: ExecutionId, snapshot: Snapshot) -> Result<Results> {
+    let read = |row: &Row| Ok(Results { all: row.get("results")?, only: row.get("only")? });
+    let found = spi.first_with(snapshot, &RESULTS, &[value(id)], read)?;
+    found.ok_or_else(|| PgError::internal("an execution is gone"))
+}
+
+/// Everything about an execution that answers what it does, what it waits for, since when, until when, and what
+/// failed last.
+///
+/// `lock_waits` are names of what its state executions wait to lock.
+pub fn describe(spi: &Spi, id: ExecutionId, lock_waits: &[(i32, String)]) -> Result<Option<String>> {
+    let (seqs, names) = (lock_waits.iter().map(|wait| wait.0), lock_waits.iter().map(|wait| wait.1.as_str()));
+    spi.first(&DESCRIBE, &[value(id), array(seqs), array(names)], |row| row.get("description"))
+}
+
+/// The owners of these executions, as far as they are there.
+pub fn owners(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, pg_sys::Oid>> {
+    let rows = spi.rows(&OWNERS, &[array(ids)], |row| Ok((row.get("execution_id")?, row.get("owner")?)))?;
+    Ok(rows.into_iter().collect())
 }
 
 /// Makes an idempotency key of an RPC this transaction's own. If the key was used before, gives the first answer; if
 /// another transaction is using it, waits for that one.
 pub fn claim_rpc_key(spi: &Spi, id: ExecutionId, key: &str, now: Timestamp) -> Result<Option<Option<String>>> {
-    const INSERT: &str = "INSERT INTO xdb.rpc_answer (execution_id, idempotency_key, answered_at) \
-        VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
-    const SELECT: &str = "SELECT output::text FROM xdb.rpc_answer WHERE execution_id = $1 AND idempotency_key = $2";
-    if spi.run(INSERT, &[value(id), value(key), value(now)])? == 1 {
-        return Ok(None);
+    loop {
+        if spi.run(&NEW_KEY, &[value(id), value(key), value(now)])? == 1 {
+            return Ok(None);
+        }
+        if let Some(answer) = spi.first(&ANSWER, &[value(id), value(key)], |row| row.get("output"))? {
+            return Ok(Some(answer));
+        }
+        // The row was there, and was deleted (with its execution, say) before it could be read: the key is free again.
     }
-    spi.first(SELECT, &[value(id), value(key)], |row| Ok(row.get(1)))
 }
 
 pub fn keep_rpc_answer(spi: &Spi, id: ExecutionId, key: &str, output: Option<&str>) -> Result<()> {
-    const UPDATE: &str =
-        "UPDATE xdb.rpc_answer SET output = $3::jsonb WHERE execution_id = $1 AND idempotency_key = $2";
-    spi.run(UPDATE, &[value(id), value(key), nullable(output)])?;
+    spi.run(&KEEP_ANSWER, &[value(id), value(key), value(output)])?;
     Ok(())
+}
+
+/// Whether there has been a state execution of that id, though it may be gone: where not the whole history is kept,
+/// those that have ended are not kept either.
+pub fn state_has_been(spi: &Spi, id: ExecutionId, state: &StateExecutionId, snapshot: Snapshot) -> Result<bool> {
+    let params = [value(id), value(state.state_id.as_str()), value(i64::from(state.number))];
+    Ok(spi.first_with(snapshot, &STATE_HAS_BEEN, &params, |row| row.get("has_been"))?.unwrap_or(false))
+}
+
+/// Whether there can be an execution of this state: its process type lists it, or there has been one.
+pub fn state_can_be(spi: &Spi, id: ExecutionId, state_id: &str, snapshot: Snapshot) -> Result<bool> {
+    let params = [value(id), value(state_id)];
+    Ok(spi.first_with(snapshot, &STATE_CAN_BE, &params, |row| row.get("can_be"))?.unwrap_or(false))
 }

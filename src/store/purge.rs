@@ -3,26 +3,74 @@
 //! Nothing here waits for a lock: what somebody holds is left for the next time. An execution is gone when its own
 //! row is; rows that belong to it may follow later, and `xdb.purged` says which.
 
+use super::table::{Table, insert, run, statements, table};
+use super::{attribute, claim, global_waiter, history, inbox, process, queue, state, timer};
 use crate::pg::catch::Result;
-use crate::pg::param::{array, nullable, value};
-use crate::pg::spi::Spi;
+use crate::pg::param::{array, value};
+use crate::pg::spi::{Spi, Statement};
 use std::collections::BTreeSet;
 use xdb_engine::{ExecutionId, Timestamp};
 
-/// Tables with rows of an execution, besides its own and that of its process id.
-const TABLES: [&str; 12] = [
-    "history_event",
-    "state_execution",
-    "local_attribute",
-    "rpc_answer",
-    "message_key",
-    "queue_message",
-    "queue_waiter",
-    "global_waiter",
-    "inbox",
-    "timer",
-    "task",
-    "attribute_lock",
+table! {
+    /// An execution that was purged and has left rows, which are deleted bit by bit.
+    pub struct Purged in "purged" {
+        key { execution_id: ExecutionId }
+    }
+}
+
+/// Some rows that executions have in a table.
+fn some_of(table: &str) -> String {
+    format!(
+        "DELETE FROM xdb.{table} WHERE ctid = ANY (ARRAY( \
+         SELECT ctid FROM xdb.{table} WHERE execution_id = ANY ($1) LIMIT $2))"
+    )
+}
+
+statements! {
+    CLOSED = "SELECT p.execution_id, p.closed_at, p.process_id, l.process_id IS NOT NULL AS is_latest \
+        FROM xdb.process_execution p LEFT JOIN xdb.latest_execution l \
+            ON l.process_id = p.process_id AND l.execution_id = p.execution_id \
+        WHERE p.closed_at <= $1 AND (p.closed_at, p.execution_id) > ($2, $3) \
+        ORDER BY p.closed_at, p.execution_id LIMIT $4";
+    LOCK_LATEST = "SELECT l.execution_id FROM xdb.latest_execution l \
+        JOIN unnest($1::text[], $2::uuid[]) AS k (process_id, execution_id) \
+            ON l.process_id = k.process_id AND l.execution_id = k.execution_id \
+        ORDER BY l.process_id FOR UPDATE OF l SKIP LOCKED";
+    LOCK = "SELECT execution_id FROM xdb.process_execution \
+        WHERE execution_id = ANY ($1) AND closed_at IS NOT NULL ORDER BY execution_id FOR UPDATE SKIP LOCKED";
+    OUTLIVED = "SELECT DISTINCT process_id FROM xdb.process_execution \
+        WHERE process_id = ANY ($1) AND execution_id <> ALL ($2)";
+    NOTE = insert::<Purged>();
+    NOTED = "SELECT execution_id FROM xdb.purged ORDER BY execution_id LIMIT $1 FOR UPDATE SKIP LOCKED";
+    FORGET = "DELETE FROM xdb.purged WHERE execution_id = ANY ($1)";
+    DELETE_LATEST = "DELETE FROM xdb.latest_execution WHERE process_id = ANY ($1)";
+    DELETE = "DELETE FROM xdb.process_execution WHERE execution_id = ANY ($1)";
+    HISTORY = some_of(history::HistoryEvent::NAME);
+    STATES = some_of(state::State::NAME);
+    ATTRIBUTES = some_of(attribute::LocalAttribute::NAME);
+    RPC_ANSWERS = some_of(process::RpcAnswer::NAME);
+    MESSAGE_KEYS = some_of(inbox::MessageKey::NAME);
+    MESSAGES = some_of(queue::QueueMessage::NAME);
+    WAITERS = some_of(queue::Waiter::NAME);
+    GLOBAL_WAITERS = some_of(global_waiter::Waiter::NAME);
+    INBOX = some_of(inbox::Inbox::NAME);
+    TIMERS = some_of(timer::Timer::NAME);
+    TASKS = some_of(claim::Task::NAME);
+}
+
+/// Delete rows of an execution, besides its own and that of its process id.
+static TABLES: [&Statement; 11] = [
+    &HISTORY,
+    &STATES,
+    &ATTRIBUTES,
+    &RPC_ANSWERS,
+    &MESSAGE_KEYS,
+    &MESSAGES,
+    &WAITERS,
+    &GLOBAL_WAITERS,
+    &INBOX,
+    &TIMERS,
+    &TASKS,
 ];
 
 /// Most executions whose left rows are deleted in one sweep.
@@ -52,15 +100,12 @@ pub struct Batch {
 /// Deletes executions that closed until `before`, the oldest first, at most `limit` of them. `rows` is the most rows
 /// of one table that are deleted at once.
 pub fn batch(spi: &Spi, before: Timestamp, after: Cursor, limit: usize, rows: Option<i64>) -> Result<Batch> {
-    const CLOSED: &str = "SELECT p.execution_id, p.closed_at, p.process_id, l.process_id IS NOT NULL \
-        FROM xdb.process_execution p LEFT JOIN xdb.latest_execution l \
-            ON l.process_id = p.process_id AND l.execution_id = p.execution_id \
-        WHERE p.closed_at <= $1 AND (p.closed_at, p.execution_id) > ($2, $3) \
-        ORDER BY p.closed_at, p.execution_id LIMIT $4";
     let params = [value(before), value(after.0), value(after.1), value(limit as i64)];
-    let closed = spi.rows(CLOSED, &params, |row| {
-        let (process_id, latest) = (row.need::<String>(3)?, row.need::<bool>(4)?);
-        Ok((row.execution_id(1)?, row.need_time(2)?, latest.then_some(process_id)))
+    let closed = spi.rows(&CLOSED, &params, |row| {
+        let id: ExecutionId = row.get("execution_id")?;
+        let closed_at: Timestamp = row.get("closed_at")?;
+        let process_id: String = row.get("process_id")?;
+        Ok((id, closed_at, row.get::<bool>("is_latest")?.then_some(process_id)))
     })?;
     let reached = closed.last().map_or(after, |(id, closed_at, _)| Cursor(*closed_at, *id));
     let latest: Vec<_> = closed.iter().filter_map(|(id, _, latest)| Some((latest.as_deref()?, *id))).collect();
@@ -78,32 +123,24 @@ pub fn batch(spi: &Spi, before: Timestamp, after: Cursor, limit: usize, rows: Op
 }
 
 fn lock_latest(spi: &Spi, latest: &[(&str, ExecutionId)]) -> Result<BTreeSet<ExecutionId>> {
-    const LOCK: &str = "SELECT l.execution_id FROM xdb.latest_execution l \
-        JOIN unnest($1::text[], $2::uuid[]) AS k (process_id, execution_id) \
-            ON l.process_id = k.process_id AND l.execution_id = k.execution_id \
-        ORDER BY l.process_id FOR UPDATE OF l SKIP LOCKED";
     if latest.is_empty() {
         return Ok(BTreeSet::new());
     }
     let params = [array(latest.iter().map(|l| l.0)), array(latest.iter().map(|l| l.1))];
-    Ok(spi.rows(LOCK, &params, |row| row.execution_id(1))?.into_iter().collect())
+    Ok(spi.rows(&LOCK_LATEST, &params, |row| row.get("execution_id"))?.into_iter().collect())
 }
 
 fn lock(spi: &Spi, ids: impl Iterator<Item = ExecutionId>) -> Result<BTreeSet<ExecutionId>> {
-    const LOCK: &str = "SELECT execution_id FROM xdb.process_execution \
-        WHERE execution_id = ANY ($1) AND closed_at IS NOT NULL ORDER BY execution_id FOR UPDATE SKIP LOCKED";
-    Ok(spi.rows(LOCK, &[array(ids)], |row| row.execution_id(1))?.into_iter().collect())
+    Ok(spi.rows(&LOCK, &[array(ids)], |row| row.get("execution_id"))?.into_iter().collect())
 }
 
 /// Process ids of these latest executions that keep another one.
 fn outlived(spi: &Spi, latest: &[(&str, ExecutionId)], going: &BTreeSet<ExecutionId>) -> Result<BTreeSet<String>> {
-    const SELECT: &str = "SELECT DISTINCT process_id FROM xdb.process_execution \
-        WHERE process_id = ANY ($1) AND execution_id <> ALL ($2)";
     if latest.is_empty() {
         return Ok(BTreeSet::new());
     }
-    let params = [array(latest.iter().map(|l| l.0)), array(going.iter().copied())];
-    Ok(spi.rows(SELECT, &params, |row| row.need(1))?.into_iter().collect())
+    let params = [array(latest.iter().map(|l| l.0)), array(going)];
+    Ok(spi.rows(&OUTLIVED, &params, |row| row.get("process_id"))?.into_iter().collect())
 }
 
 /// Deletes executions that are locked. True when rows of them are left.
@@ -112,27 +149,21 @@ fn delete(spi: &Spi, ids: &[ExecutionId], latest: &[(&str, ExecutionId)], rows: 
         return Ok(false);
     }
     let left = delete_rows(spi, ids, rows)?;
-    let params = [array(ids.iter().copied())];
     if left {
-        spi.run("INSERT INTO xdb.purged (execution_id) SELECT unnest($1::uuid[])", &params)?;
+        run(spi, &NOTE, &ids.iter().map(|id| Purged { execution_id: *id }).collect::<Vec<_>>())?;
     }
-    const LATEST: &str = "DELETE FROM xdb.latest_execution WHERE process_id = ANY ($1)";
     if !latest.is_empty() {
-        spi.run(LATEST, &[array(latest.iter().map(|l| l.0))])?;
+        spi.run(&DELETE_LATEST, &[array(latest.iter().map(|l| l.0))])?;
     }
-    spi.run("DELETE FROM xdb.process_execution WHERE execution_id = ANY ($1)", &params)?;
+    spi.run(&DELETE, &[array(ids)])?;
     Ok(left)
 }
 
 /// Deletes rows that belong to these executions. True when a limit was reached, so that there may be more.
 fn delete_rows(spi: &Spi, ids: &[ExecutionId], rows: Option<i64>) -> Result<bool> {
     let mut left = false;
-    for table in TABLES {
-        let sql = format!(
-            "DELETE FROM xdb.{table} WHERE ctid = ANY (ARRAY( \
-             SELECT ctid FROM xdb.{table} WHERE execution_id = ANY ($1) LIMIT $2))"
-        );
-        let deleted = spi.run(&sql, &[array(ids.iter().copied()), nullable(rows)])?;
+    for some_of_table in TABLES {
+        let deleted = spi.run(some_of_table, &[array(ids), value(rows)])?;
         left |= rows.is_some_and(|rows| deleted >= rows as u64);
     }
     Ok(left)
@@ -140,14 +171,13 @@ fn delete_rows(spi: &Spi, ids: &[ExecutionId], rows: Option<i64>) -> Result<bool
 
 /// Deletes rows that executions have left. True when there may be more.
 pub fn sweep(spi: &Spi, rows: i64) -> Result<bool> {
-    const SELECT: &str = "SELECT execution_id FROM xdb.purged ORDER BY execution_id LIMIT $1 FOR UPDATE SKIP LOCKED";
-    let ids = spi.rows(SELECT, &[value(SWEPT)], |row| row.execution_id(1))?;
+    let ids: Vec<ExecutionId> = spi.rows(&NOTED, &[value(SWEPT)], |row| row.get("execution_id"))?;
     if ids.is_empty() {
         return Ok(false);
     }
     if delete_rows(spi, &ids, Some(rows))? {
         return Ok(true);
     }
-    spi.run("DELETE FROM xdb.purged WHERE execution_id = ANY ($1)", &[array(ids.iter().copied())])?;
+    spi.run(&FORGET, &[array(&ids)])?;
     Ok(ids.len() as i64 == SWEPT)
 }

@@ -1,8 +1,10 @@
-//! Workers and process types as registered.
+//! Workers and process types as registered: the tables `worker`, `process_type` and `mapped_table`.
 
+use super::instance::{bump, take_into_use};
+use super::table::{Read, Record, insert, insert_row, record, run, run_one, select, statements, table};
 use super::{from_json, to_json};
 use crate::pg::catch::{Result, catch};
-use crate::pg::param::{array, nullable, value};
+use crate::pg::param::{Jsonb, Relation, value};
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap};
@@ -61,9 +63,96 @@ struct Registered {
     at: Timestamp,
 }
 
-const SELECT_TYPES: &str = "SELECT t.type_id, t.process_type, t.definition::text, t.mapping_id, t.version, t.xmin::text, \
-    w.worker_id, w.url, w.secret, w.headers::text \
-    FROM xdb.process_type t JOIN xdb.worker w USING (worker_id)";
+table! {
+    /// A registered worker.
+    pub struct WorkerRow<'a> in "worker" {
+        key { worker_id: WorkerId }
+        other {
+            name: &'a str,
+            url: &'a str,
+            secret: Option<&'a str>,
+            headers: Option<Jsonb<'a>>,
+            max_concurrency: i32,
+            registered_at: Timestamp,
+        }
+    }
+}
+
+record! {
+    /// A worker that is registered, or registered again.
+    struct NewWorker<'a> of WorkerRow<'a> {
+        name: &'a str,
+        url: &'a str,
+        secret: Option<&'a str>,
+        headers: Option<Jsonb<'a>>,
+        max_concurrency: i32,
+    }
+}
+
+table! {
+    /// A registered process type with its definition.
+    pub struct TypeRow<'a> in "process_type" {
+        key { type_id: TypeId }
+        other {
+            process_type: &'a str,
+            worker_id: WorkerId,
+            definition: Jsonb<'a>,
+            mapping_id: Option<MappingId>,
+            version: i64,
+            registered_at: Timestamp,
+        }
+    }
+}
+
+record! {
+    /// A process type that is registered, or registered again.
+    struct NewType<'a> of TypeRow<'a> {
+        process_type: &'a str,
+        worker_id: WorkerId,
+        definition: Jsonb<'a>,
+        mapping_id: Option<MappingId>,
+    }
+}
+
+table! {
+    /// A table of an attribute mapping. Never changed: executions keep the mapping of their start.
+    pub struct MappedTable<'a> in "mapped_table" {
+        key { mapping_id: MappingId, position: i32 }
+        other { relation: Relation, table_name: &'a str, key_columns: Vec<String>, attributes: Jsonb<'a> }
+    }
+}
+
+/// Types with their workers.
+const TYPES: &str = "SELECT t.type_id, t.process_type, t.definition::text, t.mapping_id, t.version, t.xmin::text AS xmin, \
+    w.worker_id, w.url, w.secret, w.headers::text FROM xdb.process_type t JOIN xdb.worker w USING (worker_id)";
+
+statements! {
+    ALL_TYPES = TYPES;
+    TYPE_OF_NAME = format!("{TYPES} WHERE t.process_type = $1");
+    VERSION_OF_NAME = "SELECT t.type_id, t.version, t.xmin::text AS xmin FROM xdb.process_type t WHERE t.process_type = $1";
+    WORKERS = "SELECT worker_id, max_concurrency, registered_at FROM xdb.worker";
+    MAPPING = format!("SELECT {} FROM xdb.mapped_table m WHERE mapping_id = $1 ORDER BY position", select::<MappedTable>("m"));
+    PUT_WORKER = format!("{} ON CONFLICT (name) DO UPDATE SET url = excluded.url, secret = excluded.secret, \
+            headers = excluded.headers, max_concurrency = excluded.max_concurrency, registered_at = excluded.registered_at \
+        RETURNING worker_id", insert::<NewWorker>());
+    // Callers compare the version of a type only, so a change of its worker is a change of the type.
+    TOUCH_TYPES = "UPDATE xdb.process_type SET version = version + 1 WHERE worker_id = $1";
+    WORKER_ID = "SELECT worker_id FROM xdb.worker WHERE name = $1";
+    TYPES_OF_WORKER = "SELECT t.process_type FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
+        WHERE w.name = $1 ORDER BY 1";
+    // Calls may wait under this worker still, from before their type moved to another one: the scheduler moves them.
+    DELETE_WORKER = "DELETE FROM xdb.worker WHERE worker_id = $1";
+    LOCK_TYPE = "SELECT mapping_id, definition::text FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
+    PUT_TYPE = format!("{} ON CONFLICT (process_type) DO UPDATE SET worker_id = excluded.worker_id, \
+            definition = excluded.definition, mapping_id = excluded.mapping_id, version = process_type.version + 1, \
+            registered_at = excluded.registered_at", insert::<NewType>());
+    NEXT_MAPPING = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int AS mapping_id";
+    INSERT_MAPPING = insert_row::<MappedTable>();
+    TYPE_ID = "SELECT type_id FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
+    RUNNING_OF_TYPE = "SELECT pg_catalog.count(*) AS running FROM xdb.process_execution \
+        WHERE type_id = $1 AND status = 'RUNNING'";
+    DELETE_TYPE = "DELETE FROM xdb.process_type WHERE type_id = $1";
+}
 
 impl Registry {
     /// Reads everything again if a registration changed since the last time, and says whether one did.
@@ -77,11 +166,11 @@ impl Registry {
     }
 
     fn reload(&mut self, spi: &Spi) -> Result<()> {
-        let types = spi.rows(SELECT_TYPES, &[], read_type)?;
+        let types = spi.rows(&ALL_TYPES, &[], read_type)?;
         self.types = types.into_iter().map(|t| (t.id, Arc::new(t))).collect();
-        let workers = spi.rows("SELECT worker_id, max_concurrency, registered_at FROM xdb.worker", &[], |row| {
-            let max_concurrency = row.need::<i32>(2)?.max(1) as usize;
-            Ok((row.need(1)?, Registered { max_concurrency, at: row.need_time(3)? }))
+        let workers = spi.rows(&WORKERS, &[], |row| {
+            let max_concurrency = row.get::<i32>("max_concurrency")?.max(1) as usize;
+            Ok((row.get("worker_id")?, Registered { max_concurrency, at: row.get("registered_at")? }))
         })?;
         self.workers = workers.into_iter().collect();
         Ok(())
@@ -134,32 +223,27 @@ impl Registry {
 
     /// The type of this name as it is registered now, for a caller.
     pub fn process_type_by_name(&mut self, spi: &Spi, name: &str) -> Result<Option<Arc<ProcessType>>> {
-        const CURRENT: &str = "SELECT t.type_id, t.version, t.xmin::text FROM xdb.process_type t \
-            WHERE t.process_type = $1";
-        let read = |row: &Row| Ok(RowVersion { id: row.need(1)?, version: row.need(2)?, xmin: row.need(3)? });
-        let Some(current) = spi.first(CURRENT, &[value(name)], read)? else { return Ok(None) };
-        if self.by_name.get(name).is_none_or(|known| known.version != current) {
-            let sql = format!("{SELECT_TYPES} WHERE t.process_type = $1");
-            if let Some(found) = spi.first(&sql, &[value(name)], read_type)? {
-                self.by_name.insert(name.to_owned(), Arc::new(found));
-            }
+        let Some(current) = spi.first(&VERSION_OF_NAME, &[value(name)], read_version)? else { return Ok(None) };
+        if self.by_name.get(name).is_none_or(|known| known.version != current)
+            && let Some(found) = spi.first(&TYPE_OF_NAME, &[value(name)], read_type)?
+        {
+            self.by_name.insert(name.to_owned(), Arc::new(found));
         }
         Ok(self.by_name.get(name).cloned())
     }
 
     pub fn mapping(&mut self, spi: &Spi, id: Option<MappingId>) -> Result<Mapping> {
-        const SELECT: &str = "SELECT relation::oid, table_name, key_columns, attributes::text \
-            FROM xdb.mapped_table WHERE mapping_id = $1 ORDER BY position";
         let Some(id) = id else { return Ok(Arc::from([])) };
         if let Some(known) = self.mappings.get(&id) {
             return Ok(known.clone());
         }
-        let tables = spi.rows(SELECT, &[value(id)], |row| {
+        let tables = spi.rows(&MAPPING, &[value(id)], |row| {
+            let MappedTable { relation, table_name, key_columns, attributes, .. } = MappedTable::read(row)?;
             Ok(TableMapping {
-                table: row.need(2)?,
-                relation: row.need::<pg_sys::Oid>(1)?.to_u32(),
-                primary_key: row.need(3)?,
-                attributes: from_json(&row.need::<String>(4)?)?,
+                table: table_name.to_owned(),
+                relation: relation.0,
+                primary_key: key_columns,
+                attributes: from_json(&attributes.0)?,
             })
         })?;
         let mapping: Mapping = tables.into();
@@ -168,32 +252,28 @@ impl Registry {
     }
 }
 
+fn read_version(row: &Row) -> Result<RowVersion> {
+    Ok(RowVersion { id: row.get("type_id")?, version: row.get("version")?, xmin: row.get("xmin")? })
+}
+
 fn read_type(row: &Row) -> Result<ProcessType> {
-    let headers: BTreeMap<String, String> = match row.get::<String>(10) {
-        Some(text) => from_json(&text)?,
+    let headers: BTreeMap<String, String> = match row.get::<Option<&str>>("headers")? {
+        Some(text) => from_json(text)?,
         None => BTreeMap::new(),
     };
     Ok(ProcessType {
-        id: row.need(1)?,
-        name: row.need(2)?,
-        definition: Arc::new(from_json(&row.need::<String>(3)?)?),
-        mapping_id: row.get(4),
-        version: RowVersion { id: row.need(1)?, version: row.need(5)?, xmin: row.need(6)? },
+        id: row.get("type_id")?,
+        name: row.get("process_type")?,
+        definition: Arc::new(from_json(row.get("definition")?)?),
+        mapping_id: row.get("mapping_id")?,
+        version: read_version(row)?,
         worker: Arc::new(Worker {
-            id: row.need(7)?,
-            url: row.need(8)?,
-            secret: row.get(9),
+            id: row.get("worker_id")?,
+            url: row.get("url")?,
+            secret: row.get("secret")?,
             headers: headers.into_iter().collect(),
         }),
     })
-}
-
-/// Tells every scheduler that registrations changed, when the transaction commits.
-pub(super) fn bump(spi: &Spi) -> Result<()> {
-    spi.run("UPDATE xdb.registry SET generation = generation + 1", &[])?;
-    crate::pg::crash::point("register");
-    crate::pg::wake::wake_scheduler_at_commit();
-    Ok(())
 }
 
 /// Inserts or changes a worker.
@@ -205,35 +285,25 @@ pub fn put_worker(
     headers: Option<&str>,
     max_concurrency: i32,
 ) -> Result<()> {
-    const UPSERT: &str = "INSERT INTO xdb.worker AS w (name, url, secret, headers, max_concurrency) \
-        VALUES ($1, $2, $3, $4::jsonb, $5) \
-        ON CONFLICT (name) DO UPDATE SET url = excluded.url, secret = excluded.secret, headers = excluded.headers, \
-            max_concurrency = excluded.max_concurrency, registered_at = excluded.registered_at \
-        RETURNING worker_id";
-    // Callers compare the version of a type only, so a change of its worker is a change of the type.
-    const TOUCH: &str = "UPDATE xdb.process_type SET version = version + 1 WHERE worker_id = $1";
-    super::instance::take_into_use(spi)?;
-    let params = [value(name), value(url), nullable(secret), nullable(headers), value(max_concurrency)];
-    if let Some(id) = spi.first(UPSERT, &params, |row| row.need::<i32>(1))? {
-        spi.run(TOUCH, &[value(id)])?;
+    take_into_use(spi)?;
+    let worker = NewWorker { name, url, secret, headers: headers.map(|text| Jsonb(text.into())), max_concurrency };
+    if let Some(id) = run_one(spi, &PUT_WORKER, worker, |row| row.get::<WorkerId>("worker_id"))? {
+        spi.run(&TOUCH_TYPES, &[value(id)])?;
     }
     bump(spi)
 }
 
 pub fn worker_id(spi: &Spi, name: &str) -> Result<Option<WorkerId>> {
-    spi.first("SELECT worker_id FROM xdb.worker WHERE name = $1", &[value(name)], |row| row.need(1))
+    spi.first(&WORKER_ID, &[value(name)], |row| row.get("worker_id"))
 }
 
 /// Process types that use a worker.
 pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
-    const SELECT: &str = "SELECT t.process_type FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
-        WHERE w.name = $1 ORDER BY 1";
-    spi.rows(SELECT, &[value(name)], |row| row.need(1))
+    spi.rows(&TYPES_OF_WORKER, &[value(name)], |row| row.get("process_type"))
 }
 
 pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
-    // Calls may wait under this worker still, from before their type moved to another one: the scheduler moves them.
-    spi.run("DELETE FROM xdb.worker WHERE worker_id = $1", &[value(id)])?;
+    spi.run(&DELETE_WORKER, &[value(id)])?;
     // SAFETY: set once, when the session began.
     crate::pg::shmem::call::forget_worker(unsafe { pg_sys::MyDatabaseId }, id);
     bump(spi)
@@ -242,50 +312,41 @@ pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
 /// Inserts or replaces a process type. A mapping that differs from the last one gets a new id, because running
 /// executions keep theirs.
 pub fn put_process_type(spi: &Spi, name: &str, worker: WorkerId, definition: &Definition) -> Result<()> {
-    const LOCK: &str = "SELECT mapping_id, definition::text FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
-    const UPSERT: &str = "INSERT INTO xdb.process_type AS t (process_type, worker_id, definition, mapping_id) \
-        VALUES ($1, $2, $3::jsonb, $4) \
-        ON CONFLICT (process_type) DO UPDATE SET worker_id = excluded.worker_id, definition = excluded.definition, \
-            mapping_id = excluded.mapping_id, version = t.version + 1, registered_at = excluded.registered_at";
-    let before = spi.first(LOCK, &[value(name)], |row| {
-        Ok((row.get::<MappingId>(1), from_json::<Definition>(&row.need::<String>(2)?)?))
+    let before = spi.first(&LOCK_TYPE, &[value(name)], |row| {
+        Ok((row.get::<Option<MappingId>>("mapping_id")?, from_json::<Definition>(row.get("definition")?)?))
     })?;
     let mapping_id = match before {
         Some((mapping_id, old)) if old.global_attributes == definition.global_attributes => mapping_id,
         _ => insert_mapping(spi, &definition.global_attributes)?,
     };
-    let params = [value(name), value(worker), value(to_json(definition)?), nullable(mapping_id)];
-    spi.run(UPSERT, &params)?;
+    let definition = Jsonb(to_json(definition)?.into());
+    run(spi, &PUT_TYPE, &[NewType { process_type: name, worker_id: worker, definition, mapping_id }])?;
     bump(spi)
 }
 
 fn insert_mapping(spi: &Spi, tables: &[TableMapping]) -> Result<Option<MappingId>> {
-    const INSERT: &str = "INSERT INTO xdb.mapped_table \
-        (mapping_id, position, relation, table_name, key_columns, attributes) \
-        VALUES ($1, $2, $3, $4, $5, $6::jsonb)";
     if tables.is_empty() {
         return Ok(None);
     }
-    let next = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int";
-    let Some(id) = spi.first(next, &[], |row| row.need::<MappingId>(1))? else { return Ok(None) };
+    let next = spi.first(&NEXT_MAPPING, &[], |row| row.get("mapping_id"))?;
+    let Some(mapping_id) = next else { return Ok(None) };
     for (position, table) in (0i32..).zip(tables) {
-        let params = [
-            value(id),
-            value(position),
-            value(pg_sys::Oid::from(table.relation)),
-            value(table.table.as_str()),
-            array(table.primary_key.iter().map(String::as_str)),
-            value(to_json(&table.attributes)?),
-        ];
-        spi.run(INSERT, &params)?;
+        let row = MappedTable {
+            mapping_id,
+            position,
+            relation: Relation(table.relation),
+            table_name: &table.table,
+            key_columns: table.primary_key.clone(),
+            attributes: Jsonb(to_json(&table.attributes)?.into()),
+        };
+        // One by one: their keys are arrays of different lengths.
+        spi.run(&INSERT_MAPPING, &MappedTable::columns(&[row]))?;
     }
-    Ok(Some(id))
+    Ok(next)
 }
 
 pub fn type_id(spi: &Spi, name: &str) -> Result<Option<TypeId>> {
-    spi.first("SELECT type_id FROM xdb.process_type WHERE process_type = $1 FOR UPDATE", &[value(name)], |row| {
-        row.need(1)
-    })
+    spi.first(&TYPE_ID, &[value(name)], |row| row.get("type_id"))
 }
 
 /// Keeps starts of a type and its end apart. Not a row lock: a thousand starts at once must not queue up at one row.
@@ -311,12 +372,10 @@ mod raw {
 
 /// Number of running executions of a type.
 pub fn running_of_type(spi: &Spi, id: TypeId) -> Result<i64> {
-    const SELECT: &str =
-        "SELECT pg_catalog.count(*) FROM xdb.process_execution WHERE type_id = $1 AND status = 'RUNNING'";
-    Ok(spi.first(SELECT, &[value(id)], |row| row.need(1))?.unwrap_or(0))
+    Ok(spi.first(&RUNNING_OF_TYPE, &[value(id)], |row| row.get("running"))?.unwrap_or(0))
 }
 
 pub fn delete_process_type(spi: &Spi, id: TypeId) -> Result<()> {
-    spi.run("DELETE FROM xdb.process_type WHERE type_id = $1", &[value(id)])?;
+    spi.run(&DELETE_TYPE, &[value(id)])?;
     bump(spi)
 }

@@ -5,7 +5,7 @@
 //! parameters.
 
 use super::catalog::{self, Description, quote};
-use super::load::Meta;
+use super::loaded::Meta;
 use crate::pg::catch::{NO_DATA, PgError, Result, UNDEFINED_TABLE, sqlstate};
 use crate::pg::param::{Param, value};
 use crate::pg::spi::Spi;
@@ -91,18 +91,17 @@ impl Held {
 pub struct LoadedRows {
     /// The text of a JSON object.
     pub object: String,
-    /// Unless they were not held: the version of each row that is covered, in the order of the mapping; None for no row.
+    /// Unless they were not held: the version of each row that is covered, in the order of [`covered`]; None for no row.
     pub versions: Vec<Option<String>>,
 }
 
-/// Rows that a loading policy covers.
+/// Rows that a loading policy covers, in the order in which everybody locks them.
 pub fn covered<'a>(meta: &'a Meta, loading: &Loading) -> impl Iterator<Item = (&'a TableMapping, &'a [String])> {
     let wants = |table: &TableMapping| table.attributes.keys().any(|name| loading.wants(name));
-    meta.mapping
-        .iter()
-        .zip(meta.keys.iter())
-        .filter(move |(table, _)| wants(table))
-        .map(|(table, key)| (table, &key[..]))
+    let rows = meta.mapping.iter().zip(meta.keys.iter()).map(|(table, key)| (table, &key[..]));
+    let mut rows: Vec<_> = rows.filter(|(table, _)| wants(table)).collect();
+    rows.sort_by_key(|(table, key)| (table.relation, *key));
+    rows.into_iter()
 }
 
 /// Tables that a transaction looked up, by oid and key.
@@ -154,11 +153,8 @@ impl Tables {
     pub fn load(&self, spi: &Spi, meta: &Meta, loading: &Loading, held: Held) -> Result<LoadedRows> {
         let mut members = Vec::new();
         let mut versions = Vec::new();
-        for (mapping, key) in meta.mapping.iter().zip(meta.keys.iter()) {
+        for (mapping, key) in covered(meta, loading) {
             let wanted: Vec<_> = mapping.attributes.iter().filter(|(name, _)| loading.wants(name)).collect();
-            if wanted.is_empty() {
-                continue;
-            }
             let values = self.select(spi, mapping, key, &wanted, held)?;
             if held != Held::Not {
                 versions.push(values.as_ref().and_then(|values| values.last().cloned()?));
@@ -180,7 +176,7 @@ impl Tables {
             let table = self.enter(mapping)?;
             let (rows, key_is) = (&table.found.rows, table.key_is(mapping)?);
             let sql = format!("SELECT {VERSION} FROM {rows} t WHERE {key_is}{lock}");
-            spi.on_users_tables().first(&sql, &params(key, None), |row| row.need(1))
+            spi.on_users_tables().first(&sql, &params(key, None), |row| row.at(0))
         });
         rows.collect()
     }
@@ -209,7 +205,7 @@ impl Tables {
         let (list, rows, lock) = (columns.join(", "), &table.found.rows, held.clause());
         let sql = format!("SELECT {list} FROM {rows} t WHERE {key_is}{lock}");
         spi.on_users_tables()
-            .first(&sql, &params(key, None), |row| Ok((1..=columns.len()).map(|column| row.get(column)).collect()))
+            .first(&sql, &params(key, None), |row| (0..columns.len()).map(|column| row.at(column)).collect())
     }
 
     /// Updates the row of each table that has one of these attributes. A row that is gone is an error, and nothing

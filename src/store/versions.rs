@@ -58,6 +58,6 @@ pub fn is_own() -> bool {
 pub fn check() -> Result<()> {
     match mismatch() {
         None => Ok(()),
-        Some(mismatch) => Err(error::other_schema(&mismatch)),
+        Some(mismatch) => Err(error::other_schema(mismatch.reason(), mismatch.remedy())),
     }
 }

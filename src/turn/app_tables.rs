@@ -5,7 +5,7 @@
 
 use super::role::Role;
 use super::slow_tables::{Kept, SlowTables, Times};
-use super::turn::{Mode, Turn};
+use super::transaction::{Mode, Turn};
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
 use crate::pg::identity::{as_engine, as_process_owner};
 use crate::pg::spi::Spi;

@@ -10,10 +10,16 @@
 //! Locks only keep calls from conflicting with each other. That an answer is applied to what it was computed from is seen to
 //! by versions. So the table may be lost: the leases of a scheduler that is gone are void, and its calls ask again.
 
+use crate::pg::catch::Result;
+use crate::pg::process::database;
 use crate::pg::session::Session;
+use crate::pg::shmem::{Role, attribute_locks as shared};
+use crate::pg::spi::Spi;
 use crate::store::StateKey;
-use crate::store::locks::Wants;
+use crate::store::locks::{self, Wants};
+use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::lock_table::LockTable;
 
@@ -22,27 +28,61 @@ pub use xdb_sched::lock_table::Answer;
 /// A call that was repeated so often, because what it had loaded was changed by others, goes before all who wait.
 const REPEATS: u32 = 3;
 
+/// Entries that are shown at most: a call has at least one.
+const SHOWN: usize = 256;
+
+/// A busy scheduler shows them no more often.
+const SHOWN_EVERY: Duration = Duration::from_millis(100);
+
+/// Objects that are marked at most.
+const MARKS: usize = 64;
+
 /// The locks of the main scheduler's calls. What a turn changes is kept when it has committed, else undone.
 #[derive(Default)]
 pub struct AttributeLocks {
     table: LockTable<StateKey>,
-    /// What is locked, for people.
-    names: HashMap<StateKey, String>,
+    /// What the calls want, for people, and since when they are due.
+    wanted: HashMap<StateKey, Wanted>,
     /// Calls whose tasks somebody has locked: in nobody's way until they are tried again.
     aside: HashSet<StateKey>,
+    /// Sessions have ended calls, and no turn has committed that looked for them.
+    calls_over: bool,
+    /// Something may be other than what is shown.
+    is_changed: bool,
+    shown_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Wanted {
+    wants: Wants,
+    due: Timestamp,
+    goes_first: bool,
 }
 
 impl AttributeLocks {
     /// Asks for everything that a call wants, in the order of due times. `repeats`: how often it was repeated because of
     /// changed versions.
     pub fn request(&mut self, key: StateKey, due: Timestamp, repeats: u32, wants: &Wants) -> Answer {
-        self.names.insert(key, wants.names());
-        self.table.request(key, due, repeats >= REPEATS, wants.objects.as_slice().into())
+        let goes_first = repeats >= REPEATS;
+        self.is_changed = true;
+        self.wanted.insert(key, Wanted { wants: wants.clone(), due, goes_first });
+        self.table.request(key, due, goes_first, wants.objects.as_slice().into())
     }
 
     /// Gives up what a call has or waits for.
     pub fn release(&mut self, key: StateKey) {
+        self.is_changed |= self.wanted.contains_key(&key);
         self.table.release(key);
+    }
+
+    /// Gives up what calls have that sessions have ended. Who waits and is over is found when its turn comes.
+    pub fn release_over(&mut self, spi: &Spi) -> Result<()> {
+        self.calls_over |= shared::take_calls_over(database());
+        if self.calls_over && self.table.holders() > 0 {
+            let holders: Vec<_> = self.table.holding().copied().collect();
+            locks::over(spi, &holders)?.into_iter().for_each(|key| self.release(key));
+        }
+        Ok(())
     }
 
     /// The same, for all calls of these executions.
@@ -83,17 +123,50 @@ impl AttributeLocks {
 
     /// The turn has committed.
     pub fn settle(&mut self) {
+        self.calls_over = false;
         self.table.settle();
     }
 
     /// The turn has failed, and with it what it wrote about tasks.
     pub fn undo(&mut self) {
+        self.is_changed = true;
         self.table.undo();
     }
 
-    /// Shows people who has locks and who waits.
-    pub fn show(&mut self, _session: &Session) {
+    /// Shows people who has locks and who waits, and marks for sessions what calls want that go first. `is_busy`: there is
+    /// more to do at once.
+    pub fn show(&mut self, session: &Session, is_busy: bool) {
+        // Another process of the database has no locks to show, and leaves those of the main scheduler alone.
+        if session.role != Role::Scheduler || !self.is_changed {
+            return;
+        }
+        self.mark(session.database);
+        if is_busy && self.shown_at.is_some_and(|at| at.elapsed() < SHOWN_EVERY) {
+            return;
+        }
+        (self.is_changed, self.shown_at) = (false, Some(Instant::now()));
         let table = &self.table;
-        self.names.retain(|key, _| table.has(key) || table.waits(key));
+        if self.wanted.len() > 2 * (table.holders() + table.waiters()) + SHOWN {
+            self.wanted.retain(|key, _| table.has(key) || table.waits(key));
+        }
+        let mut shown = Vec::new();
+        let mut waiting = 0;
+        for entry in table.entries().take(SHOWN) {
+            let Some(wanted) = self.wanted.get(&entry.key) else { continue };
+            waiting += usize::from(!entry.has);
+            shown.extend(wanted.wants.shown(entry.key, wanted.due, entry.has));
+        }
+        shared::show(session.database, &shown, table.waiters().saturating_sub(waiting));
+    }
+
+    /// Marks what calls want that go first, while they wait and while they have it.
+    fn mark(&self, database: pg_sys::Oid) {
+        let first_of = |key: &StateKey| self.wanted.get(key).filter(|wanted| wanted.goes_first);
+        // Of those who wait, they are at the beginning.
+        let waiting = self.table.entries().map_while(|entry| first_of(&entry.key).filter(|_| !entry.has));
+        let holding = self.table.holding().filter_map(first_of);
+        let objects = holding.chain(waiting).flat_map(|wanted| &wanted.wants.objects);
+        let marks: Vec<_> = objects.take(MARKS).map(|(object, mode)| (*object, *mode as u32)).collect();
+        shared::set_marks(database, &marks);
     }
 }

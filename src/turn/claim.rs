@@ -9,11 +9,12 @@ use super::memory::OpenCalls;
 use super::owners::{self, Owner, Unfit};
 use super::role::Role;
 use super::save::Saved;
-use super::scans::{ScanEnds, Scans};
+use super::scans::{ScanEnds, Scans, poll_interval};
 use super::slow_tables::Kept;
-use super::turn::Turn;
+use super::transaction::Turn;
 use crate::guc;
 use crate::pg::catch::Result;
+use crate::pg::descriptors::Descriptors;
 use crate::pg::{crash, plant};
 use crate::store::StateKey;
 use crate::store::claim::{self, Due, RUNNERS_LANE, SCHEDULERS_LANE, Wanted};
@@ -75,8 +76,6 @@ struct Verdicts {
     leases: HashMap<StateKey, Lease>,
     /// Calls that wait for locks, under a lease that has no end.
     parked: Vec<StateKey>,
-    /// Those of them that do so no more, without being called.
-    unparked: Vec<StateKey>,
     /// Calls of the other lane: a table became slow, or is not any more.
     moved: Vec<StateKey>,
     /// Calls without a place now, whose process type has moved to this worker: left where they are, they would stand in the
@@ -94,7 +93,7 @@ impl Claiming<'_, '_> {
             executions: BTreeMap::new(),
             failed: Vec::new(),
             drained: None,
-            ends: ScanEnds::default(),
+            ends: ScanEnds::new(self.turn.began_at),
             left: BTreeMap::new(),
             more: false,
         };
@@ -158,7 +157,7 @@ impl Claiming<'_, '_> {
         due.sort_by_key(|due| due.due_at);
         if from_head {
             let ended = Instant::now();
-            self.scans.calls.scanned(ended, ended - began);
+            self.scans.calls.scanned_from_head(ended, ended - began, poll_interval());
         }
         let mut drained = BTreeSet::new();
         for Wanted { worker, at_most, .. } in wanted {
@@ -174,17 +173,25 @@ impl Claiming<'_, '_> {
         Ok(due)
     }
 
-    /// Calls that have waited for locks and can have them now, their tasks locked.
+    /// Calls that have waited for locks and can have them now, their tasks locked. Who steps aside lets others come forward, in
+    /// this turn: nothing may wake the scheduler for them.
     fn ready(&mut self, limit: usize) -> Result<Vec<Due>> {
-        let (backlog, now) = (&self.backlog, Instant::now());
-        let keys = self.locks.ready(limit, |key| backlog.executions.is_deferred(&key.0, now));
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let due = claim::parked(self.turn.spi, self.turn.lane, &keys)?;
-        let found: BTreeSet<_> = due.iter().map(|due| due.key).collect();
-        let missing: Vec<_> = keys.into_iter().filter(|key| !found.contains(key)).collect();
-        if !missing.is_empty() {
+        let mut ready: Vec<Due> = Vec::new();
+        loop {
+            let (backlog, now) = (&self.backlog, Instant::now());
+            let known: BTreeSet<_> = ready.iter().map(|due| due.key).collect();
+            let keys = self.locks.ready(limit, |key| backlog.executions.is_deferred(&key.0, now));
+            let keys: Vec<_> = keys.into_iter().filter(|key| !known.contains(key)).collect();
+            if keys.is_empty() {
+                return Ok(ready);
+            }
+            let due = claim::parked(self.turn.spi, self.turn.lane, &keys)?;
+            let found: BTreeSet<_> = due.iter().map(|due| due.key).collect();
+            ready.extend(due);
+            let missing: Vec<_> = keys.into_iter().filter(|key| !found.contains(key)).collect();
+            if missing.is_empty() {
+                return Ok(ready);
+            }
             let leases = load::leases(self.turn.spi, &missing)?;
             for key in missing {
                 match leases.get(&key) {
@@ -198,7 +205,6 @@ impl Claiming<'_, '_> {
                 }
             }
         }
-        Ok(due)
     }
 
     fn judge(
@@ -245,7 +251,6 @@ impl Claiming<'_, '_> {
         if self.app.lane_of(&loaded.meta) != self.turn.role.lane() {
             self.locks.release(due.key);
             verdicts.moved.push(due.key);
-            verdicts.unparked.extend(Some(due.key).filter(|_| was_parked));
             return None;
         }
         if let Some((_, Kept::Until(until))) = self.app.kept_from(&loaded.meta) {
@@ -282,7 +287,7 @@ impl Claiming<'_, '_> {
         if self.turn.role.grants_locks() && unfit.is_none() && wants_locks(&config, api) {
             let (global, local) = (config.load_global(api), config.load_local(api));
             let wants = locks::wants(&loaded.meta, due.key.0, &global, &local, types);
-            match self.locks.request(due.key, due.due_at, current.generation, &wants) {
+            match self.locks.request(due.key, due.due_at, current.repeats, &wants) {
                 Answer::Granted => {}
                 Answer::Waits => {
                     if !was_parked {
@@ -335,7 +340,6 @@ impl Claiming<'_, '_> {
             claims.more = true;
             crate::pg::wake::wake_scheduler_at_commit();
         }
-        claim::unpark(spi, &verdicts.unparked)?;
         claim::park(spi, lane, self.turn.number, &verdicts.parked)?;
         if !verdicts.parked.is_empty() {
             crash::point("turn-park");
@@ -359,11 +363,12 @@ struct Candidate {
 impl OpenCalls {
     /// The room that there is for more calls. Answers that are held up count too: they are in memory.
     pub fn room(&mut self, role: Role, registry: &Registry, backlog: &Backlog) -> Room {
-        let max_calls = role.calls_at_once().min(self.capacity).saturating_sub(backlog.held_up());
+        let max_calls = role.calls_at_once().saturating_sub(backlog.held_up());
         let max_bytes = guc::MAX_IN_FLIGHT_KB.get() as usize * 1024;
         let now = Instant::now();
         let breakers = &mut self.breakers;
-        Room::new(&self.in_flight, max_calls, max_bytes, &registry.workers(), |worker| breakers.admits(worker, now))
+        let admits = |worker| breakers.admits(worker, now);
+        Room::new(&self.in_flight, max_calls, Descriptors::most(), max_bytes, &registry.workers(), admits)
     }
 }
 

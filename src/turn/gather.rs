@@ -6,14 +6,14 @@ use super::backlog::Backlog;
 use super::global_queues::Matching;
 use super::item::Item;
 use super::memory::{OpenCalls, Seen};
-use super::scans::{ScanEnds, Scans};
-use super::turn::{Started, Turn};
+use super::scans::{ScanEnds, Scans, poll_interval};
+use super::transaction::{Started, Turn};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::registry::{Registry, WorkerId};
-use crate::store::{StateKey, claim, global, load};
+use crate::store::{StateKey, claim, global_queue, load};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
@@ -55,16 +55,16 @@ impl Gathering<'_> {
         let turn = &started.turn;
         let workers: Vec<_> = self.registry.workers().iter().map(|worker| worker.0).collect();
         let mut work =
-            Work { ends: ScanEnds::default(), nothing_due: false, more: false, yielded: Vec::new(), workers };
+            Work { ends: ScanEnds::new(turn.began_at), nothing_due: false, more: false, yielded: Vec::new(), workers };
         let may_be_idle = turn.scope.gather && !started.has_global_work && !started.has_work_for_runners;
-        work.nothing_due = may_be_idle && (self.scans.are_idle() || self.glance(turn, &work.workers)?);
+        work.nothing_due = may_be_idle && (self.scans.are_idle() || self.nothing_is_due(turn, &work.workers)?);
         self.matching.begin_turn(turn.scope.gather);
         if turn.scope.gather && !work.nothing_due && !turn.paused {
             let busy = self.backlog.executions.keys(Instant::now());
             let limit = guc::CLAIM_BATCH.get() as usize;
             self.scan(turn, &busy, limit, items, &mut work)?;
             if started.has_global_work {
-                let gathered = global::gather(turn.spi, turn.began, &busy, limit)?;
+                let gathered = global_queue::gather(turn.spi, turn.began, &busy, limit)?;
                 items.splice(0..0, gathered.states.iter().map(|key| Item::Waiter(*key)));
                 self.matching.gathered(gathered);
             }
@@ -77,14 +77,17 @@ impl Gathering<'_> {
             self.scans.reset();
         }
         self.yield_calls(turn, &mut work)?;
+        if turn.role.grants_locks() {
+            self.locks.release_over(turn.spi)?;
+        }
         Ok(work)
     }
 
     /// Whether one statement in place of one for each scan shows that there is nothing. For idle engines.
-    fn glance(&mut self, turn: &Turn, workers: &[WorkerId]) -> Result<bool> {
+    fn nothing_is_due(&mut self, turn: &Turn, workers: &[WorkerId]) -> Result<bool> {
         let began = Instant::now();
-        let may_look = self.scans.may_scan_all(began) && self.scans.are_quiet();
-        if turn.paused || !may_look || self.seen.next_due.is_some_and(|due| due <= turn.began) {
+        let may_scan = self.scans.may_scan_all(began) && self.scans.are_quiet();
+        if turn.paused || !may_scan || self.seen.next_due.is_some_and(|due| due <= turn.began) {
             return Ok(false);
         }
         let (earliest, any_messages) = claim::earliest(turn.spi, turn.lane, workers)?;
@@ -92,7 +95,7 @@ impl Gathering<'_> {
             // The scans that follow are to be made from the head, as this one was.
             return Ok(false);
         }
-        self.scans.scanned_all(Instant::now(), began.elapsed());
+        self.scans.scanned_all(began);
         self.scans.nothing_left();
         self.seen.next_due = earliest;
         Ok(true)
@@ -108,19 +111,19 @@ impl Gathering<'_> {
         work: &mut Work,
     ) -> Result<()> {
         let began = Instant::now();
-        let full = self.scans.timers.from_head(began);
-        let from = self.scans.timers.from(&()).filter(|_| !full);
+        let from_head = self.scans.timers.from_head(began);
+        let from = self.scans.timers.from(&()).filter(|_| !from_head);
         let timers = load::due_timers(turn.spi, turn.began, busy, limit, from)?;
         let after_timers = Instant::now();
-        if full {
-            self.scans.timers.scanned(after_timers, after_timers - began);
+        if from_head {
+            self.scans.timers.scanned_from_head(after_timers, after_timers - began, poll_interval());
         }
-        let full = self.scans.messages.from_head(after_timers);
-        let from = self.scans.messages.from(&()).filter(|_| !full);
+        let from_head = self.scans.messages.from_head(after_timers);
+        let from = self.scans.messages.from(&()).filter(|_| !from_head);
         let arrived = load::executions_with_arrivals(turn.spi, busy, limit, from)?;
-        if full {
+        if from_head {
             let ended = Instant::now();
-            self.scans.messages.scanned(ended, ended - after_timers);
+            self.scans.messages.scanned_from_head(ended, ended - after_timers, poll_interval());
         }
         let last_timer = timers.last().filter(|_| timers.len() == limit);
         work.ends.timers = Some(last_timer.map_or(turn.began, |last| last.fire_at));

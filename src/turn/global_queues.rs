@@ -3,13 +3,13 @@
 
 use super::decide::Decided;
 use super::item::{Item, ItemOutcome};
-use super::turn::Turn;
+use super::transaction::Turn;
 use crate::calls::Answered;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
-use crate::store::global::{self, Class, Gathered, Head, WantedOfKey};
+use crate::store::global_queue::{self as global, Class, Gathered, Head, WantedOfKey};
 use crate::store::load::Loaded;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use xdb_engine::*;
@@ -297,7 +297,7 @@ impl Matching {
         if wanted.iter().all(Vec::is_empty) {
             return Ok(Free::default());
         }
-        // Messages that end between the two scans must not make those who were found ask in vain for all of them.
+        // Messages that end between the two scans must not make those who were found ask for all of them and get nothing.
         let now = self.gathered.at.unwrap_or(now);
         Free::load(turn.spi, &wanted, &self.gathered.fresh, now)
     }
@@ -324,7 +324,7 @@ impl Matching {
             return Ok(false);
         }
         let free = &decided.free;
-        // Where all who were asked were in vain, asking them again for the same messages is too. Who had just gone was not
+        // Where nobody who was asked took anything, nobody will who is asked again for the same messages. Who had just gone was not
         // asked, and those behind him are still to come.
         let went_on = !free.taken.is_empty() || !not_asked.is_empty() || !decided.stale.waiters.is_empty();
         let cut = |(queue, key): &Class| {

@@ -2,7 +2,7 @@
 
 use super::global_queues::{Free, Matching};
 use super::item::Item;
-use super::turn::Turn;
+use super::transaction::Turn;
 use crate::clock;
 use crate::pg::catch::Result;
 use crate::store::StateKey;

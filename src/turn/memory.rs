@@ -7,12 +7,11 @@ use super::global_queues::Matching;
 use super::in_flight::InFlight;
 use super::item::Item;
 use super::role::Role;
-use super::scans::Scans;
+use super::scans::{Scans, poll_interval};
 use super::slow_tables::SlowTables;
 use crate::calls::{self, Answered};
 use crate::clock;
-use crate::guc;
-use crate::http::Finished;
+use crate::http::{FailureKind, Outcome, Reply};
 use crate::pg::process::random;
 use crate::pg::session::Session;
 use crate::pg::shmem;
@@ -22,7 +21,7 @@ use crate::store::registry::{Registry, WorkerId};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
-use xdb_sched::backoff::Backoff;
+use xdb_sched::backoff::{Backoff, Patience};
 use xdb_sched::table_health::TableHealth;
 
 /// All of it may be lost at any moment: the tables hold everything. Each part has one module that writes it.
@@ -56,8 +55,6 @@ pub(super) struct OpenCalls {
     /// Workers for which the last scan has found all calls that were due. To the others a call that has just become due must
     /// not go before those that wait.
     pub drained: BTreeSet<WorkerId>,
-    /// Most calls at once, as far as the transport goes.
-    pub capacity: usize,
 }
 
 /// What the last turn saw of the database.
@@ -72,9 +69,8 @@ pub(super) struct Seen {
 }
 
 impl Memory {
-    /// Of a process that has begun its epoch. `capacity`: most calls at once, as far as the transport goes.
-    /// `has_runners`: the schema knows them.
-    pub fn new(role: Role, epoch: i64, capacity: usize, has_runners: bool) -> Self {
+    /// Of a process that has begun its epoch. `has_runners`: the schema knows them.
+    pub fn new(role: Role, epoch: i64, has_runners: bool) -> Self {
         Self {
             role,
             lane: Lane { number: role.lane(), epoch },
@@ -84,7 +80,6 @@ impl Memory {
                 in_flight: InFlight::default(),
                 breakers: Breakers::default(),
                 drained: BTreeSet::new(),
-                capacity,
             },
             backlog: Backlog::default(),
             tables: TableHealth::default(),
@@ -109,17 +104,24 @@ impl Memory {
     }
 
     /// Somebody has woken the scheduler.
-    pub fn woken(&mut self, wakeup: shmem::Wakeup) {
-        self.scans.woken(wakeup);
+    pub fn woken(&mut self) {
+        self.scans.woken();
     }
 
     /// Notes what a worker answered.
-    pub fn answered(&mut self, session: &Session, finished: Finished) {
-        let Some((record, ticket)) = self.calls.in_flight.remove(finished.tag) else { return };
-        self.calls.breakers.end(record.worker_id, ticket, &finished.outcome, random());
-        let answered = calls::decode(record.api, &finished.outcome);
+    pub fn answered(&mut self, session: &Session, reply: Reply) {
+        let Some((record, ticket)) = self.calls.in_flight.remove(reply.tag) else { return };
+        self.calls.breakers.end(record.worker_id, ticket, &reply.outcome, random());
+        if matches!(reply.outcome, Outcome::Failed { kind: FailureKind::NotTried, .. }) {
+            // Nobody has heard of it: it goes back into line, and is no attempt.
+            shmem::call::not_made(session.database, session.role, record.worker_id);
+            self.backlog.defer(record.key.0, Patience::Long);
+            self.backlog.yielding.insert(record.key);
+            return;
+        }
+        let answered = calls::decode(record.api, &reply.outcome);
         let succeeded = !matches!(answered, Answered::Failed(_));
-        let latency = finished.elapsed.as_micros() as i64;
+        let latency = reply.elapsed.as_micros() as i64;
         shmem::call::finished(session.database, session.role, record.worker_id, succeeded, latency);
         self.backlog.push(Item::Answer(record, answered));
     }
@@ -155,11 +157,13 @@ impl Memory {
 
     /// How long there is nothing to do, if nobody wakes the scheduler.
     pub fn idle_for(&self) -> Duration {
-        let poll = Duration::from_millis(guc::POLL_INTERVAL_MS.get() as u64);
+        let poll = poll_interval();
         let now = Instant::now();
         let deferred = self.backlog.executions.next(now).map(|at| at - now);
         let due = self.seen.next_due.map(|at| Duration::from_micros(at.since(clock::now()).max(0) as u64));
         let breakers = self.calls.breakers.next_change(now).map(|at| at - now);
-        [Some(poll), deferred, due, breakers].into_iter().flatten().min().unwrap_or(poll)
+        // If it is over, this turn could have scanned, and had no room: that comes with an answer.
+        let head = self.scans.head_at().filter(|at| *at > now && !self.seen.paused).map(|at| at - now);
+        [Some(poll), deferred, due, breakers, head].into_iter().flatten().min().unwrap_or(poll)
     }
 }

@@ -9,7 +9,7 @@
 //!             │ pause    │ messages,    │ under their │ memory;      │ difference  │ due calls,   │ with their   │ what waits is
 //!             │ registry │ global       │ row locks   │ users'       │ as rows     │ within the   │ attributes   │ kept for the
 //!             ▼          ▼ queues       ▼             ▼ tables       ▼             ▼ room         ▼              ▼ next turn
-//!            Begun      Work           Batch         Decided        Saved         Claims         Prepared       Progress
+//!            Started    Work           Batch         Decided        Saved         Claims         Prepared       Progress
 //! ```
 //!
 //! | file | what it is for |
@@ -17,7 +17,7 @@
 //! | `role.rs` | the scheduler and the runners: all that they do differently |
 //! | `memory.rs` | what a process keeps between its turns; all of it may be lost |
 //! | `backlog.rs` | answers that wait to be applied, and executions that are left alone for a while |
-//! | `turn.rs` | the transaction, and what is done when it fails: again in parts, then one by one |
+//! | `transaction.rs` | the transaction, and what is done when it fails: again in parts, then one by one |
 //! | `gather.rs`, `scans.rs` | what is due, and where the scans for it begin |
 //! | `load.rs`, `decide.rs`, `save.rs` | from items to rows |
 //! | `claim.rs`, `prepare.rs`, `settle.rs` | from due calls to requests, and what is left to do after the commit |
@@ -51,8 +51,8 @@ mod save;
 mod scans;
 mod settle;
 mod slow_tables;
-mod turn;
+mod transaction;
 
 pub use memory::Memory;
 pub use role::RUNNERS_CALLS;
-pub use turn::{Progress, take_turn};
+pub use transaction::{Progress, take_turn};

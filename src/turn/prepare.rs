@@ -7,9 +7,9 @@ use super::item::Item;
 use super::save::Saved;
 use super::scans::ScanEnds;
 use super::slow_tables::Times;
-use super::turn::Turn;
+use super::transaction::Turn;
 use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
-use crate::http::Call;
+use crate::http::Request;
 use crate::pg::catch::Result;
 use crate::store::load::Loaded;
 use crate::store::locks::{self, Versioned};
@@ -25,7 +25,7 @@ use xdb_sched::backoff::Patience;
 
 /// What goes out after the commit.
 pub struct Prepared {
-    pub calls: Vec<(Call, CallRecord)>,
+    pub calls: Vec<(Request, CallRecord)>,
     /// Attempts that failed before their calls were made, and processes that can't go on.
     pub failed: Vec<Item>,
     /// Calls whose leases were given back: nothing has happened.
@@ -43,7 +43,7 @@ struct LocalAttributes {
 
 /// What became of preparing one call.
 enum Preparation {
-    Call(Box<Call>),
+    Call(Box<Request>),
     /// The lease is given back.
     Release,
     Failed(Failure),
@@ -70,28 +70,28 @@ pub fn prepare(
     let calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
     let local = LocalAttributes::read(turn, &calls)?;
     let mut preparing = Preparing { app, backlog, local, more };
-    let mut prepared =
-        Prepared { calls: Vec::new(), failed, released: Vec::new(), drained, ends: ScanEnds::default(), more: false };
+    let mut released = Vec::new();
+    let mut prepared = Vec::new();
+    let mut failed = failed;
     for Found { loaded, state, call } in calls {
         let Some(mut record) = record(loaded, state, call) else { continue };
         match preparing.one(loaded, state, call, &mut record)? {
-            Preparation::Call(request) => prepared.calls.push((*request, record)),
+            Preparation::Call(request) => prepared.push((*request, record)),
             Preparation::Release => {
                 ends.note(Some(saved.now));
-                prepared.released.push(call.key);
+                released.push(call.key);
             }
             Preparation::Failed(failure) => {
-                prepared.failed.push(Item::Answer(record, Answered::Failed(failure)));
+                failed.push(Item::Answer(record, Answered::Failed(failure)));
             }
         }
     }
-    claim::release(turn.spi, &prepared.released)?;
-    prepared.more = preparing.more;
+    claim::release(turn.spi, &released)?;
     ends.note(saved.earliest);
     // Under another worker, perhaps, than they were found under.
     ends.note(left.into_values().min());
-    prepared.ends = ends;
-    Ok(prepared)
+    let more = preparing.more;
+    Ok(Prepared { calls: prepared, failed, released, drained, ends, more })
 }
 
 /// A leased call with its state.

@@ -13,7 +13,8 @@
 //!
 //! Neither looks for deadlocks: their waits end before anybody's search for one begins.
 
-use super::turn::{Mode, Scope};
+use super::in_flight::max_in_flight;
+use super::transaction::{Mode, Scope};
 use crate::guc;
 pub use crate::pg::shmem::Role;
 use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
@@ -64,7 +65,7 @@ impl Role {
 
     /// Most calls under way.
     pub fn calls_at_once(self) -> usize {
-        if self.is_scheduler() { guc::MAX_IN_FLIGHT.get() as usize } else { RUNNERS_CALLS }
+        if self.is_scheduler() { max_in_flight() } else { RUNNERS_CALLS }
     }
 
     /// What one transaction may spend in users' tables.

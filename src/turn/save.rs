@@ -8,13 +8,13 @@ use super::decide::Decided;
 use super::global_queues::Matching;
 use super::item::{Item, ItemOutcome};
 use super::owners;
-use super::turn::Turn;
+use super::transaction::Turn;
 use crate::pg::catch::Result;
 use crate::pg::{crash, wake};
 use crate::store::load::{self, Loaded};
 use crate::store::registry::WorkerId;
 use crate::store::save::{self, Lease};
-use crate::store::{StateKey, claim, global};
+use crate::store::{StateKey, claim, global_queue};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::room::Room;
@@ -54,7 +54,7 @@ pub fn save(
     let leases = dispatched.iter().map(|leased| (leased.key, leased.lease)).collect();
     let (wrote, earliest) = write(turn, app, &decided, &leases)?;
     if !turn.role.is_told() {
-        earliest.into_iter().for_each(|due| wake::due_at_commit(due.0));
+        earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
     }
     let more_messages = matching.save(turn, &decided)?;
     let Decided { items, outcomes, executions, taken_in, now, .. } = decided;
@@ -112,10 +112,10 @@ fn write(
         return Ok((false, None));
     }
     let lane = |meta: &load::Meta| app.lane_of(meta);
-    let saved = save::save_and_release(spi, changed.into_iter(), leases, &lane, false, *now)?;
+    let saved = save::save_batch(spi, changed.into_iter(), leases, &lane, *now)?;
     load::delete_arrivals(spi, &taken_in.ids)?;
     load::delete_arrivals_of(spi, &stale.inboxes)?;
-    global::delete_waiters(spi, &stale.waiters)?;
+    global_queue::delete_waiters(spi, &stale.waiters)?;
     load::delete_timers(spi, &stale.timers, *now)?;
     if !given_away.is_empty() {
         claim::move_to_lane(spi, given_away, claim::RUNNERS_LANE)?;

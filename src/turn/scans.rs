@@ -1,49 +1,47 @@
-//! Where the scans for due work begin, and how far they came.
+//! Where the scans for due work begin, how far they came, and when none is made.
 //!
-//! A scan that begins at the head of an index walks over everything that was taken and not vacuumed away yet. So each scan
-//! begins at a cursor, behind which the last one left nothing. Who commits something that is due behind a cursor says so with
-//! the wake-up. What nobody says (a rollback of who had a row locked) is found by a scan from the head, which is made as often
-//! as its cost permits. No promise depends on a cursor.
+//! Each scan begins at a cursor (`xdb_sched::due_scan` says why, and why nothing is lost behind it), and as often as its cost
+//! permits at the head. While nobody says that there is something, none is made at all for a tenth of a second.
 
-use crate::pg::shmem::Wakeup;
+use crate::guc;
 use crate::store::registry::WorkerId;
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Timestamp};
-use xdb_sched::cursor::Cursors;
+use xdb_sched::due_scan::DueScan;
 
 /// How long nothing is scanned for, at most, while nobody says that there is something.
 const QUIET_FOR: Duration = Duration::from_millis(100);
 
-/// The cursors of a scheduler.
+/// The scans of a scheduler.
 #[derive(Default)]
 pub struct Scans {
     /// Until then there is nothing to be found, unless somebody says so.
     quiet_until: Option<Instant>,
     /// Due calls, by worker.
-    pub calls: Cursors<WorkerId, Timestamp>,
-    pub timers: Cursors<(), Timestamp>,
+    pub calls: DueScan<WorkerId, Timestamp>,
+    pub timers: DueScan<(), Timestamp>,
     /// Messages in the inbox, by their ids.
-    pub messages: Cursors<(), i64>,
+    pub messages: DueScan<(), i64>,
     /// The execution whose call alone is being claimed: if that fails, it is left alone.
     pub suspect: Option<ExecutionId>,
 }
 
 /// How far the scans of a turn came. It counts once the turn has committed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ScanEnds {
+    pub began: Instant,
     pub calls: Vec<(WorkerId, Timestamp)>,
     pub timers: Option<Timestamp>,
     pub messages: Option<i64>,
     /// The earliest due time of what the turn has written, or has found and left.
     pub earliest: Option<Timestamp>,
+    /// Executions were left out.
+    pub left_out: bool,
 }
 
 impl ScanEnds {
-    /// Takes the ends back to what was left.
-    pub fn hold(&mut self, call: Option<Timestamp>, timer: Option<Timestamp>, message: Option<i64>) {
-        hold(self.calls.iter_mut().map(|end| &mut end.1), call);
-        hold(self.timers.iter_mut(), timer);
-        hold(self.messages.iter_mut(), message);
+    pub fn new(began: Instant) -> Self {
+        Self { began, calls: Vec::new(), timers: None, messages: None, earliest: None, left_out: false }
     }
 
     /// The turn has written, or has found and left, something that is due at this time.
@@ -52,26 +50,17 @@ impl ScanEnds {
     }
 }
 
-fn hold<'a, T: Ord + Copy + 'a>(ends: impl Iterator<Item = &'a mut T>, at: Option<T>) {
-    if let Some(at) = at {
-        ends.for_each(|end| *end = at.min(*end));
-    }
-}
-
 impl Scans {
     /// Somebody has woken the scheduler.
-    pub fn woken(&mut self, wakeup: Wakeup) {
+    pub fn woken(&mut self) {
         self.quiet_until = None;
-        self.lower(Some(Timestamp(wakeup.due)));
-        self.messages.lower(wakeup.message);
+        self.may_be_behind();
     }
 
-    /// A call or a timer is due at this time or later.
-    pub fn lower(&mut self, due: Option<Timestamp>) {
-        if let Some(due) = due {
-            self.calls.lower(due);
-            self.timers.lower(due);
-        }
+    fn may_be_behind(&mut self) {
+        self.calls.may_be_behind();
+        self.timers.may_be_behind();
+        self.messages.may_be_behind();
     }
 
     /// Whether a scan would find nothing.
@@ -87,12 +76,12 @@ impl Scans {
     /// The last scan has left nothing.
     pub fn nothing_left(&mut self) {
         self.quiet_until = Some(Instant::now() + QUIET_FOR);
+        self.until(self.head_at());
     }
 
-    /// The next call or timer comes due in so long.
-    pub fn until(&mut self, next_due_in: Option<Duration>) {
-        let due = next_due_in.map(|due_in| Instant::now() + due_in);
-        self.quiet_until = self.quiet_until.map(|until| due.map_or(until, |due| until.min(due)));
+    /// There may be something at that time.
+    pub fn until(&mut self, at: Option<Instant>) {
+        self.quiet_until = self.quiet_until.map(|until| at.map_or(until, |at| until.min(at)));
     }
 
     /// There may be something again.
@@ -102,7 +91,15 @@ impl Scans {
 
     /// There may be anything anywhere.
     pub fn reset(&mut self) {
-        self.woken(Wakeup::ANY);
+        self.quiet_until = None;
+        self.calls.forget_all();
+        self.timers.forget_all();
+        self.messages.forget_all();
+    }
+
+    /// When to scan from the head for what may be behind the cursors. None: nothing is.
+    pub fn head_at(&self) -> Option<Instant> {
+        [self.calls.behind_at(), self.timers.behind_at(), self.messages.behind_at()].into_iter().flatten().min()
     }
 
     /// Whether all scans may be made from the head.
@@ -110,20 +107,30 @@ impl Scans {
         self.calls.from_head(now) && self.timers.from_head(now) && self.messages.from_head(now)
     }
 
-    /// All scans were made from the head, together, and this is what they cost.
-    pub fn scanned_all(&mut self, ended: Instant, took: Duration) {
-        self.calls.scanned(ended, took);
-        self.timers.scanned(ended, took);
-        self.messages.scanned(ended, took);
+    /// All scans were made from the head, together.
+    pub fn scanned_all(&mut self, began: Instant) {
+        let (now, took) = (Instant::now(), began.elapsed());
+        self.calls.scanned_from_head(now, took, poll_interval());
+        self.timers.scanned_from_head(now, took, poll_interval());
+        self.messages.scanned_from_head(now, took, poll_interval());
     }
 
     /// The turn has committed.
     pub fn settle(&mut self, ends: ScanEnds) {
+        // What is known to be left is not passed.
+        let held = |to: Timestamp| ends.earliest.map_or(to, |earliest| to.min(earliest));
         for (worker, to) in ends.calls {
-            self.calls.advance(worker, to);
+            self.calls.advance(worker, held(to), ends.began);
         }
-        ends.timers.into_iter().for_each(|to| self.timers.advance((), to));
-        ends.messages.into_iter().for_each(|to| self.messages.advance((), to));
-        self.lower(ends.earliest);
+        ends.timers.into_iter().for_each(|to| self.timers.advance((), held(to), ends.began));
+        ends.messages.into_iter().for_each(|to| self.messages.advance((), to, ends.began));
+        if ends.left_out {
+            self.may_be_behind();
+        }
     }
+}
+
+/// Longest time between two scans from the head.
+pub fn poll_interval() -> Duration {
+    Duration::from_millis(guc::POLL_INTERVAL_MS.get() as u64)
 }

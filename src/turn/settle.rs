@@ -2,16 +2,17 @@
 
 use super::backlog::Backlog;
 use super::gather::Work;
+use super::in_flight::{Submit, max_in_flight};
 use super::item::{Item, ItemOutcome};
 use super::memory::{Memory, OpenCalls, Seen};
 use super::prepare::Prepared;
 use super::save::Saved;
 use super::scans::ScanEnds;
-use super::turn::{Progress, Started};
+use super::transaction::{Progress, Started};
 use crate::calls::CallRecord;
 use crate::clock;
 use crate::guc;
-use crate::http::Call;
+use crate::http::Request;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::session::Session;
@@ -26,7 +27,7 @@ use xdb_sched::backoff::Patience;
 /// What a transaction did, to be followed up after its commit.
 pub struct Outcome {
     outcomes: Vec<ItemOutcome>,
-    calls: Vec<(Call, CallRecord)>,
+    calls: Vec<(Request, CallRecord)>,
     failed: Vec<Item>,
     /// Calls whose leases were given back.
     released: Vec<StateKey>,
@@ -55,13 +56,8 @@ impl Outcome {
         let Prepared { calls, failed, released, drained, mut ends, more } = prepared;
         ends.timers = work.ends.timers;
         ends.messages = work.ends.messages.filter(|_| saved.all_taken_in);
-        let mut left_out = backlog.executions.keys(Instant::now());
-        left_out.extend(backlog.waiting_for());
-        left_out.extend(&saved.put_off);
-        left_out.sort_unstable();
-        left_out.dedup();
-        let (call, timer, message) = claim::left_out(turn.spi, turn.lane, &left_out, saved.now, turn.real)?;
-        ends.hold(call, timer, message);
+        let busy = backlog.executions.next(Instant::now()).is_some() || backlog.waiting_for().next().is_some();
+        ends.left_out = busy || !saved.put_off.is_empty();
         let idle = work.nothing_due && drained.is_none();
         let next_due = match turn.paused {
             true => None,
@@ -101,7 +97,7 @@ impl Memory {
         session: &Session,
         items: Vec<Item>,
         outcome: Outcome,
-        submit: &mut dyn FnMut(Vec<Call>),
+        submit: &mut Submit<'_>,
     ) -> Progress {
         if !outcome.calls.is_empty() {
             crash::point(if items.is_empty() { "claim-call" } else { "commit-dispatch" });
@@ -122,10 +118,10 @@ impl Memory {
         more |= self.keep_what_waits(items, outcome.outcomes);
         outcome.failed.into_iter().for_each(|item| self.backlog.push(item));
         self.calls.submit(session, &self.registry, outcome.calls, submit);
-        self.backlog.give_up_beyond(self.calls.capacity.div_ceil(2));
+        self.backlog.give_up_beyond(max_in_flight().div_ceil(2));
         self.backlog.forget_old();
-        self.locks.show(session);
         more |= self.backlog.is_ready();
+        self.locks.show(session, more);
         let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
         if outcome.nothing_left && nothing_waits && !more {
             self.scans.nothing_left();
@@ -133,7 +129,7 @@ impl Memory {
             self.scans.scan_again();
         }
         let due_in = |at: Timestamp| Duration::from_micros(at.since(clock::now()).max(0) as u64);
-        self.scans.until(self.seen.next_due.map(due_in));
+        self.scans.until(self.seen.next_due.map(|at| Instant::now() + due_in(at)));
         if more { Progress::More } else { Progress::Idle }
     }
 
@@ -187,21 +183,21 @@ impl OpenCalls {
         &mut self,
         session: &Session,
         registry: &Registry,
-        calls: Vec<(Call, CallRecord)>,
-        submit: &mut dyn FnMut(Vec<Call>),
+        calls: Vec<(Request, CallRecord)>,
+        submit: &mut Submit<'_>,
     ) {
         if calls.is_empty() {
             return;
         }
         session.slot.add_calls(calls.len() as i64);
-        let out = calls.into_iter().map(|(mut call, record)| {
+        let requests = calls.into_iter().map(|(mut request, record)| {
             shmem::call::started(session.database, session.role, record.worker_id);
             let ticket = self.breakers.begin(record.worker_id, registry);
             let (worker, owner) = (record.worker_id, record.owner);
-            call.tag = self.in_flight.insert(worker, owner, call.body.len(), (record, ticket));
-            call
+            request.tag = self.in_flight.insert(worker, owner, request.body.len(), (record, ticket));
+            request
         });
-        let out = out.collect();
-        submit(out);
+        let requests = requests.collect();
+        submit(requests, self.in_flight.len());
     }
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 impl Execution {
     /// Changes the execution as the event says. Events that name a state which is not loaded change the counters
     /// alone, so that a part and a whole agree on them.
+    ///
+    /// Longer than a screen because there is one place for what each event changes, and a match that forgets none.
     pub fn apply(&mut self, event: &Event, at: Timestamp) {
         let number = self.next_event;
         if event.is_recorded() {
@@ -17,25 +19,20 @@ impl Execution {
                 self.timeout_at = *timeout_at;
             }
             Event::StateStarted { seq, state_execution_id, input, config, recovery, skip_wait_until, not_before } => {
-                self.next_state = self.next_state.max(seq.0 + 1);
-                self.state_numbers.insert(state_execution_id.state_id.clone(), state_execution_id.number);
-                self.live_threads += 1;
                 let call = CallState { not_before: *not_before, ..CallState::default() };
-                let phase =
-                    if *skip_wait_until { Phase::Execute { call, results: None } } else { Phase::WaitUntil(call) };
-                self.states.insert(
-                    *seq,
-                    Arc::new(StateExecution {
-                        seq: *seq,
-                        id: state_execution_id.clone(),
-                        input: input.clone(),
-                        config: config.clone(),
-                        recovery: recovery.clone(),
-                        started_at: at,
-                        ended_at: None,
-                        phase,
-                    }),
-                );
+                self.start_state(StateExecution {
+                    seq: *seq,
+                    id: state_execution_id.clone(),
+                    input: input.clone(),
+                    config: config.clone(),
+                    recovery: recovery.clone(),
+                    started_at: at,
+                    ended_at: None,
+                    phase: match skip_wait_until {
+                        true => Phase::Execute { call, results: None },
+                        false => Phase::WaitUntil(call),
+                    },
+                });
             }
             Event::WaitStarted { seq, waiting_type, commands, combinations } => {
                 self.with_state(*seq, |state| {
@@ -101,37 +98,46 @@ impl Execution {
             | Event::GlobalMessagesPublished { .. }
             | Event::RpcApplied { .. }
             | Event::CommandRejected { .. } => {}
-            Event::MessagesReceived { messages, .. } => {
-                for message in messages {
-                    self.next_message = self.next_message.max(message.number + 1);
-                    if let Some(id) = &message.message_id {
-                        self.message_ids.insert((message.queue.clone(), id.clone()));
-                    }
-                    self.queues.entry(message.queue.clone()).or_default().push_back(Arc::new(message.clone()));
-                }
-            }
+            Event::MessagesReceived { messages, .. } => messages.iter().for_each(|message| self.receive(message)),
             Event::CompletionRequested {} => self.completing = true,
             Event::Snapshot(snapshot) => self.restore(snapshot),
             Event::ResultGiven { seq, output } => {
                 let state_execution_id = seq.and_then(|seq| self.states.get(&seq)).map(|state| state.id.clone());
                 self.results.push(ProcessResult { state_execution_id, output: output.clone() });
             }
-            Event::ProcessClosed { status, reason } => {
-                self.status = *status;
-                self.reason.clone_from(reason);
-                self.closed_at = Some(at);
-                self.live_threads = 0;
-                self.queues.clear();
-                for state in self.states.values_mut().filter(|state| state.status().is_live()) {
-                    let state = Arc::make_mut(state);
-                    let last_failure = match &state.phase {
-                        Phase::WaitUntil(call) | Phase::Execute { call, .. } => call.last_failure.clone(),
-                        _ => None,
-                    };
-                    state.phase = Phase::Ended { status: StateStatus::Aborted, last_failure };
-                    state.ended_at = Some(at);
-                }
-            }
+            Event::ProcessClosed { status, reason } => self.close(*status, reason.clone(), at),
+        }
+    }
+
+    fn start_state(&mut self, state: StateExecution) {
+        self.next_state = self.next_state.max(state.seq.0 + 1);
+        self.state_numbers.insert(state.id.state_id.clone(), state.id.number);
+        self.live_threads += 1;
+        self.states.insert(state.seq, Arc::new(state));
+    }
+
+    fn receive(&mut self, message: &Message) {
+        self.next_message = self.next_message.max(message.number + 1);
+        if let Some(id) = &message.message_id {
+            self.message_ids.insert((message.queue.clone(), id.clone()));
+        }
+        self.queues.entry(message.queue.clone()).or_default().push_back(Arc::new(message.clone()));
+    }
+
+    fn close(&mut self, status: ProcessStatus, reason: Option<String>, at: Timestamp) {
+        self.status = status;
+        self.reason = reason;
+        self.closed_at = Some(at);
+        self.live_threads = 0;
+        self.queues.clear();
+        for state in self.states.values_mut().filter(|state| state.status().is_live()) {
+            let state = Arc::make_mut(state);
+            let last_failure = match &state.phase {
+                Phase::WaitUntil(call) | Phase::Execute { call, .. } => call.last_failure.clone(),
+                _ => None,
+            };
+            state.phase = Phase::Ended { status: StateStatus::Aborted, last_failure };
+            state.ended_at = Some(at);
         }
     }
 

@@ -35,13 +35,13 @@ pub fn decide(execution: &Execution, command: &Command, context: Context<'_>) ->
         Command::WaitUntilAnswered { seq, .. } | Command::GlobalMessagesArrived { seq } => Some(*seq),
         _ => None,
     };
-    let mut turn = Turn { execution: execution.clone(), context, events: Vec::new(), offered_to };
-    turn.command(command)?;
-    Ok(turn.events)
+    let mut draft = Draft { execution: execution.clone(), context, events: Vec::new(), offered_to };
+    draft.command(command)?;
+    Ok(draft.events)
 }
 
 /// One decision under way: every event is applied to the working copy at once, so that what follows sees it.
-pub(crate) struct Turn<'a> {
+pub(crate) struct Draft<'a> {
     pub(crate) execution: Execution,
     pub(crate) context: Context<'a>,
     events: Vec<Event>,
@@ -49,7 +49,7 @@ pub(crate) struct Turn<'a> {
     offered_to: Option<StateSeq>,
 }
 
-impl Turn<'_> {
+impl Draft<'_> {
     pub(crate) fn emit(&mut self, event: Event) {
         self.execution.apply(&event, self.context.now);
         self.events.push(event);

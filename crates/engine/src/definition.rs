@@ -28,18 +28,22 @@ pub struct Definition {
 }
 
 impl Definition {
+    /// How long its processes may run, if that is bounded.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds)
     }
 
+    /// Whether its processes may use this local queue.
     pub fn knows_queue(&self, name: &str) -> bool {
         self.local_queues.as_ref().is_none_or(|known| known.contains(name))
     }
 
+    /// Whether its processes may use this global queue.
     pub fn knows_global_queue(&self, name: &str) -> bool {
         self.global_queues.as_ref().is_none_or(|known| known.contains(name))
     }
 
+    /// Whether its processes may have this local attribute.
     pub fn knows_local_attribute(&self, key: &str) -> bool {
         self.local_attributes.as_ref().is_none_or(|known| known.contains(key))
     }

@@ -10,6 +10,8 @@ use std::sync::Arc;
 ///
 /// A copy shares its states and messages with the original until one of them changes: every decision works on a copy, and
 /// of a wide process much may be loaded.
+///
+/// So many fields because this is the whole of what a history gives back: each is a column or a table of the schema.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Execution {
     pub id: ExecutionId,
@@ -74,6 +76,7 @@ impl Execution {
         self.next_event > 1
     }
 
+    /// Whether it has not closed.
     pub fn is_running(&self) -> bool {
         self.status == ProcessStatus::Running
     }
@@ -136,6 +139,7 @@ pub struct StateExecution {
 }
 
 impl StateExecution {
+    /// Where it stands, in a word.
     pub fn status(&self) -> StateStatus {
         match &self.phase {
             Phase::WaitUntil(_) => StateStatus::WaitUntil,

@@ -15,10 +15,12 @@ impl Json {
         Self(text.into())
     }
 
+    /// The value null, which is not the absence of one.
     pub fn null() -> Self {
         Self::from_trusted("null")
     }
 
+    /// The text, as it came in.
     pub fn as_str(&self) -> &str {
         &self.0
     }

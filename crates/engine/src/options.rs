@@ -1,5 +1,6 @@
 //! Options of a state, as registered with its process type or given with a state movement.
 
+use crate::types::words;
 use crate::{Api, Duration};
 use serde::{Deserialize, Serialize};
 
@@ -28,13 +29,14 @@ impl Default for RetryPolicy {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FailurePolicy {
-    #[default]
-    #[serde(rename = "FAIL_PROCESS_ON_STATE_FAILURE")]
-    FailProcess,
-    #[serde(rename = "PROCEED_TO_CONFIGURED_STATE")]
-    ProceedToConfiguredState,
+words! {
+    /// Whether the process goes on when the retries of a state are spent.
+    #[derive(Default)]
+    FailurePolicy {
+        #[default]
+        FailProcess = "FAIL_PROCESS_ON_STATE_FAILURE",
+        ProceedToConfiguredState = "PROCEED_TO_CONFIGURED_STATE",
+    }
 }
 
 /// What happens when the retries of a state are spent.
@@ -48,29 +50,28 @@ pub struct FailureRecovery {
     pub state_failure_proceed_state_config: Option<Box<StateConfig>>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LoadPolicy {
-    #[default]
-    #[serde(rename = "ALL")]
-    All,
-    #[serde(rename = "NONE")]
-    None,
-    #[serde(rename = "PARTIAL")]
-    Partial,
+words! {
+    /// How many of the attributes a call gets.
+    #[derive(Default)]
+    LoadPolicy {
+        #[default]
+        All = "ALL",
+        None = "NONE",
+        Partial = "PARTIAL",
+    }
 }
 
-/// What a call wants to be sure of, of the attributes that it gets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LockType {
-    #[default]
-    #[serde(rename = "NO_LOCKING")]
-    NoLocking,
-    /// What was read is unchanged when the answer is applied.
-    #[serde(rename = "SHARE_LOCK")]
-    Share,
-    /// Load, call and write are one.
-    #[serde(rename = "EXCLUSIVE_LOCK")]
-    Exclusive,
+words! {
+    /// What a call wants to be sure of, of the attributes that it gets.
+    #[derive(Default)]
+    LockType {
+        #[default]
+        NoLocking = "NO_LOCKING",
+        /// What was read is unchanged when the answer is applied.
+        Share = "SHARE_LOCK",
+        /// Load, call and write are one.
+        Exclusive = "EXCLUSIVE_LOCK",
+    }
 }
 
 /// Which attributes a call gets.
@@ -94,6 +95,7 @@ impl Loading {
         self.lock_type != LockType::NoLocking && self.policy != LoadPolicy::None
     }
 
+    /// Whether the attribute of this name is loaded.
     pub fn wants(&self, name: &str) -> bool {
         match self.policy {
             LoadPolicy::All => true,
@@ -160,6 +162,7 @@ impl StateConfig {
         )
     }
 
+    /// How long a call may take.
     pub fn timeout(&self, api: Api) -> Duration {
         let set = match api {
             Api::WaitUntil => self.wait_until_api_timeout_seconds,
@@ -168,6 +171,7 @@ impl StateConfig {
         Duration::from_seconds(set.unwrap_or(DEFAULT_CALL_TIMEOUT_SECONDS))
     }
 
+    /// How a failed call is repeated.
     pub fn retry_policy(&self, api: Api) -> RetryPolicy {
         let set = match api {
             Api::WaitUntil => &self.wait_until_api_retry_policy,
@@ -176,6 +180,7 @@ impl StateConfig {
         set.clone().unwrap_or_default()
     }
 
+    /// Which global attributes a call gets: the option of its API, else that of both.
     pub fn load_global(&self, api: Api) -> Loading {
         let own = match api {
             Api::WaitUntil => &self.wait_until_load_global_attributes,
@@ -184,6 +189,7 @@ impl StateConfig {
         own.as_ref().or(self.load_global_attributes.as_ref()).cloned().unwrap_or_default()
     }
 
+    /// Which local attributes a call gets, likewise.
     pub fn load_local(&self, api: Api) -> Loading {
         let own = match api {
             Api::WaitUntil => &self.wait_until_load_local_attributes,

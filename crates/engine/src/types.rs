@@ -16,6 +16,7 @@ impl Timestamp {
     /// counts from the Unix epoch without rounding.
     pub const LAST: Self = Self(i64::MAX - 1);
 
+    /// Whole seconds since the Unix epoch, rounded down.
     pub fn unix_seconds(self) -> i64 {
         self.0.div_euclid(1_000_000)
     }
@@ -52,6 +53,7 @@ impl Duration {
         Self((seconds * 1e6).min(i64::MAX as f64 / 4.0).ceil() as i64)
     }
 
+    /// As the standard library has it.
     pub fn as_std(self) -> std::time::Duration {
         std::time::Duration::from_micros(self.0.max(0) as u64)
     }
@@ -132,7 +134,7 @@ impl<'de> Deserialize<'de> for StateExecutionId {
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         pub enum $name { $($(#[$vmeta])* #[serde(rename = $word)] $variant),+ }
 
         impl $name {
@@ -148,13 +150,14 @@ macro_rules! words {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.as_str())
             }
         }
     };
 }
+pub(crate) use words;
 
 words! {
     /// Status of a process execution. All but `Running` are final.

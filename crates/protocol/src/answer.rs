@@ -1,7 +1,7 @@
 //! What workers answer.
 
-use crate::config::{UnknownKeys, state_config};
-use crate::fields::{Fault, Object, Read, cut, list, name, payload, quote, seconds, string, whole, word};
+use crate::config::state_config;
+use crate::fields::{Fault, Object, Read, UnknownKeys, cut, list, name, payload, quote, seconds, string, whole, word};
 use crate::payload::MAX_PAYLOAD_DEPTH;
 use crate::scan::{Rules, scan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +22,7 @@ const MAX_ERROR_TYPE_CHARS: usize = 200;
 /// An answer may be nested deeper than a payload by what the protocol puts around it.
 const MAX_ANSWER_DEPTH: usize = MAX_PAYLOAD_DEPTH + 16;
 
+/// Reads the body of a 200 to `waitUntil`, or says what is wrong with it.
 pub fn decode_wait_until(body: &[u8], limits: &Limits) -> Result<WaitUntilAnswer, String> {
     decode(body, |object| {
         Ok(WaitUntilAnswer {
@@ -31,6 +32,7 @@ pub fn decode_wait_until(body: &[u8], limits: &Limits) -> Result<WaitUntilAnswer
     })
 }
 
+/// Reads the body of a 200 to `execute`, or says what is wrong with it.
 pub fn decode_execute(body: &[u8], limits: &Limits) -> Result<ExecuteAnswer, String> {
     decode(body, |object| {
         Ok(ExecuteAnswer {
@@ -40,6 +42,7 @@ pub fn decode_execute(body: &[u8], limits: &Limits) -> Result<ExecuteAnswer, Str
     })
 }
 
+/// Reads the body of a 200 to an RPC, or says what is wrong with it.
 pub fn decode_rpc(body: &[u8], limits: &Limits) -> Result<RpcAnswer, String> {
     decode(body, |object| {
         Ok(RpcAnswer {
@@ -59,7 +62,7 @@ pub fn decode_rpc(body: &[u8], limits: &Limits) -> Result<RpcAnswer, String> {
 pub fn decode_error(status: u16, body: &[u8]) -> Failure {
     let told = std::str::from_utf8(body).ok().and_then(|text| {
         scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).ok()?;
-        let mut object = Object::read(text).ok()?;
+        let mut object = lenient(text).ok()?;
         let error_type = object.optional("errorType", string).ok().flatten();
         let detail = object.optional("detail", |text| Ok(string(text).unwrap_or_else(|_| text.to_owned())));
         Some((error_type, detail.ok().flatten().filter(|detail| !detail.trim().is_empty())))
@@ -107,7 +110,12 @@ fn decode<T>(body: &[u8], read: impl FnOnce(&mut Object<'_>) -> Read<T>) -> Resu
     }
     // Before anything else, so that nothing that follows can be led into recursion without end.
     scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).map_err(|error| format!("the answer {error}"))?;
-    Object::read(text).and_then(|mut object| read(&mut object)).map_err(|fault| fault.message("the answer"))
+    lenient(text).and_then(|mut object| read(&mut object)).map_err(|fault| fault.message("the answer"))
+}
+
+/// A worker may be newer than the engine.
+fn lenient(text: &str) -> Read<Object<'_>> {
+    Object::read(text, UnknownKeys::Ignored)
 }
 
 fn effects(object: &mut Object<'_>, limits: &Limits) -> Read<Effects> {
@@ -121,7 +129,7 @@ fn effects(object: &mut Object<'_>, limits: &Limits) -> Read<Effects> {
 }
 
 fn publish(text: &str, limits: &Limits) -> Read<Publish> {
-    let mut object = Object::read(text)?;
+    let mut object = lenient(text)?;
     Ok(Publish {
         queue: object.required("queueName", name)?,
         message_id: object.optional("messageId", name)?,
@@ -130,7 +138,7 @@ fn publish(text: &str, limits: &Limits) -> Read<Publish> {
 }
 
 fn publish_globally(text: &str, limits: &Limits) -> Read<GlobalPublish> {
-    let mut object = Object::read(text)?;
+    let mut object = lenient(text)?;
     Ok(GlobalPublish {
         queue: object.required("queueName", name)?,
         key: object.optional("key", name)?,
@@ -144,7 +152,7 @@ fn publish_globally(text: &str, limits: &Limits) -> Read<GlobalPublish> {
 }
 
 fn command_request(text: &str) -> Read<CommandRequest> {
-    let mut object = Object::read(text)?;
+    let mut object = lenient(text)?;
     let waiting_type = object.required("waitingType", |text| word(text, WaitingType::WORDS, WaitingType::parse))?;
     let mut commands = object.list_of("timerCommands", timer_command)?;
     commands.extend(object.list_of("localQueueCommands", local_queue_command)?);
@@ -202,7 +210,7 @@ fn combination(text: &str, positions: &BTreeMap<&str, u32>) -> Read<Vec<u32>> {
 }
 
 fn timer_command(text: &str) -> Read<RequestedCommand> {
-    let mut object = Object::read(text)?;
+    let mut object = lenient(text)?;
     let command_id = object.optional("commandId", name)?;
     let delay = object.optional("delayInSeconds", seconds)?;
     let fire_at = object.optional("fireAt", moment)?;
@@ -226,7 +234,7 @@ fn moment(text: &str) -> Read<Timestamp> {
 }
 
 fn local_queue_command(text: &str) -> Read<RequestedCommand> {
-    let mut object = Object::read(text)?;
+    let mut object = lenient(text)?;
     let command_id = object.optional("commandId", name)?;
     let queue = object.required("queueName", name)?;
     let (at_least, at_most) = bounds(&mut object)?;
@@ -234,7 +242,7 @@ fn local_queue_command(text: &str) -> Read<RequestedCommand> {
 }
 
 fn global_queue_command(text: &str) -> Read<RequestedCommand> {
-    let mut object = Object::read(text)?;
+    let mut object = lenient(text)?;
     let command_id = object.optional("commandId", name)?;
     let queue = object.required("queueName", name)?;
     let key = object.optional("key", name)?;
@@ -263,10 +271,10 @@ fn bounds(object: &mut Object<'_>) -> Read<(u32, u32)> {
 }
 
 fn decision(text: &str, limits: &Limits) -> Read<Decision> {
-    let mut object = Object::read(text)?;
+    let mut object = lenient(text)?;
     let next_states = object.list_of("nextStates", |text| movement(text, limits))?;
     let thread_close = object.optional("threadCloseDecision", |text| {
-        let mut object = Object::read(text)?;
+        let mut object = lenient(text)?;
         close(&mut object, CloseType::WORDS, limits)
     })?;
     let conditional = object.optional("conditionalClose", |text| conditional_close(text, limits))?;
@@ -294,7 +302,7 @@ fn close(object: &mut Object<'_>, known: &[&str], limits: &Limits) -> Read<(Clos
 
 fn conditional_close(text: &str, limits: &Limits) -> Read<(CloseType, Option<Json>, Vec<String>)> {
     let known = [CloseType::GracefulComplete.as_str(), CloseType::ForceComplete.as_str()];
-    let mut object = Object::read(text)?;
+    let mut object = lenient(text)?;
     let (close_type, output) = close(&mut object, &known, limits)?;
     let queues = object.list_of("whenLocalQueuesEmpty", name)?;
     if queues.is_empty() {
@@ -304,7 +312,7 @@ fn conditional_close(text: &str, limits: &Limits) -> Read<(CloseType, Option<Jso
 }
 
 fn movement(text: &str, limits: &Limits) -> Read<StateMovement> {
-    let mut object = Object::read(text)?;
+    let mut object = lenient(text)?;
     Ok(StateMovement {
         state_id: object.required("stateId", name)?,
         input: object.optional("stateInput", |text| payload(text, limits.max_payload_bytes))?,

@@ -1,39 +1,7 @@
 //! State options, as they stand in definitions, start options and state movements.
 
-use crate::fields::{Fault, Object, Read, boolean, list, name, number, seconds, whole, word};
+use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, name, number, seconds, whole, word};
 use xdb_engine::{FailurePolicy, FailureRecovery, LoadPolicy, Loading, LockType, RetryPolicy, StateConfig};
-
-/// What becomes of keys that nobody knows: a worker may be newer than the engine, but a registered typing error
-/// should be found at once.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum UnknownKeys {
-    Refused,
-    Ignored,
-}
-
-impl UnknownKeys {
-    pub fn check(self, object: Object<'_>, known: &[&str]) -> Read<()> {
-        match self {
-            Self::Refused => object.finish(known),
-            Self::Ignored => Ok(()),
-        }
-    }
-}
-
-const STATE_KEYS: &[&str] = &[
-    "skipWaitUntil",
-    "waitUntilApiTimeoutSeconds",
-    "executeApiTimeoutSeconds",
-    "waitUntilApiRetryPolicy",
-    "executeApiRetryPolicy",
-    "stateFailureRecoveryOptions",
-    "loadGlobalAttributes",
-    "loadLocalAttributes",
-    "waitUntilLoadGlobalAttributes",
-    "executeLoadGlobalAttributes",
-    "waitUntilLoadLocalAttributes",
-    "executeLoadLocalAttributes",
-];
 
 /// Options hold those of the state to proceed to, and so on. They are stored and read again by a reader that goes no
 /// deeper than 128 levels of JSON; nobody needs more than a few.
@@ -44,7 +12,7 @@ pub(crate) fn state_config(text: &str, unknown: UnknownKeys) -> Read<StateConfig
 }
 
 fn nested_state_config(text: &str, unknown: UnknownKeys, levels_left: usize) -> Read<StateConfig> {
-    let mut object = Object::read(text)?;
+    let mut object = Object::read(text, unknown)?;
     let retries = |text| retry_policy(text, unknown);
     let load = |text| loading(text, unknown);
     let config = StateConfig {
@@ -62,52 +30,43 @@ fn nested_state_config(text: &str, unknown: UnknownKeys, levels_left: usize) -> 
         wait_until_load_local_attributes: object.optional("waitUntilLoadLocalAttributes", load)?,
         execute_load_local_attributes: object.optional("executeLoadLocalAttributes", load)?,
     };
-    unknown.check(object, STATE_KEYS)?;
-    Ok(config)
+    object.finish(config)
 }
 
 /// The timeout of a call. Zero is as good as absent: a call that may take no time at all could never succeed.
-pub(crate) fn call_timeout(object: &mut Object<'_>, key: &str) -> Read<Option<f64>> {
+pub(crate) fn call_timeout(object: &mut Object<'_>, key: &'static str) -> Read<Option<f64>> {
     Ok(object.optional(key, seconds)?.filter(|timeout| *timeout > 0.0))
 }
 
 fn retry_policy(text: &str, unknown: UnknownKeys) -> Read<RetryPolicy> {
-    const KEYS: &[&str] = &[
-        "initialIntervalSeconds",
-        "backoffCoefficient",
-        "maximumIntervalSeconds",
-        "maximumAttempts",
-        "maximumAttemptsDurationSeconds",
-    ];
-    let mut object = Object::read(text)?;
+    let mut object = Object::read(text, unknown)?;
     let default = RetryPolicy::default();
     let coefficient = |text: &str| match number(text)? {
         below if below < 1.0 => Err(Fault::new("is less than 1")),
         coefficient => Ok(coefficient),
     };
     let policy = RetryPolicy {
-        initial_interval_seconds: object.optional(KEYS[0], seconds)?.unwrap_or(default.initial_interval_seconds),
-        backoff_coefficient: object.optional(KEYS[1], coefficient)?.unwrap_or(default.backoff_coefficient),
-        maximum_interval_seconds: object.optional(KEYS[2], seconds)?.unwrap_or(default.maximum_interval_seconds),
-        maximum_attempts: object.optional(KEYS[3], whole)?.unwrap_or(default.maximum_attempts),
+        initial_interval_seconds: object
+            .optional("initialIntervalSeconds", seconds)?
+            .unwrap_or(default.initial_interval_seconds),
+        backoff_coefficient: object.optional("backoffCoefficient", coefficient)?.unwrap_or(default.backoff_coefficient),
+        maximum_interval_seconds: object
+            .optional("maximumIntervalSeconds", seconds)?
+            .unwrap_or(default.maximum_interval_seconds),
+        maximum_attempts: object.optional("maximumAttempts", whole)?.unwrap_or(default.maximum_attempts),
         maximum_attempts_duration_seconds: object
-            .optional(KEYS[4], seconds)?
+            .optional("maximumAttemptsDurationSeconds", seconds)?
             .unwrap_or(default.maximum_attempts_duration_seconds),
     };
-    unknown.check(object, KEYS)?;
-    Ok(policy)
+    object.finish(policy)
 }
 
 fn failure_recovery(text: &str, unknown: UnknownKeys, levels_left: usize) -> Read<FailureRecovery> {
-    const POLICIES: &[&str] = &["FAIL_PROCESS_ON_STATE_FAILURE", "PROCEED_TO_CONFIGURED_STATE"];
-    let parse_policy = |word: &str| match word {
-        "FAIL_PROCESS_ON_STATE_FAILURE" => Some(FailurePolicy::FailProcess),
-        "PROCEED_TO_CONFIGURED_STATE" => Some(FailurePolicy::ProceedToConfiguredState),
-        _ => None,
-    };
-    let mut object = Object::read(text)?;
+    let mut object = Object::read(text, unknown)?;
     let recovery = FailureRecovery {
-        policy: object.optional("policy", |text| word(text, POLICIES, parse_policy))?.unwrap_or_default(),
+        policy: object
+            .optional("policy", |text| word(text, FailurePolicy::WORDS, FailurePolicy::parse))?
+            .unwrap_or_default(),
         state_failure_proceed_state_id: object.optional("stateFailureProceedStateId", name)?,
         state_failure_proceed_state_config: object
             .optional("stateFailureProceedStateConfig", |text| match levels_left.checked_sub(1) {
@@ -116,7 +75,7 @@ fn failure_recovery(text: &str, unknown: UnknownKeys, levels_left: usize) -> Rea
             })?
             .map(Box::new),
     };
-    unknown.check(object, &["policy", "stateFailureProceedStateId", "stateFailureProceedStateConfig"])?;
+    let recovery = object.finish(recovery)?;
     if recovery.policy == FailurePolicy::ProceedToConfiguredState && recovery.state_failure_proceed_state_id.is_none() {
         let what = "is missing: the policy PROCEED_TO_CONFIGURED_STATE needs it";
         return Err(Fault::new(what).at("stateFailureProceedStateId"));
@@ -125,28 +84,15 @@ fn failure_recovery(text: &str, unknown: UnknownKeys, levels_left: usize) -> Rea
 }
 
 pub(crate) fn loading(text: &str, unknown: UnknownKeys) -> Read<Loading> {
-    let parse_policy = |word: &str| match word {
-        "ALL" => Some(LoadPolicy::All),
-        "NONE" => Some(LoadPolicy::None),
-        "PARTIAL" => Some(LoadPolicy::Partial),
-        _ => None,
-    };
-    const LOCK_TYPES: &[&str] = &["NO_LOCKING", "SHARE_LOCK", "EXCLUSIVE_LOCK"];
-    let parse_lock = |word: &str| match word {
-        "NO_LOCKING" => Some(LockType::NoLocking),
-        "SHARE_LOCK" => Some(LockType::Share),
-        "EXCLUSIVE_LOCK" => Some(LockType::Exclusive),
-        _ => None,
-    };
-    let mut object = Object::read(text)?;
+    let mut object = Object::read(text, unknown)?;
     let loading = Loading {
-        policy: object
-            .optional("policy", |text| word(text, &["ALL", "NONE", "PARTIAL"], parse_policy))?
-            .unwrap_or_default(),
+        policy: object.optional("policy", |text| word(text, LoadPolicy::WORDS, LoadPolicy::parse))?.unwrap_or_default(),
         names: object.optional("names", |text| list(text, name))?.unwrap_or_default(),
-        lock_type: object.optional("lockType", |text| word(text, LOCK_TYPES, parse_lock))?.unwrap_or_default(),
+        lock_type: object
+            .optional("lockType", |text| word(text, LockType::WORDS, LockType::parse))?
+            .unwrap_or_default(),
     };
-    unknown.check(object, &["policy", "names", "lockType"])?;
+    let loading = object.finish(loading)?;
     if loading.policy != LoadPolicy::Partial && !loading.names.is_empty() {
         return Err(Fault::new("needs the policy PARTIAL").at("names"));
     }

@@ -1,8 +1,8 @@
 //! The JSON documents of the SQL functions. Unlike a worker's answers they are read strictly: an unknown key is an
 //! error, so that a typing error is found when it is made.
 
-use crate::config::{UnknownKeys, call_timeout, loading, state_config};
-use crate::fields::{Fault, Object, Read, list, map, name, quote, seconds, string, word};
+use crate::config::{call_timeout, loading, state_config};
+use crate::fields::{Fault, Object, Read, UnknownKeys, list, map, name, quote, seconds, string, word};
 use crate::payload::{MAX_PAYLOAD_DEPTH, check_payload};
 use crate::scan::{Rules, scan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,7 @@ pub enum ConflictMode {
 impl ConflictMode {
     pub const WORDS: &'static [&'static str] = &["RETURN_ERROR_ON_CONFLICT", "IGNORE_CONFLICT", "OVERRIDE_ON_CONFLICT"];
 
+    /// The mode that the word stands for.
     pub fn parse(word: &str) -> Option<Self> {
         match word {
             "RETURN_ERROR_ON_CONFLICT" => Some(Self::ReturnError),
@@ -51,50 +52,31 @@ pub fn parse_definition(text: &str) -> Result<Definition, String> {
     })
 }
 
+/// Reads the `options` of a start, or says what is wrong with them.
 pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
-    const KEYS: &[&str] = &[
-        "globalAttributeKeys",
-        "globalAttributeConflictMode",
-        "startingStateConfig",
-        "requestId",
-        "history",
-        "traceparent",
-    ];
     document(text, "options", |mut object| {
         let options = StartOptions {
-            global_attribute_keys: object.map_of(KEYS[0], table_key)?,
+            global_attribute_keys: object.map_of("globalAttributeKeys", table_key)?,
             global_attribute_conflict_mode: object
-                .optional(KEYS[1], |text| word(text, ConflictMode::WORDS, ConflictMode::parse))?
+                .optional("globalAttributeConflictMode", |text| word(text, ConflictMode::WORDS, ConflictMode::parse))?
                 .unwrap_or_default(),
             starting_state_config: object
-                .optional(KEYS[2], |text| state_config(text, UnknownKeys::Refused))?
+                .optional("startingStateConfig", |text| state_config(text, UnknownKeys::Refused))?
                 .map(Box::new),
-            request_id: object.optional(KEYS[3], name)?,
-            history: object.optional(KEYS[4], history)?,
-            traceparent: object.optional(KEYS[5], traceparent)?,
+            request_id: object.optional("requestId", name)?,
+            history: object.optional("history", history)?,
+            traceparent: object.optional("traceparent", traceparent)?,
         };
-        object.finish(KEYS)?;
-        Ok(options)
+        object.finish(options)
     })
 }
 
 fn document<T>(text: &str, document: &str, read: impl FnOnce(Object<'_>) -> Read<T>) -> Result<T, String> {
     scan(text, &Rules { max_depth: MAX_PAYLOAD_DEPTH, jsonb: false }).map_err(|error| format!("{document} {error}"))?;
-    Object::read(text).and_then(read).map_err(|fault| fault.message(document))
+    Object::read(text, UnknownKeys::Refused).and_then(read).map_err(|fault| fault.message(document))
 }
 
 fn definition(mut object: Object<'_>) -> Read<Definition> {
-    const KEYS: &[&str] = &[
-        "startingState",
-        "states",
-        "globalAttributes",
-        "localAttributes",
-        "localQueues",
-        "globalQueues",
-        "rpcs",
-        "timeoutSeconds",
-        "history",
-    ];
     let definition = Definition {
         starting_state: object.optional("startingState", name)?,
         states: object.map_of("states", |text| or_default(text, |text| state_config(text, UnknownKeys::Refused)))?,
@@ -106,8 +88,7 @@ fn definition(mut object: Object<'_>) -> Read<Definition> {
         timeout_seconds: object.optional("timeoutSeconds", seconds)?,
         history: object.optional("history", history)?.unwrap_or_default(),
     };
-    object.finish(KEYS)?;
-    Ok(definition)
+    object.finish(definition)
 }
 
 /// Something listed with null as its options is listed all the same.
@@ -120,7 +101,7 @@ fn names(text: &str) -> Read<BTreeSet<String>> {
 }
 
 fn table_mapping(text: &str) -> Read<TableMapping> {
-    let mut object = Object::read(text)?;
+    let mut object = Object::read(text, UnknownKeys::Refused)?;
     let mapping = TableMapping {
         table: object.required("table", name)?,
         relation: 0,
@@ -131,8 +112,7 @@ fn table_mapping(text: &str) -> Read<TableMapping> {
             Ok(attributes)
         })?,
     };
-    object.finish(&["table", "primaryKey", "attributes"])?;
-    Ok(mapping)
+    object.finish(mapping)
 }
 
 fn primary_key(text: &str) -> Read<Vec<String>> {
@@ -159,26 +139,24 @@ fn refuse_twice<'a>(names: impl Iterator<Item = &'a str>, what: &str) -> Read<()
 }
 
 fn rpc_config(text: &str) -> Read<RpcConfig> {
-    let mut object = Object::read(text)?;
+    let mut object = Object::read(text, UnknownKeys::Refused)?;
     let load = |text| loading(text, UnknownKeys::Refused);
     let config = RpcConfig {
         timeout_seconds: call_timeout(&mut object, "timeoutSeconds")?,
         load_global_attributes: object.optional("loadGlobalAttributes", load)?,
         load_local_attributes: object.optional("loadLocalAttributes", load)?,
     };
-    object.finish(&["timeoutSeconds", "loadGlobalAttributes", "loadLocalAttributes"])?;
-    Ok(config)
+    object.finish(config)
 }
 
 fn history(text: &str) -> Read<HistoryPolicy> {
     if text.starts_with('{') {
-        let mut object = Object::read(text)?;
+        let mut object = Object::read(text, UnknownKeys::Refused)?;
         let keep = object.required("keepLast", |text| {
             let events = text.parse::<u32>().ok().filter(|events| (1..=MOST_EVENTS).contains(events));
             events.ok_or_else(|| Fault::new(format!("must be a whole number from 1 to {MOST_EVENTS}")))
         })?;
-        object.finish(&["keepLast"])?;
-        return Ok(HistoryPolicy::KeepLast(keep));
+        return object.finish(HistoryPolicy::KeepLast(keep));
     }
     word(text, &["full", "none", "{\"keepLast\": n}"], |word| match word {
         "full" => Some(HistoryPolicy::Full),

@@ -20,6 +20,7 @@ impl Fault {
         Self { path: String::new(), what: what.into() }
     }
 
+    /// Puts a key before the path.
     pub fn at(self, key: &str) -> Self {
         self.under(&cut(key, 100).escape_debug().to_string())
     }
@@ -59,45 +60,66 @@ pub(crate) fn cut(text: &str, chars: usize) -> &str {
     }
 }
 
+/// What becomes of keys that nobody asks for: a worker may be newer than the engine, but a registered typing error
+/// should be found at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UnknownKeys {
+    Refused,
+    Ignored,
+}
+
 /// The fields of an object. A key that stands there twice has its last value, as in `jsonb`.
 pub(crate) struct Object<'a> {
     fields: BTreeMap<String, &'a RawValue>,
+    unknown_keys: UnknownKeys,
+    /// Keys that were asked for, where others are refused.
+    known: Vec<&'static str>,
 }
 
 impl<'a> Object<'a> {
-    pub fn read(text: &'a str) -> Read<Self> {
+    /// An object of which [`Object::finish`] refuses or ignores what was not taken out.
+    pub fn read(text: &'a str, unknown_keys: UnknownKeys) -> Read<Self> {
         if !text.trim_start().starts_with('{') {
             return Err(Fault::new("must be an object"));
         }
         let fields = serde_json::from_str(text).map_err(|error| Fault::new(format!("is not valid: {error}")))?;
-        Ok(Self { fields })
+        Ok(Self { fields, unknown_keys, known: Vec::new() })
     }
 
     /// Takes a field out. Null is as good as absent.
-    pub fn optional<T>(&mut self, key: &str, read: impl FnOnce(&'a str) -> Read<T>) -> Read<Option<T>> {
+    pub fn optional<T>(&mut self, key: &'static str, read: impl FnOnce(&'a str) -> Read<T>) -> Read<Option<T>> {
+        if self.unknown_keys == UnknownKeys::Refused {
+            self.known.push(key);
+        }
         match self.fields.remove(key).map(RawValue::get) {
             None | Some("null") => Ok(None),
             Some(text) => read(text).map(Some).map_err(|fault| fault.at(key)),
         }
     }
 
-    pub fn required<T>(&mut self, key: &str, read: impl FnOnce(&'a str) -> Read<T>) -> Read<T> {
+    /// Takes out a field that has to be there.
+    pub fn required<T>(&mut self, key: &'static str, read: impl FnOnce(&'a str) -> Read<T>) -> Read<T> {
         self.optional(key, read)?.ok_or_else(|| Fault::new("is missing").at(key))
     }
 
-    pub fn list_of<T>(&mut self, key: &str, read: impl FnMut(&'a str) -> Read<T>) -> Read<Vec<T>> {
+    /// Takes out an array; none is an empty one.
+    pub fn list_of<T>(&mut self, key: &'static str, read: impl FnMut(&'a str) -> Read<T>) -> Read<Vec<T>> {
         Ok(self.optional(key, |text| list(text, read))?.unwrap_or_default())
     }
 
-    pub fn map_of<T>(&mut self, key: &str, read: impl FnMut(&'a str) -> Read<T>) -> Read<BTreeMap<String, T>> {
+    /// Takes out an object with keys of the user's choice; none is an empty one.
+    pub fn map_of<T>(&mut self, key: &'static str, read: impl FnMut(&'a str) -> Read<T>) -> Read<BTreeMap<String, T>> {
         Ok(self.optional(key, |text| map(text, read))?.unwrap_or_default())
     }
 
-    /// Refuses the fields that were not taken; `known` is for the message.
-    pub fn finish(self, known: &[&str]) -> Read<()> {
+    /// What is made of the fields, if none is left that should not be there.
+    pub fn finish<T>(self, made: T) -> Read<T> {
         match self.fields.keys().next() {
-            None => Ok(()),
-            Some(key) => Err(Fault::new(format!("has the unknown key {}; known are {}", quote(key), known.join(", ")))),
+            Some(key) if self.unknown_keys == UnknownKeys::Refused => {
+                let known = self.known.join(", ");
+                Err(Fault::new(format!("has the unknown key {}; known are {known}", quote(key))))
+            }
+            _ => Ok(made),
         }
     }
 }
@@ -113,7 +135,7 @@ pub(crate) fn list<'a, T>(text: &'a str, mut read: impl FnMut(&'a str) -> Read<T
 
 /// An object whose keys are names of the user's choice.
 pub(crate) fn map<'a, T>(text: &'a str, mut read: impl FnMut(&'a str) -> Read<T>) -> Read<BTreeMap<String, T>> {
-    let object = Object::read(text)?;
+    let object = Object::read(text, UnknownKeys::Ignored)?;
     let read_one = |(key, value): (String, &'a RawValue)| {
         check_name(&key).map_err(|fault| Fault::new(format!("has a key that {}", fault.what)))?;
         let value = read(value.get()).map_err(|fault| fault.at(&key))?;

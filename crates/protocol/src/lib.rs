@@ -1,8 +1,24 @@
 //! The wire formats: what workers are asked, what they answer, and the JSON documents of the SQL functions; and
 //! the setting `xdb.now`.
 //!
-//! Whatever comes from outside is checked here and becomes the engine's types, or a message that says exactly what
-//! is wrong with it. User payloads pass through as the text they came in: they are checked, never decoded.
+//! ```text
+//!   Execution, Attributes ──▶ request ──▶ body ──▶ worker ──▶ body ──▶ answer ──▶ CommandRequest, Decision, Effects
+//!                                                                    (decode_error, if the status is not 200)
+//!   definition, options of a start ──────────────────────────────────▶ definition ──▶ Definition, StartOptions
+//! ```
+//!
+//! Whatever comes from outside is checked here and becomes the engine's types, or a message that says what is wrong and
+//! where: a path and a predicate, as in `stateDecision.nextStates[0].stateId is empty`. Three rules hold for all of it:
+//!
+//! - User payloads pass through as the text they came in. They are checked, so that `jsonb` takes them, and never decoded.
+//! - No input costs more than its length: the depth is checked before anything is built, nothing recurses without a bound,
+//!   and memory is in proportion to the text (`tests/bounded.rs`).
+//! - Null is as good as an absent key. A worker's answer may have keys that nobody knows, since workers may be newer than
+//!   the engine; in a document of a SQL function they are errors, since they are typing errors.
+//!
+//! From below: `scan.rs` walks over JSON, `payload.rs` says what a payload is, `fields.rs` takes objects apart, `config.rs`
+//! reads the options of states, which stand in definitions and in answers; `definition.rs` and `answer.rs` read whole
+//! documents. `request.rs` writes.
 
 mod answer;
 mod clock_offset;
@@ -17,7 +33,8 @@ pub use answer::{Limits, MAX_DETAIL_CHARS, decode_error, decode_execute, decode_
 pub use clock_offset::parse_clock_offset;
 pub use definition::{ConflictMode, StartOptions, parse_definition, parse_start_options};
 pub use fields::MAX_NAME_BYTES;
-pub use payload::{MAX_PAYLOAD_DEPTH, PayloadError, check_payload};
+pub use payload::{MAX_PAYLOAD_DEPTH, check_payload};
 pub use request::{
     Attributes, CallContext, ExecuteRequest, RpcRequest, WaitUntilRequest, call_id, idempotency_key, rpc_call_id,
 };
+pub use scan::PayloadError;

@@ -59,11 +59,13 @@ pub struct DueScan<K, T> {
     cursors: HashMap<K, Cursor<T>>,
     /// When the next scan from the head is to be made. At once, if never.
     head_at: Option<Instant>,
+    /// Something may be behind a cursor.
+    is_behind: bool,
 }
 
 impl<K, T> Default for DueScan<K, T> {
     fn default() -> Self {
-        Self { cursors: HashMap::new(), head_at: None }
+        Self { cursors: HashMap::new(), head_at: None, is_behind: false }
     }
 }
 
@@ -73,6 +75,17 @@ impl<K: Eq + Hash, T: Ord + Copy> DueScan<K, T> {
         self.head_at.is_none_or(|at| at <= now)
     }
 
+    /// Something may be behind a cursor: the next scan from the head is waited for.
+    pub fn may_be_behind(&mut self) {
+        self.is_behind = true;
+    }
+
+    /// When to scan from the head because something may be behind a cursor. None: nothing is, or the next scan begins there
+    /// anyhow.
+    pub fn behind_at(&self) -> Option<Instant> {
+        self.head_at.filter(|_| self.is_behind)
+    }
+
     /// Where a scan for this key begins, itself included, if not at the head. None: at the head too.
     pub fn from(&self, key: &K) -> Option<T> {
         self.cursors.get(key).and_then(|cursor| cursor.behind)
@@ -80,6 +93,7 @@ impl<K: Eq + Hash, T: Ord + Copy> DueScan<K, T> {
 
     /// A scan from the head has ended now and took so long. Also if its transaction fails later: the time is spent.
     pub fn scanned_from_head(&mut self, now: Instant, took: Duration, poll_interval: Duration) {
+        self.is_behind = false;
         self.head_at = Some(now + (took * SHARE).min(poll_interval.max(took)));
     }
 

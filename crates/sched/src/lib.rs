@@ -5,14 +5,14 @@
 //!
 //! ```text
 //!   task rows that are due
-//!        │  where does the scan begin?              due_scan (cursor, until it is wired)
+//!        │  where does the scan begin?              due_scan
 //!        │  is somebody else at it right now?       backoff
 //!        ▼
 //!   a due call ── can its worker be reached? ────── breaker ────── no: only a probe goes out
 //!        │        is there room, and whose turn is it?
 //!        │                                          room, shares ─ no: it stays unclaimed
 //!        ▼
-//!   a claimed call ── may it have its locks? ────── lock_table ─── no: it waits with its lease (lock_board, until it is wired)
+//!   a claimed call ── may it have its locks? ────── lock_table ─── no: it waits with its lease
 //!        ▼
 //!   under way, counted in room::InFlight
 //!        ▼
@@ -27,9 +27,7 @@
 pub mod backoff;
 pub mod breaker;
 pub mod budget;
-pub mod cursor;
 pub mod due_scan;
-pub mod lock_board;
 pub mod lock_table;
 pub mod room;
 pub mod shares;

@@ -319,6 +319,11 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         self.has.len()
     }
 
+    /// The calls that have their objects.
+    pub fn holding(&self) -> impl Iterator<Item = &K> {
+        self.has.iter()
+    }
+
     /// How many calls wait.
     pub fn waiters(&self) -> usize {
         self.line.len()

@@ -93,16 +93,18 @@ pub struct Room {
 
 impl Room {
     /// `workers` gives each worker's own limit, and `admits` what its breaker says. While there are several, none gets
-    /// more than half of the calls: one that is slow or dead must not hold up the others.
+    /// more than half of the calls, nor of the connections that there can be: one that is slow or dead must not hold
+    /// up the others.
     pub fn new<C>(
         in_flight: &InFlight<C>,
         max_calls: usize,
+        max_connections: usize,
         max_bytes: usize,
         workers: &[(WorkerId, usize)],
         mut admits: impl FnMut(WorkerId) -> Admission,
     ) -> Self {
         let total = if in_flight.bytes() >= max_bytes { 0 } else { max_calls.saturating_sub(in_flight.len()) };
-        let share = if workers.len() > 1 { max_calls.div_ceil(2) } else { max_calls };
+        let share = if workers.len() > 1 { max_calls.min(max_connections).div_ceil(2) } else { max_calls };
         let room = |(id, limit): &(WorkerId, usize)| {
             let room = match admits(*id) {
                 Admission::All => share.min(*limit).saturating_sub(in_flight.of_worker(*id)),

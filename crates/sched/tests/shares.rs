@@ -24,7 +24,7 @@ impl Engine {
     }
 
     fn room(&self) -> Room {
-        Room::new(&self.in_flight, self.max_calls, usize::MAX, &self.workers, |_| Admission::All)
+        Room::new(&self.in_flight, self.max_calls, usize::MAX, usize::MAX, &self.workers, |_| Admission::All)
     }
 
     /// A turn in which everybody takes what they get of these wishes. Answers with what they got.
@@ -125,8 +125,8 @@ fn what_nobody_took_is_divided_anew() {
 fn a_full_memory_and_an_open_breaker_leave_no_room() {
     let mut in_flight = InFlight::default();
     in_flight.insert(1, 7, 100, ());
-    assert_eq!(Room::new(&in_flight, 10, 100, &[(1, 10)], |_| Admission::All).of_worker(1), 0);
-    let room = Room::new(&in_flight, 10, 101, &[(1, 1), (2, 10), (3, 10)], |worker| match worker {
+    assert_eq!(Room::new(&in_flight, 10, usize::MAX, 100, &[(1, 10)], |_| Admission::All).of_worker(1), 0);
+    let room = Room::new(&in_flight, 10, usize::MAX, 101, &[(1, 1), (2, 10), (3, 10)], |worker| match worker {
         1 => Admission::All,
         2 => Admission::None,
         _ => Admission::Probe,

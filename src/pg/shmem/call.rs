@@ -79,7 +79,7 @@ fn find_or_make(database: pg_sys::Oid, worker: i32) -> Option<&'static Cell> {
     })
 }
 
-/// Counts a call handed to the HTTP threads.
+/// Counts a call that begins.
 pub fn started(database: pg_sys::Oid, role: Role, worker: i32) {
     if let Some(cell) = find_or_make(database, worker) {
         cell.in_flight[role.index()].fetch_add(1, Ordering::Relaxed);
@@ -104,6 +104,18 @@ pub fn finished(database: pg_sys::Oid, role: Role, worker: i32, succeeded: bool,
         cell.consecutive_failures.fetch_add(1, Ordering::Relaxed);
         cell.last_error_at.store(raw::now_micros(), Ordering::Relaxed);
     }
+}
+
+/// Takes back that a call has begun: it was not made.
+pub fn not_made(database: pg_sys::Oid, role: Role, worker: i32) {
+    let Some(cell) = find(database, worker) else {
+        return;
+    };
+    let in_flight = &cell.in_flight[role.index()];
+    if in_flight.fetch_sub(1, Ordering::Relaxed) <= 0 {
+        in_flight.store(0, Ordering::Relaxed);
+    }
+    cell.calls.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// Shows the state of a worker's breaker in one process.

@@ -14,25 +14,13 @@ const SCHEDULERS: usize = 64;
 pub const SLOTS: usize = 2 * SCHEDULERS;
 const ERROR_BYTES: usize = 256;
 
-/// What a scheduler is woken for, besides what it looks at in every turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wakeup {
-    /// A call or a timer is due at this time or later, in microseconds of the Unix epoch.
-    pub due: i64,
-    /// There are messages in the inbox with this id or higher ones.
-    pub message: i64,
-}
-
-impl Wakeup {
-    /// There may be anything.
-    pub const ANY: Self = Self { due: i64::MIN, message: i64::MIN };
-    /// Nothing of the kind; what is looked at in every turn may have changed.
-    pub const NONE: Self = Self { due: i64::MAX, message: i64::MAX };
-
-    /// Both.
-    pub fn and(self, other: Self) -> Self {
-        Self { due: self.due.min(other.due), message: self.message.min(other.message) }
-    }
+/// What a scheduler is woken for. The greater one includes the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wakeup {
+    /// There may be work. Whoever can't take any up sleeps on.
+    Work,
+    /// There may be anything: registrations, a pause, its end.
+    Anything,
 }
 
 #[repr(C)]
@@ -46,8 +34,6 @@ pub(super) struct Cell {
     /// Number of the process plus one; zero when there is none.
     procno: AtomicI32,
     wake: AtomicU32,
-    wake_due: AtomicI64,
-    wake_message: AtomicI64,
     /// Not zero: the scheduler does nothing until anything may be new.
     dormant: AtomicU32,
     leave: AtomicU32,
@@ -62,12 +48,11 @@ pub(super) struct Cell {
     /// cancelled; zero: none.
     died_in: AtomicU32,
     in_flight: AtomicI64,
+    waiting_calls: AtomicI64,
     calls_total: AtomicI64,
     /// Thousandths of a call per second.
     call_rate: AtomicI64,
     last_error_at: AtomicI64,
-    /// Odd while a transaction of this scheduler is open. Only grows.
-    turn: AtomicU64,
     last_error: LockedText,
 }
 
@@ -193,6 +178,7 @@ pub struct SlotStatus {
     pub epoch: i64,
     pub started_at: i64,
     pub in_flight: i64,
+    pub waiting_calls: i64,
     pub calls_per_second: f64,
     pub last_error: Option<String>,
     pub last_error_at: i64,
@@ -241,9 +227,15 @@ impl Slot {
         let mut places = if role == Role::Scheduler { 0..SCHEDULERS } else { SCHEDULERS..SLOTS };
         let index = places.find(|index| shared.slots[*index].database.load(Ordering::SeqCst) == 0)?;
         let cell = &shared.slots[index];
-        for counter in
-            [&cell.started_at, &cell.exited_at, &cell.epoch, &cell.in_flight, &cell.calls_total, &cell.last_error_at]
-        {
+        for counter in [
+            &cell.started_at,
+            &cell.exited_at,
+            &cell.epoch,
+            &cell.in_flight,
+            &cell.waiting_calls,
+            &cell.calls_total,
+            &cell.last_error_at,
+        ] {
             counter.store(0, Ordering::SeqCst);
         }
         for flag in [&cell.wake, &cell.leave, &cell.exit_reason, &cell.state, &cell.runners_wanted] {
@@ -332,8 +324,7 @@ impl Slot {
             )
             .ok()?;
         cell.in_flight.store(0, Ordering::SeqCst);
-        cell.wake_due.store(i64::MIN, Ordering::SeqCst);
-        cell.wake_message.store(i64::MIN, Ordering::SeqCst);
+        cell.waiting_calls.store(0, Ordering::SeqCst);
         cell.wake.store(1, Ordering::SeqCst);
         cell.dormant.store(0, Ordering::SeqCst);
         cell.started_at.store(raw::now_micros(), Ordering::SeqCst);
@@ -354,7 +345,10 @@ impl Slot {
         cell.pid.store(0, Ordering::SeqCst);
         cell.procno.store(0, Ordering::SeqCst);
         cell.in_flight.store(0, Ordering::SeqCst);
-        self.turn_ended();
+        cell.waiting_calls.store(0, Ordering::SeqCst);
+        if self.role() == Role::Scheduler {
+            super::attribute_locks::clear(self.database());
+        }
         cell.exited_at.store(raw::now_micros(), Ordering::SeqCst);
         cell.state.store(EngineState::Stopped as u32, Ordering::SeqCst);
         let start = cell.life.load(Ordering::SeqCst) >> 8;
@@ -364,29 +358,8 @@ impl Slot {
         if self.role() != Role::Scheduler
             && let Some(scheduler) = Slot::find(self.database(), Role::Scheduler)
         {
-            scheduler.wake(Wakeup::NONE);
+            scheduler.wake(Wakeup::Work);
         }
-    }
-
-    /// Notes that a transaction begins. To be called before anything is read.
-    pub fn turn_begins(self) {
-        let turn = &self.cell().turn;
-        turn.store(turn.load(Ordering::SeqCst) | 1, Ordering::SeqCst);
-    }
-
-    /// Notes that the transaction is over, and tells the sessions that wait for it. Cannot fail.
-    pub fn turn_ended(self) {
-        let turn = &self.cell().turn;
-        let number = turn.load(Ordering::SeqCst);
-        if number % 2 == 1 {
-            turn.store(number + 1, Ordering::SeqCst);
-        }
-        super::caller::wake(self.database());
-    }
-
-    /// The number of the transaction that is open.
-    pub fn open_turn(self) -> Option<u64> {
-        Some(self.cell().turn.load(Ordering::SeqCst)).filter(|number| number % 2 == 1)
     }
 
     /// Why the process of this slot ended, or will have ended when it exits now.
@@ -418,28 +391,22 @@ impl Slot {
     /// Wakes the scheduler. Cannot fail.
     pub fn wake(self, wakeup: Wakeup) {
         let cell = self.cell();
-        cell.wake_due.fetch_min(wakeup.due, Ordering::SeqCst);
-        cell.wake_message.fetch_min(wakeup.message, Ordering::SeqCst);
         let is_first = cell.wake.swap(1, Ordering::SeqCst) == 0;
         // The flag is set before this is read, and taken after it was reset: a scheduler that is dormant no more sees the wakeup.
         let is_heard = is_first && cell.dormant.load(Ordering::SeqCst) == 0;
-        if is_heard || wakeup == Wakeup::ANY {
+        if is_heard || wakeup == Wakeup::Anything {
             self.set_latch();
         }
     }
 
-    /// Says whether the scheduler waits for [`Wakeup::ANY`] alone. To be taken back *before* [`Slot::take_wake`].
+    /// Says whether the scheduler waits for [`Wakeup::Anything`] alone. To be taken back *before* [`Slot::take_wake`].
     pub fn set_dormant(self, dormant: bool) {
         self.cell().dormant.store(u32::from(dormant), Ordering::SeqCst);
     }
 
-    /// Takes the wake flag: `None` if nobody woke, else what is new since the last call. To be called *before* the tables are
-    /// read.
-    pub fn take_wake(self) -> Option<Wakeup> {
-        let cell = self.cell();
-        let taken = |word: &AtomicI64| word.swap(i64::MAX, Ordering::SeqCst);
-        (cell.wake.swap(0, Ordering::SeqCst) != 0)
-            .then(|| Wakeup { due: taken(&cell.wake_due), message: taken(&cell.wake_message) })
+    /// Takes the wake flag: whether somebody woke since the last call. To be called *before* the tables are read.
+    pub fn take_wake(self) -> bool {
+        self.cell().wake.swap(0, Ordering::SeqCst) != 0
     }
 
     fn set_latch(self) {
@@ -502,11 +469,6 @@ impl Slot {
         self.cell().state.store(state as u32, Ordering::SeqCst);
     }
 
-    /// The epoch of the leases that are good, if this scheduler runs.
-    pub fn running_epoch(self) -> Option<i64> {
-        self.pid().map(|_| self.cell().epoch.load(Ordering::SeqCst))
-    }
-
     /// Shows the epoch of the leases that this scheduler gives.
     pub fn set_epoch(self, epoch: i64) {
         self.cell().epoch.store(epoch, Ordering::SeqCst);
@@ -524,7 +486,12 @@ impl Slot {
         Some(self.cell().died_in.swap(0, Ordering::SeqCst)).filter(|table| *table != 0)
     }
 
-    /// Shows how many calls are with the HTTP threads.
+    /// Shows how many of the calls in flight wait for a connection.
+    pub fn set_waiting_calls(self, calls: i64) {
+        self.cell().waiting_calls.store(calls, Ordering::Relaxed);
+    }
+
+    /// Shows how many calls are in flight.
     pub fn set_in_flight(self, calls: i64) {
         self.cell().in_flight.store(calls, Ordering::Relaxed);
     }
@@ -539,12 +506,12 @@ impl Slot {
         self.cell().call_rate.store((rate * 1000.0) as i64, Ordering::SeqCst);
     }
 
-    /// How many calls were handed to the HTTP threads.
+    /// How many calls were handed to the transport.
     pub fn calls_total(self) -> i64 {
         self.cell().calls_total.load(Ordering::Relaxed)
     }
 
-    /// Counts calls handed to the HTTP threads.
+    /// Counts calls handed to the transport.
     pub fn add_calls(self, calls: i64) {
         self.cell().calls_total.fetch_add(calls, Ordering::Relaxed);
     }
@@ -577,6 +544,7 @@ impl Slot {
             epoch: cell.epoch.load(Ordering::SeqCst),
             started_at: self.started_at(),
             in_flight: cell.in_flight.load(Ordering::Relaxed),
+            waiting_calls: cell.waiting_calls.load(Ordering::Relaxed),
             calls_per_second: cell.call_rate.load(Ordering::SeqCst) as f64 / 1000.0,
             last_error: (last_error_at != 0).then(|| String::from_utf8_lossy(text).into_owned()),
             last_error_at,

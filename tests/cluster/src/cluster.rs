@@ -43,7 +43,7 @@ impl ClusterOptions {
         self
     }
 
-    /// The server's clock can be set.
+    /// The server's clock can be set, and names below `silent.test` are never found, nor not found.
     pub fn own_clock(mut self) -> Self {
         self.own_clock = true;
         self
@@ -515,4 +515,16 @@ pub fn signal(pid: i32, signal: i32) {
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("a bound socket").port()
+}
+
+/// The limit of open files of a running process, which a new one takes the place of. Those that it has open stay so.
+pub fn limit_files(pid: i32, limit: u64) -> u64 {
+    // By the system's own tool, as the server's user: the tests' may not be allowed to.
+    let prlimit = |arguments: &[&str]| {
+        let mut command = install::program(Path::new("/usr/bin"), "prlimit");
+        install::output(command.args(["--pid", &pid.to_string()]).args(arguments))
+    };
+    let before = prlimit(&["--nofile", "--output", "SOFT", "--noheadings"]);
+    prlimit(&[&format!("--nofile={limit}:")]);
+    before.trim().parse().expect("a number")
 }

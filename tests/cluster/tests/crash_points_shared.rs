@@ -68,7 +68,7 @@ fn a_table_is_slow_for_a_while(point: &str) {
     let worker = app.worker(add);
     app.register("add", &adding(json!({})));
     app.db().run(
-        "INSERT INTO counters SELECT 'k' || n, 0 FROM generate_series(0, 20) n;
+        "INSERT INTO counters SELECT 'k' || n, 0 FROM generate_series(0, 9999) n;
          CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS
              $$ BEGIN PERFORM pg_sleep(0.4); RETURN new; END $$;
          CREATE TRIGGER sleep BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION sleep();",
@@ -84,8 +84,21 @@ fn a_table_is_slow_for_a_while(point: &str) {
     start(&app, "late", "add", "k20");
     let mend = "CREATE OR REPLACE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN new; END $$";
     while app.db().try_run(mend).is_err() {}
+    // Steps after the pause are probes, and while others wait for their turn.
+    let mut more = 0;
+    wait_until("somebody comes by", 60, || {
+        for n in more..more + 10 {
+            start(&app, &format!("more{n}"), "add", &format!("k{}", 100 + n));
+        }
+        more += 10;
+        !app.cluster().is_armed()
+    });
     app.cluster().wait_for_crash(point);
     let mut db = app.db();
+    for n in 0..more {
+        db.completes(&format!("more{n}"));
+        wrote(&app, &format!("k{}", 100 + n), 1);
+    }
     for n in 0..PROCESSES {
         db.completes(&format!("p{n}"));
         wrote(&app, &format!("k{n}"), 1);
@@ -175,29 +188,30 @@ fn counted(app: App, worker: Worker, ids: &[&str]) {
     worker.heal();
     ids.iter().for_each(|id| drop(app.db().completes(id)));
     wrote(&app, "r", ids.len() as i32);
-    assert_eq!(app.superuser().count("xdb.attribute_lock"), 0);
+    wait_until("nothing is locked", 20, || now(&app, "SELECT count(*) FROM xdb.attribute_locks") == Some(0i64));
     drop(worker);
     app.done(AFTER_A_CRASH);
 }
 
 #[test]
-fn in_a_turn_that_grants_locks() {
-    let app = application("turn-grant");
+fn in_a_turn_in_which_calls_begin_to_wait() {
+    let app = application("turn-park");
     let worker = app.worker(add);
     app.register("add", &adding(exclusive()));
     app.db().run("INSERT INTO counters VALUES ('r', 0)");
-    app.cluster().arm("turn-grant");
+    app.cluster().arm("turn-park");
+    worker.misbehave(|call: &Call| Reply::hang(add(call)));
     ["a", "b", "c", "d"].iter().for_each(|id| start(&app, id, "add", "r"));
-    app.cluster().wait_for_crash("turn-grant");
+    app.cluster().wait_for_crash("turn-park");
     counted(app, worker, &["a", "b", "c", "d"]);
 }
 
 #[test]
 fn in_a_turn_that_hands_a_lock_on() {
-    let (app, worker) = in_line("turn-hand-on");
-    app.cluster().arm("turn-hand-on");
+    let (app, worker) = in_line("turn-claim");
+    app.cluster().arm("turn-claim");
     worker.heal();
-    app.cluster().wait_for_crash("turn-hand-on");
+    app.cluster().wait_for_crash("turn-claim");
     counted(app, worker, &["a", "b", "c", "d"]);
 }
 
@@ -213,11 +227,11 @@ fn in_a_turn_that_makes_a_call_give_its_lock_up() {
 }
 
 #[test]
-fn in_a_turn_that_hears_of_a_lock_that_was_released() {
-    let (app, worker) = in_line("turn-take-released");
-    app.cluster().arm("turn-take-released");
+fn in_a_turn_that_hears_that_who_has_a_lock_was_stopped() {
+    let (app, worker) = in_line("turn-claim");
+    app.cluster().arm("turn-claim");
     let stopped = app.db().try_run("SELECT xdb.stop_process('a')");
-    app.cluster().wait_for_crash("turn-take-released");
+    app.cluster().wait_for_crash("turn-claim");
     if stopped.is_err() && app.db().status("a") == "RUNNING" {
         app.db().run("SELECT xdb.stop_process('a')");
     }
@@ -227,14 +241,14 @@ fn in_a_turn_that_hears_of_a_lock_that_was_released() {
 
 #[test]
 fn in_an_rpc_that_has_its_locks() {
-    let app = application("rpc-in-line");
+    let app = application("rpc-locked");
     let worker = app.worker(add);
     app.register("add", &adding(exclusive()));
     app.register("idle", &Definition::without_start().maps("public.counters", "id", &["n"]).rpc("add", exclusive()));
     app.db().run("INSERT INTO counters VALUES ('r', 0)");
     start(&app, "rpc", "idle", "r");
     let rpc = "SELECT xdb.invoke_rpc('rpc', 'add', idempotency_key => 'k')::text";
-    app.crash_at("rpc-in-line", || app.db().try_run(rpc));
+    app.crash_at("rpc-locked", || app.db().try_run(rpc));
     // Nobody waits for one who is gone.
     start(&app, "a", "add", "r");
     app.db().completes("a");

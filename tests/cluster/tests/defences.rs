@@ -424,3 +424,32 @@ fn a_renamed_role_keeps_its_processes() {
     superuser.run("DROP ROLE married");
     app.done(&[]);
 }
+
+#[test]
+fn a_value_of_another_type_than_expected_is_an_error() {
+    let app = App::new("defences_types");
+    let _worker = app.worker(|_: &Call| force_complete(json!(null)));
+    app.register("one", &one_step());
+    let mut superuser = app.superuser();
+    // As a schema has it that this library is not made for.
+    superuser.run(
+        "CREATE FUNCTION public.publish(int, int, jsonb, text, uuid) RETURNS void LANGUAGE c AS '$libdir/xdb', 'xdb_publish';
+         CREATE FUNCTION public.version() RETURNS int LANGUAGE c AS '$libdir/xdb', 'xdb_library_version'",
+    );
+    let error = superuser.refused("XX000", "SELECT public.publish(42, 42, '{}', '', NULL)");
+    assert!(
+        error.message.contains("argument 0 of an SQL function has the type with oid 23 instead of 25"),
+        "{error:?}"
+    );
+    let error = superuser.refused("XX000", "SELECT public.version()");
+    assert!(error.message.contains("the result of an SQL function"), "{error:?}");
+    superuser.run("DROP FUNCTION public.publish, public.version");
+
+    superuser.run("ALTER TABLE xdb.worker ALTER secret TYPE bigint USING 42");
+    let error = app.db().start("p", "one").refused("XX000");
+    assert!(error.message.contains("column secret of a result has the type with oid 20 instead of 25"), "{error:?}");
+    superuser.run("ALTER TABLE xdb.worker ALTER secret TYPE text USING NULL");
+    app.db().start("p", "one").go();
+    app.db().completes("p");
+    app.done(&["instead of"]);
+}

@@ -207,3 +207,35 @@ fn a_standby_shows_but_does_not_act_until_it_is_promoted() {
     ];
     assert_eq!(standby.unexplained_errors(&lost_primary), Vec::<String>::new());
 }
+
+#[test]
+fn an_error_that_comes_through_a_function_says_once_where_it_came_up() {
+    let app = App::new("errors_context");
+    let _worker = app.worker(|_: &Call| force_complete(json!(null)));
+    app.register("one", &one_step().maps("users", "user_id", &["status"]));
+    let mut db = app.db();
+    db.run(
+        r#"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+           BEGIN EXECUTE 'SELECT no_such_column FROM users'; RETURN NEW; END $$;
+           CREATE TRIGGER refuse BEFORE INSERT ON users FOR EACH ROW EXECUTE FUNCTION refuse();
+           CREATE FUNCTION begin_it() RETURNS void LANGUAGE plpgsql AS $$
+           BEGIN PERFORM xdb.start_process('p', 'one', global_attribute_pk => 'u', global_attributes => '{"status": "s"}'); END $$"#,
+    );
+    let error = db.client().batch_execute("SELECT begin_it()").expect_err("the trigger fails");
+    let error = error.as_db_error().expect("the server's");
+    let context: Vec<_> = error.where_().unwrap_or_default().lines().map(str::trim).collect();
+    let count = |what: &str| context.iter().filter(|line| line.starts_with(what)).count();
+    assert_eq!(count("PL/pgSQL function refuse() line 2 at EXECUTE"), 1, "{context:#?}");
+    assert_eq!(count("PL/pgSQL function begin_it() line 2 at PERFORM"), 1, "{context:#?}");
+    let position =
+        postgres::error::ErrorPosition::Internal { position: 8, query: "SELECT no_such_column FROM users".to_owned() };
+    assert_eq!(error.position(), Some(&position), "{error:?}");
+    // One that the function makes has the places around it, too.
+    db.run(
+        "CREATE FUNCTION publish_it() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM xdb.publish('x', 'q'); END $$",
+    );
+    let error = db.client().batch_execute("SELECT publish_it()").expect_err("there is no such process");
+    let context = error.as_db_error().and_then(|error| error.where_()).unwrap_or_default();
+    assert_eq!(context.matches("publish_it() line 1 at PERFORM").count(), 1, "{context}");
+    app.done(&[]);
+}

@@ -186,7 +186,7 @@ fn a_stop_that_is_not_committed() {
 #[test]
 fn a_stop_of_many_that_is_not_committed() {
     // More answers are held up than the engine keeps.
-    let app = App::alone("isolation_stops", ClusterOptions::default().set("xdb.http_threads", "16"));
+    let app = App::alone("isolation_stops", ClusterOptions::default().set("xdb.max_in_flight", "16"));
     let worker = app.worker(|call: &Call| match call.process_id().starts_with("held") {
         true => Reply::hang(force_complete(json!(null))),
         false => force_complete(json!(null)).into(),
@@ -437,8 +437,8 @@ fn one_who_publishes_to_a_closing_process_learns_how_it_ended() {
 
 #[test]
 fn nobody_waits_for_a_close_whose_answer_was_given_up() {
-    // With two threads, one answer may wait for those who hold its process up; more are given up.
-    let app = App::alone("close_given_up", ClusterOptions::default().set("xdb.http_threads", "2"));
+    // With two calls at a time, one answer may wait for those who hold its process up; more are given up.
+    let app = App::alone("close_given_up", ClusterOptions::default().set("xdb.max_in_flight", "2"));
     let worker = app.worker(|_: &Call| Reply::hang(close_if_empty("inbox", "Close")));
     app.register(
         "closing",

@@ -1,5 +1,7 @@
-//! RPCs with locks on attributes: they stand in line with states, and plain SQL sees them as it sees any transaction.
+//! RPCs with locks on attributes: they lock rows and the process, as any transaction does. States find what they have changed
+//! by its version, and go first when that has happened to them too often.
 
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use xdb_cluster_tests::prelude::*;
 
 const EXCLUSIVE: &str = "EXCLUSIVE_LOCK";
@@ -11,6 +13,7 @@ fn locking(lock: &str) -> Value {
 fn add(call: &Call) -> Answer {
     let n = call.global("n").as_i64().unwrap_or_default() + 1;
     match call.api {
+        Api::Rpc if call.target() == "read" => output(json!(n)),
         Api::Rpc => output(json!(n)).globals(json!({"n": n})),
         _ => force_complete(json!(n)).globals(json!({"n": n})),
     }
@@ -18,7 +21,10 @@ fn add(call: &Call) -> Answer {
 
 /// A type whose one state adds to a row, one that waits and can be asked to, and a row `r`; `asked` waits.
 fn application(name: &str, handler: impl Fn(&Call) -> Reply + Send + Sync + 'static) -> (App, Worker) {
-    let app = App::new(name);
+    set_up(App::new(name), handler)
+}
+
+fn set_up(app: App, handler: impl Fn(&Call) -> Reply + Send + Sync + 'static) -> (App, Worker) {
     let worker = app.worker(handler);
     let table = |definition: Definition| definition.maps("public.counters", "id", &["n"]);
     app.register("count", &table(Definition::starting_with("Add").step_with("Add", locking(EXCLUSIVE))));
@@ -58,14 +64,27 @@ fn waiting(db: &mut Db) -> i64 {
     db.count("xdb.attribute_locks WHERE NOT granted")
 }
 
-/// Fifty states, eight sessions with ten RPCs each, and if wanted four with ten plain updates each, all in one row.
-fn crowd(name: &str, plain: bool) {
-    let (app, worker) = application(name, adding);
+fn no_deadlock(app: &App) {
+    let database = format!("|{}|", app.database());
+    let deadlock = |line: &&str| line.contains("deadlock detected") && line.contains(&database);
+    assert_eq!(app.cluster().log().lines().find(deadlock), None);
+}
+
+/// Nobody has or wants a lock.
+fn nothing_is_locked(app: &App) {
+    let mut db = app.superuser();
+    wait_until("nothing is locked", 10, || db.count("xdb.attribute_locks") == 0);
+}
+
+/// Fifty states, eight sessions with ten RPCs each, and four with ten plain updates each, all in one row.
+#[test]
+fn states_rpcs_and_plain_writers_in_one_row_lose_no_update() {
+    let (app, _worker) = application("locks_crowd", adding);
     let mut db = app.db();
     for number in 0..8 {
         db.start(&format!("asked{number}"), "asked").key("r").go();
     }
-    at_once(if plain { 13 } else { 9 }, |number| {
+    at_once(13, |number| {
         let mut db = app.db();
         match number {
             0..8 => {
@@ -88,31 +107,192 @@ fn crowd(name: &str, plain: bool) {
     for number in 0..50 {
         db.completes(&format!("p{number}"));
     }
-    assert_eq!(n(&mut db), 130 + if plain { 40 } else { 0 });
-    if !plain {
-        assert_eq!((repeats(&mut db), worker.count(|_| true)), (0, 130));
+    assert_eq!(n(&mut db), 50 + 80 + 40);
+    no_deadlock(&app);
+    nothing_is_locked(&app);
+    app.done(&[]);
+}
+
+/// Eight sessions call RPCs on one row without a pause. States that lock the same row get through while they do.
+#[test]
+fn whoever_calls_without_a_pause_starves_no_state() {
+    const STATES: i32 = 10;
+    let (app, worker) = application("locks_starve", adding);
+    let mut db = app.db();
+    for number in 0..8 {
+        db.start(&format!("asked{number}"), "asked").key("r").go();
     }
-    let database = format!("|{}|", app.database());
-    let deadlock = |line: &&str| line.contains("deadlock detected") && line.contains(&database);
-    assert_eq!(app.cluster().log().lines().find(deadlock), None);
-    assert_eq!(app.superuser().count("xdb.attribute_lock"), 0);
+    let (stop, rpcs) = (AtomicBool::new(false), AtomicI32::new(0));
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let (app, stop, rpcs) = (&app, &stop, &rpcs);
+            scope.spawn(move || {
+                let mut db = app.db();
+                while !stop.load(Ordering::SeqCst) {
+                    db.rpc(&format!("asked{number}"), "add", json!(null));
+                    rpcs.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        // However this ends, the others end too.
+        let _stop = Stop(&stop);
+        worker.wait_for_count("all of them call", 20, 50, |call| call.api == Api::Rpc);
+        for number in 0..STATES {
+            db.start(&format!("p{number}"), "count").key("r").go();
+        }
+        let (took, ()) = timed(|| (0..STATES).for_each(|number| drop(db.completes(&format!("p{number}")))));
+        assert!(took < Duration::from_secs(45), "{took:?}");
+        let before = rpcs.load(Ordering::SeqCst);
+        wait_until("the others go on", 10, || rpcs.load(Ordering::SeqCst) > before);
+    });
+    assert_eq!(n(&mut db), STATES + rpcs.load(Ordering::SeqCst));
+    assert_eq!(db.count("xdb.history WHERE event_type = 'AttemptFailed'"), 0);
+    no_deadlock(&app);
+    nothing_is_locked(&app);
+    app.done(&[]);
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// `p` of `count` was repeated so often that it goes first: it is called, and its call hangs.
+fn marked(app: App, lock: &str) -> (App, Worker) {
+    let (app, worker) = set_up(app, states_hang);
+    let mut db = app.db();
+    let count = Definition::starting_with("Add").step_with("Add", locking(lock));
+    app.register("count", &count.maps("public.counters", "id", &["n"]));
+    db.start("p", "count").key("r").go();
+    for count in 1..=REPEATS {
+        worker.wait_for_count("the state's call", 20, count, |call| call.api == Api::Execute);
+        db.run("UPDATE counters SET n = 0");
+        worker.release();
+    }
+    worker.wait_for_count("the last call", 20, REPEATS + 1, |call| call.api == Api::Execute);
+    assert_eq!(repeats(&mut db), REPEATS as i64);
+    (app, worker)
+}
+
+/// So often a call was repeated that goes first.
+const REPEATS: usize = 3;
+
+/// So long an RPC leaves alone what is marked, in milliseconds.
+const RESPECTED: u64 = 5000;
+
+#[test]
+fn what_was_repeated_too_often_is_left_alone_until_it_is_through() {
+    let (app, worker) = marked(App::new("locks_mark"), EXCLUSIVE);
+    let mut db = app.db();
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| timed(|| app.db().rpc("asked", "add", json!(null))));
+        let waits = "pg_stat_activity WHERE query LIKE '%invoke_rpc%' AND wait_event_type = 'Extension'
+            AND datname = current_database()";
+        wait_until("the RPC waits", 10, || app.superuser().count(waits) == 1);
+        assert_eq!(worker.count(|call| call.api == Api::Rpc), 0);
+        worker.release();
+        assert_eq!(db.completes("p").result(), 1);
+        let (took, answer) = asking.join().expect("no panic");
+        assert_eq!(answer, 2);
+        assert!(took < Duration::from_millis(RESPECTED), "nobody was woken: {took:?}");
+    });
+    assert_eq!(repeats(&mut db), REPEATS as i64);
+    let (took, _) = timed(|| db.rpc("asked", "add", json!(null)));
+    assert!(took < Duration::from_secs(2), "the mark is gone: {took:?}");
     app.done(&[]);
 }
 
 #[test]
-fn states_rpcs_and_plain_writers_in_one_row_lose_no_update() {
-    crowd("locks_crowd_plain", true);
+fn what_was_repeated_too_often_is_left_alone_for_a_while_and_no_longer() {
+    let (app, worker) = marked(App::new("locks_mark_bound"), EXCLUSIVE);
+    let mut db = app.db();
+    let (took, _) = timed(|| db.rpc("asked", "add", json!(null)));
+    let bounds = Duration::from_millis(RESPECTED)..Duration::from_millis(RESPECTED + 4000);
+    assert!(bounds.contains(&took), "{took:?}");
+    // Whoever obeys a shorter limit obeys it here.
+    db.run("SET statement_timeout = '300 ms'");
+    db.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('asked', 'add')");
+    db.run("SET statement_timeout = 0");
+    let (took, _) = timed(|| db.run("SELECT xdb.invoke_rpc('asked', 'add', timeout => '1 s')"));
+    assert!(took < Duration::from_millis(RESPECTED), "{took:?}");
+    worker.misbehave(adding);
+    worker.release();
+    assert_eq!(db.completes("p").result(), 3);
+    app.done(&[]);
 }
 
 #[test]
-fn states_and_rpcs_in_one_row_do_not_conflict() {
-    crowd("locks_crowd", false);
+fn who_has_locks_leaves_nothing_alone() {
+    let (app, worker) = marked(App::new("locks_mark_holder"), EXCLUSIVE);
+    let mut db = app.db();
+    // By plain SQL, by driving the process, and by an RPC of the same transaction.
+    let drive = r#"SELECT xdb.set_local_attributes('asked', '{"k": 1}')"#;
+    for first in ["UPDATE counters SET n = 0", "SELECT FROM counters FOR UPDATE", drive] {
+        db.run("BEGIN");
+        db.run(first);
+        let (took, _) = timed(|| (db.rpc("asked", "add", json!(null)), db.rpc("asked", "add", json!(null))));
+        assert!(took < Duration::from_millis(RESPECTED), "{first}: {took:?}");
+        db.run("ROLLBACK");
+    }
+    // What was rolled back is locked no more.
+    db.run("BEGIN; SAVEPOINT s; UPDATE counters SET n = 0; ROLLBACK TO s");
+    db.run("SET statement_timeout = '1 s'");
+    db.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('asked', 'add')");
+    db.run("ROLLBACK");
+    worker.release();
+    db.completes("p");
+    app.done(&[]);
+}
+
+#[test]
+fn what_a_state_shares_others_may_share() {
+    let (app, worker) = marked(App::new("locks_mark_share"), "SHARE_LOCK");
+    let mut db = app.db();
+    let (took, _) = timed(|| db.rpc("asked", "read", json!(null)));
+    assert!(took < Duration::from_millis(RESPECTED), "{took:?}");
+    db.run("SET statement_timeout = '1 s'");
+    db.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('asked', 'add')");
+    worker.release();
+    app.db().completes("p");
+    assert_eq!(repeats(&mut app.db()), REPEATS as i64, "who only reads changes nothing");
+    app.done(&[]);
+}
+
+/// With the tables in opposite orders too: an RPC locks them in one order.
+#[test]
+fn rpcs_that_lock_two_tables_do_not_deadlock() {
+    let app = App::new("locks_rpc_orders");
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE red (id text PRIMARY KEY, a int); INSERT INTO red VALUES ('r', 0);
+         CREATE TABLE blue (id text PRIMARY KEY, b int); INSERT INTO blue VALUES ('r', 0);",
+    );
+    let _worker = app.worker(|call: &Call| {
+        let plus = |name: &str| call.global(name).as_i64().unwrap_or_default() + 1;
+        output(json!(null)).globals(json!({"a": plus("a"), "b": plus("b")}))
+    });
+    let base = || Definition::without_start().rpc("add", locking(EXCLUSIVE));
+    app.register("there", &base().maps("public.red", "id", &["a"]).maps("public.blue", "id", &["b"]));
+    app.register("back", &base().maps("public.blue", "id", &["b"]).maps("public.red", "id", &["a"]));
+    for number in 0..8 {
+        db.start(&format!("p{number}"), if number % 2 == 0 { "there" } else { "back" }).key("r").go();
+    }
+    at_once(8, |number| {
+        let mut db = app.db();
+        (0..20).for_each(|_| drop(db.rpc(&format!("p{number}"), "add", json!(null))));
+    });
+    assert_eq!(db.one::<i32>("SELECT a + b FROM red, blue"), 320);
+    no_deadlock(&app);
+    app.done(&[]);
 }
 
 #[test]
 fn threads_and_rpcs_count_in_one_local_key() {
     let app = App::new("locks_rpc_local");
-    let worker = app.worker(|call: &Call| {
+    let _worker = app.worker(|call: &Call| {
         let k = call.local("k").as_i64().unwrap_or_default() + 1;
         match (call.api, call.target()) {
             (Api::Rpc, "begin") => output(json!(0)).and(next_all(&vec![("Add", json!(null)); 30])),
@@ -134,55 +314,42 @@ fn threads_and_rpcs_count_in_one_local_key() {
     });
     wait_until("all threads have ended", 30, || views::ended_states(&mut db, "p") == 30);
     assert_eq!(db.json("SELECT xdb.get_local_attributes('p')"), json!({"k": 60}));
-    assert_eq!((repeats(&mut db), worker.count(|_| true)), (0, 61));
     app.done(&[]);
 }
 
 #[test]
-fn an_rpc_waits_for_a_state_and_a_state_for_an_rpc() {
-    let (app, worker) = application("locks_rpc_line", states_hang);
-    let mut db = app.db();
+fn an_rpc_waits_for_no_state_and_its_transaction_delays_who_wants_the_same() {
+    let (app, worker) = application("locks_rpc_state", states_hang);
+    let (mut db, mut asking) = (app.db(), app.db());
     db.start("p", "count").key("r").go();
     worker.wait_for("the state's call", 10, |call| call.api == Api::Execute);
-    std::thread::scope(|scope| {
-        let asking = scope.spawn(|| {
-            let mut db = app.db();
-            db.run("BEGIN");
-            let answer = db.rpc("asked", "add", json!(null));
-            (db, answer)
-        });
-        wait_until("the RPC stands in line", 10, || {
-            db.count("pg_locks WHERE locktype = 'advisory' AND objsubid = 30820 AND granted") == 1
-        });
-        assert_eq!(worker.count(|call| call.api == Api::Rpc), 0, "it is not called before it has its locks");
-        worker.release();
-        assert_eq!(db.completes("p").result(), 1);
-        let (mut asking, answer) = asking.join().expect("no panic");
-        assert_eq!(answer, 2);
-        // Its transaction goes on, and so it has the lock.
-        db.start("q", "count").key("r").go();
-        wait_until("the next state waits in line", 10, || waiting(&mut db) == 1);
-        let (took, ()) = timed(|| {
-            asking.run("COMMIT");
-            worker.wait_for("the next state's call", 10, |call| call.process_id() == "q");
-        });
-        assert!(took < Duration::from_millis(900), "nobody was woken: {took:?}");
-    });
+    asking.run("BEGIN");
+    let (took, answer) = timed(|| asking.rpc("asked", "add", json!(null)));
+    assert_eq!(answer, 1);
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert_eq!(asking.rpc("asked", "add", json!(null)), 2, "it does not wait for itself");
+    worker.misbehave(adding);
     worker.release();
-    assert_eq!(db.completes("q").result(), 3);
-    assert_eq!(repeats(&mut db), 0);
+    // Others are not held up by the row.
+    db.run("INSERT INTO counters VALUES ('s', 0)");
+    db.start("q", "count").key("s").go();
+    assert_eq!(db.completes("q").result(), 1);
+    assert_eq!(db.status("p"), "RUNNING");
+    asking.run("COMMIT");
+    assert_eq!(db.completes("p").result(), 3);
+    assert!(worker.calls().iter().all(|call| call.attempt() == 1));
     app.done(&[]);
 }
 
 #[test]
-fn an_rpc_that_is_rolled_back_hands_on() {
-    let (app, _worker) = application("locks_rpc_rollback", adding);
+fn an_rpc_that_is_rolled_back_causes_no_repeat() {
+    let (app, worker) = application("locks_rpc_rollback", states_hang);
     let (mut db, mut asking) = (app.db(), app.db());
+    db.start("p", "count").key("r").go();
+    worker.wait_for("the state's call", 10, |call| call.api == Api::Execute);
     asking.run("BEGIN");
     assert_eq!(asking.rpc("asked", "add", json!(null)), 1);
-    assert_eq!(asking.rpc("asked", "add", json!(null)), 2, "it does not wait for itself");
-    db.start("p", "count").key("r").go();
-    wait_until("the state waits in line", 10, || waiting(&mut db) == 1);
+    worker.release();
     asking.run("ROLLBACK");
     assert_eq!(db.completes("p").result(), 1);
     assert_eq!(repeats(&mut db), 0);
@@ -190,35 +357,35 @@ fn an_rpc_that_is_rolled_back_hands_on() {
 }
 
 #[test]
-fn an_rpc_that_waits_obeys_its_caller_and_leaves_the_line() {
-    let (app, worker) = application("locks_rpc_cancel", states_hang);
-    let mut db = app.db();
-    db.start("p", "count").key("r").go();
-    worker.wait_for("the state's call", 10, |_| true);
-    let mut asking = app.db();
-    let (took, error) = timed(|| {
-        asking.refused(codes::LOCKS_NOT_GRANTED, "SELECT xdb.invoke_rpc('asked', 'add', timeout => '300 ms')")
-    });
-    assert!(took < Duration::from_secs(3), "{took:?}");
-    assert!(error.detail.contains("counters"), "{error:?}");
-    asking.run("SET statement_timeout = '300 ms'");
-    asking.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('asked', 'add')");
-    asking.run("SET statement_timeout = 0");
-    let pid: i32 = asking.one("SELECT pg_backend_pid()");
-    std::thread::scope(|scope| {
-        let caller = scope.spawn(|| asking.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('asked', 'add')"));
-        wait_until("it stands in line", 10, || {
-            db.count("pg_locks WHERE locktype = 'advisory' AND objsubid = 30820 AND granted") == 1
+fn an_rpc_that_waits_for_a_row_or_a_process_obeys_its_caller() {
+    let (app, worker) = application("locks_rpc_cancel", adding);
+    let (mut holding, mut asking) = (app.db(), app.db());
+    let drive = r#"SELECT xdb.set_local_attributes('asked', '{"k": 1}')"#;
+    for (hold, named) in [("UPDATE counters SET n = n + 10", "counters"), (drive, "process \"asked\"")] {
+        holding.run("BEGIN");
+        holding.run(hold);
+        let (took, error) = timed(|| {
+            asking.refused(codes::LOCKS_NOT_GRANTED, "SELECT xdb.invoke_rpc('asked', 'add', timeout => '300 ms')")
         });
-        app.superuser().run(&format!("SELECT pg_cancel_backend({pid})"));
-        caller.join().expect("no panic");
-    });
-    db.start("q", "count").key("r").go();
-    worker.misbehave(adding);
-    worker.release();
-    assert_eq!(db.completes("p").result(), 1);
-    assert_eq!(db.completes("q").result(), 2);
-    assert_eq!(worker.count(|call| call.api == Api::Rpc), 0);
+        assert!(took < Duration::from_secs(3), "{took:?}");
+        assert!(error.detail.contains(named), "{error:?}");
+        asking.run("SET lock_timeout = '100 ms'");
+        asking.refused("55P03", "SELECT xdb.invoke_rpc('asked', 'add')");
+        asking.run("SET lock_timeout = 0; SET statement_timeout = '300 ms'");
+        asking.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('asked', 'add')");
+        asking.run("SET statement_timeout = 0");
+        let pid: i32 = asking.one("SELECT pg_backend_pid()");
+        std::thread::scope(|scope| {
+            let caller = scope.spawn(|| asking.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('asked', 'add')"));
+            let mut superuser = app.superuser();
+            wait_until("it waits", 10, || superuser.count(&format!("pg_locks WHERE pid = {pid} AND NOT granted")) == 1);
+            superuser.run(&format!("SELECT pg_cancel_backend({pid})"));
+            caller.join().expect("no panic");
+        });
+        holding.run("ROLLBACK");
+    }
+    assert_eq!(worker.count(|call| call.api == Api::Rpc), 0, "it is not called before it has its locks");
+    assert_eq!(asking.rpc("asked", "add", json!(null)), 1);
     app.done(&[]);
 }
 
@@ -273,40 +440,33 @@ fn who_holds_the_process_and_asks_gets_what_its_state_has() {
 
 #[test]
 fn rpcs_work_while_the_engine_is_paused_or_gone() {
-    let (app, worker) = application("locks_rpc_paused", states_hang);
+    let (app, worker) = marked(App::new("locks_rpc_paused"), EXCLUSIVE);
     let mut db = app.db();
-    db.start("p", "count").key("r").go();
-    worker.wait_for("the state's call", 10, |_| true);
     db.start("q", "count").key("r").go();
     wait_until("another one waits", 10, || waiting(&mut db) == 1);
     app.session("boss").run("SELECT xdb.pause()");
+    wait_until("the engine is paused", 10, || views::engine(&mut app.superuser()).contains("paused"));
+    // Nobody is let in, so nobody is waited for.
+    let (took, answer) = timed(|| db.rpc("asked", "add", json!(null)));
+    assert_eq!(answer, 1);
+    assert!(took < Duration::from_secs(3), "{took:?}");
     worker.misbehave(adding);
     worker.release();
-    // The answer is still applied, and then nobody is let in.
-    assert_eq!(db.completes("p").result(), 1);
-    let (took, answer) = timed(|| db.rpc("asked", "add", json!(null)));
-    assert_eq!(answer, 2);
-    assert!(took < Duration::from_secs(3), "{took:?}");
     app.session("boss").run("SELECT xdb.resume()");
-    assert_eq!(db.completes("q").result(), 3);
+    db.completes("p");
+    db.completes("q");
+    assert_eq!(n(&mut db), 3);
     app.done(&[]);
 }
 
 #[test]
-fn locks_of_an_engine_that_is_switched_off_count_for_nothing() {
-    let app = App::alone("locks_rpc_off", ClusterOptions::default());
-    let worker = app.worker(states_hang);
-    let table = |definition: Definition| definition.maps("public.counters", "id", &["n"]);
-    let count = Definition::starting_with("Add").step_with("Add", locking(EXCLUSIVE));
-    app.register("count", &table(count.rpc("add", locking(EXCLUSIVE))));
+fn marks_of_an_engine_that_is_switched_off_count_for_nothing() {
+    let (app, worker) = marked(App::alone("locks_rpc_off", ClusterOptions::default()), EXCLUSIVE);
     let mut db = app.db();
-    db.run("INSERT INTO counters VALUES ('r', 0)");
-    db.start("p", "count").key("r").go();
     db.start("other", "count").key("r").go();
-    worker.wait_for("the state's call", 10, |_| true);
     app.cluster().set("xdb.enabled", "off");
     wait_until("the engine is gone", 20, || app.cluster().find_scheduler(app.database()).is_none());
-    let (took, answer) = timed(|| db.rpc("p", "add", json!(null)));
+    let (took, answer) = timed(|| db.rpc("asked", "add", json!(null)));
     assert_eq!(answer, 1);
     assert!(took < Duration::from_secs(3), "{took:?}");
     worker.misbehave(adding);

@@ -338,3 +338,43 @@ fn a_role_of_the_same_name_is_another_one() {
     assert_eq!(worker.count(|call| call.api == Api::Execute), 0);
     app.done(&["successor"]);
 }
+
+#[test]
+fn the_policies_let_a_query_be_parallel() {
+    // With a cluster of its own, whose engine can be switched off.
+    let app = App::alone("permissions_parallel", ClusterOptions::default());
+    let _worker = app.worker(|_: &Call| any_of(&[local_queue("m", "inbox", 1)]));
+    app.register("mail", &mailbox());
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    db.run("SELECT count(xdb.start_process('p' || n, 'mail')) FROM generate_series(1, 20) n");
+    let forced = if superuser.one::<i32>("SELECT current_setting('server_version_num')::int") < 160_000 {
+        "force_parallel_mode"
+    } else {
+        "debug_parallel_query"
+    };
+    // With an engine it is known from shared memory whose roles these are, and without one from a table.
+    for engine in ["runs", "is gone"] {
+        if engine == "is gone" {
+            app.cluster().set("xdb.enabled", "off");
+            wait_until("the engine is gone", 20, || superuser.text("SELECT state FROM xdb.status()") == "stopped");
+        }
+        for (table, count) in [("xdb.process_execution", 20), ("xdb.state_execution", 20)] {
+            db.run(
+                "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
+                 SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off;
+                 SET max_parallel_workers_per_gather = 2",
+            );
+            let plan = db.json(&format!("EXPLAIN (FORMAT JSON) SELECT count(*) FROM {table}")).to_string();
+            assert!(plan.contains("\"Gather\""), "{plan}");
+            assert_eq!(db.count(table), count);
+        }
+        db.run(&format!("SET {forced} = on"));
+        let plan = db.json("EXPLAIN (ANALYZE, FORMAT JSON) SELECT xdb.knows_roles()").to_string();
+        assert!(plan.contains("\"Workers Launched\":1"), "{plan}");
+        assert!(db.one::<bool>("SELECT xdb.knows_roles()"));
+        db.run("RESET ALL");
+    }
+    app.cluster().set("xdb.enabled", "on");
+    db.run("SELECT xdb.stop_process(process_id) FROM xdb.processes");
+    app.done(&[]);
+}

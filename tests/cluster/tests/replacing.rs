@@ -1,5 +1,6 @@
 //! A process type is registered again while processes of it run: what changes for them, and what stays.
 
+use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::prelude::*;
 
 #[test]
@@ -62,5 +63,47 @@ fn mapping_and_timeout_stay_as_at_the_start_while_states_and_options_are_the_new
     db.start("q", "t").key("k").globals(json!({"n": 1})).go();
     assert_eq!(db.one::<i32>(&format!("{hours} = 'q'")), 2);
     db.completes("q");
+    app.done(&[]);
+}
+
+#[test]
+fn a_session_forgets_the_registrations_of_an_extension_that_was_dropped() {
+    let app = App::new("replacing_extension");
+    let worker = app.worker(|_: &Call| force_complete(json!(null)));
+    app.register("one", &one_step().maps("users", "user_id", &["status"]));
+    let mut db = app.db();
+    db.run("CREATE TABLE people (LIKE users INCLUDING ALL)");
+    db.start("p", "one").key("u1").globals(json!({"status": "before"})).go();
+    db.completes("p");
+    let mapping = "SELECT min(mapping_id) FROM xdb.mapped_table";
+    let before: i32 = app.superuser().one(mapping);
+
+    // The ids of everything begin anew.
+    let new = one_step().maps("people", "user_id", &["status"]);
+    let replace = format!(
+        "DROP EXTENSION xdb; CREATE EXTENSION xdb; SELECT xdb.grant_usage('app');
+         SELECT xdb.register_worker('stub', {}); SELECT xdb.register_process_type('one', 'stub', {})",
+        literal(&worker.url()),
+        jsonb(new.json())
+    );
+    app.superuser().run(&replace);
+    assert_eq!(app.superuser().one::<i32>(mapping), before);
+    db.start("q", "one").key("u2").globals(json!({"status": "after"})).go();
+    db.completes("q");
+    assert_eq!(db.text("SELECT string_agg(user_id, ',') FROM users"), "u1");
+    assert_eq!(db.text("SELECT string_agg(user_id, ',') FROM people"), "u2");
+
+    // Neither does what a transaction has read of an extension outlive its rollback.
+    let mut superuser = app.superuser();
+    superuser.run("SET xdb.allow_superuser_processes = on");
+    let start = |superuser: &mut Db, id: &str| superuser.start(id, "one").key(id).globals(json!({"status": "x"})).go();
+    start(&mut superuser, "s1");
+    superuser.run(&format!("BEGIN; {}", replace.replace(r#""people""#, r#""users""#)));
+    start(&mut superuser, "s2");
+    assert_eq!(superuser.count("users WHERE user_id = 's2'"), 1);
+    superuser.run("ROLLBACK");
+    start(&mut superuser, "s3");
+    assert_eq!(superuser.text("SELECT string_agg(user_id, ',' ORDER BY user_id) FROM people"), "s1,s3,u2");
+    superuser.run("SELECT xdb.stop_process('s1'), xdb.stop_process('s3')");
     app.done(&[]);
 }

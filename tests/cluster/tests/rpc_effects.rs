@@ -243,3 +243,40 @@ fn messages_keep_their_order_while_an_rpc_holds_the_process() {
     assert_eq!(db.completes("p").result(), &json!(["rpc", 1, 2, 3]));
     app.done(&[]);
 }
+
+#[test]
+fn a_key_whose_answer_is_deleted_while_it_is_read_is_claimed_anew() {
+    let app = App::new("rpc_vanishing_key");
+    let worker = app.worker(|call: &Call| match call.api {
+        Api::Rpc => output(json!("answer")),
+        _ => any_of(&[local_queue("m", "inbox", 1)]),
+    });
+    app.register("mail", &mailbox().rpc("ask", json!({})));
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    db.start("p", "mail").go();
+    let ask = "SELECT xdb.invoke_rpc('p', 'ask', idempotency_key => 'k')::text";
+    assert_eq!(db.text(ask), "\"answer\"");
+
+    // Holds a session up between its attempt to claim a key and its look at the answer that is there.
+    superuser.run(
+        "CREATE FUNCTION hold_up() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock_shared(14); RETURN NULL; END $$;
+         CREATE TRIGGER hold_up AFTER INSERT ON xdb.rpc_answer FOR EACH STATEMENT EXECUTE FUNCTION hold_up();
+         SELECT pg_advisory_lock(14)",
+    );
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| db.text(ask));
+        wait_until("it is held up", 10, || {
+            app.superuser().count("pg_stat_activity WHERE query LIKE '%invoke_rpc%' AND wait_event = 'advisory'") == 1
+        });
+        superuser.run("DELETE FROM xdb.rpc_answer");
+        superuser.run("SELECT pg_advisory_unlock(14)");
+        assert_eq!(asking.join().expect("no panic"), "\"answer\"");
+    });
+    assert_eq!(superuser.text("SELECT string_agg(output::text, ',') FROM xdb.rpc_answer"), "\"answer\"");
+    assert_eq!(db.text(ask), "\"answer\"");
+    assert_eq!(worker.count(|call| call.api == Api::Rpc), 2, "the third has the answer of the second");
+    superuser.run("DROP TRIGGER hold_up ON xdb.rpc_answer; DROP FUNCTION hold_up()");
+    db.run("SELECT xdb.stop_process('p')");
+    app.done(&[]);
+}

@@ -50,10 +50,12 @@ fn max_in_flight_bytes_bounds_what_the_calls_under_way_carry() {
 }
 
 #[test]
-fn http_threads_bound_the_calls_under_way() {
-    let (app, worker) = application("settings_threads", &[("xdb.http_threads", "2")]);
-    never_more_than(&app, &worker, 2);
-    app.done(&[]);
+fn a_setting_that_is_gone_is_a_warning() {
+    let (app, worker) = application("settings_gone", &[("xdb.http_threads", "16"), ("xdb.max_in_flight", "4")]);
+    never_more_than(&app, &worker, 4);
+    // Also when the file is read again: what else it says holds.
+    app.cluster().set("xdb.max_in_flight", "2");
+    app.done(&["xdb.http_threads"]);
 }
 
 #[test]
@@ -109,6 +111,33 @@ fn only_the_databases_that_are_named_run() {
     app.cluster().set("xdb.databases", "another, settings_named");
     db.completes("q");
     app.done(&[]);
+}
+
+#[test]
+fn databases_of_any_name_can_be_named() {
+    let app = App::alone("settings_list", ClusterOptions::default().set("xdb.databases", "settings_list"));
+    let names = ["plain", "Capitals", "with blank", " outer ", "com,ma", "quo\"te", "unnamed"];
+    for name in names {
+        let quoted = format!("\"{}\"", name.replace('"', "\"\""));
+        app.cluster().superuser().run(&format!("CREATE DATABASE {quoted} TEMPLATE template0"));
+        app.cluster().connect(name, "postgres").run("CREATE EXTENSION xdb");
+    }
+    let run = |list: &str, expected: &[&str]| {
+        app.cluster().set("xdb.databases", list);
+        wait_until(&format!("{list} is in force"), 30, || {
+            names.iter().all(|name| app.cluster().find_scheduler(name).is_some() == expected.contains(name))
+        });
+    };
+    run(r#""com,ma" , "quo""te"," outer ""#, &["com,ma", "quo\"te", " outer "]);
+    run(r#""Capitals", PLAIN"#, &["Capitals", "plain"]);
+    // Without quotes a name means what it meant before lists had any, and what it means in SQL.
+    run("Capitals, with blank,", &["Capitals", "with blank"]);
+    run("PLAIN", &["plain"]);
+    run(r#"plain, "Capitals"#, &[]);
+    wait_until("the log says why", 10, || app.cluster().log().contains("xdb.databases can't be read"));
+    run("", &names);
+    app.cluster().set("xdb.databases", "settings_list");
+    app.done(&["xdb.databases can't be read"]);
 }
 
 #[test]

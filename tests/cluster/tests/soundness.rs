@@ -528,3 +528,49 @@ fn what_else_is_changed_by_hand_is_found() {
     tamper(&app, "p", &changes);
     app.done(&[]);
 }
+
+/// With and without a history: what used to be constraints of the tables.
+#[test]
+fn what_no_constraint_holds_is_found() {
+    for history in ["full", "none"] {
+        let (app, _worker) = application(&format!("sound_values_{history}"));
+        start(&app, "p", history);
+        let own = |what: &str| format!("{OWN} {what} WHERE $OURS");
+        let state =
+            |id: &str, what: &str| format!("UPDATE xdb.state_execution SET {what} WHERE $OURS AND state_id = '{id}'");
+        let task = |what: &str| format!("UPDATE xdb.task SET {what} WHERE $OURS AND seq = 3");
+        let timer = |what: &str| format!("UPDATE xdb.timer SET {what} WHERE $OURS AND seq = 0");
+        let changes = [
+            (own("status = 'ODD'"), "\"ODD\""),
+            (own("closing = 'SOON'"), "process_execution: closing is an unknown word"),
+            (own("live_threads = -1"), "process_execution: live_threads is -1 and should be 3"),
+            (own("history_limit = -1"), "process_execution: history_limit is negative"),
+            (own("closed_at = now()"), "process_execution: closed_at does not fit its status"),
+            (own("status = 'FAILED'"), "process_execution: closed_at does not fit its status"),
+            (own("status = 'FAILED', live_threads = 1"), "process_execution: live_threads is 1 and should be 3"),
+            (
+                own("status = 'FAILED', closed_at = now(), closing = 'CONDITIONAL'"),
+                "process_execution: it is closed, and closing is set",
+            ),
+            (own("mapping_id = 7"), "process_execution: only one of mapping_id and attribute_keys is set"),
+            (own("attribute_keys = '[]'"), "process_execution: only one of mapping_id and attribute_keys is set"),
+            (state("Wait", "seq = -2"), "state_execution {\"seq\": -2}: seq is less than 1"),
+            (state("Wait", "number = 0"), "state_execution {\"seq\": 2}: number is less than 1"),
+            (state("Wait", "status = 'ODD'"), "\"ODD\""),
+            (state("Wait", "ended_at = now()"), "state_execution {\"seq\": 2}: ended_at does not fit its status"),
+            (state("Leave", "ended_at = NULL"), "state_execution {\"seq\": 5}: ended_at does not fit its status"),
+            (state("Rest", "call = NULL"), "state_execution {\"seq\": 3}: call does not fit its status"),
+            (state("Wait", "call = '{}'"), "state_execution {\"seq\": 2}: call does not fit its status"),
+            (state("Wait", "wait = NULL"), "state_execution {\"seq\": 2}: it waits, and wait is null"),
+            (task("lane = 9"), "task {\"seq\": 3}: its lane is unknown"),
+            (task("api = 'ODD'"), "task {\"seq\": 3}: api is \"ODD\""),
+            (task("attempt = -1"), "task {\"seq\": 3}: attempt is -1, and more attempts than that have failed"),
+            (timer("kind = 'ODD'"), "timer {\"seq\": 0, \"command\": 0}: kind is \"ODD\""),
+            (timer("kind = 'TIMER_COMMAND'"), "timer {\"seq\": 0, \"command\": 0}: kind is \"TIMER_COMMAND\""),
+            ("UPDATE xdb.inbox SET bytes = -1 WHERE $OURS".to_owned(), ": bytes is negative"),
+        ];
+        let changes: Vec<_> = changes.iter().map(|(change, expected)| (change.as_str(), *expected)).collect();
+        tamper(&app, "p", &changes);
+        app.done(&[]);
+    }
+}

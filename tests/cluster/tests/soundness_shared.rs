@@ -45,6 +45,8 @@ fn what_a_state_has_of_global_queues_is_checked() {
             ("UPDATE xdb.global_waiter SET queue_name = 'jobs' WHERE $OURS".into(), "should be \"none\""),
             ("UPDATE xdb.global_waiter SET key = NULL WHERE $OURS".into(), "key is null and should be \"k\""),
             ("UPDATE xdb.global_waiter SET at_least = 1 WHERE $OURS".into(), "at_least is 1 and should be 3"),
+            ("UPDATE xdb.global_waiter SET at_least = 0 WHERE $OURS".into(), "at_least is 0 and should be 3"),
+            (change("fresh = true"), "it is taken, and fresh"),
         ];
         let changes: Vec<_> = changes.iter().map(|(change, expected)| (change.as_str(), *expected)).collect();
         tamper(&app, history, &changes);
@@ -57,53 +59,5 @@ fn what_a_state_has_of_global_queues_is_checked() {
         );
         tamper(&app, history, &[(left.as_str(), "global_waiter {\"seq\": 1, \"command\": 2}: should not be there")]);
     }
-    app.done(&[]);
-}
-
-#[test]
-fn locks_that_fit_no_call_are_found() {
-    let app = App::new("sound_locks");
-    let worker = app.worker(|_: &Call| Reply::hang(force_complete(json!(null))));
-    let exclusive = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"},
-                           "executeApiTimeoutSeconds": 300});
-    let definition = Definition::starting_with("Only").step_with("Only", exclusive);
-    app.register("locking", &definition.maps("public.counters", "id", &["n"]));
-    let mut db = app.db();
-    db.start("has", "locking").key("r").go();
-    worker.wait_for("the call", 10, |_| true);
-    db.start("wants", "locking").key("r").go();
-    wait_until("it waits", 10, || db.count("xdb.attribute_locks WHERE NOT granted") == 1);
-    tamper(
-        &app,
-        "wants",
-        &[
-            ("UPDATE xdb.attribute_lock SET parked = false WHERE $OURS", "its task is parked, and it is not"),
-            ("UPDATE xdb.task SET lane = 0 WHERE $OURS", "it is parked, and its task is not"),
-            ("DELETE FROM xdb.attribute_lock WHERE $OURS", "it is parked, and waits for no lock"),
-            (
-                "UPDATE xdb.attribute_lock SET parked = false, granted = true WHERE $OURS",
-                "it is granted, and its call has no lease",
-            ),
-            ("UPDATE xdb.attribute_lock SET seq = 99 WHERE $OURS", "should not be there: the state is at no call"),
-            (
-                "INSERT INTO xdb.attribute_lock SELECT gen_random_uuid(), 0, mode, execution_id, seq, granted, parked, name
-                 FROM xdb.attribute_lock WHERE $OURS",
-                "its call has locks with other tickets",
-            ),
-        ],
-    );
-    tamper(
-        &app,
-        "has",
-        &[(
-            "UPDATE xdb.task SET lease_until = NULL, lease_epoch = 0 WHERE $OURS",
-            "it is granted, and its call has no lease",
-        )],
-    );
-    worker.release();
-    db.completes("has");
-    worker.wait_for_count("the next call", 10, 2, |_| true);
-    worker.release();
-    db.completes("wants");
     app.done(&[]);
 }

@@ -1,24 +1,108 @@
-//! A pool with what a test needs around it.
+//! What makes calls, with what a test needs around it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::http::{Call, FailureKind, Finished, HostPolicy, Lookup, Notifier, Outcome, Pool, PoolConfig};
+use crate::http::{
+    FailureKind, HostPolicy, Lookup, Means, Notifier, Outcome, Pool, PoolConfig, Reactor, ReactorConfig, Reply, Request,
+};
 
 /// Longer than anything takes that works.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A pool and the descriptor it notifies.
-pub struct Rig {
-    /// The pool under test.
-    pub pool: Pool,
+/// A way to make calls: an engine's or a session's.
+pub trait Caller: Sized {
+    /// With so many calls, or connections, at a time.
+    fn make(config: Config, at_a_time: usize, notifier: Arc<Notifier>, means: Means) -> std::io::Result<Self>;
+    fn submit(&self, request: Request);
+    fn drain(&self, into: &mut Vec<Reply>);
+    fn set_policy(&self, policy: HostPolicy);
+    fn set_max_response_bytes(&self, bytes: usize);
+    fn abort_all(&self);
+    fn shutdown(&self, patience: Duration) -> bool;
+}
+
+impl Caller for Reactor {
+    fn make(config: Config, at_a_time: usize, notifier: Arc<Notifier>, means: Means) -> std::io::Result<Self> {
+        let Config { user_agent, max_response_bytes, policy } = config;
+        let config = ReactorConfig { user_agent, max_response_bytes, max_connections: at_a_time, policy };
+        Reactor::with_means(config, notifier, means)
+    }
+
+    fn submit(&self, request: Request) {
+        Reactor::submit(self, vec![request]);
+    }
+
+    fn drain(&self, into: &mut Vec<Reply>) {
+        Reactor::drain(self, into);
+    }
+
+    fn set_policy(&self, policy: HostPolicy) {
+        Reactor::set_policy(self, policy);
+    }
+
+    fn set_max_response_bytes(&self, bytes: usize) {
+        Reactor::set_max_response_bytes(self, bytes);
+    }
+
+    fn abort_all(&self) {
+        Reactor::abort_all(self);
+    }
+
+    fn shutdown(&self, patience: Duration) -> bool {
+        Reactor::shutdown(self, patience)
+    }
+}
+
+impl Caller for Pool {
+    fn make(config: Config, at_a_time: usize, notifier: Arc<Notifier>, means: Means) -> std::io::Result<Self> {
+        let Config { user_agent, max_response_bytes, policy } = config;
+        let config = PoolConfig { max_threads: at_a_time, user_agent, max_response_bytes, policy };
+        Pool::with_lookup(config, notifier, means.lookup)
+    }
+
+    fn submit(&self, request: Request) {
+        Pool::submit(self, request);
+    }
+
+    fn drain(&self, into: &mut Vec<Reply>) {
+        Pool::drain(self, into);
+    }
+
+    fn set_policy(&self, policy: HostPolicy) {
+        Pool::set_policy(self, policy);
+    }
+
+    fn set_max_response_bytes(&self, bytes: usize) {
+        Pool::set_max_response_bytes(self, bytes);
+    }
+
+    fn abort_all(&self) {
+        Pool::abort_all(self);
+    }
+
+    fn shutdown(&self, patience: Duration) -> bool {
+        Pool::shutdown(self, patience)
+    }
+}
+
+/// What makes calls, and the descriptor it notifies.
+pub struct Rig<C: Caller> {
+    /// What is under test.
+    pub caller: C,
     notifier: Arc<Notifier>,
 }
 
+/// How calls are made.
+pub struct Config {
+    pub user_agent: String,
+    pub max_response_bytes: usize,
+    pub policy: HostPolicy,
+}
+
 /// What most tests use.
-pub fn config(max_threads: usize) -> PoolConfig {
-    PoolConfig {
-        max_threads,
+pub fn config() -> Config {
+    Config {
         user_agent: "xdb-test".to_owned(),
         max_response_bytes: 1 << 20,
         policy: policy("localhost, 127.0.0.1, ::1"),
@@ -31,8 +115,8 @@ pub fn policy(text: &str) -> HostPolicy {
 }
 
 /// A POST of an empty object.
-pub fn call(tag: u64, url: impl Into<String>, timeout: Duration) -> Call {
-    Call {
+pub fn call(tag: u64, url: impl Into<String>, timeout: Duration) -> Request {
+    Request {
         tag,
         url: url.into(),
         headers: vec![("Idempotency-Key".to_owned(), format!("call-{tag}"))],
@@ -42,35 +126,33 @@ pub fn call(tag: u64, url: impl Into<String>, timeout: Duration) -> Call {
     }
 }
 
-impl Rig {
-    /// A pool of `max_threads`.
-    pub fn new(max_threads: usize) -> Self {
-        Self::with(config(max_threads))
+impl<C: Caller> Rig<C> {
+    /// With so many calls, or connections, at a time.
+    pub fn new(at_a_time: usize) -> Self {
+        Self::with(config(), at_a_time, Means::system())
     }
 
-    /// A pool of a configuration.
-    pub fn with(config: PoolConfig) -> Self {
-        let notifier = Arc::new(Notifier::new().expect("an eventfd"));
-        let pool = Pool::new(config, notifier.clone()).expect("a pool");
-        Rig { pool, notifier }
+    /// The same that looks names up its own way.
+    pub fn with_lookup(config: Config, at_a_time: usize, lookup: Lookup) -> Self {
+        Self::with(config, at_a_time, Means { lookup, ..Means::system() })
     }
 
-    /// A pool that looks names up its own way.
-    pub fn with_lookup(config: PoolConfig, lookup: Lookup) -> Self {
+    /// The same with means of its own.
+    pub fn with(config: Config, at_a_time: usize, means: Means) -> Self {
         let notifier = Arc::new(Notifier::new().expect("an eventfd"));
-        let pool = Pool::with_lookup(config, notifier.clone(), lookup).expect("a pool");
-        Rig { pool, notifier }
+        let caller = C::make(config, at_a_time, notifier.clone(), means).expect("a caller");
+        Rig { caller, notifier }
     }
 
     /// Waits, on the descriptor alone, until `count` calls have finished.
-    pub fn collect(&self, count: usize) -> Vec<Finished> {
+    pub fn collect(&self, count: usize) -> Vec<Reply> {
         let deadline = Instant::now() + PATIENCE;
         let mut finished = Vec::new();
         while finished.len() < count {
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(self.readable_within(left), "{} of {count} calls finished in time", finished.len());
             self.notifier.clear();
-            self.pool.drain(&mut finished);
+            self.caller.drain(&mut finished);
         }
         finished.sort_by_key(|finished| finished.tag);
         finished
@@ -83,9 +165,14 @@ impl Rig {
         unsafe { libc::poll(&mut entry, 1, time.as_millis() as i32) == 1 }
     }
 
+    /// Hands a call over.
+    pub fn submit(&self, request: Request) {
+        self.caller.submit(request);
+    }
+
     /// Makes one call.
-    pub fn run(&self, call: Call) -> Finished {
-        self.pool.submit(call);
+    pub fn run(&self, request: Request) -> Reply {
+        self.caller.submit(request);
         self.collect(1).remove(0)
     }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 
-use xdb_http_tests::http::{Threads, Work};
+use xdb_http_tests::http::{Pool, Reactor, Threads, Work};
 use xdb_http_tests::rig::{PATIENCE, Rig, answer};
 use xdb_http_tests::stub::Stub;
 
@@ -108,10 +108,12 @@ fn all_signals_are_blocked_in_the_threads_and_nowhere_else() {
     let me = unsafe { libc::gettid() }.to_string();
     let before = blocked_signals(&me);
     let stub = Stub::answering(200, "{}");
-    let rig = Rig::new(4);
     // By name, so that a thread of the resolver is there, too.
-    let outcome = rig.get(format!("http://localhost:{}/", stub.address.port()));
-    assert_eq!(outcome, answer(200, "{}"));
+    let url = format!("http://localhost:{}/", stub.address.port());
+    let engine = Rig::<Reactor>::new(4);
+    assert_eq!(engine.get(&url), answer(200, "{}"));
+    let session = Rig::<Pool>::new(1);
+    assert_eq!(session.get(&url), answer(200, "{}"));
     assert_eq!(blocked_signals(&me), before);
 
     let mut seen = HashSet::new();
@@ -121,7 +123,7 @@ fn all_signals_are_blocked_in_the_threads_and_nowhere_else() {
             continue;
         };
         let name = name.trim().to_owned();
-        if !["xdb call", "xdb resolver", "xdb test"].contains(&name.as_str()) {
+        if !["xdb call", "xdb http", "xdb resolver", "xdb test"].contains(&name.as_str()) {
             continue;
         }
         let Some(blocked) = blocked_signals(&task) else {
@@ -132,5 +134,7 @@ fn all_signals_are_blocked_in_the_threads_and_nowhere_else() {
         }
         seen.insert(name);
     }
-    assert!(seen.contains("xdb call") && seen.contains("xdb resolver"), "{seen:?}");
+    for name in ["xdb call", "xdb http", "xdb resolver"] {
+        assert!(seen.contains(name), "{seen:?}");
+    }
 }

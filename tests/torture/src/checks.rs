@@ -340,7 +340,7 @@ const IN_SQL: &[(&str, &str)] = &[
              UNION ALL SELECT 'global_message' FROM xdb.global_message
              UNION ALL SELECT 'global_waiter' FROM xdb.global_waiter
              UNION ALL SELECT 'global_passed_over' FROM xdb.global_passed_over
-             UNION ALL SELECT 'attribute_lock' FROM xdb.attribute_lock
+             UNION ALL SELECT 'attribute_locks' FROM xdb.attribute_locks
              UNION ALL SELECT 'closing marks' FROM xdb.process_execution WHERE closing IS NOT NULL
              UNION ALL SELECT 'live states' FROM xdb.state_execution WHERE ended_at IS NULL) rows
          GROUP BY t",

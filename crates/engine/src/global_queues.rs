@@ -1,0 +1,170 @@
+//! Global queues: what the engine knows of messages that belong to no execution.
+//!
+//! Which messages are free, and who is asked first, is not decided here: whoever asks puts free messages into the
+//! context, and what is taken of them is an event that carries them.
+
+use crate::decide::Draft;
+use crate::*;
+use serde::{Deserialize, Serialize};
+
+/// A message on its way into a global queue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GlobalPublish {
+    pub queue: String,
+    pub key: Option<String>,
+    pub message_id: Option<String>,
+    pub payload: Option<Json>,
+    /// How long it waits to be taken; None: for ever.
+    pub ttl: Option<Duration>,
+}
+
+/// A message that was sent to a global queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PublishedGlobally {
+    pub queue: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Json>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+}
+
+/// A message of a global queue, as a state takes it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GlobalMessage {
+    /// Its place in the order of all global messages.
+    pub number: u64,
+    pub queue: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Json>,
+}
+
+/// What a command wants of a global queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalDemand<'a> {
+    pub queue: &'a str,
+    /// None: messages of every key and of none.
+    pub key: Option<&'a str>,
+    pub at_least: u32,
+    /// The most that the command takes at once.
+    pub at_most: u32,
+}
+
+impl GlobalDemand<'_> {
+    fn wants(&self, message: &GlobalMessage) -> bool {
+        message.queue == self.queue && self.key.is_none_or(|key| message.key.as_deref() == Some(key))
+    }
+}
+
+impl WaitKind {
+    /// What the command wants of a global queue, if that is what it waits for.
+    pub fn global_demand(&self) -> Option<GlobalDemand<'_>> {
+        match self {
+            Self::GlobalQueue { queue, key, at_least, at_most } => Some(demand(queue, key, *at_least, *at_most)),
+            Self::Timer { .. } | Self::LocalQueue { .. } => None,
+        }
+    }
+}
+
+impl RequestedKind {
+    /// What the command wants of a global queue, if that is what it waits for.
+    pub fn global_demand(&self) -> Option<GlobalDemand<'_>> {
+        match self {
+            Self::GlobalQueue { queue, key, at_least, at_most } => Some(demand(queue, key, *at_least, *at_most)),
+            Self::TimerAfter(_) | Self::TimerAt(_) | Self::LocalQueue { .. } => None,
+        }
+    }
+}
+
+fn demand<'a>(queue: &'a str, key: &'a Option<String>, at_least: u32, at_most: u32) -> GlobalDemand<'a> {
+    GlobalDemand { queue, key: key.as_deref(), at_least, at_most: taken_at_once(at_least, at_most) }
+}
+
+impl StateExecution {
+    /// What the state waits for in global queues, by position of the command.
+    pub fn global_demands(&self) -> impl Iterator<Item = (u32, GlobalDemand<'_>)> {
+        let commands: &[WaitCommand] = match &self.phase {
+            Phase::Waiting(wait) => &wait.commands,
+            _ => &[],
+        };
+        (0u32..)
+            .zip(commands)
+            .filter(|(_, command)| command.status == CommandStatus::Waiting)
+            .filter_map(|(position, command)| Some((position, command.kind.global_demand()?)))
+    }
+
+    /// Messages of global queues that the state has taken and not used up, by position of the command.
+    pub fn held_global_messages(&self) -> impl Iterator<Item = (u32, &GlobalMessage)> {
+        let commands: &[WaitCommand] = match &self.phase {
+            Phase::Waiting(wait) | Phase::Execute { results: Some(wait), .. } => &wait.commands,
+            _ => &[],
+        };
+        (0u32..)
+            .zip(commands)
+            .flat_map(|(position, command)| command.global_messages.iter().map(move |message| (position, message)))
+    }
+}
+
+impl Draft<'_> {
+    /// Free messages are offered to a waiting state.
+    pub(crate) fn global_messages_arrived(&mut self, seq: StateSeq) -> Result<(), Rejection> {
+        match self.execution.states.get(&seq).map(|state| state.status()) {
+            Some(StateStatus::Waiting) => {
+                self.take_global_messages(seq);
+                self.end_wait_if_satisfied(seq);
+                Ok(())
+            }
+            _ => Err(Rejection::Stale),
+        }
+    }
+
+    /// Completes the commands, in request order, that the free messages suffice for. What one takes is gone for
+    /// those that follow.
+    pub(crate) fn take_global_messages(&mut self, seq: StateSeq) {
+        let Some(state) = self.execution.states.get(&seq) else { return };
+        let mut free: Vec<&GlobalMessage> = self.context.global_messages.iter().collect();
+        let mut taken = Vec::new();
+        for (command, demand) in state.global_demands() {
+            let wanted = free.iter().filter(|message| demand.wants(message)).take(demand.at_most as usize);
+            let messages: Vec<GlobalMessage> = wanted.map(|message| (*message).clone()).collect();
+            if messages.len() >= demand.at_least as usize {
+                free.retain(|message| messages.iter().all(|taken| taken.number != message.number));
+                taken.push(Event::GlobalMessagesTaken { seq, command, messages });
+            }
+        }
+        taken.into_iter().for_each(|event| self.emit(event));
+    }
+
+    pub(crate) fn publish_globally(&mut self, publisher: Publisher, publishes: &[GlobalPublish]) {
+        let now = self.context.now;
+        let messages: Vec<_> = publishes
+            .iter()
+            .map(|publish| PublishedGlobally {
+                queue: publish.queue.clone(),
+                key: publish.key.clone(),
+                message_id: publish.message_id.clone(),
+                payload: publish.payload.clone(),
+                expires_at: publish.ttl.map(|ttl| now + ttl),
+            })
+            .collect();
+        if !messages.is_empty() {
+            self.emit(Event::GlobalMessagesPublished { publisher, messages });
+        }
+    }
+
+    pub(crate) fn check_global_queue(&self, queue: &str) -> Result<(), Rejection> {
+        match self.context.definition.knows_global_queue(queue) {
+            true => Ok(()),
+            false => Err(Rejection::UnknownGlobalQueue(queue.to_owned())),
+        }
+    }
+}

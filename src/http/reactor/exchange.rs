@@ -1,0 +1,222 @@
+//! A request and its answer as bytes, without a socket.
+
+use std::mem;
+
+use ureq_proto::client::state::{RecvBody, RecvResponse};
+use ureq_proto::client::{Call, RecvBodyResult, RecvResponseResult, SendRequestResult};
+use ureq_proto::http::{HeaderMap, HeaderValue, header};
+use ureq_proto::{BodyMode, Error, http};
+
+use crate::http::hosts::WorkerUrl;
+use crate::http::request::{Request, signature};
+use crate::http::{Failure, HEADER_LIMIT, TRUSTED_LENGTH, phase};
+
+/// The answer to one request, as far as it has come.
+pub struct Exchange {
+    state: State,
+    /// Received, but not yet enough to be made sense of.
+    pending: Vec<u8>,
+}
+
+enum State {
+    Head(Call<RecvResponse>),
+    Body {
+        call: Call<RecvBody>,
+        status: u16,
+        body: Vec<u8>,
+        limit: usize,
+        /// Only the end of the connection ends it.
+        until_close: bool,
+    },
+    /// The answer has no body.
+    Empty {
+        status: u16,
+        close: bool,
+    },
+    /// Nothing more can come of it.
+    Over,
+}
+
+/// A whole answer.
+pub struct Answer {
+    pub status: u16,
+    pub body: Vec<u8>,
+    /// The connection may be used again.
+    pub reusable: bool,
+}
+
+/// Why what was received is no answer.
+pub enum Fault {
+    NotHttp(Error),
+    HeadersTooLarge,
+    BodyTooLarge(usize),
+    /// The connection ended in the middle.
+    Lost,
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Fault::NotHttp(error)
+    }
+}
+
+/// The bytes of a request up to its body, and what reads its answer. `space` is room to write in, of
+/// [`HEADER_LIMIT`] bytes.
+pub fn encode(
+    request: &Request,
+    url: &WorkerUrl,
+    user_agent: &HeaderValue,
+    space: &mut [u8],
+) -> Result<(Vec<u8>, Exchange), Failure> {
+    let signature = signature(request)?;
+    let mut message = http::Request::post(&request.url).header(header::CONTENT_TYPE, "application/json");
+    for (name, value) in &request.headers {
+        message = message.header(name, value);
+    }
+    if let Some(signature) = signature {
+        message = message
+            .header("webhook-id", signature.id)
+            .header("webhook-timestamp", signature.timestamp)
+            .header("webhook-signature", signature.signature);
+    }
+    let own = [
+        (header::CONTENT_LENGTH, HeaderValue::from(request.body.len())),
+        (header::USER_AGENT, user_agent.clone()),
+        (header::ACCEPT, HeaderValue::from_static("application/json")),
+    ];
+    if let Some(headers) = message.headers_mut() {
+        own.into_iter().for_each(|(name, value)| add_missing(headers, name, value));
+    }
+    // An error may quote what it does not like.
+    let unwritable = || phase::unwritable(&url.authority());
+    let message = message.body(()).map_err(|_| unwritable())?;
+    let (head, call) = write(message, request.body.len(), space).map_err(|_| unwritable())?.ok_or_else(unwritable)?;
+    Ok((head, Exchange { state: State::Head(call), pending: Vec::new() }))
+}
+
+/// The head of a request, and what reads the answer.
+type Written = (Vec<u8>, Call<RecvResponse>);
+
+/// What the worker's own headers say takes precedence.
+fn add_missing(headers: &mut HeaderMap, name: http::HeaderName, value: HeaderValue) {
+    headers.entry(name).or_insert(value);
+}
+
+fn write(message: http::Request<()>, body: usize, space: &mut [u8]) -> Result<Option<Written>, Error> {
+    let mut call = Call::new(message)?.proceed();
+    let mut head = Vec::with_capacity(512);
+    while !call.can_proceed() {
+        let written = call.write(space)?;
+        head.extend_from_slice(&space[..written]);
+    }
+    let call = match call.proceed()? {
+        Some(SendRequestResult::RecvResponse(call)) => Some(call),
+        Some(SendRequestResult::SendBody(mut call)) => {
+            call.consume_direct_write(body)?;
+            call.proceed()
+        }
+        // No request asks for leave to send its body.
+        Some(SendRequestResult::Await100(_)) | None => None,
+    };
+    Ok(call.map(|call| (head, call)))
+}
+
+impl Exchange {
+    /// Takes in what was received. `limit` is the largest body, `space` room to work in.
+    pub fn receive(&mut self, data: &[u8], limit: usize, space: &mut [u8]) -> Result<Option<Answer>, Fault> {
+        if self.pending.is_empty() {
+            let used = self.process(data, limit, space)?;
+            self.pending.extend_from_slice(&data[used..]);
+        } else {
+            let mut pending = mem::take(&mut self.pending);
+            pending.extend_from_slice(data);
+            let used = self.process(&pending, limit, space)?;
+            pending.drain(..used);
+            self.pending = pending;
+        }
+        self.answer(false)
+    }
+
+    /// The peer has sent its last byte, in good order.
+    pub fn end(&mut self) -> Result<Answer, Fault> {
+        self.answer(true)?.ok_or(Fault::Lost)
+    }
+
+    fn process(&mut self, input: &[u8], limit: usize, space: &mut [u8]) -> Result<usize, Fault> {
+        let mut used = 0;
+        while let State::Head(call) = &mut self.state {
+            let (taken, response) = call.try_response(&input[used..], false)?;
+            // What has not been taken is the beginning of headers.
+            let size = if taken > 0 { taken } else { input.len() - used };
+            if size > HEADER_LIMIT {
+                return Err(Fault::HeadersTooLarge);
+            }
+            used += taken;
+            match response {
+                Some(response) => self.begin_body(response.status().as_u16(), limit)?,
+                // An interim answer may have been taken in; the one that counts may be behind it.
+                None if taken == 0 => return Ok(used),
+                None => {}
+            }
+        }
+        let State::Body { call, body, limit, .. } = &mut self.state else { return Ok(used) };
+        loop {
+            let (taken, given) = call.read(&input[used..], space)?;
+            used += taken;
+            body.extend_from_slice(&space[..given]);
+            if body.len() > *limit {
+                return Err(Fault::BodyTooLarge(*limit));
+            }
+            if taken == 0 && given == 0 {
+                return Ok(used);
+            }
+        }
+    }
+
+    /// The headers are complete.
+    fn begin_body(&mut self, status: u16, limit: usize) -> Result<(), Fault> {
+        let State::Head(call) = mem::replace(&mut self.state, State::Over) else { return Ok(()) };
+        self.state = match call.proceed() {
+            Some(RecvResponseResult::RecvBody(call)) => {
+                let mode = call.body_mode();
+                let announced = if let BodyMode::LengthDelimited(length) = mode { length } else { 0 };
+                if announced > limit as u64 {
+                    return Err(Fault::BodyTooLarge(limit));
+                }
+                let body = Vec::with_capacity(announced.min(TRUSTED_LENGTH) as usize);
+                State::Body { call, status, body, limit, until_close: mode == BodyMode::CloseDelimited }
+            }
+            Some(RecvResponseResult::Cleanup(call)) => State::Empty { status, close: call.must_close_connection() },
+            Some(RecvResponseResult::Redirect(call)) => State::Empty { status, close: call.must_close_connection() },
+            None => State::Over,
+        };
+        Ok(())
+    }
+
+    /// The answer, if it is whole. `ended` says that nothing more comes.
+    fn answer(&mut self, ended: bool) -> Result<Option<Answer>, Fault> {
+        let whole = match &self.state {
+            State::Empty { .. } => true,
+            State::Body { until_close: true, .. } => ended,
+            // The last chunk may lack its end when the connection ends right there.
+            State::Body { call, .. } => call.can_proceed() || ended && call.is_ended_chunked(),
+            State::Head(_) | State::Over => false,
+        };
+        if !whole {
+            return Ok(None);
+        }
+        let clean = !ended && self.pending.is_empty();
+        Ok(match mem::replace(&mut self.state, State::Over) {
+            State::Empty { status, close } => Some(Answer { status, body: Vec::new(), reusable: clean && !close }),
+            State::Body { call, status, body, .. } => {
+                let close = match call.proceed() {
+                    Some(RecvBodyResult::Cleanup(call)) => call.must_close_connection(),
+                    Some(RecvBodyResult::Redirect(call)) => call.must_close_connection(),
+                    None => true,
+                };
+                Some(Answer { status, body, reusable: clean && !close })
+            }
+            State::Head(_) | State::Over => None,
+        })
+    }
+}

@@ -1,0 +1,154 @@
+//! The connections of a reactor: how many there may be, and which of them are idle.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+use slab::Slab;
+
+use super::connection::{Connection, Origin};
+use crate::http::IDLE_AGE;
+use crate::http::resolver::Names;
+
+/// The events of the connection `index` come with this token.
+pub fn token(index: usize) -> Token {
+    Token(index + 1)
+}
+
+/// The reverse of [`token`]; none for the waker's.
+pub fn index(token: Token) -> Option<usize> {
+    token.0.checked_sub(1)
+}
+
+pub struct Pool<'a> {
+    all: Slab<Connection>,
+    /// By what they lead to, the one used last at the end.
+    idle: HashMap<Rc<Origin>, Vec<usize>>,
+    /// When connections became idle, oldest first. What has been used since is skipped.
+    order: VecDeque<(Instant, usize)>,
+    registry: &'a Registry,
+}
+
+impl<'a> Pool<'a> {
+    pub fn new(registry: &'a Registry) -> Self {
+        Pool { all: Slab::new(), idle: HashMap::new(), order: VecDeque::new(), registry }
+    }
+
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub fn get(&mut self, index: usize) -> Option<&mut Connection> {
+        self.all.get_mut(index)
+    }
+
+    /// Whether there is a connection to this address.
+    pub fn leads_to(&self, address: SocketAddr) -> bool {
+        self.all.iter().any(|(_, connection)| connection.peer == address)
+    }
+
+    /// Takes a new connection in, which is still being made.
+    pub fn add(
+        &mut self,
+        mut stream: TcpStream,
+        origin: Rc<Origin>,
+        peer: SocketAddr,
+        call: usize,
+    ) -> io::Result<usize> {
+        let entry = self.all.vacant_entry();
+        let index = entry.key();
+        self.registry.register(&mut stream, token(index), Interest::READABLE | Interest::WRITABLE)?;
+        entry.insert(Connection::new(stream, origin, peer, call));
+        Ok(index)
+    }
+
+    /// Closes a connection.
+    pub fn close(&mut self, index: usize) {
+        let Some(mut connection) = self.all.try_remove(index) else { return };
+        if connection.idle_since.is_some() {
+            self.forget_idle(&connection.origin, index);
+        }
+        // Closing deregisters, too; but only once no copy of the descriptor is left.
+        let _ = self.registry.deregister(connection.stream());
+    }
+
+    fn forget_idle(&mut self, origin: &Rc<Origin>, index: usize) {
+        if let Some(idle) = self.idle.get_mut(origin) {
+            idle.retain(|other| *other != index);
+            if idle.is_empty() {
+                self.idle.remove(origin);
+            }
+        }
+    }
+
+    /// An idle connection that is open, and still permitted. Others are closed.
+    pub fn take_idle(&mut self, origin: &Rc<Origin>, names: &Names, now: Instant, space: &mut [u8]) -> Option<usize> {
+        loop {
+            let index = *self.idle.get(origin)?.last()?;
+            let connection = self.all.get_mut(index)?;
+            let fresh = connection.idle_since.is_some_and(|since| now.duration_since(since) < IDLE_AGE);
+            if fresh && names.permits(&origin.host, connection.peer.ip()) && connection.is_quiet(space) {
+                connection.idle_since = None;
+                self.forget_idle(origin, index);
+                return Some(index);
+            }
+            self.close(index);
+        }
+    }
+
+    /// The call of a connection is over, and another one may use it.
+    pub fn keep(&mut self, index: usize, now: Instant) {
+        let Some(connection) = self.all.get_mut(index) else { return };
+        if connection.hung_up {
+            return self.close(index);
+        }
+        connection.call = None;
+        connection.idle_since = Some(now);
+        let origin = connection.origin.clone();
+        self.idle.entry(origin).or_default().push(index);
+        self.order.push_back((now, index));
+    }
+
+    /// The connection that has been idle longest, and since when.
+    fn oldest_idle(&mut self) -> Option<(Instant, usize)> {
+        while let Some((since, index)) = self.order.front().copied() {
+            if self.all.get(index).is_some_and(|connection| connection.idle_since == Some(since)) {
+                return Some((since, index));
+            }
+            self.order.pop_front();
+        }
+        None
+    }
+
+    /// When the next idle connection is to be closed.
+    pub fn next_expiry(&mut self) -> Option<Instant> {
+        self.oldest_idle().map(|(since, _)| since + IDLE_AGE)
+    }
+
+    /// Closes what has been idle for too long.
+    pub fn close_expired(&mut self, now: Instant) {
+        while let Some((since, index)) = self.oldest_idle()
+            && since + IDLE_AGE <= now
+        {
+            self.close(index);
+        }
+    }
+
+    /// Closes one idle connection; whether there was one.
+    pub fn close_oldest_idle(&mut self) -> bool {
+        let oldest = self.oldest_idle();
+        oldest.into_iter().for_each(|(_, index)| self.close(index));
+        oldest.is_some()
+    }
+
+    /// Closes all.
+    pub fn clear(&mut self) {
+        let all: Vec<_> = self.all.iter().map(|(index, _)| index).collect();
+        all.into_iter().for_each(|index| self.close(index));
+        self.order.clear();
+    }
+}

@@ -1,0 +1,583 @@
+//! The loop of the reactor: what happened is dealt with, what is due ends, what may begin begins.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll, Registry};
+use slab::Slab;
+
+use super::call::{Call, Place, is_shortage};
+use super::connection::Origin;
+use super::exchange::{Answer, Fault, encode};
+use super::pool::{self, Pool};
+use super::{Done, Job, Shared};
+use crate::http::hosts::validate_url;
+use crate::http::phase::{self, Phase};
+use crate::http::request::{Outcome, check_signable, validate_headers};
+use crate::http::threads::panic_message;
+use crate::http::{Failure, FailureKind, HEADER_LIMIT, LONGEST_CONNECT, MOST_ADDRESSES, SHORTEST_CONNECT, span};
+
+const EVENTS: usize = 1024;
+/// Read at once; one for all connections.
+const READ: usize = 64 * 1024;
+/// Reads of one connection before it is another one's turn.
+const READS: usize = 16;
+/// How long nothing is tried after a shortage of our own.
+const AFTER_SHORTAGE: Duration = Duration::from_millis(50);
+
+/// What the thread has, until it ends or panics.
+pub struct Round<'a> {
+    shared: &'a Shared,
+    poll: &'a mut Poll,
+    done: &'a mut Vec<Done>,
+    now: Instant,
+    calls: Slab<Call>,
+    connections: Pool<'a>,
+    timers: BTreeSet<(Instant, usize)>,
+    /// Calls that wait until they may begin, with their ids: some have ended.
+    line: VecDeque<(usize, u64)>,
+    /// By name, who waits for its addresses.
+    resolving: HashMap<String, Vec<(usize, u64)>>,
+    /// How many calls that is; each will need a descriptor.
+    reserved: usize,
+    /// Connections that have more to read than their turn allowed.
+    again: Vec<usize>,
+    /// After a shortage.
+    blocked_until: Option<Instant>,
+    input: Box<[u8]>,
+    space: Box<[u8]>,
+}
+
+/// What a call leaves the line for.
+enum Room {
+    /// An idle connection.
+    Idle(usize),
+    /// One that is to be made.
+    New,
+}
+
+/// Why an attempt ended without an answer.
+enum Problem {
+    Known(Failure),
+    Io(io::Error),
+    Fault(Fault),
+}
+
+impl From<io::Error> for Problem {
+    fn from(error: io::Error) -> Self {
+        Problem::Io(error)
+    }
+}
+
+impl<'a> Round<'a> {
+    /// Takes nothing that could be short: after a panic it has to be there again.
+    pub fn new(shared: &'a Shared, poll: &'a mut Poll, registry: &'a Registry, done: &'a mut Vec<Done>) -> Self {
+        Round {
+            shared,
+            poll,
+            done,
+            now: Instant::now(),
+            calls: Slab::new(),
+            connections: Pool::new(registry),
+            timers: BTreeSet::new(),
+            line: VecDeque::new(),
+            resolving: HashMap::new(),
+            reserved: 0,
+            again: Vec::new(),
+            blocked_until: None,
+            input: vec![0; READ].into(),
+            space: vec![0; READ.max(HEADER_LIMIT)].into(),
+        }
+    }
+
+    /// Until the reactor is closed. An error is one of polling itself.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        loop {
+            let timeout = self.idle_for();
+            match self.poll.poll(&mut events, timeout) {
+                Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
+                _ => self.now = Instant::now(),
+            }
+            let orders = self.shared.orders();
+            if orders.stop {
+                return Ok(());
+            }
+            if orders.abort {
+                self.clear();
+            }
+            for index in std::mem::take(&mut self.again) {
+                self.drive(index);
+            }
+            for event in &events {
+                let Some(index) = pool::index(event.token()) else { continue };
+                if let Some(connection) = self.connections.get(index) {
+                    connection.hung_up |= event.is_read_closed() || event.is_error();
+                    connection.readable |= event.is_readable() || connection.hung_up;
+                    self.drive(index);
+                }
+            }
+            for job in orders.jobs {
+                self.take_up(job);
+            }
+            if self.shared.arrived.swap(false, Ordering::AcqRel) {
+                self.addresses_arrived();
+            }
+            self.fire_timers();
+            self.connections.close_expired(self.now);
+            let most = self.shared.max_connections.load(Ordering::Acquire);
+            while self.connections.len() + self.reserved > most && self.connections.close_oldest_idle() {}
+            self.serve_line(most);
+            self.shared.open.store(self.connections.len() + self.reserved, Ordering::Release);
+            self.shared.waiting.store(self.line.len(), Ordering::Release);
+            self.shared.deliver(self.done);
+        }
+    }
+
+    /// How long nothing is due.
+    fn idle_for(&mut self) -> Option<Duration> {
+        if !self.again.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let timer = self.timers.first().map(|(at, _)| *at);
+        let retry = self.blocked_until.filter(|_| !self.line.is_empty());
+        let next = [timer, self.connections.next_expiry(), retry].into_iter().flatten().min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// All calls have been given up.
+    fn clear(&mut self) {
+        self.calls.clear();
+        self.timers.clear();
+        self.line.clear();
+        self.resolving.clear();
+        self.again.clear();
+        self.reserved = 0;
+        self.connections.clear();
+    }
+
+    /// Does something for one call. If that panics, the call ends with its connection, and no other.
+    fn guarded(&mut self, index: usize, body: impl FnOnce(&mut Self) -> Result<(), Problem>) {
+        match catch_unwind(AssertUnwindSafe(|| body(self))) {
+            Ok(Ok(())) => {}
+            Ok(Err(problem)) => self.failed(index, problem),
+            Err(panic) => {
+                let message = format!("the code that makes calls panicked: {}", panic_message(panic.as_ref()));
+                self.end(index, Failure::new(FailureKind::Panic, message).into());
+            }
+        }
+    }
+
+    /// A call comes in.
+    fn take_up(&mut self, Job { id, request, deadline }: Job) {
+        let sendable = validate_headers(&request.headers).and_then(|()| check_signable(&request));
+        let checked = validate_url(&request.url).and_then(|url| sendable.map(|()| url));
+        let invalid = |message| Failure::new(FailureKind::Invalid, message);
+        let late = || {
+            let message = format!("timed out after {} before it was taken up", span(request.timeout));
+            Failure::new(FailureKind::Timeout, message)
+        };
+        let url = checked.map_err(invalid).and_then(|url| if deadline > self.now { Ok(url) } else { Err(late()) });
+        let url = match url {
+            Ok(url) => url,
+            Err(failure) => {
+                self.done.push(Done { id, outcome: failure.into(), elapsed: Duration::ZERO });
+                return;
+            }
+        };
+        let origin = Rc::new(Origin { https: url.https, host: url.host.clone(), port: url.port });
+        let index = self.calls.insert(Call {
+            id,
+            request,
+            url,
+            origin,
+            deadline,
+            timer: deadline,
+            started: None,
+            needs_new: false,
+            place: Place::InLine { tried: None },
+        });
+        self.timers.insert((deadline, index));
+        self.line.push_back((index, id));
+    }
+
+    /// Lets calls begin, in the order in which they came, as long as there may be more connections.
+    fn serve_line(&mut self, most: usize) {
+        if self.blocked_until.is_some_and(|until| self.now < until) {
+            return;
+        }
+        self.blocked_until = None;
+        while let Some((index, id)) = self.line.front().copied() {
+            let is_here = |call: &Call| call.id == id && matches!(call.place, Place::InLine { .. });
+            if self.calls.get(index).is_some_and(is_here) {
+                let Some(room) = self.room_for(index, most) else { return };
+                self.line.pop_front();
+                self.guarded(index, |round| round.begin(index, room));
+                if self.blocked_until.is_some() {
+                    return;
+                }
+            } else {
+                self.line.pop_front();
+            }
+        }
+    }
+
+    /// What a call can be made over, if it can be made now.
+    fn room_for(&mut self, index: usize, most: usize) -> Option<Room> {
+        let call = self.calls.get(index)?;
+        if !call.needs_new
+            && let Some(connection) =
+                self.connections.take_idle(&call.origin, &self.shared.names, self.now, &mut self.input)
+        {
+            return Some(Room::Idle(connection));
+        }
+        while self.connections.len() + self.reserved >= most {
+            if !self.connections.close_oldest_idle() {
+                return None;
+            }
+        }
+        Some(Room::New)
+    }
+
+    /// A call leaves the line.
+    fn begin(&mut self, index: usize, room: Room) -> Result<(), Problem> {
+        let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
+        call.started.get_or_insert(self.now);
+        match room {
+            Room::Idle(connection) => {
+                if let Some(taken) = self.connections.get(connection) {
+                    taken.call = Some(index);
+                }
+                self.exchange(index, connection, false)
+            }
+            Room::New => self.resolve(index),
+        }
+    }
+
+    fn resolve(&mut self, index: usize) -> Result<(), Problem> {
+        let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
+        match self.shared.names.resolve_now(&call.origin.host) {
+            None => {
+                call.place = Place::Resolving;
+                self.reserved += 1;
+                self.resolving.entry(call.origin.host.clone()).or_default().push((index, call.id));
+                Ok(())
+            }
+            Some(Ok(addresses)) => {
+                let port = call.url.port;
+                let addresses = addresses.into_iter().take(MOST_ADDRESSES).map(|ip| SocketAddr::new(ip, port));
+                self.connect(index, addresses.collect(), self.now + LONGEST_CONNECT, None)
+            }
+            Some(Err(failure)) if failure.kind == FailureKind::NotTried => {
+                self.back_to_line(index, None);
+                Ok(())
+            }
+            Some(Err(failure)) => Err(Problem::Known(failure)),
+        }
+    }
+
+    /// A shortage of our own: the call waits until it has passed.
+    fn back_to_line(&mut self, index: usize, tried: Option<Phase>) {
+        let Some(call) = self.calls.get_mut(index) else { return };
+        call.place = Place::InLine { tried };
+        self.line.push_front((index, call.id));
+        self.blocked_until = Some(self.now + AFTER_SHORTAGE);
+        self.set_timer(index, None);
+    }
+
+    /// Names have been looked up: who waits for one of them asks again.
+    fn addresses_arrived(&mut self) {
+        for (index, id) in std::mem::take(&mut self.resolving).into_values().flatten() {
+            let is_here = |call: &&mut Call| call.id == id && matches!(call.place, Place::Resolving);
+            if let Some(call) = self.calls.get_mut(index).filter(is_here) {
+                call.place = Place::InLine { tried: None };
+                self.reserved -= 1;
+                self.guarded(index, |round| round.resolve(index));
+            }
+        }
+    }
+
+    /// Tries the addresses in turn; each gets an equal share of the time that is left.
+    fn connect(
+        &mut self,
+        index: usize,
+        mut rest: VecDeque<SocketAddr>,
+        until: Instant,
+        mut last: Option<Problem>,
+    ) -> Result<(), Problem> {
+        let Some(call) = self.calls.get(index) else { return Ok(()) };
+        let until = until.min(call.deadline);
+        let (origin, target) = (call.origin.clone(), |peer| phase::target(&call.url, peer));
+        while let Some(address) = rest.pop_front() {
+            // The policy may have changed since the address was found.
+            if let Err(message) = self.shared.names.check(&origin.host, address.ip()) {
+                last = Some(Problem::Known(Failure::new(FailureKind::Refused, message)));
+                continue;
+            }
+            let share = until.saturating_duration_since(self.now) / (rest.len() + 1) as u32;
+            if share.is_zero() {
+                let timed_out = phase::timed_out(Phase::Connecting, &target(Some(address)), call.request.timeout);
+                return Err(Problem::Known(timed_out));
+            }
+            let begun = (self.shared.dial)(address).and_then(|stream| {
+                stream.set_nodelay(true)?;
+                self.connections.add(stream, origin.clone(), address, index)
+            });
+            match begun {
+                Ok(connection) => {
+                    let share = self.now + share.max(SHORTEST_CONNECT);
+                    if let Some(call) = self.calls.get_mut(index) {
+                        call.place = Place::Connecting { connection, rest, until };
+                    }
+                    self.set_timer(index, Some(share));
+                    return Ok(());
+                }
+                Err(error) if is_shortage(&error) || self.is_out_of_ports(&error, address) => {
+                    self.back_to_line(index, last.map(|_| Phase::Connecting));
+                    return Ok(());
+                }
+                Err(error) => {
+                    let failure = phase::not_connected(&target(Some(address)), &phase::reason(&error));
+                    last = Some(Problem::Known(failure));
+                }
+            }
+        }
+        let nothing = || Problem::Known(phase::not_connected(&target(None), "it has no address"));
+        Err(last.unwrap_or_else(nothing))
+    }
+
+    /// The same error as of an address that this machine does not have; but there we have been already.
+    fn is_out_of_ports(&self, error: &io::Error, address: SocketAddr) -> bool {
+        error.kind() == ErrorKind::AddrNotAvailable && self.connections.leads_to(address)
+    }
+
+    /// An address did not accept the connection: the next one is tried.
+    fn connect_further(&mut self, index: usize, failure: Failure) -> Result<(), Problem> {
+        let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
+        let Place::Connecting { connection, rest, until } = &mut call.place else { return Ok(()) };
+        let (connection, rest, until) = (*connection, std::mem::take(rest), *until);
+        self.connections.close(connection);
+        self.connect(index, rest, until, Some(Problem::Known(failure)))
+    }
+
+    /// Something has happened to a connection, or it has more to read.
+    fn drive(&mut self, connection: usize) {
+        let Some(known) = self.connections.get(connection) else { return };
+        match known.call {
+            Some(call) => self.guarded(call, |round| round.go_on(call)),
+            // Messages of TLS itself are read and forgotten; anything else ends an idle connection.
+            None => {
+                if !known.is_quiet(&mut self.input) {
+                    self.connections.close(connection);
+                }
+            }
+        }
+    }
+
+    fn go_on(&mut self, index: usize) -> Result<(), Problem> {
+        let Some(call) = self.calls.get(index) else { return Ok(()) };
+        match &call.place {
+            Place::Connecting { connection, .. } => self.go_on_connecting(index, *connection),
+            Place::Handshaking { connection } => self.go_on_shaking_hands(index, *connection),
+            Place::Exchanging { phase: Phase::Sending, .. } => self.send(index),
+            Place::Exchanging { .. } => self.receive(index),
+            Place::InLine { .. } | Place::Resolving => Ok(()),
+        }
+    }
+
+    fn go_on_connecting(&mut self, index: usize, connection: usize) -> Result<(), Problem> {
+        let (Some(call), Some(connected)) = (self.calls.get_mut(index), self.connections.get(connection)) else {
+            return Ok(());
+        };
+        match connected.is_connected() {
+            Ok(false) => return Ok(()),
+            Ok(true) => {}
+            Err(error) => {
+                let target = phase::target(&call.url, Some(connected.peer));
+                return self.connect_further(index, phase::not_connected(&target, &phase::reason(&error)));
+            }
+        }
+        if call.url.https {
+            call.place = Place::Handshaking { connection };
+            connected.begin_tls(self.shared.tls.clone())?;
+            self.set_timer(index, None);
+            return self.go_on_shaking_hands(index, connection);
+        }
+        self.exchange(index, connection, true)
+    }
+
+    fn go_on_shaking_hands(&mut self, index: usize, connection: usize) -> Result<(), Problem> {
+        let Some(connected) = self.connections.get(connection) else { return Ok(()) };
+        match connected.handshake() {
+            Ok(()) => self.exchange(index, connection, true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// There is a connection: the request goes out.
+    fn exchange(&mut self, index: usize, connection: usize, fresh: bool) -> Result<(), Problem> {
+        let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
+        let encoded = encode(&call.request, &call.url, &self.shared.user_agent, &mut self.space[..HEADER_LIMIT]);
+        let (head, exchange) = encoded.map_err(Problem::Known)?;
+        let phase = Phase::Sending;
+        call.place = Place::Exchanging { connection, fresh, phase, head, sent: 0, exchange: Box::new(exchange) };
+        self.set_timer(index, None);
+        self.send(index)
+    }
+
+    fn send(&mut self, index: usize) -> Result<(), Problem> {
+        let Some(Call { place, request, .. }) = self.calls.get_mut(index) else { return Ok(()) };
+        let Place::Exchanging { connection, fresh, phase, head, sent, .. } = place else { return Ok(()) };
+        let Some(connected) = self.connections.get(*connection) else { return Ok(()) };
+        let body = &request.body;
+        while *sent < head.len() + body.len() {
+            let first = head.get(*sent..).unwrap_or_default();
+            let second = &body[sent.saturating_sub(head.len())..];
+            match connected.write(first, second) {
+                Ok(0) => return Err(io::Error::from(ErrorKind::WriteZero).into()),
+                Ok(written) => *sent += written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match connected.flush() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            flushed => flushed?,
+        }
+        *phase = Phase::Waiting;
+        *head = Vec::new();
+        if *fresh {
+            // It is never sent again.
+            request.body = Vec::new();
+        }
+        // What came while the request was sent has been told already.
+        if connected.readable { self.receive(index) } else { Ok(()) }
+    }
+
+    fn receive(&mut self, index: usize) -> Result<(), Problem> {
+        let limit = self.shared.max_response_bytes.load(Ordering::Relaxed);
+        let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
+        let Place::Exchanging { connection, phase, exchange, .. } = &mut call.place else { return Ok(()) };
+        let Some(connected) = self.connections.get(*connection) else { return Ok(()) };
+        for _ in 0..READS {
+            let answer = match connected.read(&mut self.input) {
+                Ok(0) => Some(exchange.end()),
+                Ok(amount) => {
+                    *phase = Phase::Receiving;
+                    exchange.receive(&self.input[..amount], limit, &mut self.space).transpose()
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            if let Some(answer) = answer {
+                let answer = answer.map_err(Problem::Fault)?;
+                self.answered(index, answer);
+                return Ok(());
+            }
+            if !connected.readable {
+                return Ok(());
+            }
+        }
+        self.again.push(*connection);
+        Ok(())
+    }
+
+    fn answered(&mut self, index: usize, Answer { status, body, reusable }: Answer) {
+        if reusable && let Some(connection) = self.calls.get(index).and_then(Call::connection) {
+            self.connections.keep(connection, self.now);
+        }
+        self.end(index, Outcome::Answer { status, body });
+    }
+
+    /// An attempt has failed; so has its call, unless it is made once more.
+    fn failed(&mut self, index: usize, problem: Problem) {
+        let Some(call) = self.calls.get_mut(index) else { return };
+        let connection = call.connection();
+        let peer = connection.and_then(|index| self.connections.get(index)).map(|connection| connection.peer);
+        let (target, phase) = (phase::target(&call.url, peer), call.phase().unwrap_or(Phase::Resolving));
+        let is_lost = match &problem {
+            Problem::Io(error) => phase::is_lost(error),
+            Problem::Fault(Fault::Lost) => true,
+            Problem::Known(_) | Problem::Fault(_) => false,
+        };
+        // A server may close a connection that was kept alive at the very moment that it is used again. As not a
+        // byte of an answer came, the request is sent once more, over a connection that is new; should the worker
+        // have done the work all the same, it knows the request by its idempotency key.
+        if is_lost && phase != Phase::Receiving && matches!(call.place, Place::Exchanging { fresh: false, .. }) {
+            call.needs_new = true;
+            call.place = Place::InLine { tried: Some(phase) };
+            self.line.push_front((index, call.id));
+            connection.into_iter().for_each(|index| self.connections.close(index));
+            return;
+        }
+        let failure = match problem {
+            Problem::Known(failure) => failure,
+            Problem::Fault(Fault::NotHttp(error)) => phase::not_http(&target, &error),
+            Problem::Fault(Fault::HeadersTooLarge) => phase::headers_too_large(&target, HEADER_LIMIT),
+            Problem::Fault(Fault::BodyTooLarge(limit)) => phase::body_too_large(&call.url, limit),
+            Problem::Io(error) if phase == Phase::Handshaking => phase::no_tls(&target, &phase::reason(&error)),
+            _ if is_lost => phase::lost(phase, &target),
+            Problem::Io(error) => phase::failed(&target, &phase::reason(&error)),
+            Problem::Fault(Fault::Lost) => phase::lost(phase, &target),
+        };
+        self.end(index, failure.into());
+    }
+
+    /// Ends a call, and closes its connection unless that was kept.
+    fn end(&mut self, index: usize, outcome: Outcome) {
+        let Some(call) = self.calls.try_remove(index) else { return };
+        self.timers.remove(&(call.timer, index));
+        match call.place {
+            Place::Resolving => self.reserved -= 1,
+            _ => {
+                if let Some(connection) = call.connection()
+                    && self.connections.get(connection).is_some_and(|known| known.call == Some(index))
+                {
+                    self.connections.close(connection);
+                }
+            }
+        }
+        let elapsed = call.started.map_or(Duration::ZERO, |started| self.now.saturating_duration_since(started));
+        self.done.push(Done { id: call.id, outcome, elapsed });
+    }
+
+    /// When to look at a call again: at its deadline, or earlier.
+    fn set_timer(&mut self, index: usize, at: Option<Instant>) {
+        let Some(call) = self.calls.get_mut(index) else { return };
+        let at = at.map_or(call.deadline, |at| at.min(call.deadline));
+        if at != call.timer {
+            self.timers.remove(&(call.timer, index));
+            self.timers.insert((at, index));
+            call.timer = at;
+        }
+    }
+
+    fn fire_timers(&mut self) {
+        while let Some((at, index)) = self.timers.first().copied()
+            && at <= self.now
+        {
+            self.guarded(index, |round| round.time_is_up(index));
+            // A timer that was not set anew has ended its call, or shall not fire again at once.
+            if self.timers.first() == Some(&(at, index)) {
+                self.timers.pop_first();
+            }
+        }
+    }
+
+    fn time_is_up(&mut self, index: usize) -> Result<(), Problem> {
+        let Some(call) = self.calls.get(index) else { return Ok(()) };
+        let connection = call.connection();
+        let peer = connection.and_then(|index| self.connections.get(index)).map(|connection| connection.peer);
+        let failure = call.timed_out(peer);
+        match &call.place {
+            Place::Connecting { until, .. } if self.now < *until => self.connect_further(index, failure),
+            _ => Err(Problem::Known(failure)),
+        }
+    }
+}

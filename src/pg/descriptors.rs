@@ -1,0 +1,44 @@
+//! File descriptors that Postgres does not know of: reserved with it, so that it keeps fewer files open itself.
+
+use pgrx::pg_sys;
+
+/// Reservations that are left to others in this process, such as foreign tables in a trigger of a user's.
+const LEFT: usize = 8;
+
+/// What this process has reserved. On the main thread alone.
+#[derive(Default)]
+pub struct Descriptors {
+    reserved: usize,
+}
+
+impl Descriptors {
+    /// Reserves so many, or as many as Postgres grants. Answers with how many are reserved now.
+    pub fn reserve(&mut self, wanted: usize) -> usize {
+        // SAFETY: only counts, and closes files that Postgres can open again.
+        let acquire = || unsafe { pg_sys::AcquireExternalFD() };
+        while self.reserved < wanted && acquire() {
+            self.reserved += 1;
+        }
+        if self.reserved < wanted {
+            // One is enough to go on with.
+            self.release(self.reserved.saturating_sub(LEFT).max(self.reserved.min(1)));
+        }
+        self.reserved
+    }
+
+    /// Gives back what is reserved beyond so many.
+    pub fn release(&mut self, wanted: usize) {
+        while self.reserved > wanted {
+            // SAFETY: what is given back was acquired.
+            unsafe { pg_sys::ReleaseExternalFD() };
+            self.reserved -= 1;
+        }
+    }
+
+    /// The most that can be reserved in a process, if nobody else reserves any.
+    pub fn most() -> usize {
+        // SAFETY: set once, before this process began.
+        let safe = unsafe { pg_sys::max_safe_fds };
+        (safe.max(0) as usize / 3).saturating_sub(LEFT)
+    }
+}

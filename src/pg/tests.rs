@@ -1,0 +1,385 @@
+//! What only a backend can see of this room: errors that jump, subtransactions, identities, memory, types.
+//!
+//! Each test is a function of schema `xdb_tests` in a build with the feature `pg_test`, which no server but a throwaway one ever
+//! loads; `scripts/pg-tests` calls each in a transaction that is rolled back. A failed assertion is an error.
+
+#[pgrx::pg_schema]
+mod xdb_tests {
+    use crate::pg::catch::{
+        Fields, PgError, QUERY_CANCELED, Result, UNIQUE_VIOLATION, catch, edge, run_caught, sqlstate, throw,
+    };
+    use crate::pg::param::{array, column, value};
+    use crate::pg::spi::{self, Snapshot, Spi};
+    use crate::pg::{identity, names, subxact};
+    use pgrx::pg_sys;
+    use pgrx::prelude::*;
+    use xdb_engine::{ExecutionId, Timestamp};
+
+    /// The one value of a statement.
+    fn one(sql: &str) -> String {
+        let read = |spi: &Spi| spi.first(sql, &[], |row| row.at::<String>(0));
+        spi::connect(read).expect(sql).expect("a row")
+    }
+
+    fn run(sql: &str) -> Result<()> {
+        spi::connect(|spi| spi.utility(sql))
+    }
+
+    /// The error of `body`, whose subtransaction is taken back.
+    fn error_of<T>(body: impl FnOnce() -> Result<T>) -> PgError {
+        match subxact::guarded(body) {
+            Ok(_) => panic!("it was to fail"),
+            Err(error) => error,
+        }
+    }
+
+    fn fields(error: &PgError) -> &Fields {
+        error
+    }
+
+    // --- types ------------------------------------------------------------------------------------------------------------
+
+    #[pg_test]
+    fn a_column_is_read_as_its_own_type_alone() {
+        type Read = fn(&spi::Row) -> Result<()>;
+        let as_text: Read = |row| row.at::<Option<String>>(0).map(drop);
+        let as_number: Read = |row| row.at::<i64>(0).map(drop);
+        let as_texts: Read = |row| row.at::<Vec<String>>(0).map(drop);
+        let as_id: Read = |row| row.at::<ExecutionId>(0).map(drop);
+        let as_time: Read = |row| row.at::<Timestamp>(0).map(drop);
+        for (sql, read) in [
+            ("SELECT 42", as_text),
+            ("SELECT 42", as_number),
+            ("SELECT 42::bigint", as_time),
+            ("SELECT 'a'::name", as_text),
+            ("SELECT '{}'::jsonb", as_text),
+            ("SELECT 'a'::text", as_texts),
+            ("SELECT ARRAY[1]", as_texts),
+            ("SELECT 'a'::text", as_id),
+            ("SELECT now()", as_number),
+            ("SELECT NULL::int", as_text),
+            // Rows after the first, too, and none that is read by accident.
+            ("SELECT n FROM generate_series(1, 3) n", as_text),
+        ] {
+            let error = error_of(|| spi::connect(|spi| spi.rows(sql, &[], read)));
+            assert!(error.message.contains(" of a result has the type with oid "), "{sql}: {error}");
+        }
+    }
+
+    #[pg_test]
+    fn columns_are_found_by_their_names() {
+        let sql = "SELECT 1 AS one, 'zwei' AS two, NULL::bigint AS three";
+        let read = |row: &spi::Row| {
+            let three: Option<i64> = row.get("three")?;
+            Ok((row.get("one")?, row.get("two")?, three, row.get("one")?))
+        };
+        let found: Option<(i32, String, _, i32)> = spi::connect(|spi| spi.first(sql, &[], read)).expect("a row");
+        assert_eq!(found, Some((1, "zwei".to_owned(), None, 1)));
+        let error = error_of(|| spi::connect(|spi| spi.first(sql, &[], |row| row.get::<i32>("four"))));
+        assert!(error.message.contains("a statement gives no column four"), "{error}");
+        let error = error_of(|| spi::connect(|spi| spi.first(sql, &[], |row| row.get::<i64>("three"))));
+        assert!(error.message.contains("column three of a result: a column that can't be null is"), "{error}");
+    }
+
+    #[pg_test]
+    fn what_goes_in_as_a_parameter_comes_out_as_the_server_reads_it() {
+        let id = ExecutionId([7; 16]);
+        let uuid = "07070707-0707-0707-0707-070707070707";
+        let long = "ü".repeat(3000);
+        let moment = Timestamp(1_000_000);
+        let as_text = |parameter, ty: &str| {
+            let sql = format!("SELECT ($1::{ty})::text");
+            spi::connect(|spi| spi.first(&sql, &[parameter], |row| row.at::<Option<String>>(0)))
+                .expect(ty)
+                .expect("a row")
+        };
+        identity::with_value_formats(|| {
+            for (parameter, ty, text) in [
+                (value(true), "bool", "true"),
+                (value(-3i16), "smallint", "-3"),
+                (value(i32::MIN), "int", "-2147483648"),
+                (value(i64::MAX), "bigint", "9223372036854775807"),
+                (value("a\"b"), "text", "a\"b"),
+                (value(id), "uuid", uuid),
+                (value(moment), "timestamptz", "1970-01-01 00:00:01+00"),
+                (array([1i32; 0]), "int[]", "{}"),
+                (array([1i16, -1, 3]), "smallint[]", "{1,-1,3}"),
+                (array([true, false]), "bool[]", "{t,f}"),
+                (array([1i64, 2]), "bigint[]", "{1,2}"),
+                (array([pg_sys::Oid::from(u32::MAX)]), "oid[]", "{4294967295}"),
+                (array(["", "a", "bc", "d e", "NULL"]), "text[]", "{\"\",a,bc,\"d e\",\"NULL\"}"),
+                (array([id, id]), "uuid[]", &format!("{{{uuid},{uuid}}}")),
+                (array([moment]), "timestamptz[]", "{\"1970-01-01 00:00:01+00\"}"),
+                (array([None, Some("a"), None]), "text[]", "{NULL,a,NULL}"),
+                (array([Some(1i64), None]), "bigint[]", "{1,NULL}"),
+                (array(vec![None::<i32>; 9]), "int[]", "{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}"),
+                (array([Some(id), None]), "uuid[]", &format!("{{{uuid},NULL}}")),
+                (column(["only"]), "text", "only"),
+                (column(["one", "two"]), "text[]", "{one,two}"),
+                (array([long.as_str()]), "text[]", &format!("{{{long}}}")),
+            ] {
+                assert_eq!(as_text(parameter, ty).as_deref(), Some(text), "{ty}");
+            }
+            assert_eq!(as_text(value(None::<&str>), "text"), None);
+            Ok(())
+        })
+        .expect("no error");
+    }
+
+    #[pg_test]
+    fn names_in_lists_are_read_as_sql_reads_them() {
+        let read = |list: &str| names::split(list).expect("no error").map(|names| names.join("|"));
+        assert_eq!(read("a, B ,\"C d\",\"e,\"\"f\"").as_deref(), Some("a|b|C d|e,\"f"));
+        for broken in ["a,", "\"a", "a b", ",", "\"a\"b"] {
+            assert_eq!(read(broken), None, "{broken}");
+        }
+    }
+
+    // --- errors -----------------------------------------------------------------------------------------------------------
+
+    #[pg_test]
+    fn an_error_is_thrown_again_with_every_field_it_was_caught_with() {
+        let raising = "DO $do$ BEGIN RAISE EXCEPTION 'the %', 'message' USING ERRCODE = 'AB123', DETAIL = 'the detail',
+            HINT = 'the hint', SCHEMA = 's', TABLE = 't', COLUMN = 'c', DATATYPE = 'd', CONSTRAINT = 'n'; END $do$";
+        let first = error_of(|| run(raising));
+        assert_eq!((first.code, first.sqlstate().as_str()), (sqlstate(b"AB123"), "AB123"));
+        let names = [&first.schema, &first.table, &first.column, &first.datatype, &first.constraint];
+        assert_eq!(names.map(|name| name.as_deref()), [Some("s"), Some("t"), Some("c"), Some("d"), Some("n")]);
+        assert_eq!((first.message.as_str(), first.detail.as_deref()), ("the message", Some("the detail")));
+        assert_eq!(first.hint.as_deref(), Some("the hint"));
+        assert!(first.context.as_deref().is_some_and(|text| text.contains("inline_code_block line 1 at RAISE")));
+        thrown_again(&first);
+
+        let second = error_of(|| run("DO $do$ BEGIN EXECUTE 'SELECT no_such_column'; END $do$"));
+        assert_eq!((second.internal_query.as_deref(), second.internal_position), (Some("SELECT no_such_column"), 8));
+        thrown_again(&second);
+
+        let mut third = PgError::internal("made here").detail("d").hint("h");
+        (third.detail_log, third.position) = (Some("for the log".to_owned()), 17);
+        thrown_again(&third);
+    }
+
+    fn thrown_again(error: &PgError) {
+        let copy = error.clone();
+        // SAFETY: the frames between hold nothing when the error jumps: the edge has dropped it.
+        let again = unsafe { catch(|| edge::<()>(|| Err(copy))) }.expect_err("it was thrown");
+        assert_eq!(fields(&again), fields(error));
+    }
+
+    #[pg_test]
+    fn no_panic_gets_past_the_edge() {
+        // SAFETY: as above.
+        let panic = unsafe { catch(|| edge::<()>(|| panic!("a conversion failed"))) }.expect_err("it was thrown");
+        assert_eq!((panic.sqlstate().as_str(), panic.message.as_str()), ("XX000", "a conversion failed"));
+        // An ERROR that came through a function that pgrx wraps.
+        let wrapped = unsafe { catch(|| edge(|| Ok(pg_sys::palloc(usize::MAX)))) }.expect_err("too much");
+        assert!(wrapped.message.contains("invalid memory alloc request size"), "{wrapped}");
+        let thrown = run_caught::<()>(|| throw(PgError::new(UNIQUE_VIOLATION, "whole"))).expect_err("it was thrown");
+        assert_eq!((thrown.code, thrown.message.as_str()), (UNIQUE_VIOLATION, "whole"));
+    }
+
+    #[pg_test]
+    fn a_statement_that_takes_too_long_is_cancelled_alone() {
+        let error = error_of(|| subxact::with_timeout(50, 0, || run("SELECT pg_sleep(20)")));
+        assert_eq!(error.code, QUERY_CANCELED);
+        subxact::with_timeout(200, 0, || run("SELECT 1")).expect("in time");
+        run("SELECT pg_sleep(0.4)").expect("no timer is armed");
+    }
+
+    // --- subtransactions --------------------------------------------------------------------------------------------------
+
+    /// What a subtransaction must leave as it was.
+    fn surroundings() -> (pg_sys::SubTransactionId, pg_sys::MemoryContext, pg_sys::ResourceOwner, i32, bool) {
+        // SAFETY: variables and accessors of the server.
+        unsafe {
+            (
+                pg_sys::GetCurrentSubTransactionId(),
+                pg_sys::CurrentMemoryContext,
+                pg_sys::CurrentResourceOwner,
+                pg_sys::GetCurrentTransactionNestLevel(),
+                pg_sys::ActiveSnapshotSet(),
+            )
+        }
+    }
+
+    #[pg_test]
+    fn what_a_guarded_body_did_is_undone_where_it_failed() {
+        run("CREATE TEMP TABLE done (what text PRIMARY KEY)").expect("created");
+        let insert =
+            |what: &str| spi::connect(|spi| spi.on_users_tables().run("INSERT INTO done VALUES ($1)", &[value(what)]));
+        let before = surroundings();
+        assert_eq!(subxact::guarded(|| insert("kept")).expect("inserted"), 1);
+        assert_eq!(surroundings(), before);
+        let error = error_of(|| insert("undone").and_then(|_| insert("kept")));
+        assert_eq!((error.code, error.constraint.as_deref()), (UNIQUE_VIOLATION, Some("done_pkey")));
+        assert_eq!(surroundings(), before);
+        // A panic in the middle of SPI.
+        error_of(|| {
+            spi::connect(|spi| {
+                spi.on_users_tables().run("INSERT INTO done VALUES ($1)", &[value("panicked")])?;
+                if spi.rows("SELECT 1", &[], |_| Ok(()))?.len() == 1 { panic!("in SPI") } else { Ok(()) }
+            })
+        });
+        assert_eq!(surroundings(), before);
+        assert_eq!(subxact::undone(|| insert("looked at").map(|_| 7)).expect("a value"), 7);
+        // One within the other: the inner one's failure is the outer one's business.
+        subxact::guarded(|| {
+            insert("outer")?;
+            error_of(|| insert("inner").and_then(|_| run("SELECT 1 / 0")));
+            Ok(())
+        })
+        .expect("the outer one went well");
+        assert_eq!(surroundings(), before);
+        assert_eq!(one("SELECT string_agg(what, ',' ORDER BY what) FROM done"), "kept,outer");
+    }
+
+    // --- identity and settings --------------------------------------------------------------------------------------------
+
+    fn session() -> [String; 6] {
+        [
+            "SELECT current_user::text",
+            "SELECT current_setting('search_path')",
+            "SELECT current_setting('TimeZone')",
+            "SELECT current_setting('DateStyle')",
+            "SELECT current_setting('lock_timeout')",
+            "SELECT current_setting('work_mem')",
+        ]
+        .map(one)
+    }
+
+    fn security_context() -> i32 {
+        let (mut user, mut context) = (pg_sys::InvalidOid, 0);
+        // SAFETY: an accessor.
+        unsafe { pg_sys::GetUserIdAndSecContext(&raw mut user, &raw mut context) };
+        context
+    }
+
+    #[pg_test]
+    fn identity_and_settings_are_put_back_also_after_an_error() {
+        run("CREATE ROLE xdb_tests_owner").expect("created");
+        run("SET LOCAL TimeZone = 'Asia/Tokyo'; SET LOCAL DateStyle = 'German'; SET LOCAL search_path = 'public'")
+            .expect("set");
+        let owner = identity::role_named("xdb_tests_owner").expect("no error").expect("it is there");
+        run("SET LOCAL ROLE xdb_tests_owner").expect("set");
+        let before = session();
+        assert_eq!(before[0], "xdb_tests_owner");
+        let restricted = pg_sys::SECURITY_RESTRICTED_OPERATION as i32;
+
+        type Scope = fn(pg_sys::Oid, &mut dyn FnMut() -> Result<()>) -> Result<()>;
+        let as_engine: Scope = |_, body| identity::as_engine(body);
+        let as_owner: Scope = |owner, body| identity::as_process_owner(owner, Some(c"77ms"), body);
+        let with_formats: Scope = |_, body| identity::with_value_formats(body);
+        let with_timeout: Scope = |_, body| identity::with_lock_timeout(std::time::Duration::from_millis(77), body);
+        for (name, scope, expected) in [
+            ("engine", as_engine, ["postgres", "pg_catalog, pg_temp", "Asia/Tokyo", "German, DMY", "0"]),
+            ("owner", as_owner, ["xdb_tests_owner", "pg_catalog, pg_temp", "UTC", "ISO, MDY", "77ms"]),
+            ("formats", with_formats, ["xdb_tests_owner", "public", "UTC", "ISO, MDY", "0"]),
+            ("timeout", with_timeout, ["xdb_tests_owner", "public", "Asia/Tokyo", "German, DMY", "77ms"]),
+        ] {
+            let mut inside = None;
+            scope(owner, &mut || {
+                inside = Some((session(), security_context()));
+                Ok(())
+            })
+            .expect(name);
+            let (settings, context) = inside.expect("it ran");
+            assert_eq!(settings[..5], expected, "{name}");
+            assert_eq!(context & restricted != 0, name == "owner", "{name}");
+            assert_eq!((session(), security_context()), (before.clone(), 0), "{name}");
+
+            error_of(|| scope(owner, &mut || run("SELECT 1 / 0")));
+            assert_eq!((session(), security_context()), (before.clone(), 0), "{name}, after an error");
+            error_of(|| scope(owner, &mut || panic!("in the middle")));
+            assert_eq!((session(), security_context()), (before.clone(), 0), "{name}, after a panic");
+
+            // What the body itself sets outlives it only where it is the caller's business.
+            scope(owner, &mut || run("SET LOCAL work_mem = '7MB'")).expect(name);
+            let kept = ["formats", "timeout"].contains(&name);
+            assert_eq!(session()[5] == "7MB", kept, "{name}");
+            run("SET LOCAL work_mem TO DEFAULT").expect("set");
+        }
+    }
+
+    // --- memory -----------------------------------------------------------------------------------------------------------
+
+    /// What this process has allocated, by Postgres or by Rust, in bytes.
+    fn allocated() -> usize {
+        // SAFETY: figures of the C library's allocator, which both use.
+        let info = unsafe { libc::mallinfo2() };
+        info.uordblks + info.hblkhd
+    }
+
+    /// Whatever is kept once is kept by the first rounds.
+    fn does_not_grow(what: &str, mut body: impl FnMut(u32)) {
+        (0..200).for_each(&mut body);
+        let before = allocated();
+        (200..2200).for_each(&mut body);
+        let grown = allocated().saturating_sub(before);
+        assert!(grown < 64 << 10, "{what}: 2000 times take {grown} bytes");
+    }
+
+    #[pg_test]
+    fn caught_errors_and_scopes_give_their_memory_back() {
+        // SAFETY: contexts of the server; what the bodies leave in their memory goes with each round.
+        let in_context = |body: &mut dyn FnMut()| unsafe {
+            let context = pg_sys::AllocSetContextCreateInternal(
+                pg_sys::CurrentMemoryContext,
+                c"xdb tests".as_ptr(),
+                pg_sys::ALLOCSET_DEFAULT_MINSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_INITSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+            );
+            let before = pg_sys::MemoryContextSwitchTo(context);
+            body();
+            pg_sys::MemoryContextSwitchTo(before);
+            pg_sys::MemoryContextDelete(context);
+        };
+        does_not_grow("errors", |_| {
+            in_context(&mut || {
+                error_of(|| spi::connect(|spi| spi.rows("SELECT 1 / $1", &[value(0)], |_| Ok(()))));
+            });
+        });
+        does_not_grow("panics", |_| {
+            in_context(&mut || {
+                let panic = |_: &spi::Row| -> Result<()> { throw(PgError::internal("in the middle")) };
+                error_of(|| spi::connect(|spi| spi.rows("SELECT 1", &[], panic)));
+            });
+        });
+        does_not_grow("scopes", |_| {
+            in_context(&mut || identity::as_engine(|| identity::with_value_formats(|| Ok(()))).expect("no error"));
+        });
+        does_not_grow("subtransactions that go well", |_| {
+            in_context(&mut || subxact::guarded(|| Ok(())).expect("no error"));
+        });
+        does_not_grow("results", |_| {
+            in_context(&mut || {
+                let rows = spi::connect(|spi| {
+                    spi.with_latest_snapshot(|spi| {
+                        let sql = "SELECT repeat('x', 1000) FROM generate_series(1, 50)";
+                        spi.rows_with(Snapshot::Active, sql, &[], |row| row.at::<String>(0))
+                    })
+                });
+                assert_eq!(rows.expect("rows").len(), 50);
+            });
+        });
+    }
+
+    #[pg_test]
+    fn a_session_keeps_so_many_plans_and_no_more() {
+        let prepared = |number| {
+            let sql = format!("SELECT {number}, $1");
+            spi::connect(|spi| spi.on_users_tables().first(&sql, &[value(number)], |row| row.at::<i32>(1)))
+                .expect("a row")
+        };
+        for number in 0..1500 {
+            assert_eq!(prepared(number), Some(number));
+        }
+        let before = allocated();
+        for number in 1500..6000 {
+            assert_eq!(prepared(number), Some(number));
+        }
+        let grown = allocated().saturating_sub(before);
+        // A thousand plans, more or less, are a few megabytes; three thousand would be more.
+        assert!(grown < 16 << 20, "4500 more statements take {grown} bytes");
+    }
+}

@@ -1,0 +1,147 @@
+//! Values that have to fit each other, though no event tells them; and an execution's place among what it does not own.
+
+use super::Check;
+use crate::pg::catch::Result;
+use crate::pg::spi::Statement;
+use crate::store::history;
+use crate::store::table::statements;
+
+/// What is wrong with rows: a condition, and what to say where it holds, both as SQL. Gives the `key` of the row, as a JSON
+/// object, and the `problems`.
+fn wrong(key: &str, rules: &[(&str, &str)]) -> String {
+    let rules = rules.iter().map(|(condition, what)| format!("CASE WHEN {condition} THEN {what} END"));
+    let rules = rules.collect::<Vec<_>>().join(", ");
+    format!("SELECT jsonb_build_object({key})::text AS key, array_remove(ARRAY[{rules}], NULL) AS problems ")
+}
+
+const PROCESS: &[(&str, &str)] = &[
+    ("p.closing NOT IN ('UNCONDITIONAL', 'CONDITIONAL')", "'closing is an unknown word'"),
+    ("(p.status = 'RUNNING') <> (p.closed_at IS NULL)", "'closed_at does not fit its status'"),
+    ("p.status <> 'RUNNING' AND p.closing IS NOT NULL", "'it is closed, and closing is set'"),
+    ("p.history_limit < 0", "'history_limit is negative'"),
+    ("(p.mapping_id IS NULL) <> (p.attribute_keys IS NULL)", "'only one of mapping_id and attribute_keys is set'"),
+];
+
+const STATE: &[(&str, &str)] = &[
+    ("s.seq < 1", "'seq is less than 1'"),
+    ("s.number < 1", "'number is less than 1'"),
+    (
+        "(s.status IN ('COMPLETED', 'FAILED', 'ABORTED')) <> (s.ended_at IS NOT NULL)",
+        "'ended_at does not fit its status'",
+    ),
+    ("(s.status IN ('WAIT_UNTIL', 'EXECUTE')) <> (s.call IS NOT NULL)", "'call does not fit its status'"),
+    ("s.status = 'WAITING' AND s.wait IS NULL", "'it waits, and wait is null'"),
+];
+
+const TASK: &[(&str, &str)] = &[
+    ("t.lane NOT IN (0, 1, 2)", "'its lane is unknown'"),
+    ("t.attempt > 0 AND t.first_attempt_at IS NULL", "'it has begun an attempt, and first_attempt_at is null'"),
+    ("(t.lease_until IS NULL) <> (t.lease_epoch = 0)", "'only one of lease_epoch and lease_until is set'"),
+    (
+        "pg_catalog.to_jsonb(t.attempt) < (s.call -> 'failedAttempts')",
+        "'attempt is ' || t.attempt || ', and more attempts than that have failed'",
+    ),
+    ("w.worker_id IS NULL AND y.type_id IS NOT NULL", "'its worker is not registered'"),
+];
+
+const GLOBAL_MESSAGE: &[(&str, &str)] = &[("m.fresh", "'it is taken, and fresh'")];
+
+statements! {
+    PROCESSES = wrong("", PROCESS) + "FROM xdb.process_execution AS p WHERE p.execution_id = $1";
+    STATES = wrong("'seq', s.seq", STATE) + "FROM xdb.state_execution AS s WHERE s.execution_id = $1 ORDER BY s.seq";
+    TASKS = wrong("'seq', t.seq", TASK) + "FROM xdb.task AS t JOIN xdb.process_execution AS p USING (execution_id) \
+        LEFT JOIN xdb.state_execution AS s ON s.execution_id = t.execution_id AND s.seq = t.seq \
+        LEFT JOIN xdb.worker AS w ON w.worker_id = t.worker_id \
+        LEFT JOIN xdb.process_type AS y ON y.type_id = p.type_id \
+        WHERE t.execution_id = $1 ORDER BY t.seq";
+    GLOBAL_MESSAGES = wrong("'number', m.number", GLOBAL_MESSAGE)
+        + "FROM xdb.global_message AS m WHERE m.taken_by = $1 ORDER BY m.number";
+    INBOX = "SELECT inbox_id, shard, bytes FROM xdb.inbox WHERE execution_id = $1 ORDER BY inbox_id";
+    ANSWERS = "SELECT pg_catalog.to_jsonb(a.idempotency_key)::text AS key FROM xdb.rpc_answer AS a \
+        JOIN xdb.process_execution AS p USING (execution_id) \
+        WHERE a.execution_id = $1 AND a.answered_at < p.started_at ORDER BY 1";
+    // The latest execution of the id is this one, or one that was started after it; and this one, if it runs.
+    LATEST = "SELECT l.execution_id::text AS latest, o.execution_id IS NULL AS is_none, \
+            o.process_id <> p.process_id OR o.started_at < p.started_at AS is_another \
+        FROM xdb.process_execution AS p LEFT JOIN xdb.latest_execution AS l USING (process_id) \
+        LEFT JOIN xdb.process_execution AS o ON o.execution_id = l.execution_id WHERE p.execution_id = $1";
+    // A path instead of functions that fail on what is no array.
+    SURROUNDINGS = wrong("", &[
+            ("p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type AS y \
+                WHERE y.type_id = p.type_id AND y.process_type = p.process_type)",
+             "'process_execution: type_id is not that of its process type'"),
+            ("COALESCE(pg_catalog.jsonb_path_query_array(p.attribute_keys, '$[*].size()'), '[]') <> COALESCE(( \
+                SELECT pg_catalog.jsonb_agg(pg_catalog.cardinality(m.key_columns) ORDER BY m.position) \
+                FROM xdb.mapped_table AS m WHERE m.mapping_id = p.mapping_id), '[]')",
+             "'process_execution: attribute_keys do not fit the tables of its mapping_id'"),
+            ("EXISTS (SELECT FROM xdb.purged AS g WHERE g.execution_id = p.execution_id)",
+             "'purged: should not be there: the execution is'"),
+        ]) + "FROM xdb.process_execution AS p WHERE p.execution_id = $1";
+}
+
+impl Check<'_> {
+    /// What has to hold of the values of each row.
+    pub(super) fn values(&mut self) -> Result<()> {
+        self.rules("process_execution", &PROCESSES)?;
+        self.rules("state_execution", &STATES)?;
+        self.rules("task", &TASKS)?;
+        self.rules("global_message", &GLOBAL_MESSAGES)
+    }
+
+    fn rules(&mut self, table: &str, statement: &'static Statement) -> Result<()> {
+        let found = self.all(statement, |row| Ok((row.get::<String>("key")?, row.get::<Vec<String>>("problems")?)))?;
+        for (key, problems) in found {
+            let place = if key == "{}" { table.to_owned() } else { format!("{table} {key}") };
+            self.problems.extend(problems.iter().map(|what| format!("{place}: {what}")));
+        }
+        Ok(())
+    }
+
+    pub(super) fn inbox(&mut self, running: bool, shard: i16) -> Result<()> {
+        let read = |row: &crate::pg::spi::Row| {
+            Ok((row.get::<i64>("inbox_id")?, row.get::<i16>("shard")?, row.get::<i32>("bytes")?))
+        };
+        for (number, of_row, bytes) in self.all(&INBOX, read)? {
+            if !running {
+                self.problem(format!("inbox {{\"inbox_id\": {number}}}: should not be there"));
+            } else if of_row != shard {
+                self.problem(format!("inbox {{\"inbox_id\": {number}}}: shard is {of_row} and should be {shard}"));
+            }
+            if bytes < 0 {
+                self.problem(format!("inbox {{\"inbox_id\": {number}}}: bytes is negative"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The execution's place among what it does not own.
+    pub(super) fn surroundings(&mut self, running: bool, has_history: bool) -> Result<()> {
+        let id = self.id.to_string();
+        let latest = self.one(&LATEST, |row| {
+            let latest: Option<String> = row.get("latest")?;
+            Ok((latest, row.get::<bool>("is_none")?, row.get::<Option<bool>>("is_another")?))
+        })?;
+        match latest {
+            Some((Some(latest), false, Some(false))) if latest == id || !running => {}
+            Some((None, ..)) | None => self.problem("latest_execution: is missing"),
+            Some((Some(latest), true, _)) => {
+                self.problem(format!("latest_execution: names {latest}, which is no execution"));
+            }
+            Some((Some(latest), ..)) => {
+                self.problem(format!("latest_execution: names {latest}, which is not the latest execution"));
+            }
+        }
+        for key in self.all(&ANSWERS, |row| row.get::<String>("key"))? {
+            self.problem(format!("rpc_answer {{\"idempotency_key\": {key}}}: is older than the execution"));
+        }
+        if !has_history {
+            let events = history::count(self.spi, self.id)?;
+            if events > 0 {
+                self.problem(format!("history_event: there are {events}, and no history is kept"));
+            }
+        }
+        let found = self.one(&SURROUNDINGS, |row| row.get::<Vec<String>>("problems"))?;
+        self.problems.extend(found.into_iter().flatten());
+        Ok(())
+    }
+}

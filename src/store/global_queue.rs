@@ -1,0 +1,397 @@
+//! Global queues: publishing, and what the matcher reads and writes. The main scheduler is the only one who takes
+//! messages, and so the only one who reads what is free. The tables `global_message` and `global_message_key`.
+
+pub use super::global_waiter::{Class, Gathered, delete_waiters, gather, no_longer_passed_over, pass_over};
+
+use super::StateKey;
+use super::global_waiter::{self, NewWaiter, WaiterKey};
+use super::loaded::Loaded;
+use super::table::{Read, Record, batch, delete, record, run, select, statements, table};
+use crate::pg::catch::{PgError, Result};
+use crate::pg::crash;
+use crate::pg::identity::is_engine;
+use crate::pg::param::{Jsonb, array, value};
+use crate::pg::spi::{Row, Spi};
+use crate::pg::wake;
+use pgrx::pg_sys;
+use std::collections::{BTreeSet, HashSet};
+use xdb_engine::*;
+
+table! {
+    /// A message of a global queue: free, or taken by a state that has not used it up. It has as many fields as the table has
+    /// columns.
+    pub struct Message<'a> in "global_message" {
+        key { number: u64 }
+        compared {
+            taken_seq: Option<StateSeq>,
+            taken_command: Option<u32>,
+            queue_name: &'a str,
+            key: Option<&'a str>,
+            message_id: Option<&'a str>,
+            payload: Option<Jsonb<'a>>,
+        }
+        other {
+            bytes: i32,
+            owner: pg_sys::Oid,
+            owner_name: &'a str,
+            published_at: Timestamp,
+            expires_at: Option<Timestamp>,
+            /// The main scheduler has not offered it to those who wait.
+            fresh: bool,
+            taken_by: Option<ExecutionId>,
+            taken_at: Option<Timestamp>,
+        }
+    }
+}
+
+record! {
+    /// A message as it is published. The name of its owner is looked up.
+    struct Published<'a> {
+        queue_name: &'a str,
+        key: Option<&'a str>,
+        message_id: Option<&'a str>,
+        payload: Option<Jsonb<'a>>,
+        bytes: i32,
+        owner: pg_sys::Oid,
+        published_at: Timestamp,
+        expires_at: Option<Timestamp>,
+    }
+}
+
+record! {
+    /// A message that a command takes.
+    struct Taken { number: u64, execution_id: ExecutionId, seq: StateSeq, command: u32, taken_at: Timestamp }
+}
+
+table! {
+    /// A message id that was used in a global queue. It stays as long as the message is there, and for `xdb.retention`.
+    pub struct UsedKey<'a> in "global_message_key" {
+        key { queue_name: &'a str, message_id: &'a str }
+        other { published_at: Timestamp }
+    }
+}
+
+record! {
+    /// Names a message id.
+    struct KeyName<'a> of UsedKey<'a> { queue_name: &'a str, message_id: &'a str }
+}
+
+record! {
+    /// A queue of which the first free messages are wanted.
+    struct HeadOfQueue<'a> { queue_name: &'a str, wanted: i64 }
+}
+
+record! {
+    /// A key of a queue of which the first free messages behind a number are wanted.
+    struct HeadOfKey<'a> { queue_name: &'a str, key: &'a str, behind: i64, wanted: i64 }
+}
+
+/// The time that it was taken does not count for its ttl; a clock that was set back adds none.
+fn free(now: &str) -> String {
+    format!(
+        "taken_by = NULL, taken_seq = NULL, taken_command = NULL, taken_at = NULL, fresh = true, \
+         expires_at = m.expires_at + GREATEST({now} - m.taken_at, interval '0')"
+    )
+}
+
+/// The first free messages, whatever the parameters say of which.
+fn heads<R: Record>(of: &str, order: &str, now: &str) -> String {
+    format!(
+        "SELECT h.number, h.queue_name, h.key, h.bytes, h.fresh FROM {} \
+         CROSS JOIN LATERAL (SELECT m.number, m.queue_name, m.key, m.bytes, m.fresh FROM xdb.global_message m \
+            WHERE m.queue_name = v.queue_name {of} AND m.taken_by IS NULL \
+                AND (m.expires_at IS NULL OR m.expires_at > {now}) \
+            ORDER BY {order} LIMIT v.wanted) AS h ORDER BY h.number",
+        batch::<R>()
+    )
+}
+
+statements! {
+    USE_KEYS = format!("INSERT INTO xdb.global_message_key (queue_name, message_id, published_at) \
+        SELECT v.queue_name, v.message_id, v.published_at FROM {} \
+        ORDER BY v.queue_name, v.message_id ON CONFLICT DO NOTHING RETURNING queue_name, message_id", batch::<UsedKey>());
+    PUBLISH = format!("INSERT INTO xdb.global_message \
+            (queue_name, key, message_id, payload, bytes, owner, owner_name, published_at, expires_at) \
+        SELECT v.queue_name, v.key, v.message_id, v.payload, v.bytes, v.owner, \
+            COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = v.owner), ''), v.published_at, v.expires_at \
+        FROM {}", batch::<Published>());
+    TAKE = format!("UPDATE xdb.global_message m SET taken_by = v.execution_id, taken_seq = v.seq, \
+            taken_command = v.command, taken_at = v.taken_at, fresh = false \
+        FROM {} WHERE m.number = v.number AND m.taken_by IS NULL", batch::<Taken>());
+    USED_UP = format!("DELETE FROM xdb.global_message m USING {} \
+        WHERE m.taken_by = v.execution_id AND m.taken_seq = v.seq", batch::<StateKey>());
+    GIVE_BACK = format!("UPDATE xdb.global_message m SET {} FROM {} \
+        WHERE m.taken_by = v.execution_id AND m.taken_seq = v.seq", free("$3"), batch::<StateKey>());
+    GIVE_BACK_ALL = format!("UPDATE xdb.global_message m SET {} WHERE m.taken_by = ANY ($2)", free("$1"));
+    NO_LONGER_FRESH = "UPDATE xdb.global_message SET fresh = false WHERE number = ANY ($1) AND fresh";
+    HEADS_OF_QUEUES = heads::<HeadOfQueue>("", "m.number + 0", "$3");
+    HEADS_OF_KEYS = heads::<HeadOfKey>("AND m.key = v.key AND m.number - 0 > v.behind", "m.number - 0", "$5");
+    MESSAGES = "SELECT number, queue_name, key, message_id, payload::text FROM xdb.global_message \
+        WHERE number = ANY ($1) ORDER BY number";
+    EXPIRE = "DELETE FROM xdb.global_message WHERE number = ANY (ARRAY( \
+        SELECT number FROM xdb.global_message WHERE taken_by IS NULL AND expires_at <= $1 \
+        ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))";
+    OLD_KEYS = format!("SELECT {}, EXISTS (SELECT FROM xdb.global_message m \
+            WHERE m.queue_name = k.queue_name AND m.message_id = k.message_id) AS is_there \
+        FROM xdb.global_message_key k \
+        WHERE k.published_at <= $1 AND (k.published_at, k.queue_name, k.message_id) > ($2, $3, $4) \
+        ORDER BY k.published_at, k.queue_name, k.message_id LIMIT $5", select::<UsedKey>("k"));
+    FORGET_KEYS = delete::<UsedKey, KeyName>();
+}
+
+/// A message on its way into a global queue.
+#[derive(Clone, Copy, Debug)]
+pub struct NewMessage<'a> {
+    pub queue: &'a str,
+    pub key: Option<&'a str>,
+    pub message_id: Option<&'a str>,
+    pub payload: Option<&'a str>,
+    pub owner: pg_sys::Oid,
+    pub expires_at: Option<Timestamp>,
+}
+
+/// Puts messages into their queues, in this order. One whose id its queue has seen is left out. May wait for somebody
+/// who uses the same id and has not committed.
+pub fn publish<'a>(spi: &Spi, messages: &[NewMessage<'a>], now: Timestamp) -> Result<()> {
+    let key = |m: &NewMessage<'a>| Some(UsedKey { queue_name: m.queue, message_id: m.message_id?, published_at: now });
+    let with_id: Vec<_> = messages.iter().filter_map(key).collect();
+    let mut new_ids = HashSet::new();
+    if !with_id.is_empty() {
+        let read = |row: &Row| Ok((row.get::<String>("queue_name")?, row.get::<String>("message_id")?));
+        new_ids.extend(spi.rows(&USE_KEYS, &UsedKey::arrays(&with_id), read)?);
+    }
+    // Of two with one id in this very call, the first is new.
+    let mut is_new = |m: &&NewMessage<'_>| {
+        m.message_id.is_none_or(|message_id| new_ids.remove(&(m.queue.to_owned(), message_id.to_owned())))
+    };
+    let row = |m: &NewMessage<'a>| Published {
+        queue_name: m.queue,
+        key: m.key,
+        message_id: m.message_id,
+        payload: m.payload.map(|text| Jsonb(text.into())),
+        bytes: m.payload.map_or(0, str::len) as i32,
+        owner: m.owner,
+        published_at: now,
+        expires_at: m.expires_at,
+    };
+    let rows: Vec<_> = messages.iter().filter(&mut is_new).map(row).collect();
+    if run(spi, &PUBLISH, &rows)? == 0 {
+        return Ok(());
+    }
+    wake::wake_scheduler_at_commit();
+    Ok(())
+}
+
+/// What became of executions, as far as global queues are concerned.
+#[derive(Default)]
+pub(super) struct Changes<'a> {
+    published: Vec<NewMessage<'a>>,
+    taken: Vec<Taken>,
+    used_up: Vec<StateKey>,
+    given_back: Vec<StateKey>,
+    closed: Vec<ExecutionId>,
+    waiters_new: Vec<NewWaiter<'a>>,
+    waiters_gone: Vec<WaiterKey>,
+    passed_over: Vec<StateKey>,
+}
+
+impl<'a> Changes<'a> {
+    pub fn collect(&mut self, loaded: &'a Loaded, closes: bool, now: Timestamp) {
+        let Loaded { meta, before, execution, events, .. } = loaded;
+        let id = execution.id;
+        let holds =
+            |seq: &StateSeq| before.states.get(seq).is_some_and(|state| state.held_global_messages().next().is_some());
+        for (event, _) in events {
+            match event {
+                Event::GlobalMessagesPublished { messages, .. } => {
+                    let owner = loaded.acting_as.unwrap_or(meta.owner);
+                    self.published.extend(messages.iter().map(|message| NewMessage {
+                        queue: &message.queue,
+                        key: message.key.as_deref(),
+                        message_id: message.message_id.as_deref(),
+                        payload: message.payload.as_ref().map(Json::as_str),
+                        owner,
+                        expires_at: message.expires_at,
+                    }));
+                }
+                Event::GlobalMessagesTaken { seq, command, messages } => {
+                    let (seq, command) = (*seq, *command);
+                    let taken = |number| Taken { number, execution_id: id, seq, command, taken_at: now };
+                    self.taken.extend(messages.iter().map(|message| taken(message.number)));
+                }
+                Event::StateCompleted { seq, .. } if holds(seq) => self.used_up.push((id, *seq)),
+                Event::StateFailed { seq, .. } if holds(seq) => self.given_back.push((id, *seq)),
+                _ => {}
+            }
+        }
+        if closes {
+            self.closed.push(id);
+            return;
+        }
+        for (old, state) in loaded.changed_states() {
+            let key = (id, state.seq);
+            let old: BTreeSet<u32> =
+                old.into_iter().flat_map(|old| old.global_demands()).map(|(command, _)| command).collect();
+            let waited = state.global_demands().filter(|(command, _)| !old.contains(command));
+            let new: Vec<_> = waited.map(|(command, demand)| NewWaiter::of(key, command, demand)).collect();
+            if !new.is_empty() && !loaded.offered.contains(&state.seq) {
+                self.passed_over.push(key);
+            }
+            self.waiters_new.extend(new);
+            let gone = |command: &u32| state.global_demands().all(|(open, _)| open != *command);
+            let waiter = |command| WaiterKey { execution_id: id, seq: state.seq, command };
+            self.waiters_gone.extend(old.into_iter().filter(gone).map(waiter));
+        }
+    }
+
+    pub fn write(&self, spi: &Spi, now: Timestamp) -> Result<()> {
+        if run(spi, &TAKE, &self.taken)? != self.taken.len() as u64 {
+            return Err(PgError::internal("a message of a global queue was not there to be taken"));
+        }
+        run(spi, &USED_UP, &self.used_up)?;
+        let mut freed = 0;
+        if !self.given_back.is_empty() {
+            let mut params = StateKey::arrays(&self.given_back);
+            params.push(value(now));
+            freed += spi.run(&GIVE_BACK, &params)?;
+        }
+        if !self.closed.is_empty() {
+            freed += spi.run(&GIVE_BACK_ALL, &[value(now), array(&self.closed)])?;
+        }
+        if freed > 0 {
+            crash::point(if is_engine() { "turn-give-back" } else { "caller-give-back" });
+        }
+        global_waiter::write(spi, &self.waiters_gone, &self.waiters_new, &self.passed_over)?;
+        if freed > 0 || !self.passed_over.is_empty() {
+            wake::wake_scheduler_at_commit();
+        }
+        if self.published.is_empty() { Ok(()) } else { publish(spi, &self.published, now) }
+    }
+}
+
+impl<'a> Message<'a> {
+    /// The row of a message that a command has taken, as far as its state tells.
+    pub fn taken((execution_id, seq): StateKey, command: u32, message: &'a GlobalMessage) -> Self {
+        Self {
+            number: message.number,
+            taken_seq: Some(seq),
+            taken_command: Some(command),
+            queue_name: &message.queue,
+            key: message.key.as_deref(),
+            message_id: message.message_id.as_deref(),
+            payload: message.payload.as_ref().map(Jsonb::from),
+            bytes: 0,
+            owner: pg_sys::InvalidOid,
+            owner_name: "",
+            published_at: Timestamp(0),
+            expires_at: None,
+            fresh: false,
+            taken_by: Some(execution_id),
+            taken_at: None,
+        }
+    }
+}
+
+/// These messages were offered to everybody who waits for them.
+pub fn no_longer_fresh(spi: &Spi, numbers: &[i64]) -> Result<()> {
+    if !numbers.is_empty() {
+        spi.run(&NO_LONGER_FRESH, &[array(numbers)])?;
+    }
+    Ok(())
+}
+
+/// A free message, without its payload.
+#[derive(Clone, Debug)]
+pub struct Head {
+    pub number: i64,
+    pub queue: String,
+    pub key: Option<String>,
+    pub bytes: usize,
+    pub fresh: bool,
+}
+
+/// The first free messages of queues, whatever their keys: as many as wanted of each.
+pub fn heads_of_queues(spi: &Spi, wanted: &[(&str, i64)], now: Timestamp) -> Result<Vec<Head>> {
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows: Vec<_> = wanted.iter().map(|(queue_name, wanted)| HeadOfQueue { queue_name, wanted: *wanted }).collect();
+    let mut params = HeadOfQueue::arrays(&rows);
+    params.push(value(now));
+    spi.rows(&HEADS_OF_QUEUES, &params, read_head)
+}
+
+/// A queue, a key, a number, and how many messages with that key are wanted behind that number.
+pub type WantedOfKey<'a> = (&'a str, &'a str, i64, i64);
+
+/// The first free messages with a key, behind a number.
+pub fn heads_of_keys<'a>(spi: &Spi, wanted: &[WantedOfKey<'a>], now: Timestamp) -> Result<Vec<Head>> {
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let row = |(queue_name, key, behind, wanted): &WantedOfKey<'a>| HeadOfKey {
+        queue_name,
+        key,
+        behind: *behind,
+        wanted: *wanted,
+    };
+    let mut params = HeadOfKey::arrays(&wanted.iter().map(row).collect::<Vec<_>>());
+    params.push(value(now));
+    spi.rows(&HEADS_OF_KEYS, &params, read_head)
+}
+
+fn read_head(row: &Row) -> Result<Head> {
+    Ok(Head {
+        number: row.get("number")?,
+        queue: row.get("queue_name")?,
+        key: row.get("key")?,
+        bytes: row.get::<i32>("bytes")? as usize,
+        fresh: row.get("fresh")?,
+    })
+}
+
+/// Messages with their payloads, in their order.
+pub fn messages(spi: &Spi, numbers: &[i64]) -> Result<Vec<GlobalMessage>> {
+    spi.rows(&MESSAGES, &[array(numbers)], |row| {
+        Ok(GlobalMessage {
+            number: row.get("number")?,
+            queue: row.get("queue_name")?,
+            key: row.get("key")?,
+            message_id: row.get("message_id")?,
+            payload: row.get::<Option<Jsonb>>("payload")?.map(|payload| payload.to_json()),
+        })
+    })
+}
+
+/// Deletes messages whose time is over, at most so many. True when there may be more.
+pub fn expire(spi: &Spi, now: Timestamp, rows: i64) -> Result<bool> {
+    Ok(spi.run(&EXPIRE, &[value(now), value(rows)])? >= rows as u64)
+}
+
+/// A place among the message ids, by age.
+#[derive(Clone, Debug)]
+pub struct KeyCursor(Timestamp, String, String);
+
+impl KeyCursor {
+    /// Before all of them.
+    pub fn start() -> Self {
+        Self(Timestamp(i64::MIN), String::new(), String::new())
+    }
+}
+
+/// Forgets message ids that were used until `before` and whose messages are gone, at most so many, behind a place.
+/// Gives the place that it came to, and whether there may be more behind.
+pub fn forget_keys(spi: &Spi, before: Timestamp, after: &KeyCursor, rows: i64) -> Result<(KeyCursor, bool)> {
+    let KeyCursor(at, queue, id) = after;
+    let params = [value(before), value(*at), value(queue.as_str()), value(id.as_str()), value(rows)];
+    let old = spi.rows(&OLD_KEYS, &params, |row| {
+        let UsedKey { queue_name, message_id, published_at } = UsedKey::read(row)?;
+        Ok((KeyCursor(published_at, queue_name.to_owned(), message_id.to_owned()), row.get::<bool>("is_there")?))
+    })?;
+    let more = old.len() as i64 == rows;
+    let reached = old.last().map_or_else(|| after.clone(), |(place, _)| place.clone());
+    let gone = old.iter().filter(|(_, is_there)| !is_there);
+    let gone: Vec<_> = gone.map(|(place, _)| KeyName { queue_name: &place.1, message_id: &place.2 }).collect();
+    run(spi, &FORGET_KEYS, &gone)?;
+    Ok((reached, more))
+}

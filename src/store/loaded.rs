@@ -1,0 +1,188 @@
+//! An execution in memory: as it was loaded under its lock, and as it has become. What is saved is the difference.
+
+use super::registry::{Mapping, MappingId, ProcessType, TypeId};
+use pgrx::pg_sys;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use xdb_engine::*;
+
+/// An execution that this transaction has locked, as it was and as it has become.
+#[derive(Debug)]
+pub struct Loaded {
+    pub meta: Meta,
+    /// As loaded; what is saved is the difference.
+    pub before: Execution,
+    pub execution: Execution,
+    /// What happened since, in order.
+    pub events: Vec<(Event, Timestamp)>,
+    /// Message ids on record, of those that the answers publish. Read after the inbox was taken in.
+    pub published_before: BTreeSet<(String, String)>,
+    /// States that were asked what they take of global queues as they began to wait.
+    pub offered: BTreeSet<StateSeq>,
+    /// Who publishes to global queues; None: the owner does.
+    pub acting_as: Option<pg_sys::Oid>,
+    /// Queues of which the head is known. All others are unknown rather than empty.
+    pub heads: BTreeMap<String, Head>,
+}
+
+/// What is known of a queue of a loaded execution.
+#[derive(Debug)]
+pub struct Head {
+    /// For those who look into the queue so many of the oldest messages are loaded, or all.
+    pub(super) looked_into: usize,
+    pub(super) unread: Option<Unread>,
+}
+
+/// Messages that were not read, because all who wait for the queue need more than there are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unread {
+    /// There are at most so many.
+    pub count: usize,
+    pub waiting: Waiting,
+}
+
+/// Those who wait for a queue, taken together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    /// With less messages nobody is served.
+    pub needed: usize,
+    /// More are not taken.
+    pub wanted: usize,
+}
+
+/// What belongs to an execution and never changes, and where its type stands now.
+#[derive(Clone, Debug)]
+pub struct Meta {
+    pub shard: i16,
+    pub type_id: TypeId,
+    /// None when the type is no longer registered.
+    pub process_type: Option<Arc<ProcessType>>,
+    pub owner: pg_sys::Oid,
+    pub owner_name: String,
+    pub mapping_id: Option<MappingId>,
+    pub mapping: Mapping,
+    /// Per mapped table the values of its key columns, as text.
+    pub keys: Arc<[Vec<String>]>,
+    pub history: HistoryPolicy,
+    pub traceparent: Option<String>,
+    /// The row carries a closing mark of an earlier attempt to close.
+    pub closing: bool,
+}
+
+impl Meta {
+    /// The definition to decide with; an empty one when the type is gone.
+    pub fn definition(&self) -> Arc<Definition> {
+        self.process_type.as_ref().map(|t| t.definition.clone()).unwrap_or_default()
+    }
+}
+
+impl Loaded {
+    /// An execution as it was found, with nothing loaded besides its own row.
+    pub fn new(meta: Meta, execution: Execution) -> Self {
+        Self {
+            meta,
+            before: execution.clone(),
+            execution,
+            events: Vec::new(),
+            published_before: BTreeSet::new(),
+            offered: BTreeSet::new(),
+            acting_as: None,
+            heads: BTreeMap::new(),
+        }
+    }
+
+    /// Decides about a command without applying it.
+    pub fn decide(&self, command: &Command, now: Timestamp, jitter: f64) -> std::result::Result<Vec<Event>, Rejection> {
+        self.decide_with(command, now, jitter, &[])
+    }
+
+    /// The same, with messages of global queues that the command's state may take.
+    pub fn decide_with(
+        &self,
+        command: &Command,
+        now: Timestamp,
+        jitter: f64,
+        global_messages: &[GlobalMessage],
+    ) -> std::result::Result<Vec<Event>, Rejection> {
+        assert!(self.is_prepared(command), "a queue was not loaded");
+        let definition = self.meta.definition();
+        decide(
+            &self.execution,
+            command,
+            Context {
+                now,
+                jitter,
+                definition: &definition,
+                mapping: &self.meta.mapping,
+                published_before: &self.published_before,
+                global_messages,
+            },
+        )
+    }
+
+    /// States that are not as they were loaded, each with what it was; a new one without.
+    pub fn changed_states(&self) -> impl Iterator<Item = (Option<&StateExecution>, &StateExecution)> {
+        let changed = self.execution.states.values().filter(|state| self.has_changed(state));
+        changed.map(|state| (self.before.states.get(&state.seq).map(Arc::as_ref), state.as_ref()))
+    }
+
+    /// Whether a state is new, or not as it was loaded.
+    pub fn has_changed(&self, state: &Arc<StateExecution>) -> bool {
+        let old = self.before.states.get(&state.seq);
+        old.is_none_or(|old| !Arc::ptr_eq(old, state) && old != state)
+    }
+
+    /// Whether it had live states that were not loaded.
+    pub fn has_other_threads(&self) -> bool {
+        let known = self.before.states.values().filter(|state| state.status().is_live());
+        self.before.live_threads as usize > known.count()
+    }
+
+    pub fn apply(&mut self, events: Vec<Event>, now: Timestamp) {
+        for event in events {
+            self.execution.apply(&event, now);
+            self.events.push((event, now));
+        }
+    }
+
+    /// Whether all is loaded that a decision about the command looks at in queues. Where it is not, a queue would
+    /// be taken for empty.
+    fn is_prepared(&self, command: &Command) -> bool {
+        let known = |publish: &Publish| self.heads.contains_key(&publish.queue);
+        let seen = |queue: &String| self.heads.get(queue).is_some_and(|head| head.looked_into > 0);
+        let closes_if_empty = match command {
+            Command::ExecuteAnswered { answer, .. } => match &answer.decision {
+                Decision::ConditionalClose { queues, .. } => &queues[..],
+                _ => &[],
+            },
+            _ => &[],
+        };
+        !self.execution.is_running()
+            || command.publishes().iter().all(known) && closes_if_empty.iter().all(seen) && self.due(command).is_empty()
+    }
+
+    /// Queues with unread messages that may suffice for somebody, together with those that the command publishes.
+    pub(super) fn due<'a>(&self, command: &'a Command) -> Vec<&'a str> {
+        let mut published: BTreeMap<&str, usize> = BTreeMap::new();
+        for publish in command.publishes() {
+            *published.entry(&publish.queue).or_default() += 1;
+        }
+        let suffices = |(queue, new): &(&str, usize)| {
+            let unread = self.heads.get(*queue).and_then(|head| head.unread);
+            let in_memory = self.execution.queues.get(*queue).map_or(0, VecDeque::len);
+            unread.is_some_and(|unread| unread.count + in_memory + new >= unread.waiting.needed)
+        };
+        let running = self.execution.is_running();
+        published.into_iter().filter(|queue| running && suffices(queue)).map(|(queue, _)| queue).collect()
+    }
+
+    /// Puts messages that were read behind those that were read before, and in front of those that came in since.
+    pub(super) fn put_in(&mut self, queue: String, messages: Vec<Arc<Message>>) {
+        let next = self.before.next_message;
+        let queued = self.execution.queues.entry(queue.clone()).or_default();
+        let received = queued.split_off(queued.partition_point(|message| message.number < next));
+        queued.extend(messages.iter().cloned());
+        queued.extend(received);
+        self.before.queues.entry(queue).or_default().extend(messages);
+    }
+}

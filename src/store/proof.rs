@@ -1,0 +1,153 @@
+//! Whether what Rust knows of the tables is what the catalog says: for tests, which see that nothing is renamed on one side
+//! alone.
+
+use super::table::{Column, Table};
+use super::*;
+use crate::pg::function::{Args, Value};
+use crate::pg::param::{array, value};
+use crate::pg::spi::{self, Spi, Statement};
+use crate::pg::subxact::guarded;
+use std::collections::BTreeMap;
+
+/// All statements, by file.
+fn statements() -> impl Iterator<Item = &'static Statement> {
+    let files = [
+        STATEMENTS,
+        adopt::STATEMENTS,
+        attribute::STATEMENTS,
+        catalog::STATEMENTS,
+        check::STATEMENTS,
+        check::ROWS,
+        check::VALUES,
+        claim::STATEMENTS,
+        engine::STATEMENTS,
+        execution::STATEMENTS,
+        global_queue::STATEMENTS,
+        global_waiter::STATEMENTS,
+        history::STATEMENTS,
+        inbox::STATEMENTS,
+        instance::STATEMENTS,
+        locks::STATEMENTS,
+        process::STATEMENTS,
+        purge::STATEMENTS,
+        queue::STATEMENTS,
+        registry::STATEMENTS,
+        state::STATEMENTS,
+        timer::STATEMENTS,
+    ];
+    files.into_iter().flatten().copied()
+}
+
+struct Description {
+    name: &'static str,
+    key: &'static [&'static str],
+    columns: &'static [Column],
+}
+
+fn of<T: Table>() -> Description {
+    Description { name: T::NAME, key: T::KEY, columns: T::COLUMNS }
+}
+
+fn tables() -> Vec<Description> {
+    vec![
+        of::<attribute::LocalAttribute>(),
+        of::<claim::Task>(),
+        of::<engine::Engine>(),
+        of::<slow::SlowObject>(),
+        of::<execution::Process>(),
+        of::<global_queue::Message>(),
+        of::<global_queue::UsedKey>(),
+        of::<global_waiter::PassedOver>(),
+        of::<global_waiter::Waiter>(),
+        of::<history::HistoryEvent>(),
+        of::<inbox::Inbox>(),
+        of::<inbox::MessageKey>(),
+        of::<instance::Instance>(),
+        of::<instance::Registrations>(),
+        of::<process::Latest>(),
+        of::<process::RpcAnswer>(),
+        of::<purge::Purged>(),
+        of::<queue::QueueMessage>(),
+        of::<queue::Waiter>(),
+        of::<registry::MappedTable>(),
+        of::<registry::TypeRow>(),
+        of::<registry::WorkerRow>(),
+        of::<state::State>(),
+        of::<timer::Timer>(),
+    ]
+}
+
+table::statements! {
+    COLUMNS = "SELECT a.attname::text AS name, pg_catalog.format_type(a.atttypid, NULL) AS type, NOT a.attnotnull AS nullable \
+        FROM pg_catalog.pg_attribute a WHERE a.attrelid = ('xdb.' || $1::text)::regclass AND a.attnum > 0 AND NOT a.attisdropped";
+    KEY = "SELECT a.attname::text AS name FROM pg_catalog.pg_index i \
+        CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, n) \
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum \
+        WHERE i.indrelid = ('xdb.' || $1::text)::regclass AND i.indisprimary ORDER BY k.n";
+    OTHERS = "SELECT c.relname::text AS name FROM pg_catalog.pg_class c \
+        WHERE c.relnamespace = 'xdb'::regnamespace AND c.relkind = 'r' AND c.relname <> ALL ($1::text[])";
+}
+
+/// As `format_type` says it.
+fn type_name(column: &Column) -> &'static str {
+    match column.of.column {
+        "bool" => "boolean",
+        "int2" => "smallint",
+        "int4" => "integer",
+        "int8" => "bigint",
+        "timestamptz" => "timestamp with time zone",
+        other => other,
+    }
+}
+
+crate::sql_functions! { xdb_store_problems / pg_finfo_xdb_store_problems => problems; }
+
+/// `xdb_store_problems()`: what does not fit, as a JSON array of texts.
+pub fn problems(_: &Args) -> Result<Value> {
+    let problems = spi::connect(|spi| {
+        let mut problems = Vec::new();
+        for table in tables() {
+            compare(spi, &table, &mut problems)?;
+        }
+        let known: Vec<_> = tables().iter().map(|table| table.name).collect();
+        let others = spi.rows(&OTHERS, &[array(known)], |row| row.get::<String>("name"))?;
+        problems.extend(others.into_iter().map(|name| format!("{name} is not described")));
+        for statement in statements() {
+            if let Err(error) = prepare(spi, statement) {
+                problems.push(format!("{}: {error}", statement.name));
+            }
+        }
+        Ok(problems)
+    })?;
+    Ok(Value::Json(to_json(&problems)?))
+}
+
+fn compare(spi: &Spi, table: &Description, problems: &mut Vec<String>) -> Result<()> {
+    let name = table.name;
+    let found = spi.rows(&COLUMNS, &[value(name)], |row| {
+        Ok((row.get::<String>("name")?, (row.get::<String>("type")?, row.get::<bool>("nullable")?)))
+    })?;
+    let found: BTreeMap<_, _> = found.into_iter().collect();
+    let described =
+        table.columns.iter().map(|column| (column.name.to_owned(), (type_name(column).to_owned(), column.nullable)));
+    let described: BTreeMap<_, _> = described.collect();
+    for column in found.keys().chain(described.keys()).collect::<std::collections::BTreeSet<_>>() {
+        let (is, should_be) = (found.get(column), described.get(column));
+        if is != should_be {
+            problems.push(format!("{name}.{column} is {is:?} in the catalog and {should_be:?} here"));
+        }
+    }
+    let key = spi.rows(&KEY, &[value(name)], |row| row.get::<String>("name"))?;
+    if key != table.key {
+        problems.push(format!("the key of {name} is {key:?} in the catalog and {:?} here", table.key));
+    }
+    Ok(())
+}
+
+/// The server finds all names, and a type for each parameter, in the text alone.
+fn prepare(spi: &Spi, statement: &'static Statement) -> Result<()> {
+    guarded(|| {
+        spi.utility(&format!("PREPARE xdb_statement AS {}", statement.text()))?;
+        spi.utility("DEALLOCATE xdb_statement")
+    })
+}

@@ -1,0 +1,258 @@
+//! The local queues of executions: who waits for them, and of their messages as many as somebody can take. The tables
+//! `queue_message` and `queue_waiter`.
+
+use super::StateKey;
+use super::loaded::{Head, Loaded, Unread, Waiting};
+use super::state::states;
+use super::table::{Read, Record, batch, delete, insert, record, rows, run, select, statements, table};
+use crate::pg::catch::Result;
+use crate::pg::param::{Jsonb, array, value};
+use crate::pg::spi::{Row, Snapshot, Spi};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use xdb_engine::*;
+
+table! {
+    /// A message that was taken in, and that no state has taken yet.
+    pub struct QueueMessage<'a> in "queue_message" {
+        key { execution_id: ExecutionId, queue_name: &'a str, number: u64 }
+        compared { shard: i16, message_id: Option<&'a str>, payload: Option<Jsonb<'a>>, received_at: Timestamp }
+    }
+}
+
+record! {
+    /// Names a message.
+    pub struct MessageNumber<'a> of QueueMessage<'a> { execution_id: ExecutionId, queue_name: &'a str, number: u64 }
+}
+
+record! {
+    /// A message as a state takes it.
+    struct Queued<'a> of QueueMessage<'a> {
+        execution_id: ExecutionId,
+        queue_name: &'a str,
+        number: u64,
+        message_id: Option<&'a str>,
+        payload: Option<Jsonb<'a>>,
+    }
+}
+
+table! {
+    /// A waiting state and a queue it waits for, with its place in the order of waiting.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub struct Waiter<'a> in "queue_waiter" {
+        key { execution_id: ExecutionId, queue_name: &'a str, wait_order: u64, seq: StateSeq }
+    }
+}
+
+record! {
+    /// A queue that is counted: where the number of messages is as high as `needed`, there are as many.
+    struct ToCount<'a> { execution_id: ExecutionId, queue_name: &'a str, next_number: u64, needed: i64 }
+}
+
+record! {
+    /// A queue that is read: from which number on, and how many messages at most.
+    struct ToRead<'a> { execution_id: ExecutionId, queue_name: &'a str, after: u64, wanted: i64 }
+}
+
+record! {
+    /// Names a queue.
+    struct Queue<'a> { execution_id: ExecutionId, queue_name: &'a str }
+}
+
+statements! {
+    INSERT = insert::<QueueMessage>();
+    DELETE = delete::<QueueMessage, MessageNumber>();
+    DELETE_ALL = "DELETE FROM xdb.queue_message WHERE execution_id = ANY ($1)";
+    NEW_WAITERS = insert::<Waiter>();
+    OLD_WAITERS = delete::<Waiter, StateKey>();
+    DELETE_WAITERS = "DELETE FROM xdb.queue_waiter WHERE execution_id = ANY ($1)";
+    WAITERS = format!("SELECT DISTINCT w.execution_id, w.seq FROM {} \
+        JOIN xdb.queue_waiter w ON w.execution_id = v.execution_id AND w.queue_name = v.queue_name", batch::<Queue>());
+    // The first message alone tells, as long as few were received since.
+    COUNT = format!("SELECT v.execution_id, v.queue_name, \
+            CASE WHEN v.next_number - head.number < v.needed THEN v.next_number - head.number \
+            ELSE (SELECT count(*) FROM (SELECT FROM xdb.queue_message q \
+                WHERE q.execution_id = v.execution_id AND q.queue_name = v.queue_name LIMIT v.needed) AS counted) END AS count \
+        FROM {} CROSS JOIN LATERAL (SELECT q.number FROM xdb.queue_message q \
+            WHERE q.execution_id = v.execution_id AND q.queue_name = v.queue_name ORDER BY q.number LIMIT 1) AS head",
+        batch::<ToCount>());
+    READ = format!("SELECT {} FROM {} CROSS JOIN LATERAL (SELECT * FROM xdb.queue_message q \
+            WHERE q.execution_id = v.execution_id AND q.queue_name = v.queue_name AND q.number > v.after \
+            ORDER BY q.number LIMIT v.wanted) AS m \
+        ORDER BY m.execution_id, m.queue_name, m.number", select::<Queued>("m"), batch::<ToRead>());
+    ALL_OF_ONE = format!("SELECT {} FROM xdb.queue_message m WHERE m.execution_id = $1 ORDER BY m.number",
+        select::<Queued>("m"));
+}
+
+impl<'a> QueueMessage<'a> {
+    /// The row that a message has.
+    pub fn of(execution_id: ExecutionId, shard: i16, message: &'a Message, received_at: Timestamp) -> Self {
+        Self {
+            execution_id,
+            queue_name: &message.queue,
+            number: message.number,
+            shard,
+            message_id: message.message_id.as_deref(),
+            payload: message.payload.as_ref().map(Jsonb::from),
+            received_at,
+        }
+    }
+}
+
+/// Writes messages: those that left their queues, and those that came in.
+pub(super) fn write(spi: &Spi, gone: &[MessageNumber], new: &[QueueMessage]) -> Result<()> {
+    run(spi, &DELETE, gone)?;
+    run(spi, &INSERT, new)?;
+    Ok(())
+}
+
+/// Writes who waits: all that these states waited for goes, and what they wait for now comes.
+pub(super) fn write_waiters(spi: &Spi, gone: &[StateKey], new: &[Waiter]) -> Result<()> {
+    run(spi, &OLD_WAITERS, gone)?;
+    run(spi, &NEW_WAITERS, new)?;
+    Ok(())
+}
+
+pub(super) fn delete_all(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
+    spi.run(&DELETE_ALL, &[array(ids)])?;
+    Ok(())
+}
+
+pub(super) fn delete_waiters(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
+    spi.run(&DELETE_WAITERS, &[array(ids)])?;
+    Ok(())
+}
+
+/// All messages of an execution, as the active snapshot shows them.
+pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<Vec<Message>> {
+    spi.rows_with(Snapshot::Active, &ALL_OF_ONE, &[value(id)], |row| Ok(read_message(row)?.1))
+}
+
+fn read_message(row: &Row) -> Result<(ExecutionId, Message)> {
+    let Queued { execution_id, queue_name, number, message_id, payload } = Queued::read(row)?;
+    let message = Message {
+        queue: queue_name.to_owned(),
+        number,
+        message_id: message_id.map(str::to_owned),
+        payload: payload.map(|payload| payload.to_json()),
+    };
+    Ok((execution_id, message))
+}
+
+/// Queues that are published to or looked into, by execution, each with the most messages that those who look into it
+/// take.
+pub type Demand = BTreeMap<ExecutionId, BTreeMap<String, usize>>;
+
+/// Where so many messages or less are needed, reading them is as quick as counting them.
+const READ_UNCOUNTED: usize = 100;
+
+/// Loads, as far as that was not done before, the states that wait for these queues, and the heads of the queues: as many
+/// messages as can be taken, and no more, however many there are. Where all who wait need more than there are,
+/// [`Loaded::prepare`] reads what they take once it may suffice.
+///
+/// That other queues are not known of a state that waits for them too changes nothing: it was served from them
+/// as their messages came in.
+pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Demand) -> Result<()> {
+    let mut new = Vec::new();
+    for (id, queues) in demand {
+        let Some(entry) = loaded.get(id) else { continue };
+        let unknown = queues.iter().filter(|(queue, _)| !entry.heads.contains_key(*queue));
+        new.extend(unknown.map(|(queue, looked_into)| (*id, queue.as_str(), *looked_into)));
+    }
+    if new.is_empty() {
+        return Ok(());
+    }
+    let unknown: Vec<_> = new.iter().map(|(id, queue, _)| Queue { execution_id: *id, queue_name: queue }).collect();
+    let waiters = rows::<StateKey>(spi, &WAITERS, &Queue::arrays(&unknown))?;
+    states(spi, loaded, &waiters)?;
+
+    let mut waiting: HashMap<(ExecutionId, &str), Waiting> = HashMap::new();
+    let mut to_count: Vec<ToCount> = Vec::new();
+    for (id, queues) in demand {
+        let Some(entry) = loaded.get(id) else { continue };
+        for (queue, at_least, at_most) in entry.before.states.values().flat_map(|state| state.wanted_messages()) {
+            let Some((queue, _)) = queues.get_key_value(queue) else { continue };
+            let all = waiting.entry((*id, queue)).or_insert(Waiting { needed: usize::MAX, wanted: 0 });
+            all.needed = all.needed.min(at_least as usize);
+            all.wanted = all.wanted.saturating_add(at_most as usize);
+        }
+    }
+    for (id, queue, _) in &new {
+        let (Some(entry), Some(waiting)) = (loaded.get(id), waiting.get(&(*id, *queue))) else { continue };
+        if waiting.needed > READ_UNCOUNTED {
+            let next_number = entry.before.next_message;
+            to_count.push(ToCount { execution_id: *id, queue_name: queue, next_number, needed: waiting.needed as i64 });
+        }
+    }
+    let counted = count(spi, &to_count)?;
+
+    let mut to_read = Vec::new();
+    for (id, queue, looked_into) in &new {
+        let Some(entry) = loaded.get_mut(id) else { continue };
+        let waiting = waiting.get(&(*id, *queue)).copied();
+        let count = counted.get(&(*id, (*queue).to_owned())).copied();
+        let unread = waiting.zip(count).filter(|(waiting, count)| *count < waiting.needed);
+        let unread = unread.map(|(waiting, count)| Unread { count: count.saturating_sub(*looked_into), waiting });
+        let taken = waiting.filter(|_| unread.is_none()).map_or(0, |waiting| waiting.wanted);
+        to_read.push(ToRead::new(*id, queue, 0, looked_into.saturating_add(taken)));
+        entry.heads.insert((*queue).to_owned(), Head { looked_into: *looked_into, unread });
+    }
+    for ((id, queue), messages) in read(spi, to_read)? {
+        if let Some(entry) = loaded.get_mut(&id) {
+            entry.put_in(queue, messages);
+        }
+    }
+    Ok(())
+}
+
+/// Upper bounds of the numbers of messages in queues.
+fn count(spi: &Spi, queues: &[ToCount]) -> Result<HashMap<(ExecutionId, String), usize>> {
+    if queues.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let found = spi.rows(&COUNT, &ToCount::arrays(queues), |row| {
+        let queue = (row.get("execution_id")?, row.get::<String>("queue_name")?);
+        Ok((queue, row.get::<i64>("count")?.max(0) as usize))
+    })?;
+    let mut counted: HashMap<_, _> = queues.iter().map(|q| ((q.execution_id, q.queue_name.to_owned()), 0)).collect();
+    counted.extend(found);
+    Ok(counted)
+}
+
+type Messages = BTreeMap<(ExecutionId, String), Vec<Arc<Message>>>;
+
+impl<'a> ToRead<'a> {
+    fn new(execution_id: ExecutionId, queue_name: &'a str, after: u64, at_most: usize) -> Self {
+        Self { execution_id, queue_name, after, wanted: i64::try_from(at_most).unwrap_or(i64::MAX) }
+    }
+}
+
+/// Messages of queues.
+fn read(spi: &Spi, mut queues: Vec<ToRead>) -> Result<Messages> {
+    queues.retain(|queue| queue.wanted > 0);
+    let mut messages = Messages::new();
+    if queues.is_empty() {
+        return Ok(messages);
+    }
+    for (id, message) in spi.rows(&READ, &ToRead::arrays(&queues), read_message)? {
+        messages.entry((id, message.queue.clone())).or_default().push(Arc::new(message));
+    }
+    Ok(messages)
+}
+
+impl Loaded {
+    /// To be called before a decision: reads messages that were left unread, of queues from which somebody who waits may be
+    /// served with what the command publishes.
+    pub fn prepare(&mut self, spi: &Spi, command: &Command) -> Result<()> {
+        let due: Vec<_> = self.due(command).into_iter().map(str::to_owned).collect();
+        for queue in due {
+            let Some(unread) = self.heads.get_mut(&queue).and_then(|head| head.unread.take()) else { continue };
+            let last = self.before.queues.get(&queue).and_then(VecDeque::back).map_or(0, |message| message.number);
+            let wanted = ToRead::new(self.before.id, &queue, last, unread.waiting.wanted);
+            for (_, messages) in read(spi, vec![wanted])? {
+                self.put_in(queue.clone(), messages);
+            }
+        }
+        Ok(())
+    }
+}

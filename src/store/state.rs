@@ -1,0 +1,269 @@
+//! State executions: the table `state_execution`.
+
+use super::claim::Task;
+use super::inbox::Inbox;
+use super::loaded::Loaded;
+use super::phases::phase_parts;
+use super::table::{Read, Record, Table, batch, insert, record, rows, run, select, statements, table, update};
+use super::{StateKey, from_json, to_json};
+use crate::pg::catch::{PgError, Result};
+use crate::pg::param::{Jsonb, array, value};
+use crate::pg::spi::{Row, Snapshot, Spi};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use xdb_engine::*;
+
+table! {
+    /// A state execution: input, options, the call it is at, what it waits for, its last failure.
+    pub struct State<'a> in "state_execution" {
+        key { execution_id: ExecutionId, seq: StateSeq }
+        compared {
+            shard: i16,
+            state_id: &'a str,
+            number: u32,
+            status: StateStatus,
+            started_at: Timestamp,
+            ended_at: Option<Timestamp>,
+            input: Option<Jsonb<'a>>,
+            config: Option<Jsonb<'a>>,
+            recovery: Option<Jsonb<'a>>,
+            call: Option<Jsonb<'a>>,
+            wait: Option<Jsonb<'a>>,
+            last_failure: Option<Jsonb<'a>>,
+        }
+    }
+}
+
+record! {
+    /// What of it changes.
+    pub struct Progress<'a> of State<'a> {
+        execution_id: ExecutionId,
+        seq: StateSeq,
+        status: StateStatus,
+        ended_at: Option<Timestamp>,
+        call: Option<Jsonb<'a>>,
+        wait: Option<Jsonb<'a>>,
+        last_failure: Option<Jsonb<'a>>,
+    }
+}
+
+/// The columns of `s` that a [`State`] is read from.
+fn columns() -> String {
+    select::<State>("s")
+}
+
+statements! {
+    INSERT = insert::<State>();
+    UPDATE = update::<Progress>();
+    OF_KEYS = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
+        columns(), batch::<StateKey>());
+    ALL_OF_ONE = format!("SELECT {} FROM xdb.state_execution s WHERE s.execution_id = $1 ORDER BY s.seq", columns());
+    // In one statement, because nearly every turn begins with it.
+    ANSWERED = format!("SELECT {}, t.lease_epoch, t.lease_number, \
+            NOT EXISTS (SELECT FROM xdb.{inbox} i WHERE i.execution_id = v.execution_id) AS without_arrivals \
+        FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq \
+        LEFT JOIN xdb.{task} t ON t.execution_id = v.execution_id AND t.seq = v.seq",
+        columns(), batch::<StateKey>(), inbox = Inbox::NAME, task = Task::NAME);
+    WITH_UNRECORDED_ATTEMPTS = "SELECT execution_id, seq FROM xdb.state_execution \
+        WHERE execution_id = ANY ($1) AND ended_at IS NULL AND (call ->> 'failedAttempts')::int > $2";
+    // States of a process that closed which were not loaded.
+    ABORT = "UPDATE xdb.state_execution SET status = 'ABORTED', ended_at = $2, \
+        last_failure = COALESCE(call -> 'lastFailure', last_failure), call = NULL, wait = NULL \
+        WHERE execution_id = ANY ($1) AND ended_at IS NULL";
+    BY_NAME = "SELECT seq, status FROM xdb.state_execution WHERE execution_id = $1 AND state_id = $2 AND number = $3";
+    IN_BACKOFF = "SELECT seq FROM xdb.state_execution \
+        WHERE execution_id = $1 AND ($2::int IS NULL OR seq = $2) AND ended_at IS NULL \
+            AND (call ->> 'failedAttempts')::int + COALESCE((call ->> 'repeats')::int, 0) > 0 \
+            AND (call ->> 'notBefore')::bigint > $3 ORDER BY seq";
+    FORGET = "DELETE FROM xdb.state_execution WHERE execution_id = $1 AND seq = ANY ($2)";
+}
+
+impl<'a> State<'a> {
+    /// The row that a state execution has.
+    pub fn of(id: ExecutionId, shard: i16, state: &'a StateExecution) -> Result<Self> {
+        let Progress { execution_id, seq, status, ended_at, call, wait, last_failure } = Progress::of(id, state)?;
+        Ok(Self {
+            execution_id,
+            seq,
+            shard,
+            state_id: &state.id.state_id,
+            number: state.id.number,
+            status,
+            started_at: state.started_at,
+            ended_at,
+            input: state.input.as_ref().map(Jsonb::from),
+            config: json(state.config.as_deref())?,
+            recovery: json(state.recovery.as_ref())?,
+            call,
+            wait,
+            last_failure,
+        })
+    }
+
+    /// The state execution that has this row.
+    fn read_back(self) -> Result<(ExecutionId, StateExecution)> {
+        fn parse<T: DeserializeOwned>(json: Option<Jsonb>) -> Result<Option<T>> {
+            json.map(|json| from_json(&json.0)).transpose()
+        }
+        let missing = || PgError::internal("a state execution lacks what its status needs");
+        let phase = match self.status {
+            StateStatus::WaitUntil => Phase::WaitUntil(parse(self.call)?.ok_or_else(missing)?),
+            StateStatus::Waiting => Phase::Waiting(parse(self.wait)?.ok_or_else(missing)?),
+            StateStatus::Execute => {
+                Phase::Execute { call: parse(self.call)?.ok_or_else(missing)?, results: parse(self.wait)? }
+            }
+            status @ (StateStatus::Completed | StateStatus::Failed | StateStatus::Aborted) => {
+                Phase::Ended { status, last_failure: parse(self.last_failure)? }
+            }
+        };
+        let state = StateExecution {
+            seq: self.seq,
+            id: StateExecutionId { state_id: self.state_id.to_owned(), number: self.number },
+            input: self.input.map(|input| input.to_json()),
+            config: parse(self.config)?,
+            recovery: parse(self.recovery)?,
+            started_at: self.started_at,
+            ended_at: self.ended_at,
+            phase,
+        };
+        Ok((self.execution_id, state))
+    }
+}
+
+impl Progress<'static> {
+    /// What changes of the row of a state execution, as it is now.
+    pub fn of(id: ExecutionId, state: &StateExecution) -> Result<Self> {
+        let (call, wait, last_failure) = phase_parts(state);
+        Ok(Self {
+            execution_id: id,
+            seq: state.seq,
+            status: state.status(),
+            ended_at: state.ended_at,
+            call: json(call)?,
+            wait: json(wait)?,
+            last_failure: json(last_failure)?,
+        })
+    }
+}
+
+fn json<T: Serialize>(value: Option<&T>) -> Result<Option<Jsonb<'static>>> {
+    Ok(value.map(to_json).transpose()?.map(|text| Jsonb(text.into())))
+}
+
+/// Writes state executions: new ones, and what changed of others.
+pub(super) fn write(spi: &Spi, new: &[State], changed: &[Progress]) -> Result<()> {
+    run(spi, &INSERT, new)?;
+    run(spi, &UPDATE, changed)?;
+    Ok(())
+}
+
+/// Ends the live states of executions that closed.
+pub(super) fn abort(spi: &Spi, ids: &[ExecutionId], now: Timestamp) -> Result<()> {
+    spi.run(&ABORT, &[array(ids), value(now)])?;
+    Ok(())
+}
+
+fn read_state(row: &Row) -> Result<(ExecutionId, StateExecution)> {
+    State::read(row)?.read_back()
+}
+
+/// All states of an execution by their sequence, as the active snapshot shows them; those that can't be read, with why.
+pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<Vec<(i32, Result<StateExecution>)>> {
+    spi.rows_with(Snapshot::Active, &ALL_OF_ONE, &[value(id)], |row| {
+        Ok((row.get("seq")?, read_state(row).map(|(_, state)| state)))
+    })
+}
+
+/// Loads these state executions into their executions.
+pub fn states(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<()> {
+    let unknown = |(id, seq): &&StateKey| loaded.get(id).is_some_and(|entry| !entry.before.states.contains_key(seq));
+    let wanted: Vec<_> = keys.iter().filter(unknown).copied().collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    for (id, state) in spi.rows(&OF_KEYS, &StateKey::arrays(&wanted), read_state)? {
+        put_in(loaded, id, state);
+    }
+    Ok(())
+}
+
+fn put_in(loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, state: StateExecution) {
+    if let Some(entry) = loaded.get_mut(&id) {
+        let state = Arc::new(state);
+        entry.before.states.insert(state.seq, state.clone());
+        entry.execution.states.insert(state.seq, state);
+    }
+}
+
+/// What there is about calls that were answered, besides their states, which are loaded.
+#[derive(Debug, Default)]
+pub struct Answered {
+    /// The leases that their tasks have.
+    pub leases: HashMap<StateKey, (i64, i64)>,
+    /// Those of their executions that have no message in the inbox.
+    pub without_arrivals: BTreeSet<ExecutionId>,
+}
+
+/// Loads the states whose calls were answered into their executions, which are locked.
+pub fn answered(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<Answered> {
+    let mut answered = Answered::default();
+    let locked: Vec<_> = keys.iter().filter(|(id, _)| loaded.contains_key(id)).copied().collect();
+    if locked.is_empty() {
+        return Ok(answered);
+    }
+    let read = |row: &Row| {
+        let state = read_state(row)?;
+        let epoch: Option<i64> = row.get("lease_epoch")?;
+        let number: Option<i64> = row.get("lease_number")?;
+        Ok((state, epoch.zip(number), row.get::<bool>("without_arrivals")?))
+    };
+    for ((id, state), lease, without_arrivals) in spi.rows(&ANSWERED, &StateKey::arrays(&locked), read)? {
+        answered.leases.extend(lease.map(|lease| ((id, state.seq), lease)));
+        if without_arrivals {
+            answered.without_arrivals.insert(id);
+        }
+        put_in(loaded, id, state);
+    }
+    Ok(answered)
+}
+
+/// Loads the live states whose failed attempts were not all recorded: a close sums them up. Those that are loaded are known.
+pub fn states_with_unrecorded_attempts(
+    spi: &Spi,
+    loaded: &mut BTreeMap<ExecutionId, Loaded>,
+    ids: &[ExecutionId],
+) -> Result<()> {
+    let with_others = |id: &&ExecutionId| loaded.get(id).is_some_and(Loaded::has_other_threads);
+    let ids: Vec<_> = ids.iter().filter(with_others).copied().collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let params = [array(ids), value(RECORDED_ATTEMPTS as i32)];
+    let keys = rows::<StateKey>(spi, &WITH_UNRECORDED_ATTEMPTS, &params)?;
+    states(spi, loaded, &keys)
+}
+
+/// A state execution, if there is one of that name.
+pub fn by_name(
+    spi: &Spi,
+    id: ExecutionId,
+    state: &StateExecutionId,
+    snapshot: Snapshot,
+) -> Result<Option<(StateSeq, StateStatus)>> {
+    let params = [value(id), value(state.state_id.as_str()), value(i64::from(state.number))];
+    spi.first_with(snapshot, &BY_NAME, &params, |row| Ok((row.get("seq")?, row.get("status")?)))
+}
+
+/// States of an execution whose calls are in backoff; only the named one, if it is.
+pub fn in_backoff(spi: &Spi, id: ExecutionId, only: Option<StateSeq>, now: Timestamp) -> Result<Vec<StateSeq>> {
+    let params = [value(id), value(only), value(now.0)];
+    spi.rows(&IN_BACKOFF, &params, |row| row.get("seq"))
+}
+
+/// Deletes states that ended in events which are no longer kept.
+pub(super) fn forget(spi: &Spi, id: ExecutionId, ended: &[StateSeq]) -> Result<()> {
+    spi.run(&FORGET, &[value(id), array(ended)])?;
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! Tables as Rust knows them: each is described once, and statements are made from that.
+//!
+//! - [`record!`] makes a struct whose fields are named columns. A field's type says the type of the column and, as an
+//!   `Option`, that it may be null. From that come the parameters of a batch, in the order of the fields, and reading a row
+//!   of a result by the names of its columns.
+//! - [`table!`] makes the record that is a whole table, with its key, and with which columns `check_process` compares.
+//! - [`record!`]` of` a table names some of its columns: those that a statement writes or reads.
+//! - [`statements!`] declares statements, so that a test can prepare all of them, and compare all tables with the catalog.
+
+use crate::pg::catch::Result;
+use crate::pg::param::{Param, SqlType};
+use crate::pg::spi::{Row, Spi, Statement};
+
+/// A column of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    pub name: &'static str,
+    pub of: SqlType,
+    /// Compared with the catalog, and by nobody else: a null that may not be is an error of the type that it is read as.
+    #[cfg_attr(not(feature = "pg_test"), allow(dead_code))]
+    pub nullable: bool,
+}
+
+/// Rows with named columns, as a batch has them.
+pub trait Record: Sized {
+    const COLUMNS: &'static [Column];
+
+    /// The parameters of a batch for [`Spi::run_batch`].
+    fn columns(rows: &[Self]) -> Vec<Param>;
+
+    /// The parameters of a batch, as arrays even of one row.
+    fn arrays(rows: &[Self]) -> Vec<Param>;
+
+    /// Appends the value of a column as JSON.
+    fn json(&self, column: &str, text: &mut String);
+
+    /// Some columns as a JSON object.
+    fn object<'n>(&self, columns: impl IntoIterator<Item = &'n str>) -> String {
+        let mut text = String::from("{");
+        for name in columns {
+            text.push_str(if text.len() > 1 { ",\"" } else { "\"" });
+            text.push_str(name);
+            text.push_str("\":");
+            self.json(name, &mut text);
+        }
+        text.push('}');
+        text
+    }
+}
+
+/// A record that can be read from a row, by the names of its columns.
+pub trait Read<'r>: Sized {
+    fn read(row: &Row<'r>) -> Result<Self>;
+}
+
+/// A whole table of the schema `xdb`.
+pub trait Table: Record {
+    const NAME: &'static str;
+    const KEY: &'static [&'static str];
+    /// What follows from an execution's history, besides the key: `check_process` compares it.
+    const COMPARED: &'static [&'static str];
+}
+
+/// Columns of a table.
+pub trait Part: Record {
+    type Of: Table;
+}
+
+/// The rows that a statement gives.
+pub fn rows<R: for<'r> Read<'r>>(spi: &Spi, statement: &'static Statement, params: &[Param]) -> Result<Vec<R>> {
+    // The path to the function is one of a single lifetime.
+    #[allow(clippy::redundant_closure)]
+    spi.rows(statement, params, |row| R::read(row))
+}
+
+/// Runs a statement on a batch; on none, nothing.
+pub fn run<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R]) -> Result<u64> {
+    if rows.is_empty() { Ok(0) } else { spi.run_batch(statement, &R::columns(rows)) }
+}
+
+/// Runs a statement on a row, and reads what it returns.
+pub fn run_one<R: Record, T>(
+    spi: &Spi,
+    statement: &'static Statement,
+    row: R,
+    read: impl FnMut(&Row) -> Result<T>,
+) -> Result<Option<T>> {
+    spi.first_of_batch(statement, &R::columns(&[row]), read)
+}
+
+/// The batch as a relation `v` with the record's columns. It has the first parameters.
+pub fn batch<R: Record>() -> String {
+    let columns = (1..).zip(R::COLUMNS).map(|(n, column)| format!("{} AS {}", element(n, column), column.name));
+    format!("(SELECT {}) AS v", columns.collect::<Vec<_>>().join(", "))
+}
+
+fn element(number: usize, column: &Column) -> String {
+    let SqlType { name, column: stored, .. } = column.of;
+    let cast = if name == stored { String::new() } else { format!("::{stored}") };
+    format!("unnest(${number}::{name}[]){cast}")
+}
+
+fn names<R: Record>() -> Vec<&'static str> {
+    R::COLUMNS.iter().map(|column| column.name).collect()
+}
+
+/// Inserts a batch of rows. Columns that are not in the record have their defaults.
+pub fn insert<P: Part>() -> String {
+    let values: Vec<_> = (1..).zip(P::COLUMNS).map(|(n, column)| element(n, column)).collect();
+    format!("INSERT INTO xdb.{} ({}) SELECT {}", P::Of::NAME, names::<P>().join(", "), values.join(", "))
+}
+
+/// Inserts one row, which may have columns that are arrays.
+pub fn insert_row<P: Part>() -> String {
+    let value = |(number, column): (usize, &Column)| format!("${number}::{}::{}", column.of.name, column.of.column);
+    let values: Vec<_> = (1..).zip(P::COLUMNS).map(value).collect();
+    format!("INSERT INTO xdb.{} ({}) VALUES ({})", P::Of::NAME, names::<P>().join(", "), values.join(", "))
+}
+
+/// Sets the record's columns in the rows of its keys.
+pub fn update<P: Part>() -> String {
+    let others = names::<P>().into_iter().filter(|name| !P::Of::KEY.contains(name));
+    let sets = set_to_v(&others.collect::<Vec<_>>());
+    format!("UPDATE xdb.{} t SET {sets} FROM {} WHERE {}", P::Of::NAME, batch::<P>(), is_v("t", P::Of::KEY))
+}
+
+/// Sets these columns to those of `v`.
+pub fn set_to_v(columns: &[&str]) -> String {
+    columns.iter().map(|name| format!("{name} = v.{name}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Deletes the rows of a table that have what the record has in its columns.
+pub fn delete<T: Table, R: Record>() -> String {
+    format!("DELETE FROM xdb.{} t USING {} WHERE {}", T::NAME, batch::<R>(), is_v("t", &names::<R>()))
+}
+
+/// Whether these columns of a relation are those of `v`.
+pub fn is_v(relation: &str, columns: &[&str]) -> String {
+    columns.iter().map(|name| format!("{relation}.{name} = v.{name}")).collect::<Vec<_>>().join(" AND ")
+}
+
+/// The record's columns as a result that it can be read from.
+pub fn select<R: Record>(relation: &str) -> String {
+    select_but::<R>(relation, &[])
+}
+
+/// The same without some of them.
+pub fn select_but<R: Record>(relation: &str, without: &[&str]) -> String {
+    let column = |column: &Column| {
+        let (name, SqlType { name: read, column: stored, .. }) = (column.name, column.of);
+        if read == stored { format!("{relation}.{name}") } else { format!("{relation}.{name}::{read} AS {name}") }
+    };
+    R::COLUMNS.iter().filter(|column| !without.contains(&column.name)).map(column).collect::<Vec<_>>().join(", ")
+}
+
+/// See the page at the door of this file.
+macro_rules! record {
+    ($(#[$meta:meta])* $vis:vis struct $Name:ident $(<$life:lifetime>)? $(of $Table:ty)?
+     { $($(#[$note:meta])* $column:ident : $type:ty),* $(,)? }) => {
+        $(#[$meta])*
+        $vis struct $Name $(<$life>)? { $($(#[$note])* pub $column: $type),* }
+
+        impl $(<$life>)? $crate::store::table::Record for $Name $(<$life>)? {
+            const COLUMNS: &'static [$crate::store::table::Column] = &[$($crate::store::table::Column {
+                name: stringify!($column),
+                of: <$type as $crate::pg::param::SqlValue>::TYPE,
+                nullable: <$type as $crate::pg::param::SqlValue>::NULLABLE,
+            }),*];
+
+            fn columns(rows: &[Self]) -> Vec<$crate::pg::param::Param> {
+                vec![$($crate::pg::param::column(rows.iter().map(|row| &row.$column))),*]
+            }
+
+            fn arrays(rows: &[Self]) -> Vec<$crate::pg::param::Param> {
+                vec![$($crate::pg::param::array(rows.iter().map(|row| &row.$column))),*]
+            }
+
+            fn json(&self, column: &str, text: &mut String) {
+                match column {
+                    $(stringify!($column) => $crate::pg::param::SqlValue::json(&self.$column, text),)*
+                    _ => unreachable!("{} has no column {column}", stringify!($Name)),
+                }
+            }
+        }
+
+        $crate::store::table::record!(@read $Name $(<$life>)? { $($column),* });
+        $crate::store::table::record!(@part [$Name $(<$life>)?] $($Table)?);
+    };
+    (@part [$Name:ident $(<$life:lifetime>)?]) => {};
+    (@part [$Name:ident $(<$life:lifetime>)?] $Table:ty) => {
+        impl $(<$life>)? $crate::store::table::Part for $Name $(<$life>)? {
+            type Of = $Table;
+        }
+    };
+    (@read $Name:ident <$life:lifetime> { $($column:ident),* }) => {
+        impl<$life> $crate::store::table::Read<$life> for $Name<$life> {
+            fn read(row: &$crate::pg::spi::Row<$life>) -> $crate::pg::catch::Result<Self> {
+                Ok(Self { $($column: row.get(stringify!($column))?),* })
+            }
+        }
+    };
+    (@read $Name:ident { $($column:ident),* }) => {
+        impl<'r> $crate::store::table::Read<'r> for $Name {
+            fn read(row: &$crate::pg::spi::Row<'r>) -> $crate::pg::catch::Result<Self> {
+                Ok(Self { $($column: row.get(stringify!($column))?),* })
+            }
+        }
+    };
+}
+pub(super) use record;
+
+/// See the page at the door of this file. What is `compared` follows from an execution's history; an `other` column does not,
+/// or belongs to what no history tells.
+macro_rules! table {
+    ($(#[$meta:meta])* $vis:vis struct $Name:ident $(<$life:lifetime>)? in $table:literal {
+        key { $($(#[$knote:meta])* $key:ident : $ktype:ty),* $(,)? }
+        $(compared { $($(#[$cnote:meta])* $compared:ident : $ctype:ty),* $(,)? })?
+        $(other { $($(#[$onote:meta])* $other:ident : $otype:ty),* $(,)? })?
+    }) => {
+        $crate::store::table::record! {
+            $(#[$meta])*
+            // A table is described whole, whether or not a row of it is ever made.
+            #[allow(dead_code)]
+            $vis struct $Name $(<$life>)? of Self {
+                $($(#[$knote])* $key: $ktype,)*
+                $($($(#[$cnote])* $compared: $ctype,)*)?
+                $($($(#[$onote])* $other: $otype,)*)?
+            }
+        }
+
+        impl $(<$life>)? $crate::store::table::Table for $Name $(<$life>)? {
+            const NAME: &'static str = $table;
+            const KEY: &'static [&'static str] = &[$(stringify!($key)),*];
+            const COMPARED: &'static [&'static str] = &[$($(stringify!($compared)),*)?];
+        }
+    };
+}
+pub(super) use table;
+
+/// Declares the statements of a file, and lists them in `STATEMENTS`. A text that varies is a statement for each of its forms.
+macro_rules! statements {
+    ($($(#[$meta:meta])* $name:ident = $text:expr;)+) => {
+        $($(#[$meta])* static $name: $crate::pg::spi::Statement =
+            $crate::pg::spi::Statement::new(concat!(module_path!(), "::", stringify!($name)), || String::from($text));)+
+
+        /// All of them.
+        #[cfg(feature = "pg_test")]
+        pub(in $crate::store) static STATEMENTS: &[&$crate::pg::spi::Statement] = &[$(&$name),+];
+    };
+}
+pub(super) use statements;

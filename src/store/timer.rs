@@ -1,0 +1,88 @@
+//! Timers that states wait for, and timeouts of processes: the table `timer`.
+
+use super::table::{Record, batch, delete, insert, record, rows, run, select, statements, table};
+use crate::pg::catch::Result;
+use crate::pg::param::{array, value};
+use crate::pg::spi::Spi;
+use xdb_engine::{ExecutionId, StateSeq, Timestamp};
+
+/// What a timer is for, as it is stored.
+const PROCESS_TIMEOUT: &str = "PROCESS_TIMEOUT";
+const TIMER_COMMAND: &str = "TIMER_COMMAND";
+
+table! {
+    /// A timer command, or (with `seq` 0) a process timeout.
+    pub struct Timer<'a> in "timer" {
+        key { execution_id: ExecutionId, seq: StateSeq, command: u32 }
+        compared { shard: i16, kind: &'a str, fire_at: Timestamp }
+    }
+}
+
+record! {
+    /// Names a timer.
+    #[derive(Clone, Copy, Debug)]
+    pub struct TimerKey of Timer<'static> { execution_id: ExecutionId, seq: StateSeq, command: u32 }
+}
+
+record! {
+    /// A timer that came due. Sequence 0 stands for the process timeout.
+    #[derive(Clone, Copy, Debug)]
+    pub struct DueTimer of Timer<'static> { execution_id: ExecutionId, seq: StateSeq, command: u32, fire_at: Timestamp }
+}
+
+statements! {
+    INSERT = insert::<Timer>();
+    DELETE = delete::<Timer, TimerKey>();
+    DUE = format!("SELECT {} FROM xdb.timer t \
+        WHERE fire_at <= $1 AND fire_at >= $4 AND execution_id <> ALL ($2) ORDER BY fire_at LIMIT $3",
+        select::<DueTimer>("t"));
+    DELETE_DUE = format!("DELETE FROM xdb.timer t USING {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq \
+        AND t.command = v.command AND t.fire_at <= $4", batch::<TimerKey>());
+    DELETE_ALL = "DELETE FROM xdb.timer WHERE execution_id = ANY ($1)";
+}
+
+impl Timer<'static> {
+    pub fn of_command(execution_id: ExecutionId, seq: StateSeq, command: u32, shard: i16, fire_at: Timestamp) -> Self {
+        Self { execution_id, seq, command, shard, kind: TIMER_COMMAND, fire_at }
+    }
+
+    pub fn of_process(execution_id: ExecutionId, shard: i16, fire_at: Timestamp) -> Self {
+        Self { execution_id, seq: StateSeq(0), command: 0, shard, kind: PROCESS_TIMEOUT, fire_at }
+    }
+}
+
+pub(super) fn write(spi: &Spi, gone: &[TimerKey], new: &[Timer]) -> Result<()> {
+    run(spi, &DELETE, gone)?;
+    run(spi, &INSERT, new)?;
+    Ok(())
+}
+
+pub(super) fn delete_all(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
+    spi.run(&DELETE_ALL, &[array(ids)])?;
+    Ok(())
+}
+
+/// Timers that are due, and have been at `from` or later; those that have been for longest first.
+pub fn due_timers(
+    spi: &Spi,
+    now: Timestamp,
+    except: &[ExecutionId],
+    limit: usize,
+    from: Option<Timestamp>,
+) -> Result<Vec<DueTimer>> {
+    let from = from.unwrap_or(Timestamp::EARLIEST);
+    rows(spi, &DUE, &[value(now), array(except), value(limit as i64), value(from)])
+}
+
+/// Deletes timers that no execution wants any more: leftovers that must not come due for ever.
+pub fn delete_timers(spi: &Spi, timers: &[DueTimer], now: Timestamp) -> Result<()> {
+    if timers.is_empty() {
+        return Ok(());
+    }
+    let key = |timer: &DueTimer| TimerKey { execution_id: timer.execution_id, seq: timer.seq, command: timer.command };
+    let keys: Vec<_> = timers.iter().map(key).collect();
+    let mut params = TimerKey::arrays(&keys);
+    params.push(value(now));
+    spi.run(&DELETE_DUE, &params)?;
+    Ok(())
+}

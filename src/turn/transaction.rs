@@ -1,0 +1,338 @@
+//! The transaction of a turn, and what is done when it fails.
+
+use super::app_tables::AppTables;
+use super::backlog::Taken;
+use super::in_flight::Submit;
+use super::item::Item;
+use super::memory::Memory;
+use super::role::Role;
+use super::settle::Outcome;
+use super::{claim, decide, gather, load, prepare, save};
+use crate::calls::Answered;
+use crate::guc;
+use crate::pg::catch::{
+    DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
+    log_error, run_caught,
+};
+use crate::pg::plant::{self, Plant};
+use crate::pg::session::{Begun, Session};
+use crate::pg::{crash, identity, spi};
+use crate::store::claim::Lane;
+use crate::store::engine;
+use crate::store::instance::Standing;
+use std::time::{Duration, Instant};
+use xdb_engine::{Failure, Timestamp};
+use xdb_sched::backoff::Patience;
+use xdb_sched::budget::GUARDS;
+
+/// How long a call whose claim fails by itself is left alone.
+const SUSPECT_FOR: Duration = Duration::from_secs(10);
+
+/// How a turn went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// There is more to do at once.
+    More,
+    /// Nothing until something happens.
+    Idle,
+    /// The extension has been dropped.
+    Gone,
+    /// The extension has changed, or another scheduler has begun.
+    Changed,
+    /// Somebody is at work on the extension, or the turn failed: try again soon.
+    Later,
+}
+
+/// Whether users' tables are used with a net under them. A net costs a subtransaction each, so the first try goes
+/// without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Fast,
+    Guarded,
+}
+
+/// What a transaction does besides applying its items.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scope {
+    /// Look for due timers and for messages.
+    pub gather: bool,
+    /// Claim so many calls at most.
+    pub claim: usize,
+    pub mode: Mode,
+}
+
+impl Scope {
+    pub const ALL: Self = Self { gather: true, claim: usize::MAX, mode: Mode::Fast };
+    pub const APPLY: Self = Self { gather: false, claim: 0, mode: Mode::Guarded };
+}
+
+/// What every phase of one transaction knows.
+pub(super) struct Turn<'a> {
+    pub spi: &'a spi::Spi,
+    pub role: Role,
+    pub lane: Lane,
+    /// Of the leases that it gives.
+    pub number: i64,
+    pub scope: Scope,
+    pub paused: bool,
+    /// When it began, by the clock of processes.
+    pub began: Timestamp,
+    /// The same, by a clock that nobody sets.
+    pub began_at: Instant,
+    /// The real time, for leases.
+    pub real: Timestamp,
+}
+
+enum Transacted {
+    Done(Box<Outcome>),
+    Not(Progress),
+}
+
+/// Makes a turn. `submit` hands calls to the transport; it is called after the commit.
+pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
+    let Taken { mut items, guarded } = memory.backlog.take(memory.role);
+    let scope = memory.role.scope(!items.is_empty());
+    let mut progress = match transact(memory, session, &mut items, scope) {
+        Ok(Transacted::Done(outcome)) => {
+            let progress = memory.settle(session, items, *outcome, submit);
+            // What was not claimed yet is to be claimed at once.
+            if scope.claim == 0 { Progress::More } else { progress }
+        }
+        Ok(Transacted::Not(progress)) => {
+            memory.backlog.put_back(guarded);
+            memory.backlog.put_back(items);
+            return progress;
+        }
+        Err(error) => {
+            pgrx::debug1!("xdb: a turn with {} items failed and is made again in parts: {error}", items.len());
+            crash::point("turn-again");
+            memory.scans.scan_again();
+            if let Some(progress) = apply_guarded(memory, session, items, submit) {
+                memory.backlog.put_back(guarded);
+                return progress;
+            }
+            claim_in_parts(memory, session, submit)
+        }
+    };
+    if !guarded.is_empty() && matches!(progress, Progress::More | Progress::Idle | Progress::Later) {
+        let stopped = apply_guarded(memory, session, guarded, submit);
+        progress = stopped.unwrap_or(Progress::More);
+    }
+    progress
+}
+
+/// Applies items in small transactions, under guards, and where that fails one by one. Claims nothing. Answers with what keeps
+/// the scheduler from it, if anything does.
+fn apply_guarded(
+    memory: &mut Memory,
+    session: &mut Session,
+    items: Vec<Item>,
+    submit: &mut Submit<'_>,
+) -> Option<Progress> {
+    let began = Instant::now();
+    let mut left = items.into_iter().peekable();
+    while left.peek().is_some() {
+        if began.elapsed() > Duration::from_millis(guc::APPLY_TIMEOUT_MS.get() as u64) {
+            // What is due beside these has waited for long enough.
+            memory.backlog.put_back(left.collect());
+            return None;
+        }
+        let mut some: Vec<_> = left.by_ref().take(GUARDS).collect();
+        match transact(memory, session, &mut some, Scope::APPLY) {
+            Ok(Transacted::Done(outcome)) => {
+                memory.settle(session, some, *outcome, submit);
+            }
+            Ok(Transacted::Not(progress)) => {
+                some.extend(left);
+                memory.backlog.put_back(some);
+                return Some(progress);
+            }
+            Err(error) if some.len() <= 1 => failed_alone(memory, session, some, &error),
+            Err(_) => {
+                for item in some {
+                    let mut alone = vec![item];
+                    match transact(memory, session, &mut alone, Scope::APPLY) {
+                        Ok(Transacted::Done(outcome)) => {
+                            memory.settle(session, alone, *outcome, submit);
+                        }
+                        Ok(Transacted::Not(_)) => memory.backlog.put_back(alone),
+                        Err(error) => failed_alone(memory, session, alone, &error),
+                    }
+                }
+            }
+        }
+    }
+    None
+}
+
+/// A turn failed, and nobody knows which part of it is at fault. What is due is claimed by itself: a few calls under guards,
+/// or else one.
+fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
+    for limit in [GUARDS.min(memory.role.scope(false).claim), 1] {
+        memory.scans.suspect = None;
+        let scope = Scope { claim: limit, ..Scope::APPLY };
+        match transact(memory, session, &mut Vec::new(), scope) {
+            Ok(Transacted::Done(outcome)) => {
+                memory.settle(session, Vec::new(), *outcome, submit);
+                return Progress::More;
+            }
+            Ok(Transacted::Not(progress)) => return progress,
+            Err(error) if limit == 1 => {
+                // The one call that was looked at is left alone for a while; the next turn finds the others.
+                if let Some(suspect) = memory.scans.suspect.take() {
+                    memory.backlog.executions.defer_until(suspect, Instant::now() + SUSPECT_FOR);
+                }
+                failed_alone(memory, session, Vec::new(), &error);
+            }
+            Err(_) => {}
+        }
+    }
+    Progress::Later
+}
+
+/// A transaction failed with one item or none in it. The item's attempt fails; what is no attempt is left alone
+/// for a while.
+fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<Item>, error: &PgError) {
+    session.slot.record_error(&error.to_string());
+    if !memory.failing.is_deferred(&(), Instant::now()) {
+        log_error("a turn of the scheduler failed", error);
+        memory.failing.defer_until((), Instant::now() + Duration::from_secs(1));
+    }
+    let passing = is_passing(error);
+    for item in items {
+        memory.backlog.defer(item.execution(), Patience::Long);
+        match item {
+            Item::Answer(..) if passing => memory.backlog.push(item),
+            Item::Answer(record, answered) => {
+                let detail = match answered {
+                    // Even its failure can't be written: only time helps.
+                    Answered::Failed(_) => error.to_string(),
+                    _ => format!("the answer could not be applied: {error}"),
+                };
+                memory.backlog.push(Item::Answer(record, Answered::Failed(Failure { detail, ..Failure::default() })));
+            }
+            Item::Fail { .. } => memory.backlog.push(item),
+            // They are in the tables and are found again.
+            Item::Arrivals(_) | Item::Timer(_) | Item::Waiter(_) => {}
+        }
+    }
+}
+
+/// Errors that pass by themselves: a lock, a conflict with another transaction, no memory, no disk.
+fn is_passing(error: &PgError) -> bool {
+    let state = error.sqlstate();
+    matches!(
+        error.code,
+        LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE | QUERY_CANCELED | UNIQUE_VIOLATION
+    ) || state.starts_with("53")
+        || state.starts_with("58")
+}
+
+fn transact(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>, scope: Scope) -> Result<Transacted> {
+    let begun = run_caught(|| Ok(session.begin()));
+    if begun.is_err() {
+        session.abort();
+    }
+    match begun? {
+        Begun::Ready => {}
+        Begun::Gone => return Ok(Transacted::Not(Progress::Gone)),
+        Begun::Changed => return Ok(Transacted::Not(Progress::Changed)),
+        Begun::Busy => return Ok(Transacted::Not(Progress::Later)),
+    }
+    let done = run_caught(|| spi::connect(|spi| phases(memory, spi, items, scope))).and_then(|outcome| {
+        if matches!(outcome, Transacted::Done(_)) {
+            if items.iter().any(|item| matches!(item, Item::Answer(..))) {
+                crash::point("answer-commit");
+            }
+            run_caught(|| {
+                session.commit();
+                Ok(())
+            })?;
+        } else {
+            session.abort();
+        }
+        Ok(outcome)
+    });
+    if done.is_err() {
+        session.abort();
+    }
+    match done {
+        Ok(Transacted::Done(_)) => memory.locks.settle(),
+        _ => memory.locks.undo(),
+    }
+    done
+}
+
+/// One way through the turn: each phase takes the value of the one before.
+fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Scope) -> Result<Transacted> {
+    let Some(started) = begin(memory, spi, scope)? else {
+        // Another scheduler has begun; every lease of this one is void.
+        return Ok(Transacted::Not(Progress::Changed));
+    };
+    let turn = &started.turn;
+    let Memory { registry, calls, backlog, tables, slow, matching, locks, scans, seen, adopted, .. } = memory;
+    let mut app = AppTables::new(turn, tables, slow);
+
+    let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls, adopted };
+    let work = gathering.gather(&started, items)?;
+    let mut room = calls.room(turn.role, registry, backlog);
+    let batch = load::load(turn, registry, matching, items)?;
+    let decided = decide::decide(turn, &mut app, &matching.gathered, batch)?;
+    let saved = save::save(turn, &app, matching, locks, &calls.drained, &mut room, decided)?;
+    let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, app: &app };
+    let claims = claiming.claim(&mut room, &work, &saved)?;
+    let prepared = prepare::prepare(turn, &mut app, backlog, &saved, claims)?;
+    app.write_marks()?;
+    if !saved.wrote || plant::is(Plant::AsyncResults) {
+        // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
+        identity::set_local(c"synchronous_commit", c"off")?;
+    }
+    let outcome = Outcome::of(&started, backlog, seen, work, saved, prepared)?;
+    Ok(Transacted::Done(Box::new(outcome)))
+}
+
+/// A turn that may be made, and what it found at its begin.
+pub(super) struct Started<'a> {
+    pub turn: Turn<'a>,
+    pub has_global_work: bool,
+    /// There are calls in the runners' lane, or something is slow whose calls go there.
+    pub has_work_for_runners: bool,
+    /// There are calls in the runners' lane, and nothing is slow any more.
+    pub has_mended_calls: bool,
+    /// Registrations have changed since the last turn.
+    pub registered: bool,
+}
+
+/// Reads what every turn begins with. None when another scheduler has begun.
+fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Option<Started<'a>>> {
+    let (began, began_at) = (crate::clock::now(), Instant::now());
+    memory.number += 1;
+    let state = engine::state(spi, memory.role)?;
+    if state.epoch != memory.lane.epoch {
+        return Ok(None);
+    }
+    let registered = memory.registry.refresh(spi, state.generation)?;
+    memory.calls.breakers.follow(&memory.registry);
+    memory.seen.standing = state.standing;
+    memory.seen.paused = state.paused || state.standing != Standing::Own;
+    memory.tables.begin_turn();
+    let any_slow = memory.slow.begin_turn(spi, state.slow)?;
+    let turn = Turn {
+        spi,
+        role: memory.role,
+        lane: memory.lane,
+        number: memory.number,
+        scope,
+        paused: memory.seen.paused,
+        began,
+        began_at,
+        real: crate::clock::real(),
+    };
+    Ok(Some(Started {
+        turn,
+        has_global_work: state.global_work,
+        has_work_for_runners: any_slow || state.runners_have_calls,
+        has_mended_calls: state.runners_have_calls && !any_slow,
+        registered,
+    }))
+}

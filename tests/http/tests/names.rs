@@ -1,0 +1,13 @@
+//! Names, their addresses, and the policy over both: as an engine makes them, and as a session does.
+
+mod engine {
+    use xdb_http_tests::http::Reactor as Subject;
+    type Rig = xdb_http_tests::rig::Rig<Subject>;
+    include!("both/names.rs");
+}
+
+mod session {
+    use xdb_http_tests::http::Pool as Subject;
+    type Rig = xdb_http_tests::rig::Rig<Subject>;
+    include!("both/names.rs");
+}
