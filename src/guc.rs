@@ -9,6 +9,7 @@ pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>
 pub static MAX_IN_FLIGHT: GucSetting<i32> = GucSetting::<i32>::new(1024);
 pub static MAX_IN_FLIGHT_KB: GucSetting<i32> = GucSetting::<i32>::new(128 * 1024);
 pub static CLAIM_BATCH: GucSetting<i32> = GucSetting::<i32>::new(256);
+pub static RUNNERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 pub static APPLY_TIMEOUT_MS: GucSetting<i32> = GucSetting::<i32>::new(250);
 pub static ALLOW_SUPERUSER_PROCESSES: GucSetting<bool> = GucSetting::<bool>::new(false);
 pub static POLL_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(1000);
@@ -94,12 +95,22 @@ pub fn define() {
     GucRegistry::define_int_guc(
         c"xdb.apply_timeout",
         c"Longest time that a scheduler spends in the tables of one process in one turn.",
-        c"A table that takes longer again and again is set aside: its processes are served by a process of their own, one by one. Default 250ms.",
+        c"A table that takes longer is slow: the steps of its processes are a runner's, one by one, until it is quick again. Default 250ms.",
         &APPLY_TIMEOUT_MS,
         10,
         60_000,
         GucContext::Sighup,
         ms,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.runners",
+        c"Most runners of a database: processes that carry out the steps of slow tables.",
+        c"Each takes one of max_worker_processes while there is work for it. Default 2.",
+        &RUNNERS,
+        1,
+        crate::pg::shmem::RUNNERS as i32,
+        GucContext::Sighup,
+        none,
     );
     GucRegistry::define_bool_guc(
         c"xdb.allow_superuser_processes",

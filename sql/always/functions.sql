@@ -127,15 +127,15 @@ CREATE OR REPLACE FUNCTION xdb.attribute_lock_figures() RETURNS jsonb
 COMMENT ON FUNCTION xdb.attribute_lock_figures() IS 'What the view xdb.attribute_locks shows, a JSON array of what its reader may see.';
 
 CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state text, in_flight int, backlog bigint,
-    oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, set_aside text[],
-    last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint)
+    oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, slow_objects text[],
+    last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text)
     LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
     AS $$
         SELECT f.engine_pid, f.state, f.in_flight, f.backlog, f.oldest_due, f.calls_per_second, f.started_at,
-            f.epoch, f.set_aside, f.last_error, f.last_error_at, f.reason, f.lock_waits_not_shown
+            f.epoch, f.slow_objects, f.last_error, f.last_error_at, f.reason, f.lock_waits_not_shown, f.runners, f.runner_error
         FROM jsonb_to_record(xdb.engine_figures()) AS f (engine_pid int, state text, in_flight int, backlog bigint,
-            oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, set_aside text[],
-            last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint)
+            oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, slow_objects text[],
+            last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text)
     $$;
 COMMENT ON FUNCTION xdb.status() IS 'One row: how this database''s engine is doing.';
 

@@ -1,15 +1,15 @@
 -- Who the engine is, whose processes it has, and what is registered.
 
 CREATE TABLE xdb.engine (
-    lane smallint PRIMARY KEY CONSTRAINT engine_lane_known CHECK (lane IN (0, 1)),
+    lane smallint PRIMARY KEY CONSTRAINT engine_lane_known CHECK (lane = 0 OR lane BETWEEN 10 AND 25),
     epoch bigint NOT NULL CONSTRAINT engine_epoch_unique UNIQUE,
     paused boolean NOT NULL DEFAULT false
 );
-INSERT INTO xdb.engine (lane, epoch) VALUES (0, 1), (1, 2);
-COMMENT ON TABLE xdb.engine IS 'This database''s engine: one row per lane, written by the process that serves it.';
-COMMENT ON COLUMN xdb.engine.lane IS '0 = the scheduler, 1 = the process for tables that are set aside.';
-COMMENT ON COLUMN xdb.engine.epoch IS 'Grows at every start of the lane''s process and differs between lanes, so that no lease is ever issued twice.';
-COMMENT ON COLUMN xdb.engine.paused IS 'Whether xdb.pause() was called and xdb.resume() was not since.';
+INSERT INTO xdb.engine (lane, epoch) VALUES (0, 1);
+COMMENT ON TABLE xdb.engine IS 'This database''s engine: a row for the scheduler, and one for each runner that was ever needed.';
+COMMENT ON COLUMN xdb.engine.lane IS '0 = the scheduler, 10 to 25 = the runners.';
+COMMENT ON COLUMN xdb.engine.epoch IS 'Of the leases that the process gives. A new one at each of its starts, and when a runner is gone; above all others, so that no lease is ever issued twice.';
+COMMENT ON COLUMN xdb.engine.paused IS 'Of the scheduler''s row, for all: whether xdb.pause() was called and xdb.resume() was not since.';
 
 -- The databases whose processes these are, this one or the one it was copied from. Dumped.
 CREATE TABLE xdb.instances (

@@ -21,7 +21,7 @@
 --   +- history_event      what happened, in order: replaying it gives all of the above
 --   +- purged             the execution is gone, and its rows are being deleted
 -- global_message, global_message_key: messages of no process, until a state takes one.
--- set_aside: users' tables so slow that their steps are carried out apart.
+-- slow_object: users' tables so slow that their steps are runners'.
 --
 -- A step deletes its task and inbox rows, updates process_execution and state_execution, and inserts the next state, its
 -- task or timers, and events: all in one transaction with what it writes in users' tables.
@@ -40,8 +40,8 @@
 -- Everything else belongs to an execution and is written under its lock, with three exceptions. Inbox rows are inserted
 -- under KEY SHARE and never updated. A global message that nobody has taken is written by the main scheduler alone, once
 -- it is published; one that is taken belongs to the execution that has it. Rows of global_passed_over are written by
--- schedulers alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most (500 ms in the lane of
--- tables that are set aside), and never looks for a deadlock itself, so it is never cancelled for one. Purging takes 1 and 3
+-- the scheduler alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most (a runner 500 ms),
+-- and never looks for a deadlock itself, so it is never cancelled for one. Purging takes 1 and 3
 -- with SKIP LOCKED too, for many executions in one transaction. A bulk start takes all of 1 first, in the order of the
 -- process ids. Rows of engine are locked in the order of the lanes. The locks on attributes that the calls of states have are in
 -- the scheduler's memory, granted all at once or not at all, and nobody keeps a transaction open for them.
@@ -164,7 +164,7 @@ CREATE TABLE xdb.task (
     execution_id uuid NOT NULL,
     seq int NOT NULL,
     shard smallint NOT NULL,
-    lane smallint NOT NULL DEFAULT 0,  -- 2: parked, see below
+    lane smallint NOT NULL DEFAULT 0,
     worker_id int NOT NULL,
     api text NOT NULL,
     due_at timestamptz NOT NULL,
@@ -183,7 +183,7 @@ COMMENT ON TABLE xdb.task IS 'Calls that are to be made. Hot: a row lives from t
 COMMENT ON COLUMN xdb.task.execution_id IS 'Process execution it belongs to.';
 COMMENT ON COLUMN xdb.task.seq IS 'State execution that makes the call.';
 COMMENT ON COLUMN xdb.task.shard IS 'Hash of the process id, 0 to 1023.';
-COMMENT ON COLUMN xdb.task.lane IS 'Who carries it out: 0 = the scheduler, 1 = the process for tables that are set aside, 2 = nobody.';
+COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody.';
 COMMENT ON COLUMN xdb.task.worker_id IS 'Worker that is called.';
 COMMENT ON COLUMN xdb.task.api IS 'WAIT_UNTIL_API or EXECUTE_API.';
 COMMENT ON COLUMN xdb.task.due_at IS 'When it may be claimed.';
@@ -332,12 +332,21 @@ COMMENT ON TABLE xdb.purged IS 'Executions that were purged and have left rows, 
 COMMENT ON COLUMN xdb.purged.execution_id IS 'The execution; its own row is gone.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.purged', '');
 
-CREATE TABLE xdb.set_aside (
-    relation regclass PRIMARY KEY,
+CREATE TABLE xdb.slow_object (
+    kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind IN ('TABLE', 'FUNCTION')),
+    object oid NOT NULL,
     since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-    reason text NOT NULL
+    reason text NOT NULL,
+    pause interval NOT NULL,
+    probed_at timestamptz,
+    mended_at timestamptz,
+    PRIMARY KEY (kind, object)
 );
-COMMENT ON TABLE xdb.set_aside IS 'Users'' tables on which steps ran into the apply timeout again and again: their steps are carried out apart, one by one.';
-COMMENT ON COLUMN xdb.set_aside.relation IS 'The table.';
-COMMENT ON COLUMN xdb.set_aside.since IS 'When it was set aside.';
-COMMENT ON COLUMN xdb.set_aside.reason IS 'What its steps ran into.';
+COMMENT ON TABLE xdb.slow_object IS 'Users'' tables that are slow, or were within the last hour: the steps of processes that map a slow one are runners''.';
+COMMENT ON COLUMN xdb.slow_object.kind IS 'TABLE or FUNCTION.';
+COMMENT ON COLUMN xdb.slow_object.object IS 'Its oid.';
+COMMENT ON COLUMN xdb.slow_object.since IS 'When it was found to be slow.';
+COMMENT ON COLUMN xdb.slow_object.reason IS 'How that was found out.';
+COMMENT ON COLUMN xdb.slow_object.pause IS 'From then, or from the last probe, to the next probe. Doubled each time.';
+COMMENT ON COLUMN xdb.slow_object.probed_at IS 'When a runner last found it to be slow or quick; null before the first time.';
+COMMENT ON COLUMN xdb.slow_object.mended_at IS 'When a runner found it to be quick; null while it is slow. Kept for an hour, so that what becomes slow again is probed less often.';

@@ -26,7 +26,7 @@ ALTER TABLE xdb.timer
 ALTER TABLE xdb.inbox DROP CONSTRAINT inbox_bytes_counted;
 ALTER TABLE xdb.global_message DROP CONSTRAINT global_message_fresh_is_free;
 ALTER TABLE xdb.global_waiter DROP CONSTRAINT global_waiter_wants_messages;
--- It has one column more.
+-- It has other columns.
 DROP FUNCTION xdb.status();
 
 -- Locks on attributes are no rows any more. The view lets go of the table and keeps its grants; what it reads from now on
@@ -37,5 +37,40 @@ SELECT NULL::pg_catalog.text AS process_id, NULL::pg_catalog.uuid AS execution_i
     NULL::pg_catalog.int8 AS ticket, NULL::pg_catalog.uuid AS object;
 DROP TABLE xdb.attribute_lock, xdb.attribute_lock_release;
 DROP SEQUENCE xdb.attribute_lock_ticket;
-UPDATE xdb.task SET lane = 0, lease_epoch = 0, lease_number = 0, lease_until = NULL WHERE lane OPERATOR(pg_catalog.=) 2;
-COMMENT ON COLUMN xdb.task.lane IS 'Who carries it out: 0 = the scheduler, 1 = the process for tables that are set aside, 2 = nobody.';
+
+-- Runners take the place of the scheduler for tables that were set aside. Its leases are void without its row: the scheduler's
+-- next epoch is above it all the same.
+UPDATE xdb.engine SET epoch = (SELECT pg_catalog.max(epoch) FROM xdb.engine) OPERATOR(pg_catalog.+) 1 WHERE lane OPERATOR(pg_catalog.=) 0;
+DELETE FROM xdb.engine WHERE lane OPERATOR(pg_catalog.=) 1;
+ALTER TABLE xdb.engine DROP CONSTRAINT engine_lane_known;
+ALTER TABLE xdb.engine ADD CONSTRAINT engine_lane_known CHECK (lane = 0 OR lane BETWEEN 10 AND 25);
+CREATE TABLE xdb.slow_object (
+    kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind IN ('TABLE', 'FUNCTION')),
+    object oid NOT NULL,
+    since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    reason text NOT NULL,
+    pause interval NOT NULL,
+    probed_at timestamptz,
+    mended_at timestamptz,
+    PRIMARY KEY (kind, object)
+);
+COMMENT ON TABLE xdb.slow_object IS 'Users'' tables that are slow, or were within the last hour: the steps of processes that map a slow one are runners''.';
+COMMENT ON COLUMN xdb.slow_object.kind IS 'TABLE or FUNCTION.';
+COMMENT ON COLUMN xdb.slow_object.object IS 'Its oid.';
+COMMENT ON COLUMN xdb.slow_object.since IS 'When it was found to be slow.';
+COMMENT ON COLUMN xdb.slow_object.reason IS 'How that was found out.';
+COMMENT ON COLUMN xdb.slow_object.pause IS 'From then, or from the last probe, to the next probe. Doubled each time.';
+COMMENT ON COLUMN xdb.slow_object.probed_at IS 'When a runner last found it to be slow or quick; null before the first time.';
+COMMENT ON COLUMN xdb.slow_object.mended_at IS 'When a runner found it to be quick; null while it is slow. Kept for an hour, so that what becomes slow again is probed less often.';
+INSERT INTO xdb.slow_object (kind, object, since, reason, pause)
+    SELECT 'TABLE', s.relation, s.since, 'took longer than xdb.apply_timeout', '1 s' FROM xdb.set_aside s
+    WHERE s.reason OPERATOR(pg_catalog.~~) '% took longer than xdb.apply_timeout';
+ALTER EXTENSION xdb DROP TABLE xdb.set_aside;
+DROP TABLE xdb.set_aside;
+-- The scheduler gives calls of slow tables to the runners. Nobody takes what waited for locks in lane 2.
+UPDATE xdb.task SET lane = 0, lease_epoch = 0, lease_number = 0, lease_until = NULL WHERE lane OPERATOR(pg_catalog.<>) 0;
+COMMENT ON TABLE xdb.engine IS 'This database''s engine: a row for the scheduler, and one for each runner that was ever needed.';
+COMMENT ON COLUMN xdb.engine.lane IS '0 = the scheduler, 10 to 25 = the runners.';
+COMMENT ON COLUMN xdb.engine.epoch IS 'Of the leases that the process gives. A new one at each of its starts, and when a runner is gone; above all others, so that no lease is ever issued twice.';
+COMMENT ON COLUMN xdb.engine.paused IS 'Of the scheduler''s row, for all: whether xdb.pause() was called and xdb.resume() was not since.';
+COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody.';

@@ -10,11 +10,11 @@ use crate::pg::function::{Args, Value};
 use crate::pg::param::from_postgres;
 use crate::pg::process;
 use crate::pg::raw;
-use crate::pg::shmem::{EngineState, Lane, Slot, attribute_locks, call};
+use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks, call};
 use crate::pg::spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Standing};
-use crate::store::{adopt, claim, engine, to_json, versions};
+use crate::store::{adopt, claim, engine, slow, to_json, versions};
 use serde::Serialize;
 
 pub fn pause(_: &Args) -> Result<Value> {
@@ -80,31 +80,39 @@ struct EngineFigures {
     calls_per_second: f64,
     started_at: Option<String>,
     epoch: i64,
-    set_aside: Vec<String>,
+    slow_objects: Vec<String>,
     lock_waits_not_shown: usize,
     last_error: Option<String>,
     last_error_at: Option<String>,
     reason: Option<String>,
+    /// Runners that run.
+    runners: usize,
+    /// Why one that is needed doesn't.
+    runner_error: Option<String>,
 }
 
 pub fn engine_figures(_: &Args) -> Result<Value> {
     let caller = Caller::looking()?;
     let database = process::database();
-    let (set_aside, reason, (backlog, oldest_due)) = match versions::mismatch() {
+    let (slow_objects, reason, (backlog, oldest_due)) = match versions::mismatch() {
         Some(mismatch) => (Vec::new(), Some(format!("{}. {}", mismatch.reason(), mismatch.remedy())), (None, None)),
         None => caller.on_system_tables(|_| {
             spi::connect(|spi| {
                 // Counted now: an engine that rests, or is gone, brings no figure up to date.
                 let (backlog, due) = spi.with_latest_snapshot(|spi| claim::backlog(spi, clock::now()))?;
-                Ok((engine::set_aside_names(spi)?, instance::standing(spi)?.reason(), (Some(backlog), due)))
+                Ok((slow::names(spi)?, instance::standing(spi)?.reason(), (Some(backlog), due)))
             })
         })?,
     };
     let oldest_due = oldest_due.map(clock::iso8601);
     let (_, lock_waits_not_shown) = attribute_locks::shown(database);
-    let main = Slot::find(database, Lane::Main).map(Slot::status);
-    let aside = Slot::find(database, Lane::SetAside).map(Slot::status);
-    let waiting = [&main, &aside].into_iter().flatten().map(|status| status.waiting_calls).sum();
+    let main = Slot::find(database, Role::Scheduler).map(Slot::status);
+    let runners = Role::runners().filter_map(|role| Slot::find(database, role)).map(Slot::status);
+    let (running, not): (Vec<_>, Vec<_>) = runners.partition(|runner| runner.pid.is_some());
+    let failed = not.into_iter().filter(|runner| runner.state == EngineState::BackingOff);
+    let runner_error = failed.max_by_key(|runner| runner.last_error_at).and_then(|runner| runner.last_error);
+    let runners = running.len();
+    let waiting = main.iter().chain(&running).map(|status| status.waiting_calls).sum();
     let reason = reason.or_else(|| short_of_connections(waiting));
     let figures = match main {
         None => EngineFigures {
@@ -116,26 +124,30 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             calls_per_second: 0.0,
             started_at: None,
             epoch: 0,
-            set_aside,
+            slow_objects,
             lock_waits_not_shown,
             last_error: None,
             last_error_at: None,
             reason,
+            runners,
+            runner_error,
         },
         Some(status) => EngineFigures {
             engine_pid: status.pid,
             state: status.state.as_str(),
-            in_flight: status.in_flight + aside.map_or(0, |aside| aside.in_flight),
+            in_flight: status.in_flight + running.iter().map(|runner| runner.in_flight).sum::<i64>(),
             backlog,
             oldest_due,
             calls_per_second: status.calls_per_second,
             started_at: moment(status.started_at),
             epoch: status.epoch,
-            set_aside,
+            slow_objects,
             lock_waits_not_shown,
             last_error: status.last_error,
             last_error_at: moment(status.last_error_at),
             reason,
+            runners,
+            runner_error,
         },
     };
     Ok(Value::Json(to_json(&figures)?))

@@ -44,7 +44,7 @@ mod start;
 
 use crate::error;
 use crate::pg::catch::{PgError, Result};
-use crate::pg::shmem::{self, EngineState, Lane, Slot};
+use crate::pg::shmem::{self, EngineState, Role, Slot};
 use crate::pg::subxact::lock_table;
 use crate::pg::{self, extension, identity, spi, wake};
 use crate::store::instance;
@@ -180,7 +180,7 @@ impl Caller {
 /// Whether the owners of processes are roles of this system. In a copy from another one their oids may be those of
 /// anybody, and only administrators see processes until it is adopted.
 fn knows_roles() -> Result<bool> {
-    let main = Slot::find(pg::process::database(), Lane::Main);
+    let main = Slot::find(pg::process::database(), Role::Scheduler);
     match main.map(Slot::state) {
         Some(EngineState::Running | EngineState::Paused) => Ok(true),
         _ => Ok(spi::connect(instance::standing)?.knows_roles()),

@@ -6,7 +6,7 @@ use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_latch;
-use crate::pg::shmem::{Lane, Slot};
+use crate::pg::shmem::{Role, Slot};
 use crate::pg::spi::{self, Snapshot, Spi};
 use crate::pg::subxact::undone;
 use crate::pg::{self, wake};
@@ -104,7 +104,7 @@ fn wait_in_sight(id: ExecutionId) -> Result<bool> {
 
 /// The closing mark of an execution. One that nobody follows up, as no scheduler runs, is void.
 fn closing(found: &Found) -> Option<Closing> {
-    let main = Slot::find(pg::process::database(), Lane::Main);
+    let main = Slot::find(pg::process::database(), Role::Scheduler);
     found.closing.filter(|_| main.is_some_and(|slot| slot.pid().is_some()))
 }
 

@@ -6,7 +6,7 @@
 use super::Caller;
 use crate::error;
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result};
-use crate::pg::shmem::{EngineState, Lane, Slot, attribute_locks};
+use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks};
 use crate::pg::subxact::holds_row_locks_in;
 use crate::pg::wake::{self, waiter::Registration};
 use crate::pg::{identity, process, spi};
@@ -68,7 +68,8 @@ impl Locking<'_> {
     /// nobody: it may be what the state waits for.
     pub fn respect_marks(&self, caller: Caller) -> Result<()> {
         let database = process::database();
-        let is_running = || Slot::find(database, Lane::Main).is_some_and(|slot| slot.state() == EngineState::Running);
+        let is_running =
+            || Slot::find(database, Role::Scheduler).is_some_and(|slot| slot.state() == EngineState::Running);
         if !attribute_locks::has_marks(database) || !is_running() || self.holds_locks() {
             return Ok(());
         }

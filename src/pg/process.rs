@@ -34,7 +34,7 @@ pub fn claim_slot(argument: pg_sys::Datum) -> Option<Slot> {
 unsafe extern "C-unwind" fn at_exit(_code: c_int, argument: pg_sys::Datum) {
     let index = (argument.value() & 0xff) as u8;
     if let Some(slot) = Slot::by_index(index) {
-        call::reset_lane(slot.database(), slot.lane());
+        call::reset_role(slot.database(), slot.role());
         slot.vacate();
     }
 }

@@ -3,7 +3,7 @@
 use super::extension::{self, Installed};
 use super::latch;
 use super::settings;
-use super::shmem::{self, EngineState, Lane, Slot};
+use super::shmem::{self, EngineState, Role, Slot};
 use pgrx::{check_for_interrupts, pg_sys};
 use std::ffi::CStr;
 
@@ -23,7 +23,7 @@ pub enum Begun {
 /// The connection of an engine process to its database, and the frame of its transactions.
 pub struct Session {
     pub database: pg_sys::Oid,
-    pub lane: Lane,
+    pub role: Role,
     /// The extension this process was started for.
     pub extension: pg_sys::Oid,
     /// Version of the schema this process was started for.
@@ -33,10 +33,10 @@ pub struct Session {
     memory: pg_sys::MemoryContext,
 }
 
-pub fn report_name(lane: Lane) {
-    let name = match lane {
-        Lane::Main => c"xdb scheduler",
-        Lane::SetAside => c"xdb set-aside scheduler",
+pub fn report_name(role: Role) {
+    let name = match role {
+        Role::Scheduler => c"xdb scheduler",
+        Role::Runner(_) => c"xdb runner",
     };
     // SAFETY: a C string, copied by the server.
     unsafe { pg_sys::pgstat_report_appname(name.as_ptr()) };
@@ -56,7 +56,7 @@ pub fn report_activity(doing: Option<&CStr>) {
 }
 
 impl Session {
-    pub fn open(slot: Slot, database: pg_sys::Oid, lane: Lane) -> Option<Session> {
+    pub fn open(slot: Slot, database: pg_sys::Oid, role: Role) -> Option<Session> {
         // SAFETY: a short transaction of this process; the memory context lives as long as the process.
         unsafe {
             pg_sys::SetCurrentStatementStartTimestamp();
@@ -75,7 +75,7 @@ impl Session {
                 pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
             );
             pg_sys::MemoryContextSwitchTo(memory);
-            Some(Session { database, lane, extension: oid, extension_version: version, slot, gate, memory })
+            Some(Session { database, role, extension: oid, extension_version: version, slot, gate, memory })
         }
     }
 
@@ -161,13 +161,18 @@ impl Session {
         self.slot.asked_to_leave()
     }
 
-    /// Sees to it that the set-aside scheduler runs and looks at its work. To be called again while there is work for it.
-    pub fn request_set_aside(&self) {
-        match Slot::find(self.database, Lane::SetAside) {
-            Some(slot) if slot.phase() == shmem::Phase::Live => slot.wake(shmem::Wakeup::Anything),
-            _ if self.slot.open_lane_request().is_none() => self.slot.request_lane(),
-            _ => {}
+    /// Sees to it that so many runners run, and that those with less than `at_once` calls under way look for more. To be called
+    /// in each turn of the scheduler.
+    pub fn want_runners(&self, wanted: usize, at_once: usize) {
+        let mut missing = 0;
+        for role in Role::runners().take(wanted) {
+            match Slot::find(self.database, role).filter(|slot| slot.phase() == shmem::Phase::Live) {
+                Some(slot) if slot.in_flight() >= at_once => {}
+                Some(slot) => slot.wake(shmem::Wakeup::Anything),
+                None => missing |= 1 << (role.index() - 1),
+            }
         }
+        self.slot.want_runners(missing);
     }
 
     /// Shows what the engine is doing.

@@ -17,7 +17,7 @@ pub mod call;
 pub mod slot;
 pub mod waiter;
 
-pub use slot::{EngineState, ExitReason, Lane, Phase, Slot, Wakeup};
+pub use slot::{EngineState, ExitReason, Phase, RUNNERS, Role, Slot, Wakeup};
 
 const NAME: &CStr = c"xdb";
 const POKES: usize = 16;
@@ -156,7 +156,7 @@ pub fn launcher_ended() {
     shared.launcher_procno.store(0, Ordering::SeqCst);
 }
 
-/// Notes, from a signal handler, in which table this scheduler ends.
+/// Notes, from a signal handler, in which table this process ends.
 pub fn note_died_in(table: u32) {
     if let Some(slot) = Slot::mine() {
         slot.note_died_in(table);

@@ -1,10 +1,11 @@
-//! The launcher: one process without a database that keeps a scheduler running for each database that has the extension.
+//! The launcher: one process without a database that keeps a scheduler running for each database that has the extension, and
+//! starts the runners that a scheduler wants.
 //!
 //! It can't see from outside whether a database has it: each database is tried once, by a scheduler that leaves again when there
 //! is nothing to run, and once more when a session has created the extension there. All that matters for running schedulers is
 //! in shared memory, so that a new launcher goes on with the schedulers it finds.
 use crate::guc;
-use crate::pg::shmem::{self, EngineState, ExitReason, Lane, Phase, Slot, call};
+use crate::pg::shmem::{self, EngineState, ExitReason, Phase, Role, Slot, call};
 use crate::pg::{crash, latch, names, process, raw, session, settings};
 use pgrx::{pg_guard, pg_sys, warning};
 use std::collections::{HashMap, HashSet};
@@ -26,7 +27,6 @@ const LEAVE_POLITELY: Duration = Duration::from_secs(1);
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 
 const LIBRARY: &str = "xdb";
-const LANES: [Lane; 2] = [Lane::Main, Lane::SetAside];
 
 /// Registers the launcher. Only while the server loads its `shared_preload_libraries`.
 pub fn register() {
@@ -94,11 +94,11 @@ struct Known {
     absent: bool,
     /// A session has created the extension since the last start.
     poked: bool,
-    lanes: [KnownLane; 2],
+    processes: [KnownProcess; Role::COUNT],
 }
 
 #[derive(Default)]
-struct KnownLane {
+struct KnownProcess {
     handle: Option<Handle>,
     backoff: Duration,
     retry_at: Option<Instant>,
@@ -167,7 +167,7 @@ impl Launcher {
                 wake_at = wake_at.min(at);
             }
         }
-        let leaving = self.known.values().flat_map(|k| &k.lanes).filter_map(|l| l.asked_to_leave);
+        let leaving = self.known.values().flat_map(|k| &k.processes).filter_map(|p| p.asked_to_leave);
         if let Some(since) = leaving.min() {
             wake_at = wake_at.min((since + LEAVE_POLITELY).max(now + FIRST_BACKOFF));
         }
@@ -183,9 +183,9 @@ impl Launcher {
         let known = self.known.entry(database).or_default();
         known.absent = false;
         known.poked = true;
-        for lane in &mut known.lanes {
-            lane.retry_at = None;
-            lane.backoff = Duration::ZERO;
+        for process in &mut known.processes {
+            process.retry_at = None;
+            process.backoff = Duration::ZERO;
         }
     }
 
@@ -209,10 +209,10 @@ impl Launcher {
     // Long because it goes through all that can have become of a process, in the order in which it happens.
     /// Brings a slot up to date with what became of its process, and ends processes that are not wanted.
     fn look_after(&mut self, slot: Slot, wanted: &HashMap<pg_sys::Oid, String>, now: Instant) {
-        let (database, lane) = (slot.database(), slot.lane());
+        let (database, role) = (slot.database(), slot.role());
         let is_wanted = wanted.contains_key(&database);
         let known = self.known.entry(database).or_default();
-        let mine = &mut known.lanes[lane as usize];
+        let mine = &mut known.processes[role.index()];
         if slot.phase() == Phase::Requested {
             let lost = match &mine.handle {
                 Some(handle) => handle.has_stopped(),
@@ -248,14 +248,14 @@ impl Launcher {
                 }
                 match slot.exit_reason() {
                     ExitReason::Gone => {
-                        if lane == Lane::Main {
+                        if role == Role::Scheduler {
                             known.absent = !known.poked;
                             call::forget_database(database);
                         }
                         slot.free();
                     }
-                    // The main scheduler asks for it again when it is needed.
-                    ExitReason::Left if lane == Lane::SetAside => slot.free(),
+                    // The scheduler asks for it again when it is needed.
+                    ExitReason::Left if role != Role::Scheduler => slot.free(),
                     ExitReason::Left => {
                         mine.backoff = Duration::ZERO;
                         mine.retry_at = None;
@@ -269,43 +269,25 @@ impl Launcher {
                 }
             }
         }
-        if slot.is_allocated() && slot.phase() == Phase::Idle && (!is_wanted || known.absent) {
+        let is_wanted = is_wanted && !known.absent && is_asked_for(database, role);
+        if slot.is_allocated() && slot.phase() == Phase::Idle && !is_wanted {
             slot.set_state(EngineState::Stopped);
             slot.free();
         }
     }
 
-    /// Starts the schedulers of a database that should run and don't; says when to look again.
+    /// Starts the processes of a database that should run and don't; says when to look again.
     fn start_what_is_missing(&mut self, database: pg_sys::Oid, name: &str, now: Instant) -> Option<Instant> {
         if self.known.entry(database).or_default().absent {
             return None;
         }
         let mut look_again: Option<Instant> = None;
-        for lane in LANES {
-            let slot = Slot::find(database, lane);
+        for role in (0..Role::COUNT).map(Role::from_index).filter(|role| is_asked_for(database, *role)) {
+            let slot = Slot::find(database, role);
             if slot.is_some_and(|slot| slot.phase() != Phase::Idle) {
                 continue;
             }
-            let request = match lane {
-                Lane::Main => None,
-                Lane::SetAside => {
-                    let Some(main) = Slot::find(database, Lane::Main) else {
-                        continue;
-                    };
-                    let request = main.open_lane_request();
-                    // Without a request, only one that failed is started again.
-                    if request.is_none() && slot.is_none() {
-                        continue;
-                    }
-                    request.map(|number| (main, number))
-                }
-            };
-            let later = self.start(database, name, lane, slot, now);
-            if later.is_none()
-                && let Some((main, number)) = request
-            {
-                main.lane_request_served(number);
-            }
+            let later = self.start(database, name, role, slot, now);
             look_again = match (look_again, later) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
@@ -314,17 +296,17 @@ impl Launcher {
         look_again
     }
 
-    /// Starts one scheduler; if it can't be now, says when to try again.
+    /// Starts one process; if it can't be now, says when to try again.
     fn start(
         &mut self,
         database: pg_sys::Oid,
         name: &str,
-        lane: Lane,
+        role: Role,
         slot: Option<Slot>,
         now: Instant,
     ) -> Option<Instant> {
         let known = self.known.entry(database).or_default();
-        if let Some(at) = known.lanes[lane as usize].retry_at.filter(|at| *at > now) {
+        if let Some(at) = known.processes[role.index()].retry_at.filter(|at| *at > now) {
             return Some(at);
         }
         if let Some((at, _)) = self.workers_used_up.filter(|(at, _)| *at > now) {
@@ -340,7 +322,7 @@ impl Launcher {
         if Slot::all().filter(|slot| slot.phase() == Phase::Requested).count() >= STARTS_AT_ONCE {
             return Some(now + FIRST_BACKOFF);
         }
-        let Some(slot) = slot.or_else(|| Slot::allocate(database, lane)) else {
+        let Some(slot) = slot.or_else(|| Slot::allocate(database, role)) else {
             self.complain("slots", || {
                 format!("xdb: database \"{name}\" has to wait for its engine: all slots are in use")
             });
@@ -350,11 +332,14 @@ impl Launcher {
         known.poked = false;
         let argument = slot.request_start();
         crash::point("launcher-found");
-        match launch(name, lane, argument) {
+        match launch(name, role, argument) {
             Some(handle) => {
                 crash::point("launcher-started");
-                known.lanes[lane as usize].handle = Some(handle);
+                known.processes[role.index()].handle = Some(handle);
                 self.workers_used_up = None;
+                if let (Role::Runner(number), Some(scheduler)) = (role, Slot::find(database, Role::Scheduler)) {
+                    scheduler.runner_started(number);
+                }
                 None
             }
             None => {
@@ -386,7 +371,7 @@ impl Launcher {
     }
 }
 
-impl KnownLane {
+impl KnownProcess {
     fn back_off(&mut self, ran_well: bool, now: Instant) {
         self.backoff =
             if ran_well || self.backoff.is_zero() { FIRST_BACKOFF } else { (self.backoff * 2).min(LONGEST_BACKOFF) };
@@ -394,13 +379,21 @@ impl KnownLane {
     }
 }
 
-/// Asks the postmaster for a scheduler process; `None` when all worker processes are in use.
-fn launch(database: &str, lane: Lane, argument: u64) -> Option<Handle> {
-    let kind = match lane {
-        Lane::Main => "xdb scheduler",
-        Lane::SetAside => "xdb set-aside scheduler",
+/// Whether this process shall run in its database: a scheduler always, a runner when the scheduler has asked for it.
+fn is_asked_for(database: pg_sys::Oid, role: Role) -> bool {
+    match role {
+        Role::Scheduler => true,
+        Role::Runner(number) => Slot::find(database, Role::Scheduler).is_some_and(|slot| slot.wants_runner(number)),
+    }
+}
+
+/// Asks the postmaster for a process; `None` when all worker processes are in use.
+fn launch(database: &str, role: Role, argument: u64) -> Option<Handle> {
+    let (kind, name) = match role {
+        Role::Scheduler => ("xdb scheduler", format!("xdb scheduler of {database}")),
+        Role::Runner(number) => ("xdb runner", format!("xdb runner {} of {database}", number + 1)),
     };
-    let mut worker = describe(&format!("{kind} of {database}"), kind, "xdb_scheduler_main");
+    let mut worker = describe(&name, kind, "xdb_scheduler_main");
     worker.bgw_restart_time = pg_sys::BGW_NEVER_RESTART;
     worker.bgw_main_arg = pg_sys::Datum::from(argument as usize);
     let mut handle = std::ptr::null_mut();

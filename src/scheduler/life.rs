@@ -1,21 +1,21 @@
-//! The life of a scheduler process, from the launcher's request to its exit.
+//! The life of an engine process, a scheduler or a runner, from the launcher's request to its exit.
 //!
 //! Exit codes: 0 when there is nothing to run or the process was asked to leave, 1 for "start me again". Any other code would
-//! make the postmaster restart the whole cluster. The postmaster itself never restarts a scheduler: the launcher does.
+//! make the postmaster restart the whole cluster. The postmaster itself never restarts one: the launcher does.
 use super::main_loop;
 use crate::pg::session::{self, Session};
 use crate::pg::shmem::{self, ExitReason, Slot};
 use crate::pg::{crash, process};
 use pgrx::{pg_guard, pg_sys};
 
-/// How a scheduler's run ended.
+/// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The extension is not there any more, or this lane has nothing left to do: don't start again until asked.
+    /// The extension is not there any more: don't start again until asked.
     Gone,
     /// Something has changed that a new process shall take up.
     Restart,
-    /// [`Session::asked_to_leave`] was true.
+    /// [`Session::asked_to_leave`] was true, or a runner has nothing left to do.
     Left,
 }
 
@@ -37,14 +37,14 @@ pub extern "C-unwind" fn xdb_scheduler_main(argument: pg_sys::Datum) {
 }
 
 fn live(slot: Slot) -> Exit {
-    let (database, lane) = (slot.database(), slot.lane());
+    let (database, role) = (slot.database(), slot.role());
     if shmem::held_until(database).is_some() {
         return Exit::Left;
     }
     process::connect(database);
-    session::report_name(lane);
+    session::report_name(role);
     crash::point("connected");
-    let Some(mut session) = Session::open(slot, database, lane) else {
+    let Some(mut session) = Session::open(slot, database, role) else {
         return Exit::Gone;
     };
     main_loop::run(&mut session)

@@ -1,7 +1,7 @@
-//! The scheduler's loop: wait, collect answers, make a turn.
+//! The loop of a scheduler or a runner: wait, collect answers, make a turn.
 
+use super::duties::{Duties, is_running};
 use super::life::Exit;
-use super::maintenance::Maintenance;
 use crate::guc;
 use crate::http::{HostPolicy, Notifier, Reactor, ReactorConfig, Reply};
 use crate::pg::catch::{Result, log_error, run_caught};
@@ -9,35 +9,25 @@ use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::latch::Waiter;
 use crate::pg::session::{Begun, Session, report_activity};
-use crate::pg::shmem::{EngineState, Lane as SlotLane};
+use crate::pg::shmem::{EngineState, Role};
 use crate::pg::spi;
-use crate::store::claim::Lane;
 use crate::store::instance::Standing;
-use crate::store::versions::Mismatch;
+use crate::store::versions::{self, Mismatch};
 use crate::store::{engine, load};
 use crate::turn::{Memory, Progress, take_turn};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long to wait after a turn that could not be made.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// A set-aside scheduler without work ends after this.
-const ASIDE_PATIENCE: Duration = Duration::from_secs(5);
-
 /// How often a scheduler that waits for an update looks by itself whether there was one.
 const UPDATE_POLL: Duration = Duration::from_secs(1);
-
-/// How often the rate that people see is brought up to date, until it is zero.
-const RATE_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs processes until there is a reason to end.
 // Long because the order of what a round consists of matters, and each of its ways out is an end of the process.
 pub fn run(session: &mut Session) -> Exit {
-    let number = match session.lane {
-        SlotLane::Main => 0,
-        SlotLane::SetAside => 1,
-    };
+    let role = session.role;
     if let Some(mismatch) = Mismatch::of(&session.extension_version) {
         return wait_for_update(session, &mismatch);
     }
@@ -45,10 +35,10 @@ pub fn run(session: &mut Session) -> Exit {
         if session.asked_to_leave() {
             return Exit::Left;
         }
-        match begin(session, number) {
+        match begin(session, role) {
             Ok(Some(begun)) => break begun,
             Ok(None) => return Exit::Restart,
-            Err(error) => log_error("the scheduler can't begin yet", &error),
+            Err(error) => log_error("an engine process can't begin yet", &error),
         }
         crate::pg::latch::wait_for_latch(RETRY.as_millis() as i64);
     };
@@ -56,31 +46,27 @@ pub fn run(session: &mut Session) -> Exit {
     let (reactor, notifier) = match reactor() {
         Ok(made) => made,
         Err(error) => {
-            pgrx::log!("xdb: the scheduler can't call workers: {error}");
+            pgrx::log!("xdb: an engine process can't call workers: {error}");
             return Exit::Restart;
         }
     };
     let waiter = Waiter::new(Some(notifier.raw_fd()));
-    let mut memory = Memory::new(Lane { number, epoch });
-    if let Some(table) = session.slot.take_died_in() {
-        memory.died_in(table);
-    }
+    let mut memory = Memory::new(role, epoch, session.extension_version == versions::OWN);
     let mut settings = ReactorSettings::default();
     let mut connections = Reserved::default();
     let mut finished: Vec<Reply> = Vec::new();
-    let mut last_work = Instant::now();
-    let mut rate = Rate::new(session);
-    let mut maintenance = Maintenance::new();
+    let mut duties = Duties::of(session);
     loop {
         if session.asked_to_leave() {
             reactor.shutdown(Duration::ZERO);
-            return if number == 1 { Exit::Gone } else { Exit::Left };
+            return Exit::Left;
         }
         settings.follow(&reactor);
         session.slot.set_dormant(false);
         if session.slot.take_wake() {
             memory.woken();
         }
+        duties.before_turn(session, &mut memory);
         notifier.clear();
         reactor.drain(&mut finished);
         if memory.in_flight() > finished.len() {
@@ -105,35 +91,16 @@ pub fn run(session: &mut Session) -> Exit {
         let timeout = match progress {
             Progress::Gone => return Exit::Gone,
             Progress::Changed => return Exit::Restart,
-            Progress::More => {
-                last_work = Instant::now();
-                Duration::ZERO
-            }
+            Progress::More => Duration::ZERO,
             Progress::Later => RETRY,
             Progress::Idle => memory.idle_for(),
         };
-        if memory.in_flight() > 0 {
-            last_work = Instant::now();
-        }
-        if number == 1 && last_work.elapsed() > ASIDE_PATIENCE {
-            last_work = Instant::now();
-            let left = in_transaction(session, |spi| {
-                let left = engine::leave_lane(spi)?;
-                crash::point("leave-lane");
-                Ok(left)
-            });
-            if left.unwrap_or(false) {
-                return Exit::Gone;
-            }
-        }
-        if number == 0 && !memory.is_paused() && progress != Progress::Later {
-            maintenance.look(session);
-        }
-        let maintenance_due = maintenance.due_in().filter(|_| !memory.is_paused());
-        let timeout = maintenance_due.map_or(timeout, |due| timeout.min(due));
-        let timeout = if number == 0 { timeout.min(rate.show(session).unwrap_or(timeout)) } else { timeout };
+        let Some(next_duty) = duties.after_turn(session, &memory, progress) else {
+            reactor.shutdown(Duration::ZERO);
+            return Exit::Left;
+        };
         // Rounded up: a timer that is due in half a millisecond must not make the loop spin.
-        let milliseconds = timeout.as_micros().div_ceil(1000) as i64;
+        let milliseconds = timeout.min(next_duty).as_micros().div_ceil(1000) as i64;
         // What others write while the engine is paused has no effect before it is resumed.
         session.slot.set_dormant(memory.is_paused_and_done());
         session.wait(&waiter, milliseconds);
@@ -142,8 +109,8 @@ pub fn run(session: &mut Session) -> Exit {
 
 /// Waits until the schema is another one. Nothing of it is touched.
 fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> Exit {
-    if session.lane == SlotLane::SetAside {
-        return Exit::Gone;
+    if session.role != Role::Scheduler {
+        return Exit::Left;
     }
     pgrx::log!("xdb: {}; nothing runs in this database until then. {}", mismatch.reason(), mismatch.remedy());
     session.set_state(EngineState::OtherSchema);
@@ -168,7 +135,7 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> Exit {
 }
 
 /// Begins an epoch. None when the extension has changed.
-fn begin(session: &mut Session, lane: i16) -> Result<Option<i64>> {
+fn begin(session: &mut Session, role: Role) -> Result<Option<i64>> {
     let begun = run_caught(|| Ok(session.begin()));
     if begun.is_err() {
         session.abort();
@@ -181,10 +148,12 @@ fn begin(session: &mut Session, lane: i16) -> Result<Option<i64>> {
     let begun = run_caught(|| {
         let begun = spi::connect(|spi| {
             load::unmark_closing(spi, None)?;
-            if lane == 0 && engine::has_tasks(spi, 1)? {
-                session.request_set_aside();
+            let epoch = engine::begin_epoch(spi, role)?;
+            if role == Role::Scheduler {
+                engine::take_over_lanes(spi)?;
+                // Those of a runner that has died with the scheduler before this one.
+                engine::retire_runners(spi, |runner| !is_running(session, runner))?;
             }
-            let epoch = engine::begin_epoch(spi, lane)?;
             crash::point("begin");
             Ok(epoch)
         })?;
@@ -195,32 +164,6 @@ fn begin(session: &mut Session, lane: i16) -> Result<Option<i64>> {
         session.abort();
     }
     begun
-}
-
-/// Calls per second, of late.
-struct Rate {
-    since: Instant,
-    /// Calls that had been made then.
-    counted: i64,
-    is_zero: bool,
-}
-
-impl Rate {
-    fn new(session: &Session) -> Self {
-        // What the scheduler before this one has shown is not true any more.
-        Self { since: Instant::now(), counted: session.slot.calls_total(), is_zero: false }
-    }
-
-    /// Shows the rate if it is time. Answers with when it will be; None while there is nothing new to show.
-    fn show(&mut self, session: &Session) -> Option<Duration> {
-        let calls = session.slot.calls_total();
-        let elapsed = self.since.elapsed();
-        if elapsed >= RATE_EVERY && (calls > self.counted || !self.is_zero) {
-            session.slot.set_calls_per_second((calls - self.counted) as f64 / elapsed.as_secs_f64());
-            *self = Self { since: Instant::now(), counted: calls, is_zero: calls == self.counted };
-        }
-        (calls > self.counted || !self.is_zero).then(|| RATE_EVERY.saturating_sub(self.since.elapsed()))
-    }
 }
 
 /// Runs `body` in a transaction of its own, outside a turn. None when that was not possible: it is tried again.

@@ -5,6 +5,7 @@ use crate::pg::session::Session;
 use crate::pg::{crash, identity};
 use crate::store::global_queue::{self as global, KeyCursor};
 use crate::store::purge::{self, Cursor};
+use crate::store::slow;
 use crate::{clock, guc};
 use std::time::{Duration, Instant};
 
@@ -74,6 +75,7 @@ impl Maintenance {
             // A crash brings back at most what is deleted again.
             identity::set_local(c"synchronous_commit", c"off")?;
             let now = clock::now();
+            slow::forget(spi)?;
             let expiring = global::expire(spi, now, ROWS)?;
             crash::point("expire");
             let Some(before) = retention.map(|kept| now.before(kept)) else {

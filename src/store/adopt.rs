@@ -1,7 +1,7 @@
 //! The processes of a copied database become its own.
 
 use super::table::statements;
-use super::{claim, engine, instance};
+use super::{claim, engine, instance, slow};
 use crate::pg::catch::Result;
 use crate::pg::spi::Spi;
 
@@ -30,7 +30,7 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
         spi.run(&PUBLISHERS, &[])?;
     }
     claim::forget_leases(spi)?;
-    engine::forget_set_aside(spi)?;
+    slow::forget_all(spi)?;
     instance::become_own(spi)?;
     // A scheduler has been there since before the dump was restored.
     instance::bump(spi)

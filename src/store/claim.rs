@@ -79,12 +79,18 @@ statements! {
         set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch::<Changed>());
     DELETE = delete::<Task, StateKey>();
     DELETE_ALL = "DELETE FROM xdb.task WHERE execution_id = ANY ($1)";
-    DUE = format!("SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, v.worker_id, d.due_at \
-        FROM {} CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.due_at FROM xdb.task t \
-            WHERE t.lane = $4 AND t.worker_id = v.worker_id AND t.due_at >= v.since AND t.due_at <= $5 \
-                AND (t.lease_until IS NULL OR t.lease_epoch < $6 OR t.lease_until <= $7) \
-                AND t.execution_id <> ALL ($8) \
-            ORDER BY t.due_at LIMIT v.room FOR UPDATE SKIP LOCKED) AS d", batch::<Room>());
+    DUE = due_where("(t.lease_until IS NULL OR t.lease_epoch < $6 OR t.lease_until <= $7)");
+    DUE_FOR_RUNNERS = due_where(&free_for_runners("$6", "$7"));
+    FOR_RUNNERS = format!("SELECT count(*) AS calls FROM (SELECT FROM (SELECT unnest($1::int[]) AS worker_id) AS w \
+        CROSS JOIN LATERAL (SELECT FROM xdb.task t WHERE t.lane = {RUNNERS_LANE} AND t.worker_id = w.worker_id \
+                AND t.due_at <= $2 AND {} ORDER BY t.due_at LIMIT $5) AS d LIMIT $5) AS due", free_for_runners("$3", "$4"));
+    ANY_FOR_RUNNERS = format!("SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = {RUNNERS_LANE} AND t.due_at <= $1 AND {}) \
+        AS any", free_for_runners("$2", "$3"));
+    TAKE_BACK = format!("WITH back AS MATERIALIZED (SELECT t.execution_id, t.seq FROM xdb.task t \
+            WHERE t.lane = {RUNNERS_LANE} AND {} LIMIT $1 FOR UPDATE OF t SKIP LOCKED) \
+        UPDATE xdb.task t SET lane = {SCHEDULERS_LANE}, {NO_LEASE} FROM back \
+        WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("$2", "$3"));
+    TAKE_OVER_LANES = format!("UPDATE xdb.task SET lane = {SCHEDULERS_LANE}, {NO_LEASE} WHERE lane IN (1, 2)");
     PARKED = format!("SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, t.due_at \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
         WHERE t.lane = $3 AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
@@ -132,10 +138,11 @@ statements! {
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
         WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq";
     NEXT_DUE = "SELECT LEAST( \
-        (SELECT min(n.due_at) FROM (SELECT unnest($1::int[]) AS worker_id) AS w CROSS JOIN LATERAL ( \
-            SELECT t.due_at FROM xdb.task t WHERE t.lane = $2 AND t.worker_id = w.worker_id AND t.due_at > $3 \
+        (SELECT min(n.due_at) FROM (SELECT unnest($1::int[]) AS worker_id) AS w \
+            CROSS JOIN (SELECT unnest($2::smallint[]) AS lane) AS l CROSS JOIN LATERAL ( \
+            SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.due_at > $3 \
             ORDER BY t.due_at LIMIT 1) AS n), \
-        (SELECT fire_at FROM xdb.timer WHERE $2 = 0 AND fire_at > $3 ORDER BY fire_at LIMIT 1)) AS next";
+        (SELECT fire_at FROM xdb.timer WHERE 0 = ANY ($2) AND fire_at > $3 ORDER BY fire_at LIMIT 1)) AS next";
     EARLIEST = "SELECT LEAST( \
             (SELECT min(n.due_at) FROM (SELECT unnest($1::int[]) AS worker_id) AS w CROSS JOIN LATERAL ( \
                 SELECT t.due_at FROM xdb.task t WHERE t.lane = $2 AND t.worker_id = w.worker_id \
@@ -143,18 +150,37 @@ statements! {
             (SELECT fire_at FROM xdb.timer ORDER BY fire_at LIMIT 1)) AS earliest, \
         EXISTS (SELECT FROM xdb.inbox) AS messages";
     // By worker, so that calls that are due later are not walked over.
-    BACKLOG = "WITH line AS (SELECT l.lane, w.worker_id FROM unnest('{0,1,2}'::smallint[]) AS l (lane), xdb.worker w) \
+    BACKLOG = "WITH line AS (SELECT l.lane, w.worker_id FROM unnest('{0,1}'::smallint[]) AS l (lane), xdb.worker w) \
         SELECT (SELECT count(*) FROM (SELECT FROM line l CROSS JOIN LATERAL ( \
                 SELECT FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = l.worker_id AND t.due_at <= $1 \
                 LIMIT 10000) AS due LIMIT 10000) AS counted) AS calls, \
             (SELECT min(o.due_at) FROM line l CROSS JOIN LATERAL ( \
                 SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = l.worker_id AND t.due_at <= $1 \
                 ORDER BY t.due_at LIMIT 1) AS o) AS oldest";
-    HAS_TASKS = "SELECT EXISTS (SELECT FROM xdb.task WHERE lane = $1) AS has_tasks";
-    LEAVE_LANE = format!("WITH back AS MATERIALIZED (SELECT execution_id, seq FROM xdb.task \
-            WHERE lane = 1 ORDER BY execution_id, seq LIMIT 1000 FOR UPDATE SKIP LOCKED) \
-        UPDATE xdb.task t SET lane = 0, {NO_LEASE} FROM back WHERE t.execution_id = back.execution_id AND t.seq = back.seq");
     FORGET_LEASES = format!("UPDATE xdb.task SET lane = 0, {NO_LEASE} WHERE lane <> 0 OR lease_epoch <> 0");
+}
+
+/// Due calls, for each worker as many as it has room for.
+fn due_where(free: &str) -> String {
+    format!(
+        "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, v.worker_id, d.due_at \
+        FROM {} CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.due_at FROM xdb.task t \
+            WHERE t.lane = $4 AND t.worker_id = v.worker_id AND t.due_at >= v.since AND t.due_at <= $5 \
+                AND {free} AND t.execution_id <> ALL ($8) \
+            ORDER BY t.due_at LIMIT v.room FOR UPDATE SKIP LOCKED) AS d",
+        batch::<Room>()
+    )
+}
+
+/// Nobody has a good lease on the task `t` of the runners. They live side by side, so a lease is void when no row has its epoch;
+/// one above all that the statement sees is that of a runner which has begun since. (In the scheduler's lane a lease below its
+/// own epoch is void: whoever held it is gone.)
+fn free_for_runners(own: &str, now: &str) -> String {
+    format!(
+        "(t.lease_until IS NULL OR t.lease_until <= {now} \
+            OR t.lease_epoch <> {own} AND t.lease_epoch <= (SELECT max(m.epoch) FROM xdb.engine m) \
+                AND NOT EXISTS (SELECT FROM xdb.engine e WHERE e.epoch = t.lease_epoch))"
+    )
 }
 
 /// A lease that a task gets as it is written, because its call goes out right after the commit.
@@ -245,11 +271,16 @@ pub struct Wanted {
     pub from: Option<Timestamp>,
 }
 
-/// What a scheduler claims from.
+/// The lane of the scheduler's calls.
+pub const SCHEDULERS_LANE: i16 = 0;
+/// The lane of the runners' calls.
+pub const RUNNERS_LANE: i16 = 1;
+
+/// What a process claims from.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane {
     pub number: i16,
-    /// Leases of earlier epochs are void: whoever held them is gone.
+    /// Of the leases that it gives.
     pub epoch: i64,
 }
 
@@ -269,7 +300,8 @@ pub fn due(
         .collect();
     let mut params = Room::arrays(&rows);
     params.extend([value(lane.number), value(now), value(lane.epoch), value(real), array(except)]);
-    spi.rows(&DUE, &params, read_due)
+    let statement = if lane.number == RUNNERS_LANE { &DUE_FOR_RUNNERS } else { &DUE };
+    spi.rows(statement, &params, read_due)
 }
 
 fn read_due(row: &Row) -> Result<Due> {
@@ -306,7 +338,7 @@ pub fn leases(spi: &Spi, keys: &[StateKey]) -> Result<HashMap<StateKey, (i64, i6
     Ok(spi.rows(&LEASES, &StateKey::arrays(keys), read)?.into_iter().collect())
 }
 
-/// Gives tasks to the other lane, without a lease.
+/// Gives calls to another lane, without a lease: those that [`due`] has locked, or the caller's own.
 pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
     if keys.is_empty() {
         return Ok(());
@@ -314,6 +346,34 @@ pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
     let mut params = StateKey::arrays(keys);
     params.push(value(lane));
     spi.run(&MOVE_TO_LANE, &params)?;
+    Ok(())
+}
+
+/// How many calls runners could claim now, counted up to a bound.
+pub fn for_runners(spi: &Spi, workers: &[WorkerId], now: Timestamp, real: Timestamp, at_most: usize) -> Result<usize> {
+    let params = [array(workers), value(now), value(0i64), value(real), value(at_most as i64)];
+    let count: Option<i64> = spi.first(&FOR_RUNNERS, &params, |row| row.get("calls"))?;
+    Ok(count.unwrap_or_default() as usize)
+}
+
+/// Whether any call waits for a runner, whatever its worker.
+pub fn wait_for_runners(spi: &Spi, now: Timestamp, real: Timestamp) -> Result<bool> {
+    let params = [value(now), value(0i64), value(real)];
+    Ok(spi.first(&ANY_FOR_RUNNERS, &params, |row| row.get("any"))?.unwrap_or(false))
+}
+
+/// Gives calls of the runners that nobody has a lease on back to the scheduler, because nothing is slow any more. True when
+/// there may be more.
+pub fn take_back_from_runners(spi: &Spi, real: Timestamp) -> Result<bool> {
+    const AT_ONCE: i64 = 1000;
+    let params = [value(AT_ONCE), value(0i64), value(real)];
+    Ok(spi.run(&TAKE_BACK, &params)? >= AT_ONCE as u64)
+}
+
+/// In a schema without runners, gives to the scheduler what older versions had in other lanes: calls of tables that were set
+/// aside, and such as waited for locks.
+pub(super) fn take_over_lanes(spi: &Spi) -> Result<()> {
+    spi.run(&TAKE_OVER_LANES, &[])?;
     Ok(())
 }
 
@@ -382,20 +442,19 @@ pub fn release_free(spi: &Spi, epoch: i64, keys: &[StateKey]) -> Result<()> {
 
 /// Moves calls that wait under workers which are no longer registered to the workers of their types. What somebody
 /// else has locked is left for the next time. True when there may be more.
-pub fn adopt_orphans(spi: &Spi, lane: Lane, known: &[WorkerId]) -> Result<bool> {
+pub fn adopt_orphans(spi: &Spi, lane: i16, known: &[WorkerId]) -> Result<bool> {
     const AT_ONCE: i64 = 1000;
-    let gone: Vec<WorkerId> =
-        spi.rows(&WORKERS_GONE, &[value(lane.number), array(known)], |row| row.get("worker_id"))?;
+    let gone: Vec<WorkerId> = spi.rows(&WORKERS_GONE, &[value(lane), array(known)], |row| row.get("worker_id"))?;
     if gone.is_empty() {
         return Ok(false);
     }
-    let moved = spi.run(&ADOPT, &[value(lane.number), array(gone), value(AT_ONCE)])?;
+    let moved = spi.run(&ADOPT, &[value(lane), array(gone), value(AT_ONCE)])?;
     Ok(moved >= AT_ONCE as u64)
 }
 
-/// When the next call or timer comes due after `now`.
-pub fn next_due(spi: &Spi, lane: Lane, workers: &[WorkerId], now: Timestamp) -> Result<Option<Timestamp>> {
-    let params = [array(workers), value(lane.number), value(now)];
+/// When the next call of these lanes comes due after `now`, or the next timer, where the scheduler's lane is one of them.
+pub fn next_due(spi: &Spi, lanes: &[i16], workers: &[WorkerId], now: Timestamp) -> Result<Option<Timestamp>> {
+    let params = [array(workers), array(lanes), value(now)];
     Ok(spi.first(&NEXT_DUE, &params, |row| row.get("next"))?.flatten())
 }
 
@@ -411,16 +470,6 @@ pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<(Option<T
 pub fn backlog(spi: &Spi, now: Timestamp) -> Result<(i64, Option<Timestamp>)> {
     let read = |row: &Row| Ok((row.get("calls")?, row.get("oldest")?));
     Ok(spi.first_with(Snapshot::Active, &BACKLOG, &[value(now)], read)?.unwrap_or((0, None)))
-}
-
-/// Whether calls wait in a lane.
-pub fn has_tasks(spi: &Spi, lane: i16) -> Result<bool> {
-    Ok(spi.first(&HAS_TASKS, &[value(lane)], |row| row.get("has_tasks"))?.unwrap_or(false))
-}
-
-/// Gives some calls of the lane of tables that are set aside back to the other one. Answers how many.
-pub(super) fn leave_lane(spi: &Spi) -> Result<u64> {
-    spi.run(&LEAVE_LANE, &[])
 }
 
 /// Makes all leases void, and all calls the main scheduler's.

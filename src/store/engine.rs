@@ -1,60 +1,55 @@
-//! The engine's own rows: epoch, pause, and tables that are set aside. The tables `engine` and `set_aside`.
-
-pub use super::claim::has_tasks;
+//! The engine's own rows: the epochs of its processes, and whether it is paused. The table `engine`.
+//!
+//! The scheduler has row 0, and runner n row 10 + n, made when it begins for the first time. An epoch is never given twice: each
+//! new one is above all others, and no row is ever deleted.
 
 use super::claim;
 use super::instance::{self, Standing};
-use super::table::{insert, record, run, statements, table};
+use super::table::{statements, table};
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{Relation, value};
+use crate::pg::param::value;
+use crate::pg::shmem::Role;
 use crate::pg::spi::{Row, Spi};
+use crate::store::slow::{self, Marked};
+use crate::store::versions;
 use std::collections::HashMap;
-use xdb_engine::Timestamp;
-use xdb_sched::table_health::Trouble;
+
+/// The row of the first runner.
+const FIRST_RUNNER: i16 = 10;
 
 table! {
-    /// A lane: its epoch, and whether the engine is paused. The lock of the rows is also the gate that a turn takes first.
+    /// A process of the engine: its epoch; and, in the scheduler's row, whether the engine is paused. The lock of the rows is also
+    /// the gate that a process which begins takes first.
     pub struct Engine in "engine" {
         key { lane: i16 }
         other { epoch: i64, paused: bool }
     }
 }
 
-table! {
-    /// A user's table that is set aside, and why.
-    pub struct SetAsideTable<'a> in "set_aside" {
-        key { relation: Relation }
-        other { since: Timestamp, reason: &'a str }
-    }
-}
-
-record! {
-    struct NewSetAside<'a> of SetAsideTable<'a> { relation: Relation, reason: &'a str }
-}
-
 statements! {
-    // In the order in which a scheduler that begins takes them.
+    // In their order: processes may begin at the same time, and each must see the epochs of the others.
     GATE = "SELECT FROM xdb.engine ORDER BY lane FOR UPDATE";
-    GATE_TO_PAUSE = "SELECT FROM xdb.engine ORDER BY lane FOR NO KEY UPDATE";
-    BEGIN_EPOCH = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1 RETURNING epoch";
-    PAUSE = "UPDATE xdb.engine SET paused = $1";
-    // All in one statement, because every turn begins with it.
-    STATE = format!("SELECT e.epoch, e.paused, r.generation, \
-            EXISTS (SELECT FROM xdb.task WHERE lane = 1) AS other_lane_has_tasks, \
+    BEGIN_EPOCH = "INSERT INTO xdb.engine AS e (lane, epoch) VALUES ($1, (SELECT max(epoch) FROM xdb.engine) + 1) \
+        ON CONFLICT (lane) DO UPDATE SET epoch = EXCLUDED.epoch RETURNING e.epoch";
+    RETIRE = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1";
+    PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0";
+    STATE = state_where("EXISTS (SELECT FROM xdb.slow_object)");
+    // Of a release without runners.
+    STATE_OF_OLDER = state_where("false");
+}
+
+/// All in one statement, because every turn begins with it.
+fn state_where(any_slow: &str) -> String {
+    format!(
+        "SELECT e.epoch, m.paused, r.generation, \
+            EXISTS (SELECT FROM xdb.task WHERE lane = 1) AS runners_have_calls, \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
                 OR EXISTS (SELECT FROM xdb.global_passed_over) AS global_work, \
-            EXISTS (SELECT FROM xdb.set_aside) AS any_set_aside, \
-            s.* \
-        FROM xdb.engine e CROSS JOIN xdb.registry r LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = $3",
-        instance::STANDING);
-    SET_ASIDE = format!("{} ON CONFLICT DO NOTHING", insert::<NewSetAside>());
-    TAKE_BACK = "DELETE FROM xdb.set_aside WHERE relation = $1";
-    ALL_SET_ASIDE = "SELECT relation::oid AS relation, reason FROM xdb.set_aside";
-    NAMES_SET_ASIDE = "SELECT relation::text || ': ' || reason AS name FROM xdb.set_aside ORDER BY since";
-    ANY_SET_ASIDE = "SELECT EXISTS (SELECT FROM xdb.set_aside) AS any_set_aside";
-    FORGET_SET_ASIDE = "DELETE FROM xdb.set_aside s WHERE NOT EXISTS (SELECT FROM xdb.task WHERE lane = 1) \
-        OR NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = s.relation)";
-    FORGET_ALL_SET_ASIDE = "DELETE FROM xdb.set_aside";
+            {any_slow} AS any_slow, s.* \
+        FROM xdb.engine e JOIN xdb.engine m ON m.lane = 0 CROSS JOIN xdb.registry r \
+            LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = $3",
+        instance::STANDING
+    )
 }
 
 /// What a turn begins with.
@@ -64,90 +59,77 @@ pub struct State {
     pub paused: bool,
     /// Grows with every registration.
     pub generation: i64,
-    /// Calls wait in the lane of tables that are set aside.
-    pub other_lane_has_tasks: bool,
+    /// There are calls in the runners' lane.
+    pub runners_have_calls: bool,
     /// Messages of global queues are to be handed out.
     pub global_work: bool,
     /// Whether the processes are this database's own.
     pub standing: Standing,
-    /// Tables that are set aside, and why.
-    pub set_aside: HashMap<u32, Trouble>,
+    /// Users' tables that are slow, or were within the last hour.
+    pub slow: HashMap<u32, Marked>,
 }
 
-/// Begins the epoch of a scheduler that has just started: leases of all earlier ones are void from now on. The
+/// The row of an engine process.
+fn row_of(role: Role) -> i16 {
+    match role {
+        Role::Scheduler => 0,
+        Role::Runner(number) => FIRST_RUNNER + i16::from(number),
+    }
+}
+
+/// Begins the epoch of a process that has just started: leases of all earlier ones in its row are void from now on. The
 /// transaction must commit synchronously, so that a crash can't bring an epoch back.
-pub fn begin_epoch(spi: &Spi, lane: i16) -> Result<i64> {
-    // Both lanes may start at once; the second one must see the epoch of the first.
+pub fn begin_epoch(spi: &Spi, role: Role) -> Result<i64> {
     close_gate(spi)?;
-    let epoch = spi.first(&BEGIN_EPOCH, &[value(lane)], |row| row.get("epoch"))?;
-    epoch.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))
+    let epoch = spi.first(&BEGIN_EPOCH, &[value(row_of(role))], |row| row.get("epoch"))?;
+    epoch.ok_or_else(|| PgError::internal("xdb.engine did not take an epoch"))
 }
 
-/// Keeps schedulers from beginning before this transaction ends.
+/// Keeps processes of the engine from beginning before this transaction ends.
 pub(super) fn close_gate(spi: &Spi) -> Result<()> {
     spi.rows(&GATE, &[], |_| Ok(()))?;
     Ok(())
 }
 
-pub fn state(spi: &Spi, lane: i16) -> Result<State> {
+/// In a schema without runners, gives to the scheduler what older versions had in other lanes.
+pub fn take_over_lanes(spi: &Spi) -> Result<()> {
+    if versions::is_own() { Ok(()) } else { claim::take_over_lanes(spi) }
+}
+
+/// Makes the leases of runners void that are gone: their rows get new epochs, which nobody has. `is_gone` is asked once no
+/// process can begin before this commits. As with [`begin_epoch`], the commit must be synchronous.
+pub fn retire_runners(spi: &Spi, is_gone: impl Fn(Role) -> bool) -> Result<()> {
+    close_gate(spi)?;
+    for role in Role::runners().filter(|role| is_gone(*role)) {
+        spi.run(&RETIRE, &[value(row_of(role))])?;
+    }
+    Ok(())
+}
+
+pub fn state(spi: &Spi, role: Role) -> Result<State> {
     let (system, database) = instance::here();
     let read = |row: &Row| {
         let state = State {
             epoch: row.get("epoch")?,
             paused: row.get("paused")?,
             generation: row.get("generation")?,
-            other_lane_has_tasks: row.get("other_lane_has_tasks")?,
+            runners_have_calls: row.get("runners_have_calls")?,
             global_work: row.get("global_work")?,
             standing: instance::read_standing(row)?,
-            set_aside: HashMap::new(),
+            slow: HashMap::new(),
         };
-        Ok((state, row.get::<bool>("any_set_aside")?))
+        Ok((state, row.get::<bool>("any_slow")?))
     };
-    let row = spi.first(&STATE, &[value(system), value(database), value(lane)], read)?;
-    let (mut state, any_set_aside) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
-    if any_set_aside {
-        let read = |row: &Row| Ok((row.get::<Relation>("relation")?.0, Trouble::parse(row.get("reason")?)));
-        state.set_aside = spi.rows(&ALL_SET_ASIDE, &[], read)?.into_iter().collect();
+    let statement = if versions::is_own() { &STATE } else { &STATE_OF_OLDER };
+    let row = spi.first(statement, &[value(system), value(database), value(row_of(role))], read)?;
+    let (mut state, any_slow) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
+    if any_slow {
+        state.slow = slow::tables(spi)?;
     }
     Ok(state)
 }
 
 pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {
-    spi.rows(&GATE_TO_PAUSE, &[], |_| Ok(()))?;
     spi.run(&PAUSE, &[value(paused)])?;
     Ok(())
-}
-
-pub fn set_aside(spi: &Spi, relation: u32, why: Trouble) -> Result<()> {
-    run(spi, &SET_ASIDE, &[NewSetAside { relation: Relation(relation), reason: why.as_str() }])?;
-    Ok(())
-}
-
-pub fn take_back(spi: &Spi, relation: u32) -> Result<()> {
-    spi.run(&TAKE_BACK, &[value(Relation(relation))])?;
-    Ok(())
-}
-
-/// Gives all calls of the lane of tables that are set aside back to the other one, unless a table is set aside whose
-/// steps are still to come. True when the lane is empty.
-pub fn leave_lane(spi: &Spi) -> Result<bool> {
-    spi.run(&FORGET_SET_ASIDE, &[])?;
-    if spi.first(&ANY_SET_ASIDE, &[], |row| row.get("any_set_aside"))? == Some(true) {
-        return Ok(false);
-    }
-    if claim::leave_lane(spi)? > 0 {
-        crate::pg::wake::wake_scheduler_at_commit();
-    }
-    Ok(!has_tasks(spi, 1)?)
-}
-
-/// No table is set aside any more.
-pub(super) fn forget_set_aside(spi: &Spi) -> Result<()> {
-    spi.run(&FORGET_ALL_SET_ASIDE, &[])?;
-    Ok(())
-}
-
-/// Names of the tables that are set aside, with the reason.
-pub fn set_aside_names(spi: &Spi) -> Result<Vec<String>> {
-    spi.rows(&NAMES_SET_ASIDE, &[], |row| row.get("name"))
 }

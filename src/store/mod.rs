@@ -19,7 +19,8 @@
 //! | [`process`] | `latest_execution`, `rpc_answer` | what the SQL functions look for, lock and describe |
 //! | [`registry`] | `worker`, `process_type`, `mapped_table` | registrations, kept in memory |
 //! | [`instance`] | `instances`, `registry` | whose the processes of this database are |
-//! | [`engine`] | `engine`, `set_aside` | epochs, pause, tables that are set aside |
+//! | [`engine`] | `engine` | epochs, pause |
+//! | [`slow`] | `slow_object` | users' tables that are slow |
 //! | [`purge`] | `purged` | deletes closed executions |
 //! | [`locks`] | | what calls lock, and the versions of what they have read |
 //!
@@ -52,6 +53,7 @@ pub mod purge;
 pub mod queue;
 pub mod registry;
 pub mod save;
+pub mod slow;
 pub mod state;
 pub mod table;
 pub mod tables;

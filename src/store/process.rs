@@ -98,8 +98,8 @@ statements! {
                 'repeats', (s.call ->> 'repeats')::int, \
                 'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) \
                     FROM unnest($2::int[], $3::text[]) AS l (seq, name) WHERE l.seq = s.seq), \
-                'callUntil', CASE WHEN t.lease_epoch = e.epoch AND t.lease_until < 'infinity' THEN t.lease_until END, \
-                'nextAttemptAt', CASE WHEN t.lease_epoch <> e.epoch OR t.lease_until = 'infinity' THEN t.due_at END, \
+                'callUntil', CASE WHEN e.epoch IS NOT NULL AND t.lease_until < 'infinity' THEN t.lease_until END, \
+                'nextAttemptAt', CASE WHEN e.epoch IS NULL OR t.lease_until = 'infinity' THEN t.due_at END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
                     'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)), \
                 'waitingType', CASE s.status WHEN 'WAITING' THEN s.wait ->> 'waitingType' END, \
@@ -123,7 +123,7 @@ statements! {
                         c.value -> 'kind' -> 'globalQueue') AS queue) AS q) END \
                 )) ORDER BY s.seq) \
             FROM xdb.state_execution s LEFT JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
-                LEFT JOIN xdb.worker w ON w.worker_id = t.worker_id LEFT JOIN xdb.engine e ON e.lane = t.lane \
+                LEFT JOIN xdb.worker w ON w.worker_id = t.worker_id LEFT JOIN xdb.engine e ON e.epoch = t.lease_epoch \
             WHERE s.execution_id = p.execution_id AND s.ended_at IS NULL), '[]'), \
         'results', p.results))::text AS description \
         FROM xdb.process_execution p WHERE p.execution_id = $1";

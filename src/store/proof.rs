@@ -53,7 +53,7 @@ fn tables() -> Vec<Description> {
         of::<attribute::LocalAttribute>(),
         of::<claim::Task>(),
         of::<engine::Engine>(),
-        of::<engine::SetAsideTable>(),
+        of::<slow::SlowObject>(),
         of::<execution::Process>(),
         of::<global_queue::Message>(),
         of::<global_queue::UsedKey>(),

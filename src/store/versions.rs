@@ -49,6 +49,11 @@ pub fn mismatch() -> Option<Mismatch> {
     extension::with_version(Mismatch::of)
 }
 
+/// Whether the schema is that of this library. An older one has no table of what is slow: there nothing is.
+pub fn is_own() -> bool {
+    extension::with_version(|schema| schema == OWN)
+}
+
 /// Refuses to work with a schema that this library doesn't know.
 pub fn check() -> Result<()> {
     match mismatch() {

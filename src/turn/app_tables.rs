@@ -3,39 +3,27 @@
 //! A use of a table is a statement or two: rows are read, locked or written. All uses of one turn together take at most
 //! `xdb.apply_timeout`; what comes after that is put off to the next turn. The first use of a turn may take all of it.
 
+use super::role::Role;
+use super::slow_tables::{Kept, SlowTables, Times};
 use super::transaction::{Mode, Turn};
-use crate::guc;
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
-use crate::pg::crash;
 use crate::pg::identity::{as_engine, as_process_owner};
 use crate::pg::spi::Spi;
-use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, try_lock_table, with_timeout};
-use crate::store::engine;
+use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, times_in_tables, try_lock_table, with_timeout};
+use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::load::Meta;
 use crate::store::tables::{Held, LoadedRows, Tables, defer_nothing};
 use pgrx::pg_sys;
-use std::collections::{BTreeMap, HashMap};
-use std::ffi::CStr;
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::time::Instant;
 use xdb_engine::{AppDatabaseError, Failure, Json, Loading, TableMapping};
 use xdb_sched::budget::Budget;
-use xdb_sched::table_health::{Access, Relation, TableHealth, Trouble};
-
-/// Longest time for one step in the lane of tables that are set aside. Short enough to let somebody in who wants to
-/// mend the table.
-const ASIDE_TIMEOUT_MS: i32 = 5000;
-
-/// Longest wait for a row of a table in which somebody held one a moment ago.
-const CONTENDED_LOCK_TIMEOUT: &CStr = c"2ms";
-
-/// Longest wait for a lock in the lane of tables that are set aside: shorter than the time limit, so that a lock is
-/// told from a slow statement, and than the second after which sessions look for deadlocks by default.
-const ASIDE_LOCK_TIMEOUT: &CStr = c"500ms";
+use xdb_sched::table_health::{Access, Relation, TableHealth};
 
 /// What became of the use of a user's table.
 pub enum Used<T> {
     Done(T),
-    /// It is locked, slow or already known to be: later.
+    /// It is locked, slow or in trouble, or was a moment ago: later.
     Busy(u32),
     /// Somebody has locked the row, or one that it needs: later, for this process alone.
     Locked,
@@ -66,57 +54,52 @@ fn table_lock(access: Access) -> u32 {
     }
 }
 
-/// Writes down what the last turns found out about tables, and takes over what the tables say now.
-pub fn follow(health: &mut TableHealth, spi: &Spi, set_aside: HashMap<Relation, Trouble>) -> Result<()> {
-    let changes = health.begin(set_aside);
-    for (relation, why) in changes.set_aside {
-        engine::set_aside(spi, relation, why)?;
-        crash::point("turn-set-aside");
-        pgrx::log!("xdb: table {relation} is set aside: {}", why.as_str());
-    }
-    for relation in changes.taken_back {
-        engine::take_back(spi, relation)?;
-        crash::point("turn-take-back");
-        pgrx::log!("xdb: table {relation} is no longer set aside");
-    }
-    Ok(())
-}
-
 /// Users' tables, as one turn uses them.
 pub struct AppTables<'a> {
     spi: &'a Spi,
     mode: Mode,
-    /// This is the scheduler for tables that are set aside.
-    aside: bool,
+    role: Role,
     health: &'a mut TableHealth,
+    slow: &'a mut SlowTables,
     /// What the catalog says of those that were used, under a lock.
     tables: Tables,
     budget: Budget,
     /// The item that uses tables now is the first one in this turn.
     is_first: bool,
+    /// How long it has used them.
+    times: Times,
 }
 
 impl<'a> AppTables<'a> {
-    pub fn new(turn: &Turn<'a>, health: &'a mut TableHealth) -> Self {
-        let aside = turn.lane.number != 0;
-        let limit = if aside { ASIDE_TIMEOUT_MS } else { guc::APPLY_TIMEOUT_MS.get() };
-        let budget = Budget::new(Duration::from_millis(limit as u64));
-        Self { spi: turn.spi, mode: turn.scope.mode, aside, health, tables: Tables::default(), budget, is_first: true }
+    pub fn new(turn: &Turn<'a>, health: &'a mut TableHealth, slow: &'a mut SlowTables) -> Self {
+        Self {
+            spi: turn.spi,
+            mode: turn.scope.mode,
+            role: turn.role,
+            health,
+            slow,
+            tables: Tables::default(),
+            budget: Budget::new(turn.role.time_in_tables()),
+            is_first: true,
+            times: Times::new(),
+        }
     }
 
     /// The lane of an execution's calls.
     pub fn lane_of(&self, meta: &Meta) -> i16 {
-        i16::from(meta.mapping.iter().any(|table| self.is_set_aside(table.relation)))
+        let is_slow = meta.mapping.iter().any(|table| self.slow.is_slow(table.relation));
+        if is_slow { RUNNERS_LANE } else { SCHEDULERS_LANE }
     }
 
-    pub fn is_set_aside(&self, relation: Relation) -> bool {
-        self.health.is_set_aside(relation)
-    }
-
-    /// A table of the process that this scheduler leaves to the other one.
-    pub fn served_elsewhere(&self, meta: &Meta) -> Option<Relation> {
+    /// A table of the process that this one may not use, and for how long.
+    pub fn kept_from(&self, meta: &Meta) -> Option<(Relation, Kept)> {
         let mut relations = meta.mapping.iter().map(|table| table.relation);
-        relations.find(|relation| !self.aside && self.is_set_aside(*relation))
+        relations.find_map(|relation| Some((relation, self.slow.kept_until(relation)?)))
+    }
+
+    /// Whether this process may not use the table.
+    pub fn is_kept_from(&self, relation: Relation) -> bool {
+        self.slow.kept_until(relation).is_some()
     }
 
     pub fn busy_until(&self, relation: Relation) -> Option<Instant> {
@@ -126,6 +109,25 @@ impl<'a> AppTables<'a> {
     /// The uses that follow are those of another item.
     pub fn next_item(&mut self) {
         self.is_first = self.budget.is_untouched();
+        self.times.clear();
+    }
+
+    /// How long the tables were used for this item.
+    pub fn times(&self) -> &Times {
+        &self.times
+    }
+
+    /// The step of this item is over. `read`: how long reading took when its call was made.
+    pub fn step_ended(&mut self, read: &Times) {
+        for (relation, took) in read {
+            *self.times.entry(*relation).or_default() += *took;
+        }
+        self.slow.step_used(&self.times);
+    }
+
+    /// Writes down what this turn has found out about slow tables.
+    pub fn write_marks(&self) -> Result<()> {
+        self.slow.write(self.spi)
     }
 
     /// Writes the attributes of an answer.
@@ -174,15 +176,11 @@ impl<'a> AppTables<'a> {
         }
         let began = Instant::now();
         let contended = |table: &&TableMapping| self.health.is_contended(table.relation, began);
-        let lock_timeout = match mappings.iter().any(contended) {
-            _ if self.aside => Some(ASIDE_LOCK_TIMEOUT),
-            true => Some(CONTENDED_LOCK_TIMEOUT),
-            false => None,
-        };
-        let (spi, aside, tables) = (self.spi, self.aside, &mut self.tables);
+        let lock_timeout = self.role.lock_timeout(mappings.iter().any(contended));
+        let (spi, waits, tables) = (self.spi, self.role.waits_for_tables(), &mut self.tables);
         let in_owners_tables = || {
             // Here the locks are waited for, within the limits; without them a table could change its name.
-            for table in mappings.iter().filter(|_| aside) {
+            for table in mappings.iter().filter(|_| waits) {
                 now_in_table(table.relation);
                 lock_table(table.relation)?;
                 as_engine(|| tables.look_up(spi, table))?;
@@ -196,18 +194,19 @@ impl<'a> AppTables<'a> {
             Mode::Fast => as_owner(),
             Mode::Guarded => guarded(as_owner),
         };
-        let took = began.elapsed();
-        self.budget.spent(took);
+        self.budget.spent(began.elapsed());
+        let times = times_in_tables();
+        self.slow.used(&times);
+        for (relation, took) in times {
+            *self.times.entry(relation).or_default() += took;
+        }
         match result {
             Ok(value) => {
-                let quick = took.as_millis() < guc::APPLY_TIMEOUT_MS.get() as u128;
-                for table in &mappings {
-                    self.health.went_well(table.relation, access, quick);
-                }
+                mappings.iter().for_each(|table| self.health.went_well(table.relation, access));
                 Ok(Used::Done(value))
             }
             Err(error) => {
-                let used = self.judge(error, access);
+                let used = self.judge(error);
                 // Without a guard the whole transaction is lost: it is made again with guards, knowing what was learnt.
                 if self.mode == Mode::Fast { Err(error_of(used)) } else { Ok(used) }
             }
@@ -223,11 +222,11 @@ impl<'a> AppTables<'a> {
             if !self.health.may_wait(table.relation) {
                 return Ok(Some(Used::Locked));
             }
-            if self.aside {
+            if self.role.waits_for_tables() {
                 continue;
             }
             if !try_lock_table(table.relation, table_lock(access)) {
-                self.health.strike(table.relation, Trouble::Locked, Instant::now());
+                self.health.leave_alone(table.relation, Instant::now());
                 return Ok(Some(Used::Busy(table.relation)));
             }
             self.tables.look_up(self.spi, table)?;
@@ -236,15 +235,15 @@ impl<'a> AppTables<'a> {
     }
 
     /// What an error says of the table in which it was raised.
-    fn judge<T>(&mut self, error: PgError, access: Access) -> Used<T> {
+    fn judge<T>(&mut self, error: PgError) -> Used<T> {
         let culprit = in_table();
-        let slow = if access != Access::Write { Trouble::SlowReads } else { Trouble::SlowWrites };
         match error.code {
             // Others have spent the time before it.
             QUERY_CANCELED if !self.is_first => Used::OverBudget,
             QUERY_CANCELED => {
-                self.health.strike(culprit, slow, Instant::now());
-                if self.aside { Used::Refused(error) } else { Used::Busy(culprit) }
+                self.slow.ran_into_limit(culprit);
+                self.health.leave_alone(culprit, Instant::now());
+                if self.role.is_last_resort() { Used::Refused(error) } else { Used::Busy(culprit) }
             }
             LOCK_NOT_AVAILABLE => {
                 self.health.row_was_held(culprit, Instant::now());
@@ -253,7 +252,7 @@ impl<'a> AppTables<'a> {
             DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.health.conflict(culprit) => Used::Locked,
             // Whoever raised it: the table is left alone for a while, and everybody else goes on.
             _ if is_server_trouble(&error) => {
-                self.health.strike(culprit, slow, Instant::now());
+                self.health.leave_alone(culprit, Instant::now());
                 Used::Busy(culprit)
             }
             _ => Used::Refused(error),

@@ -13,7 +13,7 @@
 use crate::pg::catch::Result;
 use crate::pg::process::database;
 use crate::pg::session::Session;
-use crate::pg::shmem::{Lane, attribute_locks as shared};
+use crate::pg::shmem::{Role, attribute_locks as shared};
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
 use crate::store::locks::{self, Wants};
@@ -137,7 +137,7 @@ impl AttributeLocks {
     /// more to do at once.
     pub fn show(&mut self, session: &Session, is_busy: bool) {
         // Another process of the database has no locks to show, and leaves those of the main scheduler alone.
-        if session.lane != Lane::Main || !self.is_changed {
+        if session.role != Role::Scheduler || !self.is_changed {
             return;
         }
         self.mark(session.database);

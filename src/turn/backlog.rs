@@ -1,6 +1,7 @@
 //! What waits in a scheduler's memory to be applied, and which executions are left alone for a while.
 
 use super::item::Item;
+use super::role::Role;
 use crate::store::StateKey;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -38,14 +39,15 @@ pub struct Taken {
 }
 
 impl Backlog {
-    /// Takes what may be applied now, at most so many; the rest stays in its order.
-    pub fn take(&mut self, limit: usize) -> Taken {
+    /// Takes what may be applied now, at most what one transaction may have; the rest stays in its order.
+    pub fn take(&mut self, role: Role) -> Taken {
+        let limit = role.items_at_once();
         let now = Instant::now();
         let mut taken = Taken::default();
         let mut left = VecDeque::new();
         for item in self.waiting.drain(..) {
             let id = item.execution();
-            let risky = self.executions.has(&id);
+            let risky = role.keeps_risky_apart() && self.executions.has(&id);
             let room = if risky { taken.guarded.len() < GUARDS } else { taken.items.len() < limit };
             if !room || self.executions.is_deferred(&id, now) {
                 left.push_back(item);

@@ -113,7 +113,7 @@ impl Breakers {
                     since: to_postgres(on_the_wall(open.since)),
                     next_probe: open.next_probe.map(|at| to_postgres(on_the_wall(at))),
                 });
-                call::show_breaker(session.database, session.lane, *worker, shown);
+                call::show_breaker(session.database, session.role, *worker, shown);
                 entry.shown = open;
             }
         }

@@ -4,19 +4,20 @@ use super::app_tables::AppTables;
 use super::attribute_locks::{Answer, AttributeLocks};
 use super::backlog::Backlog;
 use super::gather::Work;
-use super::in_flight::max_in_flight;
 use super::item::Item;
 use super::memory::OpenCalls;
 use super::owners::{self, Owner, Unfit};
+use super::role::Role;
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans, poll_interval};
+use super::slow_tables::Kept;
 use super::transaction::Turn;
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::store::StateKey;
-use crate::store::claim::{self, Due, Wanted};
+use crate::store::claim::{self, Due, RUNNERS_LANE, SCHEDULERS_LANE, Wanted};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks::{self, KeyTypes};
 use crate::store::registry::{Registry, WorkerId};
@@ -30,6 +31,9 @@ use xdb_sched::room::Room;
 
 /// A lease outlives its call's own timeout by this: time to hand it over and to take the answer in.
 const LEASE_GRACE: Duration = Duration(30_000_000);
+
+/// A call whose table nobody may use is looked at again after this at the latest.
+const KEPT_FOR: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// A call with its lease: it goes out after the commit.
 pub struct Leased {
@@ -73,7 +77,7 @@ struct Verdicts {
     leases: HashMap<StateKey, Lease>,
     /// Calls that wait for locks, under a lease that has no end.
     parked: Vec<StateKey>,
-    /// Calls that belong into the other lane.
+    /// Calls of the other lane: a table became slow, or is not any more.
     moved: Vec<StateKey>,
     /// Calls without a place now, whose process type has moved to this worker: left where they are, they would stand in the
     /// way of calls that the other worker could take.
@@ -144,14 +148,14 @@ impl Claiming<'_, '_> {
         claims: &mut Claims,
     ) -> Result<Vec<Due>> {
         let began = Instant::now();
-        // Few calls are ever in the other lane.
-        let from_head = self.turn.lane.number != 0 || self.scans.calls.from_head(began);
+        let from_head = !self.turn.role.has_cursors() || self.scans.calls.from_head(began);
         let cursor = |worker: &WorkerId| self.scans.calls.from(worker).filter(|_| !from_head);
         let wanted: Vec<_> = wanted
             .iter()
             .map(|(worker, at_most)| Wanted { worker: *worker, at_most: *at_most, from: cursor(worker) })
             .collect();
-        let due = claim::due(self.turn.spi, self.turn.lane, &wanted, busy, now, self.turn.real)?;
+        let mut due = claim::due(self.turn.spi, self.turn.lane, &wanted, busy, now, self.turn.real)?;
+        due.sort_by_key(|due| due.due_at);
         if from_head {
             let ended = Instant::now();
             self.scans.calls.scanned_from_head(ended, ended - began, poll_interval());
@@ -243,14 +247,18 @@ impl Claiming<'_, '_> {
         verdicts: &mut Verdicts,
     ) -> Option<Leased> {
         let Candidate { due, was_parked, now } = *call;
-        let lane = self.turn.lane.number;
         let loaded = claims.executions.get(&due.key.0)?;
         let process_type = loaded.meta.process_type.as_ref()?;
         let state = loaded.execution.states.get(&due.key.1)?;
         let (api, current) = current_call(state)?;
-        if self.app.lane_of(&loaded.meta) != lane {
+        if self.app.lane_of(&loaded.meta) != self.turn.role.lane() {
             self.locks.release(due.key);
             verdicts.moved.push(due.key);
+            return None;
+        }
+        if let Some((_, Kept::Until(until))) = self.app.kept_from(&loaded.meta) {
+            // Somebody may have mended the table before.
+            self.backlog.executions.defer_until(due.key.0, until.min(Instant::now() + KEPT_FOR));
             return None;
         }
         let unfit = unfit.get(&(loaded.meta.owner, loaded.meta.owner_name.clone()));
@@ -269,9 +277,7 @@ impl Claiming<'_, '_> {
             }
         };
         let worker = process_type.worker.id;
-        // The other lane makes one call at a time, but gives back at once what is no longer its own.
-        let at_most = if lane == 0 { usize::MAX } else { 1 };
-        if claims.leased.len() >= at_most || !room.has(worker) {
+        if claims.leased.len() >= self.turn.scope.claim || !room.has(worker) {
             if !was_parked {
                 verdicts.without_room.push(due.worker);
                 if worker != due.worker {
@@ -281,8 +287,7 @@ impl Claiming<'_, '_> {
             return None;
         }
         let config = config(loaded, state);
-        // Who is not the main scheduler locks the rows themselves, when the answer is applied.
-        if lane == 0 && unfit.is_none() && wants_locks(&config, api) {
+        if self.turn.role.grants_locks() && unfit.is_none() && wants_locks(&config, api) {
             let (global, local) = (config.load_global(api), config.load_local(api));
             let wants = locks::wants(&loaded.meta, due.key.0, &global, &local, types);
             match self.locks.request(due.key, due.due_at, current.repeats, &wants) {
@@ -332,7 +337,8 @@ impl Claiming<'_, '_> {
         }
         claim::move_to_workers(spi, &verdicts.elsewhere)?;
         claims.more |= !verdicts.elsewhere.is_empty();
-        claim::move_to_lane(spi, &verdicts.moved, 1 - lane.number)?;
+        let other = if lane.number == RUNNERS_LANE { SCHEDULERS_LANE } else { RUNNERS_LANE };
+        claim::move_to_lane(spi, &verdicts.moved, other)?;
         if !verdicts.moved.is_empty() {
             crash::point("turn-change-lane");
             claims.more = true;
@@ -360,8 +366,8 @@ struct Candidate {
 
 impl OpenCalls {
     /// The room that there is for more calls. Answers that are held up count too: they are in memory.
-    pub fn room(&mut self, registry: &Registry, backlog: &Backlog) -> Room {
-        let max_calls = max_in_flight().saturating_sub(backlog.held_up());
+    pub fn room(&mut self, role: Role, registry: &Registry, backlog: &Backlog) -> Room {
+        let max_calls = role.calls_at_once().saturating_sub(backlog.held_up());
         let max_bytes = guc::MAX_IN_FLIGHT_KB.get() as usize * 1024;
         let now = Instant::now();
         let breakers = &mut self.breakers;

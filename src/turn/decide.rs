@@ -6,7 +6,7 @@ use super::global_queues::Free;
 use super::item::{Item, ItemOutcome};
 use super::load::{Batch, LocalAttributes, TakenIn, take_in};
 use super::transaction::Turn;
-use crate::calls::{self, CallRecord, ReadSet};
+use crate::calls::{self, Answered, CallRecord, ReadSet};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::process::random;
@@ -27,7 +27,7 @@ pub struct Decided<'i> {
     pub stale: Stale,
     /// Executions whose close waits for open publishers, and whether it is a conditional one.
     pub still_closing: Vec<(ExecutionId, bool)>,
-    /// Calls that the other lane makes.
+    /// Calls that somebody else makes, or that are made again later.
     pub given_away: Vec<StateKey>,
     pub free: Free,
     pub now: Timestamp,
@@ -165,6 +165,9 @@ impl Decider<'_, '_, '_> {
         let outcome = match used {
             Used::Done(()) => {
                 crash::point("turn-tables");
+                if let Item::Answer(record, Answered::WaitUntil(_) | Answered::Execute(_)) = item {
+                    self.app.step_ended(&record.read_for);
+                }
                 self.decided.free.take_offered(&events);
                 let now = self.decided.now;
                 if let Some(loaded) = self.loaded(item.execution()) {
@@ -176,7 +179,7 @@ impl Decider<'_, '_, '_> {
                 return Ok(());
             }
             Used::Busy(relation) => match item {
-                Item::Answer(record, _) if self.turn.lane.number == 0 && self.app.is_set_aside(relation) => {
+                Item::Answer(record, _) if self.app.is_kept_from(relation) => {
                     self.decided.given_away.push(record.key);
                     ItemOutcome::GivenAway
                 }
@@ -233,7 +236,7 @@ impl Decider<'_, '_, '_> {
     /// What the state of this command can take of global queues; None if it has to be asked in a later turn, or has nothing to
     /// do with them.
     fn offer(&mut self, id: ExecutionId, command: &Command) -> Result<Option<Vec<GlobalMessage>>> {
-        if self.turn.lane.number != 0 {
+        if !self.turn.role.matches_global_queues() {
             return Ok(None);
         }
         self.decided.free.offer_to(self.turn.spi, &self.decided.executions, self.gathered, id, command)
@@ -259,7 +262,7 @@ impl Decider<'_, '_, '_> {
         let Some(loaded) = self.decided.executions.get(&item.execution()) else { return Ok(Used::Done(())) };
         for event in events {
             let Event::GlobalAttributesWritten { attributes } = event else { continue };
-            if let Some(relation) = self.app.served_elsewhere(&loaded.meta) {
+            if let Some((relation, _)) = self.app.kept_from(&loaded.meta) {
                 return Ok(Used::Busy(relation));
             }
             match self.app.write(&loaded.meta, attributes)? {
@@ -286,7 +289,7 @@ impl Decider<'_, '_, '_> {
         if !reads.global.locks() {
             return Ok(Used::Done(true));
         }
-        if let Some(relation) = self.app.served_elsewhere(&loaded.meta) {
+        if let Some((relation, _)) = self.app.kept_from(&loaded.meta) {
             return Ok(Used::Busy(relation));
         }
         Ok(self.app.lock_rows(&loaded.meta, &reads.global)?.map(|rows| rows == reads.rows))

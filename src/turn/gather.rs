@@ -11,6 +11,7 @@ use super::transaction::{Started, Turn};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
+use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::registry::{Registry, WorkerId};
 use crate::store::{StateKey, claim, global_queue, load};
 use std::collections::HashSet;
@@ -55,10 +56,10 @@ impl Gathering<'_> {
         let workers: Vec<_> = self.registry.workers().iter().map(|worker| worker.0).collect();
         let mut work =
             Work { ends: ScanEnds::new(turn.began_at), nothing_due: false, more: false, yielded: Vec::new(), workers };
-        let may_be_idle = turn.scope.gather && turn.lane.number == 0 && !started.has_global_work;
+        let may_be_idle = turn.scope.gather && !started.has_global_work && !started.has_work_for_runners;
         work.nothing_due = may_be_idle && (self.scans.are_idle() || self.nothing_is_due(turn, &work.workers)?);
         self.matching.begin_turn(turn.scope.gather);
-        if turn.scope.gather && !work.nothing_due && !turn.paused && turn.lane.number == 0 {
+        if turn.scope.gather && !work.nothing_due && !turn.paused {
             let busy = self.backlog.executions.keys(Instant::now());
             let limit = guc::CLAIM_BATCH.get() as usize;
             self.scan(turn, &busy, limit, items, &mut work)?;
@@ -70,8 +71,13 @@ impl Gathering<'_> {
         }
         tables_last(items);
         self.follow_registrations(turn, started.registered, &mut work)?;
+        if turn.scope.gather && started.has_mended_calls && !turn.paused {
+            work.more |= claim::take_back_from_runners(turn.spi, turn.real)?;
+            crash::point("turn-take-back");
+            self.scans.reset();
+        }
         self.yield_calls(turn, &mut work)?;
-        if turn.lane.number == 0 {
+        if turn.role.grants_locks() {
             self.locks.release_over(turn.spi)?;
         }
         Ok(work)
@@ -131,8 +137,12 @@ impl Gathering<'_> {
     /// Calls follow their process types to other workers.
     fn follow_registrations(&mut self, turn: &Turn, registered: bool, work: &mut Work) -> Result<()> {
         if registered || self.adopted.is_none_or(|at| at.elapsed() > ADOPT_EVERY) {
-            // A call may commit under a worker that was unregistered meanwhile.
-            let more = claim::adopt_orphans(turn.spi, turn.lane, &work.workers)?;
+            let mut more = false;
+            if turn.role.gathers() {
+                // A call may commit under a worker that was unregistered meanwhile.
+                more |= claim::adopt_orphans(turn.spi, SCHEDULERS_LANE, &work.workers)?;
+                more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &work.workers)?;
+            }
             work.more |= more;
             *self.adopted = if more { None } else { Some(Instant::now()) };
             self.scans.reset();

@@ -289,7 +289,7 @@ impl Matching {
         items: &[Item],
         now: Timestamp,
     ) -> Result<Free> {
-        if turn.lane.number != 0 {
+        if !turn.role.matches_global_queues() {
             return Ok(Free::default());
         }
         let mut wanted = Vec::new();

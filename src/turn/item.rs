@@ -58,6 +58,6 @@ pub enum ItemOutcome {
     TableBusy(u32),
     /// The turn has spent its time in users' tables.
     OverBudget,
-    /// The other lane makes the call again.
+    /// Its lease is given up, and the call is made again: by a runner, or later.
     GivenAway,
 }

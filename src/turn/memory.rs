@@ -1,4 +1,4 @@
-//! What a scheduler keeps between its turns.
+//! What the scheduler, or a runner, keeps between its turns.
 
 use super::attribute_locks::AttributeLocks;
 use super::backlog::Backlog;
@@ -6,7 +6,9 @@ use super::breakers::Breakers;
 use super::global_queues::Matching;
 use super::in_flight::InFlight;
 use super::item::Item;
+use super::role::Role;
 use super::scans::{Scans, poll_interval};
+use super::slow_tables::SlowTables;
 use crate::calls::{self, Answered};
 use crate::clock;
 use crate::http::{FailureKind, Outcome, Reply};
@@ -24,14 +26,17 @@ use xdb_sched::table_health::TableHealth;
 
 /// All of it may be lost at any moment: the tables hold everything. Each part has one module that writes it.
 pub struct Memory {
-    pub lane: Lane,
+    pub role: Role,
+    pub(super) lane: Lane,
     /// Number of the turn, and of the leases that it gives.
     pub(super) number: i64,
     pub(super) registry: Registry,
     pub(super) calls: OpenCalls,
     pub(super) backlog: Backlog,
-    /// Users' tables that are locked or slow.
+    /// Users' tables that are locked or contended.
     pub(super) tables: TableHealth,
+    /// And those that are slow.
+    pub(super) slow: SlowTables,
     /// Messages of global queues that wait to be handed out.
     pub(super) matching: Matching,
     pub(super) locks: AttributeLocks,
@@ -57,17 +62,18 @@ pub(super) struct Seen {
     /// Nothing new is taken up: because somebody said so, or because of the standing.
     pub paused: bool,
     pub standing: Standing,
-    /// Calls wait in the lane of tables that are set aside.
-    pub other_lane_has_tasks: bool,
+    /// How many calls wait for runners, up to the number of runners that there may be.
+    pub for_runners: usize,
     /// When the next call or timer comes due.
     pub next_due: Option<Timestamp>,
 }
 
 impl Memory {
-    /// Of a scheduler that has begun its epoch.
-    pub fn new(lane: Lane) -> Self {
+    /// Of a process that has begun its epoch. `has_runners`: the schema knows them.
+    pub fn new(role: Role, epoch: i64, has_runners: bool) -> Self {
         Self {
-            lane,
+            role,
+            lane: Lane { number: role.lane(), epoch },
             number: 0,
             registry: Registry::default(),
             calls: OpenCalls {
@@ -76,19 +82,25 @@ impl Memory {
                 drained: BTreeSet::new(),
             },
             backlog: Backlog::default(),
-            tables: TableHealth::new(lane.number == 1),
+            tables: TableHealth::default(),
+            slow: SlowTables::of(role, has_runners),
             matching: Matching::default(),
             locks: AttributeLocks::default(),
             scans: Scans::default(),
-            seen: Seen { paused: false, standing: Standing::Unused, other_lane_has_tasks: false, next_due: None },
+            seen: Seen { paused: false, standing: Standing::Unused, for_runners: 0, next_due: None },
             adopted: None,
             failing: Backoff::default(),
         }
     }
 
-    /// The scheduler before this one has died in a statement on this table.
+    /// A process has died in a statement on this table: the scheduler before this one, or a runner.
     pub fn died_in(&mut self, table: u32) {
-        self.tables.died_in(table);
+        self.slow.died_in(table);
+    }
+
+    /// How many calls wait for runners, up to the number of runners that there may be.
+    pub fn for_runners(&self) -> usize {
+        self.seen.for_runners
     }
 
     /// Somebody has woken the scheduler.
@@ -102,7 +114,7 @@ impl Memory {
         self.calls.breakers.end(record.worker_id, ticket, &reply.outcome, random());
         if matches!(reply.outcome, Outcome::Failed { kind: FailureKind::NotTried, .. }) {
             // Nobody has heard of it: it goes back into line, and is no attempt.
-            shmem::call::not_made(session.database, session.lane, record.worker_id);
+            shmem::call::not_made(session.database, session.role, record.worker_id);
             self.backlog.defer(record.key.0, Patience::Long);
             self.backlog.yielding.insert(record.key);
             return;
@@ -110,13 +122,18 @@ impl Memory {
         let answered = calls::decode(record.api, &reply.outcome);
         let succeeded = !matches!(answered, Answered::Failed(_));
         let latency = reply.elapsed.as_micros() as i64;
-        shmem::call::finished(session.database, session.lane, record.worker_id, succeeded, latency);
+        shmem::call::finished(session.database, session.role, record.worker_id, succeeded, latency);
         self.backlog.push(Item::Answer(record, answered));
     }
 
     /// Calls under way.
     pub fn in_flight(&self) -> usize {
         self.calls.in_flight.len()
+    }
+
+    /// Calls are under way, or have been answered and not applied.
+    pub fn has_calls(&self) -> bool {
+        self.in_flight() + self.backlog.len() > 0
     }
 
     pub fn standing(&self) -> Standing {
@@ -129,7 +146,7 @@ impl Memory {
 
     /// Nothing new is taken up, and nothing of what was is left to be done.
     pub fn is_paused_and_done(&self) -> bool {
-        self.seen.paused && self.in_flight() + self.backlog.len() == 0
+        self.seen.paused && !self.has_calls()
     }
 
     /// Shows people which workers can't be reached.

@@ -6,6 +6,7 @@ use super::claim::{Claims, Leased, config};
 use super::item::Item;
 use super::save::Saved;
 use super::scans::ScanEnds;
+use super::slow_tables::Times;
 use super::transaction::Turn;
 use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
 use crate::http::Request;
@@ -115,6 +116,7 @@ fn record(loaded: &Loaded, state: &StateExecution, call: &Leased) -> Option<Call
         worker_id: loaded.meta.process_type.as_ref()?.worker.id,
         owner: loaded.meta.owner.to_u32(),
         reads: None,
+        read_for: BTreeMap::new(),
     })
 }
 
@@ -134,7 +136,9 @@ impl Preparing<'_, '_> {
         let id = call.key.0;
         let config = config(loaded, state);
         let loading = config.load_global(record.api);
-        let global = match self.app.read(&loaded.meta, &loading)? {
+        let read = self.app.read(&loaded.meta, &loading)?;
+        record.read_for.clone_from(self.app.times());
+        let global = match read {
             Used::Done(rows) => rows,
             Used::Busy(relation) => {
                 let until = self.app.busy_until(relation).unwrap_or_else(Instant::now);
@@ -149,7 +153,10 @@ impl Preparing<'_, '_> {
                 self.more = true;
                 return Ok(Preparation::Release);
             }
-            Used::Refused(error) => return Ok(Preparation::Failed(refused(&error))),
+            Used::Refused(error) => {
+                self.app.step_ended(&Times::new());
+                return Ok(Preparation::Failed(refused(&error)));
+            }
         };
         let wanted = config.load_local(record.api);
         let locked = self.local.locked.get(&id);

@@ -10,7 +10,7 @@ use super::item::{Item, ItemOutcome};
 use super::owners;
 use super::transaction::Turn;
 use crate::pg::catch::Result;
-use crate::pg::crash;
+use crate::pg::{crash, wake};
 use crate::store::load::{self, Loaded};
 use crate::store::registry::WorkerId;
 use crate::store::save::{self, Lease};
@@ -53,12 +53,17 @@ pub fn save(
     release_locks(locks, &decided);
     let leases = dispatched.iter().map(|leased| (leased.key, leased.lease)).collect();
     let (wrote, earliest) = write(turn, app, &decided, &leases)?;
+    if !turn.role.is_told() {
+        earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
+    }
     let more_messages = matching.save(turn, &decided)?;
     let Decided { items, outcomes, executions, taken_in, now, .. } = decided;
     let put_off = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != ItemOutcome::Done);
     let put_off = put_off.map(|(item, _)| item.execution()).collect();
     // What came behind another item may be decided about at once.
-    let again = outcomes.iter().any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::OverBudget));
+    let again = outcomes
+        .iter()
+        .any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::OverBudget | ItemOutcome::GivenAway));
     Ok(Saved {
         outcomes,
         executions,
@@ -113,7 +118,7 @@ fn write(
     global_queue::delete_waiters(spi, &stale.waiters)?;
     load::delete_timers(spi, &stale.timers, *now)?;
     if !given_away.is_empty() {
-        claim::move_to_lane(spi, given_away, 1)?;
+        claim::move_to_lane(spi, given_away, claim::RUNNERS_LANE)?;
         crash::point("turn-give-away");
     }
     if !still_closing.is_empty() {
@@ -155,7 +160,7 @@ impl Dispatch<'_> {
 
     fn of_execution(&mut self, loaded: &Loaded, answered: bool, now: Timestamp, room: &mut Room) {
         let Some(process_type) = &loaded.meta.process_type else { return };
-        if self.app.lane_of(&loaded.meta) != self.turn.lane.number {
+        if self.app.lane_of(&loaded.meta) != self.turn.role.lane() {
             return;
         }
         let worker = process_type.worker.id;

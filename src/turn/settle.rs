@@ -8,9 +8,10 @@ use super::memory::{Memory, OpenCalls, Seen};
 use super::prepare::Prepared;
 use super::save::Saved;
 use super::scans::ScanEnds;
-use super::transaction::{Progress, Turn};
+use super::transaction::{Progress, Started};
 use crate::calls::CallRecord;
 use crate::clock;
+use crate::guc;
 use crate::http::Request;
 use crate::pg::catch::Result;
 use crate::pg::crash;
@@ -37,19 +38,21 @@ pub struct Outcome {
     /// Its scans have found all that there was.
     nothing_left: bool,
     next_due: Option<Timestamp>,
+    for_runners: usize,
     more: bool,
 }
 
 impl Outcome {
     /// Sums up a turn, and asks when the next call or timer comes due.
     pub fn of(
-        turn: &Turn,
+        started: &Started,
         backlog: &Backlog,
         seen: &Seen,
         work: Work,
         saved: Saved,
         prepared: Prepared,
     ) -> Result<Self> {
+        let turn = &started.turn;
         let Prepared { calls, failed, released, drained, mut ends, more } = prepared;
         ends.timers = work.ends.timers;
         ends.messages = work.ends.messages.filter(|_| saved.all_taken_in);
@@ -59,7 +62,16 @@ impl Outcome {
         let next_due = match turn.paused {
             true => None,
             false if idle => saved.earliest.into_iter().chain(seen.next_due).min(),
-            false => claim::next_due(turn.spi, turn.lane, &work.workers, saved.now)?,
+            false => {
+                let lanes = [turn.role.lane(), claim::RUNNERS_LANE];
+                let lanes = if started.has_work_for_runners { &lanes[..] } else { &lanes[..1] };
+                claim::next_due(turn.spi, lanes, &work.workers, saved.now)?
+            }
+        };
+        let most = guc::RUNNERS.get() as usize;
+        let for_runners = match started.has_work_for_runners && turn.role.gathers() && !turn.paused {
+            true => claim::for_runners(turn.spi, &work.workers, saved.now, turn.real, most)?,
+            false => 0,
         };
         let all_drained = drained.as_ref().is_some_and(|drained| drained.len() == work.workers.len());
         Ok(Self {
@@ -72,6 +84,7 @@ impl Outcome {
             ends,
             drained,
             next_due,
+            for_runners,
             more: work.more || saved.more || more,
         })
     }
@@ -90,6 +103,7 @@ impl Memory {
             crash::point(if items.is_empty() { "claim-call" } else { "commit-dispatch" });
         }
         self.seen.next_due = outcome.next_due;
+        self.seen.for_runners = outcome.for_runners;
         self.scans.settle(outcome.ends);
         let scanned = outcome.drained.is_some();
         if let Some(drained) = outcome.drained {
@@ -108,9 +122,6 @@ impl Memory {
         self.backlog.forget_old();
         more |= self.backlog.is_ready();
         self.locks.show(session, more);
-        if self.seen.other_lane_has_tasks && self.lane.number == 0 {
-            session.request_set_aside();
-        }
         let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
         if outcome.nothing_left && nothing_waits && !more {
             self.scans.nothing_left();
@@ -158,7 +169,6 @@ impl Memory {
                     self.backlog.executions.defer_until(id, until);
                     self.backlog.keep(item);
                 }
-                // The other lane makes the call again.
                 ItemOutcome::GivenAway => {}
             }
         }
@@ -181,7 +191,7 @@ impl OpenCalls {
         }
         session.slot.add_calls(calls.len() as i64);
         let requests = calls.into_iter().map(|(mut request, record)| {
-            shmem::call::started(session.database, session.lane, record.worker_id);
+            shmem::call::started(session.database, session.role, record.worker_id);
             let ticket = self.breakers.begin(record.worker_id, registry);
             let (worker, owner) = (record.worker_id, record.owner);
             request.tag = self.in_flight.insert(worker, owner, request.body.len(), (record, ticket));

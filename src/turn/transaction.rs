@@ -1,10 +1,11 @@
 //! The transaction of a turn, and what is done when it fails.
 
-use super::app_tables::{self, AppTables};
+use super::app_tables::AppTables;
 use super::backlog::Taken;
 use super::in_flight::Submit;
 use super::item::Item;
 use super::memory::Memory;
+use super::role::Role;
 use super::settle::Outcome;
 use super::{claim, decide, gather, load, prepare, save};
 use crate::calls::Answered;
@@ -54,19 +55,20 @@ pub(super) enum Mode {
 pub(super) struct Scope {
     /// Look for due timers and for messages.
     pub gather: bool,
-    /// Claim so many calls per worker at most.
+    /// Claim so many calls at most.
     pub claim: usize,
     pub mode: Mode,
 }
 
 impl Scope {
-    const ALL: Self = Self { gather: true, claim: usize::MAX, mode: Mode::Fast };
-    const APPLY: Self = Self { gather: false, claim: 0, mode: Mode::Guarded };
+    pub const ALL: Self = Self { gather: true, claim: usize::MAX, mode: Mode::Fast };
+    pub const APPLY: Self = Self { gather: false, claim: 0, mode: Mode::Guarded };
 }
 
 /// What every phase of one transaction knows.
 pub(super) struct Turn<'a> {
     pub spi: &'a spi::Spi,
+    pub role: Role,
     pub lane: Lane,
     /// Of the leases that it gives.
     pub number: i64,
@@ -87,10 +89,14 @@ enum Transacted {
 
 /// Makes a turn. `submit` hands calls to the transport; it is called after the commit.
 pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
-    let Taken { mut items, guarded } = memory.backlog.take(batch_limit(memory.lane));
-    let scope = if memory.lane.number == 0 { Scope::ALL } else { Scope { mode: Mode::Guarded, ..Scope::ALL } };
+    let Taken { mut items, guarded } = memory.backlog.take(memory.role);
+    let scope = memory.role.scope(!items.is_empty());
     let mut progress = match transact(memory, session, &mut items, scope) {
-        Ok(Transacted::Done(outcome)) => memory.settle(session, items, *outcome, submit),
+        Ok(Transacted::Done(outcome)) => {
+            let progress = memory.settle(session, items, *outcome, submit);
+            // What was not claimed yet is to be claimed at once.
+            if scope.claim == 0 { Progress::More } else { progress }
+        }
         Ok(Transacted::Not(progress)) => {
             memory.backlog.put_back(guarded);
             memory.backlog.put_back(items);
@@ -112,11 +118,6 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
         progress = stopped.unwrap_or(Progress::More);
     }
     progress
-}
-
-/// Tables that are set aside are served one step at a time.
-fn batch_limit(lane: Lane) -> usize {
-    if lane.number == 0 { guc::CLAIM_BATCH.get() as usize } else { 1 }
 }
 
 /// Applies items in small transactions, under guards, and where that fails one by one. Claims nothing. Answers with what keeps
@@ -166,7 +167,7 @@ fn apply_guarded(
 /// A turn failed, and nobody knows which part of it is at fault. What is due is claimed by itself: a few calls under guards,
 /// or else one.
 fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
-    for limit in [GUARDS, 1] {
+    for limit in [GUARDS.min(memory.role.scope(false).claim), 1] {
         memory.scans.suspect = None;
         let scope = Scope { claim: limit, ..Scope::APPLY };
         match transact(memory, session, &mut Vec::new(), scope) {
@@ -268,23 +269,24 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
         return Ok(Transacted::Not(Progress::Changed));
     };
     let turn = &started.turn;
-    let Memory { registry, calls, backlog, tables, matching, locks, scans, seen, adopted, .. } = memory;
-    let mut app = AppTables::new(turn, tables);
+    let Memory { registry, calls, backlog, tables, slow, matching, locks, scans, seen, adopted, .. } = memory;
+    let mut app = AppTables::new(turn, tables, slow);
 
     let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls, adopted };
     let work = gathering.gather(&started, items)?;
-    let mut room = calls.room(registry, backlog);
+    let mut room = calls.room(turn.role, registry, backlog);
     let batch = load::load(turn, registry, matching, items)?;
     let decided = decide::decide(turn, &mut app, &matching.gathered, batch)?;
     let saved = save::save(turn, &app, matching, locks, &calls.drained, &mut room, decided)?;
     let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, app: &app };
     let claims = claiming.claim(&mut room, &work, &saved)?;
     let prepared = prepare::prepare(turn, &mut app, backlog, &saved, claims)?;
+    app.write_marks()?;
     if !saved.wrote {
         // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
         identity::set_local(c"synchronous_commit", c"off")?;
     }
-    let outcome = Outcome::of(turn, backlog, seen, work, saved, prepared)?;
+    let outcome = Outcome::of(&started, backlog, seen, work, saved, prepared)?;
     Ok(Transacted::Done(Box::new(outcome)))
 }
 
@@ -292,6 +294,10 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
 pub(super) struct Started<'a> {
     pub turn: Turn<'a>,
     pub has_global_work: bool,
+    /// There are calls in the runners' lane, or something is slow whose calls go there.
+    pub has_work_for_runners: bool,
+    /// There are calls in the runners' lane, and nothing is slow any more.
+    pub has_mended_calls: bool,
     /// Registrations have changed since the last turn.
     pub registered: bool,
 }
@@ -300,7 +306,7 @@ pub(super) struct Started<'a> {
 fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Option<Started<'a>>> {
     let (began, began_at) = (crate::clock::now(), Instant::now());
     memory.number += 1;
-    let state = engine::state(spi, memory.lane.number)?;
+    let state = engine::state(spi, memory.role)?;
     if state.epoch != memory.lane.epoch {
         return Ok(None);
     }
@@ -308,10 +314,11 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
     memory.calls.breakers.follow(&memory.registry);
     memory.seen.standing = state.standing;
     memory.seen.paused = state.paused || state.standing != Standing::Own;
-    memory.seen.other_lane_has_tasks = state.other_lane_has_tasks;
-    app_tables::follow(&mut memory.tables, spi, state.set_aside)?;
+    memory.tables.begin_turn();
+    let any_slow = memory.slow.begin_turn(spi, state.slow)?;
     let turn = Turn {
         spi,
+        role: memory.role,
         lane: memory.lane,
         number: memory.number,
         scope,
@@ -320,5 +327,11 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
         began_at,
         real: crate::clock::real(),
     };
-    Ok(Some(Started { turn, has_global_work: state.global_work, registered }))
+    Ok(Some(Started {
+        turn,
+        has_global_work: state.global_work,
+        has_work_for_runners: any_slow || state.runners_have_calls,
+        has_mended_calls: state.runners_have_calls && !any_slow,
+        registered,
+    }))
 }

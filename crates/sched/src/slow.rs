@@ -54,7 +54,7 @@ impl Reason {
         match self {
             Self::Share => "used more than half of the engine's time",
             Self::Limit => "took longer than xdb.apply_timeout",
-            Self::Died => "a process ended in it",
+            Self::Died => "a process died in it",
         }
     }
 
@@ -201,13 +201,14 @@ impl<K> Default for Probes<K> {
 }
 
 impl<K: Copy + Eq + Hash> Probes<K> {
-    /// Takes over what the rows say. What is new, or was marked anew, is probed after its pause.
-    pub fn follow(&mut self, marks: &HashMap<K, Mark>, now: Instant) {
+    /// Takes over what the rows say. What is new, or was marked anew, is probed after its pause; `age` says how much of that
+    /// is over, as a runner may begin at any time.
+    pub fn follow(&mut self, marks: &HashMap<K, Mark>, age: impl Fn(&K) -> Duration, now: Instant) {
         let is_slow = |key: &K| marks.get(key).is_some_and(|mark| !mark.is_mended);
         self.slow.retain(|key, _| is_slow(key));
         for (key, mark) in marks.iter().filter(|(key, _)| is_slow(key)) {
             if self.slow.get(key).is_none_or(|(known, _)| known != mark) {
-                self.slow.insert(*key, (*mark, now + mark.pause));
+                self.slow.insert(*key, (*mark, now + mark.pause.saturating_sub(age(key))));
             }
         }
     }
@@ -217,14 +218,19 @@ impl<K: Copy + Eq + Hash> Probes<K> {
         self.slow.get(key).is_none_or(|(mark, probe_at)| mark.reason != Reason::Died || *probe_at <= now)
     }
 
-    /// When something may be used that may not be used now.
-    pub fn next_change(&self, now: Instant) -> Option<Instant> {
-        let later = |(mark, at): &(Mark, Instant)| (mark.reason == Reason::Died && *at > now).then_some(*at);
-        self.slow.values().filter_map(later).min()
+    /// Until when it may not be used.
+    pub fn kept_until(&self, key: &K, now: Instant) -> Option<Instant> {
+        let (_, probe_at) = self.slow.get(key)?;
+        (!self.may_use(key, now)).then_some(*probe_at)
     }
 
-    /// It was used for so long, as it is where it is slow: reads tell nothing of writes. `limit` is the scheduler's limit for
-    /// one use. Answers with the mark that is to be written down, if this was a probe.
+    /// Whether its steps are a runner's.
+    pub fn is_slow(&self, key: &K) -> bool {
+        self.slow.contains_key(key)
+    }
+
+    /// A step used it for so long, with all that belongs to the step: a quick read tells nothing of the write that follows.
+    /// `limit` is the scheduler's limit for one use. Answers with the mark that is to be written down, if this was a probe.
     pub fn used(&mut self, key: K, took: Duration, limit: Duration, now: Instant) -> Option<Mark> {
         let (mark, probe_at) = self.slow.get(&key).copied()?;
         if probe_at > now {

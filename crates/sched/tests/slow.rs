@@ -28,7 +28,7 @@ impl World {
     fn turn(&mut self) {
         let found = self.watcher.begin_turn(self.rows.clone(), self.now);
         self.rows.extend(found);
-        self.probes.follow(&self.rows, self.now);
+        self.probes.follow(&self.rows, |_| Duration::ZERO, self.now);
     }
 
     /// The scheduler uses a table.
@@ -173,13 +173,13 @@ fn one_in_which_a_process_died_is_left_alone_for_ten_minutes_and_longer_each_tim
         world.watcher.died_in(1);
         world.turn();
         assert_eq!(world.rows[&1], Mark { reason: Reason::Died, pause: minute * minutes, is_mended: false });
-        assert_eq!(world.probes.next_change(world.now), Some(world.now + minute * minutes));
+        assert_eq!(world.probes.kept_until(&1, world.now), Some(world.now + minute * minutes));
         world.pass(minute * minutes - millis(1));
         assert!(!world.probes.may_use(&1, world.now));
         assert!(world.probes.may_use(&2, world.now));
         world.pass(millis(1));
         assert!(world.probes.may_use(&1, world.now));
-        assert_eq!(world.probes.next_change(world.now), None);
+        assert_eq!(world.probes.kept_until(&1, world.now), None);
     }
     assert!(world.runs(1, millis(1)).expect("it is a probe").is_mended);
     world.watcher.died_in(1);
@@ -243,4 +243,16 @@ proptest! {
         }
         prop_assert!(!world.is_slow(1));
     }
+}
+
+#[test]
+fn a_runner_that_begins_later_waits_for_the_rest_of_the_pause() {
+    let now = Instant::now();
+    let mark = Mark { reason: Reason::Died, pause: Duration::from_secs(600), is_mended: false };
+    let marks = HashMap::from([(1, mark), (2, mark)]);
+    let mut probes = Probes::default();
+    probes.follow(&marks, |key| Duration::from_secs(if *key == 1 { 599 } else { 700 }), now);
+    assert!(!probes.may_use(&1, now));
+    assert!(probes.may_use(&1, now + Duration::from_secs(1)));
+    assert!(probes.may_use(&2, now), "its pause is over");
 }

@@ -1,8 +1,8 @@
 //! Statistics of calls, for each worker of each database.
 //!
-//! A worker is found without a lock; two lanes count into the same entry. An entry is made under the lock. When all are in use,
+//! A worker is found without a lock; all processes of the database count into the same entry. An entry is made under the lock. When all are in use,
 //! further workers have no statistics: the calls themselves don't depend on them.
-use super::{shared, slot::Lane, with_lock};
+use super::{shared, slot::Role, with_lock};
 use crate::pg::raw;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
@@ -15,17 +15,17 @@ pub(super) struct Cell {
     /// Zero: the entry is free. Written last.
     database: AtomicU32,
     worker: AtomicI32,
-    /// By lane, so that the end of one scheduler forgets its own calls only.
-    in_flight: [AtomicI32; 2],
+    /// By role, so that the end of one process forgets its own calls only.
+    in_flight: [AtomicI32; Role::COUNT],
     calls: AtomicI64,
     failures: AtomicI64,
     consecutive_failures: AtomicI64,
     total_latency_us: AtomicI64,
     last_error_at: AtomicI64,
-    /// By lane: since when the breaker is open, or zero. Written last when it opens and first when it closes.
-    open_since: [AtomicI64; 2],
-    /// By lane: when the next probe may go out; zero while one is under way.
-    next_probe_at: [AtomicI64; 2],
+    /// By role: since when the breaker is open, or zero. Written last when it opens and first when it closes.
+    open_since: [AtomicI64; Role::COUNT],
+    /// By role: when the next probe may go out; zero while one is under way.
+    next_probe_at: [AtomicI64; Role::COUNT],
 }
 
 /// What a scheduler shows of the breaker of a worker that can't be reached. Times as in [`CallStatistics`].
@@ -66,8 +66,8 @@ fn find_or_make(database: pg_sys::Oid, worker: i32) -> Option<&'static Cell> {
             return Some(cell);
         }
         let cell = shared.calls.iter().find(|c| c.database.load(Ordering::Acquire) == 0)?;
-        cell.in_flight.iter().for_each(|lane| lane.store(0, Ordering::Relaxed));
-        cell.open_since.iter().chain(&cell.next_probe_at).for_each(|lane| lane.store(0, Ordering::Relaxed));
+        cell.in_flight.iter().for_each(|own| own.store(0, Ordering::Relaxed));
+        cell.open_since.iter().chain(&cell.next_probe_at).for_each(|own| own.store(0, Ordering::Relaxed));
         for counter in
             [&cell.calls, &cell.failures, &cell.consecutive_failures, &cell.total_latency_us, &cell.last_error_at]
         {
@@ -80,19 +80,19 @@ fn find_or_make(database: pg_sys::Oid, worker: i32) -> Option<&'static Cell> {
 }
 
 /// Counts a call that begins.
-pub fn started(database: pg_sys::Oid, lane: Lane, worker: i32) {
+pub fn started(database: pg_sys::Oid, role: Role, worker: i32) {
     if let Some(cell) = find_or_make(database, worker) {
-        cell.in_flight[lane as usize].fetch_add(1, Ordering::Relaxed);
+        cell.in_flight[role.index()].fetch_add(1, Ordering::Relaxed);
         cell.calls.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Counts the end of a call.
-pub fn finished(database: pg_sys::Oid, lane: Lane, worker: i32, succeeded: bool, latency_us: i64) {
+pub fn finished(database: pg_sys::Oid, role: Role, worker: i32, succeeded: bool, latency_us: i64) {
     let Some(cell) = find(database, worker) else {
         return;
     };
-    let in_flight = &cell.in_flight[lane as usize];
+    let in_flight = &cell.in_flight[role.index()];
     if in_flight.fetch_sub(1, Ordering::Relaxed) <= 0 {
         in_flight.store(0, Ordering::Relaxed);
     }
@@ -107,21 +107,21 @@ pub fn finished(database: pg_sys::Oid, lane: Lane, worker: i32, succeeded: bool,
 }
 
 /// Takes back that a call has begun: it was not made.
-pub fn not_made(database: pg_sys::Oid, lane: Lane, worker: i32) {
+pub fn not_made(database: pg_sys::Oid, role: Role, worker: i32) {
     let Some(cell) = find(database, worker) else {
         return;
     };
-    let in_flight = &cell.in_flight[lane as usize];
+    let in_flight = &cell.in_flight[role.index()];
     if in_flight.fetch_sub(1, Ordering::Relaxed) <= 0 {
         in_flight.store(0, Ordering::Relaxed);
     }
     cell.calls.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Shows the state of a worker's breaker in one lane.
-pub fn show_breaker(database: pg_sys::Oid, lane: Lane, worker: i32, open: Option<Open>) {
+/// Shows the state of a worker's breaker in one process.
+pub fn show_breaker(database: pg_sys::Oid, role: Role, worker: i32, open: Option<Open>) {
     let Some(cell) = find(database, worker) else { return };
-    let (open_since, next_probe_at) = (&cell.open_since[lane as usize], &cell.next_probe_at[lane as usize]);
+    let (open_since, next_probe_at) = (&cell.open_since[role.index()], &cell.next_probe_at[role.index()]);
     match open {
         None => open_since.store(0, Ordering::Release),
         Some(open) => {
@@ -131,13 +131,13 @@ pub fn show_breaker(database: pg_sys::Oid, lane: Lane, worker: i32, open: Option
     }
 }
 
-/// Forgets the calls in flight of a scheduler that has ended, whose threads ended with it, and its breakers. Cannot fail.
-pub fn reset_lane(database: pg_sys::Oid, lane: Lane) {
+/// Forgets the calls in flight of a process that has ended, whose threads ended with it, and its breakers. Cannot fail.
+pub fn reset_role(database: pg_sys::Oid, role: Role) {
     let Some(shared) = shared() else { return };
     for cell in &shared.calls {
         if cell.database.load(Ordering::Acquire) == database.to_u32() {
-            cell.in_flight[lane as usize].store(0, Ordering::Relaxed);
-            cell.open_since[lane as usize].store(0, Ordering::Release);
+            cell.in_flight[role.index()].store(0, Ordering::Relaxed);
+            cell.open_since[role.index()].store(0, Ordering::Release);
         }
     }
 }
@@ -178,7 +178,7 @@ pub fn forget_database(database: pg_sys::Oid) {
     });
 }
 
-/// What is open in either lane; of the first one, when it is in both.
+/// What is open in any of them; of the first one, when it is in several.
 fn open(cell: &Cell) -> Option<Open> {
     cell.open_since.iter().zip(&cell.next_probe_at).find_map(|(since, next_probe)| {
         let since = since.load(Ordering::Acquire);
@@ -190,7 +190,7 @@ fn open(cell: &Cell) -> Option<Open> {
 fn snapshot(cell: &Cell) -> CallStatistics {
     CallStatistics {
         worker: cell.worker.load(Ordering::Acquire),
-        in_flight: cell.in_flight.iter().map(|lane| lane.load(Ordering::Relaxed).max(0)).sum(),
+        in_flight: cell.in_flight.iter().map(|own| own.load(Ordering::Relaxed).max(0)).sum(),
         calls: cell.calls.load(Ordering::Relaxed),
         failures: cell.failures.load(Ordering::Relaxed),
         consecutive_failures: cell.consecutive_failures.load(Ordering::Relaxed),

@@ -1,4 +1,4 @@
-//! Slots: one for each scheduler, keyed by database and lane.
+//! Slots: one for each process that runs processes, keyed by database and role.
 //!
 //! Only the launcher allocates and frees slots. `life` joins the phase with the number of the start it belongs to, so that a
 //! start which the launcher has given up can't take the place of a later one.
@@ -8,8 +8,10 @@ use pgrx::pg_sys;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-/// Databases (times lanes) that can have a scheduler at the same time.
-pub const SLOTS: usize = 64;
+/// Databases that can have a scheduler at the same time.
+const SCHEDULERS: usize = 64;
+/// Runners have slots of their own, so that they never take a scheduler's.
+pub const SLOTS: usize = 2 * SCHEDULERS;
 const ERROR_BYTES: usize = 256;
 
 /// What a scheduler is woken for. The greater one includes the other.
@@ -26,7 +28,7 @@ pub enum Wakeup {
 pub(super) struct Cell {
     /// Zero: the slot is free. Written last at allocation.
     database: AtomicU32,
-    lane: AtomicU32,
+    role: AtomicU32,
     /// Number of the start (upper bits) and phase (lowest byte).
     life: AtomicU64,
     pid: AtomicI32,
@@ -38,12 +40,13 @@ pub(super) struct Cell {
     leave: AtomicU32,
     exit_reason: AtomicU32,
     state: AtomicU32,
-    lane_requests: AtomicU32,
-    lane_served: AtomicU32,
+    /// Runners that the scheduler of this slot has asked for, one bit each.
+    runners_wanted: AtomicU32,
     started_at: AtomicI64,
     exited_at: AtomicI64,
     epoch: AtomicI64,
-    /// The table in which the last process ended because it could not be cancelled; zero: none.
+    /// The table in which the last process ended, the scheduler of this slot or one of its runners, because it could not be
+    /// cancelled; zero: none.
     died_in: AtomicU32,
     in_flight: AtomicI64,
     waiting_calls: AtomicI64,
@@ -61,19 +64,36 @@ struct LockedText(UnsafeCell<(u32, [u8; ERROR_BYTES])>);
 // SAFETY: the content is only touched inside `with_lock`.
 unsafe impl Sync for LockedText {}
 
-/// Which scheduler of a database.
+/// Runners that a database may have at the same time.
+pub const RUNNERS: usize = 16;
+
+/// What an engine process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Lane {
-    /// Runs everything that is not set aside.
-    Main = 0,
-    /// Runs the steps of tables that are set aside.
-    SetAside = 1,
+pub enum Role {
+    /// The one that everything goes through.
+    Scheduler,
+    /// One of those that have what is slow, counted from 0.
+    Runner(u8),
 }
 
-impl Lane {
-    fn from_number(number: u32) -> Lane {
-        if number == 0 { Lane::Main } else { Lane::SetAside }
+impl Role {
+    /// How many there are for a database.
+    pub const COUNT: usize = RUNNERS + 1;
+
+    /// From 0, without gaps.
+    pub fn index(self) -> usize {
+        match self {
+            Role::Scheduler => 0,
+            Role::Runner(number) => usize::from(number) + 1,
+        }
+    }
+
+    pub fn from_index(index: usize) -> Role {
+        index.checked_sub(1).map_or(Role::Scheduler, |number| Role::Runner(number as u8))
+    }
+
+    pub fn runners() -> impl Iterator<Item = Role> {
+        (0..RUNNERS as u8).map(Role::Runner)
     }
 }
 
@@ -97,7 +117,7 @@ pub enum Phase {
 pub enum ExitReason {
     /// Something went wrong or has changed: start again.
     Restart = 0,
-    /// There is nothing to run: the extension is not there, or the lane is not needed.
+    /// There is nothing to run: the extension is not there.
     Gone = 1,
     /// It was asked to leave.
     Left = 2,
@@ -192,20 +212,21 @@ impl Slot {
         (0..count).map(Slot).filter(|s| s.cell().database.load(Ordering::SeqCst) != 0)
     }
 
-    /// The slots of one database, all lanes.
+    /// The slots of one database, all roles.
     pub fn of_database(database: pg_sys::Oid) -> impl Iterator<Item = Slot> {
         Slot::all().filter(move |s| s.database() == database)
     }
 
-    /// The slot of one scheduler.
-    pub fn find(database: pg_sys::Oid, lane: Lane) -> Option<Slot> {
-        Slot::of_database(database).find(|s| s.lane() == lane)
+    /// The slot of one process.
+    pub fn find(database: pg_sys::Oid, role: Role) -> Option<Slot> {
+        Slot::of_database(database).find(|s| s.role() == role)
     }
 
-    /// Makes a slot for a scheduler; `None` when all are in use. Only the launcher allocates.
-    pub fn allocate(database: pg_sys::Oid, lane: Lane) -> Option<Slot> {
+    /// Makes a slot for a process; `None` when all are in use. Only the launcher allocates.
+    pub fn allocate(database: pg_sys::Oid, role: Role) -> Option<Slot> {
         let shared = shared()?;
-        let index = shared.slots.iter().position(|c| c.database.load(Ordering::SeqCst) == 0)?;
+        let mut places = if role == Role::Scheduler { 0..SCHEDULERS } else { SCHEDULERS..SLOTS };
+        let index = places.find(|index| shared.slots[*index].database.load(Ordering::SeqCst) == 0)?;
         let cell = &shared.slots[index];
         for counter in [
             &cell.started_at,
@@ -218,10 +239,10 @@ impl Slot {
         ] {
             counter.store(0, Ordering::SeqCst);
         }
-        for flag in [&cell.wake, &cell.leave, &cell.exit_reason, &cell.state, &cell.lane_requests, &cell.lane_served] {
+        for flag in [&cell.wake, &cell.leave, &cell.exit_reason, &cell.state, &cell.runners_wanted] {
             flag.store(0, Ordering::SeqCst);
         }
-        cell.lane.store(lane as u32, Ordering::SeqCst);
+        cell.role.store(role.index() as u32, Ordering::SeqCst);
         cell.database.store(database.to_u32(), Ordering::SeqCst);
         cell.died_in.store(0, Ordering::SeqCst);
         Some(Slot(index as u8))
@@ -238,9 +259,9 @@ impl Slot {
         pg_sys::Oid::from(self.cell().database.load(Ordering::SeqCst))
     }
 
-    /// The lane of this slot.
-    pub fn lane(self) -> Lane {
-        Lane::from_number(self.cell().lane.load(Ordering::SeqCst))
+    /// What the process of this slot is for.
+    pub fn role(self) -> Role {
+        Role::from_index(self.cell().role.load(Ordering::SeqCst) as usize)
     }
 
     /// Where the slot is in its life.
@@ -326,7 +347,7 @@ impl Slot {
         cell.procno.store(0, Ordering::SeqCst);
         cell.in_flight.store(0, Ordering::SeqCst);
         cell.waiting_calls.store(0, Ordering::SeqCst);
-        if self.lane() == Lane::Main {
+        if self.role() == Role::Scheduler {
             super::attribute_locks::clear(self.database());
         }
         cell.exited_at.store(raw::now_micros(), Ordering::SeqCst);
@@ -334,6 +355,12 @@ impl Slot {
         let start = cell.life.load(Ordering::SeqCst) >> 8;
         cell.life.store((start << 8) | Phase::Exited as u64, Ordering::SeqCst);
         super::wake_launcher();
+        // A runner's leases are void now, and what it died in is to be noted.
+        if self.role() != Role::Scheduler
+            && let Some(scheduler) = Slot::find(self.database(), Role::Scheduler)
+        {
+            scheduler.wake(Wakeup::Work);
+        }
     }
 
     /// Why the process of this slot ended, or will have ended when it exits now.
@@ -414,21 +441,22 @@ impl Slot {
         Some(self.cell().pid.load(Ordering::SeqCst)).filter(|pid| *pid != 0)
     }
 
-    /// Asks the launcher for the set-aside scheduler of this database; on the slot of the main one.
-    pub fn request_lane(self) {
-        self.cell().lane_requests.fetch_add(1, Ordering::SeqCst);
-        super::wake_launcher();
+    /// Asks the launcher for these runners of this database, one bit each, and for no others; on the scheduler's slot.
+    pub fn want_runners(self, runners: u32) {
+        let before = self.cell().runners_wanted.swap(runners, Ordering::SeqCst);
+        if runners & !before != 0 {
+            super::wake_launcher();
+        }
     }
 
-    /// The request for a set-aside scheduler that has not been served, if any.
-    pub fn open_lane_request(self) -> Option<u32> {
-        let requests = self.cell().lane_requests.load(Ordering::SeqCst);
-        (requests != self.cell().lane_served.load(Ordering::SeqCst)).then_some(requests)
+    /// Whether the scheduler of this slot wants this runner, and has not got it yet.
+    pub fn wants_runner(self, number: u8) -> bool {
+        self.cell().runners_wanted.load(Ordering::SeqCst) & (1 << number) != 0
     }
 
-    /// Says that requests up to this one are served.
-    pub fn lane_request_served(self, request: u32) {
-        self.cell().lane_served.store(request, Ordering::SeqCst);
+    /// The launcher has started this runner.
+    pub fn runner_started(self, number: u8) {
+        self.cell().runners_wanted.fetch_and(!(1 << number), Ordering::SeqCst);
     }
 
     /// What the engine is doing.
@@ -447,11 +475,14 @@ impl Slot {
         self.cell().epoch.store(epoch, Ordering::SeqCst);
     }
 
+    /// Tells the scheduler of the same database.
     pub(super) fn note_died_in(self, table: u32) {
-        self.cell().died_in.store(table, Ordering::SeqCst);
+        if let Some(scheduler) = Slot::find(self.database(), Role::Scheduler) {
+            scheduler.cell().died_in.store(table, Ordering::SeqCst);
+        }
     }
 
-    /// The table in which the process before this one ended because it could not be cancelled. Told once.
+    /// The table in which a process of this database ended because it could not be cancelled. Told once, to the scheduler.
     pub fn take_died_in(self) -> Option<u32> {
         Some(self.cell().died_in.swap(0, Ordering::SeqCst)).filter(|table| *table != 0)
     }
@@ -464,6 +495,11 @@ impl Slot {
     /// Shows how many calls are in flight.
     pub fn set_in_flight(self, calls: i64) {
         self.cell().in_flight.store(calls, Ordering::Relaxed);
+    }
+
+    /// What was shown with [`Slot::set_in_flight`].
+    pub fn in_flight(self) -> usize {
+        self.cell().in_flight.load(Ordering::Relaxed) as usize
     }
 
     /// Shows how many calls went out per second, of late.

@@ -61,7 +61,7 @@ pub fn assert_history_is_whole(db: &mut Db, process_id: &str) {
     assert!(whole, "the history of {process_id} has a hole");
 }
 
-/// The one row of `xdb.status()`, as text: which table is set aside, what went wrong last.
+/// The one row of `xdb.status()`, as text: which table is slow, what went wrong last.
 pub fn engine(db: &mut Db) -> String {
     db.text("SELECT to_json(s) FROM xdb.status() s")
 }

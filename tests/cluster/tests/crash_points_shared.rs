@@ -1,5 +1,5 @@
 //! The server is stopped at the named points that have to do with more than one process: locks on attributes, global queues,
-//! tables that are set aside, registrations, the launcher. Nothing is lost or done twice.
+//! slow tables and their runners, registrations, the launcher. Nothing is lost or done twice.
 //!
 //! As in `crash_points.rs`, these tests need a build of the extension that has the points.
 #![cfg(feature = "crash-points")]
@@ -58,34 +58,47 @@ fn now<T: postgres::types::FromSqlOwned>(app: &App, sql: &str) -> Option<T> {
     app.cluster().try_connect(app.database(), "postgres", within).ok()?.try_one(sql).ok()
 }
 
-// --- tables that are set aside -----------------------------------------------------------------------------------------
+// --- slow tables -------------------------------------------------------------------------------------------------------
 
-/// Ten steps write to a table with a slow trigger, which is mended once the table is set aside: calls move to the other
-/// lane and back.
-fn a_table_is_set_aside_and_taken_back(point: &str) {
+/// Ten steps write to a table with a slow trigger, which is mended once the table is found to be slow: calls move to the runners
+/// and back.
+fn a_table_is_slow_for_a_while(point: &str) {
     const PROCESSES: usize = 10;
     let app = application(point);
     let worker = app.worker(add);
     app.register("add", &adding(json!({})));
     app.db().run(
-        "INSERT INTO counters SELECT 'k' || n, 0 FROM generate_series(0, 20) n;
+        "INSERT INTO counters SELECT 'k' || n, 0 FROM generate_series(0, 9999) n;
          CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS
              $$ BEGIN PERFORM pg_sleep(0.4); RETURN new; END $$;
          CREATE TRIGGER sleep BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION sleep();",
     );
-    // The answers come together, so that most of them are there when the table is set aside.
+    // The answers come together, so that most of them are there when the table is found to be slow.
     worker.misbehave(|call: &Call| Reply::hang(add(call)));
     (0..PROCESSES).for_each(|n| start(&app, &format!("p{n}"), "add", &format!("k{n}")));
     worker.wait_for_count("all calls", 20, PROCESSES, |_| true);
     app.cluster().arm(point);
     worker.heal();
-    wait_until("the table is set aside", 30, || now(&app, "SELECT count(*) FROM xdb.set_aside") == Some(1i64));
-    // Found in the lane of all tables, and moved.
+    wait_until("the table is slow", 30, || now(&app, "SELECT count(*) FROM xdb.slow_object") == Some(1i64));
+    // Found in the scheduler's lane, and moved.
     start(&app, "late", "add", "k20");
     let mend = "CREATE OR REPLACE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN new; END $$";
     while app.db().try_run(mend).is_err() {}
+    // Steps after the pause are probes, and while others wait for their turn.
+    let mut more = 0;
+    wait_until("somebody comes by", 60, || {
+        for n in more..more + 10 {
+            start(&app, &format!("more{n}"), "add", &format!("k{}", 100 + n));
+        }
+        more += 10;
+        !app.cluster().is_armed()
+    });
     app.cluster().wait_for_crash(point);
     let mut db = app.db();
+    for n in 0..more {
+        db.completes(&format!("more{n}"));
+        wrote(&app, &format!("k{}", 100 + n), 1);
+    }
     for n in 0..PROCESSES {
         db.completes(&format!("p{n}"));
         wrote(&app, &format!("k{n}"), 1);
@@ -100,28 +113,54 @@ fn a_table_is_set_aside_and_taken_back(point: &str) {
 }
 
 #[test]
-fn in_a_turn_that_sets_a_table_aside() {
-    a_table_is_set_aside_and_taken_back("turn-set-aside");
+fn in_a_turn_that_finds_a_table_slow() {
+    a_table_is_slow_for_a_while("turn-mark-slow");
 }
 
 #[test]
-fn in_a_turn_that_gives_calls_to_the_other_lane() {
-    a_table_is_set_aside_and_taken_back("turn-give-away");
+fn in_a_turn_that_gives_calls_to_the_runners() {
+    a_table_is_slow_for_a_while("turn-give-away");
 }
 
 #[test]
 fn in_a_turn_that_finds_calls_of_the_other_lane() {
-    a_table_is_set_aside_and_taken_back("turn-change-lane");
+    a_table_is_slow_for_a_while("turn-change-lane");
 }
 
 #[test]
-fn in_a_turn_that_takes_a_table_back() {
-    a_table_is_set_aside_and_taken_back("turn-take-back");
+fn in_a_turn_that_takes_calls_back_from_the_runners() {
+    a_table_is_slow_for_a_while("turn-take-back");
 }
 
 #[test]
-fn while_the_set_aside_scheduler_leaves() {
-    a_table_is_set_aside_and_taken_back("leave-lane");
+fn in_a_turn_of_a_runner_that_finds_a_table_quick() {
+    a_table_is_slow_for_a_while("turn-probe");
+}
+
+#[test]
+fn while_the_leases_of_a_runner_become_void() {
+    let app = application("retire-runner");
+    let worker = app.worker(add);
+    worker.misbehave(|call: &Call| Reply::hang(add(call)));
+    app.register("add", &adding(json!({})));
+    app.db().run("INSERT INTO counters SELECT 'k' || n, 0 FROM generate_series(0, 9) n");
+    app.superuser().run(
+        "INSERT INTO xdb.slow_object (kind, object, reason, pause)
+         VALUES ('TABLE', 'public.counters'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
+    );
+    (0..10).for_each(|n| start(&app, &format!("p{n}"), "add", &format!("k{n}")));
+    worker.wait_for_count("all calls", 20, 10, |_| true);
+    app.cluster().arm("retire-runner");
+    app.superuser().run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'xdb runner'");
+    app.cluster().wait_for_crash("retire-runner");
+    worker.heal();
+    let mut db = app.db();
+    for n in 0..10 {
+        db.completes(&format!("p{n}"));
+        wrote(&app, &format!("k{n}"), 1);
+    }
+    drop(worker);
+    app.done(AFTER_A_CRASH);
 }
 
 // --- locks on attributes -----------------------------------------------------------------------------------------------

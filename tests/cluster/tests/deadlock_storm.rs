@@ -1,5 +1,5 @@
 //! Many sessions drive the same processes and rows in any order, in transactions of several statements, and look for deadlocks
-//! after a millisecond, while both schedulers work on the same processes, and old ones are deleted. Sessions are cancelled all
+//! after a millisecond, while the scheduler and its runners work on the same processes, and old ones are deleted. Sessions are cancelled all
 //! the time. The engine never is, spends no attempt on it, and does everything once.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use xdb_cluster_tests::prelude::*;
 const SESSIONS: usize = 10;
 const STORM: Duration = Duration::from_secs(15);
 
-/// Processes that loop until they are told to quit: plainly, under an exclusive lock, on a table that is set aside. The last
+/// Processes that loop until they are told to quit: plainly, under an exclusive lock, on a slow table. The last
 /// ones close again and again, unless a message is there.
 const LOOPING: [&str; 8] = ["plain0", "plain1", "plain2", "locked0", "locked1", "locked2", "slow0", "slow1"];
 const DRAINING: [&str; 2] = ["drain0", "drain1"];

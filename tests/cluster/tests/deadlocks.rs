@@ -183,7 +183,7 @@ fn a_step_gives_way_to_whoever_holds_its_row_and_wants_its_process() {
 }
 
 #[test]
-fn a_step_of_a_table_that_is_set_aside_gives_way_too() {
+fn a_step_of_a_slow_table_gives_way_too() {
     let app = App::new("deadlocks_aside");
     let mut db = app.db();
     db.run(
@@ -200,11 +200,11 @@ fn a_step_of_a_table_that_is_set_aside_gives_way_too() {
         db.start(id, "add").key(id).go();
     }
     ["a", "b", "c"].iter().for_each(|id| drop(db.completes(id)));
-    assert_eq!(app.superuser().count("xdb.set_aside"), 1);
+    assert_eq!(app.superuser().count("xdb.slow_object WHERE mended_at IS NULL"), 1);
     let mut holder = in_transaction(&app, "SET LOCAL test.quick = 'on'; UPDATE slow SET n = n + 10 WHERE id = 'p'");
     db.start("p", "add").key("p").go();
     let mut superuser = app.superuser();
-    let waits = "pg_stat_activity WHERE backend_type = 'xdb set-aside scheduler' AND datname = current_database()
+    let waits = "pg_stat_activity WHERE backend_type = 'xdb runner' AND datname = current_database()
         AND wait_event_type = 'Lock'";
     gets_the_process(&mut holder, || {
         wait_until("the step waits for the row", 20, || superuser.count(waits) > 0);

@@ -214,12 +214,12 @@ fn a_queue_that_the_definition_does_not_list_is_refused() {
 }
 
 #[test]
-fn a_state_of_a_table_that_is_set_aside_is_served_too() {
+fn a_state_of_a_slow_table_is_served_too() {
     let (app, _worker) = application("global_aside", None);
     app.register("aside", &mailbox().maps("public.users", "user_id", &["status"]));
     app.superuser().run(
-        "INSERT INTO xdb.set_aside (relation, reason)
-        VALUES ('public.users', 'writes took longer than xdb.apply_timeout')",
+        "INSERT INTO xdb.slow_object (kind, object, reason, pause)
+        VALUES ('TABLE', 'public.users'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
     );
     let mut db = app.db();
     db.start("before", "aside").key("u1").globals(json!({"status": "new"})).go();

@@ -99,6 +99,52 @@ fn an_update_in_the_middle_of_much_work_fails_nobody() {
 }
 
 #[test]
+fn calls_in_old_lanes_and_tables_that_were_set_aside_go_on() {
+    let app = App::of_version("updated_lanes", "0.2.0");
+    let worker = app.worker(|call: &Call| {
+        let n = call.global("n").as_i64().unwrap_or_default() + 1;
+        Reply::hang(force_complete(json!(n)).globals(json!({"n": n})))
+    });
+    app.db().run(
+        "CREATE TABLE mine (id text PRIMARY KEY, n int); INSERT INTO mine SELECT 'p' || n, 0 FROM generate_series(1, 9) n;
+         CREATE TABLE locked (id text PRIMARY KEY)",
+    );
+    app.register("mine", &one_step().maps("public.mine", "id", &["n"]));
+    let mut db = app.db();
+    for n in 1..=9 {
+        db.start(&format!("p{n}"), "mine").key(&format!("p{n}")).go();
+    }
+    worker.wait_for_count("all calls", 20, 9, |_| true);
+    // As the engine of that version would leave them when it is stopped.
+    let mut superuser = app.superuser();
+    superuser.run(
+        "BEGIN;
+         INSERT INTO xdb.set_aside (relation, reason) VALUES
+             ('public.mine', 'writes took longer than xdb.apply_timeout'), ('public.locked', 'another session kept it locked');
+         WITH old AS (SELECT execution_id, row_number() OVER () % 3 AS lane FROM xdb.task)
+         UPDATE xdb.task t SET lane = old.lane, lease_epoch = CASE old.lane WHEN 1 THEN e.epoch ELSE 0 END,
+             lease_until = CASE old.lane WHEN 1 THEN 'infinity'::timestamptz END
+         FROM old, xdb.engine e WHERE t.execution_id = old.execution_id AND e.lane = 1;
+         COMMIT;
+         ALTER EXTENSION xdb UPDATE",
+    );
+    assert_eq!(
+        superuser.all::<String>("SELECT object::regclass::text FROM xdb.slow_object WHERE mended_at IS NULL"),
+        ["mine"],
+        "what was locked is not slow"
+    );
+    assert_eq!(superuser.count("xdb.engine WHERE lane BETWEEN 1 AND 9"), 0);
+    worker.wait_for_count("all calls are made again", 30, 18, |_| true);
+    worker.heal();
+    worker.release();
+    for n in 1..=9 {
+        db.completes(&format!("p{n}"));
+    }
+    assert_eq!(db.count("mine WHERE n = 1"), 9);
+    app.done(&[]);
+}
+
+#[test]
 fn a_schema_that_was_updated_is_that_of_a_new_installation() {
     let new = App::new("schema_new");
     let expected = schema(&mut new.superuser());
@@ -181,6 +227,8 @@ fn what_administrators_have_granted_and_users_have_built_survives_an_update() {
             // These are gone, new, or made anew with another column: the update says whom to grant them to.
             let other = [
                 "library_version",
+                "xdb.set_aside",
+                "xdb.slow_object",
                 "xdb.status()",
                 "shown_attribute_locks",
                 "xdb.attribute_lock_",

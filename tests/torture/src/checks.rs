@@ -356,14 +356,17 @@ const IN_SQL: &[(&str, &str)] = &[
          WHERE NOT EXISTS (SELECT FROM xdb.process_execution p WHERE p.execution_id = rows.execution_id)
          GROUP BY t",
     ),
-    ("set aside", "SELECT 'tables are set aside: ' || relation::text || ', ' || reason FROM xdb.set_aside"),
+    (
+        "slow",
+        "SELECT 'tables are slow: ' || object::regclass || ', ' || reason FROM xdb.slow_object WHERE mended_at IS NULL",
+    ),
 ];
 
 fn in_sql(db: &mut Db, findings: &mut Findings) {
     for (kind, sql) in IN_SQL {
         // What is being cleared away may take a moment.
         let deadline =
-            Instant::now() + Duration::from_secs(if *kind == "left behind" || *kind == "set aside" { 30 } else { 0 });
+            Instant::now() + Duration::from_secs(if *kind == "left behind" || *kind == "slow" { 30 } else { 0 });
         let rows = loop {
             let rows = db.all::<String>(sql);
             if rows.is_empty() || Instant::now() >= deadline {

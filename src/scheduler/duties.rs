@@ -1,0 +1,150 @@
+//! What a process has to do besides its turns.
+
+use super::main_loop::in_transaction;
+use super::maintenance::Maintenance;
+use crate::clock;
+use crate::pg::crash;
+use crate::pg::session::Session;
+use crate::pg::shmem::{Role, Slot};
+use crate::store::{claim, engine, load};
+use crate::turn::{Memory, Progress, RUNNERS_CALLS};
+use std::time::{Duration, Instant};
+
+/// How often the rate that people see is brought up to date, until it is zero.
+const RATE_EVERY: Duration = Duration::from_millis(500);
+
+/// A runner without work ends after this.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Nothing is to be done before the next turn.
+const NOTHING: Duration = Duration::MAX;
+
+/// What there is to do, by role.
+pub enum Duties {
+    Scheduler { maintenance: Box<Maintenance>, rate: Rate, runners: Runners },
+    Runner { last_work: Instant },
+}
+
+impl Duties {
+    pub fn of(session: &Session) -> Self {
+        match session.role {
+            Role::Scheduler => Self::Scheduler {
+                maintenance: Box::new(Maintenance::new()),
+                rate: Rate::new(session),
+                runners: Runners::new(session),
+            },
+            Role::Runner(_) => Self::Runner { last_work: Instant::now() },
+        }
+    }
+
+    pub fn before_turn(&mut self, session: &mut Session, memory: &mut Memory) {
+        if let Self::Scheduler { runners, .. } = self {
+            if let Some(table) = session.slot.take_died_in() {
+                memory.died_in(table);
+            }
+            runners.retire(session);
+        }
+    }
+
+    /// Says how long there is nothing to do; `None` when the process is not needed any more.
+    pub fn after_turn(&mut self, session: &mut Session, memory: &Memory, progress: Progress) -> Option<Duration> {
+        match self {
+            Self::Scheduler { maintenance, rate, .. } => {
+                session.want_runners(memory.for_runners(), RUNNERS_CALLS);
+                if !memory.is_paused() && progress != Progress::Later {
+                    maintenance.look(session);
+                }
+                let maintenance = maintenance.due_in().filter(|_| !memory.is_paused());
+                Some(maintenance.unwrap_or(NOTHING).min(rate.show(session).unwrap_or(NOTHING)))
+            }
+            Self::Runner { last_work } => {
+                if progress == Progress::More || memory.has_calls() {
+                    *last_work = Instant::now();
+                }
+                if last_work.elapsed() >= PATIENCE {
+                    *last_work = Instant::now();
+                    if memory.is_paused() || !is_needed(session) {
+                        return None;
+                    }
+                }
+                Some(PATIENCE.saturating_sub(last_work.elapsed()))
+            }
+        }
+    }
+}
+
+/// Whether calls wait for runners, if only for the time when their table may be used.
+fn is_needed(session: &mut Session) -> bool {
+    let waiting = in_transaction(session, |spi| claim::wait_for_runners(spi, clock::now(), clock::real()));
+    waiting.unwrap_or(true)
+}
+
+/// Whether a process has the slot of a runner. It has it before it begins its epoch, and until its leases can't be used.
+pub fn is_running(session: &Session, role: Role) -> bool {
+    Slot::find(session.database, role).is_some_and(|slot| slot.pid().is_some())
+}
+
+/// The scheduler's look after its runners: the leases of one that is gone are void.
+pub struct Runners {
+    running: [bool; Role::COUNT],
+}
+
+impl Runners {
+    /// To be called when those that do not run are retired.
+    fn new(session: &Session) -> Self {
+        let mut running = [false; Role::COUNT];
+        Role::runners().for_each(|role| running[role.index()] = is_running(session, role));
+        Self { running }
+    }
+
+    fn retire(&mut self, session: &mut Session) {
+        let mut gone = false;
+        for role in Role::runners() {
+            let runs = is_running(session, role);
+            gone |= self.running[role.index()] && !runs;
+            self.running[role.index()] |= runs;
+        }
+        if !gone {
+            return;
+        }
+        let running = self.running;
+        let database = session.database;
+        let has_process = |role: Role| Slot::find(database, role).is_some_and(|slot| slot.pid().is_some());
+        let retired = in_transaction(session, |spi| {
+            load::unmark_closing(spi, None)?;
+            engine::retire_runners(spi, |role| running[role.index()] && !has_process(role))?;
+            crash::point("retire-runner");
+            Ok(())
+        });
+        if retired.is_some() {
+            // One that has ended since is retired the next time, once more.
+            Role::runners().for_each(|role| self.running[role.index()] = has_process(role));
+        }
+    }
+}
+
+/// Calls per second, of late.
+pub struct Rate {
+    since: Instant,
+    /// Calls that had been made then.
+    counted: i64,
+    is_zero: bool,
+}
+
+impl Rate {
+    fn new(session: &Session) -> Self {
+        // What the scheduler before this one has shown is not true any more.
+        Self { since: Instant::now(), counted: session.slot.calls_total(), is_zero: false }
+    }
+
+    /// Shows the rate if it is time. Answers with when it will be; None while there is nothing new to show.
+    fn show(&mut self, session: &Session) -> Option<Duration> {
+        let calls = session.slot.calls_total();
+        let elapsed = self.since.elapsed();
+        if elapsed >= RATE_EVERY && (calls > self.counted || !self.is_zero) {
+            session.slot.set_calls_per_second((calls - self.counted) as f64 / elapsed.as_secs_f64());
+            *self = Self { since: Instant::now(), counted: calls, is_zero: calls == self.counted };
+        }
+        (calls > self.counted || !self.is_zero).then(|| RATE_EVERY.saturating_sub(self.since.elapsed()))
+    }
+}

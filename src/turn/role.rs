@@ -1,0 +1,126 @@
+//! The two users of the pipeline, and all that they do differently. A phase asks for the rule that it needs, and never in whom
+//! it runs.
+//!
+//! | | the scheduler | a runner |
+//! |---|---|---|
+//! | claims calls of | lane 0 | lane 1: processes with a slow table |
+//! | in one transaction | up to `xdb.claim_batch` items, and what is due | one item, or one call |
+//! | calls at once | `xdb.max_in_flight` | 16 |
+//! | time in users' tables | `xdb.apply_timeout` for all of them in a turn | 5 s for a step |
+//! | waits for a user's table, or a row | never for a table; 50 ms for a row | 500 ms |
+//! | timers, messages, global queues, locks on attributes | yes | no |
+//! | of slow tables it finds out | which are | which are no more |
+//!
+//! Neither looks for deadlocks: their waits end before anybody's search for one begins.
+
+use super::in_flight::max_in_flight;
+use super::transaction::{Mode, Scope};
+use crate::guc;
+pub use crate::pg::shmem::Role;
+use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
+use std::ffi::CStr;
+use std::time::Duration;
+
+/// Most calls that a runner has leases on.
+pub const RUNNERS_CALLS: usize = 16;
+
+/// Longest time for one step of a runner in users' tables. Short enough to let somebody in who wants to mend the table.
+const RUNNERS_STEP: Duration = Duration::from_secs(5);
+
+/// Longest wait of a runner for a lock: shorter than its time limit, so that a lock is told from a slow statement, and than the
+/// second after which sessions look for deadlocks by default.
+const RUNNERS_LOCK_TIMEOUT: &CStr = c"500ms";
+
+/// Longest wait of the scheduler for a row of a table in which somebody held one a moment ago.
+const CONTENDED_LOCK_TIMEOUT: &CStr = c"2ms";
+
+impl Role {
+    fn is_scheduler(self) -> bool {
+        self == Role::Scheduler
+    }
+
+    /// Calls are claimed from this lane.
+    pub fn lane(self) -> i16 {
+        if self.is_scheduler() { SCHEDULERS_LANE } else { RUNNERS_LANE }
+    }
+
+    /// Most items in one transaction.
+    pub fn items_at_once(self) -> usize {
+        if self.is_scheduler() { guc::CLAIM_BATCH.get() as usize } else { 1 }
+    }
+
+    /// Items that failed before are kept out of the transaction of all others. Where each has its own, there is nothing to do.
+    pub fn keeps_risky_apart(self) -> bool {
+        self.is_scheduler()
+    }
+
+    /// What a turn does at first. A runner applies an answer or claims a call: both may take all of the time of a step.
+    pub(super) fn scope(self, has_items: bool) -> Scope {
+        match self {
+            Role::Scheduler => Scope::ALL,
+            Role::Runner(_) if has_items => Scope::APPLY,
+            Role::Runner(_) => Scope { claim: 1, ..Scope::APPLY },
+        }
+    }
+
+    /// Most calls under way.
+    pub fn calls_at_once(self) -> usize {
+        if self.is_scheduler() { max_in_flight() } else { RUNNERS_CALLS }
+    }
+
+    /// What one transaction may spend in users' tables.
+    pub fn time_in_tables(self) -> Duration {
+        if self.is_scheduler() { apply_timeout() } else { RUNNERS_STEP }
+    }
+
+    /// Locks on users' tables are waited for.
+    pub fn waits_for_tables(self) -> bool {
+        !self.is_scheduler()
+    }
+
+    /// How long rows are waited for, if not as long as all locks of the engine are. `contended`: somebody held one a moment ago.
+    pub fn lock_timeout(self, contended: bool) -> Option<&'static CStr> {
+        match self {
+            Role::Runner(_) => Some(RUNNERS_LOCK_TIMEOUT),
+            Role::Scheduler if contended => Some(CONTENDED_LOCK_TIMEOUT),
+            Role::Scheduler => None,
+        }
+    }
+
+    /// A step that takes more than its time is a failed attempt. Else it is somebody else's, who has more time.
+    pub fn is_last_resort(self) -> bool {
+        !self.is_scheduler()
+    }
+
+    /// Timers that are due, messages, and calls of workers that are gone.
+    pub fn gathers(self) -> bool {
+        self.is_scheduler()
+    }
+
+    /// Messages of global queues are handed out by one process alone.
+    pub fn matches_global_queues(self) -> bool {
+        self.is_scheduler()
+    }
+
+    /// Locks on attributes keep calls from conflicting. Where they are not granted, versions alone see to what is right.
+    pub fn grants_locks(self) -> bool {
+        self.is_scheduler()
+    }
+
+    /// Slow calls are few: they are looked for from the head of the index.
+    pub fn has_cursors(self) -> bool {
+        self.is_scheduler()
+    }
+
+    /// What is written is looked for by this process too. Else the scheduler is told.
+    pub fn is_told(self) -> bool {
+        self.is_scheduler()
+    }
+}
+
+/// The scheduler's limit for one use of users' tables.
+pub fn apply_timeout() -> Duration {
+    Duration::from_millis(guc::APPLY_TIMEOUT_MS.get() as u64)
+}
+
+const _: () = assert!(matches!(Scope::APPLY.mode, Mode::Guarded), "what a runner does is undone alone");

@@ -1,0 +1,142 @@
+//! Users' tables that are slow. The scheduler finds out which are, and leaves their steps to runners; runners find out which
+//! are no more. What has to last are rows of `xdb.slow_object`.
+
+use super::role::{Role, apply_timeout};
+use crate::pg::catch::Result;
+use crate::pg::crash;
+use crate::pg::spi::Spi;
+use crate::store::slow::{self, Marked};
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+use xdb_sched::slow::{Mark, Probes, Watcher};
+use xdb_sched::table_health::Relation;
+
+/// How long tables were used.
+pub type Times = BTreeMap<Relation, Duration>;
+
+/// What a process knows of slow tables.
+pub enum SlowTables {
+    Watched {
+        watcher: Watcher<Relation>,
+        /// Processes have died in these; not yet a mark.
+        died_in: Vec<Relation>,
+    },
+    Probed {
+        probes: Probes<Relation>,
+        /// What probes of this turn have shown.
+        found: Vec<(Relation, Mark)>,
+    },
+    /// In an older schema there are no runners, and nothing is slow.
+    Ignored,
+}
+
+impl SlowTables {
+    /// `has_runners`: the schema knows them.
+    pub fn of(role: Role, has_runners: bool) -> Self {
+        match role {
+            _ if !has_runners => Self::Ignored,
+            Role::Scheduler => Self::Watched { watcher: Watcher::default(), died_in: Vec::new() },
+            Role::Runner(_) => Self::Probed { probes: Probes::default(), found: Vec::new() },
+        }
+    }
+
+    /// A turn begins, and the rows say this. What the scheduler has found out is written down. Says whether anything is slow.
+    pub fn begin_turn(&mut self, spi: &Spi, marked: HashMap<Relation, Marked>) -> Result<bool> {
+        let now = Instant::now();
+        let marks: HashMap<_, _> = marked.iter().map(|(relation, marked)| (*relation, marked.mark)).collect();
+        let mut any = marks.values().any(|mark| !mark.is_mended);
+        match self {
+            Self::Watched { watcher, died_in } => {
+                let mut found = watcher.begin_turn(marks.clone(), now);
+                if !died_in.is_empty() {
+                    died_in.drain(..).for_each(|relation| watcher.died_in(relation));
+                    found = watcher.begin_turn(marks, now);
+                }
+                any |= !found.is_empty();
+                for (relation, mark) in found {
+                    slow::mark(spi, relation, mark)?;
+                    crash::point("turn-mark-slow");
+                    pgrx::log!("xdb: table {relation} is slow: {}; its steps are a runner's", mark.reason.as_str());
+                }
+            }
+            Self::Probed { probes, found } => {
+                found.clear();
+                probes.follow(&marks, |relation| marked.get(relation).map_or(Duration::ZERO, |m| m.age), now);
+            }
+            Self::Ignored => {}
+        }
+        Ok(any)
+    }
+
+    /// Writes down what probes of this turn have shown.
+    pub fn write(&self, spi: &Spi) -> Result<()> {
+        let Self::Probed { found, .. } = self else { return Ok(()) };
+        for (relation, mark) in found {
+            slow::probed(spi, *relation, *mark)?;
+            crash::point("turn-probe");
+            if mark.is_mended {
+                pgrx::log!("xdb: table {relation} is not slow any more");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether its steps are a runner's.
+    pub fn is_slow(&self, relation: Relation) -> bool {
+        match self {
+            Self::Watched { watcher, .. } => watcher.is_slow(&relation),
+            Self::Probed { probes, .. } => probes.is_slow(&relation),
+            Self::Ignored => false,
+        }
+    }
+
+    /// Until when this process may not use it: the scheduler as long as it is slow, a runner where processes died in it.
+    pub fn kept_until(&self, relation: Relation) -> Option<Kept> {
+        match self {
+            Self::Watched { watcher, .. } => watcher.is_slow(&relation).then_some(Kept::Away),
+            Self::Probed { probes, .. } => probes.kept_until(&relation, Instant::now()).map(Kept::Until),
+            Self::Ignored => None,
+        }
+    }
+
+    /// Tables were used for so long, whatever came of it.
+    pub fn used(&mut self, times: &Times) {
+        if let Self::Watched { watcher, .. } = self {
+            let now = Instant::now();
+            times.iter().for_each(|(relation, took)| watcher.used(*relation, *took, now));
+        }
+    }
+
+    /// A step has used tables for so long, with all that belongs to it.
+    pub fn step_used(&mut self, times: &Times) {
+        if let Self::Probed { probes, found } = self {
+            let now = Instant::now();
+            for (relation, took) in times {
+                found.extend(probes.used(*relation, *took, apply_timeout(), now).map(|mark| (*relation, mark)));
+            }
+        }
+    }
+
+    /// The limit has ended a use of it.
+    pub fn ran_into_limit(&mut self, relation: Relation) {
+        if let Self::Watched { watcher, .. } = self {
+            watcher.ran_into_limit(relation);
+        }
+    }
+
+    /// A process has died in it.
+    pub fn died_in(&mut self, relation: Relation) {
+        if let Self::Watched { died_in, .. } = self {
+            died_in.push(relation);
+        }
+    }
+}
+
+/// How a process is kept from a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It is somebody else's.
+    Away,
+    /// Nobody uses it before.
+    Until(Instant),
+}

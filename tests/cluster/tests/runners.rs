@@ -1,0 +1,387 @@
+//! What is slow is a runner's: a process beside the scheduler that makes calls of its own, and applies their answers one by one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use xdb_cluster_tests::cluster::signal;
+use xdb_cluster_tests::log::AFTER_A_CRASH;
+use xdb_cluster_tests::prelude::*;
+
+/// Most calls that a runner has leases on.
+const CALLS: usize = 16;
+
+/// An application with the table `mine`, of a hundred rows, and the process types `mine`, which writes one of them, and `quick`,
+/// which needs no table. Each write is noted down, with its transaction and its process.
+struct Slow {
+    app: App,
+    worker: Worker,
+    /// Calls of `mine` hang until the worker is released.
+    hangs: Arc<AtomicBool>,
+}
+
+impl Slow {
+    fn new(app: App) -> Slow {
+        app.db().run(
+            "CREATE TABLE mine (id text PRIMARY KEY, n int NOT NULL DEFAULT 0);
+             INSERT INTO mine SELECT 'p' || n FROM generate_series(1, 300) n;
+             CREATE TABLE written (id text, txid bigint, pid int);
+             CREATE FUNCTION pause() RETURNS float8 LANGUAGE sql AS 'SELECT 0.0::float8';
+             CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 PERFORM pg_sleep(public.pause());
+                 INSERT INTO public.written VALUES (new.id, txid_current(), pg_backend_pid());
+                 RETURN new; END $$;
+             CREATE TRIGGER note BEFORE UPDATE ON mine FOR EACH ROW EXECUTE FUNCTION note();",
+        );
+        let hangs = Arc::new(AtomicBool::new(false));
+        let worker = app.worker({
+            let hangs = Arc::clone(&hangs);
+            move |call: &Call| {
+                if !call.process_id().starts_with('p') {
+                    return Reply::from(force_complete(json!(null)));
+                }
+                let n = call.global("n").as_i64().unwrap_or_default() + 1;
+                let answer = force_complete(json!(n)).globals(json!({"n": n}));
+                if hangs.load(Ordering::Relaxed) { Reply::hang(answer) } else { answer.into() }
+            }
+        });
+        app.register("mine", &one_step().maps("public.mine", "id", &["n"]));
+        app.register("quick", &one_step());
+        Slow { app, worker, hangs }
+    }
+
+    fn alone(name: &str, options: ClusterOptions) -> Slow {
+        Slow::new(App::alone(name, options))
+    }
+
+    /// Each write takes so long from now on.
+    fn takes(&self, seconds: f64) {
+        self.app.db().run(&format!(
+            "CREATE OR REPLACE FUNCTION pause() RETURNS float8 LANGUAGE sql AS 'SELECT {seconds:.3}::float8'"
+        ));
+    }
+
+    /// Marks the table, with no probe within the test.
+    fn mark(&self) {
+        self.app.superuser().run(
+            "INSERT INTO xdb.slow_object (kind, object, reason, pause)
+             VALUES ('TABLE', 'public.mine'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
+        );
+        wait_until("the table is named", 10, || self.is_slow());
+    }
+
+    fn is_slow(&self) -> bool {
+        views::engine(&mut self.app.superuser()).contains("public.mine: ")
+    }
+
+    fn hang(&self, hang: bool) {
+        self.hangs.store(hang, Ordering::Relaxed);
+    }
+
+    fn start(&self, numbers: std::ops::RangeInclusive<usize>) {
+        let mut db = self.app.db();
+        for n in numbers {
+            db.start(&format!("p{n}"), "mine").key(&format!("p{n}")).go();
+        }
+    }
+
+    /// Twenty quick processes complete one after the other.
+    fn others_go_on(&self, round: &str) {
+        let mut db = self.app.db();
+        let (took, ()) = timed(|| {
+            for n in 0..20 {
+                let id = format!("quick-{round}-{n}");
+                db.start(&id, "quick").go();
+                db.completes(&id);
+            }
+        });
+        assert!(took < Duration::from_secs(20), "twenty processes without the table took {took:?}");
+    }
+
+    /// All of these complete, and each has written its row once.
+    fn complete(&self, count: usize) {
+        let mut db = self.app.db();
+        wait_until("all complete", 120, || views::with_status(&mut db, "p%", "COMPLETED") == count as i64);
+        assert_eq!(db.count("mine WHERE n = 1"), count as i64);
+        assert_eq!(db.count("mine WHERE n > 1"), 0);
+        assert_eq!(db.count("written"), count as i64, "each was written once");
+    }
+
+    fn runners(&self) -> i64 {
+        i64::from(self.app.superuser().one::<i32>("SELECT runners FROM xdb.status()"))
+    }
+
+    /// The pid of a runner.
+    fn runner(&self) -> i32 {
+        let sql =
+            "SELECT min(pid) FROM pg_stat_activity WHERE backend_type = 'xdb runner' AND datname = current_database()";
+        let mut superuser = self.app.superuser();
+        let mut pid = None;
+        wait_until("a runner runs", 20, || {
+            pid = superuser.try_one::<Option<i32>>(sql).expect("it can be asked");
+            pid.is_some()
+        });
+        pid.expect("just found")
+    }
+}
+
+#[test]
+fn no_turn_of_the_scheduler_spends_more_than_its_time_in_a_slow_table() {
+    const PROCESSES: usize = 64;
+    let slow = Slow::new(App::new("runners_budget"));
+    slow.takes(0.2);
+    slow.hang(true);
+    slow.start(1..=PROCESSES);
+    slow.worker.wait_for_count("all calls", 30, PROCESSES, |call| call.process_id().starts_with('p'));
+    slow.hang(false);
+    slow.worker.release();
+    slow.others_go_on("meanwhile");
+    let mut db = slow.app.db();
+    let scheduler = slow.app.scheduler();
+    wait_until("all complete", 120, || views::with_status(&mut db, "p%", "COMPLETED") == PROCESSES as i64);
+    let most: i64 = db.one(&format!(
+        "SELECT COALESCE(max(count), 0) FROM (SELECT count(*) FROM written WHERE pid = {scheduler} GROUP BY txid) AS turns"
+    ));
+    assert!((1..=2).contains(&most), "a turn of the scheduler wrote {most} of them");
+    slow.app.done(&[]);
+}
+
+#[test]
+fn one_that_failed_before_makes_no_other_guarded() {
+    let slow = Slow::new(App::new("runners_guard"));
+    let mut holder = slow.app.db();
+    holder.run("BEGIN; UPDATE mine SET n = 0 WHERE id = 'p300'");
+    slow.start(300..=300);
+    slow.worker.wait_for("its call", 10, |call| call.process_id() == "p300");
+    // Turns in which it has failed alone.
+    slow.others_go_on("first");
+    slow.start(1..=200);
+    let mut db = slow.app.db();
+    wait_until("its neighbours complete", 60, || views::with_status(&mut db, "p%", "COMPLETED") == 200);
+    // A guard is a subtransaction, whose number the row has then.
+    let guarded = db.count("mine JOIN written USING (id) WHERE mine.xmin::text <> written.txid::text AND id <> 'p300'");
+    assert_eq!(guarded, 0, "rows were written in subtransactions");
+    holder.run("ROLLBACK");
+    db.completes("p300");
+    slow.app.done(&[]);
+}
+
+#[test]
+fn three_hundred_processes_of_a_slow_table_complete_through_runners() {
+    let slow = Slow::new(App::new("runners_many"));
+    slow.takes(0.01);
+    slow.mark();
+    slow.start(1..=300);
+    slow.others_go_on("meanwhile");
+    slow.complete(300);
+    let scheduler = slow.app.scheduler();
+    let mut db = slow.app.db();
+    assert_eq!(db.count(&format!("written WHERE pid = {scheduler}")), 0, "the scheduler wrote some");
+    let most: i64 = db.one("SELECT max(count) FROM (SELECT count(*) FROM written GROUP BY txid) AS steps");
+    assert_eq!(most, 1, "one step is one transaction");
+    assert!(slow.is_slow());
+    wait_until("runners without work end", 20, || slow.runners() == 0);
+    slow.app.done(&[]);
+}
+
+#[test]
+fn two_runners_share_the_work() {
+    let slow = Slow::new(App::new("runners_two"));
+    slow.mark();
+    slow.hang(true);
+    slow.start(1..=40);
+    slow.worker.wait_for_count("as many calls as two runners make", 30, 2 * CALLS, |_| true);
+    // Turns in which they could claim more.
+    slow.others_go_on("meanwhile");
+    let leases: Vec<i64> = slow.app.superuser().all(
+        "SELECT count(*) FROM xdb.task t JOIN xdb.engine e ON e.epoch = t.lease_epoch AND e.lane >= 10 GROUP BY e.lane",
+    );
+    assert_eq!(leases, [CALLS as i64; 2]);
+    assert_eq!(slow.worker.count(|call| call.process_id().starts_with('p')), 2 * CALLS);
+    assert_eq!(slow.runners(), 2);
+    slow.hang(false);
+    slow.worker.release();
+    slow.complete(40);
+    let pids: i64 = slow.app.db().one("SELECT count(DISTINCT pid) FROM written");
+    assert_eq!(pids, 2, "both have written");
+    slow.app.done(&[]);
+}
+
+#[test]
+fn one_runner_is_enough() {
+    let slow = Slow::alone("runners_one", ClusterOptions::default().set("xdb.runners", "1"));
+    slow.mark();
+    slow.hang(true);
+    slow.start(1..=40);
+    slow.worker.wait_for_count("as many calls as one runner makes", 30, CALLS, |_| true);
+    slow.others_go_on("meanwhile");
+    assert_eq!(slow.worker.count(|call| call.process_id().starts_with('p')), CALLS);
+    assert_eq!(slow.runners(), 1);
+    slow.hang(false);
+    slow.worker.release();
+    slow.complete(40);
+    slow.app.done(&[]);
+}
+
+#[test]
+fn a_runner_that_ends_loses_its_leases_and_nothing_else() {
+    let slow = Slow::alone("runners_end", ClusterOptions::default());
+    slow.mark();
+    slow.hang(true);
+    slow.start(1..=10);
+    slow.worker.wait_for_count("the calls", 30, 10, |_| true);
+    let scheduler = slow.app.scheduler();
+    let epochs = "SELECT lane::int, epoch FROM xdb.engine ORDER BY lane";
+    let before: BTreeMap<i32, i64> = pairs(&mut slow.app.superuser(), epochs);
+    slow.app.superuser().run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+         WHERE backend_type = 'xdb runner' AND datname = current_database()",
+    );
+    // Their leases are void as soon as the scheduler has seen it, and long before they end.
+    slow.hang(false);
+    slow.worker.wait_for_count("the calls are made again", 30, 20, |_| true);
+    slow.worker.release();
+    slow.complete(10);
+    let after: BTreeMap<i32, i64> = pairs(&mut slow.app.superuser(), epochs);
+    assert_eq!(slow.app.scheduler(), scheduler, "the scheduler is the same one");
+    assert_eq!(after[&0], before[&0]);
+    assert!(
+        before.iter().filter(|(lane, _)| **lane >= 10).all(|(lane, epoch)| after[lane] > *epoch),
+        "{before:?} {after:?}"
+    );
+    slow.app.done(&["terminating background worker", "terminating connection"]);
+}
+
+fn pairs(db: &mut Db, sql: &str) -> BTreeMap<i32, i64> {
+    db.client().query(sql, &[]).expect("the rows").iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+#[test]
+fn a_runner_that_is_killed_while_it_calls() {
+    let slow = Slow::alone("runners_killed_calling", ClusterOptions::default());
+    slow.mark();
+    slow.hang(true);
+    slow.start(1..=10);
+    slow.worker.wait_for_count("the calls", 30, 10, |_| true);
+    signal(slow.runner(), libc::SIGKILL);
+    slow.hang(false);
+    slow.worker.wait_for_count("the calls are made again", 60, 20, |_| true);
+    slow.worker.release();
+    slow.complete(10);
+    assert!(slow.is_slow(), "it stays with the runners");
+    slow.app.done(AFTER_A_CRASH);
+}
+
+#[test]
+fn a_runner_that_is_killed_in_the_slow_table() {
+    let slow = Slow::alone("runners_killed_writing", ClusterOptions::default());
+    slow.takes(3.0);
+    slow.mark();
+    slow.start(1..=3);
+    let mut superuser = slow.app.superuser();
+    let runner = slow.runner();
+    wait_until("the runner is in the trigger", 30, || {
+        superuser.count(&format!("pg_stat_activity WHERE pid = {runner} AND wait_event = 'PgSleep'")) == 1
+    });
+    signal(runner, libc::SIGKILL);
+    wait_until("the server is there again", 60, || {
+        slow.app.cluster().try_connect(slow.app.database(), "postgres", Duration::from_secs(5)).is_ok()
+    });
+    slow.takes(0.0);
+    slow.complete(3);
+    assert!(slow.is_slow(), "it stays with the runners");
+    slow.app.done(AFTER_A_CRASH);
+}
+
+#[test]
+fn a_table_that_was_mended_is_the_schedulers_again() {
+    let slow = Slow::new(App::new("runners_mended"));
+    slow.takes(0.6);
+    slow.start(1..=4);
+    wait_until("the table is found to be slow", 30, || slow.is_slow());
+    slow.takes(0.0);
+    slow.complete(4);
+    let mut next = 5;
+    wait_until("it is found to be quick", 60, || {
+        // Each step after the pause is a probe.
+        slow.start(next..=next);
+        slow.app.db().completes(&format!("p{next}"));
+        next += 1;
+        !slow.is_slow()
+    });
+    slow.start(300..=300);
+    slow.app.db().completes("p300");
+    let scheduler = slow.app.scheduler();
+    assert_eq!(slow.app.db().count(&format!("written WHERE id = 'p300' AND pid = {scheduler}")), 1);
+    assert_eq!(slow.app.superuser().count("xdb.slow_object WHERE mended_at IS NOT NULL"), 1, "it is remembered");
+    wait_until("runners without work end", 20, || slow.runners() == 0);
+    slow.app.done(&[]);
+}
+
+#[test]
+fn a_table_in_which_a_process_died_is_left_alone() {
+    let app = App::new("runners_deadly");
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE mine (id text PRIMARY KEY, n int); INSERT INTO mine VALUES ('p', 0);
+         CREATE FUNCTION stubborn() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             LOOP
+                 BEGIN PERFORM pg_sleep(60);
+                 EXCEPTION WHEN query_canceled THEN PERFORM pg_sleep(60);
+                 END;
+             END LOOP; END $$;
+         CREATE TRIGGER stubborn BEFORE UPDATE ON mine FOR EACH ROW EXECUTE FUNCTION stubborn();",
+    );
+    let _worker = app.worker(|_: &Call| force_complete(json!(null)).globals(json!({"n": 1})));
+    app.register("mine", &one_step().maps("public.mine", "id", &["n"]));
+    db.start("p", "mine").key("p").go();
+    let mut superuser = app.superuser();
+    wait_until("the table is named", 30, || {
+        views::engine(&mut superuser).contains("public.mine: a process died in it")
+    });
+    assert_eq!(superuser.one::<f64>("SELECT EXTRACT(EPOCH FROM pause)::float8 FROM xdb.slow_object"), 600.0);
+    db.run("DROP TRIGGER stubborn ON mine");
+    wait_until("its call waits for a runner", 30, || {
+        superuser.count("xdb.task WHERE lane = 1 AND lease_until IS NULL") == 1
+    });
+    assert_eq!(db.status("p"), "RUNNING");
+    // As if ten minutes were over.
+    superuser.run("UPDATE xdb.slow_object SET pause = '1 ms'");
+    db.completes("p");
+    wait_until("it is found to be quick", 20, || !views::engine(&mut superuser).contains("public.mine: "));
+    app.done(&[]);
+}
+
+#[test]
+fn a_runner_that_cannot_be_started_is_reported() {
+    // The launcher, the scheduler and the server's own one for replication.
+    let slow = Slow::alone("runners_none", ClusterOptions::default().set("max_worker_processes", "3"));
+    slow.mark();
+    slow.start(1..=3);
+    let mut superuser = slow.app.superuser();
+    wait_until("the status says so", 30, || {
+        superuser
+            .one::<Option<String>>("SELECT runner_error FROM xdb.status()")
+            .is_some_and(|e| e.contains("max_worker_processes"))
+    });
+    slow.others_go_on("without");
+    assert_eq!(superuser.one::<i32>("SELECT runners FROM xdb.status()"), 0);
+    // A table that is the scheduler's again needs no runner.
+    superuser.run("DELETE FROM xdb.slow_object");
+    slow.complete(3);
+    wait_until("nobody needs a runner", 20, || {
+        superuser.one::<Option<String>>("SELECT runner_error FROM xdb.status()").is_none()
+    });
+    slow.app.done(&["no free background worker process"]);
+}
+
+#[test]
+fn a_runner_beyond_the_setting_is_not_started() {
+    let app = App::alone("runners_setting", ClusterOptions::default());
+    let mut superuser = app.superuser();
+    for (value, code) in [("0", "22023"), ("17", "22023")] {
+        let error = superuser.try_run(&format!("ALTER SYSTEM SET xdb.runners = {value}")).expect_err(value);
+        assert_eq!(error.code, code);
+    }
+    app.done(&["xdb.runners"]);
+}
