@@ -32,6 +32,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         purge::STATEMENTS,
         queue::STATEMENTS,
         registry::STATEMENTS,
+        slow::STATEMENTS,
         state::STATEMENTS,
         timer::STATEMENTS,
     ];
