@@ -91,6 +91,7 @@ struct EngineFigures {
     runner_error: Option<String>,
 }
 
+// Long because each figure is read and named in the order in which they are shown.
 pub fn engine_figures(_: &Args) -> Result<Value> {
     let caller = Caller::looking()?;
     let database = process::database();

@@ -297,6 +297,7 @@ impl Launcher {
     }
 
     /// Starts one process; if it can't be now, says when to try again.
+    // Long because what may keep a process from starting is answered where it is found.
     fn start(
         &mut self,
         database: pg_sys::Oid,

@@ -135,6 +135,7 @@ impl Decider<'_, '_, '_> {
 
     /// Decides about a command and applies what follows. One that closes the execution waits for its lock, unless
     /// that is held already.
+    // Long because a decision is one way down: offer, decide, check, write, apply.
     fn decide(&mut self, number: usize, item: &Item, command: Command, locked_for_close: bool) -> Result<()> {
         let offered = self.offer(item.execution(), &command)?;
         if offered.is_none() && matches!(item, Item::Waiter(_)) {

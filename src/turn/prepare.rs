@@ -121,6 +121,7 @@ fn record(loaded: &Loaded, state: &StateExecution, call: &Leased) -> Option<Call
 }
 
 impl Preparing<'_, '_> {
+    // Long because each way in which a table can be used ends in one of three ways.
     fn one(
         &mut self,
         loaded: &Loaded,
