@@ -111,7 +111,7 @@ pub fn define() {
     );
     GucRegistry::define_int_guc(
         c"xdb.poll_interval",
-        c"Longest time between two looks for due work.",
+        c"Longest time between two scans for due work.",
         c"Commits wake the scheduler at once; this is the floor under wake-ups. Default 1s.",
         &POLL_INTERVAL_MS,
         10,

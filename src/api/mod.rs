@@ -1,4 +1,34 @@
 //! The SQL functions: thin. They check who calls and what with, and leave the rest to the store and the engine.
+//!
+//! ```text
+//!   SELECT xdb.publish(...)
+//!     ▼
+//!   pg::function      the edge: arguments, and errors as the server raises them
+//!     ▼
+//!   Caller            is the library preloaded? does the schema fit? may something be written here?
+//!     ▼
+//!   the function      reads and checks the arguments (xdb-protocol), loads, decides (xdb-engine), saves
+//!     ├─ on_system_tables ▶ store, as the engine
+//!     └─ users' tables    ▶ store::tables, as the caller
+//!     ▼
+//!   pg::wake          what is to be woken, once the caller's transaction commits
+//! ```
+//!
+//! | file | functions |
+//! |---|---|
+//! | `registration.rs` | `register_worker`, `register_process_type`, and their ends |
+//! | `start.rs`, `bulk.rs` | `start_process`, `start_processes` |
+//! | `process.rs`, `global.rs` | `publish`, `stop_process`; `publish_global` |
+//! | `rpc.rs`, `rpc_locks.rs` | `invoke_rpc`, and how it locks what it loads |
+//! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, what `check_process` stands on |
+//! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
+//! | `admin.rs`, `attribute_locks.rs` | `pause`, `resume`, `adopt`, versions; the figures behind `status` and the views |
+//!
+//! Rules:
+//! - All of it happens in the caller's transaction. Nothing is woken before it commits.
+//! - A function declares itself with one of the constructors of [`Caller`], before it touches a table.
+//! - What belongs to another role is as if it were not there: `Caller::own` says so in one place.
+//! - A function that waits or calls is an error inside the engine ([`Caller::outside_engine`]).
 
 mod admin;
 mod attribute_locks;

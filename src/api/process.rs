@@ -19,11 +19,11 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use xdb_engine::{Command, Definition, ExecutionId, Json, ProcessStatus, StopType};
 
-/// How often a publisher looks whether a conditional close has come to its end.
+/// How often a publisher polls for the end of a conditional close.
 const CLOSE_POLL_MS: i64 = 10;
 
-/// How long a publisher looks before it waits in the server's sight, and until it does so again when nobody was in the way.
-const LOOKS_FOR: Duration = Duration::from_millis(200);
+/// How long a publisher polls before it waits in the server's sight, and until it does so again when nobody was in the way.
+const POLLS_FOR: Duration = Duration::from_millis(200);
 
 /// Longest reason of a stop.
 const MAX_REASON_BYTES: usize = 10_000;
@@ -35,7 +35,7 @@ pub fn publish(args: &Args) -> Result<Value> {
     let message = payload("message", args.json(2)?)?;
     let message_id = args.text(3).map(|id| name("message_id", Some(id))).transpose()?;
     let execution = args.execution_id(4);
-    let mut looks_until = Instant::now() + LOOKS_FOR;
+    let mut polls_until = Instant::now() + POLLS_FOR;
     loop {
         let tried = caller.on_system_tables(|registry| {
             spi::connect(|spi| {
@@ -71,9 +71,9 @@ pub fn publish(args: &Args) -> Result<Value> {
                 wrote();
                 return Ok(Value::Void);
             }
-            Tried::Closing(id) if Instant::now() > looks_until => {
+            Tried::Closing(id) if Instant::now() > polls_until => {
                 if caller.on_system_tables(|_| wait_in_sight(id))? {
-                    looks_until = Instant::now() + LOOKS_FOR;
+                    polls_until = Instant::now() + POLLS_FOR;
                 }
             }
             Tried::Closing(_) | Tried::Replaced => {}
@@ -92,7 +92,7 @@ enum Tried {
 }
 
 /// Waits a moment for whoever holds the close up, as everybody waits for a lock. The server does not see that a publisher
-/// waits while it only looks: here it does, and ends a ring in which the close waits for somebody who waits for this very
+/// waits while it only polls: here it does, and ends a ring in which the close waits for somebody who waits for this very
 /// transaction. The lock is given back at once, so that the close can have it. Answers whether it could be had.
 fn wait_in_sight(id: ExecutionId) -> Result<bool> {
     match undone(|| identity::with_short_waits(|| spi::connect(|spi| process::lock_for_close(spi, id)))) {

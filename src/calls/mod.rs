@@ -1,6 +1,25 @@
 //! A call as a value: from a state that is at a call to the request, and from the answer back to the engine's words.
 //!
-//! Used by the turn and by sessions' RPCs. Nothing here touches a table or a socket.
+//! ```text
+//!   Execution, state, attributes ── request ──▶ Request ──▶ transport ──▶ worker
+//!                │                                │ tag                     │
+//!                └─ CallRecord (in flight) ◀──────┘                         │
+//!                      │  with the lease: the fence                         │
+//!                      │  with ReadSet: versions of what was loaded         ▼
+//!   Command ◀── command ── Answered ◀── decode ──────────────────────── Outcome
+//! ```
+//!
+//! Whatever a worker answers, or fails to answer, [`decode`] makes it an answer or a failed attempt; there is nothing else.
+//!
+//! | file | what it is for |
+//! |---|---|
+//! | `mod.rs` | requests and their headers; outcomes as answers, answers as commands |
+//! | `record.rs` | what the engine keeps of a call while it is under way |
+//!
+//! Rules:
+//! - Used by the turn and by sessions' RPCs alike. Nothing here touches a table or a socket.
+//! - The wire format itself is `xdb-protocol`'s; how a request travels is the transport's.
+//! - A call that is made again has the same `callId`. Its `Idempotency-Key` is the same too, unless the request is another one.
 
 mod record;
 

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ureq::http::Uri;
+use ipnet::IpNet;
+use ureq_proto::http::Uri;
 
 /// The setting that [`HostPolicy`] is read from, for messages.
 pub const SETTING: &str = "xdb.allowed_worker_hosts";
@@ -31,13 +32,7 @@ pub struct HostPolicy {
     names: Vec<String>,
     /// With the leading dot.
     suffixes: Vec<String>,
-    networks: Vec<Network>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Network {
-    V4 { address: u32, mask: u32 },
-    V6 { address: u128, mask: u128 },
+    networks: Vec<IpNet>,
 }
 
 /// How far the trust in a name reaches.
@@ -70,9 +65,9 @@ impl HostPolicy {
                     .to_owned(),
             );
         } else if let Some((address, prefix)) = entry.split_once('/') {
-            self.networks.push(Network::parse(address, prefix)?);
+            self.networks.push(network(address, prefix)?);
         } else if let Some(address) = literal(entry) {
-            self.networks.push(Network::single(address));
+            self.networks.push(address.into());
         } else {
             self.names.push(valid_name(entry)?);
         }
@@ -82,7 +77,7 @@ impl HostPolicy {
     /// Whether a connection to `address` may be made for the sake of `host`.
     pub fn permits(&self, host: &str, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        if self.networks.iter().any(|network| network.contains(address)) {
+        if self.networks.iter().any(|network| network.contains(&address)) {
             return true;
         }
         // A URL with an address in it is not a name that somebody trusts.
@@ -120,60 +115,24 @@ impl HostPolicy {
     }
 }
 
-impl Network {
-    fn single(address: IpAddr) -> Self {
-        match address {
-            IpAddr::V4(v4) => Network::V4 { address: v4.to_bits(), mask: u32::MAX },
-            IpAddr::V6(v6) => Network::V6 { address: v6.to_bits(), mask: u128::MAX },
-        }
+fn network(address: &str, prefix: &str) -> Result<IpNet, String> {
+    let unmapped: IpAddr = unbracketed(address).parse().map_err(|_| format!("\"{address}\" is no address"))?;
+    if prefix.is_empty() || !prefix.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(format!("\"{prefix}\" is no length of a prefix"));
     }
-
-    fn parse(address: &str, prefix: &str) -> Result<Self, String> {
-        let unmapped: IpAddr = unbracketed(address).parse().map_err(|_| format!("\"{address}\" is no address"))?;
-        if prefix.is_empty() || !prefix.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(format!("\"{prefix}\" is no length of a prefix"));
-        }
-        let width = if unmapped.is_ipv4() { 32 } else { 128 };
-        let length: u32 = prefix
-            .parse()
-            .ok()
-            .filter(|length| *length <= width)
-            .ok_or_else(|| format!("the prefix is longer than {width}"))?;
-        let network = match (unmapped, unmapped.to_canonical()) {
-            (IpAddr::V6(_), IpAddr::V4(v4)) if length >= 96 => {
-                Network::V4 { address: v4.to_bits(), mask: mask(length - 96, 32) as u32 }
-            }
-            (IpAddr::V4(v4), _) => Network::V4 { address: v4.to_bits(), mask: mask(length, 32) as u32 },
-            (IpAddr::V6(v6), _) => Network::V6 { address: v6.to_bits(), mask: mask(length, 128) },
-        };
-        let (covered, written) = match network {
-            Network::V4 { address, mask } => {
-                (IpAddr::from(Ipv4Addr::from_bits(address & mask)), IpAddr::from(Ipv4Addr::from_bits(address)))
-            }
-            Network::V6 { address, mask } => {
-                (IpAddr::from(Ipv6Addr::from_bits(address & mask)), IpAddr::from(Ipv6Addr::from_bits(address)))
-            }
-        };
-        // A typing error that would open more than was meant.
-        if covered != written {
-            return Err(format!("it has bits set behind its prefix; the block starts at {covered}"));
-        }
-        Ok(network)
+    let width = if unmapped.is_ipv4() { 32 } else { 128 };
+    let too_long = || format!("the prefix is longer than {width}");
+    let length: u8 = prefix.parse().map_err(|_| too_long())?;
+    let network = match (unmapped, unmapped.to_canonical()) {
+        (IpAddr::V6(_), mapped @ IpAddr::V4(_)) if (96..=128).contains(&length) => IpNet::new(mapped, length - 96),
+        _ => IpNet::new(unmapped, length),
+    };
+    let network = network.map_err(|_| too_long())?;
+    // A typing error that would open more than was meant.
+    if network.network() != network.addr() {
+        return Err(format!("it has bits set behind its prefix; the block starts at {}", network.network()));
     }
-
-    fn contains(&self, candidate: IpAddr) -> bool {
-        match (self, candidate) {
-            (Network::V4 { address, mask }, IpAddr::V4(v4)) => v4.to_bits() & mask == *address,
-            (Network::V6 { address, mask }, IpAddr::V6(v6)) => v6.to_bits() & mask == *address,
-            _ => false,
-        }
-    }
-}
-
-fn mask(length: u32, width: u32) -> u128 {
-    let all = u128::MAX >> (128 - width);
-    // A shift by the whole width would overflow.
-    all & all.checked_shl(width - length).unwrap_or(0)
+    Ok(network)
 }
 
 fn class(address: IpAddr) -> Class {

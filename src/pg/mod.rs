@@ -1,4 +1,48 @@
-//! Everything that touches the server process: errors, SPI, identity, shared memory, latches, hooks.
+//! What touches the server process.
+//!
+//! The rooms above see values and closures: a statement that is run, a body that runs as another role, a wait that ends. What
+//! Postgres wants for that (memory contexts, resource owners, callbacks, `longjmp`) stays in here.
+//!
+//! ```text
+//!   api, scheduler, turn, store
+//!     │ values, closures, Result<_, PgError>
+//!     ▼
+//!   spi ── param, types ── index_plans   statements and their parameters
+//!   identity ── settings                 as whom they run, and with which settings
+//!   subxact ── catch                     what fails is undone, and comes back as a value
+//!   latch ── wake ── shmem               who waits, and who wakes whom at commit
+//!     │ unsafe
+//!     ▼
+//!   the server
+//! ```
+//!
+//! | file | what it is for |
+//! |---|---|
+//! | `catch.rs`, `raw.rs` | errors of the server as whole values, and functions that are called without pgrx's boundary |
+//! | `function.rs` | SQL functions as the server calls them: arguments, results, the one place where errors are raised |
+//! | `spi.rs`, `param.rs`, `types.rs` | statements, prepared once per session; parameters, columns, names of types |
+//! | `index_plans.rs` | plans of statements on system tables: made once, by index |
+//! | `identity.rs`, `settings.rs` | as whom SQL runs; settings that nobody else may change |
+//! | `subxact.rs` | subtransactions, time limits, conditional locks on tables |
+//! | `session.rs`, `process.rs` | an engine process: its connection, its transactions, its signals, its end |
+//! | `latch.rs`, `wake.rs` | waiting, and what a commit sets off |
+//! | `shmem.rs`, `shmem/` | shared memory: slots, statistics of calls, sessions that wait, locks that are shown |
+//! | `hook.rs`, `extension.rs` | statements that concern the engine; the extension as the catalog has it |
+//! | `clock_offset.rs`, `descriptors.rs` | the offset of the clock; file descriptors that are reserved with the server |
+//! | `snapshot.rs` | a session that does nothing but wait gives its snapshot back while it sleeps |
+//! | `names.rs` | lists of names in settings |
+//! | `tests.rs` | tests inside of a server, in builds for tests alone |
+//! | `compat.rs` | what differs between the major versions of Postgres |
+//! | `crash.rs` | crash points, in builds for tests alone |
+//!
+//! Rules:
+//! - An error is a value, [`catch::PgError`], from the call that raised it to the edge in `function.rs`. No destructor is pending in a
+//!   frame that the server may jump out of.
+//! - Whatever a callback at commit or exit touches is an atomic or a latch: an error there would bring the server down.
+//! - Only the main thread comes here.
+//! - `unsafe` lives here. The exceptions are the files that `scripts/source_checks.py` names: `scheduler/launcher.rs`, which
+//!   registers its processes itself, and the system calls of `http`.
+//! - Shared memory may be lost, and its arrays may be full: everybody gets along without a place.
 
 pub mod catch;
 pub mod clock_offset;

@@ -309,7 +309,7 @@ pub mod waiter {
     use crate::pg::latch;
     use pgrx::pg_sys;
 
-    /// How often to look when there is no place left for another waiter.
+    /// How often to poll when there is no place left for another waiter.
     const POLL_MS: i64 = 100;
 
     /// A place among the waiters; given back when dropped, at the end of the transaction, and at the end of the process,
@@ -336,7 +336,7 @@ pub mod waiter {
             Self::register(&super::state_key(execution, state_execution_id))
         }
 
-        /// Whether there was no place, so that a wait ends early to look.
+        /// Whether there was no place, so that a wait ends early to poll.
         pub fn is_polling(&self) -> bool {
             self.place.is_none()
         }

@@ -8,12 +8,12 @@ use crate::store::purge::{self, Cursor};
 use crate::{clock, guc};
 use std::time::{Duration, Instant};
 
-/// How often to look for executions that have become too old, at most.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How often to scan for executions that have become too old, at most.
+const SCAN_EVERY: Duration = Duration::from_secs(60);
 
-/// After so many looks, the next one begins at the oldest execution again: what was locked, or came late, is found
+/// After so many scans, the next one begins at the oldest execution again: what was locked, or came late, is found
 /// then. Not every time, because deleted rows that an old snapshot keeps have to be walked over.
-const LOOKS: u32 = 60;
+const SCANS: u32 = 60;
 
 /// Most executions in one transaction.
 const EXECUTIONS: usize = 100;
@@ -27,31 +27,31 @@ const SHORTEST_REST: Duration = Duration::from_millis(50);
 
 /// Keeps to `xdb.retention`, and to the time that messages of global queues have.
 pub struct Maintenance {
-    looked: Instant,
-    /// How long after the last look the next one is due, while there is more to delete.
+    scanned: Instant,
+    /// How long after the last scan the next one is due, while there is more to delete.
     rest: Option<Duration>,
     after: Cursor,
     after_key: KeyCursor,
-    looks: u32,
-    /// The offset of the clock at the last look.
+    scans: u32,
+    /// The offset of the clock at the last scan.
     clock_offset: i64,
 }
 
 impl Maintenance {
     pub fn new() -> Self {
         Self {
-            looked: Instant::now(),
+            scanned: Instant::now(),
             rest: None,
             after: Cursor::START,
             after_key: KeyCursor::start(),
-            looks: 0,
+            scans: 0,
             clock_offset: clock::offset(),
         }
     }
 
     /// When the next batch is due, if there is more to delete.
     pub fn due_in(&self) -> Option<Duration> {
-        self.rest.map(|rest| rest.saturating_sub(self.looked.elapsed()))
+        self.rest.map(|rest| rest.saturating_sub(self.scanned.elapsed()))
     }
 
     fn begin_again(&mut self) {
@@ -61,12 +61,12 @@ impl Maintenance {
     /// Deletes a batch of what is old if it is time. To be called between turns.
     pub fn look(&mut self, session: &mut Session) {
         let retention = guc::retention();
-        let every = retention.map_or(LOOK_EVERY, |kept| kept.as_std().clamp(Duration::from_secs(1), LOOK_EVERY));
+        let every = retention.map_or(SCAN_EVERY, |kept| kept.as_std().clamp(Duration::from_secs(1), SCAN_EVERY));
         let clock_offset = clock::offset();
         if clock_offset != self.clock_offset {
             self.clock_offset = clock_offset;
             self.begin_again();
-        } else if self.looked.elapsed() < self.rest.unwrap_or(every) {
+        } else if self.scanned.elapsed() < self.rest.unwrap_or(every) {
             return;
         }
         let began = Instant::now();
@@ -90,7 +90,7 @@ impl Maintenance {
             }
             Ok((batch.reached, key, expiring || left || batch.left || batch.more || keys))
         });
-        self.looked = Instant::now();
+        self.scanned = Instant::now();
         let more = match done {
             Some((reached, key, more)) => {
                 (self.after, self.after_key) = (reached, key);
@@ -99,12 +99,12 @@ impl Maintenance {
             None => false,
         };
         if !more {
-            self.looks += 1;
-            if self.looks >= LOOKS {
-                self.looks = 0;
+            self.scans += 1;
+            if self.scans >= SCANS {
+                self.scans = 0;
                 self.begin_again();
             }
         }
-        self.rest = more.then(|| ((self.looked - began) * REST).max(SHORTEST_REST));
+        self.rest = more.then(|| ((self.scanned - began) * REST).max(SHORTEST_REST));
     }
 }

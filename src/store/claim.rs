@@ -119,7 +119,7 @@ statements! {
             WHERE t.lease_epoch = $3 FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {NO_LEASE} FROM held \
         WHERE t.execution_id = held.execution_id AND t.seq = held.seq", batch::<StateKey>());
-    // One look into the index per worker, however many calls there are.
+    // One scan of the index per worker, however many calls there are.
     WORKERS_GONE = "WITH RECURSIVE ids (worker_id) AS ( \
             (SELECT worker_id FROM xdb.task WHERE lane = $1 ORDER BY worker_id LIMIT 1) \
             UNION ALL SELECT (SELECT k.worker_id FROM xdb.task k \
@@ -404,7 +404,7 @@ pub fn next_due(spi: &Spi, lane: Lane, workers: &[WorkerId], now: Timestamp) -> 
 pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<(Option<Timestamp>, bool)> {
     let params = [array(workers), value(lane.number)];
     let found = spi.first(&EARLIEST, &params, |row| Ok((row.get("earliest")?, row.get("messages")?)))?;
-    found.ok_or_else(|| PgError::internal("a glance found no row"))
+    found.ok_or_else(|| PgError::internal("the earliest due time has no row"))
 }
 
 /// How many calls are due or under way, counted up to a bound, and since when the oldest waits: for people.

@@ -56,7 +56,7 @@ impl Gathering<'_> {
         let mut work =
             Work { ends: ScanEnds::new(turn.began_at), nothing_due: false, more: false, yielded: Vec::new(), workers };
         let may_be_idle = turn.scope.gather && turn.lane.number == 0 && !started.has_global_work;
-        work.nothing_due = may_be_idle && (self.scans.are_idle() || self.glance(turn, &work.workers)?);
+        work.nothing_due = may_be_idle && (self.scans.are_idle() || self.nothing_is_due(turn, &work.workers)?);
         self.matching.begin_turn(turn.scope.gather);
         if turn.scope.gather && !work.nothing_due && !turn.paused && turn.lane.number == 0 {
             let busy = self.backlog.executions.keys(Instant::now());
@@ -78,10 +78,10 @@ impl Gathering<'_> {
     }
 
     /// Whether one statement in place of one for each scan shows that there is nothing. For idle engines.
-    fn glance(&mut self, turn: &Turn, workers: &[WorkerId]) -> Result<bool> {
+    fn nothing_is_due(&mut self, turn: &Turn, workers: &[WorkerId]) -> Result<bool> {
         let began = Instant::now();
-        let may_look = self.scans.may_scan_all(began) && self.scans.are_quiet();
-        if turn.paused || !may_look || self.seen.next_due.is_some_and(|due| due <= turn.began) {
+        let may_scan = self.scans.may_scan_all(began) && self.scans.are_quiet();
+        if turn.paused || !may_scan || self.seen.next_due.is_some_and(|due| due <= turn.began) {
             return Ok(false);
         }
         let (earliest, any_messages) = claim::earliest(turn.spi, turn.lane, workers)?;

@@ -305,7 +305,7 @@ impl Matching {
         if wanted.iter().all(Vec::is_empty) {
             return Ok(Free::default());
         }
-        // Messages that end between the two scans must not make those who were found ask in vain for all of them.
+        // Messages that end between the two scans must not make those who were found ask for all of them and get nothing.
         let now = self.gathered.at.unwrap_or(now);
         Free::load(turn.spi, &wanted, &self.gathered.fresh, now)
     }
@@ -332,7 +332,7 @@ impl Matching {
             return Ok(false);
         }
         let free = &decided.free;
-        // Where all who were asked were in vain, asking them again for the same messages is too. Who had just gone was not
+        // Where nobody who was asked took anything, nobody will who is asked again for the same messages. Who had just gone was not
         // asked, and those behind him are still to come.
         let went_on = !free.taken.is_empty() || !not_asked.is_empty() || !decided.stale.waiters.is_empty();
         let cut = |(queue, key): &Class| {

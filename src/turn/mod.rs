@@ -8,7 +8,7 @@
 //!             │ pause    │ messages,    │ under their │ memory;      │ difference  │ due calls,   │ with their   │ what waits is
 //!             │ registry │ global       │ row locks   │ users'       │ as rows     │ within the   │ attributes   │ kept for the
 //!             ▼          ▼ queues       ▼             ▼ tables       ▼             ▼ room         ▼              ▼ next turn
-//!            Begun      Work           Batch         Decided        Saved         Claims         Prepared       Progress
+//!            Started    Work           Batch         Decided        Saved         Claims         Prepared       Progress
 //! ```
 //!
 //! | file | what it is for |

@@ -34,8 +34,8 @@ impl Budget {
         self.left = self.left.saturating_sub(time);
     }
 
-    /// How long the next use may take. None once half of the time is spent: a use that is cut short for lack of time was made
-    /// in vain, so it is better begun in the next turn.
+    /// How long the next use may take. None once half of the time is spent: a use that is cut short for lack of time is
+    /// wasted, so it is better begun in the next turn.
     pub fn next_use(&self) -> Option<Duration> {
         (self.left * 2 > self.limit).then_some(self.left)
     }

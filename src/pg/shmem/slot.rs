@@ -493,12 +493,12 @@ impl Slot {
         self.cell().call_rate.store((rate * 1000.0) as i64, Ordering::SeqCst);
     }
 
-    /// How many calls were handed to the HTTP threads.
+    /// How many calls were handed to the transport.
     pub fn calls_total(self) -> i64 {
         self.cell().calls_total.load(Ordering::Relaxed)
     }
 
-    /// Counts calls handed to the HTTP threads.
+    /// Counts calls handed to the transport.
     pub fn add_calls(self, calls: i64) {
         self.cell().calls_total.fetch_add(calls, Ordering::Relaxed);
     }

@@ -46,6 +46,8 @@ const SETTINGS: &[(&str, &str)] = &[
     ("max_connections", "100"),
     ("max_worker_processes", "8"),
     ("max_wal_size", "8GB"),
+    // For W13; Postgres grants a third of it to connections.
+    ("max_files_per_process", "70000"),
 ];
 
 /// The server, and what all workloads share.
@@ -58,6 +60,7 @@ pub struct Lab {
 
 impl Lab {
     pub fn start(options: Options) -> Lab {
+        machine::raise_open_files();
         // A quarter of the memory, as Postgres' manual advises for a server of its own.
         let shared_buffers = format!("{}MB", (machine::megabytes() / 4).max(128));
         let own = SETTINGS.iter().copied().chain([("shared_buffers", shared_buffers.as_str())]);

@@ -94,6 +94,25 @@ pub fn memory_of(pid: i32, name: &str) -> Option<f64> {
     Some(line.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0)
 }
 
+/// Raises the limit of open files of this process, and of the server that it starts, as far as that goes. Answers with it.
+pub fn raise_open_files() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls get a whole limit.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+            libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        }
+    }
+    limit.rlim_cur
+}
+
+/// How many threads a process has; none if it is gone.
+pub fn threads_of(pid: i32) -> Option<usize> {
+    Some(fs::read_dir(format!("/proc/{pid}/task")).ok()?.count())
+}
+
 fn children(parent: i32) -> Vec<i32> {
     let path = format!("/proc/{parent}/task/{parent}/children");
     let text = fs::read_to_string(path).unwrap_or_default();

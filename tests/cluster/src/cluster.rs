@@ -43,7 +43,7 @@ impl ClusterOptions {
         self
     }
 
-    /// The server's clock can be set.
+    /// The server's clock can be set, and names below `silent.test` are never found, nor not found.
     pub fn own_clock(mut self) -> Self {
         self.own_clock = true;
         self

@@ -1,8 +1,12 @@
-/* Preloaded into a server under test: its clock is the real one, and as many microseconds ahead as a file says. */
+/* Preloaded into a server under test: its clock is the real one, and as many microseconds ahead as a file says. And the name
+   server of names that end with ".silent.test" never answers. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -48,4 +52,16 @@ time_t time(time_t *now) {
     if (now)
         *now = precise.tv_sec;
     return precise.tv_sec;
+}
+
+int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **found) {
+    static const char silent[] = ".silent.test";
+    int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    size_t length = node ? strlen(node) : 0;
+    if (length >= sizeof silent && strcmp(node + length - (sizeof silent - 1), silent) == 0) {
+        sleep(60);
+        return EAI_AGAIN;
+    }
+    *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    return real(node, service, hints, found);
 }

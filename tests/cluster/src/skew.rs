@@ -1,4 +1,5 @@
-//! A server whose clock a test sets, as an administrator sets that of a machine: forward, and back.
+//! A server whose clock a test sets, as an administrator sets that of a machine: forward, and back; and with names whose name
+//! server is silent.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;

@@ -158,3 +158,38 @@ fn retries_without_an_interval_are_made_at_once() {
     assert_eq!(attempts, [1, 2, 3, 4]);
     app.done(&[]);
 }
+
+/// A trigger of a user's registers a worker, in a step.
+#[test]
+fn the_engine_waits_for_no_name_server_when_a_step_registers_a_worker() {
+    let options = ClusterOptions::default().own_clock().set("xdb.allowed_worker_hosts", "127.0.0.1, *.silent.test");
+    let app = App::alone("registering_silent", options);
+    let worker = app.worker(|_: &Call| force_complete(json!(null)).globals(json!({"status": "done"})));
+    let mut boss = app.session("boss");
+    app.superuser().run("GRANT CREATE ON SCHEMA public TO boss");
+    boss.run(
+        "CREATE TABLE own (user_id text PRIMARY KEY, status text);
+         CREATE FUNCTION enlist() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+                 IF new.status = 'done' THEN
+                     PERFORM xdb.register_worker('far', 'http://worker.silent.test/');
+                 END IF;
+                 RETURN new;
+             END $$;
+         CREATE TRIGGER enlist BEFORE INSERT OR UPDATE ON own FOR EACH ROW EXECUTE FUNCTION enlist();",
+    );
+    app.register("writes", &one_step().maps("public.own", "user_id", &["status"]));
+    let (took, ()) = timed(|| {
+        boss.start("p", "writes").key("u1").globals(json!({"status": "new"})).go();
+        boss.completes("p");
+    });
+    assert!(took < Duration::from_secs(4), "a step waited {took:?} for a name server");
+    assert_eq!(worker.count(|_| true), 1, "it was done at once");
+    assert_eq!(boss.count("xdb.workers WHERE name = 'far'"), 1);
+
+    // A session waits for a while, and can be cancelled meanwhile.
+    boss.run("SET statement_timeout = '300ms'");
+    let (took, _) = timed(|| boss.refused("57014", "SELECT xdb.register_worker('slow', 'http://other.silent.test/')"));
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    app.done(&[]);
+}

@@ -5,6 +5,7 @@ mod growth;
 mod w10_rpc;
 mod w11_start;
 mod w12_fan_out;
+mod w13_many_open;
 mod w1_chain;
 mod w2_single;
 mod w3_latency;
@@ -40,5 +41,6 @@ pub const WORKLOADS: &[Workload] = &[
     w10_rpc::WORKLOAD,
     w11_start::WORKLOAD,
     w12_fan_out::WORKLOAD,
+    w13_many_open::WORKLOAD,
     growth::WORKLOAD,
 ];

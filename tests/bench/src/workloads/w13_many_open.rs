@@ -1,0 +1,108 @@
+//! W13: ten thousand calls are under way to a worker that sleeps, while another one is fast.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::{Workload, w1_chain};
+use crate::chain::{self, ChainWorker};
+use crate::lab::{Lab, Stage, patience, wait_for};
+use crate::machine;
+use crate::meter::Meter;
+use crate::report::{Row, Run, Target, figure};
+use crate::stats::Distribution;
+use crate::verify::{self, Expected};
+use crate::worker::{Reply, Request};
+
+pub const WORKLOAD: Workload = Workload {
+    name: "W13",
+    about: "10,000 calls under way to a worker that sleeps 20 s, and processes on a fast one",
+    measure,
+};
+
+const STATES: u64 = 5;
+const SLEEP: Duration = Duration::from_secs(20);
+const SHARE: &str = "fast worker, share of its rate alone";
+const ALONE: &str = "fast worker alone, steps/s";
+const OPEN: &str = "calls under way to the sleeping worker";
+const THREADS: &str = "threads of the scheduler";
+
+fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
+    let processes = lab.options.scaled(10_000, 200);
+    // Of the descriptors a third is for connections, and half of these for one of two workers: see "Many calls at a time" in
+    // docs/settings.md. Where the system permits fewer, as many sleep as there can be.
+    let sleepers = lab.options.scaled(10_000, 500).min((machine::raise_open_files() / 3).saturating_sub(100) / 2);
+    lab.observe(|db| {
+        for (name, value) in [("xdb.max_in_flight", 2 * sleepers), ("xdb.max_in_flight_bytes", 1 << 20)] {
+            db.run(&format!("ALTER SYSTEM SET {name} = {value}"));
+        }
+        db.run("SELECT pg_reload_conf()");
+    });
+    let runs = lab.runs("W13", || {
+        let alone = chain::plain(&lab.stage(), processes, STATES)?.get(figure::STEPS).ok_or("no rate")?;
+        let mut run = together(&lab.stage(), processes, sleepers)?;
+        run.set(ALONE, alone);
+        run.set(SHARE, run.get(figure::STEPS).ok_or("no rate")? / alone);
+        Ok(run)
+    });
+    lab.observe(|db| {
+        for name in ["xdb.max_in_flight", "xdb.max_in_flight_bytes"] {
+            db.run(&format!("ALTER SYSTEM RESET {name}"));
+        }
+        db.run("SELECT pg_reload_conf()");
+    });
+    Ok(vec![Row {
+        workload: "W13 many calls under way",
+        ran: format!("{sleepers} calls that sleep, {processes} processes of {STATES} states; figures of the latter"),
+        latency: w1_chain::LATENCY,
+        runs: runs?,
+        targets: vec![Target::at_least(SHARE, 0.8), Target::at_most(figure::PEAK, 300.0)],
+    }])
+}
+
+fn together(stage: &Stage<'_>, processes: u64, sleepers: u64) -> Result<Run, String> {
+    let fast = ChainWorker::start(stage, processes, STATES, |number, _: &Request<'_>, reply: &mut Reply| {
+        chain::go_on(number, STATES, "", reply);
+    });
+    let hurries = Arc::new(AtomicBool::new(false));
+    let slow = {
+        let hurries = Arc::clone(&hurries);
+        ChainWorker::start(stage, sleepers, 1, move |_, _, reply| {
+            chain::end(reply);
+            reply.after = if hurries.load(Ordering::Relaxed) { Duration::ZERO } else { SLEEP };
+        })
+    };
+    stage.register("fast", &fast.worker, &[("fast", &chain::definition(STATES))]);
+    let patient =
+        json!({"startingState": "S1", "states": {"S1": {"skipWaitUntil": true, "executeApiTimeoutSeconds": 120}}});
+    stage.register("slow", &slow.worker, &[("slow", &patient)]);
+    let url = xdb_cluster_tests::db::literal(&slow.worker.url());
+    stage.superuser().run(&format!("SELECT xdb.register_worker('slow', {url}, max_concurrency => {sleepers})"));
+    stage.start("s-", "slow", 0, sleepers, "'{}'");
+    wait_for("all sleepers are called", patience(sleepers), || Ok(slow.worker.calls() >= sleepers))?;
+    stage.pause();
+    stage.start("f-", "fast", 0, processes, "'{}'");
+    let meter = Meter::begin(stage, &fast.worker);
+    let begun = Instant::now();
+    stage.resume();
+    let steps = processes * STATES;
+    wait_for("the fast worker's processes are called", patience(steps), || Ok(fast.ended() >= processes))?;
+    stage.wait_until_closed("f-", patience(steps))?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let threads = stage.schedulers().into_iter().filter_map(machine::threads_of).sum::<usize>();
+    let open: i32 = stage.superuser().one("SELECT in_flight FROM xdb.status()");
+    let mut run = meter.end(steps);
+    run.set(figure::STEPS, steps as f64 / seconds);
+    run.set(figure::PROCESSES, processes as f64 / seconds);
+    chain::set_percentiles(&mut run, &Distribution::of(fast.latencies(stage, "f-")?));
+    run.set(OPEN, f64::from(open));
+    run.set(THREADS, threads as f64);
+    hurries.store(true, Ordering::Relaxed);
+    slow.wait_for_end(stage, sleepers, patience(steps) + SLEEP)?;
+    Expected { prefix: "f-", processes, states: steps, output: chain::OUTPUT }.check(stage)?;
+    Expected { prefix: "s-", processes: sleepers, states: sleepers, output: chain::OUTPUT }.check(stage)?;
+    verify::at_rest(stage, &[&fast.worker, &slow.worker])?;
+    Ok(run)
+}
