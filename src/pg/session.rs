@@ -164,7 +164,7 @@ impl Session {
     /// Sees to it that the set-aside scheduler runs and looks at its work. To be called again while there is work for it.
     pub fn request_set_aside(&self) {
         match Slot::find(self.database, Lane::SetAside) {
-            Some(slot) if slot.phase() == shmem::Phase::Live => slot.wake(shmem::Wakeup::ANY),
+            Some(slot) if slot.phase() == shmem::Phase::Live => slot.wake(shmem::Wakeup::Anything),
             _ if self.slot.open_lane_request().is_none() => self.slot.request_lane(),
             _ => {}
         }

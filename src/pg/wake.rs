@@ -51,7 +51,7 @@ impl Notes {
     }
 
     fn tell(&mut self, wakeup: Wakeup) {
-        self.wakeup = Some(self.wakeup.unwrap_or(Wakeup::NONE).and(wakeup));
+        self.wakeup = self.wakeup.max(Some(wakeup));
     }
 
     fn close(&mut self, execution: [u8; 16]) {
@@ -100,29 +100,18 @@ fn note(f: impl FnOnce(&mut Notes)) {
 
 /// Wakes this database's engine when the transaction commits; it then reads all that is due.
 pub fn wake_scheduler_at_commit() {
-    note(|n| n.tell(Wakeup::ANY));
+    note(|n| n.tell(Wakeup::Anything));
 }
 
-/// Wakes this database's engine when the transaction commits, for what the transaction has told it by then with
-/// [`due_at_commit`] and [`message_at_commit`], and for what it looks at in every turn.
+/// Wakes this database's engine when the transaction commits: there is work.
 pub fn call_scheduler_at_commit() {
-    note(|n| n.tell(Wakeup::NONE));
-}
-
-/// The engine is to know at commit that a call or a timer comes due then, in microseconds of the Unix epoch.
-pub fn due_at_commit(due: i64) {
-    note(|n| n.tell(Wakeup { due, ..Wakeup::NONE }));
-}
-
-/// The engine is to know at commit that there is a message in the inbox with this id.
-pub fn message_at_commit(inbox_id: i64) {
-    note(|n| n.tell(Wakeup { message: inbox_id, ..Wakeup::NONE }));
+    note(|n| n.tell(Wakeup::Work));
 }
 
 /// Wakes whatever there is to wake in this database when the transaction commits: it commits what others have noted.
 pub fn wake_everybody_at_commit() {
     note(|n| {
-        n.tell(Wakeup::ANY);
+        n.tell(Wakeup::Anything);
         n.closed_many = true;
     });
 }
@@ -174,7 +163,7 @@ pub fn has_locked(execution: &[u8; 16]) -> bool {
 pub fn calls_over_at_commit() {
     note(|n| {
         n.calls_over = true;
-        n.tell(Wakeup::NONE);
+        n.tell(Wakeup::Work);
     });
 }
 

@@ -78,7 +78,7 @@ pub fn run(session: &mut Session) -> Exit {
         }
         settings.follow(&reactor);
         session.slot.set_dormant(false);
-        if session.slot.take_wake().is_some() {
+        if session.slot.take_wake() {
             memory.woken();
         }
         notifier.clear();

@@ -204,7 +204,7 @@ pub fn publish(
         bytes: payload.map_or(0, str::len) as i32,
         published_at: now,
     };
-    inbox::publish(spi, message)?.into_iter().for_each(crate::pg::wake::message_at_commit);
+    inbox::publish(spi, message)?;
     Ok(())
 }
 

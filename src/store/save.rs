@@ -32,7 +32,6 @@ pub fn save<'a>(
     now: Timestamp,
 ) -> Result<()> {
     let saved = save_batch(spi, batch, leases, lane, now)?;
-    saved.earliest.into_iter().for_each(|due| crate::pg::wake::due_at_commit(due.0));
     if saved.calls_over {
         crate::pg::wake::calls_over_at_commit();
     }

@@ -12,25 +12,13 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 pub const SLOTS: usize = 64;
 const ERROR_BYTES: usize = 256;
 
-/// What a scheduler is woken for, besides what it looks at in every turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wakeup {
-    /// A call or a timer is due at this time or later, in microseconds of the Unix epoch.
-    pub due: i64,
-    /// There are messages in the inbox with this id or higher ones.
-    pub message: i64,
-}
-
-impl Wakeup {
-    /// There may be anything.
-    pub const ANY: Self = Self { due: i64::MIN, message: i64::MIN };
-    /// Nothing of the kind; what is looked at in every turn may have changed.
-    pub const NONE: Self = Self { due: i64::MAX, message: i64::MAX };
-
-    /// Both.
-    pub fn and(self, other: Self) -> Self {
-        Self { due: self.due.min(other.due), message: self.message.min(other.message) }
-    }
+/// What a scheduler is woken for. The greater one includes the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wakeup {
+    /// There may be work. Whoever can't take any up sleeps on.
+    Work,
+    /// There may be anything: registrations, a pause, its end.
+    Anything,
 }
 
 // Wide because it is a piece of shared memory, whose words are written one by one by whoever knows them.
@@ -45,8 +33,6 @@ pub(super) struct Cell {
     /// Number of the process plus one; zero when there is none.
     procno: AtomicI32,
     wake: AtomicU32,
-    wake_due: AtomicI64,
-    wake_message: AtomicI64,
     /// Not zero: the scheduler does nothing until anything may be new.
     dormant: AtomicU32,
     leave: AtomicU32,
@@ -319,8 +305,6 @@ impl Slot {
             .ok()?;
         cell.in_flight.store(0, Ordering::SeqCst);
         cell.waiting_calls.store(0, Ordering::SeqCst);
-        cell.wake_due.store(i64::MIN, Ordering::SeqCst);
-        cell.wake_message.store(i64::MIN, Ordering::SeqCst);
         cell.wake.store(1, Ordering::SeqCst);
         cell.dormant.store(0, Ordering::SeqCst);
         cell.started_at.store(raw::now_micros(), Ordering::SeqCst);
@@ -381,28 +365,22 @@ impl Slot {
     /// Wakes the scheduler. Cannot fail.
     pub fn wake(self, wakeup: Wakeup) {
         let cell = self.cell();
-        cell.wake_due.fetch_min(wakeup.due, Ordering::SeqCst);
-        cell.wake_message.fetch_min(wakeup.message, Ordering::SeqCst);
         let is_first = cell.wake.swap(1, Ordering::SeqCst) == 0;
         // The flag is set before this is read, and taken after it was reset: a scheduler that is dormant no more sees the wakeup.
         let is_heard = is_first && cell.dormant.load(Ordering::SeqCst) == 0;
-        if is_heard || wakeup == Wakeup::ANY {
+        if is_heard || wakeup == Wakeup::Anything {
             self.set_latch();
         }
     }
 
-    /// Says whether the scheduler waits for [`Wakeup::ANY`] alone. To be taken back *before* [`Slot::take_wake`].
+    /// Says whether the scheduler waits for [`Wakeup::Anything`] alone. To be taken back *before* [`Slot::take_wake`].
     pub fn set_dormant(self, dormant: bool) {
         self.cell().dormant.store(u32::from(dormant), Ordering::SeqCst);
     }
 
-    /// Takes the wake flag: `None` if nobody woke, else what is new since the last call. To be called *before* the tables are
-    /// read.
-    pub fn take_wake(self) -> Option<Wakeup> {
-        let cell = self.cell();
-        let taken = |word: &AtomicI64| word.swap(i64::MAX, Ordering::SeqCst);
-        (cell.wake.swap(0, Ordering::SeqCst) != 0)
-            .then(|| Wakeup { due: taken(&cell.wake_due), message: taken(&cell.wake_message) })
+    /// Takes the wake flag: whether somebody woke since the last call. To be called *before* the tables are read.
+    pub fn take_wake(self) -> bool {
+        self.cell().wake.swap(0, Ordering::SeqCst) != 0
     }
 
     fn set_latch(self) {

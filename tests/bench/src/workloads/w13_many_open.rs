@@ -23,6 +23,8 @@ pub const WORKLOAD: Workload = Workload {
 };
 
 const STATES: u64 = 5;
+/// Of the sleepers, so that they sleep for as long as is measured, also on a slow machine.
+const NAPS: u64 = 6;
 const SLEEP: Duration = Duration::from_secs(20);
 const SHARE: &str = "fast worker, share of its rate alone";
 const ALONE: &str = "fast worker alone, steps/s";
@@ -69,14 +71,16 @@ fn together(stage: &Stage<'_>, processes: u64, sleepers: u64) -> Result<Run, Str
     let hurries = Arc::new(AtomicBool::new(false));
     let slow = {
         let hurries = Arc::clone(&hurries);
-        ChainWorker::start(stage, sleepers, 1, move |_, _, reply| {
-            chain::end(reply);
+        ChainWorker::start(stage, sleepers, NAPS, move |number, _, reply| {
+            chain::go_on(number, NAPS, "", reply);
             reply.after = if hurries.load(Ordering::Relaxed) { Duration::ZERO } else { SLEEP };
         })
     };
     stage.register("fast", &fast.worker, &[("fast", &chain::definition(STATES))]);
-    let patient =
-        json!({"startingState": "S1", "states": {"S1": {"skipWaitUntil": true, "executeApiTimeoutSeconds": 120}}});
+    let mut patient = chain::definition(NAPS);
+    for (_, state) in patient["states"].as_object_mut().into_iter().flatten() {
+        state["executeApiTimeoutSeconds"] = json!(120);
+    }
     stage.register("slow", &slow.worker, &[("slow", &patient)]);
     let url = xdb_cluster_tests::db::literal(&slow.worker.url());
     stage.superuser().run(&format!("SELECT xdb.register_worker('slow', {url}, max_concurrency => {sleepers})"));
@@ -100,9 +104,9 @@ fn together(stage: &Stage<'_>, processes: u64, sleepers: u64) -> Result<Run, Str
     run.set(OPEN, f64::from(open));
     run.set(THREADS, threads as f64);
     hurries.store(true, Ordering::Relaxed);
-    slow.wait_for_end(stage, sleepers, patience(steps) + SLEEP)?;
+    slow.wait_for_end(stage, sleepers, patience(steps + sleepers * NAPS) + SLEEP)?;
     Expected { prefix: "f-", processes, states: steps, output: chain::OUTPUT }.check(stage)?;
-    Expected { prefix: "s-", processes: sleepers, states: sleepers, output: chain::OUTPUT }.check(stage)?;
+    Expected { prefix: "s-", processes: sleepers, states: sleepers * NAPS, output: chain::OUTPUT }.check(stage)?;
     verify::at_rest(stage, &[&fast.worker, &slow.worker])?;
     Ok(run)
 }
