@@ -34,6 +34,7 @@ const LEASE_GRACE: Duration = Duration(30_000_000);
 /// A call with its lease: it goes out after the commit.
 pub struct Leased {
     pub key: StateKey,
+    pub due_at: Timestamp,
     /// From 1.
     pub attempt: u32,
     pub first_attempt_at: Timestamp,
@@ -305,6 +306,7 @@ impl Claiming<'_, '_> {
         room.take(worker);
         Some(Leased {
             key: due.key,
+            due_at: due.due_at,
             attempt: due.attempts + 1,
             first_attempt_at: due.first_attempt_at.unwrap_or(now),
             lease: lease(self.turn, config.timeout(api)),

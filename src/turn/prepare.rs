@@ -77,7 +77,7 @@ pub fn prepare(
         match preparing.one(loaded, state, call, &mut record)? {
             Preparation::Call(request) => prepared.push((*request, record)),
             Preparation::Release => {
-                ends.note(Some(saved.now));
+                ends.note(Some(call.due_at));
                 released.push(call.key);
             }
             Preparation::Failed(failure) => {
