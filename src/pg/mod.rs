@@ -40,7 +40,8 @@
 //!   frame that the server may jump out of.
 //! - Whatever a callback at commit or exit touches is an atomic or a latch: an error there would bring the server down.
 //! - Only the main thread comes here.
-//! - `unsafe` lives here. The exceptions: `scheduler/launcher.rs` registers its processes itself, and `http` makes system calls.
+//! - `unsafe` lives here. The exceptions are the files that `scripts/source_checks.py` names: `scheduler/launcher.rs`, which
+//!   registers its processes itself, and the system calls of `http`.
 //! - Shared memory may be lost, and its arrays may be full: everybody gets along without a place.
 
 pub mod catch;
