@@ -103,7 +103,8 @@ pub fn run(session: &mut Session) -> Exit {
         let milliseconds = timeout.min(next_duty).as_micros().div_ceil(1000) as i64;
         // What others write while the engine is paused has no effect before it is resumed.
         session.slot.set_dormant(memory.is_paused_and_done());
-        session.wait(&waiter, milliseconds);
+        let is_woken = !memory.is_paused_and_done() && session.slot.is_woken();
+        session.wait(&waiter, if is_woken { 0 } else { milliseconds });
     }
 }
 

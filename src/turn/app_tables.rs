@@ -167,7 +167,7 @@ impl<'a> AppTables<'a> {
             // Nothing of a user's is touched.
             return body(&self.tables).map(Used::Done);
         };
-        let Some(limit) = self.budget.next_use() else { return Ok(Used::OverBudget) };
+        let Some(limit) = self.budget.next_use(self.is_first) else { return Ok(Used::OverBudget) };
         if self.mode == Mode::Guarded && !self.budget.take_guard() {
             return Ok(Used::OverBudget);
         }

@@ -17,6 +17,7 @@ use crate::pg::shmem::{Role, attribute_locks as shared};
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
 use crate::store::locks::{self, Wants};
+use crate::store::registry::WorkerId;
 use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -43,8 +44,8 @@ pub struct AttributeLocks {
     table: LockTable<StateKey>,
     /// What the calls want, for people, and since when they are due.
     wanted: HashMap<StateKey, Wanted>,
-    /// Calls whose tasks somebody has locked: in nobody's way until they are tried again.
-    aside: HashSet<StateKey>,
+    /// Workers without room, for which calls have stepped aside.
+    without_room: HashMap<StateKey, WorkerId>,
     /// Sessions have ended calls, and no turn has committed that looked for them.
     calls_over: bool,
     /// Something may be other than what is shown.
@@ -99,21 +100,27 @@ impl AttributeLocks {
         self.table.waits(key)
     }
 
-    /// Calls that wait and could have all they want now, those that have waited longest first. `is_put_off`: its execution is
-    /// left alone for now.
-    pub fn ready(&mut self, limit: usize, is_put_off: impl Fn(&StateKey) -> bool) -> Vec<StateKey> {
-        let again: Vec<_> = self.aside.iter().copied().filter(|key| !is_put_off(key)).collect();
+    /// Calls that have stepped aside stand in line again, unless they are put off, or their workers have no room still.
+    pub fn stand_in_line(&mut self, is_put_off: impl Fn(&StateKey) -> bool, has_room: impl Fn(WorkerId) -> bool) {
+        let waits_for_room = |key: &StateKey| self.without_room.get(key).is_some_and(|worker| !has_room(*worker));
+        let again = |key: &&StateKey| !is_put_off(key) && !waits_for_room(key);
+        let again: Vec<_> = self.table.aside().filter(again).copied().collect();
         for key in again {
-            self.aside.remove(&key);
+            self.without_room.remove(&key);
             self.table.park_again(key);
         }
+    }
+
+    /// Calls that wait and could have all they want now, those that have waited longest first.
+    pub fn ready(&mut self, limit: usize) -> Vec<StateKey> {
         self.table.ready(limit)
     }
 
-    /// Somebody has locked the task of a call that waits. It keeps its place, and is in nobody's way until it is tried again.
-    pub fn step_aside(&mut self, key: StateKey) {
+    /// A call that waits can't be made for now: somebody has locked its task, or it failed a moment ago, or its worker has no
+    /// room. It keeps its place, and is in nobody's way until it stands in line again.
+    pub fn step_aside(&mut self, key: StateKey, without_room: Option<WorkerId>) {
         self.table.step_aside(key);
-        self.aside.insert(key);
+        self.without_room.extend(without_room.map(|worker| (key, worker)));
     }
 
     /// Whether others wait for something that this call has.
@@ -146,6 +153,7 @@ impl AttributeLocks {
         }
         (self.is_changed, self.shown_at) = (false, Some(Instant::now()));
         let table = &self.table;
+        self.without_room.retain(|key, _| table.waits(key));
         if self.wanted.len() > 2 * (table.holders() + table.waiters()) + SHOWN {
             self.wanted.retain(|key, _| table.has(key) || table.waits(key));
         }

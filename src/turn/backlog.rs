@@ -29,33 +29,25 @@ pub struct Backlog {
     held_up_since: HashMap<StateKey, Instant>,
 }
 
-/// The items of one turn.
-#[derive(Default)]
-pub struct Taken {
-    /// All in one transaction.
-    pub items: Vec<Item>,
-    /// What failed a moment ago and may fail again: under guards, in a small transaction of its own.
-    pub guarded: Vec<Item>,
-}
-
 impl Backlog {
-    /// Takes what may be applied now, at most what one transaction may have; the rest stays in its order.
-    pub fn take(&mut self, role: Role) -> Taken {
-        let limit = role.items_at_once();
+    /// Takes what may be applied now in one transaction; the rest stays in its order.
+    pub fn take(&mut self, role: Role) -> Vec<Item> {
+        self.take_those(role.items_at_once(), |executions, id| !(role.keeps_risky_apart() && executions.has(id)))
+    }
+
+    /// Takes what failed a moment ago and may fail again: it is applied under guards, in a small transaction of its own. Until
+    /// then it stays here, so that its call is not claimed again.
+    pub fn take_risky(&mut self) -> Vec<Item> {
+        self.take_those(GUARDS, Backoff::has)
+    }
+
+    fn take_those(&mut self, limit: usize, wanted: impl Fn(&Backoff<ExecutionId>, &ExecutionId) -> bool) -> Vec<Item> {
         let now = Instant::now();
-        let mut taken = Taken::default();
-        let mut left = VecDeque::new();
+        let (mut taken, mut left) = (Vec::new(), VecDeque::new());
         for item in self.waiting.drain(..) {
             let id = item.execution();
-            let risky = role.keeps_risky_apart() && self.executions.has(&id);
-            let room = if risky { taken.guarded.len() < GUARDS } else { taken.items.len() < limit };
-            if !room || self.executions.is_deferred(&id, now) {
-                left.push_back(item);
-            } else if risky {
-                taken.guarded.push(item);
-            } else {
-                taken.items.push(item);
-            }
+            let may_go = taken.len() < limit && wanted(&self.executions, &id);
+            if may_go && !self.executions.is_deferred(&id, now) { taken.push(item) } else { left.push_back(item) }
         }
         self.waiting = left;
         taken

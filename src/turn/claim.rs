@@ -77,6 +77,8 @@ struct Verdicts {
     leases: HashMap<StateKey, Lease>,
     /// Calls that wait for locks, under a lease that has no end.
     parked: Vec<StateKey>,
+    /// Those of them that do so no more, without being called.
+    unparked: Vec<StateKey>,
     /// Calls of the other lane: a table became slow, or is not any more.
     moved: Vec<StateKey>,
     /// Calls without a place now, whose process type has moved to this worker: left where they are, they would stand in the
@@ -110,24 +112,25 @@ impl Claiming<'_, '_> {
         if self.turn.scope.claim == 0 || self.turn.paused || wanted.is_empty() {
             return Ok(claims);
         }
-        let ready = self.ready(limit.max(1))?;
+        let ready = self.ready(limit.max(1), room)?;
         let busy = self.busy(saved);
         let due = if limit > 0 { self.scan(&wanted, &busy, saved.now, &mut claims)? } else { Vec::new() };
         if ready.is_empty() && due.is_empty() {
             return Ok(claims);
         }
-        claims.more |= due.len() >= limit && limit > 0;
-        if let ([only], true) = (due.as_slice(), ready.is_empty()) {
-            self.scans.suspect = Some(only.key.0);
+        let found_all = due.len() < limit;
+        let candidates = ready.into_iter().map(|due| (due, true)).chain(due.into_iter().map(|due| (due, false)));
+        // One alone is claimed to find out which of them is at fault.
+        let candidates: Vec<_> = candidates.take(if limit == 1 { 1 } else { usize::MAX }).collect();
+        if let [(only, _)] = candidates.as_slice() {
+            self.scans.suspect = Some(only.key);
         }
-        let candidates: Vec<_> =
-            ready.into_iter().map(|due| (due, true)).chain(due.into_iter().map(|d| (d, false))).collect();
         let ids: BTreeSet<_> = candidates.iter().map(|(due, _)| due.key.0).collect();
         let ids: Vec<_> = ids.into_iter().collect();
         let keys: Vec<_> = candidates.iter().map(|(due, _)| due.key).collect();
         claims.executions = load::executions(self.turn.spi, self.registry, &ids, Lock::None)?;
         load::states(self.turn.spi, &mut claims.executions, &keys)?;
-        self.judge(candidates, room, saved.now, claims)
+        self.judge(candidates, room, saved.now, found_all, claims)
     }
 
     /// Executions that a scan leaves out.
@@ -176,21 +179,27 @@ impl Claiming<'_, '_> {
 
     /// Calls that have waited for locks and can have them now, their tasks locked. Who steps aside lets others come forward, in
     /// this turn: nothing may wake the scheduler for them.
-    fn ready(&mut self, limit: usize) -> Result<Vec<Due>> {
+    fn ready(&mut self, limit: usize, room: &Room) -> Result<Vec<Due>> {
         let mut ready: Vec<Due> = Vec::new();
+        let now = Instant::now();
+        let backlog = &self.backlog;
+        self.locks.stand_in_line(|key| backlog.executions.is_deferred(&key.0, now), |worker| room.has(worker));
         loop {
-            let (backlog, now) = (&self.backlog, Instant::now());
             let known: BTreeSet<_> = ready.iter().map(|due| due.key).collect();
-            let keys = self.locks.ready(limit, |key| backlog.executions.is_deferred(&key.0, now));
-            let keys: Vec<_> = keys.into_iter().filter(|key| !known.contains(key)).collect();
-            if keys.is_empty() {
+            let keys = self.locks.ready(limit);
+            let (deferred, keys): (Vec<_>, Vec<_>) = keys
+                .into_iter()
+                .filter(|key| !known.contains(key))
+                .partition(|key| self.backlog.executions.is_deferred(&key.0, now));
+            deferred.iter().for_each(|key| self.locks.step_aside(*key, None));
+            if keys.is_empty() && deferred.is_empty() {
                 return Ok(ready);
             }
             let due = claim::parked(self.turn.spi, self.turn.lane, &keys)?;
             let found: BTreeSet<_> = due.iter().map(|due| due.key).collect();
             ready.extend(due);
             let missing: Vec<_> = keys.into_iter().filter(|key| !found.contains(key)).collect();
-            if missing.is_empty() {
+            if missing.is_empty() && deferred.is_empty() {
                 return Ok(ready);
             }
             let leases = load::leases(self.turn.spi, &missing)?;
@@ -199,7 +208,7 @@ impl Claiming<'_, '_> {
                     // Somebody has locked its task.
                     Some((epoch, _)) if *epoch == self.turn.lane.epoch => {
                         self.backlog.defer(key.0, Patience::Short);
-                        self.locks.step_aside(key);
+                        self.locks.step_aside(key, None);
                     }
                     // It does not wait any more.
                     _ => self.locks.release(key),
@@ -213,6 +222,7 @@ impl Claiming<'_, '_> {
         candidates: Vec<(Due, bool)>,
         room: &mut Room,
         now: Timestamp,
+        found_all: bool,
         mut claims: Claims,
     ) -> Result<Claims> {
         let owners = claims.executions.values().map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
@@ -230,6 +240,9 @@ impl Claiming<'_, '_> {
                 None => {}
             }
         }
+        // Who gets nowhere is not found again at once.
+        let progress = claims.leased.len() + verdicts.parked.len() + verdicts.moved.len() > 0;
+        claims.more |= !found_all && progress;
         self.write(&verdicts, &mut claims, now)?;
         Ok(claims)
     }
@@ -248,7 +261,12 @@ impl Claiming<'_, '_> {
     ) -> Option<Leased> {
         let Candidate { due, was_parked, now } = *call;
         let loaded = claims.executions.get(&due.key.0)?;
-        let process_type = loaded.meta.process_type.as_ref()?;
+        let Some(process_type) = &loaded.meta.process_type else {
+            // Until the type is registered again it has no worker, and is in nobody's way.
+            self.locks.release(due.key);
+            verdicts.unparked.extend(was_parked.then_some(due.key));
+            return None;
+        };
         let state = loaded.execution.states.get(&due.key.1)?;
         let (api, current) = current_call(state)?;
         if self.app.lane_of(&loaded.meta) != self.turn.role.lane() {
@@ -259,6 +277,7 @@ impl Claiming<'_, '_> {
         if let Some((_, Kept::Until(until))) = self.app.kept_from(&loaded.meta) {
             // Somebody may have mended the table before.
             self.backlog.executions.defer_until(due.key.0, until.min(Instant::now() + KEPT_FOR));
+            self.locks.step_aside(due.key, None);
             return None;
         }
         let unfit = unfit.get(&(loaded.meta.owner, loaded.meta.owner_name.clone()));
@@ -278,11 +297,13 @@ impl Claiming<'_, '_> {
         };
         let worker = process_type.worker.id;
         if claims.leased.len() >= self.turn.scope.claim || !room.has(worker) {
-            if !was_parked {
-                verdicts.without_room.push(due.worker);
-                if worker != due.worker {
-                    verdicts.elsewhere.push((due.key, worker));
-                }
+            if was_parked {
+                self.locks.step_aside(due.key, Some(worker));
+                return None;
+            }
+            verdicts.without_room.push(due.worker);
+            if worker != due.worker {
+                verdicts.elsewhere.push((due.key, worker));
             }
             return None;
         }
@@ -301,6 +322,7 @@ impl Claiming<'_, '_> {
                     return None;
                 }
                 Answer::Full => {
+                    self.backlog.defer(due.key.0, Patience::Long);
                     verdicts.without_room.push(due.worker);
                     return None;
                 }
@@ -344,6 +366,7 @@ impl Claiming<'_, '_> {
             claims.more = true;
             crate::pg::wake::wake_scheduler_at_commit();
         }
+        claim::move_to_lane(spi, &verdicts.unparked, lane.number)?;
         claim::park(spi, lane, self.turn.number, &verdicts.parked)?;
         if !verdicts.parked.is_empty() {
             crash::point("turn-park");

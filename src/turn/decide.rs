@@ -14,7 +14,7 @@ use crate::store::StateKey;
 use crate::store::global_queue::Gathered;
 use crate::store::load::{self, DueTimer, Loaded};
 use crate::store::locks;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::*;
 
 /// What was decided, to be written.
@@ -27,6 +27,8 @@ pub struct Decided<'i> {
     pub stale: Stale,
     /// Executions whose close waits for open publishers, and whether it is a conditional one.
     pub still_closing: Vec<(ExecutionId, bool)>,
+    /// Calls whose answers came under their leases.
+    pub current: HashSet<StateKey>,
     /// Calls that somebody else makes, or that are made again later.
     pub given_away: Vec<StateKey>,
     pub free: Free,
@@ -74,6 +76,7 @@ pub fn decide<'i>(
         taken_in,
         stale: Stale::default(),
         still_closing: Vec::new(),
+        current: HashSet::new(),
         given_away: Vec::new(),
         free,
         now,
@@ -127,6 +130,7 @@ impl Decider<'_, '_, '_> {
                     self.reject(record, &answered.command(record), why);
                     return Ok(());
                 }
+                self.decided.current.insert(record.key);
                 answered.command(record)
             }
         };

@@ -11,7 +11,7 @@ use super::transaction::{Started, Turn};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
-use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
+use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE, TaskPlace};
 use crate::store::registry::{Registry, WorkerId};
 use crate::store::{StateKey, claim, global_queue, load};
 use std::collections::HashSet;
@@ -32,8 +32,18 @@ pub struct Work {
     pub more: bool,
     /// Calls whose leases were given up.
     pub yielded: Vec<StateKey>,
+    pub moved: Moved,
     /// Ids of the registered workers.
     pub workers: Vec<WorkerId>,
+}
+
+/// What followed registrations in this turn. It counts once the turn has committed.
+#[derive(Default)]
+pub struct Moved {
+    /// Calls of workers that are gone were looked for, and these are all.
+    pub adopted: Option<bool>,
+    /// How far calls that wait for workers which can't be reached were looked through; None: to the end.
+    pub looked_through: Vec<(WorkerId, Option<TaskPlace>)>,
 }
 
 /// The parts of a scheduler's memory that gathering reads and writes.
@@ -44,8 +54,8 @@ pub struct Gathering<'m> {
     pub scans: &'m mut Scans,
     pub seen: &'m mut Seen,
     pub locks: &'m mut AttributeLocks,
-    pub calls: &'m mut OpenCalls,
-    pub adopted: &'m mut Option<Instant>,
+    pub calls: &'m OpenCalls,
+    pub adopted: &'m Option<Instant>,
 }
 
 impl Gathering<'_> {
@@ -54,8 +64,14 @@ impl Gathering<'_> {
     pub fn gather(&mut self, started: &Started, items: &mut Vec<Item>) -> Result<Work> {
         let turn = &started.turn;
         let workers: Vec<_> = self.registry.workers().iter().map(|worker| worker.0).collect();
-        let mut work =
-            Work { ends: ScanEnds::new(turn.began_at), nothing_due: false, more: false, yielded: Vec::new(), workers };
+        let mut work = Work {
+            ends: ScanEnds::new(turn.began_at),
+            nothing_due: false,
+            more: false,
+            yielded: Vec::new(),
+            moved: Moved::default(),
+            workers,
+        };
         let may_be_idle = turn.scope.gather && !started.has_global_work && !started.has_work_for_runners;
         work.nothing_due = may_be_idle && (self.scans.are_idle() || self.nothing_is_due(turn, &work.workers)?);
         self.matching.begin_turn(turn.scope.gather);
@@ -96,7 +112,7 @@ impl Gathering<'_> {
             return Ok(false);
         }
         self.scans.scanned_all(began);
-        self.scans.nothing_left();
+        self.scans.nothing_left(turn.began_at);
         self.seen.next_due = earliest;
         Ok(true)
     }
@@ -144,7 +160,7 @@ impl Gathering<'_> {
                 more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &work.workers)?;
             }
             work.more |= more;
-            *self.adopted = if more { None } else { Some(Instant::now()) };
+            work.moved.adopted = Some(!more);
             self.scans.reset();
         }
         if turn.scope.claim == 0 || turn.paused {
@@ -156,7 +172,7 @@ impl Gathering<'_> {
             let up_to = claim::follow_types(turn.spi, turn.lane, worker, after)?;
             work.more |= up_to.is_some();
             self.scans.reset();
-            self.calls.breakers.looked_through(worker, up_to);
+            work.moved.looked_through.push((worker, up_to));
         }
         Ok(())
     }

@@ -42,6 +42,8 @@ pub struct Memory {
     pub(super) locks: AttributeLocks,
     pub(super) scans: Scans,
     pub(super) seen: Seen,
+    /// When executions that are left alone may be looked at again.
+    pub(super) deferred_until: Option<Instant>,
     /// When calls of workers that are gone were looked for last.
     pub(super) adopted: Option<Instant>,
     /// Errors of turns are logged once a second.
@@ -66,6 +68,8 @@ pub(super) struct Seen {
     pub for_runners: usize,
     /// When the next call or timer comes due.
     pub next_due: Option<Timestamp>,
+    /// When that turn began.
+    pub began_at: Instant,
 }
 
 impl Memory {
@@ -87,7 +91,14 @@ impl Memory {
             matching: Matching::default(),
             locks: AttributeLocks::default(),
             scans: Scans::default(),
-            seen: Seen { paused: false, standing: Standing::Unused, for_runners: 0, next_due: None },
+            seen: Seen {
+                paused: false,
+                standing: Standing::Unused,
+                for_runners: 0,
+                next_due: None,
+                began_at: Instant::now(),
+            },
+            deferred_until: None,
             adopted: None,
             failing: Backoff::default(),
         }
@@ -106,6 +117,14 @@ impl Memory {
     /// Somebody has woken the scheduler.
     pub fn woken(&mut self) {
         self.scans.woken();
+    }
+
+    /// Executions that were left alone for a while are looked for again, from the head, when that is over.
+    pub(super) fn deferrals_end(&mut self) {
+        if self.deferred_until.is_some_and(|until| until <= Instant::now()) {
+            self.deferred_until = None;
+            self.scans.left_out_no_more();
+        }
     }
 
     /// Notes what a worker answered.
@@ -162,8 +181,8 @@ impl Memory {
         let deferred = self.backlog.executions.next(now).map(|at| at - now);
         let due = self.seen.next_due.map(|at| Duration::from_micros(at.since(clock::now()).max(0) as u64));
         let breakers = self.calls.breakers.next_change(now).map(|at| at - now);
-        // If it is over, this turn could have scanned, and had no room: that comes with an answer.
-        let head = self.scans.head_at().filter(|at| *at > now && !self.seen.paused).map(|at| at - now);
+        let head = self.scans.head_at(self.seen.began_at).filter(|_| !self.seen.paused);
+        let head = head.map(|at| at.saturating_duration_since(now));
         [Some(poll), deferred, due, breakers, head].into_iter().flatten().min().unwrap_or(poll)
     }
 }

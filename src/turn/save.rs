@@ -31,6 +31,8 @@ pub struct Saved {
     pub earliest: Option<Timestamp>,
     /// No message was left in the inbox because there were too many.
     pub all_taken_in: bool,
+    /// Items were put off to the next turn, and not for a while.
+    pub next_turn: bool,
     /// Anything was written but leases.
     pub wrote: bool,
     pub more: bool,
@@ -61,7 +63,7 @@ pub fn save(
     let put_off = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != ItemOutcome::Done);
     let put_off = put_off.map(|(item, _)| item.execution()).collect();
     // What came behind another item may be decided about at once.
-    let again = outcomes
+    let next_turn = outcomes
         .iter()
         .any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::OverBudget | ItemOutcome::GivenAway));
     Ok(Saved {
@@ -72,7 +74,8 @@ pub fn save(
         earliest,
         all_taken_in: taken_in.all,
         wrote,
-        more: more || more_messages || again || !taken_in.all,
+        next_turn,
+        more: more || more_messages || next_turn || !taken_in.all,
         now,
     })
 }
@@ -80,7 +83,10 @@ pub fn save(
 /// Calls that are over give their locks back, in time for this turn's claim.
 fn release_locks(locks: &mut AttributeLocks, decided: &Decided) {
     for (item, outcome) in decided.items.iter().zip(&decided.outcomes) {
-        if let (Item::Answer(record, _), ItemOutcome::Done | ItemOutcome::GivenAway) = (item, outcome) {
+        // A late answer says nothing of the call that was made since.
+        if let (Item::Answer(record, _), ItemOutcome::Done | ItemOutcome::GivenAway) = (item, outcome)
+            && decided.current.contains(&record.key)
+        {
             locks.release(record.key);
         }
     }
@@ -113,6 +119,10 @@ fn write(
     }
     let lane = |meta: &load::Meta| app.lane_of(meta);
     let saved = save::save_batch(spi, changed.into_iter(), leases, &lane, *now)?;
+    if saved.calls_over && !turn.role.grants_locks() {
+        // The scheduler has locks for them, perhaps.
+        wake::calls_over_at_commit();
+    }
     load::delete_arrivals(spi, &taken_in.ids)?;
     load::delete_arrivals_of(spi, &stale.inboxes)?;
     global_queue::delete_waiters(spi, &stale.waiters)?;

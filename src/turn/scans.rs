@@ -4,9 +4,10 @@
 //! permits at the head. While nobody says that there is something, none is made at all for a tenth of a second.
 
 use crate::guc;
+use crate::store::StateKey;
 use crate::store::registry::WorkerId;
 use std::time::{Duration, Instant};
-use xdb_engine::{ExecutionId, Timestamp};
+use xdb_engine::Timestamp;
 use xdb_sched::due_scan::DueScan;
 
 /// How long nothing is scanned for, at most, while nobody says that there is something.
@@ -22,8 +23,8 @@ pub struct Scans {
     pub timers: DueScan<(), Timestamp>,
     /// Messages in the inbox, by their ids.
     pub messages: DueScan<(), i64>,
-    /// The execution whose call alone is being claimed: if that fails, it is left alone.
-    pub suspect: Option<ExecutionId>,
+    /// The call that alone is being claimed: if that fails, it is left alone.
+    pub suspect: Option<StateKey>,
 }
 
 /// How far the scans of a turn came. It counts once the turn has committed.
@@ -35,7 +36,7 @@ pub struct ScanEnds {
     pub messages: Option<i64>,
     /// The earliest due time of what the turn has written, or has found and left.
     pub earliest: Option<Timestamp>,
-    /// Executions were left out.
+    /// Something was left that the next turn is to find.
     pub left_out: bool,
 }
 
@@ -57,6 +58,20 @@ impl Scans {
         self.may_be_behind();
     }
 
+    /// What was left out for a while may be taken up again.
+    pub fn left_out_no_more(&mut self) {
+        self.quiet_until = None;
+        self.may_be_behind();
+    }
+
+    /// A turn has failed: whatever its scans have found is there still.
+    pub fn failed(&mut self) {
+        self.quiet_until = None;
+        self.calls.from_head_again();
+        self.timers.from_head_again();
+        self.messages.from_head_again();
+    }
+
     fn may_be_behind(&mut self) {
         self.calls.may_be_behind();
         self.timers.may_be_behind();
@@ -73,10 +88,10 @@ impl Scans {
         self.quiet_until.is_some()
     }
 
-    /// The last scan has left nothing.
-    pub fn nothing_left(&mut self) {
+    /// The last scan has left nothing. `began`: when its turn did.
+    pub fn nothing_left(&mut self, began: Instant) {
         self.quiet_until = Some(Instant::now() + QUIET_FOR);
-        self.until(self.head_at());
+        self.until(self.head_at(began));
     }
 
     /// There may be something at that time.
@@ -97,9 +112,11 @@ impl Scans {
         self.messages.forget_all();
     }
 
-    /// When to scan from the head for what may be behind the cursors. None: nothing is.
-    pub fn head_at(&self) -> Option<Instant> {
-        [self.calls.behind_at(), self.timers.behind_at(), self.messages.behind_at()].into_iter().flatten().min()
+    /// When to scan from the head for what may be behind the cursors. None: nothing is, or the turn that began then could have
+    /// scanned and did not, for lack of room: that comes with an answer.
+    pub fn head_at(&self, began: Instant) -> Option<Instant> {
+        let behind = [self.calls.behind_at(), self.timers.behind_at(), self.messages.behind_at()];
+        behind.into_iter().flatten().filter(|at| *at > began).min()
     }
 
     /// Whether all scans may be made from the head.

@@ -1,7 +1,6 @@
 //! After the commit: calls go out, and what was put off is kept for a later turn.
 
-use super::backlog::Backlog;
-use super::gather::Work;
+use super::gather::{Moved, Work};
 use super::in_flight::{Submit, max_in_flight};
 use super::item::{Item, ItemOutcome};
 use super::memory::{Memory, OpenCalls, Seen};
@@ -32,6 +31,7 @@ pub struct Outcome {
     /// Calls whose leases were given back.
     released: Vec<StateKey>,
     yielded: Vec<StateKey>,
+    moved: Moved,
     ends: ScanEnds,
     /// Workers without any due call that nobody has, if the turn has scanned.
     drained: Option<BTreeSet<WorkerId>>,
@@ -44,20 +44,12 @@ pub struct Outcome {
 
 impl Outcome {
     /// Sums up a turn, and asks when the next call or timer comes due.
-    pub fn of(
-        started: &Started,
-        backlog: &Backlog,
-        seen: &Seen,
-        work: Work,
-        saved: Saved,
-        prepared: Prepared,
-    ) -> Result<Self> {
+    pub fn of(started: &Started, seen: &Seen, work: Work, saved: Saved, prepared: Prepared) -> Result<Self> {
         let turn = &started.turn;
         let Prepared { calls, failed, released, drained, mut ends, more } = prepared;
         ends.timers = work.ends.timers;
         ends.messages = work.ends.messages.filter(|_| saved.all_taken_in);
-        let busy = backlog.executions.next(Instant::now()).is_some() || backlog.waiting_for().next().is_some();
-        ends.left_out = busy || !saved.put_off.is_empty();
+        ends.left_out = saved.next_turn;
         let idle = work.nothing_due && drained.is_none();
         let next_due = match turn.paused {
             true => None,
@@ -81,6 +73,7 @@ impl Outcome {
             failed,
             released,
             yielded: work.yielded,
+            moved: work.moved,
             ends,
             drained,
             next_due,
@@ -112,6 +105,12 @@ impl Memory {
         outcome.yielded.iter().for_each(|key| {
             self.backlog.yielding.remove(key);
         });
+        if let Some(all) = outcome.moved.adopted {
+            self.adopted = all.then(Instant::now);
+        }
+        for (worker, up_to) in outcome.moved.looked_through {
+            self.calls.breakers.looked_through(worker, up_to);
+        }
         outcome.released.iter().for_each(|key| self.locks.release(*key));
         self.locks.settle();
         let mut more = outcome.more || !outcome.failed.is_empty();
@@ -121,10 +120,11 @@ impl Memory {
         self.backlog.give_up_beyond(max_in_flight().div_ceil(2));
         self.backlog.forget_old();
         more |= self.backlog.is_ready();
+        self.deferred_until = self.backlog.executions.next(self.seen.began_at);
         self.locks.show(session, more);
         let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
         if outcome.nothing_left && nothing_waits && !more {
-            self.scans.nothing_left();
+            self.scans.nothing_left(self.seen.began_at);
         } else if more || (scanned && !outcome.nothing_left) {
             self.scans.scan_again();
         }

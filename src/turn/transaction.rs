@@ -1,7 +1,6 @@
 //! The transaction of a turn, and what is done when it fails.
 
 use super::app_tables::AppTables;
-use super::backlog::Taken;
 use super::in_flight::Submit;
 use super::item::Item;
 use super::memory::Memory;
@@ -89,7 +88,8 @@ enum Transacted {
 
 /// Makes a turn. `submit` hands calls to the transport; it is called after the commit.
 pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
-    let Taken { mut items, guarded } = memory.backlog.take(memory.role);
+    memory.deferrals_end();
+    let mut items = memory.backlog.take(memory.role);
     let scope = memory.role.scope(!items.is_empty());
     let mut progress = match transact(memory, session, &mut items, scope) {
         Ok(Transacted::Done(outcome)) => {
@@ -98,24 +98,24 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
             if scope.claim == 0 { Progress::More } else { progress }
         }
         Ok(Transacted::Not(progress)) => {
-            memory.backlog.put_back(guarded);
             memory.backlog.put_back(items);
             return progress;
         }
         Err(error) => {
             pgrx::debug1!("xdb: a turn with {} items failed and is made again in parts: {error}", items.len());
             crash::point("turn-again");
-            memory.scans.scan_again();
+            memory.scans.failed();
             if let Some(progress) = apply_guarded(memory, session, items, submit) {
-                memory.backlog.put_back(guarded);
                 return progress;
             }
             claim_in_parts(memory, session, submit)
         }
     };
-    if !guarded.is_empty() && matches!(progress, Progress::More | Progress::Idle | Progress::Later) {
-        let stopped = apply_guarded(memory, session, guarded, submit);
-        progress = stopped.unwrap_or(Progress::More);
+    if memory.role.keeps_risky_apart() && matches!(progress, Progress::More | Progress::Idle | Progress::Later) {
+        let risky = memory.backlog.take_risky();
+        if !risky.is_empty() {
+            progress = apply_guarded(memory, session, risky, submit).unwrap_or(Progress::More);
+        }
     }
     progress
 }
@@ -179,7 +179,7 @@ fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submi
             Err(error) if limit == 1 => {
                 // The one call that was looked at is left alone for a while; the next turn finds the others.
                 if let Some(suspect) = memory.scans.suspect.take() {
-                    memory.backlog.executions.defer_until(suspect, Instant::now() + SUSPECT_FOR);
+                    memory.backlog.executions.defer_until(suspect.0, Instant::now() + SUSPECT_FOR);
                 }
                 failed_alone(memory, session, Vec::new(), &error);
             }
@@ -286,7 +286,7 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
         // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
         identity::set_local(c"synchronous_commit", c"off")?;
     }
-    let outcome = Outcome::of(&started, backlog, seen, work, saved, prepared)?;
+    let outcome = Outcome::of(&started, seen, work, saved, prepared)?;
     Ok(Transacted::Done(Box::new(outcome)))
 }
 
@@ -312,6 +312,7 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
     }
     let registered = memory.registry.refresh(spi, state.generation)?;
     memory.calls.breakers.follow(&memory.registry);
+    memory.seen.began_at = began_at;
     memory.seen.standing = state.standing;
     memory.seen.paused = state.paused || state.standing != Standing::Own;
     memory.tables.begin_turn();

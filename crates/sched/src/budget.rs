@@ -15,6 +15,9 @@ use std::time::Duration;
 /// down every snapshot of the server.
 pub const GUARDS: usize = 32;
 
+/// Less time is none.
+const SHORTEST_USE: Duration = Duration::from_millis(1);
+
 /// What a turn may still spend.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
@@ -34,10 +37,11 @@ impl Budget {
         self.left = self.left.saturating_sub(time);
     }
 
-    /// How long the next use may take. None once half of the time is spent: a use that is cut short for lack of time is
-    /// wasted, so it is better begun in the next turn.
-    pub fn next_use(&self) -> Option<Duration> {
-        (self.left * 2 > self.limit).then_some(self.left)
+    /// How long the next use may take. None once half of the time is spent: a use that is cut short for lack of time was
+    /// made in vain, so it is better begun in the next turn. Who is the first in this turn has all of the time for all of its
+    /// uses: it would not get more in any other turn.
+    pub fn next_use(&self, is_first: bool) -> Option<Duration> {
+        (is_first || self.left * 2 > self.limit).then_some(self.left.max(SHORTEST_USE))
     }
 
     /// Nothing was spent yet: what runs out of time now has nobody else to blame.

@@ -75,6 +75,11 @@ impl<K: Eq + Hash, T: Ord + Copy> DueScan<K, T> {
         self.head_at.is_none_or(|at| at <= now)
     }
 
+    /// The next scan begins at the head.
+    pub fn from_head_again(&mut self) {
+        self.head_at = None;
+    }
+
     /// Something may be behind a cursor: the next scan from the head is waited for.
     pub fn may_be_behind(&mut self) {
         self.is_behind = true;

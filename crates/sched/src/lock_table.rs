@@ -190,6 +190,7 @@ pub struct LockTable<K> {
     line: BTreeSet<Place<K>>,
     /// Those who wait, had nothing in their way when they were last looked at, and have not stepped aside.
     ready: BTreeSet<Place<K>>,
+    aside: BTreeSet<Place<K>>,
     /// What this turn has changed, as it was before.
     before: Vec<(K, Option<Request<K>>)>,
 }
@@ -210,6 +211,7 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
             has: BTreeSet::new(),
             line: BTreeSet::new(),
             ready: BTreeSet::new(),
+            aside: BTreeSet::new(),
             before: Vec::new(),
         }
     }
@@ -277,6 +279,11 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         if self.requests.get(&key).is_some_and(|request| request.state == State::Aside) {
             self.change(key, State::Waits(None));
         }
+    }
+
+    /// Who has stepped aside, in order.
+    pub fn aside(&self) -> impl Iterator<Item = &K> {
+        self.aside.iter().map(|place| &place.key)
     }
 
     /// The turn's transaction has committed: what it has changed stays.
@@ -370,6 +377,9 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
             State::Has => self.has.insert(place.key),
             _ => self.line.insert(place),
         };
+        if state == State::Aside {
+            self.aside.insert(place);
+        }
         let wants = request.wants.clone();
         self.requests.insert(place.key, request);
         if matches!(state, State::Waits(_)) {
@@ -386,6 +396,7 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         self.has.remove(&key);
         self.line.remove(&request.place);
         self.ready.remove(&request.place);
+        self.aside.remove(&request.place);
         if let State::Waits(Some((object, mode))) = request.state
             && let Some(queue) = self.objects.get_mut(&object)
         {

@@ -10,13 +10,14 @@ const LIMIT: Duration = Duration::from_millis(250);
 fn all_uses_together_take_the_limit_of_one() {
     let mut budget = Budget::new(LIMIT);
     assert!(budget.is_untouched());
-    assert_eq!(budget.next_use(), Some(LIMIT));
+    assert_eq!(budget.next_use(false), Some(LIMIT));
     budget.spent(Duration::from_millis(100));
-    assert_eq!((budget.next_use(), budget.is_untouched()), (Some(Duration::from_millis(150)), false));
+    assert_eq!((budget.next_use(false), budget.is_untouched()), (Some(Duration::from_millis(150)), false));
     budget.spent(Duration::from_millis(25));
-    assert_eq!(budget.next_use(), None, "half of it is gone");
+    assert_eq!(budget.next_use(false), None, "half of it is gone");
+    assert_eq!(budget.next_use(true), Some(Duration::from_millis(125)), "the first one goes on");
     budget.spent(LIMIT);
-    assert_eq!(budget.next_use(), None);
+    assert_eq!(budget.next_use(false), None);
 }
 
 #[test]
@@ -41,7 +42,7 @@ proptest! {
         let mut budget = Budget::new(LIMIT);
         let mut took = Duration::ZERO;
         for millis in uses {
-            let Some(at_most) = budget.next_use() else { break };
+            let Some(at_most) = budget.next_use(false) else { break };
             // The statement is ended when the time that is left is over.
             let time = Duration::from_millis(millis).min(at_most);
             budget.spent(time);

@@ -405,6 +405,11 @@ impl Slot {
         self.cell().dormant.store(u32::from(dormant), Ordering::SeqCst);
     }
 
+    /// Whether somebody woke since the flag was taken: a wait for a lock may have swallowed the latch.
+    pub fn is_woken(self) -> bool {
+        self.cell().wake.load(Ordering::SeqCst) != 0
+    }
+
     /// Takes the wake flag: whether somebody woke since the last call. To be called *before* the tables are read.
     pub fn take_wake(self) -> bool {
         self.cell().wake.swap(0, Ordering::SeqCst) != 0
