@@ -23,8 +23,8 @@ pub struct CallRecord {
     pub owner: Owner,
     /// What it loaded under locks.
     pub reads: Option<Arc<ReadSet>>,
-    /// How long users' tables were read for it, by their oids.
-    pub read_for: BTreeMap<u32, Duration>,
+    /// How long users' tables were read for it, by their oids; where somebody asks.
+    pub read_for: Option<Box<BTreeMap<u32, Duration>>>,
 }
 
 /// What a call has loaded under locks, with the versions: they have to be the same when the answer is applied.

@@ -112,14 +112,14 @@ impl<'a> AppTables<'a> {
         self.times.clear();
     }
 
-    /// How long the tables were used for this item.
-    pub fn times(&self) -> &Times {
-        &self.times
+    /// How long the tables were used for this item, if its step is a probe.
+    pub fn probe_times(&self) -> Option<Times> {
+        (self.slow.asks_for_steps() && !self.times.is_empty()).then(|| self.times.clone())
     }
 
     /// The step of this item is over. `read`: how long reading took when its call was made.
-    pub fn step_ended(&mut self, read: &Times) {
-        for (relation, took) in read {
+    pub fn step_ended(&mut self, read: Option<&Times>) {
+        for (relation, took) in read.into_iter().flatten() {
             *self.times.entry(*relation).or_default() += *took;
         }
         self.slow.step_used(&self.times);

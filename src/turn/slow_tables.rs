@@ -107,6 +107,11 @@ impl SlowTables {
         }
     }
 
+    /// Whether whole steps are judged, with what was read for them.
+    pub fn asks_for_steps(&self) -> bool {
+        matches!(self, Self::Probed { .. })
+    }
+
     /// A step has used tables for so long, with all that belongs to it.
     pub fn step_used(&mut self, times: &Times) {
         if let Self::Probed { probes, found } = self {
