@@ -29,7 +29,7 @@ crash-points: ## stop the server at each named point of the engine
 bench: ## measure speed; QUICK=1 takes two minutes (WORKLOADS=, RUNS=, SCALE=; see docs/performance.md)
 	@scripts/bench
 
-lint: ## format, clippy, walls, file lengths, scripts
+lint: ## format, clippy, walls, rooms, sizes, scripts
 	@scripts/lint
 
 install: ## build the extension and install it into the Postgres of PG_CONFIG

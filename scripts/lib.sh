@@ -191,17 +191,27 @@ copy_postgres() {
     find_pg_config
 }
 
-# hooked_postgres: a throwaway copy of Postgres with a build of the extension that has crash points, planted faults and
-# tests of its own, which no other server may ever load. PG_CONFIG is that of the copy afterwards.
+# hooked_postgres: a throwaway copy of Postgres with a build of the extension that has crash points and tests of its own,
+# which no other server may ever load. PG_CONFIG is that of the copy afterwards.
 hooked_postgres() {
     find_pg_config
     make_work_dir
     chmod a+rx "$work_dir"
     # The build of `make install` has a stage of its own: neither may be taken for the other.
-    package_extension stage-hooked --features crash-points,plants,pg_test
+    package_extension stage-hooked --features crash-points,pg_test
     copy_postgres "$work_dir/postgres"
     cp -a "$stage/." "$work_dir/postgres/"
     chmod -R a+rX "$work_dir/postgres"
+}
+
+# --- planted faults ---------------------------------------------------------------------------------
+
+# plant_patches NAME: the patches of this plant, by their whole paths: what it says it needs besides comes first.
+plant_patches() {
+    local directory=$root/tests/torture/plants
+    [ -f "$directory/$1.patch" ] || die "no plant is called $1"
+    sed -n "/^diff /q; s|^With: \(.*\)|$directory/\1.patch|p" "$directory/$1.patch"
+    printf '%s\n' "$directory/$1.patch"
 }
 
 # --- a throwaway cluster ----------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 //! Settings. Each is documented in `docs/settings.md`.
 
-use pgrx::pg_sys;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::CString;
 use xdb_engine::Duration;
@@ -43,6 +42,7 @@ pub fn retention() -> Option<Duration> {
 }
 
 /// Defines the settings, in every process that loads the library.
+// Long because it is a list.
 pub fn define() {
     let none = GucFlags::default();
     let (ms, kb) = (GucFlags::UNIT_MS, GucFlags::UNIT_KB);
@@ -179,7 +179,5 @@ pub fn define() {
         GucFlags::SUPERUSER_ONLY,
     );
     crate::pg::clock_offset::define();
-    crate::pg::plant::define();
-    // SAFETY: names the prefix under which no other setting may be made up.
-    unsafe { pg_sys::MarkGUCPrefixReserved(c"xdb".as_ptr()) };
+    crate::pg::settings::reserve_prefix();
 }

@@ -12,10 +12,10 @@
 //! | [`pg`] | what touches the server process: everything `unsafe` |
 //! | [`http`] | calls to workers. Knows nothing of Postgres |
 //!
+//! [`error`], [`guc`] and [`clock`] stand between [`store`] and [`pg`], beside each other. `scripts/lint rooms` holds all this.
+//!
 //! What is decided, and why, is in the crates `xdb-engine` and `xdb-protocol`; what a scheduler keeps in memory, in
 //! `xdb-sched`. None of them knows Postgres.
-
-use pgrx::pg_sys;
 
 mod api;
 mod calls;
@@ -47,11 +47,7 @@ pgrx::extension_sql_file!("../sql/always/privileges.sql", name = "privileges", r
 pub extern "C-unwind" fn _PG_init() {
     guc::define();
     pg::index_plans::register();
-    // SAFETY: flags of the server, set before libraries are loaded.
-    let (upgrading, preloading) =
-        unsafe { (pg_sys::IsBinaryUpgrade, pg_sys::process_shared_preload_libraries_in_progress) };
-    // pg_upgrade moves the files: no process may run, and nothing may be kept out of its way.
-    if preloading && !upgrading {
+    if pg::process::is_server_start() {
         pg::shmem::register();
         pg::hook::register();
         scheduler::launcher::register();

@@ -8,13 +8,13 @@ use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::function::{Args, Value};
 use crate::pg::param::from_postgres;
+use crate::pg::process;
 use crate::pg::raw;
 use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks, call};
 use crate::pg::spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Standing};
 use crate::store::{adopt, claim, engine, slow, to_json, versions};
-use pgrx::pg_sys;
 use serde::Serialize;
 
 pub fn pause(_: &Args) -> Result<Value> {
@@ -93,8 +93,7 @@ struct EngineFigures {
 
 pub fn engine_figures(_: &Args) -> Result<Value> {
     let caller = Caller::looking()?;
-    // SAFETY: set once, at the start of the session.
-    let database = unsafe { pg_sys::MyDatabaseId };
+    let database = process::database();
     let (slow_objects, reason, (backlog, oldest_due)) = match versions::mismatch() {
         Some(mismatch) => (Vec::new(), Some(format!("{}. {}", mismatch.reason(), mismatch.remedy())), (None, None)),
         None => caller.on_system_tables(|_| {
@@ -181,8 +180,7 @@ struct WorkerFigures {
 
 pub fn worker_figures(_: &Args) -> Result<Value> {
     Caller::looking()?;
-    // SAFETY: as above.
-    let database = unsafe { pg_sys::MyDatabaseId };
+    let database = process::database();
     let now = raw::now_micros();
     let figures: Vec<_> = call::of_database(database)
         .into_iter()

@@ -5,10 +5,10 @@ use crate::clock;
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::param::from_postgres;
+use crate::pg::process::database;
 use crate::pg::shmem::attribute_locks::{self, Shown};
 use crate::pg::spi;
 use crate::store::{process, to_json};
-use pgrx::pg_sys;
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use xdb_engine::ExecutionId;
@@ -71,8 +71,7 @@ pub(super) fn waits_of(id: ExecutionId) -> Vec<(i32, String)> {
 }
 
 fn all() -> (Vec<Shown>, usize) {
-    // SAFETY: set once, at the start of the session.
-    attribute_locks::shown(unsafe { pg_sys::MyDatabaseId })
+    attribute_locks::shown(database())
 }
 
 /// The places of the calls that wait, in the order in which they are served.

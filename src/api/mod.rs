@@ -43,11 +43,10 @@ mod rpc_locks;
 mod start;
 
 use crate::error;
-use crate::pg::catch::{PgError, Result, catch};
+use crate::pg::catch::{PgError, Result};
 use crate::pg::shmem::{self, EngineState, Role, Slot};
 use crate::pg::subxact::lock_table;
-use crate::pg::{extension, identity};
-use crate::pg::{spi, wake};
+use crate::pg::{self, extension, identity, spi, wake};
 use crate::store::instance;
 use crate::store::process::Found;
 use crate::store::registry::Registry;
@@ -58,13 +57,6 @@ use std::cell::RefCell;
 use std::ffi::CStr;
 use xdb_engine::{Json, TableMapping};
 use xdb_protocol::check_payload;
-
-mod raw {
-    use std::ffi::c_char;
-    unsafe extern "C-unwind" {
-        pub fn PreventCommandIfReadOnly(function: *const c_char);
-    }
-}
 
 crate::sql_functions! {
     xdb_register_worker / pg_finfo_xdb_register_worker => registration::register_worker;
@@ -126,8 +118,7 @@ impl Caller {
     /// For functions that ask the engine: not on a standby.
     fn asking() -> Result<Self> {
         let caller = Self::reading()?;
-        // SAFETY: reads a flag of the server.
-        if unsafe { pg_sys::RecoveryInProgress() } {
+        if pg::process::is_in_recovery() {
             return Err(error::standby());
         }
         Ok(caller)
@@ -136,9 +127,7 @@ impl Caller {
     /// For functions that write: not in a read-only transaction either. `function` is for the message.
     fn writing(function: &CStr) -> Result<Self> {
         let caller = Self::asking()?;
-        let function = function.as_ptr();
-        // SAFETY: a raw call; the name is a constant.
-        unsafe { catch(|| raw::PreventCommandIfReadOnly(function))? };
+        pg::process::refuse_if_read_only(function)?;
         Ok(caller)
     }
 
@@ -191,8 +180,7 @@ impl Caller {
 /// Whether the owners of processes are roles of this system. In a copy from another one their oids may be those of
 /// anybody, and only administrators see processes until it is adopted.
 fn knows_roles() -> Result<bool> {
-    // SAFETY: set once, at the start of the session.
-    let main = Slot::find(unsafe { pg_sys::MyDatabaseId }, Role::Scheduler);
+    let main = Slot::find(pg::process::database(), Role::Scheduler);
     match main.map(Slot::state) {
         Some(EngineState::Running | EngineState::Paused) => Ok(true),
         _ => Ok(spi::connect(instance::standing)?.knows_roles()),

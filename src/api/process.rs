@@ -6,11 +6,10 @@ use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_latch;
-
 use crate::pg::shmem::{Role, Slot};
 use crate::pg::spi::{self, Snapshot, Spi};
 use crate::pg::subxact::undone;
-use crate::pg::wake;
+use crate::pg::{self, wake};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::process::{self, Closing, Found};
 use crate::store::registry::Registry;
@@ -105,8 +104,7 @@ fn wait_in_sight(id: ExecutionId) -> Result<bool> {
 
 /// The closing mark of an execution. One that nobody follows up, as no scheduler runs, is void.
 fn closing(found: &Found) -> Option<Closing> {
-    // SAFETY: set once, at the start of the session.
-    let main = Slot::find(unsafe { pgrx::pg_sys::MyDatabaseId }, Role::Scheduler);
+    let main = Slot::find(pg::process::database(), Role::Scheduler);
     found.closing.filter(|_| main.is_some_and(|slot| slot.pid().is_some()))
 }
 
@@ -116,17 +114,11 @@ fn may_wait_for_close() -> Result<()> {
         // The step that publishes is tried again soon.
         return Err(PgError::new(LOCK_NOT_AVAILABLE, "the process is about to close"));
     }
-    if has_old_snapshot() {
+    if pg::process::has_transaction_snapshot() {
         let message = "could not serialize access: the process is about to close";
         return Err(PgError::new(SERIALIZATION_FAILURE, message));
     }
     Ok(())
-}
-
-/// Whether this transaction goes on seeing what it saw first: it is above `READ COMMITTED`.
-pub(super) fn has_old_snapshot() -> bool {
-    // SAFETY: reads the isolation level of this transaction.
-    unsafe { pgrx::pg_sys::XactIsoLevel >= pgrx::pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 
 /// Whether a closed execution was followed by another one while this transaction waited for its lock.

@@ -1,6 +1,5 @@
 //! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
 
-use super::process::has_old_snapshot;
 use super::rpc_locks::Locking;
 use super::{Caller, name, payload, wrote};
 use crate::calls;
@@ -10,6 +9,7 @@ use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
+use crate::pg::process::has_transaction_snapshot;
 use crate::pg::spi::{self, Snapshot};
 use crate::pg::wake;
 use crate::store::load::{self, Loaded, Lock};
@@ -17,6 +17,7 @@ use crate::store::registry::{ProcessType, Registry};
 use crate::store::tables::{Held, Tables, object};
 use crate::store::{locks, process, save};
 use crate::{clock, error, guc};
+use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -38,19 +39,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let execution = args.execution_id(5);
 
     let mut tables = Tables::default();
-    let target = caller.on_system_tables(|registry| {
-        spi::connect(|spi| {
-            let found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
-            if let Some(key) = &idempotency_key
-                && let Some(output) = process::claim_rpc_key(spi, found.id, key, clock::now())?
-            {
-                return Ok(Target::Answered(output));
-            }
-            let target = target(spi, registry, &process_id, &rpc_name, found.id)?;
-            Ok(Target::ToCall(Box::new(target)))
-        })
-    })?;
-    let target = match target {
+    let target = match find(caller, &process_id, execution, &rpc_name, idempotency_key.as_deref())? {
         Target::Answered(output) => return Ok(output.map_or(Value::Null, Value::Json)),
         Target::ToCall(target) => *target,
     };
@@ -65,20 +54,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         local: &loading_local,
         deadline: Instant::now() + timeout,
     };
-    if locking.is_wanted() {
-        locking.respect_marks(caller)?;
-        wake::note_locked_attributes();
-    }
-    if locking.excludes() {
-        // Before the call, so that nothing of the process changes during it.
-        let what = |_: &Locking<'_>| format!("process \"{process_id}\"");
-        locking.within(what, || {
-            caller.on_system_tables(|registry| {
-                spi::connect(|spi| load::executions(spi, registry, &[id], Lock::Step).map(drop))
-            })
-        })?;
-        wake::note_locked(id.0);
-    }
+    lock_process(caller, &locking, &process_id)?;
     let (local, versions) =
         caller.on_system_tables(|_| spi::connect(|spi| local_attributes(spi, id, &loading_local)))?;
     caller.look_up(&mut tables, &meta.mapping, |attribute| loading.wants(attribute))?;
@@ -90,6 +66,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     }
     let values = locking.is_wanted().then(|| locks::fingerprint(&global, &local));
     let invocation = Invocation {
+        process_id: &process_id,
         rpc_name: &rpc_name,
         input: input.as_ref(),
         timeout,
@@ -100,8 +77,48 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     crash::point("rpc-answer");
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
     let read = Some((loading_local, versions)).filter(|(loading, _)| loading.locks());
-    apply(caller, &process_id, &invocation, id, answer, &mut tables, read)?;
+    apply(caller, &invocation, id, answer, &mut tables, read)?;
     Ok(output.map_or(Value::Null, Value::Json))
+}
+
+/// What is to be called, unless the idempotency key has its answer already.
+fn find(
+    caller: Caller,
+    process_id: &str,
+    execution: Option<ExecutionId>,
+    rpc_name: &str,
+    idempotency_key: Option<&str>,
+) -> Result<Target> {
+    caller.on_system_tables(|registry| {
+        spi::connect(|spi| {
+            let found = caller.own(process_id, process::find(spi, process_id, execution, Snapshot::Fresh)?)?;
+            if let Some(key) = idempotency_key
+                && let Some(output) = process::claim_rpc_key(spi, found.id, key, clock::now())?
+            {
+                return Ok(Target::Answered(output));
+            }
+            let target = target(spi, registry, process_id, rpc_name, found.id)?;
+            Ok(Target::ToCall(Box::new(target)))
+        })
+    })
+}
+
+/// Locks the process of an RPC that wants to be alone with it: before the call, so that nothing of it changes meanwhile.
+fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Result<()> {
+    if locking.is_wanted() {
+        locking.respect_marks(caller)?;
+        wake::note_locked_attributes();
+    }
+    if locking.excludes() {
+        let what = |_: &Locking<'_>| format!("process \"{process_id}\"");
+        locking.within(what, || {
+            caller.on_system_tables(|registry| {
+                spi::connect(|spi| load::executions(spi, registry, &[locking.execution], Lock::Step).map(drop))
+            })
+        })?;
+        wake::note_locked(locking.execution.0);
+    }
+    Ok(())
 }
 
 /// Local attributes that an RPC gets, as the text of a JSON object, and the versions of those that it locks.
@@ -119,6 +136,7 @@ type Versions = BTreeMap<String, String>;
 
 /// What the caller asks for.
 struct Invocation<'a> {
+    process_id: &'a str,
     rpc_name: &'a str,
     input: Option<&'a Json>,
     /// For the wait for locks, and for the call.
@@ -179,7 +197,7 @@ impl ToCall {
 }
 
 fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str) -> Result<RpcAnswer> {
-    let Invocation { rpc_name, input, timeout, idempotency_key, values } = *invocation;
+    let Invocation { rpc_name, input, timeout, idempotency_key, values, .. } = *invocation;
     let execution = &target.loaded.before;
     let worker = &target.process_type.worker;
     let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
@@ -224,58 +242,20 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
 /// Applies the answer under the execution's lock, which is taken only now: no step waited while the worker worked.
 fn apply(
     caller: Caller,
-    process_id: &str,
     invocation: &Invocation<'_>,
     id: ExecutionId,
     answer: RpcAnswer,
     tables: &mut Tables,
     read: Option<(Loading, Versions)>,
 ) -> Result<()> {
-    let Invocation { rpc_name, idempotency_key, .. } = *invocation;
+    let idempotency_key = invocation.idempotency_key;
     if answer.is_read_only() && idempotency_key.is_none() {
         return Ok(());
     }
-    let closes = matches!(answer.decision, Some(Decision::Close { .. }));
     let output = answer.output.clone();
     let attributes = answer.effects.write_global_attributes.clone();
-    let command = Command::RpcAnswered { rpc_name: rpc_name.to_owned(), answer };
     let (loaded, now) = caller.on_system_tables(|registry| {
-        spi::connect(|spi| {
-            let lock = if closes { Lock::Close } else { Lock::Step };
-            let mut loaded = load::executions(spi, registry, &[id], lock)?;
-            wake::note_locked(id.0);
-            // Under the lock: the times of events are in their order.
-            let now = clock::now();
-            if let Some((loading, versions)) = &read
-                && local_attributes(spi, id, loading)?.1 != *versions
-            {
-                return Err(error::local_attributes_changed(rpc_name));
-            }
-            let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
-            let type_name = entry.before.process_type.clone();
-            entry.meta.process_type = registry.process_type_by_name(spi, &type_name)?;
-            entry.acting_as = Some(caller.role);
-            if entry.before.is_running() {
-                take_in(spi, &mut loaded, id, now)?;
-                for publish in command.publishes() {
-                    refuse_unseen(spi, id, Some(&publish.queue))?;
-                }
-                let queues = command.publishes().iter().map(|publish| (publish.queue.clone(), 0)).collect();
-                load::queues(spi, &mut loaded, &load::Demand::from([(id, queues)]))?;
-                if closes {
-                    load::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
-                }
-            }
-            let ids = command.publishes().iter();
-            let ids: Vec<_> = ids.filter_map(|p| Some((id, p.queue.clone(), p.message_id.clone()?))).collect();
-            load::message_ids(spi, &mut loaded, &ids)?;
-            let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
-            entry.prepare(spi, &command)?;
-            let events =
-                entry.decide(&command, now, 0.5).map_err(|rejection| refused(process_id, rpc_name, &rejection))?;
-            entry.apply(events, now);
-            Ok((loaded, now))
-        })
+        spi::connect(|spi| decide(spi, registry, caller.role, invocation, id, answer, read))
     })?;
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wrote();
@@ -296,6 +276,54 @@ fn apply(
             Ok(())
         })
     })
+}
+
+/// Loads the execution under its lock, and decides about the answer in memory.
+fn decide(
+    spi: &spi::Spi,
+    registry: &mut Registry,
+    role: pg_sys::Oid,
+    invocation: &Invocation<'_>,
+    id: ExecutionId,
+    answer: RpcAnswer,
+    read: Option<(Loading, Versions)>,
+) -> Result<(BTreeMap<ExecutionId, Loaded>, Timestamp)> {
+    let Invocation { process_id, rpc_name, .. } = *invocation;
+    let closes = matches!(answer.decision, Some(Decision::Close { .. }));
+    let command = Command::RpcAnswered { rpc_name: rpc_name.to_owned(), answer };
+    let lock = if closes { Lock::Close } else { Lock::Step };
+    let mut loaded = load::executions(spi, registry, &[id], lock)?;
+    wake::note_locked(id.0);
+    // Under the lock: the times of events are in their order.
+    let now = clock::now();
+    if let Some((loading, versions)) = &read
+        && local_attributes(spi, id, loading)?.1 != *versions
+    {
+        return Err(error::local_attributes_changed(rpc_name));
+    }
+    let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
+    let type_name = entry.before.process_type.clone();
+    entry.meta.process_type = registry.process_type_by_name(spi, &type_name)?;
+    entry.acting_as = Some(role);
+    if entry.before.is_running() {
+        take_in(spi, &mut loaded, id, now)?;
+        for publish in command.publishes() {
+            refuse_unseen(spi, id, Some(&publish.queue))?;
+        }
+        let queues = command.publishes().iter().map(|publish| (publish.queue.clone(), 0)).collect();
+        load::queues(spi, &mut loaded, &load::Demand::from([(id, queues)]))?;
+        if closes {
+            load::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
+        }
+    }
+    let ids = command.publishes().iter();
+    let ids: Vec<_> = ids.filter_map(|p| Some((id, p.queue.clone(), p.message_id.clone()?))).collect();
+    load::message_ids(spi, &mut loaded, &ids)?;
+    let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
+    entry.prepare(spi, &command)?;
+    let events = entry.decide(&command, now, 0.5).map_err(|rejection| refused(process_id, rpc_name, &rejection))?;
+    entry.apply(events, now);
+    Ok((loaded, now))
 }
 
 /// What was published before is received before what the caller does to the process.
@@ -324,7 +352,7 @@ pub(super) fn take_in(
 /// Above `READ COMMITTED` the transaction may be older than messages that were published before it came here. They can't be
 /// taken in, and must not be overtaken.
 pub(super) fn refuse_unseen(spi: &spi::Spi, id: ExecutionId, queue: Option<&str>) -> Result<()> {
-    if has_old_snapshot() && load::has_unseen_arrivals(spi, id, queue)? {
+    if has_transaction_snapshot() && load::has_unseen_arrivals(spi, id, queue)? {
         let message = "could not serialize access: a message was published to the process meanwhile";
         return Err(PgError::new(SERIALIZATION_FAILURE, message));
     }

@@ -9,10 +9,9 @@ use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result};
 use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks};
 use crate::pg::subxact::holds_row_locks_in;
 use crate::pg::wake::{self, waiter::Registration};
-use crate::pg::{identity, spi};
+use crate::pg::{identity, process, spi};
 use crate::store::load::Meta;
 use crate::store::locks::{self, KeyTypes, Wants};
-use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Loading, LockType};
 use xdb_sched::lock_table::{Mode, Object};
@@ -68,8 +67,7 @@ impl Locking<'_> {
     /// Waits until nothing of what is to be locked is marked, for a bounded time. Who has locked something already waits for
     /// nobody: it may be what the state waits for.
     pub fn respect_marks(&self, caller: Caller) -> Result<()> {
-        // SAFETY: set once, at the start of the session.
-        let database = unsafe { pg_sys::MyDatabaseId };
+        let database = process::database();
         let is_running =
             || Slot::find(database, Role::Scheduler).is_some_and(|slot| slot.state() == EngineState::Running);
         if !attribute_locks::has_marks(database) || !is_running() || self.holds_locks() {

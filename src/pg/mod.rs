@@ -33,15 +33,14 @@
 //! | `names.rs` | lists of names in settings |
 //! | `tests.rs` | tests inside of a server, in builds for tests alone |
 //! | `compat.rs` | what differs between the major versions of Postgres |
-//! | `crash.rs`, `plant.rs` | crash points and planted faults, in builds for tests alone |
+//! | `crash.rs` | crash points, in builds for tests alone |
 //!
 //! Rules:
 //! - An error is a value, [`catch::PgError`], from the call that raised it to the edge in `function.rs`. No destructor is pending in a
 //!   frame that the server may jump out of.
 //! - Whatever a callback at commit or exit touches is an atomic or a latch: an error there would bring the server down.
 //! - Only the main thread comes here.
-//! - `unsafe` lives here. The exceptions: `scheduler/launcher.rs` registers its processes itself, rooms above read a global of the
-//!   server here and there (`MyDatabaseId`), and `http` makes system calls.
+//! - `unsafe` lives here. The exceptions: `scheduler/launcher.rs` registers its processes itself, and `http` makes system calls.
 //! - Shared memory may be lost, and its arrays may be full: everybody gets along without a place.
 
 pub mod catch;
@@ -57,7 +56,6 @@ pub mod index_plans;
 pub mod latch;
 pub mod names;
 pub mod param;
-pub mod plant;
 pub mod process;
 pub mod raw;
 pub mod session;

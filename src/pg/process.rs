@@ -1,9 +1,10 @@
 //! The plumbing of an engine process: its signals, its connection, its end.
 
+use super::catch::{Result, catch};
 use super::shmem::{Slot, call};
 use super::{compat, identity, raw, settings};
 use pgrx::pg_sys;
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 
 /// Installs the handlers that every process of the engine has, and lets signals in.
 ///
@@ -77,6 +78,38 @@ pub fn exit(code: c_int) -> ! {
 pub fn database() -> pg_sys::Oid {
     // SAFETY: set once at the start of the process.
     unsafe { pg_sys::MyDatabaseId }
+}
+
+/// The identifier of the server's files, as `pg_control_system()` shows it.
+pub fn system_identifier() -> i64 {
+    // SAFETY: set before any statement runs.
+    unsafe { pg_sys::GetSystemIdentifier() as i64 }
+}
+
+/// Whether this server is a standby, or recovers from a crash.
+pub fn is_in_recovery() -> bool {
+    // SAFETY: reads a flag of the server.
+    unsafe { pg_sys::RecoveryInProgress() }
+}
+
+/// Whether this transaction goes on seeing what it saw first: it is above `READ COMMITTED`.
+pub fn has_transaction_snapshot() -> bool {
+    // SAFETY: reads the isolation level of this transaction.
+    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as c_int }
+}
+
+/// Refuses to go on in a read-only transaction. `function` is for the message.
+pub fn refuse_if_read_only(function: &CStr) -> Result<()> {
+    let function = function.as_ptr();
+    // SAFETY: a raw call without destructors; the name outlives it.
+    unsafe { catch(|| raw::PreventCommandIfReadOnly(function)) }
+}
+
+/// Whether the library is loaded by the postmaster, to run processes: not by pg_upgrade, which moves the files, so that no
+/// process may run and nothing may be kept out of its way.
+pub fn is_server_start() -> bool {
+    // SAFETY: flags of the server, set before libraries are loaded.
+    unsafe { pg_sys::process_shared_preload_libraries_in_progress && !pg_sys::IsBinaryUpgrade }
 }
 
 /// A random number in 0..1, for what needs no secrecy. For the main thread alone.

@@ -3,6 +3,12 @@ use super::compat::MORE_SETTINGS;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
+/// No setting may be made up under the extension's name. To be called when all of its own are defined.
+pub fn reserve_prefix() {
+    // SAFETY: the name is a constant.
+    unsafe { pg_sys::MarkGUCPrefixReserved(c"xdb".as_ptr()) };
+}
+
 /// Formats in which columns are converted, in engine and callers alike.
 pub const FORMATS: [(&CStr, &CStr); 9] = [
     (c"TimeZone", c"UTC"),

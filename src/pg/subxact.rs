@@ -19,6 +19,7 @@ mod raw {
         pub fn disable_timeout(id: c_int, keep_indicator: bool);
         pub fn RegisterTimeout(id: c_int, handler: unsafe extern "C-unwind" fn()) -> c_int;
         pub fn LockRelationOid(relation: pgrx::pg_sys::Oid, mode: c_int);
+        pub fn LockDatabaseObject(class: pgrx::pg_sys::Oid, object: pgrx::pg_sys::Oid, sub_object: u16, mode: c_int);
     }
 }
 
@@ -150,6 +151,14 @@ pub fn lock_table(relation: u32) -> Result<()> {
     let relation = pg_sys::Oid::from(relation);
     // SAFETY: a raw call without destructors; a table that was dropped can be locked too.
     unsafe { catch(|| raw::LockRelationOid(relation, pg_sys::AccessShareLock as c_int)) }
+}
+
+/// Takes a lock on what has this number in the extension, in this mode of the server's, until the end of the transaction.
+/// Objects of an extension have no sub-objects: a number in their place tells these locks from all others.
+pub fn lock_extension_object(object: u32, sub_object: u16, mode: u32) -> Result<()> {
+    let (class, object) = (pg_sys::ExtensionRelationId, pg_sys::Oid::from(object));
+    // SAFETY: a raw call without destructors; the lock goes with the transaction.
+    unsafe { catch(|| raw::LockDatabaseObject(class, object, sub_object, mode as c_int)) }
 }
 
 /// Takes a table's lock in this mode of the server's, until the end of the transaction, if that is possible without waiting.

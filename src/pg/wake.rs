@@ -6,8 +6,8 @@
 //!
 //! The engine polls, so it would get over a wake-up that is lost. A session in a wait that has a place in shared memory does not: it
 //! looks again when it is woken, and when its time is over. So whatever ends an execution or a state has to note it here.
+use super::crash;
 use super::shmem::{self, Slot, Wakeup, attribute_locks, waiter as places};
-use super::{crash, plant};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -234,7 +234,7 @@ fn carry_out(notes: &Notes) {
     if notes.calls_over {
         attribute_locks::note_calls_over(database);
     }
-    if let Some(wakeup) = notes.wakeup.filter(|_| !plant::loses_wakeup()) {
+    if let Some(wakeup) = notes.wakeup {
         Slot::of_database(database).for_each(|slot| slot.wake(wakeup));
     }
     if notes.closed_many {

@@ -206,6 +206,7 @@ impl Launcher {
             .collect()
     }
 
+    // Long because it goes through all that can have become of a process, in the order in which it happens.
     /// Brings a slot up to date with what became of its process, and ends processes that are not wanted.
     fn look_after(&mut self, slot: Slot, wanted: &HashMap<pg_sys::Oid, String>, now: Instant) {
         let (database, role) = (slot.database(), slot.role());

@@ -25,6 +25,7 @@ const RETRY: Duration = Duration::from_millis(50);
 const UPDATE_POLL: Duration = Duration::from_secs(1);
 
 /// Runs processes until there is a reason to end.
+// Long because the order of what a round consists of matters, and each of its ways out is an end of the process.
 pub fn run(session: &mut Session) -> Exit {
     let role = session.role;
     if let Some(mismatch) = Mismatch::of(&session.extension_version) {

@@ -301,10 +301,7 @@ pub fn due(
     let mut params = Room::arrays(&rows);
     params.extend([value(lane.number), value(now), value(lane.epoch), value(real), array(except)]);
     let statement = if lane.number == RUNNERS_LANE { &DUE_FOR_RUNNERS } else { &DUE };
-    let due = spi.rows(statement, &params, read_due)?;
-    #[cfg(feature = "plants")]
-    let due = super::planted::behind_cursor(spi, due)?;
-    Ok(due)
+    spi.rows(statement, &params, read_due)
 }
 
 fn read_due(row: &Row) -> Result<Due> {

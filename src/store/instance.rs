@@ -7,14 +7,14 @@
 use super::table::{statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
+use crate::pg::process;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use xdb_engine::Timestamp;
 
 /// This database: the identifier of the server's files, as `pg_control_system()` shows it, and its oid.
 pub fn here() -> (i64, pg_sys::Oid) {
-    // SAFETY: both are set before any statement runs.
-    unsafe { (pg_sys::GetSystemIdentifier() as i64, pg_sys::MyDatabaseId) }
+    (process::system_identifier(), process::database())
 }
 
 /// Whose the processes of this database are.

@@ -46,8 +46,6 @@ pub mod loaded;
 pub mod locks;
 pub mod manage;
 pub mod phases;
-#[cfg(feature = "plants")]
-mod planted;
 pub mod process;
 #[cfg(feature = "pg_test")]
 mod proof;

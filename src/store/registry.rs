@@ -3,9 +3,12 @@
 use super::instance::{bump, take_into_use};
 use super::table::{Read, Record, insert, insert_row, record, run, run_one, select, statements, table};
 use super::{from_json, to_json};
-use crate::pg::catch::{Result, catch};
+use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, Relation, value};
+use crate::pg::process;
+use crate::pg::shmem::call::forget_worker;
 use crate::pg::spi::{Row, Spi};
+use crate::pg::subxact::lock_extension_object;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -304,8 +307,7 @@ pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
 
 pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
     spi.run(&DELETE_WORKER, &[value(id)])?;
-    // SAFETY: set once, when the session began.
-    crate::pg::shmem::call::forget_worker(unsafe { pg_sys::MyDatabaseId }, id);
+    forget_worker(process::database(), id);
     bump(spi)
 }
 
@@ -351,24 +353,11 @@ pub fn type_id(spi: &Spi, name: &str) -> Result<Option<TypeId>> {
 
 /// Keeps starts of a type and its end apart. Not a row lock: a thousand starts at once must not queue up at one row.
 pub fn lock_type(id: TypeId, mode: u32) -> Result<()> {
-    let object = id as u32;
-    // SAFETY: a raw call without destructors; the lock goes with the transaction.
-    unsafe {
-        catch(|| {
-            raw::LockDatabaseObject(pg_sys::ExtensionRelationId, pg_sys::Oid::from(object), TYPE_LOCK, mode as i32)
-        })
-    }
+    lock_extension_object(id as u32, TYPE_LOCK, mode)
 }
 
-/// Objects of an extension have no sub-objects: a number in their place tells these locks from all others.
+/// Tells the locks of types from others of the extension.
 const TYPE_LOCK: u16 = 0x5844;
-
-mod raw {
-    use pgrx::pg_sys;
-    unsafe extern "C-unwind" {
-        pub fn LockDatabaseObject(class: pg_sys::Oid, object: pg_sys::Oid, sub_object: u16, mode: i32);
-    }
-}
 
 /// Number of running executions of a type.
 pub fn running_of_type(spi: &Spi, id: TypeId) -> Result<i64> {

@@ -110,6 +110,13 @@ pub struct Tables {
     known: HashMap<u32, HashMap<Vec<String>, Option<Table>>>,
 }
 
+/// Has deferrable constraints checked with the statement, as the owner: nothing depends on what else is in the transaction,
+/// and nothing is left to run as the engine. (Deferring them to the end of the step is impossible: Postgres refuses deferred
+/// triggers in a security-restricted operation.)
+pub fn defer_nothing(spi: &Spi) -> Result<()> {
+    spi.utility("SET CONSTRAINTS ALL IMMEDIATE")
+}
+
 impl Tables {
     /// Reads the table's names from the catalog. Runs as the extension's owner; the caller holds a lock on the table.
     pub fn look_up(&mut self, spi: &Spi, mapping: &TableMapping) -> Result<()> {

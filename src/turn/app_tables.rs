@@ -10,9 +10,10 @@ use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CAN
 use crate::pg::identity::{as_engine, as_process_owner};
 use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, times_in_tables, try_lock_table, with_timeout};
+use crate::store::StateKey;
 use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::load::Meta;
-use crate::store::tables::{Held, LoadedRows, Tables};
+use crate::store::tables::{Held, LoadedRows, Tables, defer_nothing};
 use pgrx::pg_sys;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -112,17 +113,14 @@ impl<'a> AppTables<'a> {
         self.times.clear();
     }
 
-    /// How long the tables were used for this item, if its step is a probe.
-    pub fn probe_times(&self) -> Option<Times> {
-        (self.slow.asks_for_steps() && !self.times.is_empty()).then(|| self.times.clone())
+    /// What was used for this item was read for a call: it belongs to the step that begins.
+    pub fn read_for(&mut self, key: StateKey) {
+        self.slow.step_read(key, &self.times);
     }
 
-    /// The step of this item is over. `read`: how long reading took when its call was made.
-    pub fn step_ended(&mut self, read: Option<&Times>) {
-        for (relation, took) in read.into_iter().flatten() {
-            *self.times.entry(*relation).or_default() += *took;
-        }
-        self.slow.step_used(&self.times);
+    /// The step of this item is over.
+    pub fn step_ended(&mut self, key: StateKey) {
+        self.slow.step_ended(key, &self.times);
     }
 
     /// Writes down what this turn has found out about slow tables.
@@ -135,10 +133,7 @@ impl<'a> AppTables<'a> {
         let spi = self.spi;
         let touched = |name: &String| attributes.contains_key(name);
         self.access(meta, &touched, Access::Write, |tables| {
-            // Deferrable constraints are checked with the statement, as the owner: nothing depends on what else is
-            // in the transaction, and nothing is left to run as the engine. (Deferring them to the end of the step
-            // is impossible: Postgres refuses deferred triggers in a security-restricted operation.)
-            spi.utility("SET CONSTRAINTS ALL IMMEDIATE")?;
+            defer_nothing(spi)?;
             tables.update(spi, meta, attributes)
         })
     }

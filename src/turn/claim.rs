@@ -14,8 +14,8 @@ use super::slow_tables::Kept;
 use super::transaction::Turn;
 use crate::guc;
 use crate::pg::catch::Result;
+use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
-use crate::pg::{crash, plant};
 use crate::store::StateKey;
 use crate::store::claim::{self, Due, RUNNERS_LANE, SCHEDULERS_LANE, Wanted};
 use crate::store::load::{self, Loaded, Lock};
@@ -38,6 +38,7 @@ const KEPT_FOR: std::time::Duration = std::time::Duration::from_secs(5);
 /// A call with its lease: it goes out after the commit.
 pub struct Leased {
     pub key: StateKey,
+    pub due_at: Timestamp,
     /// From 1.
     pub attempt: u32,
     pub first_attempt_at: Timestamp,
@@ -234,6 +235,8 @@ impl Claiming<'_, '_> {
     }
 
     /// What becomes of one call: its lease, or a note in the verdicts.
+    // Long because each check ends the claim in its own way, and their order matters: nothing that takes room or locks comes
+    // before what may refuse the call.
     fn verdict(
         &mut self,
         call: &Candidate,
@@ -308,6 +311,7 @@ impl Claiming<'_, '_> {
         room.take(worker);
         Some(Leased {
             key: due.key,
+            due_at: due.due_at,
             attempt: due.attempts + 1,
             first_attempt_at: due.first_attempt_at.unwrap_or(now),
             lease: lease(self.turn, config.timeout(api)),
@@ -374,7 +378,7 @@ impl OpenCalls {
 
 /// A lease of this turn for a call with this timeout.
 pub fn lease(turn: &Turn, timeout: Duration) -> Lease {
-    Lease { epoch: turn.lane.epoch, number: turn.number, until: turn.real + timeout + plant::lease_grace(LEASE_GRACE) }
+    Lease { epoch: turn.lane.epoch, number: turn.number, until: turn.real + timeout + LEASE_GRACE }
 }
 
 /// Whether a call loads anything under a lock.

@@ -9,7 +9,6 @@ use super::transaction::Turn;
 use crate::calls::{self, Answered, CallRecord, ReadSet};
 use crate::pg::catch::Result;
 use crate::pg::crash;
-use crate::pg::plant::{self, Plant};
 use crate::pg::process::random;
 use crate::store::StateKey;
 use crate::store::global_queue::Gathered;
@@ -123,7 +122,7 @@ impl Decider<'_, '_, '_> {
             Item::Fail { reason, .. } => Command::Fail { reason: (*reason).to_owned() },
             Item::Answer(record, answered) => {
                 let lease = (self.turn.lane.epoch, record.lease_number);
-                if self.leases.get(&record.key) != Some(&lease) && !plant::is(Plant::NoFence) {
+                if self.leases.get(&record.key) != Some(&lease) {
                     let why = "its lease is gone: the call was made again or is over";
                     self.reject(record, &answered.command(record), why);
                     return Ok(());
@@ -167,7 +166,7 @@ impl Decider<'_, '_, '_> {
             Used::Done(()) => {
                 crash::point("turn-tables");
                 if let Item::Answer(record, Answered::WaitUntil(_) | Answered::Execute(_)) = item {
-                    self.app.step_ended(record.read_for.as_deref());
+                    self.app.step_ended(record.key);
                 }
                 self.decided.free.take_offered(&events);
                 let now = self.decided.now;
@@ -209,12 +208,7 @@ impl Decider<'_, '_, '_> {
         let Some(loaded) = self.loaded(item.execution()) else { return Ok(None) };
         loaded.prepare(spi, &command)?;
         let rejection = match loaded.decide_with(&command, now, random(), offered) {
-            Ok(mut events) => {
-                if matches!(item, Item::Timer(_)) && plant::is(Plant::TimerTwice) {
-                    events.extend(events.iter().find(|event| matches!(event, Event::CommandCompleted { .. })).cloned());
-                }
-                return Ok(Some((command, events)));
-            }
+            Ok(events) => return Ok(Some((command, events))),
             Err(rejection) => rejection,
         };
         let is_late = matches!(rejection, Rejection::Stale | Rejection::NotRunning(_));
@@ -316,9 +310,7 @@ impl Decider<'_, '_, '_> {
         let obtained_ids: Vec<_> = obtained.iter().copied().collect();
         let Decided { executions, taken_in, now, .. } = &mut self.decided;
         load::states_with_unrecorded_attempts(turn.spi, executions, &obtained_ids)?;
-        let all_taken_in = conditional.is_empty()
-            || plant::is(Plant::BlindClose)
-            || take_in(turn, executions, taken_in, &conditional, *now)?;
+        let all_taken_in = conditional.is_empty() || take_in(turn, executions, taken_in, &conditional, *now)?;
         let items = self.decided.items;
         for (id, Closing { item, command, conditional }) in closing {
             if !obtained.contains(&id) {

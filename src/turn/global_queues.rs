@@ -73,27 +73,35 @@ struct List {
     is_cut: bool,
 }
 
+/// How many messages all states together can take, and the one of them that can take most.
+type Demand = (usize, usize);
+
+/// What states can take of each class, and of each queue.
+fn demand(wanted: &[Vec<Wanted>]) -> (BTreeMap<&Class, Demand>, BTreeMap<&str, Demand>) {
+    let (mut of_class, mut of_queue) = (BTreeMap::new(), BTreeMap::new());
+    for state in wanted {
+        // Of all commands of the state: it is asked about them at once.
+        let mut own: (BTreeMap<&Class, usize>, BTreeMap<&str, usize>) = Default::default();
+        for Wanted { class, at_most, .. } in state {
+            for sum in [own.0.entry(class).or_default(), own.1.entry(class.0.as_str()).or_default()] {
+                *sum = sum.saturating_add(*at_most);
+            }
+        }
+        let add = |(sum, most): &mut Demand, own: usize| {
+            (*sum, *most) = (sum.saturating_add(own), own.max(*most));
+        };
+        own.0.into_iter().for_each(|(class, own)| add(of_class.entry(class).or_default(), own));
+        own.1.into_iter().for_each(|(queue, own)| add(of_queue.entry(queue).or_default(), own));
+    }
+    (of_class, of_queue)
+}
+
 impl Free {
     /// Lists what all these commands together can take, and nothing that is new and not of this turn: in front of
     /// such a message a list ends, so that nothing overtakes it.
     fn load(spi: &Spi, wanted: &[Vec<Wanted>], fresh: &BTreeMap<i64, Class>, now: Timestamp) -> Result<Self> {
-        let mut of_class: BTreeMap<&Class, (usize, usize)> = BTreeMap::new();
-        let mut of_queue: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-        for state in wanted {
-            // Of all commands of the state: it is asked about them at once.
-            let mut own: (BTreeMap<&Class, usize>, BTreeMap<&str, usize>) = Default::default();
-            for Wanted { class, at_most, .. } in state {
-                for sum in [own.0.entry(class).or_default(), own.1.entry(class.0.as_str()).or_default()] {
-                    *sum = sum.saturating_add(*at_most);
-                }
-            }
-            let add = |(sum, most): &mut (usize, usize), own: usize| {
-                (*sum, *most) = (sum.saturating_add(own), own.max(*most));
-            };
-            own.0.into_iter().for_each(|(class, own)| add(of_class.entry(class).or_default(), own));
-            own.1.into_iter().for_each(|(queue, own)| add(of_queue.entry(queue).or_default(), own));
-        }
-        let limit = |(sum, most): &(usize, usize)| (*sum).min(LISTED.max(*most));
+        let (of_class, of_queue) = demand(wanted);
+        let limit = |(sum, most): &Demand| (*sum).min(LISTED.max(*most));
         let whole: Vec<&str> =
             of_class.keys().filter(|class| class.1.is_none()).map(|class| class.0.as_str()).collect();
         // A list of a whole queue is long enough for those too who want a key and are asked before.

@@ -77,7 +77,7 @@ pub fn prepare(
         match preparing.one(loaded, state, call, &mut record)? {
             Preparation::Call(request) => prepared.push((*request, record)),
             Preparation::Release => {
-                ends.note(Some(saved.now));
+                ends.note(Some(call.due_at));
                 released.push(call.key);
             }
             Preparation::Failed(failure) => {
@@ -115,7 +115,6 @@ fn record(loaded: &Loaded, state: &StateExecution, call: &Leased) -> Option<Call
         worker_id: loaded.meta.process_type.as_ref()?.worker.id,
         owner: loaded.meta.owner.to_u32(),
         reads: None,
-        read_for: None,
     })
 }
 
@@ -136,7 +135,7 @@ impl Preparing<'_, '_> {
         let config = config(loaded, state);
         let loading = config.load_global(record.api);
         let read = self.app.read(&loaded.meta, &loading)?;
-        record.read_for = self.app.probe_times().map(Box::new);
+        self.app.read_for(call.key);
         let global = match read {
             Used::Done(rows) => rows,
             Used::Busy(relation) => {
@@ -153,7 +152,7 @@ impl Preparing<'_, '_> {
                 return Ok(Preparation::Release);
             }
             Used::Refused(error) => {
-                self.app.step_ended(None);
+                self.app.step_ended(call.key);
                 return Ok(Preparation::Failed(refused(&error)));
             }
         };

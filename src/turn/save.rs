@@ -187,6 +187,7 @@ impl Dispatch<'_> {
             }
             self.leased.push(Leased {
                 key: (loaded.execution.id, *seq),
+                due_at: call.not_before,
                 attempt: 1,
                 first_attempt_at: now,
                 lease: lease(self.turn, config.timeout(api)),

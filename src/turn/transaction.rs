@@ -14,7 +14,6 @@ use crate::pg::catch::{
     DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE, UNIQUE_VIOLATION,
     log_error, run_caught,
 };
-use crate::pg::plant::{self, Plant};
 use crate::pg::session::{Begun, Session};
 use crate::pg::{crash, identity, spi};
 use crate::store::claim::Lane;
@@ -283,7 +282,7 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let claims = claiming.claim(&mut room, &work, &saved)?;
     let prepared = prepare::prepare(turn, &mut app, backlog, &saved, claims)?;
     app.write_marks()?;
-    if !saved.wrote || plant::is(Plant::AsyncResults) {
+    if !saved.wrote {
         // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
         identity::set_local(c"synchronous_commit", c"off")?;
     }

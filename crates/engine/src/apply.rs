@@ -4,8 +4,7 @@ use std::sync::Arc;
 impl Execution {
     /// Changes the execution as the event says. Events that name a state which is not loaded change the counters
     /// alone, so that a part and a whole agree on them.
-    ///
-    /// Longer than a screen because there is one place for what each event changes, and a match that forgets none.
+    // Long because there is one place for what each event changes, and a match that forgets none.
     pub fn apply(&mut self, event: &Event, at: Timestamp) {
         let number = self.next_event;
         if event.is_recorded() {

@@ -10,8 +10,7 @@ use std::sync::Arc;
 ///
 /// A copy shares its states and messages with the original until one of them changes: every decision works on a copy, and
 /// of a wide process much may be loaded.
-///
-/// So many fields because this is the whole of what a history gives back: each is a column or a table of the schema.
+// Wide because this is the whole of what a history gives back: each field is a column or a table of the schema.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Execution {
     pub id: ExecutionId,

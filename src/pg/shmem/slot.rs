@@ -23,6 +23,7 @@ pub enum Wakeup {
     Anything,
 }
 
+// Wide because it is a piece of shared memory, whose words are written one by one by whoever knows them.
 #[repr(C)]
 pub(super) struct Cell {
     /// Zero: the slot is free. Written last at allocation.

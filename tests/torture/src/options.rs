@@ -3,28 +3,6 @@
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A fault planted in the engine or in its tables, to see that the rack finds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plant {
-    /// In the engine, by the setting `xdb.plant` of a build with the feature `plants`.
-    Engine(&'static str),
-    /// The unique index behind message ids is dropped.
-    NoDedupIndex,
-}
-
-/// The plants that the engine can be built with. `none` is the same build without a fault.
-pub const ENGINE_PLANTS: &[&str] =
-    &["none", "no-fence", "async-results", "blind-close", "cursor", "timer-twice", "lost-wakeup"];
-
-impl Plant {
-    fn parse(text: &str) -> Option<Plant> {
-        match text {
-            "no-dedup-index" => Some(Plant::NoDedupIndex),
-            _ => ENGINE_PLANTS.iter().find(|known| **known == text).map(|known| Plant::Engine(known)),
-        }
-    }
-}
-
 /// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -37,20 +15,13 @@ pub struct Options {
     pub round: Duration,
     /// Mean time between two faults.
     pub between_faults: Duration,
-    pub plant: Option<Plant>,
-    /// How long leases outlive their calls, in milliseconds: only a build with the feature `plants` can be told.
-    pub lease_grace: Option<i32>,
 }
 
 impl Options {
-    /// Reads `SEED`, `MINUTES`, `PROCESSES`, `ROUND_SECONDS`, `FAULT_SECONDS`, `PLANT` and `LEASE_GRACE_MS`.
+    /// Reads `SEED`, `MINUTES`, `PROCESSES`, `ROUND_SECONDS` and `FAULT_SECONDS`.
     pub fn from_env() -> Result<Options, String> {
         let seconds = |name: &str, default: f64| -> Result<Duration, String> {
             Duration::try_from_secs_f64(number(name, default)?).map_err(|error| format!("{name}: {error}"))
-        };
-        let plant = match text("PLANT") {
-            None => None,
-            Some(name) => Some(Plant::parse(&name).ok_or_else(|| format!("PLANT={name} is not known"))?),
         };
         let minutes: f64 = number("MINUTES", 20.0)?;
         Ok(Options {
@@ -59,8 +30,6 @@ impl Options {
             processes: number("PROCESSES", 100_000)?,
             round: seconds("ROUND_SECONDS", 45.0)?,
             between_faults: seconds("FAULT_SECONDS", 1.6)?.max(Duration::from_millis(10)),
-            plant,
-            lease_grace: text("LEASE_GRACE_MS").map(|_| number("LEASE_GRACE_MS", 0)).transpose()?,
         })
     }
 }

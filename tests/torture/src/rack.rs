@@ -17,7 +17,7 @@ use crate::faults::{Kind, Saboteur, Schedule};
 use crate::ledger::Ledger;
 use crate::log_check;
 use crate::mischief::Mischief;
-use crate::options::{Options, Plant};
+use crate::options::Options;
 use crate::proof;
 use crate::record::Record;
 use crate::shapes::{Hand, Shape, Urgent};
@@ -79,13 +79,7 @@ struct Rack {
 
 impl Rack {
     fn set_up(options: &Options, mounts: Result<(), String>) -> Rack {
-        let mut settings = ClusterOptions::default().set("max_wal_size", "96MB").set("min_wal_size", "32MB");
-        if let Some(Plant::Engine(plant)) = options.plant {
-            settings = settings.set("xdb.plant", plant);
-        }
-        if let Some(grace) = options.lease_grace {
-            settings = settings.set("xdb.lease_grace", &grace.to_string());
-        }
+        let settings = ClusterOptions::default().set("max_wal_size", "96MB").set("min_wal_size", "32MB");
         let app = App::alone("torture", settings);
         let (wal, left_out) = match mounts.and_then(|()| move_wal(&app)) {
             Ok(wal) => (Some(wal), Vec::new()),
@@ -109,9 +103,6 @@ impl Rack {
             app.register(shape.name(), &shape.definition());
         }
         app.superuser().run(&shared_rows());
-        if options.plant == Some(Plant::NoDedupIndex) {
-            app.superuser().run("ALTER TABLE xdb.message_key DROP CONSTRAINT message_key_pkey");
-        }
         let log = app.cluster().directory().join("clients.log");
         let record = Record::create(&log).unwrap_or_else(|error| panic!("{}: {error}", log.display()));
         let world = World::new(app, options.seed, ledger, mischief, record);

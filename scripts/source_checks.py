@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Checks of the Rust sources' text, for scripts/lint: `rooms` and `sizes`."""
+
+import re
+import sys
+from pathlib import Path
+
+# From the bottom up. A room may use what stands below it; of those that stand beside each other, none the other.
+LEVELS = [["http"], ["pg"], ["error", "guc", "clock"], ["store"], ["calls"], ["turn"], ["scheduler"], ["api"], ["lib"]]
+LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+# Macros live at the root of the crate, wherever they are written.
+MACROS = {"sql_functions": "pg"}
+
+UNSAFE = {
+    "src/http/notifier.rs": "an eventfd, in the reactor",
+    "src/http/threads.rs": "the signal mask of threads, as the reactor's",
+    "src/http/transport.rs": "a look at a socket without taking from it",
+    # To be moved to src/pg.
+    "src/scheduler/launcher.rs": "the server's handles of background workers, and the scan of pg_database",
+}
+
+# A build for tests alone has it.
+SQL_OF_TESTS = "src/pg/tests.rs"
+
+SQL = re.compile(
+    r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH|MERGE|TRUNCATE|CREATE|ALTER|DROP|COPY|SET CONSTRAINTS|LOCK TABLE)\s"
+)
+
+LONGEST_FUNCTION = 60
+WIDEST_STRUCT = 15
+
+TOKEN = re.compile(
+    r"""
+    (?P<comment>//[^\n]*)
+  | (?P<block>/\*)
+  | [bc]?r(?P<hashes>\#*)"(?P<raw>.*?)"(?P=hashes)
+  | [bc]?"(?P<string>(?:[^"\\]|\\.)*)"
+  | b?'(?:[^'\\\n]|\\[^\n]+?)'
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Source:
+    """A file: its code with comments and literals blanked, and its literals."""
+
+    def __init__(self, path):
+        self.path = path
+        self.text = path.read_text(encoding="utf-8")
+        self.strings = []
+        parts, at = [], 0
+        while found := TOKEN.search(self.text, at):
+            if found["hashes"] is not None and re.match(r"\w", self.text[found.start() - 1 : found.start()]):
+                # The end of an identifier, not the beginning of a literal.
+                parts.append(self.text[at : found.start() + 1])
+                at = found.start() + 1
+                continue
+            parts.append(self.text[at : found.start()])
+            at = self.end_of_comment(found.end()) if found["block"] else found.end()
+            parts.append(re.sub(r"[^\n]", " ", self.text[found.start() : at]))
+            literal = found["raw"] if found["raw"] is not None else found["string"]
+            if literal is not None:
+                self.strings.append((found.start(), literal))
+        parts.append(self.text[at:])
+        self.code = "".join(parts)
+
+    def end_of_comment(self, at):
+        depth = 1
+        while depth:
+            found = re.compile(r"/\*|\*/").search(self.text, at)
+            depth += 1 if found[0] == "/*" else -1
+            at = found.end()
+        return at
+
+    def line(self, at):
+        return self.text.count("\n", 0, at) + 1
+
+    def place(self, at):
+        return f"{self.path}:{self.line(at)}"
+
+    def has_reason(self, at, words):
+        """Whether the comments and attributes right above say so."""
+        lines = self.text.split("\n")[: self.line(at) - 1]
+        while lines and re.match(r"\s*(//|#\[|\)\])", lines[-1]):
+            if re.match(rf"\s*// {words} because \S", lines.pop()):
+                return True
+        return False
+
+    def block(self, at):
+        """Where the braces open and close of what begins here; None for what has none."""
+        depth = 0
+        for i in range(at, len(self.code)):
+            character = self.code[i]
+            if character in "([":
+                depth += 1
+            elif character in ")]":
+                depth -= 1
+            elif character == ";" and depth == 0:
+                return None
+            elif character == "{" and depth == 0:
+                return i, self.closing(i)
+        return None
+
+    def closing(self, at):
+        depth = 0
+        for i in range(at, len(self.code)):
+            depth += (self.code[i] == "{") - (self.code[i] == "}")
+            if depth == 0:
+                return i
+        return len(self.code) - 1
+
+
+def sources(*patterns):
+    for pattern in patterns:
+        for path in sorted(Path().glob(pattern)):
+            yield Source(path)
+
+
+def used(source, module):
+    """(place, name) of all that is used from the root of the crate."""
+    names = r"(?:\{(?P<group>[^;]*?)\}\s*;|(?P<name>\w+))"
+    for found in re.finditer(rf"\b(?:crate|(?P<up>super(?:\s*::\s*super)*))\s*::\s*{names}", source.code):
+        if found["up"] and found["up"].count("super") < len(module):
+            continue
+        if found["name"]:
+            yield found.start(), found["name"]
+            continue
+        # The names at the top of `crate::{a, b::{c, d}}`.
+        group = found["group"]
+        while (inner := re.sub(r"\{[^{}]*\}", "", group)) != group:
+            group = inner
+        for name in re.findall(r"(?:^|,)\s*(\w+)", group):
+            yield found.start(), name
+
+
+def rooms():
+    problems = []
+    for source in sources("src/**/*.rs"):
+        path = source.path
+        parts = list(path.with_suffix("").parts[1:])
+        room = parts[0]
+        module = [part for part in parts if part not in ("mod", "lib")]
+        if room not in LEVEL:
+            problems.append(f"{path}: no room of LEVELS in scripts/source_checks.py")
+            continue
+        code = re.sub(r"#\[unsafe\(no_mangle\)\]", lambda found: " " * len(found[0]), source.code)
+        if room != "pg" and str(path) not in UNSAFE:
+            for found in re.finditer(r"\bunsafe\b", code):
+                problems.append(f"{source.place(found.start())}: unsafe outside of src/pg")
+        if room != "store" and str(path) != SQL_OF_TESTS:
+            for at, literal in source.strings:
+                if SQL.match(literal):
+                    problems.append(f"{source.place(at)}: SQL outside of src/store")
+        if room == "lib":
+            continue
+        for at, name in used(source, module):
+            name = MACROS.get(name, name)
+            if name != room and LEVEL.get(name, len(LEVELS)) >= LEVEL[room]:
+                problems.append(f"{source.place(at)}: {room} uses {name}, which does not stand below it")
+    for path in UNSAFE:
+        if not Path(path).exists() or not re.search(r"\bunsafe\b", Source(Path(path)).code):
+            problems.append(f"{path}: no unsafe there any more; take it out of scripts/source_checks.py")
+    return problems
+
+
+def fields(source, opens, closes):
+    """Number of fields of a struct between these braces."""
+    body = source.code[opens + 1 : closes].replace("->", "  ")
+    depth, count, filled = 0, 0, False
+    for character in body:
+        depth += (character in "([{<") - (character in ")]}>")
+        if character == "," and depth == 0:
+            count, filled = count + filled, False
+        elif not character.isspace():
+            filled = True
+    return count + filled
+
+
+def sizes():
+    problems = []
+    for source in sources("src/**/*.rs", "crates/*/src/**/*.rs"):
+        for found in re.finditer(r"\bfn\s+(\w+)", source.code):
+            block = source.block(found.end())
+            lines = source.line(block[1]) - source.line(found.start()) + 1 if block else 0
+            if lines > LONGEST_FUNCTION and not source.has_reason(found.start(), "Long"):
+                problems.append(f"{source.place(found.start())}: {found[1]} has {lines} lines; the limit is {LONGEST_FUNCTION}")
+        for found in re.finditer(r"\bstruct\s+(\w+)", source.code):
+            block = source.block(found.end())
+            count = fields(source, *block) if block else 0
+            if count > WIDEST_STRUCT and not source.has_reason(found.start(), "Wide"):
+                problems.append(f"{source.place(found.start())}: {found[1]} has {count} fields; the limit is {WIDEST_STRUCT}")
+    if problems:
+        problems.append('Split it, or say right above why not: "// Long because ..." or "// Wide because ...".')
+    return problems
+
+
+def main():
+    problems = {"rooms": rooms, "sizes": sizes}[sys.argv[1]]()
+    print(*problems, sep="\n", end="\n" if problems else "")
+    return 1 if problems else 0
+
+
+sys.exit(main())
