@@ -4,7 +4,6 @@ use crate::store::StateKey;
 use crate::store::registry::WorkerId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 use xdb_engine::{Api, Loading, Timestamp};
 use xdb_sched::room::Owner;
 
@@ -23,8 +22,6 @@ pub struct CallRecord {
     pub owner: Owner,
     /// What it loaded under locks.
     pub reads: Option<Arc<ReadSet>>,
-    /// How long users' tables were read for it, by their oids.
-    pub read_for: BTreeMap<u32, Duration>,
 }
 
 /// What a call has loaded under locks, with the versions: they have to be the same when the answer is applied.

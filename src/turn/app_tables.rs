@@ -10,6 +10,7 @@ use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CAN
 use crate::pg::identity::{as_engine, as_process_owner};
 use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, times_in_tables, try_lock_table, with_timeout};
+use crate::store::StateKey;
 use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::load::Meta;
 use crate::store::tables::{Held, LoadedRows, Tables, defer_nothing};
@@ -112,17 +113,14 @@ impl<'a> AppTables<'a> {
         self.times.clear();
     }
 
-    /// How long the tables were used for this item.
-    pub fn times(&self) -> &Times {
-        &self.times
+    /// What was used for this item was read for a call: it belongs to the step that begins.
+    pub fn read_for(&mut self, key: StateKey) {
+        self.slow.step_read(key, &self.times);
     }
 
-    /// The step of this item is over. `read`: how long reading took when its call was made.
-    pub fn step_ended(&mut self, read: &Times) {
-        for (relation, took) in read {
-            *self.times.entry(*relation).or_default() += *took;
-        }
-        self.slow.step_used(&self.times);
+    /// The step of this item is over.
+    pub fn step_ended(&mut self, key: StateKey) {
+        self.slow.step_ended(key, &self.times);
     }
 
     /// Writes down what this turn has found out about slow tables.

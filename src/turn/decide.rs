@@ -171,7 +171,7 @@ impl Decider<'_, '_, '_> {
             Used::Done(()) => {
                 crash::point("turn-tables");
                 if let Item::Answer(record, Answered::WaitUntil(_) | Answered::Execute(_)) = item {
-                    self.app.step_ended(&record.read_for);
+                    self.app.step_ended(record.key);
                 }
                 self.decided.free.take_offered(&events);
                 let now = self.decided.now;

@@ -6,7 +6,6 @@ use super::claim::{Claims, Leased, config};
 use super::item::Item;
 use super::save::Saved;
 use super::scans::ScanEnds;
-use super::slow_tables::Times;
 use super::transaction::Turn;
 use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
 use crate::http::Request;
@@ -116,7 +115,6 @@ fn record(loaded: &Loaded, state: &StateExecution, call: &Leased) -> Option<Call
         worker_id: loaded.meta.process_type.as_ref()?.worker.id,
         owner: loaded.meta.owner.to_u32(),
         reads: None,
-        read_for: BTreeMap::new(),
     })
 }
 
@@ -138,7 +136,7 @@ impl Preparing<'_, '_> {
         let config = config(loaded, state);
         let loading = config.load_global(record.api);
         let read = self.app.read(&loaded.meta, &loading)?;
-        record.read_for.clone_from(self.app.times());
+        self.app.read_for(call.key);
         let global = match read {
             Used::Done(rows) => rows,
             Used::Busy(relation) => {
@@ -155,7 +153,7 @@ impl Preparing<'_, '_> {
                 return Ok(Preparation::Release);
             }
             Used::Refused(error) => {
-                self.app.step_ended(&Times::new());
+                self.app.step_ended(call.key);
                 return Ok(Preparation::Failed(refused(&error)));
             }
         };

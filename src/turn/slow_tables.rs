@@ -1,15 +1,19 @@
 //! Users' tables that are slow. The scheduler finds out which are, and leaves their steps to runners; runners find out which
 //! are no more. What has to last are rows of `xdb.slow_object`.
 
-use super::role::{Role, apply_timeout};
+use super::role::{RUNNERS_CALLS, Role, apply_timeout};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::spi::Spi;
+use crate::store::StateKey;
 use crate::store::slow::{self, Marked};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 use xdb_sched::slow::{Mark, Probes, Watcher};
 use xdb_sched::table_health::Relation;
+
+/// Of so many calls it is known how long tables were read for them.
+const READS_KEPT: usize = 4 * RUNNERS_CALLS;
 
 /// How long tables were used.
 pub type Times = BTreeMap<Relation, Duration>;
@@ -23,6 +27,8 @@ pub enum SlowTables {
     },
     Probed {
         probes: Probes<Relation>,
+        /// For how long tables were read for calls that are under way.
+        read: HashMap<StateKey, Times>,
         /// What probes of this turn have shown.
         found: Vec<(Relation, Mark)>,
     },
@@ -36,7 +42,7 @@ impl SlowTables {
         match role {
             _ if !has_runners => Self::Ignored,
             Role::Scheduler => Self::Watched { watcher: Watcher::default(), died_in: Vec::new() },
-            Role::Runner(_) => Self::Probed { probes: Probes::default(), found: Vec::new() },
+            Role::Runner(_) => Self::Probed { probes: Probes::default(), read: HashMap::new(), found: Vec::new() },
         }
     }
 
@@ -59,7 +65,7 @@ impl SlowTables {
                     pgrx::log!("xdb: table {relation} is slow: {}; its steps are a runner's", mark.reason.as_str());
                 }
             }
-            Self::Probed { probes, found } => {
+            Self::Probed { probes, found, .. } => {
                 found.clear();
                 probes.follow(&marks, |relation| marked.get(relation).map_or(Duration::ZERO, |m| m.age), now);
             }
@@ -107,12 +113,27 @@ impl SlowTables {
         }
     }
 
-    /// A step has used tables for so long, with all that belongs to it.
-    pub fn step_used(&mut self, times: &Times) {
-        if let Self::Probed { probes, found } = self {
-            let now = Instant::now();
+    /// What was read for a call belongs to the step that begins.
+    pub fn step_read(&mut self, key: StateKey, times: &Times) {
+        if let Self::Probed { read, .. } = self {
+            // Of calls whose answers never came.
+            if read.len() >= READS_KEPT {
+                read.clear();
+            }
+            read.insert(key, times.clone());
+        }
+    }
+
+    /// A step has used tables for so long, besides what was read for it.
+    pub fn step_ended(&mut self, key: StateKey, times: &Times) {
+        if let Self::Probed { probes, read, found } = self {
+            let mut step = read.remove(&key).unwrap_or_default();
             for (relation, took) in times {
-                found.extend(probes.used(*relation, *took, apply_timeout(), now).map(|mark| (*relation, mark)));
+                *step.entry(*relation).or_default() += *took;
+            }
+            let now = Instant::now();
+            for (relation, took) in step {
+                found.extend(probes.used(relation, took, apply_timeout(), now).map(|mark| (relation, mark)));
             }
         }
     }

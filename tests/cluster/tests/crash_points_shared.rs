@@ -129,7 +129,26 @@ fn in_a_turn_that_finds_calls_of_the_other_lane() {
 
 #[test]
 fn in_a_turn_that_takes_calls_back_from_the_runners() {
-    a_table_is_slow_for_a_while("turn-take-back");
+    let app = application("turn-take-back");
+    let worker = app.worker(add);
+    worker.misbehave(|_: &Call| error(500, "Unfit", "not now"));
+    app.register("add", &adding(json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 3}})));
+    app.db().run("INSERT INTO counters VALUES ('k', 0)");
+    app.superuser().run(
+        "INSERT INTO xdb.slow_object (kind, object, reason, pause)
+         VALUES ('TABLE', 'public.counters'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
+    );
+    start(&app, "p", "add", "k");
+    let waiting = "xdb.task WHERE lane = 1 AND attempt = 1 AND lease_until IS NULL AND due_at > now()";
+    wait_until("its call waits for the next attempt", 20, || app.superuser().count(waiting) == 1);
+    worker.heal();
+    app.cluster().arm("turn-take-back");
+    app.superuser().run("UPDATE xdb.slow_object SET mended_at = clock_timestamp()");
+    app.cluster().wait_for_crash("turn-take-back");
+    app.db().completes("p");
+    wrote(&app, "k", 1);
+    drop(worker);
+    app.done(AFTER_A_CRASH);
 }
 
 #[test]
