@@ -436,3 +436,34 @@ proptest! {
         prop_assert!(table.has(&number));
     }
 }
+
+#[test]
+fn who_has_stepped_aside_is_known_after_a_turn_that_failed() {
+    let mut table = LockTable::<i64>::default();
+    assert_eq!(ask(&mut table, 1, &[(1, X)]), Answer::Granted);
+    assert_eq!(ask(&mut table, 2, &[(1, X)]), Answer::Waits);
+    table.release(1);
+    table.step_aside(2);
+    table.settle();
+    assert_eq!(table.aside().collect::<Vec<_>>(), [&2]);
+    // A turn lets it stand in line again, and fails.
+    table.park_again(2);
+    assert_eq!((table.aside().count(), table.ready(10)), (0, vec![2]));
+    table.undo();
+    assert_eq!(table.aside().collect::<Vec<_>>(), [&2], "or nobody would ever look at it");
+    assert!(table.ready(10).is_empty());
+    table.release(2);
+    assert_eq!(table.aside().count(), 0);
+}
+
+#[test]
+fn who_is_waited_for() {
+    let mut table = LockTable::<i64>::default();
+    assert_eq!(ask(&mut table, 1, &[(1, S), (2, X)]), Answer::Granted);
+    assert!(!table.is_waited_for(&1));
+    assert_eq!(ask(&mut table, 2, &[(1, S)]), Answer::Granted);
+    assert_eq!(ask(&mut table, 3, &[(2, S)]), Answer::Waits);
+    assert!(table.is_waited_for(&1) && !table.is_waited_for(&2) && !table.is_waited_for(&3));
+    table.release(3);
+    assert!(!table.is_waited_for(&1));
+}
