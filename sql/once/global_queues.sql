@@ -1,6 +1,6 @@
 -- Messages that belong to no process, and the states that wait for them.
 
--- number is the place in the order: a message that is given back keeps it. fresh is set while the main scheduler has
+-- number is the place in the order: a message that is given back keeps it. fresh is set while the scheduler has
 -- not offered the message to those who wait. Owner is the role that published it.
 CREATE TABLE xdb.global_message (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -91,7 +91,7 @@ SELECT pg_catalog.pg_extension_config_dump('xdb.global_waiter', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.global_waiter_wait_order_seq', '');
 
 -- States that were not asked when messages came, because somebody had locked their execution, or that began to wait in the
--- other lane. Apart from global_waiter, whose rows the one who holds the execution may have deleted: only inserting here
+-- turn of a runner. Apart from global_waiter, whose rows the one who holds the execution may have deleted: only inserting here
 -- never waits for him.
 CREATE TABLE xdb.global_passed_over (
     execution_id uuid NOT NULL,

@@ -37,14 +37,14 @@
 --   4. users' tables            in the order of the answers, of one answer or RPC in the order of the tables' oids; a start
 --                               writes rows of 5, which nobody sees yet, before
 --   5. message_key, then global_message_key
--- Everything else belongs to an execution and is written under its lock, with three exceptions. Inbox rows are inserted
--- under KEY SHARE and never updated. A global message that nobody has taken is written by the main scheduler alone, once
--- it is published; one that is taken belongs to the execution that has it. Rows of global_passed_over are written by
--- the scheduler alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at most (a runner 500 ms),
--- and never looks for a deadlock itself, so it is never cancelled for one. Purging takes 1 and 3
--- with SKIP LOCKED too, for many executions in one transaction. A bulk start takes all of 1 first, in the order of the
--- process ids. Rows of engine are locked in the order of the lanes. The locks on attributes that the calls of states have are in
--- the scheduler's memory, granted all at once or not at all, and nobody keeps a transaction open for them.
+-- Everything else belongs to an execution and is written under its lock, with three exceptions. Inbox rows are inserted under
+-- KEY SHARE and never updated. A global message that nobody has taken is written by the scheduler alone, once it is published;
+-- one that is taken belongs to the execution that has it. Rows of global_passed_over are inserted by whoever has not asked a
+-- state that waits, and deleted by the scheduler alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at
+-- most (a runner 500 ms), and never looks for a deadlock itself, so it is never cancelled for one. Purging takes 1 and 3 with
+-- SKIP LOCKED too, for many executions in one transaction. A bulk start takes all of 1 first, in the order of the process ids.
+-- Rows of engine are locked in the order of the lanes. The locks on attributes that the calls of states have are in the
+-- scheduler's memory, granted all at once or not at all, and nobody keeps a transaction open for them.
 --
 -- Hot and narrow: task, timer, inbox. Wide and cold: state_execution, history_event. No foreign keys between hot
 -- tables: an execution's rows are written by the engine alone, under its lock. Hot tables carry shard, a hash of the

@@ -472,7 +472,7 @@ pub fn backlog(spi: &Spi, now: Timestamp) -> Result<(i64, Option<Timestamp>)> {
     Ok(spi.first_with(Snapshot::Active, &BACKLOG, &[value(now)], read)?.unwrap_or((0, None)))
 }
 
-/// Makes all leases void, and all calls the main scheduler's.
+/// Makes all leases void, and all calls the scheduler's.
 pub(super) fn forget_leases(spi: &Spi) -> Result<()> {
     spi.run(&FORGET_LEASES, &[])?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Global queues: publishing, and what the matcher reads and writes. The main scheduler is the only one who takes
+//! Global queues: publishing, and what the matcher reads and writes. The scheduler is the only one who takes
 //! messages, and so the only one who reads what is free. The tables `global_message` and `global_message_key`.
 
 pub use super::global_waiter::{Class, Gathered, delete_waiters, gather, no_longer_passed_over, pass_over};
@@ -36,7 +36,7 @@ table! {
             owner_name: &'a str,
             published_at: Timestamp,
             expires_at: Option<Timestamp>,
-            /// The main scheduler has not offered it to those who wait.
+            /// The scheduler has not offered it to those who wait.
             fresh: bool,
             taken_by: Option<ExecutionId>,
             taken_at: Option<Timestamp>,

@@ -38,7 +38,7 @@ const SHOWN_EVERY: Duration = Duration::from_millis(100);
 /// Objects that are marked at most.
 const MARKS: usize = 64;
 
-/// The locks of the main scheduler's calls. What a turn changes is kept when it has committed, else undone.
+/// The locks of the scheduler's calls. What a turn changes is kept when it has committed, else undone.
 #[derive(Default)]
 pub struct AttributeLocks {
     table: LockTable<StateKey>,
@@ -143,7 +143,7 @@ impl AttributeLocks {
     /// Shows people who has locks and who waits, and marks for sessions what calls want that go first. `is_busy`: there is
     /// more to do at once.
     pub fn show(&mut self, session: &Session, is_busy: bool) {
-        // Another process of the database has no locks to show, and leaves those of the main scheduler alone.
+        // Another process of the database has no locks to show, and leaves those of the scheduler alone.
         if session.role != Role::Scheduler || !self.is_changed {
             return;
         }

@@ -1,4 +1,4 @@
-//! Hands messages of global queues to those who wait for them. The main scheduler's turn is the only place where that
+//! Hands messages of global queues to those who wait for them. The scheduler's turn is the only place where that
 //! is done, so two of it never disagree about who is next.
 
 use super::decide::Decided;

@@ -229,7 +229,7 @@ impl Cluster {
             ("unix_socket_directories", sockets.display().to_string()),
             ("fsync", "on".into()),
             ("max_connections", "400".into()),
-            // One scheduler for each database of the tests that share a cluster, and room for what sets tables aside.
+            // One scheduler for each database of the tests that share a cluster, and room for runners.
             ("max_worker_processes", "100".into()),
             ("shared_buffers", "64MB".into()),
             ("log_line_prefix", log::PREFIX.into()),
