@@ -64,7 +64,7 @@ fn without_descriptors() {
     rig.caller.submit(vec![call(10, stub.url("/"), Duration::from_millis(300))]);
     // The one with little time was not tried, and the others have not failed.
     let late = rig.collect(1).remove(0);
-    assert_eq!(late.tag, 10);
+    assert_eq!(late.tag, 10, "{:?}", late.outcome);
     failure(late.outcome, FailureKind::NotTried);
     assert!(!rig.readable_within(Duration::from_millis(200)));
     set_limit(libc::RLIMIT_NOFILE, before);
