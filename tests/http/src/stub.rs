@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -77,6 +78,20 @@ pub fn closed_port() -> SocketAddr {
     listener.local_addr().expect("an address")
 }
 
+/// An address that never accepts, and what keeps it so.
+pub fn never_accepting() -> (SocketAddr, TcpListener, Vec<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    // SAFETY: the descriptor is open. A listening socket may be told a smaller backlog.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let address = listener.local_addr().expect("an address");
+    let mut queued = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
+        queued.push(stream);
+        assert!(queued.len() < 1000);
+    }
+    (address, listener, queued)
+}
+
 /// A request as it arrived.
 pub struct Request {
     /// The request line and the headers.
@@ -146,7 +161,6 @@ impl Connection {
 
     /// Ends the connection by a reset instead of an orderly close.
     pub fn reset(self) {
-        use std::os::fd::AsRawFd;
         let linger = libc::linger { l_onoff: 1, l_linger: 0 };
         // SAFETY: the descriptor is open, and the option is of the size that is told.
         unsafe {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use xdb_http_tests::http::{Connections, FailureKind, Lookup, Means, Reactor};
 use xdb_http_tests::rig::{PATIENCE, answer, call, config, eventually, failure, policy};
-use xdb_http_tests::stub::Stub;
+use xdb_http_tests::stub::{Stub, never_accepting};
 
 type Rig = xdb_http_tests::rig::Rig<Reactor>;
 
@@ -309,20 +309,6 @@ fn stuck(gate: &Arc<Gate>) -> Lookup {
         drop(gate.opened.wait_timeout_while(open, PATIENCE, |open| !*open).unwrap());
         Ok(vec![IpAddr::from([127, 0, 0, 1])])
     })
-}
-
-/// An address that never accepts, and what keeps it so.
-fn never_accepting() -> (SocketAddr, TcpListener, Vec<TcpStream>) {
-    use std::os::fd::AsRawFd;
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // SAFETY: the descriptor is open. A listening socket may be told a smaller backlog.
-    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
-    let address = listener.local_addr().unwrap();
-    let mut queued = Vec::new();
-    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
-        queued.push(stream);
-    }
-    (address, listener, queued)
 }
 
 /// A call in each state that it can be in; in the order of their tags.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use xdb_http_tests::http::FailureKind;
 use xdb_http_tests::rig::{PATIENCE, answer, call, eventually, failure};
-use xdb_http_tests::stub::Stub;
+use xdb_http_tests::stub::{Stub, never_accepting};
 
 /// For calls that are to run out of time.
 const SHORT: Duration = Duration::from_millis(400);
@@ -15,17 +15,7 @@ const SOON: Duration = Duration::from_secs(5);
 
 #[test]
 fn a_connection_that_is_never_accepted_runs_out_of_time() {
-    use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsRawFd;
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // SAFETY: the descriptor is open. A listening socket may be told a smaller backlog.
-    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
-    let address = listener.local_addr().unwrap();
-    let mut queued = Vec::new();
-    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
-        queued.push(stream);
-        assert!(queued.len() < 1000);
-    }
+    let (address, _listener, _queued) = never_accepting();
     let rig = Rig::new(1);
     let finished = rig.run(call(0, format!("http://{address}/"), SHORT));
     let message = failure(finished.outcome, FailureKind::ConnectTimeout);
