@@ -5,7 +5,6 @@ use crate::store::registry::WorkerId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use xdb_engine::{Api, Loading, Timestamp};
-use xdb_sched::room::Owner;
 
 /// A call that was submitted.
 #[derive(Clone, Debug)]
@@ -18,8 +17,6 @@ pub struct CallRecord {
     /// With the scheduler's epoch: the fence.
     pub lease_number: i64,
     pub worker_id: WorkerId,
-    /// The role that the process belongs to.
-    pub owner: Owner,
     /// What it loaded under locks.
     pub reads: Option<Arc<ReadSet>>,
 }

@@ -113,7 +113,6 @@ fn record(loaded: &Loaded, state: &StateExecution, call: &Leased) -> Option<Call
         first_attempt_at: call.first_attempt_at,
         lease_number: call.lease.number,
         worker_id: loaded.meta.process_type.as_ref()?.worker.id,
-        owner: loaded.meta.owner.to_u32(),
         reads: None,
     })
 }

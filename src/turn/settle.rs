@@ -193,8 +193,7 @@ impl OpenCalls {
         let requests = calls.into_iter().map(|(mut request, record)| {
             shmem::call::started(session.database, session.role, record.worker_id);
             let ticket = self.breakers.begin(record.worker_id, registry);
-            let (worker, owner) = (record.worker_id, record.owner);
-            request.tag = self.in_flight.insert(worker, owner, request.body.len(), (record, ticket));
+            request.tag = self.in_flight.insert(record.worker_id, request.body.len(), (record, ticket));
             request
         });
         let requests = requests.collect();

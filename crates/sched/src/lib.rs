@@ -9,8 +9,7 @@
 //!        │  is somebody else at it right now?       backoff
 //!        ▼
 //!   a due call ── can its worker be reached? ────── breaker ────── no: only a probe goes out
-//!        │        is there room, and whose turn is it?
-//!        │                                          room, shares ─ no: it stays unclaimed
+//!        │        is there room? ────────────────── room ───────── no: it stays unclaimed
 //!        ▼
 //!   a claimed call ── may it have its locks? ────── lock_table ─── no: it waits with its lease
 //!        ▼
@@ -30,6 +29,5 @@ pub mod budget;
 pub mod due_scan;
 pub mod lock_table;
 pub mod room;
-pub mod shares;
 pub mod slow;
 pub mod table_health;

@@ -2,21 +2,15 @@
 
 use crate::breaker::Admission;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 
 /// A worker, as the tables number them.
 pub type WorkerId = i32;
-
-/// The oid of a role that owns processes.
-pub type Owner = u32;
 
 /// The calls of one scheduler that are under way, each with what is known of it.
 #[derive(Debug)]
 pub struct InFlight<C> {
     calls: HashMap<u64, Call<C>>,
     per_worker: HashMap<WorkerId, usize>,
-    /// Without those that have none.
-    per_owner: HashMap<(WorkerId, Owner), usize>,
     bytes: usize,
     next_tag: u64,
 }
@@ -24,25 +18,23 @@ pub struct InFlight<C> {
 #[derive(Debug)]
 struct Call<C> {
     worker: WorkerId,
-    owner: Owner,
     bytes: usize,
     what: C,
 }
 
 impl<C> Default for InFlight<C> {
     fn default() -> Self {
-        Self { calls: HashMap::new(), per_worker: HashMap::new(), per_owner: HashMap::new(), bytes: 0, next_tag: 0 }
+        Self { calls: HashMap::new(), per_worker: HashMap::new(), bytes: 0, next_tag: 0 }
     }
 }
 
 impl<C> InFlight<C> {
     /// A call goes out. Answers with the tag by which it comes back.
-    pub fn insert(&mut self, worker: WorkerId, owner: Owner, bytes: usize, what: C) -> u64 {
+    pub fn insert(&mut self, worker: WorkerId, bytes: usize, what: C) -> u64 {
         self.next_tag += 1;
         *self.per_worker.entry(worker).or_default() += 1;
-        *self.per_owner.entry((worker, owner)).or_default() += 1;
         self.bytes += bytes;
-        self.calls.insert(self.next_tag, Call { worker, owner, bytes, what });
+        self.calls.insert(self.next_tag, Call { worker, bytes, what });
         self.next_tag
     }
 
@@ -51,12 +43,6 @@ impl<C> InFlight<C> {
         let call = self.calls.remove(&tag)?;
         if let Some(count) = self.per_worker.get_mut(&call.worker) {
             *count -= 1;
-        }
-        if let Entry::Occupied(mut count) = self.per_owner.entry((call.worker, call.owner)) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
         }
         self.bytes -= call.bytes;
         Some(call.what)
@@ -76,11 +62,6 @@ impl<C> InFlight<C> {
 
     pub fn of_worker(&self, worker: WorkerId) -> usize {
         self.per_worker.get(&worker).copied().unwrap_or(0)
-    }
-
-    /// How many calls each owner has under way to each worker; those with none are left out.
-    pub fn per_owner(&self) -> impl Iterator<Item = ((WorkerId, Owner), usize)> {
-        self.per_owner.iter().map(|(key, count)| (*key, *count))
     }
 }
 
