@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::cluster::{Cluster, ClusterOptions};
 use crate::db::{Db, SqlError, jsonb, literal};
 use crate::definition::Definition;
+use crate::wait::wait_until;
 use crate::worker::{Call, Ledger, Reply, Worker};
 use crate::{log, views};
 
@@ -119,6 +120,15 @@ impl App {
             literal(worker),
             jsonb(definition.json())
         ));
+    }
+
+    /// Kills the scheduler, and with it, for a moment, the whole server; returns when another scheduler is there.
+    pub fn kill_scheduler(&self) {
+        let killed = self.scheduler();
+        self.cluster().kill_process(killed);
+        wait_until("another scheduler is there", 30, || {
+            self.cluster().find_scheduler(&self.database).is_some_and(|pid| pid != killed)
+        });
     }
 
     /// The scheduler's pid, as soon as there is one.

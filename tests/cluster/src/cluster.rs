@@ -326,6 +326,18 @@ impl Cluster {
         }
     }
 
+    /// Kills one process of the server with SIGKILL, and returns when the server has recovered from it.
+    ///
+    /// 1. A session from before is the witness: the postmaster ends all sessions once it has seen the death. Until then it
+    ///    lets new ones in, which it ends in the middle of their work.
+    /// 2. From then on it turns everybody away until it has recovered.
+    pub fn kill_process(&self, pid: i32) {
+        let mut witness = self.superuser();
+        signal(pid, libc::SIGKILL);
+        wait_until("the postmaster has seen the death", 20, || witness.try_run("SELECT 1").is_err());
+        self.try_connect("postgres", "postgres", Duration::from_secs(60)).expect("the server recovers");
+    }
+
     /// The postmaster's pid, while it is there.
     pub fn postmaster(&self) -> Option<i32> {
         self.server.lock().expect("never poisoned").as_ref().map(|server| server.id() as i32)

@@ -1,6 +1,5 @@
 //! The scheduler, the server, the extension or the database goes away in the middle of things.
 
-use xdb_cluster_tests::cluster::signal;
 use xdb_cluster_tests::log::AFTER_A_CRASH;
 use xdb_cluster_tests::prelude::*;
 
@@ -70,15 +69,6 @@ fn a_terminated_scheduler_comes_back_and_work_goes_on() {
     app.done(&[]);
 }
 
-/// Kills the scheduler, and with it, for a moment, the whole server; returns when another scheduler is there.
-fn kill_scheduler(app: &App) {
-    let killed = app.scheduler();
-    signal(killed, libc::SIGKILL);
-    wait_until("the server and the scheduler are back", 30, || {
-        app.cluster().find_scheduler(app.database()).is_some_and(|pid| pid != killed)
-    });
-}
-
 #[test]
 fn a_killed_scheduler_with_fifty_calls_in_flight() {
     let app = App::alone("crash_kill", ClusterOptions::default());
@@ -91,7 +81,7 @@ fn a_killed_scheduler_with_fifty_calls_in_flight() {
     });
     start_counters(&mut app.db(), 50);
     worker.wait_for_count("fifty calls in flight", 20, 50, |call| call.global("n") == 2);
-    kill_scheduler(&app);
+    app.kill_scheduler();
     worker.heal();
     all_counted_once(&app, 50);
     let attempts = worker.count(|call| call.global("n") == 2);
@@ -107,7 +97,7 @@ fn a_scheduler_killed_again_and_again() {
     start_counters(&mut app.db(), 50);
     for _ in 0..4 {
         let calls = worker.count(|_| true);
-        kill_scheduler(&app);
+        app.kill_scheduler();
         wait_until("it calls again", 30, || {
             worker.count(|_| true) > calls || views::with_status(&mut app.superuser(), "c%", "RUNNING") == 0
         });

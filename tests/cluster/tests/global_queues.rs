@@ -505,11 +505,7 @@ fn each_message_is_for_exactly_one_also_when_the_scheduler_is_killed() {
             let taken = "SELECT count(*) FROM xdb.history WHERE event_type = 'GlobalMessagesTaken'";
             let before: i64 = superuser.one(taken);
             wait_until("work goes on", 20, || superuser.one::<i64>(taken) > before + 20);
-            let killed = app.scheduler();
-            xdb_cluster_tests::cluster::signal(killed, libc::SIGKILL);
-            wait_until("the server and the scheduler are back", 30, || {
-                app.cluster().find_scheduler(app.database()).is_some_and(|pid| pid != killed)
-            });
+            app.kill_scheduler();
         }
         publisher.join().expect("no panic")
     });

@@ -2,7 +2,6 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use xdb_cluster_tests::cluster::signal;
 use xdb_cluster_tests::log::AFTER_A_CRASH;
 use xdb_cluster_tests::prelude::*;
 
@@ -566,11 +565,7 @@ fn a_killed_scheduler_leaves_nobody_waiting() {
     }
     worker.wait_for_count("two have the locks", 10, 2, |_| true);
     wait_until("the others wait", 10, || db.count("xdb.attribute_locks WHERE NOT granted") == 18);
-    let killed = app.scheduler();
-    signal(killed, libc::SIGKILL);
-    wait_until("the server and the scheduler are back", 30, || {
-        app.cluster().find_scheduler(app.database()).is_some_and(|pid| pid != killed)
-    });
+    app.kill_scheduler();
     worker.misbehave(add);
     let mut db = app.db();
     for number in 0..20 {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use xdb_cluster_tests::cluster::signal;
 use xdb_cluster_tests::log::AFTER_A_CRASH;
 use xdb_cluster_tests::prelude::*;
 
@@ -263,7 +262,7 @@ fn a_runner_that_is_killed_while_it_calls() {
     slow.hang(true);
     slow.start(1..=10);
     slow.worker.wait_for_count("the calls", 30, 10, |_| true);
-    signal(slow.runner(), libc::SIGKILL);
+    slow.app.cluster().kill_process(slow.runner());
     slow.hang(false);
     slow.worker.wait_for_count("the calls are made again", 60, 20, |_| true);
     slow.worker.release();
@@ -283,10 +282,7 @@ fn a_runner_that_is_killed_in_the_slow_table() {
     wait_until("the runner is in the trigger", 30, || {
         superuser.count(&format!("pg_stat_activity WHERE pid = {runner} AND wait_event = 'PgSleep'")) == 1
     });
-    signal(runner, libc::SIGKILL);
-    wait_until("the server is there again", 60, || {
-        slow.app.cluster().try_connect(slow.app.database(), "postgres", Duration::from_secs(5)).is_ok()
-    });
+    slow.app.cluster().kill_process(runner);
     slow.takes(0.0);
     slow.complete(3);
     assert!(slow.is_slow(), "it stays with the runners");
