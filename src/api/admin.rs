@@ -11,7 +11,6 @@ use crate::pg::param::from_postgres;
 use crate::pg::process;
 use crate::pg::raw;
 use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks, call};
-use crate::pg::spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Standing};
 use crate::store::{adopt, claim, engine, slow, to_json, versions};
@@ -28,20 +27,18 @@ pub fn resume(_: &Args) -> Result<Value> {
 /// Makes the processes of a copy this database's own, so that they run here.
 pub fn adopt(_: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.adopt()")?;
-    caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            let standing = instance::standing(spi)?;
-            if matches!(standing, Standing::Copy { .. }) {
-                let roles_by_name = !standing.knows_roles();
-                let missing = if roles_by_name { adopt::missing_owners(spi)? } else { Vec::new() };
-                if !missing.is_empty() {
-                    return Err(error::missing_owners(&missing));
-                }
-                adopt::adopt(spi, roles_by_name)?;
-                crash::point("adopt");
+    caller.on_system_tables(|spi, _| {
+        let standing = instance::standing(spi)?;
+        if matches!(standing, Standing::Copy { .. }) {
+            let roles_by_name = !standing.knows_roles();
+            let missing = if roles_by_name { adopt::missing_owners(spi)? } else { Vec::new() };
+            if !missing.is_empty() {
+                return Err(error::missing_owners(&missing));
             }
-            Ok(())
-        })
+            adopt::adopt(spi, roles_by_name)?;
+            crash::point("adopt");
+        }
+        Ok(())
     })?;
     wake::wake_scheduler_at_commit();
     Ok(Value::Void)
@@ -49,12 +46,12 @@ pub fn adopt(_: &Args) -> Result<Value> {
 
 pub fn knows_roles(_: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
-    Ok(Value::Bool(caller.on_system_tables(|_| super::knows_roles())?))
+    Ok(Value::Bool(caller.on_system_tables(|_, _| super::knows_roles())?))
 }
 
 fn set_paused(paused: bool) -> Result<Value> {
     let caller = Caller::writing(if paused { c"xdb.pause()" } else { c"xdb.resume()" })?;
-    caller.on_system_tables(|_| spi::connect(|spi| engine::set_paused(spi, paused)))?;
+    caller.on_system_tables(|spi, _| engine::set_paused(spi, paused))?;
     crash::point("pause");
     wake::wake_scheduler_at_commit();
     Ok(Value::Void)
@@ -97,12 +94,10 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
     let database = process::database();
     let (slow_objects, reason, (backlog, oldest_due)) = match versions::mismatch() {
         Some(mismatch) => (Vec::new(), Some(format!("{}. {}", mismatch.reason(), mismatch.remedy())), (None, None)),
-        None => caller.on_system_tables(|_| {
-            spi::connect(|spi| {
-                // Counted now: an engine that rests, or is gone, brings no figure up to date.
-                let (backlog, due) = spi.with_latest_snapshot(|spi| claim::backlog(spi, clock::now()))?;
-                Ok((slow::names(spi)?, instance::standing(spi)?.reason(), (Some(backlog), due)))
-            })
+        None => caller.on_system_tables(|spi, _| {
+            // Counted now: an engine that rests, or is gone, brings no figure up to date.
+            let (backlog, due) = spi.with_latest_snapshot(|spi| claim::backlog(spi, clock::now()))?;
+            Ok((slow::names(spi)?, instance::standing(spi)?.reason(), (Some(backlog), due)))
         })?,
     };
     let oldest_due = oldest_due.map(clock::iso8601);

@@ -45,8 +45,9 @@ mod start;
 use crate::error;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::shmem::{self, EngineState, Role, Slot};
+use crate::pg::spi::{self, Spi};
 use crate::pg::subxact::lock_table;
-use crate::pg::{self, extension, identity, spi, wake};
+use crate::pg::{self, extension, identity, wake};
 use crate::store::instance;
 use crate::store::process::Found;
 use crate::store::registry::Registry;
@@ -137,14 +138,14 @@ impl Caller {
     }
 
     /// Runs `body` on the system tables.
-    fn on_system_tables<T>(self, body: impl FnOnce(&mut Registry) -> Result<T>) -> Result<T> {
+    fn on_system_tables<T>(self, body: impl FnOnce(&Spi, &mut Registry) -> Result<T>) -> Result<T> {
         let extension = extension::current();
         let result = REGISTRY.with_borrow_mut(|(of, registry)| {
             if *of != extension {
                 // Its ids began anew with the extension.
                 (*of, *registry) = (extension, Registry::default());
             }
-            identity::as_engine(|| body(registry))
+            identity::as_engine(|| spi::connect(|spi| body(spi, registry)))
         });
         // Where in the engine's own SQL an error came up is no concern of the caller.
         result.map_err(PgError::without_place)
@@ -153,12 +154,10 @@ impl Caller {
     /// Looks up the tables that have one of these attributes; they stay as they are until the transaction ends.
     fn look_up(self, tables: &mut Tables, mapping: &[TableMapping], touched: impl Fn(&str) -> bool) -> Result<()> {
         let touches = |table: &&TableMapping| table.attributes.keys().any(|attribute| touched(attribute));
-        self.on_system_tables(|_| {
-            spi::connect(|spi| {
-                mapping.iter().filter(touches).try_for_each(|table| {
-                    lock_table(table.relation)?;
-                    tables.look_up(spi, table)
-                })
+        self.on_system_tables(|spi, _| {
+            mapping.iter().filter(touches).try_for_each(|table| {
+                lock_table(table.relation)?;
+                tables.look_up(spi, table)
             })
         })
     }

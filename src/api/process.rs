@@ -7,7 +7,7 @@ use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_latch;
 use crate::pg::shmem::{Role, Slot};
-use crate::pg::spi::{self, Snapshot, Spi};
+use crate::pg::spi::{Snapshot, Spi};
 use crate::pg::subxact::undone;
 use crate::pg::{self, wake};
 use crate::store::load::{self, Loaded, Lock};
@@ -37,34 +37,32 @@ pub fn publish(args: &Args) -> Result<Value> {
     let execution = args.execution_id(4);
     let mut polls_until = Instant::now() + POLLS_FOR;
     loop {
-        let tried = caller.on_system_tables(|registry| {
-            spi::connect(|spi| {
-                let found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
-                if closing(&found) == Some(Closing::Conditional)
-                    && found.status == ProcessStatus::Running
-                    && !wake::has_locked(&found.id.0)
-                {
-                    // It takes no lock, or the close would wait for this publisher and this publisher for the close.
-                    // (One who has locked it already goes on: the close waits for the end of this transaction.)
-                    may_wait_for_close()?;
-                    return Ok(Tried::Closing(found.id));
-                }
-                let locked = caller.own(&process_id, process::lock_for_publish(spi, found.id)?)?;
-                if execution.is_none() && replaced(spi, &process_id, &locked)? {
-                    return Ok(Tried::Replaced);
-                }
-                check_running(&process_id, &locked)?;
-                wake::note_locked(locked.id.0);
-                if let Some(process_type) = registry.process_type(spi, locked.type_id)?
-                    && !current(spi, registry, &process_type.name)?.knows_queue(&queue)
-                {
-                    return Err(error::unknown_queue(&queue));
-                }
-                let text = message.as_ref().map(Json::as_str);
-                process::publish(spi, &locked, &queue, message_id.as_deref(), text, clock::now())?;
-                crash::point("publish");
-                Ok(Tried::Published)
-            })
+        let tried = caller.on_system_tables(|spi, registry| {
+            let found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
+            if closing(&found) == Some(Closing::Conditional)
+                && found.status == ProcessStatus::Running
+                && !wake::has_locked(&found.id.0)
+            {
+                // It takes no lock, or the close would wait for this publisher and this publisher for the close.
+                // (One who has locked it already goes on: the close waits for the end of this transaction.)
+                may_wait_for_close()?;
+                return Ok(Tried::Closing(found.id));
+            }
+            let locked = caller.own(&process_id, process::lock_for_publish(spi, found.id)?)?;
+            if execution.is_none() && replaced(spi, &process_id, &locked)? {
+                return Ok(Tried::Replaced);
+            }
+            check_running(&process_id, &locked)?;
+            wake::note_locked(locked.id.0);
+            if let Some(process_type) = registry.process_type(spi, locked.type_id)?
+                && !current(spi, registry, &process_type.name)?.knows_queue(&queue)
+            {
+                return Err(error::unknown_queue(&queue));
+            }
+            let text = message.as_ref().map(Json::as_str);
+            process::publish(spi, &locked, &queue, message_id.as_deref(), text, clock::now())?;
+            crash::point("publish");
+            Ok(Tried::Published)
         })?;
         match tried {
             Tried::Published => {
@@ -72,7 +70,7 @@ pub fn publish(args: &Args) -> Result<Value> {
                 return Ok(Value::Void);
             }
             Tried::Closing(id) if Instant::now() > polls_until => {
-                if caller.on_system_tables(|_| wait_in_sight(id))? {
+                if caller.on_system_tables(|spi, _| wait_in_sight(spi, id))? {
                     polls_until = Instant::now() + POLLS_FOR;
                 }
             }
@@ -94,8 +92,8 @@ enum Tried {
 /// Waits a moment for whoever holds the close up, as everybody waits for a lock. The server does not see that a publisher
 /// waits while it only polls: here it does, and ends a ring in which the close waits for somebody who waits for this very
 /// transaction. The lock is given back at once, so that the close can have it. Answers whether it could be had.
-fn wait_in_sight(id: ExecutionId) -> Result<bool> {
-    match undone(|| identity::with_short_waits(|| spi::connect(|spi| process::lock_for_close(spi, id)))) {
+fn wait_in_sight(spi: &Spi, id: ExecutionId) -> Result<bool> {
+    match undone(|| identity::with_short_waits(|| process::lock_for_close(spi, id))) {
         Ok(_) => Ok(true),
         Err(error) if error.code == LOCK_NOT_AVAILABLE => Ok(false),
         Err(error) => Err(error),
@@ -166,18 +164,16 @@ pub fn stop_process(args: &Args) -> Result<Value> {
         return Err(error::invalid_argument("reason", what));
     }
     let execution = args.execution_id(3);
-    caller.on_system_tables(|registry| {
-        spi::connect(|spi| {
-            let mut found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
-            if execution.is_none() {
-                while let Some(locked) = process::lock_for_close(spi, found.id)?
-                    && replaced(spi, &process_id, &locked)?
-                {
-                    found = caller.own(&process_id, process::find(spi, &process_id, None, Snapshot::Fresh)?)?;
-                }
+    caller.on_system_tables(|spi, registry| {
+        let mut found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
+        if execution.is_none() {
+            while let Some(locked) = process::lock_for_close(spi, found.id)?
+                && replaced(spi, &process_id, &locked)?
+            {
+                found = caller.own(&process_id, process::find(spi, &process_id, None, Snapshot::Fresh)?)?;
             }
-            close(spi, registry, &process_id, found.id, &Command::Stop { stop_type, reason })
-        })
+        }
+        close(spi, registry, &process_id, found.id, &Command::Stop { stop_type, reason })
     })?;
     wrote();
     Ok(Value::Void)

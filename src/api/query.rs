@@ -5,7 +5,7 @@ use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
-use crate::pg::spi::{self, Snapshot, Spi};
+use crate::pg::spi::{Snapshot, Spi};
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::tables::object;
 use crate::store::{check, claim, manage, process, to_json};
@@ -19,14 +19,12 @@ pub fn describe_process(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?;
     let process_id = name("process_id", args.text(0))?;
     let execution = args.execution_id(1);
-    let text = caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            let found = process::find(spi, &process_id, execution, Snapshot::Fresh)?;
-            let found = caller.own(&process_id, found)?;
-            let waits = super::attribute_locks::waits_of(found.id);
-            identity::with_value_formats(|| process::describe(spi, found.id, &waits))?
-                .ok_or_else(|| error::unknown_process(&process_id))
-        })
+    let text = caller.on_system_tables(|spi, _| {
+        let found = process::find(spi, &process_id, execution, Snapshot::Fresh)?;
+        let found = caller.own(&process_id, found)?;
+        let waits = super::attribute_locks::waits_of(found.id);
+        identity::with_value_formats(|| process::describe(spi, found.id, &waits))?
+            .ok_or_else(|| error::unknown_process(&process_id))
     })?;
     Ok(Value::Json(text))
 }
@@ -36,21 +34,19 @@ pub fn process_problems(args: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
     let process_id = name("process_id", args.text(0))?;
     let execution = args.execution_id(1);
-    let problems = caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            // One snapshot for everything: what a step changes at once is seen at once.
-            spi.with_latest_snapshot(|spi| {
-                let mut found = process::find_to_check(spi, &process_id, execution)?;
-                if found.is_none() && execution.is_none() {
-                    // What says which execution is the latest may be what is wrong.
-                    let newest = check::newest(spi, &process_id)?;
-                    found = process::find_to_check(spi, &process_id, newest)?;
-                }
-                match found {
-                    Some((id, owner)) if caller.may_drive(owner)? => check::problems(spi, id),
-                    _ => Err(error::unknown_process(&process_id)),
-                }
-            })
+    let problems = caller.on_system_tables(|spi, _| {
+        // One snapshot for everything: what a step changes at once is seen at once.
+        spi.with_latest_snapshot(|spi| {
+            let mut found = process::find_to_check(spi, &process_id, execution)?;
+            if found.is_none() && execution.is_none() {
+                // What says which execution is the latest may be what is wrong.
+                let newest = check::newest(spi, &process_id)?;
+                found = process::find_to_check(spi, &process_id, newest)?;
+            }
+            match found {
+                Some((id, owner)) if caller.may_drive(owner)? => check::problems(spi, id),
+                _ => Err(error::unknown_process(&process_id)),
+            }
         })
     })?;
     Ok(Value::Json(to_json(&problems)?))
@@ -61,15 +57,12 @@ pub fn get_local_attributes(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let keys = args.texts(1);
     let execution = args.execution_id(2);
-    let text = caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            let found = process::find(spi, &process_id, execution, Snapshot::Fresh)?;
-            let found = caller.own(&process_id, found)?;
-            let all = claim::local_attributes(spi, &[found.id])?.remove(&found.id).unwrap_or_default();
-            let wanted =
-                |key: &String| keys.as_ref().is_none_or(|keys| keys.iter().flatten().any(|wanted| wanted == key));
-            Ok(object(all.iter().filter(|(k, _)| wanted(k)).map(|(k, v)| (k.as_str(), v.as_str()))))
-        })
+    let text = caller.on_system_tables(|spi, _| {
+        let found = process::find(spi, &process_id, execution, Snapshot::Fresh)?;
+        let found = caller.own(&process_id, found)?;
+        let all = claim::local_attributes(spi, &[found.id])?.remove(&found.id).unwrap_or_default();
+        let wanted = |key: &String| keys.as_ref().is_none_or(|keys| keys.iter().flatten().any(|wanted| wanted == key));
+        Ok(object(all.iter().filter(|(k, _)| wanted(k)).map(|(k, v)| (k.as_str(), v.as_str()))))
     })?;
     Ok(Value::Json(text))
 }
@@ -82,13 +75,11 @@ fn look_now<T>(
     execution: Option<ExecutionId>,
     read: impl FnOnce(&Spi, ExecutionId) -> Result<T>,
 ) -> Result<(ExecutionId, ProcessStatus, T)> {
-    caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            spi.with_latest_snapshot(|spi| {
-                let found = process::find(spi, process_id, execution, Snapshot::Active)?;
-                let found = caller.own(process_id, found)?;
-                Ok((found.id, found.status, read(spi, found.id)?))
-            })
+    caller.on_system_tables(|spi, _| {
+        spi.with_latest_snapshot(|spi| {
+            let found = process::find(spi, process_id, execution, Snapshot::Active)?;
+            let found = caller.own(process_id, found)?;
+            Ok((found.id, found.status, read(spi, found.id)?))
         })
     })
 }
