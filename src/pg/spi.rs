@@ -14,16 +14,12 @@ mod raw {
     use std::ffi::{c_char, c_int, c_long};
     // Declared here because `catch` needs the functions themselves, not pgrx's wrappers.
     unsafe extern "C-unwind" {
-        pub fn SPI_connect() -> c_int;
-        pub fn SPI_finish() -> c_int;
         pub fn SPI_prepare_cursor(
             sql: *const c_char,
             count: c_int,
             types: *mut pg_sys::Oid,
             options: c_int,
         ) -> pg_sys::SPIPlanPtr;
-        pub fn SPI_keepplan(plan: pg_sys::SPIPlanPtr) -> c_int;
-        pub fn SPI_freeplan(plan: pg_sys::SPIPlanPtr) -> c_int;
         pub fn SPI_execute_plan(
             plan: pg_sys::SPIPlanPtr,
             values: *mut pg_sys::Datum,
@@ -151,11 +147,11 @@ enum Tables {
 
 /// Runs `body` with SPI. After an error the transaction is to be aborted, which closes what was left open.
 pub fn connect<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
-    // SAFETY: raw calls without destructors; SPI copies results out before it is finished.
-    unsafe { check("SPI_connect", catch(|| raw::SPI_connect())?)? };
+    // SAFETY: results are copied out before it is finished.
+    check("SPI_connect", unsafe { pg_sys::SPI_connect() })?;
     let result = body(&Spi { tables: Tables::System })?;
     // SAFETY: as above.
-    unsafe { check("SPI_finish", catch(|| raw::SPI_finish())?)? };
+    check("SPI_finish", unsafe { pg_sys::SPI_finish() })?;
     Ok(result)
 }
 
@@ -331,7 +327,7 @@ impl Spi {
             if plan.is_null() {
                 return Err(PgError::internal(format!("could not prepare {}", sql.name())));
             }
-            catch(|| raw::SPI_keepplan(plan))?;
+            pg_sys::SPI_keepplan(plan);
             Ok(plan)
         }
     }
@@ -390,7 +386,7 @@ fn make_room(plans: &mut HashMap<String, Plans>) {
     if plans.len() >= MAX_PLANS && RUNNING.get() == 0 {
         for old in plans.drain().flat_map(|(_, plans)| [plans.as_it_stands, plans.of_one_row]).flatten() {
             // SAFETY: no plan runs.
-            unsafe { raw::SPI_freeplan(old) };
+            unsafe { pg_sys::SPI_freeplan(old) };
         }
     }
 }

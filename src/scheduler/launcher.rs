@@ -413,7 +413,7 @@ fn launch(database: &str, role: Role, argument: u64) -> Option<Handle> {
 ///
 /// Where there are no quotes, names are also taken as they are written: so the list was read before it could have quotes.
 fn named(list: &str) -> Option<HashSet<String>> {
-    let as_sql = if list.trim().is_empty() { Some(Vec::new()) } else { names::split(list).ok().flatten() };
+    let as_sql = if list.trim().is_empty() { Some(Vec::new()) } else { names::split(list) };
     if list.contains('"') {
         return as_sql.map(HashSet::from_iter);
     }

@@ -71,10 +71,9 @@ impl KeyTypes {
             })
         })?;
         let base = |(relation, column, oid): (pg_sys::Oid, String, pg_sys::Oid)| {
-            let of_type = Type { oid, modifier: NO_MODIFIER }.base()?;
-            Ok(((relation.to_u32(), column), of_type.oid))
+            ((relation.to_u32(), column), Type { oid, modifier: NO_MODIFIER }.base().oid)
         };
-        Ok(Self(rows.into_iter().map(base).collect::<Result<_>>()?))
+        Ok(Self(rows.into_iter().map(base).collect()))
     }
 
     /// A key value in one spelling. Where a type has more of them than this knows, two calls may not wait for each other;

@@ -36,15 +36,15 @@ struct KeyColumn {
 }
 
 impl KeyColumn {
-    fn new(column: &str, of_type: Type, operator: String) -> Result<Self> {
-        let base = of_type.base()?;
+    fn new(column: &str, of_type: Type, operator: String) -> Self {
+        let base = of_type.base();
         let column = quote(column);
-        let cast_to = if base.rounds() { base.name()? } else { base.without_modifier().name()? };
+        let cast_to = if base.rounds() { base.name() } else { base.without_modifier().name() };
         let operand = match base.oid == of_type.oid {
             true => format!("t.{column}"),
-            false => format!("t.{column}::{}", base.without_modifier().name()?),
+            false => format!("t.{column}::{}", base.without_modifier().name()),
         };
-        Ok(Self { column, operand, operator, cast_to })
+        Self { column, operand, operator, cast_to }
     }
 
     /// The value of this column, which is the parameter of this number.
@@ -134,7 +134,7 @@ impl Tables {
                         .map(|(column, operator)| {
                             let of_type = found.columns.get(column).copied();
                             let of_type = of_type.ok_or_else(|| PgError::internal("an index of unknown columns"))?;
-                            KeyColumn::new(column, of_type, operator)
+                            Ok(KeyColumn::new(column, of_type, operator))
                         })
                         .collect::<Result<_>>()
                 });
@@ -320,7 +320,7 @@ impl Table {
     fn record(&self, mapping: &TableMapping, written: &[(&str, &Json)]) -> Result<String> {
         let columns = written
             .iter()
-            .map(|(column, _)| Ok(format!("{} {}", quote(column), self.column(mapping, column)?.name()?)))
+            .map(|(column, _)| Ok(format!("{} {}", quote(column), self.column(mapping, column)?.name())))
             .collect::<Result<Vec<_>>>()?;
         let parameter = mapping.primary_key.len() + 1;
         let values = format!("pg_catalog.jsonb_to_record(${parameter}::pg_catalog.text::pg_catalog.jsonb)");
