@@ -105,7 +105,7 @@ pub fn wait_for_process(args: &Args) -> Result<Value> {
         if status != ProcessStatus::Running || left.is_zero() {
             return Ok(Value::Json(outcome(status, &results)));
         }
-        args.sleep(|| registration.wait(pause(left)))?;
+        args.sleep(|| registration.wait(pause(left)));
     }
 }
 
@@ -142,7 +142,7 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
             return Ok(Value::Json(state_outcome(status, process_status, !ended)));
         }
         let waiter = if of_process.is_polling() { &of_process } else { &of_state };
-        args.sleep(|| waiter.wait(pause(left)))?;
+        args.sleep(|| waiter.wait(pause(left)));
     }
 }
 
