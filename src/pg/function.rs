@@ -99,7 +99,7 @@ impl Args {
 
     fn get<T: for<'r> FromColumn<'r>>(&self, number: usize) -> Option<T> {
         // SAFETY: the argument is of that type.
-        self.datum(number, T::OID).map(|datum| unsafe { T::read(Some(datum)) }.unwrap_or_else(|error| throw(error)))
+        self.datum(number, T::OID).map(|datum| unsafe { T::read(datum) }.unwrap_or_else(|error| throw(error)))
     }
 
     pub fn text(&self, number: usize) -> Option<String> {

@@ -414,13 +414,13 @@ impl<'r> Row<'r> {
     /// The value of the column at a place, counted from 0: where nobody knows the names.
     pub fn at<T: FromColumn<'r>>(&self, place: usize) -> Result<T> {
         let oid = self.columns[place].atttypid;
-        let datum = (!self.nulls[place]).then_some(self.values[place]);
         let column = || format!("column {} of a result", String::from_utf8_lossy(self.name(place)));
         if oid != T::OID {
             return Err(other_type(column(), oid, T::OID));
         }
         // SAFETY: the type was compared. The value lives as long as the result, of which this is a row.
-        unsafe { T::read(datum) }.map_err(|error| PgError::internal(format!("{}: {}", column(), error.message)))
+        let value = if self.nulls[place] { T::null() } else { unsafe { T::read(self.values[place]) } };
+        value.map_err(|error| PgError::internal(format!("{}: {}", column(), error.message)))
     }
 
     fn name(&self, place: usize) -> &[u8] {

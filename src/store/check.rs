@@ -14,7 +14,7 @@ pub(super) use {rows::STATEMENTS as ROWS, values::STATEMENTS as VALUES};
 use super::table::statements;
 use super::{attribute, execution, history, inbox, queue, shard_of, state};
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{Param, array, value};
+use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Snapshot, Spi, Statement};
 use rows::{Expected, Known};
 use std::collections::{BTreeMap, VecDeque};
@@ -197,8 +197,8 @@ impl Check<'_> {
 
     /// Compares a table with the rows that it should have.
     fn compare(&mut self, expected: &Expected) -> Result<()> {
-        let Expected { table, statement, moments, keys, fields, may_have_more } = expected;
-        let params: [Param; 3] = [value(self.id), array(keys), array(fields)];
+        let Expected { table, statement, moments, rows, columns, may_have_more } = expected;
+        let params = [&rows[..], &[value(self.id), array(columns)]].concat();
         let differences = self.spi.rows_with(Snapshot::Active, *statement, &params, |row| {
             let key: String = row.get("key")?;
             let place = if key == "{}" { (*table).to_owned() } else { format!("{table} {key}") };

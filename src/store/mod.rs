@@ -84,13 +84,6 @@ impl Record for StateKey {
     fn arrays(rows: &[Self]) -> Vec<Param> {
         vec![array(rows.iter().map(|key| key.0)), array(rows.iter().map(|key| key.1))]
     }
-
-    fn json(&self, column: &str, text: &mut String) {
-        match column {
-            "execution_id" => self.0.json(text),
-            _ => self.1.json(text),
-        }
-    }
 }
 
 impl<'r> Read<'r> for StateKey {

@@ -30,22 +30,6 @@ pub trait Record: Sized {
 
     /// The parameters of a batch, as arrays even of one row.
     fn arrays(rows: &[Self]) -> Vec<Param>;
-
-    /// Appends the value of a column as JSON.
-    fn json(&self, column: &str, text: &mut String);
-
-    /// Some columns as a JSON object.
-    fn object<'n>(&self, columns: impl IntoIterator<Item = &'n str>) -> String {
-        let mut text = String::from("{");
-        for name in columns {
-            text.push_str(if text.len() > 1 { ",\"" } else { "\"" });
-            text.push_str(name);
-            text.push_str("\":");
-            self.json(name, &mut text);
-        }
-        text.push('}');
-        text
-    }
 }
 
 /// A record that can be read from a row, by the names of its columns.
@@ -173,13 +157,6 @@ macro_rules! record {
 
             fn arrays(rows: &[Self]) -> Vec<$crate::pg::param::Param> {
                 vec![$($crate::pg::param::array(rows.iter().map(|row| &row.$column))),*]
-            }
-
-            fn json(&self, column: &str, text: &mut String) {
-                match column {
-                    $(stringify!($column) => $crate::pg::param::SqlValue::json(&self.$column, text),)*
-                    _ => unreachable!("{} has no column {column}", stringify!($Name)),
-                }
             }
         }
 
