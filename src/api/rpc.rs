@@ -213,8 +213,8 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
         process_type: &execution.process_type,
         rpc_name,
         input,
-        loaded_global_attributes: Attributes::Object(global),
-        loaded_local_attributes: Attributes::Object(local),
+        loaded_global_attributes: global,
+        loaded_local_attributes: local,
     };
     let call = Request {
         tag: 0,
