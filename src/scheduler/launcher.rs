@@ -57,8 +57,7 @@ pub extern "C-unwind" fn xdb_launcher_main(_argument: pg_sys::Datum) {
     let mut launcher = Launcher::default();
     loop {
         let pause = launcher.step();
-        let woken = waiter.wait(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX).max(1));
-        if woken.reloaded {
+        if waiter.wait(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX).max(1)) {
             // A way to have every database looked at again, whatever was missed.
             launcher.poke_all();
         }
