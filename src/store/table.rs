@@ -85,7 +85,12 @@ fn element(number: usize, column: &Column) -> String {
 }
 
 fn names<R: Record>() -> Vec<&'static str> {
-    R::COLUMNS.iter().map(|column| column.name).collect()
+    names_but::<R>(&[])
+}
+
+/// The record's columns without some of them.
+pub fn names_but<R: Record>(without: &[&str]) -> Vec<&'static str> {
+    R::COLUMNS.iter().map(|column| column.name).filter(|name| !without.contains(name)).collect()
 }
 
 /// Inserts a batch of rows. Columns that are not in the record have their defaults.
@@ -103,8 +108,7 @@ pub fn insert_row<P: Part>() -> String {
 
 /// Sets the record's columns in the rows of its keys.
 pub fn update<P: Part>() -> String {
-    let others = names::<P>().into_iter().filter(|name| !P::Of::KEY.contains(name));
-    let sets = set_to_v(&others.collect::<Vec<_>>());
+    let sets = set_to_v(&names_but::<P>(P::Of::KEY));
     format!("UPDATE xdb.{} t SET {sets} FROM {} WHERE {}", P::Of::NAME, batch::<P>(), is_v("t", P::Of::KEY))
 }
 
