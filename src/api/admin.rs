@@ -88,7 +88,6 @@ struct EngineFigures {
     runner_error: Option<String>,
 }
 
-// Long because each figure is read and named in the order in which they are shown.
 pub fn engine_figures(_: &Args) -> Result<Value> {
     let caller = Caller::looking()?;
     let database = process::database();
@@ -102,49 +101,28 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
     };
     let oldest_due = oldest_due.map(clock::iso8601);
     let (_, lock_waits_not_shown) = attribute_locks::shown(database);
-    let main = Slot::find(database, Role::Scheduler).map(Slot::status);
+    let main = Slot::find(database, Role::Scheduler).map(Slot::status).unwrap_or_default();
     let runners = Role::runners().filter_map(|role| Slot::find(database, role)).map(Slot::status);
     let (running, not): (Vec<_>, Vec<_>) = runners.partition(|runner| runner.pid.is_some());
     let failed = not.into_iter().filter(|runner| runner.state == EngineState::BackingOff);
     let runner_error = failed.max_by_key(|runner| runner.last_error_at).and_then(|runner| runner.last_error);
-    let runners = running.len();
-    let waiting = main.iter().chain(&running).map(|status| status.waiting_calls).sum();
-    let reason = reason.or_else(|| short_of_connections(waiting));
-    let figures = match main {
-        None => EngineFigures {
-            engine_pid: None,
-            state: EngineState::Stopped.as_str(),
-            in_flight: 0,
-            backlog,
-            oldest_due,
-            calls_per_second: 0.0,
-            started_at: None,
-            epoch: 0,
-            slow_objects,
-            lock_waits_not_shown,
-            last_error: None,
-            last_error_at: None,
-            reason,
-            runners,
-            runner_error,
-        },
-        Some(status) => EngineFigures {
-            engine_pid: status.pid,
-            state: status.state.as_str(),
-            in_flight: status.in_flight + running.iter().map(|runner| runner.in_flight).sum::<i64>(),
-            backlog,
-            oldest_due,
-            calls_per_second: status.calls_per_second,
-            started_at: moment(status.started_at),
-            epoch: status.epoch,
-            slow_objects,
-            lock_waits_not_shown,
-            last_error: status.last_error,
-            last_error_at: moment(status.last_error_at),
-            reason,
-            runners,
-            runner_error,
-        },
+    let waiting = main.waiting_calls + running.iter().map(|runner| runner.waiting_calls).sum::<i64>();
+    let figures = EngineFigures {
+        engine_pid: main.pid,
+        state: main.state.as_str(),
+        in_flight: main.in_flight + running.iter().map(|runner| runner.in_flight).sum::<i64>(),
+        backlog,
+        oldest_due,
+        calls_per_second: main.calls_per_second,
+        started_at: moment(main.started_at),
+        epoch: main.epoch,
+        slow_objects,
+        lock_waits_not_shown,
+        last_error: main.last_error,
+        last_error_at: moment(main.last_error_at),
+        reason: reason.or_else(|| short_of_connections(waiting)),
+        runners: running.len(),
+        runner_error,
     };
     Ok(Value::Json(to_json(&figures)?))
 }

@@ -10,7 +10,7 @@ use crate::pg::spi::{Snapshot, Spi};
 use crate::pg::wake;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::purge::{self, Cursor};
-use crate::store::{manage, process, save};
+use crate::store::{save, state};
 use crate::{clock, error};
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::*;
@@ -51,7 +51,7 @@ pub fn retry_now(args: &Args) -> Result<Value> {
     let state = args.text(1).map(|state| state_execution_id(Some(state))).transpose()?;
     let retried = command(caller, &process_id, args.execution_id(2), |spi, loaded, id, now| {
         let only = state.as_ref().map(|state| seq(spi, id, state)).transpose()?;
-        let states = manage::in_backoff(spi, id, only, now)?;
+        let states = state::in_backoff(spi, id, only, now)?;
         let keys: Vec<_> = states.iter().map(|seq| (id, *seq)).collect();
         load::states(spi, loaded, &keys)?;
         Ok(Command::RetryNow(states))
@@ -75,7 +75,7 @@ pub(super) fn state_execution_id(text: Option<String>) -> Result<StateExecutionI
 }
 
 fn seq(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<StateSeq> {
-    let found = manage::state(spi, id, state, Snapshot::Fresh)?;
+    let found = state::by_name(spi, id, state, Snapshot::Fresh)?;
     found.map(|(seq, _)| seq).ok_or_else(|| error::unknown_state_execution(state))
 }
 
@@ -88,7 +88,7 @@ fn command(
     prepare: impl FnOnce(&Spi, &mut Batch, ExecutionId, Timestamp) -> Result<Command>,
 ) -> Result<usize> {
     let (count, changed) = caller.on_system_tables(|spi, registry| {
-        let mut id = caller.own(process_id, process::find(spi, process_id, execution, Snapshot::Fresh)?)?.id;
+        let mut id = caller.find(spi, process_id, execution, Snapshot::Fresh)?.id;
         // Waits for steps and RPCs, under the caller's timeouts; publishers pass.
         let mut loaded = load::executions(spi, registry, &[id], Lock::Step)?;
         while execution.is_none()

@@ -45,18 +45,18 @@ mod start;
 use crate::error;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::shmem::{self, EngineState, Role, Slot};
-use crate::pg::spi::{self, Spi};
+use crate::pg::spi::{self, Snapshot, Spi};
 use crate::pg::subxact::lock_table;
 use crate::pg::{self, extension, identity, wake};
 use crate::store::instance;
 use crate::store::process::Found;
 use crate::store::registry::Registry;
 use crate::store::tables::Tables;
-use crate::store::versions;
+use crate::store::{self, versions};
 use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::ffi::CStr;
-use xdb_engine::{Json, TableMapping};
+use xdb_engine::{ExecutionId, Json, TableMapping};
 use xdb_protocol::check_payload;
 
 crate::sql_functions! {
@@ -165,6 +165,11 @@ impl Caller {
     /// Whether this role sees and drives the processes of `owner`.
     fn may_drive(self, owner: pg_sys::Oid) -> Result<bool> {
         Ok(identity::has_privileges_of(self.role, owner) && knows_roles()? || identity::is_administrator(self.role))
+    }
+
+    /// The latest execution of a process id, or the one that is named, if the caller may know of it.
+    fn find(self, spi: &Spi, process_id: &str, execution: Option<ExecutionId>, snapshot: Snapshot) -> Result<Found> {
+        self.own(process_id, store::process::find(spi, process_id, execution, snapshot)?)
     }
 
     /// The process, if the caller may know of it. One that belongs to others does not exist for it.

@@ -6,10 +6,12 @@ use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_latch;
+use crate::pg::param::Jsonb;
 use crate::pg::shmem::{Role, Slot};
 use crate::pg::spi::{Snapshot, Spi};
 use crate::pg::subxact::undone;
 use crate::pg::{self, wake};
+use crate::store::inbox::{self, NewMessage};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::process::{self, Closing, Found};
 use crate::store::registry::Registry;
@@ -17,7 +19,7 @@ use crate::store::save;
 use crate::{clock, error};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use xdb_engine::{Command, Definition, ExecutionId, Json, ProcessStatus, StopType};
+use xdb_engine::{Command, Definition, ExecutionId, ProcessStatus, StopType};
 
 /// How often a publisher polls for the end of a conditional close.
 const CLOSE_POLL_MS: i64 = 10;
@@ -38,7 +40,7 @@ pub fn publish(args: &Args) -> Result<Value> {
     let mut polls_until = Instant::now() + POLLS_FOR;
     loop {
         let tried = caller.on_system_tables(|spi, registry| {
-            let found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
+            let found = caller.find(spi, &process_id, execution, Snapshot::Fresh)?;
             if closing(&found) == Some(Closing::Conditional)
                 && found.status == ProcessStatus::Running
                 && !wake::has_locked(&found.id.0)
@@ -59,8 +61,16 @@ pub fn publish(args: &Args) -> Result<Value> {
             {
                 return Err(error::unknown_queue(&queue));
             }
-            let text = message.as_ref().map(Json::as_str);
-            process::publish(spi, &locked, &queue, message_id.as_deref(), text, clock::now())?;
+            let message = NewMessage {
+                execution_id: locked.id,
+                shard: locked.shard,
+                queue_name: &queue,
+                message_id: message_id.as_deref(),
+                payload: message.as_ref().map(Jsonb::from),
+                bytes: message.as_ref().map_or(0, |message| message.as_str().len()) as i32,
+                published_at: clock::now(),
+            };
+            inbox::publish(spi, message)?;
             crash::point("publish");
             Ok(Tried::Published)
         })?;
@@ -165,12 +175,12 @@ pub fn stop_process(args: &Args) -> Result<Value> {
     }
     let execution = args.execution_id(3);
     caller.on_system_tables(|spi, registry| {
-        let mut found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
+        let mut found = caller.find(spi, &process_id, execution, Snapshot::Fresh)?;
         if execution.is_none() {
             while let Some(locked) = process::lock_for_close(spi, found.id)?
                 && replaced(spi, &process_id, &locked)?
             {
-                found = caller.own(&process_id, process::find(spi, &process_id, None, Snapshot::Fresh)?)?;
+                found = caller.find(spi, &process_id, None, Snapshot::Fresh)?;
             }
         }
         close(spi, registry, &process_id, found.id, &Command::Stop { stop_type, reason })

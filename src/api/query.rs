@@ -8,7 +8,7 @@ use crate::pg::identity;
 use crate::pg::spi::{Snapshot, Spi};
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::tables::object;
-use crate::store::{check, claim, manage, process, to_json};
+use crate::store::{self, check, claim, process, to_json};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, ProcessStatus, StateStatus};
 
@@ -20,8 +20,7 @@ pub fn describe_process(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let execution = args.execution_id(1);
     let text = caller.on_system_tables(|spi, _| {
-        let found = process::find(spi, &process_id, execution, Snapshot::Fresh)?;
-        let found = caller.own(&process_id, found)?;
+        let found = caller.find(spi, &process_id, execution, Snapshot::Fresh)?;
         let waits = super::attribute_locks::waits_of(found.id);
         identity::with_value_formats(|| process::describe(spi, found.id, &waits))?
             .ok_or_else(|| error::unknown_process(&process_id))
@@ -58,8 +57,7 @@ pub fn get_local_attributes(args: &Args) -> Result<Value> {
     let keys = args.texts(1);
     let execution = args.execution_id(2);
     let text = caller.on_system_tables(|spi, _| {
-        let found = process::find(spi, &process_id, execution, Snapshot::Fresh)?;
-        let found = caller.own(&process_id, found)?;
+        let found = caller.find(spi, &process_id, execution, Snapshot::Fresh)?;
         let all = claim::local_attributes(spi, &[found.id])?.remove(&found.id).unwrap_or_default();
         let wanted = |key: &String| keys.as_ref().is_none_or(|keys| keys.iter().flatten().any(|wanted| wanted == key));
         Ok(object(all.iter().filter(|(k, _)| wanted(k)).map(|(k, v)| (k.as_str(), v.as_str()))))
@@ -77,8 +75,7 @@ fn look_now<T>(
 ) -> Result<(ExecutionId, ProcessStatus, T)> {
     caller.on_system_tables(|spi, _| {
         spi.with_latest_snapshot(|spi| {
-            let found = process::find(spi, process_id, execution, Snapshot::Active)?;
-            let found = caller.own(process_id, found)?;
+            let found = caller.find(spi, process_id, execution, Snapshot::Active)?;
             Ok((found.id, found.status, read(spi, found.id)?))
         })
     })
@@ -120,12 +117,12 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
     }
     let look = |id: ExecutionId| {
         look_now(caller, &process_id, Some(id), |spi, id| {
-            let status = manage::state(spi, id, &state, Snapshot::Active)?.map(|(_, status)| status);
-            let gone = status.is_none() && manage::state_has_been(spi, id, &state, Snapshot::Active)?;
+            let status = store::state::by_name(spi, id, &state, Snapshot::Active)?.map(|(_, status)| status);
+            let gone = status.is_none() && process::state_has_been(spi, id, &state, Snapshot::Active)?;
             Ok((status, gone))
         })
     };
-    let can_be = |spi: &Spi, id| manage::state_can_be(spi, id, &state.state_id, Snapshot::Active);
+    let can_be = |spi: &Spi, id| process::state_can_be(spi, id, &state.state_id, Snapshot::Active);
     let (id, _, known) = look_now(caller, &process_id, execution, can_be)?;
     if !known {
         return Err(error::unknown_state(&state.state_id));

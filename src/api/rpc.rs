@@ -89,7 +89,7 @@ fn find(
     idempotency_key: Option<&str>,
 ) -> Result<Target> {
     caller.on_system_tables(|spi, registry| {
-        let found = caller.own(process_id, process::find(spi, process_id, execution, Snapshot::Fresh)?)?;
+        let found = caller.find(spi, process_id, execution, Snapshot::Fresh)?;
         if let Some(key) = idempotency_key
             && let Some(output) = process::claim_rpc_key(spi, found.id, key, clock::now())?
         {

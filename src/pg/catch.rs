@@ -93,6 +93,12 @@ impl PgError {
         self
     }
 
+    /// With the name of the table that it is about.
+    pub fn of_table(mut self, table: &str) -> Self {
+        self.table = Some(table.to_owned());
+        self
+    }
+
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self

@@ -199,17 +199,6 @@ impl Spi {
         Ok(self.touched())
     }
 
-    /// The first row that a statement on a batch gives, if there is one.
-    pub fn first_of_batch<T>(
-        &self,
-        statement: &'static Statement,
-        columns: &[Param],
-        read: impl FnMut(&Row) -> Result<T>,
-    ) -> Result<Option<T>> {
-        self.execute(Form::of(columns), Sql::System(statement), columns, Snapshot::Fresh)?;
-        Ok(self.collect(read)?.into_iter().next())
-    }
-
     /// Runs a utility statement, which has no parameters and no plan.
     pub fn utility(&self, sql: &str) -> Result<()> {
         let text = c_string(sql)?;

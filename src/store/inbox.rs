@@ -2,7 +2,7 @@
 //! `message_key`.
 
 use super::loaded::Loaded;
-use super::table::{Read, Record, batch, insert, record, run, run_one, select, statements, table};
+use super::table::{Read, Record, batch, insert, record, run, select, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, array, value};
 use crate::pg::spi::{Snapshot, Spi};
@@ -58,7 +58,7 @@ table! {
 }
 
 statements! {
-    INSERT = format!("{} RETURNING inbox_id", insert::<NewMessage>());
+    INSERT = insert::<NewMessage>();
     USE_KEY = format!("{} ON CONFLICT DO NOTHING", insert::<MessageKey>());
     KEYS = insert::<MessageKey>();
     // By execution, so that nobody takes walking through the whole inbox in its order for a way to these.
@@ -83,15 +83,16 @@ statements! {
         WHERE execution_id = $1 AND message_id IS NOT NULL ORDER BY inbox_id";
 }
 
-/// Puts a message into the inbox. With a message id that the queue has seen, nothing happens: None.
-pub(super) fn publish(spi: &Spi, message: NewMessage) -> Result<Option<i64>> {
+/// Puts a message into the inbox. With a message id that the queue has seen, nothing happens.
+pub fn publish(spi: &Spi, message: NewMessage) -> Result<()> {
     if let Some(message_id) = message.message_id {
         let key = MessageKey { execution_id: message.execution_id, queue_name: message.queue_name, message_id };
         if run(spi, &USE_KEY, &[key])? == 0 {
-            return Ok(None);
+            return Ok(());
         }
     }
-    run_one(spi, &INSERT, message, |row| row.get("inbox_id"))
+    run(spi, &INSERT, &[message])?;
+    Ok(())
 }
 
 /// Writes message ids down that states have used.

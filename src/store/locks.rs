@@ -91,16 +91,10 @@ impl KeyTypes {
     }
 }
 
-/// FNV-1a, 128 bits, of parts that are told from each other by their lengths.
+/// The hash of parts that are told from each other by their lengths.
 fn hash(parts: &[&[u8]]) -> Object {
-    let mut hash = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
-    let mut feed = |byte: u8| {
-        hash = (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
-    };
-    for part in parts {
-        (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()).for_each(&mut feed);
-    }
-    hash.to_be_bytes()
+    let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
+    fnv1a_128(bytes).to_be_bytes()
 }
 
 /// Stands for the values that were loaded, in the key by which a worker keeps answers: an answer that was computed from

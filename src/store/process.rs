@@ -1,7 +1,6 @@
 //! What the SQL functions read and write: finding a process, starting one, publishing to one. The tables `latest_execution`
 //! and `rpc_answer`, and what is looked for in `process_execution`.
 
-use super::inbox::{self, NewMessage};
 use super::loaded::{Loaded, Meta};
 use super::table::{Record, batch, statements, table};
 use crate::pg::catch::{PgError, Result};
@@ -184,28 +183,6 @@ pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<Option<Found>> {
 /// Locks an execution against steps and publishers, and reads the row as locked.
 pub fn lock_for_close(spi: &Spi, id: ExecutionId) -> Result<Option<Found>> {
     spi.first(&LOCK_FOR_CLOSE, &[value(id)], read_found)
-}
-
-/// Puts a message into the inbox. With a message id that the queue has seen, nothing happens.
-pub fn publish(
-    spi: &Spi,
-    found: &Found,
-    queue: &str,
-    message_id: Option<&str>,
-    payload: Option<&str>,
-    now: Timestamp,
-) -> Result<()> {
-    let message = NewMessage {
-        execution_id: found.id,
-        shard: found.shard,
-        queue_name: queue,
-        message_id,
-        payload: payload.map(|text| Jsonb(text.into())),
-        bytes: payload.map_or(0, str::len) as i32,
-        published_at: now,
-    };
-    inbox::publish(spi, message)?;
-    Ok(())
 }
 
 /// Makes sure that this transaction alone decides about a process id: the one that comes second waits here for the

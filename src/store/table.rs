@@ -62,16 +62,6 @@ pub fn run<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R]) -> R
     if rows.is_empty() { Ok(0) } else { spi.run_batch(statement, &R::columns(rows)) }
 }
 
-/// Runs a statement on a row, and reads what it returns.
-pub fn run_one<R: Record, T>(
-    spi: &Spi,
-    statement: &'static Statement,
-    row: R,
-    read: impl FnMut(&Row) -> Result<T>,
-) -> Result<Option<T>> {
-    spi.first_of_batch(statement, &R::columns(&[row]), read)
-}
-
 /// The batch as a relation `v` with the record's columns. It has the first parameters.
 pub fn batch<R: Record>() -> String {
     let columns = (1..).zip(R::COLUMNS).map(|(n, column)| format!("{} AS {}", element(n, column), column.name));
