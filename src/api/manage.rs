@@ -6,7 +6,7 @@ use super::{Caller, check_length, name, needed, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
-use crate::pg::spi::{Snapshot, Spi};
+use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::purge::{self, Cursor};
@@ -75,7 +75,7 @@ pub(super) fn state_execution_id(text: Option<String>) -> Result<StateExecutionI
 }
 
 fn seq(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<StateSeq> {
-    let found = state::by_name(spi, id, state, Snapshot::Fresh)?;
+    let found = state::by_name(spi, id, state)?;
     found.map(|(seq, _)| seq).ok_or_else(|| error::unknown_state_execution(state))
 }
 
@@ -88,7 +88,7 @@ fn command(
     prepare: impl FnOnce(&Spi, &mut Batch, ExecutionId, Timestamp) -> Result<Command>,
 ) -> Result<usize> {
     let (count, changed) = caller.on_system_tables(|spi, registry| {
-        let mut id = caller.find(spi, process_id, execution, Snapshot::Fresh)?.id;
+        let mut id = caller.find(spi, process_id, execution)?.id;
         // Waits for steps and RPCs, under the caller's timeouts; publishers pass.
         let mut loaded = load::executions(spi, registry, &[id], Lock::Step)?;
         while execution.is_none()

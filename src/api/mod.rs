@@ -45,7 +45,7 @@ mod start;
 use crate::error;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::shmem::{self, EngineState, Role, Slot};
-use crate::pg::spi::{self, Snapshot, Spi};
+use crate::pg::spi::{self, Spi};
 use crate::pg::subxact::lock_table;
 use crate::pg::{self, extension, identity, wake};
 use crate::store::instance;
@@ -168,8 +168,8 @@ impl Caller {
     }
 
     /// The latest execution of a process id, or the one that is named, if the caller may know of it.
-    fn find(self, spi: &Spi, process_id: &str, execution: Option<ExecutionId>, snapshot: Snapshot) -> Result<Found> {
-        self.own(process_id, store::process::find(spi, process_id, execution, snapshot)?)
+    fn find(self, spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Found> {
+        self.own(process_id, store::process::find(spi, process_id, execution)?)
     }
 
     /// The process, if the caller may know of it. One that belongs to others does not exist for it.

@@ -8,7 +8,7 @@ use crate::pg::identity;
 use crate::pg::latch::wait_for_latch;
 use crate::pg::param::Jsonb;
 use crate::pg::shmem::{Role, Slot};
-use crate::pg::spi::{Snapshot, Spi};
+use crate::pg::spi::Spi;
 use crate::pg::subxact::undone;
 use crate::pg::{self, wake};
 use crate::store::inbox::{self, NewMessage};
@@ -40,7 +40,7 @@ pub fn publish(args: &Args) -> Result<Value> {
     let mut polls_until = Instant::now() + POLLS_FOR;
     loop {
         let tried = caller.on_system_tables(|spi, registry| {
-            let found = caller.find(spi, &process_id, execution, Snapshot::Fresh)?;
+            let found = caller.find(spi, &process_id, execution)?;
             if closing(&found) == Some(Closing::Conditional)
                 && found.status == ProcessStatus::Running
                 && !wake::has_locked(&found.id.0)
@@ -134,7 +134,7 @@ fn replaced(spi: &Spi, process_id: &str, locked: &Found) -> Result<bool> {
     if locked.status == ProcessStatus::Running {
         return Ok(false);
     }
-    let latest = process::find(spi, process_id, None, Snapshot::Fresh)?;
+    let latest = process::find(spi, process_id, None)?;
     Ok(latest.is_some_and(|latest| latest.id != locked.id))
 }
 
@@ -143,7 +143,7 @@ pub(super) fn latest_again(spi: &Spi, process_id: &str, locked: Option<&Loaded>)
     if locked.is_some_and(|locked| locked.before.is_running()) {
         return Ok(None);
     }
-    let latest = process::find(spi, process_id, None, Snapshot::Fresh)?;
+    let latest = process::find(spi, process_id, None)?;
     Ok(latest.filter(|latest| locked.is_none_or(|locked| locked.before.id != latest.id)))
 }
 
@@ -175,12 +175,12 @@ pub fn stop_process(args: &Args) -> Result<Value> {
     }
     let execution = args.execution_id(3);
     caller.on_system_tables(|spi, registry| {
-        let mut found = caller.find(spi, &process_id, execution, Snapshot::Fresh)?;
+        let mut found = caller.find(spi, &process_id, execution)?;
         if execution.is_none() {
             while let Some(locked) = process::lock_for_close(spi, found.id)?
                 && replaced(spi, &process_id, &locked)?
             {
-                found = caller.find(spi, &process_id, None, Snapshot::Fresh)?;
+                found = caller.find(spi, &process_id, None)?;
             }
         }
         close(spi, registry, &process_id, found.id, &Command::Stop { stop_type, reason })

@@ -5,7 +5,7 @@ use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
-use crate::pg::spi::{Snapshot, Spi};
+use crate::pg::spi::Spi;
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::tables::object;
 use crate::store::{self, check, claim, process, to_json};
@@ -20,7 +20,7 @@ pub fn describe_process(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let execution = args.execution_id(1);
     let text = caller.on_system_tables(|spi, _| {
-        let found = caller.find(spi, &process_id, execution, Snapshot::Fresh)?;
+        let found = caller.find(spi, &process_id, execution)?;
         let waits = super::attribute_locks::waits_of(found.id);
         identity::with_value_formats(|| process::describe(spi, found.id, &waits))?
             .ok_or_else(|| error::unknown_process(&process_id))
@@ -57,7 +57,7 @@ pub fn get_local_attributes(args: &Args) -> Result<Value> {
     let keys = args.texts(1);
     let execution = args.execution_id(2);
     let text = caller.on_system_tables(|spi, _| {
-        let found = caller.find(spi, &process_id, execution, Snapshot::Fresh)?;
+        let found = caller.find(spi, &process_id, execution)?;
         let all = claim::local_attributes(spi, &[found.id])?.remove(&found.id).unwrap_or_default();
         let wanted = |key: &String| keys.as_ref().is_none_or(|keys| keys.iter().flatten().any(|wanted| wanted == key));
         Ok(object(all.iter().filter(|(k, _)| wanted(k)).map(|(k, v)| (k.as_str(), v.as_str()))))
@@ -75,7 +75,7 @@ fn look_now<T>(
 ) -> Result<(ExecutionId, ProcessStatus, T)> {
     caller.on_system_tables(|spi, _| {
         spi.with_latest_snapshot(|spi| {
-            let found = caller.find(spi, process_id, execution, Snapshot::Active)?;
+            let found = caller.find(spi, process_id, execution)?;
             Ok((found.id, found.status, read(spi, found.id)?))
         })
     })
@@ -89,9 +89,8 @@ pub fn wait_for_process(args: &Args) -> Result<Value> {
     if wake::has_uncommitted_writes() {
         return Err(error::own_writes());
     }
-    let look = |id: Option<ExecutionId>| {
-        look_now(caller, &process_id, id.or(execution), |spi, id| process::results(spi, id, Snapshot::Active))
-    };
+    let look =
+        |id: Option<ExecutionId>| look_now(caller, &process_id, id.or(execution), |spi, id| process::results(spi, id));
     let (id, ..) = look(None)?;
     // In this order: what closes after the look wakes this session.
     let registration = Registration::register(&id.0);
@@ -117,12 +116,12 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
     }
     let look = |id: ExecutionId| {
         look_now(caller, &process_id, Some(id), |spi, id| {
-            let status = store::state::by_name(spi, id, &state, Snapshot::Active)?.map(|(_, status)| status);
-            let gone = status.is_none() && process::state_has_been(spi, id, &state, Snapshot::Active)?;
+            let status = store::state::by_name(spi, id, &state)?.map(|(_, status)| status);
+            let gone = status.is_none() && process::state_has_been(spi, id, &state)?;
             Ok((status, gone))
         })
     };
-    let can_be = |spi: &Spi, id| process::state_can_be(spi, id, &state.state_id, Snapshot::Active);
+    let can_be = |spi: &Spi, id| process::state_can_be(spi, id, &state.state_id);
     let (id, _, known) = look_now(caller, &process_id, execution, can_be)?;
     if !known {
         return Err(error::unknown_state(&state.state_id));

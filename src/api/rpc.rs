@@ -10,7 +10,7 @@ use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::process::has_transaction_snapshot;
-use crate::pg::spi::{self, Snapshot};
+use crate::pg::spi::{self};
 use crate::pg::wake;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::registry::{ProcessType, Registry};
@@ -89,7 +89,7 @@ fn find(
     idempotency_key: Option<&str>,
 ) -> Result<Target> {
     caller.on_system_tables(|spi, registry| {
-        let found = caller.find(spi, process_id, execution, Snapshot::Fresh)?;
+        let found = caller.find(spi, process_id, execution)?;
         if let Some(key) = idempotency_key
             && let Some(output) = process::claim_rpc_key(spi, found.id, key, clock::now())?
         {

@@ -131,9 +131,11 @@ impl Form {
 /// Statements on users' tables come in as many texts as there are tables and sets of columns.
 const MAX_PLANS: usize = 1000;
 
-/// A connection to SPI. It ends with the closure of [`connect`].
+/// A connection to SPI, and how statements run on it. It ends with the closure of [`connect`].
+#[derive(Clone, Copy)]
 pub struct Spi {
     tables: Tables,
+    snapshot: Snapshot,
 }
 
 /// Whose tables statements use, which decides how they are planned.
@@ -149,7 +151,7 @@ enum Tables {
 pub fn connect<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
     // SAFETY: results are copied out before it is finished.
     check("SPI_connect", unsafe { pg_sys::SPI_connect() })?;
-    let result = body(&Spi { tables: Tables::System })?;
+    let result = body(&Spi { tables: Tables::System, snapshot: Snapshot::Fresh })?;
     // SAFETY: as above.
     check("SPI_finish", unsafe { pg_sys::SPI_finish() })?;
     Ok(result)
@@ -174,12 +176,12 @@ pub enum Snapshot {
 impl Spi {
     /// The same connection, for statements that use tables of the users.
     pub fn on_users_tables(&self) -> Self {
-        Self { tables: Tables::Users }
+        Self { tables: Tables::Users, ..*self }
     }
 
     /// Runs a statement and returns how many rows it touched.
     pub fn run<'s>(&self, sql: impl Into<Sql<'s>>, params: &[Param]) -> Result<u64> {
-        self.execute(Form::AsItStands, sql.into(), params, Snapshot::Fresh)?;
+        self.execute(Form::AsItStands, sql.into(), params)?;
         Ok(self.touched())
     }
 
@@ -195,7 +197,7 @@ impl Spi {
     /// statement has them as `unnest($n::type[])`. One row alone is given as it is, by the same text without `unnest`: to start
     /// taking arrays apart costs more than to write a row.
     pub fn run_batch(&self, statement: &'static Statement, columns: &[Param]) -> Result<u64> {
-        self.execute(Form::of(columns), Sql::System(statement), columns, Snapshot::Fresh)?;
+        self.execute(Form::of(columns), Sql::System(statement), columns)?;
         Ok(self.touched())
     }
 
@@ -208,25 +210,14 @@ impl Spi {
         Ok(())
     }
 
-    /// Rows of a statement with a fresh snapshot, each made a value by `read`.
+    /// Rows of a statement, each made a value by `read`.
     pub fn rows<'s, T>(
         &self,
         sql: impl Into<Sql<'s>>,
         params: &[Param],
         read: impl FnMut(&Row) -> Result<T>,
     ) -> Result<Vec<T>> {
-        self.rows_with(Snapshot::Fresh, sql, params, read)
-    }
-
-    /// Rows of a statement as a snapshot sees them, each made a value by `read`.
-    pub fn rows_with<'s, T>(
-        &self,
-        snapshot: Snapshot,
-        sql: impl Into<Sql<'s>>,
-        params: &[Param],
-        read: impl FnMut(&Row) -> Result<T>,
-    ) -> Result<Vec<T>> {
-        self.execute(Form::AsItStands, sql.into(), params, snapshot)?;
+        self.execute(Form::AsItStands, sql.into(), params)?;
         self.collect(read)
     }
 
@@ -237,7 +228,7 @@ impl Spi {
         params: &[Param],
         read: impl FnMut(&Row) -> Result<T>,
     ) -> Result<Option<T>> {
-        self.first_with(Snapshot::Fresh, sql, params, read)
+        Ok(self.rows(sql, params, read)?.into_iter().next())
     }
 
     /// The first row as a snapshot sees it, if there is one.
@@ -248,20 +239,21 @@ impl Spi {
         params: &[Param],
         read: impl FnMut(&Row) -> Result<T>,
     ) -> Result<Option<T>> {
-        Ok(self.rows_with(snapshot, sql, params, read)?.into_iter().next())
+        Self { snapshot, ..*self }.first(sql, params, read)
     }
 
-    /// Makes the latest snapshot the active one around `body`, whatever the isolation level.
+    /// Makes the latest snapshot the active one around `body`, whatever the isolation level. All statements on the connection
+    /// that it gets see the database with that one.
     pub fn with_latest_snapshot<T>(&self, body: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         // SAFETY: pushed and popped in pairs; an error is followed by an abort, which pops it.
         unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot()) };
-        let value = body(self)?;
+        let value = body(&Self { snapshot: Snapshot::Active, ..*self })?;
         // SAFETY: as above.
         unsafe { pg_sys::PopActiveSnapshot() };
         Ok(value)
     }
 
-    fn execute(&self, form: Form, sql: Sql, params: &[Param], mode: Snapshot) -> Result<()> {
+    fn execute(&self, form: Form, sql: Sql, params: &[Param]) -> Result<()> {
         let plan = self.plan(form, sql, params)?;
         let mut values: Vec<_> = params.iter().map(|p| p.datum).collect();
         let nulls: Vec<c_char> = params.iter().map(|p| if p.null { b'n' } else { b' ' } as c_char).collect();
@@ -269,7 +261,8 @@ impl Spi {
         let _planning = (self.tables == Tables::System).then(index_plans::ByIndex::begin);
         // SAFETY: the plan is kept, the arrays outlive the call and match the plan's parameters.
         RUNNING.set(RUNNING.get() + 1);
-        let code = unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, mode == Snapshot::Active, 0)) };
+        let code =
+            unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, self.snapshot == Snapshot::Active, 0)) };
         RUNNING.set(RUNNING.get() - 1);
         check(sql.name(), code?)?;
         Ok(())

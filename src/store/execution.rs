@@ -6,7 +6,7 @@ use super::table::{batch, insert, names_but, record, run, select_but, set_to_v, 
 use super::{from_json, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array};
-use crate::pg::spi::{Row, Snapshot, Spi, Statement};
+use crate::pg::spi::{Row, Spi, Statement};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -241,7 +241,7 @@ pub fn executions(
 /// An execution's own row, as the active snapshot shows it; if it can't be read, why.
 pub(super) fn own(spi: &Spi, id: ExecutionId) -> Result<Option<Result<Execution>>> {
     let read = |row: &Row| Ok(read_execution(row).map(|(_, execution)| execution));
-    spi.first_with(Snapshot::Active, &LOOK, &[array([id])], read)
+    spi.first(&LOOK, &[array([id])], read)
 }
 
 fn read_execution(row: &Row) -> Result<(Meta, Execution)> {

@@ -5,7 +5,7 @@ use super::loaded::Loaded;
 use super::table::{Read, Record, batch, insert, record, run, select, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, array, value};
-use crate::pg::spi::{Snapshot, Spi};
+use crate::pg::spi::Spi;
 use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::*;
 
@@ -128,13 +128,13 @@ pub fn message_ids(
 
 /// Queue and message id of all that an execution has on record, as the active snapshot shows them.
 pub(super) fn all_keys(spi: &Spi, id: ExecutionId) -> Result<Vec<(String, String)>> {
-    spi.rows_with(Snapshot::Active, &ALL_KEYS, &[value(id)], |row| Ok((row.get("queue_name")?, row.get("message_id")?)))
+    spi.rows(&ALL_KEYS, &[value(id)], |row| Ok((row.get("queue_name")?, row.get("message_id")?)))
 }
 
 /// The same of the messages in its inbox.
 pub(super) fn keys_in_inbox(spi: &Spi, id: ExecutionId) -> Result<Vec<(String, String)>> {
     let read = |row: &crate::pg::spi::Row| Ok((row.get("queue_name")?, row.get("message_id")?));
-    spi.rows_with(Snapshot::Active, &KEYS_IN_INBOX, &[value(id)], read)
+    spi.rows(&KEYS_IN_INBOX, &[value(id)], read)
 }
 
 /// A message that waits in the inbox.
@@ -211,8 +211,7 @@ impl Loaded {
 /// execution, or in any. To be asked when those that it shows were taken in.
 pub fn has_unseen_arrivals(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> Result<bool> {
     let params = [value(id), value(queue)];
-    let unseen =
-        spi.with_latest_snapshot(|spi| spi.first_with(Snapshot::Active, &UNSEEN, &params, |row| row.get("unseen")))?;
+    let unseen = spi.with_latest_snapshot(|spi| spi.first(&UNSEEN, &params, |row| row.get("unseen")))?;
     Ok(unseen.unwrap_or(false))
 }
 

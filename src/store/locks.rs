@@ -7,7 +7,7 @@ use super::tables::covered;
 use crate::pg::catch::Result;
 use crate::pg::param::{array, to_postgres};
 use crate::pg::shmem::attribute_locks::{Name, Shown};
-use crate::pg::spi::{Snapshot, Spi};
+use crate::pg::spi::Spi;
 use crate::pg::types::{NO_MODIFIER, Type};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap};
@@ -66,7 +66,7 @@ impl KeyTypes {
             return Ok(Self(HashMap::new()));
         }
         let rows = spi.with_latest_snapshot(|spi| {
-            spi.rows_with(Snapshot::Active, &COLUMN_TYPES, &[array(relations)], |row| {
+            spi.rows(&COLUMN_TYPES, &[array(relations)], |row| {
                 Ok((row.get::<pg_sys::Oid>("relation")?, row.get::<String>("name")?, row.get::<pg_sys::Oid>("type")?))
             })
         })?;
