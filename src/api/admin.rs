@@ -11,7 +11,6 @@ use crate::pg::param::from_postgres;
 use crate::pg::process;
 use crate::pg::raw;
 use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks, call};
-use crate::pg::spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Standing};
 use crate::store::{adopt, claim, engine, slow, to_json, versions};
@@ -28,20 +27,18 @@ pub fn resume(_: &Args) -> Result<Value> {
 /// Makes the processes of a copy this database's own, so that they run here.
 pub fn adopt(_: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.adopt()")?;
-    caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            let standing = instance::standing(spi)?;
-            if matches!(standing, Standing::Copy { .. }) {
-                let roles_by_name = !standing.knows_roles();
-                let missing = if roles_by_name { adopt::missing_owners(spi)? } else { Vec::new() };
-                if !missing.is_empty() {
-                    return Err(error::missing_owners(&missing));
-                }
-                adopt::adopt(spi, roles_by_name)?;
-                crash::point("adopt");
+    caller.on_system_tables(|spi, _| {
+        let standing = instance::standing(spi)?;
+        if matches!(standing, Standing::Copy { .. }) {
+            let roles_by_name = !standing.knows_roles();
+            let missing = if roles_by_name { adopt::missing_owners(spi)? } else { Vec::new() };
+            if !missing.is_empty() {
+                return Err(error::missing_owners(&missing));
             }
-            Ok(())
-        })
+            adopt::adopt(spi, roles_by_name)?;
+            crash::point("adopt");
+        }
+        Ok(())
     })?;
     wake::wake_scheduler_at_commit();
     Ok(Value::Void)
@@ -49,12 +46,12 @@ pub fn adopt(_: &Args) -> Result<Value> {
 
 pub fn knows_roles(_: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
-    Ok(Value::Bool(caller.on_system_tables(|_| super::knows_roles())?))
+    Ok(Value::Bool(caller.on_system_tables(|_, _| super::knows_roles())?))
 }
 
 fn set_paused(paused: bool) -> Result<Value> {
     let caller = Caller::writing(if paused { c"xdb.pause()" } else { c"xdb.resume()" })?;
-    caller.on_system_tables(|_| spi::connect(|spi| engine::set_paused(spi, paused)))?;
+    caller.on_system_tables(|spi, _| engine::set_paused(spi, paused))?;
     crash::point("pause");
     wake::wake_scheduler_at_commit();
     Ok(Value::Void)
@@ -91,65 +88,41 @@ struct EngineFigures {
     runner_error: Option<String>,
 }
 
-// Long because each figure is read and named in the order in which they are shown.
 pub fn engine_figures(_: &Args) -> Result<Value> {
     let caller = Caller::looking()?;
     let database = process::database();
     let (slow_objects, reason, (backlog, oldest_due)) = match versions::mismatch() {
         Some(mismatch) => (Vec::new(), Some(format!("{}. {}", mismatch.reason(), mismatch.remedy())), (None, None)),
-        None => caller.on_system_tables(|_| {
-            spi::connect(|spi| {
-                // Counted now: an engine that rests, or is gone, brings no figure up to date.
-                let (backlog, due) = spi.with_latest_snapshot(|spi| claim::backlog(spi, clock::now()))?;
-                Ok((slow::names(spi)?, instance::standing(spi)?.reason(), (Some(backlog), due)))
-            })
+        None => caller.on_system_tables(|spi, _| {
+            // Counted now: an engine that rests, or is gone, brings no figure up to date.
+            let (backlog, due) = spi.with_latest_snapshot(|spi| claim::backlog(spi, clock::now()))?;
+            Ok((slow::names(spi)?, instance::standing(spi)?.reason(), (Some(backlog), due)))
         })?,
     };
     let oldest_due = oldest_due.map(clock::iso8601);
     let (_, lock_waits_not_shown) = attribute_locks::shown(database);
-    let main = Slot::find(database, Role::Scheduler).map(Slot::status);
+    let main = Slot::find(database, Role::Scheduler).map(Slot::status).unwrap_or_default();
     let runners = Role::runners().filter_map(|role| Slot::find(database, role)).map(Slot::status);
     let (running, not): (Vec<_>, Vec<_>) = runners.partition(|runner| runner.pid.is_some());
     let failed = not.into_iter().filter(|runner| runner.state == EngineState::BackingOff);
     let runner_error = failed.max_by_key(|runner| runner.last_error_at).and_then(|runner| runner.last_error);
-    let runners = running.len();
-    let waiting = main.iter().chain(&running).map(|status| status.waiting_calls).sum();
-    let reason = reason.or_else(|| short_of_connections(waiting));
-    let figures = match main {
-        None => EngineFigures {
-            engine_pid: None,
-            state: EngineState::Stopped.as_str(),
-            in_flight: 0,
-            backlog,
-            oldest_due,
-            calls_per_second: 0.0,
-            started_at: None,
-            epoch: 0,
-            slow_objects,
-            lock_waits_not_shown,
-            last_error: None,
-            last_error_at: None,
-            reason,
-            runners,
-            runner_error,
-        },
-        Some(status) => EngineFigures {
-            engine_pid: status.pid,
-            state: status.state.as_str(),
-            in_flight: status.in_flight + running.iter().map(|runner| runner.in_flight).sum::<i64>(),
-            backlog,
-            oldest_due,
-            calls_per_second: status.calls_per_second,
-            started_at: moment(status.started_at),
-            epoch: status.epoch,
-            slow_objects,
-            lock_waits_not_shown,
-            last_error: status.last_error,
-            last_error_at: moment(status.last_error_at),
-            reason,
-            runners,
-            runner_error,
-        },
+    let waiting = main.waiting_calls + running.iter().map(|runner| runner.waiting_calls).sum::<i64>();
+    let figures = EngineFigures {
+        engine_pid: main.pid,
+        state: main.state.as_str(),
+        in_flight: main.in_flight + running.iter().map(|runner| runner.in_flight).sum::<i64>(),
+        backlog,
+        oldest_due,
+        calls_per_second: main.calls_per_second,
+        started_at: moment(main.started_at),
+        epoch: main.epoch,
+        slow_objects,
+        lock_waits_not_shown,
+        last_error: main.last_error,
+        last_error_at: moment(main.last_error_at),
+        reason: reason.or_else(|| short_of_connections(waiting)),
+        runners: running.len(),
+        runner_error,
     };
     Ok(Value::Json(to_json(&figures)?))
 }

@@ -7,7 +7,6 @@ use crate::pg::function::{Args, Value};
 use crate::pg::param::from_postgres;
 use crate::pg::process::database;
 use crate::pg::shmem::attribute_locks::{self, Shown};
-use crate::pg::spi;
 use crate::store::{process, to_json};
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -36,8 +35,8 @@ pub fn attribute_lock_figures(_: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
     let executions: BTreeSet<_> = shown.iter().map(|shown| ExecutionId(shown.execution)).collect();
     let executions: Vec<_> = executions.into_iter().collect();
-    let visible = caller.on_system_tables(|_| {
-        let owners = spi::connect(|spi| process::owners(spi, &executions))?;
+    let visible = caller.on_system_tables(|spi, _| {
+        let owners = process::owners(spi, &executions)?;
         let roles: HashSet<_> = owners.values().copied().collect();
         let may_drive = roles.into_iter().map(|role| Ok((role, caller.may_drive(role)?)));
         let may_drive = may_drive.collect::<Result<HashMap<_, _>>>()?;

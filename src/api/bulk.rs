@@ -7,7 +7,7 @@ use super::{Caller, needed, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value, read_interval, read_time};
-use crate::pg::spi::{self, Spi};
+use crate::pg::spi::Spi;
 use crate::store::load::Loaded;
 use crate::store::registry::Registry;
 use crate::store::{process, save};
@@ -41,8 +41,8 @@ pub fn start_processes(args: &Args) -> Result<Value> {
     // in the order of the array.
     let mut order: Vec<_> = (0..requests.len()).collect();
     order.sort_by(|a, b| requests[*a].start.process_id.cmp(&requests[*b].start.process_id));
-    let started = caller.on_system_tables(|registry| {
-        spi::connect(|spi| Bulk { spi, caller, requests: &requests, order: &order }.start(registry, &mut ids))
+    let started = caller.on_system_tables(|spi, registry| {
+        Bulk { spi, caller, requests: &requests, order: &order }.start(registry, &mut ids)
     })?;
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wrote();

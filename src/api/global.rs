@@ -4,7 +4,6 @@ use super::{Caller, name, payload, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
-use crate::pg::spi;
 use crate::store::global_queue::{self as global, NewMessage};
 use crate::{clock, error};
 use xdb_engine::{Duration, Json};
@@ -24,19 +23,17 @@ pub fn publish_global(args: &Args) -> Result<Value> {
         Some(ttl) => ttl,
         None => None,
     };
-    caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            let now = clock::now();
-            let message = NewMessage {
-                queue: &queue,
-                key: key.as_deref(),
-                message_id: message_id.as_deref(),
-                payload: message.as_ref().map(Json::as_str),
-                owner: caller.role,
-                expires_at: ttl.map(|ttl| now + ttl),
-            };
-            global::publish(spi, &[message], now)
-        })
+    caller.on_system_tables(|spi, _| {
+        let now = clock::now();
+        let message = NewMessage {
+            queue: &queue,
+            key: key.as_deref(),
+            message_id: message_id.as_deref(),
+            payload: message.as_ref().map(Json::as_str),
+            owner: caller.role,
+            expires_at: ttl.map(|ttl| now + ttl),
+        };
+        global::publish(spi, &[message], now)
     })?;
     crash::point("publish-global");
     wrote();

@@ -6,11 +6,11 @@ use super::{Caller, check_length, name, needed, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
-use crate::pg::spi::{self, Snapshot, Spi};
+use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::purge::{self, Cursor};
-use crate::store::{manage, process, save};
+use crate::store::{save, state};
 use crate::{clock, error};
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::*;
@@ -51,7 +51,7 @@ pub fn retry_now(args: &Args) -> Result<Value> {
     let state = args.text(1).map(|state| state_execution_id(Some(state))).transpose()?;
     let retried = command(caller, &process_id, args.execution_id(2), |spi, loaded, id, now| {
         let only = state.as_ref().map(|state| seq(spi, id, state)).transpose()?;
-        let states = manage::in_backoff(spi, id, only, now)?;
+        let states = state::in_backoff(spi, id, only, now)?;
         let keys: Vec<_> = states.iter().map(|seq| (id, *seq)).collect();
         load::states(spi, loaded, &keys)?;
         Ok(Command::RetryNow(states))
@@ -75,7 +75,7 @@ pub(super) fn state_execution_id(text: Option<String>) -> Result<StateExecutionI
 }
 
 fn seq(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<StateSeq> {
-    let found = manage::state(spi, id, state, Snapshot::Fresh)?;
+    let found = state::by_name(spi, id, state)?;
     found.map(|(seq, _)| seq).ok_or_else(|| error::unknown_state_execution(state))
 }
 
@@ -87,35 +87,32 @@ fn command(
     execution: Option<ExecutionId>,
     prepare: impl FnOnce(&Spi, &mut Batch, ExecutionId, Timestamp) -> Result<Command>,
 ) -> Result<usize> {
-    let (count, changed) = caller.on_system_tables(|registry| {
-        spi::connect(|spi| {
-            let mut id = caller.own(process_id, process::find(spi, process_id, execution, Snapshot::Fresh)?)?.id;
-            // Waits for steps and RPCs, under the caller's timeouts; publishers pass.
-            let mut loaded = load::executions(spi, registry, &[id], Lock::Step)?;
-            while execution.is_none()
-                && let Some(latest) = latest_again(spi, process_id, loaded.get(&id))?
-            {
-                id = caller.own(process_id, Some(latest))?.id;
-                loaded = load::executions(spi, registry, &[id], Lock::Step)?;
-            }
-            wake::note_locked(id.0);
-            let now = clock::now();
-            let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
-            if !entry.before.is_running() {
-                return Err(error::rejected(process_id, &Rejection::NotRunning(entry.before.status)));
-            }
-            let type_name = entry.before.process_type.clone();
-            entry.meta.process_type = registry.process_type_by_name(spi, &type_name)?;
-            let command = prepare(spi, &mut loaded, id, now)?;
-            let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
-            let events =
-                entry.decide(&command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
-            let count = events.len();
-            entry.apply(events, now);
-            let changed: Vec<_> = loaded.values().filter(|entry| !entry.events.is_empty()).collect();
-            save::save(spi, changed.iter().copied(), &HashMap::new(), &|_| 0, now)?;
-            Ok((count, !changed.is_empty()))
-        })
+    let (count, changed) = caller.on_system_tables(|spi, registry| {
+        let mut id = caller.find(spi, process_id, execution)?.id;
+        // Waits for steps and RPCs, under the caller's timeouts; publishers pass.
+        let mut loaded = load::executions(spi, registry, &[id], Lock::Step)?;
+        while execution.is_none()
+            && let Some(latest) = latest_again(spi, process_id, loaded.get(&id))?
+        {
+            id = caller.own(process_id, Some(latest))?.id;
+            loaded = load::executions(spi, registry, &[id], Lock::Step)?;
+        }
+        wake::note_locked(id.0);
+        let now = clock::now();
+        let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
+        if !entry.before.is_running() {
+            return Err(error::rejected(process_id, &Rejection::NotRunning(entry.before.status)));
+        }
+        let type_name = entry.before.process_type.clone();
+        entry.meta.process_type = registry.process_type_by_name(spi, &type_name)?;
+        let command = prepare(spi, &mut loaded, id, now)?;
+        let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
+        let events = entry.decide(&command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
+        let count = events.len();
+        entry.apply(events, now);
+        let changed: Vec<_> = loaded.values().filter(|entry| !entry.events.is_empty()).collect();
+        save::save(spi, changed.iter().copied(), &HashMap::new(), &|_| 0, now)?;
+        Ok((count, !changed.is_empty()))
     })?;
     if changed {
         wrote();
@@ -130,8 +127,7 @@ pub fn purge(args: &Args) -> Result<Value> {
     let before = clock::now().before(older_than);
     let (mut purged, mut after) = (0, Cursor::START);
     loop {
-        let batch =
-            caller.on_system_tables(|_| spi::connect(|spi| purge::batch(spi, before, after, PURGED_AT_ONCE, None)))?;
+        let batch = caller.on_system_tables(|spi, _| purge::batch(spi, before, after, PURGED_AT_ONCE, None))?;
         crash::point("purge");
         purged += batch.purged as i64;
         after = batch.reached;

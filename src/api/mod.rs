@@ -45,17 +45,18 @@ mod start;
 use crate::error;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::shmem::{self, EngineState, Role, Slot};
+use crate::pg::spi::{self, Spi};
 use crate::pg::subxact::lock_table;
-use crate::pg::{self, extension, identity, spi, wake};
+use crate::pg::{self, extension, identity, wake};
 use crate::store::instance;
 use crate::store::process::Found;
 use crate::store::registry::Registry;
 use crate::store::tables::Tables;
-use crate::store::versions;
+use crate::store::{self, versions};
 use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::ffi::CStr;
-use xdb_engine::{Json, TableMapping};
+use xdb_engine::{ExecutionId, Json, TableMapping};
 use xdb_protocol::check_payload;
 
 crate::sql_functions! {
@@ -127,7 +128,7 @@ impl Caller {
     /// For functions that write: not in a read-only transaction either. `function` is for the message.
     fn writing(function: &CStr) -> Result<Self> {
         let caller = Self::asking()?;
-        pg::process::refuse_if_read_only(function)?;
+        pg::process::refuse_if_read_only(function);
         Ok(caller)
     }
 
@@ -137,14 +138,14 @@ impl Caller {
     }
 
     /// Runs `body` on the system tables.
-    fn on_system_tables<T>(self, body: impl FnOnce(&mut Registry) -> Result<T>) -> Result<T> {
+    fn on_system_tables<T>(self, body: impl FnOnce(&Spi, &mut Registry) -> Result<T>) -> Result<T> {
         let extension = extension::current();
         let result = REGISTRY.with_borrow_mut(|(of, registry)| {
             if *of != extension {
                 // Its ids began anew with the extension.
                 (*of, *registry) = (extension, Registry::default());
             }
-            identity::as_engine(|| body(registry))
+            identity::as_engine(|| spi::connect(|spi| body(spi, registry)))
         });
         // Where in the engine's own SQL an error came up is no concern of the caller.
         result.map_err(PgError::without_place)
@@ -153,12 +154,10 @@ impl Caller {
     /// Looks up the tables that have one of these attributes; they stay as they are until the transaction ends.
     fn look_up(self, tables: &mut Tables, mapping: &[TableMapping], touched: impl Fn(&str) -> bool) -> Result<()> {
         let touches = |table: &&TableMapping| table.attributes.keys().any(|attribute| touched(attribute));
-        self.on_system_tables(|_| {
-            spi::connect(|spi| {
-                mapping.iter().filter(touches).try_for_each(|table| {
-                    lock_table(table.relation)?;
-                    tables.look_up(spi, table)
-                })
+        self.on_system_tables(|spi, _| {
+            mapping.iter().filter(touches).try_for_each(|table| {
+                lock_table(table.relation)?;
+                tables.look_up(spi, table)
             })
         })
     }
@@ -166,6 +165,11 @@ impl Caller {
     /// Whether this role sees and drives the processes of `owner`.
     fn may_drive(self, owner: pg_sys::Oid) -> Result<bool> {
         Ok(identity::has_privileges_of(self.role, owner) && knows_roles()? || identity::is_administrator(self.role))
+    }
+
+    /// The latest execution of a process id, or the one that is named, if the caller may know of it.
+    fn find(self, spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Found> {
+        self.own(process_id, store::process::find(spi, process_id, execution)?)
     }
 
     /// The process, if the caller may know of it. One that belongs to others does not exist for it.

@@ -6,10 +6,12 @@ use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_latch;
+use crate::pg::param::Jsonb;
 use crate::pg::shmem::{Role, Slot};
-use crate::pg::spi::{self, Snapshot, Spi};
+use crate::pg::spi::Spi;
 use crate::pg::subxact::undone;
 use crate::pg::{self, wake};
+use crate::store::inbox::{self, NewMessage};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::process::{self, Closing, Found};
 use crate::store::registry::Registry;
@@ -17,7 +19,7 @@ use crate::store::save;
 use crate::{clock, error};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use xdb_engine::{Command, Definition, ExecutionId, Json, ProcessStatus, StopType};
+use xdb_engine::{Command, Definition, ExecutionId, ProcessStatus, StopType};
 
 /// How often a publisher polls for the end of a conditional close.
 const CLOSE_POLL_MS: i64 = 10;
@@ -37,34 +39,40 @@ pub fn publish(args: &Args) -> Result<Value> {
     let execution = args.execution_id(4);
     let mut polls_until = Instant::now() + POLLS_FOR;
     loop {
-        let tried = caller.on_system_tables(|registry| {
-            spi::connect(|spi| {
-                let found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
-                if closing(&found) == Some(Closing::Conditional)
-                    && found.status == ProcessStatus::Running
-                    && !wake::has_locked(&found.id.0)
-                {
-                    // It takes no lock, or the close would wait for this publisher and this publisher for the close.
-                    // (One who has locked it already goes on: the close waits for the end of this transaction.)
-                    may_wait_for_close()?;
-                    return Ok(Tried::Closing(found.id));
-                }
-                let locked = caller.own(&process_id, process::lock_for_publish(spi, found.id)?)?;
-                if execution.is_none() && replaced(spi, &process_id, &locked)? {
-                    return Ok(Tried::Replaced);
-                }
-                check_running(&process_id, &locked)?;
-                wake::note_locked(locked.id.0);
-                if let Some(process_type) = registry.process_type(spi, locked.type_id)?
-                    && !current(spi, registry, &process_type.name)?.knows_queue(&queue)
-                {
-                    return Err(error::unknown_queue(&queue));
-                }
-                let text = message.as_ref().map(Json::as_str);
-                process::publish(spi, &locked, &queue, message_id.as_deref(), text, clock::now())?;
-                crash::point("publish");
-                Ok(Tried::Published)
-            })
+        let tried = caller.on_system_tables(|spi, registry| {
+            let found = caller.find(spi, &process_id, execution)?;
+            if closing(&found) == Some(Closing::Conditional)
+                && found.status == ProcessStatus::Running
+                && !wake::has_locked(&found.id.0)
+            {
+                // It takes no lock, or the close would wait for this publisher and this publisher for the close.
+                // (One who has locked it already goes on: the close waits for the end of this transaction.)
+                may_wait_for_close()?;
+                return Ok(Tried::Closing(found.id));
+            }
+            let locked = caller.own(&process_id, process::lock_for_publish(spi, found.id)?)?;
+            if execution.is_none() && replaced(spi, &process_id, &locked)? {
+                return Ok(Tried::Replaced);
+            }
+            check_running(&process_id, &locked)?;
+            wake::note_locked(locked.id.0);
+            if let Some(process_type) = registry.process_type(spi, locked.type_id)?
+                && !current(spi, registry, &process_type.name)?.knows_queue(&queue)
+            {
+                return Err(error::unknown_queue(&queue));
+            }
+            let message = NewMessage {
+                execution_id: locked.id,
+                shard: locked.shard,
+                queue_name: &queue,
+                message_id: message_id.as_deref(),
+                payload: message.as_ref().map(Jsonb::from),
+                bytes: message.as_ref().map_or(0, |message| message.as_str().len()) as i32,
+                published_at: clock::now(),
+            };
+            inbox::publish(spi, message)?;
+            crash::point("publish");
+            Ok(Tried::Published)
         })?;
         match tried {
             Tried::Published => {
@@ -72,7 +80,7 @@ pub fn publish(args: &Args) -> Result<Value> {
                 return Ok(Value::Void);
             }
             Tried::Closing(id) if Instant::now() > polls_until => {
-                if caller.on_system_tables(|_| wait_in_sight(id))? {
+                if caller.on_system_tables(|spi, _| wait_in_sight(spi, id))? {
                     polls_until = Instant::now() + POLLS_FOR;
                 }
             }
@@ -94,8 +102,8 @@ enum Tried {
 /// Waits a moment for whoever holds the close up, as everybody waits for a lock. The server does not see that a publisher
 /// waits while it only polls: here it does, and ends a ring in which the close waits for somebody who waits for this very
 /// transaction. The lock is given back at once, so that the close can have it. Answers whether it could be had.
-fn wait_in_sight(id: ExecutionId) -> Result<bool> {
-    match undone(|| identity::with_short_waits(|| spi::connect(|spi| process::lock_for_close(spi, id)))) {
+fn wait_in_sight(spi: &Spi, id: ExecutionId) -> Result<bool> {
+    match undone(|| identity::with_short_waits(|| process::lock_for_close(spi, id))) {
         Ok(_) => Ok(true),
         Err(error) if error.code == LOCK_NOT_AVAILABLE => Ok(false),
         Err(error) => Err(error),
@@ -126,7 +134,7 @@ fn replaced(spi: &Spi, process_id: &str, locked: &Found) -> Result<bool> {
     if locked.status == ProcessStatus::Running {
         return Ok(false);
     }
-    let latest = process::find(spi, process_id, None, Snapshot::Fresh)?;
+    let latest = process::find(spi, process_id, None)?;
     Ok(latest.is_some_and(|latest| latest.id != locked.id))
 }
 
@@ -135,7 +143,7 @@ pub(super) fn latest_again(spi: &Spi, process_id: &str, locked: Option<&Loaded>)
     if locked.is_some_and(|locked| locked.before.is_running()) {
         return Ok(None);
     }
-    let latest = process::find(spi, process_id, None, Snapshot::Fresh)?;
+    let latest = process::find(spi, process_id, None)?;
     Ok(latest.filter(|latest| locked.is_none_or(|locked| locked.before.id != latest.id)))
 }
 
@@ -166,18 +174,16 @@ pub fn stop_process(args: &Args) -> Result<Value> {
         return Err(error::invalid_argument("reason", what));
     }
     let execution = args.execution_id(3);
-    caller.on_system_tables(|registry| {
-        spi::connect(|spi| {
-            let mut found = caller.own(&process_id, process::find(spi, &process_id, execution, Snapshot::Fresh)?)?;
-            if execution.is_none() {
-                while let Some(locked) = process::lock_for_close(spi, found.id)?
-                    && replaced(spi, &process_id, &locked)?
-                {
-                    found = caller.own(&process_id, process::find(spi, &process_id, None, Snapshot::Fresh)?)?;
-                }
+    caller.on_system_tables(|spi, registry| {
+        let mut found = caller.find(spi, &process_id, execution)?;
+        if execution.is_none() {
+            while let Some(locked) = process::lock_for_close(spi, found.id)?
+                && replaced(spi, &process_id, &locked)?
+            {
+                found = caller.find(spi, &process_id, None)?;
             }
-            close(spi, registry, &process_id, found.id, &Command::Stop { stop_type, reason })
-        })
+        }
+        close(spi, registry, &process_id, found.id, &Command::Stop { stop_type, reason })
     })?;
     wrote();
     Ok(Value::Void)

@@ -5,10 +5,10 @@ use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
-use crate::pg::spi::{self, Snapshot, Spi};
+use crate::pg::spi::Spi;
 use crate::pg::wake::{self, waiter::Registration};
 use crate::store::tables::object;
-use crate::store::{check, claim, manage, process, to_json};
+use crate::store::{self, check, claim, process, to_json};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, ProcessStatus, StateStatus};
 
@@ -19,14 +19,11 @@ pub fn describe_process(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?;
     let process_id = name("process_id", args.text(0))?;
     let execution = args.execution_id(1);
-    let text = caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            let found = process::find(spi, &process_id, execution, Snapshot::Fresh)?;
-            let found = caller.own(&process_id, found)?;
-            let waits = super::attribute_locks::waits_of(found.id);
-            identity::with_value_formats(|| process::describe(spi, found.id, &waits))?
-                .ok_or_else(|| error::unknown_process(&process_id))
-        })
+    let text = caller.on_system_tables(|spi, _| {
+        let found = caller.find(spi, &process_id, execution)?;
+        let waits = super::attribute_locks::waits_of(found.id);
+        identity::with_value_formats(|| process::describe(spi, found.id, &waits))?
+            .ok_or_else(|| error::unknown_process(&process_id))
     })?;
     Ok(Value::Json(text))
 }
@@ -36,21 +33,19 @@ pub fn process_problems(args: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
     let process_id = name("process_id", args.text(0))?;
     let execution = args.execution_id(1);
-    let problems = caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            // One snapshot for everything: what a step changes at once is seen at once.
-            spi.with_latest_snapshot(|spi| {
-                let mut found = process::find_to_check(spi, &process_id, execution)?;
-                if found.is_none() && execution.is_none() {
-                    // What says which execution is the latest may be what is wrong.
-                    let newest = check::newest(spi, &process_id)?;
-                    found = process::find_to_check(spi, &process_id, newest)?;
-                }
-                match found {
-                    Some((id, owner)) if caller.may_drive(owner)? => check::problems(spi, id),
-                    _ => Err(error::unknown_process(&process_id)),
-                }
-            })
+    let problems = caller.on_system_tables(|spi, _| {
+        // One snapshot for everything: what a step changes at once is seen at once.
+        spi.with_latest_snapshot(|spi| {
+            let mut found = process::find_to_check(spi, &process_id, execution)?;
+            if found.is_none() && execution.is_none() {
+                // What says which execution is the latest may be what is wrong.
+                let newest = check::newest(spi, &process_id)?;
+                found = process::find_to_check(spi, &process_id, newest)?;
+            }
+            match found {
+                Some((id, owner)) if caller.may_drive(owner)? => check::problems(spi, id),
+                _ => Err(error::unknown_process(&process_id)),
+            }
         })
     })?;
     Ok(Value::Json(to_json(&problems)?))
@@ -61,15 +56,11 @@ pub fn get_local_attributes(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let keys = args.texts(1);
     let execution = args.execution_id(2);
-    let text = caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            let found = process::find(spi, &process_id, execution, Snapshot::Fresh)?;
-            let found = caller.own(&process_id, found)?;
-            let all = claim::local_attributes(spi, &[found.id])?.remove(&found.id).unwrap_or_default();
-            let wanted =
-                |key: &String| keys.as_ref().is_none_or(|keys| keys.iter().flatten().any(|wanted| wanted == key));
-            Ok(object(all.iter().filter(|(k, _)| wanted(k)).map(|(k, v)| (k.as_str(), v.as_str()))))
-        })
+    let text = caller.on_system_tables(|spi, _| {
+        let found = caller.find(spi, &process_id, execution)?;
+        let all = claim::local_attributes(spi, &[found.id])?.remove(&found.id).unwrap_or_default();
+        let wanted = |key: &String| keys.as_ref().is_none_or(|keys| keys.iter().flatten().any(|wanted| wanted == key));
+        Ok(object(all.iter().filter(|(k, _)| wanted(k)).map(|(k, v)| (k.as_str(), v.as_str()))))
     })?;
     Ok(Value::Json(text))
 }
@@ -82,13 +73,10 @@ fn look_now<T>(
     execution: Option<ExecutionId>,
     read: impl FnOnce(&Spi, ExecutionId) -> Result<T>,
 ) -> Result<(ExecutionId, ProcessStatus, T)> {
-    caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            spi.with_latest_snapshot(|spi| {
-                let found = process::find(spi, process_id, execution, Snapshot::Active)?;
-                let found = caller.own(process_id, found)?;
-                Ok((found.id, found.status, read(spi, found.id)?))
-            })
+    caller.on_system_tables(|spi, _| {
+        spi.with_latest_snapshot(|spi| {
+            let found = caller.find(spi, process_id, execution)?;
+            Ok((found.id, found.status, read(spi, found.id)?))
         })
     })
 }
@@ -101,9 +89,8 @@ pub fn wait_for_process(args: &Args) -> Result<Value> {
     if wake::has_uncommitted_writes() {
         return Err(error::own_writes());
     }
-    let look = |id: Option<ExecutionId>| {
-        look_now(caller, &process_id, id.or(execution), |spi, id| process::results(spi, id, Snapshot::Active))
-    };
+    let look =
+        |id: Option<ExecutionId>| look_now(caller, &process_id, id.or(execution), |spi, id| process::results(spi, id));
     let (id, ..) = look(None)?;
     // In this order: what closes after the look wakes this session.
     let registration = Registration::register(&id.0);
@@ -114,7 +101,7 @@ pub fn wait_for_process(args: &Args) -> Result<Value> {
         if status != ProcessStatus::Running || left.is_zero() {
             return Ok(Value::Json(outcome(status, &results)));
         }
-        args.sleep(|| registration.wait(pause(left)))?;
+        args.sleep(|| registration.wait(pause(left)));
     }
 }
 
@@ -129,12 +116,12 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
     }
     let look = |id: ExecutionId| {
         look_now(caller, &process_id, Some(id), |spi, id| {
-            let status = manage::state(spi, id, &state, Snapshot::Active)?.map(|(_, status)| status);
-            let gone = status.is_none() && manage::state_has_been(spi, id, &state, Snapshot::Active)?;
+            let status = store::state::by_name(spi, id, &state)?.map(|(_, status)| status);
+            let gone = status.is_none() && process::state_has_been(spi, id, &state)?;
             Ok((status, gone))
         })
     };
-    let can_be = |spi: &Spi, id| manage::state_can_be(spi, id, &state.state_id, Snapshot::Active);
+    let can_be = |spi: &Spi, id| process::state_can_be(spi, id, &state.state_id);
     let (id, _, known) = look_now(caller, &process_id, execution, can_be)?;
     if !known {
         return Err(error::unknown_state(&state.state_id));
@@ -151,7 +138,7 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
             return Ok(Value::Json(state_outcome(status, process_status, !ended)));
         }
         let waiter = if of_process.is_polling() { &of_process } else { &of_state };
-        args.sleep(|| waiter.wait(pause(left)))?;
+        args.sleep(|| waiter.wait(pause(left)));
     }
 }
 

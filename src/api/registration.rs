@@ -43,10 +43,8 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     if max_concurrency < 1 {
         return Err(error::invalid_argument("max_concurrency", "it must be at least 1"));
     }
-    caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            registry::put_worker(spi, &worker, &url, secret.as_deref(), headers.as_deref(), max_concurrency)
-        })
+    caller.on_system_tables(|spi, _| {
+        registry::put_worker(spi, &worker, &url, secret.as_deref(), headers.as_deref(), max_concurrency)
     })?;
     Ok(Value::Void)
 }
@@ -100,18 +98,16 @@ fn check_host(url: &str) -> Result<()> {
 pub fn unregister_worker(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.unregister_worker()")?;
     let worker = name("name", args.text(0))?;
-    caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            let Some(id) = registry::worker_id(spi, &worker)? else {
-                return Err(error::unknown_worker(&worker));
-            };
-            let types = registry::types_of_worker(spi, &worker)?;
-            if !types.is_empty() {
-                let why = format!("Process types that use it: {}.", types.join(", "));
-                return Err(error::in_use(format!("worker \"{worker}\" is still in use"), why));
-            }
-            registry::delete_worker(spi, id)
-        })
+    caller.on_system_tables(|spi, _| {
+        let Some(id) = registry::worker_id(spi, &worker)? else {
+            return Err(error::unknown_worker(&worker));
+        };
+        let types = registry::types_of_worker(spi, &worker)?;
+        if !types.is_empty() {
+            let why = format!("Process types that use it: {}.", types.join(", "));
+            return Err(error::in_use(format!("worker \"{worker}\" is still in use"), why));
+        }
+        registry::delete_worker(spi, id)
     })?;
     Ok(Value::Void)
 }
@@ -124,20 +120,18 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     let mut definition = parse_definition(&text).map_err(error::invalid_definition)?;
     // Names of tables are looked up as the caller sees them.
     spi::connect(|spi| definition.global_attributes.iter_mut().try_for_each(|table| resolve_table(spi, table)))?;
-    caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            let mut relations = BTreeSet::new();
-            for table in &definition.global_attributes {
-                if !relations.insert(table.relation) {
-                    return Err(error::invalid_definition(format!("table {} is mapped twice", table.table)));
-                }
-                check_table(spi, table)?;
+    caller.on_system_tables(|spi, _| {
+        let mut relations = BTreeSet::new();
+        for table in &definition.global_attributes {
+            if !relations.insert(table.relation) {
+                return Err(error::invalid_definition(format!("table {} is mapped twice", table.table)));
             }
-            let Some(worker_id) = registry::worker_id(spi, &worker)? else {
-                return Err(error::unknown_worker(&worker).hint("Register it with xdb.register_worker()."));
-            };
-            registry::put_process_type(spi, &process_type, worker_id, &definition)
-        })
+            check_table(spi, table)?;
+        }
+        let Some(worker_id) = registry::worker_id(spi, &worker)? else {
+            return Err(error::unknown_worker(&worker).hint("Register it with xdb.register_worker()."));
+        };
+        registry::put_process_type(spi, &process_type, worker_id, &definition)
     })?;
     Ok(Value::Void)
 }
@@ -197,24 +191,22 @@ fn check_table(spi: &Spi, table: &TableMapping) -> Result<()> {
 pub fn unregister_process_type(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.unregister_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
-    caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            let Some(id) = registry::type_id(spi, &process_type)? else {
-                return Err(error::unknown_process_type(&process_type));
-            };
-            // Waits for open starts; those that come now wait for this.
-            registry::lock_type(id, pg_sys::AccessExclusiveLock)?;
-            match registry::running_of_type(spi, id)? {
-                0 => registry::delete_process_type(spi, id),
-                running => {
-                    let why = match running {
-                        1 => "One of its executions is running.".to_owned(),
-                        _ => format!("{running} of its executions are running."),
-                    };
-                    Err(error::in_use(format!("process type \"{process_type}\" is still in use"), why))
-                }
+    caller.on_system_tables(|spi, _| {
+        let Some(id) = registry::type_id(spi, &process_type)? else {
+            return Err(error::unknown_process_type(&process_type));
+        };
+        // Waits for open starts; those that come now wait for this.
+        registry::lock_type(id, pg_sys::AccessExclusiveLock)?;
+        match registry::running_of_type(spi, id)? {
+            0 => registry::delete_process_type(spi, id),
+            running => {
+                let why = match running {
+                    1 => "One of its executions is running.".to_owned(),
+                    _ => format!("{running} of its executions are running."),
+                };
+                Err(error::in_use(format!("process type \"{process_type}\" is still in use"), why))
             }
-        })
+        }
     })?;
     Ok(Value::Void)
 }

@@ -10,7 +10,7 @@ use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::process::has_transaction_snapshot;
-use crate::pg::spi::{self, Snapshot};
+use crate::pg::spi::{self};
 use crate::pg::wake;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::registry::{ProcessType, Registry};
@@ -55,8 +55,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         deadline: Instant::now() + timeout,
     };
     lock_process(caller, &locking, &process_id)?;
-    let (local, versions) =
-        caller.on_system_tables(|_| spi::connect(|spi| local_attributes(spi, id, &loading_local)))?;
+    let (local, versions) = caller.on_system_tables(|spi, _| local_attributes(spi, id, &loading_local))?;
     caller.look_up(&mut tables, &meta.mapping, |attribute| loading.wants(attribute))?;
     let held = Held::of(if loading.locks() { loading.lock_type } else { LockType::NoLocking });
     let load = || identity::with_value_formats(|| spi::connect(|spi| tables.load(spi, meta, &loading, held)));
@@ -89,17 +88,15 @@ fn find(
     rpc_name: &str,
     idempotency_key: Option<&str>,
 ) -> Result<Target> {
-    caller.on_system_tables(|registry| {
-        spi::connect(|spi| {
-            let found = caller.own(process_id, process::find(spi, process_id, execution, Snapshot::Fresh)?)?;
-            if let Some(key) = idempotency_key
-                && let Some(output) = process::claim_rpc_key(spi, found.id, key, clock::now())?
-            {
-                return Ok(Target::Answered(output));
-            }
-            let target = target(spi, registry, process_id, rpc_name, found.id)?;
-            Ok(Target::ToCall(Box::new(target)))
-        })
+    caller.on_system_tables(|spi, registry| {
+        let found = caller.find(spi, process_id, execution)?;
+        if let Some(key) = idempotency_key
+            && let Some(output) = process::claim_rpc_key(spi, found.id, key, clock::now())?
+        {
+            return Ok(Target::Answered(output));
+        }
+        let target = target(spi, registry, process_id, rpc_name, found.id)?;
+        Ok(Target::ToCall(Box::new(target)))
     })
 }
 
@@ -112,8 +109,8 @@ fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Resu
     if locking.excludes() {
         let what = |_: &Locking<'_>| format!("process \"{process_id}\"");
         locking.within(what, || {
-            caller.on_system_tables(|registry| {
-                spi::connect(|spi| load::executions(spi, registry, &[locking.execution], Lock::Step).map(drop))
+            caller.on_system_tables(|spi, registry| {
+                load::executions(spi, registry, &[locking.execution], Lock::Step).map(drop)
             })
         })?;
         wake::note_locked(locking.execution.0);
@@ -216,8 +213,8 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
         process_type: &execution.process_type,
         rpc_name,
         input,
-        loaded_global_attributes: Attributes::Object(global),
-        loaded_local_attributes: Attributes::Object(local),
+        loaded_global_attributes: global,
+        loaded_local_attributes: local,
     };
     let call = Request {
         tag: 0,
@@ -254,9 +251,8 @@ fn apply(
     }
     let output = answer.output.clone();
     let attributes = answer.effects.write_global_attributes.clone();
-    let (loaded, now) = caller.on_system_tables(|registry| {
-        spi::connect(|spi| decide(spi, registry, caller.role, invocation, id, answer, read))
-    })?;
+    let (loaded, now) =
+        caller.on_system_tables(|spi, registry| decide(spi, registry, caller.role, invocation, id, answer, read))?;
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wrote();
     if !attributes.is_empty() && loaded.values().any(|entry| !entry.events.is_empty()) {
@@ -266,15 +262,13 @@ fn apply(
             identity::with_value_formats(|| spi::connect(|spi| tables.update(spi, meta, &attributes)))?;
         }
     }
-    caller.on_system_tables(|_| {
-        spi::connect(|spi| {
-            let changed = loaded.values().filter(|entry| !entry.events.is_empty());
-            save::save(spi, changed, &HashMap::new(), &|_| 0, now)?;
-            if let Some(key) = idempotency_key {
-                process::keep_rpc_answer(spi, id, key, output.as_ref().map(Json::as_str))?;
-            }
-            Ok(())
-        })
+    caller.on_system_tables(|spi, _| {
+        let changed = loaded.values().filter(|entry| !entry.events.is_empty());
+        save::save(spi, changed, &HashMap::new(), &|_| 0, now)?;
+        if let Some(key) = idempotency_key {
+            process::keep_rpc_answer(spi, id, key, output.as_ref().map(Json::as_str))?;
+        }
+        Ok(())
     })
 }
 

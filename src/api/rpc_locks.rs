@@ -9,7 +9,7 @@ use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result};
 use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks};
 use crate::pg::subxact::holds_row_locks_in;
 use crate::pg::wake::{self, waiter::Registration};
-use crate::pg::{identity, process, spi};
+use crate::pg::{identity, process};
 use crate::store::load::Meta;
 use crate::store::locks::{self, KeyTypes, Wants};
 use std::time::{Duration, Instant};
@@ -73,9 +73,8 @@ impl Locking<'_> {
         if !attribute_locks::has_marks(database) || !is_running() || self.holds_locks() {
             return Ok(());
         }
-        let wants = caller.on_system_tables(|_| {
-            spi::connect(|spi| Ok(self.wants(&KeyTypes::read(spi, self.meta.mapping.iter())?)))
-        })?;
+        let wants =
+            caller.on_system_tables(|spi, _| Ok(self.wants(&KeyTypes::read(spi, self.meta.mapping.iter())?)))?;
         let until = self.deadline.min(Instant::now() + MARK_RESPECTED_FOR);
         let is_marked = |(object, mode): &&(Object, Mode)| {
             attribute_locks::is_marked(database, object, *mode as u32) && is_running()

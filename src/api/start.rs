@@ -77,7 +77,7 @@ pub fn start_process(args: &Args) -> Result<Value> {
     };
     let request = read("", given)?;
     let id = new_id();
-    let begun = caller.on_system_tables(|registry| spi::connect(|spi| begin(spi, registry, caller, &request, id)))?;
+    let begun = caller.on_system_tables(|spi, registry| begin(spi, registry, caller, &request, id))?;
     let loaded = match begun {
         Begun::New(loaded) => *loaded,
         Begun::Repeated(id) => return Ok(Value::Execution(id)),

@@ -91,42 +91,25 @@ pub fn request(
         first_attempt_at: attempt.first_at,
         recovery: state.recovery.as_ref(),
     };
-    let (process_type, state_id) = (execution.process_type.as_str(), state.id.state_id.as_str());
-    let (state_input, app_database_error) = (state.input.as_ref(), call.app_database_error.as_ref());
-    let loaded_global_attributes = Attributes::Object(attempt.global_attributes);
-    let loaded_local_attributes = Attributes::Object(attempt.local_attributes);
-    let (path, body) = match &state.phase {
-        Phase::Execute { results, .. } => {
-            let request = ExecuteRequest {
-                context,
-                process_type,
-                state_id,
-                state_input,
-                loaded_global_attributes,
-                loaded_local_attributes,
-                results: results.as_ref(),
-                app_database_error,
-            };
-            (EXECUTE_PATH, request.encode())
-        }
-        _ => {
-            let request = WaitUntilRequest {
-                context,
-                process_type,
-                state_id,
-                state_input,
-                loaded_global_attributes,
-                loaded_local_attributes,
-                app_database_error,
-            };
-            (WAIT_UNTIL_PATH, request.encode())
-        }
+    let (path, results) = match &state.phase {
+        Phase::Execute { results, .. } => (EXECUTE_PATH, Some(results.as_ref().map_or(&[][..], |wait| &wait.commands))),
+        _ => (WAIT_UNTIL_PATH, None),
+    };
+    let body = StateRequest {
+        context,
+        process_type: &execution.process_type,
+        state_id: &state.id.state_id,
+        state_input: state.input.as_ref(),
+        loaded_global_attributes: attempt.global_attributes,
+        loaded_local_attributes: attempt.local_attributes,
+        results,
+        app_database_error: call.app_database_error.as_ref(),
     };
     Some(Request {
         tag: 0,
         url: url(worker, path),
         headers: headers(worker, request_key(&id, call.generation, attempt.values), loaded.meta.traceparent.as_deref()),
-        body: body.into_bytes(),
+        body: body.encode().into_bytes(),
         timeout: attempt.timeout.as_std(),
         secret: worker.secret.clone(),
     })

@@ -93,6 +93,12 @@ impl PgError {
         self
     }
 
+    /// With the name of the table that it is about.
+    pub fn of_table(mut self, table: &str) -> Self {
+        self.table = Some(table.to_owned());
+        self
+    }
+
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -199,24 +205,11 @@ fn fields(data: &pg_sys::ErrorData) -> Fields {
     }
 }
 
-/// The level, the same since Postgres 14.
-const ERROR: c_int = 21;
-
 mod raw {
-    use std::ffi::{c_char, c_int};
+    use pgrx::pg_sys;
+    use std::ffi::c_char;
     unsafe extern "C-unwind" {
-        pub fn errstart(level: c_int, domain: *const c_char) -> bool;
-        pub fn errcode(code: c_int) -> c_int;
-        pub fn errmsg_internal(format: *const c_char, ...) -> c_int;
-        pub fn errdetail_internal(format: *const c_char, ...) -> c_int;
-        pub fn errdetail_log(format: *const c_char, ...) -> c_int;
-        pub fn errhint(format: *const c_char, ...) -> c_int;
-        pub fn errcontext_msg(format: *const c_char, ...) -> c_int;
-        pub fn errposition(position: c_int) -> c_int;
-        pub fn internalerrquery(query: *const c_char) -> c_int;
-        pub fn internalerrposition(position: c_int) -> c_int;
-        pub fn err_generic_string(field: c_int, text: *const c_char) -> c_int;
-        pub fn errfinish(file: *const c_char, line: c_int, function: *const c_char);
+        pub fn ThrowErrorData(data: *mut pg_sys::ErrorData);
         pub fn pstrdup(text: *const c_char) -> *mut c_char;
     }
 }
@@ -230,47 +223,36 @@ fn raise(error: PgError) -> ! {
     // SAFETY: called on the main thread, from a frame with nothing left to drop; texts are copied into palloc'd
     // memory before the Rust strings go.
     unsafe {
-        raw::errstart(ERROR, std::ptr::null());
-        let copy = |text: &str| {
+        let copy = |text: &String| {
             let text = CString::new(text.replace('\0', "")).unwrap_or_default();
             raw::pstrdup(text.as_ptr())
         };
-        let format = c"%s".as_ptr();
-        raw::errcode(error.code);
-        raw::errmsg_internal(format, copy(&error.message));
-        if let Some(detail) = &error.detail {
-            raw::errdetail_internal(format, copy(detail));
-        }
-        if let Some(detail) = &error.detail_log {
-            raw::errdetail_log(format, copy(detail));
-        }
-        if let Some(hint) = &error.hint {
-            raw::errhint(format, copy(hint));
-        }
-        if let Some(context) = &error.context {
-            raw::errcontext_msg(format, copy(context));
+        let copy_of = |text: &Option<String>| text.as_ref().map_or(std::ptr::null_mut(), copy);
+        let mut data = pg_sys::ErrorData {
+            elevel: pg_sys::PGERROR as c_int,
+            sqlerrcode: error.code,
+            message: copy(&error.message),
+            detail: copy_of(&error.detail),
+            detail_log: copy_of(&error.detail_log),
+            hint: copy_of(&error.hint),
+            context: copy_of(&error.context),
+            cursorpos: error.position,
+            internalquery: copy_of(&error.internal_query),
+            internalpos: error.internal_position,
+            schema_name: copy_of(&error.schema),
+            table_name: copy_of(&error.table),
+            column_name: copy_of(&error.column),
+            datatype_name: copy_of(&error.datatype),
+            constraint_name: copy_of(&error.constraint),
+            ..pg_sys::ErrorData::default()
+        };
+        if error.context.is_some() {
             pg_sys::error_context_stack = std::ptr::null_mut();
         }
-        raw::errposition(error.position);
-        if let Some(query) = &error.internal_query {
-            raw::internalerrquery(copy(query));
-            raw::internalerrposition(error.internal_position);
-        }
-        for (field, text) in [
-            (b's', &error.schema),
-            (b't', &error.table),
-            (b'c', &error.column),
-            (b'd', &error.datatype),
-            (b'n', &error.constraint),
-        ] {
-            if let Some(text) = text {
-                raw::err_generic_string(c_int::from(field), copy(text));
-            }
-        }
         drop(error);
-        raw::errfinish(std::ptr::null(), 0, std::ptr::null());
+        raw::ThrowErrorData(&raw mut data);
     }
-    unreachable!("errfinish returned after an ERROR")
+    unreachable!("an ERROR was thrown")
 }
 
 /// The edge between Postgres and the extension: runs the body of an SQL function and raises its error, if any, after

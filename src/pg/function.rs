@@ -16,11 +16,6 @@ use xdb_engine::{Duration, ExecutionId, Timestamp};
 mod raw {
     use pgrx::pg_sys;
     unsafe extern "C-unwind" {
-        pub fn get_func_signature(
-            function: pg_sys::Oid,
-            arguments: *mut *mut pg_sys::Oid,
-            count: *mut std::ffi::c_int,
-        ) -> pg_sys::Oid;
         pub fn jsonb_out(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
         pub fn jsonb_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
         pub fn interval_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
@@ -52,19 +47,18 @@ thread_local! {
 }
 
 impl Signature {
-    fn of(function: pg_sys::Oid) -> Result<Rc<Self>> {
+    fn of(function: pg_sys::Oid) -> Rc<Self> {
         if let Some(known) = SIGNATURES.with_borrow(|known| known.get(&function).cloned()) {
-            return Ok(known);
+            return known;
         }
         let (mut types, mut count): (*mut pg_sys::Oid, c_int) = (std::ptr::null_mut(), 0);
-        let (to_types, to_count) = (&raw mut types, &raw mut count);
-        // SAFETY: a raw call that gives an array of so many types, which is copied.
+        // SAFETY: gives an array of so many types, which is copied.
         let signature = unsafe {
-            let result = catch(|| raw::get_func_signature(function, to_types, to_count))?;
+            let result = pg_sys::get_func_signature(function, &raw mut types, &raw mut count);
             Rc::new(Self { arguments: (0..count as usize).map(|number| *types.add(number)).collect(), result })
         };
         SIGNATURES.with_borrow_mut(|known| known.insert(function, signature.clone()));
-        Ok(signature)
+        signature
     }
 }
 
@@ -77,10 +71,10 @@ pub struct Args {
 impl Args {
     /// # Safety
     /// `call` is what Postgres gave a function that is being called.
-    pub unsafe fn new(call: pg_sys::FunctionCallInfo) -> Result<Self> {
+    unsafe fn new(call: pg_sys::FunctionCallInfo) -> Self {
         // SAFETY: as the caller says.
-        let signature = Signature::of(unsafe { (*(*call).flinfo).fn_oid })?;
-        Ok(Self { call, signature })
+        let signature = Signature::of(unsafe { (*(*call).flinfo).fn_oid });
+        Self { call, signature }
     }
 
     /// An argument of this type; one that is declared with another type is not touched. One that the declaration in SQL does not
@@ -99,13 +93,13 @@ impl Args {
 
     /// Runs `body`, which sleeps and looks at nothing, and gives the statement's snapshot back meanwhile where that is possible:
     /// see [`snapshot`]. Not inside of [`connect`](super::spi::connect).
-    pub fn sleep<T>(&self, body: impl FnOnce() -> T) -> Result<T> {
+    pub fn sleep<T>(&self, body: impl FnOnce() -> T) -> T {
         snapshot::without(self.call, body)
     }
 
     fn get<T: for<'r> FromColumn<'r>>(&self, number: usize) -> Option<T> {
         // SAFETY: the argument is of that type.
-        self.datum(number, T::OID).map(|datum| unsafe { T::read(Some(datum)) }.unwrap_or_else(|error| throw(error)))
+        self.datum(number, T::OID).map(|datum| unsafe { T::read(datum) }.unwrap_or_else(|error| throw(error)))
     }
 
     pub fn text(&self, number: usize) -> Option<String> {
@@ -215,12 +209,7 @@ impl Value {
 pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) -> pg_sys::Datum {
     edge(|| {
         // SAFETY: Postgres is calling.
-        if unsafe { set::is_under_way(info) } {
-            // SAFETY: as above.
-            return unsafe { set::next(info) };
-        }
-        // SAFETY: as above.
-        let args = unsafe { Args::new(info)? };
+        let args = unsafe { Args::new(info) };
         let value = body(&args)?;
         if let Some(wanted) = value.declared_as().filter(|wanted| *wanted != args.signature.result) {
             return Err(other_type("the result of an SQL function", args.signature.result, wanted));
@@ -231,11 +220,8 @@ pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) ->
             Value::Execution(id) => (id.datum().unwrap_or(pg_sys::Datum::from(0)), false),
             Value::Executions(ids) => {
                 // SAFETY: as above; only functions that return a set give this value.
-                return unsafe {
-                    set::begin(info, &ids)?;
-                    drop(ids);
-                    set::next(info)
-                };
+                unsafe { give_set(info, &ids) };
+                (pg_sys::Datum::from(0), true)
             }
             Value::Bool(yes) => (pg_sys::Datum::from(yes), false),
             Value::Int(number) => (pg_sys::Datum::from(number), false),
@@ -249,73 +235,24 @@ pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) ->
     })
 }
 
-/// The protocol of functions that return a set: Postgres calls them again for each value. Everything is done in the
-/// first call, however many values are asked for.
-mod set {
-    use crate::pg::catch::{Result, catch};
-    use pgrx::pg_sys;
-    use xdb_engine::ExecutionId;
-
-    mod raw {
-        use pgrx::pg_sys;
-        unsafe extern "C-unwind" {
-            pub fn init_MultiFuncCall(call: pg_sys::FunctionCallInfo) -> *mut pg_sys::FuncCallContext;
-            pub fn per_MultiFuncCall(call: pg_sys::FunctionCallInfo) -> *mut pg_sys::FuncCallContext;
-            pub fn end_MultiFuncCall(call: pg_sys::FunctionCallInfo, context: *mut pg_sys::FuncCallContext);
-            pub fn MemoryContextAllocHuge(context: pg_sys::MemoryContext, size: usize) -> *mut std::ffi::c_void;
+/// Gives all values of a set at once, as Postgres lets functions do that return one.
+///
+/// # Safety
+/// Postgres is calling a function that is declared to return a set.
+unsafe fn give_set(info: pg_sys::FunctionCallInfo, ids: &[ExecutionId]) {
+    // SAFETY: as the caller says. What is put into the store is copied, and the store lives as long as the statement.
+    unsafe {
+        let set = (*info).resultinfo.cast::<pg_sys::ReturnSetInfo>();
+        let before = pg_sys::MemoryContextSwitchTo((*(*set).econtext).ecxt_per_query_memory);
+        let store = pg_sys::tuplestore_begin_heap(true, false, pg_sys::work_mem);
+        for id in ids {
+            // A uuid's datum points to its 16 bytes.
+            let mut value = pg_sys::Datum::from(std::ptr::from_ref(id));
+            pg_sys::tuplestore_putvalues(store, (*set).expectedDesc, &raw mut value, &mut false);
         }
-    }
-
-    type Info = pg_sys::FunctionCallInfo;
-
-    /// Whether the first call was made, and its values are being given out.
-    ///
-    /// # Safety
-    /// Postgres is calling.
-    pub unsafe fn is_under_way(info: Info) -> bool {
-        // SAFETY: as the caller says. Nothing else in this library uses `fn_extra`.
-        unsafe { (*(*info).flinfo).fn_retset && !(*(*info).flinfo).fn_extra.is_null() }
-    }
-
-    /// Keeps the values for the calls to come.
-    ///
-    /// # Safety
-    /// Postgres is calling a function that is declared to return a set.
-    pub unsafe fn begin(info: Info, ids: &[ExecutionId]) -> Result<()> {
-        // SAFETY: raw calls; the copy is as long as what is copied, and lives as long as the set.
-        unsafe {
-            let context = catch(|| raw::init_MultiFuncCall(info))?;
-            let memory = (*context).multi_call_memory_ctx;
-            let copy = catch(|| raw::MemoryContextAllocHuge(memory, size_of_val(ids).max(1)))?.cast::<ExecutionId>();
-            std::ptr::copy_nonoverlapping(ids.as_ptr(), copy, ids.len());
-            (*context).user_fctx = copy.cast();
-            (*context).max_calls = ids.len() as u64;
-        }
-        Ok(())
-    }
-
-    /// The next value, or the end of the set.
-    ///
-    /// # Safety
-    /// As for [`begin`], which was called before.
-    pub unsafe fn next(info: Info) -> Result<pg_sys::Datum> {
-        // SAFETY: the context and its array are those of `begin`; a uuid's datum points to its 16 bytes.
-        unsafe {
-            let context = catch(|| raw::per_MultiFuncCall(info))?;
-            let result = (*info).resultinfo.cast::<pg_sys::ReturnSetInfo>();
-            let number = (*context).call_cntr;
-            if number < (*context).max_calls {
-                (*context).call_cntr += 1;
-                (*result).isDone = pg_sys::ExprDoneCond::ExprMultipleResult;
-                (*info).isnull = false;
-                let ids = (*context).user_fctx.cast::<ExecutionId>();
-                return Ok(pg_sys::Datum::from(ids.add(number as usize)));
-            }
-            catch(|| raw::end_MultiFuncCall(info, context))?;
-            (*result).isDone = pg_sys::ExprDoneCond::ExprEndResult;
-            (*info).isnull = true;
-            Ok(pg_sys::Datum::from(0))
-        }
+        pg_sys::MemoryContextSwitchTo(before);
+        (*set).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
+        (*set).setResult = store;
     }
 }
 

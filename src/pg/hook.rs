@@ -40,21 +40,8 @@ unsafe extern "C-unwind" fn process_utility(
     // SAFETY: the arguments are passed on as they came.
     unsafe {
         before_statement(statement, context);
-        match PREVIOUS {
-            Some(previous) => {
-                previous(statement, query, read_only_tree, context, params, environment, receiver, completion)
-            }
-            None => raw::standard_ProcessUtility(
-                statement,
-                query,
-                read_only_tree,
-                context,
-                params,
-                environment,
-                receiver,
-                completion,
-            ),
-        }
+        let next = PREVIOUS.unwrap_or(raw::standard_ProcessUtility);
+        next(statement, query, read_only_tree, context, params, environment, receiver, completion);
     }
 }
 
@@ -190,35 +177,34 @@ fn owns(database: pg_sys::Oid) -> bool {
 
 /// By itself: the server's function for it can be called from outside only since one of the minor releases of 15.
 fn may_create_databases() -> bool {
-    // SAFETY: a catalog read inside the statement's transaction; the tuple is copied from before it is released.
+    // SAFETY: a plain accessor, and a look-up in the catalog; a role's row has this form.
     unsafe {
         let role = pg_sys::GetUserId();
-        if pg_sys::superuser_arg(role) {
-            return true;
-        }
-        let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::AUTHOID as i32, pg_sys::Datum::from(role));
-        if tuple.is_null() {
-            return false;
-        }
-        let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_authid>();
-        let may = (*form).rolcreatedb;
-        pg_sys::ReleaseSysCache(tuple);
-        may
+        pg_sys::superuser_arg(role)
+            || of_row(pg_sys::SysCacheIdentifier::AUTHOID, role, |form: &pg_sys::FormData_pg_authid| form.rolcreatedb)
     }
 }
 
 fn is_template(database: pg_sys::Oid) -> bool {
-    // SAFETY: the tuple is copied from before it is released.
+    // SAFETY: a database's row has this form.
     unsafe {
-        let tuple =
-            pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::DATABASEOID as i32, pg_sys::Datum::from(database));
+        of_row(pg_sys::SysCacheIdentifier::DATABASEOID, database, |form: &pg_sys::FormData_pg_database| {
+            form.datistemplate
+        })
+    }
+}
+
+/// What a row of the catalog says; false without a row. The row is of the form `T`.
+unsafe fn of_row<T>(cache: pg_sys::SysCacheIdentifier::Type, key: pg_sys::Oid, read: impl FnOnce(&T) -> bool) -> bool {
+    // SAFETY: a catalog read inside the statement's transaction; nothing of the row is kept when it is released.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(cache as i32, pg_sys::Datum::from(key));
         if tuple.is_null() {
             return false;
         }
-        let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
-        let is_template = (*form).datistemplate;
+        let says = read(&*pg_sys::GETSTRUCT(tuple).cast::<T>());
         pg_sys::ReleaseSysCache(tuple);
-        is_template
+        says
     }
 }
 

@@ -1,32 +1,11 @@
 //! As whom SQL runs, and with which settings.
 
-use super::catch::{Result, catch};
+use super::catch::Result;
 use super::compat;
 use super::settings::FORMATS;
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
-
-mod raw {
-    use pgrx::pg_sys;
-    use std::ffi::{c_char, c_int};
-    unsafe extern "C-unwind" {
-        pub fn set_config_option(
-            name: *const c_char,
-            value: *const c_char,
-            context: c_int,
-            source: c_int,
-            action: c_int,
-            change: bool,
-            level: c_int,
-            is_reload: bool,
-        ) -> c_int;
-        pub fn AtEOXact_GUC(commit: bool, nest_level: c_int);
-        pub fn GetConfigOption(name: *const c_char, missing_ok: bool, restrict_privileged: bool) -> *const c_char;
-        pub fn GetUserNameFromId(role: pg_sys::Oid, missing_ok: bool) -> *mut c_char;
-        pub fn get_role_oid(name: *const c_char, missing_ok: bool) -> pg_sys::Oid;
-    }
-}
 
 static IS_ENGINE: AtomicBool = AtomicBool::new(false);
 
@@ -63,7 +42,7 @@ pub fn with_lock_timeout<T>(at_most: std::time::Duration, body: impl FnOnce() ->
     if own > 0 && own <= milliseconds {
         return body();
     }
-    let text = std::ffi::CString::new(format!("{milliseconds}ms")).unwrap_or_default();
+    let text = CString::new(format!("{milliseconds}ms")).unwrap_or_default();
     scope(None, &[(c"lock_timeout", &text)], Settings::PinnedBack, body)
 }
 
@@ -86,9 +65,9 @@ pub fn as_process_owner<T>(
 ) -> Result<T> {
     let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
     scope(Some((owner, flags as c_int)), &FORMATS, Settings::AllBack, || {
-        set(SEARCH_PATH[0].0, SEARCH_PATH[0].1)?;
+        set(SEARCH_PATH[0].0, SEARCH_PATH[0].1);
         if let Some(timeout) = lock_timeout {
-            set(c"lock_timeout", timeout)?;
+            set(c"lock_timeout", timeout);
         }
         body()
     })
@@ -120,8 +99,8 @@ fn scope<T>(
         pg_sys::NewGUCNestLevel()
     };
     for (name, value) in settings {
-        if !is_set(name, value)? {
-            set(name, value)?;
+        if !is_set(name, value) {
+            set(name, value);
         }
     }
     if let Some((as_user, flags)) = identity {
@@ -132,50 +111,38 @@ fn scope<T>(
     // SAFETY: puts back what was there.
     unsafe {
         pg_sys::SetUserIdAndSecContext(user, context);
-        catch(|| raw::AtEOXact_GUC(back == Settings::PinnedBack, level))?;
+        pg_sys::AtEOXact_GUC(back == Settings::PinnedBack, level);
     }
     Ok(result)
 }
 
 /// Whether a parameter has this value already: setting it again costs more than looking.
-fn is_set(name: &CStr, value: &CStr) -> Result<bool> {
-    let name = name.as_ptr();
-    // SAFETY: a raw call; the text that it gives is read before anything else runs.
+fn is_set(name: &CStr, value: &CStr) -> bool {
+    // SAFETY: the text that is given is read before anything else runs.
     unsafe {
-        let now = catch(|| raw::GetConfigOption(name, false, false))?;
-        Ok(!now.is_null() && CStr::from_ptr(now) == value)
+        let now = pg_sys::GetConfigOption(name.as_ptr(), false, false);
+        !now.is_null() && CStr::from_ptr(now) == value
     }
 }
 
 /// Sets a parameter until the transaction ends.
 pub fn set_local(name: &CStr, value: &CStr) -> Result<()> {
-    set_with(name, value, pg_sys::GucAction::GUC_ACTION_LOCAL)
+    set_with(name, value, pg_sys::GucAction::GUC_ACTION_LOCAL);
+    Ok(())
 }
 
 /// Sets a parameter until the current nest level ends.
-fn set(name: &CStr, value: &CStr) -> Result<()> {
-    set_with(name, value, pg_sys::GucAction::GUC_ACTION_SAVE)
+fn set(name: &CStr, value: &CStr) {
+    set_with(name, value, pg_sys::GucAction::GUC_ACTION_SAVE);
 }
 
-fn set_with(name: &CStr, value: &CStr, action: pg_sys::GucAction::Type) -> Result<()> {
-    let (name, value) = (name.as_ptr(), value.as_ptr());
-    // SAFETY: a raw call; the strings outlive it. The values are constants that every server accepts; SUSET
-    // because one of them may be reserved to superusers.
+fn set_with(name: &CStr, value: &CStr, action: pg_sys::GucAction::Type) {
+    let (context, source) = (pg_sys::GucContext::PGC_SUSET, pg_sys::GucSource::PGC_S_SESSION);
+    // SAFETY: the strings outlive the call. The values are constants that every server accepts; SUSET because one of them may
+    // be reserved to superusers.
     unsafe {
-        catch(|| {
-            raw::set_config_option(
-                name,
-                value,
-                pg_sys::GucContext::PGC_SUSET as c_int,
-                pg_sys::GucSource::PGC_S_SESSION as c_int,
-                action as c_int,
-                true,
-                0,
-                false,
-            )
-        })?;
+        pg_sys::set_config_option(name.as_ptr(), value.as_ptr(), context, source, action, true, 0, false);
     }
-    Ok(())
 }
 
 /// The effective user.
@@ -186,9 +153,9 @@ pub fn current_user() -> pg_sys::Oid {
 
 /// Name of a role, if there is one.
 pub fn role_name(role: pg_sys::Oid) -> Result<Option<String>> {
-    // SAFETY: a raw call; the name is read before anything else runs.
+    // SAFETY: the name is read before anything else runs.
     unsafe {
-        let name = catch(|| raw::GetUserNameFromId(role, true))?;
+        let name = pg_sys::GetUserNameFromId(role, true);
         Ok((!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned()))
     }
 }
@@ -196,9 +163,8 @@ pub fn role_name(role: pg_sys::Oid) -> Result<Option<String>> {
 /// The role of this name, if there is one.
 pub fn role_named(name: &str) -> Result<Option<pg_sys::Oid>> {
     let Ok(name) = CString::new(name) else { return Ok(None) };
-    let name = name.as_ptr();
-    // SAFETY: a raw call; the name outlives it.
-    let role = unsafe { catch(|| raw::get_role_oid(name, true))? };
+    // SAFETY: the name outlives the call.
+    let role = unsafe { pg_sys::get_role_oid(name.as_ptr(), true) };
     Ok((role != pg_sys::InvalidOid).then_some(role))
 }
 

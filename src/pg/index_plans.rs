@@ -4,6 +4,7 @@
 //! kept. All of these statements find what they want by an index, however much there is; so the planner is told that there
 //! is much. That also makes one plan good for all parameters.
 
+use super::raw::elements;
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -50,10 +51,7 @@ unsafe extern "C-unwind" fn relation_info(
         }
         (*info).tuples = ROWS;
         (*info).pages = PAGES;
-        let indexes = (*info).indexlist;
-        let count = if indexes.is_null() { 0 } else { (*indexes).length };
-        for position in 0..count as usize {
-            let index = (*(*indexes).elements.add(position)).ptr_value.cast::<pg_sys::IndexOptInfo>();
+        for index in elements::<pg_sys::IndexOptInfo>((*info).indexlist) {
             (*index).tuples = ROWS;
             (*index).pages = INDEX_PAGES;
             (*index).tree_height = INDEX_LEVELS;

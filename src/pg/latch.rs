@@ -6,16 +6,6 @@ use super::compat;
 use pgrx::{check_for_interrupts, pg_sys};
 use std::ffi::c_int;
 
-/// What ended a wait. Several may be true at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Woken {
-    pub latch: bool,
-    pub fd: bool,
-    pub timeout: bool,
-    /// The configuration was read again.
-    pub reloaded: bool,
-}
-
 /// What a scheduler waits on, kept for the life of the process: rebuilding it for each wait costs system calls.
 pub struct Waiter {
     set: *mut pg_sys::WaitEventSet,
@@ -40,8 +30,8 @@ impl Waiter {
     }
 
     /// Waits for at most this long; a negative timeout means for as long as it takes. Obeys interrupts before and after, and
-    /// reads the configuration again when asked to. Not to be called in a transaction.
-    pub fn wait(&self, timeout_ms: i64) -> Woken {
+    /// reads the configuration again when asked to; says whether it was. Not to be called in a transaction.
+    pub fn wait(&self, timeout_ms: i64) -> bool {
         let nothing = pg_sys::WaitEvent { pos: 0, events: 0, fd: -1, user_data: std::ptr::null_mut() };
         let mut events = [nothing; 3];
         obey_interrupts_between_statements();
@@ -55,17 +45,11 @@ impl Waiter {
                 pg_sys::PG_WAIT_EXTENSION,
             )
         };
-        let mut woken = Woken { timeout: count == 0, ..Woken::default() };
-        for event in &events[..count.max(0) as usize] {
-            woken.latch |= event.events & pg_sys::WL_LATCH_SET != 0;
-            woken.fd |= event.events & pg_sys::WL_SOCKET_READABLE != 0;
-        }
-        if woken.latch {
+        if events[..count.max(0) as usize].iter().any(|event| event.events & pg_sys::WL_LATCH_SET != 0) {
             reset_latch();
         }
         obey_interrupts_between_statements();
-        woken.reloaded = reload_configuration_if_asked();
-        woken
+        reload_configuration_if_asked()
     }
 }
 
@@ -79,7 +63,7 @@ fn obey_interrupts_between_statements() {
 
 /// Reads the configuration again if a SIGHUP came, and says whether. For workers: in a client's session the server does it.
 /// Not in a transaction.
-pub fn reload_configuration_if_asked() -> bool {
+fn reload_configuration_if_asked() -> bool {
     // SAFETY: the flag is set by the signal handler and cleared here, before the work, so that no request is lost.
     unsafe {
         let asked = (&raw const pg_sys::ConfigReloadPending).read_volatile() != 0;
@@ -97,16 +81,16 @@ fn reset_latch() {
 }
 
 /// Waits for the latch of this process, for at most this long. In a client's session.
-pub fn wait_for_latch(timeout_ms: i64) -> Woken {
-    wait(None, timeout_ms)
+pub fn wait_for_latch(timeout_ms: i64) {
+    wait(None, timeout_ms);
 }
 
 /// Waits for the latch of this process or until the descriptor can be read, for at most this long. In a client's session.
-pub fn wait_for_fd_or_latch(fd: c_int, timeout_ms: i64) -> Woken {
-    wait(Some(fd), timeout_ms)
+pub fn wait_for_fd_or_latch(fd: c_int, timeout_ms: i64) {
+    wait(Some(fd), timeout_ms);
 }
 
-fn wait(fd: Option<c_int>, timeout_ms: i64) -> Woken {
+fn wait(fd: Option<c_int>, timeout_ms: i64) {
     let mut wanted = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
     if fd.is_some() {
         wanted |= pg_sys::WL_SOCKET_READABLE;
@@ -122,15 +106,8 @@ fn wait(fd: Option<c_int>, timeout_ms: i64) -> Woken {
             pg_sys::PG_WAIT_EXTENSION,
         ) as u32
     };
-    let woken = Woken {
-        latch: events & pg_sys::WL_LATCH_SET != 0,
-        fd: events & pg_sys::WL_SOCKET_READABLE != 0,
-        timeout: events & pg_sys::WL_TIMEOUT != 0,
-        reloaded: false,
-    };
-    if woken.latch {
+    if events & pg_sys::WL_LATCH_SET != 0 {
         reset_latch();
     }
     check_for_interrupts!();
-    woken
 }

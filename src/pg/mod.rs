@@ -36,8 +36,9 @@
 //! | `crash.rs` | crash points, in builds for tests alone |
 //!
 //! Rules:
-//! - An error is a value, [`catch::PgError`], from the call that raised it to the edge in `function.rs`. No destructor is pending in a
-//!   frame that the server may jump out of.
+//! - An error is a value, [`catch::PgError`], on its way to the edge in `function.rs`. Where a user's code or a lock that is waited for
+//!   may raise one, it is that from the call on, with all its fields: no destructor is pending in a frame that the server may jump
+//!   out of. Other functions of the server are called as pgrx has them: their errors are panics until [`catch::run_caught`].
 //! - Whatever a callback at commit or exit touches is an atomic or a latch: an error there would bring the server down.
 //! - Only the main thread comes here.
 //! - `unsafe` lives here. The exceptions are the files that `scripts/source_checks.py` names: `scheduler/launcher.rs`, which

@@ -15,15 +15,13 @@ pub struct Param {
     pub(super) is_array: bool,
 }
 
-/// A Rust type that stands for an SQL type: as a parameter, as an element of an array, and as JSON.
+/// A Rust type that stands for an SQL type: as a parameter, and as an element of an array.
 pub trait SqlValue {
     const TYPE: SqlType;
     /// Whether there may be no value.
     const NULLABLE: bool = false;
     /// None is null.
     fn datum(&self) -> Option<pg_sys::Datum>;
-    /// Appends the value as JSON, as `check_process` compares it.
-    fn json(&self, text: &mut String);
 }
 
 /// A Rust type that a column of a result, or an argument of a function, is read as. A datum does not know its type: to read a number
@@ -33,8 +31,13 @@ pub trait FromColumn<'r>: Sized {
     const OID: pg_sys::Oid;
 
     /// # Safety
-    /// The datum, if it is not null, is of that type, and lives for `'r`.
-    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self>;
+    /// The datum is of that type, and lives for `'r`.
+    unsafe fn read(datum: pg_sys::Datum) -> Result<Self>;
+
+    /// What null is read as.
+    fn null() -> Result<Self> {
+        Err(unexpected_null())
+    }
 }
 
 /// An SQL type as parameters, arrays and columns have it. As an element of arrays it has `typlen`, `typbyval` and `typalign` of
@@ -92,45 +95,42 @@ fn unexpected_null() -> PgError {
     PgError::internal("a column that can't be null is")
 }
 
-/// Types that are a number of a fixed size to the server. What it has no unsigned numbers for is stored in signed ones.
-macro_rules! numbers {
-    ($($rust:ty = $sql:ident ($stored:ty)),+ $(,)?) => { $(
+/// The oid of a table, in a column that shows its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relation(pub u32);
+
+/// Types whose values are datums themselves: how one is made of the other. What the server has no unsigned numbers for is stored in
+/// signed ones.
+macro_rules! by_value {
+    ($($rust:ty = $sql:expr, $to:expr, $from:expr;)+) => { $(
         impl SqlValue for $rust {
             const TYPE: SqlType = $sql;
             fn datum(&self) -> Option<pg_sys::Datum> {
-                Some(pg_sys::Datum::from(*self as $stored))
-            }
-            fn json(&self, text: &mut String) {
-                text.push_str(&(*self as $stored).to_string());
+                let to: fn(Self) -> _ = $to;
+                Some(pg_sys::Datum::from(to(*self)))
             }
         }
         impl FromColumn<'_> for $rust {
             const OID: pg_sys::Oid = $sql.oid;
-            unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
-                Ok(datum.ok_or_else(unexpected_null)?.value() as $stored as Self)
+            unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
+                let from: fn(usize) -> Self = $from;
+                Ok(from(datum.value()))
             }
         }
     )+ };
 }
 
-numbers! { i16 = INT2 (i16), i32 = INT4 (i32), u32 = INT4 (i32), i64 = INT8 (i64), u64 = INT8 (i64) }
-
-impl SqlValue for StateSeq {
-    const TYPE: SqlType = INT4;
-    fn datum(&self) -> Option<pg_sys::Datum> {
-        self.0.datum()
-    }
-    fn json(&self, text: &mut String) {
-        self.0.json(text);
-    }
-}
-
-impl FromColumn<'_> for StateSeq {
-    const OID: pg_sys::Oid = INT4.oid;
-    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
-        // SAFETY: as here.
-        Ok(Self(unsafe { u32::read(datum)? }))
-    }
+by_value! {
+    bool = BOOL, |value| value, |datum| datum != 0;
+    i16 = INT2, |value| value, |datum| datum as i16;
+    i32 = INT4, |value| value, |datum| datum as i32;
+    u32 = INT4, |value| value as i32, |datum| datum as u32;
+    i64 = INT8, |value| value, |datum| datum as i64;
+    u64 = INT8, |value| value as i64, |datum| datum as u64;
+    StateSeq = INT4, |value| value.0 as i32, |datum| StateSeq(datum as u32);
+    pg_sys::Oid = OID, |value| value, |datum| pg_sys::Oid::from(datum as u32);
+    Relation = OID.stored_as("regclass"), |value| pg_sys::Oid::from(value.0), |datum| Relation(datum as u32);
+    Timestamp = TIMESTAMPTZ, to_postgres, |datum| from_postgres(datum as i64);
 }
 
 /// Enums that are stored as their words.
@@ -141,13 +141,10 @@ macro_rules! words {
             fn datum(&self) -> Option<pg_sys::Datum> {
                 self.as_str().datum()
             }
-            fn json(&self, text: &mut String) {
-                self.as_str().json(text);
-            }
         }
         impl FromColumn<'_> for $name {
             const OID: pg_sys::Oid = TEXT.oid;
-            unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
+            unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
                 // SAFETY: as here.
                 let word = unsafe { <&str>::read(datum)? };
                 let unknown = || PgError::internal(format!("a system table holds the unknown word \"{word}\""));
@@ -158,62 +155,6 @@ macro_rules! words {
 }
 
 words! { ProcessStatus, StateStatus, Api }
-
-impl SqlValue for bool {
-    const TYPE: SqlType = BOOL;
-    fn datum(&self) -> Option<pg_sys::Datum> {
-        Some(pg_sys::Datum::from(*self))
-    }
-    fn json(&self, text: &mut String) {
-        text.push_str(if *self { "true" } else { "false" });
-    }
-}
-
-impl FromColumn<'_> for bool {
-    const OID: pg_sys::Oid = BOOL.oid;
-    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
-        Ok(datum.ok_or_else(unexpected_null)?.value() != 0)
-    }
-}
-
-impl SqlValue for pg_sys::Oid {
-    const TYPE: SqlType = OID;
-    fn datum(&self) -> Option<pg_sys::Datum> {
-        Some(pg_sys::Datum::from(*self))
-    }
-    fn json(&self, text: &mut String) {
-        text.push_str(&self.to_u32().to_string());
-    }
-}
-
-impl FromColumn<'_> for pg_sys::Oid {
-    const OID: pg_sys::Oid = OID.oid;
-    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
-        Ok(Self::from(datum.ok_or_else(unexpected_null)?.value() as u32))
-    }
-}
-
-/// The oid of a table, in a column that shows its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Relation(pub u32);
-
-impl SqlValue for Relation {
-    const TYPE: SqlType = OID.stored_as("regclass");
-    fn datum(&self) -> Option<pg_sys::Datum> {
-        pg_sys::Oid::from(self.0).datum()
-    }
-    fn json(&self, text: &mut String) {
-        pg_sys::Oid::from(self.0).json(text);
-    }
-}
-
-impl FromColumn<'_> for Relation {
-    const OID: pg_sys::Oid = OID.oid;
-    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
-        // SAFETY: as here.
-        Ok(Self(unsafe { pg_sys::Oid::read(datum)? }.to_u32()))
-    }
-}
 
 /// A length of time, in a column of intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,36 +170,16 @@ impl SqlValue for Interval {
             Some(pg_sys::Datum::from(interval))
         }
     }
-    fn json(&self, text: &mut String) {
-        text.push_str(&self.0.as_micros().to_string());
-    }
 }
 
 impl FromColumn<'_> for Interval {
     const OID: pg_sys::Oid = INTERVAL.oid;
-    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
+    unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
         const DAY: i64 = 86_400_000_000;
-        let interval = datum.ok_or_else(unexpected_null)?.cast_mut_ptr::<pg_sys::Interval>();
+        let interval = datum.cast_mut_ptr::<pg_sys::Interval>();
         // SAFETY: a value of that type. Somebody may have written months into it, which have no length.
         let micros = unsafe { (*interval).time + DAY * i64::from((*interval).day) };
         Ok(Self(std::time::Duration::from_micros(micros.max(0) as u64)))
-    }
-}
-
-impl SqlValue for Timestamp {
-    const TYPE: SqlType = TIMESTAMPTZ;
-    fn datum(&self) -> Option<pg_sys::Datum> {
-        Some(pg_sys::Datum::from(to_postgres(*self)))
-    }
-    fn json(&self, text: &mut String) {
-        text.push_str(&self.0.to_string());
-    }
-}
-
-impl FromColumn<'_> for Timestamp {
-    const OID: pg_sys::Oid = TIMESTAMPTZ.oid;
-    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
-        Ok(from_postgres(datum.ok_or_else(unexpected_null)?.value() as i64))
     }
 }
 
@@ -268,23 +189,18 @@ impl SqlValue for str {
         // SAFETY: copies the bytes into a new text value in the current memory context.
         Some(unsafe { pg_sys::Datum::from(pg_sys::cstring_to_text_with_len(self.as_ptr().cast(), self.len() as i32)) })
     }
-    fn json(&self, text: &mut String) {
-        // A string always has a JSON form.
-        text.push_str(&serde_json::to_string(self).unwrap_or_default());
-    }
 }
 
 impl<'r> FromColumn<'r> for &'r str {
     const OID: pg_sys::Oid = TEXT.oid;
-    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
+    unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
         // SAFETY: a text, which lives for 'r.
-        unsafe { pgrx::FromDatum::from_polymorphic_datum(datum.ok_or_else(unexpected_null)?, false, Self::OID) }
-            .ok_or_else(unexpected_null)
+        unsafe { pgrx::FromDatum::from_polymorphic_datum(datum, false, Self::OID) }.ok_or_else(unexpected_null)
     }
 }
 
 /// The text of a `jsonb`. It is a text on the way to the server, which makes a `jsonb` of it, and on the way back.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Jsonb<'a>(pub Cow<'a, str>);
 
 impl<'a> From<&'a Json> for Jsonb<'a> {
@@ -304,14 +220,11 @@ impl SqlValue for Jsonb<'_> {
     fn datum(&self) -> Option<pg_sys::Datum> {
         self.0.as_ref().datum()
     }
-    fn json(&self, text: &mut String) {
-        text.push_str(&self.0);
-    }
 }
 
 impl<'r> FromColumn<'r> for Jsonb<'r> {
     const OID: pg_sys::Oid = TEXT.oid;
-    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
+    unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
         // SAFETY: as here.
         Ok(Self(Cow::Borrowed(unsafe { <&'r str>::read(datum)? })))
     }
@@ -327,15 +240,11 @@ impl SqlValue for ExecutionId {
             Some(pg_sys::Datum::from(copy))
         }
     }
-    fn json(&self, text: &mut String) {
-        text.push_str(&format!("\"{self}\""));
-    }
 }
 
 impl FromColumn<'_> for ExecutionId {
     const OID: pg_sys::Oid = UUID.oid;
-    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
-        let datum = datum.ok_or_else(unexpected_null)?;
+    unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
         let mut id = [0; 16];
         // SAFETY: a uuid datum points to 16 bytes.
         unsafe { std::ptr::copy_nonoverlapping(datum.cast_mut_ptr::<u8>(), id.as_mut_ptr(), 16) };
@@ -350,26 +259,21 @@ impl SqlValue for Vec<String> {
     fn datum(&self) -> Option<pg_sys::Datum> {
         Some(array(self.iter().map(String::as_str)).datum)
     }
-    fn json(&self, text: &mut String) {
-        text.push_str(&serde_json::to_string(self).unwrap_or_default());
-    }
 }
 
 impl FromColumn<'_> for Vec<String> {
     const OID: pg_sys::Oid = TEXT.array;
-    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
+    unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
         // SAFETY: an array of texts, which are copied.
-        unsafe { pgrx::FromDatum::from_polymorphic_datum(datum.ok_or_else(unexpected_null)?, false, Self::OID) }
-            .ok_or_else(unexpected_null)
+        unsafe { pgrx::FromDatum::from_polymorphic_datum(datum, false, Self::OID) }.ok_or_else(unexpected_null)
     }
 }
 
 impl FromColumn<'_> for Vec<Option<String>> {
     const OID: pg_sys::Oid = TEXT.array;
-    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
+    unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
         // SAFETY: as here.
-        unsafe { pgrx::FromDatum::from_polymorphic_datum(datum.ok_or_else(unexpected_null)?, false, Self::OID) }
-            .ok_or_else(unexpected_null)
+        unsafe { pgrx::FromDatum::from_polymorphic_datum(datum, false, Self::OID) }.ok_or_else(unexpected_null)
     }
 }
 
@@ -378,14 +282,11 @@ impl SqlValue for String {
     fn datum(&self) -> Option<pg_sys::Datum> {
         self.as_str().datum()
     }
-    fn json(&self, text: &mut String) {
-        self.as_str().json(text);
-    }
 }
 
 impl FromColumn<'_> for String {
     const OID: pg_sys::Oid = TEXT.oid;
-    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
+    unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
         // SAFETY: as here; the text is copied.
         Ok(unsafe { <&str>::read(datum)? }.to_owned())
     }
@@ -397,9 +298,6 @@ impl<T: SqlValue + ?Sized> SqlValue for &T {
     fn datum(&self) -> Option<pg_sys::Datum> {
         (**self).datum()
     }
-    fn json(&self, text: &mut String) {
-        (**self).json(text);
-    }
 }
 
 impl<T: SqlValue> SqlValue for Option<T> {
@@ -408,19 +306,17 @@ impl<T: SqlValue> SqlValue for Option<T> {
     fn datum(&self) -> Option<pg_sys::Datum> {
         self.as_ref().and_then(SqlValue::datum)
     }
-    fn json(&self, text: &mut String) {
-        match self {
-            Some(value) => value.json(text),
-            None => text.push_str("null"),
-        }
-    }
 }
 
 impl<'r, T: FromColumn<'r>> FromColumn<'r> for Option<T> {
     const OID: pg_sys::Oid = T::OID;
-    unsafe fn read(datum: Option<pg_sys::Datum>) -> Result<Self> {
+    unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
         // SAFETY: as here.
-        datum.map(|datum| unsafe { T::read(Some(datum)) }).transpose()
+        unsafe { T::read(datum) }.map(Some)
+    }
+
+    fn null() -> Result<Self> {
+        Ok(None)
     }
 }
 

@@ -1,6 +1,5 @@
 //! The plumbing of an engine process: its signals, its connection, its end.
 
-use super::catch::{Result, catch};
 use super::shmem::{Slot, call};
 use super::{compat, identity, raw, settings};
 use pgrx::pg_sys;
@@ -98,11 +97,10 @@ pub fn has_transaction_snapshot() -> bool {
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as c_int }
 }
 
-/// Refuses to go on in a read-only transaction. `function` is for the message.
-pub fn refuse_if_read_only(function: &CStr) -> Result<()> {
-    let function = function.as_ptr();
-    // SAFETY: a raw call without destructors; the name outlives it.
-    unsafe { catch(|| raw::PreventCommandIfReadOnly(function)) }
+/// Refuses to go on in a read-only transaction, by an error. `function` is for the message.
+pub fn refuse_if_read_only(function: &CStr) {
+    // SAFETY: the name outlives the call.
+    unsafe { pg_sys::PreventCommandIfReadOnly(function.as_ptr()) }
 }
 
 /// Whether the library is loaded by the postmaster, to run processes: not by pg_upgrade, which moves the files, so that no

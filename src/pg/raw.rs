@@ -13,7 +13,6 @@ unsafe extern "C-unwind" {
     pub fn die(signal: c_int);
     /// The server's SIGHUP handler: sets `ConfigReloadPending` and the latch.
     pub fn SignalHandlerForConfigReload(signal: c_int);
-    pub fn PreventCommandIfReadOnly(function: *const c_char);
     /// The server's own utility processing; raises errors as they are.
     pub fn standard_ProcessUtility(
         statement: *mut pg_sys::PlannedStmt,

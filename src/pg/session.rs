@@ -144,15 +144,14 @@ impl Session {
     }
 
     /// Waits, outside a transaction; see [`latch::Waiter::wait`]. Statistics are handed over before a long wait.
-    pub fn wait(&self, waiter: &latch::Waiter, timeout_ms: i64) -> latch::Woken {
+    pub fn wait(&self, waiter: &latch::Waiter, timeout_ms: i64) {
         if timeout_ms != 0 {
             report_activity(None);
         }
         // SAFETY: no transaction is open.
         unsafe { pg_sys::pgstat_report_stat(!(0..1000).contains(&timeout_ms)) };
-        let woken = waiter.wait(timeout_ms);
+        waiter.wait(timeout_ms);
         settings::pin_synchronous_commit();
-        woken
     }
 
     /// Whether this process shall end: the engine is switched off, or a statement needs the database for itself. It is ended

@@ -10,35 +10,19 @@
 //! places are null: an error during the sleep (a cancel, a timeout) aborts the transaction, and the server neither runs nor ends
 //! the executor of a portal that failed, but would let go of null as of any snapshot.
 
-use super::catch::{Result, catch};
-use super::raw::elements;
-use pgrx::pg_sys;
-
-mod server {
-    use pgrx::pg_sys;
-    // Declared here because `catch` needs the functions themselves, not pgrx's wrappers.
-    unsafe extern "C-unwind" {
-        pub fn GetActiveSnapshot() -> pg_sys::Snapshot;
-        pub fn GetTransactionSnapshot() -> pg_sys::Snapshot;
-        pub fn InvalidateCatalogSnapshot();
-        pub fn PopActiveSnapshot();
-        pub fn PushActiveSnapshot(snapshot: pg_sys::Snapshot);
-        pub fn RegisterSnapshotOnOwner(snapshot: pg_sys::Snapshot, owner: pg_sys::ResourceOwner) -> pg_sys::Snapshot;
-        pub fn UnregisterSnapshotFromOwner(snapshot: pg_sys::Snapshot, owner: pg_sys::ResourceOwner);
-        pub fn func_volatile(function: pg_sys::Oid) -> std::ffi::c_char;
-    }
-}
+use pgrx::{pg_guard, pg_sys};
+use std::ffi::c_void;
 
 /// Runs `body`, which sleeps and uses no snapshot, without the snapshot of the statement that has made this call, if that
 /// statement does nothing else; otherwise with it. Nothing that looks with a snapshot may be open.
-pub(super) fn without<T>(call: pg_sys::FunctionCallInfo, body: impl FnOnce() -> T) -> Result<T> {
+pub(super) fn without<T>(call: pg_sys::FunctionCallInfo, body: impl FnOnce() -> T) -> T {
     // SAFETY: Postgres has made this call and waits for it.
-    let statement = unsafe { Statement::of_nothing_but(call)? };
-    let Some(statement) = statement.filter(|statement| statement.give_back()) else { return Ok(body()) };
+    let statement = unsafe { Statement::of_nothing_but(call) };
+    let Some(statement) = statement.filter(|statement| statement.give_back()) else { return body() };
     // A panic, which is an error on its way to the caller, passes through: see above.
     let value = body();
-    statement.take_new()?;
-    Ok(value)
+    statement.take_new();
+    value
 }
 
 /// A running statement that is nothing but one call.
@@ -52,13 +36,13 @@ impl Statement {
     ///
     /// # Safety
     /// Postgres has made the call and waits for it.
-    unsafe fn of_nothing_but(call: pg_sys::FunctionCallInfo) -> Result<Option<Self>> {
+    unsafe fn of_nothing_but(call: pg_sys::FunctionCallInfo) -> Option<Self> {
         // SAFETY: the active portal and what hangs on it live as long as its statement runs. That it has made this very call, and
         // not another statement within it, is known by the call's expression, which is one of its plan's.
         unsafe {
             let portal = pg_sys::ActivePortal;
             if portal.is_null() || pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 {
-                return Ok(None);
+                return None;
             }
             let (query, owner) = ((*portal).queryDesc, (*portal).resowner);
             let is_plain = (*portal).strategy == pg_sys::PortalStrategy::PORTAL_ONE_SELECT
@@ -72,8 +56,8 @@ impl Statement {
                 && !(*query).snapshot.is_null()
                 && (*query).snapshot == (*(*query).estate).es_snapshot;
             let expression = (*(*call).flinfo).fn_expr;
-            let is_alone = is_plain && !expression.is_null() && makes_one_call((*query).plannedstmt, expression)?;
-            Ok(is_alone.then_some(Self { query, owner }))
+            let is_alone = is_plain && !expression.is_null() && makes_one_call((*query).plannedstmt, expression);
+            is_alone.then_some(Self { query, owner })
         }
     }
 
@@ -82,34 +66,31 @@ impl Statement {
         // SAFETY: none of these raises an error: the snapshot is the active one, and registered twice with this owner.
         unsafe {
             let snapshot = (*self.query).snapshot;
-            if !pg_sys::ActiveSnapshotSet() || server::GetActiveSnapshot() != snapshot {
+            if !pg_sys::ActiveSnapshotSet() || pg_sys::GetActiveSnapshot() != snapshot {
                 return false;
             }
             // It stays what it is, for its registrations.
-            server::PopActiveSnapshot();
+            pg_sys::PopActiveSnapshot();
             if pg_sys::ActiveSnapshotSet() {
-                server::PushActiveSnapshot(snapshot);
+                pg_sys::PushActiveSnapshot(snapshot);
                 return false;
             }
             (*self.query).snapshot = std::ptr::null_mut();
             (*(*self.query).estate).es_snapshot = std::ptr::null_mut();
-            server::UnregisterSnapshotFromOwner(snapshot, self.owner);
-            server::UnregisterSnapshotFromOwner(snapshot, self.owner);
-            server::InvalidateCatalogSnapshot();
+            pg_sys::UnregisterSnapshotFromOwner(snapshot, self.owner);
+            pg_sys::UnregisterSnapshotFromOwner(snapshot, self.owner);
+            pg_sys::InvalidateCatalogSnapshot();
         }
         true
     }
 
-    fn take_new(&self) -> Result<()> {
-        let (query, owner) = (self.query, self.owner);
-        // SAFETY: raw calls; the statement still runs. What was registered when one of them fails is the owner's to let go.
+    fn take_new(&self) {
+        // SAFETY: the statement still runs. What was registered when one of these fails is the owner's to let go.
         unsafe {
-            catch(|| {
-                let snapshot = server::RegisterSnapshotOnOwner(server::GetTransactionSnapshot(), owner);
-                (*query).snapshot = snapshot;
-                (*(*query).estate).es_snapshot = server::RegisterSnapshotOnOwner(snapshot, owner);
-                server::PushActiveSnapshot(snapshot);
-            })
+            let snapshot = pg_sys::RegisterSnapshotOnOwner(pg_sys::GetTransactionSnapshot(), self.owner);
+            (*self.query).snapshot = snapshot;
+            (*(*self.query).estate).es_snapshot = pg_sys::RegisterSnapshotOnOwner(snapshot, self.owner);
+            pg_sys::PushActiveSnapshot(snapshot);
         }
     }
 }
@@ -118,7 +99,7 @@ type Node = *mut pg_sys::Node;
 
 /// Whether all that a statement does is to make this call, once: its plan is a lone `Result` or `FunctionScan`, which reads no
 /// table, and computes nothing else but what looks at nothing.
-unsafe fn makes_one_call(statement: *mut pg_sys::PlannedStmt, call: Node) -> Result<bool> {
+unsafe fn makes_one_call(statement: *mut pg_sys::PlannedStmt, call: Node) -> bool {
     // SAFETY: the planner's nodes, which live as long as the statement; a node's tag says what it is.
     unsafe {
         let plan = (*statement).planTree;
@@ -129,75 +110,65 @@ unsafe fn makes_one_call(statement: *mut pg_sys::PlannedStmt, call: Node) -> Res
             && (*plan).righttree.is_null()
             && (*plan).initPlan.is_null()
             && (*plan).qual.is_null();
-        if !is_lone {
-            return Ok(false);
-        }
-        let mut calls = match (*plan).type_ {
-            pg_sys::NodeTag::T_Result if (*plan.cast::<pg_sys::Result>()).resconstantqual.is_null() => Some(0),
+        let mut expressions = Expressions { call, calls: 0 };
+        let context = (&raw mut expressions).cast();
+        let reads_nothing = match (*plan).type_ {
+            pg_sys::NodeTag::T_Result => (*plan.cast::<pg_sys::Result>()).resconstantqual.is_null(),
             pg_sys::NodeTag::T_FunctionScan => {
-                let functions = (*plan.cast::<pg_sys::FunctionScan>()).functions;
-                calls_of_all(elements::<pg_sys::RangeTblFunction>(functions).map(|f| (*f).funcexpr), call)?
+                !may_look((*plan.cast::<pg_sys::FunctionScan>()).functions.cast(), context)
             }
-            _ => None,
+            _ => false,
         };
-        for entry in elements::<pg_sys::TargetEntry>((*plan).targetlist) {
-            calls = add(calls, calls_in((*entry).expr.cast(), call)?);
-        }
-        Ok(calls == Some(1))
+        is_lone && reads_nothing && !may_look((*plan).targetlist.cast(), context) && expressions.calls == 1
     }
 }
 
-/// How often this call stands in an expression; `None` if the expression does anything else that may look at the database.
-unsafe fn calls_in(node: Node, call: Node) -> Result<Option<u32>> {
-    // SAFETY: as above.
+/// What is known of expressions when all of them were walked over.
+struct Expressions {
+    call: Node,
+    /// How often the call stands there.
+    calls: u32,
+}
+
+/// Whether anything in an expression may look at the database, besides the call. A walker of the server's: true ends the walk.
+#[pg_guard]
+unsafe extern "C-unwind" fn may_look(node: Node, context: *mut c_void) -> bool {
+    // SAFETY: as above; the context is what the walk began with.
     unsafe {
         if node.is_null() {
-            return Ok(None);
+            return false;
         }
-        match (*node).type_ {
-            pg_sys::NodeTag::T_Const | pg_sys::NodeTag::T_Var => Ok(Some(0)),
-            pg_sys::NodeTag::T_Param => {
-                let is_callers = (*node.cast::<pg_sys::Param>()).paramkind == pg_sys::ParamKind::PARAM_EXTERN;
-                Ok(is_callers.then_some(0))
+        let expressions = context.cast::<Expressions>();
+        let is_known = match (*node).type_ {
+            _ if node == (*expressions).call => {
+                (*expressions).calls += 1;
+                true
             }
+            pg_sys::NodeTag::T_Param => (*node.cast::<pg_sys::Param>()).paramkind == pg_sys::ParamKind::PARAM_EXTERN,
             pg_sys::NodeTag::T_FuncExpr => {
-                let function = node.cast::<pg_sys::FuncExpr>();
-                let inside = calls_of_all(elements((*function).args), call)?;
-                if node == call {
-                    return Ok(add(inside, Some(1)));
-                }
-                let is_plain = !(*function).funcretset && is_immutable((*function).funcid)?;
-                Ok(inside.filter(|_| is_plain))
+                !(*node.cast::<pg_sys::FuncExpr>()).funcretset && computes_from_its_arguments(node)
             }
-            pg_sys::NodeTag::T_OpExpr => {
-                let operator = node.cast::<pg_sys::OpExpr>();
-                let inside = calls_of_all(elements((*operator).args), call)?;
-                let is_plain = is_immutable((*operator).opfuncid)?;
-                Ok(inside.filter(|_| is_plain))
-            }
-            pg_sys::NodeTag::T_RelabelType => calls_in((*node.cast::<pg_sys::RelabelType>()).arg.cast(), call),
-            pg_sys::NodeTag::T_CoerceViaIO => calls_in((*node.cast::<pg_sys::CoerceViaIO>()).arg.cast(), call),
-            _ => Ok(None),
-        }
+            pg_sys::NodeTag::T_OpExpr | pg_sys::NodeTag::T_CoerceViaIO => computes_from_its_arguments(node),
+            pg_sys::NodeTag::T_List
+            | pg_sys::NodeTag::T_TargetEntry
+            | pg_sys::NodeTag::T_RangeTblFunction
+            | pg_sys::NodeTag::T_Const
+            | pg_sys::NodeTag::T_Var
+            | pg_sys::NodeTag::T_RelabelType => true,
+            _ => false,
+        };
+        !is_known || pg_sys::expression_tree_walker(node, Some(may_look), context)
     }
 }
 
-unsafe fn calls_of_all(nodes: impl Iterator<Item = Node>, call: Node) -> Result<Option<u32>> {
-    let mut calls = Some(0);
-    for node in nodes {
-        // SAFETY: as the caller says.
-        calls = add(calls, unsafe { calls_in(node, call)? });
-    }
-    Ok(calls)
+/// Whether the functions that a node calls compute from their arguments alone.
+unsafe fn computes_from_its_arguments(node: Node) -> bool {
+    // SAFETY: the node is one of an expression.
+    !unsafe { pg_sys::check_functions_in_node(node, Some(is_not_immutable), std::ptr::null_mut()) }
 }
 
-fn add(one: Option<u32>, other: Option<u32>) -> Option<u32> {
-    Some(one? + other?)
-}
-
-/// Whether a function computes from its arguments alone.
-fn is_immutable(function: pg_sys::Oid) -> Result<bool> {
+#[pg_guard]
+unsafe extern "C-unwind" fn is_not_immutable(function: pg_sys::Oid, _context: *mut c_void) -> bool {
     // SAFETY: a look-up in the catalog.
-    let volatility = unsafe { catch(|| server::func_volatile(function))? };
-    Ok(volatility as u8 == pg_sys::PROVOLATILE_IMMUTABLE)
+    (unsafe { pg_sys::func_volatile(function) }) as u8 != pg_sys::PROVOLATILE_IMMUTABLE
 }

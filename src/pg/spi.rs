@@ -14,16 +14,12 @@ mod raw {
     use std::ffi::{c_char, c_int, c_long};
     // Declared here because `catch` needs the functions themselves, not pgrx's wrappers.
     unsafe extern "C-unwind" {
-        pub fn SPI_connect() -> c_int;
-        pub fn SPI_finish() -> c_int;
         pub fn SPI_prepare_cursor(
             sql: *const c_char,
             count: c_int,
             types: *mut pg_sys::Oid,
             options: c_int,
         ) -> pg_sys::SPIPlanPtr;
-        pub fn SPI_keepplan(plan: pg_sys::SPIPlanPtr) -> c_int;
-        pub fn SPI_freeplan(plan: pg_sys::SPIPlanPtr) -> c_int;
         pub fn SPI_execute_plan(
             plan: pg_sys::SPIPlanPtr,
             values: *mut pg_sys::Datum,
@@ -135,9 +131,11 @@ impl Form {
 /// Statements on users' tables come in as many texts as there are tables and sets of columns.
 const MAX_PLANS: usize = 1000;
 
-/// A connection to SPI. It ends with the closure of [`connect`].
+/// A connection to SPI, and how statements run on it. It ends with the closure of [`connect`].
+#[derive(Clone, Copy)]
 pub struct Spi {
     tables: Tables,
+    snapshot: Snapshot,
 }
 
 /// Whose tables statements use, which decides how they are planned.
@@ -151,11 +149,11 @@ enum Tables {
 
 /// Runs `body` with SPI. After an error the transaction is to be aborted, which closes what was left open.
 pub fn connect<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
-    // SAFETY: raw calls without destructors; SPI copies results out before it is finished.
-    unsafe { check("SPI_connect", catch(|| raw::SPI_connect())?)? };
-    let result = body(&Spi { tables: Tables::System })?;
+    // SAFETY: results are copied out before it is finished.
+    check("SPI_connect", unsafe { pg_sys::SPI_connect() })?;
+    let result = body(&Spi { tables: Tables::System, snapshot: Snapshot::Fresh })?;
     // SAFETY: as above.
-    unsafe { check("SPI_finish", catch(|| raw::SPI_finish())?)? };
+    check("SPI_finish", unsafe { pg_sys::SPI_finish() })?;
     Ok(result)
 }
 
@@ -178,12 +176,12 @@ pub enum Snapshot {
 impl Spi {
     /// The same connection, for statements that use tables of the users.
     pub fn on_users_tables(&self) -> Self {
-        Self { tables: Tables::Users }
+        Self { tables: Tables::Users, ..*self }
     }
 
     /// Runs a statement and returns how many rows it touched.
     pub fn run<'s>(&self, sql: impl Into<Sql<'s>>, params: &[Param]) -> Result<u64> {
-        self.execute(Form::AsItStands, sql.into(), params, Snapshot::Fresh)?;
+        self.execute(Form::AsItStands, sql.into(), params)?;
         Ok(self.touched())
     }
 
@@ -199,19 +197,8 @@ impl Spi {
     /// statement has them as `unnest($n::type[])`. One row alone is given as it is, by the same text without `unnest`: to start
     /// taking arrays apart costs more than to write a row.
     pub fn run_batch(&self, statement: &'static Statement, columns: &[Param]) -> Result<u64> {
-        self.execute(Form::of(columns), Sql::System(statement), columns, Snapshot::Fresh)?;
+        self.execute(Form::of(columns), Sql::System(statement), columns)?;
         Ok(self.touched())
-    }
-
-    /// The first row that a statement on a batch gives, if there is one.
-    pub fn first_of_batch<T>(
-        &self,
-        statement: &'static Statement,
-        columns: &[Param],
-        read: impl FnMut(&Row) -> Result<T>,
-    ) -> Result<Option<T>> {
-        self.execute(Form::of(columns), Sql::System(statement), columns, Snapshot::Fresh)?;
-        Ok(self.collect(read)?.into_iter().next())
     }
 
     /// Runs a utility statement, which has no parameters and no plan.
@@ -223,25 +210,14 @@ impl Spi {
         Ok(())
     }
 
-    /// Rows of a statement with a fresh snapshot, each made a value by `read`.
+    /// Rows of a statement, each made a value by `read`.
     pub fn rows<'s, T>(
         &self,
         sql: impl Into<Sql<'s>>,
         params: &[Param],
         read: impl FnMut(&Row) -> Result<T>,
     ) -> Result<Vec<T>> {
-        self.rows_with(Snapshot::Fresh, sql, params, read)
-    }
-
-    /// Rows of a statement as a snapshot sees them, each made a value by `read`.
-    pub fn rows_with<'s, T>(
-        &self,
-        snapshot: Snapshot,
-        sql: impl Into<Sql<'s>>,
-        params: &[Param],
-        read: impl FnMut(&Row) -> Result<T>,
-    ) -> Result<Vec<T>> {
-        self.execute(Form::AsItStands, sql.into(), params, snapshot)?;
+        self.execute(Form::AsItStands, sql.into(), params)?;
         self.collect(read)
     }
 
@@ -252,7 +228,7 @@ impl Spi {
         params: &[Param],
         read: impl FnMut(&Row) -> Result<T>,
     ) -> Result<Option<T>> {
-        self.first_with(Snapshot::Fresh, sql, params, read)
+        Ok(self.rows(sql, params, read)?.into_iter().next())
     }
 
     /// The first row as a snapshot sees it, if there is one.
@@ -263,20 +239,21 @@ impl Spi {
         params: &[Param],
         read: impl FnMut(&Row) -> Result<T>,
     ) -> Result<Option<T>> {
-        Ok(self.rows_with(snapshot, sql, params, read)?.into_iter().next())
+        Self { snapshot, ..*self }.first(sql, params, read)
     }
 
-    /// Makes the latest snapshot the active one around `body`, whatever the isolation level.
+    /// Makes the latest snapshot the active one around `body`, whatever the isolation level. All statements on the connection
+    /// that it gets see the database with that one.
     pub fn with_latest_snapshot<T>(&self, body: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         // SAFETY: pushed and popped in pairs; an error is followed by an abort, which pops it.
         unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot()) };
-        let value = body(self)?;
+        let value = body(&Self { snapshot: Snapshot::Active, ..*self })?;
         // SAFETY: as above.
         unsafe { pg_sys::PopActiveSnapshot() };
         Ok(value)
     }
 
-    fn execute(&self, form: Form, sql: Sql, params: &[Param], mode: Snapshot) -> Result<()> {
+    fn execute(&self, form: Form, sql: Sql, params: &[Param]) -> Result<()> {
         let plan = self.plan(form, sql, params)?;
         let mut values: Vec<_> = params.iter().map(|p| p.datum).collect();
         let nulls: Vec<c_char> = params.iter().map(|p| if p.null { b'n' } else { b' ' } as c_char).collect();
@@ -284,7 +261,8 @@ impl Spi {
         let _planning = (self.tables == Tables::System).then(index_plans::ByIndex::begin);
         // SAFETY: the plan is kept, the arrays outlive the call and match the plan's parameters.
         RUNNING.set(RUNNING.get() + 1);
-        let code = unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, mode == Snapshot::Active, 0)) };
+        let code =
+            unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, self.snapshot == Snapshot::Active, 0)) };
         RUNNING.set(RUNNING.get() - 1);
         check(sql.name(), code?)?;
         Ok(())
@@ -331,7 +309,7 @@ impl Spi {
             if plan.is_null() {
                 return Err(PgError::internal(format!("could not prepare {}", sql.name())));
             }
-            catch(|| raw::SPI_keepplan(plan))?;
+            pg_sys::SPI_keepplan(plan);
             Ok(plan)
         }
     }
@@ -390,7 +368,7 @@ fn make_room(plans: &mut HashMap<String, Plans>) {
     if plans.len() >= MAX_PLANS && RUNNING.get() == 0 {
         for old in plans.drain().flat_map(|(_, plans)| [plans.as_it_stands, plans.of_one_row]).flatten() {
             // SAFETY: no plan runs.
-            unsafe { raw::SPI_freeplan(old) };
+            unsafe { pg_sys::SPI_freeplan(old) };
         }
     }
 }
@@ -418,13 +396,13 @@ impl<'r> Row<'r> {
     /// The value of the column at a place, counted from 0: where nobody knows the names.
     pub fn at<T: FromColumn<'r>>(&self, place: usize) -> Result<T> {
         let oid = self.columns[place].atttypid;
-        let datum = (!self.nulls[place]).then_some(self.values[place]);
         let column = || format!("column {} of a result", String::from_utf8_lossy(self.name(place)));
         if oid != T::OID {
             return Err(other_type(column(), oid, T::OID));
         }
         // SAFETY: the type was compared. The value lives as long as the result, of which this is a row.
-        unsafe { T::read(datum) }.map_err(|error| PgError::internal(format!("{}: {}", column(), error.message)))
+        let value = if self.nulls[place] { T::null() } else { unsafe { T::read(self.values[place]) } };
+        value.map_err(|error| PgError::internal(format!("{}: {}", column(), error.message)))
     }
 
     fn name(&self, place: usize) -> &[u8] {

@@ -5,16 +5,13 @@ use super::compat::{FIRST_USER_TIMEOUT, STATEMENT_TIMEOUT};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::ffi::{c_char, c_int};
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 mod raw {
-    use std::ffi::{c_char, c_int};
+    use std::ffi::c_int;
     unsafe extern "C-unwind" {
-        pub fn BeginInternalSubTransaction(name: *const c_char);
-        pub fn ReleaseCurrentSubTransaction();
-        pub fn RollbackAndReleaseCurrentSubTransaction();
         pub fn enable_timeout_after(id: c_int, delay_ms: c_int);
         pub fn disable_timeout(id: c_int, keep_indicator: bool);
         pub fn RegisterTimeout(id: c_int, handler: unsafe extern "C-unwind" fn()) -> c_int;
@@ -30,15 +27,16 @@ pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     unsafe {
         let context = pg_sys::CurrentMemoryContext;
         let owner = pg_sys::CurrentResourceOwner;
-        catch(|| raw::BeginInternalSubTransaction(std::ptr::null::<c_char>()))?;
+        pg_sys::BeginInternalSubTransaction(std::ptr::null());
         pg_sys::MemoryContextSwitchTo(context);
-        let result = run_caught(body).and_then(|value| {
-            catch(|| raw::ReleaseCurrentSubTransaction())?;
+        let result = run_caught(|| {
+            let value = body()?;
+            pg_sys::ReleaseCurrentSubTransaction();
             Ok(value)
         });
         if result.is_err() {
             pg_sys::MemoryContextSwitchTo(context);
-            catch(|| raw::RollbackAndReleaseCurrentSubTransaction())?;
+            pg_sys::RollbackAndReleaseCurrentSubTransaction();
         }
         pg_sys::MemoryContextSwitchTo(context);
         pg_sys::CurrentResourceOwner = owner;

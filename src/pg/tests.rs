@@ -9,7 +9,7 @@ mod xdb_tests {
         Fields, PgError, QUERY_CANCELED, Result, UNIQUE_VIOLATION, catch, edge, run_caught, sqlstate, throw,
     };
     use crate::pg::param::{array, column, value};
-    use crate::pg::spi::{self, Snapshot, Spi};
+    use crate::pg::spi::{self, Spi};
     use crate::pg::{identity, names, subxact};
     use pgrx::pg_sys;
     use pgrx::prelude::*;
@@ -128,7 +128,7 @@ mod xdb_tests {
 
     #[pg_test]
     fn names_in_lists_are_read_as_sql_reads_them() {
-        let read = |list: &str| names::split(list).expect("no error").map(|names| names.join("|"));
+        let read = |list: &str| names::split(list).map(|names| names.join("|"));
         assert_eq!(read("a, B ,\"C d\",\"e,\"\"f\"").as_deref(), Some("a|b|C d|e,\"f"));
         for broken in ["a,", "\"a", "a b", ",", "\"a\"b"] {
             assert_eq!(read(broken), None, "{broken}");
@@ -356,7 +356,7 @@ mod xdb_tests {
                 let rows = spi::connect(|spi| {
                     spi.with_latest_snapshot(|spi| {
                         let sql = "SELECT repeat('x', 1000) FROM generate_series(1, 50)";
-                        spi.rows_with(Snapshot::Active, sql, &[], |row| row.at::<String>(0))
+                        spi.rows(sql, &[], |row| row.at::<String>(0))
                     })
                 });
                 assert_eq!(rows.expect("rows").len(), 50);

@@ -1,17 +1,7 @@
 //! Types as SQL names them.
 
-use super::catch::{Result, catch};
 use pgrx::pg_sys;
-use std::ffi::{CStr, c_char};
-
-mod raw {
-    use pgrx::pg_sys;
-    use std::ffi::c_char;
-    unsafe extern "C-unwind" {
-        pub fn format_type_extended(oid: pg_sys::Oid, modifier: i32, flags: u16) -> *mut c_char;
-        pub fn getBaseTypeAndTypmod(oid: pg_sys::Oid, modifier: *mut i32) -> pg_sys::Oid;
-    }
-}
+use std::ffi::CStr;
 
 /// The modifier of a type without one.
 pub const NO_MODIFIER: i32 = -1;
@@ -25,24 +15,23 @@ pub struct Type {
 
 impl Type {
     /// The name as SQL, with its schema, so that no `search_path` makes another type of it.
-    pub fn name(self) -> Result<String> {
+    pub fn name(self) -> String {
         let flags = pg_sys::FORMAT_TYPE_TYPEMOD_GIVEN | pg_sys::FORMAT_TYPE_FORCE_QUALIFY;
-        // SAFETY: a raw call; the text is copied.
+        // SAFETY: the text is copied.
         unsafe {
-            let text = catch(|| raw::format_type_extended(self.oid, self.modifier, flags as u16))?;
-            let name = CStr::from_ptr(text.cast::<c_char>()).to_string_lossy().into_owned();
+            let text = pg_sys::format_type_extended(self.oid, self.modifier, flags as u16);
+            let name = CStr::from_ptr(text).to_string_lossy().into_owned();
             pg_sys::pfree(text.cast());
-            Ok(name)
+            name
         }
     }
 
     /// What a domain is made of; any other type itself.
-    pub fn base(self) -> Result<Self> {
+    pub fn base(self) -> Self {
         let mut modifier = self.modifier;
-        let pointer = &raw mut modifier;
-        // SAFETY: a raw call that writes the modifier.
-        let oid = unsafe { catch(|| raw::getBaseTypeAndTypmod(self.oid, pointer))? };
-        Ok(Self { oid, modifier })
+        // SAFETY: a look-up in the catalog that writes the modifier.
+        let oid = unsafe { pg_sys::getBaseTypeAndTypmod(self.oid, &raw mut modifier) };
+        Self { oid, modifier }
     }
 
     pub fn without_modifier(self) -> Self {

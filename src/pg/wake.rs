@@ -12,6 +12,7 @@ use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use xdb_engine::fnv1a_128;
 
 /// Beyond this many ends of executions and states in one transaction, everybody who waits in the database is woken.
 const CLOSED_KEPT: usize = 1024;
@@ -128,11 +129,7 @@ pub fn state_ended_at_commit(execution: [u8; 16], state_execution_id: &str) {
 
 /// Stands for a state execution where executions are waited for. Two of the same key wake each other for nothing.
 fn state_key(execution: &[u8; 16], state_execution_id: &str) -> [u8; 16] {
-    // FNV-1a, 128 bits.
-    let hash = state_execution_id.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
-        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
-    });
-    (u128::from_be_bytes(*execution) ^ hash).to_be_bytes()
+    (u128::from_be_bytes(*execution) ^ fnv1a_128(state_execution_id.bytes())).to_be_bytes()
 }
 
 /// Says that this transaction has written what others can't see yet.

@@ -8,6 +8,7 @@ use crate::pg::session::Session;
 use crate::pg::shmem::{Role, Slot};
 use crate::store::{claim, engine, load};
 use crate::turn::{Memory, Progress, RUNNERS_CALLS};
+use pgrx::pg_sys;
 use std::time::{Duration, Instant};
 
 /// How often the rate that people see is brought up to date, until it is zero.
@@ -80,8 +81,8 @@ fn is_needed(session: &mut Session) -> bool {
 }
 
 /// Whether a process has the slot of a runner. It has it before it begins its epoch, and until its leases can't be used.
-pub fn is_running(session: &Session, role: Role) -> bool {
-    Slot::find(session.database, role).is_some_and(|slot| slot.pid().is_some())
+pub fn is_running(database: pg_sys::Oid, role: Role) -> bool {
+    Slot::find(database, role).is_some_and(|slot| slot.pid().is_some())
 }
 
 /// The scheduler's look after its runners: the leases of one that is gone are void.
@@ -93,14 +94,15 @@ impl Runners {
     /// To be called when those that do not run are retired.
     fn new(session: &Session) -> Self {
         let mut running = [false; Role::COUNT];
-        Role::runners().for_each(|role| running[role.index()] = is_running(session, role));
+        Role::runners().for_each(|role| running[role.index()] = is_running(session.database, role));
         Self { running }
     }
 
     fn retire(&mut self, session: &mut Session) {
+        let database = session.database;
         let mut gone = false;
         for role in Role::runners() {
-            let runs = is_running(session, role);
+            let runs = is_running(database, role);
             gone |= self.running[role.index()] && !runs;
             self.running[role.index()] |= runs;
         }
@@ -108,17 +110,15 @@ impl Runners {
             return;
         }
         let running = self.running;
-        let database = session.database;
-        let has_process = |role: Role| Slot::find(database, role).is_some_and(|slot| slot.pid().is_some());
         let retired = in_transaction(session, |spi| {
             load::unmark_closing(spi, None)?;
-            engine::retire_runners(spi, |role| running[role.index()] && !has_process(role))?;
+            engine::retire_runners(spi, |role| running[role.index()] && !is_running(database, role))?;
             crash::point("retire-runner");
             Ok(())
         });
         if retired.is_some() {
             // One that has ended since is retired the next time, once more.
-            Role::runners().for_each(|role| self.running[role.index()] = has_process(role));
+            Role::runners().for_each(|role| self.running[role.index()] = is_running(database, role));
         }
     }
 }

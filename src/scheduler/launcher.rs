@@ -7,9 +7,10 @@
 use crate::guc;
 use crate::pg::shmem::{self, EngineState, ExitReason, Phase, Role, Slot, call};
 use crate::pg::{crash, latch, names, process, raw, session, settings};
+use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::{pg_guard, pg_sys, warning};
 use std::collections::{HashMap, HashSet};
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, c_int};
 use std::time::{Duration, Instant};
 
 /// How often the list of databases is read without being told to.
@@ -30,31 +31,12 @@ const LIBRARY: &str = "xdb";
 
 /// Registers the launcher. Only while the server loads its `shared_preload_libraries`.
 pub fn register() {
-    let mut worker = describe("xdb launcher", "xdb launcher", "xdb_launcher_main");
-    worker.bgw_restart_time = 1;
-    // SAFETY: the description is copied.
-    unsafe { pg_sys::RegisterBackgroundWorker(&mut worker) };
+    describe("xdb launcher", "xdb launcher", "xdb_launcher_main").set_restart_time(Some(Duration::from_secs(1))).load();
 }
 
-fn describe(name: &str, kind: &str, function: &str) -> pg_sys::BackgroundWorker {
-    let mut worker = pg_sys::BackgroundWorker {
-        bgw_flags: (pg_sys::BGWORKER_SHMEM_ACCESS | pg_sys::BGWORKER_BACKEND_DATABASE_CONNECTION) as c_int,
-        bgw_start_time: pg_sys::BgWorkerStartTime::BgWorkerStart_RecoveryFinished,
-        ..pg_sys::BackgroundWorker::default()
-    };
-    copy_text(&mut worker.bgw_name, name);
-    copy_text(&mut worker.bgw_type, kind);
-    copy_text(&mut worker.bgw_library_name, LIBRARY);
-    copy_text(&mut worker.bgw_function_name, function);
-    worker
-}
-
-/// Copies a text into a C array, cut between characters; the rest of the array stays zero.
-fn copy_text(array: &mut [c_char], text: &str) {
-    let length = text.floor_char_boundary(array.len() - 1);
-    for (to, from) in array.iter_mut().zip(&text.as_bytes()[..length]) {
-        *to = *from as c_char;
-    }
+/// Names of databases are short enough for the name of a process.
+fn describe(name: &str, kind: &str, function: &str) -> BackgroundWorkerBuilder {
+    BackgroundWorkerBuilder::new(name).set_type(kind).set_library(LIBRARY).set_function(function).enable_spi_access()
 }
 
 /// Entry point of the launcher process.
@@ -75,8 +57,7 @@ pub extern "C-unwind" fn xdb_launcher_main(_argument: pg_sys::Datum) {
     let mut launcher = Launcher::default();
     loop {
         let pause = launcher.step();
-        let woken = waiter.wait(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX).max(1));
-        if woken.reloaded {
+        if waiter.wait(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX).max(1)) {
             // A way to have every database looked at again, whatever was missed.
             launcher.poke_all();
         }
@@ -394,13 +375,11 @@ fn launch(database: &str, role: Role, argument: u64) -> Option<Handle> {
         Role::Scheduler => ("xdb scheduler", format!("xdb scheduler of {database}")),
         Role::Runner(number) => ("xdb runner", format!("xdb runner {} of {database}", number + 1)),
     };
-    let mut worker = describe(&name, kind, "xdb_scheduler_main");
-    worker.bgw_restart_time = pg_sys::BGW_NEVER_RESTART;
-    worker.bgw_main_arg = pg_sys::Datum::from(argument as usize);
+    let worker = describe(&name, kind, "xdb_scheduler_main").set_argument(Some(pg_sys::Datum::from(argument as usize)));
     let mut handle = std::ptr::null_mut();
-    // SAFETY: the description is copied; the handle is allocated where it outlives this call.
+    // SAFETY: the description is copied; the handle is allocated where it outlives this call. (pgrx's own is never freed.)
     unsafe {
-        worker.bgw_notify_pid = pg_sys::MyProcPid;
+        let mut worker = pg_sys::BackgroundWorker::from(&worker.set_notify_pid(pg_sys::MyProcPid));
         let before = pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext);
         let registered = pg_sys::RegisterDynamicBackgroundWorker(&mut worker, &mut handle);
         pg_sys::MemoryContextSwitchTo(before);
@@ -413,7 +392,7 @@ fn launch(database: &str, role: Role, argument: u64) -> Option<Handle> {
 ///
 /// Where there are no quotes, names are also taken as they are written: so the list was read before it could have quotes.
 fn named(list: &str) -> Option<HashSet<String>> {
-    let as_sql = if list.trim().is_empty() { Some(Vec::new()) } else { names::split(list).ok().flatten() };
+    let as_sql = if list.trim().is_empty() { Some(Vec::new()) } else { names::split(list) };
     if list.contains('"') {
         return as_sql.map(HashSet::from_iter);
     }
@@ -440,8 +419,8 @@ fn read_databases() -> Vec<Database> {
             let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
             // A database whose DROP was interrupted has a connection limit of -2.
             if (*form).datallowconn && !(*form).datistemplate && (*form).datconnlimit != -2 {
-                let name = CStr::from_ptr((*form).datname.data.as_ptr());
-                databases.push(Database { oid: (*form).oid, name: CString::from(name).to_string_lossy().into_owned() });
+                let name = CStr::from_ptr((*form).datname.data.as_ptr()).to_string_lossy().into_owned();
+                databases.push(Database { oid: (*form).oid, name });
             }
         }
         pg_sys::heap_endscan(scan);

@@ -4,13 +4,13 @@ use super::duties::{Duties, is_running};
 use super::life::Exit;
 use crate::guc;
 use crate::http::{HostPolicy, Notifier, Reactor, ReactorConfig, Reply};
-use crate::pg::catch::{Result, log_error, run_caught};
+use crate::pg::catch::{PgError, Result, log_error, run_caught};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::latch::Waiter;
 use crate::pg::session::{Begun, Session, report_activity};
 use crate::pg::shmem::{EngineState, Role};
-use crate::pg::spi;
+use crate::pg::spi::{self, Spi};
 use crate::store::instance::Standing;
 use crate::store::versions::{self, Mismatch};
 use crate::store::{engine, load};
@@ -120,15 +120,11 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> Exit {
             return Exit::Left;
         }
         session.slot.take_wake();
-        match run_caught(|| Ok(session.begin())) {
-            Ok(Begun::Ready) => session.abort(),
-            Ok(Begun::Busy) => {}
-            Ok(Begun::Gone) => return Exit::Gone,
-            Ok(Begun::Changed) => return Exit::Restart,
-            Err(error) => {
-                session.abort();
-                log_error("the scheduler can't see whether the extension was updated", &error);
-            }
+        match transaction(session, |_| Ok(())) {
+            Ok(Ok(()) | Err(Begun::Ready | Begun::Busy)) => {}
+            Ok(Err(Begun::Gone)) => return Exit::Gone,
+            Ok(Err(Begun::Changed)) => return Exit::Restart,
+            Err(error) => log_error("the scheduler can't see whether the extension was updated", &error),
         }
         // Who changes the extension wakes this up; what changes the catalog by hand doesn't.
         crate::pg::latch::wait_for_latch(UPDATE_POLL.as_millis() as i64);
@@ -137,59 +133,53 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> Exit {
 
 /// Begins an epoch. None when the extension has changed.
 fn begin(session: &mut Session, role: Role) -> Result<Option<i64>> {
-    let begun = run_caught(|| Ok(session.begin()));
-    if begun.is_err() {
-        session.abort();
-    }
-    match begun? {
-        Begun::Ready => {}
-        Begun::Busy => return Err(crate::pg::catch::PgError::internal("the extension is locked")),
-        Begun::Gone | Begun::Changed => return Ok(None),
-    }
-    let begun = run_caught(|| {
-        let begun = spi::connect(|spi| {
-            load::unmark_closing(spi, None)?;
-            let epoch = engine::begin_epoch(spi, role)?;
-            if role == Role::Scheduler {
-                engine::take_over_lanes(spi)?;
-                // Those of a runner that has died with the scheduler before this one.
-                engine::retire_runners(spi, |runner| !is_running(session, runner))?;
-            }
-            crash::point("begin");
-            Ok(epoch)
-        })?;
-        session.commit();
-        Ok(Some(begun))
+    let database = session.database;
+    let begun = transaction(session, |spi| {
+        load::unmark_closing(spi, None)?;
+        let epoch = engine::begin_epoch(spi, role)?;
+        if role == Role::Scheduler {
+            engine::take_over_lanes(spi)?;
+            // Those of a runner that has died with the scheduler before this one.
+            engine::retire_runners(spi, |runner| !is_running(database, runner))?;
+        }
+        crash::point("begin");
+        Ok(epoch)
     });
-    if begun.is_err() {
-        session.abort();
+    match begun? {
+        Ok(epoch) => Ok(Some(epoch)),
+        Err(Begun::Busy) => Err(PgError::internal("the extension is locked")),
+        Err(_) => Ok(None),
     }
-    begun
 }
 
 /// Runs `body` in a transaction of its own, outside a turn. None when that was not possible: it is tried again.
-pub(super) fn in_transaction<T>(session: &mut Session, body: impl FnOnce(&spi::Spi) -> Result<T>) -> Option<T> {
-    match run_caught(|| Ok(session.begin())) {
-        Ok(Begun::Ready) => {}
-        Ok(_) => return None,
-        Err(_) => {
-            session.abort();
-            return None;
-        }
-    }
-    let done = run_caught(|| {
-        let value = spi::connect(body)?;
-        session.commit();
-        Ok(value)
-    });
-    match done {
-        Ok(value) => Some(value),
+pub(super) fn in_transaction<T>(session: &mut Session, body: impl FnOnce(&Spi) -> Result<T>) -> Option<T> {
+    match transaction(session, body) {
+        Ok(done) => done.ok(),
         Err(error) => {
             log_error("the scheduler could not look after itself", &error);
-            session.abort();
             None
         }
     }
+}
+
+/// Runs `body` in a transaction of its own; if the extension is not as it was, says so instead.
+fn transaction<T>(
+    session: &mut Session,
+    body: impl FnOnce(&Spi) -> Result<T>,
+) -> Result<std::result::Result<T, Begun>> {
+    let done = run_caught(|| match session.begin() {
+        Begun::Ready => {
+            let value = spi::connect(body)?;
+            session.commit();
+            Ok(Ok(value))
+        }
+        other => Ok(Err(other)),
+    });
+    if done.is_err() {
+        session.abort();
+    }
+    done
 }
 
 fn reactor() -> std::io::Result<(Reactor, Arc<Notifier>)> {

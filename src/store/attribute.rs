@@ -3,7 +3,7 @@
 use super::table::{Read, insert, run, select, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, array};
-use crate::pg::spi::{Snapshot, Spi};
+use crate::pg::spi::Spi;
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::{ExecutionId, Json};
 
@@ -44,7 +44,7 @@ pub fn local_attributes(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<Execut
 
 /// Those of one execution, as the active snapshot shows them.
 pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<BTreeMap<String, Json>> {
-    let rows = spi.rows_with(Snapshot::Active, &OF_EXECUTIONS, &[array([id])], |row| {
+    let rows = spi.rows(&OF_EXECUTIONS, &[array([id])], |row| {
         let LocalAttribute { key, value, .. } = LocalAttribute::read(row)?;
         Ok((key.to_owned(), value.to_json()))
     })?;

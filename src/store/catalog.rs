@@ -6,7 +6,7 @@
 use super::table::statements;
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
-use crate::pg::spi::{Snapshot, Spi};
+use crate::pg::spi::Spi;
 use crate::pg::types::Type;
 use pgrx::pg_sys;
 use std::collections::HashMap;
@@ -81,7 +81,7 @@ pub fn describe(spi: &Spi, relation: u32) -> Result<Option<Description>> {
     let mut table = None;
     let mut columns = HashMap::new();
     spi.with_latest_snapshot(|spi| {
-        spi.rows_with(Snapshot::Active, &DESCRIBE, &[relation], |row| {
+        spi.rows(&DESCRIBE, &[relation], |row| {
             let name = format!("{}.{}", quote(row.get("schema")?), quote(row.get("name")?));
             let only = if row.get("is_ordinary")? { "ONLY " } else { "" };
             table = Some((format!("{only}{name}"), name));
@@ -98,9 +98,8 @@ pub fn key_operators(spi: &Spi, relation: u32, key: &[String]) -> Result<Option<
     let mut sorted: Vec<&str> = key.iter().map(String::as_str).collect();
     sorted.sort_unstable();
     let params = [value(pg_sys::Oid::from(relation)), array(sorted.iter().copied())];
-    let operators = spi.with_latest_snapshot(|spi| {
-        spi.first_with(Snapshot::Active, &KEY_OPERATORS, &params, |row| row.get::<Vec<String>>("operators"))
-    })?;
+    let operators =
+        spi.with_latest_snapshot(|spi| spi.first(&KEY_OPERATORS, &params, |row| row.get::<Vec<String>>("operators")))?;
     let Some(operators) = operators else { return Ok(None) };
     let by_column: HashMap<&str, String> = sorted.into_iter().zip(operators).collect();
     Ok(key.iter().map(|column| by_column.get(column.as_str()).cloned()).collect())

@@ -14,8 +14,8 @@ pub(super) use {rows::STATEMENTS as ROWS, values::STATEMENTS as VALUES};
 use super::table::statements;
 use super::{attribute, execution, history, inbox, queue, shard_of, state};
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{Param, array, value};
-use crate::pg::spi::{Row, Snapshot, Spi, Statement};
+use crate::pg::param::{array, value};
+use crate::pg::spi::{Row, Spi, Statement};
 use rows::{Expected, Known};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl Check<'_> {
 
     /// Rows of a statement whose only parameter is the execution.
     fn all<T>(&self, statement: &'static Statement, read: impl FnMut(&Row) -> Result<T>) -> Result<Vec<T>> {
-        self.spi.rows_with(Snapshot::Active, statement, &[value(self.id)], read)
+        self.spi.rows(statement, &[value(self.id)], read)
     }
 
     fn one<T>(&self, statement: &'static Statement, read: impl FnMut(&Row) -> Result<T>) -> Result<Option<T>> {
@@ -85,7 +85,7 @@ impl Check<'_> {
 
     /// Replays the history. None if it can't be replayed; then why is a problem.
     fn replay(&mut self) -> Result<Option<Replay>> {
-        match history::replay(self.spi, Snapshot::Active, self.id, u64::MAX)? {
+        match history::replay(self.spi, self.id, u64::MAX)? {
             Ok(replay) if replay.execution.exists() => return Ok(Some(replay)),
             Ok(_) => self.problem("history_event: the history is empty"),
             Err(broken) => self.problem(format!("history_event: {broken}")),
@@ -97,7 +97,7 @@ impl Check<'_> {
     /// are folded. If the row's count says that there were such, its word is taken for them.
     fn adopt_unrecorded_attempts(&mut self, execution: &mut Execution) -> Result<()> {
         let params = [value(self.id), value(RECORDED_ATTEMPTS as i32)];
-        let rows = self.spi.rows_with(Snapshot::Active, &CALLS_WITH_MANY_ATTEMPTS, &params, |row| {
+        let rows = self.spi.rows(&CALLS_WITH_MANY_ATTEMPTS, &params, |row| {
             Ok((row.get::<StateSeq>("seq")?, row.get::<String>("call")?))
         })?;
         for (seq, text) in rows {
@@ -197,9 +197,9 @@ impl Check<'_> {
 
     /// Compares a table with the rows that it should have.
     fn compare(&mut self, expected: &Expected) -> Result<()> {
-        let Expected { table, statement, moments, keys, fields, may_have_more } = expected;
-        let params: [Param; 3] = [value(self.id), array(keys), array(fields)];
-        let differences = self.spi.rows_with(Snapshot::Active, *statement, &params, |row| {
+        let Expected { table, statement, moments, rows, columns, may_have_more } = expected;
+        let params = [&rows[..], &[value(self.id), array(columns)]].concat();
+        let differences = self.spi.rows(*statement, &params, |row| {
             let key: String = row.get("key")?;
             let place = if key == "{}" { (*table).to_owned() } else { format!("{table} {key}") };
             Ok(match (row.get::<bool>("too_many")?, row.get::<bool>("missing")?) {

@@ -2,11 +2,11 @@
 
 use super::loaded::{Loaded, Meta};
 use super::registry::{MappingId, Registry, TypeId};
-use super::table::{batch, insert, record, run, select_but, set_to_v, statements, table};
+use super::table::{batch, insert, names_but, record, run, select_but, set_to_v, statements, table};
 use super::{from_json, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array};
-use crate::pg::spi::{Row, Snapshot, Spi, Statement};
+use crate::pg::spi::{Row, Spi, Statement};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -74,18 +74,6 @@ record! {
     struct Close { execution_id: ExecutionId, conditional: bool }
 }
 
-const PROGRESS: &[&str] = &[
-    "status",
-    "closed_at",
-    "reason",
-    "next_event",
-    "next_state",
-    "next_message",
-    "live_threads",
-    "completing",
-    "state_numbers",
-];
-
 /// What is loaded of these executions. Results are only added to, and request ids only looked for.
 fn of_ids(lock: &str) -> String {
     let columns = select_but::<Process>("p", &["results", "request_id"]);
@@ -107,7 +95,7 @@ statements! {
     UPDATE = format!("UPDATE xdb.process_execution p SET {}, closing = NULL, \
             results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results END \
         FROM {} WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event",
-        set_to_v(PROGRESS), batch::<Progress>());
+        set_to_v(&names_but::<Progress>(&["execution_id", "loaded_event", "results"])), batch::<Progress>());
     STEP_OR_SKIP = of_ids(" FOR NO KEY UPDATE SKIP LOCKED");
     STEP = of_ids(" FOR NO KEY UPDATE");
     CLOSE = of_ids(" FOR UPDATE");
@@ -253,7 +241,7 @@ pub fn executions(
 /// An execution's own row, as the active snapshot shows it; if it can't be read, why.
 pub(super) fn own(spi: &Spi, id: ExecutionId) -> Result<Option<Result<Execution>>> {
     let read = |row: &Row| Ok(read_execution(row).map(|(_, execution)| execution));
-    spi.first_with(Snapshot::Active, &LOOK, &[array([id])], read)
+    spi.first(&LOOK, &[array([id])], read)
 }
 
 fn read_execution(row: &Row) -> Result<(Meta, Execution)> {

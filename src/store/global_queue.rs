@@ -20,6 +20,7 @@ use xdb_engine::*;
 table! {
     /// A message of a global queue: free, or taken by a state that has not used it up. It has as many fields as the table has
     /// columns.
+    #[derive(Default)]
     pub struct Message<'a> in "global_message" {
         key { number: u64 }
         compared {
@@ -280,14 +281,8 @@ impl<'a> Message<'a> {
             key: message.key.as_deref(),
             message_id: message.message_id.as_deref(),
             payload: message.payload.as_ref().map(Jsonb::from),
-            bytes: 0,
-            owner: pg_sys::InvalidOid,
-            owner_name: "",
-            published_at: Timestamp(0),
-            expires_at: None,
-            fresh: false,
             taken_by: Some(execution_id),
-            taken_at: None,
+            ..Self::default()
         }
     }
 }

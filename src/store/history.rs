@@ -4,7 +4,7 @@ use super::state;
 use super::table::{Read, insert, run, select, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, value};
-use crate::pg::spi::{Row, Snapshot, Spi};
+use crate::pg::spi::{Row, Spi};
 use xdb_engine::{ExecutionId, Replay, Timestamp};
 
 table! {
@@ -35,25 +35,20 @@ pub(super) fn write(spi: &Spi, events: &[HistoryEvent]) -> Result<()> {
 
 /// How many events of an execution there are, as the active snapshot shows them.
 pub(super) fn count(spi: &Spi, id: ExecutionId) -> Result<i64> {
-    Ok(spi.first_with(Snapshot::Active, &COUNT, &[value(id)], |row| row.get("events"))?.unwrap_or(0))
+    Ok(spi.first(&COUNT, &[value(id)], |row| row.get("events"))?.unwrap_or(0))
 }
 
 /// Why events can't be replayed.
 pub type Broken = String;
 
 /// The replay of an execution's events up to a number, read in slices with a snapshot of the caller's choice.
-pub fn replay(
-    spi: &Spi,
-    snapshot: Snapshot,
-    id: ExecutionId,
-    up_to: u64,
-) -> Result<std::result::Result<Replay, Broken>> {
+pub fn replay(spi: &Spi, id: ExecutionId, up_to: u64) -> Result<std::result::Result<Replay, Broken>> {
     let mut replay = Replay::new(id);
     let mut last = i64::MIN;
     let up_to = i64::try_from(up_to).unwrap_or(i64::MAX);
     loop {
         let params = [value(id), value(last), value(up_to)];
-        let slice = spi.rows_with(snapshot, &SLICE, &params, |row| {
+        let slice = spi.rows(&SLICE, &params, |row| {
             let HistoryEvent { event_time, event_type, details, .. } = HistoryEvent::read(row)?;
             Ok((row.get::<i64>("event_id")?, event_time, event_type.to_owned(), details.0.into_owned()))
         })?;
@@ -81,7 +76,7 @@ pub fn cut(spi: &Spi, id: ExecutionId, up_to: u64) -> Result<()> {
     if up_to.saturating_sub(oldest).saturating_mul(BYTES_PER_EVENT) < bytes {
         return Ok(());
     }
-    let Ok(replay) = replay(spi, Snapshot::Fresh, id, up_to)? else { return Ok(()) };
+    let Ok(replay) = replay(spi, id, up_to)? else { return Ok(()) };
     if replay.execution.next_event != up_to + 1 {
         return Ok(());
     }

@@ -2,10 +2,10 @@
 //! `message_key`.
 
 use super::loaded::Loaded;
-use super::table::{Read, Record, batch, insert, record, run, run_one, select, statements, table};
+use super::table::{Read, Record, batch, insert, record, run, select, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, array, value};
-use crate::pg::spi::{Snapshot, Spi};
+use crate::pg::spi::Spi;
 use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::*;
 
@@ -58,7 +58,7 @@ table! {
 }
 
 statements! {
-    INSERT = format!("{} RETURNING inbox_id", insert::<NewMessage>());
+    INSERT = insert::<NewMessage>();
     USE_KEY = format!("{} ON CONFLICT DO NOTHING", insert::<MessageKey>());
     KEYS = insert::<MessageKey>();
     // By execution, so that nobody takes walking through the whole inbox in its order for a way to these.
@@ -83,15 +83,16 @@ statements! {
         WHERE execution_id = $1 AND message_id IS NOT NULL ORDER BY inbox_id";
 }
 
-/// Puts a message into the inbox. With a message id that the queue has seen, nothing happens: None.
-pub(super) fn publish(spi: &Spi, message: NewMessage) -> Result<Option<i64>> {
+/// Puts a message into the inbox. With a message id that the queue has seen, nothing happens.
+pub fn publish(spi: &Spi, message: NewMessage) -> Result<()> {
     if let Some(message_id) = message.message_id {
         let key = MessageKey { execution_id: message.execution_id, queue_name: message.queue_name, message_id };
         if run(spi, &USE_KEY, &[key])? == 0 {
-            return Ok(None);
+            return Ok(());
         }
     }
-    run_one(spi, &INSERT, message, |row| row.get("inbox_id"))
+    run(spi, &INSERT, &[message])?;
+    Ok(())
 }
 
 /// Writes message ids down that states have used.
@@ -127,13 +128,13 @@ pub fn message_ids(
 
 /// Queue and message id of all that an execution has on record, as the active snapshot shows them.
 pub(super) fn all_keys(spi: &Spi, id: ExecutionId) -> Result<Vec<(String, String)>> {
-    spi.rows_with(Snapshot::Active, &ALL_KEYS, &[value(id)], |row| Ok((row.get("queue_name")?, row.get("message_id")?)))
+    spi.rows(&ALL_KEYS, &[value(id)], |row| Ok((row.get("queue_name")?, row.get("message_id")?)))
 }
 
 /// The same of the messages in its inbox.
 pub(super) fn keys_in_inbox(spi: &Spi, id: ExecutionId) -> Result<Vec<(String, String)>> {
     let read = |row: &crate::pg::spi::Row| Ok((row.get("queue_name")?, row.get("message_id")?));
-    spi.rows_with(Snapshot::Active, &KEYS_IN_INBOX, &[value(id)], read)
+    spi.rows(&KEYS_IN_INBOX, &[value(id)], read)
 }
 
 /// A message that waits in the inbox.
@@ -210,8 +211,7 @@ impl Loaded {
 /// execution, or in any. To be asked when those that it shows were taken in.
 pub fn has_unseen_arrivals(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> Result<bool> {
     let params = [value(id), value(queue)];
-    let unseen =
-        spi.with_latest_snapshot(|spi| spi.first_with(Snapshot::Active, &UNSEEN, &params, |row| row.get("unseen")))?;
+    let unseen = spi.with_latest_snapshot(|spi| spi.first(&UNSEEN, &params, |row| row.get("unseen")))?;
     Ok(unseen.unwrap_or(false))
 }
 

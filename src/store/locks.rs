@@ -7,7 +7,7 @@ use super::tables::covered;
 use crate::pg::catch::Result;
 use crate::pg::param::{array, to_postgres};
 use crate::pg::shmem::attribute_locks::{Name, Shown};
-use crate::pg::spi::{Snapshot, Spi};
+use crate::pg::spi::Spi;
 use crate::pg::types::{NO_MODIFIER, Type};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap};
@@ -66,15 +66,14 @@ impl KeyTypes {
             return Ok(Self(HashMap::new()));
         }
         let rows = spi.with_latest_snapshot(|spi| {
-            spi.rows_with(Snapshot::Active, &COLUMN_TYPES, &[array(relations)], |row| {
+            spi.rows(&COLUMN_TYPES, &[array(relations)], |row| {
                 Ok((row.get::<pg_sys::Oid>("relation")?, row.get::<String>("name")?, row.get::<pg_sys::Oid>("type")?))
             })
         })?;
         let base = |(relation, column, oid): (pg_sys::Oid, String, pg_sys::Oid)| {
-            let of_type = Type { oid, modifier: NO_MODIFIER }.base()?;
-            Ok(((relation.to_u32(), column), of_type.oid))
+            ((relation.to_u32(), column), Type { oid, modifier: NO_MODIFIER }.base().oid)
         };
-        Ok(Self(rows.into_iter().map(base).collect::<Result<_>>()?))
+        Ok(Self(rows.into_iter().map(base).collect()))
     }
 
     /// A key value in one spelling. Where a type has more of them than this knows, two calls may not wait for each other;
@@ -92,16 +91,10 @@ impl KeyTypes {
     }
 }
 
-/// FNV-1a, 128 bits, of parts that are told from each other by their lengths.
+/// The hash of parts that are told from each other by their lengths.
 fn hash(parts: &[&[u8]]) -> Object {
-    let mut hash = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
-    let mut feed = |byte: u8| {
-        hash = (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
-    };
-    for part in parts {
-        (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()).for_each(&mut feed);
-    }
-    hash.to_be_bytes()
+    let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
+    fnv1a_128(bytes).to_be_bytes()
 }
 
 /// Stands for the values that were loaded, in the key by which a worker keeps answers: an answer that was computed from

@@ -24,8 +24,7 @@
 //! | [`purge`] | `purged` | deletes closed executions |
 //! | [`locks`] | | what calls lock, and the versions of what they have read |
 //!
-//! Without tables of their own: [`load`] and [`manage`] name what loads executions and finds states; [`phases`] says what of a
-//! state's phase has rows; [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with
+//! Without tables of their own: [`load`] names what loads executions; [`phases`] says what of a state's phase has rows; [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with
 //! its history; [`versions`] says which schemas this library works with. [`tables`] reads and writes users' tables, and
 //! [`catalog`] says what they are.
 
@@ -44,7 +43,6 @@ pub mod instance;
 pub mod load;
 pub mod loaded;
 pub mod locks;
-pub mod manage;
 pub mod phases;
 pub mod process;
 #[cfg(feature = "pg_test")]
@@ -83,13 +81,6 @@ impl Record for StateKey {
 
     fn arrays(rows: &[Self]) -> Vec<Param> {
         vec![array(rows.iter().map(|key| key.0)), array(rows.iter().map(|key| key.1))]
-    }
-
-    fn json(&self, column: &str, text: &mut String) {
-        match column {
-            "execution_id" => self.0.json(text),
-            _ => self.1.json(text),
-        }
     }
 }
 

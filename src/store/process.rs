@@ -1,12 +1,11 @@
 //! What the SQL functions read and write: finding a process, starting one, publishing to one. The tables `latest_execution`
 //! and `rpc_answer`, and what is looked for in `process_execution`.
 
-use super::inbox::{self, NewMessage};
 use super::loaded::{Loaded, Meta};
 use super::table::{Record, batch, statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, value};
-use crate::pg::spi::{Row, Snapshot, Spi};
+use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
 use xdb_engine::{Execution, ExecutionId, ProcessStatus, StateExecutionId, Timestamp};
@@ -144,8 +143,8 @@ fn read_found(row: &Row) -> Result<Found> {
 }
 
 /// The latest execution of a process id, or the one that is named.
-pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>, snapshot: Snapshot) -> Result<Option<Found>> {
-    find_as(spi, process_id, execution, snapshot, read_found)
+pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Option<Found>> {
+    find_as(spi, process_id, execution, read_found)
 }
 
 /// The same with the owner alone, whatever else the row holds: it is to be checked.
@@ -155,25 +154,24 @@ pub fn find_to_check(
     execution: Option<ExecutionId>,
 ) -> Result<Option<(ExecutionId, pg_sys::Oid)>> {
     let read = |row: &Row| Ok((row.get("execution_id")?, row.get("owner")?));
-    find_as(spi, process_id, execution, Snapshot::Active, read)
+    find_as(spi, process_id, execution, read)
 }
 
 fn find_as<T>(
     spi: &Spi,
     process_id: &str,
     execution: Option<ExecutionId>,
-    snapshot: Snapshot,
     read: impl FnMut(&Row) -> Result<T>,
 ) -> Result<Option<T>> {
     match execution {
-        Some(id) => spi.first_with(snapshot, &FIND_EXECUTION, &[value(id), value(process_id)], read),
-        None => spi.first_with(snapshot, &FIND_LATEST, &[value(process_id)], read),
+        Some(id) => spi.first(&FIND_EXECUTION, &[value(id), value(process_id)], read),
+        None => spi.first(&FIND_LATEST, &[value(process_id)], read),
     }
 }
 
 /// The execution of a process id that was started last, whatever `latest_execution` says.
 pub fn newest(spi: &Spi, process_id: &str) -> Result<Option<ExecutionId>> {
-    spi.first_with(Snapshot::Active, &NEWEST, &[value(process_id)], |row| row.get("execution_id"))
+    spi.first(&NEWEST, &[value(process_id)], |row| row.get("execution_id"))
 }
 
 /// Takes the publisher's lock, which steps pass and a close waits for, and reads the row as locked.
@@ -184,28 +182,6 @@ pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<Option<Found>> {
 /// Locks an execution against steps and publishers, and reads the row as locked.
 pub fn lock_for_close(spi: &Spi, id: ExecutionId) -> Result<Option<Found>> {
     spi.first(&LOCK_FOR_CLOSE, &[value(id)], read_found)
-}
-
-/// Puts a message into the inbox. With a message id that the queue has seen, nothing happens.
-pub fn publish(
-    spi: &Spi,
-    found: &Found,
-    queue: &str,
-    message_id: Option<&str>,
-    payload: Option<&str>,
-    now: Timestamp,
-) -> Result<()> {
-    let message = NewMessage {
-        execution_id: found.id,
-        shard: found.shard,
-        queue_name: queue,
-        message_id,
-        payload: payload.map(|text| Jsonb(text.into())),
-        bytes: payload.map_or(0, str::len) as i32,
-        published_at: now,
-    };
-    inbox::publish(spi, message)?;
-    Ok(())
 }
 
 /// Makes sure that this transaction alone decides about a process id: the one that comes second waits here for the
@@ -254,9 +230,9 @@ pub struct Results {
     pub only: Option<String>,
 }
 
-pub fn results(spi: &Spi, id: ExecutionId, snapshot: Snapshot) -> Result<Results> {
+pub fn results(spi: &Spi, id: ExecutionId) -> Result<Results> {
     let read = |row: &Row| Ok(Results { all: row.get("results")?, only: row.get("only")? });
-    let found = spi.first_with(snapshot, &RESULTS, &[value(id)], read)?;
+    let found = spi.first(&RESULTS, &[value(id)], read)?;
     found.ok_or_else(|| PgError::internal("an execution is gone"))
 }
 
@@ -296,13 +272,13 @@ pub fn keep_rpc_answer(spi: &Spi, id: ExecutionId, key: &str, output: Option<&st
 
 /// Whether there has been a state execution of that id, though it may be gone: where not the whole history is kept,
 /// those that have ended are not kept either.
-pub fn state_has_been(spi: &Spi, id: ExecutionId, state: &StateExecutionId, snapshot: Snapshot) -> Result<bool> {
+pub fn state_has_been(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<bool> {
     let params = [value(id), value(state.state_id.as_str()), value(i64::from(state.number))];
-    Ok(spi.first_with(snapshot, &STATE_HAS_BEEN, &params, |row| row.get("has_been"))?.unwrap_or(false))
+    Ok(spi.first(&STATE_HAS_BEEN, &params, |row| row.get("has_been"))?.unwrap_or(false))
 }
 
 /// Whether there can be an execution of this state: its process type lists it, or there has been one.
-pub fn state_can_be(spi: &Spi, id: ExecutionId, state_id: &str, snapshot: Snapshot) -> Result<bool> {
+pub fn state_can_be(spi: &Spi, id: ExecutionId, state_id: &str) -> Result<bool> {
     let params = [value(id), value(state_id)];
-    Ok(spi.first_with(snapshot, &STATE_CAN_BE, &params, |row| row.get("can_be"))?.unwrap_or(false))
+    Ok(spi.first(&STATE_CAN_BE, &params, |row| row.get("can_be"))?.unwrap_or(false))
 }

@@ -7,7 +7,7 @@ use super::state::states;
 use super::table::{Read, Record, batch, delete, insert, record, rows, run, select, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, array, value};
-use crate::pg::spi::{Row, Snapshot, Spi};
+use crate::pg::spi::{Row, Spi};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use xdb_engine::*;
@@ -125,7 +125,7 @@ pub(super) fn delete_waiters(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
 
 /// All messages of an execution, as the active snapshot shows them.
 pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<Vec<Message>> {
-    spi.rows_with(Snapshot::Active, &ALL_OF_ONE, &[value(id)], |row| Ok(read_message(row)?.1))
+    spi.rows(&ALL_OF_ONE, &[value(id)], |row| Ok(read_message(row)?.1))
 }
 
 fn read_message(row: &Row) -> Result<(ExecutionId, Message)> {

@@ -1,7 +1,7 @@
 //! Workers and process types as registered: the tables `worker`, `process_type` and `mapped_table`.
 
 use super::instance::{bump, take_into_use};
-use super::table::{Read, Record, insert, insert_row, record, run, run_one, select, statements, table};
+use super::table::{Read, Record, insert, insert_row, record, run, select, statements, table};
 use super::{from_json, to_json};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, Relation, value};
@@ -290,9 +290,8 @@ pub fn put_worker(
 ) -> Result<()> {
     take_into_use(spi)?;
     let worker = NewWorker { name, url, secret, headers: headers.map(|text| Jsonb(text.into())), max_concurrency };
-    if let Some(id) = run_one(spi, &PUT_WORKER, worker, |row| row.get::<WorkerId>("worker_id"))? {
-        spi.run(&TOUCH_TYPES, &[value(id)])?;
-    }
+    let id = spi.first(&PUT_WORKER, &NewWorker::arrays(&[worker]), |row| row.get::<WorkerId>("worker_id"))?;
+    spi.run(&TOUCH_TYPES, &[value(id)])?;
     bump(spi)
 }
 

@@ -8,7 +8,7 @@ use super::table::{Read, Record, Table, batch, insert, record, rows, run, select
 use super::{StateKey, from_json, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, value};
-use crate::pg::spi::{Row, Snapshot, Spi};
+use crate::pg::spi::{Row, Spi};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -171,9 +171,7 @@ fn read_state(row: &Row) -> Result<(ExecutionId, StateExecution)> {
 
 /// All states of an execution by their sequence, as the active snapshot shows them; those that can't be read, with why.
 pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<Vec<(i32, Result<StateExecution>)>> {
-    spi.rows_with(Snapshot::Active, &ALL_OF_ONE, &[value(id)], |row| {
-        Ok((row.get("seq")?, read_state(row).map(|(_, state)| state)))
-    })
+    spi.rows(&ALL_OF_ONE, &[value(id)], |row| Ok((row.get("seq")?, read_state(row).map(|(_, state)| state))))
 }
 
 /// Loads these state executions into their executions.
@@ -246,14 +244,9 @@ pub fn states_with_unrecorded_attempts(
 }
 
 /// A state execution, if there is one of that name.
-pub fn by_name(
-    spi: &Spi,
-    id: ExecutionId,
-    state: &StateExecutionId,
-    snapshot: Snapshot,
-) -> Result<Option<(StateSeq, StateStatus)>> {
+pub fn by_name(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<Option<(StateSeq, StateStatus)>> {
     let params = [value(id), value(state.state_id.as_str()), value(i64::from(state.number))];
-    spi.first_with(snapshot, &BY_NAME, &params, |row| Ok((row.get("seq")?, row.get("status")?)))
+    spi.first(&BY_NAME, &params, |row| Ok((row.get("seq")?, row.get("status")?)))
 }
 
 /// States of an execution whose calls are in backoff; only the named one, if it is.

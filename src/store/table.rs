@@ -30,22 +30,6 @@ pub trait Record: Sized {
 
     /// The parameters of a batch, as arrays even of one row.
     fn arrays(rows: &[Self]) -> Vec<Param>;
-
-    /// Appends the value of a column as JSON.
-    fn json(&self, column: &str, text: &mut String);
-
-    /// Some columns as a JSON object.
-    fn object<'n>(&self, columns: impl IntoIterator<Item = &'n str>) -> String {
-        let mut text = String::from("{");
-        for name in columns {
-            text.push_str(if text.len() > 1 { ",\"" } else { "\"" });
-            text.push_str(name);
-            text.push_str("\":");
-            self.json(name, &mut text);
-        }
-        text.push('}');
-        text
-    }
 }
 
 /// A record that can be read from a row, by the names of its columns.
@@ -78,16 +62,6 @@ pub fn run<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R]) -> R
     if rows.is_empty() { Ok(0) } else { spi.run_batch(statement, &R::columns(rows)) }
 }
 
-/// Runs a statement on a row, and reads what it returns.
-pub fn run_one<R: Record, T>(
-    spi: &Spi,
-    statement: &'static Statement,
-    row: R,
-    read: impl FnMut(&Row) -> Result<T>,
-) -> Result<Option<T>> {
-    spi.first_of_batch(statement, &R::columns(&[row]), read)
-}
-
 /// The batch as a relation `v` with the record's columns. It has the first parameters.
 pub fn batch<R: Record>() -> String {
     let columns = (1..).zip(R::COLUMNS).map(|(n, column)| format!("{} AS {}", element(n, column), column.name));
@@ -101,7 +75,12 @@ fn element(number: usize, column: &Column) -> String {
 }
 
 fn names<R: Record>() -> Vec<&'static str> {
-    R::COLUMNS.iter().map(|column| column.name).collect()
+    names_but::<R>(&[])
+}
+
+/// The record's columns without some of them.
+pub fn names_but<R: Record>(without: &[&str]) -> Vec<&'static str> {
+    R::COLUMNS.iter().map(|column| column.name).filter(|name| !without.contains(name)).collect()
 }
 
 /// Inserts a batch of rows. Columns that are not in the record have their defaults.
@@ -119,8 +98,7 @@ pub fn insert_row<P: Part>() -> String {
 
 /// Sets the record's columns in the rows of its keys.
 pub fn update<P: Part>() -> String {
-    let others = names::<P>().into_iter().filter(|name| !P::Of::KEY.contains(name));
-    let sets = set_to_v(&others.collect::<Vec<_>>());
+    let sets = set_to_v(&names_but::<P>(P::Of::KEY));
     format!("UPDATE xdb.{} t SET {sets} FROM {} WHERE {}", P::Of::NAME, batch::<P>(), is_v("t", P::Of::KEY))
 }
 
@@ -173,13 +151,6 @@ macro_rules! record {
 
             fn arrays(rows: &[Self]) -> Vec<$crate::pg::param::Param> {
                 vec![$($crate::pg::param::array(rows.iter().map(|row| &row.$column))),*]
-            }
-
-            fn json(&self, column: &str, text: &mut String) {
-                match column {
-                    $(stringify!($column) => $crate::pg::param::SqlValue::json(&self.$column, text),)*
-                    _ => unreachable!("{} has no column {column}", stringify!($Name)),
-                }
             }
         }
 

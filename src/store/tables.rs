@@ -36,15 +36,15 @@ struct KeyColumn {
 }
 
 impl KeyColumn {
-    fn new(column: &str, of_type: Type, operator: String) -> Result<Self> {
-        let base = of_type.base()?;
+    fn new(column: &str, of_type: Type, operator: String) -> Self {
+        let base = of_type.base();
         let column = quote(column);
-        let cast_to = if base.rounds() { base.name()? } else { base.without_modifier().name()? };
+        let cast_to = if base.rounds() { base.name() } else { base.without_modifier().name() };
         let operand = match base.oid == of_type.oid {
             true => format!("t.{column}"),
-            false => format!("t.{column}::{}", base.without_modifier().name()?),
+            false => format!("t.{column}::{}", base.without_modifier().name()),
         };
-        Ok(Self { column, operand, operator, cast_to })
+        Self { column, operand, operator, cast_to }
     }
 
     /// The value of this column, which is the parameter of this number.
@@ -134,7 +134,7 @@ impl Tables {
                         .map(|(column, operator)| {
                             let of_type = found.columns.get(column).copied();
                             let of_type = of_type.ok_or_else(|| PgError::internal("an index of unknown columns"))?;
-                            KeyColumn::new(column, of_type, operator)
+                            Ok(KeyColumn::new(column, of_type, operator))
                         })
                         .collect::<Result<_>>()
                 });
@@ -150,9 +150,8 @@ impl Tables {
         now_in_table(mapping.relation);
         let known = self.known.get(&mapping.relation).and_then(|known| known.get(&mapping.primary_key));
         known.and_then(Option::as_ref).ok_or_else(|| {
-            let mut error = PgError::new(UNDEFINED_TABLE, format!("table {} does not exist any more", mapping.table));
-            error.table = Some(mapping.table.clone());
-            error
+            let what = format!("table {} does not exist any more", mapping.table);
+            PgError::new(UNDEFINED_TABLE, what).of_table(&mapping.table)
         })
     }
 
@@ -284,8 +283,7 @@ impl Table {
     fn column(&self, mapping: &TableMapping, column: &str) -> Result<Type> {
         self.found.columns.get(column).copied().ok_or_else(|| {
             let what = format!("column \"{column}\" of table {} does not exist any more", mapping.table);
-            let mut error = PgError::new(sqlstate(b"42703"), what);
-            error.table = Some(mapping.table.clone());
+            let mut error = PgError::new(sqlstate(b"42703"), what).of_table(&mapping.table);
             error.column = Some(column.to_owned());
             error
         })
@@ -300,9 +298,7 @@ impl Table {
         }
         let columns = mapping.primary_key.join(", ");
         let what = format!("table {} has no unique key ({columns}) any more", mapping.table);
-        let mut error = PgError::new(sqlstate(b"42P10"), what);
-        error.table = Some(mapping.table.clone());
-        Err(error)
+        Err(PgError::new(sqlstate(b"42P10"), what).of_table(&mapping.table))
     }
 
     /// The condition that finds the row. The values are the first parameters.
@@ -320,7 +316,7 @@ impl Table {
     fn record(&self, mapping: &TableMapping, written: &[(&str, &Json)]) -> Result<String> {
         let columns = written
             .iter()
-            .map(|(column, _)| Ok(format!("{} {}", quote(column), self.column(mapping, column)?.name()?)))
+            .map(|(column, _)| Ok(format!("{} {}", quote(column), self.column(mapping, column)?.name())))
             .collect::<Result<Vec<_>>>()?;
         let parameter = mapping.primary_key.len() + 1;
         let values = format!("pg_catalog.jsonb_to_record(${parameter}::pg_catalog.text::pg_catalog.jsonb)");
@@ -355,7 +351,7 @@ fn params(key: &[String], written: Option<String>) -> Vec<Param> {
 /// A value that its type refuses does not say for which column it was. What was written narrows it down.
 fn about(mut error: PgError, mapping: &TableMapping, written: &[(&str, &Json)]) -> PgError {
     if error.sqlstate().starts_with("22") && error.table.is_none() {
-        error.table = Some(mapping.table.clone());
+        error = error.of_table(&mapping.table);
         if error.detail.is_none() {
             let columns: Vec<_> = written.iter().map(|(column, _)| format!("\"{column}\"")).collect();
             let key = mapping.primary_key.iter().map(|column| format!("\"{column}\"")).collect::<Vec<_>>().join(", ");
@@ -371,9 +367,7 @@ fn about(mut error: PgError, mapping: &TableMapping, written: &[(&str, &Json)]) 
 fn gone(mapping: &TableMapping, key: &[String]) -> PgError {
     let columns = mapping.primary_key.iter().zip(key).map(|(column, text)| format!("{column} = {text}"));
     let which = columns.collect::<Vec<_>>().join(" and ");
-    let mut error = PgError::new(NO_DATA, format!("table {} has no row with {which}", mapping.table));
-    error.table = Some(mapping.table.clone());
-    error
+    PgError::new(NO_DATA, format!("table {} has no row with {which}", mapping.table)).of_table(&mapping.table)
 }
 
 fn json_of(written: &[(&str, &Json)]) -> String {

@@ -1,6 +1,6 @@
 //! Options of a state, as registered with its process type or given with a state movement.
 
-use crate::types::words;
+use crate::words;
 use crate::{Api, Duration};
 use serde::{Deserialize, Serialize};
 

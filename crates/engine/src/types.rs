@@ -64,6 +64,13 @@ pub fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
+/// The same with 128 bits, where what is told apart by its hash alone must not collide.
+pub fn fnv1a_128(bytes: impl Iterator<Item = u8>) -> u128 {
+    bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    })
+}
+
 /// The UUID (version 7) of one process execution.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ExecutionId(pub [u8; 16]);
@@ -131,6 +138,7 @@ impl<'de> Deserialize<'de> for StateExecutionId {
 }
 
 /// Declares an enum of words: its spelling in SQL and JSON, its parser, and the list for error messages.
+#[macro_export]
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[$meta])*
@@ -157,7 +165,6 @@ macro_rules! words {
         }
     };
 }
-pub(crate) use words;
 
 words! {
     /// Status of a process execution. All but `Running` are final.

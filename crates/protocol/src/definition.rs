@@ -8,26 +8,14 @@ use crate::scan::{Rules, scan};
 use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::*;
 
-/// What a start does when the rows of its global attributes are there already.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ConflictMode {
-    ReturnError,
-    Ignore,
-    #[default]
-    Override,
-}
-
-impl ConflictMode {
-    pub const WORDS: &'static [&'static str] = &["RETURN_ERROR_ON_CONFLICT", "IGNORE_CONFLICT", "OVERRIDE_ON_CONFLICT"];
-
-    /// The mode that the word stands for.
-    pub fn parse(word: &str) -> Option<Self> {
-        match word {
-            "RETURN_ERROR_ON_CONFLICT" => Some(Self::ReturnError),
-            "IGNORE_CONFLICT" => Some(Self::Ignore),
-            "OVERRIDE_ON_CONFLICT" => Some(Self::Override),
-            _ => None,
-        }
+words! {
+    /// What a start does when the rows of its global attributes are there already.
+    #[derive(Default)]
+    ConflictMode {
+        ReturnError = "RETURN_ERROR_ON_CONFLICT",
+        Ignore = "IGNORE_CONFLICT",
+        #[default]
+        Override = "OVERRIDE_ON_CONFLICT",
     }
 }
 

@@ -34,7 +34,5 @@ pub use clock_offset::parse_clock_offset;
 pub use definition::{ConflictMode, StartOptions, parse_definition, parse_start_options};
 pub use fields::MAX_NAME_BYTES;
 pub use payload::{MAX_PAYLOAD_DEPTH, check_payload};
-pub use request::{
-    Attributes, CallContext, ExecuteRequest, RpcRequest, WaitUntilRequest, call_id, idempotency_key, rpc_call_id,
-};
+pub use request::{CallContext, RpcRequest, StateRequest, call_id, idempotency_key, rpc_call_id};
 pub use scan::PayloadError;

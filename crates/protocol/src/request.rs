@@ -2,7 +2,6 @@
 //! `RawValue` would parse them once more, which takes twenty times as long as all of it for a payload of a megabyte.)
 
 use serde::Serialize;
-use std::collections::BTreeMap;
 use xdb_engine::*;
 
 /// The identity of a call, the same for all its attempts:
@@ -58,35 +57,17 @@ pub struct CallContext<'a> {
     pub recovery: Option<&'a Recovery>,
 }
 
-/// Attributes that a call gets.
+/// A call of a state's `waitUntil` or `execute`. Attributes are the texts of JSON objects, as the database made them.
 #[derive(Clone, Copy, Debug)]
-pub enum Attributes<'a> {
-    /// The text of a JSON object, as the database made it.
-    Object(&'a str),
-    Map(&'a BTreeMap<String, Json>),
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct WaitUntilRequest<'a> {
+pub struct StateRequest<'a> {
     pub context: CallContext<'a>,
     pub process_type: &'a str,
     pub state_id: &'a str,
     pub state_input: Option<&'a Json>,
-    pub loaded_global_attributes: Attributes<'a>,
-    pub loaded_local_attributes: Attributes<'a>,
-    pub app_database_error: Option<&'a AppDatabaseError>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct ExecuteRequest<'a> {
-    pub context: CallContext<'a>,
-    pub process_type: &'a str,
-    pub state_id: &'a str,
-    pub state_input: Option<&'a Json>,
-    pub loaded_global_attributes: Attributes<'a>,
-    pub loaded_local_attributes: Attributes<'a>,
-    /// None when `waitUntil` was skipped: the results are empty then.
-    pub results: Option<&'a Wait>,
+    pub loaded_global_attributes: &'a str,
+    pub loaded_local_attributes: &'a str,
+    /// What `execute` gets of the wait: nothing when `waitUntil` was skipped. None for `waitUntil`.
+    pub results: Option<&'a [WaitCommand]>,
     pub app_database_error: Option<&'a AppDatabaseError>,
 }
 
@@ -96,34 +77,28 @@ pub struct RpcRequest<'a> {
     pub process_type: &'a str,
     pub rpc_name: &'a str,
     pub input: Option<&'a Json>,
-    pub loaded_global_attributes: Attributes<'a>,
-    pub loaded_local_attributes: Attributes<'a>,
+    pub loaded_global_attributes: &'a str,
+    pub loaded_local_attributes: &'a str,
 }
 
-impl WaitUntilRequest<'_> {
+impl StateRequest<'_> {
     pub fn encode(&self) -> String {
         let mut body = Writer::default();
         body.object(|body| {
-            body.state_call(&self.context, self.process_type, self.state_id, self.state_input);
-            body.attributes("loadedGlobalAttributes", self.loaded_global_attributes);
-            body.attributes("loadedLocalAttributes", self.loaded_local_attributes);
-            body.app_database_error(self.app_database_error);
+            body.context(&self.context);
+            body.field("processType", self.process_type);
+            body.field("stateId", self.state_id);
+            body.payload("stateInput", self.state_input);
+            body.text("loadedGlobalAttributes", self.loaded_global_attributes);
+            body.text("loadedLocalAttributes", self.loaded_local_attributes);
+            if let Some(commands) = self.results {
+                body.command_results(commands);
+            }
+            if let Some(AppDatabaseError { sql_state, message, table, constraint }) = self.app_database_error {
+                body.field("appDatabaseError", RefusedWrite { sql_state, message, table, constraint });
+            }
         });
-        body.text()
-    }
-}
-
-impl ExecuteRequest<'_> {
-    pub fn encode(&self) -> String {
-        let mut body = Writer::default();
-        body.object(|body| {
-            body.state_call(&self.context, self.process_type, self.state_id, self.state_input);
-            body.attributes("loadedGlobalAttributes", self.loaded_global_attributes);
-            body.attributes("loadedLocalAttributes", self.loaded_local_attributes);
-            body.command_results(self.results.map_or(&[][..], |wait| &wait.commands));
-            body.app_database_error(self.app_database_error);
-        });
-        body.text()
+        body.finish()
     }
 }
 
@@ -135,10 +110,10 @@ impl RpcRequest<'_> {
             body.field("processType", self.process_type);
             body.field("rpcName", self.rpc_name);
             body.payload("input", self.input);
-            body.attributes("loadedGlobalAttributes", self.loaded_global_attributes);
-            body.attributes("loadedLocalAttributes", self.loaded_local_attributes);
+            body.text("loadedGlobalAttributes", self.loaded_global_attributes);
+            body.text("loadedLocalAttributes", self.loaded_local_attributes);
         });
-        body.text()
+        body.finish()
     }
 }
 
@@ -175,13 +150,6 @@ struct TimerResult<'a> {
 }
 
 impl Writer {
-    fn state_call(&mut self, context: &CallContext<'_>, process_type: &str, state_id: &str, input: Option<&Json>) {
-        self.context(context);
-        self.field("processType", process_type);
-        self.field("stateId", state_id);
-        self.payload("stateInput", input);
-    }
-
     fn context(&mut self, context: &CallContext<'_>) {
         self.key("context");
         self.object(|body| {
@@ -261,23 +229,6 @@ impl Writer {
         });
     }
 
-    fn app_database_error(&mut self, error: Option<&AppDatabaseError>) {
-        let Some(AppDatabaseError { sql_state, message, table, constraint }) = error else { return };
-        self.field("appDatabaseError", RefusedWrite { sql_state, message, table, constraint });
-    }
-
-    fn attributes(&mut self, key: &str, attributes: Attributes<'_>) {
-        self.key(key);
-        match attributes {
-            Attributes::Object(text) => self.bytes.extend(text.as_bytes()),
-            Attributes::Map(map) => self.object(|body| {
-                for (key, value) in map {
-                    body.payload(key, Some(value));
-                }
-            }),
-        }
-    }
-
     fn item(&mut self, write: impl FnOnce(&mut Self)) {
         self.separate();
         self.object(write);
@@ -301,8 +252,13 @@ impl Writer {
     }
 
     fn payload(&mut self, key: &str, value: Option<&Json>) {
+        self.text(key, value.map_or("null", Json::as_str));
+    }
+
+    /// The text of a JSON value, as it is.
+    fn text(&mut self, key: &str, value: &str) {
         self.key(key);
-        self.bytes.extend(value.map_or("null", Json::as_str).as_bytes());
+        self.bytes.extend(value.as_bytes());
     }
 
     fn key(&mut self, key: &str) {
@@ -322,7 +278,7 @@ impl Writer {
         serde_json::to_writer(&mut self.bytes, &value).expect("it is JSON");
     }
 
-    fn text(self) -> String {
+    fn finish(self) -> String {
         String::from_utf8(self.bytes).expect("only texts were written")
     }
 }

@@ -2,7 +2,6 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use xdb_engine::*;
 use xdb_protocol::*;
 
@@ -31,14 +30,14 @@ fn context<'a>(id: &'a StateExecutionId, call_id: &'a str) -> CallContext<'a> {
 fn wait_until_request() {
     let id = state("Submit", 1);
     let input = Json::from_trusted("{\"amount\":1.50,\"big\":123456789012345678901234567890}");
-    let locals = BTreeMap::from([("k\n".to_owned(), Json::from_trusted("[1]")), ("n".to_owned(), Json::null())]);
-    let request = WaitUntilRequest {
+    let request = StateRequest {
         context: context(&id, "call"),
         process_type: "Order",
         state_id: "Submit",
         state_input: Some(&input),
-        loaded_global_attributes: Attributes::Object("{\"status\": \"new\"}"),
-        loaded_local_attributes: Attributes::Map(&locals),
+        loaded_global_attributes: "{\"status\": \"new\"}",
+        loaded_local_attributes: r#"{"k\n": [1], "n": null}"#,
+        results: None,
         app_database_error: None,
     };
     let body = request.encode();
@@ -98,33 +97,22 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
     };
     let nothing =
         WaitCommand { command_id: None, status: CommandStatus::Waiting, global_messages: vec![], ..prices.clone() };
-    let wait = Wait {
-        order: 1,
-        since: Timestamp(0),
-        waiting_type: WaitingType::Any,
-        commands: vec![
-            timer(CommandStatus::Waiting, Some("t")),
-            timer(CommandStatus::Skipped, None),
-            queue,
-            prices,
-            nothing,
-        ],
-        combinations: vec![],
-    };
+    let commands =
+        [timer(CommandStatus::Waiting, Some("t")), timer(CommandStatus::Skipped, None), queue, prices, nothing];
     let error = AppDatabaseError {
         sql_state: "23505".to_owned(),
         message: "duplicate".to_owned(),
         table: Some("t".to_owned()),
         constraint: None,
     };
-    let request = ExecuteRequest {
+    let request = StateRequest {
         context: CallContext { recovery: Some(&recovery), ..context(&id, "call") },
         process_type: "Order",
         state_id: "Verify",
         state_input: None,
-        loaded_global_attributes: Attributes::Object("{}"),
-        loaded_local_attributes: Attributes::Map(&BTreeMap::new()),
-        results: Some(&wait),
+        loaded_global_attributes: "{}",
+        loaded_local_attributes: "{}",
+        results: Some(&commands),
         app_database_error: Some(&error),
     };
     let body = parsed(&request.encode());
@@ -154,7 +142,7 @@ fn execute_request_with_results_recovery_and_a_refused_write() {
         body["appDatabaseError"],
         json!({"sqlState": "23505", "message": "duplicate", "table": "t", "constraint": null})
     );
-    let skipped = ExecuteRequest { results: None, app_database_error: None, ..request };
+    let skipped = StateRequest { results: Some(&[]), app_database_error: None, ..request };
     let body = parsed(&skipped.encode());
     assert_eq!(body["commandResults"], json!({"timerResults": [], "localQueueResults": [], "globalQueueResults": []}));
     assert!(body.get("appDatabaseError").is_none());
@@ -169,8 +157,8 @@ fn rpc_request() {
         process_type: "Order",
         rpc_name: "peek",
         input: Some(&input),
-        loaded_global_attributes: Attributes::Object("{}"),
-        loaded_local_attributes: Attributes::Object("{\"a\":1}"),
+        loaded_global_attributes: "{}",
+        loaded_local_attributes: "{\"a\":1}",
     };
     let body = parsed(&request.encode());
     assert!(body["context"].get("stateExecutionId").is_none());
@@ -193,18 +181,18 @@ proptest! {
     #[test]
     fn any_text_survives(process_id in any::<String>(), state_id in any::<String>(), key in any::<String>(), message in any::<String>()) {
         let id = state(&state_id, 1);
-        let locals = BTreeMap::from([(key.clone(), Json::from_trusted("1"))]);
+        let attributes = json!({&key: 1}).to_string();
         let error = AppDatabaseError { message: message.clone(), ..AppDatabaseError::default() };
         let call = call_id(ExecutionId::default(), &id, Api::Execute);
         prop_assert!(call.bytes().all(|byte| byte.is_ascii_graphic()));
-        let request = ExecuteRequest {
+        let request = StateRequest {
             context: CallContext { process_id: &process_id, ..context(&id, &call) },
             process_type: &key,
             state_id: &state_id,
             state_input: None,
-            loaded_global_attributes: Attributes::Map(&locals),
-            loaded_local_attributes: Attributes::Object("{}"),
-            results: None,
+            loaded_global_attributes: &attributes,
+            loaded_local_attributes: "{}",
+            results: Some(&[]),
             app_database_error: Some(&error),
         };
         let body: Value = serde_json::from_str(&request.encode()).unwrap();

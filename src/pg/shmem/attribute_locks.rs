@@ -6,7 +6,8 @@
 //! that all boards share.
 //!
 //! Full arrays: who is not shown is counted; an object without a mark has none, and a state waits longer for it.
-use super::{shared, waiter};
+use super::shared;
+use super::waiter::{self, words};
 use pgrx::pg_sys;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -115,11 +116,6 @@ pub struct Shown {
     /// Since when the call is due, in microseconds since the server's epoch.
     pub due: i64,
     pub name: Name,
-}
-
-fn words(id: &[u8; 16]) -> [u64; 2] {
-    let whole = u128::from_be_bytes(*id);
-    [(whole >> 64) as u64, whole as u64]
 }
 
 fn bytes([high, low]: [u64; 2]) -> [u8; 16] {

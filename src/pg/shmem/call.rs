@@ -79,6 +79,15 @@ fn find_or_make(database: pg_sys::Oid, worker: i32) -> Option<&'static Cell> {
     })
 }
 
+impl Cell {
+    fn ended(&self, role: Role) {
+        let in_flight = &self.in_flight[role.index()];
+        if in_flight.fetch_sub(1, Ordering::Relaxed) <= 0 {
+            in_flight.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Counts a call that begins.
 pub fn started(database: pg_sys::Oid, role: Role, worker: i32) {
     if let Some(cell) = find_or_make(database, worker) {
@@ -92,10 +101,7 @@ pub fn finished(database: pg_sys::Oid, role: Role, worker: i32, succeeded: bool,
     let Some(cell) = find(database, worker) else {
         return;
     };
-    let in_flight = &cell.in_flight[role.index()];
-    if in_flight.fetch_sub(1, Ordering::Relaxed) <= 0 {
-        in_flight.store(0, Ordering::Relaxed);
-    }
+    cell.ended(role);
     cell.total_latency_us.fetch_add(latency_us, Ordering::Relaxed);
     if succeeded {
         cell.consecutive_failures.store(0, Ordering::Relaxed);
@@ -111,10 +117,7 @@ pub fn not_made(database: pg_sys::Oid, role: Role, worker: i32) {
     let Some(cell) = find(database, worker) else {
         return;
     };
-    let in_flight = &cell.in_flight[role.index()];
-    if in_flight.fetch_sub(1, Ordering::Relaxed) <= 0 {
-        in_flight.store(0, Ordering::Relaxed);
-    }
+    cell.ended(role);
     cell.calls.fetch_sub(1, Ordering::Relaxed);
 }
 

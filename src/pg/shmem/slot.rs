@@ -124,10 +124,11 @@ pub enum ExitReason {
 }
 
 /// What the engine of a database is doing, as shown by `xdb.status()`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum EngineState {
     /// No process: not wanted, or not started yet.
+    #[default]
     Stopped = 0,
     /// A process was started and prepares.
     Starting = 1,
@@ -171,8 +172,8 @@ impl EngineState {
     }
 }
 
-/// A copy of what a slot says. Times are microseconds since the server's epoch; zero means never.
-#[derive(Clone, Debug)]
+/// A copy of what a slot says; without a slot, the default. Times are microseconds since the server's epoch; zero means never.
+#[derive(Clone, Debug, Default)]
 pub struct SlotStatus {
     pub pid: Option<i32>,
     pub state: EngineState,

@@ -25,8 +25,9 @@ pub(super) struct Cell {
     pid: AtomicI32,
 }
 
-fn words(execution: &[u8; 16]) -> [u64; 2] {
-    let whole = u128::from_be_bytes(*execution);
+/// An id as two atomics hold it.
+pub(super) fn words(id: &[u8; 16]) -> [u64; 2] {
+    let whole = u128::from_be_bytes(*id);
     [(whole >> 64) as u64, whole as u64]
 }
 

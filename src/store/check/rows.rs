@@ -9,9 +9,10 @@ use super::super::inbox::MessageKey;
 use super::super::phases::{current_call, open_queues, open_timers};
 use super::super::queue::{QueueMessage, Waiter};
 use super::super::state::State;
-use super::super::table::{Column, Table, statements};
+use super::super::table::{Table, batch, statements};
 use super::super::timer::Timer;
 use crate::pg::catch::Result;
+use crate::pg::param::Param;
 use crate::pg::spi::Statement;
 use std::collections::{BTreeSet, HashMap};
 use xdb_engine::*;
@@ -25,46 +26,48 @@ pub struct Known {
     pub more_message_ids: bool,
 }
 
-/// The rows of one execution that a table should have, as JSON objects of their keys and of other columns. A column that is
-/// not named is not compared.
+/// The rows of one execution that a table should have.
 pub struct Expected {
     pub table: &'static str,
     /// Gives the differences: see [`differences`].
     pub statement: &'static Statement,
     /// Columns that hold moments.
     pub moments: Vec<&'static str>,
-    pub keys: Vec<String>,
-    pub fields: Vec<String>,
+    /// The rows, as a batch.
+    pub rows: Vec<Param>,
+    /// Columns that are compared, besides the key.
+    pub columns: Vec<&'static str>,
     /// Further rows may be there: nobody knows of them without a history, or beyond a snapshot.
     pub may_have_more: bool,
 }
 
 const EXECUTION: &str = "execution_id";
 
-/// Compares a table with the rows that it should have, as `jsonb`: the spelling of numbers and the order of keys make no
-/// difference. `of` is the column with the execution.
+/// Compares a table with the batch of rows that it should have, as `jsonb`: the spelling of numbers and the order of keys make no
+/// difference. `of` is the column with the execution. The last two parameters are the execution, and the columns that are compared.
 fn differences<T: Table>(of: &str) -> String {
-    let object = |wanted: &dyn Fn(&str) -> bool| {
-        let member = |Column { name, .. }: &Column| match is_moment::<T>(name) {
-            true => format!("'{name}', EXTRACT(epoch FROM t.{name}) * 1000000"),
-            false => format!("'{name}', t.{name}"),
+    let row = |relation: &str| {
+        let member = |name: &&str| match is_moment::<T>(name) {
+            true => format!("'{name}', EXTRACT(epoch FROM {relation}.{name}) * 1000000"),
+            false => format!("'{name}', {relation}.{name}"),
         };
-        let columns = T::COLUMNS.iter().filter(|column| wanted(column.name));
-        columns.map(member).collect::<Vec<_>>().join(", ")
+        let key = T::KEY.iter().filter(|name| **name != of).map(member).collect::<Vec<_>>().join(", ");
+        let fields = T::COMPARED.iter().map(member).collect::<Vec<_>>().join(", ");
+        format!("SELECT jsonb_build_object({key}) AS key, jsonb_build_object({fields}) AS fields")
     };
-    let key = object(&|name| T::KEY.contains(&name) && name != of);
-    let fields = object(&|name| T::COMPARED.contains(&name));
+    let (expected, found, execution) = (row("v"), row("t"), T::COLUMNS.len() + 1);
     format!(
         "SELECT COALESCE(e.key, f.key)::text AS key, e.key IS NULL AS too_many, f.key IS NULL AS missing, d.name, \
             d.expected::text AS expected, d.found::text AS found \
-         FROM (SELECT u.key::jsonb, u.fields::jsonb FROM unnest($2::text[], $3::text[]) AS u (key, fields)) AS e \
-         FULL JOIN (SELECT jsonb_build_object({key}) AS key, jsonb_build_object({fields}) AS fields \
-            FROM xdb.{} AS t WHERE t.{of} = $1) AS f ON f.key = e.key \
+         FROM ({expected} FROM {}) AS e \
+         FULL JOIN ({found} FROM xdb.{} AS t WHERE t.{of} = ${execution}) AS f ON f.key = e.key \
          LEFT JOIN LATERAL (SELECT n.name, e.fields -> n.name AS expected, f.fields -> n.name AS found \
-            FROM jsonb_object_keys(e.fields) AS n (name) \
-            WHERE f.key IS NOT NULL AND e.fields -> n.name IS DISTINCT FROM f.fields -> n.name) AS d ON true \
+            FROM unnest(${}::text[]) AS n (name) WHERE e.key IS NOT NULL AND f.key IS NOT NULL \
+                AND e.fields -> n.name IS DISTINCT FROM f.fields -> n.name) AS d ON true \
          WHERE e.key IS NULL OR f.key IS NULL OR d.name IS NOT NULL ORDER BY COALESCE(e.key, f.key), d.name",
+        batch::<T>(),
         T::NAME,
+        execution + 1,
     )
 }
 
@@ -85,22 +88,16 @@ statements! {
     GLOBAL_MESSAGES = differences::<global_queue::Message>("taken_by");
 }
 
-/// These columns of these rows.
-fn rows<T: Table>(statement: &'static Statement, of: &str, columns: &[&str], rows: &[T]) -> Expected {
-    let key = || T::KEY.iter().copied().filter(|name| *name != of);
+/// These rows, with all that follows from the history.
+fn all<T: Table>(statement: &'static Statement, rows: &[T]) -> Expected {
     Expected {
         table: T::NAME,
         statement,
         moments: T::COMPARED.iter().copied().filter(|name| is_moment::<T>(name)).collect(),
-        keys: rows.iter().map(|row| row.object(key())).collect(),
-        fields: rows.iter().map(|row| row.object(columns.iter().copied())).collect(),
+        rows: T::arrays(rows),
+        columns: T::COMPARED.to_vec(),
         may_have_more: false,
     }
-}
-
-/// All that follows from the history.
-fn all<T: Table>(statement: &'static Statement, found: &[T]) -> Expected {
-    rows(statement, EXECUTION, T::COMPARED, found)
 }
 
 /// Every table that follows from the execution. `arrived` are the message ids of the inbox, which are on record too.
@@ -129,9 +126,11 @@ pub fn expected(known: &Known, shard: i16, arrived: &[(String, String)]) -> Resu
 
 /// Without a history, what follows from the states alone.
 fn own(execution: &Execution, shard: i16, has_history: bool) -> Result<Expected> {
-    let counted = &["next_state", "live_threads", "state_numbers"];
-    let columns = if has_history { Process::COMPARED } else { counted };
-    Ok(rows(&PROCESSES, EXECUTION, columns, &[Process::of(execution, shard)?]))
+    let mut expected = all(&PROCESSES, &[Process::of(execution, shard)?]);
+    if !has_history {
+        expected.columns = vec!["next_state", "live_threads", "state_numbers"];
+    }
+    Ok(expected)
 }
 
 fn timers(execution: &Execution, shard: i16) -> Vec<Timer<'static>> {
@@ -153,16 +152,11 @@ fn waiters(execution_id: ExecutionId, state: &StateExecution) -> impl Iterator<I
 
 /// Without a history nobody knows when they were received.
 fn messages(execution: &Execution, shard: i16, received_at: Option<&HashMap<u64, Timestamp>>) -> Expected {
-    let mut expected = all::<QueueMessage>(&MESSAGES, &[]);
-    for message in execution.queues.values().flatten() {
-        let at = received_at.and_then(|times| times.get(&message.number)).copied();
-        let row = QueueMessage::of(execution.id, shard, message, at.unwrap_or_default());
-        let known = |name: &&str| at.is_some() || *name != "received_at";
-        let columns: Vec<_> = QueueMessage::COMPARED.iter().copied().filter(known).collect();
-        let Expected { keys, fields, .. } = rows(&MESSAGES, EXECUTION, &columns, &[row]);
-        expected.keys.extend(keys);
-        expected.fields.extend(fields);
-    }
+    let at = |number| received_at.and_then(|times| times.get(number)).copied().unwrap_or_default();
+    let messages = execution.queues.values().flatten();
+    let rows = messages.map(|message| QueueMessage::of(execution.id, shard, message, at(&message.number)));
+    let mut expected = all(&MESSAGES, &rows.collect::<Vec<_>>());
+    expected.columns.retain(|name| received_at.is_some() || *name != "received_at");
     expected
 }
 
@@ -193,5 +187,5 @@ fn global_messages(execution: &Execution) -> Expected {
         let of = |(command, message)| global_queue::Message::taken((execution.id, state.seq), command, message);
         state.held_global_messages().map(of)
     });
-    rows(&GLOBAL_MESSAGES, "taken_by", global_queue::Message::COMPARED, &taken.collect::<Vec<_>>())
+    all(&GLOBAL_MESSAGES, &taken.collect::<Vec<_>>())
 }
