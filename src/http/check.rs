@@ -37,6 +37,6 @@ impl HostCheck {
 
     /// What is known; `None` until the name has been looked up.
     pub fn result(&self) -> Option<Result<(), Failure>> {
-        self.names.resolve_now(&self.host).map(|found| found.map(drop))
+        self.names.resolve(&self.host).map(|found| found.map(drop))
     }
 }

@@ -1,4 +1,4 @@
-//! How far an attempt got, and what to tell about its end. The same words for both ways of making calls.
+//! How far an attempt got, and what to tell about its end.
 
 use std::io;
 use std::net::SocketAddr;

@@ -3,7 +3,7 @@
 use super::duties::{Duties, is_running};
 use super::life::Exit;
 use crate::guc;
-use crate::http::{HostPolicy, Notifier, Reactor, ReactorConfig, Reply};
+use crate::http::{HostPolicy, Notifier, Reactor, Reply};
 use crate::pg::catch::{Result, log_error, run_caught};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
@@ -194,13 +194,7 @@ pub(super) fn in_transaction<T>(session: &mut Session, body: impl FnOnce(&spi::S
 
 fn reactor() -> std::io::Result<(Reactor, Arc<Notifier>)> {
     let notifier = Arc::new(Notifier::new()?);
-    let config = ReactorConfig {
-        user_agent: format!("xdb/{}", env!("CARGO_PKG_VERSION")),
-        max_response_bytes: guc::max_response_bytes(),
-        max_connections: 0,
-        policy: policy(),
-    };
-    Ok((Reactor::new(config, notifier.clone())?, notifier))
+    Ok((Reactor::new(notifier.clone())?, notifier))
 }
 
 /// Descriptors of the reactor itself: what it polls, and what wakes it and the main thread.

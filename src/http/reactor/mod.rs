@@ -1,4 +1,4 @@
-//! The calls of an engine: one thread, all of them open at a time.
+//! The calls of a process: one thread, all of them open at a time.
 
 mod call;
 mod connection;
@@ -10,41 +10,26 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, mem, thread};
 
 use mio::net::TcpStream;
 use mio::{Poll, Registry, Token, Waker};
 use rustls::{ClientConfig, RootCertStore};
-use ureq_proto::http::HeaderValue;
 
 use super::hosts::HostPolicy;
 use super::request::{Outcome, Reply, Request};
 use super::resolver::{Lookup, Names, system_lookup};
-use super::threads::{BlockedSignals, panic_message};
-use super::{Failure, FailureKind, LONGEST, Notifier, lock, wait_until};
+use super::threads::{panic_message, spawn};
+use super::{Failure, FailureKind, LONGEST, Notifier, lock};
 use round::Round;
 
-const NAME: &str = "xdb http";
 const STACK: usize = 512 * 1024;
 /// After a panic of the loop itself; one that comes again at once must not take a processor.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 /// The event of the waker; those of connections have higher numbers.
 const WAKE: Token = Token(0);
-
-/// What a [`Reactor`] is made of.
-#[derive(Clone, Debug)]
-pub struct ReactorConfig {
-    /// The `User-Agent` of every request.
-    pub user_agent: String,
-    /// The largest body of an answer.
-    pub max_response_bytes: usize,
-    /// The most connections at a time, with the idle ones.
-    pub max_connections: usize,
-    /// The hosts that may be called.
-    pub policy: HostPolicy,
-}
 
 /// How a connection is begun, without waiting for it.
 pub type Dial = Arc<dyn Fn(SocketAddr) -> io::Result<TcpStream> + Send + Sync>;
@@ -95,7 +80,6 @@ struct Shared {
     arrived: Arc<AtomicBool>,
     dial: Dial,
     tls: Arc<ClientConfig>,
-    user_agent: HeaderValue,
     max_response_bytes: AtomicUsize,
     max_connections: AtomicUsize,
     open: AtomicUsize,
@@ -139,18 +123,14 @@ struct Done {
 }
 
 impl Reactor {
-    /// Starts the thread. Fails without one, without descriptors, or for a user agent that can't be sent.
-    pub fn new(config: ReactorConfig, notifier: Arc<Notifier>) -> io::Result<Self> {
-        Self::with_means(config, notifier, Means::system())
+    /// Starts the thread; fails without one, or without descriptors. No connection is permitted yet: neither a host nor
+    /// any number of them, and no answer is small enough.
+    pub fn new(notifier: Arc<Notifier>) -> io::Result<Self> {
+        Self::with_means(notifier, Means::system())
     }
 
     /// The same with other means.
-    pub fn with_means(config: ReactorConfig, notifier: Arc<Notifier>, means: Means) -> io::Result<Self> {
-        let unsendable = |_| {
-            let message = "the user agent holds characters that no header can hold";
-            io::Error::new(io::ErrorKind::InvalidInput, message)
-        };
-        let user_agent = HeaderValue::from_str(&config.user_agent).map_err(unsendable)?;
+    pub fn with_means(notifier: Arc<Notifier>, means: Means) -> io::Result<Self> {
         let mut poll = Poll::new()?;
         let registry = poll.registry().try_clone()?;
         let waker = Arc::new(Waker::new(&registry, WAKE)?);
@@ -163,28 +143,21 @@ impl Reactor {
             })
         };
         let shared = Arc::new(Shared {
-            names: Names::new(config.policy, means.lookup, on_arrival),
+            names: Names::new(HostPolicy::default(), means.lookup, on_arrival),
             notifier,
             waker,
             arrived,
             dial: means.dial,
             tls: Arc::new(tls(means.roots)?),
-            user_agent,
-            max_response_bytes: AtomicUsize::new(config.max_response_bytes),
-            max_connections: AtomicUsize::new(config.max_connections),
-            open: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
+            max_response_bytes: AtomicUsize::default(),
+            max_connections: AtomicUsize::default(),
+            open: AtomicUsize::default(),
+            waiting: AtomicUsize::default(),
             board: Mutex::default(),
             ended: Condvar::new(),
         });
         let end = End(shared.clone());
-        // In the thread, and in what libraries start from it: a thread that received a signal instead of the main
-        // one would swallow a wake-up of its latch.
-        let _blocked = BlockedSignals::block()?;
-        thread::Builder::new()
-            .name(NAME.to_owned())
-            .stack_size(STACK)
-            .spawn(move || serve(&end.0, &mut poll, &registry))?;
+        spawn("xdb http", STACK, move || serve(&end.0, &mut poll, &registry))?;
         Ok(Reactor { shared })
     }
 
@@ -228,7 +201,7 @@ impl Reactor {
         }
     }
 
-    /// The most connections at a time from now on. More than that are left until they end.
+    /// The most connections at a time from now on, with the idle ones. More than that are left until they end.
     pub fn set_max_connections(&self, connections: usize) {
         if self.shared.max_connections.swap(connections, Ordering::AcqRel) != connections {
             wake(&self.shared.waker);
@@ -254,16 +227,10 @@ impl Reactor {
     /// Gives up all calls, takes no others, and waits for the thread to end, for `patience` at most. Whether it
     /// did.
     pub fn shutdown(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience.min(LONGEST);
         self.give_up("the engine is stopping", true);
-        let mut board = lock(&self.shared.board);
-        while !board.has_ended {
-            match wait_until(&self.shared.ended, board, deadline) {
-                Some(guard) => board = guard,
-                None => return false,
-            }
-        }
-        true
+        let board = lock(&self.shared.board);
+        let ended = self.shared.ended.wait_timeout_while(board, patience.min(LONGEST), |board| !board.has_ended);
+        ended.unwrap_or_else(PoisonError::into_inner).0.has_ended
     }
 
     fn give_up(&self, reason: &str, close: bool) {

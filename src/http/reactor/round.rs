@@ -261,7 +261,7 @@ impl<'a> Round<'a> {
 
     fn resolve(&mut self, index: usize) -> Result<(), Problem> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
-        match self.shared.names.resolve_now(&call.origin.host) {
+        match self.shared.names.resolve(&call.origin.host) {
             None => {
                 call.place = Place::Resolving;
                 self.reserved += 1;
@@ -423,7 +423,7 @@ impl<'a> Round<'a> {
     /// There is a connection: the request goes out.
     fn exchange(&mut self, index: usize, connection: usize, fresh: bool) -> Result<(), Problem> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
-        let encoded = encode(&call.request, &call.url, &self.shared.user_agent, &mut self.space[..HEADER_LIMIT]);
+        let encoded = encode(&call.request, &call.url, &mut self.space[..HEADER_LIMIT]);
         let (head, exchange) = encoded.map_err(Problem::Known)?;
         let phase = Phase::Sending;
         call.place = Place::Exchanging { connection, fresh, phase, head, sent: 0, exchange: Box::new(exchange) };
