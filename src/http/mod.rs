@@ -21,8 +21,8 @@
 //!                         lost before a byte of the answer came
 //! ```
 //!
-//! From every state a call may end at once: its time is over, which is counted from `submit`; it fails; or all
-//! calls are given up. However it ends, it ends once.
+//! From every state a call may end at once: its time is over, which is counted from `submit`, or it fails. However
+//! it ends, it ends once.
 //!
 //! # What lives where
 //!
@@ -93,8 +93,6 @@ pub enum FailureKind {
     /// The engine was short of something of its own, such as descriptors, until the time of the call was over.
     /// The worker has never heard of it, and nothing is known of the worker.
     NotTried,
-    /// The engine gave the call up.
-    Aborted,
     /// The code of the call panicked.
     Panic,
 }

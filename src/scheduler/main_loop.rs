@@ -58,7 +58,6 @@ pub fn run(session: &mut Session) -> Exit {
     let mut duties = Duties::of(session);
     loop {
         if session.asked_to_leave() {
-            reactor.shutdown(Duration::ZERO);
             return Exit::Left;
         }
         settings.follow(&reactor);
@@ -96,7 +95,6 @@ pub fn run(session: &mut Session) -> Exit {
             Progress::Idle => memory.idle_for(),
         };
         let Some(next_duty) = duties.after_turn(session, &memory, progress) else {
-            reactor.shutdown(Duration::ZERO);
             return Exit::Left;
         };
         // Rounded up: a timer that is due in half a millisecond must not make the loop spin.

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{io, mem, thread};
 
@@ -65,9 +65,8 @@ pub struct Connections {
 /// Makes calls, all at the same time.
 ///
 /// Every request that is submitted is given back exactly once by [`drain`](Reactor::drain), whatever happens to
-/// it: an answer, a failure, the end of its time, [`abort_all`](Reactor::abort_all),
-/// [`shutdown`](Reactor::shutdown) or a panic. Its time runs from [`submit`](Reactor::submit), so a lease given
-/// for a little more than its timeout covers a wait in line, too.
+/// it: an answer, a failure, the end of its time or a panic. Its time runs from [`submit`](Reactor::submit), so a
+/// lease given for a little more than its timeout covers a wait in line, too.
 pub struct Reactor {
     shared: Arc<Shared>,
 }
@@ -85,21 +84,20 @@ struct Shared {
     open: AtomicUsize,
     waiting: AtomicUsize,
     board: Mutex<Board>,
-    ended: Condvar,
 }
 
 /// What goes from thread to thread, under one lock.
 #[derive(Default)]
 struct Board {
     next_id: u64,
-    /// The calls that are neither finished nor given up.
+    /// The calls that are not finished.
     open: HashMap<u64, Open>,
     /// Those of them that the reactor has not yet seen.
     submitted: Vec<Job>,
     finished: Vec<Reply>,
-    /// All that the reactor has is to be dropped; what is submitted came later.
-    abort: bool,
-    closed: bool,
+    /// The thread is to end.
+    stop: bool,
+    /// There is no thread any more.
     has_ended: bool,
 }
 
@@ -154,7 +152,6 @@ impl Reactor {
             open: AtomicUsize::default(),
             waiting: AtomicUsize::default(),
             board: Mutex::default(),
-            ended: Condvar::new(),
         });
         let end = End(shared.clone());
         spawn("xdb http", STACK, move || serve(&end.0, &mut poll, &registry))?;
@@ -168,22 +165,18 @@ impl Reactor {
         let mut board = lock(&shared.board);
         let was_empty = board.submitted.is_empty();
         for request in requests {
-            if board.closed {
-                let outcome = Failure::new(FailureKind::Aborted, "the engine is stopping").into();
-                board.finished.push(Reply { tag: request.tag, outcome, elapsed: Duration::ZERO });
-                continue;
-            }
             board.next_id += 1;
             let id = board.next_id;
             board.open.insert(id, Open { tag: request.tag, since: now });
             board.submitted.push(Job { id, deadline: now + request.timeout.min(LONGEST), request });
         }
-        let (is_new, refused) = (was_empty && !board.submitted.is_empty(), board.closed && !board.finished.is_empty());
+        let is_new = was_empty && !board.submitted.is_empty();
+        let has_failed = board.has_ended && board.end();
         drop(board);
         if is_new {
             wake(&shared.waker);
         }
-        if refused {
+        if has_failed {
             shared.notifier.notify();
         }
     }
@@ -217,73 +210,52 @@ impl Reactor {
     pub fn set_max_response_bytes(&self, bytes: usize) {
         self.shared.max_response_bytes.store(bytes, Ordering::Relaxed);
     }
-
-    /// Gives up all calls: they are finished as aborted when this returns, which it does at once. Their
-    /// connections follow. The reactor can be used further.
-    pub fn abort_all(&self) {
-        self.give_up("the call was given up", false);
-    }
-
-    /// Gives up all calls, takes no others, and waits for the thread to end, for `patience` at most. Whether it
-    /// did.
-    pub fn shutdown(&self, patience: Duration) -> bool {
-        self.give_up("the engine is stopping", true);
-        let board = lock(&self.shared.board);
-        let ended = self.shared.ended.wait_timeout_while(board, patience.min(LONGEST), |board| !board.has_ended);
-        ended.unwrap_or_else(PoisonError::into_inner).0.has_ended
-    }
-
-    fn give_up(&self, reason: &str, close: bool) {
-        let mut board = lock(&self.shared.board);
-        board.abort = true;
-        board.closed |= close;
-        let dropped = mem::take(&mut board.submitted);
-        let aborted = board.fail_open(FailureKind::Aborted, reason);
-        drop(board);
-        if aborted {
-            self.shared.notifier.notify();
-        }
-        wake(&self.shared.waker);
-        drop(dropped);
-    }
 }
 
 impl Drop for Reactor {
+    /// The thread ends, and nobody hears of the calls that it had.
     fn drop(&mut self) {
-        self.give_up("the engine is stopping", true);
+        lock(&self.shared.board).stop = true;
+        wake(&self.shared.waker);
     }
 }
 
 impl Board {
     /// Ends all open calls that the reactor has or had; whether there were any.
-    fn fail_open(&mut self, kind: FailureKind, reason: &str) -> bool {
+    fn fail_open(&mut self, reason: &str) -> bool {
         let waiting: HashMap<u64, Open> =
             self.submitted.iter().filter_map(|job| Some((job.id, self.open.remove(&job.id)?))).collect();
         let failed = mem::replace(&mut self.open, waiting);
         let any = !failed.is_empty();
         self.finished.extend(failed.into_values().map(|open| Reply {
             tag: open.tag,
-            outcome: Failure::new(kind, reason).into(),
+            outcome: Failure::new(FailureKind::Panic, reason).into(),
             elapsed: open.since.elapsed(),
         }));
         any
+    }
+
+    /// There is no thread any more, and nobody shall wait for one; whether somebody does.
+    fn end(&mut self) -> bool {
+        self.has_ended = true;
+        self.submitted.clear();
+        self.fail_open("the thread that makes calls has ended")
     }
 }
 
 /// What the main thread wants of the reactor.
 struct Orders {
     stop: bool,
-    abort: bool,
     jobs: Vec<Job>,
 }
 
 impl Shared {
     fn orders(&self) -> Orders {
         let mut board = lock(&self.board);
-        Orders { stop: board.closed, abort: mem::take(&mut board.abort), jobs: mem::take(&mut board.submitted) }
+        Orders { stop: board.stop, jobs: mem::take(&mut board.submitted) }
     }
 
-    /// Hands over what has ended: one lock, and one wake-up. Nothing for calls that have been given up already.
+    /// Hands over what has ended: one lock, and one wake-up.
     fn deliver(&self, done: &mut Vec<Done>) {
         if done.is_empty() {
             return;
@@ -308,19 +280,14 @@ fn wake(waker: &Waker) {
     let _ = waker.wake();
 }
 
-/// What is done when the thread ends, however it does: nobody shall wait for it.
+/// What is done when the thread ends, however it does.
 struct End(Arc<Shared>);
 
 impl Drop for End {
     fn drop(&mut self) {
-        let mut board = lock(&self.0.board);
-        board.closed = true;
-        board.has_ended = true;
-        board.submitted.clear();
-        if board.fail_open(FailureKind::Panic, "the thread that makes calls has ended") {
+        if lock(&self.0.board).end() {
             self.0.notifier.notify();
         }
-        self.0.ended.notify_all();
     }
 }
 
@@ -345,7 +312,7 @@ fn serve(shared: &Shared, poll: &mut Poll, registry: &Registry) {
             }
         };
         shared.deliver(&mut done);
-        if lock(&shared.board).fail_open(FailureKind::Panic, &message) {
+        if lock(&shared.board).fail_open(&message) {
             shared.notifier.notify();
         }
         thread::sleep(AFTER_PANIC);

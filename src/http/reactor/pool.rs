@@ -144,11 +144,4 @@ impl<'a> Pool<'a> {
         oldest.into_iter().for_each(|(_, index)| self.close(index));
         oldest.is_some()
     }
-
-    /// Closes all.
-    pub fn clear(&mut self) {
-        let all: Vec<_> = self.all.iter().map(|(index, _)| index).collect();
-        all.into_iter().for_each(|index| self.close(index));
-        self.order.clear();
-    }
 }

@@ -108,9 +108,6 @@ impl<'a> Round<'a> {
             if orders.stop {
                 return Ok(());
             }
-            if orders.abort {
-                self.clear();
-            }
             for index in std::mem::take(&mut self.again) {
                 self.drive(index);
             }
@@ -148,17 +145,6 @@ impl<'a> Round<'a> {
         let retry = self.blocked_until.filter(|_| !self.line.is_empty());
         let next = [timer, self.connections.next_expiry(), retry].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()))
-    }
-
-    /// All calls have been given up.
-    fn clear(&mut self) {
-        self.calls.clear();
-        self.timers.clear();
-        self.line.clear();
-        self.resolving.clear();
-        self.again.clear();
-        self.reserved = 0;
-        self.connections.clear();
     }
 
     /// Does something for one call. If that panics, the call ends with its connection, and no other.

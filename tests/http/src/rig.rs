@@ -58,6 +58,12 @@ impl Rig {
         Rig { reactor, notifier }
     }
 
+    /// Drops the reactor, and waits for the end of its thread, which has the notifier as long as it runs.
+    pub fn end(self) {
+        drop(self.reactor);
+        eventually("the thread has ended", || Arc::strong_count(&self.notifier) == 1);
+    }
+
     /// Waits, on the descriptor alone, until `count` calls have finished.
     pub fn collect(&self, count: usize) -> Vec<Reply> {
         let deadline = Instant::now() + PATIENCE;

@@ -20,14 +20,6 @@ fn a_connection_that_is_never_accepted_runs_out_of_time() {
     let finished = rig.run(call(0, format!("http://{address}/"), SHORT));
     let message = failure(finished.outcome, FailureKind::ConnectTimeout);
     assert_eq!(message, format!("timed out after 400 ms while connecting to {address}"));
-
-    // Giving up such a call does not wait for the connection.
-    rig.submit(call(1, format!("http://{address}/"), PATIENCE));
-    let begin = Instant::now();
-    rig.reactor.abort_all();
-    failure(rig.collect(1).remove(0).outcome, FailureKind::Aborted);
-    rig.reactor.shutdown(Duration::from_millis(50));
-    assert!(begin.elapsed() < SOON);
 }
 
 #[test]
@@ -132,58 +124,7 @@ fn connections_are_kept_alive_and_shared() {
 }
 
 #[test]
-fn abort_all_gives_up_at_once_and_leaves_a_usable_pool() {
-    const THREADS: usize = 8;
-    let (sender, arrived) = channel();
-    let sender = Mutex::new(sender);
-    let stub = Stub::start(move |mut connection, _| {
-        connection.request();
-        sender.lock().unwrap().send(()).unwrap();
-        connection.send("HTTP/1.1 200 OK\r\n\r\nno length, no end");
-        connection.hang();
-    });
-    let rig = Rig::new(THREADS);
-    for tag in 0..2 * THREADS as u64 {
-        rig.submit(call(tag, stub.url("/"), PATIENCE));
-    }
-    for _ in 0..THREADS {
-        arrived.recv_timeout(PATIENCE).unwrap();
-    }
-    let begin = Instant::now();
-    rig.reactor.abort_all();
-    let finished = rig.collect(2 * THREADS);
-    assert_eq!(finished.len(), 2 * THREADS);
-    for finished in finished {
-        assert_eq!(failure(finished.outcome, FailureKind::Aborted), "the call was given up");
-    }
-    assert!(begin.elapsed() < SOON);
-    assert_eq!(stub.accepted(), THREADS);
-
-    let other = Stub::answering(200, "{}");
-    assert_eq!(rig.get(other.url("/")), answer(200, "{}"));
-    // Nothing is reported twice.
-    assert!(!rig.readable_within(Duration::ZERO));
-}
-
-#[test]
-fn shutdown_ends_the_threads_and_refuses_calls() {
-    let stub = Stub::start(|mut connection, _| connection.hang());
-    let rig = Rig::new(4);
-    for tag in 0..4 {
-        rig.submit(call(tag, stub.url("/"), PATIENCE));
-    }
-    eventually("all calls have connected", || stub.accepted() == 4);
-    let begin = Instant::now();
-    assert!(rig.reactor.shutdown(SOON));
-    assert!(begin.elapsed() < SOON);
-    rig.submit(call(4, stub.url("/"), PATIENCE));
-    for finished in rig.collect(5) {
-        assert_eq!(failure(finished.outcome, FailureKind::Aborted), "the engine is stopping");
-    }
-}
-
-#[test]
-fn dropping_a_pool_hangs_up() {
+fn dropping_a_reactor_hangs_up() {
     let (sender, hung_up) = channel();
     let sender = Mutex::new(sender);
     let stub = Stub::start(move |mut connection, _| {

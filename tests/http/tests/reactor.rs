@@ -380,23 +380,6 @@ fn time_runs_out_in_every_state() {
         assert!(message.starts_with("timed out after 1 s ") && message.contains(state), "{message}");
     }
     eventually("nothing is left", || every.rig.reactor.connections() == Connections::default());
-    assert!(!every.rig.readable_within(Duration::ZERO));
-    *every.gate.open.lock().unwrap() = true;
-    every.gate.opened.notify_all();
-}
-
-#[test]
-fn all_is_given_up_in_every_state() {
-    let every = EveryState::new(PATIENCE);
-    let begin = Instant::now();
-    every.rig.reactor.abort_all();
-    let replies = every.rig.collect(7);
-    assert_eq!(replies.len(), 7);
-    for reply in replies {
-        assert_eq!(failure(reply.outcome, FailureKind::Aborted), "the call was given up");
-    }
-    eventually("nothing is left", || every.rig.reactor.connections() == Connections::default());
-    assert!(begin.elapsed() < SOON);
     // The lookup comes back to a call that is gone.
     *every.gate.open.lock().unwrap() = true;
     every.gate.opened.notify_all();
@@ -409,10 +392,7 @@ fn all_is_given_up_in_every_state() {
 fn the_thread_ends_from_every_state() {
     let every = EveryState::new(PATIENCE);
     let begin = Instant::now();
-    assert!(every.rig.reactor.shutdown(SOON));
-    for reply in every.rig.collect(7) {
-        assert_eq!(failure(reply.outcome, FailureKind::Aborted), "the engine is stopping");
-    }
+    every.rig.end();
     assert!(begin.elapsed() < SOON);
     *every.gate.open.lock().unwrap() = true;
     every.gate.opened.notify_all();
@@ -485,7 +465,7 @@ fn the_loop_outlives_a_panic_of_its_own() {
         }
         assert_eq!(rig.get(other.url("/")), answer(200, "{}"));
     }
-    assert!(rig.reactor.shutdown(SOON));
+    rig.end();
 }
 
 /// The policy is asked again before each further address, as it may have changed while the first one was tried.
