@@ -123,7 +123,7 @@ impl Memory {
     pub(super) fn deferrals_end(&mut self) {
         if self.deferred_until.is_some_and(|until| until <= Instant::now()) {
             self.deferred_until = None;
-            self.scans.left_out_no_more();
+            self.scans.woken();
         }
     }
 
