@@ -30,48 +30,29 @@
 //! |---|---|
 //! | `request.rs`, `signature.rs` | what goes in and comes out; what can be sent |
 //! | `hosts.rs` | which URLs and addresses are permitted |
-//! | `resolver.rs`, `threads.rs` | names to addresses, by threads of its own |
-//! | `check.rs` | whether a worker may be called at a URL, at its registration |
+//! | `resolver.rs`, `threads.rs` | names to addresses, by threads of its own; also for the registration of a worker |
 //! | `notifier.rs` | wakes the main thread |
-//! | `phase.rs` | how far an attempt got, and the words for its failure |
 //! | `reactor/` | the calls themselves |
 
-mod check;
 mod hosts;
 mod notifier;
-mod phase;
 mod reactor;
 mod request;
 mod resolver;
 mod signature;
 mod threads;
 
-pub use check::HostCheck;
 pub use hosts::{HostPolicy, WorkerUrl, validate_url};
 pub use notifier::Notifier;
 pub use reactor::{Connections, Dial, Means, Reactor};
 pub use request::{Outcome, Reply, Request, validate_headers};
-pub use resolver::Lookup;
+pub use resolver::{Lookup, Names, system_lookup};
 pub use signature::{Signature, check_secret, sign};
 
-use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-/// An idle connection is closed after this: below the five seconds after which common servers close theirs.
-const IDLE_AGE: Duration = Duration::from_secs(4);
 /// The headers of an answer together, and each header of a request.
 const HEADER_LIMIT: usize = 16 * 1024;
-/// What is reserved for an answer that announces its size; more only when it arrives.
-const TRUSTED_LENGTH: u64 = 64 * 1024;
-/// However long a call may take, a worker that is there accepts it sooner.
-const LONGEST_CONNECT: Duration = Duration::from_secs(10);
-/// However little time there is, an address gets a chance.
-const SHORTEST_CONNECT: Duration = Duration::from_millis(10);
-/// Addresses of a name that are tried.
-const MOST_ADDRESSES: usize = 16;
-/// Beyond this, a timeout is no different from none, and sums of times can't overflow.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// Why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,27 +93,8 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Failure {}
-
 /// Locks without caring for poison: every critical section of this room leaves its data whole at each
 /// point where it could panic, and a panic of one call must not end all others.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A duration as a person writes it.
-fn span(duration: Duration) -> String {
-    if duration < Duration::from_secs(1) {
-        format!("{} ms", duration.as_millis())
-    } else if duration.subsec_millis() == 0 {
-        format!("{} s", duration.as_secs())
-    } else {
-        format!("{:.1} s", duration.as_secs_f64())
-    }
 }

@@ -71,6 +71,7 @@ impl Names {
         Names { policy: RwLock::new(Arc::new(policy)), resolver: Arc::new(resolver) }
     }
 
+    /// From now on, this is permitted.
     pub fn set_policy(&self, policy: HostPolicy) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
     }

@@ -7,10 +7,13 @@ use ureq_proto::client::{Call, RecvBodyResult, RecvResponseResult, SendRequestRe
 use ureq_proto::http::{HeaderMap, HeaderValue, header};
 use ureq_proto::{BodyMode, Error, http};
 
+use super::phase;
 use crate::http::hosts::WorkerUrl;
 use crate::http::request::{Request, signature};
-use crate::http::{Failure, HEADER_LIMIT, TRUSTED_LENGTH, phase};
+use crate::http::{Failure, HEADER_LIMIT};
 
+/// What is reserved for an answer that announces its size; more only when it arrives.
+const TRUSTED_LENGTH: u64 = 64 * 1024;
 const USER_AGENT: &str = concat!("xdb/", env!("CARGO_PKG_VERSION"));
 
 /// The answer to one request, as far as it has come.

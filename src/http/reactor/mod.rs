@@ -3,6 +3,7 @@
 mod call;
 mod connection;
 mod exchange;
+mod phase;
 mod pool;
 mod round;
 
@@ -22,10 +23,12 @@ use super::hosts::HostPolicy;
 use super::request::{Outcome, Reply, Request};
 use super::resolver::{Lookup, Names, system_lookup};
 use super::threads::{panic_message, spawn};
-use super::{Failure, FailureKind, LONGEST, Notifier, lock};
+use super::{Failure, FailureKind, Notifier, lock};
 use round::Round;
 
 const STACK: usize = 512 * 1024;
+/// Beyond this, a timeout is no different from none, and sums of times can't overflow.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// After a panic of the loop itself; one that comes again at once must not take a processor.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 /// The event of the waker; those of connections have higher numbers.
@@ -41,15 +44,12 @@ pub struct Means {
     pub lookup: Lookup,
     /// How a connection is begun.
     pub dial: Dial,
-    /// Whose certificates are trusted.
-    pub roots: Arc<RootCertStore>,
 }
 
 impl Means {
-    /// The system's resolver and sockets, and the authorities that browsers trust.
+    /// The system's resolver and sockets.
     pub fn system() -> Self {
-        let roots = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
-        Means { lookup: system_lookup(), dial: Arc::new(TcpStream::connect), roots: Arc::new(roots) }
+        Means { lookup: system_lookup(), dial: Arc::new(TcpStream::connect) }
     }
 }
 
@@ -146,7 +146,7 @@ impl Reactor {
             waker,
             arrived,
             dial: means.dial,
-            tls: Arc::new(tls(means.roots)?),
+            tls: Arc::new(tls()?),
             max_response_bytes: AtomicUsize::default(),
             max_connections: AtomicUsize::default(),
             open: AtomicUsize::default(),
@@ -319,7 +319,9 @@ fn serve(shared: &Shared, poll: &mut Poll, registry: &Registry) {
     }
 }
 
-fn tls(roots: Arc<RootCertStore>) -> io::Result<ClientConfig> {
+/// The authorities that browsers trust are trusted.
+fn tls() -> io::Result<ClientConfig> {
+    let roots: RootCertStore = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = ClientConfig::builder_with_provider(provider).with_protocol_versions(rustls::ALL_VERSIONS);
     Ok(versions.map_err(io::Error::other)?.with_root_certificates(roots).with_no_client_auth())
