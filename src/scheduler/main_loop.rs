@@ -52,7 +52,8 @@ pub fn run(session: &mut Session) -> Exit {
     };
     let waiter = Waiter::new(Some(notifier.raw_fd()));
     let mut memory = Memory::new(role, epoch, session.extension_version == versions::OWN);
-    let mut settings = ReactorSettings::default();
+    // As the reactor begins: no host is permitted.
+    let mut hosts = String::new();
     let mut connections = Reserved::default();
     let mut finished: Vec<Reply> = Vec::new();
     let mut duties = Duties::of(session);
@@ -60,7 +61,7 @@ pub fn run(session: &mut Session) -> Exit {
         if session.asked_to_leave() {
             return Exit::Left;
         }
-        settings.follow(&reactor);
+        follow_settings(&reactor, &mut hosts);
         session.slot.set_dormant(false);
         if session.slot.take_wake() {
             memory.woken();
@@ -234,33 +235,16 @@ impl Reserved {
     }
 }
 
-/// The hosts that may be called. A setting that can't be read permits nothing.
-fn policy() -> HostPolicy {
+/// Settings of the reactor that may be reloaded. `hosts` is the one that its policy was read from; a setting that can't be read
+/// permits nothing.
+fn follow_settings(reactor: &Reactor, hosts: &mut String) {
+    reactor.set_max_response_bytes(guc::max_response_bytes());
     let text = guc::text(&guc::ALLOWED_WORKER_HOSTS);
-    HostPolicy::parse(&text).unwrap_or_else(|error| {
-        pgrx::log!("xdb: no worker is called, because xdb.allowed_worker_hosts is wrong: {error}");
-        HostPolicy::default()
-    })
-}
-
-/// Settings of the reactor that may be reloaded.
-#[derive(Default)]
-struct ReactorSettings {
-    hosts: Option<String>,
-    max_response_bytes: usize,
-}
-
-impl ReactorSettings {
-    fn follow(&mut self, reactor: &Reactor) {
-        let hosts = guc::text(&guc::ALLOWED_WORKER_HOSTS);
-        if self.hosts.as_ref() != Some(&hosts) {
-            reactor.set_policy(policy());
-            self.hosts = Some(hosts);
-        }
-        let max = guc::max_response_bytes();
-        if self.max_response_bytes != max {
-            reactor.set_max_response_bytes(max);
-            self.max_response_bytes = max;
-        }
+    if text != *hosts {
+        reactor.set_policy(HostPolicy::parse(&text).unwrap_or_else(|error| {
+            pgrx::log!("xdb: no worker is called, because xdb.allowed_worker_hosts is wrong: {error}");
+            HostPolicy::default()
+        }));
+        *hosts = text;
     }
 }

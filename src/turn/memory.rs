@@ -51,6 +51,7 @@ pub struct Memory {
 }
 
 /// Calls that are under way, and what is known of their workers.
+#[derive(Default)]
 pub(super) struct OpenCalls {
     pub in_flight: InFlight,
     pub breakers: Breakers,
@@ -80,11 +81,7 @@ impl Memory {
             lane: Lane { number: role.lane(), epoch },
             number: 0,
             registry: Registry::default(),
-            calls: OpenCalls {
-                in_flight: InFlight::default(),
-                breakers: Breakers::default(),
-                drained: BTreeSet::new(),
-            },
+            calls: OpenCalls::default(),
             backlog: Backlog::default(),
             tables: TableHealth::default(),
             slow: SlowTables::of(role, has_runners),
