@@ -1,10 +1,10 @@
 //! After the commit: calls go out, and what was put off is kept for a later turn.
 
 use super::gather::Work;
-use super::in_flight::{Submit, max_in_flight};
 use super::item::{Item, ItemOutcome};
-use super::memory::{Memory, OpenCalls, Seen};
+use super::memory::{Memory, OpenCalls, Seen, Submit};
 use super::prepare::Prepared;
+use super::role::max_in_flight;
 use super::save::Saved;
 use super::transaction::{Progress, Started};
 use crate::calls::CallRecord;

@@ -243,16 +243,11 @@ impl Board {
     }
 }
 
-/// What the main thread wants of the reactor.
-struct Orders {
-    stop: bool,
-    jobs: Vec<Job>,
-}
-
 impl Shared {
-    fn orders(&self) -> Orders {
+    /// What was submitted; None: the thread is to end.
+    fn take_submitted(&self) -> Option<Vec<Job>> {
         let mut board = lock(&self.board);
-        Orders { stop: board.stop, jobs: mem::take(&mut board.submitted) }
+        (!board.stop).then(|| mem::take(&mut board.submitted))
     }
 
     /// Hands over what has ended: one lock, and one wake-up.
@@ -301,7 +296,7 @@ fn serve(shared: &Shared, poll: &mut Poll, registry: &Registry) {
             Ok(Ok(())) => return,
             Ok(Err(error)) => {
                 // Nobody would take these up, either.
-                drop(shared.orders());
+                drop(shared.take_submitted());
                 format!("the thread that makes calls failed: {error}")
             }
             Err(panic) => {

@@ -109,10 +109,7 @@ impl<'a> Round<'a> {
                 Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
                 _ => self.now = Instant::now(),
             }
-            let orders = self.shared.orders();
-            if orders.stop {
-                return Ok(());
-            }
+            let Some(submitted) = self.shared.take_submitted() else { return Ok(()) };
             for index in std::mem::take(&mut self.again) {
                 self.drive(index);
             }
@@ -124,7 +121,7 @@ impl<'a> Round<'a> {
                     self.drive(index);
                 }
             }
-            for job in orders.jobs {
+            for job in submitted {
                 self.take_up(job);
             }
             if self.shared.arrived.swap(false, Ordering::AcqRel) {
