@@ -15,7 +15,6 @@ MACROS = {"sql_functions": "pg"}
 UNSAFE = {
     "src/http/notifier.rs": "an eventfd, in the reactor",
     "src/http/threads.rs": "the signal mask of threads, as the reactor's",
-    "src/http/transport.rs": "a look at a socket without taking from it",
     # To be moved to src/pg.
     "src/scheduler/launcher.rs": "the server's handles of background workers, and the scan of pg_database",
 }

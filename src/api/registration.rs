@@ -3,7 +3,9 @@
 use super::{Caller, name, needed};
 use crate::error;
 use crate::guc;
-use crate::http::{FailureKind, HostCheck, HostPolicy, Notifier, check_secret, validate_headers, validate_url};
+use crate::http::{
+    FailureKind, HostPolicy, Names, Notifier, check_secret, system_lookup, validate_headers, validate_url,
+};
 use crate::pg::catch::{PgError, Result, sqlstate};
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
@@ -13,6 +15,7 @@ use crate::store::catalog::{self, Kind};
 use crate::store::registry;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xdb_engine::{Json, TableMapping};
@@ -25,8 +28,8 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.register_worker()")?;
     let worker = name("name", args.text(0))?;
     let url = needed("url", args.text(1))?;
-    validate_url(&url).map_err(|what| error::invalid_argument("url", what))?;
-    check_host(&url)?;
+    let host = validate_url(&url).map_err(|what| error::invalid_argument("url", what))?.host;
+    check_host(&host)?;
     let secret = args.text(2);
     if let Some(secret) = &secret {
         check_secret(secret).map_err(|what| error::invalid_argument("secret", what))?;
@@ -65,21 +68,21 @@ const RESOLVE_FOR: Duration = Duration::from_secs(5);
 /// Refuses what the setting refuses already now: an address, or a name that resolves to none that is allowed. A name
 /// that can't be resolved at this moment is checked when it is called. So is every name that is registered by a trigger
 /// inside the engine, which waits for no name server.
-fn check_host(url: &str) -> Result<()> {
+fn check_host(host: &str) -> Result<()> {
     let text = guc::text(&guc::ALLOWED_WORKER_HOSTS);
     let policy = HostPolicy::parse(&text)
         .map_err(|what| error::host_not_allowed(format!("xdb.allowed_worker_hosts can't be read: {what}")))?;
     let notifier = Notifier::new().map(Arc::new);
     let notifier = notifier.map_err(|e| PgError::internal(format!("the worker's host can't be checked: {e}")))?;
-    let check = HostCheck::new(url, policy, notifier.clone());
-    let check = check.map_err(|failure| error::invalid_argument("url", failure.message))?;
-    if identity::is_engine() && !check.is_address() {
+    if identity::is_engine() && host.parse::<IpAddr>().is_err() {
         return Ok(());
     }
+    let waker = notifier.clone();
+    let names = Names::new(policy, system_lookup(), Box::new(move || waker.notify()));
     let until = Instant::now() + RESOLVE_FOR;
     loop {
         notifier.clear();
-        match check.result() {
+        match names.resolve(host) {
             Some(Err(failure)) if failure.kind == FailureKind::Refused => {
                 return Err(error::host_not_allowed(failure.message));
             }

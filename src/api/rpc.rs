@@ -3,7 +3,7 @@
 use super::rpc_locks::Locking;
 use super::{Caller, name, payload, wrote};
 use crate::calls;
-use crate::http::{HostPolicy, Notifier, Outcome, Pool, PoolConfig, Request};
+use crate::http::{HostPolicy, Notifier, Outcome, Reactor, Request};
 use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -360,9 +360,9 @@ fn refused(process_id: &str, rpc_name: &str, rejection: &Rejection) -> PgError {
     }
 }
 
-/// This session's connections to workers.
+/// This session's way to workers.
 struct Client {
-    pool: Pool,
+    reactor: Reactor,
     notifier: Arc<Notifier>,
     hosts: String,
 }
@@ -374,13 +374,10 @@ thread_local! {
 impl Client {
     fn new() -> std::io::Result<Self> {
         let notifier = Arc::new(Notifier::new()?);
-        let config = PoolConfig {
-            max_threads: 1,
-            user_agent: format!("xdb/{}", env!("CARGO_PKG_VERSION")),
-            max_response_bytes: guc::max_response_bytes(),
-            policy: HostPolicy::default(),
-        };
-        Ok(Self { pool: Pool::new(config, notifier.clone())?, notifier, hosts: String::new() })
+        let reactor = Reactor::new(notifier.clone())?;
+        // A session makes one call at a time.
+        reactor.set_max_connections(1);
+        Ok(Self { reactor, notifier, hosts: String::new() })
     }
 
     /// Makes the call and waits for its end, obeying cancel, terminate and timeouts at once.
@@ -391,12 +388,12 @@ impl Client {
         };
         client.follow_settings()?;
         let deadline = Instant::now() + call.timeout + std::time::Duration::from_secs(1);
-        client.pool.submit(call);
+        client.reactor.submit(vec![call]);
         // If a cancel comes, the wait raises an error and the client is dropped with its connection.
         let mut finished = Vec::new();
         loop {
             client.notifier.clear();
-            client.pool.drain(&mut finished);
+            client.reactor.drain(&mut finished);
             if let Some(finished) = finished.pop() {
                 CLIENT.set(Some(client));
                 return Ok(finished.outcome);
@@ -410,11 +407,11 @@ impl Client {
     }
 
     fn follow_settings(&mut self) -> Result<()> {
-        self.pool.set_max_response_bytes(guc::max_response_bytes());
+        self.reactor.set_max_response_bytes(guc::max_response_bytes());
         let hosts = guc::text(&guc::ALLOWED_WORKER_HOSTS);
         if hosts != self.hosts {
             let policy = HostPolicy::parse(&hosts).map_err(error::host_not_allowed)?;
-            self.pool.set_policy(policy);
+            self.reactor.set_policy(policy);
             self.hosts = hosts;
         }
         Ok(())

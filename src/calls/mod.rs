@@ -215,7 +215,7 @@ fn transport_failure(kind: FailureKind, message: &str) -> Failure {
         FailureKind::Refused => "HostNotAllowed",
         FailureKind::TooLarge => "AnswerTooLarge",
         FailureKind::Transport => "TransportError",
-        FailureKind::Invalid | FailureKind::NotTried | FailureKind::Aborted | FailureKind::Panic => "CallFailed",
+        FailureKind::Invalid | FailureKind::NotTried | FailureKind::Panic => "CallFailed",
     };
     Failure {
         status: None,

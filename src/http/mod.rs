@@ -4,10 +4,9 @@
 //! settings. So nothing in this room imports the server's bindings; what it needs from settings is
 //! handed in, and what it has to tell comes back as a [`Reply`] and a readable [`Notifier`].
 //!
-//! Two ways lead from a [`Request`] to its [`Reply`]. An engine has a [`Reactor`]: one thread that has all
-//! calls of the engine open at a time. A session that makes an RPC has a [`Pool`] of one thread, which
-//! blocks; the session waits beside its latch. Both obey the same [`HostPolicy`], sign alike, and fail with
-//! the same words.
+//! One way leads from a [`Request`] to its [`Reply`]: the [`Reactor`], a thread that has all calls open at a
+//! time. An engine has one. So has a session from its first RPC on, with room for one connection; it waits
+//! for the reply beside its latch.
 //!
 //! # The life of a call in the reactor
 //!
@@ -22,8 +21,8 @@
 //!                         lost before a byte of the answer came
 //! ```
 //!
-//! From every state a call may end at once: its time is over, which is counted from `submit`; it fails; or all
-//! calls are given up. However it ends, it ends once.
+//! From every state a call may end at once: its time is over, which is counted from `submit`, or it fails. However
+//! it ends, it ends once.
 //!
 //! # What lives where
 //!
@@ -31,57 +30,29 @@
 //! |---|---|
 //! | `request.rs`, `signature.rs` | what goes in and comes out; what can be sent |
 //! | `hosts.rs` | which URLs and addresses are permitted |
-//! | `resolver.rs`, `threads.rs` | names to addresses, by threads of its own |
-//! | `check.rs` | whether a worker may be called at a URL, at its registration |
+//! | `resolver.rs`, `threads.rs` | names to addresses, by threads of its own; also for the registration of a worker |
 //! | `notifier.rs` | wakes the main thread |
-//! | `phase.rs` | how far an attempt got, and the words for its failure |
-//! | `reactor/` | the engine's calls |
-//! | `pool.rs`, `agent.rs`, `transport.rs` | a session's calls, over `ureq` |
+//! | `reactor/` | the calls themselves |
 
-mod agent;
-mod check;
 mod hosts;
 mod notifier;
-mod phase;
-mod pool;
 mod reactor;
 mod request;
 mod resolver;
 mod signature;
 mod threads;
-mod transport;
 
-pub use check::HostCheck;
 pub use hosts::{HostPolicy, WorkerUrl, validate_url};
 pub use notifier::Notifier;
-pub use pool::{Pool, PoolConfig};
-pub use reactor::{Connections, Dial, Means, Reactor, ReactorConfig};
+pub use reactor::{Connections, Dial, Means, Reactor};
 pub use request::{Outcome, Reply, Request, validate_headers};
-pub use resolver::Lookup;
+pub use resolver::{Lookup, Names, system_lookup};
 pub use signature::{Signature, check_secret, sign};
-pub use threads::{Threads, Work};
 
-use std::fmt;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// An idle connection is closed after this: below the five seconds after which common servers close theirs.
-const IDLE_AGE: Duration = Duration::from_secs(4);
 /// The headers of an answer together, and each header of a request.
 const HEADER_LIMIT: usize = 16 * 1024;
-/// What is reserved for an answer that announces its size; more only when it arrives.
-const TRUSTED_LENGTH: u64 = 64 * 1024;
-/// However long a call may take, a worker that is there accepts it sooner.
-const LONGEST_CONNECT: Duration = Duration::from_secs(10);
-/// However little time there is, an address gets a chance.
-const SHORTEST_CONNECT: Duration = Duration::from_millis(10);
-/// Addresses of a name that are tried.
-const MOST_ADDRESSES: usize = 16;
-/// The system's resolver can hold a thread for half a minute. More than one, so that a name whose server
-/// is silent does not keep other names from being found.
-const LOOKUP_THREADS: usize = 8;
-/// Beyond this, a timeout is no different from none, and sums of times can't overflow.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// Why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,8 +74,6 @@ pub enum FailureKind {
     /// The engine was short of something of its own, such as descriptors, until the time of the call was over.
     /// The worker has never heard of it, and nothing is known of the worker.
     NotTried,
-    /// The engine gave the call up.
-    Aborted,
     /// The code of the call panicked.
     Panic,
 }
@@ -124,37 +93,8 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Failure {}
-
 /// Locks without caring for poison: every critical section of this room leaves its data whole at each
 /// point where it could panic, and a panic of one call must not end all others.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Waits on a condition until `deadline`; `None` when it has passed.
-fn wait_until<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>, deadline: Instant) -> Option<MutexGuard<'a, T>> {
-    let left = deadline.checked_duration_since(Instant::now())?;
-    if left.is_zero() {
-        return None;
-    }
-    let (guard, _) = condition.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner);
-    Some(guard)
-}
-
-/// A duration as a person writes it.
-fn span(duration: Duration) -> String {
-    if duration < Duration::from_secs(1) {
-        format!("{} ms", duration.as_millis())
-    } else if duration.subsec_millis() == 0 {
-        format!("{} s", duration.as_secs())
-    } else {
-        format!("{:.1} s", duration.as_secs_f64())
-    }
 }

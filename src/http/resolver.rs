@@ -1,16 +1,21 @@
 //! Names to permitted addresses: cached, with a deadline, judged anew on every connection.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use super::hosts::{HostPolicy, literal};
-use super::threads::{Threads, Work};
-use super::{Failure, FailureKind, LOOKUP_THREADS, lock, wait_until};
+use super::threads::{panic_message, spawn};
+use super::{Failure, FailureKind, lock};
 
+/// The system's resolver can hold a thread for half a minute. More than one, so that a name whose server
+/// is silent does not keep other names from being found.
+const THREADS: usize = 8;
+const STACK: usize = 256 * 1024;
 const FOUND_FOR: Duration = Duration::from_secs(5);
 /// A dead name is not asked for again by each of a thousand calls.
 const MISSED_FOR: Duration = Duration::from_secs(1);
@@ -30,15 +35,24 @@ pub fn system_lookup() -> Lookup {
 /// Finds and judges the addresses of hosts.
 pub struct Names {
     policy: RwLock<Arc<HostPolicy>>,
-    table: Arc<Table>,
-    threads: Threads<Lookups>,
+    resolver: Arc<Resolver>,
 }
 
-struct Table {
-    entries: Mutex<HashMap<String, Entry>>,
-    arrived: Condvar,
+/// What its threads share with who asks.
+struct Resolver {
+    lookup: Lookup,
     /// Called after each lookup, by the thread that made it.
     on_arrival: Box<dyn Fn() + Send + Sync>,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: HashMap<String, Entry>,
+    /// Names that no thread has taken yet.
+    queue: VecDeque<String>,
+    /// Each of them ends when it finds the queue empty.
+    threads: usize,
 }
 
 enum Entry {
@@ -53,15 +67,11 @@ enum Entry {
 impl Names {
     /// `on_arrival` is called, by a thread of the resolver, when a name has been looked up.
     pub fn new(policy: HostPolicy, lookup: Lookup, on_arrival: Box<dyn Fn() + Send + Sync>) -> Self {
-        let table = Arc::new(Table { entries: Mutex::new(HashMap::new()), arrived: Condvar::new(), on_arrival });
-        let work = Lookups { lookup, table: table.clone() };
-        Names {
-            policy: RwLock::new(Arc::new(policy)),
-            table,
-            threads: Threads::new("xdb resolver", LOOKUP_THREADS, work),
-        }
+        let resolver = Resolver { lookup, on_arrival, table: Mutex::default() };
+        Names { policy: RwLock::new(Arc::new(policy)), resolver: Arc::new(resolver) }
     }
 
+    /// From now on, this is permitted.
     pub fn set_policy(&self, policy: HostPolicy) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
     }
@@ -76,90 +86,98 @@ impl Names {
         self.policy().filter(host, &[address]).map(drop)
     }
 
-    /// The permitted addresses of `host`, at least one. A lookup that is not done at `deadline` goes on,
-    /// and who asks again joins it.
-    pub fn resolve(&self, host: &str, deadline: Instant) -> Result<Vec<IpAddr>, Failure> {
-        let mut entries = lock(&self.table.entries);
-        loop {
-            if let Some(found) = self.find(&mut entries, host) {
-                return found;
-            }
-            entries = wait_until(&self.table.arrived, entries, deadline).ok_or_else(|| {
-                let message = format!("the name \"{host}\" was not looked up in time");
-                Failure::new(FailureKind::Timeout, message)
-            })?;
-        }
-    }
-
-    /// The same without waiting: `None` while the name is being looked up, which this begins if nobody has.
-    /// Without a thread for it the failure is [`FailureKind::NotTried`].
-    pub fn resolve_now(&self, host: &str) -> Option<Result<Vec<IpAddr>, Failure>> {
-        self.find(&mut lock(&self.table.entries), host)
+    /// The permitted addresses of `host`, at least one; `None` while the name is being looked up, which this begins
+    /// if nobody has. Without a thread for it the failure is [`FailureKind::NotTried`].
+    pub fn resolve(&self, host: &str) -> Option<Result<Vec<IpAddr>, Failure>> {
+        let found = match literal(host) {
+            Some(address) => Ok(vec![address]),
+            None => self.resolver.find(host)?,
+        };
+        let refused = |message| Failure::new(FailureKind::Refused, message);
+        Some(found.and_then(|addresses| self.policy().filter(host, &addresses).map_err(refused)))
     }
 
     fn policy(&self) -> Arc<HostPolicy> {
         self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
 
-    fn find(&self, entries: &mut HashMap<String, Entry>, host: &str) -> Option<Result<Vec<IpAddr>, Failure>> {
-        let found = match (literal(host), entries.get(host)) {
-            (Some(address), _) => Ok(vec![address]),
-            (None, Some(Entry::Known { until, found })) if Instant::now() < *until => found.clone(),
-            (None, Some(Entry::Pending)) => return None,
-            (None, Some(Entry::Known { .. }) | None) => {
-                entries.insert(host.to_owned(), Entry::Pending);
-                let error = self.threads.submit(host.to_owned()).err()?;
-                entries.remove(host);
-                let message = format!("no thread could look up \"{host}\": {error}");
-                Err(Failure::new(FailureKind::NotTried, message))
-            }
-        };
-        let refused = |message| Failure::new(FailureKind::Refused, message);
-        Some(found.and_then(|addresses| self.policy().filter(host, &addresses).map_err(refused)))
+impl Drop for Names {
+    fn drop(&mut self) {
+        lock(&self.resolver.table).queue.clear();
     }
 }
 
-struct Lookups {
-    lookup: Lookup,
-    table: Arc<Table>,
-}
+impl Resolver {
+    fn find(self: &Arc<Self>, host: &str) -> Option<Result<Vec<IpAddr>, Failure>> {
+        let mut table = lock(&self.table);
+        match table.entries.get(host) {
+            Some(Entry::Known { until, found }) if Instant::now() < *until => return Some(found.clone()),
+            Some(Entry::Pending) => return None,
+            Some(Entry::Known { .. }) | None => {}
+        }
+        if table.threads < THREADS {
+            let resolver = self.clone();
+            // It waits for the table before it takes anything.
+            match spawn("xdb resolver", STACK, move || resolver.serve()) {
+                Ok(()) => table.threads += 1,
+                Err(error) if table.threads == 0 => {
+                    let message = format!("no thread could look up \"{host}\": {error}");
+                    return Some(Err(Failure::new(FailureKind::NotTried, message)));
+                }
+                // One of those that there are takes the name, too.
+                Err(_) => {}
+            }
+        }
+        table.entries.insert(host.to_owned(), Entry::Pending);
+        table.queue.push_back(host.to_owned());
+        None
+    }
 
-impl Work for Lookups {
-    type Job = String;
+    /// A thread.
+    fn serve(&self) {
+        while let Some(host) = self.next() {
+            let found = catch_unwind(AssertUnwindSafe(|| self.look_up(&host))).unwrap_or_else(|panic| {
+                let message = format!("looking up \"{host}\" panicked: {}", panic_message(panic.as_ref()));
+                Err(Failure::new(FailureKind::Panic, message))
+            });
+            self.answer(host, found);
+        }
+    }
 
-    fn run(&self, host: &mut String) {
+    /// What to look up next; without it the thread counts as gone.
+    fn next(&self) -> Option<String> {
+        let mut table = lock(&self.table);
+        let host = table.queue.pop_front();
+        if host.is_none() {
+            table.threads -= 1;
+        }
+        host
+    }
+
+    fn look_up(&self, host: &str) -> Result<Vec<IpAddr>, Failure> {
         let missed = |reason: &dyn fmt::Display| {
             let message = format!("the worker host \"{host}\" was not found: {reason}");
             Failure::new(FailureKind::Connect, message)
         };
-        let found = match (self.lookup)(host) {
+        match (self.lookup)(host) {
             Ok(addresses) if addresses.is_empty() => Err(missed(&"it has no address")),
-            Ok(addresses) => Ok(addresses),
-            Err(error) => Err(missed(&error)),
-        };
-        self.table.answer(host, found);
+            found => found.map_err(|error| missed(&error)),
+        }
     }
 
-    fn panicked(&self, host: String, message: String) {
-        let message = format!("looking up \"{host}\" panicked: {message}");
-        self.table.answer(&host, Err(Failure::new(FailureKind::Panic, message)));
-    }
-}
-
-impl Table {
-    fn answer(&self, host: &str, found: Result<Vec<IpAddr>, Failure>) {
+    fn answer(&self, host: String, found: Result<Vec<IpAddr>, Failure>) {
         let now = Instant::now();
         let until = now + if found.is_ok() { FOUND_FOR } else { MISSED_FOR };
-        let mut entries = lock(&self.entries);
-        if entries.len() >= CACHED_NAMES {
-            entries.retain(|_, entry| match entry {
+        let mut table = lock(&self.table);
+        if table.entries.len() >= CACHED_NAMES {
+            table.entries.retain(|_, entry| match entry {
                 Entry::Pending => true,
                 Entry::Known { until, .. } => now < *until,
             });
         }
-        entries.insert(host.to_owned(), Entry::Known { until, found });
-        drop(entries);
-        self.arrived.notify_all();
+        table.entries.insert(host, Entry::Known { until, found });
+        drop(table);
         (self.on_arrival)();
     }
 }

@@ -3,7 +3,7 @@
 use super::duties::{Duties, is_running};
 use super::life::Exit;
 use crate::guc;
-use crate::http::{HostPolicy, Notifier, Reactor, ReactorConfig, Reply};
+use crate::http::{HostPolicy, Notifier, Reactor, Reply};
 use crate::pg::catch::{PgError, Result, log_error, run_caught};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
@@ -52,16 +52,16 @@ pub fn run(session: &mut Session) -> Exit {
     };
     let waiter = Waiter::new(Some(notifier.raw_fd()));
     let mut memory = Memory::new(role, epoch, session.extension_version == versions::OWN);
-    let mut settings = ReactorSettings::default();
+    // As the reactor begins: no host is permitted.
+    let mut hosts = String::new();
     let mut connections = Reserved::default();
     let mut finished: Vec<Reply> = Vec::new();
     let mut duties = Duties::of(session);
     loop {
         if session.asked_to_leave() {
-            reactor.shutdown(Duration::ZERO);
             return Exit::Left;
         }
-        settings.follow(&reactor);
+        follow_settings(&reactor, &mut hosts);
         session.slot.set_dormant(false);
         if session.slot.take_wake() {
             memory.woken();
@@ -96,7 +96,6 @@ pub fn run(session: &mut Session) -> Exit {
             Progress::Idle => memory.idle_for(),
         };
         let Some(next_duty) = duties.after_turn(session, &memory, progress) else {
-            reactor.shutdown(Duration::ZERO);
             return Exit::Left;
         };
         // Rounded up: a timer that is due in half a millisecond must not make the loop spin.
@@ -184,13 +183,7 @@ fn transaction<T>(
 
 fn reactor() -> std::io::Result<(Reactor, Arc<Notifier>)> {
     let notifier = Arc::new(Notifier::new()?);
-    let config = ReactorConfig {
-        user_agent: format!("xdb/{}", env!("CARGO_PKG_VERSION")),
-        max_response_bytes: guc::max_response_bytes(),
-        max_connections: 0,
-        policy: policy(),
-    };
-    Ok((Reactor::new(config, notifier.clone())?, notifier))
+    Ok((Reactor::new(notifier.clone())?, notifier))
 }
 
 /// Descriptors of the reactor itself: what it polls, and what wakes it and the main thread.
@@ -232,33 +225,16 @@ impl Reserved {
     }
 }
 
-/// The hosts that may be called. A setting that can't be read permits nothing.
-fn policy() -> HostPolicy {
+/// Settings of the reactor that may be reloaded. `hosts` is the one that its policy was read from; a setting that can't be read
+/// permits nothing.
+fn follow_settings(reactor: &Reactor, hosts: &mut String) {
+    reactor.set_max_response_bytes(guc::max_response_bytes());
     let text = guc::text(&guc::ALLOWED_WORKER_HOSTS);
-    HostPolicy::parse(&text).unwrap_or_else(|error| {
-        pgrx::log!("xdb: no worker is called, because xdb.allowed_worker_hosts is wrong: {error}");
-        HostPolicy::default()
-    })
-}
-
-/// Settings of the reactor that may be reloaded.
-#[derive(Default)]
-struct ReactorSettings {
-    hosts: Option<String>,
-    max_response_bytes: usize,
-}
-
-impl ReactorSettings {
-    fn follow(&mut self, reactor: &Reactor) {
-        let hosts = guc::text(&guc::ALLOWED_WORKER_HOSTS);
-        if self.hosts.as_ref() != Some(&hosts) {
-            reactor.set_policy(policy());
-            self.hosts = Some(hosts);
-        }
-        let max = guc::max_response_bytes();
-        if self.max_response_bytes != max {
-            reactor.set_max_response_bytes(max);
-            self.max_response_bytes = max;
-        }
+    if text != *hosts {
+        reactor.set_policy(HostPolicy::parse(&text).unwrap_or_else(|error| {
+            pgrx::log!("xdb: no worker is called, because xdb.allowed_worker_hosts is wrong: {error}");
+            HostPolicy::default()
+        }));
+        *hosts = text;
     }
 }

@@ -162,10 +162,7 @@ impl Decider<'_, '_, '_> {
                 let again = Command::CallRepeated { seq: record.key.1, api: record.api };
                 return self.decide(number, item, again, locked_for_close);
             }
-            Used::Busy(relation) => Used::Busy(relation),
-            Used::Locked => Used::Locked,
-            Used::OverBudget => Used::OverBudget,
-            Used::Refused(error) => Used::Refused(error),
+            other => other.map(drop),
         };
         let outcome = match used {
             Used::Done(()) => {

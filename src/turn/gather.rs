@@ -17,7 +17,6 @@ use crate::store::{StateKey, claim, global_queue, load};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
-use xdb_sched::budget;
 
 /// How often to look for calls of workers that are gone, besides when registrations change.
 const ADOPT_EVERY: Duration = Duration::from_secs(60);
@@ -199,9 +198,9 @@ impl Gathering<'_> {
 }
 
 /// Puts items that use users' tables behind all others. The items of one execution keep their order.
-fn tables_last(items: &mut Vec<Item>) {
+fn tables_last(items: &mut [Item]) {
     let with_tables: HashSet<_> = items.iter().filter(|item| item.uses_tables()).map(Item::execution).collect();
     if !with_tables.is_empty() {
-        budget::tables_last(items, |item| with_tables.contains(&item.execution()));
+        items.sort_by_cached_key(|item| with_tables.contains(&item.execution()));
     }
 }

@@ -4,14 +4,13 @@ use super::attribute_locks::AttributeLocks;
 use super::backlog::Backlog;
 use super::breakers::Breakers;
 use super::global_queues::Matching;
-use super::in_flight::InFlight;
 use super::item::Item;
 use super::role::Role;
 use super::scans::{Scans, poll_interval};
 use super::slow_tables::SlowTables;
-use crate::calls::{self, Answered};
+use crate::calls::{self, Answered, CallRecord};
 use crate::clock;
-use crate::http::{FailureKind, Outcome, Reply};
+use crate::http::{FailureKind, Outcome, Reply, Request};
 use crate::pg::process::random;
 use crate::pg::session::Session;
 use crate::pg::shmem;
@@ -22,7 +21,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::backoff::{Backoff, Patience};
+use xdb_sched::breaker::Ticket;
+use xdb_sched::room::InFlight;
 use xdb_sched::table_health::TableHealth;
+
+/// Hands requests to the transport, all at once; with them, so many are under way.
+pub type Submit<'a> = dyn FnMut(Vec<Request>, usize) + 'a;
 
 /// All of it may be lost at any moment: the tables hold everything. Each part has one module that writes it.
 pub struct Memory {
@@ -51,8 +55,10 @@ pub struct Memory {
 }
 
 /// Calls that are under way, and what is known of their workers.
+#[derive(Default)]
 pub(super) struct OpenCalls {
-    pub in_flight: InFlight,
+    /// Each with what its answer is applied by, and what its end tells the breaker.
+    pub in_flight: InFlight<(CallRecord, Ticket)>,
     pub breakers: Breakers,
     /// Workers for which the last scan has found all calls that were due. To the others a call that has just become due must
     /// not go before those that wait.
@@ -80,11 +86,7 @@ impl Memory {
             lane: Lane { number: role.lane(), epoch },
             number: 0,
             registry: Registry::default(),
-            calls: OpenCalls {
-                in_flight: InFlight::default(),
-                breakers: Breakers::default(),
-                drained: BTreeSet::new(),
-            },
+            calls: OpenCalls::default(),
             backlog: Backlog::default(),
             tables: TableHealth::default(),
             slow: SlowTables::of(role, has_runners),
@@ -123,7 +125,7 @@ impl Memory {
     pub(super) fn deferrals_end(&mut self) {
         if self.deferred_until.is_some_and(|until| until <= Instant::now()) {
             self.deferred_until = None;
-            self.scans.left_out_no_more();
+            self.scans.woken();
         }
     }
 

@@ -24,7 +24,7 @@
 //! | `app_tables.rs`, `slow_tables.rs` | users' tables: as their owners, within a budget of time; and which are slow |
 //! | `global_queues.rs` | who gets the messages of global queues |
 //! | `attribute_locks.rs` | who may have which locks on attributes |
-//! | `breakers.rs`, `in_flight.rs`, `owners.rs` | calls under way, workers that can't be reached, roles that may not own processes |
+//! | `breakers.rs`, `owners.rs` | workers that can't be reached, roles that may not own processes |
 //!
 //! Rules that hold in every phase:
 //! - No transaction is open while a worker is being called: requests are submitted after the commit.
@@ -40,7 +40,6 @@ mod claim;
 mod decide;
 mod gather;
 mod global_queues;
-mod in_flight;
 mod item;
 mod load;
 mod memory;

@@ -13,7 +13,6 @@
 //!
 //! Neither looks for deadlocks: their waits end before anybody's search for one begins.
 
-use super::in_flight::max_in_flight;
 use super::transaction::{Mode, Scope};
 use crate::guc;
 pub use crate::pg::shmem::Role;
@@ -116,6 +115,11 @@ impl Role {
     pub fn is_told(self) -> bool {
         self.is_scheduler()
     }
+}
+
+/// Most calls of one scheduler.
+pub fn max_in_flight() -> usize {
+    guc::MAX_IN_FLIGHT.get() as usize
 }
 
 /// The scheduler's limit for one use of users' tables.

@@ -52,14 +52,8 @@ impl ScanEnds {
 }
 
 impl Scans {
-    /// Somebody has woken the scheduler.
+    /// There may be something that a scan has passed or left out: somebody has woken the scheduler, or a pause is over.
     pub fn woken(&mut self) {
-        self.quiet_until = None;
-        self.may_be_behind();
-    }
-
-    /// What was left out for a while may be taken up again.
-    pub fn left_out_no_more(&mut self) {
         self.quiet_until = None;
         self.may_be_behind();
     }

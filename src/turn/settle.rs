@@ -1,12 +1,11 @@
 //! After the commit: calls go out, and what was put off is kept for a later turn.
 
-use super::gather::{Moved, Work};
-use super::in_flight::{Submit, max_in_flight};
+use super::gather::Work;
 use super::item::{Item, ItemOutcome};
-use super::memory::{Memory, OpenCalls, Seen};
+use super::memory::{Memory, OpenCalls, Seen, Submit};
 use super::prepare::Prepared;
+use super::role::max_in_flight;
 use super::save::Saved;
-use super::scans::ScanEnds;
 use super::transaction::{Progress, Started};
 use crate::calls::CallRecord;
 use crate::clock;
@@ -16,40 +15,32 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::session::Session;
 use crate::pg::shmem;
-use crate::store::registry::{Registry, WorkerId};
-use crate::store::{StateKey, claim};
-use std::collections::BTreeSet;
+use crate::store::claim;
+use crate::store::registry::Registry;
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::backoff::Patience;
 
 /// What a transaction did, to be followed up after its commit.
 pub struct Outcome {
-    outcomes: Vec<ItemOutcome>,
-    calls: Vec<(Request, CallRecord)>,
-    failed: Vec<Item>,
-    /// Calls whose leases were given back.
-    released: Vec<StateKey>,
-    yielded: Vec<StateKey>,
-    moved: Moved,
-    ends: ScanEnds,
-    /// Workers without any due call that nobody has, if the turn has scanned.
-    drained: Option<BTreeSet<WorkerId>>,
-    /// Its scans have found all that there was.
+    work: Work,
+    saved: Saved,
+    /// With the ends of all scans.
+    prepared: Prepared,
+    /// The scans have found all that there was.
     nothing_left: bool,
     next_due: Option<Timestamp>,
     for_runners: usize,
-    more: bool,
 }
 
 impl Outcome {
     /// Sums up a turn, and asks when the next call or timer comes due.
-    pub fn of(started: &Started, seen: &Seen, work: Work, saved: Saved, prepared: Prepared) -> Result<Self> {
+    pub fn of(started: &Started, seen: &Seen, work: Work, saved: Saved, mut prepared: Prepared) -> Result<Self> {
         let turn = &started.turn;
-        let Prepared { calls, failed, released, drained, mut ends, more } = prepared;
-        ends.timers = work.ends.timers;
-        ends.messages = work.ends.messages.filter(|_| saved.all_taken_in);
-        ends.left_out = saved.next_turn;
+        prepared.ends.timers = work.ends.timers;
+        prepared.ends.messages = work.ends.messages.filter(|_| saved.all_taken_in);
+        prepared.ends.left_out = saved.next_turn;
+        let drained = prepared.drained.as_ref();
         let idle = work.nothing_due && drained.is_none();
         let next_due = match turn.paused {
             true => None,
@@ -65,21 +56,9 @@ impl Outcome {
             true => claim::for_runners(turn.spi, &work.workers, saved.now, turn.real, most)?,
             false => 0,
         };
-        let all_drained = drained.as_ref().is_some_and(|drained| drained.len() == work.workers.len());
-        Ok(Self {
-            nothing_left: all_drained && saved.put_off.is_empty(),
-            outcomes: saved.outcomes,
-            calls,
-            failed,
-            released,
-            yielded: work.yielded,
-            moved: work.moved,
-            ends,
-            drained,
-            next_due,
-            for_runners,
-            more: work.more || saved.more || more,
-        })
+        let all_drained = drained.is_some_and(|drained| drained.len() == work.workers.len());
+        let nothing_left = all_drained && saved.put_off.is_empty();
+        Ok(Self { work, saved, prepared, nothing_left, next_due, for_runners })
     }
 }
 
@@ -92,40 +71,41 @@ impl Memory {
         outcome: Outcome,
         submit: &mut Submit<'_>,
     ) -> Progress {
-        if !outcome.calls.is_empty() {
+        let Outcome { work, saved, prepared, nothing_left, next_due, for_runners } = outcome;
+        if !prepared.calls.is_empty() {
             crash::point(if items.is_empty() { "claim-call" } else { "commit-dispatch" });
         }
-        self.seen.next_due = outcome.next_due;
-        self.seen.for_runners = outcome.for_runners;
-        self.scans.settle(outcome.ends);
-        let scanned = outcome.drained.is_some();
-        if let Some(drained) = outcome.drained {
+        self.seen.next_due = next_due;
+        self.seen.for_runners = for_runners;
+        self.scans.settle(prepared.ends);
+        let scanned = prepared.drained.is_some();
+        if let Some(drained) = prepared.drained {
             self.calls.drained = drained;
         }
-        outcome.yielded.iter().for_each(|key| {
+        work.yielded.iter().for_each(|key| {
             self.backlog.yielding.remove(key);
         });
-        if let Some(all) = outcome.moved.adopted {
+        if let Some(all) = work.moved.adopted {
             self.adopted = all.then(Instant::now);
         }
-        for (worker, up_to) in outcome.moved.looked_through {
+        for (worker, up_to) in work.moved.looked_through {
             self.calls.breakers.looked_through(worker, up_to);
         }
-        outcome.released.iter().for_each(|key| self.locks.release(*key));
+        prepared.released.iter().for_each(|key| self.locks.release(*key));
         self.locks.settle();
-        let mut more = outcome.more || !outcome.failed.is_empty();
-        more |= self.keep_what_waits(items, outcome.outcomes);
-        outcome.failed.into_iter().for_each(|item| self.backlog.push(item));
-        self.calls.submit(session, &self.registry, outcome.calls, submit);
+        let mut more = work.more || saved.more || prepared.more || !prepared.failed.is_empty();
+        more |= self.keep_what_waits(items, saved.outcomes);
+        prepared.failed.into_iter().for_each(|item| self.backlog.push(item));
+        self.calls.submit(session, &self.registry, prepared.calls, submit);
         self.backlog.give_up_beyond(max_in_flight().div_ceil(2));
         self.backlog.forget_old();
         more |= self.backlog.is_ready();
         self.deferred_until = self.backlog.executions.next(self.seen.began_at);
         self.locks.show(session, more);
         let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
-        if outcome.nothing_left && nothing_waits && !more {
+        if nothing_left && nothing_waits && !more {
             self.scans.nothing_left(self.seen.began_at);
-        } else if more || (scanned && !outcome.nothing_left) {
+        } else if more || (scanned && !nothing_left) {
             self.scans.scan_again();
         }
         let due_in = |at: Timestamp| Duration::from_micros(at.since(clock::now()).max(0) as u64);

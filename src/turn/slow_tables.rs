@@ -20,11 +20,7 @@ pub type Times = BTreeMap<Relation, Duration>;
 
 /// What a process knows of slow tables.
 pub enum SlowTables {
-    Watched {
-        watcher: Watcher<Relation>,
-        /// Processes have died in these; not yet a mark.
-        died_in: Vec<Relation>,
-    },
+    Watched(Watcher<Relation>),
     Probed {
         probes: Probes<Relation>,
         /// For how long tables were read for calls that are under way.
@@ -41,7 +37,7 @@ impl SlowTables {
     pub fn of(role: Role, has_runners: bool) -> Self {
         match role {
             _ if !has_runners => Self::Ignored,
-            Role::Scheduler => Self::Watched { watcher: Watcher::default(), died_in: Vec::new() },
+            Role::Scheduler => Self::Watched(Watcher::default()),
             Role::Runner(_) => Self::Probed { probes: Probes::default(), read: HashMap::new(), found: Vec::new() },
         }
     }
@@ -52,12 +48,8 @@ impl SlowTables {
         let marks: HashMap<_, _> = marked.iter().map(|(relation, marked)| (*relation, marked.mark)).collect();
         let mut any = marks.values().any(|mark| !mark.is_mended);
         match self {
-            Self::Watched { watcher, died_in } => {
-                let mut found = watcher.begin_turn(marks.clone(), now);
-                if !died_in.is_empty() {
-                    died_in.drain(..).for_each(|relation| watcher.died_in(relation));
-                    found = watcher.begin_turn(marks, now);
-                }
+            Self::Watched(watcher) => {
+                let found = watcher.begin_turn(marks, now);
                 any |= !found.is_empty();
                 for (relation, mark) in found {
                     slow::mark(spi, relation, mark)?;
@@ -90,7 +82,7 @@ impl SlowTables {
     /// Whether its steps are a runner's.
     pub fn is_slow(&self, relation: Relation) -> bool {
         match self {
-            Self::Watched { watcher, .. } => watcher.is_slow(&relation),
+            Self::Watched(watcher) => watcher.is_slow(&relation),
             Self::Probed { probes, .. } => probes.is_slow(&relation),
             Self::Ignored => false,
         }
@@ -99,7 +91,7 @@ impl SlowTables {
     /// Until when this process may not use it: the scheduler as long as it is slow, a runner where processes died in it.
     pub fn kept_until(&self, relation: Relation) -> Option<Kept> {
         match self {
-            Self::Watched { watcher, .. } => watcher.is_slow(&relation).then_some(Kept::Away),
+            Self::Watched(watcher) => watcher.is_slow(&relation).then_some(Kept::Away),
             Self::Probed { probes, .. } => probes.kept_until(&relation, Instant::now()).map(Kept::Until),
             Self::Ignored => None,
         }
@@ -107,7 +99,7 @@ impl SlowTables {
 
     /// Tables were used for so long, whatever came of it.
     pub fn used(&mut self, times: &Times) {
-        if let Self::Watched { watcher, .. } = self {
+        if let Self::Watched(watcher) = self {
             let now = Instant::now();
             times.iter().for_each(|(relation, took)| watcher.used(*relation, *took, now));
         }
@@ -140,15 +132,15 @@ impl SlowTables {
 
     /// The limit has ended a use of it.
     pub fn ran_into_limit(&mut self, relation: Relation) {
-        if let Self::Watched { watcher, .. } = self {
+        if let Self::Watched(watcher) = self {
             watcher.ran_into_limit(relation);
         }
     }
 
     /// A process has died in it.
     pub fn died_in(&mut self, relation: Relation) {
-        if let Self::Watched { died_in, .. } = self {
-            died_in.push(relation);
+        if let Self::Watched(watcher) = self {
+            watcher.died_in(relation);
         }
     }
 }

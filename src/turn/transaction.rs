@@ -1,9 +1,8 @@
 //! The transaction of a turn, and what is done when it fails.
 
 use super::app_tables::AppTables;
-use super::in_flight::Submit;
 use super::item::Item;
-use super::memory::Memory;
+use super::memory::{Memory, Submit};
 use super::role::Role;
 use super::settle::Outcome;
 use super::{claim, decide, gather, load, prepare, save};

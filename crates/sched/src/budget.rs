@@ -56,12 +56,3 @@ impl Budget {
         has_one
     }
 }
-
-/// Puts what needs no table before what needs one. Each part keeps its order. Answers with the length of the first part.
-pub fn tables_last<T>(items: &mut Vec<T>, needs_table: impl FnMut(&T) -> bool) -> usize {
-    let (with, mut without): (Vec<_>, Vec<_>) = std::mem::take(items).into_iter().partition(needs_table);
-    let first = without.len();
-    without.extend(with);
-    *items = without;
-    first
-}

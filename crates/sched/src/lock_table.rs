@@ -7,7 +7,7 @@
 //!              granted at once
 //!   request ───────────────────────────────► HAS ── release ──► gone
 //!      │                                      ▲
-//!      │ something is in the way              │ grant
+//!      │ something is in the way              │ request again
 //!      ▼                                      │
 //!    WAITS ── ready() lists it when nothing is in its way any more
 //!      │  ▲
@@ -50,28 +50,13 @@ pub enum Mode {
 impl Mode {
     pub const ALL: [Mode; 4] = [Mode::IntentionShared, Mode::IntentionExclusive, Mode::Shared, Mode::Exclusive];
 
-    /// As it is stored.
+    /// As people see it.
     pub fn as_str(self) -> &'static str {
         match self {
             Mode::IntentionShared => "IS",
             Mode::IntentionExclusive => "IX",
             Mode::Shared => "S",
             Mode::Exclusive => "X",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Mode> {
-        Mode::ALL.into_iter().find(|mode| mode.as_str() == text)
-    }
-
-    /// Whether who has this mode needs no other one for `wanted`.
-    pub fn covers(self, wanted: Mode) -> bool {
-        use Mode::*;
-        match self {
-            Exclusive => true,
-            Shared => matches!(wanted, Shared | IntentionShared),
-            IntentionExclusive => matches!(wanted, IntentionExclusive | IntentionShared),
-            IntentionShared => wanted == IntentionShared,
         }
     }
 
@@ -231,16 +216,6 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         if state == State::Has { Answer::Granted } else { Answer::Waits }
     }
 
-    /// Gives a waiting request its objects. False, and nothing has changed, if something is in its way.
-    pub fn grant(&mut self, key: K) -> bool {
-        let Some(request) = self.requests.get(&key).filter(|request| request.state != State::Has) else { return false };
-        if self.blocked_at(&request.wants, &request.place).is_some() {
-            return false;
-        }
-        self.change(key, State::Has);
-        true
-    }
-
     /// The call is over, or will not be made: what it has is free, and what it waits for it waits for no longer. Nothing if
     /// the table knows no request of it.
     pub fn release(&mut self, key: K) {
@@ -249,8 +224,8 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         }
     }
 
-    /// The first requests that wait and have nothing in their way, in order. They may all have their objects together. They
-    /// wait on, and are in the way of later ones, until they are granted, released or step aside.
+    /// The first requests that wait and have nothing in their way, in order. They may all have their objects together, by
+    /// asking again. They wait on, and are in the way of later ones, until then, or until they are released or step aside.
     pub fn ready(&mut self, limit: usize) -> Vec<K> {
         let mut listed: Vec<K> = Vec::new();
         let mut from = self.ready.first().copied();

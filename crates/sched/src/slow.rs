@@ -125,11 +125,13 @@ pub struct Watcher<K> {
     /// To be written down.
     found: HashMap<K, Mark>,
     usage: HashMap<K, Usage>,
+    /// Processes have died in these; not yet a mark.
+    died_in: Vec<K>,
 }
 
 impl<K> Default for Watcher<K> {
     fn default() -> Self {
-        Self { marks: HashMap::new(), found: HashMap::new(), usage: HashMap::new() }
+        Self { marks: HashMap::new(), found: HashMap::new(), usage: HashMap::new(), died_in: Vec::new() }
     }
 }
 
@@ -140,6 +142,10 @@ impl<K: Copy + Eq + Hash> Watcher<K> {
         self.marks = marks;
         let marks = &self.marks;
         self.found.retain(|key, mark| marks.get(key) != Some(mark));
+        for key in std::mem::take(&mut self.died_in) {
+            self.usage.remove(&key);
+            self.found.insert(key, Mark::next(Reason::Died, self.last(&key)));
+        }
         self.usage.retain(|_, usage| {
             usage.move_on(now);
             !usage.parts.is_empty()
@@ -162,11 +168,9 @@ impl<K: Copy + Eq + Hash> Watcher<K> {
         self.mark(key, Reason::Limit);
     }
 
-    /// A process died in it, also a runner's. To be said once; after the marks were read.
+    /// A process died in it, also a runner's. To be said once.
     pub fn died_in(&mut self, key: K) {
-        let mark = Mark::next(Reason::Died, self.last(&key));
-        self.usage.remove(&key);
-        self.found.insert(key, mark);
+        self.died_in.push(key);
     }
 
     /// Whether its steps are a runner's.
@@ -213,15 +217,10 @@ impl<K: Copy + Eq + Hash> Probes<K> {
         }
     }
 
-    /// Whether it may be used now. What ends processes may not before its pause is over.
-    pub fn may_use(&self, key: &K, now: Instant) -> bool {
-        self.slow.get(key).is_none_or(|(mark, probe_at)| mark.reason != Reason::Died || *probe_at <= now)
-    }
-
-    /// Until when it may not be used.
+    /// Until when it may not be used: what ends processes may not before its pause is over.
     pub fn kept_until(&self, key: &K, now: Instant) -> Option<Instant> {
-        let (_, probe_at) = self.slow.get(key)?;
-        (!self.may_use(key, now)).then_some(*probe_at)
+        let (mark, probe_at) = self.slow.get(key)?;
+        (mark.reason == Reason::Died && *probe_at > now).then_some(*probe_at)
     }
 
     /// Whether its steps are a runner's.

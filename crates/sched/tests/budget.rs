@@ -27,15 +27,6 @@ fn a_transaction_has_so_many_guards() {
 }
 
 proptest! {
-    #[test]
-    fn what_needs_no_table_goes_first_in_its_order(needs in prop::collection::vec(any::<bool>(), 0..40)) {
-        let mut items: Vec<_> = needs.iter().copied().enumerate().collect();
-        let first = tables_last(&mut items, |(_, needs)| *needs);
-        prop_assert_eq!(items.len(), needs.len());
-        prop_assert!(items[..first].iter().all(|(_, needs)| !needs) && items[first..].iter().all(|(_, needs)| *needs));
-        prop_assert!(items[..first].is_sorted() && items[first..].is_sorted());
-    }
-
     /// 64 uses of a table whose trigger takes long end soon after the limit, whatever each takes.
     #[test]
     fn a_turn_is_bounded(uses in prop::collection::vec(4u64..400, 64)) {

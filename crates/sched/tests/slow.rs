@@ -175,10 +175,9 @@ fn one_in_which_a_process_died_is_left_alone_for_ten_minutes_and_longer_each_tim
         assert_eq!(world.rows[&1], Mark { reason: Reason::Died, pause: minute * minutes, is_mended: false });
         assert_eq!(world.probes.kept_until(&1, world.now), Some(world.now + minute * minutes));
         world.pass(minute * minutes - millis(1));
-        assert!(!world.probes.may_use(&1, world.now));
-        assert!(world.probes.may_use(&2, world.now));
+        assert_eq!(world.probes.kept_until(&1, world.now), Some(world.now + millis(1)));
+        assert_eq!(world.probes.kept_until(&2, world.now), None);
         world.pass(millis(1));
-        assert!(world.probes.may_use(&1, world.now));
         assert_eq!(world.probes.kept_until(&1, world.now), None);
     }
     assert!(world.runs(1, millis(1)).expect("it is a probe").is_mended);
@@ -252,7 +251,7 @@ fn a_runner_that_begins_later_waits_for_the_rest_of_the_pause() {
     let marks = HashMap::from([(1, mark), (2, mark)]);
     let mut probes = Probes::default();
     probes.follow(&marks, |key| Duration::from_secs(if *key == 1 { 599 } else { 700 }), now);
-    assert!(!probes.may_use(&1, now));
-    assert!(probes.may_use(&1, now + Duration::from_secs(1)));
-    assert!(probes.may_use(&2, now), "its pause is over");
+    let second = now + Duration::from_secs(1);
+    assert_eq!((probes.kept_until(&1, now), probes.kept_until(&1, second)), (Some(second), None));
+    assert_eq!(probes.kept_until(&2, now), None, "its pause is over");
 }

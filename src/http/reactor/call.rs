@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use super::connection::Origin;
 use super::exchange::Exchange;
+use super::phase::{self, Phase, span};
 use crate::http::hosts::WorkerUrl;
-use crate::http::phase::{self, Phase};
 use crate::http::request::Request;
-use crate::http::{Failure, FailureKind, span};
+use crate::http::{Failure, FailureKind};
 
 /// A call that the reactor has.
 pub struct Call {

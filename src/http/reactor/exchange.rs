@@ -7,9 +7,14 @@ use ureq_proto::client::{Call, RecvBodyResult, RecvResponseResult, SendRequestRe
 use ureq_proto::http::{HeaderMap, HeaderValue, header};
 use ureq_proto::{BodyMode, Error, http};
 
+use super::phase;
 use crate::http::hosts::WorkerUrl;
 use crate::http::request::{Request, signature};
-use crate::http::{Failure, HEADER_LIMIT, TRUSTED_LENGTH, phase};
+use crate::http::{Failure, HEADER_LIMIT};
+
+/// What is reserved for an answer that announces its size; more only when it arrives.
+const TRUSTED_LENGTH: u64 = 64 * 1024;
+const USER_AGENT: &str = concat!("xdb/", env!("CARGO_PKG_VERSION"));
 
 /// The answer to one request, as far as it has come.
 pub struct Exchange {
@@ -62,12 +67,7 @@ impl From<Error> for Fault {
 
 /// The bytes of a request up to its body, and what reads its answer. `space` is room to write in, of
 /// [`HEADER_LIMIT`] bytes.
-pub fn encode(
-    request: &Request,
-    url: &WorkerUrl,
-    user_agent: &HeaderValue,
-    space: &mut [u8],
-) -> Result<(Vec<u8>, Exchange), Failure> {
+pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(Vec<u8>, Exchange), Failure> {
     let signature = signature(request)?;
     let mut message = http::Request::post(&request.url).header(header::CONTENT_TYPE, "application/json");
     for (name, value) in &request.headers {
@@ -81,7 +81,7 @@ pub fn encode(
     }
     let own = [
         (header::CONTENT_LENGTH, HeaderValue::from(request.body.len())),
-        (header::USER_AGENT, user_agent.clone()),
+        (header::USER_AGENT, HeaderValue::from_static(USER_AGENT)),
         (header::ACCEPT, HeaderValue::from_static("application/json")),
     ];
     if let Some(headers) = message.headers_mut() {

@@ -1,8 +1,9 @@
-//! The calls of an engine: one thread, all of them open at a time.
+//! The calls of a process: one thread, all of them open at a time.
 
 mod call;
 mod connection;
 mod exchange;
+mod phase;
 mod pool;
 mod round;
 
@@ -10,41 +11,28 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{io, mem, thread};
 
 use mio::net::TcpStream;
 use mio::{Poll, Registry, Token, Waker};
 use rustls::{ClientConfig, RootCertStore};
-use ureq_proto::http::HeaderValue;
 
 use super::hosts::HostPolicy;
 use super::request::{Outcome, Reply, Request};
 use super::resolver::{Lookup, Names, system_lookup};
-use super::threads::{BlockedSignals, panic_message};
-use super::{Failure, FailureKind, LONGEST, Notifier, lock, wait_until};
+use super::threads::{panic_message, spawn};
+use super::{Failure, FailureKind, Notifier, lock};
 use round::Round;
 
-const NAME: &str = "xdb http";
 const STACK: usize = 512 * 1024;
+/// Beyond this, a timeout is no different from none, and sums of times can't overflow.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// After a panic of the loop itself; one that comes again at once must not take a processor.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 /// The event of the waker; those of connections have higher numbers.
 const WAKE: Token = Token(0);
-
-/// What a [`Reactor`] is made of.
-#[derive(Clone, Debug)]
-pub struct ReactorConfig {
-    /// The `User-Agent` of every request.
-    pub user_agent: String,
-    /// The largest body of an answer.
-    pub max_response_bytes: usize,
-    /// The most connections at a time, with the idle ones.
-    pub max_connections: usize,
-    /// The hosts that may be called.
-    pub policy: HostPolicy,
-}
 
 /// How a connection is begun, without waiting for it.
 pub type Dial = Arc<dyn Fn(SocketAddr) -> io::Result<TcpStream> + Send + Sync>;
@@ -56,15 +44,12 @@ pub struct Means {
     pub lookup: Lookup,
     /// How a connection is begun.
     pub dial: Dial,
-    /// Whose certificates are trusted.
-    pub roots: Arc<RootCertStore>,
 }
 
 impl Means {
-    /// The system's resolver and sockets, and the authorities that browsers trust.
+    /// The system's resolver and sockets.
     pub fn system() -> Self {
-        let roots = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
-        Means { lookup: system_lookup(), dial: Arc::new(TcpStream::connect), roots: Arc::new(roots) }
+        Means { lookup: system_lookup(), dial: Arc::new(TcpStream::connect) }
     }
 }
 
@@ -80,9 +65,8 @@ pub struct Connections {
 /// Makes calls, all at the same time.
 ///
 /// Every request that is submitted is given back exactly once by [`drain`](Reactor::drain), whatever happens to
-/// it: an answer, a failure, the end of its time, [`abort_all`](Reactor::abort_all),
-/// [`shutdown`](Reactor::shutdown) or a panic. Its time runs from [`submit`](Reactor::submit), so a lease given
-/// for a little more than its timeout covers a wait in line, too.
+/// it: an answer, a failure, the end of its time or a panic. Its time runs from [`submit`](Reactor::submit), so a
+/// lease given for a little more than its timeout covers a wait in line, too.
 pub struct Reactor {
     shared: Arc<Shared>,
 }
@@ -95,27 +79,25 @@ struct Shared {
     arrived: Arc<AtomicBool>,
     dial: Dial,
     tls: Arc<ClientConfig>,
-    user_agent: HeaderValue,
     max_response_bytes: AtomicUsize,
     max_connections: AtomicUsize,
     open: AtomicUsize,
     waiting: AtomicUsize,
     board: Mutex<Board>,
-    ended: Condvar,
 }
 
 /// What goes from thread to thread, under one lock.
 #[derive(Default)]
 struct Board {
     next_id: u64,
-    /// The calls that are neither finished nor given up.
+    /// The calls that are not finished.
     open: HashMap<u64, Open>,
     /// Those of them that the reactor has not yet seen.
     submitted: Vec<Job>,
     finished: Vec<Reply>,
-    /// All that the reactor has is to be dropped; what is submitted came later.
-    abort: bool,
-    closed: bool,
+    /// The thread is to end.
+    stop: bool,
+    /// There is no thread any more.
     has_ended: bool,
 }
 
@@ -139,18 +121,14 @@ struct Done {
 }
 
 impl Reactor {
-    /// Starts the thread. Fails without one, without descriptors, or for a user agent that can't be sent.
-    pub fn new(config: ReactorConfig, notifier: Arc<Notifier>) -> io::Result<Self> {
-        Self::with_means(config, notifier, Means::system())
+    /// Starts the thread; fails without one, or without descriptors. No connection is permitted yet: neither a host nor
+    /// any number of them, and no answer is small enough.
+    pub fn new(notifier: Arc<Notifier>) -> io::Result<Self> {
+        Self::with_means(notifier, Means::system())
     }
 
     /// The same with other means.
-    pub fn with_means(config: ReactorConfig, notifier: Arc<Notifier>, means: Means) -> io::Result<Self> {
-        let unsendable = |_| {
-            let message = "the user agent holds characters that no header can hold";
-            io::Error::new(io::ErrorKind::InvalidInput, message)
-        };
-        let user_agent = HeaderValue::from_str(&config.user_agent).map_err(unsendable)?;
+    pub fn with_means(notifier: Arc<Notifier>, means: Means) -> io::Result<Self> {
         let mut poll = Poll::new()?;
         let registry = poll.registry().try_clone()?;
         let waker = Arc::new(Waker::new(&registry, WAKE)?);
@@ -163,28 +141,20 @@ impl Reactor {
             })
         };
         let shared = Arc::new(Shared {
-            names: Names::new(config.policy, means.lookup, on_arrival),
+            names: Names::new(HostPolicy::default(), means.lookup, on_arrival),
             notifier,
             waker,
             arrived,
             dial: means.dial,
-            tls: Arc::new(tls(means.roots)?),
-            user_agent,
-            max_response_bytes: AtomicUsize::new(config.max_response_bytes),
-            max_connections: AtomicUsize::new(config.max_connections),
-            open: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
+            tls: Arc::new(tls()?),
+            max_response_bytes: AtomicUsize::default(),
+            max_connections: AtomicUsize::default(),
+            open: AtomicUsize::default(),
+            waiting: AtomicUsize::default(),
             board: Mutex::default(),
-            ended: Condvar::new(),
         });
         let end = End(shared.clone());
-        // In the thread, and in what libraries start from it: a thread that received a signal instead of the main
-        // one would swallow a wake-up of its latch.
-        let _blocked = BlockedSignals::block()?;
-        thread::Builder::new()
-            .name(NAME.to_owned())
-            .stack_size(STACK)
-            .spawn(move || serve(&end.0, &mut poll, &registry))?;
+        spawn("xdb http", STACK, move || serve(&end.0, &mut poll, &registry))?;
         Ok(Reactor { shared })
     }
 
@@ -195,22 +165,18 @@ impl Reactor {
         let mut board = lock(&shared.board);
         let was_empty = board.submitted.is_empty();
         for request in requests {
-            if board.closed {
-                let outcome = Failure::new(FailureKind::Aborted, "the engine is stopping").into();
-                board.finished.push(Reply { tag: request.tag, outcome, elapsed: Duration::ZERO });
-                continue;
-            }
             board.next_id += 1;
             let id = board.next_id;
             board.open.insert(id, Open { tag: request.tag, since: now });
             board.submitted.push(Job { id, deadline: now + request.timeout.min(LONGEST), request });
         }
-        let (is_new, refused) = (was_empty && !board.submitted.is_empty(), board.closed && !board.finished.is_empty());
+        let is_new = was_empty && !board.submitted.is_empty();
+        let has_failed = board.has_ended && board.end();
         drop(board);
         if is_new {
             wake(&shared.waker);
         }
-        if refused {
+        if has_failed {
             shared.notifier.notify();
         }
     }
@@ -228,7 +194,7 @@ impl Reactor {
         }
     }
 
-    /// The most connections at a time from now on. More than that are left until they end.
+    /// The most connections at a time from now on, with the idle ones. More than that are left until they end.
     pub fn set_max_connections(&self, connections: usize) {
         if self.shared.max_connections.swap(connections, Ordering::AcqRel) != connections {
             wake(&self.shared.waker);
@@ -244,79 +210,47 @@ impl Reactor {
     pub fn set_max_response_bytes(&self, bytes: usize) {
         self.shared.max_response_bytes.store(bytes, Ordering::Relaxed);
     }
-
-    /// Gives up all calls: they are finished as aborted when this returns, which it does at once. Their
-    /// connections follow. The reactor can be used further.
-    pub fn abort_all(&self) {
-        self.give_up("the call was given up", false);
-    }
-
-    /// Gives up all calls, takes no others, and waits for the thread to end, for `patience` at most. Whether it
-    /// did.
-    pub fn shutdown(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience.min(LONGEST);
-        self.give_up("the engine is stopping", true);
-        let mut board = lock(&self.shared.board);
-        while !board.has_ended {
-            match wait_until(&self.shared.ended, board, deadline) {
-                Some(guard) => board = guard,
-                None => return false,
-            }
-        }
-        true
-    }
-
-    fn give_up(&self, reason: &str, close: bool) {
-        let mut board = lock(&self.shared.board);
-        board.abort = true;
-        board.closed |= close;
-        let dropped = mem::take(&mut board.submitted);
-        let aborted = board.fail_open(FailureKind::Aborted, reason);
-        drop(board);
-        if aborted {
-            self.shared.notifier.notify();
-        }
-        wake(&self.shared.waker);
-        drop(dropped);
-    }
 }
 
 impl Drop for Reactor {
+    /// The thread ends, and nobody hears of the calls that it had.
     fn drop(&mut self) {
-        self.give_up("the engine is stopping", true);
+        lock(&self.shared.board).stop = true;
+        wake(&self.shared.waker);
     }
 }
 
 impl Board {
     /// Ends all open calls that the reactor has or had; whether there were any.
-    fn fail_open(&mut self, kind: FailureKind, reason: &str) -> bool {
+    fn fail_open(&mut self, reason: &str) -> bool {
         let waiting: HashMap<u64, Open> =
             self.submitted.iter().filter_map(|job| Some((job.id, self.open.remove(&job.id)?))).collect();
         let failed = mem::replace(&mut self.open, waiting);
         let any = !failed.is_empty();
         self.finished.extend(failed.into_values().map(|open| Reply {
             tag: open.tag,
-            outcome: Failure::new(kind, reason).into(),
+            outcome: Failure::new(FailureKind::Panic, reason).into(),
             elapsed: open.since.elapsed(),
         }));
         any
     }
-}
 
-/// What the main thread wants of the reactor.
-struct Orders {
-    stop: bool,
-    abort: bool,
-    jobs: Vec<Job>,
+    /// There is no thread any more, and nobody shall wait for one; whether somebody does.
+    fn end(&mut self) -> bool {
+        self.has_ended = true;
+        self.submitted.clear();
+        self.fail_open("the thread that makes calls has ended")
+    }
 }
 
 impl Shared {
-    fn orders(&self) -> Orders {
+    /// What was submitted; None: the thread is to end.
+    fn take_submitted(&self) -> Option<Vec<Job>> {
         let mut board = lock(&self.board);
-        Orders { stop: board.closed, abort: mem::take(&mut board.abort), jobs: mem::take(&mut board.submitted) }
+        (!board.stop).then(|| mem::take(&mut board.submitted))
     }
 
-    /// Hands over what has ended: one lock, and one wake-up. Nothing for calls that have been given up already.
+    /// Hands over what has ended: one lock, and one wake-up.
     fn deliver(&self, done: &mut Vec<Done>) {
         if done.is_empty() {
             return;
@@ -341,19 +275,14 @@ fn wake(waker: &Waker) {
     let _ = waker.wake();
 }
 
-/// What is done when the thread ends, however it does: nobody shall wait for it.
+/// What is done when the thread ends, however it does.
 struct End(Arc<Shared>);
 
 impl Drop for End {
     fn drop(&mut self) {
-        let mut board = lock(&self.0.board);
-        board.closed = true;
-        board.has_ended = true;
-        board.submitted.clear();
-        if board.fail_open(FailureKind::Panic, "the thread that makes calls has ended") {
+        if lock(&self.0.board).end() {
             self.0.notifier.notify();
         }
-        self.0.ended.notify_all();
     }
 }
 
@@ -367,7 +296,7 @@ fn serve(shared: &Shared, poll: &mut Poll, registry: &Registry) {
             Ok(Ok(())) => return,
             Ok(Err(error)) => {
                 // Nobody would take these up, either.
-                drop(shared.orders());
+                drop(shared.take_submitted());
                 format!("the thread that makes calls failed: {error}")
             }
             Err(panic) => {
@@ -378,14 +307,16 @@ fn serve(shared: &Shared, poll: &mut Poll, registry: &Registry) {
             }
         };
         shared.deliver(&mut done);
-        if lock(&shared.board).fail_open(FailureKind::Panic, &message) {
+        if lock(&shared.board).fail_open(&message) {
             shared.notifier.notify();
         }
         thread::sleep(AFTER_PANIC);
     }
 }
 
-fn tls(roots: Arc<RootCertStore>) -> io::Result<ClientConfig> {
+/// The authorities that browsers trust are trusted.
+fn tls() -> io::Result<ClientConfig> {
+    let roots: RootCertStore = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = ClientConfig::builder_with_provider(provider).with_protocol_versions(rustls::ALL_VERSIONS);
     Ok(versions.map_err(io::Error::other)?.with_root_certificates(roots).with_no_client_auth())

@@ -4,15 +4,17 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use slab::Slab;
 
 use super::connection::{Connection, Origin};
-use crate::http::IDLE_AGE;
 use crate::http::resolver::Names;
+
+/// An idle connection is closed after this: below the five seconds after which common servers close theirs.
+const IDLE_AGE: Duration = Duration::from_secs(4);
 
 /// The events of the connection `index` come with this token.
 pub fn token(index: usize) -> Token {
@@ -143,12 +145,5 @@ impl<'a> Pool<'a> {
         let oldest = self.oldest_idle();
         oldest.into_iter().for_each(|(_, index)| self.close(index));
         oldest.is_some()
-    }
-
-    /// Closes all.
-    pub fn clear(&mut self) {
-        let all: Vec<_> = self.all.iter().map(|(index, _)| index).collect();
-        all.into_iter().for_each(|index| self.close(index));
-        self.order.clear();
     }
 }

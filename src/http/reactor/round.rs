@@ -1,6 +1,6 @@
 //! The loop of the reactor: what happened is dealt with, what is due ends, what may begin begins.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,13 +14,13 @@ use slab::Slab;
 use super::call::{Call, Place, is_shortage};
 use super::connection::Origin;
 use super::exchange::{Answer, Fault, encode};
+use super::phase::{self, LONGEST_CONNECT, Phase, span};
 use super::pool::{self, Pool};
 use super::{Done, Job, Shared};
 use crate::http::hosts::validate_url;
-use crate::http::phase::{self, Phase};
 use crate::http::request::{Outcome, check_signable, validate_headers};
 use crate::http::threads::panic_message;
-use crate::http::{Failure, FailureKind, HEADER_LIMIT, LONGEST_CONNECT, MOST_ADDRESSES, SHORTEST_CONNECT, span};
+use crate::http::{Failure, FailureKind, HEADER_LIMIT};
 
 const EVENTS: usize = 1024;
 /// Read at once; one for all connections.
@@ -29,6 +29,11 @@ const READ: usize = 64 * 1024;
 const READS: usize = 16;
 /// How long nothing is tried after a shortage of our own.
 const AFTER_SHORTAGE: Duration = Duration::from_millis(50);
+
+/// However little time there is, an address gets a chance.
+const SHORTEST_CONNECT: Duration = Duration::from_millis(10);
+/// Addresses of a name that are tried.
+const MOST_ADDRESSES: usize = 16;
 
 /// What the thread has, until it ends or panics.
 pub struct Round<'a> {
@@ -41,8 +46,8 @@ pub struct Round<'a> {
     timers: BTreeSet<(Instant, usize)>,
     /// Calls that wait until they may begin, with their ids: some have ended.
     line: VecDeque<(usize, u64)>,
-    /// By name, who waits for its addresses.
-    resolving: HashMap<String, Vec<(usize, u64)>>,
+    /// Calls that wait for addresses of a name, with their ids.
+    resolving: Vec<(usize, u64)>,
     /// How many calls that is; each will need a descriptor.
     reserved: usize,
     /// Connections that have more to read than their turn allowed.
@@ -86,7 +91,7 @@ impl<'a> Round<'a> {
             connections: Pool::new(registry),
             timers: BTreeSet::new(),
             line: VecDeque::new(),
-            resolving: HashMap::new(),
+            resolving: Vec::new(),
             reserved: 0,
             again: Vec::new(),
             blocked_until: None,
@@ -104,13 +109,7 @@ impl<'a> Round<'a> {
                 Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
                 _ => self.now = Instant::now(),
             }
-            let orders = self.shared.orders();
-            if orders.stop {
-                return Ok(());
-            }
-            if orders.abort {
-                self.clear();
-            }
+            let Some(submitted) = self.shared.take_submitted() else { return Ok(()) };
             for index in std::mem::take(&mut self.again) {
                 self.drive(index);
             }
@@ -122,7 +121,7 @@ impl<'a> Round<'a> {
                     self.drive(index);
                 }
             }
-            for job in orders.jobs {
+            for job in submitted {
                 self.take_up(job);
             }
             if self.shared.arrived.swap(false, Ordering::AcqRel) {
@@ -148,17 +147,6 @@ impl<'a> Round<'a> {
         let retry = self.blocked_until.filter(|_| !self.line.is_empty());
         let next = [timer, self.connections.next_expiry(), retry].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()))
-    }
-
-    /// All calls have been given up.
-    fn clear(&mut self) {
-        self.calls.clear();
-        self.timers.clear();
-        self.line.clear();
-        self.resolving.clear();
-        self.again.clear();
-        self.reserved = 0;
-        self.connections.clear();
     }
 
     /// Does something for one call. If that panics, the call ends with its connection, and no other.
@@ -261,11 +249,11 @@ impl<'a> Round<'a> {
 
     fn resolve(&mut self, index: usize) -> Result<(), Problem> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
-        match self.shared.names.resolve_now(&call.origin.host) {
+        match self.shared.names.resolve(&call.origin.host) {
             None => {
                 call.place = Place::Resolving;
                 self.reserved += 1;
-                self.resolving.entry(call.origin.host.clone()).or_default().push((index, call.id));
+                self.resolving.push((index, call.id));
                 Ok(())
             }
             Some(Ok(addresses)) => {
@@ -292,7 +280,7 @@ impl<'a> Round<'a> {
 
     /// Names have been looked up: who waits for one of them asks again.
     fn addresses_arrived(&mut self) {
-        for (index, id) in std::mem::take(&mut self.resolving).into_values().flatten() {
+        for (index, id) in std::mem::take(&mut self.resolving) {
             let is_here = |call: &&mut Call| call.id == id && matches!(call.place, Place::Resolving);
             if let Some(call) = self.calls.get_mut(index).filter(is_here) {
                 call.place = Place::InLine { tried: None };
@@ -423,7 +411,7 @@ impl<'a> Round<'a> {
     /// There is a connection: the request goes out.
     fn exchange(&mut self, index: usize, connection: usize, fresh: bool) -> Result<(), Problem> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
-        let encoded = encode(&call.request, &call.url, &self.shared.user_agent, &mut self.space[..HEADER_LIMIT]);
+        let encoded = encode(&call.request, &call.url, &mut self.space[..HEADER_LIMIT]);
         let (head, exchange) = encoded.map_err(Problem::Known)?;
         let phase = Phase::Sending;
         call.place = Place::Exchanging { connection, fresh, phase, head, sent: 0, exchange: Box::new(exchange) };

@@ -1,112 +1,23 @@
-//! What makes calls, with what a test needs around it.
+//! A reactor, with what a test needs around it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::http::{
-    FailureKind, HostPolicy, Lookup, Means, Notifier, Outcome, Pool, PoolConfig, Reactor, ReactorConfig, Reply, Request,
-};
+use crate::http::{FailureKind, HostPolicy, Lookup, Means, Notifier, Outcome, Reactor, Reply, Request};
 
 /// Longer than anything takes that works.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A way to make calls: an engine's or a session's.
-pub trait Caller: Sized {
-    /// With so many calls, or connections, at a time.
-    fn make(config: Config, at_a_time: usize, notifier: Arc<Notifier>, means: Means) -> std::io::Result<Self>;
-    fn submit(&self, request: Request);
-    fn drain(&self, into: &mut Vec<Reply>);
-    fn set_policy(&self, policy: HostPolicy);
-    fn set_max_response_bytes(&self, bytes: usize);
-    fn abort_all(&self);
-    fn shutdown(&self, patience: Duration) -> bool;
-}
-
-impl Caller for Reactor {
-    fn make(config: Config, at_a_time: usize, notifier: Arc<Notifier>, means: Means) -> std::io::Result<Self> {
-        let Config { user_agent, max_response_bytes, policy } = config;
-        let config = ReactorConfig { user_agent, max_response_bytes, max_connections: at_a_time, policy };
-        Reactor::with_means(config, notifier, means)
-    }
-
-    fn submit(&self, request: Request) {
-        Reactor::submit(self, vec![request]);
-    }
-
-    fn drain(&self, into: &mut Vec<Reply>) {
-        Reactor::drain(self, into);
-    }
-
-    fn set_policy(&self, policy: HostPolicy) {
-        Reactor::set_policy(self, policy);
-    }
-
-    fn set_max_response_bytes(&self, bytes: usize) {
-        Reactor::set_max_response_bytes(self, bytes);
-    }
-
-    fn abort_all(&self) {
-        Reactor::abort_all(self);
-    }
-
-    fn shutdown(&self, patience: Duration) -> bool {
-        Reactor::shutdown(self, patience)
-    }
-}
-
-impl Caller for Pool {
-    fn make(config: Config, at_a_time: usize, notifier: Arc<Notifier>, means: Means) -> std::io::Result<Self> {
-        let Config { user_agent, max_response_bytes, policy } = config;
-        let config = PoolConfig { max_threads: at_a_time, user_agent, max_response_bytes, policy };
-        Pool::with_lookup(config, notifier, means.lookup)
-    }
-
-    fn submit(&self, request: Request) {
-        Pool::submit(self, request);
-    }
-
-    fn drain(&self, into: &mut Vec<Reply>) {
-        Pool::drain(self, into);
-    }
-
-    fn set_policy(&self, policy: HostPolicy) {
-        Pool::set_policy(self, policy);
-    }
-
-    fn set_max_response_bytes(&self, bytes: usize) {
-        Pool::set_max_response_bytes(self, bytes);
-    }
-
-    fn abort_all(&self) {
-        Pool::abort_all(self);
-    }
-
-    fn shutdown(&self, patience: Duration) -> bool {
-        Pool::shutdown(self, patience)
-    }
-}
-
-/// What makes calls, and the descriptor it notifies.
-pub struct Rig<C: Caller> {
+/// A reactor, and the descriptor it notifies.
+pub struct Rig {
     /// What is under test.
-    pub caller: C,
+    pub reactor: Reactor,
     notifier: Arc<Notifier>,
 }
 
-/// How calls are made.
-pub struct Config {
-    pub user_agent: String,
-    pub max_response_bytes: usize,
-    pub policy: HostPolicy,
-}
-
-/// What most tests use.
-pub fn config() -> Config {
-    Config {
-        user_agent: "xdb-test".to_owned(),
-        max_response_bytes: 1 << 20,
-        policy: policy("localhost, 127.0.0.1, ::1"),
-    }
+/// What most tests permit.
+pub fn local() -> HostPolicy {
+    policy("localhost, 127.0.0.1, ::1")
 }
 
 /// A policy that is known to be valid.
@@ -126,22 +37,31 @@ pub fn call(tag: u64, url: impl Into<String>, timeout: Duration) -> Request {
     }
 }
 
-impl<C: Caller> Rig<C> {
-    /// With so many calls, or connections, at a time.
-    pub fn new(at_a_time: usize) -> Self {
-        Self::with(config(), at_a_time, Means::system())
+impl Rig {
+    /// With so many connections at a time.
+    pub fn new(connections: usize) -> Self {
+        Self::with(local(), connections, Means::system())
     }
 
     /// The same that looks names up its own way.
-    pub fn with_lookup(config: Config, at_a_time: usize, lookup: Lookup) -> Self {
-        Self::with(config, at_a_time, Means { lookup, ..Means::system() })
+    pub fn with_lookup(policy: HostPolicy, connections: usize, lookup: Lookup) -> Self {
+        Self::with(policy, connections, Means { lookup, ..Means::system() })
     }
 
     /// The same with means of its own.
-    pub fn with(config: Config, at_a_time: usize, means: Means) -> Self {
+    pub fn with(policy: HostPolicy, connections: usize, means: Means) -> Self {
         let notifier = Arc::new(Notifier::new().expect("an eventfd"));
-        let caller = C::make(config, at_a_time, notifier.clone(), means).expect("a caller");
-        Rig { caller, notifier }
+        let reactor = Reactor::with_means(notifier.clone(), means).expect("a reactor");
+        reactor.set_policy(policy);
+        reactor.set_max_connections(connections);
+        reactor.set_max_response_bytes(1 << 20);
+        Rig { reactor, notifier }
+    }
+
+    /// Drops the reactor, and waits for the end of its thread, which has the notifier as long as it runs.
+    pub fn end(self) {
+        drop(self.reactor);
+        eventually("the thread has ended", || Arc::strong_count(&self.notifier) == 1);
     }
 
     /// Waits, on the descriptor alone, until `count` calls have finished.
@@ -152,7 +72,7 @@ impl<C: Caller> Rig<C> {
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(self.readable_within(left), "{} of {count} calls finished in time", finished.len());
             self.notifier.clear();
-            self.caller.drain(&mut finished);
+            self.reactor.drain(&mut finished);
         }
         finished.sort_by_key(|finished| finished.tag);
         finished
@@ -167,12 +87,12 @@ impl<C: Caller> Rig<C> {
 
     /// Hands a call over.
     pub fn submit(&self, request: Request) {
-        self.caller.submit(request);
+        self.reactor.submit(vec![request]);
     }
 
     /// Makes one call.
     pub fn run(&self, request: Request) -> Reply {
-        self.caller.submit(request);
+        self.submit(request);
         self.collect(1).remove(0)
     }
 

@@ -1,21 +1,26 @@
-//! What is known of a URL at the registration of its worker.
+//! What is known of a host at the registration of its worker.
 
 use std::net::IpAddr;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
-use xdb_http_tests::http::{FailureKind, HostCheck, Lookup, Notifier};
+use xdb_http_tests::http::{FailureKind, Lookup, Names, Notifier};
 use xdb_http_tests::rig::{PATIENCE, policy};
 
 fn lookup(address: &'static str) -> Lookup {
     Arc::new(move |_| Ok(vec![address.parse::<IpAddr>().unwrap()]))
 }
 
-fn checked(url: &str, entries: &str) -> Option<FailureKind> {
+fn names(entries: &str, notifier: &Arc<Notifier>, lookup: Lookup) -> Names {
+    let waker = notifier.clone();
+    Names::new(policy(entries), lookup, Box::new(move || waker.notify()))
+}
+
+fn checked(host: &str, entries: &str) -> Option<FailureKind> {
     let notifier = Arc::new(Notifier::new().unwrap());
-    let check = HostCheck::with_lookup(url, policy(entries), notifier.clone(), lookup("10.1.2.3")).unwrap();
+    let names = names(entries, &notifier, lookup("10.1.2.3"));
     loop {
-        if let Some(result) = check.result() {
+        if let Some(result) = names.resolve(host) {
             return result.err().map(|failure| failure.kind);
         }
         assert!(readable(&notifier, PATIENCE.as_millis() as i32));
@@ -31,17 +36,10 @@ fn readable(notifier: &Notifier, milliseconds: i32) -> bool {
 
 #[test]
 fn a_name_is_judged_by_what_it_leads_to() {
-    assert_eq!(checked("http://private.test", "private.test"), None);
-    assert_eq!(checked("http://private.test", "other.test"), Some(FailureKind::Refused));
-    assert_eq!(checked("http://10.1.2.4", "10.1.2.3"), Some(FailureKind::Refused));
-    assert_eq!(checked("http://10.1.2.4", "10.0.0.0/8"), None);
-}
-
-#[test]
-fn a_wrong_url_is_told_at_once() {
-    let notifier = Arc::new(Notifier::new().unwrap());
-    let made = HostCheck::with_lookup("ftp://x", policy(""), notifier, lookup("10.1.2.3"));
-    assert_eq!(made.err().map(|failure| failure.kind), Some(FailureKind::Invalid));
+    assert_eq!(checked("private.test", "private.test"), None);
+    assert_eq!(checked("private.test", "other.test"), Some(FailureKind::Refused));
+    assert_eq!(checked("10.1.2.4", "10.1.2.3"), Some(FailureKind::Refused));
+    assert_eq!(checked("10.1.2.4", "10.0.0.0/8"), None);
 }
 
 /// Who asks is not held up, and is told when there is an answer.
@@ -54,11 +52,10 @@ fn nobody_waits_for_a_name_server() {
         Ok(vec![IpAddr::from([127, 0, 0, 1])])
     });
     let notifier = Arc::new(Notifier::new().unwrap());
-    let check = HostCheck::with_lookup("http://stuck.test", policy("127.0.0.1"), notifier.clone(), stuck).unwrap();
-    assert!(!check.is_address());
-    assert_eq!(check.result(), None);
+    let names = names("127.0.0.1", &notifier, stuck);
+    assert_eq!(names.resolve("stuck.test"), None);
     assert!(!readable(&notifier, 0));
     go_on.send(()).unwrap();
     assert!(readable(&notifier, PATIENCE.as_millis() as i32));
-    assert_eq!(check.result(), Some(Ok(())));
+    assert_eq!(names.resolve("stuck.test"), Some(Ok(vec![IpAddr::from([127, 0, 0, 1])])));
 }

@@ -1,13 +1,142 @@
-//! Connections and their ends: as an engine makes them, and as a session does.
+//! Connections and their ends.
 
-mod engine {
-    use xdb_http_tests::http::Reactor as Subject;
-    type Rig = xdb_http_tests::rig::Rig<Subject>;
-    include!("both/connections.rs");
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use xdb_http_tests::http::FailureKind;
+use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure};
+use xdb_http_tests::stub::{Stub, never_accepting};
+
+/// For calls that are to run out of time.
+const SHORT: Duration = Duration::from_millis(400);
+/// Far more than SHORT, far less than a stub's patience.
+const SOON: Duration = Duration::from_secs(5);
+
+#[test]
+fn a_connection_that_is_never_accepted_runs_out_of_time() {
+    let (address, _listener, _queued) = never_accepting();
+    let rig = Rig::new(1);
+    let finished = rig.run(call(0, format!("http://{address}/"), SHORT));
+    let message = failure(finished.outcome, FailureKind::ConnectTimeout);
+    assert_eq!(message, format!("timed out after 400 ms while connecting to {address}"));
 }
 
-mod session {
-    use xdb_http_tests::http::Pool as Subject;
-    type Rig = xdb_http_tests::rig::Rig<Subject>;
-    include!("both/connections.rs");
+#[test]
+fn a_connection_kept_alive_that_died_is_replaced_once() {
+    for by_reset in [false, true] {
+        let stub = Stub::start(move |mut connection, number| {
+            connection.request();
+            connection.answer(200, "first");
+            if connection.request().is_none() {
+                return;
+            }
+            if number > 0 {
+                connection.answer(200, "second");
+                connection.hang();
+            } else if by_reset {
+                connection.reset();
+            }
+        });
+        let rig = Rig::new(1);
+        assert_eq!(rig.get(stub.url("/")), answer(200, "first"));
+        assert_eq!(rig.get(stub.url("/")), answer(200, "first"));
+        assert_eq!(stub.accepted(), 2);
+        assert_eq!(rig.get(stub.url("/")), answer(200, "second"));
+        assert_eq!(stub.accepted(), 2);
+    }
+}
+
+/// The worker was started anew: all connections that are kept alive are dead.
+#[test]
+fn the_second_try_does_not_take_another_old_connection() {
+    let both = std::sync::Barrier::new(2);
+    let stub = Stub::start(move |mut connection, number| {
+        connection.request();
+        if number < 2 {
+            both.wait();
+            connection.answer(200, "old");
+            connection.request();
+        } else {
+            connection.answer(200, "new");
+            connection.hang();
+        }
+    });
+    let rig = Rig::new(2);
+    rig.submit(call(0, stub.url("/"), PATIENCE));
+    rig.submit(call(1, stub.url("/"), PATIENCE));
+    for finished in rig.collect(2) {
+        assert_eq!(finished.outcome, answer(200, "old"));
+    }
+    assert_eq!(rig.get(stub.url("/")), answer(200, "new"));
+    assert_eq!(stub.accepted(), 3);
+}
+
+#[test]
+fn what_began_to_answer_is_not_asked_again() {
+    let stub = Stub::start(|mut connection, _| {
+        connection.request();
+        connection.answer(200, "{}");
+        connection.request();
+        connection.send("HTTP/1.1 2");
+    });
+    let rig = Rig::new(1);
+    assert_eq!(rig.get(stub.url("/")), answer(200, "{}"));
+    failure(rig.get(stub.url("/")), FailureKind::Transport);
+    assert_eq!(stub.accepted(), 1);
+}
+
+#[test]
+fn the_second_try_has_no_time_of_its_own() {
+    const TIME: Duration = Duration::from_secs(1);
+    let stub = Stub::start(|mut connection, number| {
+        connection.request();
+        if number == 0 {
+            connection.answer(200, "{}");
+            connection.request();
+            connection.dawdle(TIME / 2);
+        } else {
+            connection.hang();
+        }
+    });
+    let rig = Rig::new(1);
+    assert_eq!(rig.get(stub.url("/")), answer(200, "{}"));
+    let finished = rig.run(call(0, stub.url("/"), TIME));
+    failure(finished.outcome, FailureKind::Timeout);
+    assert_eq!(stub.accepted(), 2);
+    assert!(finished.elapsed >= TIME && finished.elapsed < TIME * 3 / 2, "{:?}", finished.elapsed);
+}
+
+#[test]
+fn connections_are_kept_alive_and_shared() {
+    const THREADS: usize = 16;
+    const CALLS: u64 = 2000;
+    let stub = Stub::answering(200, "{}");
+    let rig = Rig::new(THREADS);
+    for tag in 0..CALLS {
+        rig.submit(call(tag, stub.url("/"), PATIENCE));
+    }
+    let finished = rig.collect(CALLS as usize);
+    for (tag, finished) in finished.into_iter().enumerate() {
+        assert_eq!((finished.tag, finished.outcome), (tag as u64, answer(200, "{}")));
+    }
+    assert!(stub.accepted() <= THREADS, "{} connections", stub.accepted());
+}
+
+#[test]
+fn dropping_a_reactor_hangs_up() {
+    let (sender, hung_up) = channel();
+    let sender = Mutex::new(sender);
+    let stub = Stub::start(move |mut connection, _| {
+        connection.request();
+        connection.hang();
+        sender.lock().unwrap().send(()).unwrap();
+    });
+    let rig = Rig::new(1);
+    rig.submit(call(0, stub.url("/"), PATIENCE));
+    eventually("the call has connected", || stub.accepted() == 1);
+    let begin = Instant::now();
+    drop(rig);
+    hung_up.recv_timeout(SOON).unwrap();
+    assert!(begin.elapsed() < SOON);
 }

@@ -222,10 +222,10 @@ proptest! {
     }
 
     #[test]
-    fn what_is_accepted_means_the_same_to_the_agent(rest in "[a-zA-Z0-9.:/@%\\[\\]_-]{1,30}") {
+    fn what_is_accepted_means_the_same_to_the_library_of_http(rest in "[a-zA-Z0-9.:/@%\\[\\]_-]{1,30}") {
         let text = format!("http://{rest}");
         if let Ok(url) = validate_url(&text) {
-            let uri: ureq::http::Uri = text.parse().expect("the agent reads it");
+            let uri: ureq_proto::http::Uri = text.parse().expect("the library reads it");
             let host = uri.host().expect("a host").trim_matches(['[', ']']).trim_end_matches('.');
             let same = match host.parse::<IpAddr>() {
                 Ok(address) => address.to_string() == url.host,

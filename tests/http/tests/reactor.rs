@@ -1,4 +1,4 @@
-//! What only the reactor does: thousands of calls in one thread, a line for those that have no connection, and a loop that
+//! What a reactor is for: thousands of calls in one thread, a line for those that have no connection, and a loop that
 //! outlives panics.
 
 use std::collections::HashSet;
@@ -10,11 +10,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use xdb_http_tests::http::{Connections, FailureKind, Lookup, Means, Reactor};
-use xdb_http_tests::rig::{PATIENCE, answer, call, config, eventually, failure, policy};
+use xdb_http_tests::http::{Connections, FailureKind, Lookup, Means};
+use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure, local, policy};
 use xdb_http_tests::stub::{Stub, never_accepting};
-
-type Rig = xdb_http_tests::rig::Rig<Reactor>;
 
 /// For calls that are to run out of time.
 const SHORT: Duration = Duration::from_millis(300);
@@ -86,12 +84,11 @@ fn thousands_of_calls_take_one_thread() {
     let sleeper = Sleeper::start();
     let rig = Rig::new(10_000);
     let calls = (0..CALLS as u64).map(|tag| call(tag, sleeper.url(), PATIENCE));
-    rig.caller.submit(calls.collect());
+    rig.reactor.submit(calls.collect());
     eventually("all calls are open", || sleeper.accepted() == CALLS);
-    eventually("the reactor knows", || rig.caller.connections() == Connections { open: CALLS, waiting: 0 });
+    eventually("the reactor knows", || rig.reactor.connections() == Connections { open: CALLS, waiting: 0 });
     let names: Vec<_> = threads();
     assert!(names.iter().filter(|name| *name == "xdb http").count() <= engines_of_other_tests() + 1, "{names:?}");
-    assert!(!names.contains(&"xdb call".to_owned()), "{names:?}");
     sleeper.answer_all();
     let tags: HashSet<_> = rig
         .collect(CALLS)
@@ -122,8 +119,8 @@ fn calls_beyond_the_connections_wait_in_line() {
     });
     let rig = Rig::new(2);
     let calls = (0..6).map(|tag| call(tag, stub.url("/"), PATIENCE));
-    rig.caller.submit(calls.collect());
-    eventually("four wait", || rig.caller.connections() == Connections { open: 2, waiting: 4 });
+    rig.reactor.submit(calls.collect());
+    eventually("four wait", || rig.reactor.connections() == Connections { open: 2, waiting: 4 });
     for reply in rig.collect(6) {
         assert_eq!(reply.outcome, answer(200, "{}"));
     }
@@ -135,7 +132,7 @@ fn calls_beyond_the_connections_wait_in_line() {
 fn who_never_got_a_connection_was_not_tried() {
     let stub = Stub::start(|mut connection, _| connection.hang());
     let rig = Rig::new(1);
-    rig.caller.submit(vec![call(0, stub.url("/"), SHORT * 2), call(1, stub.url("/"), SHORT)]);
+    rig.reactor.submit(vec![call(0, stub.url("/"), SHORT * 2), call(1, stub.url("/"), SHORT)]);
     let mut replies = rig.collect(2);
     let second = replies.remove(1);
     let message = failure(second.outcome, FailureKind::NotTried);
@@ -149,14 +146,14 @@ fn who_never_got_a_connection_was_not_tried() {
 fn more_connections_may_be_permitted_and_fewer() {
     let stub = Stub::start(|mut connection, _| connection.hang());
     let rig = Rig::new(0);
-    rig.caller.submit((0..3).map(|tag| call(tag, stub.url("/"), PATIENCE)).collect());
-    eventually("all wait", || rig.caller.connections().waiting == 3);
-    rig.caller.set_max_connections(2);
-    eventually("two are open", || rig.caller.connections() == Connections { open: 2, waiting: 1 });
+    rig.reactor.submit((0..3).map(|tag| call(tag, stub.url("/"), PATIENCE)).collect());
+    eventually("all wait", || rig.reactor.connections().waiting == 3);
+    rig.reactor.set_max_connections(2);
+    eventually("two are open", || rig.reactor.connections() == Connections { open: 2, waiting: 1 });
     // What is open stays.
-    rig.caller.set_max_connections(1);
-    rig.caller.submit(vec![call(3, stub.url("/"), PATIENCE)]);
-    eventually("none begins", || rig.caller.connections() == Connections { open: 2, waiting: 2 });
+    rig.reactor.set_max_connections(1);
+    rig.reactor.submit(vec![call(3, stub.url("/"), PATIENCE)]);
+    eventually("none begins", || rig.reactor.connections() == Connections { open: 2, waiting: 2 });
 }
 
 #[test]
@@ -165,7 +162,7 @@ fn an_idle_connection_gives_way_to_another_worker() {
     let rig = Rig::new(1);
     for stub in stubs.iter().chain(&stubs) {
         assert_eq!(rig.get(stub.url("/")), answer(200, "{}"));
-        assert_eq!(rig.caller.connections().open, 1);
+        assert_eq!(rig.reactor.connections().open, 1);
     }
     assert_eq!(stubs[0].accepted(), 2);
 }
@@ -185,7 +182,7 @@ fn an_idle_connection_is_closed_in_time() {
     let begin = Instant::now();
     let took = closed.recv_timeout(PATIENCE).unwrap() - begin;
     assert!(took > Duration::from_millis(3500) && took < Duration::from_millis(4900), "{took:?}");
-    eventually("it is not counted", || rig.caller.connections().open == 0);
+    eventually("it is not counted", || rig.reactor.connections().open == 0);
 }
 
 /// A worker that says more than it was asked for, on a connection that was idle.
@@ -283,7 +280,7 @@ fn an_endless_answer_holds_nobody_up() {
     });
     let other = Stub::answering(200, "{}");
     let rig = Rig::new(4);
-    rig.caller.submit(vec![call(1, flood.url("/"), PATIENCE), call(2, flood.url("/"), PATIENCE)]);
+    rig.reactor.submit(vec![call(1, flood.url("/"), PATIENCE), call(2, flood.url("/"), PATIENCE)]);
     eventually("it floods", || flood.accepted() == 2);
     for _ in 0..20 {
         let begin = Instant::now();
@@ -330,9 +327,7 @@ const STATES: [&str; 6] = [
 impl EveryState {
     fn new(timeout: Duration) -> Self {
         let gate = Arc::new(Gate::default());
-        let mut config = config();
-        config.policy = policy("127.0.0.1, stuck.test");
-        let rig = Rig::with_lookup(config, 6, stuck(&gate));
+        let rig = Rig::with_lookup(policy("127.0.0.1, stuck.test"), 6, stuck(&gate));
         let (never, listener, queued) = never_accepting();
         let hangs = Stub::start(|mut connection, _| {
             connection.request();
@@ -353,7 +348,7 @@ impl EveryState {
         });
         let mut large = call(3, deaf.url("/"), timeout);
         large.body = vec![b' '; 64 << 20];
-        rig.caller.submit(vec![
+        rig.reactor.submit(vec![
             call(0, "http://stuck.test/", timeout),
             call(1, format!("http://{never}/"), timeout),
             call(2, format!("https://{}/", silent.address), timeout),
@@ -364,7 +359,7 @@ impl EveryState {
         ]);
         eventually("all have begun", || {
             silent.accepted() + hangs.accepted() + begins.accepted() == 3
-                && rig.caller.connections() == Connections { open: 6, waiting: 1 }
+                && rig.reactor.connections() == Connections { open: 6, waiting: 1 }
         });
         std::mem::forget(_open);
         EveryState { rig, gate, _kept: (vec![hangs, deaf, silent, begins], listener, queued) }
@@ -384,24 +379,7 @@ fn time_runs_out_in_every_state() {
         let message = failure(reply.outcome, kind);
         assert!(message.starts_with("timed out after 1 s ") && message.contains(state), "{message}");
     }
-    eventually("nothing is left", || every.rig.caller.connections() == Connections::default());
-    assert!(!every.rig.readable_within(Duration::ZERO));
-    *every.gate.open.lock().unwrap() = true;
-    every.gate.opened.notify_all();
-}
-
-#[test]
-fn all_is_given_up_in_every_state() {
-    let every = EveryState::new(PATIENCE);
-    let begin = Instant::now();
-    every.rig.caller.abort_all();
-    let replies = every.rig.collect(7);
-    assert_eq!(replies.len(), 7);
-    for reply in replies {
-        assert_eq!(failure(reply.outcome, FailureKind::Aborted), "the call was given up");
-    }
-    eventually("nothing is left", || every.rig.caller.connections() == Connections::default());
-    assert!(begin.elapsed() < SOON);
+    eventually("nothing is left", || every.rig.reactor.connections() == Connections::default());
     // The lookup comes back to a call that is gone.
     *every.gate.open.lock().unwrap() = true;
     every.gate.opened.notify_all();
@@ -414,10 +392,7 @@ fn all_is_given_up_in_every_state() {
 fn the_thread_ends_from_every_state() {
     let every = EveryState::new(PATIENCE);
     let begin = Instant::now();
-    assert!(every.rig.caller.shutdown(SOON));
-    for reply in every.rig.collect(7) {
-        assert_eq!(failure(reply.outcome, FailureKind::Aborted), "the engine is stopping");
-    }
+    every.rig.end();
     assert!(begin.elapsed() < SOON);
     *every.gate.open.lock().unwrap() = true;
     every.gate.opened.notify_all();
@@ -440,7 +415,7 @@ fn exploding(mischief: fn() -> ()) -> (Means, Arc<AtomicBool>) {
 #[test]
 fn a_panic_ends_its_own_call_alone() {
     let (means, armed) = exploding(|| panic!("of one call"));
-    let rig = Rig::with(config(), 10, means);
+    let rig = Rig::with(local(), 10, means);
     let (sender, go_on) = channel();
     let go_on = Mutex::new(go_on);
     let slow = Stub::start(move |mut connection, _| {
@@ -449,7 +424,7 @@ fn a_panic_ends_its_own_call_alone() {
         connection.answer(200, "{}");
     });
     let other = Stub::answering(200, "{}");
-    rig.caller.submit(vec![call(1, slow.url("/"), PATIENCE)]);
+    rig.reactor.submit(vec![call(1, slow.url("/"), PATIENCE)]);
     eventually("one is under way", || slow.accepted() == 1);
     armed.store(true, Ordering::SeqCst);
     let message = failure(rig.get(other.url("/")), FailureKind::Panic);
@@ -473,16 +448,16 @@ fn twice() {
 #[test]
 fn the_loop_outlives_a_panic_of_its_own() {
     let (means, armed) = exploding(twice);
-    let rig = Rig::with(config(), 10, means);
+    let rig = Rig::with(local(), 10, means);
     let slow = Stub::start(|mut connection, _| connection.hang());
     for _ in 0..3 {
         // Without a connection that could be used again.
         let other = Stub::answering(200, "{}");
         let before = slow.accepted();
-        rig.caller.submit(vec![call(1, slow.url("/"), PATIENCE)]);
+        rig.reactor.submit(vec![call(1, slow.url("/"), PATIENCE)]);
         eventually("one is under way", || slow.accepted() > before);
         armed.store(true, Ordering::SeqCst);
-        rig.caller.submit(vec![call(2, other.url("/"), PATIENCE)]);
+        rig.reactor.submit(vec![call(2, other.url("/"), PATIENCE)]);
         // Nobody knows what became of the others.
         for (reply, reason) in rig.collect(2).into_iter().zip(["of the loop", "a panic without a message"]) {
             let message = failure(reply.outcome, FailureKind::Panic);
@@ -490,7 +465,7 @@ fn the_loop_outlives_a_panic_of_its_own() {
         }
         assert_eq!(rig.get(other.url("/")), answer(200, "{}"));
     }
-    assert!(rig.caller.shutdown(SOON));
+    rig.end();
 }
 
 /// The policy is asked again before each further address, as it may have changed while the first one was tried.
@@ -505,12 +480,10 @@ fn an_address_is_judged_when_it_is_connected_to() {
         may_go_on.lock().unwrap().recv_timeout(PATIENCE).unwrap();
         Err(io::Error::from_raw_os_error(libc::ECONNREFUSED))
     });
-    let mut config = config();
-    config.policy = policy("127.0.0.0/8");
-    let rig = Rig::with(config, 4, Means { lookup, dial, ..Means::system() });
-    rig.caller.submit(vec![call(0, "http://both.test:1/", PATIENCE)]);
+    let rig = Rig::with(policy("127.0.0.0/8"), 4, Means { lookup, dial });
+    rig.reactor.submit(vec![call(0, "http://both.test:1/", PATIENCE)]);
     assert_eq!(dials.recv_timeout(PATIENCE).unwrap(), IpAddr::from([127, 0, 0, 1]));
-    rig.caller.set_policy(policy("127.0.0.1"));
+    rig.reactor.set_policy(policy("127.0.0.1"));
     go_on.send(()).unwrap();
     let message = failure(rig.collect(1).remove(0).outcome, FailureKind::Refused);
     assert!(message.contains("127.0.0.2"), "{message}");

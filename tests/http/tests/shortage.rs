@@ -7,11 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use xdb_http_tests::http::{FailureKind, Means, Reactor};
-use xdb_http_tests::rig::{PATIENCE, answer, call, config, failure};
+use xdb_http_tests::http::{FailureKind, Means};
+use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, failure, local};
 use xdb_http_tests::stub::Stub;
-
-type Rig = xdb_http_tests::rig::Rig<Reactor>;
 
 const CHILD: &str = "XDB_TEST_CHILD";
 
@@ -60,8 +58,8 @@ fn without_descriptors() {
     let stub = Stub::answering(200, "{}");
     let rig = Rig::new(100);
     let before = set_limit(libc::RLIMIT_NOFILE, next_descriptor());
-    rig.caller.submit((0..10).map(|tag| call(tag, stub.url("/"), PATIENCE)).collect());
-    rig.caller.submit(vec![call(10, stub.url("/"), Duration::from_millis(300))]);
+    rig.reactor.submit((0..10).map(|tag| call(tag, stub.url("/"), PATIENCE)).collect());
+    rig.reactor.submit(vec![call(10, stub.url("/"), Duration::from_millis(300))]);
     // The one with little time was not tried, and the others have not failed.
     let late = rig.collect(1).remove(0);
     assert_eq!(late.tag, 10, "{:?}", late.outcome);
@@ -101,7 +99,7 @@ fn without_threads() {
     let by_name = format!("http://localhost:{port}/");
     let late = rig.run(call(1, &by_name, Duration::from_millis(300)));
     failure(late.outcome, FailureKind::NotTried);
-    rig.caller.submit(vec![call(2, &by_name, PATIENCE)]);
+    rig.reactor.submit(vec![call(2, &by_name, PATIENCE)]);
     assert!(!rig.readable_within(Duration::from_millis(200)));
     set_limit(libc::RLIMIT_NPROC, before);
     assert_eq!(rig.collect(1).remove(0).outcome, answer(200, "{}"));
@@ -117,7 +115,7 @@ fn every_shortage_of_our_own_is_waited_for() {
             let is_short = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
             if is_short { Err(io::Error::from_raw_os_error(error)) } else { dial(address) }
         });
-        let rig = Rig::with(config(), 4, Means { dial, ..system });
+        let rig = Rig::with(local(), 4, Means { dial, ..system });
         let stub = Stub::answering(200, "{}");
         let begin = Instant::now();
         assert_eq!(rig.get(stub.url("/")), answer(200, "{}"));
@@ -138,7 +136,7 @@ fn the_last_port_is_a_shortage_and_a_missing_address_is_none() {
         1..4 => Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)),
         _ => dial(address),
     });
-    let rig = Rig::with(config(), 4, Means { dial, ..system });
+    let rig = Rig::with(local(), 4, Means { dial, ..system });
     let stub = Stub::start(|mut connection, number| {
         connection.request();
         if number == 0 {
@@ -146,14 +144,14 @@ fn the_last_port_is_a_shortage_and_a_missing_address_is_none() {
         }
         connection.answer(200, "{}");
     });
-    rig.caller.submit(vec![call(7, stub.url("/"), Duration::from_secs(5))]);
+    rig.reactor.submit(vec![call(7, stub.url("/"), Duration::from_secs(5))]);
     xdb_http_tests::rig::eventually("the first is open", || stub.accepted() == 1);
     assert_eq!(rig.get(stub.url("/")), answer(200, "{}"));
     assert_eq!(dialled.load(Ordering::SeqCst), 5);
 
     let missing =
         Means { dial: Arc::new(|_| Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL))), ..Means::system() };
-    let rig = Rig::with(config(), 4, missing);
+    let rig = Rig::with(local(), 4, missing);
     let message = failure(rig.get(stub.url("/")), FailureKind::Connect);
     assert!(message.ends_with("cannot assign requested address"), "{message}");
 }

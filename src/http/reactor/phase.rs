@@ -1,11 +1,14 @@
-//! How far an attempt got, and what to tell about its end. The same words for both ways of making calls.
+//! How far an attempt got, and what to tell about its end.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::hosts::WorkerUrl;
-use super::{Failure, FailureKind, LONGEST_CONNECT, span};
+use crate::http::hosts::WorkerUrl;
+use crate::http::{Failure, FailureKind};
+
+/// However long a call may take, a worker that is there accepts it sooner.
+pub const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 
 /// How far an attempt got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,4 +103,15 @@ pub fn reason(error: &io::Error) -> String {
 pub fn is_lost(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof)
+}
+
+/// A duration as a person writes it.
+pub fn span(duration: Duration) -> String {
+    if duration < Duration::from_secs(1) {
+        format!("{} ms", duration.as_millis())
+    } else if duration.subsec_millis() == 0 {
+        format!("{} s", duration.as_secs())
+    } else {
+        format!("{:.1} s", duration.as_secs_f64())
+    }
 }
