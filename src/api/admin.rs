@@ -46,7 +46,7 @@ pub fn adopt(_: &Args) -> Result<Value> {
 
 pub fn knows_roles(_: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
-    Ok(Value::Bool(caller.on_system_tables(|_, _| super::knows_roles())?))
+    Ok(Value::of(caller.on_system_tables(|_, _| super::knows_roles())?))
 }
 
 fn set_paused(paused: bool) -> Result<Value> {
@@ -59,7 +59,7 @@ fn set_paused(paused: bool) -> Result<Value> {
 
 /// Also where the library is not preloaded: then it is the one that this session has loaded.
 pub fn library_version(_: &Args) -> Result<Value> {
-    Ok(Value::Text(versions::OWN))
+    Ok(Value::of(versions::OWN))
 }
 
 /// A moment for SQL, or null.

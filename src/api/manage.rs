@@ -56,7 +56,7 @@ pub fn retry_now(args: &Args) -> Result<Value> {
         load::states(spi, loaded, &keys)?;
         Ok(Command::RetryNow(states))
     })?;
-    Ok(Value::Int(retried as i32))
+    Ok(Value::of(retried as i32))
 }
 
 pub(super) fn state_execution_id(text: Option<String>) -> Result<StateExecutionId> {
@@ -135,5 +135,5 @@ pub fn purge(args: &Args) -> Result<Value> {
             break;
         }
     }
-    Ok(Value::BigInt(purged))
+    Ok(Value::of(purged))
 }

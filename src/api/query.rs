@@ -89,8 +89,7 @@ pub fn wait_for_process(args: &Args) -> Result<Value> {
     if wake::has_uncommitted_writes() {
         return Err(error::own_writes());
     }
-    let look =
-        |id: Option<ExecutionId>| look_now(caller, &process_id, id.or(execution), |spi, id| process::results(spi, id));
+    let look = |id: Option<ExecutionId>| look_now(caller, &process_id, id.or(execution), process::results);
     let (id, ..) = look(None)?;
     // In this order: what closes after the look wakes this session.
     let registration = Registration::register(&id.0);

@@ -80,13 +80,13 @@ pub fn start_process(args: &Args) -> Result<Value> {
     let begun = caller.on_system_tables(|spi, registry| begin(spi, registry, caller, &request, id))?;
     let loaded = match begun {
         Begun::New(loaded) => *loaded,
-        Begun::Repeated(id) => return Ok(Value::Execution(id)),
+        Begun::Repeated(id) => return Ok(Value::of(id)),
     };
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wrote();
     write_tables(caller, &[(&request, &loaded)])?;
     crash::point("start");
-    Ok(Value::Execution(id))
+    Ok(Value::of(id))
 }
 
 /// Writes the global attributes of starts to the users' tables, as the caller.

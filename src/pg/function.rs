@@ -6,7 +6,7 @@
 use super::catch::{PgError, Result, catch, edge, sqlstate, throw};
 use super::param::{FromColumn, SqlValue, from_postgres, other_type};
 use super::snapshot;
-use pgrx::{IntoDatum, pg_sys};
+use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -178,28 +178,26 @@ fn length(interval: &pg_sys::Interval) -> Option<Duration> {
 pub enum Value {
     Null,
     Void,
-    Execution(ExecutionId),
+    /// A value of the type with this oid: see [`Value::of`].
+    Of(pg_sys::Oid, pg_sys::Datum),
     /// A set, of a function that returns one.
     Executions(Vec<ExecutionId>),
-    Bool(bool),
-    Int(i32),
-    BigInt(i64),
-    Text(&'static str),
     /// JSON text, as `jsonb`.
     Json(String),
 }
 
 impl Value {
+    pub fn of<T: SqlValue>(value: T) -> Self {
+        value.datum().map_or(Self::Null, |datum| Self::Of(T::TYPE.oid, datum))
+    }
+
     /// The type that a function which returns this is declared with; `None` if any will do.
     fn declared_as(&self) -> Option<pg_sys::Oid> {
         match self {
             Self::Null => None,
             Self::Void => Some(pg_sys::VOIDOID),
-            Self::Execution(_) | Self::Executions(_) => Some(pg_sys::UUIDOID),
-            Self::Bool(_) => Some(pg_sys::BOOLOID),
-            Self::Int(_) => Some(pg_sys::INT4OID),
-            Self::BigInt(_) => Some(pg_sys::INT8OID),
-            Self::Text(_) => Some(pg_sys::TEXTOID),
+            Self::Of(oid, _) => Some(*oid),
+            Self::Executions(_) => Some(pg_sys::UUIDOID),
             Self::Json(_) => Some(pg_sys::JSONBOID),
         }
     }
@@ -215,18 +213,14 @@ pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) ->
             return Err(other_type("the result of an SQL function", args.signature.result, wanted));
         }
         let (datum, null) = match value {
-            Value::Null => (pg_sys::Datum::from(0), true),
-            Value::Void => (pg_sys::Datum::from(0), false),
-            Value::Execution(id) => (id.datum().unwrap_or(pg_sys::Datum::from(0)), false),
+            Value::Null => (pg_sys::Datum::null(), true),
+            Value::Void => (pg_sys::Datum::null(), false),
+            Value::Of(_, datum) => (datum, false),
             Value::Executions(ids) => {
                 // SAFETY: as above; only functions that return a set give this value.
                 unsafe { give_set(info, &ids) };
-                (pg_sys::Datum::from(0), true)
+                (pg_sys::Datum::null(), true)
             }
-            Value::Bool(yes) => (pg_sys::Datum::from(yes), false),
-            Value::Int(number) => (pg_sys::Datum::from(number), false),
-            Value::BigInt(number) => (pg_sys::Datum::from(number), false),
-            Value::Text(text) => (text.into_datum().unwrap_or_else(|| pg_sys::Datum::from(0)), false),
             Value::Json(text) => (jsonb(&text)?, false),
         };
         // SAFETY: as above.

@@ -48,7 +48,7 @@ pub struct SqlType {
     pub name: &'static str,
     /// The name of the column's type: values are cast to it.
     pub column: &'static str,
-    oid: pg_sys::Oid,
+    pub(super) oid: pg_sys::Oid,
     /// The type of arrays of it; invalid if there are none.
     array: pg_sys::Oid,
     length: i16,

@@ -262,19 +262,12 @@ impl Launcher {
         if self.known.entry(database).or_default().absent {
             return None;
         }
-        let mut look_again: Option<Instant> = None;
-        for role in (0..Role::COUNT).map(Role::from_index).filter(|role| is_asked_for(database, *role)) {
-            let slot = Slot::find(database, role);
-            if slot.is_some_and(|slot| slot.phase() != Phase::Idle) {
-                continue;
-            }
-            let later = self.start(database, name, role, slot, now);
-            look_again = match (look_again, later) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
-        }
-        look_again
+        let roles = (0..Role::COUNT).map(Role::from_index).filter(|role| is_asked_for(database, *role));
+        let later = roles.filter_map(|role| match Slot::find(database, role) {
+            Some(slot) if slot.phase() != Phase::Idle => None,
+            slot => self.start(database, name, role, slot, now),
+        });
+        later.min()
     }
 
     /// Starts one process; if it can't be now, says when to try again.

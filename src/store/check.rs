@@ -74,13 +74,9 @@ impl Check<'_> {
         self.problems.push(what.into());
     }
 
-    /// Rows of a statement whose only parameter is the execution.
-    fn all<T>(&self, statement: &'static Statement, read: impl FnMut(&Row) -> Result<T>) -> Result<Vec<T>> {
-        self.spi.rows(statement, &[value(self.id)], read)
-    }
-
+    /// The row of a statement whose only parameter is the execution.
     fn one<T>(&self, statement: &'static Statement, read: impl FnMut(&Row) -> Result<T>) -> Result<Option<T>> {
-        Ok(self.all(statement, read)?.into_iter().next())
+        self.spi.first(statement, &[value(self.id)], read)
     }
 
     /// Replays the history. None if it can't be replayed; then why is a problem.

@@ -2,7 +2,8 @@
 
 use super::Check;
 use crate::pg::catch::Result;
-use crate::pg::spi::Statement;
+use crate::pg::param::{Param, value};
+use crate::pg::spi::{Row, Statement};
 use crate::store::history;
 use crate::store::table::statements;
 
@@ -44,6 +45,15 @@ const TASK: &[(&str, &str)] = &[
     ("w.worker_id IS NULL AND y.type_id IS NOT NULL", "'its worker is not registered'"),
 ];
 
+/// Of a message in the inbox, with whether the execution runs and its shard.
+const ARRIVAL: &[(&str, &str)] = &[
+    ("NOT $2::bool", "'should not be there'"),
+    ("$2::bool AND i.shard <> $3::int2", "'shard is ' || i.shard || ' and should be ' || $3::int2"),
+    ("i.bytes < 0", "'bytes is negative'"),
+];
+
+const ANSWER: &[(&str, &str)] = &[("a.answered_at < p.started_at", "'is older than the execution'")];
+
 const GLOBAL_MESSAGE: &[(&str, &str)] = &[("m.fresh", "'it is taken, and fresh'")];
 
 statements! {
@@ -56,10 +66,10 @@ statements! {
         WHERE t.execution_id = $1 ORDER BY t.seq";
     GLOBAL_MESSAGES = wrong("'number', m.number", GLOBAL_MESSAGE)
         + "FROM xdb.global_message AS m WHERE m.taken_by = $1 ORDER BY m.number";
-    INBOX = "SELECT inbox_id, shard, bytes FROM xdb.inbox WHERE execution_id = $1 ORDER BY inbox_id";
-    ANSWERS = "SELECT pg_catalog.to_jsonb(a.idempotency_key)::text AS key FROM xdb.rpc_answer AS a \
-        JOIN xdb.process_execution AS p USING (execution_id) \
-        WHERE a.execution_id = $1 AND a.answered_at < p.started_at ORDER BY 1";
+    INBOX = wrong("'inbox_id', i.inbox_id", ARRIVAL)
+        + "FROM xdb.inbox AS i WHERE i.execution_id = $1 ORDER BY i.inbox_id";
+    ANSWERS = wrong("'idempotency_key', a.idempotency_key", ANSWER) + "FROM xdb.rpc_answer AS a \
+        JOIN xdb.process_execution AS p USING (execution_id) WHERE a.execution_id = $1 ORDER BY 1";
     // The latest execution of the id is this one, or one that was started after it; and this one, if it runs.
     LATEST = "SELECT l.execution_id::text AS latest, o.execution_id IS NULL AS is_none, \
             o.process_id <> p.process_id OR o.started_at < p.started_at AS is_another \
@@ -82,15 +92,17 @@ statements! {
 impl Check<'_> {
     /// What has to hold of the values of each row.
     pub(super) fn values(&mut self) -> Result<()> {
-        self.rules("process_execution", &PROCESSES)?;
-        self.rules("state_execution", &STATES)?;
-        self.rules("task", &TASKS)?;
-        self.rules("global_message", &GLOBAL_MESSAGES)
+        self.rules("process_execution", &PROCESSES, &[])?;
+        self.rules("state_execution", &STATES, &[])?;
+        self.rules("task", &TASKS, &[])?;
+        self.rules("global_message", &GLOBAL_MESSAGES, &[])
     }
 
-    fn rules(&mut self, table: &str, statement: &'static Statement) -> Result<()> {
-        let found = self.all(statement, |row| Ok((row.get::<String>("key")?, row.get::<Vec<String>>("problems")?)))?;
-        for (key, problems) in found {
+    /// `more` are the parameters behind the execution.
+    fn rules(&mut self, table: &str, statement: &'static Statement, more: &[Param]) -> Result<()> {
+        let params = [&[value(self.id)], more].concat();
+        let read = |row: &Row| Ok((row.get::<String>("key")?, row.get::<Vec<String>>("problems")?));
+        for (key, problems) in self.spi.rows(statement, &params, read)? {
             let place = if key == "{}" { table.to_owned() } else { format!("{table} {key}") };
             self.problems.extend(problems.iter().map(|what| format!("{place}: {what}")));
         }
@@ -98,20 +110,7 @@ impl Check<'_> {
     }
 
     pub(super) fn inbox(&mut self, running: bool, shard: i16) -> Result<()> {
-        let read = |row: &crate::pg::spi::Row| {
-            Ok((row.get::<i64>("inbox_id")?, row.get::<i16>("shard")?, row.get::<i32>("bytes")?))
-        };
-        for (number, of_row, bytes) in self.all(&INBOX, read)? {
-            if !running {
-                self.problem(format!("inbox {{\"inbox_id\": {number}}}: should not be there"));
-            } else if of_row != shard {
-                self.problem(format!("inbox {{\"inbox_id\": {number}}}: shard is {of_row} and should be {shard}"));
-            }
-            if bytes < 0 {
-                self.problem(format!("inbox {{\"inbox_id\": {number}}}: bytes is negative"));
-            }
-        }
-        Ok(())
+        self.rules("inbox", &INBOX, &[value(running), value(shard)])
     }
 
     /// The execution's place among what it does not own.
@@ -131,9 +130,7 @@ impl Check<'_> {
                 self.problem(format!("latest_execution: names {latest}, which is not the latest execution"));
             }
         }
-        for key in self.all(&ANSWERS, |row| row.get::<String>("key"))? {
-            self.problem(format!("rpc_answer {{\"idempotency_key\": {key}}}: is older than the execution"));
-        }
+        self.rules("rpc_answer", &ANSWERS, &[])?;
         if !has_history {
             let events = history::count(self.spi, self.id)?;
             if events > 0 {
