@@ -90,6 +90,12 @@ pub fn local_attributes_changed(rpc_name: &str) -> PgError {
     PgError::new(crate::pg::catch::SERIALIZATION_FAILURE, what)
 }
 
+/// A session has no thread or no descriptor for its connection to workers.
+pub fn no_client(why: &std::io::Error) -> PgError {
+    PgError::new(sqlstate(b"53000"), format!("no connection to workers can be made: {why}"))
+        .hint("The server is short of descriptors or threads. Nothing was called: call again.")
+}
+
 pub fn not_preloaded() -> PgError {
     PgError::new(sqlstate(b"XD011"), "xdb is not loaded at server start")
         .hint("Add this line to postgresql.conf and restart the server: shared_preload_libraries = 'xdb'")

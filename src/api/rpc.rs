@@ -384,7 +384,7 @@ impl Client {
     fn call(call: Request) -> Result<Outcome> {
         let mut client = match CLIENT.with_borrow_mut(Option::take) {
             Some(client) => client,
-            None => Self::new().map_err(|e| PgError::internal(format!("no connection to workers can be made: {e}")))?,
+            None => Self::new().map_err(|why| error::no_client(&why))?,
         };
         client.follow_settings()?;
         let deadline = Instant::now() + call.timeout + std::time::Duration::from_secs(1);
