@@ -16,6 +16,7 @@ use crate::store::load::{self, DueTimer, Loaded};
 use crate::store::locks;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::*;
+use xdb_sched::budget::Part;
 
 /// What was decided, to be written.
 pub struct Decided<'i> {
@@ -309,7 +310,9 @@ impl Decider<'_, '_, '_> {
         let turn = self.turn;
         let ids: Vec<_> = self.closing.keys().copied().collect();
         let obtained = load::lock_for_close(turn.spi, &ids)?;
-        let closing = std::mem::take(&mut self.closing);
+        let mut closing: Vec<_> = std::mem::take(&mut self.closing).into_iter().collect();
+        // Whose answer has waited longest comes first.
+        closing.sort_by_key(|(_, closing)| closing.item);
         let conditional: Vec<_> =
             closing.iter().filter(|(id, c)| c.conditional && obtained.contains(id)).map(|(id, _)| *id).collect();
         let obtained_ids: Vec<_> = obtained.iter().copied().collect();
@@ -317,6 +320,7 @@ impl Decider<'_, '_, '_> {
         load::states_with_unrecorded_attempts(turn.spi, executions, &obtained_ids)?;
         let all_taken_in = conditional.is_empty() || take_in(turn, executions, taken_in, &conditional, *now)?;
         let items = self.decided.items;
+        self.app.begin_part(Part::Closing);
         for (id, Closing { item, command, conditional }) in closing {
             if !obtained.contains(&id) {
                 self.decided.still_closing.push((id, conditional));

@@ -1,5 +1,6 @@
 //! What the scheduler, or a runner, keeps between its turns.
 
+use super::app_tables::KnownTables;
 use super::attribute_locks::AttributeLocks;
 use super::backlog::Backlog;
 use super::breakers::Breakers;
@@ -22,6 +23,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::backoff::{Backoff, Patience};
+use xdb_sched::budget::Parts;
 use xdb_sched::table_health::TableHealth;
 
 /// All of it may be lost at any moment: the tables hold everything. Each part has one module that writes it.
@@ -33,10 +35,7 @@ pub struct Memory {
     pub(super) registry: Registry,
     pub(super) calls: OpenCalls,
     pub(super) backlog: Backlog,
-    /// Users' tables that are locked or contended.
-    pub(super) tables: TableHealth,
-    /// And those that are slow.
-    pub(super) slow: SlowTables,
+    pub(super) tables: KnownTables,
     /// Messages of global queues that wait to be handed out.
     pub(super) matching: Matching,
     pub(super) locks: AttributeLocks,
@@ -86,8 +85,11 @@ impl Memory {
                 drained: BTreeSet::new(),
             },
             backlog: Backlog::default(),
-            tables: TableHealth::default(),
-            slow: SlowTables::of(role, has_runners),
+            tables: KnownTables {
+                health: TableHealth::default(),
+                slow: SlowTables::of(role, has_runners),
+                parts: Parts::default(),
+            },
             matching: Matching::default(),
             locks: AttributeLocks::default(),
             scans: Scans::default(),
@@ -106,7 +108,7 @@ impl Memory {
 
     /// A process has died in a statement on this table: the scheduler before this one, or a runner.
     pub fn died_in(&mut self, table: u32) {
-        self.slow.died_in(table);
+        self.tables.slow.died_in(table);
     }
 
     /// How many calls wait for runners, up to the number of runners that there may be.

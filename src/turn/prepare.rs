@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_sched::backoff::Patience;
+use xdb_sched::budget::Part;
 
 /// What goes out after the commit.
 pub struct Prepared {
@@ -66,8 +67,11 @@ pub fn prepare(
     let Claims { leased, executions, failed, drained, mut ends, left, more } = claims;
     let sources = saved.dispatched.iter().map(|call| (&saved.executions, call));
     let sources = sources.chain(leased.iter().map(|call| (&executions, call)));
-    let calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
+    let mut calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
+    // Who has waited longest for time in tables comes first.
+    calls.sort_by_key(|found| found.call.due_at);
     let local = LocalAttributes::read(turn, &calls)?;
+    app.begin_part(Part::Calls);
     let mut preparing = Preparing { app, backlog, local, more };
     let mut released = Vec::new();
     let mut prepared = Vec::new();

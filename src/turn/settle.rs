@@ -165,7 +165,7 @@ impl Memory {
                     self.backlog.keep(item);
                 }
                 ItemOutcome::TableBusy(relation) => {
-                    let until = self.tables.busy_until(relation).unwrap_or_else(Instant::now);
+                    let until = self.tables.health.busy_until(relation).unwrap_or_else(Instant::now);
                     self.backlog.executions.defer_until(id, until);
                     self.backlog.keep(item);
                 }

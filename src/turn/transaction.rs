@@ -269,8 +269,8 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
         return Ok(Transacted::Not(Progress::Changed));
     };
     let turn = &started.turn;
-    let Memory { registry, calls, backlog, tables, slow, matching, locks, scans, seen, adopted, .. } = memory;
-    let mut app = AppTables::new(turn, tables, slow);
+    let Memory { registry, calls, backlog, tables, matching, locks, scans, seen, adopted, .. } = memory;
+    let mut app = AppTables::new(turn, tables);
 
     let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls, adopted };
     let work = gathering.gather(&started, items)?;
@@ -315,8 +315,8 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
     memory.seen.began_at = began_at;
     memory.seen.standing = state.standing;
     memory.seen.paused = state.paused || state.standing != Standing::Own;
-    memory.tables.begin_turn();
-    let any_slow = memory.slow.begin_turn(spi, state.slow)?;
+    memory.tables.health.begin_turn();
+    let any_slow = memory.tables.slow.begin_turn(spi, state.slow)?;
     let turn = Turn {
         spi,
         role: memory.role,
