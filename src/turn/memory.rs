@@ -144,7 +144,7 @@ impl Memory {
         let succeeded = !matches!(answered, Answered::Failed(_));
         let latency = reply.elapsed.as_micros() as i64;
         shmem::call::finished(session.database, session.role, record.worker_id, succeeded, latency);
-        self.backlog.push(Item::Answer(record, answered));
+        self.backlog.keep(Item::Answer(record, answered));
     }
 
     /// Calls under way.

@@ -117,6 +117,7 @@ fn record(loaded: &Loaded, state: &StateExecution, call: &Leased) -> Option<Call
         first_attempt_at: call.first_attempt_at,
         lease_number: call.lease.number,
         worker_id: loaded.meta.process_type.as_ref()?.worker.id,
+        answer_number: 0,
         reads: None,
     })
 }

@@ -1,7 +1,7 @@
-//! What the items of a turn share: its time in users' tables.
+//! What the items of a turn share: its time in users' tables, and the order in which they came.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
 use xdb_cluster_tests::prelude::*;
 
@@ -87,4 +87,142 @@ fn a_slow_table_is_found_though_another_one_is_always_used_before_it() {
     assert_eq!(reason.as_deref(), Some("took longer than xdb.apply_timeout"));
     busy.app.db().run("DROP TRIGGER slow ON mine");
     busy.end();
+}
+
+/// Shut until it is opened.
+#[derive(Default)]
+struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.lock().expect("never poisoned") = true;
+        self.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let shut = self.0.lock().expect("never poisoned");
+        drop(self.1.wait_while(shut, |is_open| !*is_open).expect("never poisoned"));
+    }
+}
+
+/// Keeps turns from being made while answers come in.
+struct Pause {
+    db: Db,
+    superuser: Db,
+}
+
+impl Pause {
+    fn begin(app: &App) -> Pause {
+        let mut db = app.superuser();
+        // Turns are not made while somebody is at the engine's table.
+        db.run("BEGIN; LOCK TABLE xdb.engine");
+        Pause { db, superuser: app.superuser() }
+    }
+
+    /// So many calls are not answered yet.
+    fn left(&mut self, count: i64) {
+        let in_flight = "SELECT in_flight::int8 FROM xdb.workers";
+        wait_until("answers come in", 30, || self.superuser.one::<i64>(in_flight) == count);
+    }
+
+    fn end(mut self) {
+        self.db.run("COMMIT");
+    }
+}
+
+/// More answers than are applied in one transaction once one of them has failed.
+const LATER: usize = 40;
+
+#[test]
+fn no_answer_of_a_process_overtakes_one_that_waits_for_a_row() {
+    let app = App::alone("turns_order", ClusterOptions::default());
+    app.db().run(
+        "CREATE TABLE mine (id text PRIMARY KEY, n int); INSERT INTO mine VALUES ('p', 0);
+         CREATE SEQUENCE tries;
+         CREATE FUNCTION try() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             PERFORM nextval('public.tries'); RETURN NULL; END $$;
+         CREATE TRIGGER try BEFORE UPDATE ON mine FOR EACH STATEMENT EXECUTE FUNCTION try();",
+    );
+    let (first, later) = (Arc::new(Gate::default()), Arc::new(Gate::default()));
+    let worker = app.worker({
+        let (first, later) = (Arc::clone(&first), Arc::clone(&later));
+        move |call: &Call| match call.target() {
+            "Begin" => {
+                let later = (0..LATER).map(|n| ("Later", json!(n)));
+                let states: Vec<_> = std::iter::once(("First", json!(null))).chain(later).collect();
+                next_all(&states)
+            }
+            "First" => {
+                first.pass();
+                dead_end().globals(json!({"n": 1})).locals(json!({"first": 1}))
+            }
+            _ => {
+                later.pass();
+                dead_end().locals(json!({"later": call.input()}))
+            }
+        }
+    });
+    let definition = Definition::starting_with("Begin").step("Begin").step("First").step("Later");
+    app.register("p", &definition.maps("public.mine", "id", &["n"]));
+    let mut db = app.db();
+    db.start("p", "p").key("p").go();
+    worker.wait_for_count("all calls", 30, 1 + LATER, |call| call.target() != "Begin");
+    let mut holder = app.db();
+    holder.run("BEGIN; UPDATE mine SET n = 0");
+    let mut pause = Pause::begin(&app);
+    first.open();
+    pause.left(LATER as i64);
+    later.open();
+    pause.left(0);
+    let tries = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM tries";
+    let before: i64 = db.one(tries);
+    pause.end();
+    wait_until("it is tried again and again", 30, || db.one::<i64>(tries) > before + 5);
+    assert_eq!(views::ended_states(&mut db, "p"), 1, "answers have overtaken the one that waits");
+    holder.run("ROLLBACK");
+    wait_until("all are applied", 30, || views::ended_states(&mut db, "p") == 2 + LATER as i64);
+    let order = "SELECT min(event_id) FILTER (WHERE details::text LIKE '%\"first\"%')
+            < min(event_id) FILTER (WHERE details::text LIKE '%\"later\"%')
+        FROM xdb.history WHERE event_type = 'LocalAttributesWritten'";
+    assert!(db.one::<bool>(order));
+    app.done(&[]);
+}
+
+#[test]
+fn processes_that_share_a_row_write_it_in_the_order_of_their_answers() {
+    let app = App::alone("turns_row", ClusterOptions::default());
+    app.db().run("CREATE TABLE mine (id text PRIMARY KEY, n int); INSERT INTO mine VALUES ('r', 0)");
+    let gates: Arc<[Gate; 2]> = Arc::default();
+    let worker = app.worker({
+        let gates = Arc::clone(&gates);
+        move |call: &Call| match (call.process_id(), call.target()) {
+            ("first", _) => {
+                gates[0].pass();
+                force_complete(json!(null)).globals(json!({"n": 1}))
+            }
+            (_, "Write") => {
+                gates[1].pass();
+                next("After", json!(null)).globals(json!({"n": 2}))
+            }
+            _ => force_complete(json!(null)),
+        }
+    });
+    let definition = Definition::starting_with("Write").step("Write").step("After");
+    app.register("p", &definition.maps("public.mine", "id", &["n"]));
+    let mut db = app.db();
+    for id in ["first", "second"] {
+        db.start(id, "p").key("r").go();
+    }
+    worker.wait_for_count("both calls", 30, 2, |_| true);
+    let mut pause = Pause::begin(&app);
+    for (gate, left) in gates.iter().zip([1, 0]) {
+        gate.open();
+        pause.left(left);
+    }
+    pause.end();
+    for id in ["first", "second"] {
+        db.completes(id);
+    }
+    assert_eq!(db.one::<i32>("SELECT n FROM mine"), 2, "what was answered last was not written last");
+    app.done(&[]);
 }
