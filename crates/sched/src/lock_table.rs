@@ -64,17 +64,6 @@ impl Mode {
         Mode::ALL.into_iter().find(|mode| mode.as_str() == text)
     }
 
-    /// Whether who has this mode needs no other one for `wanted`.
-    pub fn covers(self, wanted: Mode) -> bool {
-        use Mode::*;
-        match self {
-            Exclusive => true,
-            Shared => matches!(wanted, Shared | IntentionShared),
-            IntentionExclusive => matches!(wanted, IntentionExclusive | IntentionShared),
-            IntentionShared => wanted == IntentionShared,
-        }
-    }
-
     /// Whether two requests can't have the same object at the same time.
     pub fn conflicts(self, other: Mode) -> bool {
         use Mode::*;
