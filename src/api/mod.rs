@@ -183,7 +183,7 @@ fn knows_roles() -> Result<bool> {
     let main = Slot::find(pg::process::database(), Role::Scheduler);
     match main.map(Slot::state) {
         Some(EngineState::Running | EngineState::Paused) => Ok(true),
-        _ => Ok(spi::connect(instance::standing)?.knows_roles()),
+        _ => Ok(spi::connect(instance::ownership)?.knows_roles()),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::pg::process::random;
 use crate::pg::session::Session;
 use crate::pg::shmem;
 use crate::store::claim::Lane;
-use crate::store::instance::Standing;
+use crate::store::instance::Ownership;
 use crate::store::registry::{Registry, WorkerId};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -60,9 +60,9 @@ pub(super) struct OpenCalls {
 
 /// What the last turn saw of the database.
 pub(super) struct Seen {
-    /// Nothing new is taken up: because somebody said so, or because of the standing.
+    /// Nothing new is taken up: because somebody said so, or because of the ownership.
     pub paused: bool,
-    pub standing: Standing,
+    pub ownership: Ownership,
     /// How many calls wait for runners, up to the number of runners that there may be.
     pub for_runners: usize,
     /// When the next call or timer comes due.
@@ -95,7 +95,7 @@ impl Memory {
             scans: Scans::default(),
             seen: Seen {
                 paused: false,
-                standing: Standing::Unused,
+                ownership: Ownership::Unused,
                 for_runners: 0,
                 next_due: None,
                 began_at: Instant::now(),
@@ -157,8 +157,8 @@ impl Memory {
         self.in_flight() + self.backlog.len() > 0
     }
 
-    pub fn standing(&self) -> Standing {
-        self.seen.standing
+    pub fn ownership(&self) -> Ownership {
+        self.seen.ownership
     }
 
     pub fn is_paused(&self) -> bool {

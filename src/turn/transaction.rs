@@ -17,7 +17,7 @@ use crate::pg::session::{Begun, Session};
 use crate::pg::{crash, identity, spi};
 use crate::store::claim::Lane;
 use crate::store::engine;
-use crate::store::instance::Standing;
+use crate::store::instance::Ownership;
 use std::time::{Duration, Instant};
 use xdb_engine::{Failure, Timestamp};
 use xdb_sched::backoff::Patience;
@@ -319,8 +319,8 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
     let registered = memory.registry.refresh(spi, state.generation)?;
     memory.calls.breakers.follow(&memory.registry);
     memory.seen.began_at = began_at;
-    memory.seen.standing = state.standing;
-    memory.seen.paused = state.paused || state.standing != Standing::Own;
+    memory.seen.ownership = state.ownership;
+    memory.seen.paused = state.paused || state.ownership != Ownership::Own;
     memory.tables.health.begin_turn();
     let any_slow = memory.tables.slow.begin_turn(spi, state.slow)?;
     let turn = Turn {
