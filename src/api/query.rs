@@ -7,7 +7,7 @@ use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::spi::{self, Snapshot, Spi};
 use crate::pg::wake::{self, waiter::Registration};
-use crate::store::tables::object;
+use crate::store::app_tables::object;
 use crate::store::{check, claim, manage, process, to_json};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, ProcessStatus, StateStatus};

@@ -26,10 +26,11 @@
 //!
 //! Without tables of their own: [`load`] and [`manage`] name what loads executions and finds states; [`phases`] says what of a
 //! state's phase has rows; [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with
-//! its history; [`versions`] says which schemas this library works with. [`tables`] reads and writes users' tables, and
+//! its history; [`versions`] says which schemas this library works with. [`app_tables`] reads and writes users' tables, and
 //! [`catalog`] says what they are.
 
 pub mod adopt;
+pub mod app_tables;
 pub mod attribute;
 pub mod catalog;
 pub mod check;
@@ -56,7 +57,6 @@ pub mod save;
 pub mod slow;
 pub mod state;
 pub mod table;
-pub mod tables;
 pub mod timer;
 pub mod versions;
 
