@@ -31,7 +31,7 @@ const WORDS: usize = 2 + 2 + 1 + 1 + 1 + NAME_WORDS;
 const ATTEMPTS: usize = 1000;
 
 #[repr(C)]
-pub(super) struct Board {
+pub(super) struct LockBoard {
     /// Not zero: sessions have ended calls.
     calls_over: AtomicU32,
     shown: Version,
@@ -157,12 +157,12 @@ impl Shown {
 }
 
 /// The slot of the database's scheduler, and its board.
-fn find(database: pg_sys::Oid) -> Option<(Slot, &'static Board)> {
+fn find(database: pg_sys::Oid) -> Option<(Slot, &'static LockBoard)> {
     let slot = Slot::find(database, Role::Scheduler)?;
     Some((slot, board_of(slot)?))
 }
 
-fn board_of(slot: Slot) -> Option<&'static Board> {
+fn board_of(slot: Slot) -> Option<&'static LockBoard> {
     shared()?.boards.get(slot.index())
 }
 
@@ -254,7 +254,7 @@ pub fn set_marks(slot: Slot, objects: &[([u8; 16], u32)]) {
     }
 }
 
-impl Board {
+impl LockBoard {
     fn marks(&self) -> Vec<([u8; 16], u32)> {
         let count = self.marks.load(Ordering::SeqCst) as usize;
         let read = |mark: &Mark| {
