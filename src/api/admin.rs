@@ -12,7 +12,7 @@ use crate::pg::process;
 use crate::pg::raw;
 use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks, call};
 use crate::pg::wake;
-use crate::store::instance::{self, Standing};
+use crate::store::instance::{self, Ownership};
 use crate::store::{adopt, claim, engine, slow, to_json, versions};
 use serde::Serialize;
 
@@ -28,9 +28,9 @@ pub fn resume(_: &Args) -> Result<Value> {
 pub fn adopt(_: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.adopt()")?;
     caller.on_system_tables(|spi, _| {
-        let standing = instance::standing(spi)?;
-        if matches!(standing, Standing::Copy { .. }) {
-            let roles_by_name = !standing.knows_roles();
+        let ownership = instance::ownership(spi)?;
+        if matches!(ownership, Ownership::Copy { .. }) {
+            let roles_by_name = !ownership.knows_roles();
             let missing = if roles_by_name { adopt::missing_owners(spi)? } else { Vec::new() };
             if !missing.is_empty() {
                 return Err(error::missing_owners(&missing));
@@ -96,7 +96,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         None => caller.on_system_tables(|spi, _| {
             // Counted now: an engine that rests, or is gone, brings no figure up to date.
             let (backlog, due) = spi.with_latest_snapshot(|spi| claim::backlog(spi, clock::now()))?;
-            Ok((slow::names(spi)?, instance::standing(spi)?.reason(), (Some(backlog), due)))
+            Ok((slow::names(spi)?, instance::ownership(spi)?.reason(), (Some(backlog), due)))
         })?,
     };
     let oldest_due = oldest_due.map(clock::iso8601);

@@ -9,7 +9,7 @@
 //!     ▼
 //!   the function      reads and checks the arguments (xdb-protocol), loads, decides (xdb-engine), saves
 //!     ├─ on_system_tables ▶ store, as the engine
-//!     └─ users' tables    ▶ store::tables, as the caller
+//!     └─ users' tables    ▶ store::app_tables, as the caller
 //!     ▼
 //!   pg::wake          what is to be woken, once the caller's transaction commits
 //! ```
@@ -48,10 +48,10 @@ use crate::pg::shmem::{self, EngineState, Role, Slot};
 use crate::pg::spi::{self, Spi};
 use crate::pg::subxact::lock_table;
 use crate::pg::{self, extension, identity, wake};
+use crate::store::app_tables::Tables;
 use crate::store::instance;
 use crate::store::process::Found;
 use crate::store::registry::Registry;
-use crate::store::tables::Tables;
 use crate::store::{self, versions};
 use pgrx::pg_sys;
 use std::cell::RefCell;
@@ -187,7 +187,7 @@ fn knows_roles() -> Result<bool> {
     let main = Slot::find(pg::process::database(), Role::Scheduler);
     match main.map(Slot::state) {
         Some(EngineState::Running | EngineState::Paused) => Ok(true),
-        _ => Ok(spi::connect(instance::standing)?.knows_roles()),
+        _ => Ok(spi::connect(instance::ownership)?.knows_roles()),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::spi::Spi;
 use crate::pg::wake::{self, waiter::Registration};
-use crate::store::tables::object;
+use crate::store::app_tables::object;
 use crate::store::{self, check, claim, process, to_json};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, ProcessStatus, StateStatus};

@@ -17,6 +17,8 @@ pub struct CallRecord {
     /// With the scheduler's epoch: the fence.
     pub lease_number: i64,
     pub worker_id: WorkerId,
+    /// The place of its answer among all that have come in, from 1; zero before it has come.
+    pub answer_number: u64,
     /// What it loaded under locks.
     pub reads: Option<Arc<ReadSet>>,
 }

@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     calls: [call::Cell; call::CALLS],
     waiters_in_use: AtomicU32,
     waiters: [waiter::Cell; waiter::WAITERS],
-    boards: [attribute_locks::Board; attribute_locks::BOARDS],
+    boards: [attribute_locks::LockBoard; attribute_locks::BOARDS],
     entries: [attribute_locks::Entry; attribute_locks::ENTRIES],
 }
 

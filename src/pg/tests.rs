@@ -9,6 +9,7 @@ mod xdb_tests {
         Fields, PgError, QUERY_CANCELED, Result, UNIQUE_VIOLATION, catch, edge, run_caught, sqlstate, throw,
     };
     use crate::pg::param::{array, column, value};
+    use crate::pg::shmem::attribute_locks;
     use crate::pg::spi::{self, Spi};
     use crate::pg::{identity, names, subxact};
     use pgrx::pg_sys;
@@ -35,6 +36,18 @@ mod xdb_tests {
 
     fn fields(error: &PgError) -> &Fields {
         error
+    }
+
+    // --- shared memory ----------------------------------------------------------------------------------------------------
+
+    #[pg_test]
+    fn a_database_without_a_scheduler_has_no_board() {
+        // More than there are boards: sessions of databases that nobody looks after must not use them up.
+        let nobodys = (0..2 * attribute_locks::BOARDS as u32).map(|number| pg_sys::Oid::from(u32::MAX - number));
+        for database in nobodys {
+            attribute_locks::note_calls_over(database);
+            assert!(!attribute_locks::take_calls_over(database), "it has one");
+        }
     }
 
     // --- types ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ use crate::pg::latch::Waiter;
 use crate::pg::session::{Begun, Session, report_activity};
 use crate::pg::shmem::{EngineState, Role};
 use crate::pg::spi::{self, Spi};
-use crate::store::instance::Standing;
+use crate::store::instance::Ownership;
 use crate::store::versions::{self, Mismatch};
 use crate::store::{engine, load};
 use crate::turn::{Memory, Progress, take_turn};
@@ -81,11 +81,11 @@ pub fn run(session: &mut Session) -> Exit {
             reactor.submit(requests);
         });
         connections.follow(session, &reactor, memory.in_flight());
-        session.set_state(match memory.standing() {
-            Standing::Copy { .. } => EngineState::Copy,
-            Standing::Unused => EngineState::Unused,
-            Standing::Own if memory.is_paused() => EngineState::Paused,
-            Standing::Own => EngineState::Running,
+        session.set_state(match memory.ownership() {
+            Ownership::Copy { .. } => EngineState::Copy,
+            Ownership::Unused => EngineState::Unused,
+            Ownership::Own if memory.is_paused() => EngineState::Paused,
+            Ownership::Own => EngineState::Running,
         });
         memory.show(session);
         let timeout = match progress {

@@ -4,7 +4,7 @@
 //! new one is above all others, and no row is ever deleted.
 
 use super::claim;
-use super::instance::{self, Standing};
+use super::instance::{self, Ownership};
 use super::table::{statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
@@ -48,7 +48,7 @@ fn state_where(any_slow: &str) -> String {
             {any_slow} AS any_slow, s.* \
         FROM xdb.engine e JOIN xdb.engine m ON m.lane = 0 CROSS JOIN xdb.registry r \
             LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = $3",
-        instance::STANDING
+        instance::OWNERSHIP
     )
 }
 
@@ -64,7 +64,7 @@ pub struct State {
     /// Messages of global queues are to be handed out.
     pub global_work: bool,
     /// Whether the processes are this database's own.
-    pub standing: Standing,
+    pub ownership: Ownership,
     /// Users' tables that are slow, or were within the last hour.
     pub slow: HashMap<u32, Marked>,
 }
@@ -115,7 +115,7 @@ pub fn state(spi: &Spi, role: Role) -> Result<State> {
             generation: row.get("generation")?,
             runners_have_calls: row.get("runners_have_calls")?,
             global_work: row.get("global_work")?,
-            standing: instance::read_standing(row)?,
+            ownership: instance::read_ownership(row)?,
             slow: HashMap::new(),
         };
         Ok((state, row.get::<bool>("any_slow")?))

@@ -19,7 +19,7 @@ pub fn here() -> (i64, pg_sys::Oid) {
 
 /// Whose the processes of this database are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Ownership {
     /// Nobody has registered anything yet, or a dump is being restored: there is nothing to run.
     Unused,
     Own,
@@ -30,7 +30,7 @@ pub enum Standing {
     },
 }
 
-impl Standing {
+impl Ownership {
     /// Why nothing runs, if this is why.
     pub fn reason(self) -> Option<String> {
         match self {
@@ -72,12 +72,12 @@ table! {
     }
 }
 
-/// The row that tells the standing, if there is one. Its parameters are what [`here`] gives.
-pub(super) const STANDING: &str = "SELECT i.system_identifier, i.database, r.in_use FROM xdb.instances i, xdb.registry r \
+/// The row that tells the ownership, if there is one. Its parameters are what [`here`] gives.
+pub(super) const OWNERSHIP: &str = "SELECT i.system_identifier, i.database, r.in_use FROM xdb.instances i, xdb.registry r \
     WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1";
 
 statements! {
-    STANDING_NOW = STANDING;
+    OWNERSHIP_NOW = OWNERSHIP;
     TAKE_INTO_USE = "INSERT INTO xdb.instances (system_identifier, database) \
         SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM xdb.instances) ON CONFLICT DO NOTHING";
     IN_USE = "UPDATE xdb.registry SET in_use = true";
@@ -89,18 +89,18 @@ statements! {
         DO UPDATE SET since = pg_catalog.clock_timestamp(), superseded_at = NULL";
 }
 
-/// Reads a row of [`STANDING`]; nulls stand for no row.
-pub(super) fn read_standing(row: &Row) -> Result<Standing> {
-    let Some(system_identifier) = row.get("system_identifier")? else { return Ok(Standing::Unused) };
+/// Reads a row of [`OWNERSHIP`]; nulls stand for no row.
+pub(super) fn read_ownership(row: &Row) -> Result<Ownership> {
+    let Some(system_identifier) = row.get("system_identifier")? else { return Ok(Ownership::Unused) };
     let database = row.get("database")?;
     let is_own = (system_identifier, database) == here() && row.get("in_use")?;
-    Ok(if is_own { Standing::Own } else { Standing::Copy { system_identifier, database } })
+    Ok(if is_own { Ownership::Own } else { Ownership::Copy { system_identifier, database } })
 }
 
-pub fn standing(spi: &Spi) -> Result<Standing> {
+pub fn ownership(spi: &Spi) -> Result<Ownership> {
     let (system, oid) = here();
-    let found = spi.first(&STANDING_NOW, &[value(system), value(oid)], read_standing)?;
-    Ok(found.unwrap_or(Standing::Unused))
+    let found = spi.first(&OWNERSHIP_NOW, &[value(system), value(oid)], read_ownership)?;
+    Ok(found.unwrap_or(Ownership::Unused))
 }
 
 /// Takes an unused database into use.

@@ -1,9 +1,9 @@
 //! Locks on attributes: what a call wants to lock, and the versions that decide whether its answer is applied.
 
 use super::StateKey;
+use super::app_tables::covered;
 use super::loaded::Meta;
 use super::table::{Record, batch, rows, statements};
-use super::tables::covered;
 use crate::pg::catch::Result;
 use crate::pg::param::{array, to_postgres};
 use crate::pg::shmem::attribute_locks::{Name, Shown};

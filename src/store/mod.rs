@@ -24,11 +24,13 @@
 //! | [`purge`] | `purged` | deletes closed executions |
 //! | [`locks`] | | what calls lock, and the versions of what they have read |
 //!
-//! Without tables of their own: [`load`] names what loads executions; [`phases`] says what of a state's phase has rows; [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with
-//! its history; [`versions`] says which schemas this library works with. [`tables`] reads and writes users' tables, and
+//! Without tables of their own: [`load`] names what loads executions; [`phases`] says what of a state's phase has rows;
+//! [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with its history;
+//! [`versions`] says which schemas this library works with. [`app_tables`] reads and writes users' tables, and
 //! [`catalog`] says what they are.
 
 pub mod adopt;
+pub mod app_tables;
 pub mod attribute;
 pub mod catalog;
 pub mod check;
@@ -54,7 +56,6 @@ pub mod save;
 pub mod slow;
 pub mod state;
 pub mod table;
-pub mod tables;
 pub mod timer;
 pub mod versions;
 

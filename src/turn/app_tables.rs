@@ -1,7 +1,8 @@
 //! Users' tables in a turn: as the process's owner, within a budget of time, and never waited for.
 //!
 //! A use of a table is a statement or two: rows are read, locked or written. All uses of one turn together take at most
-//! `xdb.apply_timeout`; what comes after that is put off to the next turn. The first use of a turn may take all of it.
+//! `xdb.apply_timeout`; what comes after that is put off to the next turn. The first use of a turn may take all of it. Whose uses
+//! come first changes from turn to turn, where the time is too short: see [`xdb_sched::budget`].
 
 use super::role::Role;
 use super::slow_tables::{Kept, SlowTables, Times};
@@ -11,14 +12,14 @@ use crate::pg::identity::{as_engine, as_process_owner};
 use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, times_in_tables, try_lock_table, with_timeout};
 use crate::store::StateKey;
+use crate::store::app_tables::{Held, LoadedRows, Tables, defer_nothing};
 use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::load::Meta;
-use crate::store::tables::{Held, LoadedRows, Tables, defer_nothing};
 use pgrx::pg_sys;
 use std::collections::BTreeMap;
 use std::time::Instant;
 use xdb_engine::{AppDatabaseError, Failure, Json, Loading, TableMapping};
-use xdb_sched::budget::Budget;
+use xdb_sched::budget::{Budget, Part, Parts};
 use xdb_sched::table_health::{Access, Relation, TableHealth};
 
 /// What became of the use of a user's table.
@@ -55,6 +56,15 @@ fn table_lock(access: Access) -> u32 {
     }
 }
 
+/// What a process knows of users' tables. It outlasts the turns.
+pub struct KnownTables {
+    /// Which are locked or contended.
+    pub health: TableHealth,
+    pub slow: SlowTables,
+    /// Who is the first to use any.
+    pub parts: Parts,
+}
+
 /// Users' tables, as one turn uses them.
 pub struct AppTables<'a> {
     spi: &'a Spi,
@@ -62,6 +72,7 @@ pub struct AppTables<'a> {
     role: Role,
     health: &'a mut TableHealth,
     slow: &'a mut SlowTables,
+    parts: &'a mut Parts,
     /// What the catalog says of those that were used, under a lock.
     tables: Tables,
     budget: Budget,
@@ -72,15 +83,20 @@ pub struct AppTables<'a> {
 }
 
 impl<'a> AppTables<'a> {
-    pub fn new(turn: &Turn<'a>, health: &'a mut TableHealth, slow: &'a mut SlowTables) -> Self {
+    pub fn new(turn: &Turn<'a>, known: &'a mut KnownTables) -> Self {
+        let KnownTables { health, slow, parts } = known;
+        // What fails is applied again by itself, in the order of the parts; and no calls are made in a pause.
+        let has_all_parts = turn.scope.gather && !turn.paused;
+        let first = if has_all_parts { parts.begin_turn() } else { Part::Answers };
         Self {
             spi: turn.spi,
             mode: turn.scope.mode,
             role: turn.role,
             health,
             slow,
+            parts,
             tables: Tables::default(),
-            budget: Budget::new(turn.role.time_in_tables()),
+            budget: Budget::new(turn.role.time_in_tables(), first),
             is_first: true,
             times: Times::new(),
         }
@@ -105,6 +121,11 @@ impl<'a> AppTables<'a> {
 
     pub fn busy_until(&self, relation: Relation) -> Option<Instant> {
         self.health.busy_until(relation)
+    }
+
+    /// The uses that follow are those of this part of the turn.
+    pub fn begin_part(&mut self, part: Part) {
+        self.budget.begin_part(part);
     }
 
     /// The uses that follow are those of another item.
@@ -165,7 +186,7 @@ impl<'a> AppTables<'a> {
             // Nothing of a user's is touched.
             return body(&self.tables).map(Used::Done);
         };
-        let Some(limit) = self.budget.next_use(self.is_first) else { return Ok(Used::OverBudget) };
+        let Some(limit) = self.budget.next_use(self.is_first) else { return Ok(self.had_no_time()) };
         if self.mode == Mode::Guarded && !self.budget.take_guard() {
             return Ok(Used::OverBudget);
         }
@@ -232,12 +253,18 @@ impl<'a> AppTables<'a> {
         Ok(None)
     }
 
+    /// The turn has too little time for a use of tables: it, or what comes after it, is the first one in a later turn.
+    fn had_no_time<T>(&mut self) -> Used<T> {
+        self.parts.was_short(self.budget.part());
+        Used::OverBudget
+    }
+
     /// What an error says of the table in which it was raised.
     fn judge<T>(&mut self, error: PgError) -> Used<T> {
         let culprit = in_table();
         match error.code {
             // Others have spent the time before it.
-            QUERY_CANCELED if !self.is_first => Used::OverBudget,
+            QUERY_CANCELED if !self.is_first => self.had_no_time(),
             QUERY_CANCELED => {
                 self.slow.ran_into_limit(culprit);
                 self.health.leave_alone(culprit, Instant::now());

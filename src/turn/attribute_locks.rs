@@ -13,12 +13,11 @@
 use crate::pg::catch::Result;
 use crate::pg::process::database;
 use crate::pg::session::Session;
-use crate::pg::shmem::{Role, attribute_locks as shared};
+use crate::pg::shmem::{Role, Slot, attribute_locks as shared};
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
 use crate::store::locks::{self, Wants};
 use crate::store::registry::WorkerId;
-use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Timestamp};
@@ -147,7 +146,7 @@ impl AttributeLocks {
         if session.role != Role::Scheduler || !self.is_changed {
             return;
         }
-        self.mark(session.database);
+        self.mark(session.slot);
         if is_busy && self.shown_at.is_some_and(|at| at.elapsed() < SHOWN_EVERY) {
             return;
         }
@@ -164,17 +163,17 @@ impl AttributeLocks {
             waiting += usize::from(!entry.has);
             shown.extend(wanted.wants.shown(entry.key, wanted.due, entry.has));
         }
-        shared::show(session.database, &shown, table.waiters().saturating_sub(waiting));
+        shared::show(session.slot, &shown, table.waiters().saturating_sub(waiting));
     }
 
     /// Marks what calls want that go first, while they wait and while they have it.
-    fn mark(&self, database: pg_sys::Oid) {
+    fn mark(&self, slot: Slot) {
         let first_of = |key: &StateKey| self.wanted.get(key).filter(|wanted| wanted.goes_first);
         // Of those who wait, they are at the beginning.
         let waiting = self.table.entries().map_while(|entry| first_of(&entry.key).filter(|_| !entry.has));
         let holding = self.table.holding().filter_map(first_of);
         let objects = holding.chain(waiting).flat_map(|wanted| &wanted.wants.objects);
         let marks: Vec<_> = objects.take(MARKS).map(|(object, mode)| (*object, *mode as u32)).collect();
-        shared::set_marks(database, &marks);
+        shared::set_marks(slot, &marks);
     }
 }

@@ -1,9 +1,14 @@
 //! What waits in a scheduler's memory to be applied, and which executions are left alone for a while.
+//!
+//! **Order.** Answers of one execution are applied in the order in which they came, whatever keeps one of them from it: those
+//! behind it wait too. So an answer keeps its number for as long as it waits, and what is taken from here is, of each execution,
+//! what has come first. Whatever is no answer may pass. Between executions there is no order once one of them is held up:
+//! nobody waits for a lock that is in another one's way, and who was held up is tried again after those who came meanwhile.
 
 use super::item::Item;
 use super::role::Role;
 use crate::store::StateKey;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
 use xdb_sched::backoff::{Backoff, Patience};
@@ -21,7 +26,12 @@ const HELD_UP: Duration = Duration::from_secs(1);
 /// Answers, in the order in which they came, and the executions that somebody else has locked.
 #[derive(Default)]
 pub struct Backlog {
-    waiting: VecDeque<Item>,
+    /// By number.
+    waiting: BTreeMap<u64, Item>,
+    /// The last number that was given.
+    last: u64,
+    /// Places in line of executions that were held up, among the numbers.
+    places: HashMap<ExecutionId, u64>,
     pub executions: Backoff<ExecutionId>,
     /// Calls whose answers were held up and dropped: because others wait for their locks, or because there were too many.
     pub yielding: BTreeSet<StateKey>,
@@ -30,7 +40,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Takes what may be applied now in one transaction; the rest stays in its order.
+    /// Takes what may be applied now in one transaction; the rest stays.
     pub fn take(&mut self, role: Role) -> Vec<Item> {
         self.take_those(role.items_at_once(), |executions, id| !(role.keeps_risky_apart() && executions.has(id)))
     }
@@ -43,34 +53,50 @@ impl Backlog {
 
     fn take_those(&mut self, limit: usize, wanted: impl Fn(&Backoff<ExecutionId>, &ExecutionId) -> bool) -> Vec<Item> {
         let now = Instant::now();
-        let (mut taken, mut left) = (Vec::new(), VecDeque::new());
-        for item in self.waiting.drain(..) {
-            let id = item.execution();
-            let may_go = taken.len() < limit && wanted(&self.executions, &id);
-            if may_go && !self.executions.is_deferred(&id, now) { taken.push(item) } else { left.push_back(item) }
-        }
-        self.waiting = left;
-        taken
+        let may_go = |id: ExecutionId| wanted(&self.executions, &id) && !self.executions.is_deferred(&id, now);
+        let place = |id: ExecutionId, number: u64| self.places.get(&id).copied().unwrap_or(number);
+        let ready = self.waiting.iter().map(|(number, item)| (item.execution(), *number)).filter(|(id, _)| may_go(*id));
+        let mut ready: Vec<_> = ready.map(|(id, number)| (place(id, number), number)).collect();
+        ready.sort_unstable();
+        ready.iter().take(limit).filter_map(|(_, number)| self.waiting.remove(number)).collect()
     }
 
-    pub fn push(&mut self, item: Item) {
-        self.waiting.push_back(item);
-    }
-
-    /// Takes items back that were not tried; what the tables have too is found there again.
-    pub fn put_back(&mut self, items: Vec<Item>) {
-        for item in items.into_iter().rev() {
-            if item.is_in_memory_only() {
-                self.waiting.push_front(item);
+    /// Keeps an item for a later turn, an answer in its place; what the tables have too is found there again.
+    pub fn keep(&mut self, mut item: Item) {
+        let number = match &mut item {
+            Item::Answer(record, _) if record.answer_number > 0 => record.answer_number,
+            Item::Answer(record, _) => {
+                self.last += 1;
+                record.answer_number = self.last;
+                self.last
             }
-        }
+            Item::Fail { .. } => {
+                self.last += 1;
+                self.last
+            }
+            Item::Arrivals(_) | Item::Timer(_) | Item::Waiter(_) => return,
+        };
+        self.waiting.insert(number, item);
     }
 
-    /// Keeps an item for a later turn; what the tables have too is found there again.
-    pub fn keep(&mut self, item: Item) {
-        if item.is_in_memory_only() {
-            self.waiting.push_back(item);
+    pub fn keep_all(&mut self, items: Vec<Item>) {
+        items.into_iter().for_each(|item| self.keep(item));
+    }
+
+    /// Of items that were taken, those that may still go: an answer does not, and is kept, if one of its execution that came before
+    /// it waits here again.
+    pub fn hold_back(&mut self, items: Vec<Item>) -> Vec<Item> {
+        let mut first = HashMap::new();
+        for (number, item) in &self.waiting {
+            first.entry(item.execution()).or_insert(*number);
         }
+        let may_go = |item: &Item| match item {
+            Item::Answer(record, _) => first.get(&record.key.0).is_none_or(|first| record.answer_number < *first),
+            _ => true,
+        };
+        let (may_go, held_back) = items.into_iter().partition(may_go);
+        self.keep_all(held_back);
+        may_go
     }
 
     pub fn is_empty(&self) -> bool {
@@ -83,19 +109,19 @@ impl Backlog {
 
     /// Executions with items that wait here.
     pub fn waiting_for(&self) -> impl Iterator<Item = ExecutionId> {
-        self.waiting.iter().map(Item::execution)
+        self.waiting.values().map(Item::execution)
     }
 
     /// Whether an item may be applied now.
     pub fn is_ready(&self) -> bool {
         let now = Instant::now();
-        self.waiting.iter().any(|item| !self.executions.is_deferred(&item.execution(), now))
+        self.waiting.values().any(|item| !self.executions.is_deferred(&item.execution(), now))
     }
 
     /// How many items wait because somebody has locked what they need.
     pub fn held_up(&self) -> usize {
         let now = Instant::now();
-        self.waiting.iter().filter(|item| self.executions.is_deferred(&item.execution(), now)).count()
+        self.waiting.values().filter(|item| self.executions.is_deferred(&item.execution(), now)).count()
     }
 
     /// Whoever holds a great many rows must not fill the engine with answers that wait for them: the oldest are given
@@ -104,7 +130,7 @@ impl Backlog {
         let now = Instant::now();
         let mut too_many = self.held_up().saturating_sub(most);
         let (executions, yielding) = (&mut self.executions, &mut self.yielding);
-        self.waiting.retain(|item| match item {
+        self.waiting.retain(|_, item| match item {
             Item::Answer(record, _) if too_many > 0 && executions.is_deferred(&record.key.0, now) => {
                 too_many -= 1;
                 yielding.insert(record.key);
@@ -137,10 +163,23 @@ impl Backlog {
     /// Somebody else has locked the execution.
     pub fn defer(&mut self, id: ExecutionId, patience: Patience) {
         self.executions.defer(id, Instant::now(), patience);
+        self.goes_behind(id);
+    }
+
+    /// A table of the execution is left alone until then.
+    pub fn defer_until(&mut self, id: ExecutionId, until: Instant) {
+        self.executions.defer_until(id, until);
+        self.goes_behind(id);
+    }
+
+    fn goes_behind(&mut self, id: ExecutionId) {
+        self.last += 1;
+        self.places.insert(id, self.last);
     }
 
     pub fn forget_old(&mut self) {
         self.held_up_since.retain(|_, since| since.elapsed() < FORGOTTEN_AFTER);
         self.executions.forget_old(Instant::now());
+        self.places.retain(|id, _| self.executions.has(id));
     }
 }

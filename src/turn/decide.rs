@@ -16,6 +16,8 @@ use crate::store::load::{self, DueTimer, Loaded};
 use crate::store::locks;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::*;
+use xdb_sched::budget::Part;
+use xdb_sched::table_health::Relation;
 
 /// What was decided, to be written.
 pub struct Decided<'i> {
@@ -58,8 +60,19 @@ struct Decider<'t, 'a, 'i> {
     leases: HashMap<StateKey, (i64, i64)>,
     local: LocalAttributes,
     closing: BTreeMap<ExecutionId, Closing>,
+    /// Executions with an item that waits for the next turn.
+    put_off: BTreeSet<ExecutionId>,
+    /// Executions with an answer that waits.
+    held_up: BTreeSet<ExecutionId>,
+    /// Users' rows that are written by answers which wait for the next turn.
+    rows: HashSet<UsersRow>,
+    /// And those that are written by what is to close its execution.
+    closing_rows: HashSet<UsersRow>,
     decided: Decided<'i>,
 }
+
+/// A table, and the key of a row in it.
+type UsersRow = (Relation, Vec<String>);
 
 /// Decides about everything in the batch.
 pub fn decide<'i>(
@@ -81,20 +94,32 @@ pub fn decide<'i>(
         free,
         now,
     };
-    let mut decider = Decider { turn, app, gathered, leases, local, closing: BTreeMap::new(), decided };
-    let mut put_off = BTreeSet::new();
+    let mut decider = Decider {
+        turn,
+        app,
+        gathered,
+        leases,
+        local,
+        closing: BTreeMap::new(),
+        put_off: BTreeSet::new(),
+        held_up: BTreeSet::new(),
+        rows: HashSet::new(),
+        closing_rows: HashSet::new(),
+        decided,
+    };
     for (number, item) in items.iter().enumerate() {
         let id = item.execution();
         if locked.contains(&id) {
             decider.decided.outcomes[number] = ItemOutcome::Locked;
-        } else if decider.closing.contains_key(&id) || put_off.contains(&id) {
+        } else if decider.is_behind(item) {
             decider.decided.outcomes[number] = ItemOutcome::Behind;
+            decider.waits(item);
         } else if decider.decided.executions.contains_key(&id) {
-            decider.item(number, item)?;
-            if decider.decided.outcomes[number] == ItemOutcome::OverBudget {
-                // What comes after it in its execution must not overtake it.
-                put_off.insert(id);
+            if decider.overtakes_a_close(item) {
+                decider.close()?;
             }
+            decider.item(number, item)?;
+            decider.note(number, item);
         } else {
             // The execution is gone, and all that belonged to it.
             decider.forget(item);
@@ -108,6 +133,61 @@ pub fn decide<'i>(
 impl Decider<'_, '_, '_> {
     fn loaded(&mut self, id: ExecutionId) -> Option<&mut Loaded> {
         self.decided.executions.get_mut(&id)
+    }
+
+    /// Whether something that came before an item waits, which must not be overtaken: anything of its execution that closes it or
+    /// had no time; for an answer, another answer of its execution, or one that writes the same row of a user's.
+    fn is_behind(&self, item: &Item) -> bool {
+        let id = item.execution();
+        if self.closing.contains_key(&id) || self.put_off.contains(&id) {
+            return true;
+        }
+        let is_answer = matches!(item, Item::Answer(..));
+        let shares_a_row = || !self.rows.is_empty() && self.rows_of(item).any(|row| self.rows.contains(&row));
+        is_answer && (self.held_up.contains(&id) || shares_a_row())
+    }
+
+    /// Whether what closes an execution, and came before this item, writes the same row. What closes for sure comes after it anyway.
+    fn overtakes_a_close(&self, item: &Item) -> bool {
+        let Item::Answer(_, answered) = item else { return false };
+        !closes_for_sure(answered)
+            && !self.closing_rows.is_empty()
+            && self.rows_of(item).any(|row| self.closing_rows.contains(&row))
+    }
+
+    /// Notes what the items after this one have to know of it.
+    fn note(&mut self, number: usize, item: &Item) {
+        let id = item.execution();
+        match self.decided.outcomes[number] {
+            ItemOutcome::OverBudget => {
+                self.put_off.insert(id);
+                self.waits(item);
+            }
+            ItemOutcome::Done | ItemOutcome::GivenAway => {}
+            // It has no answer, and holds none up.
+            _ if matches!(item, Item::Waiter(_)) => {}
+            ItemOutcome::Locked | ItemOutcome::Behind | ItemOutcome::RowLocked | ItemOutcome::TableBusy(_) => {
+                self.held_up.insert(id);
+            }
+        }
+        if self.closing.contains_key(&id) {
+            let rows: Vec<_> = self.rows_of(item).collect();
+            self.closing_rows.extend(rows);
+        }
+    }
+
+    /// An item waits for the next turn.
+    fn waits(&mut self, item: &Item) {
+        self.held_up.insert(item.execution());
+        let rows: Vec<_> = self.rows_of(item).collect();
+        self.rows.extend(rows);
+    }
+
+    /// The users' rows that an answer writes, or has locked.
+    fn rows_of(&self, item: &Item) -> impl Iterator<Item = UsersRow> {
+        let loaded = self.decided.executions.get(&item.execution()).filter(|_| item.uses_tables());
+        let rows = loaded.map(|loaded| loaded.meta.mapping.iter().zip(loaded.meta.keys.iter()));
+        rows.into_iter().flatten().map(|(table, key)| (table.relation, key.clone()))
     }
 
     fn item(&mut self, number: usize, item: &Item) -> Result<()> {
@@ -306,14 +386,18 @@ impl Decider<'_, '_, '_> {
         let turn = self.turn;
         let ids: Vec<_> = self.closing.keys().copied().collect();
         let obtained = load::lock_for_close(turn.spi, &ids)?;
-        let closing = std::mem::take(&mut self.closing);
+        let mut closing: Vec<_> = std::mem::take(&mut self.closing).into_iter().collect();
+        // Whose answer has waited longest comes first.
+        closing.sort_by_key(|(_, closing)| closing.item);
         let conditional: Vec<_> =
             closing.iter().filter(|(id, c)| c.conditional && obtained.contains(id)).map(|(id, _)| *id).collect();
         let obtained_ids: Vec<_> = obtained.iter().copied().collect();
         let Decided { executions, taken_in, now, .. } = &mut self.decided;
         load::states_with_unrecorded_attempts(turn.spi, executions, &obtained_ids)?;
         let all_taken_in = conditional.is_empty() || take_in(turn, executions, taken_in, &conditional, *now)?;
+        self.closing_rows.clear();
         let items = self.decided.items;
+        self.app.begin_part(Part::Closing);
         for (id, Closing { item, command, conditional }) in closing {
             if !obtained.contains(&id) {
                 self.decided.still_closing.push((id, conditional));
@@ -324,7 +408,9 @@ impl Decider<'_, '_, '_> {
                 self.app.next_item();
                 self.decide(item, &items[item], command, true)?;
             }
+            self.note(item, &items[item]);
         }
+        self.app.begin_part(Part::Answers);
         Ok(())
     }
 
@@ -348,6 +434,11 @@ impl Decider<'_, '_, '_> {
 fn is_conditional_close(command: &Command) -> bool {
     let Command::ExecuteAnswered { answer, .. } = command else { return false };
     matches!(answer.decision, Decision::ConditionalClose { .. })
+}
+
+fn closes_for_sure(answered: &Answered) -> bool {
+    let Answered::Execute(answer) = answered else { return false };
+    matches!(&answer.decision, Decision::Close { close_type: CloseType::ForceComplete | CloseType::ForceFail, .. })
 }
 
 /// What another answer of the same turn has written is not in the tables yet.

@@ -31,11 +31,6 @@ impl Item {
         }
     }
 
-    /// Whether it would be forgotten if nobody kept it: the rest is found in the tables again.
-    pub fn is_in_memory_only(&self) -> bool {
-        matches!(self, Self::Answer(..) | Self::Fail { .. })
-    }
-
     /// Whether deciding about it uses a user's table.
     pub fn uses_tables(&self) -> bool {
         let Self::Answer(record, answered) = self else { return false };

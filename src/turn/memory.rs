@@ -1,5 +1,6 @@
 //! What the scheduler, or a runner, keeps between its turns.
 
+use super::app_tables::KnownTables;
 use super::attribute_locks::AttributeLocks;
 use super::backlog::Backlog;
 use super::breakers::Breakers;
@@ -15,13 +16,14 @@ use crate::pg::process::random;
 use crate::pg::session::Session;
 use crate::pg::shmem;
 use crate::store::claim::Lane;
-use crate::store::instance::Standing;
+use crate::store::instance::Ownership;
 use crate::store::registry::{Registry, WorkerId};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::backoff::{Backoff, Patience};
 use xdb_sched::breaker::Ticket;
+use xdb_sched::budget::Parts;
 use xdb_sched::room::InFlight;
 use xdb_sched::table_health::TableHealth;
 
@@ -37,10 +39,7 @@ pub struct Memory {
     pub(super) registry: Registry,
     pub(super) calls: OpenCalls,
     pub(super) backlog: Backlog,
-    /// Users' tables that are locked or contended.
-    pub(super) tables: TableHealth,
-    /// And those that are slow.
-    pub(super) slow: SlowTables,
+    pub(super) tables: KnownTables,
     /// Messages of global queues that wait to be handed out.
     pub(super) matching: Matching,
     pub(super) locks: AttributeLocks,
@@ -67,9 +66,9 @@ pub(super) struct OpenCalls {
 
 /// What the last turn saw of the database.
 pub(super) struct Seen {
-    /// Nothing new is taken up: because somebody said so, or because of the standing.
+    /// Nothing new is taken up: because somebody said so, or because of the ownership.
     pub paused: bool,
-    pub standing: Standing,
+    pub ownership: Ownership,
     /// How many calls wait for runners, up to the number of runners that there may be.
     pub for_runners: usize,
     /// When the next call or timer comes due.
@@ -88,14 +87,17 @@ impl Memory {
             registry: Registry::default(),
             calls: OpenCalls::default(),
             backlog: Backlog::default(),
-            tables: TableHealth::default(),
-            slow: SlowTables::of(role, has_runners),
+            tables: KnownTables {
+                health: TableHealth::default(),
+                slow: SlowTables::of(role, has_runners),
+                parts: Parts::default(),
+            },
             matching: Matching::default(),
             locks: AttributeLocks::default(),
             scans: Scans::default(),
             seen: Seen {
                 paused: false,
-                standing: Standing::Unused,
+                ownership: Ownership::Unused,
                 for_runners: 0,
                 next_due: None,
                 began_at: Instant::now(),
@@ -108,7 +110,7 @@ impl Memory {
 
     /// A process has died in a statement on this table: the scheduler before this one, or a runner.
     pub fn died_in(&mut self, table: u32) {
-        self.slow.died_in(table);
+        self.tables.slow.died_in(table);
     }
 
     /// How many calls wait for runners, up to the number of runners that there may be.
@@ -144,7 +146,7 @@ impl Memory {
         let succeeded = !matches!(answered, Answered::Failed(_));
         let latency = reply.elapsed.as_micros() as i64;
         shmem::call::finished(session.database, session.role, record.worker_id, succeeded, latency);
-        self.backlog.push(Item::Answer(record, answered));
+        self.backlog.keep(Item::Answer(record, answered));
     }
 
     /// Calls under way.
@@ -157,8 +159,8 @@ impl Memory {
         self.in_flight() + self.backlog.len() > 0
     }
 
-    pub fn standing(&self) -> Standing {
-        self.seen.standing
+    pub fn ownership(&self) -> Ownership {
+        self.seen.ownership
     }
 
     pub fn is_paused(&self) -> bool {

@@ -10,17 +10,18 @@ use super::transaction::Turn;
 use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
 use crate::http::Request;
 use crate::pg::catch::Result;
+use crate::store::app_tables::object;
 use crate::store::load::Loaded;
 use crate::store::locks::{self, Versioned};
 use crate::store::registry::WorkerId;
 use crate::store::save::current_call;
-use crate::store::tables::object;
 use crate::store::{StateKey, claim};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_sched::backoff::Patience;
+use xdb_sched::budget::Part;
 
 /// What goes out after the commit.
 pub struct Prepared {
@@ -66,8 +67,11 @@ pub fn prepare(
     let Claims { leased, executions, failed, drained, mut ends, left, more } = claims;
     let sources = saved.dispatched.iter().map(|call| (&saved.executions, call));
     let sources = sources.chain(leased.iter().map(|call| (&executions, call)));
-    let calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
+    let mut calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
+    // Who has waited longest for time in tables comes first.
+    calls.sort_by_key(|found| found.call.due_at);
     let local = LocalAttributes::read(turn, &calls)?;
+    app.begin_part(Part::Calls);
     let mut preparing = Preparing { app, backlog, local, more };
     let mut released = Vec::new();
     let mut prepared = Vec::new();
@@ -113,6 +117,7 @@ fn record(loaded: &Loaded, state: &StateExecution, call: &Leased) -> Option<Call
         first_attempt_at: call.first_attempt_at,
         lease_number: call.lease.number,
         worker_id: loaded.meta.process_type.as_ref()?.worker.id,
+        answer_number: 0,
         reads: None,
     })
 }

@@ -95,7 +95,7 @@ impl Memory {
         self.locks.settle();
         let mut more = work.more || saved.more || prepared.more || !prepared.failed.is_empty();
         more |= self.keep_what_waits(items, saved.outcomes);
-        prepared.failed.into_iter().for_each(|item| self.backlog.push(item));
+        self.backlog.keep_all(prepared.failed);
         self.calls.submit(session, &self.registry, prepared.calls, submit);
         self.backlog.give_up_beyond(max_in_flight().div_ceil(2));
         self.backlog.forget_old();
@@ -116,7 +116,6 @@ impl Memory {
     /// Keeps items that were put off. Says whether there is more to do because of them.
     fn keep_what_waits(&mut self, items: Vec<Item>, outcomes: Vec<ItemOutcome>) -> bool {
         let mut more = false;
-        let mut first = Vec::new();
         for (item, outcome) in items.into_iter().zip(outcomes) {
             let id = item.execution();
             let held_up = matches!(outcome, ItemOutcome::Locked | ItemOutcome::RowLocked | ItemOutcome::TableBusy(_));
@@ -138,21 +137,19 @@ impl Memory {
                     self.backlog.defer(id, Patience::Short);
                     self.backlog.keep(item);
                 }
-                ItemOutcome::Behind => self.backlog.keep(item),
-                ItemOutcome::OverBudget => first.push(item),
+                ItemOutcome::Behind | ItemOutcome::OverBudget => self.backlog.keep(item),
                 ItemOutcome::RowLocked => {
                     self.backlog.defer(id, Patience::Long);
                     self.backlog.keep(item);
                 }
                 ItemOutcome::TableBusy(relation) => {
-                    let until = self.tables.busy_until(relation).unwrap_or_else(Instant::now);
-                    self.backlog.executions.defer_until(id, until);
+                    let until = self.tables.health.busy_until(relation).unwrap_or_else(Instant::now);
+                    self.backlog.defer_until(id, until);
                     self.backlog.keep(item);
                 }
                 ItemOutcome::GivenAway => {}
             }
         }
-        self.backlog.put_back(first);
         more
     }
 }

@@ -16,7 +16,7 @@ use crate::pg::session::{Begun, Session};
 use crate::pg::{crash, identity, spi};
 use crate::store::claim::Lane;
 use crate::store::engine;
-use crate::store::instance::Standing;
+use crate::store::instance::Ownership;
 use std::time::{Duration, Instant};
 use xdb_engine::{Failure, Timestamp};
 use xdb_sched::backoff::Patience;
@@ -97,7 +97,7 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
             if scope.claim == 0 { Progress::More } else { progress }
         }
         Ok(Transacted::Not(progress)) => {
-            memory.backlog.put_back(items);
+            memory.backlog.keep_all(items);
             return progress;
         }
         Err(error) => {
@@ -132,28 +132,34 @@ fn apply_guarded(
     while left.peek().is_some() {
         if began.elapsed() > Duration::from_millis(guc::APPLY_TIMEOUT_MS.get() as u64) {
             // What is due beside these has waited for long enough.
-            memory.backlog.put_back(left.collect());
+            memory.backlog.keep_all(left.collect());
             return None;
         }
-        let mut some: Vec<_> = left.by_ref().take(GUARDS).collect();
+        let mut some = memory.backlog.hold_back(left.by_ref().take(GUARDS).collect());
+        if some.is_empty() {
+            continue;
+        }
         match transact(memory, session, &mut some, Scope::APPLY) {
             Ok(Transacted::Done(outcome)) => {
                 memory.settle(session, some, *outcome, submit);
             }
             Ok(Transacted::Not(progress)) => {
                 some.extend(left);
-                memory.backlog.put_back(some);
+                memory.backlog.keep_all(some);
                 return Some(progress);
             }
             Err(error) if some.len() <= 1 => failed_alone(memory, session, some, &error),
             Err(_) => {
                 for item in some {
-                    let mut alone = vec![item];
+                    let mut alone = memory.backlog.hold_back(vec![item]);
+                    if alone.is_empty() {
+                        continue;
+                    }
                     match transact(memory, session, &mut alone, Scope::APPLY) {
                         Ok(Transacted::Done(outcome)) => {
                             memory.settle(session, alone, *outcome, submit);
                         }
-                        Ok(Transacted::Not(_)) => memory.backlog.put_back(alone),
+                        Ok(Transacted::Not(_)) => memory.backlog.keep_all(alone),
                         Err(error) => failed_alone(memory, session, alone, &error),
                     }
                 }
@@ -200,16 +206,16 @@ fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<Item>, error:
     for item in items {
         memory.backlog.defer(item.execution(), Patience::Long);
         match item {
-            Item::Answer(..) if passing => memory.backlog.push(item),
+            Item::Answer(..) if passing => memory.backlog.keep(item),
             Item::Answer(record, answered) => {
                 let detail = match answered {
                     // Even its failure can't be written: only time helps.
                     Answered::Failed(_) => error.to_string(),
                     _ => format!("the answer could not be applied: {error}"),
                 };
-                memory.backlog.push(Item::Answer(record, Answered::Failed(Failure { detail, ..Failure::default() })));
+                memory.backlog.keep(Item::Answer(record, Answered::Failed(Failure { detail, ..Failure::default() })));
             }
-            Item::Fail { .. } => memory.backlog.push(item),
+            Item::Fail { .. } => memory.backlog.keep(item),
             // They are in the tables and are found again.
             Item::Arrivals(_) | Item::Timer(_) | Item::Waiter(_) => {}
         }
@@ -268,8 +274,8 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
         return Ok(Transacted::Not(Progress::Changed));
     };
     let turn = &started.turn;
-    let Memory { registry, calls, backlog, tables, slow, matching, locks, scans, seen, adopted, .. } = memory;
-    let mut app = AppTables::new(turn, tables, slow);
+    let Memory { registry, calls, backlog, tables, matching, locks, scans, seen, adopted, .. } = memory;
+    let mut app = AppTables::new(turn, tables);
 
     let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls, adopted };
     let work = gathering.gather(&started, items)?;
@@ -312,10 +318,10 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
     let registered = memory.registry.refresh(spi, state.generation)?;
     memory.calls.breakers.follow(&memory.registry);
     memory.seen.began_at = began_at;
-    memory.seen.standing = state.standing;
-    memory.seen.paused = state.paused || state.standing != Standing::Own;
-    memory.tables.begin_turn();
-    let any_slow = memory.slow.begin_turn(spi, state.slow)?;
+    memory.seen.ownership = state.ownership;
+    memory.seen.paused = state.paused || state.ownership != Ownership::Own;
+    memory.tables.health.begin_turn();
+    let any_slow = memory.tables.slow.begin_turn(spi, state.slow)?;
     let turn = Turn {
         spi,
         role: memory.role,

@@ -8,7 +8,7 @@ const LIMIT: Duration = Duration::from_millis(250);
 
 #[test]
 fn all_uses_together_take_the_limit_of_one() {
-    let mut budget = Budget::new(LIMIT);
+    let mut budget = Budget::new(LIMIT, Part::Answers);
     assert!(budget.is_untouched());
     assert_eq!(budget.next_use(false), Some(LIMIT));
     budget.spent(Duration::from_millis(100));
@@ -22,15 +22,97 @@ fn all_uses_together_take_the_limit_of_one() {
 
 #[test]
 fn a_transaction_has_so_many_guards() {
-    let mut budget = Budget::new(LIMIT);
+    let mut budget = Budget::new(LIMIT, Part::Answers);
     assert_eq!((0..100).filter(|_| budget.take_guard()).count(), GUARDS);
 }
 
+#[test]
+fn nothing_is_for_the_parts_before_the_first_one() {
+    let mut budget = Budget::new(LIMIT, Part::Closing);
+    assert_eq!(budget.next_use(budget.is_untouched()), None);
+    for part in [Part::Closing, Part::Calls] {
+        budget.begin_part(part);
+        assert_eq!((budget.next_use(true), budget.part()), (Some(LIMIT), part));
+    }
+}
+
+#[test]
+fn parts_for_which_the_time_was_too_short_take_turns() {
+    let mut parts = Parts::default();
+    assert_eq!(parts.begin_turn(), Part::Answers);
+    parts.was_short(Part::Calls);
+    assert_eq!(parts.begin_turn(), Part::Calls);
+    assert_eq!(parts.begin_turn(), Part::Answers, "nobody has waited");
+    let turn = |parts: &mut Parts| {
+        Part::ALL.into_iter().for_each(|part| parts.was_short(part));
+        parts.begin_turn()
+    };
+    let turns: Vec<_> = (0..4).map(|_| turn(&mut parts)).collect();
+    assert_eq!(turns, [Part::Closing, Part::Calls, Part::Answers, Part::Closing]);
+}
+
+/// What uses tables in a part: each use takes so long.
+type Wants = Vec<Duration>;
+
+/// One turn, with what each part wants, first things first. Answers with how many uses each part had, and whether each of them
+/// that was cut short was the first of its turn.
+fn turn(parts: &mut Parts, wants: &[Wants; 3]) -> ([usize; 3], bool) {
+    let mut budget = Budget::new(LIMIT, parts.begin_turn());
+    let (mut done, mut cut_first) = ([0; 3], false);
+    for part in Part::ALL {
+        budget.begin_part(part);
+        for takes in &wants[part as usize] {
+            let is_first = budget.is_untouched();
+            match budget.next_use(is_first) {
+                Some(at_most) => {
+                    budget.spent((*takes).min(at_most));
+                    if *takes <= at_most {
+                        done[part as usize] += 1;
+                    } else if is_first {
+                        cut_first = true;
+                    } else {
+                        parts.was_short(part);
+                    }
+                }
+                None => parts.was_short(part),
+            }
+        }
+    }
+    (done, cut_first)
+}
+
 proptest! {
+    /// However much there is in the other parts, each part gets on within three turns.
+    #[test]
+    fn every_part_gets_on(
+        wants in prop::array::uniform3(prop::collection::vec((1u64..200).prop_map(Duration::from_millis), 1..100)),
+        turns in 3usize..20,
+    ) {
+        let mut parts = Parts::default();
+        let turns: Vec<_> = (0..turns).map(|_| turn(&mut parts, &wants).0).collect();
+        for three in turns.windows(3) {
+            for part in Part::ALL {
+                prop_assert!(three.iter().any(|done| done[part as usize] > 0), "{part:?} of {turns:?}");
+            }
+        }
+    }
+
+    /// What takes too long is cut short as the first of its turn soon, whatever is used before it.
+    #[test]
+    fn what_is_slow_comes_first_some_time(
+        before in prop::collection::vec((1u64..200).prop_map(Duration::from_millis), 1..100),
+        part in prop::sample::select(vec![Part::Closing, Part::Calls]),
+    ) {
+        let mut wants = [before, Vec::new(), Vec::new()];
+        wants[part as usize] = vec![LIMIT * 2];
+        let mut parts = Parts::default();
+        prop_assert!((0..3).any(|_| turn(&mut parts, &wants).1));
+    }
+
     /// 64 uses of a table whose trigger takes long end soon after the limit, whatever each takes.
     #[test]
     fn a_turn_is_bounded(uses in prop::collection::vec(4u64..400, 64)) {
-        let mut budget = Budget::new(LIMIT);
+        let mut budget = Budget::new(LIMIT, Part::Answers);
         let mut took = Duration::ZERO;
         for millis in uses {
             let Some(at_most) = budget.next_use(false) else { break };

@@ -1,20 +1,21 @@
 //! Locks on attributes as the scheduler of a database shows them, and the objects that it asks sessions to leave alone.
 //!
-//! Nothing depends on what stands here: the lock table is in the scheduler's memory, and versions decide what is right. Each
-//! database that shows or marks anything has a *board*, from then on until its scheduler ends. One process writes a board, so a
+//! Nothing depends on what stands here: the lock table is in the scheduler's memory, and versions decide what is right. The slot
+//! of each scheduler has a *board*. Who has the slot writes it, and clears it before the slot may be somebody else's; so a
 //! counter that is odd during a change is enough for readers to see all of a change or nothing of it. Entries come from a pool
 //! that all boards share.
 //!
 //! Full arrays: who is not shown is counted; an object without a mark has none, and a state waits longer for it.
 use super::shared;
+use super::slot::{Role, Slot};
 use super::waiter::{self, words};
 use pgrx::pg_sys;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use xdb_sched::lock_table::Mode;
 
-/// Databases that can show something at the same time.
-pub const BOARDS: usize = super::slot::SLOTS;
+/// One for the slot of each scheduler.
+pub const BOARDS: usize = super::slot::SCHEDULERS;
 /// Entries of all databases together.
 pub const ENTRIES: usize = 1024;
 /// Entries of one database.
@@ -31,9 +32,7 @@ const WORDS: usize = 2 + 2 + 1 + 1 + 1 + NAME_WORDS;
 const ATTEMPTS: usize = 1000;
 
 #[repr(C)]
-pub(super) struct Board {
-    /// Zero: the board is free.
-    database: AtomicU32,
+pub(super) struct LockBoard {
     /// Not zero: sessions have ended calls.
     calls_over: AtomicU32,
     shown: Version,
@@ -153,30 +152,28 @@ impl Shown {
     }
 }
 
-fn find(database: pg_sys::Oid) -> Option<(u32, &'static Board)> {
-    let boards = &shared()?.boards;
-    let number = boards.iter().position(|board| board.database.load(Ordering::SeqCst) == database.to_u32())?;
-    Some((number as u32 + 1, &boards[number]))
+/// The slot of the database's scheduler, and its board.
+fn find(database: pg_sys::Oid) -> Option<(Slot, &'static LockBoard)> {
+    let slot = Slot::find(database, Role::Scheduler)?;
+    Some((slot, board_of(slot)?))
 }
 
-fn find_or_take(database: pg_sys::Oid) -> Option<(u32, &'static Board)> {
-    let oid = database.to_u32();
-    let take = |board: &Board| board.database.compare_exchange(0, oid, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-    find(database).or_else(|| {
-        let boards = &shared()?.boards;
-        let number = boards.iter().position(take)?;
-        Some((number as u32 + 1, &boards[number]))
-    })
+fn board_of(slot: Slot) -> Option<&'static LockBoard> {
+    shared()?.boards.get(slot.index())
+}
+
+/// What entries say of their board.
+fn number_of(slot: Slot) -> u32 {
+    slot.index() as u32 + 1
 }
 
 /// Replaces what is shown of this database; `waiting_unshown` counts calls that wait and are not among the entries. Of more
 /// than 256 entries those who wait come first, in the order in which they are given; who finds no place is counted.
 ///
-/// Only for the scheduler of the database. Never waits; cheap when there is nothing, as there was nothing.
-pub fn show(database: pg_sys::Oid, entries: &[Shown], waiting_unshown: usize) {
-    let is_empty = entries.is_empty() && waiting_unshown == 0;
-    let board = if is_empty { find(database) } else { find_or_take(database) };
-    let (Some((number, board)), Some(shared)) = (board, shared()) else { return };
+/// Only for the scheduler whose slot it is. Never waits.
+pub fn show(slot: Slot, entries: &[Shown], waiting_unshown: usize) {
+    let (Some(board), Some(shared)) = (board_of(slot), shared()) else { return };
+    let number = number_of(slot);
     let has = |entry: &Entry| entry.board.load(Ordering::SeqCst) == number;
     let take = |entry: &Entry| entry.board.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     let wanted = entries.len().min(ENTRIES_OF_DATABASE);
@@ -207,10 +204,11 @@ pub fn show(database: pg_sys::Oid, entries: &[Shown], waiting_unshown: usize) {
 
 /// What the scheduler of this database shows, those who wait first, and how many more calls wait.
 pub fn shown(database: pg_sys::Oid) -> (Vec<Shown>, usize) {
-    let (Some((number, board)), Some(shared)) = (find(database), shared()) else { return Default::default() };
+    let (Some((slot, board)), Some(shared)) = (find(database), shared()) else { return Default::default() };
+    let number = number_of(slot);
     let read = || {
-        // Again: meanwhile the board may have become that of another database.
-        if board.database.load(Ordering::SeqCst) != database.to_u32() {
+        // Again: meanwhile the slot may have become that of another database.
+        if slot.database() != database {
             return Default::default();
         }
         let mine = shared.entries.iter().filter(|entry| entry.board.load(Ordering::SeqCst) == number);
@@ -230,10 +228,10 @@ pub fn shown(database: pg_sys::Oid) -> (Vec<Shown>, usize) {
 /// the one given, leave it alone for a while. Who waits for what is marked no longer is woken. Of more than 64 the first ones
 /// count.
 ///
-/// Only for the scheduler of the database. Never waits; cheap when nothing has changed.
-pub fn set_marks(database: pg_sys::Oid, objects: &[([u8; 16], u32)]) {
+/// Only for the scheduler whose slot it is. Never waits; cheap when nothing has changed.
+pub fn set_marks(slot: Slot, objects: &[([u8; 16], u32)]) {
     let objects = &objects[..objects.len().min(MARKS)];
-    let Some((_, board)) = (if objects.is_empty() { find(database) } else { find_or_take(database) }) else { return };
+    let Some(board) = board_of(slot) else { return };
     // Nobody else writes them.
     let before = board.marks();
     if before == objects {
@@ -248,11 +246,11 @@ pub fn set_marks(database: pg_sys::Oid, objects: &[([u8; 16], u32)]) {
     });
     let gone: Vec<_> = before.into_iter().filter(|mark| !objects.contains(mark)).map(|(object, _)| object).collect();
     if !gone.is_empty() {
-        waiter::wake(database, Some(&gone));
+        waiter::wake(slot.database(), Some(&gone));
     }
 }
 
-impl Board {
+impl LockBoard {
     fn marks(&self) -> Vec<([u8; 16], u32)> {
         let count = self.marks.load(Ordering::SeqCst) as usize;
         let read = |mark: &Mark| {
@@ -272,10 +270,10 @@ pub fn has_marks(database: pg_sys::Oid) -> bool {
 pub fn is_marked(database: pg_sys::Oid, object: &[u8; 16], mode: u32) -> bool {
     let known = |number: u32| Mode::ALL.get(number as usize);
     let conflicts = |marked: u32| known(mode).zip(known(marked)).is_some_and(|(mode, other)| mode.conflicts(*other));
-    let Some((_, board)) = find(database).filter(|(_, board)| board.marks.load(Ordering::SeqCst) > 0) else {
+    let Some((slot, board)) = find(database).filter(|(_, board)| board.marks.load(Ordering::SeqCst) > 0) else {
         return false;
     };
-    let read = || match board.database.load(Ordering::SeqCst) == database.to_u32() {
+    let read = || match slot.database() == database {
         true => board.marks(),
         false => Vec::new(),
     };
@@ -284,9 +282,9 @@ pub fn is_marked(database: pg_sys::Oid, object: &[u8; 16], mode: u32) -> bool {
 }
 
 /// A session has ended calls: what they have is to be given to others. To be called after the commit, and before the scheduler is
-/// woken. Cannot fail.
+/// woken. Without a scheduler nobody has anything. Cannot fail.
 pub(crate) fn note_calls_over(database: pg_sys::Oid) {
-    if let Some((_, board)) = find_or_take(database) {
+    if let Some((_, board)) = find(database) {
         board.calls_over.store(1, Ordering::SeqCst);
     }
 }
@@ -296,9 +294,11 @@ pub fn take_calls_over(database: pg_sys::Oid) -> bool {
     find(database).is_some_and(|(_, board)| board.calls_over.swap(0, Ordering::SeqCst) != 0)
 }
 
-/// Takes everything off the board of a database whose scheduler ends, and wakes who waits for a mark. Cannot fail.
-pub(super) fn clear(database: pg_sys::Oid) {
-    let (Some((number, board)), Some(shared)) = (find(database), shared()) else { return };
+/// Takes everything off the board of a scheduler that ends, and wakes who waits for a mark. Before its slot is given up: the next
+/// one to have it may write at once. Cannot fail.
+pub(super) fn clear(slot: Slot) {
+    let (Some(board), Some(shared)) = (board_of(slot), shared()) else { return };
+    let number = number_of(slot);
     let was_marked = board.marks.load(Ordering::SeqCst) > 0;
     board.marked.change(|| {
         board.shown.change(|| {
@@ -308,10 +308,9 @@ pub(super) fn clear(database: pg_sys::Oid) {
             for entry in shared.entries.iter().filter(|entry| entry.board.load(Ordering::SeqCst) == number) {
                 entry.board.store(0, Ordering::SeqCst);
             }
-            board.database.store(0, Ordering::SeqCst);
         });
     });
     if was_marked {
-        waiter::wake(database, None);
+        waiter::wake(slot.database(), None);
     }
 }

@@ -9,7 +9,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Databases that can have a scheduler at the same time.
-const SCHEDULERS: usize = 64;
+pub const SCHEDULERS: usize = 64;
 /// Runners have slots of their own, so that they never take a scheduler's.
 pub const SLOTS: usize = 2 * SCHEDULERS;
 const ERROR_BYTES: usize = 256;
@@ -207,6 +207,11 @@ impl Slot {
         (shared().is_some() && usize::from(index) < SLOTS).then_some(Slot(index))
     }
 
+    /// Its place in shared memory. Those of schedulers come first.
+    pub(super) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
     /// Every slot in use.
     pub fn all() -> impl Iterator<Item = Slot> {
         let count = if shared().is_some() { SLOTS as u8 } else { 0 };
@@ -349,7 +354,7 @@ impl Slot {
         cell.in_flight.store(0, Ordering::SeqCst);
         cell.waiting_calls.store(0, Ordering::SeqCst);
         if self.role() == Role::Scheduler {
-            super::attribute_locks::clear(self.database());
+            super::attribute_locks::clear(self);
         }
         cell.exited_at.store(raw::now_micros(), Ordering::SeqCst);
         cell.state.store(EngineState::Stopped as u32, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Days in milliseconds: `xdb.now` shifts the clock of processes, and of nothing else.
+//! Days in milliseconds: `xdb.now` gives the clock of processes an offset, and no other clock.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -21,7 +21,7 @@ fn application(name: &str) -> (App, Worker) {
     (app, worker)
 }
 
-fn shift(app: &App, by: &str) {
+fn set_clock_offset(app: &App, by: &str) {
     app.cluster().set("xdb.now", by);
 }
 
@@ -51,28 +51,28 @@ fn what_takes_days_happens_when_the_clock_gets_there() {
     worker.heal();
     wait_until("the second process waits", 10, || views::timers(&mut db, "timeout") == 2);
 
-    shift(&app, "23 hours");
+    set_clock_offset(&app, "23 hours");
     db.completes("backoff");
     a_turn_is_made(&mut db, "turn-1");
     assert_eq!(worker.count(|call| call.process_id() == "later"), 0);
 
-    shift(&app, "1 day 1 min");
+    set_clock_offset(&app, "1 day 1 min");
     db.completes("later");
     assert_eq!(db.status("timeout"), "RUNNING");
 
-    shift(&app, "2 days 1 min");
+    set_clock_offset(&app, "2 days 1 min");
     assert_eq!(db.outcome("timeout").status(), "TIMEOUT");
     a_turn_is_made(&mut db, "turn-2");
     assert_eq!(db.status("timer"), "RUNNING");
 
-    shift(&app, "3 days 00:01");
+    set_clock_offset(&app, "3 days 00:01");
     assert_eq!(db.completes("timer").result(), &json!({"fired": true}));
     let days = "SELECT extract(epoch FROM closed_at - started_at)::float8 / 86400 FROM xdb.processes";
     let lasted = db.one::<f64>(&format!("{days} WHERE process_id = 'timer'"));
     assert!((3.0..3.1).contains(&lasted), "{lasted} days");
     views::assert_history_is_whole(&mut db, "timer");
 
-    shift(&app, "20 days");
+    set_clock_offset(&app, "20 days");
     wait_until("what is older than the retention is gone", 10, || db.count("xdb.processes") == 0);
     app.done(&[]);
 }
@@ -82,12 +82,12 @@ fn a_clock_set_back_fires_nothing_twice_and_loses_nothing() {
     let (app, worker) = application("clock_back");
     let mut db = app.db();
     sleeps(&mut db, "early", 3.0 * DAY);
-    shift(&app, "3 days 00:01");
+    set_clock_offset(&app, "3 days 00:01");
     db.completes("early");
     sleeps(&mut db, "late", HOUR);
     sleeps(&mut db, "mail", HOUR);
 
-    shift(&app, "");
+    set_clock_offset(&app, "");
     a_turn_is_made(&mut db, "turn-1");
     assert_eq!(views::timers(&mut db, "late"), 1);
     db.publish("mail", "inbox", json!(1));
@@ -96,11 +96,11 @@ fn a_clock_set_back_fires_nothing_twice_and_loses_nothing() {
     assert_eq!(db.completes("now").result(), &json!({"fired": true}));
     assert_eq!(db.status("late"), "RUNNING");
 
-    shift(&app, "-2 days");
+    set_clock_offset(&app, "-2 days");
     a_turn_is_made(&mut db, "turn-2");
     assert_eq!(db.status("late"), "RUNNING");
 
-    shift(&app, "3 days 02:00");
+    set_clock_offset(&app, "3 days 02:00");
     assert_eq!(db.completes("late").result(), &json!({"fired": true}));
     for id in ["early", "late", "mail", "now"] {
         let calls = worker.count(|call| call.process_id() == id && call.executes("Sleep"));
@@ -116,7 +116,7 @@ fn every_session_has_the_same_time_at_once() {
     idle.run("SELECT 1");
     busy.run("BEGIN");
     busy.start("busy-before", "sleep").input(json!(1.0)).go();
-    shift(&app, "-10 days");
+    set_clock_offset(&app, "-10 days");
     // In this transaction the session does not read its settings again.
     busy.start("busy", "sleep").input(json!(1.0)).go();
     busy.run("COMMIT");
@@ -140,7 +140,7 @@ fn calls_that_are_under_way_keep_their_leases_and_timeouts() {
     db.start("slow", "one").go();
     worker.wait_for("the call", 10, |call| call.process_id() == "slow");
     for by in ["30 days", "-30 days", "60 days"] {
-        shift(&app, by);
+        set_clock_offset(&app, by);
         a_turn_is_made(&mut db, &format!("turn {by}"));
     }
     worker.release();
@@ -159,7 +159,7 @@ fn a_bad_value_changes_nothing_and_stops_nobody() {
     superuser.refused("55P02", "SET xdb.now = '1 day'");
     db.refused(codes::INSUFFICIENT_PRIVILEGE, "ALTER SYSTEM SET xdb.now = '1 day'");
 
-    shift(&app, "5 days");
+    set_clock_offset(&app, "5 days");
     superuser.run(
         "DO $$ BEGIN EXECUTE format('COPY (SELECT %L) TO PROGRAM %L', 'xdb.now = ''2 blue moons''',
              format('cat >> %s/postgresql.auto.conf', current_setting('data_directory'))); END $$",

@@ -101,6 +101,23 @@ pub struct Request {
 }
 
 impl Request {
+    /// The next one; none when the other end has closed.
+    pub fn read(from: &mut impl Read) -> Option<Self> {
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while !head.ends_with(b"\r\n\r\n") {
+            if from.read(&mut byte).ok()? == 0 {
+                return None;
+            }
+            head.push(byte[0]);
+        }
+        let mut request = Request { head: String::from_utf8(head).ok()?, body: Vec::new() };
+        let length = request.header("content-length")?.parse().ok()?;
+        request.body.resize(length, 0);
+        from.read_exact(&mut request.body).ok()?;
+        Some(request)
+    }
+
     /// The value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
@@ -119,19 +136,7 @@ pub struct Connection {
 impl Connection {
     /// The next request; none when the other end has closed.
     pub fn request(&mut self) -> Option<Request> {
-        let mut head = Vec::new();
-        let mut byte = [0];
-        while !head.ends_with(b"\r\n\r\n") {
-            if self.stream.read(&mut byte).ok()? == 0 {
-                return None;
-            }
-            head.push(byte[0]);
-        }
-        let mut request = Request { head: String::from_utf8(head).ok()?, body: Vec::new() };
-        let length = request.header("content-length")?.parse().ok()?;
-        request.body.resize(length, 0);
-        self.stream.read_exact(&mut request.body).ok()?;
-        Some(request)
+        Request::read(&mut self.stream)
     }
 
     /// Answers, and keeps the connection alive.

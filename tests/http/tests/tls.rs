@@ -1,0 +1,154 @@
+//! Workers behind TLS, as the reactor calls them: whom it trusts, and that what is said over it is whole.
+//!
+//! Sessions trust whom their client's library trusts, which no test can add to.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+use xdb_http_tests::http::{FailureKind, Means, Outcome, Reactor};
+use xdb_http_tests::rig::{PATIENCE, answer, call, config, failure};
+use xdb_http_tests::stub::{Request, Stub};
+
+type Rig = xdb_http_tests::rig::Rig<Reactor>;
+
+/// Somebody who signs certificates.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    roots: Arc<RootCertStore>,
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).expect("a certificate");
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.der().clone()).expect("a root");
+        Authority { issuer: Issuer::new(params, key), roots: Arc::new(roots) }
+    }
+
+    /// What a server shows who has this name.
+    fn certify(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Arc<ServerConfig> {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        change(&mut params);
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.expect("versions").with_no_client_auth();
+        Arc::new(config.with_single_cert(vec![certificate.der().clone()], key).expect("they belong together"))
+    }
+
+    /// A reactor that trusts nobody else.
+    fn rig(&self) -> Rig {
+        Rig::with(config(), 4, Means { roots: self.roots.clone(), ..Means::system() })
+    }
+}
+
+/// A worker behind TLS that sends back what it gets.
+struct Echo {
+    stub: Stub,
+    requests: Arc<AtomicUsize>,
+}
+
+impl Echo {
+    fn start(config: Arc<ServerConfig>) -> Echo {
+        let requests = Arc::new(AtomicUsize::new(0));
+        let count = requests.clone();
+        let stub = Stub::start(move |connection, _| {
+            let session = ServerConnection::new(config.clone()).expect("a session");
+            let mut stream = StreamOwned::new(session, connection.stream);
+            while let Some(request) = Request::read(&mut stream) {
+                count.fetch_add(1, Ordering::SeqCst);
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", request.body.len());
+                // Whoever is gone is no concern of a stub.
+                let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&request.body));
+                let _ = stream.flush();
+            }
+        });
+        Echo { stub, requests }
+    }
+
+    /// By the name that most certificates of this file are for.
+    fn url(&self) -> String {
+        format!("https://localhost:{}/", self.stub.address.port())
+    }
+
+    /// It is not trusted, and nothing was said to it.
+    fn is_refused(&self, rig: &Rig, why: &str) {
+        let message = failure(rig.get(self.url()), FailureKind::Transport);
+        assert!(message.contains("could not agree on TLS") && message.contains(why), "{message}");
+        assert_eq!(self.requests.load(Ordering::SeqCst), 0, "a request was sent to it");
+    }
+}
+
+#[test]
+fn calls_and_answers_of_any_size_go_over_one_connection() {
+    let authority = Authority::new();
+    let echo = Echo::start(authority.certify("localhost", |_| {}));
+    let rig = authority.rig();
+    // From what fits into a record of TLS to what fits into no buffer of a socket.
+    for size in [2, 20_000, 1_000_000] {
+        let body: String = ('a'..='z').cycle().take(size).collect();
+        let request = call(0, echo.url(), PATIENCE);
+        let reply = rig.run(xdb_http_tests::http::Request { body: body.clone().into_bytes(), ..request });
+        assert!(reply.outcome == answer(200, &body), "{size} bytes did not come back");
+    }
+    assert_eq!((echo.stub.accepted(), echo.requests.load(Ordering::SeqCst)), (1, 3));
+}
+
+#[test]
+fn a_worker_is_known_by_its_address_too() {
+    let authority = Authority::new();
+    let echo = Echo::start(authority.certify("127.0.0.1", |_| {}));
+    assert_eq!(authority.rig().get(format!("https://{}/", echo.stub.address)), answer(200, "{}"));
+}
+
+#[test]
+fn who_has_another_name_is_refused() {
+    let authority = Authority::new();
+    let rig = authority.rig();
+    Echo::start(authority.certify("somebody.example", |_| {})).is_refused(&rig, "not valid for name");
+    // And nobody else is.
+    let echo = Echo::start(authority.certify("localhost", |_| {}));
+    assert_eq!(rig.get(echo.url()), answer(200, "{}"));
+}
+
+#[test]
+fn whom_nobody_trusted_has_certified_is_refused() {
+    let echo = Echo::start(Authority::new().certify("localhost", |_| {}));
+    // Two authorities that have the same name are still two.
+    echo.is_refused(&Authority::new().rig(), "BadSignature");
+    // The engine itself trusts those whom browsers trust.
+    echo.is_refused(&Rig::new(1), "UnknownIssuer");
+}
+
+#[test]
+fn a_certificate_of_the_past_is_refused() {
+    let authority = Authority::new();
+    let past = |params: &mut CertificateParams| params.not_after = date_time_ymd(2001, 1, 1);
+    Echo::start(authority.certify("localhost", past)).is_refused(&authority.rig(), "expired");
+}
+
+#[test]
+fn an_answer_that_is_cut_off_is_no_answer() {
+    let authority = Authority::new();
+    let server = authority.certify("localhost", |_| {});
+    let stub = Stub::start(move |connection, _| {
+        let session = ServerConnection::new(server.clone()).expect("a session");
+        let mut stream = StreamOwned::new(session, connection.stream);
+        if Request::read(&mut stream).is_some() {
+            // Up to the end of the connection, which comes without the end of TLS: somebody may have cut it off.
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n{\"half\":");
+            let _ = stream.flush();
+        }
+    });
+    let outcome = authority.rig().get(format!("https://localhost:{}/", stub.address.port()));
+    assert!(matches!(outcome, Outcome::Failed { kind: FailureKind::Transport, .. }), "{outcome:?}");
+}
