@@ -4,11 +4,16 @@
 //! behind it wait too. So an answer keeps its number for as long as it waits, and what is taken from here is, of each execution,
 //! what has come first. Whatever is no answer may pass. Between executions there is no order once one of them is held up:
 //! nobody waits for a lock that is in another one's way, and who was held up is tried again after those who came meanwhile.
+//!
+//! **Lack of time.** What was put off because the turn had spent its time in users' tables is *taken* after what came meanwhile, so
+//! that it keeps nothing out of a turn that needs no table. Of what is taken the oldest is the first all the same: it is not
+//! overtaken. And it rests a little before it is taken again, so that whoever needs no table is called, and answers, in between:
+//! else each of their steps would wait for two turns in tables.
 
 use super::item::Item;
 use super::role::Role;
 use crate::store::StateKey;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
 use xdb_sched::backoff::{Backoff, Patience};
@@ -32,6 +37,10 @@ pub struct Backlog {
     last: u64,
     /// Places in line of executions that were held up, among the numbers.
     places: HashMap<ExecutionId, u64>,
+    /// The same of those that were put off for lack of time.
+    put_off: HashMap<ExecutionId, u64>,
+    /// Until when these are left alone.
+    rest_until: Option<Instant>,
     pub executions: Backoff<ExecutionId>,
     /// Calls whose answers were held up and dropped: because others wait for their locks, or because there were too many.
     pub yielding: BTreeSet<StateKey>,
@@ -53,12 +62,16 @@ impl Backlog {
 
     fn take_those(&mut self, limit: usize, wanted: impl Fn(&Backoff<ExecutionId>, &ExecutionId) -> bool) -> Vec<Item> {
         let now = Instant::now();
-        let may_go = |id: ExecutionId| wanted(&self.executions, &id) && !self.executions.is_deferred(&id, now);
+        let may_go = |id: ExecutionId| wanted(&self.executions, &id) && self.may_be_taken(id, now);
         let place = |id: ExecutionId, number: u64| self.places.get(&id).copied().unwrap_or(number);
         let ready = self.waiting.iter().map(|(number, item)| (item.execution(), *number)).filter(|(id, _)| may_go(*id));
-        let mut ready: Vec<_> = ready.map(|(id, number)| (place(id, number), number)).collect();
-        ready.sort_unstable();
-        ready.iter().take(limit).filter_map(|(_, number)| self.waiting.remove(number)).collect()
+        let mut ready: Vec<_> = ready.map(|(id, number)| (id, (place(id, number), number))).collect();
+        if ready.len() > limit && !self.put_off.is_empty() {
+            ready.sort_unstable_by_key(|(id, order)| (self.put_off.get(id).copied().unwrap_or(order.0), *order));
+            ready.truncate(limit);
+        }
+        ready.sort_unstable_by_key(|(_, order)| *order);
+        ready.iter().take(limit).filter_map(|(_, (_, number))| self.waiting.remove(number)).collect()
     }
 
     /// Keeps an item for a later turn, an answer in its place; what the tables have too is found there again.
@@ -115,23 +128,44 @@ impl Backlog {
     /// Whether an item may be applied now.
     pub fn is_ready(&self) -> bool {
         let now = Instant::now();
-        self.waiting.values().any(|item| !self.executions.is_deferred(&item.execution(), now))
+        self.waiting.values().any(|item| self.may_be_taken(item.execution(), now))
     }
 
-    /// How many items wait because somebody has locked what they need.
+    fn may_be_taken(&self, id: ExecutionId, now: Instant) -> bool {
+        let rests = self.rest_until.is_some_and(|until| now < until) && self.put_off.contains_key(&id);
+        !rests && !self.executions.is_deferred(&id, now)
+    }
+
+    /// When something of what waits may be applied, if nothing may be now.
+    pub fn next(&self, now: Instant) -> Option<Instant> {
+        let rest = self.rest_until.filter(|until| now < *until && !self.put_off.is_empty());
+        [rest, self.executions.next(now)].into_iter().flatten().min()
+    }
+
+    /// How many items wait because somebody has locked what they need, or because there was no time for their tables.
     pub fn held_up(&self) -> usize {
         let now = Instant::now();
-        self.waiting.values().filter(|item| self.executions.is_deferred(&item.execution(), now)).count()
+        self.waiting.values().filter(|item| self.is_held_up(item.execution(), now)).count()
     }
 
-    /// Whoever holds a great many rows must not fill the engine with answers that wait for them: the oldest are given
+    fn is_held_up(&self, id: ExecutionId, now: Instant) -> bool {
+        self.executions.is_deferred(&id, now) || self.put_off.contains_key(&id)
+    }
+
+    /// Whoever holds a great many rows, or has a slow table, must not fill the engine with answers that wait: the oldest are given
     /// up, and their calls are made again some time later.
     pub fn give_up_beyond(&mut self, most: usize) {
         let now = Instant::now();
         let mut too_many = self.held_up().saturating_sub(most);
-        let (executions, yielding) = (&mut self.executions, &mut self.yielding);
+        if too_many == 0 {
+            return;
+        }
+        let (executions, put_off, yielding) = (&mut self.executions, &self.put_off, &mut self.yielding);
         self.waiting.retain(|_, item| match item {
-            Item::Answer(record, _) if too_many > 0 && executions.is_deferred(&record.key.0, now) => {
+            Item::Answer(record, _)
+                if too_many > 0
+                    && (executions.is_deferred(&record.key.0, now) || put_off.contains_key(&record.key.0)) =>
+            {
                 too_many -= 1;
                 yielding.insert(record.key);
                 executions.defer_until(record.key.0, now + GIVEN_UP_FOR);
@@ -172,6 +206,13 @@ impl Backlog {
         self.goes_behind(id);
     }
 
+    /// The turn had no time left for the tables of the execution. It rests for so long from now on.
+    pub fn put_off(&mut self, id: ExecutionId, rest: Duration) {
+        self.last += 1;
+        self.put_off.insert(id, self.last);
+        self.rest_until = Some(Instant::now() + rest);
+    }
+
     fn goes_behind(&mut self, id: ExecutionId) {
         self.last += 1;
         self.places.insert(id, self.last);
@@ -181,5 +222,9 @@ impl Backlog {
         self.held_up_since.retain(|_, since| since.elapsed() < FORGOTTEN_AFTER);
         self.executions.forget_old(Instant::now());
         self.places.retain(|id, _| self.executions.has(id));
+        if !self.put_off.is_empty() {
+            let waiting: HashSet<_> = self.waiting.values().map(Item::execution).collect();
+            self.put_off.retain(|id, _| waiting.contains(id));
+        }
     }
 }

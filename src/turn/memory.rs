@@ -182,7 +182,7 @@ impl Memory {
     pub fn idle_for(&self) -> Duration {
         let poll = poll_interval();
         let now = Instant::now();
-        let deferred = self.backlog.executions.next(now).map(|at| at - now);
+        let deferred = self.backlog.next(now).map(|at| at - now);
         let due = self.seen.next_due.map(|at| Duration::from_micros(at.since(clock::now()).max(0) as u64));
         let breakers = self.calls.breakers.next_change(now).map(|at| at - now);
         let head = self.scans.head_at(self.seen.began_at).filter(|_| !self.seen.paused);

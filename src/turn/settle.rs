@@ -21,6 +21,10 @@ use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::backoff::Patience;
 
+/// What was put off for lack of time rests for one part in so many of what a turn may spend in users' tables: time enough for a
+/// call of others to be made and answered.
+const REST: u32 = 10;
+
 /// What a transaction did, to be followed up after its commit.
 pub struct Outcome {
     work: Work,
@@ -137,7 +141,11 @@ impl Memory {
                     self.backlog.defer(id, Patience::Short);
                     self.backlog.keep(item);
                 }
-                ItemOutcome::Behind | ItemOutcome::OverBudget => self.backlog.keep(item),
+                ItemOutcome::Behind => self.backlog.keep(item),
+                ItemOutcome::OverBudget => {
+                    self.backlog.put_off(id, self.role.time_in_tables() / REST);
+                    self.backlog.keep(item);
+                }
                 ItemOutcome::RowLocked => {
                     self.backlog.defer(id, Patience::Long);
                     self.backlog.keep(item);
