@@ -181,8 +181,9 @@ impl SqlValue for pg_sys::Oid {
     fn datum(&self) -> Option<pg_sys::Datum> {
         Some(pg_sys::Datum::from(*self))
     }
+    /// As Postgres writes it: a text.
     fn json(&self, text: &mut String) {
-        text.push_str(&self.to_u32().to_string());
+        text.push_str(&format!("\"{}\"", self.to_u32()));
     }
 }
 

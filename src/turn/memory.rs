@@ -17,11 +17,11 @@ use crate::pg::session::Session;
 use crate::pg::shmem;
 use crate::store::claim::Lane;
 use crate::store::instance::Standing;
-use crate::store::registry::{Registry, WorkerId};
-use std::collections::BTreeSet;
+use crate::store::registry::Registry;
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::backoff::{Backoff, Patience};
+use xdb_sched::lines::Lines;
 use xdb_sched::table_health::TableHealth;
 
 /// All of it may be lost at any moment: the tables hold everything. Each part has one module that writes it.
@@ -54,9 +54,9 @@ pub struct Memory {
 pub(super) struct OpenCalls {
     pub in_flight: InFlight,
     pub breakers: Breakers,
-    /// Workers for which the last scan has found all calls that were due. To the others a call that has just become due must
-    /// not go before those that wait.
-    pub drained: BTreeSet<WorkerId>,
+    /// Who waits: to a worker for which the last scan has not found all calls that were due, a call that has just become due
+    /// must not go before those that wait.
+    pub lines: Lines,
 }
 
 /// What the last turn saw of the database.
@@ -80,11 +80,7 @@ impl Memory {
             lane: Lane { number: role.lane(), epoch },
             number: 0,
             registry: Registry::default(),
-            calls: OpenCalls {
-                in_flight: InFlight::default(),
-                breakers: Breakers::default(),
-                drained: BTreeSet::new(),
-            },
+            calls: OpenCalls { in_flight: InFlight::default(), breakers: Breakers::default(), lines: Lines::default() },
             backlog: Backlog::default(),
             tables: TableHealth::default(),
             slow: SlowTables::of(role, has_runners),

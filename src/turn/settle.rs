@@ -16,12 +16,14 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::session::Session;
 use crate::pg::shmem;
-use crate::store::registry::{Registry, WorkerId};
-use crate::store::{StateKey, claim};
+use crate::store::registry::Registry;
+use crate::store::{StateKey, lines};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::backoff::Patience;
+use xdb_sched::lines::Lines;
+use xdb_sched::room::Line;
 
 /// What a transaction did, to be followed up after its commit.
 pub struct Outcome {
@@ -33,8 +35,8 @@ pub struct Outcome {
     yielded: Vec<StateKey>,
     moved: Moved,
     ends: ScanEnds,
-    /// Workers without any due call that nobody has, if the turn has scanned.
-    drained: Option<BTreeSet<WorkerId>>,
+    /// Lines without any due call that nobody has, if the turn has scanned.
+    drained: Option<BTreeSet<Line>>,
     /// Its scans have found all that there was.
     nothing_left: bool,
     next_due: Option<Timestamp>,
@@ -44,7 +46,14 @@ pub struct Outcome {
 
 impl Outcome {
     /// Sums up a turn, and asks when the next call or timer comes due.
-    pub fn of(started: &Started, seen: &Seen, work: Work, saved: Saved, prepared: Prepared) -> Result<Self> {
+    pub fn of(
+        started: &Started,
+        seen: &Seen,
+        lines: &Lines,
+        work: Work,
+        saved: Saved,
+        prepared: Prepared,
+    ) -> Result<Self> {
         let turn = &started.turn;
         let Prepared { calls, failed, released, drained, mut ends, more } = prepared;
         ends.timers = work.ends.timers;
@@ -55,17 +64,18 @@ impl Outcome {
             true => None,
             false if idle => saved.earliest.into_iter().chain(seen.next_due).min(),
             false => {
-                let lanes = [turn.role.lane(), claim::RUNNERS_LANE];
-                let lanes = if started.has_work_for_runners { &lanes[..] } else { &lanes[..1] };
-                claim::next_due(turn.spi, lanes, &work.workers, saved.now)?
+                let lines = lines.iter().map(|(line, _)| line);
+                lines::next_due(turn.spi, turn.role.lane(), lines, saved.now)?
             }
         };
         let most = guc::RUNNERS.get() as usize;
-        let for_runners = match started.has_work_for_runners && turn.role.gathers() && !turn.paused {
-            true => claim::for_runners(turn.spi, &work.workers, saved.now, turn.real, most)?,
-            false => 0,
+        let (for_runners, next_for_runners) = match started.has_work_for_runners && turn.role.gathers() && !turn.paused
+        {
+            true => lines::for_runners(turn.spi, &work.workers, saved.now, turn.real, most)?,
+            false => (0, None),
         };
-        let all_drained = drained.as_ref().is_some_and(|drained| drained.len() == work.workers.len());
+        let next_due = next_due.into_iter().chain(next_for_runners).min();
+        let all_drained = drained.as_ref().is_some_and(|drained| drained.len() == lines.len());
         Ok(Self {
             nothing_left: all_drained && saved.put_off.is_empty(),
             outcomes: saved.outcomes,
@@ -100,7 +110,7 @@ impl Memory {
         self.scans.settle(outcome.ends);
         let scanned = outcome.drained.is_some();
         if let Some(drained) = outcome.drained {
-            self.calls.drained = drained;
+            self.calls.lines.drained(&drained);
         }
         outcome.yielded.iter().for_each(|key| {
             self.backlog.yielding.remove(key);
@@ -193,7 +203,7 @@ impl OpenCalls {
         let requests = calls.into_iter().map(|(mut request, record)| {
             shmem::call::started(session.database, session.role, record.worker_id);
             let ticket = self.breakers.begin(record.worker_id, registry);
-            request.tag = self.in_flight.insert(record.worker_id, request.body.len(), (record, ticket));
+            request.tag = self.in_flight.insert(record.line(), request.body.len(), (record, ticket));
             request
         });
         let requests = requests.collect();

@@ -11,8 +11,10 @@ use super::super::queue::{QueueMessage, Waiter};
 use super::super::state::State;
 use super::super::table::{Column, Table, statements};
 use super::super::timer::Timer;
+use super::super::versions;
 use crate::pg::catch::Result;
 use crate::pg::spi::Statement;
+use pgrx::pg_sys;
 use std::collections::{BTreeSet, HashMap};
 use xdb_engine::*;
 
@@ -41,9 +43,17 @@ pub struct Expected {
 
 const EXECUTION: &str = "execution_id";
 
+/// In a schema of an older release a task does not tell its owner.
+const TASKS_COMPARED_IN_OLDER: &[&str] = &["shard", "api", "due_at"];
+
 /// Compares a table with the rows that it should have, as `jsonb`: the spelling of numbers and the order of keys make no
 /// difference. `of` is the column with the execution.
 fn differences<T: Table>(of: &str) -> String {
+    differences_in::<T>(of, T::COMPARED)
+}
+
+/// The same for these columns.
+fn differences_in<T: Table>(of: &str, compared: &[&str]) -> String {
     let object = |wanted: &dyn Fn(&str) -> bool| {
         let member = |Column { name, .. }: &Column| match is_moment::<T>(name) {
             true => format!("'{name}', EXTRACT(epoch FROM t.{name}) * 1000000"),
@@ -53,7 +63,7 @@ fn differences<T: Table>(of: &str) -> String {
         columns.map(member).collect::<Vec<_>>().join(", ")
     };
     let key = object(&|name| T::KEY.contains(&name) && name != of);
-    let fields = object(&|name| T::COMPARED.contains(&name));
+    let fields = object(&|name| compared.contains(&name));
     format!(
         "SELECT COALESCE(e.key, f.key)::text AS key, e.key IS NULL AS too_many, f.key IS NULL AS missing, d.name, \
             d.expected::text AS expected, d.found::text AS found \
@@ -76,6 +86,7 @@ statements! {
     PROCESSES = differences::<Process>(EXECUTION);
     STATES = differences::<State>(EXECUTION);
     TASKS = differences::<Task>(EXECUTION);
+    TASKS_OF_OLDER = differences_in::<Task>(EXECUTION, TASKS_COMPARED_IN_OLDER);
     TIMERS = differences::<Timer>(EXECUTION);
     WAITERS = differences::<Waiter>(EXECUTION);
     MESSAGES = differences::<QueueMessage>(EXECUTION);
@@ -104,19 +115,19 @@ fn all<T: Table>(statement: &'static Statement, found: &[T]) -> Expected {
 }
 
 /// Every table that follows from the execution. `arrived` are the message ids of the inbox, which are on record too.
-pub fn expected(known: &Known, shard: i16, arrived: &[(String, String)]) -> Result<Vec<Expected>> {
+pub fn expected(known: &Known, shard: i16, owner: pg_sys::Oid, arrived: &[(String, String)]) -> Result<Vec<Expected>> {
     let Known { execution, received_at, more_message_ids } = known;
     let id = execution.id;
     let states = || execution.states.values().map(AsRef::as_ref);
     let state_rows = states().map(|state| State::of(id, shard, state)).collect::<Result<Vec<_>>>()?;
     // A state at a call has a task, and nothing else has.
     let task = |state: &StateExecution| {
-        current_call(state).map(|(api, call)| Task::of(id, state.seq, shard, api, call.not_before))
+        current_call(state).map(|(api, call)| Task::of((id, state.seq), shard, owner, api, call.not_before))
     };
     Ok(vec![
         own(execution, shard, received_at.is_some())?,
         all(&STATES, &state_rows),
-        all(&TASKS, &states().filter_map(task).collect::<Vec<_>>()),
+        tasks(&states().filter_map(task).collect::<Vec<_>>()),
         all(&TIMERS, &timers(execution, shard)),
         all(&WAITERS, &states().flat_map(|state| waiters(id, state)).collect::<Vec<_>>()),
         messages(execution, shard, received_at.as_ref()),
@@ -125,6 +136,13 @@ pub fn expected(known: &Known, shard: i16, arrived: &[(String, String)]) -> Resu
         all(&GLOBAL_WAITERS, &states().flat_map(|state| global_waiters(id, state)).collect::<Vec<_>>()),
         global_messages(execution),
     ])
+}
+
+fn tasks(found: &[Task]) -> Expected {
+    match versions::is_own() {
+        true => all(&TASKS, found),
+        false => rows(&TASKS_OF_OLDER, EXECUTION, TASKS_COMPARED_IN_OLDER, found),
+    }
 }
 
 /// Without a history, what follows from the states alone.
