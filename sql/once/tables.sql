@@ -173,12 +173,14 @@ CREATE TABLE xdb.task (
     lease_epoch bigint NOT NULL DEFAULT 0,
     lease_number bigint NOT NULL DEFAULT 0,
     lease_until timestamptz,
+    owner oid NOT NULL,
     PRIMARY KEY (execution_id, seq)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000,
         vacuum_truncate = off);
--- The lease is not in it, so that taking and losing one stays a heap-only update.
-CREATE INDEX task_claim ON xdb.task (lane, worker_id, due_at);
+-- The lease is not in it, so that taking and losing one stays a heap-only update. A line for each owner, so that the calls of
+-- one are never walked over for those of another.
+CREATE INDEX task_claim ON xdb.task (lane, worker_id, owner, due_at);
 COMMENT ON TABLE xdb.task IS 'Calls that are to be made. Hot: a row lives from the decision to call until the answer is applied.';
 COMMENT ON COLUMN xdb.task.execution_id IS 'Process execution it belongs to.';
 COMMENT ON COLUMN xdb.task.seq IS 'State execution that makes the call.';
@@ -192,6 +194,7 @@ COMMENT ON COLUMN xdb.task.first_attempt_at IS 'When the first attempt began; nu
 COMMENT ON COLUMN xdb.task.lease_epoch IS 'Engine epoch of the lease. Only the answer of the lease that stands here is applied.';
 COMMENT ON COLUMN xdb.task.lease_number IS 'Number of the lease within its epoch.';
 COMMENT ON COLUMN xdb.task.lease_until IS 'When the lease ends and the call may be made again; null = not leased.';
+COMMENT ON COLUMN xdb.task.owner IS 'Owner of the process. At each worker the calls of each owner stand in a line of their own.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.task', '');
 
 CREATE TABLE xdb.timer (

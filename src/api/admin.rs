@@ -13,7 +13,7 @@ use crate::pg::raw;
 use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks, call};
 use crate::pg::wake;
 use crate::store::instance::{self, Ownership};
-use crate::store::{adopt, claim, engine, slow, to_json, versions};
+use crate::store::{adopt, engine, lines, slow, to_json, versions};
 use serde::Serialize;
 
 pub fn pause(_: &Args) -> Result<Value> {
@@ -95,7 +95,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         Some(mismatch) => (Vec::new(), Some(format!("{}. {}", mismatch.reason(), mismatch.remedy())), (None, None)),
         None => caller.on_system_tables(|spi, _| {
             // Counted now: an engine that rests, or is gone, brings no figure up to date.
-            let (backlog, due) = spi.with_latest_snapshot(|spi| claim::backlog(spi, clock::now()))?;
+            let (backlog, due) = spi.with_latest_snapshot(|spi| lines::backlog(spi, clock::now()))?;
             Ok((slow::names(spi)?, instance::ownership(spi)?.reason(), (Some(backlog), due)))
         })?,
     };

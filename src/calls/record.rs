@@ -5,6 +5,7 @@ use crate::store::registry::WorkerId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use xdb_engine::{Api, Loading, Timestamp};
+use xdb_sched::room::{Line, Owner};
 
 /// A call that was submitted.
 #[derive(Clone, Debug)]
@@ -19,8 +20,16 @@ pub struct CallRecord {
     pub worker_id: WorkerId,
     /// The place of its answer among all that have come in, from 1; zero before it has come.
     pub answer_number: u64,
+    /// The role that the process belongs to.
+    pub owner: Owner,
     /// What it loaded under locks.
     pub reads: Option<Arc<ReadSet>>,
+}
+
+impl CallRecord {
+    pub fn line(&self) -> Line {
+        Line { worker: self.worker_id, owner: self.owner }
+    }
 }
 
 /// What a call has loaded under locks, with the versions: they have to be the same when the answer is applied.

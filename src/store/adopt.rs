@@ -27,6 +27,7 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
     engine::close_gate(spi)?;
     if roles_by_name {
         spi.run(&OWNERS, &[])?;
+        claim::take_owners(spi)?;
         spi.run(&PUBLISHERS, &[])?;
     }
     claim::forget_leases(spi)?;

@@ -1,21 +1,31 @@
 //! Calls that are to be made: the table `task`. Due ones are taken under a lease, with all that their requests need.
 
 use super::StateKey;
+use super::lines::{OLDER, OWN, Schema, of_schema, read_line};
 use super::registry::WorkerId;
 use super::table::{Read, Record, batch, delete, insert, record, run, set_to_v, statements, table};
-use crate::pg::catch::{PgError, Result};
+use super::versions;
+use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
-use crate::pg::spi::{Row, Snapshot, Spi};
+use crate::pg::spi::{Row, Spi};
+use pgrx::pg_sys;
 use std::collections::HashMap;
 use xdb_engine::{Api, ExecutionId, StateSeq, Timestamp};
+use xdb_sched::room::Line;
 
 pub use super::attribute::local_attributes;
 
 table! {
-    /// A call that is to be made: due time, worker, lane, attempt, lease. Narrow; inserted and deleted.
+    /// A call that is to be made: due time, worker, owner, lane, attempt, lease. Narrow; inserted and deleted.
     pub struct Task in "task" {
         key { execution_id: ExecutionId, seq: StateSeq }
-        compared { shard: i16, api: Api, due_at: Timestamp }
+        compared {
+            shard: i16,
+            api: Api,
+            due_at: Timestamp,
+            /// The process's, so that each owner's calls stand in a line of their own in the index.
+            owner: pg_sys::Oid,
+        }
         other {
             lane: i16,
             worker_id: WorkerId,
@@ -25,6 +35,24 @@ table! {
             lease_number: i64,
             lease_until: Option<Timestamp>,
         }
+    }
+}
+
+record! {
+    /// A task in a schema of an older release.
+    struct Older of Task {
+        execution_id: ExecutionId,
+        seq: StateSeq,
+        shard: i16,
+        api: Api,
+        due_at: Timestamp,
+        lane: i16,
+        worker_id: WorkerId,
+        attempt: u32,
+        first_attempt_at: Option<Timestamp>,
+        lease_epoch: i64,
+        lease_number: i64,
+        lease_until: Option<Timestamp>,
     }
 }
 
@@ -63,8 +91,8 @@ record! {
 }
 
 record! {
-    /// How many calls a worker has room for, and since when they may be due.
-    struct Room { worker_id: WorkerId, room: i64, since: Timestamp }
+    /// How many calls of a line there is room for, and since when they may be due.
+    struct Room { worker_id: WorkerId, owner: pg_sys::Oid, room: i64, since: Timestamp }
 }
 
 const LEASE: &[&str] = &["lease_epoch", "lease_number", "lease_until"];
@@ -72,6 +100,7 @@ const NO_LEASE: &str = "lease_epoch = 0, lease_number = 0, lease_until = NULL";
 
 statements! {
     INSERT = insert::<Task>();
+    INSERT_OF_OLDER = insert::<Older>();
     // The first attempt is that of this call, and not of the one before.
     UPDATE = format!("UPDATE xdb.task t SET {}, {}, first_attempt_at = CASE WHEN v.fresh THEN v.first_attempt_at \
             ELSE t.first_attempt_at END \
@@ -79,11 +108,9 @@ statements! {
         set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch::<Changed>());
     DELETE = delete::<Task, StateKey>();
     DELETE_ALL = "DELETE FROM xdb.task WHERE execution_id = ANY ($1)";
-    DUE = due_where("(t.lease_until IS NULL OR t.lease_epoch < $6 OR t.lease_until <= $7)");
-    DUE_FOR_RUNNERS = due_where(&free_for_runners("$6", "$7"));
-    FOR_RUNNERS = format!("SELECT count(*) AS calls FROM (SELECT FROM (SELECT unnest($1::int[]) AS worker_id) AS w \
-        CROSS JOIN LATERAL (SELECT FROM xdb.task t WHERE t.lane = {RUNNERS_LANE} AND t.worker_id = w.worker_id \
-                AND t.due_at <= $2 AND {} ORDER BY t.due_at LIMIT $5) AS d LIMIT $5) AS due", free_for_runners("$3", "$4"));
+    DUE = due_where(&OWN, FREE);
+    DUE_OF_OLDER = due_where(&OLDER, FREE);
+    DUE_FOR_RUNNERS = due_where(&OWN, &free_for_runners("$7", "$8"));
     ANY_FOR_RUNNERS = format!("SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = {RUNNERS_LANE} AND t.due_at <= $1 AND {}) \
         AS any", free_for_runners("$2", "$3"));
     TAKE_BACK = format!("WITH back AS MATERIALIZED (SELECT t.execution_id, t.seq FROM xdb.task t \
@@ -91,10 +118,8 @@ statements! {
         UPDATE xdb.task t SET lane = {SCHEDULERS_LANE}, {NO_LEASE} FROM back \
         WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("$2", "$3"));
     TAKE_OVER_LANES = format!("UPDATE xdb.task SET lane = {SCHEDULERS_LANE}, {NO_LEASE} WHERE lane IN (1, 2)");
-    PARKED = format!("SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, t.due_at \
-        FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
-        WHERE t.lane = $3 AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
-        batch::<StateKey>());
+    PARKED = parked_of(&OWN);
+    PARKED_OF_OLDER = parked_of(&OLDER);
     PARK = format!("UPDATE xdb.task t SET lease_epoch = $3, lease_number = $4, lease_until = 'infinity' \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
     LEASE_CALLS = format!("UPDATE xdb.task t SET attempt = t.attempt + 1, \
@@ -105,19 +130,8 @@ statements! {
     MOVE_TO_LANE = format!("UPDATE xdb.task t SET lane = $3, {NO_LEASE} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
     MOVE_TO_WORKERS = super::table::update::<Moved>();
-    FOLLOW_TYPES = "WITH slice AS MATERIALIZED (SELECT t.due_at, t.execution_id, t.seq FROM xdb.task t \
-            WHERE t.lane = $1 AND t.worker_id = $2 AND t.due_at >= $3 \
-                AND (t.due_at, t.execution_id, t.seq) > ($3, $4, $5) \
-            ORDER BY t.due_at, t.execution_id, t.seq LIMIT $6), \
-        moved AS MATERIALIZED (SELECT k.execution_id, k.seq, y.worker_id FROM slice s \
-            JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
-            JOIN xdb.process_type y ON y.type_id = p.type_id \
-            JOIN xdb.task k ON k.execution_id = s.execution_id AND k.seq = s.seq \
-            WHERE y.worker_id <> $2 FOR UPDATE OF k SKIP LOCKED), \
-        given AS (UPDATE xdb.task k SET worker_id = m.worker_id FROM moved m \
-            WHERE k.execution_id = m.execution_id AND k.seq = m.seq) \
-        SELECT due_at, execution_id, seq, (SELECT count(*) FROM slice) = $6 AS more FROM slice \
-        ORDER BY due_at DESC, execution_id DESC, seq DESC LIMIT 1";
+    FOLLOW_TYPES = follow_types_of(&OWN);
+    FOLLOW_TYPES_OF_OLDER = follow_types_of(&OLDER);
     RELEASE = format!("UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {NO_LEASE} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
     RELEASE_FREE = format!("WITH held AS MATERIALIZED (SELECT t.execution_id, t.seq \
@@ -137,45 +151,61 @@ statements! {
         UPDATE xdb.task k SET worker_id = t.worker_id \
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
         WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq";
-    NEXT_DUE = "SELECT LEAST( \
-        (SELECT min(n.due_at) FROM (SELECT unnest($1::int[]) AS worker_id) AS w \
-            CROSS JOIN (SELECT unnest($2::smallint[]) AS lane) AS l CROSS JOIN LATERAL ( \
-            SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = w.worker_id AND t.due_at > $3 \
-            ORDER BY t.due_at LIMIT 1) AS n), \
-        (SELECT fire_at FROM xdb.timer WHERE 0 = ANY ($2) AND fire_at > $3 ORDER BY fire_at LIMIT 1)) AS next";
-    EARLIEST = "SELECT LEAST( \
-            (SELECT min(n.due_at) FROM (SELECT unnest($1::int[]) AS worker_id) AS w CROSS JOIN LATERAL ( \
-                SELECT t.due_at FROM xdb.task t WHERE t.lane = $2 AND t.worker_id = w.worker_id \
-                ORDER BY t.due_at LIMIT 1) AS n), \
-            (SELECT fire_at FROM xdb.timer ORDER BY fire_at LIMIT 1)) AS earliest, \
-        EXISTS (SELECT FROM xdb.inbox) AS messages";
-    // By worker, so that calls that are due later are not walked over.
-    BACKLOG = "WITH line AS (SELECT l.lane, w.worker_id FROM unnest('{0,1}'::smallint[]) AS l (lane), xdb.worker w) \
-        SELECT (SELECT count(*) FROM (SELECT FROM line l CROSS JOIN LATERAL ( \
-                SELECT FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = l.worker_id AND t.due_at <= $1 \
-                LIMIT 10000) AS due LIMIT 10000) AS counted) AS calls, \
-            (SELECT min(o.due_at) FROM line l CROSS JOIN LATERAL ( \
-                SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND t.worker_id = l.worker_id AND t.due_at <= $1 \
-                ORDER BY t.due_at LIMIT 1) AS o) AS oldest";
+    TAKE_OWNERS = "UPDATE xdb.task t SET owner = p.owner FROM xdb.process_execution p \
+        WHERE p.execution_id = t.execution_id AND p.owner <> t.owner";
     FORGET_LEASES = format!("UPDATE xdb.task SET lane = 0, {NO_LEASE} WHERE lane <> 0 OR lease_epoch <> 0");
 }
 
-/// Due calls, for each worker as many as it has room for.
-fn due_where(free: &str) -> String {
+/// Nobody has a good lease on the task `t` of the scheduler.
+const FREE: &str = "(t.lease_until IS NULL OR t.lease_epoch < $7 OR t.lease_until <= $8)";
+
+/// Due calls, of each line as many as there is room for.
+fn due_where(schema: &Schema, free: &str) -> String {
     format!(
-        "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, v.worker_id, d.due_at \
+        "SELECT d.execution_id, d.seq, d.attempt, d.first_attempt_at, v.worker_id, v.owner, d.due_at \
         FROM {} CROSS JOIN LATERAL (SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.due_at FROM xdb.task t \
-            WHERE t.lane = $4 AND t.worker_id = v.worker_id AND t.due_at >= v.since AND t.due_at <= $5 \
-                AND {free} AND t.execution_id <> ALL ($8) \
+            WHERE t.lane = $5 AND {} AND t.due_at >= v.since AND t.due_at <= $6 \
+                AND {free} AND t.execution_id <> ALL ($9) \
             ORDER BY t.due_at LIMIT v.room FOR UPDATE SKIP LOCKED) AS d",
-        batch::<Room>()
+        batch::<Room>(),
+        (schema.in_line)("v")
+    )
+}
+
+fn parked_of(schema: &Schema) -> String {
+    format!(
+        "SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, {} AS owner, t.due_at \
+        FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
+        WHERE t.lane = $3 AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
+        schema.owner,
+        batch::<StateKey>()
+    )
+}
+
+/// In the order of the index, so that a slice is no more than a slice.
+fn follow_types_of(schema: &Schema) -> String {
+    let owner = schema.owner;
+    format!(
+        "WITH slice AS MATERIALIZED (SELECT {owner} AS owner, t.due_at, t.execution_id, t.seq FROM xdb.task t \
+            WHERE t.lane = $1 AND t.worker_id = $2 \
+                AND ({owner}, t.due_at, t.execution_id, t.seq) > ($3, $4, $5, $6) \
+            ORDER BY {owner}, t.due_at, t.execution_id, t.seq LIMIT $7), \
+        moved AS MATERIALIZED (SELECT k.execution_id, k.seq, y.worker_id FROM slice s \
+            JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
+            JOIN xdb.process_type y ON y.type_id = p.type_id \
+            JOIN xdb.task k ON k.execution_id = s.execution_id AND k.seq = s.seq \
+            WHERE y.worker_id <> $2 FOR UPDATE OF k SKIP LOCKED), \
+        given AS (UPDATE xdb.task k SET worker_id = m.worker_id FROM moved m \
+            WHERE k.execution_id = m.execution_id AND k.seq = m.seq) \
+        SELECT owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = $7 AS more FROM slice \
+        ORDER BY owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1"
     )
 }
 
 /// Nobody has a good lease on the task `t` of the runners. They live side by side, so a lease is void when no row has its epoch;
 /// one above all that the statement sees is that of a runner which has begun since. (In the scheduler's lane a lease below its
 /// own epoch is void: whoever held it is gone.)
-fn free_for_runners(own: &str, now: &str) -> String {
+pub(super) fn free_for_runners(own: &str, now: &str) -> String {
     format!(
         "(t.lease_until IS NULL OR t.lease_until <= {now} \
             OR t.lease_epoch <> {own} AND t.lease_epoch <= (SELECT max(m.epoch) FROM xdb.engine m) \
@@ -193,13 +223,14 @@ pub struct Lease {
 
 impl Task {
     /// The task of a state that is at a call, as far as the state tells.
-    pub fn of(execution_id: ExecutionId, seq: StateSeq, shard: i16, api: Api, due_at: Timestamp) -> Self {
+    pub fn of((execution_id, seq): StateKey, shard: i16, owner: pg_sys::Oid, api: Api, due_at: Timestamp) -> Self {
         Self {
             execution_id,
             seq,
             shard,
             api,
             due_at,
+            owner,
             lane: 0,
             worker_id: 0,
             attempt: 0,
@@ -217,6 +248,23 @@ impl Task {
         self.lease_epoch = lease.epoch;
         self.lease_number = lease.number;
         self.lease_until = Some(lease.until);
+    }
+
+    fn of_older(&self) -> Older {
+        Older {
+            execution_id: self.execution_id,
+            seq: self.seq,
+            shard: self.shard,
+            api: self.api,
+            due_at: self.due_at,
+            lane: self.lane,
+            worker_id: self.worker_id,
+            attempt: self.attempt,
+            first_attempt_at: self.first_attempt_at,
+            lease_epoch: self.lease_epoch,
+            lease_number: self.lease_number,
+            lease_until: self.lease_until,
+        }
     }
 
     /// As a change of the row that is there. `fresh`: its call is another one.
@@ -241,7 +289,11 @@ impl Task {
 pub(super) fn write(spi: &Spi, gone: &[StateKey], changed: &[Changed], new: &[Task]) -> Result<()> {
     run(spi, &DELETE, gone)?;
     run(spi, &UPDATE, changed)?;
-    run(spi, &INSERT, new)?;
+    if versions::is_own() {
+        run(spi, &INSERT, new)?;
+    } else {
+        run(spi, &INSERT_OF_OLDER, &new.iter().map(Task::of_older).collect::<Vec<_>>())?;
+    }
     Ok(())
 }
 
@@ -254,18 +306,18 @@ pub(super) fn delete_all(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
 #[derive(Clone, Copy, Debug)]
 pub struct Due {
     pub key: StateKey,
-    /// The worker that it was found under; its process type may have another one by now.
-    pub worker: WorkerId,
+    /// The line that it was found in; its process type may have another worker by now.
+    pub line: Line,
     /// Attempts that were begun before.
     pub attempts: u32,
     pub first_attempt_at: Option<Timestamp>,
     pub due_at: Timestamp,
 }
 
-/// What to claim for a worker.
+/// What to claim of a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    pub worker: WorkerId,
+    pub line: Line,
     pub at_most: usize,
     /// Calls that were due before are not looked at.
     pub from: Option<Timestamp>,
@@ -284,7 +336,7 @@ pub struct Lane {
     pub epoch: i64,
 }
 
-/// Locks due calls, for each worker as many as it has room for. What is due goes by the time of processes, leases by the
+/// Locks due calls, of each line as many as there is room for. What is due goes by the time of processes, leases by the
 /// real one.
 pub fn due(
     spi: &Spi,
@@ -296,11 +348,17 @@ pub fn due(
 ) -> Result<Vec<Due>> {
     let rows: Vec<_> = wanted
         .iter()
-        .map(|w| Room { worker_id: w.worker, room: w.at_most as i64, since: w.from.unwrap_or(Timestamp::EARLIEST) })
+        .map(|w| Room {
+            worker_id: w.line.worker,
+            owner: w.line.owner.into(),
+            room: w.at_most as i64,
+            since: w.from.unwrap_or(Timestamp::EARLIEST),
+        })
         .collect();
     let mut params = Room::arrays(&rows);
     params.extend([value(lane.number), value(now), value(lane.epoch), value(real), array(except)]);
-    let statement = if lane.number == RUNNERS_LANE { &DUE_FOR_RUNNERS } else { &DUE };
+    let runners = lane.number == RUNNERS_LANE;
+    let statement = if runners { &DUE_FOR_RUNNERS } else { of_schema(&DUE, &DUE_OF_OLDER) };
     spi.rows(statement, &params, read_due)
 }
 
@@ -309,7 +367,7 @@ fn read_due(row: &Row) -> Result<Due> {
         key: StateKey::read(row)?,
         attempts: row.get("attempt")?,
         first_attempt_at: row.get("first_attempt_at")?,
-        worker: row.get("worker_id")?,
+        line: read_line(row)?,
         due_at: row.get("due_at")?,
     })
 }
@@ -349,13 +407,6 @@ pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
     Ok(())
 }
 
-/// How many calls runners could claim now, counted up to a bound.
-pub fn for_runners(spi: &Spi, workers: &[WorkerId], now: Timestamp, real: Timestamp, at_most: usize) -> Result<usize> {
-    let params = [array(workers), value(now), value(0i64), value(real), value(at_most as i64)];
-    let count: Option<i64> = spi.first(&FOR_RUNNERS, &params, |row| row.get("calls"))?;
-    Ok(count.unwrap_or_default() as usize)
-}
-
 /// Whether any call waits for a runner, whatever its worker.
 pub fn wait_for_runners(spi: &Spi, now: Timestamp, real: Timestamp) -> Result<bool> {
     let params = [value(now), value(0i64), value(real)];
@@ -393,7 +444,7 @@ pub fn park(spi: &Spi, lane: Lane, number: i64, keys: &[StateKey]) -> Result<()>
 pub fn parked(spi: &Spi, lane: Lane, keys: &[StateKey]) -> Result<Vec<Due>> {
     let mut params = StateKey::arrays(keys);
     params.extend([value(lane.number), value(lane.epoch)]);
-    spi.rows(&PARKED, &params, read_due)
+    spi.rows(of_schema(&PARKED, &PARKED_OF_OLDER), &params, read_due)
 }
 
 /// Puts tasks that [`due`] has locked under other workers.
@@ -408,19 +459,21 @@ pub fn move_to_workers(spi: &Spi, tasks: &[(StateKey, WorkerId)]) -> Result<()> 
 }
 
 /// The place of a task among those of its worker.
-pub type TaskPlace = (Timestamp, ExecutionId, StateSeq);
+pub type TaskPlace = (pg_sys::Oid, Timestamp, ExecutionId, StateSeq);
 
 /// Before every task.
-const FIRST_PLACE: TaskPlace = (Timestamp::EARLIEST, ExecutionId([0; 16]), StateSeq(0));
+const FIRST_PLACE: TaskPlace = (pg_sys::InvalidOid, Timestamp::EARLIEST, ExecutionId([0; 16]), StateSeq(0));
 
 /// Looks through a slice of the calls that wait for a worker, due or not, and gives those to their process type's worker
 /// of now that have another one. Answers how far it came; `None` when that was the end.
 pub fn follow_types(spi: &Spi, lane: Lane, worker: WorkerId, after: Option<TaskPlace>) -> Result<Option<TaskPlace>> {
     const SLICE: i64 = 1000;
-    let (due_at, execution, seq) = after.unwrap_or(FIRST_PLACE);
-    let params = [value(lane.number), value(worker), value(due_at), value(execution), value(seq), value(SLICE)];
-    let last = spi.first(&FOLLOW_TYPES, &params, |row| {
-        Ok(((row.get("due_at")?, row.get("execution_id")?, row.get("seq")?), row.get::<bool>("more")?))
+    let (owner, due_at, execution, seq) = after.unwrap_or(FIRST_PLACE);
+    let place = [value(owner), value(due_at), value(execution), value(seq)];
+    let params: Vec<_> = [value(lane.number), value(worker)].into_iter().chain(place).chain([value(SLICE)]).collect();
+    let last = spi.first(of_schema(&FOLLOW_TYPES, &FOLLOW_TYPES_OF_OLDER), &params, |row| {
+        let place = (row.get("owner")?, row.get("due_at")?, row.get("execution_id")?, row.get("seq")?);
+        Ok((place, row.get::<bool>("more")?))
     })?;
     Ok(last.and_then(|(place, more)| more.then_some(place)))
 }
@@ -452,28 +505,16 @@ pub fn adopt_orphans(spi: &Spi, lane: i16, known: &[WorkerId]) -> Result<bool> {
     Ok(moved >= AT_ONCE as u64)
 }
 
-/// When the next call of these lanes comes due after `now`, or the next timer, where the scheduler's lane is one of them.
-pub fn next_due(spi: &Spi, lanes: &[i16], workers: &[WorkerId], now: Timestamp) -> Result<Option<Timestamp>> {
-    let params = [array(workers), array(lanes), value(now)];
-    Ok(spi.first(&NEXT_DUE, &params, |row| row.get("next"))?.flatten())
-}
-
-/// When the earliest call or timer comes due or came due, and whether there are messages: everything that a scheduler with no
-/// call under way has to look for.
-pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<(Option<Timestamp>, bool)> {
-    let params = [array(workers), value(lane.number)];
-    let found = spi.first(&EARLIEST, &params, |row| Ok((row.get("earliest")?, row.get("messages")?)))?;
-    found.ok_or_else(|| PgError::internal("the earliest due time has no row"))
-}
-
-/// How many calls are due or under way, counted up to a bound, and since when the oldest waits: for people.
-pub fn backlog(spi: &Spi, now: Timestamp) -> Result<(i64, Option<Timestamp>)> {
-    let read = |row: &Row| Ok((row.get("calls")?, row.get("oldest")?));
-    Ok(spi.first_with(Snapshot::Active, &BACKLOG, &[value(now)], read)?.unwrap_or((0, None)))
-}
-
 /// Makes all leases void, and all calls the scheduler's.
 pub(super) fn forget_leases(spi: &Spi) -> Result<()> {
     spi.run(&FORGET_LEASES, &[])?;
+    Ok(())
+}
+
+/// Puts tasks into the lines of their processes' owners, who are others than they were.
+pub(super) fn take_owners(spi: &Spi) -> Result<()> {
+    if versions::is_own() {
+        spi.run(&TAKE_OWNERS, &[])?;
+    }
     Ok(())
 }

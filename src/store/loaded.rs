@@ -1,10 +1,11 @@
 //! An execution in memory: as it was loaded under its lock, and as it has become. What is saved is the difference.
 
-use super::registry::{Mapping, MappingId, ProcessType, TypeId};
+use super::registry::{Mapping, MappingId, ProcessType, TypeId, WorkerId};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use xdb_engine::*;
+use xdb_sched::room::Line;
 
 /// An execution that this transaction has locked, as it was and as it has become.
 #[derive(Debug)]
@@ -70,6 +71,11 @@ pub struct Meta {
 }
 
 impl Meta {
+    /// The line in which its calls to this worker stand.
+    pub fn line_at(&self, worker: WorkerId) -> Line {
+        Line { worker, owner: self.owner.to_u32() }
+    }
+
     /// The definition to decide with; an empty one when the type is gone.
     pub fn definition(&self) -> Arc<Definition> {
         self.process_type.as_ref().map(|t| t.definition.clone()).unwrap_or_default()

@@ -9,6 +9,7 @@
 //! | [`execution`] | `process_execution` | locks, loads and saves executions |
 //! | [`state`] | `state_execution` | loads and saves state executions |
 //! | [`claim`] | `task` | hands calls out under leases, moves them between workers and lanes |
+//! | [`lines`] | | lines of calls in `task`: which there are, and when their calls are due |
 //! | [`timer`] | `timer` | timers that are due |
 //! | [`inbox`] | `inbox`, `message_key` | publishing, and taking messages in |
 //! | [`queue`] | `queue_message`, `queue_waiter` | the heads of local queues, and who waits for them |
@@ -42,6 +43,7 @@ pub mod global_waiter;
 pub mod history;
 pub mod inbox;
 pub mod instance;
+pub mod lines;
 pub mod load;
 pub mod loaded;
 pub mod locks;

@@ -27,6 +27,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         history::STATEMENTS,
         inbox::STATEMENTS,
         instance::STATEMENTS,
+        lines::STATEMENTS,
         locks::STATEMENTS,
         process::STATEMENTS,
         purge::STATEMENTS,

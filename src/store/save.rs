@@ -245,7 +245,7 @@ impl<'a> Rows<'a> {
             return;
         };
         let fresh = had.is_none_or(|(old_api, _)| old_api != api);
-        let mut row = Task::of(id, state.seq, meta.shard, api, call.not_before);
+        let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
         row.lane = (calls.lane)(meta);
         // A type that is gone has no worker; its tasks wait for nobody until it is registered again.
         row.worker_id = meta.process_type.as_ref().map_or(0, |t| t.worker.id);

@@ -17,11 +17,11 @@ use crate::pg::shmem::{Role, Slot, attribute_locks as shared};
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
 use crate::store::locks::{self, Wants};
-use crate::store::registry::WorkerId;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::lock_table::LockTable;
+use xdb_sched::room::Line;
 
 pub use xdb_sched::lock_table::Answer;
 
@@ -43,8 +43,8 @@ pub struct AttributeLocks {
     table: LockTable<StateKey>,
     /// What the calls want, for people, and since when they are due.
     wanted: HashMap<StateKey, Wanted>,
-    /// Workers without room, for which calls have stepped aside.
-    without_room: HashMap<StateKey, WorkerId>,
+    /// Lines without room, in which calls have stepped aside.
+    without_room: HashMap<StateKey, Line>,
     /// Sessions have ended calls, and no turn has committed that looked for them.
     calls_over: bool,
     /// Something may be other than what is shown.
@@ -99,9 +99,9 @@ impl AttributeLocks {
         self.table.waits(key)
     }
 
-    /// Calls that have stepped aside stand in line again, unless they are put off, or their workers have no room still.
-    pub fn stand_in_line(&mut self, is_put_off: impl Fn(&StateKey) -> bool, has_room: impl Fn(WorkerId) -> bool) {
-        let waits_for_room = |key: &StateKey| self.without_room.get(key).is_some_and(|worker| !has_room(*worker));
+    /// Calls that have stepped aside stand in line again, unless they are put off, or there is no room for them still.
+    pub fn stand_in_line(&mut self, is_put_off: impl Fn(&StateKey) -> bool, has_room: impl Fn(Line) -> bool) {
+        let waits_for_room = |key: &StateKey| self.without_room.get(key).is_some_and(|line| !has_room(*line));
         let again = |key: &&StateKey| !is_put_off(key) && !waits_for_room(key);
         let again: Vec<_> = self.table.aside().filter(again).copied().collect();
         for key in again {
@@ -115,11 +115,11 @@ impl AttributeLocks {
         self.table.ready(limit)
     }
 
-    /// A call that waits can't be made for now: somebody has locked its task, or it failed a moment ago, or its worker has no
+    /// A call that waits can't be made for now: somebody has locked its task, or it failed a moment ago, or there is no
     /// room. It keeps its place, and is in nobody's way until it stands in line again.
-    pub fn step_aside(&mut self, key: StateKey, without_room: Option<WorkerId>) {
+    pub fn step_aside(&mut self, key: StateKey, without_room: Option<Line>) {
         self.table.step_aside(key);
-        self.without_room.extend(without_room.map(|worker| (key, worker)));
+        self.without_room.extend(without_room.map(|line| (key, line)));
     }
 
     /// Whether others wait for something that this call has.

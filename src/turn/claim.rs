@@ -1,4 +1,4 @@
-//! Claims due calls: within the room that there is, and with the locks that they want.
+//! Claims due calls: within the room that there is for their owners, and with the locks that they want.
 
 use super::app_tables::AppTables;
 use super::attribute_locks::{Answer, AttributeLocks};
@@ -18,6 +18,7 @@ use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::store::StateKey;
 use crate::store::claim::{self, Due, RUNNERS_LANE, SCHEDULERS_LANE, Wanted};
+use crate::store::lines;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks::{self, KeyTypes};
 use crate::store::registry::{Registry, WorkerId};
@@ -27,7 +28,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_sched::backoff::Patience;
-use xdb_sched::room::Room;
+use xdb_sched::lines::Lines;
+use xdb_sched::room::{Line, Room};
 
 /// A lease outlives its call's own timeout by this: time to hand it over and to take the answer in.
 const LEASE_GRACE: Duration = Duration(30_000_000);
@@ -53,11 +55,9 @@ pub struct Claims {
     pub executions: BTreeMap<ExecutionId, Loaded>,
     /// Processes that can't go on.
     pub failed: Vec<Item>,
-    /// Workers without any due call that nobody has, if this turn has scanned.
-    pub drained: Option<BTreeSet<WorkerId>>,
+    /// Lines without any due call that nobody has, if this turn has scanned.
+    pub drained: Option<BTreeSet<Line>>,
     pub ends: ScanEnds,
-    /// Calls that were found due and got no lease, and since when they are due.
-    pub left: BTreeMap<StateKey, Timestamp>,
     pub more: bool,
 }
 
@@ -68,10 +68,19 @@ pub struct Claiming<'t, 'a> {
     pub backlog: &'t mut Backlog,
     pub locks: &'t mut AttributeLocks,
     pub scans: &'t mut Scans,
+    pub lines: &'t mut Lines,
     pub app: &'t AppTables<'a>,
 }
 
-/// What a scan has found, and what becomes of it.
+/// What a scan has found.
+#[derive(Default)]
+struct Found {
+    due: Vec<Due>,
+    /// Lines in which there may be more.
+    unfinished: Vec<Line>,
+}
+
+/// What becomes of it.
 #[derive(Default)]
 struct Verdicts {
     leases: HashMap<StateKey, Lease>,
@@ -84,12 +93,12 @@ struct Verdicts {
     /// Calls without a place now, whose process type has moved to this worker: left where they are, they would stand in the
     /// way of calls that the other worker could take.
     elsewhere: Vec<(StateKey, WorkerId)>,
-    /// Workers under which calls were found that get no place now.
-    without_room: Vec<WorkerId>,
+    /// Lines in which calls were found that get no place now.
+    without_room: Vec<Line>,
 }
 
 impl Claiming<'_, '_> {
-    /// Leases due calls, for each worker as many as it has room for.
+    /// Leases due calls, of each owner and worker as many as there is room for.
     pub fn claim(&mut self, room: &mut Room, work: &Work, saved: &Saved) -> Result<Claims> {
         let mut claims = Claims {
             leased: Vec::new(),
@@ -97,31 +106,29 @@ impl Claiming<'_, '_> {
             failed: Vec::new(),
             drained: None,
             ends: ScanEnds::new(self.turn.began_at),
-            left: BTreeMap::new(),
             more: false,
         };
         // What this turn itself has made due is to be claimed at once, if it was not dispatched.
         let made_due = saved.earliest.is_some_and(|due| due <= saved.now);
         let idle = work.nothing_due && !made_due && self.scans.are_idle();
         let limit = if idle { 0 } else { self.turn.scope.claim.min(guc::CLAIM_BATCH.get() as usize) };
-        let wanted = room.wanted(limit.max(1));
         if limit > 0 {
-            // Of a worker without room nothing is known.
+            // Of a line without room nothing is known.
             claims.drained = Some(BTreeSet::new());
         }
-        if self.turn.scope.claim == 0 || self.turn.paused || wanted.is_empty() {
+        if self.turn.scope.claim == 0 || self.turn.paused {
             return Ok(claims);
         }
-        let ready = self.ready(limit.max(1), room)?;
+        let ready = if room.has_any() { self.ready(limit.max(1), room)? } else { Vec::new() };
         let busy = self.busy(saved);
-        let due = if limit > 0 { self.scan(&wanted, &busy, saved.now, &mut claims)? } else { Vec::new() };
-        if ready.is_empty() && due.is_empty() {
+        // Also without room: who has come meanwhile is to be known when there is some.
+        let found = if limit > 0 { self.scan(room, limit, &busy, saved.now, &mut claims)? } else { Found::default() };
+        if ready.is_empty() && found.due.is_empty() {
             return Ok(claims);
         }
-        let found_all = due.len() < limit;
-        let candidates = ready.into_iter().map(|due| (due, true)).chain(due.into_iter().map(|due| (due, false)));
+        let candidates = in_turn(room, ready, found.due);
         // One alone is claimed to find out which of them is at fault.
-        let candidates: Vec<_> = candidates.take(if limit == 1 { 1 } else { usize::MAX }).collect();
+        let candidates: Vec<_> = candidates.into_iter().take(if limit == 1 { 1 } else { usize::MAX }).collect();
         if let [(only, _)] = candidates.as_slice() {
             self.scans.suspect = Some(only.key);
         }
@@ -130,7 +137,7 @@ impl Claiming<'_, '_> {
         let keys: Vec<_> = candidates.iter().map(|(due, _)| due.key).collect();
         claims.executions = load::executions(self.turn.spi, self.registry, &ids, Lock::None)?;
         load::states(self.turn.spi, &mut claims.executions, &keys)?;
-        self.judge(candidates, room, saved.now, found_all, claims)
+        self.judge(candidates, room, saved.now, &found.unfinished, claims)
     }
 
     /// Executions that a scan leaves out.
@@ -142,39 +149,62 @@ impl Claiming<'_, '_> {
         busy
     }
 
-    /// Locks due calls, for each worker at most so many.
+    /// Locks due calls, of each line as many as there is room for. From the head it asks first which lines there are, and where
+    /// each begins: so what is dead at the head is walked over once, and in lines that are not due yet nothing is looked for.
     fn scan(
         &mut self,
-        wanted: &[(WorkerId, usize)],
+        room: &Room,
+        limit: usize,
         busy: &[ExecutionId],
         now: Timestamp,
         claims: &mut Claims,
-    ) -> Result<Vec<Due>> {
+    ) -> Result<Found> {
         let began = Instant::now();
         let from_head = !self.turn.role.has_cursors() || self.scans.calls.from_head(began);
-        let cursor = |worker: &WorkerId| self.scans.calls.from(worker).filter(|_| !from_head);
-        let wanted: Vec<_> = wanted
-            .iter()
-            .map(|(worker, at_most)| Wanted { worker: *worker, at_most: *at_most, from: cursor(worker) })
-            .collect();
-        let mut due = claim::due(self.turn.spi, self.turn.lane, &wanted, busy, now, self.turn.real)?;
-        due.sort_by_key(|due| due.due_at);
+        let heads = if from_head { Some(self.heads()?) } else { None };
+        let begins = |line: &Line| match &heads {
+            Some(heads) => heads.get(line).copied(),
+            None => self.scans.calls.from(line),
+        };
+        let is_due = |line: &Line| heads.is_none() || begins(line).is_some_and(|first| first <= now);
+        let wanted = room.wanted(self.lines.iter(), limit);
+        let wanted = wanted.into_iter().map(|(line, at_most)| Wanted { line, at_most, from: begins(&line) });
+        let (wanted, not_due): (Vec<_>, Vec<_>) = wanted.partition(|wanted| is_due(&wanted.line));
+        let mut drained: BTreeSet<_> = not_due.iter().map(|wanted| wanted.line).collect();
+        claims.ends.calls.extend(drained.iter().map(|line| (*line, now)));
+        let mut found = Found::default();
+        if !wanted.is_empty() {
+            found.due = claim::due(self.turn.spi, self.turn.lane, &wanted, busy, now, self.turn.real)?;
+            found.due.sort_by_key(|due| due.due_at);
+        }
         if from_head {
             let ended = Instant::now();
             self.scans.calls.scanned_from_head(ended, ended - began, poll_interval());
         }
-        let mut drained = BTreeSet::new();
-        for Wanted { worker, at_most, .. } in wanted {
-            let found = due.iter().filter(|due| due.worker == worker);
-            let last = found.clone().map(|due| due.due_at).max().filter(|_| found.count() == at_most);
-            if last.is_none() {
-                drained.insert(worker);
+        let mut of_line = HashMap::<Line, (usize, Timestamp)>::new();
+        for due in &found.due {
+            let (count, last) = of_line.entry(due.line).or_insert((0, due.due_at));
+            (*count, *last) = (*count + 1, due.due_at);
+        }
+        for Wanted { line, at_most, .. } in wanted {
+            let last = of_line.get(&line).filter(|(count, _)| *count == at_most).map(|(_, last)| *last);
+            match last {
+                None => drop(drained.insert(line)),
+                Some(_) => found.unfinished.push(line),
             }
-            claims.ends.calls.push((worker, last.unwrap_or(now)));
+            claims.ends.calls.push((line, last.unwrap_or(now)));
         }
         claims.drained = Some(drained);
-        claims.left.extend(due.iter().map(|due| (due.key, due.due_at)));
-        Ok(due)
+        Ok(found)
+    }
+
+    /// The lines that there are, with the due times of their first calls. Those of workers that are gone are in nobody's way.
+    fn heads(&mut self) -> Result<HashMap<Line, Timestamp>> {
+        let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, self.turn.lane)?.into_iter().collect();
+        heads.retain(|line, _| self.registry.registered_at(line.worker).is_some());
+        self.lines.found(heads.keys().copied(), Instant::now());
+        self.scans.calls.retain(|line| self.lines.has(line));
+        Ok(heads)
     }
 
     /// Calls that have waited for locks and can have them now, their tasks locked. Who steps aside lets others come forward, in
@@ -183,7 +213,7 @@ impl Claiming<'_, '_> {
         let mut ready: Vec<Due> = Vec::new();
         let now = Instant::now();
         let backlog = &self.backlog;
-        self.locks.stand_in_line(|key| backlog.executions.is_deferred(&key.0, now), |worker| room.has(worker));
+        self.locks.stand_in_line(|key| backlog.executions.is_deferred(&key.0, now), |line| room.has(line));
         loop {
             let known: BTreeSet<_> = ready.iter().map(|due| due.key).collect();
             let keys = self.locks.ready(limit);
@@ -222,13 +252,14 @@ impl Claiming<'_, '_> {
         candidates: Vec<(Due, bool)>,
         room: &mut Room,
         now: Timestamp,
-        found_all: bool,
+        unfinished: &[Line],
         mut claims: Claims,
     ) -> Result<Claims> {
         let owners = claims.executions.values().map(|l| (l.meta.owner, l.meta.owner_name.as_str())).collect();
         let unfit = owners::unfit(owners)?;
         let types = self.key_types(&candidates, &claims.executions)?;
         let mut verdicts = Verdicts::default();
+        let found: Vec<_> = candidates.iter().filter(|(_, was_parked)| !was_parked).map(|(due, _)| *due).collect();
         for (due, was_parked) in candidates {
             let call = Candidate { due, was_parked, now };
             match self.verdict(&call, room, &unfit, &types, &mut claims, &mut verdicts) {
@@ -242,8 +273,13 @@ impl Claiming<'_, '_> {
         }
         // Who gets nowhere is not found again at once.
         let progress = claims.leased.len() + verdicts.parked.len() + verdicts.moved.len() > 0;
-        claims.more |= !found_all && progress;
+        claims.more |= progress && unfinished.iter().any(|line| room.has(*line));
         self.write(&verdicts, &mut claims, now)?;
+        let is_taken = |key: &StateKey| verdicts.leases.contains_key(key) || verdicts.parked.contains(key);
+        found.iter().filter(|due| !is_taken(&due.key)).for_each(|due| claims.ends.left(due.line, due.due_at));
+        // In the line of another worker it may be behind the cursor.
+        let went = |due: &&Due| verdicts.elsewhere.iter().any(|(key, _)| *key == due.key);
+        claims.ends.note(found.iter().filter(went).map(|due| due.due_at).min());
         Ok(claims)
     }
 
@@ -295,15 +331,15 @@ impl Claiming<'_, '_> {
                 Some(format!("unknown state \"{}\": the process type does not list it", state.id.state_id))
             }
         };
-        let worker = process_type.worker.id;
-        if claims.leased.len() >= self.turn.scope.claim || !room.has(worker) {
+        let line = loaded.meta.line_at(process_type.worker.id);
+        if claims.leased.len() >= self.turn.scope.claim || !room.has(line) {
             if was_parked {
-                self.locks.step_aside(due.key, Some(worker));
+                self.locks.step_aside(due.key, Some(line));
                 return None;
             }
-            verdicts.without_room.push(due.worker);
-            if worker != due.worker {
-                verdicts.elsewhere.push((due.key, worker));
+            verdicts.without_room.push(due.line);
+            if line.worker != due.line.worker {
+                verdicts.elsewhere.push((due.key, line.worker));
             }
             return None;
         }
@@ -323,14 +359,14 @@ impl Claiming<'_, '_> {
                 }
                 Answer::Full => {
                     self.backlog.defer(due.key.0, Patience::Long);
-                    verdicts.without_room.push(due.worker);
+                    verdicts.without_room.push(due.line);
                     return None;
                 }
             }
         } else {
             self.locks.release(due.key);
         }
-        room.take(worker);
+        room.take(line);
         Some(Leased {
             key: due.key,
             due_at: due.due_at,
@@ -355,7 +391,7 @@ impl Claiming<'_, '_> {
     fn write(&mut self, verdicts: &Verdicts, claims: &mut Claims, now: Timestamp) -> Result<()> {
         let (spi, lane) = (self.turn.spi, self.turn.lane);
         if let Some(drained) = &mut claims.drained {
-            drained.retain(|worker| !verdicts.without_room.contains(worker));
+            drained.retain(|line| !verdicts.without_room.contains(line));
         }
         claim::move_to_workers(spi, &verdicts.elsewhere)?;
         claims.more |= !verdicts.elsewhere.is_empty();
@@ -373,10 +409,22 @@ impl Claiming<'_, '_> {
         }
         claim::lease(spi, &verdicts.leases, now)?;
         crash::point("turn-claim");
-        let is_taken = |key: &StateKey| verdicts.leases.contains_key(key) || verdicts.parked.contains(key);
-        claims.left.retain(|key, _| !is_taken(key));
         Ok(())
     }
+}
+
+/// Calls in the order in which they get places, each with whether it was parked. Those that were parked have waited longest.
+fn in_turn(room: &Room, ready: Vec<Due>, due: Vec<Due>) -> Vec<(Due, bool)> {
+    let mut nth = HashMap::<Line, usize>::new();
+    let all = ready.into_iter().map(|due| (due, true)).chain(due.into_iter().map(|due| (due, false)));
+    let ranked = all.map(|(due, was_parked)| {
+        let nth = nth.entry(due.line).or_default();
+        *nth += 1;
+        (room.rank(due.line, *nth - 1), due, was_parked)
+    });
+    let mut ranked: Vec<_> = ranked.collect();
+    ranked.sort_by_key(|(rank, due, was_parked)| (*rank, !was_parked, due.due_at));
+    ranked.into_iter().map(|(_, due, was_parked)| (due, was_parked)).collect()
 }
 
 /// A due call that was found.

@@ -13,7 +13,7 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE, TaskPlace};
 use crate::store::registry::{Registry, WorkerId};
-use crate::store::{StateKey, claim, global_queue, load};
+use crate::store::{StateKey, claim, global_queue, lines, load};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
@@ -105,7 +105,7 @@ impl Gathering<'_> {
         if turn.paused || !may_scan || self.seen.next_due.is_some_and(|due| due <= turn.began) {
             return Ok(false);
         }
-        let (earliest, any_messages) = claim::earliest(turn.spi, turn.lane, workers)?;
+        let (earliest, any_messages) = lines::earliest(turn.spi, turn.lane, workers)?;
         if any_messages || earliest.is_some_and(|due| due <= turn.began) {
             // The scans that follow are to be made from the head, as this one was.
             return Ok(false);

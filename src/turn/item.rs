@@ -6,6 +6,8 @@ use crate::store::load::DueTimer;
 use xdb_engine::ExecutionId;
 
 /// Something to be decided about.
+// Most of them are answers: a box around each costs more than the room in the others.
+#[expect(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Item {
     /// Messages are in the inbox.

@@ -17,13 +17,13 @@ use crate::pg::session::Session;
 use crate::pg::shmem;
 use crate::store::claim::Lane;
 use crate::store::instance::Ownership;
-use crate::store::registry::{Registry, WorkerId};
-use std::collections::BTreeSet;
+use crate::store::registry::Registry;
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::backoff::{Backoff, Patience};
 use xdb_sched::breaker::Ticket;
 use xdb_sched::budget::Parts;
+use xdb_sched::lines::Lines;
 use xdb_sched::room::InFlight;
 use xdb_sched::table_health::TableHealth;
 
@@ -59,9 +59,9 @@ pub(super) struct OpenCalls {
     /// Each with what its answer is applied by, and what its end tells the breaker.
     pub in_flight: InFlight<(CallRecord, Ticket)>,
     pub breakers: Breakers,
-    /// Workers for which the last scan has found all calls that were due. To the others a call that has just become due must
-    /// not go before those that wait.
-    pub drained: BTreeSet<WorkerId>,
+    /// Who waits: to a worker for which the last scan has not found all calls that were due, a call that has just become due
+    /// must not go before those that wait.
+    pub lines: Lines,
 }
 
 /// What the last turn saw of the database.

@@ -13,7 +13,6 @@ use crate::pg::catch::Result;
 use crate::store::app_tables::object;
 use crate::store::load::Loaded;
 use crate::store::locks::{self, Versioned};
-use crate::store::registry::WorkerId;
 use crate::store::save::current_call;
 use crate::store::{StateKey, claim};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,6 +21,7 @@ use std::time::Instant;
 use xdb_engine::*;
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::Part;
+use xdb_sched::room::Line;
 
 /// What goes out after the commit.
 pub struct Prepared {
@@ -30,7 +30,7 @@ pub struct Prepared {
     pub failed: Vec<Item>,
     /// Calls whose leases were given back: nothing has happened.
     pub released: Vec<StateKey>,
-    pub drained: Option<BTreeSet<WorkerId>>,
+    pub drained: Option<BTreeSet<Line>>,
     pub ends: ScanEnds,
     pub more: bool,
 }
@@ -64,7 +64,7 @@ pub fn prepare(
     saved: &Saved,
     claims: Claims,
 ) -> Result<Prepared> {
-    let Claims { leased, executions, failed, drained, mut ends, left, more } = claims;
+    let Claims { leased, executions, failed, drained, mut ends, more } = claims;
     let sources = saved.dispatched.iter().map(|call| (&saved.executions, call));
     let sources = sources.chain(leased.iter().map(|call| (&executions, call)));
     let mut calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
@@ -91,8 +91,6 @@ pub fn prepare(
     }
     claim::release(turn.spi, &released)?;
     ends.note(saved.earliest);
-    // Under another worker, perhaps, than they were found under.
-    ends.note(left.into_values().min());
     let more = preparing.more;
     Ok(Prepared { calls: prepared, failed, released, drained, ends, more })
 }
@@ -118,6 +116,7 @@ fn record(loaded: &Loaded, state: &StateExecution, call: &Leased) -> Option<Call
         lease_number: call.lease.number,
         worker_id: loaded.meta.process_type.as_ref()?.worker.id,
         answer_number: 0,
+        owner: loaded.meta.owner.to_u32(),
         reads: None,
     })
 }

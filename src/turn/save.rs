@@ -12,11 +12,11 @@ use super::transaction::Turn;
 use crate::pg::catch::Result;
 use crate::pg::{crash, wake};
 use crate::store::load::{self, Loaded};
-use crate::store::registry::WorkerId;
 use crate::store::save::{self, Lease};
 use crate::store::{StateKey, claim, global_queue};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::{ExecutionId, Timestamp};
+use xdb_sched::lines::Lines;
 use xdb_sched::room::Room;
 
 /// What was written, and the calls that go out after the commit because of it.
@@ -45,11 +45,11 @@ pub fn save(
     app: &AppTables,
     matching: &Matching,
     locks: &mut AttributeLocks,
-    drained: &BTreeSet<WorkerId>,
+    lines: &Lines,
     room: &mut Room,
     decided: Decided,
 ) -> Result<Saved> {
-    let mut dispatch = Dispatch { turn, app, drained, leased: Vec::new(), more: false };
+    let mut dispatch = Dispatch { turn, app, lines, leased: Vec::new(), more: false };
     dispatch.all(&decided, room)?;
     let Dispatch { leased: dispatched, more, .. } = dispatch;
     release_locks(locks, &decided);
@@ -142,7 +142,7 @@ fn write(
 struct Dispatch<'t> {
     turn: &'t Turn<'t>,
     app: &'t AppTables<'t>,
-    drained: &'t BTreeSet<WorkerId>,
+    lines: &'t Lines,
     leased: Vec<Leased>,
     more: bool,
 }
@@ -173,8 +173,8 @@ impl Dispatch<'_> {
         if self.app.lane_of(&loaded.meta) != self.turn.role.lane() {
             return;
         }
-        let worker = process_type.worker.id;
-        if !self.drained.contains(&worker) && !answered {
+        let line = loaded.meta.line_at(process_type.worker.id);
+        if !answered && !self.lines.is_drained(line.worker) {
             // Others may have been due for longer. What goes on after an answer has the place of the call that was answered;
             // all else is claimed later in this transaction, in the order of due times.
             return;
@@ -192,7 +192,11 @@ impl Dispatch<'_> {
                 continue;
             }
             let known = process_type.definition.states.contains_key(&state.id.state_id);
-            if !loaded.has_changed(state) || call.not_before > now || !known || !room.take(worker) {
+            if !loaded.has_changed(state) || call.not_before > now || !known {
+                continue;
+            }
+            // An owner with more calls than others who may wait gives the place up: claiming finds out whether they do.
+            if self.lines.waiting(line.worker).any(|other| room.goes_before(other, line)) || !room.take(line) {
                 continue;
             }
             self.leased.push(Leased {

@@ -5,10 +5,11 @@
 
 use crate::guc;
 use crate::store::StateKey;
-use crate::store::registry::WorkerId;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::due_scan::DueScan;
+use xdb_sched::room::Line;
 
 /// How long nothing is scanned for, at most, while nobody says that there is something.
 const QUIET_FOR: Duration = Duration::from_millis(100);
@@ -18,8 +19,8 @@ const QUIET_FOR: Duration = Duration::from_millis(100);
 pub struct Scans {
     /// Until then there is nothing to be found, unless somebody says so.
     quiet_until: Option<Instant>,
-    /// Due calls, by worker.
-    pub calls: DueScan<WorkerId, Timestamp>,
+    /// Due calls, by worker and owner.
+    pub calls: DueScan<Line, Timestamp>,
     pub timers: DueScan<(), Timestamp>,
     /// Messages in the inbox, by their ids.
     pub messages: DueScan<(), i64>,
@@ -31,21 +32,30 @@ pub struct Scans {
 #[derive(Debug)]
 pub struct ScanEnds {
     pub began: Instant,
-    pub calls: Vec<(WorkerId, Timestamp)>,
+    pub calls: Vec<(Line, Timestamp)>,
     pub timers: Option<Timestamp>,
     pub messages: Option<i64>,
-    /// The earliest due time of what the turn has written, or has found and left.
-    pub earliest: Option<Timestamp>,
+    /// The earliest due time of what the turn has found and left, by line.
+    left: HashMap<Line, Timestamp>,
+    /// The same of what it has written, and of what may be in any line.
+    earliest: Option<Timestamp>,
     /// Something was left that the next turn is to find.
     pub left_out: bool,
 }
 
 impl ScanEnds {
     pub fn new(began: Instant) -> Self {
-        Self { began, calls: Vec::new(), timers: None, messages: None, earliest: None, left_out: false }
+        let (calls, left) = (Vec::new(), HashMap::new());
+        Self { began, calls, timers: None, messages: None, left, earliest: None, left_out: false }
     }
 
-    /// The turn has written, or has found and left, something that is due at this time.
+    /// The turn has found a call of this line that is due at this time, and has left it.
+    pub fn left(&mut self, line: Line, due: Timestamp) {
+        let left = self.left.entry(line).or_insert(due);
+        *left = due.min(*left);
+    }
+
+    /// The turn has written something that is due at this time, or has left it in some line.
     pub fn note(&mut self, due: Option<Timestamp>) {
         self.earliest = self.earliest.into_iter().chain(due).min();
     }
@@ -130,8 +140,9 @@ impl Scans {
     pub fn settle(&mut self, ends: ScanEnds) {
         // What is known to be left is not passed.
         let held = |to: Timestamp| ends.earliest.map_or(to, |earliest| to.min(earliest));
-        for (worker, to) in ends.calls {
-            self.calls.advance(worker, held(to), ends.began);
+        for (line, to) in ends.calls {
+            let left = ends.left.get(&line).copied();
+            self.calls.advance(line, held(left.map_or(to, |left| to.min(left))), ends.began);
         }
         ends.timers.into_iter().for_each(|to| self.timers.advance((), held(to), ends.began));
         ends.messages.into_iter().for_each(|to| self.messages.advance((), to, ends.began));

@@ -15,11 +15,12 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::session::Session;
 use crate::pg::shmem;
-use crate::store::claim;
+use crate::store::lines;
 use crate::store::registry::Registry;
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::backoff::Patience;
+use xdb_sched::lines::Lines;
 
 /// What was put off for lack of time rests for one part in so many of what a turn may spend in users' tables: time enough for a
 /// call of others to be made and answered.
@@ -39,7 +40,14 @@ pub struct Outcome {
 
 impl Outcome {
     /// Sums up a turn, and asks when the next call or timer comes due.
-    pub fn of(started: &Started, seen: &Seen, work: Work, saved: Saved, mut prepared: Prepared) -> Result<Self> {
+    pub fn of(
+        started: &Started,
+        seen: &Seen,
+        lines: &Lines,
+        work: Work,
+        saved: Saved,
+        mut prepared: Prepared,
+    ) -> Result<Self> {
         let turn = &started.turn;
         prepared.ends.timers = work.ends.timers;
         prepared.ends.messages = work.ends.messages.filter(|_| saved.all_taken_in);
@@ -50,17 +58,18 @@ impl Outcome {
             true => None,
             false if idle => saved.earliest.into_iter().chain(seen.next_due).min(),
             false => {
-                let lanes = [turn.role.lane(), claim::RUNNERS_LANE];
-                let lanes = if started.has_work_for_runners { &lanes[..] } else { &lanes[..1] };
-                claim::next_due(turn.spi, lanes, &work.workers, saved.now)?
+                let lines = lines.iter().map(|(line, _)| line);
+                lines::next_due(turn.spi, turn.role.lane(), lines, saved.now)?
             }
         };
         let most = guc::RUNNERS.get() as usize;
-        let for_runners = match started.has_work_for_runners && turn.role.gathers() && !turn.paused {
-            true => claim::for_runners(turn.spi, &work.workers, saved.now, turn.real, most)?,
-            false => 0,
+        let (for_runners, next_for_runners) = match started.has_work_for_runners && turn.role.gathers() && !turn.paused
+        {
+            true => lines::for_runners(turn.spi, &work.workers, saved.now, turn.real, most)?,
+            false => (0, None),
         };
-        let all_drained = drained.is_some_and(|drained| drained.len() == work.workers.len());
+        let next_due = next_due.into_iter().chain(next_for_runners).min();
+        let all_drained = drained.is_some_and(|drained| drained.len() == lines.len());
         let nothing_left = all_drained && saved.put_off.is_empty();
         Ok(Self { work, saved, prepared, nothing_left, next_due, for_runners })
     }
@@ -84,7 +93,7 @@ impl Memory {
         self.scans.settle(prepared.ends);
         let scanned = prepared.drained.is_some();
         if let Some(drained) = prepared.drained {
-            self.calls.drained = drained;
+            self.calls.lines.drained(&drained);
         }
         work.yielded.iter().for_each(|key| {
             self.backlog.yielding.remove(key);
@@ -178,7 +187,7 @@ impl OpenCalls {
         let requests = calls.into_iter().map(|(mut request, record)| {
             shmem::call::started(session.database, session.role, record.worker_id);
             let ticket = self.breakers.begin(record.worker_id, registry);
-            request.tag = self.in_flight.insert(record.worker_id, request.body.len(), (record, ticket));
+            request.tag = self.in_flight.insert(record.line(), request.body.len(), (record, ticket));
             request
         });
         let requests = requests.collect();

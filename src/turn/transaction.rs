@@ -282,8 +282,8 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let mut room = calls.room(turn.role, registry, backlog);
     let batch = load::load(turn, registry, matching, items)?;
     let decided = decide::decide(turn, &mut app, &matching.gathered, batch)?;
-    let saved = save::save(turn, &app, matching, locks, &calls.drained, &mut room, decided)?;
-    let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, app: &app };
+    let saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
+    let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines: &mut calls.lines, app: &app };
     let claims = claiming.claim(&mut room, &work, &saved)?;
     let prepared = prepare::prepare(turn, &mut app, backlog, &saved, claims)?;
     app.write_marks()?;
@@ -291,7 +291,7 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
         // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
         identity::set_local(c"synchronous_commit", c"off")?;
     }
-    let outcome = Outcome::of(&started, seen, work, saved, prepared)?;
+    let outcome = Outcome::of(&started, seen, &calls.lines, work, saved, prepared)?;
     Ok(Transacted::Done(Box::new(outcome)))
 }
 

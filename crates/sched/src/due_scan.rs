@@ -27,6 +27,7 @@
 //! - **What a turn took that fails.** A cursor is advanced after the commit alone.
 //! - **What is put under another key, or back to an earlier time**: calls that move to another worker or lane. Whoever moves
 //!   them forgets the cursors ([`DueScan::forget_all`]).
+//! - **What is the first under a key**: keys are known from the head. Until it is asked, nothing is scanned under a new one.
 //! - **Due times of a clock that was set back.** The first scan after that puts the cursor back to where the clock is; what
 //!   was written before that scan and lies further back, the head finds.
 
@@ -52,7 +53,7 @@ struct Cursor<T> {
     behind: Option<T>,
 }
 
-/// The scans of one kind: calls, timers or messages. `K` is what each has a cursor for, a worker or a worker and an owner; `T` is
+/// The scans of one kind: calls, timers or messages. `K` is what each has a cursor for, a worker and an owner; `T` is
 /// the order of the scan, a due time or an id.
 #[derive(Debug)]
 pub struct DueScan<K, T> {
@@ -116,6 +117,11 @@ impl<K: Eq + Hash, T: Ord + Copy> DueScan<K, T> {
         cursor.at = to;
         cursor.mark = cursor.mark.min(Some(to));
         cursor.behind = cursor.behind.min(Some(to));
+    }
+
+    /// Forgets the cursors of all other keys.
+    pub fn retain(&mut self, is_kept: impl Fn(&K) -> bool) {
+        self.cursors.retain(|key, _| is_kept(key));
     }
 
     /// There may be anything anywhere: the next scan begins at the head.

@@ -5,11 +5,12 @@
 //!
 //! ```text
 //!   task rows that are due
+//!        │  whose are there?                        lines
 //!        │  where does the scan begin?              due_scan
 //!        │  is somebody else at it right now?       backoff
 //!        ▼
 //!   a due call ── can its worker be reached? ────── breaker ────── no: only a probe goes out
-//!        │        is there room? ────────────────── room ───────── no: it stays unclaimed
+//!        │        is there room for its owner? ──── room ───────── no: it stays unclaimed
 //!        ▼
 //!   a claimed call ── may it have its locks? ────── lock_table ─── no: it waits with its lease
 //!        ▼
@@ -27,6 +28,7 @@ pub mod backoff;
 pub mod breaker;
 pub mod budget;
 pub mod due_scan;
+pub mod lines;
 pub mod lock_table;
 pub mod room;
 pub mod slow;

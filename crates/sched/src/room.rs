@@ -1,4 +1,16 @@
-//! Calls that are under way, and the room that is left for more.
+//! Calls that are under way, and the room that is left for more: in all, at a worker, and there for an owner.
+//!
+//! **An owner gets a place while its calls under way are fewer than [`SHARE`] times the places that are free** (the dynamic
+//! threshold of shared-buffer switches). So nobody is stopped, and nobody gets everything:
+//!
+//! - An owner alone gets `SHARE` of `SHARE + 1` places; a room of `SHARE` places or fewer wholly.
+//! - In a larger room a place is left for whoever has none, however long the calls of the others take.
+//! - Those who want more than there is get equal parts: who has more than the others has to wait until they have as much.
+//!
+//! The same holds for the calls of an owner in all, so that an owner with many workers does not get everything either.
+//!
+//! A free place goes to the owner with the fewest calls there; of those with as few, to the one whose last call went out first.
+//! In rooms that are too small for a free place it is this order by which owners take turns.
 
 use crate::breaker::Admission;
 use std::collections::HashMap;
@@ -6,44 +18,115 @@ use std::collections::HashMap;
 /// A worker, as the tables number them.
 pub type WorkerId = i32;
 
+/// The oid of a role that owns processes.
+pub type Owner = u32;
+
+/// The calls of one owner's processes to one worker: they stand in one line, in the order of their due times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Line {
+    pub worker: WorkerId,
+    pub owner: Owner,
+}
+
+/// An owner may have so many calls for each place that is free. More leave less for newcomers, fewer waste room while an owner
+/// is alone.
+pub const SHARE: usize = 8;
+
+/// When more lines are remembered, those without a call are forgotten: who had its turn last does not matter then.
+const REMEMBERED: usize = 1000;
+
+/// How many more calls an owner may have that has `calls` of them, while so many places are free and nobody else takes any.
+fn fair(calls: usize, free: usize) -> usize {
+    (SHARE * free).saturating_sub(calls).div_ceil(SHARE + 1)
+}
+
+/// What owners have.
+#[derive(Clone, Debug, Default)]
+struct Shares {
+    lines: HashMap<Line, Share>,
+    /// Calls to all workers.
+    owners: HashMap<Owner, usize>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    calls: usize,
+    /// The tag of the last call that went out.
+    last: u64,
+}
+
+impl Shares {
+    fn of(&self, line: Line) -> Share {
+        self.lines.get(&line).copied().unwrap_or_default()
+    }
+
+    fn of_owner(&self, owner: Owner) -> usize {
+        self.owners.get(&owner).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, line: Line, tag: u64) {
+        let share = self.lines.entry(line).or_default();
+        share.calls += 1;
+        share.last = tag;
+        *self.owners.entry(line.owner).or_default() += 1;
+    }
+
+    fn remove(&mut self, line: Line) {
+        if let Some(share) = self.lines.get_mut(&line) {
+            share.calls -= 1;
+        }
+        if let Some(calls) = self.owners.get_mut(&line.owner) {
+            *calls -= 1;
+        }
+        if self.lines.len() > REMEMBERED {
+            self.lines.retain(|_, share| share.calls > 0);
+            self.owners.retain(|_, calls| *calls > 0);
+        }
+    }
+}
+
 /// The calls of one scheduler that are under way, each with what is known of it.
 #[derive(Debug)]
 pub struct InFlight<C> {
     calls: HashMap<u64, Call<C>>,
     per_worker: HashMap<WorkerId, usize>,
+    shares: Shares,
     bytes: usize,
     next_tag: u64,
 }
 
 #[derive(Debug)]
 struct Call<C> {
-    worker: WorkerId,
+    line: Line,
     bytes: usize,
     what: C,
 }
 
 impl<C> Default for InFlight<C> {
     fn default() -> Self {
-        Self { calls: HashMap::new(), per_worker: HashMap::new(), bytes: 0, next_tag: 0 }
+        let (calls, per_worker) = (HashMap::new(), HashMap::new());
+        Self { calls, per_worker, shares: Shares::default(), bytes: 0, next_tag: 0 }
     }
 }
 
 impl<C> InFlight<C> {
     /// A call goes out. Answers with the tag by which it comes back.
-    pub fn insert(&mut self, worker: WorkerId, bytes: usize, what: C) -> u64 {
+    pub fn insert(&mut self, line: Line, bytes: usize, what: C) -> u64 {
         self.next_tag += 1;
-        *self.per_worker.entry(worker).or_default() += 1;
+        *self.per_worker.entry(line.worker).or_default() += 1;
+        self.shares.add(line, self.next_tag);
         self.bytes += bytes;
-        self.calls.insert(self.next_tag, Call { worker, bytes, what });
+        self.calls.insert(self.next_tag, Call { line, bytes, what });
         self.next_tag
     }
 
     /// A call has ended.
     pub fn remove(&mut self, tag: u64) -> Option<C> {
         let call = self.calls.remove(&tag)?;
-        if let Some(count) = self.per_worker.get_mut(&call.worker) {
+        if let Some(count) = self.per_worker.get_mut(&call.line.worker) {
             *count -= 1;
         }
+        self.shares.remove(call.line);
         self.bytes -= call.bytes;
         Some(call.what)
     }
@@ -65,11 +148,20 @@ impl<C> InFlight<C> {
     }
 }
 
-/// How many more calls may go out now, in all and per worker.
+/// How many more calls may go out now: in all, per worker, and per owner.
 #[derive(Clone, Debug, Default)]
 pub struct Room {
     total: usize,
-    per_worker: HashMap<WorkerId, usize>,
+    per_worker: HashMap<WorkerId, Places>,
+    shares: Shares,
+}
+
+/// The places of a worker.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    free: usize,
+    /// For a probe alone. Whoever is first makes it: it is no share of anything.
+    is_probe: bool,
 }
 
 impl Room {
@@ -86,16 +178,17 @@ impl Room {
     ) -> Self {
         let total = if in_flight.bytes() >= max_bytes { 0 } else { max_calls.saturating_sub(in_flight.len()) };
         let share = if workers.len() > 1 { max_calls.min(max_connections).div_ceil(2) } else { max_calls };
-        let room = |(id, limit): &(WorkerId, usize)| {
-            let room = match admits(*id) {
+        let places = |(id, limit): &(WorkerId, usize)| {
+            let admission = admits(*id);
+            let free = match admission {
                 Admission::All => share.min(*limit).saturating_sub(in_flight.of_worker(*id)),
                 // Beside those that hang since before the breaker opened.
                 Admission::Probe => 1,
                 Admission::None => 0,
             };
-            (*id, room)
+            (*id, Places { free, is_probe: matches!(admission, Admission::Probe) })
         };
-        Self { total, per_worker: workers.iter().map(room).collect() }
+        Self { total, per_worker: workers.iter().map(places).collect(), shares: in_flight.shares.clone() }
     }
 
     /// How many more calls may go out in all.
@@ -103,31 +196,70 @@ impl Room {
         self.total
     }
 
-    /// How many more calls may go out to this worker, if it were alone.
+    /// How many more calls may go out to this worker, whoever's they are.
     pub fn of_worker(&self, worker: WorkerId) -> usize {
-        self.per_worker.get(&worker).copied().unwrap_or(0).min(self.total)
+        self.per_worker.get(&worker).map_or(0, |places| places.free).min(self.total)
     }
 
-    /// Whether there is a place for a call to this worker.
-    pub fn has(&self, worker: WorkerId) -> bool {
-        self.total > 0 && self.per_worker.get(&worker).is_some_and(|room| *room > 0)
-    }
-
-    /// Takes a place for a call to this worker, if there is one.
-    pub fn take(&mut self, worker: WorkerId) -> bool {
-        match self.per_worker.get_mut(&worker) {
-            Some(room) if *room > 0 && self.total > 0 => {
-                *room -= 1;
-                self.total -= 1;
-                true
-            }
-            _ => false,
+    /// How many more calls of this owner may go out to this worker, if nobody else's do.
+    pub fn of_line(&self, line: Line) -> usize {
+        let free = self.of_worker(line.worker);
+        if self.per_worker.get(&line.worker).is_none_or(|places| places.is_probe) {
+            return free;
         }
+        let at_worker = fair(self.shares.of(line).calls, free);
+        at_worker.min(fair(self.shares.of_owner(line.owner), self.total))
     }
 
-    /// Per worker, how many due calls to look for.
-    pub fn wanted(&self, at_most: usize) -> Vec<(WorkerId, usize)> {
-        let bound = self.total.min(at_most);
-        self.per_worker.iter().map(|(id, room)| (*id, (*room).min(bound))).filter(|(_, room)| *room > 0).collect()
+    /// Whether any call may go out.
+    pub fn has_any(&self) -> bool {
+        self.total > 0 && self.per_worker.values().any(|places| places.free > 0)
+    }
+
+    /// Whether there is a place for a call of this owner to this worker.
+    pub fn has(&self, line: Line) -> bool {
+        self.of_line(line) > 0
+    }
+
+    /// Takes a place for a call of this owner to this worker, if there is one.
+    pub fn take(&mut self, line: Line) -> bool {
+        if !self.has(line) {
+            return false;
+        }
+        if let Some(places) = self.per_worker.get_mut(&line.worker) {
+            places.free -= 1;
+        }
+        self.total -= 1;
+        self.shares.lines.entry(line).or_default().calls += 1;
+        *self.shares.owners.entry(line.owner).or_default() += 1;
+        true
+    }
+
+    /// The order in which lines get places, those with the lowest rank first. `nth`: of the calls of the line that want one, from 0.
+    pub fn rank(&self, line: Line, nth: usize) -> (usize, u64) {
+        let share = self.shares.of(line);
+        (share.calls + nth, share.last)
+    }
+
+    /// Whether the next call of `other` goes before the next one of `line`, if both want a place.
+    pub fn goes_before(&self, other: Line, line: Line) -> bool {
+        other.worker == line.worker && other != line && self.rank(other, 0).0 <= self.rank(line, 0).0
+    }
+
+    /// Per line, how many due calls to look for. `lines` says of each whether calls may have been left in it: these share out
+    /// what is looked for, twice, because a call that was found need not go out. (Without that, hundreds of owners would each
+    /// have as many calls looked for as there are places for one of them.)
+    pub fn wanted(&self, lines: impl IntoIterator<Item = (Line, bool)>, at_most: usize) -> Vec<(Line, usize)> {
+        let with_room = lines.into_iter().map(|(line, waits)| (line, waits, self.of_line(line).min(at_most)));
+        let with_room: Vec<_> = with_room.filter(|(.., places)| *places > 0).collect();
+        let mut waiting = HashMap::<_, usize>::new();
+        for (line, ..) in with_room.iter().filter(|(_, waits, _)| *waits) {
+            *waiting.entry(line.worker).or_default() += 1;
+        }
+        let bound = |line: Line, waits| match waiting.get(&line.worker) {
+            Some(lines) if waits => (2 * self.of_worker(line.worker).min(at_most)).div_ceil(*lines),
+            _ => usize::MAX,
+        };
+        with_room.into_iter().map(|(line, waits, places)| (line, places.min(bound(line, waits)))).collect()
     }
 }

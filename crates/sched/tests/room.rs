@@ -1,16 +1,33 @@
-//! Room for calls: how many may go out, in all and per worker.
+//! Room for calls: how many may go out, in all, per worker and per owner, and who is next.
 
+use proptest::prelude::*;
+use std::collections::HashMap;
 use xdb_sched::breaker::Admission;
-use xdb_sched::room::{InFlight, Room};
+use xdb_sched::room::{InFlight, Line, Owner, Room, SHARE, WorkerId};
 
 const PLENTY: usize = 1000;
 
-fn under_way(calls: &[(i32, usize)]) -> InFlight<()> {
+fn line(worker: WorkerId, owner: Owner) -> Line {
+    Line { worker, owner }
+}
+
+/// Calls to workers, each of an owner of its own and with so many bytes.
+fn under_way(calls: &[(WorkerId, usize)]) -> InFlight<()> {
     let mut in_flight = InFlight::default();
-    for (worker, bytes) in calls {
-        in_flight.insert(*worker, *bytes, ());
+    for (owner, (worker, bytes)) in (100..).zip(calls) {
+        in_flight.insert(line(*worker, owner), *bytes, ());
     }
     in_flight
+}
+
+/// One worker with so many places.
+fn room_of(in_flight: &InFlight<()>, places: usize) -> Room {
+    Room::new(in_flight, PLENTY, PLENTY, PLENTY, &[(1, places)], |_| Admission::All)
+}
+
+/// Takes places until there is none for this owner.
+fn fill(room: &mut Room, line: Line) -> usize {
+    std::iter::repeat_with(|| room.take(line)).take_while(|taken| *taken).count()
 }
 
 #[test]
@@ -29,22 +46,203 @@ fn of_several_workers_none_gets_more_than_half() {
 #[test]
 fn a_breaker_lets_one_probe_out_or_nothing() {
     let admits = |worker| if worker == 1 { Admission::Probe } else { Admission::None };
-    let calls = [(1, 1); 5];
-    let mut room = Room::new(&under_way(&calls), 10, PLENTY, PLENTY, &[(1, PLENTY), (2, PLENTY)], admits);
-    assert_eq!(room.wanted(PLENTY), [(1, 1)]);
-    assert!(!room.has(2) && !room.take(2) && !room.take(3));
-    assert!(room.take(1) && !room.has(1) && !room.take(1));
-    assert_eq!(room.total(), 4);
+    let mut in_flight = InFlight::default();
+    let (hanging, other) = (line(1, 7), line(2, 7));
+    for _ in 0..9 {
+        in_flight.insert(hanging, 1, ());
+    }
+    let mut room = Room::new(&in_flight, 10, PLENTY, PLENTY, &[(1, PLENTY), (2, PLENTY)], admits);
+    assert_eq!(room.wanted([(hanging, true), (other, true)], PLENTY), [(hanging, 1)]);
+    assert!(!room.has(other) && !room.take(other) && !room.take(line(3, 7)));
+    assert!(room.take(hanging), "a probe is nobody's share");
+    assert!(!room.has_any() && !room.has(hanging) && !room.take(hanging));
+    assert_eq!(room.total(), 0);
 }
 
 #[test]
 fn what_is_under_way_takes_room_until_it_ends() {
     let mut in_flight = under_way(&[]);
-    let tags = [in_flight.insert(1, 60, ()), in_flight.insert(1, 40, ())];
+    let tags = [60, 40].map(|bytes| in_flight.insert(line(1, 7), bytes, ()));
     let room = |in_flight: &InFlight<()>| Room::new(in_flight, 3, PLENTY, 100, &[(1, PLENTY)], |_| Admission::All);
     assert_eq!(room(&in_flight).total(), 0, "its bytes are too many");
     assert_eq!(in_flight.remove(tags[0]), Some(()));
     assert_eq!(in_flight.remove(tags[0]), None);
     assert_eq!((in_flight.len(), in_flight.bytes(), in_flight.of_worker(1)), (1, 40, 1));
-    assert_eq!(room(&in_flight).of_worker(1), 2);
+    assert_eq!((room(&in_flight).of_worker(1), room(&in_flight).of_line(line(1, 7))), (2, 2));
+}
+
+#[test]
+fn an_owner_alone_gets_nearly_all_and_all_of_a_small_room() {
+    let none = InFlight::default();
+    for places in 1..=SHARE {
+        assert_eq!(fill(&mut room_of(&none, places), line(1, 7)), places);
+    }
+    for (places, expected) in [(9, 8), (16, 15), (64, 57), (512, 456)] {
+        assert_eq!(fill(&mut room_of(&none, places), line(1, 7)), expected, "of {places}");
+    }
+}
+
+#[test]
+fn what_one_has_at_many_workers_counts_together() {
+    let workers: Vec<_> = (1..=20).map(|worker| (worker, PLENTY)).collect();
+    let mut room = Room::new(&InFlight::<()>::default(), 90, PLENTY, PLENTY, &workers, |_| Admission::All);
+    let taken: usize = (1..=20).map(|worker| fill(&mut room, line(worker, 7))).sum();
+    assert_eq!(taken, 80);
+    assert!((1..=20).all(|worker| room.has(line(worker, 8))));
+}
+
+#[test]
+fn who_has_the_fewest_is_next_and_of_those_who_has_waited_longest() {
+    let mut in_flight = InFlight::default();
+    let [first, second, newcomer] = [1, 2, 3].map(|owner| line(1, owner));
+    let tags = [first, second, second].map(|line| in_flight.insert(line, 1, ()));
+    let room = room_of(&in_flight, 4);
+    assert!(room.rank(newcomer, 0) < room.rank(first, 0) && room.rank(first, 0) < room.rank(second, 0));
+    assert_eq!(room.rank(first, 1).0, room.rank(second, 0).0);
+    assert!(room.goes_before(newcomer, first) && room.goes_before(first, second) && !room.goes_before(second, first));
+    assert!(!room.goes_before(first, first) && !room.goes_before(line(2, 3), first), "the same, and elsewhere");
+    for tag in tags {
+        in_flight.remove(tag);
+    }
+    let room = room_of(&in_flight, 1);
+    assert!(room.rank(first, 0) < room.rank(second, 0), "its last call went out before");
+    assert!(room.goes_before(first, second) && room.goes_before(second, first), "both leave it to the order");
+}
+
+#[test]
+fn lines_in_which_calls_wait_share_out_what_is_looked_for() {
+    let room = room_of(&InFlight::default(), 90);
+    let lines = |count, waits| (0..count).map(move |owner| (line(1, owner), waits));
+    let total = |wanted: Vec<(Line, usize)>| wanted.into_iter().map(|(_, count)| count).sum::<usize>();
+    assert_eq!(room.wanted(lines(1, true), PLENTY), [(line(1, 0), 80)]);
+    assert_eq!(room.wanted(lines(1, true), 30), [(line(1, 0), 30)]);
+    assert_eq!(total(room.wanted(lines(2, true), PLENTY)), 160);
+    assert_eq!(total(room.wanted(lines(60, true), PLENTY)), 180);
+    assert!(room.wanted(lines(500, true), PLENTY).iter().all(|(_, count)| *count == 1));
+    assert_eq!(total(room.wanted(lines(3, false), PLENTY)), 240, "little waits there");
+}
+
+/// What happens at a worker: calls of an owner come due, or some of the calls under way end.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Due(Owner, usize),
+    End(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let due = (0..5u32, 1..200usize).prop_map(|(owner, count)| Step::Due(owner, count));
+    let end = (1..100usize).prop_map(Step::End);
+    prop::collection::vec(prop_oneof![due, end], 1..60)
+}
+
+/// A worker, and who waits for it.
+struct Bench {
+    places: usize,
+    in_flight: InFlight<Owner>,
+    tags: Vec<u64>,
+    waiting: HashMap<Owner, usize>,
+}
+
+impl Bench {
+    fn new(places: usize) -> Self {
+        Self { places, in_flight: InFlight::default(), tags: Vec::new(), waiting: HashMap::new() }
+    }
+
+    fn room(&self) -> Room {
+        Room::new(&self.in_flight, PLENTY, PLENTY, PLENTY, &[(1, self.places)], |_| Admission::All)
+    }
+
+    fn calls(&self, owner: Owner) -> usize {
+        self.room().rank(line(1, owner), 0).0
+    }
+
+    /// Calls go out, in their order, until there is no place for any that waits.
+    fn claim(&mut self) {
+        loop {
+            let room = self.room();
+            let waiting = self.waiting.iter().filter(|(_, count)| **count > 0).map(|(owner, _)| line(1, *owner));
+            let Some(next) = waiting.filter(|line| room.has(*line)).min_by_key(|line| room.rank(*line, 0)) else {
+                return;
+            };
+            self.tags.push(self.in_flight.insert(next, 1, next.owner));
+            *self.waiting.entry(next.owner).or_default() -= 1;
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Due(owner, count) => *self.waiting.entry(owner).or_default() += count,
+            Step::End(count) => {
+                for _ in 0..count.min(self.tags.len()) {
+                    let tag = self.tags.swap_remove(self.tags.len() / 2);
+                    self.in_flight.remove(tag);
+                }
+            }
+        }
+        self.claim();
+    }
+}
+
+proptest! {
+    #[test]
+    fn as_many_are_wanted_as_can_be_taken(places in 0..300usize, steps in steps(), owner in 0..5u32) {
+        let mut bench = Bench::new(places);
+        for step in steps {
+            bench.step(step);
+            let mut room = bench.room();
+            let wanted = room.of_line(line(1, owner));
+            prop_assert_eq!(fill(&mut room, line(1, owner)), wanted);
+        }
+    }
+
+    /// Whoever has none gets a place that is free, and one owner alone never takes the last.
+    #[test]
+    fn a_newcomer_gets_a_place(places in SHARE + 1..300, steps in steps(), greedy in 1..2000usize) {
+        let mut bench = Bench::new(places);
+        bench.step(Step::Due(7, greedy));
+        prop_assert!(bench.room().has(line(1, 9)));
+        for step in steps {
+            bench.step(step);
+            let room = bench.room();
+            prop_assert_eq!(room.has(line(1, 9)), room.of_worker(1) > 0);
+        }
+    }
+
+    /// However the calls were spread before: when all of them have ended once, those who wait have equal parts, and none is
+    /// short of a place that another one could give.
+    #[test]
+    fn who_wants_much_gets_an_equal_part(places in 1..300usize, owners in 1..5u32, first in 1..5000usize) {
+        let mut bench = Bench::new(places);
+        bench.step(Step::Due(0, first));
+        (0..owners).for_each(|owner| bench.step(Step::Due(owner, 100_000)));
+        for _ in 0..2 * places {
+            let ended = bench.tags.remove(0);
+            bench.in_flight.remove(ended);
+            bench.claim();
+        }
+        let calls: Vec<_> = (0..owners).map(|owner| bench.calls(owner)).collect();
+        let (least, most) = (calls.iter().min().copied().unwrap_or(0), calls.iter().max().copied().unwrap_or(0));
+        prop_assert!(most - least <= 1, "{:?}", calls);
+        let unused = places - bench.in_flight.len();
+        prop_assert!(unused <= most / SHARE + 1, "{} unused beside {:?}", unused, calls);
+        prop_assert!(places > SHARE || unused == 0);
+    }
+
+    /// In a room with one place, nobody is passed over.
+    #[test]
+    fn owners_take_turns_at_a_single_place(owners in 1..6u32) {
+        let mut bench = Bench::new(1);
+        (0..owners).for_each(|owner| bench.step(Step::Due(owner, 1000)));
+        let mut served = Vec::new();
+        for _ in 0..5 * owners {
+            let ended = bench.tags.remove(0);
+            served.extend(bench.in_flight.remove(ended));
+            bench.claim();
+        }
+        for round in served.chunks(owners as usize) {
+            let mut round = round.to_vec();
+            round.sort_unstable();
+            prop_assert_eq!(round, (0..owners).collect::<Vec<_>>());
+        }
+    }
 }

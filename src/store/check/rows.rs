@@ -11,9 +11,11 @@ use super::super::queue::{QueueMessage, Waiter};
 use super::super::state::State;
 use super::super::table::{Table, batch, statements};
 use super::super::timer::Timer;
+use super::super::versions;
 use crate::pg::catch::Result;
 use crate::pg::param::Param;
 use crate::pg::spi::Statement;
+use pgrx::pg_sys;
 use std::collections::{BTreeSet, HashMap};
 use xdb_engine::*;
 
@@ -43,16 +45,24 @@ pub struct Expected {
 
 const EXECUTION: &str = "execution_id";
 
+/// In a schema of an older release a task does not tell its owner.
+const TASKS_COMPARED_IN_OLDER: &[&str] = &["shard", "api", "due_at"];
+
 /// Compares a table with the batch of rows that it should have, as `jsonb`: the spelling of numbers and the order of keys make no
 /// difference. `of` is the column with the execution. The last two parameters are the execution, and the columns that are compared.
 fn differences<T: Table>(of: &str) -> String {
+    differences_in::<T>(of, T::COMPARED)
+}
+
+/// The same, of these columns at most.
+fn differences_in<T: Table>(of: &str, compared: &[&str]) -> String {
     let row = |relation: &str| {
         let member = |name: &&str| match is_moment::<T>(name) {
             true => format!("'{name}', EXTRACT(epoch FROM {relation}.{name}) * 1000000"),
             false => format!("'{name}', {relation}.{name}"),
         };
         let key = T::KEY.iter().filter(|name| **name != of).map(member).collect::<Vec<_>>().join(", ");
-        let fields = T::COMPARED.iter().map(member).collect::<Vec<_>>().join(", ");
+        let fields = compared.iter().map(member).collect::<Vec<_>>().join(", ");
         format!("SELECT jsonb_build_object({key}) AS key, jsonb_build_object({fields}) AS fields")
     };
     let (expected, found, execution) = (row("v"), row("t"), T::COLUMNS.len() + 1);
@@ -79,6 +89,7 @@ statements! {
     PROCESSES = differences::<Process>(EXECUTION);
     STATES = differences::<State>(EXECUTION);
     TASKS = differences::<Task>(EXECUTION);
+    TASKS_OF_OLDER = differences_in::<Task>(EXECUTION, TASKS_COMPARED_IN_OLDER);
     TIMERS = differences::<Timer>(EXECUTION);
     WAITERS = differences::<Waiter>(EXECUTION);
     MESSAGES = differences::<QueueMessage>(EXECUTION);
@@ -101,19 +112,19 @@ fn all<T: Table>(statement: &'static Statement, rows: &[T]) -> Expected {
 }
 
 /// Every table that follows from the execution. `arrived` are the message ids of the inbox, which are on record too.
-pub fn expected(known: &Known, shard: i16, arrived: &[(String, String)]) -> Result<Vec<Expected>> {
+pub fn expected(known: &Known, shard: i16, owner: pg_sys::Oid, arrived: &[(String, String)]) -> Result<Vec<Expected>> {
     let Known { execution, received_at, more_message_ids } = known;
     let id = execution.id;
     let states = || execution.states.values().map(AsRef::as_ref);
     let state_rows = states().map(|state| State::of(id, shard, state)).collect::<Result<Vec<_>>>()?;
     // A state at a call has a task, and nothing else has.
     let task = |state: &StateExecution| {
-        current_call(state).map(|(api, call)| Task::of(id, state.seq, shard, api, call.not_before))
+        current_call(state).map(|(api, call)| Task::of((id, state.seq), shard, owner, api, call.not_before))
     };
     Ok(vec![
         own(execution, shard, received_at.is_some())?,
         all(&STATES, &state_rows),
-        all(&TASKS, &states().filter_map(task).collect::<Vec<_>>()),
+        tasks(&states().filter_map(task).collect::<Vec<_>>()),
         all(&TIMERS, &timers(execution, shard)),
         all(&WAITERS, &states().flat_map(|state| waiters(id, state)).collect::<Vec<_>>()),
         messages(execution, shard, received_at.as_ref()),
@@ -122,6 +133,13 @@ pub fn expected(known: &Known, shard: i16, arrived: &[(String, String)]) -> Resu
         all(&GLOBAL_WAITERS, &states().flat_map(|state| global_waiters(id, state)).collect::<Vec<_>>()),
         global_messages(execution),
     ])
+}
+
+fn tasks(found: &[Task]) -> Expected {
+    match versions::is_own() {
+        true => all(&TASKS, found),
+        false => Expected { columns: TASKS_COMPARED_IN_OLDER.to_vec(), ..all(&TASKS_OF_OLDER, found) },
+    }
 }
 
 /// Without a history, what follows from the states alone.

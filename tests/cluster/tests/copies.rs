@@ -192,6 +192,7 @@ fn in_another_server_roles_are_found_by_their_names() {
     there.run("ALTER ROLE mislaid RENAME TO app");
     there.run("SELECT xdb.adopt()");
     worker.wait_for_count("the copy's call is made", 20, 2, |call| call.target() == "Hang");
+    sound(&mut there);
     worker.release();
     assert_eq!(elsewhere.connect("copy_moved", "stranger").count("xdb.processes"), 0);
     finish(&mut elsewhere.connect("copy_moved", "app"));

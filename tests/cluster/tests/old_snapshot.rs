@@ -26,8 +26,8 @@ fn leave_dead_rows(app: &App) -> Db {
     keeper.one::<i64>("SELECT count(*) FROM xdb.engine");
     app.superuser().run(&format!(
         "BEGIN;
-         INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at)
-         SELECT gen_random_uuid(), 1, 0, w.worker_id, 'EXECUTE_API', now() - interval '1 hour'
+         INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at, owner)
+         SELECT gen_random_uuid(), 1, 0, w.worker_id, 'EXECUTE_API', now() - interval '1 hour', 'app'::regrole
          FROM xdb.worker w, generate_series(1, {DEAD});
          INSERT INTO xdb.timer (execution_id, seq, command, shard, kind, fire_at)
          SELECT execution_id, 1, 0, 0, 'TIMER_COMMAND', due_at FROM xdb.task WHERE shard = 0 AND seq = 1;

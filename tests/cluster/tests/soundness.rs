@@ -132,6 +132,7 @@ fn what_is_changed_by_hand_is_found() {
         (task("Often", "due_at = now()"), "task {\"seq\": 4}: due_at is"),
         (task("Rest", "api = 'WAIT_UNTIL_API'"), "task {\"seq\": 3}: api is \"WAIT_UNTIL_API\""),
         (task("Rest", "shard = (t.shard + 1) % 1024"), "task {\"seq\": 3}: shard is"),
+        (task("Rest", "owner = 10"), "task {\"seq\": 3}: owner is"),
         (task("Rest", "attempt = 0"), "task {\"seq\": 3}: attempt is 0, and more attempts than that have failed"),
         (task("Rest", "first_attempt_at = NULL"), "task {\"seq\": 3}: it has begun an attempt"),
         (
@@ -141,8 +142,8 @@ fn what_is_changed_by_hand_is_found() {
         (task("Rest", "worker_id = 77"), "task {\"seq\": 3}: its worker is not registered"),
         ("DELETE FROM xdb.task WHERE $OURS AND seq = 3".into(), "task {\"seq\": 3}: is missing"),
         (
-            "INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at)
-          VALUES ('$ID', 2, 1, 1, 'EXECUTE_API', 'infinity')"
+            "INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at, owner)
+          VALUES ('$ID', 2, 1, 1, 'EXECUTE_API', 'infinity', 0)"
                 .into(),
             "task {\"seq\": 2}: should not be there",
         ),
@@ -315,8 +316,8 @@ fn nothing_is_left_of_what_a_closed_process_waited_for() {
     start(&app, "p", "full");
     let mut db = app.db();
     db.run("SELECT xdb.stop_process('p', 'FAIL', 'enough')");
-    let task = "INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at)
-                VALUES ('$ID', 3, 1, 1, 'EXECUTE_API', 'infinity')";
+    let task = "INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at, owner)
+                VALUES ('$ID', 3, 1, 1, 'EXECUTE_API', 'infinity', 0)";
     let timer = "INSERT INTO xdb.timer VALUES ('$ID', 0, 0, 1, 'PROCESS_TIMEOUT', 'infinity')";
     let message = "INSERT INTO xdb.queue_message VALUES ('$ID', 'inbox', 1, 1, NULL, '1', now())";
     let arrival = "INSERT INTO xdb.inbox (execution_id, shard, queue_name, bytes, published_at)

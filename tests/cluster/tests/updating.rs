@@ -134,6 +134,10 @@ fn calls_in_old_lanes_and_tables_that_were_set_aside_go_on() {
         "what was locked is not slow"
     );
     assert_eq!(superuser.count("xdb.engine WHERE lane BETWEEN 1 AND 9"), 0);
+    assert_eq!(
+        superuser.count("xdb.task t JOIN xdb.process_execution p USING (execution_id) WHERE t.owner = p.owner"),
+        9
+    );
     worker.wait_for_count("all calls are made again", 30, 18, |_| true);
     worker.heal();
     worker.release();

@@ -34,10 +34,11 @@ const THREADS: &str = "threads of the scheduler";
 fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     let processes = lab.options.scaled(10_000, 200);
     // Of the descriptors a third is for connections, and half of these for one of two workers: see "Many calls at a time" in
-    // docs/settings.md. Where the system permits fewer, as many sleep as there can be.
-    let sleepers = lab.options.scaled(10_000, 500).min((machine::raise_open_files() / 3).saturating_sub(100) / 2);
+    // docs/settings.md. Where the system permits fewer, as many sleep as there can be: one owner has eight ninths of the places.
+    let most = (machine::raise_open_files() / 3).saturating_sub(100) / 2;
+    let sleepers = lab.options.scaled(10_000, 500).min(most * 8 / 9);
     lab.observe(|db| {
-        for (name, value) in [("xdb.max_in_flight", 2 * sleepers), ("xdb.max_in_flight_bytes", 1 << 20)] {
+        for (name, value) in [("xdb.max_in_flight", 2 * places(sleepers)), ("xdb.max_in_flight_bytes", 1 << 20)] {
             db.run(&format!("ALTER SYSTEM SET {name} = {value}"));
         }
         db.run("SELECT pg_reload_conf()");
@@ -64,6 +65,11 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     }])
 }
 
+/// Of so many places one owner has as many as there are sleepers.
+fn places(sleepers: u64) -> u64 {
+    sleepers + sleepers.div_ceil(8)
+}
+
 fn together(stage: &Stage<'_>, processes: u64, sleepers: u64) -> Result<Run, String> {
     let fast = ChainWorker::start(stage, processes, STATES, |number, _: &Request<'_>, reply: &mut Reply| {
         chain::go_on(number, STATES, "", reply);
@@ -83,7 +89,8 @@ fn together(stage: &Stage<'_>, processes: u64, sleepers: u64) -> Result<Run, Str
     }
     stage.register("slow", &slow.worker, &[("slow", &patient)]);
     let url = xdb_cluster_tests::db::literal(&slow.worker.url());
-    stage.superuser().run(&format!("SELECT xdb.register_worker('slow', {url}, max_concurrency => {sleepers})"));
+    let most = places(sleepers);
+    stage.superuser().run(&format!("SELECT xdb.register_worker('slow', {url}, max_concurrency => {most})"));
     stage.start("s-", "slow", 0, sleepers, "'{}'");
     wait_for("all sleepers are called", patience(sleepers), || Ok(slow.worker.calls() >= sleepers))?;
     stage.pause();

@@ -1,0 +1,39 @@
+//! Which lines of calls are known, and in which a call may wait.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+use xdb_sched::lines::{FORGOTTEN_AFTER, Lines};
+use xdb_sched::room::Line;
+
+fn line(worker: i32, owner: u32) -> Line {
+    Line { worker, owner }
+}
+
+fn waiting(lines: &Lines, worker: i32) -> Vec<u32> {
+    lines.waiting(worker).map(|line| line.owner).collect()
+}
+
+#[test]
+fn a_line_may_hold_calls_unless_the_last_scan_says_that_it_does_not() {
+    let (mut lines, now) = (Lines::default(), Instant::now());
+    assert!(!lines.is_drained(1), "nobody has looked");
+    lines.found([line(1, 1), line(1, u32::MAX), line(2, 0)], now);
+    assert_eq!((waiting(&lines, 1), waiting(&lines, 2)), (vec![1, u32::MAX], vec![0]));
+    lines.drained(&BTreeSet::from([line(1, 1), line(1, u32::MAX)]));
+    assert!(lines.is_drained(1) && !lines.is_drained(2) && lines.is_drained(3));
+    assert_eq!(lines.iter().collect::<Vec<_>>(), [(line(1, 1), false), (line(1, u32::MAX), false), (line(2, 0), true)]);
+    lines.found([line(1, 5)], now);
+    assert_eq!(waiting(&lines, 1), [5], "a new one");
+    lines.drained(&BTreeSet::new());
+    assert_eq!(waiting(&lines, 1), [1, 5, u32::MAX]);
+}
+
+#[test]
+fn a_line_is_forgotten_when_it_was_gone_for_long() {
+    let (mut lines, now) = (Lines::default(), Instant::now());
+    lines.found([line(1, 1), line(1, 2)], now);
+    lines.found([line(1, 2)], now + FORGOTTEN_AFTER);
+    assert!(lines.has(&line(1, 1)) && lines.len() == 2);
+    lines.found([], now + FORGOTTEN_AFTER + Duration::from_millis(1));
+    assert!(!lines.has(&line(1, 1)) && lines.has(&line(1, 2)));
+}

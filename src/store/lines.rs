@@ -1,0 +1,172 @@
+//! Lines of calls, one for each owner at each worker: which there are, and when their calls are due. A line is a range of the
+//! index `task_claim` of the table `task`, so all of this costs a descent in the index or two per line.
+
+use super::claim::{Lane, RUNNERS_LANE, SCHEDULERS_LANE, free_for_runners};
+use super::registry::WorkerId;
+use super::table::{Record, batch, record, statements};
+use super::versions;
+use crate::pg::catch::{PgError, Result};
+use crate::pg::param::{array, value};
+use crate::pg::spi::{Row, Snapshot, Spi, Statement};
+use pgrx::pg_sys;
+use xdb_engine::Timestamp;
+use xdb_sched::room::Line;
+
+/// How a schema tells the lines of calls apart.
+pub(super) struct Schema {
+    /// Whether the task `t` stands in the line that a relation tells.
+    pub in_line: fn(&str) -> String,
+    /// The owner of the task `t`.
+    pub owner: &'static str,
+    /// The lines of a lane with the due times of their first calls, leased or not: a relation `line` for `WITH RECURSIVE`.
+    lines: fn(&str) -> String,
+}
+
+/// One descent in the index per line, however many calls there are.
+pub(super) const OWN: Schema = Schema {
+    in_line: |line| format!("t.worker_id = {line}.worker_id AND t.owner = {line}.owner"),
+    owner: "t.owner",
+    lines: |lane| {
+        format!(
+            "line (worker_id, owner, due_at) AS ( \
+                (SELECT t.worker_id, t.owner, t.due_at FROM xdb.task t WHERE t.lane = {lane} \
+                    ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) \
+                UNION ALL SELECT n.worker_id, n.owner, n.due_at FROM line CROSS JOIN LATERAL ( \
+                    SELECT t.worker_id, t.owner, t.due_at FROM xdb.task t \
+                    WHERE t.lane = {lane} AND (t.worker_id, t.owner) > (line.worker_id, line.owner) \
+                    ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) AS n)"
+        )
+    },
+};
+
+/// In a schema of an older release all calls to a worker stand in one line.
+pub(super) const OLDER: Schema = Schema {
+    in_line: |line| format!("t.worker_id = {line}.worker_id"),
+    owner: "0::oid",
+    lines: |lane| {
+        format!(
+            "line (worker_id, owner, due_at) AS (SELECT w.worker_id, 0::oid, n.due_at \
+                FROM xdb.worker w CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
+                    WHERE t.lane = {lane} AND t.worker_id = w.worker_id ORDER BY t.due_at LIMIT 1) AS n)"
+        )
+    },
+};
+
+pub(super) fn of_schema(own: &'static Statement, older: &'static Statement) -> &'static Statement {
+    if versions::is_own() { own } else { older }
+}
+
+record! {
+    struct OfLine { worker_id: WorkerId, owner: pg_sys::Oid }
+}
+
+statements! {
+    LINES = lines_of(&OWN);
+    LINES_OF_OLDER = lines_of(&OLDER);
+    FOR_RUNNERS = format!("WITH RECURSIVE {} SELECT \
+        (SELECT count(*) FROM (SELECT FROM line l CROSS JOIN LATERAL (SELECT FROM xdb.task t \
+                WHERE t.lane = {RUNNERS_LANE} AND {in_line} AND t.due_at <= $2 AND {} ORDER BY t.due_at LIMIT $5) AS d \
+            WHERE l.worker_id = ANY ($1) LIMIT $5) AS due) AS calls, \
+        (SELECT min(n.due_at) FROM line l CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
+                WHERE t.lane = {RUNNERS_LANE} AND {in_line} AND t.due_at > $2 ORDER BY t.due_at LIMIT 1) AS n \
+            WHERE l.worker_id = ANY ($1)) AS next", (OWN.lines)("1"), free_for_runners("$3", "$4"), in_line = (OWN.in_line)("l"));
+    NEXT_DUE = next_due_of(&OWN);
+    NEXT_DUE_OF_OLDER = next_due_of(&OLDER);
+    EARLIEST = earliest_of(&OWN);
+    EARLIEST_OF_OLDER = earliest_of(&OLDER);
+    BACKLOG = backlog_of(&OWN);
+    BACKLOG_OF_OLDER = backlog_of(&OLDER);
+}
+
+fn lines_of(schema: &Schema) -> String {
+    format!("WITH RECURSIVE {} SELECT l.worker_id, l.owner, l.due_at FROM line l", (schema.lines)("$1"))
+}
+
+fn next_due_of(schema: &Schema) -> String {
+    format!(
+        "SELECT LEAST( \
+            (SELECT min(n.due_at) FROM {} CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
+                WHERE t.lane = $3 AND {} AND t.due_at > $4 ORDER BY t.due_at LIMIT 1) AS n), \
+            (SELECT fire_at FROM xdb.timer WHERE $3 = {SCHEDULERS_LANE} AND fire_at > $4 ORDER BY fire_at LIMIT 1)) AS next",
+        batch::<OfLine>(),
+        (schema.in_line)("v")
+    )
+}
+
+fn earliest_of(schema: &Schema) -> String {
+    format!(
+        "WITH RECURSIVE {} SELECT LEAST( \
+            (SELECT min(l.due_at) FROM line l WHERE l.worker_id = ANY ($1)), \
+            (SELECT fire_at FROM xdb.timer ORDER BY fire_at LIMIT 1)) AS earliest, \
+        EXISTS (SELECT FROM xdb.inbox) AS messages",
+        (schema.lines)("$2")
+    )
+}
+
+/// By line, so that calls that are due later are not walked over.
+fn backlog_of(schema: &Schema) -> String {
+    let in_line = (schema.in_line)("l");
+    format!(
+        "WITH all_lines AS MATERIALIZED (SELECT a.lane, o.* FROM unnest('{{0,1}}'::smallint[]) AS a (lane) \
+            CROSS JOIN LATERAL (WITH RECURSIVE {} SELECT * FROM line) AS o) \
+        SELECT (SELECT count(*) FROM (SELECT FROM all_lines l CROSS JOIN LATERAL ( \
+                SELECT FROM xdb.task t WHERE t.lane = l.lane AND {in_line} AND t.due_at <= $1 \
+                LIMIT 10000) AS due LIMIT 10000) AS counted) AS calls, \
+            (SELECT min(o.due_at) FROM all_lines l CROSS JOIN LATERAL ( \
+                SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND {in_line} AND t.due_at <= $1 \
+                ORDER BY t.due_at LIMIT 1) AS o) AS oldest",
+        (schema.lines)("a.lane")
+    )
+}
+
+/// The lines of a lane with the due times of their first calls, leased or not.
+pub fn heads(spi: &Spi, lane: Lane) -> Result<Vec<(Line, Timestamp)>> {
+    let read = |row: &Row| Ok((read_line(row)?, row.get("due_at")?));
+    spi.rows(of_schema(&LINES, &LINES_OF_OLDER), &[value(lane.number)], read)
+}
+
+pub(super) fn read_line(row: &Row) -> Result<Line> {
+    Ok(Line { worker: row.get("worker_id")?, owner: row.get::<pg_sys::Oid>("owner")?.to_u32() })
+}
+
+/// How many calls runners could claim now, counted up to a bound, and when the next one comes due.
+pub fn for_runners(
+    spi: &Spi,
+    workers: &[WorkerId],
+    now: Timestamp,
+    real: Timestamp,
+    at_most: usize,
+) -> Result<(usize, Option<Timestamp>)> {
+    let params = [array(workers), value(now), value(0i64), value(real), value(at_most as i64)];
+    let read = |row: &Row| Ok((row.get::<i64>("calls")? as usize, row.get("next")?));
+    Ok(spi.first(&FOR_RUNNERS, &params, read)?.unwrap_or_default())
+}
+
+/// When the next call of these lines comes due after `now`, or, in the scheduler's lane, the next timer.
+pub fn next_due(
+    spi: &Spi,
+    lane: i16,
+    lines: impl IntoIterator<Item = Line>,
+    now: Timestamp,
+) -> Result<Option<Timestamp>> {
+    let of_line = |line: Line| OfLine { worker_id: line.worker, owner: line.owner.into() };
+    let mut params = OfLine::arrays(&lines.into_iter().map(of_line).collect::<Vec<_>>());
+    params.extend([value(lane), value(now)]);
+    Ok(spi.first(of_schema(&NEXT_DUE, &NEXT_DUE_OF_OLDER), &params, |row| row.get("next"))?.flatten())
+}
+
+/// When the earliest call or timer comes due or came due, and whether there are messages: everything that a scheduler with no
+/// call under way has to look for.
+pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<(Option<Timestamp>, bool)> {
+    let params = [array(workers), value(lane.number)];
+    let statement = of_schema(&EARLIEST, &EARLIEST_OF_OLDER);
+    let found = spi.first(statement, &params, |row| Ok((row.get("earliest")?, row.get("messages")?)))?;
+    found.ok_or_else(|| PgError::internal("the earliest due time has no row"))
+}
+
+/// How many calls are due or under way, counted up to a bound, and since when the oldest waits: for people.
+pub fn backlog(spi: &Spi, now: Timestamp) -> Result<(i64, Option<Timestamp>)> {
+    let read = |row: &Row| Ok((row.get("calls")?, row.get("oldest")?));
+    let statement = of_schema(&BACKLOG, &BACKLOG_OF_OLDER);
+    Ok(spi.first_with(Snapshot::Active, statement, &[value(now)], read)?.unwrap_or((0, None)))
+}

@@ -1,0 +1,158 @@
+//! Owners share a worker: what one of them wants much of does not keep it from the others.
+
+use xdb_cluster_tests::prelude::*;
+
+const PATIENT: u64 = 60;
+
+/// The role `app` is greedy, and `other` modest. Both use one worker, whose calls of the type `slow` hang, while it is not healed.
+fn application(name: &str, max_concurrency: Option<u32>) -> (App, Worker) {
+    let app = App::new(name);
+    let worker = app.worker(|call: &Call| match call.target() {
+        "Slow" => Reply::hang(force_complete(json!(null))),
+        "Endless" => next("Endless", json!(null)).into(),
+        _ => force_complete(json!(null)).into(),
+    });
+    let patient = json!({"executeApiTimeoutSeconds": PATIENT});
+    app.register("slow", &Definition::starting_with("Slow").step_with("Slow", patient));
+    app.register("endless", &Definition::starting_with("Endless").step("Endless"));
+    app.register("quick", &one_step());
+    if let Some(most) = max_concurrency {
+        let url = worker.url();
+        app.superuser().run(&format!("SELECT xdb.register_worker('stub', '{url}', max_concurrency => {most})"));
+    }
+    (app, worker)
+}
+
+fn start_many(db: &mut Db, prefix: &str, process_type: &str, count: u32) {
+    db.run(&format!(
+        "SELECT count(xdb.start_process('{prefix}-' || n, '{process_type}')) FROM generate_series(1, {count}) n"
+    ));
+}
+
+fn of(prefix: &'static str) -> impl Fn(&Call) -> bool {
+    move |call: &Call| call.process_id().starts_with(prefix)
+}
+
+/// Everything completes, whatever hangs.
+fn finish(app: &App, worker: &Worker, pattern: &str, count: i64) {
+    worker.misbehave(|_| force_complete(json!(null)));
+    worker.release();
+    let mut db = app.superuser();
+    wait_until("all complete", 60, || views::with_status(&mut db, pattern, "COMPLETED") == count);
+}
+
+/// While it is done, the engine is paused: it finds all that was started at once.
+fn at_once(app: &App, starts: impl FnOnce()) {
+    let mut superuser = app.superuser();
+    superuser.run("SELECT xdb.pause()");
+    wait_until("the engine has paused", 10, || superuser.text("SELECT state FROM xdb.status()") == "paused");
+    starts();
+    superuser.run("SELECT xdb.resume()");
+}
+
+#[test]
+fn calls_of_one_that_hang_do_not_keep_another_from_the_worker() {
+    let (app, worker) = application("fair_hanging", None);
+    let (mut greedy, mut modest) = (app.db(), app.session("other"));
+    start_many(&mut greedy, "greedy", "slow", 300);
+    // Alone it gets nearly everything: eight ninths of 64.
+    worker.wait_for_count("its calls", 20, 57, of("greedy"));
+    for number in 1..=20 {
+        let id = format!("modest-{number}");
+        let (took, _) = timed(|| {
+            modest.start(&id, "quick").go();
+            modest.completes(&id)
+        });
+        assert!(took < Duration::from_secs(1), "{id} took {took:?} beside calls that hang");
+    }
+    assert_eq!(worker.count(of("greedy")), 57);
+    finish(&app, &worker, "greedy-%", 300);
+    app.done(&[]);
+}
+
+#[test]
+fn calls_that_hang_leave_room_beside_another_worker_too() {
+    let (app, worker) = application("fair_two_workers", None);
+    let _other = app.worker_named("second", |_| force_complete(json!(null)));
+    app.register_with("second", "elsewhere", &one_step());
+    let (mut greedy, mut modest) = (app.db(), app.session("other"));
+    start_many(&mut greedy, "greedy", "slow", 300);
+    worker.wait_for_count("its calls", 20, 57, of("greedy"));
+    for process_type in ["quick", "elsewhere"] {
+        modest.start(process_type, process_type).go();
+        let (took, _) = timed(|| modest.completes(process_type));
+        assert!(took < Duration::from_secs(1), "{process_type} took {took:?} beside calls that hang");
+    }
+    finish(&app, &worker, "greedy-%", 300);
+    app.done(&[]);
+}
+
+#[test]
+fn two_who_want_much_get_equal_parts() {
+    let (app, worker) = application("fair_equal", None);
+    at_once(&app, || {
+        start_many(&mut app.db(), "first", "slow", 300);
+        start_many(&mut app.session("other"), "second", "slow", 300);
+    });
+    worker.wait_for_count("the room is used", 20, 60, |_| true);
+    let parts = [worker.count(of("first")), worker.count(of("second"))];
+    assert!(parts.iter().all(|part| (29..=32).contains(part)), "{parts:?} of 64");
+    finish(&app, &worker, "%", 600);
+    app.done(&[]);
+}
+
+#[test]
+fn thousands_of_due_calls_of_one_do_not_delay_another() {
+    let (app, worker) = application("fair_backlog", None);
+    at_once(&app, || {
+        start_many(&mut app.db(), "greedy", "quick", 5000);
+        start_many(&mut app.session("other"), "modest", "quick", 100);
+    });
+    let mut db = app.superuser();
+    wait_until("all of the other's are done", 60, || views::with_status(&mut db, "modest-%", "COMPLETED") == 100);
+    let before = worker.calls().iter().rposition(of("modest")).expect("they were called");
+    assert!(before < 500, "{before} calls were made before the last of the other's");
+    wait_until("all complete", 60, || views::with_status(&mut db, "greedy-%", "COMPLETED") == 5000);
+    app.done(&[]);
+}
+
+#[test]
+fn owners_take_turns_at_a_worker_that_takes_one_call_at_a_time() {
+    let (app, worker) = application("fair_turns", Some(1));
+    at_once(&app, || {
+        start_many(&mut app.db(), "greedy", "quick", 200);
+        start_many(&mut app.session("other"), "modest", "quick", 20);
+    });
+    let mut db = app.superuser();
+    wait_until("all complete", 60, || views::with_status(&mut db, "%", "COMPLETED") == 220);
+    let before = worker.calls().iter().rposition(of("modest")).expect("they were called");
+    assert!(before <= 41, "{before} calls were made before the last of the other's");
+    app.done(&[]);
+}
+
+#[test]
+fn who_goes_on_and_on_gives_others_their_turn() {
+    let (app, worker) = application("fair_endless", Some(2));
+    start_many(&mut app.db(), "greedy", "endless", 10);
+    worker.wait_for_count("they go on", 20, 50, of("greedy"));
+    let mut modest = app.session("other");
+    for number in 1..=20 {
+        let id = format!("modest-{number}");
+        let (took, _) = timed(|| {
+            modest.start(&id, "quick").go();
+            modest.completes(&id)
+        });
+        assert!(took < Duration::from_secs(1), "{id} took {took:?} beside processes that go on and on");
+    }
+    finish(&app, &worker, "greedy-%", 10);
+    app.done(&[]);
+}
+
+#[test]
+fn a_small_room_is_used_wholly_by_one_alone() {
+    let (app, worker) = application("fair_small", Some(8));
+    start_many(&mut app.db(), "greedy", "slow", 20);
+    worker.wait_for_count("its calls", 20, 8, of("greedy"));
+    finish(&app, &worker, "greedy-%", 20);
+    app.done(&[]);
+}
