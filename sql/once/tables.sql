@@ -173,7 +173,8 @@ CREATE TABLE xdb.task (
     lease_epoch bigint NOT NULL DEFAULT 0,
     lease_number bigint NOT NULL DEFAULT 0,
     lease_until timestamptz,
-    owner oid NOT NULL,
+    -- 0: restored from a dump of a release without it, until the copy is adopted.
+    owner oid NOT NULL DEFAULT 0,
     PRIMARY KEY (execution_id, seq)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 5000,

@@ -75,11 +75,10 @@ COMMENT ON COLUMN xdb.engine.epoch IS 'Of the leases that the process gives. A n
 COMMENT ON COLUMN xdb.engine.paused IS 'Of the scheduler''s row, for all: whether xdb.pause() was called and xdb.resume() was not since.';
 COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody.';
 
--- Calls stand in lines by worker and owner. What has no process any more is nobody's, and about to be deleted.
-ALTER TABLE xdb.task ADD COLUMN owner oid;
-UPDATE xdb.task SET owner = COALESCE((SELECT p.owner FROM xdb.process_execution AS p
-    WHERE p.execution_id OPERATOR(pg_catalog.=) task.execution_id), 0);
-ALTER TABLE xdb.task ALTER COLUMN owner SET NOT NULL;
+-- Calls stand in lines by worker and owner.
+ALTER TABLE xdb.task ADD COLUMN owner oid NOT NULL DEFAULT 0;
+UPDATE xdb.task SET owner = p.owner FROM xdb.process_execution AS p
+    WHERE p.execution_id OPERATOR(pg_catalog.=) task.execution_id;
 DROP INDEX xdb.task_claim;
 CREATE INDEX task_claim ON xdb.task (lane, worker_id, owner, due_at);
 COMMENT ON COLUMN xdb.task.owner IS 'Owner of the process. At each worker the calls of each owner stand in a line of their own.';

@@ -27,9 +27,9 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
     engine::close_gate(spi)?;
     if roles_by_name {
         spi.run(&OWNERS, &[])?;
-        claim::take_owners(spi)?;
         spi.run(&PUBLISHERS, &[])?;
     }
+    claim::take_owners(spi)?;
     claim::forget_leases(spi)?;
     slow::forget_all(spi)?;
     instance::become_own(spi)?;

@@ -511,7 +511,8 @@ pub(super) fn forget_leases(spi: &Spi) -> Result<()> {
     Ok(())
 }
 
-/// Puts tasks into the lines of their processes' owners, who are others than they were.
+/// Puts tasks into the lines of their processes' owners, who are others than they were. The tasks of a dump of an older release
+/// have none.
 pub(super) fn take_owners(spi: &Spi) -> Result<()> {
     if versions::is_own() {
         spi.run(&TAKE_OWNERS, &[])?;
