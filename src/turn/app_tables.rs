@@ -83,11 +83,16 @@ pub struct AppTables<'a> {
 }
 
 impl<'a> AppTables<'a> {
-    pub fn new(turn: &Turn<'a>, known: &'a mut KnownTables) -> Self {
+    /// `answers_rest`: answers get no time in this turn.
+    pub fn new(turn: &Turn<'a>, known: &'a mut KnownTables, answers_rest: bool) -> Self {
         let KnownTables { health, slow, parts } = known;
         // What fails is applied again by itself, in the order of the parts; and no calls are made in a pause.
         let has_all_parts = turn.scope.gather && !turn.paused;
-        let first = if has_all_parts { parts.begin_turn() } else { Part::Answers };
+        let first = match has_all_parts {
+            true if answers_rest => Part::Calls,
+            true => parts.begin_turn(),
+            false => Part::Answers,
+        };
         Self {
             spi: turn.spi,
             mode: turn.scope.mode,

@@ -132,13 +132,22 @@ impl Backlog {
     }
 
     fn may_be_taken(&self, id: ExecutionId, now: Instant) -> bool {
-        let rests = self.rest_until.is_some_and(|until| now < until) && self.put_off.contains_key(&id);
+        let rests = self.rests(now) && self.put_off.contains_key(&id);
         !rests && !self.executions.is_deferred(&id, now)
+    }
+
+    /// Whether answers that need tables rest, also those that come now.
+    pub fn rests(&self, now: Instant) -> bool {
+        self.rest_until.is_some_and(|until| now < until)
+    }
+
+    pub fn rest(&mut self, until: Instant) {
+        self.rest_until = Some(until);
     }
 
     /// When something of what waits may be applied, if nothing may be now.
     pub fn next(&self, now: Instant) -> Option<Instant> {
-        let rest = self.rest_until.filter(|until| now < *until && !self.put_off.is_empty());
+        let rest = self.rest_until.filter(|_| self.rests(now) && !self.put_off.is_empty());
         [rest, self.executions.next(now)].into_iter().flatten().min()
     }
 
@@ -206,11 +215,10 @@ impl Backlog {
         self.goes_behind(id);
     }
 
-    /// The turn had no time left for the tables of the execution. It rests for so long from now on.
-    pub fn put_off(&mut self, id: ExecutionId, rest: Duration) {
+    /// The turn had no time left for the tables of the execution.
+    pub fn put_off(&mut self, id: ExecutionId) {
         self.last += 1;
         self.put_off.insert(id, self.last);
-        self.rest_until = Some(Instant::now() + rest);
     }
 
     fn goes_behind(&mut self, id: ExecutionId) {

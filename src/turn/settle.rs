@@ -128,7 +128,7 @@ impl Memory {
 
     /// Keeps items that were put off. Says whether there is more to do because of them.
     fn keep_what_waits(&mut self, items: Vec<Item>, outcomes: Vec<ItemOutcome>) -> bool {
-        let mut more = false;
+        let (mut more, mut had_no_time) = (false, false);
         for (item, outcome) in items.into_iter().zip(outcomes) {
             let id = item.execution();
             let held_up = matches!(outcome, ItemOutcome::Locked | ItemOutcome::RowLocked | ItemOutcome::TableBusy(_));
@@ -152,7 +152,8 @@ impl Memory {
                 }
                 ItemOutcome::Behind => self.backlog.keep(item),
                 ItemOutcome::OverBudget => {
-                    self.backlog.put_off(id, self.role.time_in_tables() / REST);
+                    had_no_time = true;
+                    self.backlog.put_off(id);
                     self.backlog.keep(item);
                 }
                 ItemOutcome::RowLocked => {
@@ -166,6 +167,10 @@ impl Memory {
                 }
                 ItemOutcome::GivenAway => {}
             }
+        }
+        // A turn in such a rest has spent nothing: nobody rests after it.
+        if had_no_time && !self.backlog.rests(self.seen.began_at) {
+            self.backlog.rest(Instant::now() + self.role.time_in_tables() / REST);
         }
         more
     }

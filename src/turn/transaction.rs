@@ -275,7 +275,7 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     };
     let turn = &started.turn;
     let Memory { registry, calls, backlog, tables, matching, locks, scans, seen, adopted, .. } = memory;
-    let mut app = AppTables::new(turn, tables);
+    let mut app = AppTables::new(turn, tables, backlog.rests(turn.began_at));
 
     let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls, adopted };
     let work = gathering.gather(&started, items)?;

@@ -44,12 +44,15 @@ pub struct Means {
     pub lookup: Lookup,
     /// How a connection is begun.
     pub dial: Dial,
+    /// Whose certificates are trusted.
+    pub roots: Arc<RootCertStore>,
 }
 
 impl Means {
-    /// The system's resolver and sockets.
+    /// The system's resolver and sockets, and the authorities that browsers trust.
     pub fn system() -> Self {
-        Means { lookup: system_lookup(), dial: Arc::new(TcpStream::connect) }
+        let roots = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
+        Means { lookup: system_lookup(), dial: Arc::new(TcpStream::connect), roots: Arc::new(roots) }
     }
 }
 
@@ -146,7 +149,7 @@ impl Reactor {
             waker,
             arrived,
             dial: means.dial,
-            tls: Arc::new(tls()?),
+            tls: Arc::new(tls(means.roots)?),
             max_response_bytes: AtomicUsize::default(),
             max_connections: AtomicUsize::default(),
             open: AtomicUsize::default(),
@@ -314,9 +317,7 @@ fn serve(shared: &Shared, poll: &mut Poll, registry: &Registry) {
     }
 }
 
-/// The authorities that browsers trust are trusted.
-fn tls() -> io::Result<ClientConfig> {
-    let roots: RootCertStore = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
+fn tls(roots: Arc<RootCertStore>) -> io::Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = ClientConfig::builder_with_provider(provider).with_protocol_versions(rustls::ALL_VERSIONS);
     Ok(versions.map_err(io::Error::other)?.with_root_certificates(roots).with_no_client_auth())

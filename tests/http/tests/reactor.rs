@@ -480,7 +480,7 @@ fn an_address_is_judged_when_it_is_connected_to() {
         may_go_on.lock().unwrap().recv_timeout(PATIENCE).unwrap();
         Err(io::Error::from_raw_os_error(libc::ECONNREFUSED))
     });
-    let rig = Rig::with(policy("127.0.0.0/8"), 4, Means { lookup, dial });
+    let rig = Rig::with(policy("127.0.0.0/8"), 4, Means { lookup, dial, ..Means::system() });
     rig.reactor.submit(vec![call(0, "http://both.test:1/", PATIENCE)]);
     assert_eq!(dials.recv_timeout(PATIENCE).unwrap(), IpAddr::from([127, 0, 0, 1]));
     rig.reactor.set_policy(policy("127.0.0.1"));

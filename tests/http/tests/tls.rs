@@ -1,6 +1,4 @@
 //! Workers behind TLS, as the reactor calls them: whom it trusts, and that what is said over it is whole.
-//!
-//! Sessions trust whom their client's library trusts, which no test can add to.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -9,11 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
-use xdb_http_tests::http::{FailureKind, Means, Outcome, Reactor};
-use xdb_http_tests::rig::{PATIENCE, answer, call, config, failure};
+use xdb_http_tests::http::{FailureKind, Means, Outcome};
+use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, failure, local};
 use xdb_http_tests::stub::{Request, Stub};
-
-type Rig = xdb_http_tests::rig::Rig<Reactor>;
 
 /// Somebody who signs certificates.
 struct Authority {
@@ -47,7 +43,7 @@ impl Authority {
 
     /// A reactor that trusts nobody else.
     fn rig(&self) -> Rig {
-        Rig::with(config(), 4, Means { roots: self.roots.clone(), ..Means::system() })
+        Rig::with(local(), 4, Means { roots: self.roots.clone(), ..Means::system() })
     }
 }
 
