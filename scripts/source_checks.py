@@ -15,8 +15,6 @@ MACROS = {"sql_functions": "pg"}
 UNSAFE = {
     "src/http/notifier.rs": "an eventfd, in the reactor",
     "src/http/threads.rs": "the signal mask of threads, as the reactor's",
-    # To be moved to src/pg.
-    "src/scheduler/launcher.rs": "the server's handles of background workers, and the scan of pg_database",
 }
 
 # A build for tests alone has it.

@@ -25,6 +25,7 @@
 //! | `identity.rs`, `settings.rs` | as whom SQL runs; settings that nobody else may change |
 //! | `subxact.rs` | subtransactions, time limits, conditional locks on tables |
 //! | `session.rs`, `process.rs` | an engine process: its connection, its transactions, its signals, its end |
+//! | `worker.rs`, `databases.rs` | what the launcher asks of the server: background workers, the list of databases |
 //! | `latch.rs`, `wake.rs` | waiting, and what a commit sets off |
 //! | `shmem.rs`, `shmem/` | shared memory: slots, statistics of calls, sessions that wait, locks that are shown |
 //! | `hook.rs`, `extension.rs` | statements that concern the engine; the extension as the catalog has it |
@@ -49,6 +50,7 @@ pub mod catch;
 pub mod clock_offset;
 pub mod compat;
 pub mod crash;
+pub mod databases;
 pub mod descriptors;
 pub mod extension;
 pub mod function;
@@ -70,3 +72,4 @@ pub mod subxact;
 mod tests;
 pub mod types;
 pub mod wake;
+pub mod worker;

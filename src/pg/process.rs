@@ -1,6 +1,6 @@
 //! The plumbing of an engine process: its signals, its connection, its end.
 
-use super::shmem::{Slot, call};
+use super::shmem::{self, Slot, call};
 use super::{compat, identity, raw, settings};
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_int};
@@ -49,6 +49,25 @@ pub fn connect(database: pg_sys::Oid) {
         pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0);
     }
     settings::pin_after_connection();
+}
+
+/// Marks this process as the launcher, lets signals in, and connects it to no database: only the shared catalogs can be read. To be
+/// called first, while signals are still blocked.
+pub fn connect_launcher() {
+    shmem::launcher_started();
+    // SAFETY: signals are still blocked, so nothing comes between the mark and this registration. The first and only connection of
+    // this process; without a user it is the superuser of the cluster.
+    unsafe {
+        pg_sys::on_shmem_exit(Some(launcher_at_exit), pg_sys::Datum::null());
+        settings::pin_before_connection();
+        accept_signals();
+        pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
+        pg_sys::pgstat_report_appname(c"xdb launcher".as_ptr());
+    }
+}
+
+unsafe extern "C-unwind" fn launcher_at_exit(_code: c_int, _: pg_sys::Datum) {
+    shmem::launcher_ended();
 }
 
 /// Keeps what a turn has freed for the next one, up to this. By itself the C library gives it back to the system after each

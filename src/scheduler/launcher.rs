@@ -5,12 +5,12 @@
 //! is nothing to run, and once more when a session has created the extension there. All that matters for running schedulers is
 //! in shared memory, so that a new launcher goes on with the schedulers it finds.
 use crate::guc;
+use crate::pg::databases::{self, Database};
 use crate::pg::shmem::{self, EngineState, ExitReason, Phase, Role, Slot, call};
-use crate::pg::{crash, latch, names, process, raw, session, settings};
-use pgrx::bgworkers::BackgroundWorkerBuilder;
+use crate::pg::worker::{self, Handle};
+use crate::pg::{crash, latch, names, process, raw, session};
 use pgrx::{pg_guard, pg_sys, warning};
 use std::collections::{HashMap, HashSet};
-use std::ffi::{CStr, c_int};
 use std::time::{Duration, Instant};
 
 /// How often the list of databases is read without being told to.
@@ -27,31 +27,18 @@ const STARTS_AT_ONCE: usize = 4;
 const LEAVE_POLITELY: Duration = Duration::from_secs(1);
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 
-const LIBRARY: &str = "xdb";
-
 /// Registers the launcher. Only while the server loads its `shared_preload_libraries`.
 pub fn register() {
-    describe("xdb launcher", "xdb launcher", "xdb_launcher_main").set_restart_time(Some(Duration::from_secs(1))).load();
-}
-
-/// Names of databases are short enough for the name of a process.
-fn describe(name: &str, kind: &str, function: &str) -> BackgroundWorkerBuilder {
-    BackgroundWorkerBuilder::new(name).set_type(kind).set_library(LIBRARY).set_function(function).enable_spi_access()
+    worker::describe("xdb launcher", "xdb launcher", "xdb_launcher_main")
+        .set_restart_time(Some(Duration::from_secs(1)))
+        .load();
 }
 
 /// Entry point of the launcher process.
 #[unsafe(no_mangle)]
 #[pg_guard]
 pub extern "C-unwind" fn xdb_launcher_main(_argument: pg_sys::Datum) {
-    shmem::launcher_started();
-    // SAFETY: signals are still blocked. Without a database, only the shared catalogs can be read.
-    unsafe {
-        pg_sys::on_shmem_exit(Some(at_exit), pg_sys::Datum::null());
-        settings::pin_before_connection();
-        process::accept_signals();
-        pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0);
-        pg_sys::pgstat_report_appname(c"xdb launcher".as_ptr());
-    }
+    process::connect_launcher();
     session::report_activity(None);
     let waiter = latch::Waiter::new(None);
     let mut launcher = Launcher::default();
@@ -62,10 +49,6 @@ pub extern "C-unwind" fn xdb_launcher_main(_argument: pg_sys::Datum) {
             launcher.poke_all();
         }
     }
-}
-
-unsafe extern "C-unwind" fn at_exit(_code: c_int, _: pg_sys::Datum) {
-    shmem::launcher_ended();
 }
 
 /// What the launcher knows of a database beyond what its slots say. A new launcher begins without it.
@@ -84,31 +67,6 @@ struct KnownProcess {
     backoff: Duration,
     retry_at: Option<Instant>,
     asked_to_leave: Option<Instant>,
-}
-
-/// The server's handle of a process that this launcher has started.
-struct Handle(*mut pg_sys::BackgroundWorkerHandle);
-
-impl Handle {
-    fn has_stopped(&self) -> bool {
-        let mut pid = 0;
-        // SAFETY: the handle is valid until dropped.
-        let status = unsafe { pg_sys::GetBackgroundWorkerPid(self.0, &mut pid) };
-        status == pg_sys::BgwHandleStatus::BGWH_STOPPED
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        // SAFETY: allocated by the server for the launcher.
-        unsafe { pg_sys::pfree(self.0.cast()) };
-    }
-}
-
-/// A database that schedulers may run in.
-struct Database {
-    oid: pg_sys::Oid,
-    name: String,
 }
 
 #[derive(Default)]
@@ -133,7 +91,7 @@ impl Launcher {
             self.poke_all();
         }
         if pokes.rescan || self.scanned_at.is_none_or(|at| now - at >= SCAN_INTERVAL) {
-            self.databases = read_databases();
+            self.databases = databases::read();
             self.scanned_at = Some(now);
             let exist: HashSet<_> = self.databases.iter().map(|d| d.oid).collect();
             self.known.retain(|oid, _| exist.contains(oid));
@@ -368,17 +326,7 @@ fn launch(database: &str, role: Role, argument: u64) -> Option<Handle> {
         Role::Scheduler => ("xdb scheduler", format!("xdb scheduler of {database}")),
         Role::Runner(number) => ("xdb runner", format!("xdb runner {} of {database}", number + 1)),
     };
-    let worker = describe(&name, kind, "xdb_scheduler_main").set_argument(Some(pg_sys::Datum::from(argument as usize)));
-    let mut handle = std::ptr::null_mut();
-    // SAFETY: the description is copied; the handle is allocated where it outlives this call. (pgrx's own is never freed.)
-    unsafe {
-        let mut worker = pg_sys::BackgroundWorker::from(&worker.set_notify_pid(pg_sys::MyProcPid));
-        let before = pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext);
-        let registered = pg_sys::RegisterDynamicBackgroundWorker(&mut worker, &mut handle);
-        pg_sys::MemoryContextSwitchTo(before);
-        // Lazily: a handle that was not given must not be dropped.
-        registered.then(|| Handle(handle))
-    }
+    worker::start(worker::describe(&name, kind, "xdb_scheduler_main"), argument)
 }
 
 /// The names in `xdb.databases`; none means all. `None` if it can't be read.
@@ -391,34 +339,4 @@ fn named(list: &str) -> Option<HashSet<String>> {
     }
     let as_written = list.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
     Some(as_written.chain(as_sql.into_iter().flatten()).collect())
-}
-
-/// The databases that can be connected to and are not templates: an engine in a template would be in the way of every copy.
-fn read_databases() -> Vec<Database> {
-    let mut databases = Vec::new();
-    // SAFETY: a transaction around a scan of a shared catalog; what is kept is copied.
-    unsafe {
-        pg_sys::SetCurrentStatementStartTimestamp();
-        pg_sys::StartTransactionCommand();
-        pg_sys::GetTransactionSnapshot();
-        let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
-        let relation = pg_sys::table_open(pg_sys::DatabaseRelationId, lock);
-        let scan = pg_sys::table_beginscan_catalog(relation, 0, std::ptr::null_mut());
-        loop {
-            let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
-            if tuple.is_null() {
-                break;
-            }
-            let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
-            // A database whose DROP was interrupted has a connection limit of -2.
-            if (*form).datallowconn && !(*form).datistemplate && (*form).datconnlimit != -2 {
-                let name = CStr::from_ptr((*form).datname.data.as_ptr()).to_string_lossy().into_owned();
-                databases.push(Database { oid: (*form).oid, name });
-            }
-        }
-        pg_sys::heap_endscan(scan);
-        pg_sys::table_close(relation, lock);
-        pg_sys::CommitTransactionCommand();
-    }
-    databases
 }

@@ -1,0 +1,40 @@
+//! The databases of the server, for a process that is connected to none of them.
+
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// A database that schedulers may run in.
+pub struct Database {
+    pub oid: pg_sys::Oid,
+    pub name: String,
+}
+
+/// The databases that can be connected to and are not templates: an engine in a template would be in the way of every copy.
+pub fn read() -> Vec<Database> {
+    let mut databases = Vec::new();
+    // SAFETY: a transaction around a scan of a shared catalog; what is kept is copied.
+    unsafe {
+        pg_sys::SetCurrentStatementStartTimestamp();
+        pg_sys::StartTransactionCommand();
+        pg_sys::GetTransactionSnapshot();
+        let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+        let relation = pg_sys::table_open(pg_sys::DatabaseRelationId, lock);
+        let scan = pg_sys::table_beginscan_catalog(relation, 0, std::ptr::null_mut());
+        loop {
+            let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
+            if tuple.is_null() {
+                break;
+            }
+            let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
+            // A database whose DROP was interrupted has a connection limit of -2.
+            if (*form).datallowconn && !(*form).datistemplate && (*form).datconnlimit != -2 {
+                let name = CStr::from_ptr((*form).datname.data.as_ptr()).to_string_lossy().into_owned();
+                databases.push(Database { oid: (*form).oid, name });
+            }
+        }
+        pg_sys::heap_endscan(scan);
+        pg_sys::table_close(relation, lock);
+        pg_sys::CommitTransactionCommand();
+    }
+    databases
+}
