@@ -37,8 +37,7 @@ pgrx::extension_sql_file!("../sql/once/tables.sql", name = "tables", requires = 
 pgrx::extension_sql_file!("../sql/once/global_queues.sql", name = "global_queues", requires = ["tables"]);
 pgrx::extension_sql_file!("../sql/always/library.sql", name = "library", requires = ["global_queues"]);
 pgrx::extension_sql_file!("../sql/always/functions.sql", name = "functions", requires = ["library"]);
-pgrx::extension_sql_file!("../sql/always/usage.sql", name = "usage", requires = ["functions"]);
-pgrx::extension_sql_file!("../sql/always/views.sql", name = "views", requires = ["usage"]);
+pgrx::extension_sql_file!("../sql/always/views.sql", name = "views", requires = ["functions"]);
 pgrx::extension_sql_file!("../sql/always/policies.sql", name = "policies", requires = ["views"]);
 pgrx::extension_sql_file!("../sql/always/privileges.sql", name = "privileges", requires = ["policies"], finalize);
 
