@@ -223,6 +223,24 @@ fn one_runner_is_enough() {
 }
 
 #[test]
+fn answers_that_wait_for_a_table_keep_no_other_answer_out_of_a_turn() {
+    // Turns of eight items, in each of which one use of the table fits.
+    let options = ClusterOptions::default().set("xdb.claim_batch", "8").set("xdb.apply_timeout", "500ms");
+    let slow = Slow::alone("runners_line", options);
+    slow.takes(0.3);
+    slow.start(1..=20);
+    slow.worker.wait_for_count("the calls", 30, 20, |_| true);
+    let mut db = slow.app.db();
+    db.start("quick", "quick").go();
+    db.completes("quick");
+    let before = db.count("written");
+    assert!(before <= 12, "it waited behind {before} of twenty uses of the table");
+    slow.takes(0.0);
+    slow.complete(20);
+    slow.app.done(&[]);
+}
+
+#[test]
 fn a_runner_that_ends_loses_its_leases_and_nothing_else() {
     let slow = Slow::alone("runners_end", ClusterOptions::default());
     slow.mark();
