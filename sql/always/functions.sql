@@ -1,7 +1,7 @@
 -- The SQL surface. Every function that waits, calls or writes is VOLATILE, runs as its caller, and is native.
 
 CREATE OR REPLACE FUNCTION xdb.register_worker(name text, url text, secret text DEFAULT NULL, headers jsonb DEFAULT NULL,
-    max_concurrency int DEFAULT 64) RETURNS void
+    max_concurrency int DEFAULT 96) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_register_worker';
 COMMENT ON FUNCTION xdb.register_worker(text, text, text, jsonb, integer) IS 'Registers a worker, or changes the one of this name. Decides which URL the server calls.';
 

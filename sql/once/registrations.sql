@@ -44,7 +44,7 @@ CREATE TABLE xdb.worker (
     url text NOT NULL,
     secret text,
     headers jsonb,
-    max_concurrency int NOT NULL DEFAULT 64 CONSTRAINT worker_concurrency_positive CHECK (max_concurrency > 0),
+    max_concurrency int NOT NULL DEFAULT 96 CONSTRAINT worker_concurrency_positive CHECK (max_concurrency > 0),
     registered_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
 );
 COMMENT ON TABLE xdb.worker IS 'Registered workers, by xdb.register_worker.';

@@ -75,6 +75,9 @@ COMMENT ON COLUMN xdb.engine.epoch IS 'Of the leases that the process gives. A n
 COMMENT ON COLUMN xdb.engine.paused IS 'Of the scheduler''s row, for all: whether xdb.pause() was called and xdb.resume() was not since.';
 COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody.';
 
+-- Of workers that are registered from now on.
+ALTER TABLE xdb.worker ALTER COLUMN max_concurrency SET DEFAULT 96;
+
 -- Calls stand in lines by worker and owner.
 ALTER TABLE xdb.task ADD COLUMN owner oid NOT NULL DEFAULT 0;
 UPDATE xdb.task SET owner = p.owner FROM xdb.process_execution AS p

@@ -47,7 +47,7 @@ impl Options {
             scale: number("SCALE", text("SCALE"), if quick { 0.02 } else { 1.0 })?,
             seed: number("SEED", text("SEED"), 1)?,
             fill: minutes("FILL_MINUTES", text("FILL_MINUTES"), if quick { 0.1 } else { 10.0 })?,
-            concurrency: number("CONCURRENCY", text("CONCURRENCY"), 64)?,
+            concurrency: number("CONCURRENCY", text("CONCURRENCY"), 96)?,
             worker_threads: number("WORKER_THREADS", text("WORKER_THREADS"), 1)?,
             sample: number("SAMPLE", text("SAMPLE"), if quick { 20 } else { 200 })?,
             settings: settings(&text("SETTINGS").unwrap_or_default())?,

@@ -52,7 +52,7 @@ fn at_once(app: &App, starts: impl FnOnce()) {
 
 #[test]
 fn calls_of_one_that_hang_do_not_keep_another_from_the_worker() {
-    let (app, worker) = application("fair_hanging", None);
+    let (app, worker) = application("fair_hanging", Some(64));
     let (mut greedy, mut modest) = (app.db(), app.session("other"));
     start_many(&mut greedy, "greedy", "slow", 300);
     // Alone it gets nearly everything: eight ninths of 64.
@@ -72,7 +72,7 @@ fn calls_of_one_that_hang_do_not_keep_another_from_the_worker() {
 
 #[test]
 fn calls_that_hang_leave_room_beside_another_worker_too() {
-    let (app, worker) = application("fair_two_workers", None);
+    let (app, worker) = application("fair_two_workers", Some(64));
     let _other = app.worker_named("second", |_| force_complete(json!(null)));
     app.register_with("second", "elsewhere", &one_step());
     let (mut greedy, mut modest) = (app.db(), app.session("other"));
@@ -89,7 +89,7 @@ fn calls_that_hang_leave_room_beside_another_worker_too() {
 
 #[test]
 fn two_who_want_much_get_equal_parts() {
-    let (app, worker) = application("fair_equal", None);
+    let (app, worker) = application("fair_equal", Some(64));
     at_once(&app, || {
         start_many(&mut app.db(), "first", "slow", 300);
         start_many(&mut app.session("other"), "second", "slow", 300);
