@@ -87,11 +87,10 @@ impl<'a> AppTables<'a> {
     pub fn new(turn: &Turn<'a>, known: &'a mut KnownTables, answers_rest: bool) -> Self {
         let KnownTables { health, slow, parts } = known;
         // What fails is applied again by itself, in the order of the parts; and no calls are made in a pause.
-        let has_all_parts = turn.scope.gather && !turn.paused;
-        let first = match has_all_parts {
-            true if answers_rest => Part::Calls,
-            true => parts.begin_turn(),
-            false => Part::Answers,
+        let first = match turn.scope.gather {
+            true if answers_rest => parts.begin_rest(),
+            true if !turn.paused => parts.begin_turn(),
+            _ => Part::Answers,
         };
         Self {
             spi: turn.spi,

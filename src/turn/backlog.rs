@@ -161,20 +161,16 @@ impl Backlog {
         self.executions.is_deferred(&id, now) || self.put_off.contains_key(&id)
     }
 
-    /// Whoever holds a great many rows, or has a slow table, must not fill the engine with answers that wait: the oldest are given
-    /// up, and their calls are made again some time later.
+    /// Whoever holds a great many rows must not fill the engine with answers that wait for them: the oldest are given up, and their
+    /// calls are made again some time later. Those that were put off are not: their turn comes, and as long as it does not, they
+    /// leave less room for calls.
     pub fn give_up_beyond(&mut self, most: usize) {
         let now = Instant::now();
-        let mut too_many = self.held_up().saturating_sub(most);
-        if too_many == 0 {
-            return;
-        }
-        let (executions, put_off, yielding) = (&mut self.executions, &self.put_off, &mut self.yielding);
+        let held_up = self.waiting.values().filter(|item| self.executions.is_deferred(&item.execution(), now)).count();
+        let mut too_many = held_up.saturating_sub(most);
+        let (executions, yielding) = (&mut self.executions, &mut self.yielding);
         self.waiting.retain(|_, item| match item {
-            Item::Answer(record, _)
-                if too_many > 0
-                    && (executions.is_deferred(&record.key.0, now) || put_off.contains_key(&record.key.0)) =>
-            {
+            Item::Answer(record, _) if too_many > 0 && executions.is_deferred(&record.key.0, now) => {
                 too_many -= 1;
                 yielding.insert(record.key);
                 executions.defer_until(record.key.0, now + GIVEN_UP_FOR);
@@ -201,6 +197,7 @@ impl Backlog {
     /// The answer of a call was applied.
     pub fn done(&mut self, key: &StateKey) {
         self.held_up_since.remove(key);
+        self.put_off.remove(&key.0);
     }
 
     /// Somebody else has locked the execution.

@@ -180,6 +180,10 @@ impl Memory {
 
     /// How long there is nothing to do, if nobody wakes the scheduler.
     pub fn idle_for(&self) -> Duration {
+        // Something may have become ready since the turn looked.
+        if self.backlog.is_ready() {
+            return Duration::ZERO;
+        }
         let poll = poll_interval();
         let now = Instant::now();
         let deferred = self.backlog.next(now).map(|at| at - now);

@@ -61,6 +61,13 @@ impl Parts {
         self.first
     }
 
+    /// A turn begins in which answers get no time: its first part is that of the calls, which have had their turn then. Whose turn
+    /// comes next stays as it is.
+    pub fn begin_rest(&mut self) -> Part {
+        self.short[Part::Calls as usize] = false;
+        Part::Calls
+    }
+
     /// The time was too short for something in this part.
     pub fn was_short(&mut self, part: Part) {
         self.short[part as usize] = true;

@@ -51,6 +51,21 @@ fn parts_for_which_the_time_was_too_short_take_turns() {
     assert_eq!(turns, [Part::Closing, Part::Calls, Part::Answers, Part::Closing]);
 }
 
+#[test]
+fn a_turn_in_which_answers_rest_is_that_of_the_calls() {
+    let mut parts = Parts::default();
+    for _ in 0..3 {
+        assert_eq!(parts.begin_turn(), Part::Answers, "calls have had theirs in the rest");
+        parts.was_short(Part::Answers);
+        parts.was_short(Part::Calls);
+        assert_eq!(parts.begin_rest(), Part::Calls);
+        parts.was_short(Part::Answers);
+    }
+    parts.was_short(Part::Closing);
+    assert_eq!(parts.begin_rest(), Part::Calls);
+    assert_eq!(parts.begin_turn(), Part::Closing, "a rest changes nothing about whose turn it is");
+}
+
 /// What uses tables in a part: each use takes so long.
 type Wants = Vec<Duration>;
 
