@@ -66,12 +66,12 @@ impl Backlog {
         let place = |id: ExecutionId, number: u64| self.places.get(&id).copied().unwrap_or(number);
         let ready = self.waiting.iter().map(|(number, item)| (item.execution(), *number)).filter(|(id, _)| may_go(*id));
         let mut ready: Vec<_> = ready.map(|(id, number)| (id, (place(id, number), number))).collect();
-        if ready.len() > limit && !self.put_off.is_empty() {
+        if ready.len() > limit {
             ready.sort_unstable_by_key(|(id, order)| (self.put_off.get(id).copied().unwrap_or(order.0), *order));
             ready.truncate(limit);
         }
         ready.sort_unstable_by_key(|(_, order)| *order);
-        ready.iter().take(limit).filter_map(|(_, (_, number))| self.waiting.remove(number)).collect()
+        ready.iter().filter_map(|(_, (_, number))| self.waiting.remove(number)).collect()
     }
 
     /// Keeps an item for a later turn, an answer in its place; what the tables have too is found there again.
@@ -154,11 +154,12 @@ impl Backlog {
     /// How many items wait because somebody has locked what they need, or because there was no time for their tables.
     pub fn held_up(&self) -> usize {
         let now = Instant::now();
-        self.waiting.values().filter(|item| self.is_held_up(item.execution(), now)).count()
+        self.count(|id| self.executions.is_deferred(&id, now) || self.put_off.contains_key(&id))
     }
 
-    fn is_held_up(&self, id: ExecutionId, now: Instant) -> bool {
-        self.executions.is_deferred(&id, now) || self.put_off.contains_key(&id)
+    /// How many items of such executions wait.
+    fn count(&self, counts: impl Fn(ExecutionId) -> bool) -> usize {
+        self.waiting.values().filter(|item| counts(item.execution())).count()
     }
 
     /// Whoever holds a great many rows must not fill the engine with answers that wait for them: the oldest are given up, and their
@@ -166,8 +167,7 @@ impl Backlog {
     /// leave less room for calls.
     pub fn give_up_beyond(&mut self, most: usize) {
         let now = Instant::now();
-        let held_up = self.waiting.values().filter(|item| self.executions.is_deferred(&item.execution(), now)).count();
-        let mut too_many = held_up.saturating_sub(most);
+        let mut too_many = self.count(|id| self.executions.is_deferred(&id, now)).saturating_sub(most);
         let (executions, yielding) = (&mut self.executions, &mut self.yielding);
         self.waiting.retain(|_, item| match item {
             Item::Answer(record, _) if too_many > 0 && executions.is_deferred(&record.key.0, now) => {
