@@ -3,9 +3,7 @@
 use super::{Caller, name, needed};
 use crate::error;
 use crate::guc;
-use crate::http::{
-    FailureKind, HostPolicy, Names, Notifier, check_secret, system_lookup, validate_headers, validate_url,
-};
+use crate::http::{HostPolicy, Names, Notifier, check_secret, system_lookup, validate_headers, validate_url};
 use crate::pg::catch::{PgError, Result, sqlstate};
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
@@ -13,6 +11,7 @@ use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::spi::{self, Spi};
 use crate::store::catalog::{self, Kind};
 use crate::store::registry;
+use crate::transport::FailureKind;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

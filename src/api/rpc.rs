@@ -3,7 +3,7 @@
 use super::rpc_locks::Locking;
 use super::{Caller, name, payload, wrote};
 use crate::calls;
-use crate::http::{HostPolicy, Notifier, Outcome, Reactor, Request};
+use crate::http::{HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -16,6 +16,7 @@ use crate::store::app_tables::{Held, Tables, object};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::registry::{ProcessType, Registry};
 use crate::store::{locks, process, save};
+use crate::transport::{FailureKind, Outcome, Request};
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
 use std::cell::RefCell;
@@ -399,7 +400,7 @@ impl Client {
                 return Ok(finished.outcome);
             }
             if Instant::now() > deadline {
-                let kind = crate::http::FailureKind::Timeout;
+                let kind = FailureKind::Timeout;
                 return Ok(Outcome::Failed { kind, message: "the call did not end in its time".to_owned() });
             }
             wait_for_fd_or_latch(client.notifier.raw_fd(), 1000);

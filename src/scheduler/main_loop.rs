@@ -3,7 +3,7 @@
 use super::duties::{Duties, is_running};
 use super::life::Exit;
 use crate::guc;
-use crate::http::{HostPolicy, Notifier, Reactor, Reply};
+use crate::http::{HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{PgError, Result, log_error, run_caught};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
@@ -14,6 +14,7 @@ use crate::pg::spi::{self, Spi};
 use crate::store::instance::Ownership;
 use crate::store::versions::{self, Mismatch};
 use crate::store::{engine, load};
+use crate::transport::Reply;
 use crate::turn::{Memory, Progress, take_turn};
 use std::sync::Arc;
 use std::time::Duration;

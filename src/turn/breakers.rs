@@ -1,12 +1,12 @@
 //! The breakers of a scheduler's workers, one each.
 
 use crate::clock;
-use crate::http::{FailureKind, Outcome};
 use crate::pg::param::to_postgres;
 use crate::pg::session::Session;
 use crate::pg::shmem::call;
 use crate::store::claim::TaskPlace;
 use crate::store::registry::{Registry, WorkerId};
+use crate::transport::{FailureKind, Outcome};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use xdb_engine::{Duration, Timestamp};

@@ -20,10 +20,10 @@ use mio::{Poll, Registry, Token, Waker};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::hosts::HostPolicy;
-use super::request::{Outcome, Reply, Request};
 use super::resolver::{Lookup, Names, system_lookup};
 use super::threads::{panic_message, spawn};
-use super::{Failure, FailureKind, Notifier, lock};
+use super::{Failure, Notifier, lock};
+use crate::transport::{FailureKind, Outcome, Reply, Request};
 use round::Round;
 
 const STACK: usize = 512 * 1024;

@@ -17,10 +17,12 @@ use super::exchange::{Answer, Fault, encode};
 use super::phase::{self, LONGEST_CONNECT, Phase, span};
 use super::pool::{self, Pool};
 use super::{Done, Job, Shared};
+use crate::http::headers::validate_headers;
 use crate::http::hosts::validate_url;
-use crate::http::request::{Outcome, check_signable, validate_headers};
+use crate::http::signature::check_signable;
 use crate::http::threads::panic_message;
-use crate::http::{Failure, FailureKind, HEADER_LIMIT};
+use crate::http::{Failure, HEADER_LIMIT};
+use crate::transport::{FailureKind, Outcome};
 
 const EVENTS: usize = 1024;
 /// Read at once; one for all connections.
