@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     calls: [call::Cell; call::CALLS],
     waiters_in_use: AtomicU32,
     waiters: [waiter::Cell; waiter::WAITERS],
-    boards: [attribute_locks::LockBoard; attribute_locks::BOARDS],
+    lock_statuses: [attribute_locks::LockStatus; attribute_locks::LOCK_STATUSES],
     entries: [attribute_locks::Entry; attribute_locks::ENTRIES],
 }
 

@@ -92,7 +92,7 @@ record! {
 
 record! {
     /// How many calls of a line there is room for, and since when they may be due.
-    struct Room { worker_id: WorkerId, owner: pg_sys::Oid, room: i64, since: Timestamp }
+    struct LineRoom { worker_id: WorkerId, owner: pg_sys::Oid, room: i64, since: Timestamp }
 }
 
 const LEASE: &[&str] = &["lease_epoch", "lease_number", "lease_until"];
@@ -167,7 +167,7 @@ fn due_where(schema: &Schema, free: &str) -> String {
             WHERE t.lane = $5 AND {} AND t.due_at >= v.since AND t.due_at <= $6 \
                 AND {free} AND t.execution_id <> ALL ($9) \
             ORDER BY t.due_at LIMIT v.room FOR UPDATE SKIP LOCKED) AS d",
-        batch::<Room>(),
+        batch::<LineRoom>(),
         (schema.in_line)("v")
     )
 }
@@ -348,14 +348,14 @@ pub fn due(
 ) -> Result<Vec<Due>> {
     let rows: Vec<_> = wanted
         .iter()
-        .map(|w| Room {
+        .map(|w| LineRoom {
             worker_id: w.line.worker,
             owner: w.line.owner.into(),
             room: w.at_most as i64,
             since: w.from.unwrap_or(Timestamp::EARLIEST),
         })
         .collect();
-    let mut params = Room::arrays(&rows);
+    let mut params = LineRoom::arrays(&rows);
     params.extend([value(lane.number), value(now), value(lane.epoch), value(real), array(except)]);
     let runners = lane.number == RUNNERS_LANE;
     let statement = if runners { &DUE_FOR_RUNNERS } else { of_schema(&DUE, &DUE_OF_OLDER) };

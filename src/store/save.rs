@@ -40,7 +40,7 @@ pub fn save<'a>(
 
 /// What a scheduler has to know of a batch that it saved.
 #[derive(Debug, Default)]
-pub struct Saved {
+pub struct SavedBatch {
     /// Calls have ended, which may have had locks on attributes or waited for some.
     pub calls_over: bool,
     /// The earliest due time of the calls without a lease and the timers that were written.
@@ -54,14 +54,17 @@ pub fn save_batch<'a>(
     leases: &HashMap<StateKey, Lease>,
     lane: &dyn Fn(&Meta) -> i16,
     now: Timestamp,
-) -> Result<Saved> {
+) -> Result<SavedBatch> {
     let mut changes = Changes::default();
     let calls = Calls { leases, lane, now };
     for loaded in batch {
         changes.collect(loaded, &calls)?;
     }
     changes.write(spi, now)?;
-    Ok(Saved { calls_over: changes.calls_over || !changes.closed.all.is_empty(), earliest: changes.rows.earliest() })
+    Ok(SavedBatch {
+        calls_over: changes.calls_over || !changes.closed.all.is_empty(),
+        earliest: changes.rows.earliest(),
+    })
 }
 
 /// What decides how calls are written.

@@ -197,7 +197,7 @@ fn put_in(loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, state: St
 
 /// What there is about calls that were answered, besides their states, which are loaded.
 #[derive(Debug, Default)]
-pub struct Answered {
+pub struct AnsweredCalls {
     /// The leases that their tasks have.
     pub leases: HashMap<StateKey, (i64, i64)>,
     /// Those of their executions that have no message in the inbox.
@@ -205,8 +205,8 @@ pub struct Answered {
 }
 
 /// Loads the states whose calls were answered into their executions, which are locked.
-pub fn answered(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<Answered> {
-    let mut answered = Answered::default();
+pub fn answered(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<AnsweredCalls> {
+    let mut answered = AnsweredCalls::default();
     let locked: Vec<_> = keys.iter().filter(|(id, _)| loaded.contains_key(id)).copied().collect();
     if locked.is_empty() {
         return Ok(answered);
