@@ -306,7 +306,7 @@ fn decide(
             refuse_unseen(spi, id, Some(&publish.queue))?;
         }
         let queues = command.publishes().iter().map(|publish| (publish.queue.clone(), 0)).collect();
-        load::queues(spi, &mut loaded, &load::Demand::from([(id, queues)]))?;
+        load::queues(spi, &mut loaded, &load::QueueDemand::from([(id, queues)]))?;
         if closes {
             load::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
         }
@@ -332,7 +332,7 @@ pub(super) fn take_in(
         let load::Arrivals { arrivals, all } = load::arrivals(spi, &[id])?;
         let inbox_ids: Vec<_> = arrivals.iter().map(|arrival| arrival.inbox_id).collect();
         let queues = arrivals.iter().map(|arrival| (arrival.publish.queue.clone(), 0)).collect();
-        load::queues(spi, loaded, &load::Demand::from([(id, queues)]))?;
+        load::queues(spi, loaded, &load::QueueDemand::from([(id, queues)]))?;
         if let Some(entry) = loaded.get_mut(&id) {
             entry.receive(spi, arrivals, now)?;
         }

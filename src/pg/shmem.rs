@@ -17,7 +17,7 @@ pub mod call;
 pub mod slot;
 pub mod waiter;
 
-pub use slot::{EngineState, ExitReason, Phase, RUNNERS, Role, Slot, Wakeup};
+pub use slot::{EngineState, ExitReason, RUNNERS, Role, Slot, SlotPhase, Wakeup};
 
 const NAME: &CStr = c"xdb";
 const POKES: usize = 16;

@@ -48,11 +48,11 @@ statements! {
     HISTORY = some_of(history::HistoryEvent::NAME);
     STATES = some_of(state::State::NAME);
     ATTRIBUTES = some_of(attribute::LocalAttribute::NAME);
-    RPC_ANSWERS = some_of(process::RpcAnswer::NAME);
+    RPC_ANSWERS = some_of(process::StoredRpcAnswer::NAME);
     MESSAGE_KEYS = some_of(inbox::MessageKey::NAME);
     MESSAGES = some_of(queue::QueueMessage::NAME);
-    WAITERS = some_of(queue::Waiter::NAME);
-    GLOBAL_WAITERS = some_of(global_waiter::Waiter::NAME);
+    WAITERS = some_of(queue::QueueWaiter::NAME);
+    GLOBAL_WAITERS = some_of(global_waiter::GlobalWaiter::NAME);
     INBOX = some_of(inbox::Inbox::NAME);
     TIMERS = some_of(timer::Timer::NAME);
     TASKS = some_of(claim::Task::NAME);

@@ -9,7 +9,7 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
-use crate::store::global_queue::{self as global, Class, Gathered, Head, WantedOfKey};
+use crate::store::global_queue::{self as global, Class, FreeMessage, Gathered, WantedOfKey};
 use crate::store::load::Loaded;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use xdb_engine::*;
@@ -54,7 +54,7 @@ impl Wanted {
 #[derive(Default)]
 pub struct Free {
     /// Those that nobody has taken, in this turn neither.
-    heads: BTreeMap<i64, Head>,
+    heads: BTreeMap<i64, FreeMessage>,
     lists: HashMap<Class, List>,
     /// Lists that end in front of a message that is new and not of this turn: by its number.
     ended: BTreeMap<Class, i64>,
@@ -129,7 +129,7 @@ impl Free {
         let more = global::heads_of_keys(spi, &behind, now)?;
         let mut lists: HashMap<Class, List> = HashMap::new();
         for (class, bounds) in &of_class {
-            let of_this = |head: &&Head| head.queue == class.0 && head.key == class.1;
+            let of_this = |head: &&FreeMessage| head.queue == class.0 && head.key == class.1;
             let is_cut = match &class.1 {
                 None => is_full(&class.0) && limit(&of_queue[class.0.as_str()]) < of_queue[class.0.as_str()].0,
                 Some(_) => limit(bounds) < bounds.0 && more.iter().filter(of_this).count() >= limit(bounds),
@@ -137,7 +137,7 @@ impl Free {
             lists.insert((*class).clone(), List { numbers: VecDeque::new(), is_cut });
         }
         let mut ended: BTreeMap<Class, i64> = BTreeMap::new();
-        let mut add = |class: Class, head: &Head| {
+        let mut add = |class: Class, head: &FreeMessage| {
             let Some(list) = lists.get_mut(&class) else { return };
             if head.fresh && !fresh.contains_key(&head.number) {
                 // What follows is for a later turn, and so nobody needs to be put off for it.

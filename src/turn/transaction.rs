@@ -311,7 +311,7 @@ pub(super) struct Started<'a> {
 fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Option<Started<'a>>> {
     let (began, began_at) = (crate::clock::now(), Instant::now());
     memory.number += 1;
-    let state = engine::state(spi, memory.role)?;
+    let state = engine::turn_input(spi, memory.role)?;
     if state.epoch != memory.lane.epoch {
         return Ok(None);
     }

@@ -12,7 +12,7 @@ use super::waiter::{self, words};
 use pgrx::pg_sys;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use xdb_sched::lock_table::Mode;
+use xdb_sched::lock_table::LockMode;
 
 /// One for the slot of each scheduler.
 pub const LOCK_STATUSES: usize = super::slot::SCHEDULERS;
@@ -109,7 +109,7 @@ pub struct Shown {
     pub object: [u8; 16],
     pub execution: [u8; 16],
     pub state_seq: u32,
-    /// The place of the mode in `Mode::ALL`.
+    /// The place of the mode in `LockMode::ALL`.
     pub mode: u32,
     pub granted: bool,
     /// Since when the call is due, in microseconds since the server's epoch.
@@ -268,7 +268,7 @@ pub fn has_marks(database: pg_sys::Oid) -> bool {
 
 /// Whether an object is marked for somebody whom this mode would be in the way of.
 pub fn is_marked(database: pg_sys::Oid, object: &[u8; 16], mode: u32) -> bool {
-    let known = |number: u32| Mode::ALL.get(number as usize);
+    let known = |number: u32| LockMode::ALL.get(number as usize);
     let conflicts = |marked: u32| known(mode).zip(known(marked)).is_some_and(|(mode, other)| mode.conflicts(*other));
     let Some((slot, status)) = find(database).filter(|(_, status)| status.marks.load(Ordering::SeqCst) > 0) else {
         return false;
