@@ -6,6 +6,7 @@ use crate::calls;
 use crate::http::{HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
+use crate::pg::descriptors::Descriptors;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
@@ -366,7 +367,12 @@ struct Client {
     reactor: Reactor,
     notifier: Arc<Notifier>,
     hosts: String,
+    /// Given back when the client is dropped.
+    _descriptors: Descriptors,
 }
+
+/// What a client has open: two that its reactor polls with and one that wakes it, one that wakes the session, and a connection.
+const DESCRIPTORS: usize = 5;
 
 thread_local! {
     static CLIENT: RefCell<Option<Client>> = const { RefCell::new(None) };
@@ -374,11 +380,15 @@ thread_local! {
 
 impl Client {
     fn new() -> std::io::Result<Self> {
+        let mut descriptors = Descriptors::default();
+        if !descriptors.reserve_all(DESCRIPTORS) {
+            return Err(std::io::Error::other("others in this session have all descriptors"));
+        }
         let notifier = Arc::new(Notifier::new()?);
         let reactor = Reactor::new(notifier.clone())?;
         // A session makes one call at a time.
         reactor.set_max_connections(1);
-        Ok(Self { reactor, notifier, hosts: String::new() })
+        Ok(Self { reactor, notifier, hosts: String::new(), _descriptors: descriptors })
     }
 
     /// Makes the call and waits for its end, obeying cancel, terminate and timeouts at once.
@@ -396,7 +406,10 @@ impl Client {
             client.notifier.clear();
             client.reactor.drain(&mut finished);
             if let Some(finished) = finished.pop() {
-                CLIENT.set(Some(client));
+                // After a panic the next call has a new one.
+                if !matches!(finished.outcome, Outcome::Failed { kind: FailureKind::Panic, .. }) {
+                    CLIENT.set(Some(client));
+                }
                 return Ok(finished.outcome);
             }
             if Instant::now() > deadline {

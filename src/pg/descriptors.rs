@@ -35,10 +35,25 @@ impl Descriptors {
         }
     }
 
+    /// As many as this, or none at all and false.
+    pub fn reserve_all(&mut self, wanted: usize) -> bool {
+        let has_all = self.reserve(wanted) >= wanted;
+        if !has_all {
+            self.release(0);
+        }
+        has_all
+    }
+
     /// The most that can be reserved in a process, if nobody else reserves any.
     pub fn most() -> usize {
         // SAFETY: set once, before this process began.
         let safe = unsafe { pg_sys::max_safe_fds };
         (safe.max(0) as usize / 3).saturating_sub(LEFT)
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        self.release(0);
     }
 }

@@ -8,6 +8,7 @@ mod xdb_tests {
     use crate::pg::catch::{
         Fields, PgError, QUERY_CANCELED, Result, UNIQUE_VIOLATION, catch, edge, run_caught, sqlstate, throw,
     };
+    use crate::pg::descriptors::Descriptors;
     use crate::pg::param::{array, column, value};
     use crate::pg::shmem::attribute_locks;
     use crate::pg::spi::{self, Spi};
@@ -48,6 +49,15 @@ mod xdb_tests {
             attribute_locks::note_calls_over(database);
             assert!(!attribute_locks::take_calls_over(database), "it has one");
         }
+    }
+
+    #[pg_test]
+    fn descriptors_are_reserved_all_or_none_and_given_back() {
+        let mut many = Descriptors::default();
+        assert!(!many.reserve_all(usize::MAX), "nobody has so many");
+        let few = || Descriptors::default().reserve_all(Descriptors::most());
+        assert!(few() && few(), "what is refused or dropped is there for others");
+        assert!(many.reserve(Descriptors::most()) > 0 && !few());
     }
 
     // --- types ------------------------------------------------------------------------------------------------------------

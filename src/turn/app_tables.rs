@@ -191,9 +191,6 @@ impl<'a> AppTables<'a> {
             return body(&self.tables).map(Used::Done);
         };
         let Some(limit) = self.budget.next_use(self.is_first) else { return Ok(self.had_no_time()) };
-        if self.mode == Mode::Guarded && !self.budget.take_guard() {
-            return Ok(Used::OverBudget);
-        }
         if let Some(used) = self.lock_tables(&mappings, access)? {
             return Ok(used);
         }

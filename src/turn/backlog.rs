@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
 use xdb_sched::backoff::{Backoff, Patience};
-use xdb_sched::budget::GUARDS;
+use xdb_sched::budget::GUARDED_ITEMS;
 
 /// How long a call whose answer was given up is left alone.
 const GIVEN_UP_FOR: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ impl Backlog {
     /// Takes what failed a moment ago and may fail again: it is applied under guards, in a small transaction of its own. Until
     /// then it stays here, so that its call is not claimed again.
     pub fn take_risky(&mut self) -> Vec<Item> {
-        self.take_those(GUARDS, Backoff::has)
+        self.take_those(GUARDED_ITEMS, Backoff::has)
     }
 
     fn take_those(&mut self, limit: usize, wanted: impl Fn(&Backoff<ExecutionId>, &ExecutionId) -> bool) -> Vec<Item> {
@@ -198,6 +198,13 @@ impl Backlog {
     pub fn done(&mut self, key: &StateKey) {
         self.held_up_since.remove(key);
         self.put_off.remove(&key.0);
+    }
+
+    /// Something of this execution was applied. What waits here keeps its backoff: it was held up by something else.
+    pub fn went_well(&mut self, id: &ExecutionId) {
+        if self.executions.has(id) && !self.waiting_for().any(|waiting| waiting == *id) {
+            self.executions.clear(id);
+        }
     }
 
     /// Somebody else has locked the execution.

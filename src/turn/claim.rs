@@ -78,6 +78,8 @@ struct Found {
     due: Vec<Due>,
     /// Lines in which there may be more.
     unfinished: Vec<Line>,
+    /// Lines were found empty that were not known to be: others come forward.
+    emptied: bool,
 }
 
 /// What becomes of it.
@@ -123,6 +125,7 @@ impl Claiming<'_, '_> {
         let busy = self.busy(saved);
         // Also without room: who has come meanwhile is to be known when there is some.
         let found = if limit > 0 { self.scan(room, limit, &busy, saved.now, &mut claims)? } else { Found::default() };
+        claims.more = found.emptied && found.unfinished.iter().any(|line| room.has(*line));
         if ready.is_empty() && found.due.is_empty() {
             return Ok(claims);
         }
@@ -167,12 +170,14 @@ impl Claiming<'_, '_> {
             None => self.scans.calls.from(line),
         };
         let is_due = |line: &Line| heads.is_none() || begins(line).is_some_and(|first| first <= now);
-        let wanted = room.wanted(self.lines.iter(), limit);
-        let wanted = wanted.into_iter().map(|(line, at_most)| LineClaim { line, at_most, from: begins(&line) });
+        let looked_for = room.wanted(self.lines.iter(), limit);
+        let lines: BTreeSet<_> = looked_for.lines.iter().map(|(line, _)| *line).collect();
+        let wanted =
+            looked_for.lines.into_iter().map(|(line, at_most)| LineClaim { line, at_most, from: begins(&line) });
         let (wanted, not_due): (Vec<_>, Vec<_>) = wanted.partition(|wanted| is_due(&wanted.line));
         let mut drained: BTreeSet<_> = not_due.iter().map(|wanted| wanted.line).collect();
         claims.ends.calls.extend(drained.iter().map(|line| (*line, now)));
-        let mut found = Found::default();
+        let mut found = Found { unfinished: looked_for.passed_over, ..Found::default() };
         if !wanted.is_empty() {
             found.due = claim::due(self.turn.spi, self.turn.lane, &wanted, busy, now, self.turn.real)?;
             found.due.sort_by_key(|due| due.due_at);
@@ -180,6 +185,8 @@ impl Claiming<'_, '_> {
         if from_head {
             let ended = Instant::now();
             self.scans.calls.scanned_from_head(ended, ended - began, poll_interval());
+            // In the other lines it has found nothing that is behind their cursors.
+            self.scans.calls.retain(|line| lines.contains(line));
         }
         let mut of_line = HashMap::<Line, (usize, Timestamp)>::new();
         for due in &found.due {
@@ -194,6 +201,7 @@ impl Claiming<'_, '_> {
             }
             claims.ends.calls.push((line, last.unwrap_or(now)));
         }
+        found.emptied = drained.iter().any(|line| self.lines.waits(line));
         claims.drained = Some(drained);
         Ok(found)
     }
@@ -203,7 +211,6 @@ impl Claiming<'_, '_> {
         let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, self.turn.lane)?.into_iter().collect();
         heads.retain(|line, _| self.registry.registered_at(line.worker).is_some());
         self.lines.found(heads.keys().copied(), Instant::now());
-        self.scans.calls.retain(|line| self.lines.has(line));
         Ok(heads)
     }
 
@@ -394,6 +401,8 @@ impl Claiming<'_, '_> {
             drained.retain(|line| !verdicts.without_room.contains(line));
         }
         claim::move_to_workers(spi, &verdicts.elsewhere)?;
+        // They may be in a line that nobody knows yet.
+        claims.ends.left_out |= !verdicts.elsewhere.is_empty();
         claims.more |= !verdicts.elsewhere.is_empty();
         let other = if lane.number == RUNNERS_LANE { SCHEDULERS_LANE } else { RUNNERS_LANE };
         claim::move_to_lane(spi, &verdicts.moved, other)?;

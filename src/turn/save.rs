@@ -31,8 +31,9 @@ pub struct Saved {
     pub earliest: Option<Timestamp>,
     /// No message was left in the inbox because there were too many.
     pub all_taken_in: bool,
-    /// Items were put off to the next turn, and not for a while.
-    pub next_turn: bool,
+    /// Something was left that only a scan from the head may find: items that were put off to the next turn, and calls in a line
+    /// that nobody knows yet.
+    pub left_out: bool,
     /// Anything was written but leases.
     pub wrote: bool,
     pub more: bool,
@@ -49,9 +50,9 @@ pub fn save(
     room: &mut Room,
     decided: Decided,
 ) -> Result<Saved> {
-    let mut dispatch = Dispatch { turn, app, lines, leased: Vec::new(), more: false };
+    let mut dispatch = Dispatch { turn, app, lines, leased: Vec::new(), new_line: false, more: false };
     dispatch.all(&decided, room)?;
-    let Dispatch { leased: dispatched, more, .. } = dispatch;
+    let Dispatch { leased: dispatched, new_line, more, .. } = dispatch;
     release_locks(locks, &decided);
     let leases = dispatched.iter().map(|leased| (leased.key, leased.lease)).collect();
     let (wrote, earliest) = write(turn, app, &decided, &leases)?;
@@ -63,9 +64,7 @@ pub fn save(
     let put_off = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != ItemOutcome::Done);
     let put_off = put_off.map(|(item, _)| item.execution()).collect();
     // What came behind another item may be decided about at once.
-    let next_turn = outcomes
-        .iter()
-        .any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::OverBudget | ItemOutcome::GivenAway));
+    let next_turn = outcomes.iter().any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::GivenAway));
     Ok(Saved {
         outcomes,
         executions,
@@ -74,7 +73,7 @@ pub fn save(
         earliest,
         all_taken_in: taken_in.all,
         wrote,
-        next_turn,
+        left_out: next_turn || new_line,
         more: more || more_messages || next_turn || !taken_in.all,
         now,
     })
@@ -144,6 +143,8 @@ struct Dispatch<'t> {
     app: &'t AppTables<'t>,
     lines: &'t Lines,
     leased: Vec<Leased>,
+    /// Some process's calls are the first of their line.
+    new_line: bool,
     more: bool,
 }
 
@@ -174,6 +175,7 @@ impl Dispatch<'_> {
             return;
         }
         let line = loaded.meta.line_at(process_type.worker.id);
+        self.new_line |= !self.lines.has(&line);
         if !answered && !self.lines.is_drained(line.worker) {
             // Others may have been due for longer. What goes on after an answer has the place of the call that was answered;
             // all else is claimed later in this transaction, in the order of due times.

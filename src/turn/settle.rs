@@ -51,7 +51,7 @@ impl TurnOutcome {
         let turn = &started.turn;
         prepared.ends.timers = work.ends.timers;
         prepared.ends.messages = work.ends.messages.filter(|_| saved.all_taken_in);
-        prepared.ends.left_out = saved.next_turn;
+        prepared.ends.left_out |= saved.left_out;
         let drained = prepared.drained.as_ref();
         let idle = work.nothing_due && drained.is_none();
         let next_due = match turn.paused {
@@ -144,7 +144,7 @@ impl Memory {
                     if let Item::Answer(record, _) = &item {
                         self.backlog.done(&record.key);
                     }
-                    self.backlog.executions.clear(&id);
+                    self.backlog.went_well(&id);
                 }
                 ItemOutcome::Locked => {
                     self.backlog.defer(id, Patience::Short);

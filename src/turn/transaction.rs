@@ -20,7 +20,7 @@ use crate::store::instance::Ownership;
 use std::time::{Duration, Instant};
 use xdb_engine::{Failure, Timestamp};
 use xdb_sched::backoff::Patience;
-use xdb_sched::budget::GUARDS;
+use xdb_sched::budget::GUARDED_ITEMS;
 
 /// How long a call whose claim fails by itself is left alone.
 const SUSPECT_FOR: Duration = Duration::from_secs(10);
@@ -135,7 +135,7 @@ fn apply_guarded(
             memory.backlog.keep_all(left.collect());
             return None;
         }
-        let mut some = memory.backlog.hold_back(left.by_ref().take(GUARDS).collect());
+        let mut some = memory.backlog.hold_back(left.by_ref().take(GUARDED_ITEMS).collect());
         if some.is_empty() {
             continue;
         }
@@ -172,7 +172,7 @@ fn apply_guarded(
 /// A turn failed, and nobody knows which part of it is at fault. What is due is claimed by itself: a few calls under guards,
 /// or else one.
 fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
-    for limit in [GUARDS.min(memory.role.scope(false).claim), 1] {
+    for limit in [GUARDED_ITEMS.min(memory.role.scope(false).claim), 1] {
         memory.scans.suspect = None;
         let scope = Scope { claim: limit, ..Scope::APPLY };
         match transact(memory, session, &mut Vec::new(), scope) {

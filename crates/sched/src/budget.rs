@@ -16,9 +16,10 @@
 
 use std::time::Duration;
 
-/// So many uses of tables are guarded by subtransactions of their own in one transaction, at most: more than 64 of them slow
-/// down every snapshot of the server.
-pub const GUARDS: usize = 32;
+/// So many items are applied in one transaction where each use of a table is guarded by a subtransaction of its own. An answer
+/// uses tables twice at most, to lock the rows that its call has read and to write: that makes 32 subtransactions. More than 64
+/// slow down every snapshot of the server.
+pub const GUARDED_ITEMS: usize = 16;
 
 /// Less time is none.
 const SHORTEST_USE: Duration = Duration::from_millis(1);
@@ -79,7 +80,6 @@ impl Parts {
 pub struct Budget {
     limit: Duration,
     left: Duration,
-    guards: usize,
     /// Nothing is for the parts before this one.
     first: Part,
     part: Part,
@@ -88,7 +88,7 @@ pub struct Budget {
 impl Budget {
     /// The budget of a turn that begins: `limit` is that of one use too.
     pub fn new(limit: Duration, first: Part) -> Self {
-        Self { limit, left: limit, guards: GUARDS, first, part: Part::Answers }
+        Self { limit, left: limit, first, part: Part::Answers }
     }
 
     /// The uses that follow are those of this part.
@@ -117,12 +117,5 @@ impl Budget {
     /// Nothing was spent yet: what runs out of time now has nobody else to blame.
     pub fn is_untouched(&self) -> bool {
         self.left == self.limit
-    }
-
-    /// Takes one of the guards of the transaction, if there is one left.
-    pub fn take_guard(&mut self) -> bool {
-        let has_one = self.guards > 0;
-        self.guards = self.guards.saturating_sub(1);
-        has_one
     }
 }

@@ -25,6 +25,8 @@
 //! - **What a scan left out or passed over**: executions in backoff, rows that others had locked and gave back by a
 //!   rollback, leases that ended. The head finds it. Nothing is asked about them, in SQL or otherwise.
 //! - **What a turn took that fails.** A cursor is advanced after the commit alone.
+//! - **What a scan from the head did not look for**, because there was no room under its key: the caller forgets that cursor
+//!   ([`DueScan::retain`]).
 //! - **What is put under another key, or back to an earlier time**: calls that move to another worker or lane. Whoever moves
 //!   them forgets the cursors ([`DueScan::forget_all`]).
 //! - **What is the first under a key**: keys are known from the head. Until it is asked, nothing is scanned under a new one.
@@ -119,7 +121,7 @@ impl<K: Eq + Hash, T: Ord + Copy> DueScan<K, T> {
         cursor.behind = cursor.behind.min(Some(to));
     }
 
-    /// Forgets the cursors of all other keys.
+    /// Forgets the cursors of all other keys: the next scans for these begin at the head.
     pub fn retain(&mut self, is_kept: impl Fn(&K) -> bool) {
         self.cursors.retain(|key, _| is_kept(key));
     }

@@ -40,6 +40,11 @@ impl Lines {
         self.known.contains_key(line)
     }
 
+    /// Whether a call that is due may wait in this line.
+    pub fn waits(&self, line: &Line) -> bool {
+        self.known.get(line).is_some_and(|known| !known.is_drained)
+    }
+
     pub fn len(&self) -> usize {
         self.known.len()
     }

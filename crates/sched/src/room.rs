@@ -164,6 +164,15 @@ struct Places {
     is_probe: bool,
 }
 
+/// What to look for.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// So many due calls of each of these.
+    pub lines: Vec<(Line, usize)>,
+    /// There is room for calls of these too, but others come first.
+    pub passed_over: Vec<Line>,
+}
+
 impl Room {
     /// `workers` gives each worker's own limit, and `admits` what its breaker says. While there are several, none gets
     /// more than half of the calls, nor of the connections that there can be: one that is slow or dead must not hold
@@ -247,19 +256,26 @@ impl Room {
     }
 
     /// Per line, how many due calls to look for. `lines` says of each whether calls may have been left in it: these share out
-    /// what is looked for, twice, because a call that was found need not go out. (Without that, hundreds of owners would each
-    /// have as many calls looked for as there are places for one of them.)
-    pub fn wanted(&self, lines: impl IntoIterator<Item = (Line, bool)>, at_most: usize) -> Vec<(Line, usize)> {
-        let with_room = lines.into_iter().map(|(line, waits)| (line, waits, self.of_line(line).min(at_most)));
-        let with_room: Vec<_> = with_room.filter(|(.., places)| *places > 0).collect();
-        let mut waiting = HashMap::<_, usize>::new();
-        for (line, ..) in with_room.iter().filter(|(_, waits, _)| *waits) {
-            *waiting.entry(line.worker).or_default() += 1;
+    /// what is looked for, twice, because a call that was found need not go out. Where they are more than that, those that come
+    /// last are passed over. (Without that, hundreds of owners would each have as many calls looked for as there are places for
+    /// one of them, and thousands one each.)
+    pub fn wanted(&self, lines: impl IntoIterator<Item = (Line, bool)>, at_most: usize) -> Wanted {
+        let mut wanted = Wanted::default();
+        let mut waiting = HashMap::<_, Vec<_>>::new();
+        for (line, waits) in lines {
+            match self.of_line(line).min(at_most) {
+                0 => {}
+                places if waits => waiting.entry(line.worker).or_default().push((self.rank(line, 0), line, places)),
+                places => wanted.lines.push((line, places)),
+            }
         }
-        let bound = |line: Line, waits| match waiting.get(&line.worker) {
-            Some(lines) if waits => (2 * self.of_worker(line.worker).min(at_most)).div_ceil(*lines),
-            _ => usize::MAX,
-        };
-        with_room.into_iter().map(|(line, waits, places)| (line, places.min(bound(line, waits)))).collect()
+        for (worker, mut lines) in waiting {
+            let calls = 2 * self.of_worker(worker).min(at_most);
+            lines.sort_unstable();
+            wanted.passed_over.extend(lines.drain(calls.min(lines.len())..).map(|(_, line, _)| line));
+            let of_each = calls.div_ceil(lines.len());
+            wanted.lines.extend(lines.into_iter().map(|(_, line, places)| (line, places.min(of_each))));
+        }
+        wanted
     }
 }

@@ -1,9 +1,9 @@
 //! Room for calls: how many may go out, in all, per worker and per owner, and who is next.
 
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use xdb_sched::breaker::Admission;
-use xdb_sched::room::{InFlight, Line, Owner, Room, SHARE, WorkerId};
+use xdb_sched::room::{InFlight, Line, Owner, Room, SHARE, Wanted, WorkerId};
 
 const PLENTY: usize = 1000;
 
@@ -52,7 +52,7 @@ fn a_breaker_lets_one_probe_out_or_nothing() {
         in_flight.insert(hanging, 1, ());
     }
     let mut room = Room::new(&in_flight, 10, PLENTY, PLENTY, &[(1, PLENTY), (2, PLENTY)], admits);
-    assert_eq!(room.wanted([(hanging, true), (other, true)], PLENTY), [(hanging, 1)]);
+    assert_eq!(room.wanted([(hanging, true), (other, true)], PLENTY).lines, [(hanging, 1)]);
     assert!(!room.has(other) && !room.take(other) && !room.take(line(3, 7)));
     assert!(room.take(hanging), "a probe is nobody's share");
     assert!(!room.has_any() && !room.has(hanging) && !room.take(hanging));
@@ -113,13 +113,28 @@ fn who_has_the_fewest_is_next_and_of_those_who_has_waited_longest() {
 fn lines_in_which_calls_wait_share_out_what_is_looked_for() {
     let room = room_of(&InFlight::default(), 90);
     let lines = |count, waits| (0..count).map(move |owner| (line(1, owner), waits));
-    let total = |wanted: Vec<(Line, usize)>| wanted.into_iter().map(|(_, count)| count).sum::<usize>();
-    assert_eq!(room.wanted(lines(1, true), PLENTY), [(line(1, 0), 80)]);
-    assert_eq!(room.wanted(lines(1, true), 30), [(line(1, 0), 30)]);
+    let total = |wanted: Wanted| wanted.lines.into_iter().map(|(_, count)| count).sum::<usize>();
+    assert_eq!(room.wanted(lines(1, true), PLENTY).lines, [(line(1, 0), 80)]);
+    assert_eq!(room.wanted(lines(1, true), 30).lines, [(line(1, 0), 30)]);
     assert_eq!(total(room.wanted(lines(2, true), PLENTY)), 160);
     assert_eq!(total(room.wanted(lines(60, true), PLENTY)), 180);
-    assert!(room.wanted(lines(500, true), PLENTY).iter().all(|(_, count)| *count == 1));
     assert_eq!(total(room.wanted(lines(3, false), PLENTY)), 240, "little waits there");
+}
+
+#[test]
+fn of_more_lines_than_calls_are_looked_for_those_that_come_last_are_passed_over() {
+    let mut in_flight = InFlight::default();
+    for owner in 0..200 {
+        in_flight.insert(line(1, owner), 1, ());
+    }
+    let room = room_of(&in_flight, 300);
+    let Wanted { lines, passed_over } = room.wanted((0..500).map(|owner| (line(1, owner), true)), PLENTY);
+    assert_eq!(lines, (200..400).map(|owner| (line(1, owner), 1)).collect::<Vec<_>>(), "who has no call comes first");
+    let passed_over: HashSet<_> = passed_over.into_iter().map(|line| line.owner).collect();
+    assert_eq!(passed_over, (0..200).chain(400..500).collect());
+    let drained = (0..500).map(|owner| (line(1, owner), owner >= 20));
+    let wanted = room.wanted(drained, PLENTY);
+    assert_eq!((wanted.lines.len(), wanted.passed_over.len()), (220, 280), "others cost nothing");
 }
 
 /// What happens at a worker: calls of an owner come due, or some of the calls under way end.
