@@ -94,8 +94,8 @@ pub fn define() {
     );
     GucRegistry::define_int_guc(
         c"xdb.apply_timeout",
-        c"Longest time that a scheduler spends in the tables of one process in one turn.",
-        c"A table that takes longer is slow: the steps of its processes are a runner's, one by one, until it is quick again. Default 250ms.",
+        c"Longest time that a scheduler spends in users' tables in one turn, for all processes together.",
+        c"What does not fit waits for the next turn. A table that takes so long in one use is slow: the steps of its processes are a runner's, one by one, until it is quick again. Default 250ms.",
         &APPLY_TIMEOUT_MS,
         10,
         60_000,

@@ -42,8 +42,7 @@
 //!   out of. Other functions of the server are called as pgrx has them: their errors are panics until [`catch::run_caught`].
 //! - Whatever a callback at commit or exit touches is an atomic or a latch: an error there would bring the server down.
 //! - Only the main thread comes here.
-//! - `unsafe` lives here. The exceptions are the files that `scripts/source_checks.py` names: `scheduler/launcher.rs`, which
-//!   registers its processes itself, and the system calls of `http`.
+//! - `unsafe` lives here. The exceptions are the system calls of `http`, in the files that `scripts/source_checks.py` names.
 //! - Shared memory may be lost, and its arrays may be full: everybody gets along without a place.
 
 pub mod catch;

@@ -1,7 +1,9 @@
 //! What only a backend can see of this room: errors that jump, subtransactions, identities, memory, types.
 //!
 //! Each test is a function of schema `xdb_tests` in a build with the feature `pg_test`, which no server but a throwaway one ever
-//! loads; `scripts/pg-tests` calls each in a transaction that is rolled back. A failed assertion is an error.
+//! loads; `scripts/pg-tests` calls each in a transaction that is rolled back. A failed assertion is an error. They do without
+//! pgrx-tests because they are in the build of the crash points, which is there anyway: `cargo pgrx test` would build everything
+//! twice more, and needs sudo to run its server.
 
 #[pgrx::pg_schema]
 mod xdb_tests {

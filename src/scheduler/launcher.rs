@@ -157,7 +157,7 @@ impl Launcher {
                 Some(handle) => handle.has_stopped(),
                 None => raw::now_micros() - slot.started_at() > START_LOST,
             };
-            // The process may have taken the slot, and even have ended, between the two looks.
+            // The process may have taken the slot, and even have ended, between the two checks.
             if lost && slot.give_up_start() {
                 slot.set_exit_reason(ExitReason::Restart);
             }

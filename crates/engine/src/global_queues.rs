@@ -70,7 +70,7 @@ impl WaitKind {
     pub fn global_demand(&self) -> Option<GlobalDemand<'_>> {
         match self {
             Self::GlobalQueue { queue, key, at_least, at_most } => Some(demand(queue, key, *at_least, *at_most)),
-            Self::Timer { .. } | Self::LocalQueue { .. } => None,
+            _ => None,
         }
     }
 }
@@ -80,7 +80,7 @@ impl RequestedKind {
     pub fn global_demand(&self) -> Option<GlobalDemand<'_>> {
         match self {
             Self::GlobalQueue { queue, key, at_least, at_most } => Some(demand(queue, key, *at_least, *at_most)),
-            Self::TimerAfter(_) | Self::TimerAt(_) | Self::LocalQueue { .. } => None,
+            _ => None,
         }
     }
 }

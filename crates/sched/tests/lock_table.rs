@@ -241,11 +241,11 @@ fn a_release_does_not_walk_over_all_who_wait() {
 /// The rules of the table, without a thought of what they cost.
 #[derive(Clone, Default)]
 struct Model {
-    requests: BTreeMap<(Reverse<bool>, i64, u8), (Wants, Standing)>,
+    requests: BTreeMap<(Reverse<bool>, i64, u8), (Wants, Status)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum Status {
     Has,
     Waits,
     Aside,
@@ -263,23 +263,23 @@ impl Model {
     }
 
     fn is_blocked(&self, place: &ModelPlace, wants: &Wants) -> bool {
-        self.requests.iter().filter(|(other, _)| *other != place).any(|(other, (has, standing))| match standing {
-            Standing::Has => conflict(wants, has),
-            Standing::Waits => other < place && conflict(wants, has),
-            Standing::Aside => false,
+        self.requests.iter().filter(|(other, _)| *other != place).any(|(other, (has, status))| match status {
+            Status::Has => conflict(wants, has),
+            Status::Waits => other < place && conflict(wants, has),
+            Status::Aside => false,
         })
     }
 
-    fn with(&self, standing: Standing) -> Vec<u8> {
-        self.requests.iter().filter(|(_, request)| request.1 == standing).map(|(place, _)| place.2).collect()
+    fn with(&self, status: Status) -> Vec<u8> {
+        self.requests.iter().filter(|(_, request)| request.1 == status).map(|(place, _)| place.2).collect()
     }
 
     fn ready(&self) -> Vec<u8> {
-        let waits = self.requests.iter().filter(|(_, request)| request.1 == Standing::Waits);
+        let waits = self.requests.iter().filter(|(_, request)| request.1 == Status::Waits);
         waits.filter(|(place, request)| !self.is_blocked(place, &request.0)).map(|(place, _)| place.2).collect()
     }
 
-    fn change(&mut self, key: u8, from: &[Standing], to: Standing) {
+    fn change(&mut self, key: u8, from: &[Status], to: Status) {
         if let Some(place) = self.place(key)
             && let Some(request) = self.requests.get_mut(&place)
             && from.contains(&request.1)
@@ -295,13 +295,13 @@ impl Model {
     fn request(&mut self, key: u8, due: i64, first: bool, wants: Wants, capacity: usize) -> LockResult {
         self.release(key);
         let place = (Reverse(first), due, key);
-        let waiters = self.with(Standing::Waits).len() + self.with(Standing::Aside).len();
-        let (standing, answer) = match self.is_blocked(&place, &wants) {
-            false => (Standing::Has, LockResult::Granted),
+        let waiters = self.with(Status::Waits).len() + self.with(Status::Aside).len();
+        let (status, answer) = match self.is_blocked(&place, &wants) {
+            false => (Status::Has, LockResult::Granted),
             true if waiters >= capacity => return LockResult::Full,
-            true => (Standing::Waits, LockResult::Waits),
+            true => (Status::Waits, LockResult::Waits),
         };
-        self.requests.insert(place, (wants, standing));
+        self.requests.insert(place, (wants, status));
         answer
     }
 }
@@ -366,16 +366,16 @@ proptest! {
                         let wants = model.requests[&place].0.clone();
                         let answer = table.request(key, Timestamp(place.1), place.0.0, wants);
                         prop_assert_eq!(answer, LockResult::Granted, "those that are listed may have it together");
-                        model.change(key, &[Standing::Waits], Standing::Has);
+                        model.change(key, &[Status::Waits], Status::Has);
                     }
                 }
                 Act::StepAside(key) => {
                     table.step_aside(key);
-                    model.change(key, &[Standing::Waits], Standing::Aside);
+                    model.change(key, &[Status::Waits], Status::Aside);
                 }
                 Act::ParkAgain(key) => {
                     table.park_again(key);
-                    model.change(key, &[Standing::Aside], Standing::Waits);
+                    model.change(key, &[Status::Aside], Status::Waits);
                 }
                 Act::Settle => {
                     table.settle();
@@ -387,13 +387,13 @@ proptest! {
                 }
             }
             let (waits, has) = keys(&table);
-            prop_assert_eq!(&has, &sorted(model.with(Standing::Has)));
-            let in_line = model.requests.iter().filter(|(_, request)| request.1 != Standing::Has);
+            prop_assert_eq!(&has, &sorted(model.with(Status::Has)));
+            let in_line = model.requests.iter().filter(|(_, request)| request.1 != Status::Has);
             prop_assert_eq!(&waits, &in_line.map(|(place, _)| place.2).collect::<Vec<_>>());
             prop_assert_eq!((table.waiters(), table.holders()), (waits.len(), has.len()));
             prop_assert_eq!(table.ready(usize::MAX), model.ready());
-            for (a, (wants, _)) in model.requests.iter().filter(|(_, request)| request.1 == Standing::Has) {
-                for (b, (others, _)) in model.requests.iter().filter(|(_, request)| request.1 == Standing::Has) {
+            for (a, (wants, _)) in model.requests.iter().filter(|(_, request)| request.1 == Status::Has) {
+                for (b, (others, _)) in model.requests.iter().filter(|(_, request)| request.1 == Status::Has) {
                     prop_assert!(a == b || !conflict(wants, others), "{a:?} and {b:?}");
                 }
             }

@@ -278,7 +278,7 @@ pub fn wait_for(what: &str, within: Duration, mut is_so: impl FnMut() -> Result<
     let deadline = Instant::now() + within;
     while !is_so()? {
         if Instant::now() > deadline {
-            return Err(format!("waited {} s in vain until {what}", within.as_secs()));
+            return Err(format!("timed out after {} s: {what}", within.as_secs()));
         }
         std::thread::sleep(Duration::from_millis(2));
     }

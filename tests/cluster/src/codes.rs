@@ -52,6 +52,8 @@ pub const SERIALIZATION_FAILURE: &str = "40001";
 pub const INSUFFICIENT_PRIVILEGE: &str = "42501";
 /// `query_canceled`: a cancel or a `statement_timeout`.
 pub const QUERY_CANCELED: &str = "57014";
+/// `undefined_function`.
+pub const UNDEFINED_FUNCTION: &str = "42883";
 /// `undefined_table`.
 pub const UNDEFINED_TABLE: &str = "42P01";
 /// `unique_violation`.

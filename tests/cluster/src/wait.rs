@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 pub fn wait_until(what: &str, seconds: u64, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     while !condition() {
-        assert!(Instant::now() < deadline, "waited {seconds} s in vain until {what}");
+        assert!(Instant::now() < deadline, "timed out after {seconds} s: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -244,8 +244,12 @@ fn history_is_kept_as_the_start_says() {
 }
 
 #[test]
-fn an_installed_build_has_no_crash_points() {
+fn an_installed_build_has_none_of_the_hooks_of_tests() {
     let app = App::alone("admin_hooks", ClusterOptions::default());
+    let mut superuser = app.superuser();
+    assert_eq!(superuser.one::<Option<String>>("SELECT to_regnamespace('xdb_tests')::text"), None);
+    let of_tests = "CREATE FUNCTION store_problems() RETURNS jsonb LANGUAGE c AS '$libdir/xdb', 'xdb_store_problems'";
+    superuser.refused(codes::UNDEFINED_FUNCTION, of_tests);
     let _worker = app.worker(|_| force_complete(json!(null)));
     app.register("one", &one_step());
     app.cluster().arm("start");

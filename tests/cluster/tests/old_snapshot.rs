@@ -106,7 +106,7 @@ fn what_comes_back_by_a_rollback_is_found_without_a_word() {
     holder.run("BEGIN; SELECT FROM xdb.task FOR UPDATE");
     // The engine looks when it is due, and each second after that.
     let looked = "SELECT clock_timestamp() > due_at + interval '2 s' FROM xdb.task";
-    wait_until("the engine has looked in vain", 20, || superuser.one(looked));
+    wait_until("the engine has looked and found nothing", 20, || superuser.one(looked));
     assert_eq!(worker.count(|call| call.process_id() == "p"), 0);
     holder.run("ROLLBACK");
     worker.wait_for("the call", 20, |call| call.process_id() == "p");

@@ -120,7 +120,7 @@ pub fn failure(outcome: Outcome, expected: FailureKind) -> String {
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
+        assert!(Instant::now() < deadline, "timed out after {PATIENCE:?}: {what}");
         std::thread::yield_now();
     }
 }

@@ -61,7 +61,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
         ran: format!("{sleepers} calls that sleep, {processes} processes of {STATES} states; figures of the latter"),
         latency: w1_chain::LATENCY,
         runs: runs?,
-        targets: vec![Target::at_least(SHARE, 0.8), Target::at_most(figure::PEAK, 300.0)],
+        targets: vec![Target::at_least(SHARE, 0.9), Target::at_most(figure::PEAK, 300.0)],
     }])
 }
 

@@ -175,7 +175,7 @@ impl Worker {
                 let seen = found.len();
                 // The panic must not poison what the worker's own threads use.
                 drop(state);
-                panic!("the worker waited {seconds} s in vain for {what}: {seen} of {count} calls");
+                panic!("timed out after {seconds} s: {what}: {seen} of {count} calls");
             }
             state = self.shared.changed.wait_timeout(state, left).expect("never poisoned").0;
         }
