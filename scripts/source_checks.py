@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 
 # From the bottom up. A room may use what stands below it; of those that stand beside each other, none the other. One that is
-# not named stands at the bottom, as every transport does, without Postgres.
-LEVELS = [["http"], ["pg"], ["error", "guc", "clock"], ["store"], ["calls"], ["turn"], ["scheduler"], ["api"], ["lib"]]
+# not named is a transport, and stands beside the others of its kind.
+LEVELS = [["transport"], ["http"], ["pg"], ["error", "guc", "clock"], ["store"], ["calls"], ["turn"], ["scheduler"], ["api"], ["lib"]]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+TRANSPORTS = LEVEL["http"]
+# What chooses the transport, or says whose workers it serves. Everybody else knows only the seam.
+CHOOSE = ["lib", "scheduler", "api"]
 # Macros live at the root of the crate, wherever they are written.
 MACROS = {"sql_functions": "pg"}
 
@@ -138,7 +141,7 @@ def rooms():
         parts = list(path.with_suffix("").parts[1:])
         room = parts[0]
         module = [part for part in parts if part not in ("mod", "lib")]
-        level = LEVEL.get(room, 0)
+        level = LEVEL.get(room, TRANSPORTS)
         code = re.sub(r"#\[unsafe\(no_mangle\)\]", lambda found: " " * len(found[0]), source.code)
         if room != "pg" and str(path) not in UNSAFE:
             for found in re.finditer(r"\bunsafe\b", code):
@@ -149,13 +152,18 @@ def rooms():
                     problems.append(f"{source.place(at)}: SQL outside of src/store")
         if room == "lib":
             continue
-        if level == 0:
+        if level <= TRANSPORTS:
             for found in re.finditer(r"\b(pgrx|pg_sys)\b", code):
                 problems.append(f"{source.place(found.start())}: {room} has to stay free of pgrx")
         for at, name in used(source, module):
             name = MACROS.get(name, name)
-            if name != room and LEVEL.get(name, 0) >= level:
+            if name == room:
+                continue
+            below = LEVEL.get(name, TRANSPORTS)
+            if below >= level:
                 problems.append(f"{source.place(at)}: {room} uses {name}, which does not stand below it")
+            elif below == TRANSPORTS and room not in CHOOSE:
+                problems.append(f"{source.place(at)}: {room} uses the transport {name}; it has to know src/transport.rs alone")
     for path in UNSAFE:
         if not Path(path).exists() or not re.search(r"\bunsafe\b", Source(Path(path)).code):
             problems.append(f"{path}: no unsafe there any more; take it out of scripts/source_checks.py")

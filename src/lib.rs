@@ -11,6 +11,7 @@
 //! | [`store`] | all SQL on the system tables, and what is made for users' tables |
 //! | [`pg`] | what touches the server process: everything `unsafe` |
 //! | [`http`] | calls to workers. Knows nothing of Postgres |
+//! | [`transport`] | what goes to a transport such as [`http`], and what comes back |
 //!
 //! [`error`], [`guc`] and [`clock`] stand between [`store`] and [`pg`], beside each other. `scripts/lint rooms` holds all this.
 //!
@@ -26,6 +27,7 @@ pub mod http;
 mod pg;
 mod scheduler;
 mod store;
+mod transport;
 mod turn;
 
 ::pgrx::pg_module_magic!(name, version);

@@ -168,7 +168,7 @@ pub fn worker_figures(_: &Args) -> Result<Value> {
             last_error_at: moment(worker.last_error_at),
             breaker: match worker.open {
                 None => "closed",
-                Some(call::Open { next_probe: Some(at), .. }) if at > now => "open",
+                Some(call::OpenBreaker { next_probe: Some(at), .. }) if at > now => "open",
                 Some(_) => "half-open",
             },
             breaker_open_since: worker.open.and_then(|open| moment(open.since)),

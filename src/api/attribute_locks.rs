@@ -11,7 +11,7 @@ use crate::store::{process, to_json};
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use xdb_engine::ExecutionId;
-use xdb_sched::lock_table::Mode;
+use xdb_sched::lock_table::LockMode;
 
 /// A row of the view.
 #[derive(Serialize)]
@@ -53,7 +53,7 @@ pub fn attribute_lock_figures(_: &Args) -> Result<Value> {
             seq: shown.state_seq,
             object: ExecutionId(shown.object).to_string(),
             locked: shown.name.as_str().to_owned(),
-            mode: Mode::ALL.get(shown.mode as usize).map(|mode| mode.as_str()),
+            mode: LockMode::ALL.get(shown.mode as usize).map(|mode| mode.as_str()),
             granted: shown.granted,
             due_at: clock::iso8601(from_postgres(shown.due)),
             ticket: tickets.get(&call(shown)).copied().unwrap_or_default(),

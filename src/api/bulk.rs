@@ -1,7 +1,8 @@
 //! `start_processes`: many starts in one transaction, with a handful of statements where ids are new.
 
 use super::start::{
-    Begun, Given, Kind, Request, begin, decide_start, keys, new_id, owner_name, read, starter, write_tables,
+    Given, StartRequest, StartResult, TypeToStart, begin, decide_start, keys, new_id, owner_name, read, starter,
+    write_tables,
 };
 use super::{Caller, needed, wrote};
 use crate::pg::catch::{PgError, Result};
@@ -55,25 +56,26 @@ pub fn start_processes(args: &Args) -> Result<Value> {
 struct Bulk<'a> {
     spi: &'a Spi,
     caller: Caller,
-    requests: &'a [Request],
+    requests: &'a [StartRequest],
     order: &'a [usize],
 }
 
 impl Bulk<'_> {
     /// Starts everything. Gives those that write users' tables, and puts the ids of repeated starts in their places.
     fn start(&self, registry: &mut Registry, ids: &mut [ExecutionId]) -> Result<Vec<(usize, Loaded)>> {
-        let mut kinds = BTreeMap::new();
+        let mut types = BTreeMap::new();
         let names: BTreeSet<_> = self.requests.iter().map(|request| request.start.process_type.as_str()).collect();
         for name in names {
-            let kind = Kind::to_start(self.spi, registry, name).map_err(|error| {
-                let of_type = |request: &Request| request.start.process_type == name;
+            let to_start = TypeToStart::find(self.spi, registry, name).map_err(|error| {
+                let of_type = |request: &StartRequest| request.start.process_type == name;
                 self.at(self.requests.iter().position(of_type).unwrap_or_default(), error)
             })?;
-            kinds.insert(name, kind);
+            types.insert(name, to_start);
         }
-        let kind = |number: usize| &kinds[self.requests[number].start.process_type.as_str()];
-        let keys_of =
-            |number: usize| keys(&kind(number).mapping, &self.requests[number]).map_err(|error| self.at(number, error));
+        let type_of = |number: usize| &types[self.requests[number].start.process_type.as_str()];
+        let keys_of = |number: usize| {
+            keys(&type_of(number).mapping, &self.requests[number]).map_err(|error| self.at(number, error))
+        };
         let mut keys = (0..self.requests.len()).map(keys_of).collect::<Result<Vec<_>>>()?;
 
         let process_id = |number: usize| self.requests[number].start.process_id.as_str();
@@ -91,7 +93,7 @@ impl Bulk<'_> {
             for number in chunk {
                 let (request, keys) = (&self.requests[*number], std::mem::replace(&mut keys[*number], Arc::from([])));
                 let loaded =
-                    decide_start(self.caller, owner_name.clone(), kind(*number), keys, request, ids[*number], now);
+                    decide_start(self.caller, owner_name.clone(), type_of(*number), keys, request, ids[*number], now);
                 batch.push((*number, loaded.map_err(|error| self.at(*number, error))?));
             }
             let request_id = |number: usize| self.requests[number].options.request_id.as_deref();
@@ -107,9 +109,9 @@ impl Bulk<'_> {
             let request = &self.requests[number];
             let begun = begin(self.spi, registry, self.caller, request, ids[number]);
             match begun.map_err(|error| self.at(number, error))? {
-                Begun::New(loaded) if self.writes_tables(number) => writing.push((number, *loaded)),
-                Begun::New(_) => {}
-                Begun::Repeated(id) => ids[number] = id,
+                StartResult::New(loaded) if self.writes_tables(number) => writing.push((number, *loaded)),
+                StartResult::New(_) => {}
+                StartResult::Repeated(id) => ids[number] = id,
             }
         }
         // Users' rows in the order of process ids too.
@@ -133,7 +135,7 @@ impl Bulk<'_> {
 }
 
 /// Reads the array.
-fn requests(text: &str) -> Result<Vec<Request>> {
+fn requests(text: &str) -> Result<Vec<StartRequest>> {
     let elements: Vec<Json> = serde_json::from_str(text)
         .map_err(|_| error::invalid_argument("processes", "it must be an array of objects"))?;
     let given = elements.iter().enumerate().map(|(number, element)| element_of(number, element));

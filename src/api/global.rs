@@ -4,7 +4,7 @@ use super::{Caller, name, payload, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
-use crate::store::global_queue::{self as global, NewMessage};
+use crate::store::global_queue::{self as global, NewGlobalMessage};
 use crate::{clock, error};
 use xdb_engine::{Duration, Json};
 
@@ -25,7 +25,7 @@ pub fn publish_global(args: &Args) -> Result<Value> {
     };
     caller.on_system_tables(|spi, _| {
         let now = clock::now();
-        let message = NewMessage {
+        let message = NewGlobalMessage {
             queue: &queue,
             key: key.as_deref(),
             message_id: message_id.as_deref(),

@@ -18,7 +18,7 @@ use xdb_engine::*;
 /// Executions that a purge deletes at a time.
 const PURGED_AT_ONCE: usize = 1000;
 
-type Batch = BTreeMap<ExecutionId, Loaded>;
+type Executions = BTreeMap<ExecutionId, Loaded>;
 
 pub fn set_local_attributes(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.set_local_attributes()")?;
@@ -85,7 +85,7 @@ fn command(
     caller: Caller,
     process_id: &str,
     execution: Option<ExecutionId>,
-    prepare: impl FnOnce(&Spi, &mut Batch, ExecutionId, Timestamp) -> Result<Command>,
+    prepare: impl FnOnce(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<Command>,
 ) -> Result<usize> {
     let (count, changed) = caller.on_system_tables(|spi, registry| {
         let mut id = caller.find(spi, process_id, execution)?.id;

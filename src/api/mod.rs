@@ -50,7 +50,7 @@ use crate::pg::subxact::lock_table;
 use crate::pg::{self, extension, identity, wake};
 use crate::store::app_tables::Tables;
 use crate::store::instance;
-use crate::store::process::Found;
+use crate::store::process::FoundExecution;
 use crate::store::registry::Registry;
 use crate::store::{self, versions};
 use pgrx::pg_sys;
@@ -168,12 +168,12 @@ impl Caller {
     }
 
     /// The latest execution of a process id, or the one that is named, if the caller may know of it.
-    fn find(self, spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Found> {
+    fn find(self, spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<FoundExecution> {
         self.own(process_id, store::process::find(spi, process_id, execution)?)
     }
 
     /// The process, if the caller may know of it. One that belongs to others does not exist for it.
-    fn own(self, process_id: &str, found: Option<Found>) -> Result<Found> {
+    fn own(self, process_id: &str, found: Option<FoundExecution>) -> Result<FoundExecution> {
         match found {
             Some(found) if self.may_drive(found.owner)? => Ok(found),
             _ => Err(error::unknown_process(process_id)),

@@ -13,7 +13,7 @@ use crate::pg::subxact::undone;
 use crate::pg::{self, wake};
 use crate::store::inbox::{self, NewMessage};
 use crate::store::load::{self, Loaded, Lock};
-use crate::store::process::{self, Closing, Found};
+use crate::store::process::{self, Closing, FoundExecution};
 use crate::store::registry::Registry;
 use crate::store::save;
 use crate::{clock, error};
@@ -111,7 +111,7 @@ fn wait_in_sight(spi: &Spi, id: ExecutionId) -> Result<bool> {
 }
 
 /// The closing mark of an execution. One that nobody follows up, as no scheduler runs, is void.
-fn closing(found: &Found) -> Option<Closing> {
+fn closing(found: &FoundExecution) -> Option<Closing> {
     let main = Slot::find(pg::process::database(), Role::Scheduler);
     found.closing.filter(|_| main.is_some_and(|slot| slot.pid().is_some()))
 }
@@ -130,7 +130,7 @@ fn may_wait_for_close() -> Result<()> {
 }
 
 /// Whether a closed execution was followed by another one while this transaction waited for its lock.
-fn replaced(spi: &Spi, process_id: &str, locked: &Found) -> Result<bool> {
+fn replaced(spi: &Spi, process_id: &str, locked: &FoundExecution) -> Result<bool> {
     if locked.status == ProcessStatus::Running {
         return Ok(false);
     }
@@ -139,7 +139,7 @@ fn replaced(spi: &Spi, process_id: &str, locked: &Found) -> Result<bool> {
 }
 
 /// The execution that has followed the one that was locked, if that is closed or gone and another one was started.
-pub(super) fn latest_again(spi: &Spi, process_id: &str, locked: Option<&Loaded>) -> Result<Option<Found>> {
+pub(super) fn latest_again(spi: &Spi, process_id: &str, locked: Option<&Loaded>) -> Result<Option<FoundExecution>> {
     if locked.is_some_and(|locked| locked.before.is_running()) {
         return Ok(None);
     }
@@ -153,7 +153,7 @@ fn current(spi: &Spi, registry: &mut Registry, name: &str) -> Result<std::sync::
     Ok(process_type.map(|process_type| process_type.definition.clone()).unwrap_or_default())
 }
 
-fn check_running(process_id: &str, found: &Found) -> Result<()> {
+fn check_running(process_id: &str, found: &FoundExecution) -> Result<()> {
     match (found.status, closing(found)) {
         (ProcessStatus::Running, Some(Closing::Unconditional)) => {
             Err(error::not_running(process_id, "It is being closed."))

@@ -3,16 +3,15 @@
 use super::{Caller, name, needed};
 use crate::error;
 use crate::guc;
-use crate::http::{
-    FailureKind, HostPolicy, Names, Notifier, check_secret, system_lookup, validate_headers, validate_url,
-};
+use crate::http::{HostPolicy, Names, Notifier, check_secret, system_lookup, validate_headers, validate_url};
 use crate::pg::catch::{PgError, Result, sqlstate};
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::spi::{self, Spi};
-use crate::store::catalog::{self, Kind};
+use crate::store::catalog::{self, TableKind};
 use crate::store::registry;
+use crate::transport::FailureKind;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -168,9 +167,11 @@ fn resolve_table(spi: &Spi, table: &mut TableMapping) -> Result<()> {
 fn check_table(spi: &Spi, table: &TableMapping) -> Result<()> {
     let wrong = |what: String| Err(error::invalid_definition(format!("table {}: {what}", table.table)));
     match catalog::kind(spi, table.relation)? {
-        Some(Kind { has_rows: true, is_of_system: false, is_temporary: false }) => {}
-        Some(Kind { is_temporary: true, .. }) => return wrong("it is temporary: the engine can't see it".to_owned()),
-        Some(Kind { is_of_system: true, .. }) => return wrong("it belongs to the system".to_owned()),
+        Some(TableKind { has_rows: true, is_of_system: false, is_temporary: false }) => {}
+        Some(TableKind { is_temporary: true, .. }) => {
+            return wrong("it is temporary: the engine can't see it".to_owned());
+        }
+        Some(TableKind { is_of_system: true, .. }) => return wrong("it belongs to the system".to_owned()),
         _ => return wrong("it is not an ordinary or partitioned table".to_owned()),
     }
     let columns = catalog::describe(spi, table.relation)?.map(|found| found.columns).unwrap_or_default();

@@ -3,7 +3,7 @@
 use super::rpc_locks::Locking;
 use super::{Caller, name, payload, wrote};
 use crate::calls;
-use crate::http::{FailureKind, HostPolicy, Notifier, Outcome, Reactor, Request};
+use crate::http::{HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
@@ -17,6 +17,7 @@ use crate::store::app_tables::{Held, Tables, object};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::registry::{ProcessType, Registry};
 use crate::store::{locks, process, save};
+use crate::transport::{FailureKind, Outcome, Request};
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
 use std::cell::RefCell;
@@ -306,7 +307,7 @@ fn decide(
             refuse_unseen(spi, id, Some(&publish.queue))?;
         }
         let queues = command.publishes().iter().map(|publish| (publish.queue.clone(), 0)).collect();
-        load::queues(spi, &mut loaded, &load::Demand::from([(id, queues)]))?;
+        load::queues(spi, &mut loaded, &load::QueueDemand::from([(id, queues)]))?;
         if closes {
             load::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
         }
@@ -332,7 +333,7 @@ pub(super) fn take_in(
         let load::Arrivals { arrivals, all } = load::arrivals(spi, &[id])?;
         let inbox_ids: Vec<_> = arrivals.iter().map(|arrival| arrival.inbox_id).collect();
         let queues = arrivals.iter().map(|arrival| (arrival.publish.queue.clone(), 0)).collect();
-        load::queues(spi, loaded, &load::Demand::from([(id, queues)]))?;
+        load::queues(spi, loaded, &load::QueueDemand::from([(id, queues)]))?;
         if let Some(entry) = loaded.get_mut(&id) {
             entry.receive(spi, arrivals, now)?;
         }

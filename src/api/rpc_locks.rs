@@ -11,10 +11,10 @@ use crate::pg::subxact::holds_row_locks_in;
 use crate::pg::wake::{self, waiter::Registration};
 use crate::pg::{identity, process};
 use crate::store::load::Meta;
-use crate::store::locks::{self, KeyTypes, Wants};
+use crate::store::locks::{self, KeyTypes, WantedLocks};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Loading, LockType};
-use xdb_sched::lock_table::{Mode, Object};
+use xdb_sched::lock_table::{LockMode, Object};
 
 /// Longest wait for objects that are marked. The states they are marked for may be held up by others, or by a worker.
 const MARK_RESPECTED_FOR: Duration = Duration::from_secs(5);
@@ -44,7 +44,7 @@ impl Locking<'_> {
         [self.global, self.local].iter().any(|loading| loading.locks() && loading.lock_type == LockType::Exclusive)
     }
 
-    fn wants(&self, types: &KeyTypes) -> Wants {
+    fn wants(&self, types: &KeyTypes) -> WantedLocks {
         locks::wants(self.meta, self.execution, self.global, self.local, types)
     }
 
@@ -76,7 +76,7 @@ impl Locking<'_> {
         let wants =
             caller.on_system_tables(|spi, _| Ok(self.wants(&KeyTypes::read(spi, self.meta.mapping.iter())?)))?;
         let until = self.deadline.min(Instant::now() + MARK_RESPECTED_FOR);
-        let is_marked = |(object, mode): &&(Object, Mode)| {
+        let is_marked = |(object, mode): &&(Object, LockMode)| {
             attribute_locks::is_marked(database, object, *mode as u32) && is_running()
         };
         while let Some(marked) = wants.objects.iter().find(is_marked) {

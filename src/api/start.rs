@@ -8,7 +8,7 @@ use crate::pg::identity;
 use crate::pg::spi::{self, Spi};
 use crate::store::app_tables::Tables;
 use crate::store::load::{Loaded, Meta};
-use crate::store::process::{self, Found};
+use crate::store::process::{self, FoundExecution};
 use crate::store::registry::{Mapping, ProcessType, Registry};
 use crate::store::{save, shard_of};
 use crate::{clock, error, guc};
@@ -18,7 +18,7 @@ use xdb_engine::*;
 use xdb_protocol::{StartOptions, parse_start_options};
 
 /// What a caller asks for.
-pub(super) struct Request {
+pub(super) struct StartRequest {
     pub start: Start,
     pub key: Option<String>,
     pub policy: IdReusePolicy,
@@ -79,8 +79,8 @@ pub fn start_process(args: &Args) -> Result<Value> {
     let id = new_id();
     let begun = caller.on_system_tables(|spi, registry| begin(spi, registry, caller, &request, id))?;
     let loaded = match begun {
-        Begun::New(loaded) => *loaded,
-        Begun::Repeated(id) => return Ok(Value::of(id)),
+        StartResult::New(loaded) => *loaded,
+        StartResult::Repeated(id) => return Ok(Value::of(id)),
     };
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wrote();
@@ -90,7 +90,7 @@ pub fn start_process(args: &Args) -> Result<Value> {
 }
 
 /// Writes the global attributes of starts to the users' tables, as the caller.
-pub(super) fn write_tables(caller: Caller, started: &[(&Request, &Loaded)]) -> Result<()> {
+pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)]) -> Result<()> {
     let mut tables = Tables::default();
     let writing: Vec<_> = started.iter().filter(|(_, loaded)| !loaded.meta.mapping.is_empty()).collect();
     if writing.is_empty() {
@@ -114,7 +114,7 @@ pub(super) fn write_tables(caller: Caller, started: &[(&Request, &Loaded)]) -> R
 }
 
 /// Checks the parameters. `place` stands before their names in errors.
-pub(super) fn read(place: &str, given: Given) -> Result<Request> {
+pub(super) fn read(place: &str, given: Given) -> Result<StartRequest> {
     let at = |argument: &str| format!("{place}{argument}");
     let process_id = name(&at("process_id"), given.process_id)?;
     let process_type = name(&at("process_type"), given.process_type)?;
@@ -148,7 +148,7 @@ pub(super) fn read(place: &str, given: Given) -> Result<Request> {
         starting_state_config: options.starting_state_config.clone(),
         start_at,
     };
-    Ok(Request { start, key: given.global_attribute_pk, policy, options })
+    Ok(StartRequest { start, key: given.global_attribute_pk, policy, options })
 }
 
 /// A JSON object of payloads.
@@ -163,7 +163,7 @@ pub(super) fn object(argument: &str, text: Option<String>) -> Result<BTreeMap<St
     Ok(members)
 }
 
-pub(super) enum Begun {
+pub(super) enum StartResult {
     New(Box<Loaded>),
     /// The start was made before, with the same request id.
     Repeated(ExecutionId),
@@ -174,18 +174,18 @@ pub(super) fn begin(
     spi: &Spi,
     registry: &mut Registry,
     caller: Caller,
-    request: &Request,
+    request: &StartRequest,
     id: ExecutionId,
-) -> Result<Begun> {
+) -> Result<StartResult> {
     let process_id = &request.start.process_id;
-    let kind = Kind::to_start(spi, registry, &request.start.process_type)?;
-    let keys = keys(&kind.mapping, request)?;
+    let to_start = TypeToStart::find(spi, registry, &request.start.process_type)?;
+    let keys = keys(&to_start.mapping, request)?;
     let latest = process::lock_process_id(spi, process_id, id)?;
     if let Some(request_id) = &request.options.request_id
         && let Some((repeated, owner)) = process::by_request(spi, process_id, request_id)?
     {
         return match caller.may_drive(owner)? {
-            true => Ok(Begun::Repeated(repeated)),
+            true => Ok(StartResult::Repeated(repeated)),
             false => Err(error::already_started(process_id, "The request id was used by another role.")),
         };
     }
@@ -195,20 +195,20 @@ pub(super) fn begin(
     }
     let owner_name = owner_name(caller)?;
     let now = clock::now();
-    let loaded = decide_start(caller, owner_name, &kind, keys, request, id, now)?;
+    let loaded = decide_start(caller, owner_name, &to_start, keys, request, id, now)?;
     process::insert(spi, &[(&loaded, request.options.request_id.as_deref())])?;
     save::save(spi, std::iter::once(&loaded), &HashMap::new(), &|_| 0, now)?;
-    Ok(Begun::New(Box::new(loaded)))
+    Ok(StartResult::New(Box::new(loaded)))
 }
 
 /// A process type that stays registered until this transaction ends, and its mapping of now.
-pub(super) struct Kind {
+pub(super) struct TypeToStart {
     process_type: Arc<ProcessType>,
     pub mapping: Mapping,
 }
 
-impl Kind {
-    pub fn to_start(spi: &Spi, registry: &mut Registry, name: &str) -> Result<Self> {
+impl TypeToStart {
+    pub fn find(spi: &Spi, registry: &mut Registry, name: &str) -> Result<Self> {
         let found = registry.process_type_to_start(spi, name)?;
         let process_type = found.ok_or_else(|| error::unknown_process_type(name))?;
         let mapping = registry.mapping(spi, process_type.mapping_id)?;
@@ -220,14 +220,14 @@ impl Kind {
 pub(super) fn decide_start(
     caller: Caller,
     owner_name: String,
-    kind: &Kind,
+    to_start: &TypeToStart,
     keys: Arc<[Vec<String>]>,
-    request: &Request,
+    request: &StartRequest,
     id: ExecutionId,
     now: Timestamp,
 ) -> Result<Loaded> {
     let process_id = &request.start.process_id;
-    let process_type = &kind.process_type;
+    let process_type = &to_start.process_type;
     let history = request.options.history.unwrap_or(process_type.definition.history);
     let meta = Meta {
         shard: shard_of(process_id),
@@ -235,7 +235,7 @@ pub(super) fn decide_start(
         owner: caller.role,
         owner_name,
         mapping_id: process_type.mapping_id,
-        mapping: kind.mapping.clone(),
+        mapping: to_start.mapping.clone(),
         keys,
         history,
         traceparent: request.options.traceparent.clone(),
@@ -254,7 +254,13 @@ pub(super) fn decide_start(
 }
 
 /// Refuses the start, or makes way for it, as the policy says about the latest execution of the id.
-fn make_way(spi: &Spi, registry: &mut Registry, caller: Caller, request: &Request, latest: ExecutionId) -> Result<()> {
+fn make_way(
+    spi: &Spi,
+    registry: &mut Registry,
+    caller: Caller,
+    request: &StartRequest,
+    latest: ExecutionId,
+) -> Result<()> {
     let process_id = &request.start.process_id;
     // Waits for whoever stops it, publishes to it, or applies an RPC.
     let Some(found) = process::lock_for_close(spi, latest)? else { return Ok(()) };
@@ -281,13 +287,13 @@ fn make_way(spi: &Spi, registry: &mut Registry, caller: Caller, request: &Reques
     }
 }
 
-fn terminate(spi: &Spi, registry: &mut Registry, process_id: &str, found: &Found, reason: &str) -> Result<()> {
+fn terminate(spi: &Spi, registry: &mut Registry, process_id: &str, found: &FoundExecution, reason: &str) -> Result<()> {
     let command = Command::Stop { stop_type: StopType::Terminate, reason: Some(reason.to_owned()) };
     super::process::close(spi, registry, process_id, found.id, &command)
 }
 
 /// The values of the key columns of each mapped table.
-pub(super) fn keys(mapping: &[TableMapping], request: &Request) -> Result<Arc<[Vec<String>]>> {
+pub(super) fn keys(mapping: &[TableMapping], request: &StartRequest) -> Result<Arc<[Vec<String>]>> {
     let named = &request.options.global_attribute_keys;
     if mapping.is_empty() {
         let what = "the process type maps no table";

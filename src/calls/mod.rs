@@ -18,7 +18,7 @@
 //!
 //! Rules:
 //! - Used by the turn and by sessions' RPCs alike. Nothing here touches a table or a socket.
-//! - The wire format itself is `xdb-protocol`'s; how a request travels is the transport's.
+//! - The wire format itself is `xdb-protocol`'s; how a request travels is the transport's (`src/transport.rs`).
 //! - A call that is made again has the same `callId`. Its `Idempotency-Key` is the same too, unless the request is another one.
 
 mod record;
@@ -26,9 +26,9 @@ mod record;
 pub use record::{CallRecord, ReadSet};
 
 use crate::guc;
-use crate::http::{FailureKind, Outcome, Request};
 use crate::store::load::Loaded;
 use crate::store::registry::Worker;
+use crate::transport::{FailureKind, Outcome, Request};
 use std::sync::Arc;
 use xdb_engine::*;
 use xdb_protocol::*;

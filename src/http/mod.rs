@@ -2,9 +2,9 @@
 //!
 //! A thread that isn't the main one must never touch the server: no memory contexts, no logging, no
 //! settings. So nothing in this room imports the server's bindings; what it needs from settings is
-//! handed in, and what it has to tell comes back as a [`Reply`] and a readable [`Notifier`].
+//! handed in, and what it has to tell comes back as a [`Reply`](crate::transport::Reply) and a readable [`Notifier`].
 //!
-//! One way leads from a [`Request`] to its [`Reply`]: the [`Reactor`], a thread that has all calls open at a
+//! One way leads from a [`Request`](crate::transport::Request) to its reply: the [`Reactor`], a thread that has all calls open at a
 //! time. An engine has one. So has a session from its first RPC on, with room for one connection; it waits
 //! for the reply beside its latch.
 //!
@@ -28,55 +28,33 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `request.rs`, `signature.rs` | what goes in and comes out; what can be sent |
+//! | `headers.rs`, `signature.rs` | what can be sent, and signed |
 //! | `hosts.rs` | which URLs and addresses are permitted |
 //! | `resolver.rs`, `threads.rs` | names to addresses, by threads of its own; also for the registration of a worker |
 //! | `notifier.rs` | wakes the main thread |
 //! | `reactor/` | the calls themselves |
 
+mod headers;
 mod hosts;
 mod notifier;
 mod reactor;
-mod request;
 mod resolver;
 mod signature;
 mod threads;
 
+pub use headers::validate_headers;
 pub use hosts::{HostPolicy, WorkerUrl, validate_url};
 pub use notifier::Notifier;
 pub use reactor::{Connections, Dial, Means, Reactor};
-pub use request::{Outcome, Reply, Request, validate_headers};
 pub use resolver::{Lookup, Names, system_lookup};
 pub use signature::{Signature, check_secret, sign};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::transport::{FailureKind, Outcome};
+
 /// The headers of an answer together, and each header of a request.
 const HEADER_LIMIT: usize = 16 * 1024;
-
-/// Why a call has no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FailureKind {
-    /// The address, a header or the secret can't be used: no attempt will be better until it is changed.
-    Invalid,
-    /// The name or its address is not permitted by the setting.
-    Refused,
-    /// The name was not found, or no address of it accepted a connection.
-    Connect,
-    /// The time of the call was over before there was a connection.
-    ConnectTimeout,
-    /// The time of the call was over after it was connected, or before there was any to try it in.
-    Timeout,
-    /// The answer is larger than the limit.
-    TooLarge,
-    /// The connection broke, or what came back is no answer.
-    Transport,
-    /// The engine was short of something of its own, such as descriptors, until the time of the call was over.
-    /// The worker has never heard of it, and nothing is known of the worker.
-    NotTried,
-    /// The code of the call panicked.
-    Panic,
-}
 
 /// What went wrong, for a program and for a person. Never holds header values or secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +68,12 @@ pub struct Failure {
 impl Failure {
     fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Failure { kind, message: message.into() }
+    }
+}
+
+impl From<Failure> for Outcome {
+    fn from(Failure { kind, message }: Failure) -> Self {
+        Outcome::Failed { kind, message }
     }
 }
 

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::hosts::{HostPolicy, literal};
 use super::threads::{panic_message, spawn};
-use super::{Failure, FailureKind, lock};
+use super::{Failure, lock};
+use crate::transport::FailureKind;
 
 /// The system's resolver can hold a thread for half a minute. More than one, so that a name whose server
 /// is silent does not keep other names from being found.

@@ -1,5 +1,7 @@
 //! Signatures of requests after Standard Webhooks.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -7,7 +9,13 @@ use base64::prelude::BASE64_STANDARD;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
+use super::Failure;
+use crate::transport::{FailureKind, Request};
+
 const PREFIX: &str = "whsec_";
+
+/// Its value is the id of the signed message.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Secrets are pasted by people, so missing padding is no error.
 const SECRET_BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -57,4 +65,28 @@ fn key(secret: &str) -> Result<Vec<u8>, String> {
         return Err("the worker's secret is empty".to_owned());
     }
     Ok(key)
+}
+
+const UNNAMED: &str = "a request without an Idempotency-Key can't be signed";
+
+/// Whether a request can be signed, if it is to be; before anybody connects for it.
+pub fn check_signable(request: &Request) -> Result<(), String> {
+    let Some(secret) = &request.secret else { return Ok(()) };
+    idempotency_key(request).ok_or(UNNAMED)?;
+    check_secret(secret)
+}
+
+fn idempotency_key(request: &Request) -> Option<&str> {
+    let mut headers = request.headers.iter();
+    headers.find(|(name, _)| name.eq_ignore_ascii_case(IDEMPOTENCY_KEY)).map(|(_, value)| value.as_str())
+}
+
+/// The signature of a request at this moment, if it is to be signed.
+pub fn signature(request: &Request) -> Result<Option<Signature>, Failure> {
+    let Some(secret) = &request.secret else { return Ok(None) };
+    let id = idempotency_key(request).ok_or_else(|| UNNAMED.to_owned());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|_| "the clock stands before 1970".to_owned());
+    id.and_then(|id| sign(secret, id, now?.as_secs(), &request.body))
+        .map(Some)
+        .map_err(|message| Failure::new(FailureKind::Invalid, message))
 }

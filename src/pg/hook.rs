@@ -5,7 +5,7 @@
 use super::extension::{self, EXTENSION};
 use super::{compat, latch, raw, shmem, wake};
 use pgrx::{check_for_interrupts, is_a, pg_guard, pg_sys};
-use shmem::{Phase, Slot};
+use shmem::{Slot, SlotPhase};
 use std::ffi::{CStr, c_char};
 use std::time::{Duration, Instant};
 
@@ -223,7 +223,7 @@ fn vacate(database: pg_sys::Oid) {
     let mut politely = true;
     Slot::of_database(database).for_each(Slot::ask_to_leave);
     // A scheduler that has been started and has no slot yet finds the hold by itself.
-    while Slot::of_database(database).any(|slot| slot.phase() == Phase::Live) {
+    while Slot::of_database(database).any(|slot| slot.phase() == SlotPhase::Live) {
         if started.elapsed() > LEAVE_TIMEOUT {
             return;
         }

@@ -7,13 +7,13 @@ use pgrx::{check_for_interrupts, pg_sys};
 use std::ffi::c_int;
 
 /// What a scheduler waits on, kept for the life of the process: rebuilding it for each wait costs system calls.
-pub struct Waiter {
+pub struct WaitSet {
     set: *mut pg_sys::WaitEventSet,
 }
 
-impl Waiter {
+impl WaitSet {
     /// Waits on the latch and on this descriptor (an eventfd that stays open for as long as the process), when there is one.
-    pub fn new(fd: Option<c_int>) -> Waiter {
+    pub fn new(fd: Option<c_int>) -> WaitSet {
         // SAFETY: the latch of a process lives as long as the process, and so does the set.
         unsafe {
             let set = compat::new_wait_event_set(3);
@@ -25,7 +25,7 @@ impl Waiter {
             if let Some(fd) = fd {
                 add(pg_sys::WL_SOCKET_READABLE, fd, std::ptr::null_mut());
             }
-            Waiter { set }
+            WaitSet { set }
         }
     }
 

@@ -143,14 +143,14 @@ impl Session {
         }
     }
 
-    /// Waits, outside a transaction; see [`latch::Waiter::wait`]. Statistics are handed over before a long wait.
-    pub fn wait(&self, waiter: &latch::Waiter, timeout_ms: i64) {
+    /// Waits, outside a transaction; see [`latch::WaitSet::wait`]. Statistics are handed over before a long wait.
+    pub fn wait(&self, wait_set: &latch::WaitSet, timeout_ms: i64) {
         if timeout_ms != 0 {
             report_activity(None);
         }
         // SAFETY: no transaction is open.
         unsafe { pg_sys::pgstat_report_stat(!(0..1000).contains(&timeout_ms)) };
-        waiter.wait(timeout_ms);
+        wait_set.wait(timeout_ms);
         settings::pin_synchronous_commit();
     }
 
@@ -165,7 +165,7 @@ impl Session {
     pub fn want_runners(&self, wanted: usize, at_once: usize) {
         let mut missing = 0;
         for role in Role::runners().take(wanted) {
-            match Slot::find(self.database, role).filter(|slot| slot.phase() == shmem::Phase::Live) {
+            match Slot::find(self.database, role).filter(|slot| slot.phase() == shmem::SlotPhase::Live) {
                 Some(slot) if slot.in_flight() >= at_once => {}
                 Some(slot) => slot.wake(shmem::Wakeup::Anything),
                 None => missing |= 1 << (role.index() - 1),

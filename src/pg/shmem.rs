@@ -17,7 +17,7 @@ pub mod call;
 pub mod slot;
 pub mod waiter;
 
-pub use slot::{EngineState, ExitReason, Phase, RUNNERS, Role, Slot, Wakeup};
+pub use slot::{EngineState, ExitReason, RUNNERS, Role, Slot, SlotPhase, Wakeup};
 
 const NAME: &CStr = c"xdb";
 const POKES: usize = 16;
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     calls: [call::Cell; call::CALLS],
     waiters_in_use: AtomicU32,
     waiters: [waiter::Cell; waiter::WAITERS],
-    boards: [attribute_locks::LockBoard; attribute_locks::BOARDS],
+    lock_statuses: [attribute_locks::LockStatus; attribute_locks::LOCK_STATUSES],
     entries: [attribute_locks::Entry; attribute_locks::ENTRIES],
 }
 

@@ -17,7 +17,7 @@ use std::ffi::c_void;
 /// statement does nothing else; otherwise with it. Nothing that looks with a snapshot may be open.
 pub(super) fn without<T>(call: pg_sys::FunctionCallInfo, body: impl FnOnce() -> T) -> T {
     // SAFETY: Postgres has made this call and waits for it.
-    let statement = unsafe { Statement::of_nothing_but(call) };
+    let statement = unsafe { RunningStatement::of_nothing_but(call) };
     let Some(statement) = statement.filter(|statement| statement.give_back()) else { return body() };
     // A panic, which is an error on its way to the caller, passes through: see above.
     let value = body();
@@ -26,12 +26,12 @@ pub(super) fn without<T>(call: pg_sys::FunctionCallInfo, body: impl FnOnce() -> 
 }
 
 /// A running statement that is nothing but one call.
-struct Statement {
+struct RunningStatement {
     query: *mut pg_sys::QueryDesc,
     owner: pg_sys::ResourceOwner,
 }
 
-impl Statement {
+impl RunningStatement {
     /// The statement of this call, if it does nothing else and its transaction takes a snapshot for each statement.
     ///
     /// # Safety

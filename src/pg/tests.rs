@@ -44,9 +44,9 @@ mod xdb_tests {
     // --- shared memory ----------------------------------------------------------------------------------------------------
 
     #[pg_test]
-    fn a_database_without_a_scheduler_has_no_board() {
-        // More than there are boards: sessions of databases that nobody looks after must not use them up.
-        let nobodys = (0..2 * attribute_locks::BOARDS as u32).map(|number| pg_sys::Oid::from(u32::MAX - number));
+    fn a_database_without_a_scheduler_has_no_lock_status() {
+        // More than there are: sessions of databases that nobody looks after must not use them up.
+        let nobodys = (0..2 * attribute_locks::LOCK_STATUSES as u32).map(|number| pg_sys::Oid::from(u32::MAX - number));
         for database in nobodys {
             attribute_locks::note_calls_over(database);
             assert!(!attribute_locks::take_calls_over(database), "it has one");

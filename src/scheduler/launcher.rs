@@ -6,7 +6,7 @@
 //! in shared memory, so that a new launcher goes on with the schedulers it finds.
 use crate::guc;
 use crate::pg::databases::{self, Database};
-use crate::pg::shmem::{self, EngineState, ExitReason, Phase, Role, Slot, call};
+use crate::pg::shmem::{self, EngineState, ExitReason, Role, Slot, SlotPhase, call};
 use crate::pg::worker::{self, Handle};
 use crate::pg::{crash, latch, names, process, raw, session};
 use pgrx::{pg_guard, pg_sys, warning};
@@ -40,11 +40,11 @@ pub fn register() {
 pub extern "C-unwind" fn xdb_launcher_main(_argument: pg_sys::Datum) {
     process::connect_launcher();
     session::report_activity(None);
-    let waiter = latch::Waiter::new(None);
+    let wait_set = latch::WaitSet::new(None);
     let mut launcher = Launcher::default();
     loop {
         let pause = launcher.step();
-        if waiter.wait(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX).max(1)) {
+        if wait_set.wait(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX).max(1)) {
             // A way to have every database looked at again, whatever was missed.
             launcher.poke_all();
         }
@@ -152,7 +152,7 @@ impl Launcher {
         let is_wanted = wanted.contains_key(&database);
         let known = self.known.entry(database).or_default();
         let mine = &mut known.processes[role.index()];
-        if slot.phase() == Phase::Requested {
+        if slot.phase() == SlotPhase::Requested {
             let lost = match &mine.handle {
                 Some(handle) => handle.has_stopped(),
                 None => raw::now_micros() - slot.started_at() > START_LOST,
@@ -163,8 +163,8 @@ impl Launcher {
             }
         }
         match slot.phase() {
-            Phase::Requested | Phase::Idle => {}
-            Phase::Live => {
+            SlotPhase::Requested | SlotPhase::Idle => {}
+            SlotPhase::Live => {
                 if is_wanted {
                     mine.asked_to_leave = None;
                 } else {
@@ -178,7 +178,7 @@ impl Launcher {
                     }
                 }
             }
-            Phase::Exited => {
+            SlotPhase::Exited => {
                 mine.handle = None;
                 mine.asked_to_leave = None;
                 // Its worker process is free as soon as the postmaster has seen the end.
@@ -198,18 +198,18 @@ impl Launcher {
                     ExitReason::Left => {
                         mine.backoff = Duration::ZERO;
                         mine.retry_at = None;
-                        slot.set_phase(Phase::Idle);
+                        slot.set_phase(SlotPhase::Idle);
                     }
                     ExitReason::Restart => {
                         mine.back_off(slot.ran_for() >= RAN_WELL, now);
-                        slot.set_phase(Phase::Idle);
+                        slot.set_phase(SlotPhase::Idle);
                         slot.set_state(EngineState::BackingOff);
                     }
                 }
             }
         }
         let is_wanted = is_wanted && !known.absent && is_asked_for(database, role);
-        if slot.is_allocated() && slot.phase() == Phase::Idle && !is_wanted {
+        if slot.is_allocated() && slot.phase() == SlotPhase::Idle && !is_wanted {
             slot.set_state(EngineState::Stopped);
             slot.free();
         }
@@ -222,7 +222,7 @@ impl Launcher {
         }
         let roles = (0..Role::COUNT).map(Role::from_index).filter(|role| is_asked_for(database, *role));
         let later = roles.filter_map(|role| match Slot::find(database, role) {
-            Some(slot) if slot.phase() != Phase::Idle => None,
+            Some(slot) if slot.phase() != SlotPhase::Idle => None,
             slot => self.start(database, name, role, slot, now),
         });
         later.min()
@@ -252,7 +252,7 @@ impl Launcher {
             let left = u64::try_from(until - raw::now_micros()).unwrap_or(0);
             return Some(now + Duration::from_micros(left));
         }
-        if Slot::all().filter(|slot| slot.phase() == Phase::Requested).count() >= STARTS_AT_ONCE {
+        if Slot::all().filter(|slot| slot.phase() == SlotPhase::Requested).count() >= STARTS_AT_ONCE {
             return Some(now + FIRST_BACKOFF);
         }
         let Some(slot) = slot.or_else(|| Slot::allocate(database, role)) else {
@@ -277,7 +277,7 @@ impl Launcher {
             }
             None => {
                 slot.give_up_start();
-                slot.set_phase(Phase::Idle);
+                slot.set_phase(SlotPhase::Idle);
                 slot.set_state(EngineState::BackingOff);
                 slot.record_error("no free background worker process: max_worker_processes are in use");
                 let pause = self.workers_used_up.map_or(FIRST_BACKOFF, |(_, before)| before * 2);

@@ -3,17 +3,18 @@
 use super::duties::{Duties, is_running};
 use super::life::Exit;
 use crate::guc;
-use crate::http::{HostPolicy, Notifier, Reactor, Reply};
+use crate::http::{HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{PgError, Result, log_error, run_caught};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
-use crate::pg::latch::Waiter;
+use crate::pg::latch::WaitSet;
 use crate::pg::session::{Begun, Session, report_activity};
 use crate::pg::shmem::{EngineState, Role};
 use crate::pg::spi::{self, Spi};
 use crate::store::instance::Ownership;
 use crate::store::versions::{self, Mismatch};
 use crate::store::{engine, load};
+use crate::transport::Reply;
 use crate::turn::{Memory, Progress, take_turn};
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +51,7 @@ pub fn run(session: &mut Session) -> Exit {
             return Exit::Restart;
         }
     };
-    let waiter = Waiter::new(Some(notifier.raw_fd()));
+    let wait_set = WaitSet::new(Some(notifier.raw_fd()));
     let mut memory = Memory::new(role, epoch, session.extension_version == versions::OWN);
     // As the reactor begins: no host is permitted.
     let mut hosts = String::new();
@@ -103,7 +104,7 @@ pub fn run(session: &mut Session) -> Exit {
         // What others write while the engine is paused has no effect before it is resumed.
         session.slot.set_dormant(memory.is_paused_and_done());
         let is_woken = !memory.is_paused_and_done() && session.slot.is_woken();
-        session.wait(&waiter, if is_woken { 0 } else { milliseconds });
+        session.wait(&wait_set, if is_woken { 0 } else { milliseconds });
     }
 }
 

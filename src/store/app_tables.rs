@@ -4,7 +4,7 @@
 //! role (see `pg::identity`) and decides what an error means. Identifiers come from the catalog, quoted; values are
 //! parameters.
 
-use super::catalog::{self, Description, quote};
+use super::catalog::{self, TableDescription, quote};
 use super::loaded::Meta;
 use crate::pg::catch::{NO_DATA, PgError, Result, UNDEFINED_TABLE, sqlstate};
 use crate::pg::param::{Param, value};
@@ -17,8 +17,8 @@ use xdb_protocol::ConflictMode;
 
 /// How a table is named and typed at this moment; good for one transaction, under a lock on the table.
 #[derive(Debug)]
-struct Table {
-    found: Description,
+struct ResolvedTable {
+    found: TableDescription,
     /// In the order of the mapping; None where the table has no such unique key (any more).
     key: Option<Vec<KeyColumn>>,
 }
@@ -107,7 +107,7 @@ pub fn covered<'a>(meta: &'a Meta, loading: &Loading) -> impl Iterator<Item = (&
 /// Tables that a transaction looked up, by oid and key.
 #[derive(Default)]
 pub struct Tables {
-    known: HashMap<u32, HashMap<Vec<String>, Option<Table>>>,
+    known: HashMap<u32, HashMap<Vec<String>, Option<ResolvedTable>>>,
 }
 
 /// Has deferrable constraints checked with the statement, as the owner: nothing depends on what else is in the transaction,
@@ -138,7 +138,7 @@ impl Tables {
                         })
                         .collect::<Result<_>>()
                 });
-                Some(Table { key: key.transpose()?, found })
+                Some(ResolvedTable { key: key.transpose()?, found })
             }
         };
         known.insert(mapping.primary_key.clone(), table);
@@ -146,7 +146,7 @@ impl Tables {
     }
 
     /// The table, noted as the one that is touched from here on.
-    fn enter(&self, mapping: &TableMapping) -> Result<&Table> {
+    fn enter(&self, mapping: &TableMapping) -> Result<&ResolvedTable> {
         now_in_table(mapping.relation);
         let known = self.known.get(&mapping.relation).and_then(|known| known.get(&mapping.primary_key));
         known.and_then(Option::as_ref).ok_or_else(|| {
@@ -217,7 +217,7 @@ impl Tables {
     /// Updates the row of each table that has one of these attributes. A row that is gone is an error, and nothing
     /// is created again.
     pub fn update(&self, spi: &Spi, meta: &Meta, attributes: &BTreeMap<String, Json>) -> Result<()> {
-        for Part { mapping, key, written } in parts(meta, attributes) {
+        for TableValues { mapping, key, written } in parts(meta, attributes) {
             let table = self.enter(mapping)?;
             let sets: Vec<_> = written.iter().map(|(column, _)| format!("{0} = r.{0}", quote(column))).collect();
             let sql = format!(
@@ -279,7 +279,7 @@ impl Tables {
     }
 }
 
-impl Table {
+impl ResolvedTable {
     fn column(&self, mapping: &TableMapping, column: &str) -> Result<Type> {
         self.found.columns.get(column).copied().ok_or_else(|| {
             let what = format!("column \"{column}\" of table {} does not exist any more", mapping.table);
@@ -325,17 +325,17 @@ impl Table {
 }
 
 /// What of the attributes goes to one table.
-struct Part<'a> {
+struct TableValues<'a> {
     mapping: &'a TableMapping,
     key: &'a [String],
     /// Column and value.
     written: Vec<(&'a str, &'a Json)>,
 }
 
-fn parts<'a>(meta: &'a Meta, attributes: &'a BTreeMap<String, Json>) -> impl Iterator<Item = Part<'a>> {
+fn parts<'a>(meta: &'a Meta, attributes: &'a BTreeMap<String, Json>) -> impl Iterator<Item = TableValues<'a>> {
     meta.mapping.iter().zip(meta.keys.iter()).filter_map(|(mapping, key)| {
         let written = written(mapping, attributes);
-        (!written.is_empty()).then_some(Part { mapping, key, written })
+        (!written.is_empty()).then_some(TableValues { mapping, key, written })
     })
 }
 

@@ -43,7 +43,7 @@ statements! {
 
 /// A table's name and columns.
 #[derive(Debug)]
-pub struct Description {
+pub struct TableDescription {
     /// As SQL, qualified and quoted.
     pub name: String,
     /// The same where rows are read or updated: without those of tables that inherit from it.
@@ -58,16 +58,16 @@ pub fn find(spi: &Spi, name: &str) -> Result<Option<u32>> {
 }
 
 /// What a table is.
-pub struct Kind {
+pub struct TableKind {
     /// An ordinary or a partitioned table.
     pub has_rows: bool,
     pub is_of_system: bool,
     pub is_temporary: bool,
 }
 
-pub fn kind(spi: &Spi, relation: u32) -> Result<Option<Kind>> {
+pub fn kind(spi: &Spi, relation: u32) -> Result<Option<TableKind>> {
     spi.first(&KIND, &[value(pg_sys::Oid::from(relation))], |row| {
-        Ok(Kind {
+        Ok(TableKind {
             has_rows: row.get("has_rows")?,
             is_of_system: row.get("is_of_system")?,
             is_temporary: row.get("is_temporary")?,
@@ -76,7 +76,7 @@ pub fn kind(spi: &Spi, relation: u32) -> Result<Option<Kind>> {
 }
 
 /// The table of this oid, or None when it was dropped.
-pub fn describe(spi: &Spi, relation: u32) -> Result<Option<Description>> {
+pub fn describe(spi: &Spi, relation: u32) -> Result<Option<TableDescription>> {
     let relation = value(pg_sys::Oid::from(relation));
     let mut table = None;
     let mut columns = HashMap::new();
@@ -89,7 +89,7 @@ pub fn describe(spi: &Spi, relation: u32) -> Result<Option<Description>> {
             Ok(())
         })
     })?;
-    Ok(table.map(|(rows, name)| Description { name, rows, columns }))
+    Ok(table.map(|(rows, name)| TableDescription { name, rows, columns }))
 }
 
 /// The operators that compare the columns of a key, in their order: those of the unique index over exactly these

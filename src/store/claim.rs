@@ -76,7 +76,7 @@ record! {
 
 record! {
     /// A task and the lease that it gets.
-    struct Leased of Task {
+    struct TaskLease of Task {
         execution_id: ExecutionId,
         seq: StateSeq,
         lease_epoch: i64,
@@ -87,12 +87,12 @@ record! {
 
 record! {
     /// A task and the worker that it gets.
-    struct Moved of Task { execution_id: ExecutionId, seq: StateSeq, worker_id: WorkerId }
+    struct TaskMove of Task { execution_id: ExecutionId, seq: StateSeq, worker_id: WorkerId }
 }
 
 record! {
     /// How many calls of a line there is room for, and since when they may be due.
-    struct Room { worker_id: WorkerId, owner: pg_sys::Oid, room: i64, since: Timestamp }
+    struct LineRoom { worker_id: WorkerId, owner: pg_sys::Oid, room: i64, since: Timestamp }
 }
 
 const LEASE: &[&str] = &["lease_epoch", "lease_number", "lease_until"];
@@ -124,12 +124,12 @@ statements! {
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
     LEASE_CALLS = format!("UPDATE xdb.task t SET attempt = t.attempt + 1, \
             first_attempt_at = COALESCE(t.first_attempt_at, $6), {} \
-        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", set_to_v(LEASE), batch::<Leased>());
+        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", set_to_v(LEASE), batch::<TaskLease>());
     LEASES = format!("SELECT t.execution_id, t.seq, t.lease_epoch, t.lease_number \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
     MOVE_TO_LANE = format!("UPDATE xdb.task t SET lane = $3, {NO_LEASE} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
-    MOVE_TO_WORKERS = super::table::update::<Moved>();
+    MOVE_TO_WORKERS = super::table::update::<TaskMove>();
     FOLLOW_TYPES = follow_types_of(&OWN);
     FOLLOW_TYPES_OF_OLDER = follow_types_of(&OLDER);
     RELEASE = format!("UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {NO_LEASE} \
@@ -167,7 +167,7 @@ fn due_where(schema: &Schema, free: &str) -> String {
             WHERE t.lane = $5 AND {} AND t.due_at >= v.since AND t.due_at <= $6 \
                 AND {free} AND t.execution_id <> ALL ($9) \
             ORDER BY t.due_at LIMIT v.room FOR UPDATE SKIP LOCKED) AS d",
-        batch::<Room>(),
+        batch::<LineRoom>(),
         (schema.in_line)("v")
     )
 }
@@ -316,7 +316,7 @@ pub struct Due {
 
 /// What to claim of a line.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct LineClaim {
     pub line: Line,
     pub at_most: usize,
     /// Calls that were due before are not looked at.
@@ -341,21 +341,21 @@ pub struct Lane {
 pub fn due(
     spi: &Spi,
     lane: Lane,
-    wanted: &[Wanted],
+    wanted: &[LineClaim],
     except: &[ExecutionId],
     now: Timestamp,
     real: Timestamp,
 ) -> Result<Vec<Due>> {
     let rows: Vec<_> = wanted
         .iter()
-        .map(|w| Room {
+        .map(|w| LineRoom {
             worker_id: w.line.worker,
             owner: w.line.owner.into(),
             room: w.at_most as i64,
             since: w.from.unwrap_or(Timestamp::EARLIEST),
         })
         .collect();
-    let mut params = Room::arrays(&rows);
+    let mut params = LineRoom::arrays(&rows);
     params.extend([value(lane.number), value(now), value(lane.epoch), value(real), array(except)]);
     let runners = lane.number == RUNNERS_LANE;
     let statement = if runners { &DUE_FOR_RUNNERS } else { of_schema(&DUE, &DUE_OF_OLDER) };
@@ -377,14 +377,14 @@ pub fn lease(spi: &Spi, leases: &HashMap<StateKey, Lease>, now: Timestamp) -> Re
     if leases.is_empty() {
         return Ok(());
     }
-    let rows = leases.iter().map(|((execution_id, seq), lease)| Leased {
+    let rows = leases.iter().map(|((execution_id, seq), lease)| TaskLease {
         execution_id: *execution_id,
         seq: *seq,
         lease_epoch: lease.epoch,
         lease_number: lease.number,
         lease_until: Some(lease.until),
     });
-    let mut params = Leased::arrays(&rows.collect::<Vec<_>>());
+    let mut params = TaskLease::arrays(&rows.collect::<Vec<_>>());
     params.push(value(now));
     spi.run(&LEASE_CALLS, &params)?;
     Ok(())
@@ -449,7 +449,7 @@ pub fn parked(spi: &Spi, lane: Lane, keys: &[StateKey]) -> Result<Vec<Due>> {
 
 /// Puts tasks that [`due`] has locked under other workers.
 pub fn move_to_workers(spi: &Spi, tasks: &[(StateKey, WorkerId)]) -> Result<()> {
-    let moved = |((execution_id, seq), worker_id): &(StateKey, _)| Moved {
+    let moved = |((execution_id, seq), worker_id): &(StateKey, _)| TaskMove {
         execution_id: *execution_id,
         seq: *seq,
         worker_id: *worker_id,

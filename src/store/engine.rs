@@ -54,7 +54,7 @@ fn state_where(any_slow: &str) -> String {
 
 /// What a turn begins with.
 #[derive(Debug)]
-pub struct State {
+pub struct TurnInput {
     pub epoch: i64,
     pub paused: bool,
     /// Grows with every registration.
@@ -106,10 +106,10 @@ pub fn retire_runners(spi: &Spi, is_gone: impl Fn(Role) -> bool) -> Result<()> {
     Ok(())
 }
 
-pub fn state(spi: &Spi, role: Role) -> Result<State> {
+pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
     let (system, database) = instance::here();
     let read = |row: &Row| {
-        let state = State {
+        let state = TurnInput {
             epoch: row.get("epoch")?,
             paused: row.get("paused")?,
             generation: row.get("generation")?,

@@ -52,7 +52,7 @@ table! {
 
 record! {
     /// What of it changes, and the number of the next event as it was loaded.
-    pub struct Progress<'a> {
+    pub struct ExecutionUpdate<'a> {
         execution_id: ExecutionId,
         loaded_event: u64,
         status: ProcessStatus,
@@ -95,7 +95,7 @@ statements! {
     UPDATE = format!("UPDATE xdb.process_execution p SET {}, closing = NULL, \
             results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results END \
         FROM {} WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event",
-        set_to_v(&names_but::<Progress>(&["execution_id", "loaded_event", "results"])), batch::<Progress>());
+        set_to_v(&names_but::<ExecutionUpdate>(&["execution_id", "loaded_event", "results"])), batch::<ExecutionUpdate>());
     STEP_OR_SKIP = of_ids(" FOR NO KEY UPDATE SKIP LOCKED");
     STEP = of_ids(" FOR NO KEY UPDATE");
     CLOSE = of_ids(" FOR UPDATE");
@@ -183,7 +183,7 @@ impl<'a> Process<'a> {
     }
 }
 
-impl<'a> Progress<'a> {
+impl<'a> ExecutionUpdate<'a> {
     fn of(Loaded { before, execution, .. }: &'a Loaded) -> Result<Self> {
         let results = &execution.results;
         let results = if results.is_empty() { None } else { Some(Jsonb(to_json(results)?.into())) };
@@ -214,7 +214,7 @@ pub fn insert_started(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<
 /// Writes what became of executions that were there before.
 pub(super) fn write(spi: &Spi, changed: &[&Loaded]) -> Result<()> {
     let there = changed.iter().filter(|loaded| loaded.before.exists());
-    let rows = there.map(|loaded| Progress::of(loaded)).collect::<Result<Vec<_>>>()?;
+    let rows = there.map(|loaded| ExecutionUpdate::of(loaded)).collect::<Result<Vec<_>>>()?;
     match run(spi, &UPDATE, &rows)? {
         updated if updated == rows.len() as u64 => Ok(()),
         _ => Err(PgError::internal("a process was changed by a trigger of a table that it writes")),

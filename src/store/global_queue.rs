@@ -21,7 +21,7 @@ table! {
     /// A message of a global queue: free, or taken by a state that has not used it up. It has as many fields as the table has
     /// columns.
     #[derive(Default)]
-    pub struct Message<'a> in "global_message" {
+    pub struct GlobalQueueMessage<'a> in "global_message" {
         key { number: u64 }
         compared {
             taken_seq: Option<StateSeq>,
@@ -142,7 +142,7 @@ statements! {
 
 /// A message on its way into a global queue.
 #[derive(Clone, Copy, Debug)]
-pub struct NewMessage<'a> {
+pub struct NewGlobalMessage<'a> {
     pub queue: &'a str,
     pub key: Option<&'a str>,
     pub message_id: Option<&'a str>,
@@ -153,8 +153,9 @@ pub struct NewMessage<'a> {
 
 /// Puts messages into their queues, in this order. One whose id its queue has seen is left out. May wait for somebody
 /// who uses the same id and has not committed.
-pub fn publish<'a>(spi: &Spi, messages: &[NewMessage<'a>], now: Timestamp) -> Result<()> {
-    let key = |m: &NewMessage<'a>| Some(UsedKey { queue_name: m.queue, message_id: m.message_id?, published_at: now });
+pub fn publish<'a>(spi: &Spi, messages: &[NewGlobalMessage<'a>], now: Timestamp) -> Result<()> {
+    let key =
+        |m: &NewGlobalMessage<'a>| Some(UsedKey { queue_name: m.queue, message_id: m.message_id?, published_at: now });
     let with_id: Vec<_> = messages.iter().filter_map(key).collect();
     let mut new_ids = HashSet::new();
     if !with_id.is_empty() {
@@ -162,10 +163,10 @@ pub fn publish<'a>(spi: &Spi, messages: &[NewMessage<'a>], now: Timestamp) -> Re
         new_ids.extend(spi.rows(&USE_KEYS, &UsedKey::arrays(&with_id), read)?);
     }
     // Of two with one id in this very call, the first is new.
-    let mut is_new = |m: &&NewMessage<'_>| {
+    let mut is_new = |m: &&NewGlobalMessage<'_>| {
         m.message_id.is_none_or(|message_id| new_ids.remove(&(m.queue.to_owned(), message_id.to_owned())))
     };
-    let row = |m: &NewMessage<'a>| Published {
+    let row = |m: &NewGlobalMessage<'a>| Published {
         queue_name: m.queue,
         key: m.key,
         message_id: m.message_id,
@@ -186,7 +187,7 @@ pub fn publish<'a>(spi: &Spi, messages: &[NewMessage<'a>], now: Timestamp) -> Re
 /// What became of executions, as far as global queues are concerned.
 #[derive(Default)]
 pub(super) struct Changes<'a> {
-    published: Vec<NewMessage<'a>>,
+    published: Vec<NewGlobalMessage<'a>>,
     taken: Vec<Taken>,
     used_up: Vec<StateKey>,
     given_back: Vec<StateKey>,
@@ -206,7 +207,7 @@ impl<'a> Changes<'a> {
             match event {
                 Event::GlobalMessagesPublished { messages, .. } => {
                     let owner = loaded.acting_as.unwrap_or(meta.owner);
-                    self.published.extend(messages.iter().map(|message| NewMessage {
+                    self.published.extend(messages.iter().map(|message| NewGlobalMessage {
                         queue: &message.queue,
                         key: message.key.as_deref(),
                         message_id: message.message_id.as_deref(),
@@ -270,7 +271,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-impl<'a> Message<'a> {
+impl<'a> GlobalQueueMessage<'a> {
     /// The row of a message that a command has taken, as far as its state tells.
     pub fn taken((execution_id, seq): StateKey, command: u32, message: &'a GlobalMessage) -> Self {
         Self {
@@ -297,7 +298,7 @@ pub fn no_longer_fresh(spi: &Spi, numbers: &[i64]) -> Result<()> {
 
 /// A free message, without its payload.
 #[derive(Clone, Debug)]
-pub struct Head {
+pub struct FreeMessage {
     pub number: i64,
     pub queue: String,
     pub key: Option<String>,
@@ -306,7 +307,7 @@ pub struct Head {
 }
 
 /// The first free messages of queues, whatever their keys: as many as wanted of each.
-pub fn heads_of_queues(spi: &Spi, wanted: &[(&str, i64)], now: Timestamp) -> Result<Vec<Head>> {
+pub fn heads_of_queues(spi: &Spi, wanted: &[(&str, i64)], now: Timestamp) -> Result<Vec<FreeMessage>> {
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
@@ -320,7 +321,7 @@ pub fn heads_of_queues(spi: &Spi, wanted: &[(&str, i64)], now: Timestamp) -> Res
 pub type WantedOfKey<'a> = (&'a str, &'a str, i64, i64);
 
 /// The first free messages with a key, behind a number.
-pub fn heads_of_keys<'a>(spi: &Spi, wanted: &[WantedOfKey<'a>], now: Timestamp) -> Result<Vec<Head>> {
+pub fn heads_of_keys<'a>(spi: &Spi, wanted: &[WantedOfKey<'a>], now: Timestamp) -> Result<Vec<FreeMessage>> {
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
@@ -335,8 +336,8 @@ pub fn heads_of_keys<'a>(spi: &Spi, wanted: &[WantedOfKey<'a>], now: Timestamp) 
     spi.rows(&HEADS_OF_KEYS, &params, read_head)
 }
 
-fn read_head(row: &Row) -> Result<Head> {
-    Ok(Head {
+fn read_head(row: &Row) -> Result<FreeMessage> {
+    Ok(FreeMessage {
         number: row.get("number")?,
         queue: row.get("queue_name")?,
         key: row.get("key")?,

@@ -10,7 +10,7 @@ use xdb_engine::*;
 
 table! {
     /// A command that waits for a global queue. `wait_order` is its place in the order of waiting, over all executions.
-    pub struct Waiter<'a> in "global_waiter" {
+    pub struct GlobalWaiter<'a> in "global_waiter" {
         key { execution_id: ExecutionId, seq: StateSeq, command: u32 }
         compared {
             queue_name: &'a str,
@@ -24,7 +24,7 @@ table! {
 
 record! {
     /// A command that begins to wait.
-    pub struct NewWaiter<'a> of Waiter<'a> {
+    pub struct NewWaiter<'a> of GlobalWaiter<'a> {
         execution_id: ExecutionId,
         seq: StateSeq,
         command: u32,
@@ -36,7 +36,7 @@ record! {
 
 record! {
     /// Names a waiting command.
-    pub struct WaiterKey of Waiter<'static> { execution_id: ExecutionId, seq: StateSeq, command: u32 }
+    pub struct WaiterKey of GlobalWaiter<'static> { execution_id: ExecutionId, seq: StateSeq, command: u32 }
 }
 
 table! {
@@ -96,8 +96,8 @@ fn waiters_of(has_key: bool) -> String {
 
 statements! {
     NEW_WAITERS = insert::<NewWaiter>();
-    WAITERS_GONE = delete::<Waiter, WaiterKey>();
-    DELETE_WAITERS = delete::<Waiter, StateKey>();
+    WAITERS_GONE = delete::<GlobalWaiter, WaiterKey>();
+    DELETE_WAITERS = delete::<GlobalWaiter, StateKey>();
     DELETE_ALL_WAITERS = "DELETE FROM xdb.global_waiter WHERE execution_id = ANY ($1)";
     PASS_OVER = format!("{} ON CONFLICT DO NOTHING", insert::<PassedOver>());
     NO_LONGER_PASSED_OVER = delete::<PassedOver, StateKey>();
@@ -123,7 +123,7 @@ impl<'a> NewWaiter<'a> {
     }
 }
 
-impl<'a> Waiter<'a> {
+impl<'a> GlobalWaiter<'a> {
     /// The row of a command that waits, as far as its state tells.
     pub fn of(key: StateKey, command: u32, demand: GlobalDemand<'a>) -> Self {
         let NewWaiter { execution_id, seq, command, queue_name, key, at_least } = NewWaiter::of(key, command, demand);

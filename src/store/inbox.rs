@@ -40,7 +40,7 @@ record! {
 
 record! {
     /// What of a message is taken in.
-    struct TakenIn<'a> of Inbox<'a> {
+    struct TakenMessage<'a> of Inbox<'a> {
         inbox_id: i64,
         execution_id: ExecutionId,
         queue_name: &'a str,
@@ -68,7 +68,7 @@ statements! {
                 ORDER BY n.inbox_id LIMIT $2) AS o \
             ORDER BY o.inbox_id LIMIT $2) AS head \
         JOIN xdb.inbox i USING (inbox_id) WHERE head.total - head.bytes < $3 ORDER BY i.inbox_id",
-        select::<TakenIn>("i"));
+        select::<TakenMessage>("i"));
     UNSEEN = "SELECT EXISTS (SELECT FROM xdb.inbox WHERE execution_id = $1 \
         AND queue_name = COALESCE($2, queue_name)) AS unseen";
     EXECUTIONS = "SELECT execution_id, inbox_id FROM xdb.inbox \
@@ -168,7 +168,7 @@ const ARRIVED_BYTES_PER_TURN: i64 = 16 * 1024 * 1024;
 pub fn arrivals(spi: &Spi, ids: &[ExecutionId]) -> Result<Arrivals> {
     let params = [array(ids), value(ARRIVALS_PER_TURN as i64), value(ARRIVED_BYTES_PER_TURN)];
     let arrivals = spi.rows(&ARRIVALS, &params, |row| {
-        let TakenIn { inbox_id, execution_id, queue_name, message_id, payload } = TakenIn::read(row)?;
+        let TakenMessage { inbox_id, execution_id, queue_name, message_id, payload } = TakenMessage::read(row)?;
         let publish = Publish {
             queue: queue_name.to_owned(),
             message_id: message_id.map(str::to_owned),

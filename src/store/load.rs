@@ -7,6 +7,6 @@ pub use super::inbox::{
     message_ids,
 };
 pub use super::loaded::{Loaded, Meta};
-pub use super::queue::{Demand, queues};
+pub use super::queue::{QueueDemand, queues};
 pub use super::state::{answered, states, states_with_unrecorded_attempts};
 pub use super::timer::{DueTimer, delete_timers, due_timers};

@@ -23,12 +23,12 @@ pub struct Loaded {
     /// Who publishes to global queues; None: the owner does.
     pub acting_as: Option<pg_sys::Oid>,
     /// Queues of which the head is known. All others are unknown rather than empty.
-    pub heads: BTreeMap<String, Head>,
+    pub heads: BTreeMap<String, QueueHead>,
 }
 
 /// What is known of a queue of a loaded execution.
 #[derive(Debug)]
-pub struct Head {
+pub struct QueueHead {
     /// For those who look into the queue so many of the oldest messages are loaded, or all.
     pub(super) looked_into: usize,
     pub(super) unread: Option<Unread>,

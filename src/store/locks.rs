@@ -12,7 +12,7 @@ use crate::pg::types::{NO_MODIFIER, Type};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::*;
-use xdb_sched::lock_table::{Mode, Object};
+use xdb_sched::lock_table::{LockMode, Object};
 
 statements! {
     COLUMN_TYPES = "SELECT a.attrelid AS relation, a.attname::text AS name, a.atttypid AS type \
@@ -29,12 +29,12 @@ const NAME_CHARACTERS: usize = 200;
 
 /// What a call locks, in the order of the objects.
 #[derive(Clone, Debug, Default)]
-pub struct Wants {
-    pub objects: Vec<(Object, Mode)>,
+pub struct WantedLocks {
+    pub objects: Vec<(Object, LockMode)>,
     names: Vec<String>,
 }
 
-impl Wants {
+impl WantedLocks {
     /// What is locked, for people.
     pub fn names(&self) -> String {
         self.names.join(", ")
@@ -105,15 +105,15 @@ pub fn fingerprint(global: &str, local: &str) -> u64 {
 }
 
 /// What a call with these loading policies locks.
-pub fn wants(meta: &Meta, id: ExecutionId, global: &Loading, local: &Loading, types: &KeyTypes) -> Wants {
-    let mut objects: BTreeMap<Object, (Mode, String)> = BTreeMap::new();
+pub fn wants(meta: &Meta, id: ExecutionId, global: &Loading, local: &Loading, types: &KeyTypes) -> WantedLocks {
+    let mut objects: BTreeMap<Object, (LockMode, String)> = BTreeMap::new();
     // Of two modes for one hash the stronger one holds.
-    let mut add = |object: Object, mode: Mode, name: String| {
+    let mut add = |object: Object, mode: LockMode, name: String| {
         let name: String = name.chars().take(NAME_CHARACTERS).collect();
         let entry = objects.entry(object).or_insert((mode, name));
         entry.0 = entry.0.max(mode);
     };
-    let mode = if global.lock_type == LockType::Exclusive { Mode::Exclusive } else { Mode::Shared };
+    let mode = if global.lock_type == LockType::Exclusive { LockMode::Exclusive } else { LockMode::Shared };
     for (table, key) in covered(meta, global).filter(|_| global.locks()) {
         let columns = table.primary_key.iter().zip(key);
         let values: Vec<_> = columns.clone().map(|(c, text)| types.canonical(table.relation, c, text)).collect();
@@ -129,10 +129,10 @@ pub fn wants(meta: &Meta, id: ExecutionId, global: &Loading, local: &Loading, ty
     if local.locks() {
         let exclusive = local.lock_type == LockType::Exclusive;
         let (whole, part) = match (&local.policy, exclusive) {
-            (LoadPolicy::All, true) => (Mode::Exclusive, None),
-            (LoadPolicy::All, false) => (Mode::Shared, None),
-            (_, true) => (Mode::IntentionExclusive, Some(Mode::Exclusive)),
-            (_, false) => (Mode::IntentionShared, Some(Mode::Shared)),
+            (LoadPolicy::All, true) => (LockMode::Exclusive, None),
+            (LoadPolicy::All, false) => (LockMode::Shared, None),
+            (_, true) => (LockMode::IntentionExclusive, Some(LockMode::Exclusive)),
+            (_, false) => (LockMode::IntentionShared, Some(LockMode::Shared)),
         };
         add(hash(&[b"local", &id.0]), whole, "local attributes".to_owned());
         for (name, mode) in local.names.iter().filter_map(|name| Some((name, part?))) {
@@ -140,7 +140,7 @@ pub fn wants(meta: &Meta, id: ExecutionId, global: &Loading, local: &Loading, ty
         }
     }
     let (objects, names) = objects.into_iter().map(|(object, (mode, name))| ((object, mode), name)).unzip();
-    Wants { objects, names }
+    WantedLocks { objects, names }
 }
 
 /// Those of these calls that are over.

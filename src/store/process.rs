@@ -22,7 +22,7 @@ table! {
 
 table! {
     /// An idempotency key of an RPC with the first output.
-    pub struct RpcAnswer<'a> in "rpc_answer" {
+    pub struct StoredRpcAnswer<'a> in "rpc_answer" {
         key { execution_id: ExecutionId, idempotency_key: &'a str }
         other { answered_at: Timestamp, output: Option<Jsonb<'a>> }
     }
@@ -30,7 +30,7 @@ table! {
 
 /// A process execution as a function finds it.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundExecution {
     pub id: ExecutionId,
     pub owner: pg_sys::Oid,
     pub status: ProcessStatus,
@@ -128,8 +128,8 @@ statements! {
         FROM xdb.process_execution p WHERE p.execution_id = $1";
 }
 
-fn read_found(row: &Row) -> Result<Found> {
-    Ok(Found {
+fn read_found(row: &Row) -> Result<FoundExecution> {
+    Ok(FoundExecution {
         id: row.get("execution_id")?,
         owner: row.get("owner")?,
         status: row.get("status")?,
@@ -143,7 +143,7 @@ fn read_found(row: &Row) -> Result<Found> {
 }
 
 /// The latest execution of a process id, or the one that is named.
-pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Option<Found>> {
+pub fn find(spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<Option<FoundExecution>> {
     find_as(spi, process_id, execution, read_found)
 }
 
@@ -175,12 +175,12 @@ pub fn newest(spi: &Spi, process_id: &str) -> Result<Option<ExecutionId>> {
 }
 
 /// Takes the publisher's lock, which steps pass and a close waits for, and reads the row as locked.
-pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<Option<Found>> {
+pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<Option<FoundExecution>> {
     spi.first(&LOCK_FOR_PUBLISH, &[value(id)], read_found)
 }
 
 /// Locks an execution against steps and publishers, and reads the row as locked.
-pub fn lock_for_close(spi: &Spi, id: ExecutionId) -> Result<Option<Found>> {
+pub fn lock_for_close(spi: &Spi, id: ExecutionId) -> Result<Option<FoundExecution>> {
     spi.first(&LOCK_FOR_CLOSE, &[value(id)], read_found)
 }
 

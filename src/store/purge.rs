@@ -48,11 +48,11 @@ statements! {
     HISTORY = some_of(history::HistoryEvent::NAME);
     STATES = some_of(state::State::NAME);
     ATTRIBUTES = some_of(attribute::LocalAttribute::NAME);
-    RPC_ANSWERS = some_of(process::RpcAnswer::NAME);
+    RPC_ANSWERS = some_of(process::StoredRpcAnswer::NAME);
     MESSAGE_KEYS = some_of(inbox::MessageKey::NAME);
     MESSAGES = some_of(queue::QueueMessage::NAME);
-    WAITERS = some_of(queue::Waiter::NAME);
-    GLOBAL_WAITERS = some_of(global_waiter::Waiter::NAME);
+    WAITERS = some_of(queue::QueueWaiter::NAME);
+    GLOBAL_WAITERS = some_of(global_waiter::GlobalWaiter::NAME);
     INBOX = some_of(inbox::Inbox::NAME);
     TIMERS = some_of(timer::Timer::NAME);
     TASKS = some_of(claim::Task::NAME);
@@ -86,7 +86,7 @@ impl Cursor {
 }
 
 /// What became of a batch.
-pub struct Batch {
+pub struct PurgedBatch {
     /// How many executions were deleted.
     pub purged: usize,
     /// How far it came.
@@ -99,7 +99,7 @@ pub struct Batch {
 
 /// Deletes executions that closed until `before`, the oldest first, at most `limit` of them. `rows` is the most rows
 /// of one table that are deleted at once.
-pub fn batch(spi: &Spi, before: Timestamp, after: Cursor, limit: usize, rows: Option<i64>) -> Result<Batch> {
+pub fn batch(spi: &Spi, before: Timestamp, after: Cursor, limit: usize, rows: Option<i64>) -> Result<PurgedBatch> {
     let params = [value(before), value(after.0), value(after.1), value(limit as i64)];
     let closed = spi.rows(&CLOSED, &params, |row| {
         let id: ExecutionId = row.get("execution_id")?;
@@ -119,7 +119,7 @@ pub fn batch(spi: &Spi, before: Timestamp, after: Cursor, limit: usize, rows: Op
     locked.retain(|id| !latest_locked.contains(id) || latest.iter().any(|(_, latest)| latest == id));
     let ids: Vec<_> = locked.into_iter().collect();
     let left = delete(spi, &ids, &latest, rows)?;
-    Ok(Batch { purged: ids.len(), reached, more: closed.len() == limit, left })
+    Ok(PurgedBatch { purged: ids.len(), reached, more: closed.len() == limit, left })
 }
 
 fn lock_latest(spi: &Spi, latest: &[(&str, ExecutionId)]) -> Result<BTreeSet<ExecutionId>> {

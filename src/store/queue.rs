@@ -2,7 +2,7 @@
 //! `queue_message` and `queue_waiter`.
 
 use super::StateKey;
-use super::loaded::{Head, Loaded, Unread, Waiting};
+use super::loaded::{Loaded, QueueHead, Unread, Waiting};
 use super::state::states;
 use super::table::{Read, Record, batch, delete, insert, record, rows, run, select, statements, table};
 use crate::pg::catch::Result;
@@ -39,7 +39,7 @@ record! {
 table! {
     /// A waiting state and a queue it waits for, with its place in the order of waiting.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-    pub struct Waiter<'a> in "queue_waiter" {
+    pub struct QueueWaiter<'a> in "queue_waiter" {
         key { execution_id: ExecutionId, queue_name: &'a str, wait_order: u64, seq: StateSeq }
     }
 }
@@ -63,8 +63,8 @@ statements! {
     INSERT = insert::<QueueMessage>();
     DELETE = delete::<QueueMessage, MessageNumber>();
     DELETE_ALL = "DELETE FROM xdb.queue_message WHERE execution_id = ANY ($1)";
-    NEW_WAITERS = insert::<Waiter>();
-    OLD_WAITERS = delete::<Waiter, StateKey>();
+    NEW_WAITERS = insert::<QueueWaiter>();
+    OLD_WAITERS = delete::<QueueWaiter, StateKey>();
     DELETE_WAITERS = "DELETE FROM xdb.queue_waiter WHERE execution_id = ANY ($1)";
     WAITERS = format!("SELECT DISTINCT w.execution_id, w.seq FROM {} \
         JOIN xdb.queue_waiter w ON w.execution_id = v.execution_id AND w.queue_name = v.queue_name", batch::<Queue>());
@@ -107,7 +107,7 @@ pub(super) fn write(spi: &Spi, gone: &[MessageNumber], new: &[QueueMessage]) -> 
 }
 
 /// Writes who waits: all that these states waited for goes, and what they wait for now comes.
-pub(super) fn write_waiters(spi: &Spi, gone: &[StateKey], new: &[Waiter]) -> Result<()> {
+pub(super) fn write_waiters(spi: &Spi, gone: &[StateKey], new: &[QueueWaiter]) -> Result<()> {
     run(spi, &OLD_WAITERS, gone)?;
     run(spi, &NEW_WAITERS, new)?;
     Ok(())
@@ -141,7 +141,7 @@ fn read_message(row: &Row) -> Result<(ExecutionId, Message)> {
 
 /// Queues that are published to or looked into, by execution, each with the most messages that those who look into it
 /// take.
-pub type Demand = BTreeMap<ExecutionId, BTreeMap<String, usize>>;
+pub type QueueDemand = BTreeMap<ExecutionId, BTreeMap<String, usize>>;
 
 /// Where so many messages or less are needed, reading them is as quick as counting them.
 const READ_UNCOUNTED: usize = 100;
@@ -152,7 +152,7 @@ const READ_UNCOUNTED: usize = 100;
 ///
 /// That other queues are not known of a state that waits for them too changes nothing: it was served from them
 /// as their messages came in.
-pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Demand) -> Result<()> {
+pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &QueueDemand) -> Result<()> {
     let mut new = Vec::new();
     for (id, queues) in demand {
         let Some(entry) = loaded.get(id) else { continue };
@@ -195,7 +195,7 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &De
         let unread = unread.map(|(waiting, count)| Unread { count: count.saturating_sub(*looked_into), waiting });
         let taken = waiting.filter(|_| unread.is_none()).map_or(0, |waiting| waiting.wanted);
         to_read.push(ToRead::new(*id, queue, 0, looked_into.saturating_add(taken)));
-        entry.heads.insert((*queue).to_owned(), Head { looked_into: *looked_into, unread });
+        entry.heads.insert((*queue).to_owned(), QueueHead { looked_into: *looked_into, unread });
     }
     for ((id, queue), messages) in read(spi, to_read)? {
         if let Some(entry) = loaded.get_mut(&id) {

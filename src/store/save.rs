@@ -10,8 +10,8 @@ use super::history::{self, HistoryEvent};
 use super::inbox::{self, MessageKey};
 use super::loaded::{Loaded, Meta};
 use super::phases::{open_queues, open_timers};
-use super::queue::{self, MessageNumber, QueueMessage, Waiter};
-use super::state::{self, Progress, State};
+use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
+use super::state::{self, State, StateUpdate};
 use super::timer::{self, Timer, TimerKey};
 use super::{StateKey, execution, global_queue, global_waiter};
 use crate::pg::catch::Result;
@@ -40,7 +40,7 @@ pub fn save<'a>(
 
 /// What a scheduler has to know of a batch that it saved.
 #[derive(Debug, Default)]
-pub struct Saved {
+pub struct SavedBatch {
     /// Calls have ended, which may have had locks on attributes or waited for some.
     pub calls_over: bool,
     /// The earliest due time of the calls without a lease and the timers that were written.
@@ -54,14 +54,17 @@ pub fn save_batch<'a>(
     leases: &HashMap<StateKey, Lease>,
     lane: &dyn Fn(&Meta) -> i16,
     now: Timestamp,
-) -> Result<Saved> {
+) -> Result<SavedBatch> {
     let mut changes = Changes::default();
     let calls = Calls { leases, lane, now };
     for loaded in batch {
         changes.collect(loaded, &calls)?;
     }
     changes.write(spi, now)?;
-    Ok(Saved { calls_over: changes.calls_over || !changes.closed.all.is_empty(), earliest: changes.rows.earliest() })
+    Ok(SavedBatch {
+        calls_over: changes.calls_over || !changes.closed.all.is_empty(),
+        earliest: changes.rows.earliest(),
+    })
 }
 
 /// What decides how calls are written.
@@ -100,13 +103,13 @@ struct Closed {
 #[derive(Default)]
 struct Rows<'a> {
     states_new: Vec<State<'a>>,
-    states_changed: Vec<Progress<'static>>,
+    states_changed: Vec<StateUpdate<'static>>,
     tasks_new: Vec<Task>,
     tasks_changed: Vec<claim::Changed>,
     tasks_gone: Vec<StateKey>,
     timers_new: Vec<Timer<'static>>,
     timers_gone: Vec<TimerKey>,
-    waiters_new: Vec<Waiter<'a>>,
+    waiters_new: Vec<QueueWaiter<'a>>,
     waiters_gone: Vec<StateKey>,
     messages_new: Vec<QueueMessage<'a>>,
     messages_gone: Vec<MessageNumber<'a>>,
@@ -167,7 +170,7 @@ impl<'a> Changes<'a> {
         for (old, state) in loaded.changed_states() {
             match old {
                 None => self.rows.states_new.push(State::of(id, meta.shard, state)?),
-                Some(_) => self.rows.states_changed.push(Progress::of(id, state)?),
+                Some(_) => self.rows.states_changed.push(StateUpdate::of(id, state)?),
             }
             if !closes {
                 if !state.status().is_live() {
@@ -276,7 +279,7 @@ impl<'a> Rows<'a> {
         }
         // Two commands may wait for one queue.
         let queues: BTreeSet<_> = open_queues(state).collect();
-        self.waiters_new.extend(queues.into_iter().map(|(queue_name, wait_order)| Waiter {
+        self.waiters_new.extend(queues.into_iter().map(|(queue_name, wait_order)| QueueWaiter {
             execution_id: id,
             queue_name,
             wait_order,

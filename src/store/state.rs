@@ -38,7 +38,7 @@ table! {
 
 record! {
     /// What of it changes.
-    pub struct Progress<'a> of State<'a> {
+    pub struct StateUpdate<'a> of State<'a> {
         execution_id: ExecutionId,
         seq: StateSeq,
         status: StateStatus,
@@ -56,7 +56,7 @@ fn columns() -> String {
 
 statements! {
     INSERT = insert::<State>();
-    UPDATE = update::<Progress>();
+    UPDATE = update::<StateUpdate>();
     OF_KEYS = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
         columns(), batch::<StateKey>());
     ALL_OF_ONE = format!("SELECT {} FROM xdb.state_execution s WHERE s.execution_id = $1 ORDER BY s.seq", columns());
@@ -83,7 +83,7 @@ statements! {
 impl<'a> State<'a> {
     /// The row that a state execution has.
     pub fn of(id: ExecutionId, shard: i16, state: &'a StateExecution) -> Result<Self> {
-        let Progress { execution_id, seq, status, ended_at, call, wait, last_failure } = Progress::of(id, state)?;
+        let StateUpdate { execution_id, seq, status, ended_at, call, wait, last_failure } = StateUpdate::of(id, state)?;
         Ok(Self {
             execution_id,
             seq,
@@ -132,7 +132,7 @@ impl<'a> State<'a> {
     }
 }
 
-impl Progress<'static> {
+impl StateUpdate<'static> {
     /// What changes of the row of a state execution, as it is now.
     pub fn of(id: ExecutionId, state: &StateExecution) -> Result<Self> {
         let (call, wait, last_failure) = phase_parts(state);
@@ -153,7 +153,7 @@ fn json<T: Serialize>(value: Option<&T>) -> Result<Option<Jsonb<'static>>> {
 }
 
 /// Writes state executions: new ones, and what changed of others.
-pub(super) fn write(spi: &Spi, new: &[State], changed: &[Progress]) -> Result<()> {
+pub(super) fn write(spi: &Spi, new: &[State], changed: &[StateUpdate]) -> Result<()> {
     run(spi, &INSERT, new)?;
     run(spi, &UPDATE, changed)?;
     Ok(())
@@ -197,7 +197,7 @@ fn put_in(loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, state: St
 
 /// What there is about calls that were answered, besides their states, which are loaded.
 #[derive(Debug, Default)]
-pub struct Answered {
+pub struct AnsweredCalls {
     /// The leases that their tasks have.
     pub leases: HashMap<StateKey, (i64, i64)>,
     /// Those of their executions that have no message in the inbox.
@@ -205,8 +205,8 @@ pub struct Answered {
 }
 
 /// Loads the states whose calls were answered into their executions, which are locked.
-pub fn answered(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<Answered> {
-    let mut answered = Answered::default();
+pub fn answered(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<AnsweredCalls> {
+    let mut answered = AnsweredCalls::default();
     let locked: Vec<_> = keys.iter().filter(|(id, _)| loaded.contains_key(id)).copied().collect();
     if locked.is_empty() {
         return Ok(answered);

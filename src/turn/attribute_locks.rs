@@ -16,14 +16,14 @@ use crate::pg::session::Session;
 use crate::pg::shmem::{Role, Slot, attribute_locks as shared};
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
-use crate::store::locks::{self, Wants};
+use crate::store::locks::{self, WantedLocks};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::lock_table::LockTable;
 use xdb_sched::room::Line;
 
-pub use xdb_sched::lock_table::Answer;
+pub use xdb_sched::lock_table::LockResult;
 
 /// A call that was repeated so often, because what it had loaded was changed by others, goes before all who wait.
 const REPEATS: u32 = 3;
@@ -42,7 +42,7 @@ const MARKS: usize = 64;
 pub struct AttributeLocks {
     table: LockTable<StateKey>,
     /// What the calls want, for people, and since when they are due.
-    wanted: HashMap<StateKey, Wanted>,
+    wanted: HashMap<StateKey, LockRequest>,
     /// Lines without room, in which calls have stepped aside.
     without_room: HashMap<StateKey, Line>,
     /// Sessions have ended calls, and no turn has committed that looked for them.
@@ -53,8 +53,8 @@ pub struct AttributeLocks {
 }
 
 #[derive(Debug)]
-struct Wanted {
-    wants: Wants,
+struct LockRequest {
+    wants: WantedLocks,
     due: Timestamp,
     goes_first: bool,
 }
@@ -62,10 +62,10 @@ struct Wanted {
 impl AttributeLocks {
     /// Asks for everything that a call wants, in the order of due times. `repeats`: how often it was repeated because of
     /// changed versions.
-    pub fn request(&mut self, key: StateKey, due: Timestamp, repeats: u32, wants: &Wants) -> Answer {
+    pub fn request(&mut self, key: StateKey, due: Timestamp, repeats: u32, wants: &WantedLocks) -> LockResult {
         let goes_first = repeats >= REPEATS;
         self.is_changed = true;
-        self.wanted.insert(key, Wanted { wants: wants.clone(), due, goes_first });
+        self.wanted.insert(key, LockRequest { wants: wants.clone(), due, goes_first });
         self.table.request(key, due, goes_first, wants.objects.as_slice().into())
     }
 

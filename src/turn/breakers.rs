@@ -1,12 +1,12 @@
 //! The breakers of a scheduler's workers, one each.
 
 use crate::clock;
-use crate::http::{FailureKind, Outcome};
 use crate::pg::param::to_postgres;
 use crate::pg::session::Session;
 use crate::pg::shmem::call;
 use crate::store::claim::TaskPlace;
 use crate::store::registry::{Registry, WorkerId};
+use crate::transport::{FailureKind, Outcome};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use xdb_engine::{Duration, Timestamp};
@@ -26,11 +26,11 @@ struct Entry {
     registered_at: Option<Timestamp>,
     shown: Option<Open>,
     /// How far the calls that wait for the worker have been looked through for some that go to another one by now.
-    looked_through: Progress,
+    looked_through: ScanPosition,
 }
 
 #[derive(Default)]
-enum Progress {
+enum ScanPosition {
     #[default]
     Nothing,
     UpTo(TaskPlace),
@@ -52,7 +52,7 @@ impl Breakers {
                 entry.registered_at = registered_at;
             }
             // A process type may have moved to another worker.
-            entry.looked_through = Progress::Nothing;
+            entry.looked_through = ScanPosition::Nothing;
         }
     }
 
@@ -76,7 +76,7 @@ impl Breakers {
         let was_closed = entry.breaker.open().is_none();
         entry.breaker.end(ticket, verdict(outcome), Instant::now(), jitter);
         if was_closed {
-            entry.looked_through = Progress::Nothing;
+            entry.looked_through = ScanPosition::Nothing;
         }
     }
 
@@ -85,9 +85,9 @@ impl Breakers {
         let held_back = self.of_worker.iter().filter(|(_, entry)| entry.breaker.open().is_some());
         held_back
             .filter_map(|(id, entry)| match &entry.looked_through {
-                Progress::Nothing => Some((*id, None)),
-                Progress::UpTo(place) => Some((*id, Some(*place))),
-                Progress::All => None,
+                ScanPosition::Nothing => Some((*id, None)),
+                ScanPosition::UpTo(place) => Some((*id, Some(*place))),
+                ScanPosition::All => None,
             })
             .collect()
     }
@@ -95,7 +95,7 @@ impl Breakers {
     /// Notes how far the calls of a worker have been looked through; `None` means to the end.
     pub fn looked_through(&mut self, worker: WorkerId, up_to: Option<TaskPlace>) {
         if let Some(entry) = self.of_worker.get_mut(&worker) {
-            entry.looked_through = up_to.map_or(Progress::All, Progress::UpTo);
+            entry.looked_through = up_to.map_or(ScanPosition::All, ScanPosition::UpTo);
         }
     }
 
@@ -109,7 +109,7 @@ impl Breakers {
         for (worker, entry) in &mut self.of_worker {
             let open = entry.breaker.open();
             if open != entry.shown {
-                let shown = open.map(|open| call::Open {
+                let shown = open.map(|open| call::OpenBreaker {
                     since: to_postgres(on_the_wall(open.since)),
                     next_probe: open.next_probe.map(|at| to_postgres(on_the_wall(at))),
                 });

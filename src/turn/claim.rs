@@ -1,12 +1,12 @@
 //! Claims due calls: within the room that there is for their owners, and with the locks that they want.
 
 use super::app_tables::AppTables;
-use super::attribute_locks::{Answer, AttributeLocks};
+use super::attribute_locks::{AttributeLocks, LockResult};
 use super::backlog::Backlog;
 use super::gather::Work;
 use super::item::Item;
 use super::memory::OpenCalls;
-use super::owners::{self, Owner, Unfit};
+use super::owners::{self, NamedRole, Unfit};
 use super::role::Role;
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans, poll_interval};
@@ -17,7 +17,7 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::store::StateKey;
-use crate::store::claim::{self, Due, RUNNERS_LANE, SCHEDULERS_LANE, Wanted};
+use crate::store::claim::{self, Due, LineClaim, RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::lines;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks::{self, KeyTypes};
@@ -172,7 +172,8 @@ impl Claiming<'_, '_> {
         let is_due = |line: &Line| heads.is_none() || begins(line).is_some_and(|first| first <= now);
         let looked_for = room.wanted(self.lines.iter(), limit);
         let lines: BTreeSet<_> = looked_for.lines.iter().map(|(line, _)| *line).collect();
-        let wanted = looked_for.lines.into_iter().map(|(line, at_most)| Wanted { line, at_most, from: begins(&line) });
+        let wanted =
+            looked_for.lines.into_iter().map(|(line, at_most)| LineClaim { line, at_most, from: begins(&line) });
         let (wanted, not_due): (Vec<_>, Vec<_>) = wanted.partition(|wanted| is_due(&wanted.line));
         let mut drained: BTreeSet<_> = not_due.iter().map(|wanted| wanted.line).collect();
         claims.ends.calls.extend(drained.iter().map(|line| (*line, now)));
@@ -192,7 +193,7 @@ impl Claiming<'_, '_> {
             let (count, last) = of_line.entry(due.line).or_insert((0, due.due_at));
             (*count, *last) = (*count + 1, due.due_at);
         }
-        for Wanted { line, at_most, .. } in wanted {
+        for LineClaim { line, at_most, .. } in wanted {
             let last = of_line.get(&line).filter(|(count, _)| *count == at_most).map(|(_, last)| *last);
             match last {
                 None => drop(drained.insert(line)),
@@ -296,7 +297,7 @@ impl Claiming<'_, '_> {
         &mut self,
         call: &Candidate,
         room: &mut Room,
-        unfit: &HashMap<Owner, Unfit>,
+        unfit: &HashMap<NamedRole, Unfit>,
         types: &KeyTypes,
         claims: &mut Claims,
         verdicts: &mut Verdicts,
@@ -354,8 +355,8 @@ impl Claiming<'_, '_> {
             let (global, local) = (config.load_global(api), config.load_local(api));
             let wants = locks::wants(&loaded.meta, due.key.0, &global, &local, types);
             match self.locks.request(due.key, due.due_at, current.repeats, &wants) {
-                Answer::Granted => {}
-                Answer::Waits => {
+                LockResult::Granted => {}
+                LockResult::Waits => {
                     if !was_parked {
                         verdicts.parked.push(due.key);
                     }
@@ -363,7 +364,7 @@ impl Claiming<'_, '_> {
                     claims.more = true;
                     return None;
                 }
-                Answer::Full => {
+                LockResult::Full => {
                     self.backlog.defer(due.key.0, Patience::Long);
                     verdicts.without_room.push(due.line);
                     return None;

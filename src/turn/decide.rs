@@ -47,7 +47,7 @@ pub struct Stale {
 }
 
 /// A command that closes its execution: it needs a stronger lock first.
-struct Closing {
+struct CloseCommand {
     item: usize,
     command: Command,
     conditional: bool,
@@ -59,7 +59,7 @@ struct Decider<'t, 'a, 'i> {
     gathered: &'t Gathered,
     leases: HashMap<StateKey, (i64, i64)>,
     local: LocalAttributes,
-    closing: BTreeMap<ExecutionId, Closing>,
+    closing: BTreeMap<ExecutionId, CloseCommand>,
     /// Executions with an item that waits for the next turn.
     put_off: BTreeSet<ExecutionId>,
     /// Executions with an answer that waits.
@@ -232,7 +232,7 @@ impl Decider<'_, '_, '_> {
         let closes = events.iter().any(|event| matches!(event, Event::ProcessClosed { .. }));
         if closes && !locked_for_close {
             let conditional = is_conditional_close(&command);
-            self.closing.insert(item.execution(), Closing { item: number, command, conditional });
+            self.closing.insert(item.execution(), CloseCommand { item: number, command, conditional });
             return Ok(());
         }
         let used = match self.is_unchanged(item, &command)? {
@@ -398,7 +398,7 @@ impl Decider<'_, '_, '_> {
         self.closing_rows.clear();
         let items = self.decided.items;
         self.app.begin_part(Part::Closing);
-        for (id, Closing { item, command, conditional }) in closing {
+        for (id, CloseCommand { item, command, conditional }) in closing {
             if !obtained.contains(&id) {
                 self.decided.still_closing.push((id, conditional));
                 self.decided.outcomes[item] = ItemOutcome::Locked;

@@ -9,7 +9,7 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
-use crate::store::global_queue::{self as global, Class, Gathered, Head, WantedOfKey};
+use crate::store::global_queue::{self as global, Class, FreeMessage, Gathered, WantedOfKey};
 use crate::store::load::Loaded;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use xdb_engine::*;
@@ -34,13 +34,13 @@ pub struct Matching {
 }
 
 /// What a command wants, apart from its request.
-struct Wanted {
+struct CommandDemand {
     class: Class,
     at_least: usize,
     at_most: usize,
 }
 
-impl Wanted {
+impl CommandDemand {
     fn of(demand: GlobalDemand<'_>) -> Self {
         Self {
             class: (demand.queue.to_owned(), demand.key.map(str::to_owned)),
@@ -54,7 +54,7 @@ impl Wanted {
 #[derive(Default)]
 pub struct Free {
     /// Those that nobody has taken, in this turn neither.
-    heads: BTreeMap<i64, Head>,
+    heads: BTreeMap<i64, FreeMessage>,
     lists: HashMap<Class, List>,
     /// Lists that end in front of a message that is new and not of this turn: by its number.
     ended: BTreeMap<Class, i64>,
@@ -77,12 +77,12 @@ struct List {
 type Demand = (usize, usize);
 
 /// What states can take of each class, and of each queue.
-fn demand(wanted: &[Vec<Wanted>]) -> (BTreeMap<&Class, Demand>, BTreeMap<&str, Demand>) {
+fn demand(wanted: &[Vec<CommandDemand>]) -> (BTreeMap<&Class, Demand>, BTreeMap<&str, Demand>) {
     let (mut of_class, mut of_queue) = (BTreeMap::new(), BTreeMap::new());
     for state in wanted {
         // Of all commands of the state: it is asked about them at once.
         let mut own: (BTreeMap<&Class, usize>, BTreeMap<&str, usize>) = Default::default();
-        for Wanted { class, at_most, .. } in state {
+        for CommandDemand { class, at_most, .. } in state {
             for sum in [own.0.entry(class).or_default(), own.1.entry(class.0.as_str()).or_default()] {
                 *sum = sum.saturating_add(*at_most);
             }
@@ -99,7 +99,7 @@ fn demand(wanted: &[Vec<Wanted>]) -> (BTreeMap<&Class, Demand>, BTreeMap<&str, D
 impl Free {
     /// Lists what all these commands together can take, and nothing that is new and not of this turn: in front of
     /// such a message a list ends, so that nothing overtakes it.
-    fn load(spi: &Spi, wanted: &[Vec<Wanted>], fresh: &BTreeMap<i64, Class>, now: Timestamp) -> Result<Self> {
+    fn load(spi: &Spi, wanted: &[Vec<CommandDemand>], fresh: &BTreeMap<i64, Class>, now: Timestamp) -> Result<Self> {
         let (of_class, of_queue) = demand(wanted);
         let limit = |(sum, most): &Demand| (*sum).min(LISTED.max(*most));
         let whole: Vec<&str> =
@@ -129,7 +129,7 @@ impl Free {
         let more = global::heads_of_keys(spi, &behind, now)?;
         let mut lists: HashMap<Class, List> = HashMap::new();
         for (class, bounds) in &of_class {
-            let of_this = |head: &&Head| head.queue == class.0 && head.key == class.1;
+            let of_this = |head: &&FreeMessage| head.queue == class.0 && head.key == class.1;
             let is_cut = match &class.1 {
                 None => is_full(&class.0) && limit(&of_queue[class.0.as_str()]) < of_queue[class.0.as_str()].0,
                 Some(_) => limit(bounds) < bounds.0 && more.iter().filter(of_this).count() >= limit(bounds),
@@ -137,7 +137,7 @@ impl Free {
             lists.insert((*class).clone(), List { numbers: VecDeque::new(), is_cut });
         }
         let mut ended: BTreeMap<Class, i64> = BTreeMap::new();
-        let mut add = |class: Class, head: &Head| {
+        let mut add = |class: Class, head: &FreeMessage| {
             let Some(list) = lists.get_mut(&class) else { return };
             if head.fresh && !fresh.contains_key(&head.number) {
                 // What follows is for a later turn, and so nobody needs to be put off for it.
@@ -161,7 +161,7 @@ impl Free {
     }
 
     /// What a state with these commands can be offered; None: not in this turn. Nobody overtakes one who was put off.
-    fn offer(&mut self, spi: &Spi, wanted: &[Wanted]) -> Result<Option<Vec<GlobalMessage>>> {
+    fn offer(&mut self, spi: &Spi, wanted: &[CommandDemand]) -> Result<Option<Vec<GlobalMessage>>> {
         let classes: BTreeSet<&Class> = wanted.iter().map(|wanted| &wanted.class).collect();
         let mut numbers = BTreeSet::new();
         for class in classes {
@@ -355,11 +355,11 @@ impl Matching {
     }
 }
 
-fn wanted_by_state(executions: &BTreeMap<ExecutionId, Loaded>, key: StateKey) -> Vec<Wanted> {
+fn wanted_by_state(executions: &BTreeMap<ExecutionId, Loaded>, key: StateKey) -> Vec<CommandDemand> {
     let state = executions.get(&key.0).and_then(|loaded| loaded.execution.states.get(&key.1));
-    state.into_iter().flat_map(|state| state.global_demands()).map(|(_, demand)| Wanted::of(demand)).collect()
+    state.into_iter().flat_map(|state| state.global_demands()).map(|(_, demand)| CommandDemand::of(demand)).collect()
 }
 
-fn wanted_by_request(request: &CommandRequest) -> Vec<Wanted> {
-    request.commands.iter().filter_map(|command| command.kind.global_demand()).map(Wanted::of).collect()
+fn wanted_by_request(request: &CommandRequest) -> Vec<CommandDemand> {
+    request.commands.iter().filter_map(|command| command.kind.global_demand()).map(CommandDemand::of).collect()
 }

@@ -6,7 +6,7 @@ use super::transaction::Turn;
 use crate::clock;
 use crate::pg::catch::Result;
 use crate::store::StateKey;
-use crate::store::load::{self, Arrival, Demand, Loaded, Lock};
+use crate::store::load::{self, Arrival, Loaded, Lock, QueueDemand};
 use crate::store::locks::{self, Versioned};
 use crate::store::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -44,7 +44,7 @@ struct Named {
     answered: Vec<StateKey>,
     states: Vec<StateKey>,
     with_locked_keys: Vec<ExecutionId>,
-    queues: Demand,
+    queues: QueueDemand,
     message_ids: Vec<(ExecutionId, String, String)>,
 }
 
@@ -130,7 +130,7 @@ pub fn take_in(
     taken_in.all &= all;
     let mut new: BTreeMap<ExecutionId, Vec<Arrival>> = BTreeMap::new();
     let seen: BTreeSet<_> = taken_in.ids.iter().copied().collect();
-    let mut queues = Demand::new();
+    let mut queues = QueueDemand::new();
     for arrival in arrivals.into_iter().filter(|arrival| !seen.contains(&arrival.inbox_id)) {
         taken_in.ids.push(arrival.inbox_id);
         queues.entry(arrival.execution_id).or_default().entry(arrival.publish.queue.clone()).or_default();

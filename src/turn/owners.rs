@@ -7,7 +7,7 @@ use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
 
 /// A role, and its name when the process was started.
-pub type Owner = (pg_sys::Oid, String);
+pub type NamedRole = (pg_sys::Oid, String);
 
 /// Why a role can't own running processes.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Unfit {
 }
 
 /// Which of these roles can't own running processes.
-pub fn unfit(owners: HashSet<(pg_sys::Oid, &str)>) -> Result<HashMap<Owner, Unfit>> {
+pub fn unfit(owners: HashSet<(pg_sys::Oid, &str)>) -> Result<HashMap<NamedRole, Unfit>> {
     let mut unfit = HashMap::new();
     for (role, name) in owners {
         if let Some(why) = why_unfit(role, name)? {

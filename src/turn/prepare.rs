@@ -8,13 +8,13 @@ use super::save::Saved;
 use super::scans::ScanEnds;
 use super::transaction::Turn;
 use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
-use crate::http::Request;
 use crate::pg::catch::Result;
 use crate::store::app_tables::object;
 use crate::store::load::Loaded;
 use crate::store::locks::{self, Versioned};
 use crate::store::save::current_call;
 use crate::store::{StateKey, claim};
+use crate::transport::Request;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
@@ -36,7 +36,7 @@ pub struct Prepared {
 }
 
 /// Local attributes of the executions whose calls want any. Of what is locked, values and versions are read in one statement.
-struct LocalAttributes {
+struct LocalValues {
     plain: HashMap<ExecutionId, BTreeMap<String, String>>,
     locked: HashMap<ExecutionId, BTreeMap<String, Versioned>>,
 }
@@ -52,7 +52,7 @@ enum Preparation {
 struct Preparing<'t, 'a> {
     app: &'t mut AppTables<'a>,
     backlog: &'t mut Backlog,
-    local: LocalAttributes,
+    local: LocalValues,
     more: bool,
 }
 
@@ -70,13 +70,13 @@ pub fn prepare(
     let mut calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
     // Who has waited longest for time in tables comes first.
     calls.sort_by_key(|found| found.call.due_at);
-    let local = LocalAttributes::read(turn, &calls)?;
+    let local = LocalValues::read(turn, &calls)?;
     app.begin_part(Part::Calls);
     let mut preparing = Preparing { app, backlog, local, more };
     let mut released = Vec::new();
     let mut prepared = Vec::new();
     let mut failed = failed;
-    for Found { loaded, state, call } in calls {
+    for LeasedCall { loaded, state, call } in calls {
         let Some(mut record) = record(loaded, state, call) else { continue };
         match preparing.one(loaded, state, call, &mut record)? {
             Preparation::Call(request) => prepared.push((*request, record)),
@@ -96,15 +96,15 @@ pub fn prepare(
 }
 
 /// A leased call with its state.
-struct Found<'s> {
+struct LeasedCall<'s> {
     loaded: &'s Loaded,
     state: &'s StateExecution,
     call: &'s Leased,
 }
 
-fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s Leased) -> Option<Found<'s>> {
+fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s Leased) -> Option<LeasedCall<'s>> {
     let loaded = source.get(&call.key.0)?;
-    Some(Found { loaded, state: loaded.execution.states.get(&call.key.1)?, call })
+    Some(LeasedCall { loaded, state: loaded.execution.states.get(&call.key.1)?, call })
 }
 
 fn record(loaded: &Loaded, state: &StateExecution, call: &Leased) -> Option<CallRecord> {
@@ -187,10 +187,10 @@ impl Preparing<'_, '_> {
     }
 }
 
-impl LocalAttributes {
-    fn read(turn: &Turn, calls: &[Found]) -> Result<Self> {
+impl LocalValues {
+    fn read(turn: &Turn, calls: &[LeasedCall]) -> Result<Self> {
         let (mut plain, mut locked) = (BTreeSet::new(), BTreeSet::new());
-        for Found { loaded, state, call } in calls {
+        for LeasedCall { loaded, state, call } in calls {
             let Some((api, _)) = current_call(state) else { continue };
             let wanted = config(loaded, state).load_local(api);
             if wanted.policy == LoadPolicy::None {

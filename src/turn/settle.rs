@@ -10,13 +10,13 @@ use super::transaction::{Progress, Started};
 use crate::calls::CallRecord;
 use crate::clock;
 use crate::guc;
-use crate::http::Request;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::session::Session;
 use crate::pg::shmem;
 use crate::store::lines;
 use crate::store::registry::Registry;
+use crate::transport::Request;
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
 use xdb_sched::backoff::Patience;
@@ -27,7 +27,7 @@ use xdb_sched::lines::Lines;
 const REST: u32 = 10;
 
 /// What a transaction did, to be followed up after its commit.
-pub struct Outcome {
+pub struct TurnOutcome {
     work: Work,
     saved: Saved,
     /// With the ends of all scans.
@@ -38,7 +38,7 @@ pub struct Outcome {
     for_runners: usize,
 }
 
-impl Outcome {
+impl TurnOutcome {
     /// Sums up a turn, and asks when the next call or timer comes due.
     pub fn of(
         started: &Started,
@@ -81,10 +81,10 @@ impl Memory {
         &mut self,
         session: &Session,
         items: Vec<Item>,
-        outcome: Outcome,
+        outcome: TurnOutcome,
         submit: &mut Submit<'_>,
     ) -> Progress {
-        let Outcome { work, saved, prepared, nothing_left, next_due, for_runners } = outcome;
+        let TurnOutcome { work, saved, prepared, nothing_left, next_due, for_runners } = outcome;
         if !prepared.calls.is_empty() {
             crash::point(if items.is_empty() { "claim-call" } else { "commit-dispatch" });
         }

@@ -4,7 +4,7 @@ use super::app_tables::AppTables;
 use super::item::Item;
 use super::memory::{Memory, Submit};
 use super::role::Role;
-use super::settle::Outcome;
+use super::settle::TurnOutcome;
 use super::{claim, decide, gather, load, prepare, save};
 use crate::calls::Answered;
 use crate::guc;
@@ -81,7 +81,7 @@ pub(super) struct Turn<'a> {
 }
 
 enum Transacted {
-    Done(Box<Outcome>),
+    Done(Box<TurnOutcome>),
     Not(Progress),
 }
 
@@ -291,7 +291,7 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
         // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
         identity::set_local(c"synchronous_commit", c"off")?;
     }
-    let outcome = Outcome::of(&started, seen, &calls.lines, work, saved, prepared)?;
+    let outcome = TurnOutcome::of(&started, seen, &calls.lines, work, saved, prepared)?;
     Ok(Transacted::Done(Box::new(outcome)))
 }
 
@@ -311,7 +311,7 @@ pub(super) struct Started<'a> {
 fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Option<Started<'a>>> {
     let (began, began_at) = (crate::clock::now(), Instant::now());
     memory.number += 1;
-    let state = engine::state(spi, memory.role)?;
+    let state = engine::turn_input(spi, memory.role)?;
     if state.epoch != memory.lane.epoch {
         return Ok(None);
     }

@@ -40,29 +40,30 @@ pub type Object = [u8; 16];
 
 /// How something is locked. The intention modes announce locks on parts of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Mode {
+pub enum LockMode {
     IntentionShared,
     IntentionExclusive,
     Shared,
     Exclusive,
 }
 
-impl Mode {
-    pub const ALL: [Mode; 4] = [Mode::IntentionShared, Mode::IntentionExclusive, Mode::Shared, Mode::Exclusive];
+impl LockMode {
+    pub const ALL: [LockMode; 4] =
+        [LockMode::IntentionShared, LockMode::IntentionExclusive, LockMode::Shared, LockMode::Exclusive];
 
     /// As people see it.
     pub fn as_str(self) -> &'static str {
         match self {
-            Mode::IntentionShared => "IS",
-            Mode::IntentionExclusive => "IX",
-            Mode::Shared => "S",
-            Mode::Exclusive => "X",
+            LockMode::IntentionShared => "IS",
+            LockMode::IntentionExclusive => "IX",
+            LockMode::Shared => "S",
+            LockMode::Exclusive => "X",
         }
     }
 
     /// Whether two requests can't have the same object at the same time.
-    pub fn conflicts(self, other: Mode) -> bool {
-        use Mode::*;
+    pub fn conflicts(self, other: LockMode) -> bool {
+        use LockMode::*;
         match (self, other) {
             (Exclusive, _) | (_, Exclusive) => true,
             (IntentionExclusive, Shared) | (Shared, IntentionExclusive) => true,
@@ -73,14 +74,14 @@ impl Mode {
 }
 
 /// What a call wants: objects, and how.
-pub type Wants = Arc<[(Object, Mode)]>;
+pub type Wants = Arc<[(Object, LockMode)]>;
 
 /// So many requests wait at most. Calls beyond that stay unclaimed and are found again by a scan.
 pub const CAPACITY: usize = 10_000;
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum LockResult {
     /// It has all of its objects.
     Granted,
     Waits,
@@ -93,7 +94,7 @@ pub enum Answer {
 pub struct Entry<'a, K> {
     pub key: K,
     pub has: bool,
-    pub wants: &'a [(Object, Mode)],
+    pub wants: &'a [(Object, LockMode)],
 }
 
 /// Whoever is less comes first.
@@ -108,7 +109,7 @@ struct Place<K> {
 enum State {
     Has,
     /// Noted as blocked there, or else among those that are ready.
-    Waits(Option<(Object, Mode)>),
+    Waits(Option<(Object, LockMode)>),
     Aside,
 }
 
@@ -137,8 +138,8 @@ impl<K> Default for Queue<K> {
 }
 
 impl<K: Copy + Ord> Queue<K> {
-    fn is_blocked(&self, mode: Mode, place: &Place<K>) -> bool {
-        Mode::ALL.into_iter().filter(|other| mode.conflicts(*other)).any(|other| {
+    fn is_blocked(&self, mode: LockMode, place: &Place<K>) -> bool {
+        LockMode::ALL.into_iter().filter(|other| mode.conflicts(*other)).any(|other| {
             self.granted[other as usize] > 0 || self.waiting[other as usize].first().is_some_and(|first| first < place)
         })
     }
@@ -146,7 +147,7 @@ impl<K: Copy + Ord> Queue<K> {
     /// Takes out those noted here whose way is free.
     fn take_unblocked(&mut self) -> Vec<Place<K>> {
         let mut free = Vec::new();
-        for mode in Mode::ALL {
+        for mode in LockMode::ALL {
             while let Some(first) = self.noted[mode as usize].first().copied() {
                 // What blocks one blocks all later ones of its mode too.
                 if self.is_blocked(mode, &first) {
@@ -203,17 +204,17 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
 
     /// A call wants these objects. `due` is its due time, and `first` says that it was repeated so often that it goes
     /// before all others. An earlier request of the same call is forgotten.
-    pub fn request(&mut self, key: K, due: Timestamp, first: bool, wants: Wants) -> Answer {
+    pub fn request(&mut self, key: K, due: Timestamp, first: bool, wants: Wants) -> LockResult {
         self.release(key);
         let place = Place { goes_first: Reverse(first), due, key };
         let state = match self.blocked_at(&wants, &place) {
             None => State::Has,
-            Some(_) if self.line.len() >= self.capacity => return Answer::Full,
+            Some(_) if self.line.len() >= self.capacity => return LockResult::Full,
             Some(at) => State::Waits(Some(at)),
         };
         self.before.push((key, None));
         self.put(Request { place, wants, state });
-        if state == State::Has { Answer::Granted } else { Answer::Waits }
+        if state == State::Has { LockResult::Granted } else { LockResult::Waits }
     }
 
     /// The call is over, or will not be made: what it has is free, and what it waits for it waits for no longer. Nothing if
@@ -289,9 +290,10 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
     /// Whether somebody waits for what the call has.
     pub fn is_waited_for(&self, key: &K) -> bool {
         let Some(request) = self.requests.get(key).filter(|request| request.state == State::Has) else { return false };
-        let is_wanted = |(object, mode): &(Object, Mode)| {
+        let is_wanted = |(object, mode): &(Object, LockMode)| {
             let queue = self.objects.get(object);
-            queue.is_some_and(|q| Mode::ALL.iter().any(|o| mode.conflicts(*o) && !q.waiting[*o as usize].is_empty()))
+            queue
+                .is_some_and(|q| LockMode::ALL.iter().any(|o| mode.conflicts(*o) && !q.waiting[*o as usize].is_empty()))
         };
         request.wants.iter().any(is_wanted)
     }
@@ -321,8 +323,8 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
     }
 
     /// One of the objects where something is in the way of such a request.
-    fn blocked_at(&self, wants: &[(Object, Mode)], place: &Place<K>) -> Option<(Object, Mode)> {
-        let is_blocked = |(object, mode): &&(Object, Mode)| {
+    fn blocked_at(&self, wants: &[(Object, LockMode)], place: &Place<K>) -> Option<(Object, LockMode)> {
+        let is_blocked = |(object, mode): &&(Object, LockMode)| {
             self.objects.get(object).is_some_and(|queue| queue.is_blocked(*mode, place))
         };
         wants.iter().find(is_blocked).copied()
@@ -400,7 +402,7 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
     }
 
     /// Something is in the way of a waiting request at this object.
-    fn note(&mut self, place: Place<K>, at: (Object, Mode)) {
+    fn note(&mut self, place: Place<K>, at: (Object, LockMode)) {
         self.ready.remove(&place);
         self.objects.entry(at.0).or_default().noted[at.1 as usize].insert(place);
         if let Some(request) = self.requests.get_mut(&place.key) {

@@ -9,25 +9,25 @@ use std::hash::Hash;
 use xdb_engine::Timestamp;
 use xdb_sched::lock_table::*;
 
-use Mode::{Exclusive as X, IntentionExclusive as IX, IntentionShared as IS, Shared as S};
+use LockMode::{Exclusive as X, IntentionExclusive as IX, IntentionShared as IS, Shared as S};
 
 fn object(number: u32) -> Object {
     u128::from(number).to_be_bytes()
 }
 
-fn wants(objects: &[(u32, Mode)]) -> Wants {
+fn wants(objects: &[(u32, LockMode)]) -> Wants {
     objects.iter().map(|(number, mode)| (object(*number), *mode)).collect()
 }
 
 /// Asks with a due time that is the key.
-fn ask<K: Copy + Ord + Hash + Into<i64>>(table: &mut LockTable<K>, key: K, objects: &[(u32, Mode)]) -> Answer {
+fn ask<K: Copy + Ord + Hash + Into<i64>>(table: &mut LockTable<K>, key: K, objects: &[(u32, LockMode)]) -> LockResult {
     table.request(key, Timestamp(key.into()), false, wants(objects))
 }
 
 /// Asks for the same once more, with a due time that is the key; whether it is had now.
 fn ask_again<K: Copy + Ord + Hash + Into<i64>>(table: &mut LockTable<K>, key: K) -> bool {
     let wants = table.entries().find(|entry| entry.key == key).map(|entry| entry.wants.into());
-    wants.is_some_and(|wants| table.request(key, Timestamp(key.into()), false, wants) == Answer::Granted)
+    wants.is_some_and(|wants| table.request(key, Timestamp(key.into()), false, wants) == LockResult::Granted)
 }
 
 /// Those who wait, in order, and those who have their objects.
@@ -38,13 +38,13 @@ fn keys<K: Copy + Ord + Hash>(table: &LockTable<K>) -> (Vec<K>, Vec<K>) {
 
 #[test]
 fn the_matrix_is_the_usual_one() {
-    let fits = |a: Mode| Mode::ALL.into_iter().filter(|b| !a.conflicts(*b)).collect::<Vec<_>>();
+    let fits = |a: LockMode| LockMode::ALL.into_iter().filter(|b| !a.conflicts(*b)).collect::<Vec<_>>();
     assert_eq!(fits(IS), [IS, IX, S]);
     assert_eq!(fits(IX), [IS, IX]);
     assert_eq!(fits(S), [IS, S]);
     assert_eq!(fits(X), []);
-    for a in Mode::ALL {
-        for b in Mode::ALL {
+    for a in LockMode::ALL {
+        for b in LockMode::ALL {
             assert_eq!(a.conflicts(b), b.conflicts(a));
         }
     }
@@ -53,11 +53,11 @@ fn the_matrix_is_the_usual_one() {
 #[test]
 fn all_or_nothing() {
     let mut table = LockTable::<i64>::default();
-    assert_eq!(ask(&mut table, 1, &[(2, X)]), Answer::Granted);
-    assert_eq!(ask(&mut table, 5, &[(1, X), (2, S)]), Answer::Waits);
-    assert_eq!(ask(&mut table, 4, &[(1, S)]), Answer::Granted, "who waits for all holds nothing");
+    assert_eq!(ask(&mut table, 1, &[(2, X)]), LockResult::Granted);
+    assert_eq!(ask(&mut table, 5, &[(1, X), (2, S)]), LockResult::Waits);
+    assert_eq!(ask(&mut table, 4, &[(1, S)]), LockResult::Granted, "who waits for all holds nothing");
     table.release(4);
-    assert_eq!(ask(&mut table, 6, &[(1, S)]), Answer::Waits, "but it is in the way of who comes later");
+    assert_eq!(ask(&mut table, 6, &[(1, S)]), LockResult::Waits, "but it is in the way of who comes later");
     assert!(table.ready(10).is_empty());
     table.release(1);
     assert_eq!(table.ready(10), [5]);
@@ -72,19 +72,19 @@ fn all_or_nothing() {
 fn nobody_passes_one_who_wants_to_be_alone() {
     let mut table = LockTable::<i64>::default();
     ask(&mut table, 1, &[(1, S)]);
-    assert_eq!(ask(&mut table, 3, &[(1, X)]), Answer::Waits);
-    assert_eq!(ask(&mut table, 4, &[(1, S)]), Answer::Waits, "the one that excludes would starve");
-    assert_eq!(ask(&mut table, 2, &[(1, S)]), Answer::Granted, "this one is due earlier");
-    assert_eq!(ask(&mut table, 5, &[(2, X)]), Answer::Granted, "and this one meets nobody");
+    assert_eq!(ask(&mut table, 3, &[(1, X)]), LockResult::Waits);
+    assert_eq!(ask(&mut table, 4, &[(1, S)]), LockResult::Waits, "the one that excludes would starve");
+    assert_eq!(ask(&mut table, 2, &[(1, S)]), LockResult::Granted, "this one is due earlier");
+    assert_eq!(ask(&mut table, 5, &[(2, X)]), LockResult::Granted, "and this one meets nobody");
 }
 
 #[test]
 fn parts_of_something_are_had_by_many() {
     let mut table = LockTable::<i64>::default();
-    assert_eq!(ask(&mut table, 1, &[(1, IX), (2, X)]), Answer::Granted);
-    assert_eq!(ask(&mut table, 2, &[(1, IX), (3, X)]), Answer::Granted);
-    assert_eq!(ask(&mut table, 3, &[(1, IS), (2, S)]), Answer::Waits);
-    assert_eq!(ask(&mut table, 4, &[(1, S)]), Answer::Waits);
+    assert_eq!(ask(&mut table, 1, &[(1, IX), (2, X)]), LockResult::Granted);
+    assert_eq!(ask(&mut table, 2, &[(1, IX), (3, X)]), LockResult::Granted);
+    assert_eq!(ask(&mut table, 3, &[(1, IS), (2, S)]), LockResult::Waits);
+    assert_eq!(ask(&mut table, 4, &[(1, S)]), LockResult::Waits);
 }
 
 #[test]
@@ -146,12 +146,12 @@ fn no_more_than_so_many_wait() {
     ask(&mut table, 1, &[(1, X)]);
     ask(&mut table, 2, &[(1, X)]);
     ask(&mut table, 3, &[(1, X)]);
-    assert_eq!(ask(&mut table, 4, &[(1, X)]), Answer::Full);
+    assert_eq!(ask(&mut table, 4, &[(1, X)]), LockResult::Full);
     assert!(!table.waits(&4));
-    assert_eq!(ask(&mut table, 5, &[(2, X)]), Answer::Granted, "who need not wait is not refused");
-    assert_eq!(ask(&mut table, 3, &[(1, S)]), Answer::Waits, "who asks again takes no second place");
+    assert_eq!(ask(&mut table, 5, &[(2, X)]), LockResult::Granted, "who need not wait is not refused");
+    assert_eq!(ask(&mut table, 3, &[(1, S)]), LockResult::Waits, "who asks again takes no second place");
     table.release(2);
-    assert_eq!(ask(&mut table, 4, &[(1, X)]), Answer::Waits);
+    assert_eq!(ask(&mut table, 4, &[(1, X)]), LockResult::Waits);
     assert_eq!((table.waiters(), table.holders()), (2, 2));
 }
 
@@ -215,7 +215,7 @@ fn a_release_does_not_walk_over_all_who_wait() {
         ask(&mut table, Counted(-1), &blockers);
         ask(&mut table, Counted(0), &[(0, X)]);
         for number in 1..=WAITERS {
-            assert_eq!(ask(&mut table, Counted(number), &objects(number as u32)), Answer::Waits);
+            assert_eq!(ask(&mut table, Counted(number), &objects(number as u32)), LockResult::Waits);
         }
         table.settle();
         let mut holder = Counted(0);
@@ -224,12 +224,12 @@ fn a_release_does_not_walk_over_all_who_wait() {
             table.release(holder);
             let ready = table.ready(1);
             if let [next] = ready[..] {
-                assert_eq!(ask(&mut table, next, &objects(next.0 as u32)), Answer::Granted);
+                assert_eq!(ask(&mut table, next, &objects(next.0 as u32)), LockResult::Granted);
                 holder = next;
             } else {
                 // Somebody who is due before all of them has it for a while, again and again.
                 holder = Counted(-1 - round);
-                assert_eq!(ask(&mut table, holder, &[(0, X)]), Answer::Granted);
+                assert_eq!(ask(&mut table, holder, &[(0, X)]), LockResult::Granted);
             }
             table.settle();
             // The first release sends those who share to their other objects, once.
@@ -292,14 +292,14 @@ impl Model {
         self.requests.retain(|place, _| place.2 != key);
     }
 
-    fn request(&mut self, key: u8, due: i64, first: bool, wants: Wants, capacity: usize) -> Answer {
+    fn request(&mut self, key: u8, due: i64, first: bool, wants: Wants, capacity: usize) -> LockResult {
         self.release(key);
         let place = (Reverse(first), due, key);
         let waiters = self.with(Status::Waits).len() + self.with(Status::Aside).len();
         let (status, answer) = match self.is_blocked(&place, &wants) {
-            false => (Status::Has, Answer::Granted),
-            true if waiters >= capacity => return Answer::Full,
-            true => (Status::Waits, Answer::Waits),
+            false => (Status::Has, LockResult::Granted),
+            true if waiters >= capacity => return LockResult::Full,
+            true => (Status::Waits, LockResult::Waits),
         };
         self.requests.insert(place, (wants, status));
         answer
@@ -318,7 +318,7 @@ enum Act {
 }
 
 fn some_wants() -> impl Strategy<Value = Wants> {
-    let mode = prop::sample::select(Mode::ALL.to_vec());
+    let mode = prop::sample::select(LockMode::ALL.to_vec());
     btree_map(0u32..4, mode, 1..4).prop_map(|objects| wants(&objects.into_iter().collect::<Vec<_>>()))
 }
 
@@ -365,7 +365,7 @@ proptest! {
                         let place = model.place(key).expect("the model knows it");
                         let wants = model.requests[&place].0.clone();
                         let answer = table.request(key, Timestamp(place.1), place.0.0, wants);
-                        prop_assert_eq!(answer, Answer::Granted, "those that are listed may have it together");
+                        prop_assert_eq!(answer, LockResult::Granted, "those that are listed may have it together");
                         model.change(key, &[Status::Waits], Status::Has);
                     }
                 }
@@ -433,8 +433,8 @@ proptest! {
 #[test]
 fn who_has_stepped_aside_is_known_after_a_turn_that_failed() {
     let mut table = LockTable::<i64>::default();
-    assert_eq!(ask(&mut table, 1, &[(1, X)]), Answer::Granted);
-    assert_eq!(ask(&mut table, 2, &[(1, X)]), Answer::Waits);
+    assert_eq!(ask(&mut table, 1, &[(1, X)]), LockResult::Granted);
+    assert_eq!(ask(&mut table, 2, &[(1, X)]), LockResult::Waits);
     table.release(1);
     table.step_aside(2);
     table.settle();
@@ -452,10 +452,10 @@ fn who_has_stepped_aside_is_known_after_a_turn_that_failed() {
 #[test]
 fn who_is_waited_for() {
     let mut table = LockTable::<i64>::default();
-    assert_eq!(ask(&mut table, 1, &[(1, S), (2, X)]), Answer::Granted);
+    assert_eq!(ask(&mut table, 1, &[(1, S), (2, X)]), LockResult::Granted);
     assert!(!table.is_waited_for(&1));
-    assert_eq!(ask(&mut table, 2, &[(1, S)]), Answer::Granted);
-    assert_eq!(ask(&mut table, 3, &[(2, S)]), Answer::Waits);
+    assert_eq!(ask(&mut table, 2, &[(1, S)]), LockResult::Granted);
+    assert_eq!(ask(&mut table, 3, &[(2, S)]), LockResult::Waits);
     assert!(table.is_waited_for(&1) && !table.is_waited_for(&2) && !table.is_waited_for(&3));
     table.release(3);
     assert!(!table.is_waited_for(&1));

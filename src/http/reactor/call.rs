@@ -9,9 +9,9 @@ use std::time::Instant;
 use super::connection::Origin;
 use super::exchange::Exchange;
 use super::phase::{self, Phase, span};
+use crate::http::Failure;
 use crate::http::hosts::WorkerUrl;
-use crate::http::request::Request;
-use crate::http::{Failure, FailureKind};
+use crate::transport::{FailureKind, Request};
 
 /// A call that the reactor has.
 pub struct Call {

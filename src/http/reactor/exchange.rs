@@ -9,8 +9,9 @@ use ureq_proto::{BodyMode, Error, http};
 
 use super::phase;
 use crate::http::hosts::WorkerUrl;
-use crate::http::request::{Request, signature};
+use crate::http::signature::signature;
 use crate::http::{Failure, HEADER_LIMIT};
+use crate::transport::Request;
 
 /// What is reserved for an answer that announces its size; more only when it arrives.
 const TRUSTED_LENGTH: u64 = 64 * 1024;

@@ -20,10 +20,10 @@ use mio::{Poll, Registry, Token, Waker};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::hosts::HostPolicy;
-use super::request::{Outcome, Reply, Request};
 use super::resolver::{Lookup, Names, system_lookup};
 use super::threads::{panic_message, spawn};
-use super::{Failure, FailureKind, Notifier, lock};
+use super::{Failure, Notifier, lock};
+use crate::transport::{FailureKind, Outcome, Reply, Request};
 use round::Round;
 
 const STACK: usize = 512 * 1024;
@@ -86,12 +86,12 @@ struct Shared {
     max_connections: AtomicUsize,
     open: AtomicUsize,
     waiting: AtomicUsize,
-    board: Mutex<Board>,
+    state: Mutex<SharedState>,
 }
 
 /// What goes from thread to thread, under one lock.
 #[derive(Default)]
-struct Board {
+struct SharedState {
     next_id: u64,
     /// The calls that are not finished.
     open: HashMap<u64, Open>,
@@ -154,7 +154,7 @@ impl Reactor {
             max_connections: AtomicUsize::default(),
             open: AtomicUsize::default(),
             waiting: AtomicUsize::default(),
-            board: Mutex::default(),
+            state: Mutex::default(),
         });
         let end = End(shared.clone());
         spawn("xdb http", STACK, move || serve(&end.0, &mut poll, &registry))?;
@@ -165,17 +165,17 @@ impl Reactor {
     pub fn submit(&self, requests: Vec<Request>) {
         let now = Instant::now();
         let shared = &self.shared;
-        let mut board = lock(&shared.board);
-        let was_empty = board.submitted.is_empty();
+        let mut state = lock(&shared.state);
+        let was_empty = state.submitted.is_empty();
         for request in requests {
-            board.next_id += 1;
-            let id = board.next_id;
-            board.open.insert(id, Open { tag: request.tag, since: now });
-            board.submitted.push(Job { id, deadline: now + request.timeout.min(LONGEST), request });
+            state.next_id += 1;
+            let id = state.next_id;
+            state.open.insert(id, Open { tag: request.tag, since: now });
+            state.submitted.push(Job { id, deadline: now + request.timeout.min(LONGEST), request });
         }
-        let is_new = was_empty && !board.submitted.is_empty();
-        let has_failed = board.has_ended && board.end();
-        drop(board);
+        let is_new = was_empty && !state.submitted.is_empty();
+        let has_failed = state.has_ended && state.end();
+        drop(state);
         if is_new {
             wake(&shared.waker);
         }
@@ -186,7 +186,7 @@ impl Reactor {
 
     /// Appends all calls that have finished since the last time. The notifier is to be cleared before.
     pub fn drain(&self, into: &mut Vec<Reply>) {
-        into.append(&mut lock(&self.shared.board).finished);
+        into.append(&mut lock(&self.shared.state).finished);
     }
 
     /// The connections that there are now, or were a moment ago.
@@ -218,12 +218,12 @@ impl Reactor {
 impl Drop for Reactor {
     /// The thread ends, and nobody hears of the calls that it had.
     fn drop(&mut self) {
-        lock(&self.shared.board).stop = true;
+        lock(&self.shared.state).stop = true;
         wake(&self.shared.waker);
     }
 }
 
-impl Board {
+impl SharedState {
     /// Ends all open calls that the reactor has or had; whether there were any.
     fn fail_open(&mut self, reason: &str) -> bool {
         let waiting: HashMap<u64, Open> =
@@ -249,8 +249,8 @@ impl Board {
 impl Shared {
     /// What was submitted; None: the thread is to end.
     fn take_submitted(&self) -> Option<Vec<Job>> {
-        let mut board = lock(&self.board);
-        (!board.stop).then(|| mem::take(&mut board.submitted))
+        let mut state = lock(&self.state);
+        (!state.stop).then(|| mem::take(&mut state.submitted))
     }
 
     /// Hands over what has ended: one lock, and one wake-up.
@@ -258,15 +258,15 @@ impl Shared {
         if done.is_empty() {
             return;
         }
-        let mut board = lock(&self.board);
-        let before = board.finished.len();
+        let mut state = lock(&self.state);
+        let before = state.finished.len();
         for Done { id, outcome, elapsed } in done.drain(..) {
-            if let Some(open) = board.open.remove(&id) {
-                board.finished.push(Reply { tag: open.tag, outcome, elapsed });
+            if let Some(open) = state.open.remove(&id) {
+                state.finished.push(Reply { tag: open.tag, outcome, elapsed });
             }
         }
-        let any = board.finished.len() > before;
-        drop(board);
+        let any = state.finished.len() > before;
+        drop(state);
         if any {
             self.notifier.notify();
         }
@@ -283,7 +283,7 @@ struct End(Arc<Shared>);
 
 impl Drop for End {
     fn drop(&mut self) {
-        if lock(&self.0.board).end() {
+        if lock(&self.0.state).end() {
             self.0.notifier.notify();
         }
     }
@@ -310,7 +310,7 @@ fn serve(shared: &Shared, poll: &mut Poll, registry: &Registry) {
             }
         };
         shared.deliver(&mut done);
-        if lock(&shared.board).fail_open(&message) {
+        if lock(&shared.state).fail_open(&message) {
             shared.notifier.notify();
         }
         thread::sleep(AFTER_PANIC);

@@ -4,8 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::http::Failure;
 use crate::http::hosts::WorkerUrl;
-use crate::http::{Failure, FailureKind};
+use crate::transport::FailureKind;
 
 /// However long a call may take, a worker that is there accepts it sooner.
 pub const LONGEST_CONNECT: Duration = Duration::from_secs(10);

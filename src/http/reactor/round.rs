@@ -17,10 +17,12 @@ use super::exchange::{Answer, Fault, encode};
 use super::phase::{self, LONGEST_CONNECT, Phase, span};
 use super::pool::{self, Pool};
 use super::{Done, Job, Shared};
+use crate::http::headers::validate_headers;
 use crate::http::hosts::validate_url;
-use crate::http::request::{Outcome, check_signable, validate_headers};
+use crate::http::signature::check_signable;
 use crate::http::threads::panic_message;
-use crate::http::{Failure, FailureKind, HEADER_LIMIT};
+use crate::http::{Failure, HEADER_LIMIT};
+use crate::transport::{FailureKind, Outcome};
 
 const EVENTS: usize = 1024;
 /// Read at once; one for all connections.
@@ -58,8 +60,8 @@ pub struct Round<'a> {
     space: Box<[u8]>,
 }
 
-/// What a call leaves the line for.
-enum Room {
+/// The connection for which a call leaves the line.
+enum NextConnection {
     /// An idle connection.
     Idle(usize),
     /// One that is to be made.
@@ -203,9 +205,9 @@ impl<'a> Round<'a> {
         while let Some((index, id)) = self.line.front().copied() {
             let is_here = |call: &Call| call.id == id && matches!(call.place, Place::InLine { .. });
             if self.calls.get(index).is_some_and(is_here) {
-                let Some(room) = self.room_for(index, most) else { return };
+                let Some(next) = self.next_connection(index, most) else { return };
                 self.line.pop_front();
-                self.guarded(index, |round| round.begin(index, room));
+                self.guarded(index, |round| round.begin(index, next));
                 if self.blocked_until.is_some() {
                     return;
                 }
@@ -216,34 +218,34 @@ impl<'a> Round<'a> {
     }
 
     /// What a call can be made over, if it can be made now.
-    fn room_for(&mut self, index: usize, most: usize) -> Option<Room> {
+    fn next_connection(&mut self, index: usize, most: usize) -> Option<NextConnection> {
         let call = self.calls.get(index)?;
         if !call.needs_new
             && let Some(connection) =
                 self.connections.take_idle(&call.origin, &self.shared.names, self.now, &mut self.input)
         {
-            return Some(Room::Idle(connection));
+            return Some(NextConnection::Idle(connection));
         }
         while self.connections.len() + self.reserved >= most {
             if !self.connections.close_oldest_idle() {
                 return None;
             }
         }
-        Some(Room::New)
+        Some(NextConnection::New)
     }
 
     /// A call leaves the line.
-    fn begin(&mut self, index: usize, room: Room) -> Result<(), Problem> {
+    fn begin(&mut self, index: usize, next: NextConnection) -> Result<(), Problem> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
         call.started.get_or_insert(self.now);
-        match room {
-            Room::Idle(connection) => {
+        match next {
+            NextConnection::Idle(connection) => {
                 if let Some(taken) = self.connections.get(connection) {
                     taken.call = Some(index);
                 }
                 self.exchange(index, connection, false)
             }
-            Room::New => self.resolve(index),
+            NextConnection::New => self.resolve(index),
         }
     }
 

@@ -1,9 +1,9 @@
 //! Locks on attributes as the scheduler of a database shows them, and the objects that it asks sessions to leave alone.
 //!
 //! Nothing depends on what stands here: the lock table is in the scheduler's memory, and versions decide what is right. The slot
-//! of each scheduler has a *board*. Who has the slot writes it, and clears it before the slot may be somebody else's; so a
+//! of each scheduler has a *lock status*. Who has the slot writes it, and clears it before the slot may be somebody else's; so a
 //! counter that is odd during a change is enough for readers to see all of a change or nothing of it. Entries come from a pool
-//! that all boards share.
+//! that all of them share.
 //!
 //! Full arrays: who is not shown is counted; an object without a mark has none, and a state waits longer for it.
 use super::shared;
@@ -12,10 +12,10 @@ use super::waiter::{self, words};
 use pgrx::pg_sys;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use xdb_sched::lock_table::Mode;
+use xdb_sched::lock_table::LockMode;
 
 /// One for the slot of each scheduler.
-pub const BOARDS: usize = super::slot::SCHEDULERS;
+pub const LOCK_STATUSES: usize = super::slot::SCHEDULERS;
 /// Entries of all databases together.
 pub const ENTRIES: usize = 1024;
 /// Entries of one database.
@@ -32,7 +32,7 @@ const WORDS: usize = 2 + 2 + 1 + 1 + 1 + NAME_WORDS;
 const ATTEMPTS: usize = 1000;
 
 #[repr(C)]
-pub(super) struct LockBoard {
+pub(super) struct LockStatus {
     /// Not zero: sessions have ended calls.
     calls_over: AtomicU32,
     shown: Version,
@@ -50,9 +50,9 @@ struct Mark {
 
 #[repr(C)]
 pub(super) struct Entry {
-    /// Number of the board plus one; zero when it is free.
-    board: AtomicU32,
-    /// Place on the board.
+    /// Index of the scheduler's slot plus one; zero when it is free.
+    slot: AtomicU32,
+    /// Place in the list of the slot.
     place: AtomicU32,
     words: [AtomicU64; WORDS],
 }
@@ -109,7 +109,7 @@ pub struct Shown {
     pub object: [u8; 16],
     pub execution: [u8; 16],
     pub state_seq: u32,
-    /// The place of the mode in `Mode::ALL`.
+    /// The place of the mode in `LockMode::ALL`.
     pub mode: u32,
     pub granted: bool,
     /// Since when the call is due, in microseconds since the server's epoch.
@@ -152,17 +152,17 @@ impl Shown {
     }
 }
 
-/// The slot of the database's scheduler, and its board.
-fn find(database: pg_sys::Oid) -> Option<(Slot, &'static LockBoard)> {
+/// The slot of the database's scheduler, and its lock status.
+fn find(database: pg_sys::Oid) -> Option<(Slot, &'static LockStatus)> {
     let slot = Slot::find(database, Role::Scheduler)?;
-    Some((slot, board_of(slot)?))
+    Some((slot, status_of(slot)?))
 }
 
-fn board_of(slot: Slot) -> Option<&'static LockBoard> {
-    shared()?.boards.get(slot.index())
+fn status_of(slot: Slot) -> Option<&'static LockStatus> {
+    shared()?.lock_statuses.get(slot.index())
 }
 
-/// What entries say of their board.
+/// What entries say of their slot.
 fn number_of(slot: Slot) -> u32 {
     slot.index() as u32 + 1
 }
@@ -172,12 +172,12 @@ fn number_of(slot: Slot) -> u32 {
 ///
 /// Only for the scheduler whose slot it is. Never waits.
 pub fn show(slot: Slot, entries: &[Shown], waiting_unshown: usize) {
-    let (Some(board), Some(shared)) = (board_of(slot), shared()) else { return };
+    let (Some(status), Some(shared)) = (status_of(slot), shared()) else { return };
     let number = number_of(slot);
-    let has = |entry: &Entry| entry.board.load(Ordering::SeqCst) == number;
-    let take = |entry: &Entry| entry.board.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+    let has = |entry: &Entry| entry.slot.load(Ordering::SeqCst) == number;
+    let take = |entry: &Entry| entry.slot.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     let wanted = entries.len().min(ENTRIES_OF_DATABASE);
-    board.shown.change(|| {
+    status.shown.change(|| {
         let mut places: Vec<_> = shared.entries.iter().filter(|entry| has(entry)).collect();
         let missing = wanted.saturating_sub(places.len());
         places.extend(shared.entries.iter().filter(|entry| take(entry)).take(missing));
@@ -189,7 +189,7 @@ pub fn show(slot: Slot, entries: &[Shown], waiting_unshown: usize) {
                     place.place.store(number, Ordering::SeqCst);
                     place.words.iter().zip(shown.to_words()).for_each(|(to, word)| to.store(word, Ordering::SeqCst));
                 }
-                None => place.board.store(0, Ordering::SeqCst),
+                None => place.slot.store(0, Ordering::SeqCst),
             }
         }
         let first_unplaced = all.next().map_or(wanted, |(_, number)| number as usize);
@@ -198,28 +198,28 @@ pub fn show(slot: Slot, entries: &[Shown], waiting_unshown: usize) {
         let placed: HashSet<_> = waiting.by_ref().take(first_unplaced).map(call).collect();
         let unplaced: HashSet<_> = waiting.map(call).filter(|call| !placed.contains(call)).collect();
         let unshown = waiting_unshown + unplaced.len();
-        board.unshown.store(unshown as u64, Ordering::SeqCst);
+        status.unshown.store(unshown as u64, Ordering::SeqCst);
     });
 }
 
 /// What the scheduler of this database shows, those who wait first, and how many more calls wait.
 pub fn shown(database: pg_sys::Oid) -> (Vec<Shown>, usize) {
-    let (Some((slot, board)), Some(shared)) = (find(database), shared()) else { return Default::default() };
+    let (Some((slot, status)), Some(shared)) = (find(database), shared()) else { return Default::default() };
     let number = number_of(slot);
     let read = || {
         // Again: meanwhile the slot may have become that of another database.
         if slot.database() != database {
             return Default::default();
         }
-        let mine = shared.entries.iter().filter(|entry| entry.board.load(Ordering::SeqCst) == number);
+        let mine = shared.entries.iter().filter(|entry| entry.slot.load(Ordering::SeqCst) == number);
         let copy = |entry: &Entry| {
             let words = entry.words.each_ref().map(|word| word.load(Ordering::SeqCst));
             (entry.place.load(Ordering::SeqCst), Shown::from_words(words))
         };
         let entries: Vec<_> = mine.map(copy).collect();
-        (entries, board.unshown.load(Ordering::SeqCst) as usize)
+        (entries, status.unshown.load(Ordering::SeqCst) as usize)
     };
-    let (mut entries, unshown) = board.shown.read(read).unwrap_or_default();
+    let (mut entries, unshown) = status.shown.read(read).unwrap_or_default();
     entries.sort_unstable_by_key(|(place, _)| *place);
     (entries.into_iter().map(|(_, shown)| shown).collect(), unshown)
 }
@@ -231,18 +231,18 @@ pub fn shown(database: pg_sys::Oid) -> (Vec<Shown>, usize) {
 /// Only for the scheduler whose slot it is. Never waits; cheap when nothing has changed.
 pub fn set_marks(slot: Slot, objects: &[([u8; 16], u32)]) {
     let objects = &objects[..objects.len().min(MARKS)];
-    let Some(board) = board_of(slot) else { return };
+    let Some(status) = status_of(slot) else { return };
     // Nobody else writes them.
-    let before = board.marks();
+    let before = status.marks();
     if before == objects {
         return;
     }
-    board.marked.change(|| {
-        for (mark, (object, mode)) in board.mark.iter().zip(objects) {
+    status.marked.change(|| {
+        for (mark, (object, mode)) in status.mark.iter().zip(objects) {
             mark.object.iter().zip(words(object)).for_each(|(to, word)| to.store(word, Ordering::SeqCst));
             mark.mode.store(*mode, Ordering::SeqCst);
         }
-        board.marks.store(objects.len() as u32, Ordering::SeqCst);
+        status.marks.store(objects.len() as u32, Ordering::SeqCst);
     });
     let gone: Vec<_> = before.into_iter().filter(|mark| !objects.contains(mark)).map(|(object, _)| object).collect();
     if !gone.is_empty() {
@@ -250,7 +250,7 @@ pub fn set_marks(slot: Slot, objects: &[([u8; 16], u32)]) {
     }
 }
 
-impl LockBoard {
+impl LockStatus {
     fn marks(&self) -> Vec<([u8; 16], u32)> {
         let count = self.marks.load(Ordering::SeqCst) as usize;
         let read = |mark: &Mark| {
@@ -263,50 +263,50 @@ impl LockBoard {
 
 /// Whether there are marks in this database.
 pub fn has_marks(database: pg_sys::Oid) -> bool {
-    find(database).is_some_and(|(_, board)| board.marks.load(Ordering::SeqCst) > 0)
+    find(database).is_some_and(|(_, status)| status.marks.load(Ordering::SeqCst) > 0)
 }
 
 /// Whether an object is marked for somebody whom this mode would be in the way of.
 pub fn is_marked(database: pg_sys::Oid, object: &[u8; 16], mode: u32) -> bool {
-    let known = |number: u32| Mode::ALL.get(number as usize);
+    let known = |number: u32| LockMode::ALL.get(number as usize);
     let conflicts = |marked: u32| known(mode).zip(known(marked)).is_some_and(|(mode, other)| mode.conflicts(*other));
-    let Some((slot, board)) = find(database).filter(|(_, board)| board.marks.load(Ordering::SeqCst) > 0) else {
+    let Some((slot, status)) = find(database).filter(|(_, status)| status.marks.load(Ordering::SeqCst) > 0) else {
         return false;
     };
     let read = || match slot.database() == database {
-        true => board.marks(),
+        true => status.marks(),
         false => Vec::new(),
     };
-    let marks = board.marked.read(read).unwrap_or_default();
+    let marks = status.marked.read(read).unwrap_or_default();
     marks.iter().any(|(other, marked)| other == object && conflicts(*marked))
 }
 
 /// A session has ended calls: what they have is to be given to others. To be called after the commit, and before the scheduler is
 /// woken. Without a scheduler nobody has anything. Cannot fail.
 pub(crate) fn note_calls_over(database: pg_sys::Oid) {
-    if let Some((_, board)) = find(database) {
-        board.calls_over.store(1, Ordering::SeqCst);
+    if let Some((_, status)) = find(database) {
+        status.calls_over.store(1, Ordering::SeqCst);
     }
 }
 
 /// Whether sessions have ended calls since this was asked last. To be asked *before* the tables are read.
 pub fn take_calls_over(database: pg_sys::Oid) -> bool {
-    find(database).is_some_and(|(_, board)| board.calls_over.swap(0, Ordering::SeqCst) != 0)
+    find(database).is_some_and(|(_, status)| status.calls_over.swap(0, Ordering::SeqCst) != 0)
 }
 
-/// Takes everything off the board of a scheduler that ends, and wakes who waits for a mark. Before its slot is given up: the next
+/// Clears the lock status of a scheduler that ends, and wakes who waits for a mark. Before its slot is given up: the next
 /// one to have it may write at once. Cannot fail.
 pub(super) fn clear(slot: Slot) {
-    let (Some(board), Some(shared)) = (board_of(slot), shared()) else { return };
+    let (Some(status), Some(shared)) = (status_of(slot), shared()) else { return };
     let number = number_of(slot);
-    let was_marked = board.marks.load(Ordering::SeqCst) > 0;
-    board.marked.change(|| {
-        board.shown.change(|| {
-            board.calls_over.store(0, Ordering::SeqCst);
-            board.marks.store(0, Ordering::SeqCst);
-            board.unshown.store(0, Ordering::SeqCst);
-            for entry in shared.entries.iter().filter(|entry| entry.board.load(Ordering::SeqCst) == number) {
-                entry.board.store(0, Ordering::SeqCst);
+    let was_marked = status.marks.load(Ordering::SeqCst) > 0;
+    status.marked.change(|| {
+        status.shown.change(|| {
+            status.calls_over.store(0, Ordering::SeqCst);
+            status.marks.store(0, Ordering::SeqCst);
+            status.unshown.store(0, Ordering::SeqCst);
+            for entry in shared.entries.iter().filter(|entry| entry.slot.load(Ordering::SeqCst) == number) {
+                entry.slot.store(0, Ordering::SeqCst);
             }
         });
     });

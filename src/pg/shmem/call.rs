@@ -30,7 +30,7 @@ pub(super) struct Cell {
 
 /// What a scheduler shows of the breaker of a worker that can't be reached. Times as in [`CallStatistics`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Open {
+pub struct OpenBreaker {
     pub since: i64,
     /// None while a probe is under way.
     pub next_probe: Option<i64>,
@@ -47,7 +47,7 @@ pub struct CallStatistics {
     pub total_latency_us: i64,
     pub last_error_at: i64,
     /// None: the breaker is closed.
-    pub open: Option<Open>,
+    pub open: Option<OpenBreaker>,
 }
 
 fn find(database: pg_sys::Oid, worker: i32) -> Option<&'static Cell> {
@@ -122,7 +122,7 @@ pub fn not_made(database: pg_sys::Oid, role: Role, worker: i32) {
 }
 
 /// Shows the state of a worker's breaker in one process.
-pub fn show_breaker(database: pg_sys::Oid, role: Role, worker: i32, open: Option<Open>) {
+pub fn show_breaker(database: pg_sys::Oid, role: Role, worker: i32, open: Option<OpenBreaker>) {
     let Some(cell) = find(database, worker) else { return };
     let (open_since, next_probe_at) = (&cell.open_since[role.index()], &cell.next_probe_at[role.index()]);
     match open {
@@ -182,11 +182,11 @@ pub fn forget_database(database: pg_sys::Oid) {
 }
 
 /// What is open in any of them; of the first one, when it is in several.
-fn open(cell: &Cell) -> Option<Open> {
+fn open(cell: &Cell) -> Option<OpenBreaker> {
     cell.open_since.iter().zip(&cell.next_probe_at).find_map(|(since, next_probe)| {
         let since = since.load(Ordering::Acquire);
         let next_probe = next_probe.load(Ordering::Relaxed);
-        (since != 0).then_some(Open { since, next_probe: (next_probe != 0).then_some(next_probe) })
+        (since != 0).then_some(OpenBreaker { since, next_probe: (next_probe != 0).then_some(next_probe) })
     })
 }
 

@@ -100,7 +100,7 @@ impl Role {
 /// Where a slot is between being allocated and being free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Phase {
+pub enum SlotPhase {
     /// No process, and none asked for.
     Idle = 0,
     /// A process was asked for and has not taken the slot yet.
@@ -256,7 +256,7 @@ impl Slot {
 
     /// Gives the slot back. Only the launcher, and only without a process.
     pub fn free(self) {
-        self.set_phase(Phase::Idle);
+        self.set_phase(SlotPhase::Idle);
         self.cell().database.store(0, Ordering::SeqCst);
     }
 
@@ -271,17 +271,17 @@ impl Slot {
     }
 
     /// Where the slot is in its life.
-    pub fn phase(self) -> Phase {
+    pub fn phase(self) -> SlotPhase {
         match self.cell().life.load(Ordering::SeqCst) & 0xff {
-            1 => Phase::Requested,
-            2 => Phase::Live,
-            3 => Phase::Exited,
-            _ => Phase::Idle,
+            1 => SlotPhase::Requested,
+            2 => SlotPhase::Live,
+            3 => SlotPhase::Exited,
+            _ => SlotPhase::Idle,
         }
     }
 
     /// Only the launcher, and never while a process has the slot.
-    pub fn set_phase(self, phase: Phase) {
+    pub fn set_phase(self, phase: SlotPhase) {
         let start = self.cell().life.load(Ordering::SeqCst) >> 8;
         self.cell().life.store((start << 8) | phase as u64, Ordering::SeqCst);
     }
@@ -295,7 +295,7 @@ impl Slot {
         cell.exit_reason.store(ExitReason::Restart as u32, Ordering::SeqCst);
         cell.started_at.store(raw::now_micros(), Ordering::SeqCst);
         self.set_state(EngineState::Starting);
-        cell.life.store((start << 8) | Phase::Requested as u64, Ordering::SeqCst);
+        cell.life.store((start << 8) | SlotPhase::Requested as u64, Ordering::SeqCst);
         (start << 8) | u64::from(self.0)
     }
 
@@ -303,9 +303,9 @@ impl Slot {
     pub fn give_up_start(self) -> bool {
         let life = &self.cell().life;
         let now = life.load(Ordering::SeqCst);
-        now & 0xff == Phase::Requested as u64
+        now & 0xff == SlotPhase::Requested as u64
             && life
-                .compare_exchange(now, (now & !0xff) | Phase::Exited as u64, Ordering::SeqCst, Ordering::SeqCst)
+                .compare_exchange(now, (now & !0xff) | SlotPhase::Exited as u64, Ordering::SeqCst, Ordering::SeqCst)
                 .is_ok()
     }
 
@@ -324,8 +324,8 @@ impl Slot {
         let procno = raw::my_procno()?;
         cell.life
             .compare_exchange(
-                (start << 8) | Phase::Requested as u64,
-                (start << 8) | Phase::Live as u64,
+                (start << 8) | SlotPhase::Requested as u64,
+                (start << 8) | SlotPhase::Live as u64,
                 Ordering::SeqCst,
                 Ordering::SeqCst,
             )
@@ -359,7 +359,7 @@ impl Slot {
         cell.exited_at.store(raw::now_micros(), Ordering::SeqCst);
         cell.state.store(EngineState::Stopped as u32, Ordering::SeqCst);
         let start = cell.life.load(Ordering::SeqCst) >> 8;
-        cell.life.store((start << 8) | Phase::Exited as u64, Ordering::SeqCst);
+        cell.life.store((start << 8) | SlotPhase::Exited as u64, Ordering::SeqCst);
         super::wake_launcher();
         // A runner's leases are void now, and what it died in is to be noted.
         if self.role() != Role::Scheduler

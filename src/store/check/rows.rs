@@ -7,7 +7,7 @@ use super::super::global_queue;
 use super::super::global_waiter;
 use super::super::inbox::MessageKey;
 use super::super::phases::{current_call, open_queues, open_timers};
-use super::super::queue::{QueueMessage, Waiter};
+use super::super::queue::{QueueMessage, QueueWaiter};
 use super::super::state::State;
 use super::super::table::{Table, batch, statements};
 use super::super::timer::Timer;
@@ -91,12 +91,12 @@ statements! {
     TASKS = differences::<Task>(EXECUTION);
     TASKS_OF_OLDER = differences_in::<Task>(EXECUTION, TASKS_COMPARED_IN_OLDER);
     TIMERS = differences::<Timer>(EXECUTION);
-    WAITERS = differences::<Waiter>(EXECUTION);
+    WAITERS = differences::<QueueWaiter>(EXECUTION);
     MESSAGES = differences::<QueueMessage>(EXECUTION);
     MESSAGE_KEYS = differences::<MessageKey>(EXECUTION);
     ATTRIBUTES = differences::<LocalAttribute>(EXECUTION);
-    GLOBAL_WAITERS = differences::<global_waiter::Waiter>(EXECUTION);
-    GLOBAL_MESSAGES = differences::<global_queue::Message>("taken_by");
+    GLOBAL_WAITERS = differences::<global_waiter::GlobalWaiter>(EXECUTION);
+    GLOBAL_MESSAGES = differences::<global_queue::GlobalQueueMessage>("taken_by");
 }
 
 /// These rows, with all that follows from the history.
@@ -162,10 +162,10 @@ fn timers(execution: &Execution, shard: i16) -> Vec<Timer<'static>> {
     timeout.into_iter().chain(execution.states.values().flat_map(|state| of_state(state))).collect()
 }
 
-fn waiters(execution_id: ExecutionId, state: &StateExecution) -> impl Iterator<Item = Waiter<'_>> {
+fn waiters(execution_id: ExecutionId, state: &StateExecution) -> impl Iterator<Item = QueueWaiter<'_>> {
     let queues: BTreeSet<_> = open_queues(state).collect();
     let seq = state.seq;
-    queues.into_iter().map(move |(queue_name, wait_order)| Waiter { execution_id, queue_name, wait_order, seq })
+    queues.into_iter().map(move |(queue_name, wait_order)| QueueWaiter { execution_id, queue_name, wait_order, seq })
 }
 
 /// Without a history nobody knows when they were received.
@@ -195,14 +195,17 @@ fn attributes(execution: &Execution) -> Vec<LocalAttribute<'_>> {
     all.map(|(key, value)| LocalAttribute { execution_id, key, value: value.into() }).collect()
 }
 
-fn global_waiters(id: ExecutionId, state: &StateExecution) -> impl Iterator<Item = global_waiter::Waiter<'_>> {
-    state.global_demands().map(move |(command, demand)| global_waiter::Waiter::of((id, state.seq), command, demand))
+fn global_waiters(id: ExecutionId, state: &StateExecution) -> impl Iterator<Item = global_waiter::GlobalWaiter<'_>> {
+    state
+        .global_demands()
+        .map(move |(command, demand)| global_waiter::GlobalWaiter::of((id, state.seq), command, demand))
 }
 
 /// Messages of global queues that states have taken and not used up.
 fn global_messages(execution: &Execution) -> Expected {
     let taken = execution.states.values().flat_map(|state| {
-        let of = |(command, message)| global_queue::Message::taken((execution.id, state.seq), command, message);
+        let of =
+            |(command, message)| global_queue::GlobalQueueMessage::taken((execution.id, state.seq), command, message);
         state.held_global_messages().map(of)
     });
     all(&GLOBAL_MESSAGES, &taken.collect::<Vec<_>>())

@@ -4,3 +4,5 @@
 pub mod http;
 pub mod rig;
 pub mod stub;
+#[path = "../../../src/transport.rs"]
+pub mod transport;

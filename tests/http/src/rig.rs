@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::http::{FailureKind, HostPolicy, Lookup, Means, Notifier, Outcome, Reactor, Reply, Request};
+use crate::http::{HostPolicy, Lookup, Means, Notifier, Reactor};
+use crate::transport::{FailureKind, Outcome, Reply, Request};
 
 /// Longer than anything takes that works.
 pub const PATIENCE: Duration = Duration::from_secs(20);

@@ -5,9 +5,10 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use xdb_http_tests::http::{FailureKind, Outcome, Request, sign, validate_headers};
+use xdb_http_tests::http::{sign, validate_headers};
 use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, failure};
 use xdb_http_tests::stub::{Stub, closed_port};
+use xdb_http_tests::transport::{FailureKind, Outcome, Request};
 
 /// For calls that are to run out of time.
 const SHORT: Duration = Duration::from_millis(400);

@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
-use xdb_http_tests::http::{FailureKind, Lookup, Names, Notifier};
+use xdb_http_tests::http::{Lookup, Names, Notifier};
 use xdb_http_tests::rig::{PATIENCE, policy};
+use xdb_http_tests::transport::FailureKind;
 
 fn lookup(address: &'static str) -> Lookup {
     Arc::new(move |_| Ok(vec![address.parse::<IpAddr>().unwrap()]))

@@ -4,9 +4,9 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use xdb_http_tests::http::FailureKind;
 use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure};
 use xdb_http_tests::stub::{Stub, never_accepting};
+use xdb_http_tests::transport::FailureKind;
 
 /// For calls that are to run out of time.
 const SHORT: Duration = Duration::from_millis(400);

@@ -7,9 +7,10 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use xdb_http_tests::http::{FailureKind, Lookup};
+use xdb_http_tests::http::Lookup;
 use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, failure, policy};
 use xdb_http_tests::stub::Stub;
+use xdb_http_tests::transport::FailureKind;
 
 const SHORT: Duration = Duration::from_millis(300);
 const SOON: Duration = Duration::from_secs(5);

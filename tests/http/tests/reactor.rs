@@ -10,9 +10,10 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use xdb_http_tests::http::{Connections, FailureKind, Lookup, Means};
+use xdb_http_tests::http::{Connections, Lookup, Means};
 use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure, local, policy};
 use xdb_http_tests::stub::{Stub, never_accepting};
+use xdb_http_tests::transport::FailureKind;
 
 /// For calls that are to run out of time.
 const SHORT: Duration = Duration::from_millis(300);

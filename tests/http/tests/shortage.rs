@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use xdb_http_tests::http::{FailureKind, Means};
+use xdb_http_tests::http::Means;
 use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, failure, local};
 use xdb_http_tests::stub::Stub;
+use xdb_http_tests::transport::FailureKind;
 
 const CHILD: &str = "XDB_TEST_CHILD";
 

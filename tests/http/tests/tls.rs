@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
-use xdb_http_tests::http::{FailureKind, Means, Outcome};
+use xdb_http_tests::http::Means;
 use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, failure, local};
 use xdb_http_tests::stub::{Request, Stub};
+use xdb_http_tests::transport::{FailureKind, Outcome};
 
 /// Somebody who signs certificates.
 struct Authority {
@@ -93,7 +94,7 @@ fn calls_and_answers_of_any_size_go_over_one_connection() {
     for size in [2, 20_000, 1_000_000] {
         let body: String = ('a'..='z').cycle().take(size).collect();
         let request = call(0, echo.url(), PATIENCE);
-        let reply = rig.run(xdb_http_tests::http::Request { body: body.clone().into_bytes(), ..request });
+        let reply = rig.run(xdb_http_tests::transport::Request { body: body.clone().into_bytes(), ..request });
         assert!(reply.outcome == answer(200, &body), "{size} bytes did not come back");
     }
     assert_eq!((echo.stub.accepted(), echo.requests.load(Ordering::SeqCst)), (1, 3));

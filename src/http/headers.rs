@@ -1,0 +1,43 @@
+//! Which headers a request may have.
+
+use ureq_proto::http::{HeaderName, HeaderValue};
+
+use super::HEADER_LIMIT;
+
+/// The headers that make up the message itself, and those of the signature.
+const RESERVED: [&str; 14] = [
+    "accept-encoding",
+    "connection",
+    "content-length",
+    "content-type",
+    "expect",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "webhook-id",
+    "webhook-signature",
+    "webhook-timestamp",
+];
+
+/// Whether the headers can be sent; to be asked when a worker is registered. Messages name headers, and
+/// never hold a value.
+pub fn validate_headers(headers: &[(String, String)]) -> Result<(), String> {
+    for (name, value) in headers {
+        if HeaderName::from_bytes(name.as_bytes()).is_err() {
+            return Err(format!("{name:?} is no name of a header"));
+        }
+        if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
+            return Err(format!("the header \"{name}\" is set by the engine alone"));
+        }
+        if HeaderValue::from_str(value).is_err() {
+            return Err(format!("the header \"{name}\" holds characters that no header can hold"));
+        }
+        if name.len() + value.len() + 4 > HEADER_LIMIT {
+            return Err(format!("the header \"{name}\" is larger than {HEADER_LIMIT} bytes"));
+        }
+    }
+    Ok(())
+}
