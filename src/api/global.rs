@@ -1,6 +1,6 @@
 //! Publishing to the queues that all processes share.
 
-use super::{Caller, name, payload, wrote};
+use super::{Caller, name, name_if_given, payload, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -15,8 +15,8 @@ pub fn publish_global(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.publish_global()")?;
     let queue = name("queue_name", args.text(0))?;
     let message = payload("message", args.json(1)?)?;
-    let key = args.text(2).map(|key| name("key", Some(key))).transpose()?;
-    let message_id = args.text(3).map(|id| name("message_id", Some(id))).transpose()?;
+    let key = name_if_given("key", args.text(2))?;
+    let message_id = name_if_given("message_id", args.text(3))?;
     let ttl = match args.interval(4) {
         Some(None | Some(Duration(0))) => return Err(error::invalid_argument("ttl", "it must be positive")),
         Some(Some(ttl)) if ttl > LONGEST_TTL => return Err(error::invalid_argument("ttl", "it is too long")),

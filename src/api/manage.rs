@@ -1,8 +1,8 @@
 //! Functions that change a running process from outside, and the end of those that are closed.
 
-use super::process::latest_again;
+use super::process::follower;
 use super::start::object;
-use super::{Caller, check_length, name, needed, wrote};
+use super::{Caller, check_length, name, name_if_given, needed, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -33,7 +33,7 @@ pub fn skip_timer(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.skip_timer()")?;
     let process_id = name("process_id", args.text(0))?;
     let state = state_execution_id(args.text(1))?;
-    let command_id = args.text(2).map(|id| name("command_id", Some(id))).transpose()?;
+    let command_id = name_if_given("command_id", args.text(2))?;
     command(caller, &process_id, args.execution_id(3), |spi, loaded, id, now| {
         let seq = seq(spi, id, &state)?;
         // What was published before the skip may end the wait with it, or before it.
@@ -92,7 +92,7 @@ fn command(
         // Waits for steps and RPCs, under the caller's timeouts; publishers pass.
         let mut loaded = load::executions(spi, registry, &[id], Lock::Step)?;
         while execution.is_none()
-            && let Some(latest) = latest_again(spi, process_id, loaded.get(&id))?
+            && let Some(latest) = follower(spi, process_id, loaded.get(&id).map(|loaded| (id, loaded.before.status)))?
         {
             id = caller.own(process_id, Some(latest))?.id;
             loaded = load::executions(spi, registry, &[id], Lock::Step)?;

@@ -219,6 +219,11 @@ fn name(argument: &str, value: Option<String>) -> Result<String> {
     Ok(value)
 }
 
+/// A name that need not be given.
+fn name_if_given(argument: &str, value: Option<String>) -> Result<Option<String>> {
+    value.map(|value| name(argument, Some(value))).transpose()
+}
+
 /// `what` of the argument has at least one byte, and at most so many.
 fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Result<()> {
     match text.len() {

@@ -1,6 +1,6 @@
 //! Publishing to a process and stopping one.
 
-use super::{Caller, name, needed, payload, wrote};
+use super::{Caller, name, name_if_given, needed, payload, wrote};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -12,7 +12,7 @@ use crate::pg::spi::Spi;
 use crate::pg::subxact::undone;
 use crate::pg::{self, wake};
 use crate::store::inbox::{self, NewMessage};
-use crate::store::load::{self, Loaded, Lock};
+use crate::store::load::{self, Lock};
 use crate::store::process::{self, Closing, FoundExecution};
 use crate::store::registry::Registry;
 use crate::store::save;
@@ -35,7 +35,7 @@ pub fn publish(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let queue = name("queue_name", args.text(1))?;
     let message = payload("message", args.json(2)?)?;
-    let message_id = args.text(3).map(|id| name("message_id", Some(id))).transpose()?;
+    let message_id = name_if_given("message_id", args.text(3))?;
     let execution = args.execution_id(4);
     let mut polls_until = Instant::now() + POLLS_FOR;
     loop {
@@ -51,7 +51,7 @@ pub fn publish(args: &Args) -> Result<Value> {
                 return Ok(Tried::Closing(found.id));
             }
             let locked = caller.own(&process_id, process::lock_for_publish(spi, found.id)?)?;
-            if execution.is_none() && replaced(spi, &process_id, &locked)? {
+            if execution.is_none() && follower(spi, &process_id, Some((locked.id, locked.status)))?.is_some() {
                 return Ok(Tried::Replaced);
             }
             check_running(&process_id, &locked)?;
@@ -129,22 +129,17 @@ fn may_wait_for_close() -> Result<()> {
     Ok(())
 }
 
-/// Whether a closed execution was followed by another one while this transaction waited for its lock.
-fn replaced(spi: &Spi, process_id: &str, locked: &FoundExecution) -> Result<bool> {
-    if locked.status == ProcessStatus::Running {
-        return Ok(false);
+/// The execution that has followed the one that was locked, if that is closed or gone, while this transaction waited for its lock.
+pub(super) fn follower(
+    spi: &Spi,
+    process_id: &str,
+    locked: Option<(ExecutionId, ProcessStatus)>,
+) -> Result<Option<FoundExecution>> {
+    match locked {
+        Some((_, ProcessStatus::Running)) => Ok(None),
+        Some((id, _)) => Ok(process::find(spi, process_id, None)?.filter(|latest| latest.id != id)),
+        None => process::find(spi, process_id, None),
     }
-    let latest = process::find(spi, process_id, None)?;
-    Ok(latest.is_some_and(|latest| latest.id != locked.id))
-}
-
-/// The execution that has followed the one that was locked, if that is closed or gone and another one was started.
-pub(super) fn latest_again(spi: &Spi, process_id: &str, locked: Option<&Loaded>) -> Result<Option<FoundExecution>> {
-    if locked.is_some_and(|locked| locked.before.is_running()) {
-        return Ok(None);
-    }
-    let latest = process::find(spi, process_id, None)?;
-    Ok(latest.filter(|latest| locked.is_none_or(|locked| locked.before.id != latest.id)))
 }
 
 /// The definition as it is registered now, whatever this session remembers.
@@ -178,9 +173,9 @@ pub fn stop_process(args: &Args) -> Result<Value> {
         let mut found = caller.find(spi, &process_id, execution)?;
         if execution.is_none() {
             while let Some(locked) = process::lock_for_close(spi, found.id)?
-                && replaced(spi, &process_id, &locked)?
+                && let Some(latest) = follower(spi, &process_id, Some((locked.id, locked.status)))?
             {
-                found = caller.find(spi, &process_id, None)?;
+                found = caller.own(&process_id, Some(latest))?;
             }
         }
         close(spi, registry, &process_id, found.id, &Command::Stop { stop_type, reason })

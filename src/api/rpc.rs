@@ -1,7 +1,7 @@
 //! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
 
 use super::rpc_locks::Locking;
-use super::{Caller, name, payload, wrote};
+use super::{Caller, name, name_if_given, payload, wrote};
 use crate::calls;
 use crate::http::{HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
@@ -37,7 +37,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         Some(timeout) => timeout,
         None => None,
     };
-    let idempotency_key = args.text(4).map(|key| name("idempotency_key", Some(key))).transpose()?;
+    let idempotency_key = name_if_given("idempotency_key", args.text(4))?;
     let execution = args.execution_id(5);
 
     let mut tables = Tables::default();
