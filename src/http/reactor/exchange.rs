@@ -135,7 +135,12 @@ impl Exchange {
             pending.drain(..used);
             self.pending = pending;
         }
-        self.answer(false)
+        let answer = self.answer(false)?;
+        // A line between chunks, or a trailer, whose end does not come.
+        if answer.is_none() && self.pending.len() > HEADER_LIMIT {
+            return Err(Fault::HeadersTooLarge);
+        }
+        Ok(answer)
     }
 
     /// The peer has sent its last byte, in good order.

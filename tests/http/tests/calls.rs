@@ -280,6 +280,29 @@ fn headers_of_an_answer_have_a_limit() {
     assert_eq!(message, format!("the answer of {} has headers larger than 16384 bytes", stub.address));
 }
 
+/// What chunks are parted by, and what follows them, is bounded like the headers are.
+#[test]
+fn a_line_between_chunks_has_an_end() {
+    const HUGE: usize = 64 << 20;
+    for begin in ["1\rx", "", "1\r\nx", "1\r\nx\r\n1;", "1\r\nx\r\n0\r\nTrailer: "] {
+        let (sender, sent) = channel();
+        let sender = Mutex::new(sender);
+        let stub = Stub::start(move |mut connection, _| {
+            connection.request();
+            connection.send(&format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{begin}"));
+            let text = "x".repeat(0x10000);
+            let mut bytes = 0;
+            while bytes < HUGE && connection.send(&text) {
+                bytes += text.len();
+            }
+            sender.lock().unwrap().send(bytes).unwrap();
+        });
+        let message = failure(Rig::new(1).get(stub.url("/")), FailureKind::TooLarge);
+        assert_eq!(message, format!("the answer of {} has headers larger than 16384 bytes", stub.address), "{begin:?}");
+        assert!(sent.recv_timeout(PATIENCE).unwrap() < HUGE);
+    }
+}
+
 #[test]
 fn tls_with_a_worker_that_has_none_fails() {
     let stub = Stub::start(|mut connection, _| {
