@@ -82,6 +82,8 @@ impl Connection {
 
     /// Writes some of what these parts have together. `WouldBlock` when nothing can be written now.
     pub fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
+        // What TLS has kept back may be as much as it takes: it would take nothing more.
+        self.flush()?;
         let Some(tls) = &mut self.tls else {
             return uninterrupted(|| self.stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]));
         };
