@@ -74,10 +74,12 @@ impl Connection {
 
     /// Goes on with the handshake; `WouldBlock` until it is done.
     pub fn handshake(&mut self) -> io::Result<()> {
-        match &mut self.tls {
-            Some(tls) => tls.complete_io(&mut self.stream).map(drop),
-            None => Ok(()),
+        let Some(tls) = &mut self.tls else { return Ok(()) };
+        // A part of what the peer says is taken in without an error, although there is more to come.
+        while tls.is_handshaking() {
+            tls.complete_io(&mut self.stream)?;
         }
+        Ok(())
     }
 
     /// Writes some of what these parts have together. `WouldBlock` when nothing can be written now.

@@ -1,8 +1,10 @@
 //! Workers behind TLS, as the reactor calls them: whom it trusts, and that what is said over it is whole.
 
-use std::io::Write;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::PrivateKeyDer;
@@ -99,6 +101,47 @@ fn calls_and_answers_of_any_size_go_over_one_connection() {
         assert!(reply.outcome == answer(200, &body), "{size} bytes did not come back");
     }
     assert_eq!((echo.stub.accepted(), echo.requests.load(Ordering::SeqCst)), (1, 4));
+}
+
+/// Writes byte by byte, so that nothing arrives in the pieces in which it was written.
+struct Trickle(TcpStream);
+
+impl Read for Trickle {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read(into)
+    }
+}
+
+impl Write for Trickle {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        thread::yield_now();
+        self.0.write(&from[..from.len().min(1)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[test]
+fn tls_may_come_in_any_pieces() {
+    let authority = Authority::new();
+    let server = authority.certify("localhost", |_| {});
+    let stub = Stub::start(move |connection, _| {
+        connection.stream.set_nodelay(true).unwrap();
+        let session = ServerConnection::new(server.clone()).expect("a session");
+        let mut stream = StreamOwned::new(session, Trickle(connection.stream));
+        while Request::read(&mut stream).is_some() {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
+            let _ = stream.flush();
+        }
+    });
+    let url = format!("https://localhost:{}/", stub.address.port());
+    // Little, and more than TLS would keep back if it were written too early.
+    for size in [2, 100_000] {
+        let request = xdb_http_tests::http::Request { body: vec![b' '; size], ..call(0, &url, PATIENCE) };
+        assert_eq!(authority.rig().run(request).outcome, answer(200, "{}"), "{size}");
+    }
 }
 
 #[test]
