@@ -49,6 +49,7 @@ pub enum Place {
         /// The connection was made for this call.
         fresh: bool,
         phase: Phase,
+        /// Empty once the whole request is sent.
         head: Vec<u8>,
         /// Of head and body together.
         sent: usize,

@@ -374,8 +374,7 @@ impl<'a> Round<'a> {
         match &call.place {
             Place::Connecting { connection, .. } => self.go_on_connecting(index, *connection),
             Place::Handshaking { connection } => self.go_on_shaking_hands(index, *connection),
-            Place::Exchanging { phase: Phase::Sending, .. } => self.send(index),
-            Place::Exchanging { .. } => self.receive(index),
+            Place::Exchanging { .. } => self.go_on_exchanging(index),
             Place::InLine { .. } | Place::Resolving => Ok(()),
         }
     }
@@ -418,59 +417,76 @@ impl<'a> Round<'a> {
         let phase = Phase::Sending;
         call.place = Place::Exchanging { connection, fresh, phase, head, sent: 0, exchange: Box::new(exchange) };
         self.set_timer(index, None);
-        self.send(index)
+        self.go_on_exchanging(index)
     }
 
-    fn send(&mut self, index: usize) -> Result<(), Problem> {
+    /// Sends what is left of the request, and reads what there is: a worker may answer before it has read all.
+    fn go_on_exchanging(&mut self, index: usize) -> Result<(), Problem> {
+        match self.send(index) {
+            Ok(()) => self.receive(index, None),
+            // It takes no more; what it has said before is read first.
+            Err(error) if phase::is_lost(&error) => self.receive(index, Some(error)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn send(&mut self, index: usize) -> io::Result<()> {
         let Some(Call { place, request, .. }) = self.calls.get_mut(index) else { return Ok(()) };
         let Place::Exchanging { connection, fresh, phase, head, sent, .. } = place else { return Ok(()) };
-        let Some(connected) = self.connections.get(*connection) else { return Ok(()) };
+        let Some(connected) = self.connections.get(*connection).filter(|_| !head.is_empty()) else { return Ok(()) };
         let body = &request.body;
         while *sent < head.len() + body.len() {
             let first = head.get(*sent..).unwrap_or_default();
             let second = &body[sent.saturating_sub(head.len())..];
             match connected.write(first, second) {
-                Ok(0) => return Err(io::Error::from(ErrorKind::WriteZero).into()),
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(written) => *sent += written,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
         match connected.flush() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             flushed => flushed?,
         }
-        *phase = Phase::Waiting;
+        if *phase == Phase::Sending {
+            *phase = Phase::Waiting;
+        }
         *head = Vec::new();
         if *fresh {
             // It is never sent again.
             request.body = Vec::new();
         }
-        // What came while the request was sent has been told already.
-        if connected.readable { self.receive(index) } else { Ok(()) }
+        Ok(())
     }
 
-    fn receive(&mut self, index: usize) -> Result<(), Problem> {
+    /// Reads what has come. `broken` is why nothing more can be sent: that error may have been the only sign of a reset,
+    /// so that no end counts as an orderly one any more.
+    fn receive(&mut self, index: usize, mut broken: Option<io::Error>) -> Result<(), Problem> {
         let limit = self.shared.max_response_bytes.load(Ordering::Relaxed);
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
-        let Place::Exchanging { connection, phase, exchange, .. } = &mut call.place else { return Ok(()) };
+        let Place::Exchanging { connection, phase, head, exchange, .. } = &mut call.place else { return Ok(()) };
         let Some(connected) = self.connections.get(*connection) else { return Ok(()) };
         for _ in 0..READS {
-            let answer = match connected.read(&mut self.input) {
-                Ok(0) => Some(exchange.end()),
-                Ok(amount) => {
+            // What came while the request was sent has been told already.
+            if !connected.readable && broken.is_none() {
+                return Ok(());
+            }
+            let answer = match (connected.read(&mut self.input), broken.take()) {
+                (Ok(0), None) => Some(exchange.end()),
+                (Ok(amount @ 1..), error) => {
+                    broken = error;
                     *phase = Phase::Receiving;
                     exchange.receive(&self.input[..amount], limit, &mut self.space).transpose()
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error.into()),
+                (Ok(_) | Err(_), Some(error)) => return Err(error.into()),
+                (Err(error), None) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                (Err(error), None) => return Err(error.into()),
             };
             if let Some(answer) = answer {
-                let answer = answer.map_err(Problem::Fault)?;
-                self.answered(index, answer);
-                return Ok(());
-            }
-            if !connected.readable {
+                let Answer { status, body, reusable } = answer.map_err(Problem::Fault)?;
+                let is_sent = head.is_empty();
+                self.answered(index, Answer { status, body, reusable: reusable && is_sent });
                 return Ok(());
             }
         }

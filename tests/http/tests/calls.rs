@@ -1,13 +1,14 @@
 //! Calls to workers of every kind.
 
 use std::io::Read;
+use std::net::Shutdown;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use xdb_http_tests::http::{sign, validate_headers};
-use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, failure};
-use xdb_http_tests::stub::{Stub, closed_port};
+use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure};
+use xdb_http_tests::stub::{Connection, Stub, closed_port};
 use xdb_http_tests::transport::{FailureKind, Outcome, Request};
 
 /// For calls that are to run out of time.
@@ -130,6 +131,68 @@ fn a_worker_that_reads_slowly_runs_out_of_time() {
     let message = failure(finished.outcome, FailureKind::Timeout);
     assert!(message.contains("while sending the request"), "{message}");
     assert!(begin.elapsed() < SOON);
+}
+
+/// Such as a proxy that finds the request too large; what it has said stays said when it hangs up on the rest.
+#[test]
+fn an_answer_may_come_before_the_request_was_sent() {
+    let text = "HTTP/1.1 413 Too Much\r\nContent-Length: 3\r\n\r\n413";
+    let serve = |text: &'static str, and_then: fn(Connection) -> Option<Connection>| {
+        let kept = Mutex::new(Vec::new());
+        Stub::start(move |mut connection, _| {
+            connection.stream.read_exact(&mut [0; 20]).unwrap();
+            assert!(connection.send(text));
+            kept.lock().unwrap().extend(and_then(connection));
+        })
+    };
+    // It reads no more.
+    let waits = serve(text, Some);
+    // It closes with the request unread, which is a reset.
+    let closes = serve(text, |_| None);
+    // It ends its own side in good order, which ends its answer.
+    let ends = serve("HTTP/1.1 413 Too Much\r\n\r\n413", |connection| {
+        connection.stream.shutdown(Shutdown::Write).unwrap();
+        Some(connection)
+    });
+    for (number, stub) in [waits, closes, ends].into_iter().enumerate() {
+        let rig = Rig::new(1);
+        let request = Request { body: vec![b' '; 64 << 20], ..call(0, stub.url("/"), PATIENCE) };
+        assert_eq!(rig.run(request).outcome, answer(413, "413"), "{number}");
+        eventually("the connection is not kept", || rig.reactor.connections().open == 0);
+    }
+}
+
+/// A worker that begins to answer has the rest of the request all the same.
+#[test]
+fn an_answer_that_has_begun_does_not_stop_the_request() {
+    const SIZE: usize = 16 << 20;
+    for early in ["HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 200 OK\r\nConte"] {
+        let stub = Stub::start(move |mut connection, _| {
+            let rest = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+            connection.send(early);
+            while connection.request().is_some_and(|request| request.body.len() == SIZE) {
+                connection.send(if early.contains("200") { "nt-Length: 2\r\n\r\n{}" } else { rest });
+            }
+        });
+        let request = Request { body: vec![b' '; SIZE], ..call(0, stub.url("/"), PATIENCE) };
+        let rig = Rig::new(1);
+        assert_eq!(rig.run(request).outcome, answer(200, "{}"));
+        assert_eq!(rig.reactor.connections().open, 1);
+    }
+}
+
+/// After a failed write a reset looks like an orderly end.
+#[test]
+fn a_reset_while_the_request_is_sent_is_no_end_of_an_answer() {
+    let stub = Stub::start(|mut connection, _| {
+        connection.stream.read_exact(&mut [0; 20]).unwrap();
+        connection.send("HTTP/1.1 413 Too Much\r\n\r\nhal");
+    });
+    for _ in 0..20 {
+        let request = Request { body: vec![b' '; 64 << 20], ..call(0, stub.url("/"), PATIENCE) };
+        let message = failure(Rig::new(1).run(request).outcome, FailureKind::Transport);
+        assert!(message.contains("closed the connection"), "{message}");
+    }
 }
 
 #[test]
