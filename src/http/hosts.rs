@@ -8,6 +8,12 @@ use ureq_proto::http::Uri;
 /// The setting that [`HostPolicy`] is read from, for messages.
 pub const SETTING: &str = "xdb.allowed_worker_hosts";
 
+/// The most characters of a worker URL. With a path of the protocol it is still far below [`HEADER_LIMIT`], within
+/// which the first line of a request has to be.
+///
+/// [`HEADER_LIMIT`]: super::HEADER_LIMIT
+const LONGEST_URL: usize = 8192;
+
 /// Well-known addresses of cloud metadata services outside the link-local ranges.
 const METADATA_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(192, 0, 0, 192)];
 const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
@@ -200,6 +206,14 @@ impl WorkerUrl {
 /// Checks a worker URL as far as that goes without resolving its name. Paths are appended to it, so it
 /// can't have a query; messages never quote what could be a password in it.
 pub fn validate_url(url: &str) -> Result<WorkerUrl, String> {
+    if url.len() > LONGEST_URL {
+        return Err(format!("a worker URL has at most {LONGEST_URL} characters"));
+    }
+    read_url(url)
+}
+
+/// The same for the URL of a call, to which a path has been appended.
+pub fn read_url(url: &str) -> Result<WorkerUrl, String> {
     if !url.bytes().all(|b| b.is_ascii_graphic()) {
         return Err("a worker URL can't hold spaces, line breaks or other than ASCII characters".to_owned());
     }

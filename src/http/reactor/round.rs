@@ -18,7 +18,7 @@ use super::phase::{self, LONGEST_CONNECT, Phase, span};
 use super::pool::{self, Pool};
 use super::{Done, Job, Shared};
 use crate::http::headers::validate_headers;
-use crate::http::hosts::validate_url;
+use crate::http::hosts::read_url;
 use crate::http::signature::check_signable;
 use crate::http::threads::panic_message;
 use crate::http::{Failure, HEADER_LIMIT};
@@ -166,7 +166,7 @@ impl<'a> Round<'a> {
     /// A call comes in.
     fn take_up(&mut self, Job { id, request, deadline }: Job) {
         let sendable = validate_headers(&request.headers).and_then(|()| check_signable(&request));
-        let checked = validate_url(&request.url).and_then(|url| sendable.map(|()| url));
+        let checked = read_url(&request.url).and_then(|url| sendable.map(|()| url));
         let invalid = |message| Failure::new(FailureKind::Invalid, message);
         let late = || {
             let message = format!("timed out after {} before it was taken up", span(request.timeout));
@@ -240,6 +240,8 @@ impl<'a> Round<'a> {
         call.started.get_or_insert(self.now);
         match next {
             NextConnection::Idle(connection) => {
+                // As a new one that has just been made: however the call ends from here on, the connection ends with it.
+                call.place = Place::Handshaking { connection };
                 if let Some(taken) = self.connections.get(connection) {
                     taken.call = Some(index);
                 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use xdb_http_tests::http::{sign, validate_headers};
+use xdb_http_tests::http::{sign, validate_headers, validate_url};
 use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure};
 use xdb_http_tests::stub::{Connection, Stub, closed_port};
 use xdb_http_tests::transport::{FailureKind, Outcome, Request};
@@ -410,6 +410,18 @@ fn requests_that_can_not_be_made_are_told() {
     failure(rig.run(unnamed).outcome, FailureKind::Invalid);
     failure(rig.get("http://user:hidden@localhost/"), FailureKind::Invalid);
     assert_eq!(stub.accepted(), 0);
+}
+
+/// Whatever can be registered can be called.
+#[test]
+fn the_longest_url_can_be_called() {
+    let stub = Stub::answering(200, "{}");
+    let base = stub.url("/");
+    let longest = format!("{base}{}", "x".repeat(8192 - base.len()));
+    validate_url(&longest).unwrap();
+    let path = "/api/v1/xdb/worker/async-state/wait-until";
+    assert_eq!(Rig::new(1).get(longest.clone() + path), answer(200, "{}"));
+    assert_eq!(validate_url(&(longest + "x")).unwrap_err(), "a worker URL has at most 8192 characters");
 }
 
 #[test]

@@ -107,6 +107,28 @@ fn the_second_try_has_no_time_of_its_own() {
     assert!(finished.elapsed >= TIME && finished.elapsed < TIME * 3 / 2, "{:?}", finished.elapsed);
 }
 
+/// What can't be written is found out when there is a connection for it already.
+#[test]
+fn a_request_that_can_not_be_written_keeps_no_connection() {
+    let stub = Stub::answering(200, "{}");
+    let other = Stub::answering(200, "{}");
+    let rig = Rig::new(1);
+    assert_eq!(rig.get(stub.url("/")), answer(200, "{}"));
+    let long = call(1, stub.url(&format!("/{}", "x".repeat(20_000))), PATIENCE);
+    let mut many = call(1, stub.url("/"), PATIENCE);
+    many.headers.extend((0..40_000).map(|number| (format!("X-{number}"), String::new())));
+    for request in [long, many] {
+        // Over an idle connection, and over a new one.
+        for _ in 0..2 {
+            let message = failure(rig.run(request.clone()).outcome, FailureKind::Invalid);
+            assert_eq!(message, format!("the request to {} can't be written", stub.address));
+            eventually("the connection is closed", || rig.reactor.connections().open == 0);
+        }
+        assert_eq!(rig.get(other.url("/")), answer(200, "{}"));
+        assert_eq!(rig.get(stub.url("/")), answer(200, "{}"));
+    }
+}
+
 #[test]
 fn connections_are_kept_alive_and_shared() {
     const THREADS: usize = 16;
