@@ -10,6 +10,9 @@ use mio::net::TcpStream;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 
+/// Reads of one connection before it is another one's turn.
+pub const READS: usize = 16;
+
 /// What connections are shared by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
@@ -106,7 +109,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads some; nothing is the orderly end. `WouldBlock` when there is nothing now.
+    /// Reads some; nothing is the orderly end. `WouldBlock` when there is nothing now, `Interrupted` when there may be
+    /// more behind what only TLS is concerned with, of which a peer can send without end.
     pub fn read(&mut self, space: &mut [u8]) -> io::Result<usize> {
         let result = match &mut self.tls {
             None => uninterrupted(|| self.stream.read(space)),
@@ -123,18 +127,26 @@ impl Connection {
 
     /// Whether an idle connection can be used again. Bytes that nobody asked for are as bad as an end.
     pub fn is_quiet(&mut self, space: &mut [u8]) -> bool {
-        matches!(self.read(space), Err(error) if error.kind() == ErrorKind::WouldBlock)
+        for _ in 0..READS {
+            match self.read(space) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                result => return result.is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
+            }
+        }
+        false
     }
 }
 
 fn read_tls(tls: &mut ClientConnection, stream: &mut TcpStream, space: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match tls.reader().read(space) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            result => return result,
-        }
-        uninterrupted(|| tls.read_tls(stream))?;
-        tls.process_new_packets().map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+    match tls.reader().read(space) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+        result => return result,
+    }
+    uninterrupted(|| tls.read_tls(stream))?;
+    tls.process_new_packets().map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+    match tls.reader().read(space) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Err(ErrorKind::Interrupted.into()),
+        result => result,
     }
 }
 

@@ -12,7 +12,7 @@ use mio::{Events, Poll, Registry};
 use slab::Slab;
 
 use super::call::{Call, Place, is_shortage};
-use super::connection::Origin;
+use super::connection::{Origin, READS};
 use super::exchange::{Answer, Fault, encode};
 use super::phase::{self, LONGEST_CONNECT, Phase, span};
 use super::pool::{self, Pool};
@@ -27,8 +27,6 @@ use crate::transport::{FailureKind, Outcome};
 const EVENTS: usize = 1024;
 /// Read at once; one for all connections.
 const READ: usize = 64 * 1024;
-/// Reads of one connection before it is another one's turn.
-const READS: usize = 16;
 /// How long nothing is tried after a shortage of our own.
 const AFTER_SHORTAGE: Duration = Duration::from_millis(50);
 
@@ -474,16 +472,20 @@ impl<'a> Round<'a> {
             if !connected.readable && broken.is_none() {
                 return Ok(());
             }
-            let answer = match (connected.read(&mut self.input), broken.take()) {
-                (Ok(0), None) => Some(exchange.end()),
-                (Ok(amount @ 1..), error) => {
-                    broken = error;
+            let answer = match connected.read(&mut self.input) {
+                Ok(0) => match broken.take() {
+                    None => Some(exchange.end()),
+                    Some(broken) => return Err(broken.into()),
+                },
+                Ok(amount) => {
                     *phase = Phase::Receiving;
                     exchange.receive(&self.input[..amount], limit, &mut self.space).transpose()
                 }
-                (Ok(_) | Err(_), Some(error)) => return Err(error.into()),
-                (Err(error), None) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                (Err(error), None) => return Err(error.into()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => None,
+                Err(error) => match broken.take() {
+                    None if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                    broken => return Err(broken.unwrap_or(error).into()),
+                },
             };
             if let Some(answer) = answer {
                 let Answer { status, body, reusable } = answer.map_err(Problem::Fault)?;

@@ -10,7 +10,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_tim
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use xdb_http_tests::http::Means;
-use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, failure, local};
+use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure, local};
 use xdb_http_tests::stub::{Request, Stub};
 use xdb_http_tests::transport::{FailureKind, Outcome};
 
@@ -142,6 +142,46 @@ fn tls_may_come_in_any_pieces() {
         let request = xdb_http_tests::http::Request { body: vec![b' '; size], ..call(0, &url, PATIENCE) };
         assert_eq!(authority.rig().run(request).outcome, answer(200, "{}"), "{size}");
     }
+}
+
+/// What TLS says about itself comes without end and without a byte of an answer.
+#[test]
+fn endless_tls_holds_nobody_up() {
+    let authority = Authority::new();
+    let mut config = Arc::unwrap_or_clone(authority.certify("localhost", |_| {}));
+    config.send_tls13_tickets = 300_000;
+    // Each fills a record, as TLS bounds what it puts together of several ones.
+    config.max_fragment_size = Some(86);
+    let (config, sent, total) =
+        (Arc::new(config), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(usize::MAX)));
+    let (is_sent, all) = (sent.clone(), total.clone());
+    let flood = Stub::start(move |mut connection, _| {
+        let mut session = ServerConnection::new(config.clone()).expect("a session");
+        let mut tickets = Vec::new();
+        while session.is_handshaking() {
+            connection.stream.write_all(&std::mem::take(&mut tickets)).unwrap();
+            session.read_tls(&mut connection.stream).unwrap();
+            session.process_new_packets().unwrap();
+            while session.wants_write() {
+                session.write_tls(&mut tickets).unwrap();
+            }
+        }
+        all.store(tickets.len(), Ordering::SeqCst);
+        for some in tickets.chunks(0x10000) {
+            if connection.stream.write_all(some).is_err() {
+                return;
+            }
+            is_sent.fetch_add(some.len(), Ordering::SeqCst);
+        }
+        connection.hang();
+    });
+    let other = Stub::answering(200, "{}");
+    let rig = authority.rig();
+    rig.submit(call(1, format!("https://localhost:{}/", flood.address.port()), PATIENCE));
+    eventually("it floods", || sent.load(Ordering::SeqCst) > 10 << 20);
+    assert_eq!(rig.get(other.url("/")), answer(200, "{}"));
+    let (sent, total) = (sent.load(Ordering::SeqCst), total.load(Ordering::SeqCst));
+    assert!(sent < total, "nothing else was done until {sent} bytes were read");
 }
 
 #[test]
