@@ -7,11 +7,10 @@ use ureq_proto::client::{Call, RecvBodyResult, RecvResponseResult, SendRequestRe
 use ureq_proto::http::{HeaderMap, HeaderValue, header};
 use ureq_proto::{BodyMode, Error, http};
 
-use super::phase;
 use crate::http::hosts::WorkerUrl;
 use crate::http::signature::signature;
 use crate::http::{Failure, HEADER_LIMIT};
-use crate::transport::Request;
+use crate::transport::{FailureKind, Request};
 
 /// What is reserved for an answer that announces its size; more only when it arrives.
 const TRUSTED_LENGTH: u64 = 64 * 1024;
@@ -88,8 +87,9 @@ pub fn encode(request: &Request, url: &WorkerUrl, space: &mut [u8]) -> Result<(V
     if let Some(headers) = message.headers_mut() {
         own.into_iter().for_each(|(name, value)| add_missing(headers, name, value));
     }
-    // An error may quote what it does not like.
-    let unwritable = || phase::unwritable(&url.authority());
+    // What a request is refused for may quote its headers: nothing of it is told.
+    let unwritable =
+        || Failure::new(FailureKind::Invalid, format!("the request to {} can't be written", url.authority()));
     let message = message.body(()).map_err(|_| unwritable())?;
     let (head, call) = write(message, request.body.len(), space).map_err(|_| unwritable())?.ok_or_else(unwritable)?;
     Ok((head, Exchange { state: State::Head(call), pending: Vec::new() }))

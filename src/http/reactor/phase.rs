@@ -4,8 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::http::Failure;
+use super::exchange::Fault;
 use crate::http::hosts::WorkerUrl;
+use crate::http::{Failure, HEADER_LIMIT};
 use crate::transport::FailureKind;
 
 /// However long a call may take, a worker that is there accepts it sooner.
@@ -20,6 +21,61 @@ pub enum Phase {
     Sending,
     Waiting,
     Receiving,
+}
+
+/// Why an attempt ended without an answer.
+pub enum Problem {
+    Known(Failure),
+    Io(io::Error),
+    Fault(Fault),
+}
+
+impl From<io::Error> for Problem {
+    fn from(error: io::Error) -> Self {
+        Problem::Io(error)
+    }
+}
+
+impl Problem {
+    /// Whether the peer is gone.
+    pub fn is_lost(&self) -> bool {
+        match self {
+            Problem::Io(error) => is_lost(error),
+            Problem::Fault(fault) => matches!(fault, Fault::Lost),
+            Problem::Known(_) => false,
+        }
+    }
+
+    /// What to tell of it.
+    pub fn tell(self, phase: Phase, target: &str, url: &WorkerUrl) -> Failure {
+        use FailureKind::{TooLarge, Transport};
+        let is_lost = self.is_lost();
+        let (kind, message) = match self {
+            Problem::Known(failure) => return failure,
+            Problem::Fault(Fault::NotHttp(error)) => {
+                (Transport, format!("the answer of {target} is not HTTP: {error}"))
+            }
+            Problem::Fault(Fault::HeadersTooLarge) => {
+                (TooLarge, format!("the answer of {target} has headers larger than {HEADER_LIMIT} bytes"))
+            }
+            Problem::Fault(Fault::BodyTooLarge(limit)) => {
+                (TooLarge, format!("the answer of {} is larger than {limit} bytes", url.authority()))
+            }
+            Problem::Io(error) if phase == Phase::Handshaking => {
+                (Transport, format!("{target} and the engine could not agree on TLS: {}", reason(&error)))
+            }
+            Problem::Io(error) if !is_lost => (Transport, format!("the call to {target} failed: {}", reason(&error))),
+            Problem::Io(_) | Problem::Fault(Fault::Lost) => {
+                let when = match phase {
+                    Phase::Receiving => "in the middle of its answer",
+                    Phase::Sending => "while the request was sent",
+                    _ => "without an answer",
+                };
+                (Transport, format!("{target} closed the connection {when}"))
+            }
+        };
+        Failure::new(kind, message)
+    }
 }
 
 /// The worker as messages name it: with the address that was connected to, unless the URL has it.
@@ -48,47 +104,9 @@ pub fn timed_out(phase: Phase, target: &str, timeout: Duration) -> Failure {
     Failure::new(kind, format!("timed out after {} while {doing} {target}", span(time)))
 }
 
-/// The peer went away.
-pub fn lost(phase: Phase, target: &str) -> Failure {
-    let message = match phase {
-        Phase::Receiving => format!("{target} closed the connection in the middle of its answer"),
-        Phase::Sending => format!("{target} closed the connection while the request was sent"),
-        _ => format!("{target} closed the connection without an answer"),
-    };
-    Failure::new(FailureKind::Transport, message)
-}
-
-/// There is no TLS with it.
-pub fn no_tls(target: &str, reason: &str) -> Failure {
-    Failure::new(FailureKind::Transport, format!("{target} and the engine could not agree on TLS: {reason}"))
-}
-
 /// No address accepted a connection.
 pub fn not_connected(target: &str, reason: &str) -> Failure {
     Failure::new(FailureKind::Connect, format!("could not connect to {target}: {reason}"))
-}
-
-/// What came back is something else.
-pub fn not_http(target: &str, reason: &dyn std::fmt::Display) -> Failure {
-    Failure::new(FailureKind::Transport, format!("the answer of {target} is not HTTP: {reason}"))
-}
-
-/// What a request is refused for may quote its headers: nothing of it is told.
-pub fn unwritable(target: &str) -> Failure {
-    Failure::new(FailureKind::Invalid, format!("the request to {target} can't be written"))
-}
-
-pub fn headers_too_large(target: &str, limit: usize) -> Failure {
-    Failure::new(FailureKind::TooLarge, format!("the answer of {target} has headers larger than {limit} bytes"))
-}
-
-pub fn body_too_large(url: &WorkerUrl, limit: usize) -> Failure {
-    Failure::new(FailureKind::TooLarge, format!("the answer of {} is larger than {limit} bytes", url.authority()))
-}
-
-/// Anything else.
-pub fn failed(target: &str, reason: &str) -> Failure {
-    Failure::new(FailureKind::Transport, format!("the call to {target} failed: {reason}"))
 }
 
 /// The reason of an error without its number.

@@ -13,8 +13,8 @@ use slab::Slab;
 
 use super::call::{Call, Place, is_shortage};
 use super::connection::{Origin, READS};
-use super::exchange::{Answer, Fault, encode};
-use super::phase::{self, LONGEST_CONNECT, Phase, span};
+use super::exchange::{Answer, encode};
+use super::phase::{self, LONGEST_CONNECT, Phase, Problem, span};
 use super::pool::{self, Pool};
 use super::{Done, Job, Shared};
 use crate::http::headers::validate_headers;
@@ -64,19 +64,6 @@ enum NextConnection {
     Idle(usize),
     /// One that is to be made.
     New,
-}
-
-/// Why an attempt ended without an answer.
-enum Problem {
-    Known(Failure),
-    Io(io::Error),
-    Fault(Fault),
-}
-
-impl From<io::Error> for Problem {
-    fn from(error: io::Error) -> Self {
-        Problem::Io(error)
-    }
 }
 
 impl<'a> Round<'a> {
@@ -511,31 +498,20 @@ impl<'a> Round<'a> {
         let connection = call.connection();
         let peer = connection.and_then(|index| self.connections.get(index)).map(|connection| connection.peer);
         let (target, phase) = (phase::target(&call.url, peer), call.phase().unwrap_or(Phase::Resolving));
-        let is_lost = match &problem {
-            Problem::Io(error) => phase::is_lost(error),
-            Problem::Fault(Fault::Lost) => true,
-            Problem::Known(_) | Problem::Fault(_) => false,
-        };
         // A server may close a connection that was kept alive at the very moment that it is used again. As not a
         // byte of an answer came, the request is sent once more, over a connection that is new; should the worker
         // have done the work all the same, it knows the request by its idempotency key.
-        if is_lost && phase != Phase::Receiving && matches!(call.place, Place::Exchanging { fresh: false, .. }) {
+        if problem.is_lost()
+            && phase != Phase::Receiving
+            && matches!(call.place, Place::Exchanging { fresh: false, .. })
+        {
             call.needs_new = true;
             call.place = Place::InLine { tried: Some(phase) };
             self.line.push_front((index, call.id));
             connection.into_iter().for_each(|index| self.connections.close(index));
             return;
         }
-        let failure = match problem {
-            Problem::Known(failure) => failure,
-            Problem::Fault(Fault::NotHttp(error)) => phase::not_http(&target, &error),
-            Problem::Fault(Fault::HeadersTooLarge) => phase::headers_too_large(&target, HEADER_LIMIT),
-            Problem::Fault(Fault::BodyTooLarge(limit)) => phase::body_too_large(&call.url, limit),
-            Problem::Io(error) if phase == Phase::Handshaking => phase::no_tls(&target, &phase::reason(&error)),
-            _ if is_lost => phase::lost(phase, &target),
-            Problem::Io(error) => phase::failed(&target, &phase::reason(&error)),
-            Problem::Fault(Fault::Lost) => phase::lost(phase, &target),
-        };
+        let failure = problem.tell(phase, &target, &call.url);
         self.end(index, failure.into());
     }
 
