@@ -21,6 +21,8 @@
 //!                         lost before a byte of the answer came
 //! ```
 //!
+//! An answer may come while the request is still being sent; its connection is not used again.
+//!
 //! From every state a call may end at once: its time is over, which is counted from `submit`, or it fails. However
 //! it ends, it ends once.
 //!
