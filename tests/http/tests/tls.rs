@@ -139,7 +139,7 @@ fn tls_may_come_in_any_pieces() {
     let url = format!("https://localhost:{}/", stub.address.port());
     // Little, and more than TLS would keep back if it were written too early.
     for size in [2, 100_000] {
-        let request = xdb_http_tests::http::Request { body: vec![b' '; size], ..call(0, &url, PATIENCE) };
+        let request = xdb_http_tests::transport::Request { body: vec![b' '; size], ..call(0, &url, PATIENCE) };
         assert_eq!(authority.rig().run(request).outcome, answer(200, "{}"), "{size}");
     }
 }
