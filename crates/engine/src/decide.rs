@@ -15,7 +15,7 @@ pub struct Context<'a> {
     /// the inbox. What a state or an RPC publishes again is ignored. A message that arrives from a client is never
     /// compared with them: its own record is among them.
     pub published_before: &'a BTreeSet<(String, String)>,
-    /// Messages of global queues that the state of the command may take, in their order. Others are not there for it.
+    /// Messages of global queues that the state of the command may take, in the order of their numbers. Others are not there for it.
     pub global_messages: &'a [GlobalMessage],
 }
 

@@ -137,7 +137,8 @@ impl Draft<'_> {
             let wanted = free.iter().filter(|message| demand.wants(message)).take(demand.at_most as usize);
             let messages: Vec<GlobalMessage> = wanted.map(|message| (*message).clone()).collect();
             if messages.len() >= demand.at_least as usize {
-                free.retain(|message| messages.iter().all(|taken| taken.number != message.number));
+                // Both are in the order of their numbers.
+                free.retain(|free| messages.binary_search_by_key(&free.number, |taken| taken.number).is_err());
                 taken.push(Event::GlobalMessagesTaken { seq, command, messages });
             }
         }

@@ -28,6 +28,24 @@ fn commands_are_served_in_proportion_to_their_number() {
     assert!(to_serve < 20 * to_wait, "{to_wait:?} to begin waiting, {to_serve:?} to be served");
 }
 
+#[test]
+fn global_messages_are_taken_in_proportion_to_their_number() {
+    let many = 100_000;
+    let mut world = World::started(definition(&[("A", plain())]));
+    world.wait_until(1, WaitingType::All, vec![from_global("g", None, many, many), timer(60)]);
+    world.free = (0..u64::from(many)).map(|number| global_message(number, "g", None, "1")).collect();
+    let began = Instant::now();
+    let copy = world.free.clone();
+    let to_copy = began.elapsed();
+
+    let began = Instant::now();
+    let events = world.decide(&Command::GlobalMessagesArrived { seq: StateSeq(1) }).unwrap();
+    let to_take = began.elapsed();
+    assert_eq!(events, [Event::GlobalMessagesTaken { seq: StateSeq(1), command: 0, messages: copy }]);
+    // Were each compared with each, this would take hundreds of times as long.
+    assert!(to_take < 50 * to_copy, "{to_copy:?} to copy them, {to_take:?} to take them");
+}
+
 /// Every decision works on a copy, and of a wide process much may be loaded.
 #[test]
 fn a_copy_shares_what_does_not_change() {
