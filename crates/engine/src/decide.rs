@@ -175,9 +175,7 @@ impl Draft<'_> {
             commands: commands.collect(),
             combinations: answer.request.combinations.clone(),
         });
-        for position in self.due_timers(seq) {
-            self.emit(Event::CommandCompleted { seq, command: position, messages: Vec::new() });
-        }
+        self.complete_due_timers(seq);
         self.serve_waiting_states();
         Ok(())
     }
@@ -210,11 +208,16 @@ impl Draft<'_> {
         Ok(())
     }
 
+    /// With one timer of a state all of them fire that are due: one decision about many, and not a copy of the state for each.
     fn timer_fired(&mut self, seq: StateSeq, position: u32) -> Result<(), Rejection> {
-        if !self.due_timers(seq).contains(&position) {
+        let command = match self.execution.states.get(&seq).map(|state| &state.phase) {
+            Some(Phase::Waiting(wait)) => wait.commands.get(position as usize),
+            _ => None,
+        };
+        if !command.is_some_and(|command| self.is_due(command)) {
             return Err(Rejection::Stale);
         }
-        self.emit(Event::CommandCompleted { seq, command: position, messages: Vec::new() });
+        self.complete_due_timers(seq);
         self.end_wait_if_satisfied(seq);
         Ok(())
     }
@@ -464,23 +467,24 @@ impl Draft<'_> {
         if let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase)
             && wait.is_satisfied()
         {
-            for command in self.due_timers(seq) {
-                self.emit(Event::CommandCompleted { seq, command, messages: Vec::new() });
-            }
+            self.complete_due_timers(seq);
             self.emit(Event::WaitCompleted { seq });
         }
     }
 
-    /// Positions of the waiting timer commands of a state whose time has come.
-    fn due_timers(&self, seq: StateSeq) -> Vec<u32> {
-        let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase) else {
-            return Vec::new();
-        };
-        let due = |command: &WaitCommand| {
-            command.status == CommandStatus::Waiting
-                && matches!(command.kind, WaitKind::Timer { fire_at } if fire_at <= self.context.now)
-        };
-        (0u32..).zip(&wait.commands).filter(|(_, command)| due(command)).map(|(position, _)| position).collect()
+    fn complete_due_timers(&mut self, seq: StateSeq) {
+        let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase) else { return };
+        let due = (0u32..).zip(&wait.commands).filter(|(_, command)| self.is_due(command));
+        let due: Vec<_> = due.map(|(position, _)| position).collect();
+        for command in due {
+            self.emit(Event::CommandCompleted { seq, command, messages: Vec::new() });
+        }
+    }
+
+    /// Whether a command is a timer that still waits, and its time has come.
+    fn is_due(&self, command: &WaitCommand) -> bool {
+        command.status == CommandStatus::Waiting
+            && matches!(command.kind, WaitKind::Timer { fire_at } if fire_at <= self.context.now)
     }
 
     /// Sums up the failed attempts that were too many to record, before the call leaves its state.

@@ -46,6 +46,25 @@ fn global_messages_are_taken_in_proportion_to_their_number() {
     assert!(to_take < 50 * to_copy, "{to_copy:?} to copy them, {to_take:?} to take them");
 }
 
+#[test]
+fn timers_that_come_due_together_fire_together() {
+    let many = 10_000;
+    let mut world = World::started(definition(&[("A", plain())]));
+    let mut commands = vec![timer(60); many];
+    commands.push(timer(61));
+    world.wait_until(1, WaitingType::All, commands);
+    world.pass(60);
+    // One decision completes them all. Were there one for each, each would copy all commands.
+    assert_eq!(world.fire(1, 7).unwrap().len(), many);
+    assert_eq!(world.status(1), StateStatus::Waiting, "the last one is not due");
+    for command in 0..many as u32 {
+        assert_eq!(world.fire(1, command), Err(Rejection::Stale));
+    }
+    world.pass(1);
+    assert_eq!(names(&world.fire(1, many as u32).unwrap()), ["CommandCompleted", "WaitCompleted"]);
+    assert_eq!(world.replayed(), world.execution);
+}
+
 /// Every decision works on a copy, and of a wide process much may be loaded.
 #[test]
 fn a_copy_shares_what_does_not_change() {

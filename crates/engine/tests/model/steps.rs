@@ -65,7 +65,7 @@ impl Model {
                 if !due {
                     return Err(vec![Refusal::Stale]);
                 }
-                self.mark(*seq, *command as usize, CommandStatus::Completed);
+                self.complete_due_timers(*seq, context);
                 self.go_on_if_satisfied(*seq, context);
             }
             Command::ProcessTimeout => {

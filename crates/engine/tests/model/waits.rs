@@ -24,7 +24,7 @@ impl Model {
         self.serve(seq, context);
     }
 
-    fn complete_due_timers(&mut self, seq: StateSeq, context: &Context<'_>) {
+    pub(super) fn complete_due_timers(&mut self, seq: StateSeq, context: &Context<'_>) {
         for (command, _, fire_at) in self.timers(seq) {
             if fire_at <= context.now {
                 self.mark(seq, command as usize, CommandStatus::Completed);
@@ -51,8 +51,8 @@ impl Model {
             }
             let number = at as u32;
             match &command.kind {
-                // Open: whether a timer that is due completes at once or when it is told so. It does at once when the
-                // wait begins or ends, since then all that can complete does.
+                // Open: whether a timer that is due completes at once or when one of its wait is told so. It does at once
+                // when the wait begins or ends, since then all that can complete does.
                 RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_) => {}
                 RequestedKind::LocalQueue { queue, at_least, at_most } => {
                     let there = self.in_queue(queue);
