@@ -31,7 +31,7 @@ pub fn adopt(_: &Args) -> Result<Value> {
         let ownership = instance::ownership(spi)?;
         if matches!(ownership, Ownership::Copy { .. }) {
             let roles_by_name = !ownership.knows_roles();
-            let missing = if roles_by_name { adopt::missing_owners(spi)? } else { Vec::new() };
+            let missing = adopt::missing_owners(spi, roles_by_name)?;
             if !missing.is_empty() {
                 return Err(error::missing_owners(&missing));
             }

@@ -3,21 +3,31 @@
 use super::table::statements;
 use super::{claim, engine, instance, slow};
 use crate::pg::catch::Result;
+use crate::pg::param::value;
 use crate::pg::spi::Spi;
 
+/// Whether the owner of the row `t` is to be found by its name. In another system all are: the oid may be that of anybody. In the
+/// same one a role keeps its oid, whatever it is called, and one that is gone may have been made again.
+const BY_NAME: &str = "($1::bool OR NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = t.owner))";
+
+/// Owners by their names. What belongs to a role that is not there is for administrators to see, and nobody else.
+fn name_owners(table: &str) -> String {
+    format!(
+        "UPDATE xdb.{table} t \
+        SET owner = COALESCE((SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = t.owner_name), 0) WHERE {BY_NAME}"
+    )
+}
+
 statements! {
-    MISSING_OWNERS = "SELECT DISTINCT p.owner_name FROM xdb.process_execution p WHERE p.status = 'RUNNING' \
-        AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = p.owner_name) ORDER BY 1 LIMIT 20";
-    OWNERS = "UPDATE xdb.process_execution p SET owner = r.oid FROM pg_catalog.pg_roles r \
-        WHERE r.rolname = p.owner_name AND r.oid <> p.owner";
-    // One whose publisher is not there is for administrators to see, and nobody else.
-    PUBLISHERS = "UPDATE xdb.global_message m \
-        SET owner = COALESCE((SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = m.owner_name), 0)";
+    MISSING_OWNERS = format!("SELECT DISTINCT t.owner_name FROM xdb.process_execution t WHERE t.status = 'RUNNING' AND {BY_NAME} \
+        AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = t.owner_name) ORDER BY 1 LIMIT 20");
+    OWNERS = name_owners("process_execution");
+    PUBLISHERS = name_owners("global_message");
 }
 
 /// Names of roles that own running processes and are not there.
-pub fn missing_owners(spi: &Spi) -> Result<Vec<String>> {
-    spi.rows(&MISSING_OWNERS, &[], |row| row.get("owner_name"))
+pub fn missing_owners(spi: &Spi, roles_by_name: bool) -> Result<Vec<String>> {
+    spi.rows(&MISSING_OWNERS, &[value(roles_by_name)], |row| row.get("owner_name"))
 }
 
 /// Makes the processes of a copy this database's own. Leases are those of the other one, and so are, in another system,
@@ -25,10 +35,8 @@ pub fn missing_owners(spi: &Spi) -> Result<Vec<String>> {
 pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
     // Keeps a scheduler from beginning before this commits.
     engine::close_gate(spi)?;
-    if roles_by_name {
-        spi.run(&OWNERS, &[])?;
-        spi.run(&PUBLISHERS, &[])?;
-    }
+    spi.run(&OWNERS, &[value(roles_by_name)])?;
+    spi.run(&PUBLISHERS, &[value(roles_by_name)])?;
     claim::take_owners(spi)?;
     claim::forget_leases(spi)?;
     slow::forget_all(spi)?;

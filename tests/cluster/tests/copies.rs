@@ -204,3 +204,59 @@ fn in_another_server_roles_are_found_by_their_names() {
     finish(&mut app.db());
     app.done(&[]);
 }
+
+#[test]
+fn in_another_server_what_a_missing_role_has_closed_is_nobodys() {
+    let app = App::alone("copy_left", ClusterOptions::default());
+    let _worker = app.worker(|_: &Call| force_complete(json!("secret")).publish_global("box", json!("secret")));
+    app.register("one", &one_step());
+    app.superuser().run("CREATE ROLE leaver LOGIN; SELECT xdb.grant_usage('leaver')");
+    let mut leaver = app.session("leaver");
+    leaver.start("p", "one").go();
+    leaver.completes("p");
+    assert_eq!(leaver.count("xdb.queue_messages"), 1);
+    let oid: i64 = app.superuser().one("SELECT 'leaver'::regrole::oid::bigint");
+    let dump = app.cluster().dump("copy_left", &[]);
+    // Its name is not there, and its oid is a stranger's.
+    let elsewhere = Cluster::start_elsewhere(ClusterOptions::default());
+    elsewhere.superuser().run("CREATE ROLE leaver");
+    elsewhere.restore("copy_left", &dump);
+    let mut there = elsewhere.connect("copy_left", "postgres");
+    there.run("DROP OWNED BY leaver; DROP ROLE leaver");
+    there.run(&format!("UPDATE pg_authid SET oid = {oid} WHERE rolname = 'stranger'"));
+    there.run("SELECT xdb.grant_usage('stranger')");
+    there.run("SELECT xdb.adopt()");
+    assert_eq!(elsewhere.connect("copy_left", "boss").count("xdb.processes"), 1);
+    let mut stranger = elsewhere.connect("copy_left", "stranger");
+    assert_eq!(stranger.count("xdb.processes"), 0);
+    assert_eq!(stranger.count("xdb.queue_messages"), 0);
+    stranger.refused(codes::UNKNOWN_PROCESS, "SELECT xdb.describe_process('p')");
+    sound(&mut there);
+    drop((there, leaver));
+    app.done(&[]);
+}
+
+#[test]
+fn on_the_same_server_roles_that_are_gone_are_found_by_their_names() {
+    let (app, worker) = application("copy_roles");
+    start(&app, &worker);
+    app.session("other").start("moved", "hanging").go();
+    worker.wait_for_count("the other role's call hangs", 10, 2, |call| call.target() == "Hang");
+    let (cluster, mut superuser) = (app.cluster(), app.cluster().superuser());
+    let dump = cluster.dump("copy_roles", &[]);
+    superuser.drop_database("copy_roles", "WITH (FORCE)");
+    superuser.run("DROP ROLE app; CREATE ROLE app LOGIN");
+    cluster.restore("copy_roles", &dump);
+    views::waits_for_adopt(cluster, "copy_roles", &worker);
+    // A role that is still there keeps what it has, whatever it is called.
+    superuser.run("ALTER ROLE other RENAME TO renamed; ALTER ROLE app RENAME TO mislaid");
+    let error = app.session("boss").refused(codes::MISSING_OWNERS, "SELECT xdb.adopt()");
+    assert!(error.detail.contains("no role app") && !error.detail.contains("other"), "{error:?}");
+    superuser.run("ALTER ROLE mislaid RENAME TO app");
+    app.session("boss").run("SELECT xdb.adopt()");
+    worker.wait_for_count("the calls are made again", 20, 4, |call| call.target() == "Hang");
+    worker.release();
+    assert_eq!(app.session("renamed").completes("moved").result(), "hung");
+    finish(&mut app.db());
+    app.done(&[]);
+}
