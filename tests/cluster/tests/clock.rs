@@ -180,3 +180,30 @@ fn a_bad_value_changes_nothing_and_stops_nobody() {
     assert_eq!(db.one::<i32>(&format!("{ahead} WHERE process_id = 'q'")), 0);
     app.done(&["invalid value for parameter \"xdb.now\""]);
 }
+
+#[test]
+fn what_began_in_another_time_is_sound() {
+    let app = App::alone("clock_sound", ClusterOptions::default());
+    let _worker = app.worker(|call: &Call| match (call.api, call.process_id()) {
+        (Api::Rpc, _) => output(json!("asked")),
+        (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]),
+        _ => force_complete(json!(null)),
+    });
+    app.register("mail", &mailbox().rpc("ask", json!({})));
+    app.register("one", &one_step());
+    let mut db = app.db();
+    set_clock_offset(&app, "3 days");
+    let asked = db.start("asked", "mail").go();
+    let first = db.start("again", "one").go();
+    db.completes("again");
+    set_clock_offset(&app, "");
+    db.run("SELECT xdb.invoke_rpc('asked', 'ask', idempotency_key => 'once')");
+    let second = db.start("again", "one").go();
+    db.completes("again");
+    let all = [("asked", &asked), ("again", &first), ("again", &second)];
+    let problems = all.map(|(process_id, execution)| {
+        db.all::<String>(&format!("SELECT problem FROM xdb.check_process('{process_id}', '{execution}')"))
+    });
+    assert_eq!(problems.concat(), Vec::<String>::new());
+    app.done(&[]);
+}

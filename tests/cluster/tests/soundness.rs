@@ -200,10 +200,6 @@ fn what_is_changed_by_hand_is_found() {
         ),
         ("UPDATE xdb.inbox SET shard = (shard + 1) % 1024 WHERE $OURS".into(), ": shard is"),
         (
-            "UPDATE xdb.rpc_answer SET answered_at = '2001-01-01' WHERE $OURS".into(),
-            "rpc_answer {\"idempotency_key\": \"once\"}: is older than the execution",
-        ),
-        (
             "UPDATE xdb.local_attribute SET value = '{\"a\": 2}' WHERE $OURS AND key = 'k'".into(),
             "local_attribute {\"key\": \"k\"}: value is {\"a\": 2} and should be {\"a\": 1}",
         ),
