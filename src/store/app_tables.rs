@@ -95,12 +95,15 @@ pub struct LoadedRows {
     pub versions: Vec<Option<String>>,
 }
 
-/// Rows that a loading policy covers, in the order in which everybody locks them.
+/// Rows that a loading policy covers, in the order of [`rows`].
 pub fn covered<'a>(meta: &'a Meta, loading: &Loading) -> impl Iterator<Item = (&'a TableMapping, &'a [String])> {
-    let wants = |table: &TableMapping| table.attributes.keys().any(|name| loading.wants(name));
-    let rows = meta.mapping.iter().zip(meta.keys.iter()).map(|(table, key)| (table, &key[..]));
-    let mut rows: Vec<_> = rows.filter(|(table, _)| wants(table)).collect();
-    rows.sort_by_key(|(table, key)| (table.relation, *key));
+    rows(meta).filter(|(table, _)| table.attributes.keys().any(|name| loading.wants(name)))
+}
+
+/// The rows of a process, in the order in which everybody locks them. No table is mapped twice.
+fn rows(meta: &Meta) -> impl Iterator<Item = (&TableMapping, &[String])> {
+    let mut rows: Vec<_> = meta.mapping.iter().zip(meta.keys.iter()).map(|(table, key)| (table, &key[..])).collect();
+    rows.sort_by_key(|(table, _)| table.relation);
     rows.into_iter()
 }
 
@@ -244,8 +247,7 @@ impl Tables {
         attributes: &BTreeMap<String, Json>,
         mode: ConflictMode,
     ) -> Result<()> {
-        let mapped = meta.mapping.iter().zip(meta.keys.iter()).filter(|(mapping, _)| !mapping.attributes.is_empty());
-        for (mapping, key) in mapped {
+        for (mapping, key) in rows(meta).filter(|(mapping, _)| !mapping.attributes.is_empty()) {
             let table = self.enter(mapping)?;
             let written = written(mapping, attributes);
             if written.is_empty() {
@@ -333,7 +335,7 @@ struct TableValues<'a> {
 }
 
 fn parts<'a>(meta: &'a Meta, attributes: &'a BTreeMap<String, Json>) -> impl Iterator<Item = TableValues<'a>> {
-    meta.mapping.iter().zip(meta.keys.iter()).filter_map(|(mapping, key)| {
+    rows(meta).filter_map(|(mapping, key)| {
         let written = written(mapping, attributes);
         (!written.is_empty()).then_some(TableValues { mapping, key, written })
     })

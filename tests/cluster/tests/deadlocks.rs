@@ -213,3 +213,57 @@ fn a_step_of_a_slow_table_gives_way_too() {
     assert_eq!(app.superuser().count(SPENT), 0, "no attempt was spent");
     app.done(&[]);
 }
+
+/// Two sessions write the rows of two tables, and somebody holds the one that both of them come to first. Whoever mapped the
+/// tables the other way round would have the other row by then.
+fn writers_of_two_tables(name: &str, prepare: &[(&str, &str)], statements: [&str; 2]) {
+    let app = App::new(name);
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE red (id text PRIMARY KEY, a int); INSERT INTO red VALUES ('r', 0);
+         CREATE TABLE blue (id text PRIMARY KEY, b int); INSERT INTO blue VALUES ('r', 0);",
+    );
+    let _worker = app.worker(|_: &Call| output(json!(null)).globals(json!({"a": 1, "b": 1})));
+    let base = || Definition::without_start().rpc("write", json!({}));
+    app.register("there", &base().maps("public.red", "id", &["a"]).maps("public.blue", "id", &["b"]));
+    app.register("back", &base().maps("public.blue", "id", &["b"]).maps("public.red", "id", &["a"]));
+    prepare.iter().for_each(|(process, of_type)| drop(db.start(process, of_type).key("r").go()));
+    let mut holder = in_transaction(&app, "UPDATE red SET a = 2 WHERE id = 'r'");
+    let mut superuser = app.superuser();
+    let outcomes = std::thread::scope(|scope| {
+        let mut waiting = 0;
+        let sessions = statements.map(|sql| {
+            let mut session = in_transaction(&app, "SELECT 1");
+            let session = scope.spawn(move || {
+                let outcome = session.try_run(sql);
+                session.run(if outcome.is_ok() { "COMMIT" } else { "ROLLBACK" });
+                outcome.map_or_else(|error| error.code, |()| "00000".to_owned())
+            });
+            waiting += 1;
+            wait_until("one more waits for a row", 10, || {
+                superuser.count("pg_stat_activity WHERE datname = current_database() AND usename = 'app' AND wait_event_type = 'Lock'") == waiting
+            });
+            session
+        });
+        holder.run("COMMIT");
+        sessions.map(|session| session.join().expect("it says how it went"))
+    });
+    assert_eq!(outcomes, ["00000", "00000"]);
+    app.done(&[]);
+}
+
+#[test]
+fn rpcs_that_write_two_tables_do_so_in_the_same_order() {
+    let calls = ["SELECT xdb.invoke_rpc('there', 'write')", "SELECT xdb.invoke_rpc('back', 'write')"];
+    writers_of_two_tables("deadlocks_rpc_order", &[("there", "there"), ("back", "back")], calls);
+}
+
+#[test]
+fn starts_that_write_two_tables_do_so_in_the_same_order() {
+    let start = |of_type: &str| {
+        format!(
+            "SELECT xdb.start_process('{of_type}', '{of_type}', global_attribute_pk => 'r', global_attributes => '{{\"a\": 1, \"b\": 1}}')"
+        )
+    };
+    writers_of_two_tables("deadlocks_start_order", &[], [&start("there"), &start("back")]);
+}
