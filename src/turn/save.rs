@@ -127,6 +127,8 @@ fn write(
     global_queue::delete_waiters(spi, &stale.waiters)?;
     load::delete_timers(spi, &stale.timers, *now)?;
     if !given_away.is_empty() {
+        // Nothing has failed: the runner's call is the same attempt.
+        claim::release(spi, given_away)?;
         claim::move_to_lane(spi, given_away, claim::RUNNERS_LANE)?;
         crash::point("turn-give-away");
     }

@@ -207,6 +207,21 @@ fn two_runners_share_the_work() {
 }
 
 #[test]
+fn an_answer_that_is_given_away_has_cost_no_attempt() {
+    let slow = Slow::new(App::new("runners_attempt"));
+    slow.hang(true);
+    slow.start(1..=1);
+    slow.worker.wait_for("the scheduler's call", 10, |_| true);
+    slow.mark();
+    slow.hang(false);
+    slow.worker.release();
+    slow.complete(1);
+    let attempts: Vec<u64> = slow.worker.calls().iter().map(Call::attempt).collect();
+    assert_eq!(attempts, [1, 1], "the runner's call is the same attempt");
+    slow.app.done(&[]);
+}
+
+#[test]
 fn one_runner_is_enough() {
     let slow = Slow::alone("runners_one", ClusterOptions::default().set("xdb.runners", "1"));
     slow.mark();
