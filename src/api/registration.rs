@@ -101,7 +101,7 @@ pub fn unregister_worker(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.unregister_worker()")?;
     let worker = name("name", args.text(0))?;
     caller.on_system_tables(|spi, _| {
-        let Some(id) = registry::worker_id(spi, &worker)? else {
+        let Some(id) = registry::worker_to_delete(spi, &worker)? else {
             return Err(error::unknown_worker(&worker));
         };
         let types = registry::types_of_worker(spi, &worker)?;
@@ -130,7 +130,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
             }
             check_table(spi, table)?;
         }
-        let Some(worker_id) = registry::worker_id(spi, &worker)? else {
+        let Some(worker_id) = registry::worker_to_use(spi, &worker)? else {
             return Err(error::unknown_worker(&worker).hint("Register it with xdb.register_worker()."));
         };
         registry::put_process_type(spi, &process_type, worker_id, &definition)

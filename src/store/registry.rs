@@ -140,7 +140,8 @@ statements! {
         RETURNING worker_id", insert::<NewWorker>());
     // Callers compare the version of a type only, so a change of its worker is a change of the type.
     TOUCH_TYPES = "UPDATE xdb.process_type SET version = version + 1 WHERE worker_id = $1";
-    WORKER_ID = "SELECT worker_id FROM xdb.worker WHERE name = $1";
+    WORKER_TO_USE = "SELECT worker_id FROM xdb.worker WHERE name = $1 FOR KEY SHARE";
+    WORKER_TO_DELETE = "SELECT worker_id FROM xdb.worker WHERE name = $1 FOR UPDATE";
     TYPES_OF_WORKER = "SELECT t.process_type FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
         WHERE w.name = $1 ORDER BY 1";
     // Calls may wait under this worker still, from before their type moved to another one: the scheduler moves them.
@@ -295,8 +296,14 @@ pub fn put_worker(
     bump(spi)
 }
 
-pub fn worker_id(spi: &Spi, name: &str) -> Result<Option<WorkerId>> {
-    spi.first(&WORKER_ID, &[value(name)], |row| row.get("worker_id"))
+/// A worker for a process type: nobody removes it before this transaction ends.
+pub fn worker_to_use(spi: &Spi, name: &str) -> Result<Option<WorkerId>> {
+    spi.first(&WORKER_TO_USE, &[value(name)], |row| row.get("worker_id"))
+}
+
+/// A worker that is to be removed: no process type begins to use it, and those that were about to have done so.
+pub fn worker_to_delete(spi: &Spi, name: &str) -> Result<Option<WorkerId>> {
+    spi.first(&WORKER_TO_DELETE, &[value(name)], |row| row.get("worker_id"))
 }
 
 /// Process types that use a worker.
