@@ -57,24 +57,6 @@ record! {
 }
 
 record! {
-    /// A task as it becomes, and whether its call is another one than it was.
-    pub struct Changed {
-        execution_id: ExecutionId,
-        seq: StateSeq,
-        lane: i16,
-        worker_id: WorkerId,
-        api: Api,
-        due_at: Timestamp,
-        attempt: u32,
-        first_attempt_at: Option<Timestamp>,
-        lease_epoch: i64,
-        lease_number: i64,
-        lease_until: Option<Timestamp>,
-        fresh: bool,
-    }
-}
-
-record! {
     /// A task and the lease that it gets.
     struct TaskLease of Task {
         execution_id: ExecutionId,
@@ -101,11 +83,11 @@ const NO_LEASE: &str = "lease_epoch = 0, lease_number = 0, lease_until = NULL";
 statements! {
     INSERT = insert::<Task>();
     INSERT_OF_OLDER = insert::<Older>();
-    // The first attempt is that of this call, and not of the one before.
-    UPDATE = format!("UPDATE xdb.task t SET {}, {}, first_attempt_at = CASE WHEN v.fresh THEN v.first_attempt_at \
+    // The first attempt is that of this call, and not of the one before: a state makes one call of each API.
+    UPDATE = format!("UPDATE xdb.task t SET {}, {}, first_attempt_at = CASE WHEN v.api <> t.api THEN v.first_attempt_at \
             ELSE t.first_attempt_at END \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq",
-        set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch::<Changed>());
+        set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch::<Task>());
     DELETE = delete::<Task, StateKey>();
     DELETE_ALL = "DELETE FROM xdb.task WHERE execution_id = ANY ($1)";
     DUE = due_where(&OWN, FREE);
@@ -132,9 +114,7 @@ statements! {
     MOVE_TO_WORKERS = super::table::update::<TaskMove>();
     FOLLOW_TYPES = follow_types_of(&OWN);
     FOLLOW_TYPES_OF_OLDER = follow_types_of(&OLDER);
-    RELEASE = format!("UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {NO_LEASE} \
-        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
-    RELEASE_FREE = format!("WITH held AS MATERIALIZED (SELECT t.execution_id, t.seq \
+    RELEASE = format!("WITH held AS MATERIALIZED (SELECT t.execution_id, t.seq \
             FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
             WHERE t.lease_epoch = $3 FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {NO_LEASE} FROM held \
@@ -266,27 +246,9 @@ impl Task {
             lease_until: self.lease_until,
         }
     }
-
-    /// As a change of the row that is there. `fresh`: its call is another one.
-    pub(super) fn change(self, fresh: bool) -> Changed {
-        Changed {
-            execution_id: self.execution_id,
-            seq: self.seq,
-            lane: self.lane,
-            worker_id: self.worker_id,
-            api: self.api,
-            due_at: self.due_at,
-            attempt: self.attempt,
-            first_attempt_at: self.first_attempt_at,
-            lease_epoch: self.lease_epoch,
-            lease_number: self.lease_number,
-            lease_until: self.lease_until,
-            fresh,
-        }
-    }
 }
 
-pub(super) fn write(spi: &Spi, gone: &[StateKey], changed: &[Changed], new: &[Task]) -> Result<()> {
+pub(super) fn write(spi: &Spi, gone: &[StateKey], changed: &[Task], new: &[Task]) -> Result<()> {
     run(spi, &DELETE, gone)?;
     run(spi, &UPDATE, changed)?;
     if versions::is_own() {
@@ -478,18 +440,15 @@ pub fn follow_types(spi: &Spi, lane: Lane, worker: WorkerId, after: Option<TaskP
     Ok(last.and_then(|(place, more)| more.then_some(place)))
 }
 
-/// Takes leases back before their calls were made.
-pub fn release(spi: &Spi, keys: &[StateKey]) -> Result<()> {
-    run(spi, &RELEASE, keys)?;
-    Ok(())
-}
-
-/// Takes the leases of this epoch back from calls whose answers were dropped: the calls are made again, as the same attempt.
-/// What somebody else has locked is left.
-pub fn release_free(spi: &Spi, epoch: i64, keys: &[StateKey]) -> Result<()> {
+/// Takes the leases of this epoch back from calls that were not made, or whose answers were dropped: they are made again, as the
+/// same attempt. What somebody else has locked is left.
+pub fn release(spi: &Spi, epoch: i64, keys: &[StateKey]) -> Result<()> {
+    if keys.is_empty() {
+        return Ok(());
+    }
     let mut params = StateKey::arrays(keys);
     params.push(value(epoch));
-    spi.run(&RELEASE_FREE, &params)?;
+    spi.run(&RELEASE, &params)?;
     Ok(())
 }
 

@@ -105,7 +105,7 @@ struct Rows<'a> {
     states_new: Vec<State<'a>>,
     states_changed: Vec<StateUpdate<'static>>,
     tasks_new: Vec<Task>,
-    tasks_changed: Vec<claim::Changed>,
+    tasks_changed: Vec<Task>,
     tasks_gone: Vec<StateKey>,
     timers_new: Vec<Timer<'static>>,
     timers_gone: Vec<TimerKey>,
@@ -247,18 +247,17 @@ impl<'a> Rows<'a> {
             }
             return;
         };
-        let fresh = had.is_none_or(|(old_api, _)| old_api != api);
         let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
         row.lane = (calls.lane)(meta);
         // A type that is gone has no worker; its tasks wait for nobody until it is registered again.
         row.worker_id = meta.process_type.as_ref().map_or(0, |t| t.worker.id);
-        row.attempt = if fresh { 0 } else { call.failed_attempts };
+        row.attempt = call.failed_attempts;
         if let Some(lease) = calls.leases.get(&key) {
             row.begin(*lease, calls.now);
         }
         match had {
             None => self.tasks_new.push(row),
-            Some(_) => self.tasks_changed.push(row.change(fresh)),
+            Some(_) => self.tasks_changed.push(row),
         }
     }
 

@@ -183,7 +183,7 @@ impl Gathering<'_> {
             return Ok(());
         }
         let keys: Vec<_> = self.backlog.yielding.iter().copied().collect();
-        claim::release_free(turn.spi, turn.lane.epoch, &keys)?;
+        claim::release(turn.spi, turn.lane.epoch, &keys)?;
         crash::point("turn-yield");
         let leased = load::leases(turn.spi, &keys)?;
         let is_left = |key: &StateKey| leased.get(key).is_some_and(|(epoch, _)| *epoch == turn.lane.epoch);

@@ -89,7 +89,7 @@ pub fn prepare(
             }
         }
     }
-    claim::release(turn.spi, &released)?;
+    claim::release(turn.spi, turn.lane.epoch, &released)?;
     ends.note(saved.earliest);
     let more = preparing.more;
     Ok(Prepared { calls: prepared, failed, released, drained, ends, more })

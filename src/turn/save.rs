@@ -128,7 +128,7 @@ fn write(
     load::delete_timers(spi, &stale.timers, *now)?;
     if !given_away.is_empty() {
         // Nothing has failed: the runner's call is the same attempt.
-        claim::release(spi, given_away)?;
+        claim::release(spi, turn.lane.epoch, given_away)?;
         claim::move_to_lane(spi, given_away, claim::RUNNERS_LANE)?;
         crash::point("turn-give-away");
     }
