@@ -14,7 +14,8 @@ pub fn current_call(state: &StateExecution) -> Option<(Api, &CallState)> {
 
 /// Timer commands that a state waits for, by position.
 pub(in crate::store) fn open_timers(state: &StateExecution) -> BTreeMap<u32, Timestamp> {
-    open_commands(state)
+    state
+        .open_commands()
         .filter_map(|(position, command)| match command.kind {
             WaitKind::Timer { fire_at } => Some((position, fire_at)),
             WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
@@ -28,18 +29,10 @@ pub(in crate::store) fn open_queues(state: &StateExecution) -> impl Iterator<Ite
         Phase::Waiting(wait) => wait.order,
         _ => 0,
     };
-    open_commands(state).filter_map(move |(_, command)| match &command.kind {
+    state.open_commands().filter_map(move |(_, command)| match &command.kind {
         WaitKind::LocalQueue { queue, .. } => Some((queue.as_str(), order)),
         WaitKind::Timer { .. } | WaitKind::GlobalQueue { .. } => None,
     })
-}
-
-fn open_commands(state: &StateExecution) -> impl Iterator<Item = (u32, &WaitCommand)> {
-    let commands: &[WaitCommand] = match &state.phase {
-        Phase::Waiting(wait) => &wait.commands,
-        _ => &[],
-    };
-    (0u32..).zip(commands).filter(|(_, command)| command.status == CommandStatus::Waiting)
 }
 
 /// What a phase is stored as: the call, the wait, and the last failure.

@@ -24,7 +24,6 @@ use crate::store::locks::{self, KeyTypes};
 use crate::store::registry::{Registry, WorkerId};
 use crate::store::save::{Lease, current_call};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_sched::backoff::Patience;
@@ -468,10 +467,5 @@ pub fn wants_locks(config: &StateConfig, api: Api) -> bool {
 
 /// Options of a state execution: its own over the registered ones.
 pub fn config(loaded: &Loaded, state: &StateExecution) -> StateConfig {
-    let definition: Arc<Definition> = loaded.meta.definition();
-    let registered = definition.states.get(&state.id.state_id).cloned().unwrap_or_default();
-    match &state.config {
-        Some(own) => registered.overridden_by(own),
-        None => registered,
-    }
+    loaded.meta.definition().options_of(&state.id.state_id, state.config.as_deref())
 }

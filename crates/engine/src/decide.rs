@@ -223,17 +223,14 @@ impl Draft<'_> {
     }
 
     fn skip_timer(&mut self, seq: StateSeq, command_id: Option<&str>) -> Result<(), Rejection> {
-        let commands = match self.execution.states.get(&seq).map(|state| &state.phase) {
-            Some(Phase::Waiting(wait)) => &wait.commands[..],
-            _ => &[],
-        };
-        let meant = |command: &WaitCommand| command_id.is_none_or(|id| command.command_id.as_deref() == Some(id));
-        let waiting = |command: &WaitCommand| match command.kind {
-            WaitKind::Timer { fire_at } if command.status == CommandStatus::Waiting => Some(fire_at),
+        let open = self.execution.states.get(&seq).into_iter().flat_map(|state| state.open_commands());
+        let timers = open.filter_map(|(position, command)| match command.kind {
+            WaitKind::Timer { fire_at } if command_id.is_none_or(|id| command.command_id.as_deref() == Some(id)) => {
+                Some((fire_at, position))
+            }
             _ => None,
-        };
-        let timers = (0u32..).zip(commands).filter(|(_, command)| meant(command));
-        let first = timers.filter_map(|(position, command)| Some((waiting(command)?, position))).min();
+        });
+        let first = timers.min();
         let Some((_, command)) = first else {
             let which = command_id.map_or_else(|| "timer".to_owned(), |id| format!("timer \"{id}\""));
             return Err(Rejection::NoTimer(which));
@@ -382,8 +379,7 @@ impl Draft<'_> {
 
     fn start_state(&mut self, movement: &StateMovement, recovery: Option<Recovery>, not_before: Timestamp) {
         let number = self.execution.state_numbers.get(&movement.state_id).map_or(1, |last| last + 1);
-        let registered = self.context.definition.states.get(&movement.state_id).cloned().unwrap_or_default();
-        let config = overridden(registered, movement.config.as_deref());
+        let config = self.context.definition.options_of(&movement.state_id, movement.config.as_deref());
         self.emit(Event::StateStarted {
             seq: StateSeq(self.execution.next_state),
             state_execution_id: StateExecutionId { state_id: movement.state_id.clone(), number },
@@ -398,8 +394,7 @@ impl Draft<'_> {
     /// Options of a state execution: its own over the registered ones.
     fn config_of(&self, seq: StateSeq) -> StateConfig {
         let Some(state) = self.execution.states.get(&seq) else { return StateConfig::default() };
-        let registered = self.context.definition.states.get(&state.id.state_id).cloned().unwrap_or_default();
-        overridden(registered, state.config.as_deref())
+        self.context.definition.options_of(&state.id.state_id, state.config.as_deref())
     }
 
     fn apply_effects(&mut self, publisher: Publisher, effects: &Effects) {
@@ -473,9 +468,8 @@ impl Draft<'_> {
     }
 
     fn complete_due_timers(&mut self, seq: StateSeq) {
-        let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase) else { return };
-        let due = (0u32..).zip(&wait.commands).filter(|(_, command)| self.is_due(command));
-        let due: Vec<_> = due.map(|(position, _)| position).collect();
+        let open = self.execution.states.get(&seq).into_iter().flat_map(|state| state.open_commands());
+        let due: Vec<_> = open.filter(|(_, command)| self.is_due(command)).map(|(position, _)| position).collect();
         for command in due {
             self.emit(Event::CommandCompleted { seq, command, messages: Vec::new() });
         }
@@ -571,12 +565,5 @@ impl Draft<'_> {
             }
         }
         Ok(())
-    }
-}
-
-fn overridden(registered: StateConfig, own: Option<&StateConfig>) -> StateConfig {
-    match own {
-        Some(own) => registered.overridden_by(own),
-        None => registered,
     }
 }

@@ -33,6 +33,15 @@ impl Definition {
         self.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds)
     }
 
+    /// Options of a state execution: its own over those that are registered.
+    pub fn options_of(&self, state_id: &str, own: Option<&StateConfig>) -> StateConfig {
+        let registered = self.states.get(state_id).cloned().unwrap_or_default();
+        match own {
+            Some(own) => registered.overridden_by(own),
+            None => registered,
+        }
+    }
+
     /// Whether its processes may use this local queue.
     pub fn knows_queue(&self, name: &str) -> bool {
         self.local_queues.as_ref().is_none_or(|known| known.contains(name))

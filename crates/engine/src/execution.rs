@@ -148,15 +148,18 @@ impl StateExecution {
         }
     }
 
-    /// Queues that the state waits for, each with the least and the most messages that it takes at once.
-    pub fn wanted_messages(&self) -> impl Iterator<Item = (&str, u32, u32)> {
+    /// The commands that the state still waits for, by position.
+    pub fn open_commands(&self) -> impl Iterator<Item = (u32, &WaitCommand)> {
         let commands: &[WaitCommand] = match &self.phase {
             Phase::Waiting(wait) => &wait.commands,
             _ => &[],
         };
-        commands.iter().filter(|command| command.status == CommandStatus::Waiting).filter_map(|command| match &command
-            .kind
-        {
+        (0u32..).zip(commands).filter(|(_, command)| command.status == CommandStatus::Waiting)
+    }
+
+    /// Queues that the state waits for, each with the least and the most messages that it takes at once.
+    pub fn wanted_messages(&self) -> impl Iterator<Item = (&str, u32, u32)> {
+        self.open_commands().filter_map(|(_, command)| match &command.kind {
             WaitKind::LocalQueue { queue, at_least, at_most } => {
                 Some((queue.as_str(), *at_least, taken_at_once(*at_least, *at_most)))
             }

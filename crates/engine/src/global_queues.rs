@@ -92,14 +92,7 @@ fn demand<'a>(queue: &'a str, key: &'a Option<String>, at_least: u32, at_most: u
 impl StateExecution {
     /// What the state waits for in global queues, by position of the command.
     pub fn global_demands(&self) -> impl Iterator<Item = (u32, GlobalDemand<'_>)> {
-        let commands: &[WaitCommand] = match &self.phase {
-            Phase::Waiting(wait) => &wait.commands,
-            _ => &[],
-        };
-        (0u32..)
-            .zip(commands)
-            .filter(|(_, command)| command.status == CommandStatus::Waiting)
-            .filter_map(|(position, command)| Some((position, command.kind.global_demand()?)))
+        self.open_commands().filter_map(|(position, command)| Some((position, command.kind.global_demand()?)))
     }
 
     /// Messages of global queues that the state has taken and not used up, by position of the command.
