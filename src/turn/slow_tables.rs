@@ -20,9 +20,9 @@ pub type Times = BTreeMap<Relation, Duration>;
 
 /// What a process knows of slow tables.
 pub enum SlowTables {
-    Watched(Watcher<Relation>),
+    Watched(Watcher),
     Probed {
-        probes: Probes<Relation>,
+        probes: Probes,
         /// For how long tables were read for calls that are under way.
         read: HashMap<StateKey, Times>,
         /// What probes of this turn have shown.

@@ -1,4 +1,4 @@
-//! What is slow inside the database: users' tables now, functions later. `K` names one of them.
+//! What is slow inside the database: users' tables now, functions later. They are named by their oids.
 //!
 //! ```text
 //!             used for more than half of ten seconds,
@@ -15,8 +15,8 @@
 //! has twice its last pause, whoever has died since. So all that has to last is in the marks, which are rows; the rest may be
 //! lost at any moment.
 
+use crate::table_health::Relation;
 use std::collections::{HashMap, VecDeque};
-use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 /// What was used for more than half of this is slow.
@@ -118,27 +118,21 @@ impl Usage {
 }
 
 /// The scheduler's part: finds out what is slow.
-#[derive(Debug)]
-pub struct Watcher<K> {
+#[derive(Debug, Default)]
+pub struct Watcher {
     /// As the rows say.
-    marks: HashMap<K, Mark>,
+    marks: HashMap<Relation, Mark>,
     /// To be written down.
-    found: HashMap<K, Mark>,
-    usage: HashMap<K, Usage>,
+    found: HashMap<Relation, Mark>,
+    usage: HashMap<Relation, Usage>,
     /// Processes have died in these; not yet a mark.
-    died_in: Vec<K>,
+    died_in: Vec<Relation>,
 }
 
-impl<K> Default for Watcher<K> {
-    fn default() -> Self {
-        Self { marks: HashMap::new(), found: HashMap::new(), usage: HashMap::new(), died_in: Vec::new() }
-    }
-}
-
-impl<K: Copy + Eq + Hash> Watcher<K> {
+impl Watcher {
     /// A turn begins, with these marks in the rows. Answers with marks that are to be written down; it does so in each turn
     /// until a later one begins with them.
-    pub fn begin_turn(&mut self, marks: HashMap<K, Mark>, now: Instant) -> Vec<(K, Mark)> {
+    pub fn begin_turn(&mut self, marks: HashMap<Relation, Mark>, now: Instant) -> Vec<(Relation, Mark)> {
         self.marks = marks;
         let marks = &self.marks;
         self.found.retain(|key, mark| marks.get(key) != Some(mark));
@@ -154,7 +148,7 @@ impl<K: Copy + Eq + Hash> Watcher<K> {
     }
 
     /// It was used for so long, whatever came of it.
-    pub fn used(&mut self, key: K, took: Duration, now: Instant) {
+    pub fn used(&mut self, key: Relation, took: Duration, now: Instant) {
         let usage = self.usage.entry(key).or_default();
         usage.add(took, now);
         usage.move_on(now);
@@ -164,25 +158,25 @@ impl<K: Copy + Eq + Hash> Watcher<K> {
     }
 
     /// A use of it was ended by the limit.
-    pub fn ran_into_limit(&mut self, key: K) {
+    pub fn ran_into_limit(&mut self, key: Relation) {
         self.mark(key, Reason::Limit);
     }
 
     /// A process died in it, also a runner's. To be said once.
-    pub fn died_in(&mut self, key: K) {
+    pub fn died_in(&mut self, key: Relation) {
         self.died_in.push(key);
     }
 
     /// Whether its steps are a runner's.
-    pub fn is_slow(&self, key: &K) -> bool {
+    pub fn is_slow(&self, key: &Relation) -> bool {
         self.last(key).is_some_and(|mark| !mark.is_mended)
     }
 
-    fn last(&self, key: &K) -> Option<Mark> {
+    fn last(&self, key: &Relation) -> Option<Mark> {
         self.found.get(key).or_else(|| self.marks.get(key)).copied()
     }
 
-    fn mark(&mut self, key: K, reason: Reason) {
+    fn mark(&mut self, key: Relation, reason: Reason) {
         self.usage.remove(&key);
         let last = self.last(&key);
         if last.is_none_or(|mark| mark.is_mended) {
@@ -192,23 +186,17 @@ impl<K: Copy + Eq + Hash> Watcher<K> {
 }
 
 /// A runner's part: finds out what is quick again.
-#[derive(Debug)]
-pub struct Probes<K> {
+#[derive(Debug, Default)]
+pub struct Probes {
     /// What is slow, with the time of the next probe.
-    slow: HashMap<K, (Mark, Instant)>,
+    slow: HashMap<Relation, (Mark, Instant)>,
 }
 
-impl<K> Default for Probes<K> {
-    fn default() -> Self {
-        Self { slow: HashMap::new() }
-    }
-}
-
-impl<K: Copy + Eq + Hash> Probes<K> {
+impl Probes {
     /// Takes over what the rows say. What is new, or was marked anew, is probed after its pause; `age` says how much of that
     /// is over, as a runner may begin at any time.
-    pub fn follow(&mut self, marks: &HashMap<K, Mark>, age: impl Fn(&K) -> Duration, now: Instant) {
-        let is_slow = |key: &K| marks.get(key).is_some_and(|mark| !mark.is_mended);
+    pub fn follow(&mut self, marks: &HashMap<Relation, Mark>, age: impl Fn(&Relation) -> Duration, now: Instant) {
+        let is_slow = |key: &Relation| marks.get(key).is_some_and(|mark| !mark.is_mended);
         self.slow.retain(|key, _| is_slow(key));
         for (key, mark) in marks.iter().filter(|(key, _)| is_slow(key)) {
             if self.slow.get(key).is_none_or(|(known, _)| known != mark) {
@@ -218,19 +206,19 @@ impl<K: Copy + Eq + Hash> Probes<K> {
     }
 
     /// Until when it may not be used: what ends processes may not before its pause is over.
-    pub fn kept_until(&self, key: &K, now: Instant) -> Option<Instant> {
+    pub fn kept_until(&self, key: &Relation, now: Instant) -> Option<Instant> {
         let (mark, probe_at) = self.slow.get(key)?;
         (mark.reason == Reason::Died && *probe_at > now).then_some(*probe_at)
     }
 
     /// Whether its steps are a runner's.
-    pub fn is_slow(&self, key: &K) -> bool {
+    pub fn is_slow(&self, key: &Relation) -> bool {
         self.slow.contains_key(key)
     }
 
     /// A step used it for so long, with all that belongs to the step: a quick read tells nothing of the write that follows.
     /// `limit` is the scheduler's limit for one use. Answers with the mark that is to be written down, if this was a probe.
-    pub fn used(&mut self, key: K, took: Duration, limit: Duration, now: Instant) -> Option<Mark> {
+    pub fn used(&mut self, key: Relation, took: Duration, limit: Duration, now: Instant) -> Option<Mark> {
         let (mark, probe_at) = self.slow.get(&key).copied()?;
         if probe_at > now {
             return None;

@@ -15,8 +15,8 @@ fn millis(count: u64) -> Duration {
 struct World {
     now: Instant,
     rows: HashMap<u32, Mark>,
-    watcher: Watcher<u32>,
-    probes: Probes<u32>,
+    watcher: Watcher,
+    probes: Probes,
 }
 
 impl World {
@@ -191,7 +191,7 @@ fn one_in_which_a_process_died_is_left_alone_for_ten_minutes_and_longer_each_tim
 
 #[test]
 fn what_was_found_is_told_until_it_is_written_down() {
-    let mut watcher = Watcher::<u32>::default();
+    let mut watcher = Watcher::default();
     let now = Instant::now();
     watcher.ran_into_limit(1);
     let found = watcher.begin_turn(HashMap::new(), now);
