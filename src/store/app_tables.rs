@@ -180,16 +180,13 @@ impl Tables {
     /// The versions of the rows that `loading` covers, which are locked until the transaction ends; as [`LoadedRows`] has
     /// them.
     pub fn lock_rows(&self, spi: &Spi, meta: &Meta, loading: &Loading) -> Result<Vec<Option<String>>> {
-        let lock = Held::of(loading.lock_type).clause();
-        let rows = covered(meta, loading).map(|(mapping, key)| {
-            let table = self.enter(mapping)?;
-            let (rows, key_is) = (&table.found.rows, table.key_is(mapping)?);
-            let sql = format!("SELECT {VERSION} FROM {rows} t WHERE {key_is}{lock}");
-            spi.on_users_tables().first(&sql, &params(key, None), |row| row.at(0))
-        });
-        rows.collect()
+        let held = Held::of(loading.lock_type);
+        let version = |values: Vec<Option<String>>| values.into_iter().next().flatten();
+        let rows = covered(meta, loading);
+        rows.map(|(mapping, key)| Ok(self.select(spi, mapping, key, &[], held)?.and_then(version))).collect()
     }
 
+    /// The values of these columns, as JSON, and behind them the version of a row that is held.
     fn select(
         &self,
         spi: &Spi,

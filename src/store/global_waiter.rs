@@ -99,6 +99,7 @@ statements! {
     WAITERS_GONE = delete::<GlobalWaiter, WaiterKey>();
     DELETE_WAITERS = delete::<GlobalWaiter, StateKey>();
     DELETE_ALL_WAITERS = "DELETE FROM xdb.global_waiter WHERE execution_id = ANY ($1)";
+    // A key of a state has the parameters of a row.
     PASS_OVER = format!("{} ON CONFLICT DO NOTHING", insert::<PassedOver>());
     NO_LONGER_PASSED_OVER = delete::<PassedOver, StateKey>();
     FRESH = "SELECT number, queue_name, key FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT $1";
@@ -140,9 +141,7 @@ pub(super) fn write(spi: &Spi, gone: &[WaiterKey], new: &[NewWaiter], not_asked:
 
 /// Notes that these waiting states are to be asked again.
 pub fn pass_over(spi: &Spi, states: &[StateKey]) -> Result<()> {
-    let rows: Vec<_> =
-        states.iter().map(|(execution_id, seq)| PassedOver { execution_id: *execution_id, seq: *seq }).collect();
-    run(spi, &PASS_OVER, &rows)?;
+    run(spi, &PASS_OVER, states)?;
     Ok(())
 }
 

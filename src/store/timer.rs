@@ -1,6 +1,6 @@
 //! Timers that states wait for, and timeouts of processes: the table `timer`.
 
-use super::table::{Record, batch, delete, insert, record, rows, run, select, statements, table};
+use super::table::{delete, insert, record, rows, run, select, statements, table};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::Spi;
@@ -36,8 +36,6 @@ statements! {
     DUE = format!("SELECT {} FROM xdb.timer t \
         WHERE fire_at <= $1 AND fire_at >= $4 AND execution_id <> ALL ($2) ORDER BY fire_at LIMIT $3",
         select::<DueTimer>("t"));
-    DELETE_DUE = format!("DELETE FROM xdb.timer t USING {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq \
-        AND t.command = v.command AND t.fire_at <= $4", batch::<TimerKey>());
     DELETE_ALL = "DELETE FROM xdb.timer WHERE execution_id = ANY ($1)";
 }
 
@@ -76,13 +74,9 @@ pub fn due_timers(
 
 /// Deletes timers that no execution wants any more: leftovers that must not come due for ever.
 pub fn delete_timers(spi: &Spi, timers: &[DueTimer], now: Timestamp) -> Result<()> {
-    if timers.is_empty() {
-        return Ok(());
-    }
+    // One that is not due any more, because the clock went back, may be wanted still.
+    let due = timers.iter().filter(|timer| timer.fire_at <= now);
     let key = |timer: &DueTimer| TimerKey { execution_id: timer.execution_id, seq: timer.seq, command: timer.command };
-    let keys: Vec<_> = timers.iter().map(key).collect();
-    let mut params = TimerKey::arrays(&keys);
-    params.push(value(now));
-    spi.run(&DELETE_DUE, &params)?;
+    run(spi, &DELETE, &due.map(key).collect::<Vec<_>>())?;
     Ok(())
 }
