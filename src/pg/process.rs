@@ -47,6 +47,9 @@ pub fn connect(database: pg_sys::Oid) {
     // SAFETY: the first and only connection of this process; without a user it is the superuser of the cluster.
     unsafe {
         pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, 0);
+        // `ALTER DATABASE … SET session_authorization` has made it another role's; its name can't be pinned before there is a
+        // transaction to look it up in.
+        pg_sys::SetSessionAuthorization(pg_sys::Oid::from(pg_sys::BOOTSTRAP_SUPERUSERID), true);
     }
     settings::pin_after_connection();
 }

@@ -24,7 +24,8 @@ pub const FORMATS: [(&CStr, &CStr); 9] = [
 ];
 
 /// Settings that hold from before the connection.
-const BEFORE_CONNECTION: [(&CStr, &CStr); 8] = [
+const BEFORE_CONNECTION: [(&CStr, &CStr); 9] = [
+    (c"role", c"none"),
     (c"search_path", c"pg_catalog, pg_temp"),
     (c"zero_damaged_pages", c"false"),
     (c"statement_timeout", c"0"),

@@ -4,7 +4,7 @@ use super::duties::{Duties, is_running};
 use super::life::Exit;
 use crate::guc;
 use crate::http::{HostPolicy, Notifier, Reactor};
-use crate::pg::catch::{PgError, Result, log_error, run_caught};
+use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, log_error, run_caught};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::latch::WaitSet;
@@ -37,9 +37,18 @@ pub fn run(session: &mut Session) -> Exit {
             return Exit::Left;
         }
         match begin(session, role) {
-            Ok(Some(begun)) => break begun,
-            Ok(None) => return Exit::Restart,
-            Err(error) => log_error("an engine process can't begin yet", &error),
+            Ok(Ok(begun)) => break begun,
+            Ok(Err(Begun::Busy)) => {}
+            Ok(Err(_)) => return Exit::Restart,
+            Err(error) => {
+                session.slot.record_error(&error.to_string());
+                // Somebody has locked the engine's row, and ends soon. After anything else a new process tries again, and the
+                // launcher waits longer each time.
+                if error.code != LOCK_NOT_AVAILABLE {
+                    log_error("an engine process can't begin", &error);
+                    return Exit::Restart;
+                }
+            }
         }
         crate::pg::latch::wait_for_latch(RETRY.as_millis() as i64);
     };
@@ -131,10 +140,10 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> Exit {
     }
 }
 
-/// Begins an epoch. None when the extension has changed.
-fn begin(session: &mut Session, role: Role) -> Result<Option<i64>> {
+/// Begins an epoch, or says why there can't be one yet.
+fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<i64, Begun>> {
     let database = session.database;
-    let begun = transaction(session, |spi| {
+    transaction(session, |spi| {
         load::unmark_closing(spi, None)?;
         let epoch = engine::begin_epoch(spi, role)?;
         if role == Role::Scheduler {
@@ -144,12 +153,7 @@ fn begin(session: &mut Session, role: Role) -> Result<Option<i64>> {
         }
         crash::point("begin");
         Ok(epoch)
-    });
-    match begun? {
-        Ok(epoch) => Ok(Some(epoch)),
-        Err(Begun::Busy) => Err(PgError::internal("the extension is locked")),
-        Err(_) => Ok(None),
-    }
+    })
 }
 
 /// Runs `body` in a transaction of its own, outside a turn. None when that was not possible: it is tried again.

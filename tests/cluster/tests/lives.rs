@@ -50,6 +50,28 @@ fn when_no_process_is_free_the_engine_says_so_and_tries_again() {
 }
 
 #[test]
+fn an_engine_that_cannot_begin_says_why_and_tries_again() {
+    let app = App::new("lives_begin");
+    let _worker = app.worker(write);
+    app.register("one", &one_step());
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    let scheduler = app.scheduler();
+    superuser.run(&format!(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no epoch today'; END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE ON xdb.engine FOR EACH ROW EXECUTE FUNCTION refuse();
+         SELECT pg_terminate_backend({scheduler})"
+    ));
+    wait_until("it says why it does not run", 20, || {
+        let shown = superuser.text("SELECT concat_ws(': ', state, last_error) FROM xdb.status()");
+        shown.starts_with("backing off: ") && shown.contains("no epoch today")
+    });
+    superuser.run("DROP TRIGGER refuse ON xdb.engine; DROP FUNCTION refuse()");
+    db.start("p", "one").go();
+    db.completes("p");
+    app.done(&["no epoch today"]);
+}
+
+#[test]
 fn thirty_databases_at_once() {
     let app = App::alone("lives_of_many", ClusterOptions::default().set("max_worker_processes", "60"));
     let worker = app.worker(write);

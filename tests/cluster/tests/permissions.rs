@@ -242,6 +242,25 @@ fn no_trigger_gets_out_of_its_role() {
 }
 
 #[test]
+fn a_role_that_a_database_sets_is_not_the_engines() {
+    let (app, _worker) = application("permission_database");
+    let (mut db, mut superuser) = (app.db(), app.cluster().superuser());
+    db.run("INSERT INTO counters VALUES ('c', 0)");
+    for setting in ["role", "session_authorization"] {
+        superuser.run(&format!("ALTER DATABASE permission_database SET {setting} = 'stranger'"));
+        let before = app.scheduler();
+        superuser.run(&format!("SELECT pg_terminate_backend({before})"));
+        wait_until("another scheduler is there", 20, || {
+            app.cluster().find_scheduler("permission_database").is_some_and(|pid| pid != before)
+        });
+        db.start(setting, "writer").key("c").go();
+        assert_eq!(db.completes(setting).result(), "written");
+        superuser.run(&format!("ALTER DATABASE permission_database RESET {setting}"));
+    }
+    app.done(&[]);
+}
+
+#[test]
 fn a_deferred_trigger_runs_as_the_owner_too() {
     let (app, _worker) = application("permission_deferred");
     let mut db = app.db();
