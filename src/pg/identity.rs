@@ -64,13 +64,30 @@ pub fn as_process_owner<T>(
     body: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
-    scope(Some((owner, flags as c_int)), &FORMATS, Settings::AllBack, || {
+    let result = scope(Some((owner, flags as c_int)), &FORMATS, Settings::AllBack, || {
         set(SEARCH_PATH[0].0, SEARCH_PATH[0].1);
         if let Some(timeout) = lock_timeout {
             set(c"lock_timeout", timeout);
         }
         body()
-    })
+    })?;
+    empty_temporary_schema();
+    Ok(result)
+}
+
+/// Drops what a trigger has made in `pg_temp`, so that the owner of the next process does not run it. Functions may be made there
+/// even in a restricted operation; with earlier minor versions of Postgres also types, which every `search_path` finds first. An
+/// error takes them back by itself.
+fn empty_temporary_schema() {
+    let (mut schema, mut toast) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
+    // SAFETY: an accessor; and a deletion in the transaction that is open, which runs no user's code.
+    unsafe {
+        pg_sys::GetTempNamespaceState(&raw mut schema, &raw mut toast);
+        if schema != pg_sys::InvalidOid {
+            pg_sys::CommandCounterIncrement();
+            pg_sys::ResetTempTableNamespace();
+        }
+    }
 }
 
 /// What of the settings is put back at the end of a scope.

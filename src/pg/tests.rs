@@ -366,6 +366,22 @@ mod xdb_tests {
         });
         does_not_grow("panics", |_| {
             in_context(&mut || {
+    #[pg_test]
+    fn what_one_owner_makes_in_pg_temp_the_next_one_does_not_find() {
+        run("CREATE ROLE xdb_tests_owner").expect("created");
+        let owner = identity::role_named("xdb_tests_owner").expect("no error").expect("it is there");
+        let there = "SELECT (to_regprocedure('pg_temp.helper()') IS NOT NULL)::text";
+        for _ in 0..2 {
+            identity::as_process_owner(owner, None, || {
+                run("CREATE FUNCTION pg_temp.helper() RETURNS int LANGUAGE sql AS 'SELECT 42'")?;
+                assert_eq!((one("SELECT pg_temp.helper()::text"), one(there)), ("42".into(), "true".into()));
+                Ok(())
+            })
+            .expect("it may have them meanwhile");
+            assert_eq!(one(there), "false");
+        }
+    }
+
                 let panic = |_: &spi::Row| -> Result<()> { throw(PgError::internal("in the middle")) };
                 error_of(|| spi::connect(|spi| spi.rows("SELECT 1", &[], panic)));
             });

@@ -242,6 +242,44 @@ fn no_trigger_gets_out_of_its_role() {
 }
 
 #[test]
+fn what_one_owner_makes_in_pg_temp_is_not_there_for_the_next_one() {
+    let (app, _worker) = application("permission_temporary");
+    let (mut db, mut other) = (app.db(), app.session("other"));
+    db.run(
+        "CREATE TABLE witness (who text);
+         GRANT INSERT ON witness TO PUBLIC;
+         CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             CREATE OR REPLACE FUNCTION pg_temp.helper() RETURNS void LANGUAGE plpgsql AS
+                 $f$ BEGIN INSERT INTO public.witness VALUES (current_user); END $f$;
+             PERFORM pg_temp.helper();
+             RETURN new; END $$;
+         CREATE TRIGGER act BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION act();
+         INSERT INTO counters VALUES ('c', 0);",
+    );
+    other.run(
+        "CREATE TABLE theirs (id text PRIMARY KEY, n int NOT NULL);
+         CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF to_regprocedure('pg_temp.helper()') IS NULL THEN
+                 CREATE FUNCTION pg_temp.helper() RETURNS void LANGUAGE sql AS '';
+             END IF;
+             PERFORM pg_temp.helper();
+             RETURN new; END $$;
+         CREATE TRIGGER look BEFORE UPDATE ON theirs FOR EACH ROW EXECUTE FUNCTION look();
+         INSERT INTO theirs VALUES ('t', 0);",
+    );
+    app.register("theirs", &one_step().maps("public.theirs", "id", &["n"]));
+    // Twice, because the trigger may make them again in each step.
+    for round in 1..=2 {
+        db.start(&format!("p{round}"), "writer").key("c").go();
+        assert_eq!(db.completes(&format!("p{round}")).result(), "written");
+        other.start(&format!("q{round}"), "theirs").key("t").go();
+        assert_eq!(other.completes(&format!("q{round}")).result(), "written");
+    }
+    assert_eq!(db.all::<String>("SELECT who FROM witness"), ["app", "app"]);
+    app.done(&[]);
+}
+
+#[test]
 fn a_role_that_a_database_sets_is_not_the_engines() {
     let (app, _worker) = application("permission_database");
     let (mut db, mut superuser) = (app.db(), app.cluster().superuser());
