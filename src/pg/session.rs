@@ -55,6 +55,12 @@ pub fn report_activity(doing: Option<&CStr>) {
     }
 }
 
+/// Advisory locks that a user's trigger has taken for the session would stay for as long as the process.
+fn release_advisory_locks() {
+    // SAFETY: looks through the locks that this process has, of which there are few between transactions.
+    unsafe { pg_sys::LockReleaseSession(pg_sys::USER_LOCKMETHOD as pg_sys::LOCKMETHODID) };
+}
+
 impl Session {
     pub fn open(slot: Slot, database: pg_sys::Oid, role: Role) -> Option<Session> {
         // SAFETY: a short transaction of this process; the memory context lives as long as the process.
@@ -125,6 +131,7 @@ impl Session {
                 pg_sys::PopActiveSnapshot();
             }
             pg_sys::CommitTransactionCommand();
+            release_advisory_locks();
             // Without it autovacuum never hears of what the engine changes.
             pg_sys::pgstat_report_stat(false);
             pg_sys::MemoryContextSwitchTo(self.memory);
@@ -137,6 +144,7 @@ impl Session {
         unsafe {
             pg_sys::InterruptHoldoffCount += 1;
             pg_sys::AbortCurrentTransaction();
+            release_advisory_locks();
             pg_sys::InterruptHoldoffCount -= 1;
             pg_sys::pgstat_report_stat(false);
             pg_sys::MemoryContextSwitchTo(self.memory);

@@ -242,6 +242,19 @@ fn no_trigger_gets_out_of_its_role() {
 }
 
 #[test]
+fn no_advisory_lock_of_a_trigger_outlives_its_step() {
+    for (name, more) in [("permission_advisory", ""), ("permission_advisory_refused", "; RAISE 'not today'")] {
+        let (app, result) = under_a_trigger(name, &format!("PERFORM pg_advisory_lock(4711){more}"));
+        assert_eq!(result == "written", more.is_empty(), "{result}");
+        let mut superuser = app.superuser();
+        wait_until("it is released", 10, || {
+            superuser.count("pg_locks JOIN pg_database d ON d.oid = database WHERE locktype = 'advisory' AND datname = current_database()") == 0
+        });
+        app.done(&[]);
+    }
+}
+
+#[test]
 fn what_one_owner_makes_in_pg_temp_is_not_there_for_the_next_one() {
     let (app, _worker) = application("permission_temporary");
     let (mut db, mut other) = (app.db(), app.session("other"));
