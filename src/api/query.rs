@@ -6,7 +6,8 @@ use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::spi::Spi;
-use crate::pg::wake::{self, waiter::Registration};
+use crate::pg::wake;
+use crate::pg::wake::waiter::{Registration, wait_for_any};
 use crate::store::app_tables::object;
 use crate::store::{self, check, claim, process, to_json};
 use std::time::{Duration, Instant};
@@ -136,8 +137,7 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
         if ended || left.is_zero() {
             return Ok(Value::Json(state_outcome(status, process_status, !ended)));
         }
-        let waiter = if of_process.is_polling() { &of_process } else { &of_state };
-        args.sleep(|| waiter.wait(pause(left)));
+        args.sleep(|| wait_for_any([&of_state, &of_process], pause(left)));
     }
 }
 

@@ -12,9 +12,10 @@ mod xdb_tests {
     };
     use crate::pg::descriptors::Descriptors;
     use crate::pg::param::{array, column, value};
-    use crate::pg::shmem::attribute_locks;
+    use crate::pg::shmem::{attribute_locks, waiter};
     use crate::pg::spi::{self, Spi};
-    use crate::pg::{identity, names, subxact};
+    use crate::pg::wake::waiter::{Registration, wait_for_any};
+    use crate::pg::{identity, latch, names, subxact};
     use pgrx::pg_sys;
     use pgrx::prelude::*;
     use xdb_engine::{ExecutionId, Timestamp};
@@ -60,6 +61,26 @@ mod xdb_tests {
         let few = || Descriptors::default().reserve_all(Descriptors::most());
         assert!(few() && few(), "what is refused or dropped is there for others");
         assert!(many.reserve(Descriptors::most()) > 0 && !few());
+    }
+
+    #[pg_test]
+    fn a_wake_up_that_comes_during_a_look_ends_the_wait_after_it() {
+        let (execution, other) = ([7; 16], [8; 16]);
+        let (place, unwoken) = (Registration::register(&execution), Registration::register(&other));
+        // SAFETY: set once at the start of the process.
+        let database = unsafe { pg_sys::MyDatabaseId };
+        let waits = |places: [&Registration; 2], at_most: i64| {
+            let began = std::time::Instant::now();
+            wait_for_any(places, at_most);
+            began.elapsed().as_millis() as i64
+        };
+        for both in [[&place, &unwoken], [&unwoken, &place]] {
+            waiter::wake(database, Some(&[execution]));
+            // As waiting inside the server does.
+            latch::wait_for_latch(0);
+            assert!(waits(both, 20_000) < 10_000, "the wake-up is lost");
+            assert!(waits(both, 50) >= 50, "it is one wake-up");
+        }
     }
 
     // --- types ------------------------------------------------------------------------------------------------------------
@@ -325,6 +346,22 @@ mod xdb_tests {
         }
     }
 
+    #[pg_test]
+    fn what_one_owner_makes_in_pg_temp_the_next_one_does_not_find() {
+        run("CREATE ROLE xdb_tests_owner").expect("created");
+        let owner = identity::role_named("xdb_tests_owner").expect("no error").expect("it is there");
+        let there = "SELECT (to_regprocedure('pg_temp.helper()') IS NOT NULL)::text";
+        for _ in 0..2 {
+            identity::as_process_owner(owner, None, || {
+                run("CREATE FUNCTION pg_temp.helper() RETURNS int LANGUAGE sql AS 'SELECT 42'")?;
+                assert_eq!((one("SELECT pg_temp.helper()::text"), one(there)), ("42".into(), "true".into()));
+                Ok(())
+            })
+            .expect("it may have them meanwhile");
+            assert_eq!(one(there), "false");
+        }
+    }
+
     // --- memory -----------------------------------------------------------------------------------------------------------
 
     /// What this process has allocated, by Postgres or by Rust, in bytes.
@@ -366,22 +403,6 @@ mod xdb_tests {
         });
         does_not_grow("panics", |_| {
             in_context(&mut || {
-    #[pg_test]
-    fn what_one_owner_makes_in_pg_temp_the_next_one_does_not_find() {
-        run("CREATE ROLE xdb_tests_owner").expect("created");
-        let owner = identity::role_named("xdb_tests_owner").expect("no error").expect("it is there");
-        let there = "SELECT (to_regprocedure('pg_temp.helper()') IS NOT NULL)::text";
-        for _ in 0..2 {
-            identity::as_process_owner(owner, None, || {
-                run("CREATE FUNCTION pg_temp.helper() RETURNS int LANGUAGE sql AS 'SELECT 42'")?;
-                assert_eq!((one("SELECT pg_temp.helper()::text"), one(there)), ("42".into(), "true".into()));
-                Ok(())
-            })
-            .expect("it may have them meanwhile");
-            assert_eq!(one(there), "false");
-        }
-    }
-
                 let panic = |_: &spi::Row| -> Result<()> { throw(PgError::internal("in the middle")) };
                 error_of(|| spi::connect(|spi| spi.rows("SELECT 1", &[], panic)));
             });

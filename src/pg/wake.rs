@@ -322,19 +322,22 @@ pub mod waiter {
             Self::register(&super::state_key(execution, state_execution_id))
         }
 
-        /// Whether there was no place, so that a wait ends early to poll.
-        pub fn is_polling(&self) -> bool {
-            self.place.is_none()
+        /// Waits until this session is woken, or for this long; not at all if it was woken since the last wait. Interrupts are
+        /// obeyed. The caller looks again afterwards: a wake-up says only that something may have changed.
+        pub fn wait(&self, timeout_ms: i64) {
+            wait_for_any([self], timeout_ms);
         }
 
-        /// Waits until this session is woken, or for this long. Interrupts are obeyed. The caller looks again afterwards: a
-        /// wake-up says only that something may have changed.
-        pub fn wait(&self, timeout_ms: i64) {
-            let timeout_ms = if self.is_polling() { timeout_ms.min(POLL_MS) } else { timeout_ms };
-            latch::wait_for_latch(timeout_ms);
+    /// The same for several at a time.
+    pub fn wait_for_any<const N: usize>(places: [&Registration; N], timeout_ms: i64) {
+        let woken =
+            || places.iter().filter_map(|one| one.place).fold(false, |any, place| any | places::take_woken(place));
+        if woken() {
+            return;
         }
     }
 
+    }
     impl Drop for Registration {
         fn drop(&mut self) {
             if let Some(place) = self.place {
@@ -342,4 +345,8 @@ pub mod waiter {
             }
         }
     }
+        let is_polling = places.iter().any(|one| one.place.is_none());
+        latch::wait_for_latch(if is_polling { timeout_ms.min(POLL_MS) } else { timeout_ms });
+        // The look that follows is for these.
+        woken();
 }

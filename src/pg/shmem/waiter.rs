@@ -3,6 +3,8 @@
 //! Nothing is missed: a waiter publishes its place and *then* reads the execution with a new snapshot; a closer commits and
 //! *then* looks for waiters. Whichever comes second sees the other. Reading a place while it changes hands can wake somebody
 //! for nothing, no more.
+//!
+//! A latch alone is not enough: reading may wait inside the server, which resets it. So a wake-up is written down at the place too.
 use super::shared;
 use crate::pg::raw;
 use pgrx::pg_sys;
@@ -23,6 +25,8 @@ pub(super) struct Cell {
     /// Number of the waiting process.
     procno: AtomicI32,
     pid: AtomicI32,
+    /// Somebody has woken this waiter since it asked last.
+    woken: AtomicU32,
 }
 
 /// An id as two atomics hold it.
@@ -47,9 +51,15 @@ pub(crate) fn take(database: pg_sys::Oid, execution: &[u8; 16]) -> Option<usize>
     cell.execution[1].store(low, Ordering::SeqCst);
     cell.procno.store(procno, Ordering::SeqCst);
     cell.pid.store(std::process::id() as i32, Ordering::SeqCst);
+    cell.woken.store(0, Ordering::SeqCst);
     cell.in_use.store(PUBLISHED, Ordering::SeqCst);
     fence(Ordering::SeqCst);
     Some(index)
+}
+
+/// Whether this place was woken since this was asked last. To be asked *before* the execution is read.
+pub(crate) fn take_woken(index: usize) -> bool {
+    shared().is_some_and(|shared| shared.waiters[index].woken.swap(0, Ordering::SeqCst) != 0)
 }
 
 /// Gives a place of this process back; one that was given back already is left alone. Cannot fail.
@@ -84,6 +94,7 @@ pub(crate) fn wake(database: pg_sys::Oid, executions: Option<&[[u8; 16]]>) {
         }
         let waits_for = cell.execution.each_ref().map(|word| word.load(Ordering::SeqCst));
         if executions.is_none_or(|ids| ids.iter().any(|id| words(id) == waits_for)) {
+            cell.woken.store(1, Ordering::SeqCst);
             raw::set_latch_of(cell.procno.load(Ordering::SeqCst));
         }
     }
