@@ -349,11 +349,13 @@ impl Slot {
     /// Says that the process of this slot has ended, and tells the launcher. Called while it exits: cannot fail.
     pub fn vacate(self) {
         let cell = self.cell();
+        // Once it has exited, the launcher may free the slot at any time.
+        let (database, role) = (self.database(), self.role());
         cell.pid.store(0, Ordering::SeqCst);
         cell.procno.store(0, Ordering::SeqCst);
         cell.in_flight.store(0, Ordering::SeqCst);
         cell.waiting_calls.store(0, Ordering::SeqCst);
-        if self.role() == Role::Scheduler {
+        if role == Role::Scheduler {
             super::attribute_locks::clear(self);
         }
         cell.exited_at.store(raw::now_micros(), Ordering::SeqCst);
@@ -362,8 +364,8 @@ impl Slot {
         cell.life.store((start << 8) | SlotPhase::Exited as u64, Ordering::SeqCst);
         super::wake_launcher();
         // A runner's leases are void now, and what it died in is to be noted.
-        if self.role() != Role::Scheduler
-            && let Some(scheduler) = Slot::find(self.database(), Role::Scheduler)
+        if role != Role::Scheduler
+            && let Some(scheduler) = Slot::find(database, Role::Scheduler)
         {
             scheduler.wake(Wakeup::Work);
         }
