@@ -7,7 +7,7 @@
 //! The engine polls, so it would get over a wake-up that is lost. A session in a wait that has a place in shared memory does not: it
 //! looks again when it is woken, and when its time is over. So whatever ends an execution or a state has to note it here.
 use super::crash;
-use super::shmem::{self, Slot, Wakeup, attribute_locks, waiter as places};
+use super::shmem::{self, Slot, Wakeup, attribute_locks, call, waiter as places};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -32,6 +32,8 @@ struct Notes {
     calls_over: bool,
     poke_launcher: bool,
     rescan: bool,
+    /// Workers that are not registered any more.
+    forgotten: Vec<i32>,
 }
 
 impl Notes {
@@ -49,6 +51,7 @@ impl Notes {
         }
         self.poke_launcher |= other.poke_launcher;
         self.rescan |= other.rescan;
+        self.forgotten.extend(other.forgotten);
     }
 
     fn tell(&mut self, wakeup: Wakeup) {
@@ -184,6 +187,11 @@ pub fn rescan_at_commit() {
     note(|n| n.rescan = true);
 }
 
+/// Forgets the figures of a worker when the transaction commits that unregisters it.
+pub fn forget_worker_at_commit(worker: i32) {
+    note(|n| n.forgotten.push(worker));
+}
+
 /// Releases this process's holds when the transaction ends, however it ends.
 pub(super) fn release_holds_at_end() {
     ensure_registered();
@@ -244,6 +252,7 @@ fn carry_out(notes: &Notes) {
     } else if notes.rescan {
         shmem::request_rescan();
     }
+    notes.forgotten.iter().for_each(|worker| call::forget_worker(database, *worker));
 }
 
 unsafe extern "C-unwind" fn at_subtransaction_event(
@@ -327,6 +336,7 @@ pub mod waiter {
         pub fn wait(&self, timeout_ms: i64) {
             wait_for_any([self], timeout_ms);
         }
+    }
 
     /// The same for several at a time.
     pub fn wait_for_any<const N: usize>(places: [&Registration; N], timeout_ms: i64) {
@@ -335,9 +345,12 @@ pub mod waiter {
         if woken() {
             return;
         }
+        let is_polling = places.iter().any(|one| one.place.is_none());
+        latch::wait_for_latch(if is_polling { timeout_ms.min(POLL_MS) } else { timeout_ms });
+        // The look that follows is for these.
+        woken();
     }
 
-    }
     impl Drop for Registration {
         fn drop(&mut self) {
             if let Some(place) = self.place {
@@ -345,8 +358,4 @@ pub mod waiter {
             }
         }
     }
-        let is_polling = places.iter().any(|one| one.place.is_none());
-        latch::wait_for_latch(if is_polling { timeout_ms.min(POLL_MS) } else { timeout_ms });
-        // The look that follows is for these.
-        woken();
 }

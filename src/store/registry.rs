@@ -5,10 +5,9 @@ use super::table::{Read, Record, insert, insert_row, record, run, select, statem
 use super::{from_json, to_json};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, Relation, value};
-use crate::pg::process;
-use crate::pg::shmem::call::forget_worker;
 use crate::pg::spi::{Row, Spi};
 use crate::pg::subxact::lock_extension_object;
+use crate::pg::wake;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -313,7 +312,7 @@ pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
 
 pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
     spi.run(&DELETE_WORKER, &[value(id)])?;
-    forget_worker(process::database(), id);
+    wake::forget_worker_at_commit(id);
     bump(spi)
 }
 

@@ -158,14 +158,10 @@ pub fn of_database(database: pg_sys::Oid) -> Vec<CallStatistics> {
         .collect()
 }
 
-/// Forgets a worker that is no longer registered.
-pub fn forget_worker(database: pg_sys::Oid, worker: i32) {
-    if shared().is_some() {
-        with_lock(true, || {
-            if let Some(cell) = find(database, worker) {
-                cell.database.store(0, Ordering::Release);
-            }
-        });
+/// Forgets a worker that is no longer registered. Cannot fail.
+pub(crate) fn forget_worker(database: pg_sys::Oid, worker: i32) {
+    if let Some(cell) = find(database, worker) {
+        cell.database.store(0, Ordering::Release);
     }
 }
 

@@ -159,6 +159,27 @@ fn retries_without_an_interval_are_made_at_once() {
     app.done(&[]);
 }
 
+#[test]
+fn a_worker_whose_unregistration_is_rolled_back_keeps_its_figures() {
+    let app = App::new("registering_figures");
+    let _worker = app.worker(|_: &Call| force_complete(json!(null)));
+    app.register("one", &one_step());
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    for id in ["p", "q"] {
+        db.start(id, "one").go();
+        db.completes(id);
+    }
+    let calls = "SELECT calls::text FROM xdb.workers WHERE name = 'stub'";
+    assert_eq!(superuser.text(calls), "2");
+    let unregister = "SELECT xdb.unregister_process_type('one'); SELECT xdb.unregister_worker('stub')";
+    superuser.run(&format!("BEGIN; {unregister}; ROLLBACK"));
+    assert_eq!(superuser.text(calls), "2");
+    superuser.run(&format!("BEGIN; SAVEPOINT s; {unregister}; ROLLBACK TO s; COMMIT"));
+    assert_eq!(superuser.text(calls), "2");
+    superuser.run(unregister);
+    app.done(&[]);
+}
+
 /// A trigger of a user's registers a worker, in a step.
 #[test]
 fn the_engine_waits_for_no_name_server_when_a_step_registers_a_worker() {
