@@ -5,6 +5,9 @@ use pgrx::pg_sys;
 /// Reservations that are left to others in this process, such as foreign tables in a trigger of a user's.
 const LEFT: usize = 8;
 
+/// Descriptors of a reactor itself: what it polls, and what wakes it and the main thread.
+const OF_REACTOR: usize = 4;
+
 /// What this process has reserved. On the main thread alone.
 #[derive(Default)]
 pub struct Descriptors {
@@ -12,22 +15,32 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
+    /// Reserves what a reactor with so many connections needs, or as much as Postgres grants. Answers with how many connections it
+    /// may have: one at least, because one is enough to go on with.
+    pub fn reserve_connections(&mut self, wanted: usize) -> usize {
+        self.reserve(wanted + OF_REACTOR).saturating_sub(OF_REACTOR).max(1)
+    }
+
+    /// Gives back what is reserved for more connections than this.
+    pub fn release_connections(&mut self, wanted: usize) {
+        self.release(wanted + OF_REACTOR);
+    }
+
     /// Reserves so many, or as many as Postgres grants. Answers with how many are reserved now.
-    pub fn reserve(&mut self, wanted: usize) -> usize {
+    fn reserve(&mut self, wanted: usize) -> usize {
         // SAFETY: only counts, and closes files that Postgres can open again.
         let acquire = || unsafe { pg_sys::AcquireExternalFD() };
         while self.reserved < wanted && acquire() {
             self.reserved += 1;
         }
         if self.reserved < wanted {
-            // One is enough to go on with.
-            self.release(self.reserved.saturating_sub(LEFT).max(self.reserved.min(1)));
+            self.release(self.reserved.saturating_sub(LEFT));
         }
         self.reserved
     }
 
     /// Gives back what is reserved beyond so many.
-    pub fn release(&mut self, wanted: usize) {
+    fn release(&mut self, wanted: usize) {
         while self.reserved > wanted {
             // SAFETY: what is given back was acquired.
             unsafe { pg_sys::ReleaseExternalFD() };

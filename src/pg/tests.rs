@@ -60,7 +60,27 @@ mod xdb_tests {
         assert!(!many.reserve_all(usize::MAX), "nobody has so many");
         let few = || Descriptors::default().reserve_all(Descriptors::most());
         assert!(few() && few(), "what is refused or dropped is there for others");
-        assert!(many.reserve(Descriptors::most()) > 0 && !few());
+        assert!(many.reserve_all(Descriptors::most()) && !few());
+    }
+
+    #[pg_test]
+    fn a_reactor_may_have_a_connection_whatever_is_left() {
+        let mut taken = 0;
+        // SAFETY: only counts; all are given back below.
+        while unsafe { pg_sys::AcquireExternalFD() } {
+            taken += 1;
+        }
+        for left in 0..16 {
+            let mut own = Descriptors::default();
+            let connections = own.reserve_connections(100);
+            assert!((1..16).contains(&connections), "{connections} with {left} left");
+            drop(own);
+            // SAFETY: was acquired above.
+            unsafe { pg_sys::ReleaseExternalFD() };
+            taken -= 1;
+        }
+        // SAFETY: as above.
+        (0..taken).for_each(|_| unsafe { pg_sys::ReleaseExternalFD() });
     }
 
     #[pg_test]

@@ -191,9 +191,6 @@ fn reactor() -> std::io::Result<(Reactor, Arc<Notifier>)> {
     Ok((Reactor::new(notifier.clone())?, notifier))
 }
 
-/// Descriptors of the reactor itself: what it polls, and what wakes it and the main thread.
-const OWN_DESCRIPTORS: usize = 4;
-
 /// So many connections are kept in reserve, so that not each call changes the reservation.
 const SPARE: usize = 16;
 
@@ -208,8 +205,7 @@ impl Reserved {
     /// Before so many calls are under way together.
     fn make_room(&mut self, reactor: &Reactor, in_flight: usize) {
         if in_flight > self.connections {
-            let wanted = in_flight + SPARE + OWN_DESCRIPTORS;
-            self.connections = self.descriptors.reserve(wanted).saturating_sub(OWN_DESCRIPTORS);
+            self.connections = self.descriptors.reserve_connections(in_flight + SPARE);
             reactor.set_max_connections(self.connections);
         }
     }
@@ -225,7 +221,7 @@ impl Reserved {
         if needed * 2 < self.connections {
             self.connections = needed;
             reactor.set_max_connections(needed);
-            self.descriptors.release(needed + OWN_DESCRIPTORS);
+            self.descriptors.release_connections(needed);
         }
     }
 }
