@@ -10,6 +10,7 @@ use crate::store::{claim, engine, load};
 use crate::turn::{Memory, Progress, RUNNERS_CALLS};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
+use xdb_sched::backoff::{Backoff, Patience};
 
 /// How often the rate that people see is brought up to date, until it is zero.
 const RATE_EVERY: Duration = Duration::from_millis(500);
@@ -50,13 +51,14 @@ impl Duties {
     /// Says how long there is nothing to do; `None` when the process is not needed any more.
     pub fn after_turn(&mut self, session: &mut Session, memory: &Memory, progress: Progress) -> Option<Duration> {
         match self {
-            Self::Scheduler { maintenance, rate, .. } => {
+            Self::Scheduler { maintenance, rate, runners } => {
                 session.want_runners(memory.for_runners(), RUNNERS_CALLS);
                 if !memory.is_paused() && progress != Progress::Later {
                     maintenance.look(session);
                 }
                 let maintenance = maintenance.due_in().filter(|_| !memory.is_paused());
-                Some(maintenance.unwrap_or(NOTHING).min(rate.show(session).unwrap_or(NOTHING)))
+                let next = [maintenance, rate.show(session), runners.retry_in()];
+                Some(next.into_iter().flatten().min().unwrap_or(NOTHING))
             }
             Self::Runner { last_work } => {
                 if progress == Progress::More || memory.has_calls() {
@@ -88,6 +90,8 @@ pub fn is_running(database: pg_sys::Oid, role: Role) -> bool {
 /// The scheduler's look after its runners: the leases of one that is gone are void.
 pub struct Runners {
     running: [bool; Role::COUNT],
+    /// What failed is tried again in a later turn.
+    failing: Backoff<()>,
 }
 
 impl Runners {
@@ -95,7 +99,12 @@ impl Runners {
     fn new(session: &Session) -> Self {
         let mut running = [false; Role::COUNT];
         Role::runners().for_each(|role| running[role.index()] = is_running(session.database, role));
-        Self { running }
+        Self { running, failing: Backoff::default() }
+    }
+
+    fn retry_in(&self) -> Option<Duration> {
+        let now = Instant::now();
+        self.failing.next(now).map(|at| at - now)
     }
 
     fn retire(&mut self, session: &mut Session) {
@@ -106,7 +115,7 @@ impl Runners {
             gone |= self.running[role.index()] && !runs;
             self.running[role.index()] |= runs;
         }
-        if !gone {
+        if !gone || self.failing.is_deferred(&(), Instant::now()) {
             return;
         }
         let running = self.running;
@@ -116,7 +125,10 @@ impl Runners {
             crash::point("retire-runner");
             Ok(())
         });
-        if retired.is_some() {
+        if retired.is_none() {
+            self.failing.defer((), Instant::now(), Patience::Long);
+        } else {
+            self.failing.clear(&());
             // One that has ended since is retired the next time, once more.
             Role::runners().for_each(|role| self.running[role.index()] = is_running(database, role));
         }

@@ -284,6 +284,26 @@ fn a_runner_that_ends_loses_its_leases_and_nothing_else() {
     slow.app.done(&["terminating background worker", "terminating connection"]);
 }
 
+#[test]
+fn what_the_scheduler_cannot_look_after_is_not_tried_in_each_turn() {
+    let slow = Slow::alone("runners_unretired", ClusterOptions::default());
+    slow.mark();
+    slow.start(1..=1);
+    slow.complete(1);
+    let mut superuser = slow.app.superuser();
+    superuser.run("BEGIN; SELECT FROM xdb.engine WHERE lane >= 10 FOR UPDATE");
+    // The runner ends by itself. Its leases can't be made void.
+    wait_until("it has ended", 20, || slow.runners() == 0);
+    let complaints = || slow.app.cluster().log().matches("could not look after itself").count();
+    wait_until("that is in the log", 20, || complaints() > 0);
+    let (before, began) = (complaints(), Instant::now());
+    slow.others_go_on("meanwhile");
+    let (more, seconds) = (complaints() - before, began.elapsed().as_secs() as usize);
+    assert!(more <= 10 + 2 * seconds, "{more} lines in the log in {seconds} s");
+    superuser.run("ROLLBACK");
+    slow.app.done(&[]);
+}
+
 fn pairs(db: &mut Db, sql: &str) -> BTreeMap<i32, i64> {
     db.client().query(sql, &[]).expect("the rows").iter().map(|row| (row.get(0), row.get(1))).collect()
 }
