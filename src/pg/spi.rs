@@ -135,7 +135,8 @@ const MAX_PLANS: usize = 1000;
 #[derive(Clone, Copy)]
 pub struct Spi {
     tables: Tables,
-    snapshot: Snapshot,
+    /// Statements see the database with the snapshot that is active, not each with one of its own and what this transaction wrote.
+    with_active_snapshot: bool,
 }
 
 /// Whose tables statements use, which decides how they are planned.
@@ -151,7 +152,7 @@ enum Tables {
 pub fn connect<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
     // SAFETY: results are copied out before it is finished.
     check("SPI_connect", unsafe { pg_sys::SPI_connect() })?;
-    let result = body(&Spi { tables: Tables::System, snapshot: Snapshot::Fresh })?;
+    let result = body(&Spi { tables: Tables::System, with_active_snapshot: false })?;
     // SAFETY: as above.
     check("SPI_finish", unsafe { pg_sys::SPI_finish() })?;
     Ok(result)
@@ -162,15 +163,6 @@ fn check(what: &str, code: c_int) -> Result<c_int> {
         0.. => Ok(code),
         _ => Err(PgError::internal(format!("{what} failed with code {code}"))),
     }
-}
-
-/// How a statement sees the database.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Snapshot {
-    /// With a snapshot of its own, as the isolation level has it, and what this transaction wrote.
-    Fresh,
-    /// With the snapshot that is active: see [`Spi::with_latest_snapshot`].
-    Active,
 }
 
 impl Spi {
@@ -231,23 +223,12 @@ impl Spi {
         Ok(self.rows(sql, params, read)?.into_iter().next())
     }
 
-    /// The first row as a snapshot sees it, if there is one.
-    pub fn first_with<'s, T>(
-        &self,
-        snapshot: Snapshot,
-        sql: impl Into<Sql<'s>>,
-        params: &[Param],
-        read: impl FnMut(&Row) -> Result<T>,
-    ) -> Result<Option<T>> {
-        Self { snapshot, ..*self }.first(sql, params, read)
-    }
-
     /// Makes the latest snapshot the active one around `body`, whatever the isolation level. All statements on the connection
     /// that it gets see the database with that one.
     pub fn with_latest_snapshot<T>(&self, body: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         // SAFETY: pushed and popped in pairs; an error is followed by an abort, which pops it.
         unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot()) };
-        let value = body(&Self { snapshot: Snapshot::Active, ..*self })?;
+        let value = body(&Self { with_active_snapshot: true, ..*self })?;
         // SAFETY: as above.
         unsafe { pg_sys::PopActiveSnapshot() };
         Ok(value)
@@ -261,8 +242,7 @@ impl Spi {
         let _planning = (self.tables == Tables::System).then(index_plans::ByIndex::begin);
         // SAFETY: the plan is kept, the arrays outlive the call and match the plan's parameters.
         RUNNING.set(RUNNING.get() + 1);
-        let code =
-            unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, self.snapshot == Snapshot::Active, 0)) };
+        let code = unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, self.with_active_snapshot, 0)) };
         RUNNING.set(RUNNING.get() - 1);
         check(sql.name(), code?)?;
         Ok(())

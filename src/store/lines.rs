@@ -7,7 +7,7 @@ use super::table::{Record, batch, record, statements};
 use super::versions;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, value};
-use crate::pg::spi::{Row, Snapshot, Spi, Statement};
+use crate::pg::spi::{Row, Spi, Statement};
 use pgrx::pg_sys;
 use xdb_engine::Timestamp;
 use xdb_sched::room::Line;
@@ -164,9 +164,10 @@ pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<(Option<T
     found.ok_or_else(|| PgError::internal("the earliest due time has no row"))
 }
 
-/// How many calls are due or under way, counted up to a bound, and since when the oldest waits: for people.
+/// How many calls are due or under way, counted up to a bound, and since when the oldest waits: for people. To be read with the
+/// latest snapshot.
 pub fn backlog(spi: &Spi, now: Timestamp) -> Result<(i64, Option<Timestamp>)> {
     let read = |row: &Row| Ok((row.get("calls")?, row.get("oldest")?));
     let statement = of_schema(&BACKLOG, &BACKLOG_OF_OLDER);
-    Ok(spi.first_with(Snapshot::Active, statement, &[value(now)], read)?.unwrap_or((0, None)))
+    Ok(spi.first(statement, &[value(now)], read)?.unwrap_or((0, None)))
 }
