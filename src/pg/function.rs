@@ -221,7 +221,7 @@ pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) ->
                 unsafe { give_set(info, &ids) };
                 (pg_sys::Datum::null(), true)
             }
-            Value::Json(text) => (jsonb(&text)?, false),
+            Value::Json(text) => (read(raw::jsonb_in, &text)?, false),
         };
         // SAFETY: as above.
         unsafe { (*info).isnull = null };
@@ -248,13 +248,6 @@ unsafe fn give_set(info: pg_sys::FunctionCallInfo, ids: &[ExecutionId]) {
         (*set).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
         (*set).setResult = store;
     }
-}
-
-fn jsonb(text: &str) -> Result<pg_sys::Datum> {
-    let text = CString::new(text).map_err(|_| PgError::internal("a JSON text holds a NUL character"))?;
-    let pointer = pg_sys::Datum::from(text.as_ptr());
-    // SAFETY: jsonb_in reads a C string that outlives the call.
-    unsafe { catch(|| raw::DirectFunctionCall1Coll(raw::jsonb_in, pg_sys::InvalidOid, pointer)) }
 }
 
 /// Makes SQL functions of Rust functions that take [`Args`] and give a [`Value`].
