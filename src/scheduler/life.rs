@@ -8,17 +8,6 @@ use crate::pg::shmem::{self, ExitReason, Slot};
 use crate::pg::{crash, process};
 use pgrx::{pg_guard, pg_sys};
 
-/// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// The extension is not there any more: don't start again until asked.
-    Gone,
-    /// Something has changed that a new process shall take up.
-    Restart,
-    /// [`Session::asked_to_leave`] was true, or a runner has nothing left to do.
-    Left,
-}
-
 /// Entry point of a scheduler process.
 #[unsafe(no_mangle)]
 #[pg_guard]
@@ -27,25 +16,21 @@ pub extern "C-unwind" fn xdb_scheduler_main(argument: pg_sys::Datum) {
         // The launcher has given this start up, and may have made another.
         return;
     };
-    let (reason, code) = match live(slot) {
-        Exit::Gone => (ExitReason::Gone, 0),
-        Exit::Left => (ExitReason::Left, 0),
-        Exit::Restart => (ExitReason::Restart, 1),
-    };
+    let reason = live(slot);
     slot.set_exit_reason(reason);
-    process::exit(code);
+    process::exit((reason == ExitReason::Restart).into());
 }
 
-fn live(slot: Slot) -> Exit {
+fn live(slot: Slot) -> ExitReason {
     let (database, role) = (slot.database(), slot.role());
     if shmem::held_until(database).is_some() {
-        return Exit::Left;
+        return ExitReason::Left;
     }
     process::connect(database);
     session::report_name(role);
     crash::point("connected");
     let Some(mut session) = Session::open(slot, database, role) else {
-        return Exit::Gone;
+        return ExitReason::Gone;
     };
     main_loop::run(&mut session)
 }

@@ -1,7 +1,6 @@
 //! The loop of a scheduler or a runner: wait, collect answers, make a turn.
 
 use super::duties::{Duties, is_running};
-use super::life::Exit;
 use crate::guc;
 use crate::http::{HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, log_error, run_caught};
@@ -9,7 +8,7 @@ use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::latch::WaitSet;
 use crate::pg::session::{Begun, Session, report_activity};
-use crate::pg::shmem::{EngineState, Role};
+use crate::pg::shmem::{EngineState, ExitReason, Role};
 use crate::pg::spi::{self, Spi};
 use crate::store::instance::Ownership;
 use crate::store::versions::{self, Mismatch};
@@ -27,26 +26,26 @@ const UPDATE_POLL: Duration = Duration::from_secs(1);
 
 /// Runs processes until there is a reason to end.
 // Long because the order of what a round consists of matters, and each of its ways out is an end of the process.
-pub fn run(session: &mut Session) -> Exit {
+pub fn run(session: &mut Session) -> ExitReason {
     let role = session.role;
     if let Some(mismatch) = Mismatch::of(&session.extension_version) {
         return wait_for_update(session, &mismatch);
     }
     let epoch = loop {
         if session.asked_to_leave() {
-            return Exit::Left;
+            return ExitReason::Left;
         }
         match begin(session, role) {
             Ok(Ok(begun)) => break begun,
             Ok(Err(Begun::Busy)) => {}
-            Ok(Err(_)) => return Exit::Restart,
+            Ok(Err(_)) => return ExitReason::Restart,
             Err(error) => {
                 session.slot.record_error(&error.to_string());
                 // Somebody has locked the engine's row, and ends soon. After anything else a new process tries again, and the
                 // launcher waits longer each time.
                 if error.code != LOCK_NOT_AVAILABLE {
                     log_error("an engine process can't begin", &error);
-                    return Exit::Restart;
+                    return ExitReason::Restart;
                 }
             }
         }
@@ -57,7 +56,7 @@ pub fn run(session: &mut Session) -> Exit {
         Ok(made) => made,
         Err(error) => {
             pgrx::log!("xdb: an engine process can't call workers: {error}");
-            return Exit::Restart;
+            return ExitReason::Restart;
         }
     };
     let wait_set = WaitSet::new(Some(notifier.raw_fd()));
@@ -69,7 +68,7 @@ pub fn run(session: &mut Session) -> Exit {
     let mut duties = Duties::of(session);
     loop {
         if session.asked_to_leave() {
-            return Exit::Left;
+            return ExitReason::Left;
         }
         follow_settings(&reactor, &mut hosts);
         session.slot.set_dormant(false);
@@ -99,14 +98,14 @@ pub fn run(session: &mut Session) -> Exit {
         });
         memory.show(session);
         let timeout = match progress {
-            Progress::Gone => return Exit::Gone,
-            Progress::Changed => return Exit::Restart,
+            Progress::Gone => return ExitReason::Gone,
+            Progress::Changed => return ExitReason::Restart,
             Progress::More => Duration::ZERO,
             Progress::Later => RETRY,
             Progress::Idle => memory.idle_for(),
         };
         let Some(next_duty) = duties.after_turn(session, &memory, progress) else {
-            return Exit::Left;
+            return ExitReason::Left;
         };
         // Rounded up: a timer that is due in half a millisecond must not make the loop spin.
         let milliseconds = timeout.min(next_duty).as_micros().div_ceil(1000) as i64;
@@ -118,21 +117,21 @@ pub fn run(session: &mut Session) -> Exit {
 }
 
 /// Waits until the schema is another one. Nothing of it is touched.
-fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> Exit {
+fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> ExitReason {
     if session.role != Role::Scheduler {
-        return Exit::Left;
+        return ExitReason::Left;
     }
     pgrx::log!("xdb: {}; nothing runs in this database until then. {}", mismatch.reason(), mismatch.remedy());
     session.set_state(EngineState::OtherSchema);
     loop {
         if session.asked_to_leave() {
-            return Exit::Left;
+            return ExitReason::Left;
         }
         session.slot.take_wake();
         match transaction(session, |_| Ok(())) {
             Ok(Ok(()) | Err(Begun::Ready | Begun::Busy)) => {}
-            Ok(Err(Begun::Gone)) => return Exit::Gone,
-            Ok(Err(Begun::Changed)) => return Exit::Restart,
+            Ok(Err(Begun::Gone)) => return ExitReason::Gone,
+            Ok(Err(Begun::Changed)) => return ExitReason::Restart,
             Err(error) => log_error("the scheduler can't see whether the extension was updated", &error),
         }
         // Who changes the extension wakes this up; what changes the catalog by hand doesn't.

@@ -117,9 +117,9 @@ pub enum SlotPhase {
 pub enum ExitReason {
     /// Something went wrong or has changed: start again.
     Restart = 0,
-    /// There is nothing to run: the extension is not there.
+    /// There is nothing to run: the extension is not there. Not started again until somebody asks.
     Gone = 1,
-    /// It was asked to leave.
+    /// It was asked to leave, or is a runner that nobody needs.
     Left = 2,
 }
 
