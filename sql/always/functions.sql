@@ -131,8 +131,7 @@ CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state tex
     last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text)
     LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
     AS $$
-        SELECT f.engine_pid, f.state, f.in_flight, f.backlog, f.oldest_due, f.calls_per_second, f.started_at,
-            f.epoch, f.slow_objects, f.last_error, f.last_error_at, f.reason, f.lock_waits_not_shown, f.runners, f.runner_error
+        SELECT f.*
         FROM jsonb_to_record(xdb.engine_figures()) AS f (engine_pid int, state text, in_flight int, backlog bigint,
             oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, slow_objects text[],
             last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text)
@@ -157,7 +156,7 @@ CREATE OR REPLACE FUNCTION xdb.shown_attribute_locks() RETURNS TABLE (execution_
     granted boolean, ticket bigint, object uuid, due_at timestamptz)
     LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
     AS $$
-        SELECT f.execution_id, f.seq, f.locked, f.mode, f.granted, f.ticket, f.object, f.due_at
+        SELECT f.*
         FROM jsonb_to_recordset(xdb.attribute_lock_figures()) AS f (execution_id uuid, seq int, locked text, mode text,
             granted boolean, ticket bigint, object uuid, due_at timestamptz)
     $$;
