@@ -13,7 +13,7 @@ use crate::pg::subxact::undone;
 use crate::pg::{self, wake};
 use crate::store::inbox::{self, NewMessage};
 use crate::store::load::{self, Lock};
-use crate::store::process::{self, Closing, FoundExecution};
+use crate::store::process::{self, Closing, FoundExecution, PublishersLock};
 use crate::store::registry::Registry;
 use crate::store::save;
 use crate::{clock, error};
@@ -50,17 +50,17 @@ pub fn publish(args: &Args) -> Result<Value> {
                 may_wait_for_close()?;
                 return Ok(Tried::Closing(found.id));
             }
-            let locked = caller.own(&process_id, process::lock_for_publish(spi, found.id)?)?;
+            let PublishersLock::Locked(locked) = process::lock_for_publish(spi, found.id)? else {
+                may_wait_for_close()?;
+                return Ok(Tried::Closing(found.id));
+            };
+            let locked = caller.own(&process_id, locked)?;
             if execution.is_none() && follower(spi, &process_id, Some((locked.id, locked.status)))?.is_some() {
                 return Ok(Tried::Replaced);
             }
             check_running(&process_id, &locked)?;
             wake::note_locked(locked.id.0);
-            if let Some(process_type) = registry.process_type(spi, locked.type_id)?
-                && !current(spi, registry, &process_type.name)?.knows_queue(&queue)
-            {
-                return Err(error::unknown_queue(&queue));
-            }
+            check_queue(spi, registry, &locked, &queue)?;
             let message = NewMessage {
                 execution_id: locked.id,
                 shard: locked.shard,
@@ -93,7 +93,7 @@ pub fn publish(args: &Args) -> Result<Value> {
 /// What became of one try to publish.
 enum Tried {
     Published,
-    /// A conditional close is under way, and its outcome is to be waited for.
+    /// A close is under way, and its outcome is to be waited for.
     Closing(ExecutionId),
     /// Another execution of the process id has followed.
     Replaced,
@@ -146,6 +146,15 @@ pub(super) fn follower(
 fn current(spi: &Spi, registry: &mut Registry, name: &str) -> Result<std::sync::Arc<Definition>> {
     let process_type = registry.process_type_by_name(spi, name)?;
     Ok(process_type.map(|process_type| process_type.definition.clone()).unwrap_or_default())
+}
+
+fn check_queue(spi: &Spi, registry: &mut Registry, locked: &FoundExecution, queue: &str) -> Result<()> {
+    match registry.process_type(spi, locked.type_id)? {
+        Some(process_type) if !current(spi, registry, &process_type.name)?.knows_queue(queue) => {
+            Err(error::unknown_queue(queue))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_running(process_id: &str, found: &FoundExecution) -> Result<()> {

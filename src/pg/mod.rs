@@ -30,6 +30,7 @@
 //! | `shmem.rs`, `shmem/` | shared memory: slots, statistics of calls, sessions that wait, locks that are shown |
 //! | `hook.rs`, `extension.rs` | statements that concern the engine; the extension as the catalog has it |
 //! | `clock_offset.rs`, `descriptors.rs` | the offset of the clock; file descriptors that are reserved with the server |
+//! | `row_locks.rs` | who has locked a row |
 //! | `snapshot.rs` | a session that does nothing but wait gives its snapshot back while it sleeps |
 //! | `names.rs` | lists of names in settings |
 //! | `tests.rs` | tests inside of a server, in builds for tests alone |
@@ -61,6 +62,7 @@ pub mod names;
 pub mod param;
 pub mod process;
 pub mod raw;
+pub mod row_locks;
 pub mod session;
 pub mod settings;
 pub mod shmem;

@@ -12,6 +12,7 @@ mod xdb_tests {
     };
     use crate::pg::descriptors::Descriptors;
     use crate::pg::param::{array, column, value};
+    use crate::pg::row_locks::{OthersForUpdate, others_for_update};
     use crate::pg::shmem::{attribute_locks, waiter};
     use crate::pg::spi::{self, Spi};
     use crate::pg::wake::waiter::{Registration, wait_for_any};
@@ -52,6 +53,27 @@ mod xdb_tests {
             attribute_locks::note_calls_over(database);
             assert!(!attribute_locks::take_calls_over(database), "it has one");
         }
+    }
+
+    #[pg_test]
+    fn who_locks_a_row_for_update_beside_this_transaction_is_seen() {
+        use pg_sys::MultiXactStatus as Status;
+        // SAFETY: plain functions of the server. No transaction has the next number yet: it counts as one that has not ended.
+        let (own, next) = unsafe { (pg_sys::GetCurrentTransactionId(), pg_sys::ReadNextFullTransactionId().value) };
+        let next = pg_sys::TransactionId::from(next as u32);
+        let (ended, key_share) = (pg_sys::TransactionId::from(3), Status::MultiXactStatusForKeyShare);
+        let beside = |other, status| {
+            // SAFETY: makes a row's lockers up; no row ever names them.
+            let xmax = unsafe {
+                pg_sys::MultiXactIdSetOldestMember();
+                pg_sys::MultiXactIdCreate(own, key_share, other, status)
+            };
+            others_for_update(xmax.into_inner())
+        };
+        assert_eq!(others_for_update(own.into_inner()), OthersForUpdate::Nobody);
+        assert_eq!(beside(next, Status::MultiXactStatusForNoKeyUpdate), OthersForUpdate::Nobody);
+        assert_eq!(beside(next, Status::MultiXactStatusForUpdate), OthersForUpdate::Open);
+        assert_eq!(beside(ended, Status::MultiXactStatusForUpdate), OthersForUpdate::Ended);
     }
 
     #[pg_test]

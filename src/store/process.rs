@@ -5,6 +5,7 @@ use super::loaded::{Loaded, Meta};
 use super::table::{Record, batch, statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, value};
+use crate::pg::row_locks::{OthersForUpdate, others_for_update};
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
@@ -54,6 +55,7 @@ statements! {
     FIND_LATEST = format!("SELECT {FOUND} FROM xdb.latest_execution l JOIN xdb.process_execution p USING (execution_id) \
         WHERE l.process_id = $1");
     LOCK_FOR_PUBLISH = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
+    LOCKERS = "SELECT p.xmax::text AS xmax FROM xdb.process_execution p WHERE p.execution_id = $1";
     LOCK_FOR_CLOSE = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE");
     NEWEST = "SELECT execution_id FROM xdb.process_execution WHERE process_id = $1 \
         ORDER BY started_at DESC, execution_id DESC LIMIT 1";
@@ -174,9 +176,29 @@ pub fn newest(spi: &Spi, process_id: &str) -> Result<Option<ExecutionId>> {
     spi.first(&NEWEST, &[value(process_id)], |row| row.get("execution_id"))
 }
 
-/// Takes the publisher's lock, which steps pass and a close waits for, and reads the row as locked.
-pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<Option<FoundExecution>> {
-    spi.first(&LOCK_FOR_PUBLISH, &[value(id)], read_found)
+/// What a publisher gets.
+pub enum PublishersLock {
+    /// With the row as locked. None: it is gone.
+    Locked(Option<FoundExecution>),
+    /// Somebody else is about to close it, or to find out that it can't be closed.
+    Closing,
+}
+
+/// Takes the publisher's lock, which steps pass and a close waits for. The server may let it through to a row that is locked for a
+/// close ([`others_for_update`]), and then nothing may be published before that close has ended.
+pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<PublishersLock> {
+    let lock = || spi.first(&LOCK_FOR_PUBLISH, &[value(id)], read_found);
+    let locked = lock()?;
+    if locked.is_none() {
+        return Ok(PublishersLock::Locked(None));
+    }
+    let xmax = spi.first(&LOCKERS, &[value(id)], |row| row.get::<&str>("xmax").map(str::parse))?;
+    Ok(match xmax.and_then(std::result::Result::ok).map(others_for_update) {
+        Some(OthersForUpdate::Open) => PublishersLock::Closing,
+        // What has ended may have closed it, after the row was read. From now on nobody does.
+        Some(OthersForUpdate::Ended) => PublishersLock::Locked(lock()?),
+        Some(OthersForUpdate::Nobody) | None => PublishersLock::Locked(locked),
+    })
 }
 
 /// Locks an execution against steps and publishers, and reads the row as locked.
