@@ -115,6 +115,16 @@ pub fn payload(name: &str, what: impl std::fmt::Display) -> PgError {
     PgError::new(sqlstate(b"XD015"), format!("{name} {what}"))
 }
 
+pub fn local_attributes_too_large(has: impl std::fmt::Display, most: impl std::fmt::Display) -> PgError {
+    let what = format!("the process would have too many local attributes: {has}, and {most} are allowed");
+    PgError::new(sqlstate(b"XD015"), what).hint("The settings are xdb.max_local_attributes and xdb.max_local_bytes.")
+}
+
+pub fn request_too_large(bytes: usize, most: usize) -> PgError {
+    let what = format!("what the call would send has {bytes} bytes, and xdb.max_request_size is {most}");
+    PgError::new(sqlstate(b"XD015"), what)
+}
+
 pub fn inside_engine(function: &str) -> PgError {
     PgError::new(sqlstate(b"XD016"), format!("{function} can't be called while the engine applies a step"))
         .hint("A trigger on a table that a process writes may start, publish and stop, but not wait or call.")

@@ -16,6 +16,10 @@ pub static POLL_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(1000);
 pub static RPC_TIMEOUT_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 pub static MAX_RESPONSE_KB: GucSetting<i32> = GucSetting::<i32>::new(4 * 1024);
 pub static MAX_PAYLOAD_KB: GucSetting<i32> = GucSetting::<i32>::new(1024);
+pub static MAX_REQUEST_KB: GucSetting<i32> = GucSetting::<i32>::new(16 * 1024);
+pub static MAX_BULK_KB: GucSetting<i32> = GucSetting::<i32>::new(64 * 1024);
+pub static MAX_LOCAL_ATTRIBUTES: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+pub static MAX_LOCAL_KB: GucSetting<i32> = GucSetting::<i32>::new(16 * 1024);
 pub static RETENTION_SECONDS: GucSetting<i32> = GucSetting::<i32>::new(7 * 86_400);
 pub static ALLOWED_WORKER_HOSTS: GucSetting<Option<CString>> =
     GucSetting::<Option<CString>>::new(Some(c"localhost, 127.0.0.1, ::1"));
@@ -33,6 +37,21 @@ pub fn max_payload_bytes() -> usize {
 /// The largest accepted answer of a worker, in bytes.
 pub fn max_response_bytes() -> usize {
     MAX_RESPONSE_KB.get() as usize * 1024
+}
+
+/// The largest request to a worker, and the largest JSON argument of most functions, in bytes.
+pub fn max_request_bytes() -> usize {
+    MAX_REQUEST_KB.get() as usize * 1024
+}
+
+/// The largest argument of `start_processes`, in bytes.
+pub fn max_bulk_bytes() -> usize {
+    MAX_BULK_KB.get() as usize * 1024
+}
+
+/// The most bytes of an execution's local attributes.
+pub fn max_local_bytes() -> usize {
+    MAX_LOCAL_KB.get() as usize * 1024
 }
 
 /// How long closed executions are kept; None: for ever.
@@ -157,6 +176,46 @@ pub fn define() {
         &MAX_PAYLOAD_KB,
         1,
         256 * 1024,
+        GucContext::Suset,
+        kb,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.max_request_size",
+        c"Largest request to a worker.",
+        c"What would be larger is not sent: the attempt fails, or the RPC. A JSON argument of a function may have as much. Default 16MB.",
+        &MAX_REQUEST_KB,
+        64,
+        512 * 1024,
+        GucContext::Suset,
+        kb,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.max_bulk_size",
+        c"Largest argument of xdb.start_processes().",
+        c"Default 64MB.",
+        &MAX_BULK_KB,
+        64,
+        512 * 1024,
+        GucContext::Suset,
+        kb,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.max_local_attributes",
+        c"Most local attributes of an execution.",
+        c"More are an error for a caller and a failed attempt for a worker. Default 10000.",
+        &MAX_LOCAL_ATTRIBUTES,
+        1,
+        1_000_000,
+        GucContext::Suset,
+        none,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.max_local_bytes",
+        c"Most bytes of an execution's local attributes, keys and values together.",
+        c"More are an error for a caller and a failed attempt for a worker. Default 16MB.",
+        &MAX_LOCAL_KB,
+        1,
+        512 * 1024,
         GucContext::Suset,
         kb,
     );

@@ -4,7 +4,7 @@ use super::start::{
     Given, StartRequest, StartResult, TypeToStart, begin, decide_start, keys, new_id, owner_name, read, starter,
     write_tables,
 };
-use super::{Caller, needed, wrote};
+use super::{Caller, json_of, needed, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value, read_interval, read_time};
@@ -12,7 +12,7 @@ use crate::pg::spi::Spi;
 use crate::store::load::Loaded;
 use crate::store::registry::Registry;
 use crate::store::{process, save};
-use crate::{clock, error};
+use crate::{clock, error, guc};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use xdb_engine::*;
@@ -36,7 +36,7 @@ const KEYS: [&str; 10] = [
 
 pub fn start_processes(args: &Args) -> Result<Value> {
     let caller = starter(c"xdb.start_processes()")?;
-    let requests = requests(&needed("processes", args.json(0)?)?)?;
+    let requests = requests(&needed("processes", json_of(args, 0, "processes", guc::max_bulk_bytes())?)?)?;
     let mut ids: Vec<_> = requests.iter().map(|_| new_id()).collect();
     // Sorted, so that two callers with the same process ids don't lock each other out; those of one process id stay
     // in the order of the array.

@@ -1,6 +1,6 @@
 //! Publishing to the queues that all processes share.
 
-use super::{Caller, name, name_if_given, payload, wrote};
+use super::{Caller, json, name, name_if_given, payload, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -14,7 +14,7 @@ const LONGEST_TTL: Duration = Duration(i64::MAX / 4);
 pub fn publish_global(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.publish_global()")?;
     let queue = name("queue_name", args.text(0))?;
-    let message = payload("message", args.json(1)?)?;
+    let message = payload("message", json(args, 1, "message")?)?;
     let key = name_if_given("key", args.text(2))?;
     let message_id = name_if_given("message_id", args.text(3))?;
     let ttl = match args.interval(4) {

@@ -2,12 +2,13 @@
 
 use super::process::follower;
 use super::start::object;
-use super::{Caller, check_length, name, name_if_given, needed, wrote};
+use super::{Caller, check_length, json, name, name_if_given, needed, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
+use crate::store::attribute;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::purge::{self, Cursor};
 use crate::store::{save, state};
@@ -23,9 +24,14 @@ type Executions = BTreeMap<ExecutionId, Loaded>;
 pub fn set_local_attributes(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.set_local_attributes()")?;
     let process_id = name("process_id", args.text(0))?;
-    let attributes = needed("attributes", args.json(1)?.filter(|text| text != "null"))?;
+    let attributes = needed("attributes", json(args, 1, "attributes")?.filter(|text| text != "null"))?;
     let attributes = object("attributes", Some(attributes))?;
-    command(caller, &process_id, args.execution_id(2), |_, _, _, _| Ok(Command::SetLocalAttributes(attributes)))?;
+    command(caller, &process_id, args.execution_id(2), |spi, _, id, _| {
+        match attribute::refusal(spi, id, None, &attributes)? {
+            Some(refusal) => Err(refusal),
+            None => Ok(Command::SetLocalAttributes(attributes)),
+        }
+    })?;
     Ok(Value::Void)
 }
 

@@ -43,7 +43,9 @@ mod rpc_locks;
 mod start;
 
 use crate::error;
+use crate::guc;
 use crate::pg::catch::{PgError, Result};
+use crate::pg::function::Args;
 use crate::pg::shmem::{self, EngineState, Role, Slot};
 use crate::pg::spi::{self, Spi};
 use crate::pg::subxact::lock_table;
@@ -57,7 +59,7 @@ use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::ffi::CStr;
 use xdb_engine::{ExecutionId, Json, TableMapping};
-use xdb_protocol::check_payload;
+use xdb_protocol::{PayloadError, check_payload};
 
 crate::sql_functions! {
     xdb_register_worker / pg_finfo_xdb_register_worker => registration::register_worker;
@@ -198,13 +200,23 @@ fn wrote() {
 }
 
 /// A payload from a caller. SQL NULL and JSON null are both nothing.
+/// The text of a `jsonb`, which may be as long as a request to a worker.
+fn json(args: &Args, number: usize, name: &str) -> Result<Option<String>> {
+    json_of(args, number, name, guc::max_request_bytes())
+}
+
+fn json_of(args: &Args, number: usize, name: &str, most: usize) -> Result<Option<String>> {
+    let text = args.json(number, most)?;
+    text.map_err(|bytes| error::payload(name, PayloadError::TooLarge { bytes, max: most }))
+}
+
 fn payload(name: &str, text: Option<String>) -> Result<Option<Json>> {
     let Some(text) = text.filter(|text| text != "null") else { return Ok(None) };
     check(name, &text).map(Some)
 }
 
 fn check(name: &str, text: &str) -> Result<Json> {
-    check_payload(text, crate::guc::max_payload_bytes()).map_err(|what| error::payload(name, what))
+    check_payload(text, guc::max_payload_bytes()).map_err(|what| error::payload(name, what))
 }
 
 /// An argument that must be given.

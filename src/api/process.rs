@@ -1,6 +1,6 @@
 //! Publishing to a process and stopping one.
 
-use super::{Caller, name, name_if_given, needed, payload, wrote};
+use super::{Caller, json, name, name_if_given, needed, payload, wrote};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -34,7 +34,7 @@ pub fn publish(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.publish()")?;
     let process_id = name("process_id", args.text(0))?;
     let queue = name("queue_name", args.text(1))?;
-    let message = payload("message", args.json(2)?)?;
+    let message = payload("message", json(args, 2, "message")?)?;
     let message_id = name_if_given("message_id", args.text(3))?;
     let execution = args.execution_id(4);
     let mut polls_until = Instant::now() + POLLS_FOR;

@@ -9,7 +9,7 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::pg::wake::waiter::{Registration, wait_for_any};
 use crate::store::app_tables::object;
-use crate::store::{self, check, claim, process, to_json};
+use crate::store::{self, attribute, check, process, to_json};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, ProcessStatus, StateStatus};
 
@@ -59,9 +59,9 @@ pub fn get_local_attributes(args: &Args) -> Result<Value> {
     let execution = args.execution_id(2);
     let text = caller.on_system_tables(|spi, _| {
         let found = caller.find(spi, &process_id, execution)?;
-        let all = claim::local_attributes(spi, &[found.id])?.remove(&found.id).unwrap_or_default();
-        let wanted = |key: &String| keys.as_ref().is_none_or(|keys| keys.iter().flatten().any(|wanted| wanted == key));
-        Ok(object(all.iter().filter(|(k, _)| wanted(k)).map(|(k, v)| (k.as_str(), v.as_str()))))
+        let wanted = |key: &str| keys.as_ref().is_none_or(|keys| keys.iter().flatten().any(|wanted| wanted == key));
+        let all = attribute::of_one(spi, found.id, wanted)?;
+        object(all.iter().map(|(key, value)| (key.as_str(), value.as_str())))
     })?;
     Ok(Value::Json(text))
 }
@@ -99,7 +99,7 @@ pub fn wait_for_process(args: &Args) -> Result<Value> {
         let (_, status, results) = look(Some(id))?;
         let left = deadline.saturating_duration_since(Instant::now());
         if status != ProcessStatus::Running || left.is_zero() {
-            return Ok(Value::Json(outcome(status, &results)));
+            return Ok(Value::Json(outcome(status, &results)?));
         }
         args.sleep(|| registration.wait(pause(left)));
     }
@@ -135,7 +135,7 @@ pub fn wait_for_state(args: &Args) -> Result<Value> {
         let left = deadline.saturating_duration_since(Instant::now());
         let ended = gone || process_status != ProcessStatus::Running || status.is_some_and(|status| !status.is_live());
         if ended || left.is_zero() {
-            return Ok(Value::Json(state_outcome(status, process_status, !ended)));
+            return Ok(Value::Json(state_outcome(status, process_status, !ended)?));
         }
         args.sleep(|| wait_for_any([&of_state, &of_process], pause(left)));
     }
@@ -158,7 +158,7 @@ fn pause(left: Duration) -> i64 {
 }
 
 /// A state execution that never was has no status, nor has one that is not kept any more.
-fn state_outcome(status: Option<StateStatus>, process_status: ProcessStatus, timed_out: bool) -> String {
+fn state_outcome(status: Option<StateStatus>, process_status: ProcessStatus, timed_out: bool) -> Result<String> {
     let status = status.map_or_else(|| "null".to_owned(), |status| format!("\"{status}\""));
     let process_status = format!("\"{process_status}\"");
     let timed_out = if timed_out { "true" } else { "false" };
@@ -166,7 +166,7 @@ fn state_outcome(status: Option<StateStatus>, process_status: ProcessStatus, tim
 }
 
 /// `results` is a JSON array of objects with an `output`.
-fn outcome(status: ProcessStatus, results: &process::Results) -> String {
+fn outcome(status: ProcessStatus, results: &process::Results) -> Result<String> {
     let timed_out = if status == ProcessStatus::Running { "true" } else { "false" };
     let status = format!("\"{status}\"");
     let result = results.only.as_deref().unwrap_or("null");

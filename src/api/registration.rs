@@ -1,6 +1,6 @@
 //! Workers and process types.
 
-use super::{Caller, name, needed};
+use super::{Caller, json, name, needed};
 use crate::error;
 use crate::guc;
 use crate::http::{HostPolicy, Names, Notifier, check_secret, system_lookup, validate_headers, validate_url};
@@ -33,7 +33,7 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     if let Some(secret) = &secret {
         check_secret(secret).map_err(|what| error::invalid_argument("secret", what))?;
     }
-    let headers = args.json(3)?.filter(|text| text != "null");
+    let headers = json(args, 3, "headers")?.filter(|text| text != "null");
     if let Some(text) = &headers {
         let pairs = headers_of(text)?;
         validate_headers(&pairs).map_err(|what| error::invalid_argument("headers", what))?;
@@ -118,7 +118,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.register_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
     let worker = name("worker", args.text(1))?;
-    let text = needed("definition", args.json(2)?)?;
+    let text = needed("definition", json(args, 2, "definition")?)?;
     let mut definition = parse_definition(&text).map_err(error::invalid_definition)?;
     // Names of tables are looked up as the caller sees them.
     spi::connect(|spi| definition.global_attributes.iter_mut().try_for_each(|table| resolve_table(spi, table)))?;

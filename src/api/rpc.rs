@@ -1,7 +1,7 @@
 //! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
 
 use super::rpc_locks::Locking;
-use super::{Caller, name, name_if_given, payload, wrote};
+use super::{Caller, json, name, name_if_given, payload, wrote};
 use crate::calls;
 use crate::http::{HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
@@ -10,10 +10,12 @@ use crate::pg::descriptors::Descriptors;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
+use crate::pg::memory;
 use crate::pg::process::has_transaction_snapshot;
 use crate::pg::spi::{self};
 use crate::pg::wake;
 use crate::store::app_tables::{Held, Tables, object};
+use crate::store::attribute::{self, Size};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::registry::{ProcessType, Registry};
 use crate::store::{locks, process, save};
@@ -31,7 +33,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.invoke_rpc()")?.outside_engine("invoke_rpc")?;
     let process_id = name("process_id", args.text(0))?;
     let rpc_name = name("rpc_name", args.text(1))?;
-    let input = payload("input", args.json(2)?)?;
+    let input = payload("input", json(args, 2, "input")?)?;
     let timeout = match args.interval(3) {
         Some(None | Some(Duration(0))) => return Err(error::invalid_argument("timeout", "it must be positive")),
         Some(timeout) => timeout,
@@ -57,7 +59,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         deadline: Instant::now() + timeout,
     };
     lock_process(caller, &locking, &process_id)?;
-    let (local, versions) = caller.on_system_tables(|spi, _| local_attributes(spi, id, &loading_local))?;
+    let local = caller.on_system_tables(|spi, _| local_attributes(spi, id, &loading_local))?;
     caller.look_up(&mut tables, &meta.mapping, |attribute| loading.wants(attribute))?;
     let held = Held::of(if loading.locks() { loading.lock_type } else { LockType::NoLocking });
     let load = || identity::with_value_formats(|| spi::connect(|spi| tables.load(spi, meta, &loading, held)));
@@ -65,7 +67,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     if locking.is_wanted() {
         crash::point("rpc-locked");
     }
-    let values = locking.is_wanted().then(|| locks::fingerprint(&global, &local));
+    let values = locking.is_wanted().then(|| locks::fingerprint(&global, &local.members));
     let invocation = Invocation {
         process_id: &process_id,
         rpc_name: &rpc_name,
@@ -74,10 +76,10 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         idempotency_key: idempotency_key.as_deref(),
         values,
     };
-    let answer = call(&target, &invocation, &global, &local)?;
+    let answer = call(&target, &invocation, &global, &local.members)?;
     crash::point("rpc-answer");
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
-    let read = Some((loading_local, versions)).filter(|(loading, _)| loading.locks());
+    let read = Read { size: local.size, locked: loading_local.locks().then_some((loading_local, local.versions)) };
     apply(caller, &invocation, id, answer, &mut tables, read)?;
     Ok(output.map_or(Value::Null, Value::Json))
 }
@@ -120,18 +122,43 @@ fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Resu
     Ok(())
 }
 
-/// Local attributes that an RPC gets, as the text of a JSON object, and the versions of those that it locks.
-fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Result<(String, Versions)> {
-    if loading.policy == LoadPolicy::None {
-        return Ok((String::from("{}"), Versions::new()));
-    }
-    let all = locks::local_attributes(spi, &[id])?.remove(&id).unwrap_or_default();
-    let wanted = all.iter().filter(|(key, _)| loading.wants(key));
-    let text = object(wanted.map(|(key, entry)| (key.as_str(), entry.value.as_str())));
-    Ok((text, locks::versions_of(loading, Some(&all))))
+/// Local attributes that an RPC gets.
+struct Local {
+    /// The text of a JSON object.
+    members: String,
+    /// Of all that the execution has, if any were loaded.
+    size: Size,
+    /// Of those that it locks.
+    versions: Versions,
+}
+
+/// What is known of the local attributes when the answer comes.
+struct Read {
+    size: Size,
+    /// What was loaded under locks.
+    locked: Option<(Loading, Versions)>,
 }
 
 type Versions = BTreeMap<String, String>;
+
+fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Result<Local> {
+    if loading.policy == LoadPolicy::None {
+        return Ok(Local { members: String::from("{}"), size: Size::default(), versions: Versions::new() });
+    }
+    let read = attribute::with_versions(spi, &[id], usize::MAX)?;
+    // One alone is never left out.
+    let Some((size, all)) = read.of(id)? else { return Err(PgError::internal("local attributes were left out")) };
+    let wanted = all.iter().filter(|(key, _)| loading.wants(key));
+    let members = object(wanted.map(|(key, entry)| (key.as_str(), entry.value.as_str())))?;
+    let versions = locks::versions_of(loading, all.iter().map(|(name, entry)| (name, &entry.version)));
+    Ok(Local { members, size, versions })
+}
+
+/// The versions now of what an RPC has loaded under locks.
+fn versions_now(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Result<Versions> {
+    let versions = attribute::versions(spi, &[id])?.remove(&id).unwrap_or_default();
+    Ok(locks::versions_of(loading, versions.iter()))
+}
 
 /// What the caller asks for.
 struct Invocation<'a> {
@@ -218,6 +245,8 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
         loaded_global_attributes: global,
         loaded_local_attributes: local,
     };
+    calls::check_size(request.payload_bytes())?;
+    memory::room_for(request.payload_bytes())?;
     let call = Request {
         tag: 0,
         url: calls::rpc_url(worker),
@@ -245,7 +274,7 @@ fn apply(
     id: ExecutionId,
     answer: RpcAnswer,
     tables: &mut Tables,
-    read: Option<(Loading, Versions)>,
+    read: Read,
 ) -> Result<()> {
     let idempotency_key = invocation.idempotency_key;
     if answer.is_read_only() && idempotency_key.is_none() {
@@ -282,9 +311,10 @@ fn decide(
     invocation: &Invocation<'_>,
     id: ExecutionId,
     answer: RpcAnswer,
-    read: Option<(Loading, Versions)>,
+    read: Read,
 ) -> Result<(BTreeMap<ExecutionId, Loaded>, Timestamp)> {
     let Invocation { process_id, rpc_name, .. } = *invocation;
+    let written = answer.effects.write_local_attributes.clone();
     let closes = matches!(answer.decision, Some(Decision::Close { .. }));
     let command = Command::RpcAnswered { rpc_name: rpc_name.to_owned(), answer };
     let lock = if closes { Lock::Close } else { Lock::Step };
@@ -292,10 +322,13 @@ fn decide(
     wake::note_locked(id.0);
     // Under the lock: the times of events are in their order.
     let now = clock::now();
-    if let Some((loading, versions)) = &read
-        && local_attributes(spi, id, loading)?.1 != *versions
+    if let Some((loading, versions)) = &read.locked
+        && versions_now(spi, id, loading)? != *versions
     {
         return Err(error::local_attributes_changed(rpc_name));
+    }
+    if let Some(refusal) = attribute::refusal(spi, id, Some(read.size), &written)? {
+        return Err(refusal);
     }
     let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
     let type_name = entry.before.process_type.clone();

@@ -1,12 +1,13 @@
 //! `start_process`: everything in the caller's transaction, or nothing.
 
-use super::{Caller, check, check_length, name, payload, wrote};
+use super::{Caller, check, check_length, json, name, payload, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::spi::{self, Spi};
 use crate::store::app_tables::Tables;
+use crate::store::attribute::Size;
 use crate::store::load::{Loaded, Meta};
 use crate::store::process::{self, FoundExecution};
 use crate::store::registry::{Mapping, ProcessType, Registry};
@@ -66,14 +67,14 @@ pub fn start_process(args: &Args) -> Result<Value> {
     let given = Given {
         process_id: args.text(0),
         process_type: args.text(1),
-        input: args.json(2)?,
+        input: json(args, 2, "input")?,
         global_attribute_pk: args.text(3),
-        global_attributes: args.json(4)?,
-        local_attributes: args.json(5)?,
+        global_attributes: json(args, 4, "global_attributes")?,
+        local_attributes: json(args, 5, "local_attributes")?,
         id_reuse_policy: args.text(6),
         timeout: args.interval(7),
         start_at: args.time(8),
-        options: args.json(9)?,
+        options: json(args, 9, "options")?,
     };
     let request = read("", given)?;
     let id = new_id();
@@ -121,6 +122,7 @@ pub(super) fn read(place: &str, given: Given) -> Result<StartRequest> {
     let input = payload(&at("input"), given.input)?;
     let global_attributes = object(&at("global_attributes"), given.global_attributes)?;
     let local_attributes = object(&at("local_attributes"), given.local_attributes)?;
+    Size::of(&local_attributes).check()?;
     let word = super::needed(&at("id_reuse_policy"), given.id_reuse_policy)?;
     let policy = IdReusePolicy::parse(&word)
         .ok_or_else(|| error::unknown_word(&at("id_reuse_policy"), &word, IdReusePolicy::WORDS))?;

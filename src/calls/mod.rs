@@ -25,7 +25,10 @@ mod record;
 
 pub use record::{CallRecord, ReadSet};
 
+use crate::error;
 use crate::guc;
+use crate::pg::catch::{PgError, Result};
+use crate::pg::memory;
 use crate::store::load::Loaded;
 use crate::store::registry::Worker;
 use crate::transport::{FailureKind, Outcome, Request};
@@ -71,15 +74,15 @@ pub fn request_key(call_id: &str, generation: u32, values: Option<u64>) -> Strin
     values.map_or(key.clone(), |values| format!("{key}/{values:016x}"))
 }
 
-/// The request of a state's call.
+/// The request of a state's call; an error within if it is too large to be made.
 pub fn request(
     loaded: &Loaded,
     state: &StateExecution,
     worker: &Arc<Worker>,
     attempt: &Attempt<'_>,
-) -> Option<Request> {
+) -> Result<Option<Result<Request>>> {
     let execution = &loaded.execution;
-    let (api, call) = crate::store::save::current_call(state)?;
+    let Some((api, call)) = crate::store::save::current_call(state) else { return Ok(None) };
     let id = call_id(execution.id, &state.id, api);
     let context = CallContext {
         process_id: &execution.process_id,
@@ -105,14 +108,34 @@ pub fn request(
         results,
         app_database_error: call.app_database_error.as_ref(),
     };
-    Some(Request {
+    if let Err(error) = check_size(body.payload_bytes()) {
+        return Ok(Some(Err(error)));
+    }
+    memory::room_for(body.payload_bytes())?;
+    Ok(Some(Ok(Request {
         tag: 0,
         url: url(worker, path),
         headers: headers(worker, request_key(&id, call.generation, attempt.values), loaded.meta.traceparent.as_deref()),
         body: body.encode().into_bytes(),
         timeout: attempt.timeout.as_std(),
         secret: worker.secret.clone(),
-    })
+    })))
+}
+
+/// An error if a request with so many bytes of payloads and attributes is too large.
+pub fn check_size(bytes: usize) -> Result<()> {
+    let most = guc::max_request_bytes();
+    if bytes > most { Err(error::request_too_large(bytes, most)) } else { Ok(()) }
+}
+
+/// An attempt that failed because what its call would send is too large.
+pub fn request_too_large(error: &PgError) -> Failure {
+    Failure {
+        status: None,
+        error_type: Some("RequestTooLarge".to_owned()),
+        detail: error.message.clone(),
+        app_database_error: None,
+    }
 }
 
 /// Where RPCs go.

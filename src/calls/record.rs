@@ -1,6 +1,7 @@
 //! What the engine keeps of a call while it is under way.
 
 use crate::store::StateKey;
+use crate::store::attribute::Size;
 use crate::store::registry::WorkerId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub struct CallRecord {
     pub answer_number: u64,
     /// The role that the process belongs to.
     pub owner: Owner,
+    /// Of the local attributes that were read for it.
+    pub local_size: Size,
     /// What it loaded under locks.
     pub reads: Option<Arc<ReadSet>>,
 }

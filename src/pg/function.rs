@@ -5,26 +5,20 @@
 
 use super::catch::{PgError, Result, catch, edge, sqlstate, throw};
 use super::param::{FromColumn, SqlValue, from_postgres, other_type};
-use super::snapshot;
+use super::{json, memory, snapshot};
 use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CString, c_int};
 use std::rc::Rc;
 use xdb_engine::{Duration, ExecutionId, Timestamp};
 
 mod raw {
     use pgrx::pg_sys;
     unsafe extern "C-unwind" {
-        pub fn jsonb_out(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
         pub fn jsonb_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
         pub fn interval_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
         pub fn timestamptz_in(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
-        pub fn DirectFunctionCall1Coll(
-            function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
-            collation: pg_sys::Oid,
-            argument: pg_sys::Datum,
-        ) -> pg_sys::Datum;
         pub fn DirectFunctionCall3Coll(
             function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
             collation: pg_sys::Oid,
@@ -114,14 +108,15 @@ impl Args {
         self.get(number)
     }
 
-    /// The text of a `jsonb`, digits and all.
-    pub fn json(&self, number: usize) -> Result<Option<String>> {
-        let Some(datum) = self.datum(number, pg_sys::JSONBOID) else { return Ok(None) };
-        // SAFETY: the argument is a jsonb; the text is copied.
-        unsafe {
-            let text = catch(|| raw::DirectFunctionCall1Coll(raw::jsonb_out, pg_sys::InvalidOid, datum))?;
-            Ok(Some(CStr::from_ptr(text.cast_mut_ptr::<c_char>()).to_string_lossy().into_owned()))
-        }
+    /// The text of a `jsonb`, digits and all. One that is longer than `most` bytes is not read: its length comes as an error within.
+    pub fn json(&self, number: usize, most: usize) -> Result<std::result::Result<Option<String>, usize>> {
+        let Some(datum) = self.datum(number, pg_sys::JSONBOID) else { return Ok(Ok(None)) };
+        let read = |text: &str| match text.len() {
+            length if length > most => Ok(Err(length)),
+            _ => memory::owned(text).map(|text| Ok(Some(text))),
+        };
+        // SAFETY: the argument is a jsonb.
+        unsafe { json::with_text(datum, read) }
     }
 
     pub fn execution_id(&self, number: usize) -> Option<ExecutionId> {
@@ -206,6 +201,7 @@ impl Value {
 /// Calls the body of a function and gives Postgres its value or its error.
 pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) -> pg_sys::Datum {
     edge(|| {
+        memory::replenish()?;
         // SAFETY: Postgres is calling.
         let args = unsafe { Args::new(info) };
         let value = body(&args)?;

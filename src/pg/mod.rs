@@ -30,6 +30,8 @@
 //! | `shmem.rs`, `shmem/` | shared memory: slots, statistics of calls, sessions that wait, locks that are shown |
 //! | `hook.rs`, `extension.rs` | statements that concern the engine; the extension as the catalog has it |
 //! | `clock_offset.rs`, `descriptors.rs` | the offset of the clock; file descriptors that are reserved with the server |
+//! | `json.rs` | `jsonb` as text |
+//! | `memory.rs` | memory that is not there is an error, and no end of the process |
 //! | `row_locks.rs` | who has locked a row |
 //! | `snapshot.rs` | a session that does nothing but wait gives its snapshot back while it sleeps |
 //! | `names.rs` | lists of names in settings |
@@ -57,7 +59,9 @@ pub mod function;
 pub mod hook;
 pub mod identity;
 pub mod index_plans;
+pub mod json;
 pub mod latch;
+pub mod memory;
 pub mod names;
 pub mod param;
 pub mod process;

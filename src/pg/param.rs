@@ -1,6 +1,7 @@
 //! Rust values as parameters and columns of SQL statements.
 
 use super::catch::{PgError, Result};
+use super::memory;
 use pgrx::pg_sys;
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -210,8 +211,9 @@ impl<'a> From<&'a Json> for Jsonb<'a> {
 }
 
 impl Jsonb<'_> {
-    pub fn to_json(&self) -> Json {
-        Json::from_trusted(self.0.as_ref())
+    pub fn to_json(&self) -> Result<Json> {
+        memory::room_for(self.0.len())?;
+        Ok(Json::from_trusted(self.0.as_ref()))
     }
 }
 
@@ -288,7 +290,7 @@ impl FromColumn<'_> for String {
     const OID: pg_sys::Oid = TEXT.oid;
     unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
         // SAFETY: as here; the text is copied.
-        Ok(unsafe { <&str>::read(datum)? }.to_owned())
+        memory::owned(unsafe { <&str>::read(datum)? })
     }
 }
 

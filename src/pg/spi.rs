@@ -6,7 +6,7 @@ use super::{compat, index_plans};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int, c_long};
 use std::sync::LazyLock;
 
 mod raw {
@@ -131,6 +131,9 @@ impl Form {
 /// Statements on users' tables come in as many texts as there are tables and sets of columns.
 const MAX_PLANS: usize = 1000;
 
+/// No limit, for SPI.
+const ALL_ROWS: usize = 0;
+
 /// A connection to SPI, and how statements run on it. It ends with the closure of [`connect`].
 #[derive(Clone, Copy)]
 pub struct Spi {
@@ -173,7 +176,7 @@ impl Spi {
 
     /// Runs a statement and returns how many rows it touched.
     pub fn run<'s>(&self, sql: impl Into<Sql<'s>>, params: &[Param]) -> Result<u64> {
-        self.execute(Form::AsItStands, sql.into(), params)?;
+        self.execute(Form::AsItStands, sql.into(), params, ALL_ROWS)?;
         Ok(self.touched())
     }
 
@@ -189,7 +192,7 @@ impl Spi {
     /// statement has them as `unnest($n::type[])`. One row alone is given as it is, by the same text without `unnest`: to start
     /// taking arrays apart costs more than to write a row.
     pub fn run_batch(&self, statement: &'static Statement, columns: &[Param]) -> Result<u64> {
-        self.execute(Form::of(columns), Sql::System(statement), columns)?;
+        self.execute(Form::of(columns), Sql::System(statement), columns, ALL_ROWS)?;
         Ok(self.touched())
     }
 
@@ -209,7 +212,19 @@ impl Spi {
         params: &[Param],
         read: impl FnMut(&Row) -> Result<T>,
     ) -> Result<Vec<T>> {
-        self.execute(Form::AsItStands, sql.into(), params)?;
+        self.execute(Form::AsItStands, sql.into(), params, ALL_ROWS)?;
+        self.collect(read)
+    }
+
+    /// The first rows of a statement, at most so many: what would come after them is not looked for.
+    pub fn rows_up_to<'s, T>(
+        &self,
+        most: usize,
+        sql: impl Into<Sql<'s>>,
+        params: &[Param],
+        read: impl FnMut(&Row) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        self.execute(Form::AsItStands, sql.into(), params, most)?;
         self.collect(read)
     }
 
@@ -234,7 +249,7 @@ impl Spi {
         Ok(value)
     }
 
-    fn execute(&self, form: Form, sql: Sql, params: &[Param]) -> Result<()> {
+    fn execute(&self, form: Form, sql: Sql, params: &[Param], most: usize) -> Result<()> {
         let plan = self.plan(form, sql, params)?;
         let mut values: Vec<_> = params.iter().map(|p| p.datum).collect();
         let nulls: Vec<c_char> = params.iter().map(|p| if p.null { b'n' } else { b' ' } as c_char).collect();
@@ -242,7 +257,8 @@ impl Spi {
         let _planning = (self.tables == Tables::System).then(index_plans::ByIndex::begin);
         // SAFETY: the plan is kept, the arrays outlive the call and match the plan's parameters.
         RUNNING.set(RUNNING.get() + 1);
-        let code = unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, self.with_active_snapshot, 0)) };
+        let code =
+            unsafe { catch(|| raw::SPI_execute_plan(plan, values, nulls, self.with_active_snapshot, most as c_long)) };
         RUNNING.set(RUNNING.get() - 1);
         check(sql.name(), code?)?;
         Ok(())

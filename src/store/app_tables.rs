@@ -6,7 +6,10 @@
 
 use super::catalog::{self, TableDescription, quote};
 use super::loaded::Meta;
+use crate::error;
+use crate::guc;
 use crate::pg::catch::{NO_DATA, PgError, Result, UNDEFINED_TABLE, sqlstate};
+use crate::pg::memory;
 use crate::pg::param::{Param, value};
 use crate::pg::spi::Spi;
 use crate::pg::subxact::now_in_table;
@@ -162,18 +165,23 @@ impl Tables {
     pub fn load(&self, spi: &Spi, meta: &Meta, loading: &Loading, held: Held) -> Result<LoadedRows> {
         let mut members = Vec::new();
         let mut versions = Vec::new();
+        let mut bytes = 0;
         for (mapping, key) in covered(meta, loading) {
             let wanted: Vec<_> = mapping.attributes.iter().filter(|(name, _)| loading.wants(name)).collect();
             let values = self.select(spi, mapping, key, &wanted, held)?;
             if held != Held::Not {
                 versions.push(values.as_ref().and_then(|values| values.last().cloned()?));
             }
+            bytes += values.iter().flatten().flatten().map(String::len).sum::<usize>();
+            if bytes > guc::max_request_bytes() {
+                return Err(error::request_too_large(bytes, guc::max_request_bytes()).of_table(&mapping.table));
+            }
             for (i, (name, _)) in wanted.iter().enumerate() {
                 let text = values.as_ref().and_then(|values| values[i].clone()).unwrap_or_else(|| "null".to_owned());
                 members.push((name.as_str(), text));
             }
         }
-        let object = object(members.iter().map(|(name, text)| (*name, text.as_str())));
+        let object = object(members.iter().map(|(name, text)| (*name, text.as_str())))?;
         Ok(LoadedRows { object, versions })
     }
 
@@ -227,7 +235,7 @@ impl Tables {
                 table.record(mapping, &written)?,
                 table.key_is(mapping)?
             );
-            let updated = spi.on_users_tables().run(&sql, &params(key, Some(json_of(&written))));
+            let updated = spi.on_users_tables().run(&sql, &params(key, Some(json_of(&written)?)));
             if updated.map_err(|error| about(error, mapping, &written))? == 0 {
                 return Err(gone(mapping, key));
             }
@@ -271,7 +279,7 @@ impl Tables {
                 names.iter().map(|name| format!("r.{name}")).collect::<Vec<_>>().join(", "),
                 table.record(mapping, &written)?,
             );
-            let inserted = spi.on_users_tables().run(&sql, &params(key, Some(json_of(&written))));
+            let inserted = spi.on_users_tables().run(&sql, &params(key, Some(json_of(&written)?)));
             inserted.map_err(|error| about(error, mapping, &written))?;
         }
         Ok(())
@@ -369,13 +377,17 @@ fn gone(mapping: &TableMapping, key: &[String]) -> PgError {
     PgError::new(NO_DATA, format!("table {} has no row with {which}", mapping.table)).of_table(&mapping.table)
 }
 
-fn json_of(written: &[(&str, &Json)]) -> String {
+fn json_of(written: &[(&str, &Json)]) -> Result<String> {
     object(written.iter().map(|(column, value)| (*column, value.as_str())))
 }
 
 /// A JSON object of members whose values are JSON text.
-pub(crate) fn object<'a>(members: impl Iterator<Item = (&'a str, &'a str)>) -> String {
-    let mut text = String::from("{");
+pub(crate) fn object<'a>(members: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> Result<String> {
+    const QUOTES_COLON_COMMA: usize = 4;
+    let bytes = 2 + members.clone().map(|(name, value)| name.len() + value.len() + QUOTES_COLON_COMMA).sum::<usize>();
+    memory::room_for(bytes)?;
+    let mut text = String::with_capacity(bytes);
+    text.push('{');
     for (name, value) in members {
         if text.len() > 1 {
             text.push(',');
@@ -386,5 +398,5 @@ pub(crate) fn object<'a>(members: impl Iterator<Item = (&'a str, &'a str)>) -> S
         text.push_str(value);
     }
     text.push('}');
-    text
+    Ok(text)
 }

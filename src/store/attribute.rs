@@ -1,10 +1,17 @@
 //! Local attributes: the table `local_attribute`.
+//!
+//! An execution may have so many, with so many bytes, as settings say: see [`Size`]. What was stored before a setting was lowered
+//! stays. It can be read one by one and made smaller, but no call gets it.
 
-use super::table::{Read, insert, run, select, statements, table};
-use crate::pg::catch::Result;
-use crate::pg::param::{Jsonb, array};
-use crate::pg::spi::Spi;
+use super::table::{Read, insert, record, run, statements, table};
+use crate::error;
+use crate::guc;
+use crate::pg::catch::{PgError, Result};
+use crate::pg::json::Stored;
+use crate::pg::param::{Jsonb, array, value};
+use crate::pg::spi::{Row, Spi, Statement};
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use xdb_engine::{ExecutionId, Json};
 
 table! {
@@ -15,10 +22,30 @@ table! {
     }
 }
 
+record! {
+    /// What an execution has, and what of that has certain keys.
+    struct Sizes {
+        attributes: i64,
+        bytes: i64,
+        replaced: i64,
+        replaced_bytes: i64,
+    }
+}
+
 statements! {
     WRITE = format!("{} ON CONFLICT (execution_id, key) DO UPDATE SET value = excluded.value", insert::<LocalAttribute>());
-    OF_EXECUTIONS = format!("SELECT {} FROM xdb.local_attribute a WHERE a.execution_id = ANY ($1)",
-        select::<LocalAttribute>("a"));
+    OF_EXECUTIONS = "SELECT a.execution_id, a.key, a.value FROM pg_catalog.unnest($1) AS i (id) \
+        JOIN xdb.local_attribute a ON a.execution_id = i.id";
+    VERSIONED = "SELECT a.execution_id, a.key, a.value, pg_catalog.concat_ws(':', a.xmin, a.ctid) AS version \
+        FROM pg_catalog.unnest($1) AS i (id) JOIN xdb.local_attribute a ON a.execution_id = i.id";
+    VERSIONS = "SELECT a.execution_id, a.key, pg_catalog.concat_ws(':', a.xmin, a.ctid) AS version \
+        FROM xdb.local_attribute a WHERE a.execution_id = ANY ($1)";
+    SIZES = "SELECT pg_catalog.count(*) AS attributes, COALESCE(pg_catalog.sum(l.bytes), 0)::int8 AS bytes, \
+            pg_catalog.count(*) FILTER (WHERE l.replaced) AS replaced, \
+            COALESCE(pg_catalog.sum(l.bytes) FILTER (WHERE l.replaced), 0)::int8 AS replaced_bytes \
+        FROM (SELECT pg_catalog.octet_length(a.key) + pg_catalog.octet_length(a.value::text) AS bytes, \
+                a.key = ANY ($2) AS replaced \
+            FROM xdb.local_attribute a WHERE a.execution_id = $1) l";
 }
 
 pub(super) fn write(spi: &Spi, attributes: &[LocalAttribute]) -> Result<()> {
@@ -26,27 +53,232 @@ pub(super) fn write(spi: &Spi, attributes: &[LocalAttribute]) -> Result<()> {
     Ok(())
 }
 
-/// Local attributes of these executions, by key, as JSON text.
-pub fn local_attributes(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, BTreeMap<String, String>>> {
-    let mut attributes: HashMap<ExecutionId, BTreeMap<String, String>> = HashMap::new();
-    if ids.is_empty() {
-        return Ok(attributes);
-    }
-    let rows = spi.rows(&OF_EXECUTIONS, &[array(ids)], |row| {
-        let LocalAttribute { execution_id, key, value } = LocalAttribute::read(row)?;
-        Ok((execution_id, key.to_owned(), value.0.into_owned()))
-    })?;
-    for (id, key, value) in rows {
-        attributes.entry(id).or_default().insert(key, value);
-    }
-    Ok(attributes)
+/// How many attributes, and the bytes of their keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    attributes: usize,
+    bytes: usize,
 }
 
-/// Those of one execution, as the active snapshot shows them.
-pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<BTreeMap<String, Json>> {
-    let rows = spi.rows(&OF_EXECUTIONS, &[array([id])], |row| {
-        let LocalAttribute { key, value, .. } = LocalAttribute::read(row)?;
-        Ok((key.to_owned(), value.to_json()))
+impl Size {
+    /// The most that an execution may have.
+    fn most() -> Self {
+        Self { attributes: guc::MAX_LOCAL_ATTRIBUTES.get() as usize, bytes: guc::max_local_bytes() }
+    }
+
+    pub fn of(attributes: &BTreeMap<String, Json>) -> Self {
+        let mut size = Self::default();
+        for (key, value) in attributes {
+            size.add(key, value.as_str());
+        }
+        size
+    }
+
+    /// Returns the bytes that this adds.
+    fn add(&mut self, key: &str, value: &str) -> usize {
+        let bytes = key.len() + value.len();
+        self.attributes += 1;
+        self.bytes += bytes;
+        bytes
+    }
+
+    /// An error if an execution may not have so much.
+    pub fn check(self) -> Result<()> {
+        if self.is_allowed() { Ok(()) } else { Err(too_large(self)) }
+    }
+
+    fn is_allowed(self) -> bool {
+        let most = Self::most();
+        self.attributes <= most.attributes && self.bytes <= most.bytes
+    }
+}
+
+fn too_large(size: Size) -> PgError {
+    error::local_attributes_too_large(size, Size::most())
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} bytes", self.attributes, self.bytes)
+    }
+}
+
+/// Why these can't be written: the execution would have more than it may, and more than it has. `known` is what it had a moment
+/// ago, as far as anybody knows: nothing is read as long as all together is allowed. Without it, what there is is read.
+pub fn refusal(
+    spi: &Spi,
+    id: ExecutionId,
+    known: Option<Size>,
+    written: &BTreeMap<String, Json>,
+) -> Result<Option<PgError>> {
+    let new = Size::of(written);
+    let together =
+        known.map(|known| Size { attributes: known.attributes + new.attributes, bytes: known.bytes + new.bytes });
+    if written.is_empty() || together.is_some_and(Size::is_allowed) {
+        return Ok(None);
+    }
+    let keys = array(written.keys().map(String::as_str));
+    let Some(Sizes { attributes, bytes, replaced, replaced_bytes }) =
+        spi.first(&SIZES, &[value(id), keys], |row| Sizes::read(row))?
+    else {
+        return Ok(None);
+    };
+    let before = Size { attributes: attributes as usize, bytes: bytes as usize };
+    let after = Size {
+        attributes: (attributes - replaced) as usize + new.attributes,
+        bytes: (bytes - replaced_bytes) as usize + new.bytes,
+    };
+    let most = Size::most();
+    let grows = after.attributes > before.attributes.max(most.attributes) || after.bytes > before.bytes.max(most.bytes);
+    Ok((grows && !after.is_allowed()).then(|| too_large(after)))
+}
+
+/// What was read of executions.
+pub struct LocalAttributes<V> {
+    read: HashMap<ExecutionId, Found<V>>,
+    nothing: BTreeMap<String, V>,
+}
+
+/// What was read of one execution.
+enum Found<V> {
+    All(Size, BTreeMap<String, V>),
+    /// It has more than an execution may have.
+    TooLarge(Size),
+    /// All together would have been too much for one transaction.
+    LeftOut,
+}
+
+impl<V> LocalAttributes<V> {
+    /// Those of an execution; None if they were left out; an error if it has more than it may.
+    pub fn of(&self, id: ExecutionId) -> Result<Option<(Size, &BTreeMap<String, V>)>> {
+        match self.read.get(&id) {
+            Some(Found::All(size, all)) => Ok(Some((*size, all))),
+            Some(Found::TooLarge(size)) => Err(too_large(*size)),
+            Some(Found::LeftOut) => Ok(None),
+            None => Ok(Some((Size::default(), &self.nothing))),
+        }
+    }
+}
+
+/// A local attribute with the version of its row.
+#[derive(Clone, Debug)]
+pub struct Versioned {
+    pub value: String,
+    pub version: String,
+}
+
+/// Local attributes of these executions, by key, as JSON text: of as many of them as have about `budget` bytes together, of one at
+/// least.
+pub fn local_attributes(spi: &Spi, ids: &[ExecutionId], budget: usize) -> Result<LocalAttributes<String>> {
+    Reading::new(budget).read(spi, &OF_EXECUTIONS, ids, |_, value| Ok(value))
+}
+
+/// The same with their versions, read in one statement.
+pub fn with_versions(spi: &Spi, ids: &[ExecutionId], budget: usize) -> Result<LocalAttributes<Versioned>> {
+    Reading::new(budget).read(spi, &VERSIONED, ids, |row, value| Ok(Versioned { value, version: row.get("version")? }))
+}
+
+/// The versions alone, by key.
+pub fn versions(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, BTreeMap<String, String>>> {
+    let mut versions: HashMap<ExecutionId, BTreeMap<String, String>> = HashMap::new();
+    if ids.is_empty() {
+        return Ok(versions);
+    }
+    let rows = spi.rows(&VERSIONS, &[array(ids)], |row| {
+        Ok((row.get::<ExecutionId>("execution_id")?, row.get("key")?, row.get("version")?))
     })?;
-    Ok(rows.into_iter().collect())
+    for (id, key, version) in rows {
+        versions.entry(id).or_default().insert(key, version);
+    }
+    Ok(versions)
+}
+
+/// Rows that a statement gives beyond those of the largest execution. A row is small as long as nobody asks for its value: what is
+/// large is stored outside of it.
+const ROWS: usize = 10_000;
+
+/// Values come one by one, and none is taken any more when the sum is known to be too much.
+struct Reading<V> {
+    budget: usize,
+    total: usize,
+    /// The execution whose rows come now. Those of one come together, in the order of the ids.
+    current: Option<ExecutionId>,
+    /// There is no room for its large values.
+    is_full: bool,
+    read: HashMap<ExecutionId, Found<V>>,
+}
+
+impl<V> Reading<V> {
+    fn new(budget: usize) -> Self {
+        Self { budget, total: 0, current: None, is_full: false, read: HashMap::new() }
+    }
+
+    fn read(
+        mut self,
+        spi: &Spi,
+        statement: &'static Statement,
+        ids: &[ExecutionId],
+        value: impl Fn(&Row, String) -> Result<V>,
+    ) -> Result<LocalAttributes<V>> {
+        if !ids.is_empty() {
+            let most = Size::most().attributes + ROWS;
+            let rows = spi.rows_up_to(most, statement, &[array(ids)], |row| self.row(row, &value))?.len();
+            if rows == most {
+                self.ends_in_the_middle(ids);
+            }
+        }
+        Ok(LocalAttributes { read: self.read, nothing: BTreeMap::new() })
+    }
+
+    fn row(&mut self, row: &Row, value: impl Fn(&Row, String) -> Result<V>) -> Result<()> {
+        let id = row.get::<ExecutionId>("execution_id")?;
+        if self.current != Some(id) {
+            if self.read.contains_key(&id) {
+                return Err(PgError::internal("the rows of an execution do not come together"));
+            }
+            self.current = Some(id);
+            self.is_full = self.total > self.budget;
+            self.read.insert(id, Found::All(Size::default(), BTreeMap::new()));
+        }
+        let Some(found) = self.read.get_mut(&id) else { return Ok(()) };
+        let Found::All(size, all) = found else { return Ok(()) };
+        let stored = row.get::<Stored>("value")?;
+        if self.is_full && stored.is_large() {
+            self.total -= size.bytes;
+            *found = Found::LeftOut;
+            return Ok(());
+        }
+        let (key, text) = (row.get::<String>("key")?, stored.text()?);
+        self.total += size.add(&key, &text);
+        if size.is_allowed() {
+            all.insert(key, value(row, text)?);
+        } else {
+            self.total -= size.bytes;
+            *found = Found::TooLarge(*size);
+        }
+        Ok(())
+    }
+
+    /// There may be more rows: of the last execution, if it does not have too many anyway, and of those behind it.
+    fn ends_in_the_middle(&mut self, ids: &[ExecutionId]) {
+        let from = ids.iter().position(|id| Some(*id) == self.current).unwrap_or(0);
+        for id in &ids[from..] {
+            if !matches!(self.read.get(id), Some(Found::TooLarge(_))) {
+                self.read.insert(*id, Found::LeftOut);
+            }
+        }
+    }
+}
+
+/// Those of one execution that are wanted, as the active snapshot shows them: also of one that has more than it may.
+pub fn of_one(spi: &Spi, id: ExecutionId, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<String, Json>> {
+    let mut all = BTreeMap::new();
+    spi.rows(&OF_EXECUTIONS, &[array([id])], |row| {
+        let key: String = row.get("key")?;
+        if wanted(&key) {
+            all.insert(key, Json::from_trusted(row.get::<Stored>("value")?.text()?));
+        }
+        Ok(())
+    })?;
+    Ok(all)
 }

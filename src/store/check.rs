@@ -164,7 +164,7 @@ impl Check<'_> {
             }
             execution.queues = queues;
         }
-        execution.local_attributes = attribute::all(self.spi, self.id)?;
+        execution.local_attributes = attribute::of_one(self.spi, self.id, |_| true)?;
         Ok(readable.then_some(execution))
     }
 

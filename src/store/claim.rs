@@ -13,8 +13,6 @@ use std::collections::HashMap;
 use xdb_engine::{Api, ExecutionId, StateSeq, Timestamp};
 use xdb_sched::room::Line;
 
-pub use super::attribute::local_attributes;
-
 table! {
     /// A call that is to be made: due time, worker, owner, lane, attempt, lease. Narrow; inserted and deleted.
     pub struct Task in "task" {

@@ -354,7 +354,7 @@ pub fn messages(spi: &Spi, numbers: &[i64]) -> Result<Vec<GlobalMessage>> {
             queue: row.get("queue_name")?,
             key: row.get("key")?,
             message_id: row.get("message_id")?,
-            payload: row.get::<Option<Jsonb>>("payload")?.map(|payload| payload.to_json()),
+            payload: row.get::<Option<Jsonb>>("payload")?.map(|payload| payload.to_json()).transpose()?,
         })
     })
 }

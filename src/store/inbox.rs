@@ -172,7 +172,7 @@ pub fn arrivals(spi: &Spi, ids: &[ExecutionId]) -> Result<Arrivals> {
         let publish = Publish {
             queue: queue_name.to_owned(),
             message_id: message_id.map(str::to_owned),
-            payload: payload.map(|payload| payload.to_json()),
+            payload: payload.map(|payload| payload.to_json()).transpose()?,
         };
         Ok(Arrival { inbox_id, execution_id, publish })
     })?;

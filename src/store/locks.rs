@@ -17,9 +17,6 @@ use xdb_sched::lock_table::{LockMode, Object};
 statements! {
     COLUMN_TYPES = "SELECT a.attrelid AS relation, a.attname::text AS name, a.atttypid AS type \
         FROM pg_catalog.pg_attribute a WHERE a.attrelid = ANY ($1) AND a.attnum > 0 AND NOT a.attisdropped";
-    VERSIONED = "SELECT a.execution_id, a.key, a.value::text AS value, \
-            pg_catalog.concat_ws(':', a.xmin, a.ctid) AS version \
-        FROM xdb.local_attribute a WHERE a.execution_id = ANY ($1)";
     OVER = format!("SELECT v.execution_id, v.seq FROM {} \
         WHERE NOT EXISTS (SELECT FROM xdb.task t WHERE t.execution_id = v.execution_id AND t.seq = v.seq)", batch::<StateKey>());
 }
@@ -148,31 +145,11 @@ pub fn over(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> {
     rows(spi, &OVER, &StateKey::arrays(keys))
 }
 
-/// A local attribute with the version of its row.
-#[derive(Clone, Debug)]
-pub struct Versioned {
-    pub value: String,
-    pub version: String,
-}
-
-/// Local attributes with their versions, read in one statement.
-pub fn local_attributes(spi: &Spi, ids: &[ExecutionId]) -> Result<HashMap<ExecutionId, BTreeMap<String, Versioned>>> {
-    let mut attributes: HashMap<ExecutionId, BTreeMap<String, Versioned>> = HashMap::new();
-    if ids.is_empty() {
-        return Ok(attributes);
-    }
-    let rows = spi.rows(&VERSIONED, &[array(ids)], |row| {
-        let versioned = Versioned { value: row.get("value")?, version: row.get("version")? };
-        Ok((row.get::<ExecutionId>("execution_id")?, row.get("key")?, versioned))
-    })?;
-    for (id, key, versioned) in rows {
-        attributes.entry(id).or_default().insert(key, versioned);
-    }
-    Ok(attributes)
-}
-
 /// The versions of the local attributes that a loading policy covers. With the policy ALL a new key changes them too.
-pub fn versions_of(loading: &Loading, attributes: Option<&BTreeMap<String, Versioned>>) -> BTreeMap<String, String> {
-    let covered = attributes.into_iter().flatten().filter(|(name, _)| loading.locks() && loading.wants(name));
-    covered.map(|(name, versioned)| (name.clone(), versioned.version.clone())).collect()
+pub fn versions_of<'a>(
+    loading: &Loading,
+    versions: impl Iterator<Item = (&'a String, &'a String)>,
+) -> BTreeMap<String, String> {
+    let covered = versions.filter(|(name, _)| loading.locks() && loading.wants(name));
+    covered.map(|(name, version)| (name.clone(), version.clone())).collect()
 }

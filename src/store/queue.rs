@@ -134,7 +134,7 @@ fn read_message(row: &Row) -> Result<(ExecutionId, Message)> {
         queue: queue_name.to_owned(),
         number,
         message_id: message_id.map(str::to_owned),
-        payload: payload.map(|payload| payload.to_json()),
+        payload: payload.map(|payload| payload.to_json()).transpose()?,
     };
     Ok((execution_id, message))
 }

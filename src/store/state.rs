@@ -121,7 +121,7 @@ impl<'a> State<'a> {
         let state = StateExecution {
             seq: self.seq,
             id: StateExecutionId { state_id: self.state_id.to_owned(), number: self.number },
-            input: self.input.map(|input| input.to_json()),
+            input: self.input.map(|input| input.to_json()).transpose()?,
             config: parse(self.config)?,
             recovery: parse(self.recovery)?,
             started_at: self.started_at,

@@ -444,15 +444,24 @@ struct Candidate {
 }
 
 impl OpenCalls {
+    /// How many more bytes of requests may be under way.
+    pub fn bytes_left(&self) -> usize {
+        max_bytes().saturating_sub(self.in_flight.bytes())
+    }
+
     /// The room that there is for more calls. Answers that are held up count too: they are in memory.
     pub fn room(&mut self, role: Role, registry: &Registry, backlog: &Backlog) -> Room {
         let max_calls = role.calls_at_once().saturating_sub(backlog.held_up());
-        let max_bytes = guc::MAX_IN_FLIGHT_KB.get() as usize * 1024;
         let now = Instant::now();
         let breakers = &mut self.breakers;
         let admits = |worker| breakers.admits(worker, now);
-        Room::new(&self.in_flight, max_calls, Descriptors::most(), max_bytes, &registry.workers(), admits)
+        Room::new(&self.in_flight, max_calls, Descriptors::most(), max_bytes(), &registry.workers(), admits)
     }
+}
+
+/// The most bytes of requests that are under way.
+fn max_bytes() -> usize {
+    guc::MAX_IN_FLIGHT_KB.get() as usize * 1024
 }
 
 /// A lease of this turn for a call with this timeout.

@@ -4,13 +4,15 @@
 use super::app_tables::{AppTables, Used, refused};
 use super::global_queues::Free;
 use super::item::{Item, ItemOutcome};
-use super::load::{Batch, LocalAttributes, TakenIn, take_in};
+use super::load::{Batch, LocalVersions, TakenIn, take_in};
 use super::transaction::Turn;
 use crate::calls::{self, Answered, CallRecord, ReadSet};
-use crate::pg::catch::Result;
+use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::process::random;
+use crate::pg::spi::Spi;
 use crate::store::StateKey;
+use crate::store::attribute;
 use crate::store::global_queue::Gathered;
 use crate::store::load::{self, DueTimer, Loaded};
 use crate::store::locks;
@@ -58,7 +60,7 @@ struct Decider<'t, 'a, 'i> {
     app: &'t mut AppTables<'a>,
     gathered: &'t Gathered,
     leases: HashMap<StateKey, (i64, i64)>,
-    local: LocalAttributes,
+    local: LocalVersions,
     closing: BTreeMap<ExecutionId, CloseCommand>,
     /// Executions with an item that waits for the next turn.
     put_off: BTreeSet<ExecutionId>,
@@ -289,11 +291,17 @@ impl Decider<'_, '_, '_> {
         let (spi, now) = (self.turn.spi, self.decided.now);
         let Some(loaded) = self.loaded(item.execution()) else { return Ok(None) };
         loaded.prepare(spi, &command)?;
-        let rejection = match loaded.decide_with(&command, now, random(), offered) {
-            Ok(events) => return Ok(Some((command, events))),
-            Err(rejection) => rejection,
+        let decided = loaded.decide_with(&command, now, random(), offered);
+        let (what, is_late) = match decided {
+            Ok(events) => match refusal(spi, item, &events)? {
+                None => return Ok(Some((command, events))),
+                Some(error) => (error.message.clone(), false),
+            },
+            Err(rejection) => {
+                let is_late = matches!(rejection, Rejection::Stale | Rejection::NotRunning(_));
+                (rejection.to_string(), is_late)
+            }
         };
-        let is_late = matches!(rejection, Rejection::Stale | Rejection::NotRunning(_));
         let Item::Answer(record, _) = item else {
             if is_late {
                 self.forget(item);
@@ -301,11 +309,11 @@ impl Decider<'_, '_, '_> {
             return Ok(None);
         };
         if is_late {
-            self.reject(record, &command, &rejection.to_string());
+            self.reject(record, &command, &what);
             return Ok(None);
         }
         // The worker's answer can't be applied: its attempt failed.
-        let command = calls::failed(record, calls::invalid_answer(rejection.to_string()));
+        let command = calls::failed(record, calls::invalid_answer(what));
         match loaded.decide(&command, now, random()) {
             Ok(events) => Ok(Some((command, events))),
             Err(rejection) => {
@@ -363,7 +371,7 @@ impl Decider<'_, '_, '_> {
         let (Some(reads), true) = (record.reads.as_deref(), answered) else { return Ok(Used::Done(true)) };
         let Some(loaded) = self.decided.executions.get(&record.key.0) else { return Ok(Used::Done(true)) };
         if reads.local.locks() {
-            let now = locks::versions_of(&reads.local, self.local.get(&record.key.0));
+            let now = locks::versions_of(&reads.local, self.local.get(&record.key.0).into_iter().flatten());
             if now != reads.keys || loaded.events.iter().any(|(event, _)| writes(event, reads)) {
                 return Ok(Used::Done(false));
             }
@@ -429,6 +437,18 @@ impl Decider<'_, '_, '_> {
             Item::Arrivals(_) | Item::Answer(..) | Item::Fail { .. } => {}
         }
     }
+}
+
+/// Why an answer can't be applied that leaves its execution with more local attributes than it may have.
+fn refusal(spi: &Spi, item: &Item, events: &[Event]) -> Result<Option<PgError>> {
+    let Item::Answer(record, _) = item else { return Ok(None) };
+    for event in events {
+        let Event::LocalAttributesWritten { attributes } = event else { continue };
+        if let Some(why) = attribute::refusal(spi, record.key.0, Some(record.local_size), attributes)? {
+            return Ok(Some(why));
+        }
+    }
+    Ok(None)
 }
 
 fn is_conditional_close(command: &Command) -> bool {

@@ -6,14 +6,14 @@ use super::transaction::Turn;
 use crate::clock;
 use crate::pg::catch::Result;
 use crate::store::StateKey;
+use crate::store::attribute;
 use crate::store::load::{self, Arrival, Loaded, Lock, QueueDemand};
-use crate::store::locks::{self, Versioned};
 use crate::store::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use xdb_engine::{ExecutionId, Timestamp};
 
-/// Local attributes of executions, as their calls load them.
-pub type LocalAttributes = HashMap<ExecutionId, BTreeMap<String, Versioned>>;
+/// Versions of executions' local attributes, by key.
+pub type LocalVersions = HashMap<ExecutionId, BTreeMap<String, String>>;
 
 /// The executions of a turn, locked, with what deciding about its items needs.
 pub struct Batch<'i> {
@@ -23,8 +23,8 @@ pub struct Batch<'i> {
     pub locked: BTreeSet<ExecutionId>,
     /// Leases of the answered calls, as the tasks have them: epoch and number.
     pub leases: HashMap<StateKey, (i64, i64)>,
-    /// Local attributes of executions whose answers come from calls that have locked some.
-    pub local: LocalAttributes,
+    /// Of executions whose answers come from calls that have locked local attributes.
+    pub local: LocalVersions,
     pub taken_in: TakenIn,
     pub free: Free,
     /// Read under the locks: the times of events are in their order, whoever changed an execution last.
@@ -55,7 +55,7 @@ pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items
         executions: BTreeMap::new(),
         locked: BTreeSet::new(),
         leases: HashMap::new(),
-        local: LocalAttributes::new(),
+        local: LocalVersions::new(),
         taken_in: TakenIn { ids: Vec::new(), all: true },
         free: Free::default(),
         now: turn.began,
@@ -73,7 +73,7 @@ pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items
     }
     let answered = load::answered(turn.spi, &mut batch.executions, &named.answered)?;
     batch.leases = answered.leases;
-    batch.local = locks::local_attributes(turn.spi, &named.with_locked_keys)?;
+    batch.local = attribute::versions(turn.spi, &named.with_locked_keys)?;
     load::states(turn.spi, &mut batch.executions, &named.states)?;
     load::queues(turn.spi, &mut batch.executions, &named.queues)?;
     batch.now = clock::now();

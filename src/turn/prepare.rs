@@ -8,14 +8,15 @@ use super::save::Saved;
 use super::scans::ScanEnds;
 use super::transaction::Turn;
 use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
-use crate::pg::catch::Result;
+use crate::pg::catch::{PgError, Result};
 use crate::store::app_tables::object;
+use crate::store::attribute::{self, LocalAttributes, Size, Versioned};
 use crate::store::load::Loaded;
-use crate::store::locks::{self, Versioned};
+use crate::store::locks;
 use crate::store::save::current_call;
 use crate::store::{StateKey, claim};
 use crate::transport::Request;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
@@ -37,8 +38,28 @@ pub struct Prepared {
 
 /// Local attributes of the executions whose calls want any. Of what is locked, values and versions are read in one statement.
 struct LocalValues {
-    plain: HashMap<ExecutionId, BTreeMap<String, String>>,
-    locked: HashMap<ExecutionId, BTreeMap<String, Versioned>>,
+    plain: LocalAttributes<String>,
+    locked: LocalAttributes<Versioned>,
+}
+
+/// What a call gets of its execution's local attributes.
+#[derive(Default)]
+struct Local {
+    /// The text of a JSON object.
+    members: String,
+    /// Of all that the execution has.
+    size: Size,
+    /// Of those that it locks.
+    versions: BTreeMap<String, String>,
+}
+
+/// What was read for one call.
+enum Read {
+    All(Local),
+    /// A later turn reads it.
+    LeftOut,
+    /// There is more than a call gets.
+    TooLarge(PgError),
 }
 
 /// What became of preparing one call.
@@ -53,14 +74,18 @@ struct Preparing<'t, 'a> {
     app: &'t mut AppTables<'a>,
     backlog: &'t mut Backlog,
     local: LocalValues,
+    /// How much more requests may take.
+    bytes: usize,
     more: bool,
 }
 
-/// Reads attributes and writes requests. Where a user's table is busy the lease is given back.
+/// Reads attributes and writes requests, which take about `bytes` at most. Where a user's table is busy, or when there are no bytes
+/// left, the lease is given back.
 pub fn prepare(
     turn: &Turn,
     app: &mut AppTables<'_>,
     backlog: &mut Backlog,
+    bytes: usize,
     saved: &Saved,
     claims: Claims,
 ) -> Result<Prepared> {
@@ -70,9 +95,9 @@ pub fn prepare(
     let mut calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
     // Who has waited longest for time in tables comes first.
     calls.sort_by_key(|found| found.call.due_at);
-    let local = LocalValues::read(turn, &calls)?;
+    let local = LocalValues::read(turn, &calls, bytes)?;
     app.begin_part(Part::Calls);
-    let mut preparing = Preparing { app, backlog, local, more };
+    let mut preparing = Preparing { app, backlog, local, bytes, more };
     let mut released = Vec::new();
     let mut prepared = Vec::new();
     let mut failed = failed;
@@ -117,6 +142,7 @@ fn record(loaded: &Loaded, state: &StateExecution, call: &Leased) -> Option<Call
         worker_id: loaded.meta.process_type.as_ref()?.worker.id,
         answer_number: 0,
         owner: loaded.meta.owner.to_u32(),
+        local_size: Size::default(),
         reads: None,
     })
 }
@@ -134,9 +160,22 @@ impl Preparing<'_, '_> {
             return Ok(Preparation::Failed(unfit.clone()));
         }
         let Some(process_type) = &loaded.meta.process_type else { return Ok(Preparation::Release) };
+        if self.bytes == 0 {
+            return Ok(Preparation::Release);
+        }
+        let config = config(loaded, state);
+        let wanted = config.load_local(record.api);
+        let local = match self.local.of(call.key.0, &wanted)? {
+            Read::All(local) => local,
+            Read::LeftOut => {
+                self.more = true;
+                return Ok(Preparation::Release);
+            }
+            Read::TooLarge(error) => return Ok(Preparation::Failed(calls::request_too_large(&error))),
+        };
+        record.local_size = local.size;
         self.app.next_item();
         let id = call.key.0;
-        let config = config(loaded, state);
         let loading = config.load_global(record.api);
         let read = self.app.read(&loaded.meta, &loading)?;
         self.app.read_for(call.key);
@@ -160,16 +199,10 @@ impl Preparing<'_, '_> {
                 return Ok(Preparation::Failed(refused(&error)));
             }
         };
-        let wanted = config.load_local(record.api);
-        let locked = self.local.locked.get(&id);
-        let local = match wanted.locks() {
-            true => members(&wanted, locked.into_iter().flatten().map(|(name, entry)| (name, &entry.value))),
-            false => members(&wanted, self.local.plain.get(&id).into_iter().flatten()),
-        };
         let mut values = None;
         if loading.locks() || wanted.locks() {
-            values = Some(locks::fingerprint(&global.object, &local));
-            let keys = locks::versions_of(&wanted, locked);
+            values = Some(locks::fingerprint(&global.object, &local.members));
+            let keys = local.versions;
             record.reads = Some(Arc::new(ReadSet { global: loading, rows: global.versions, keys, local: wanted }));
         }
         let attempt = Attempt {
@@ -177,37 +210,67 @@ impl Preparing<'_, '_> {
             first_at: call.first_attempt_at,
             timeout: config.timeout(record.api),
             global_attributes: &global.object,
-            local_attributes: &local,
+            local_attributes: &local.members,
             values,
         };
-        let Some(request) = calls::request(loaded, state, &process_type.worker, &attempt) else {
-            return Ok(Preparation::Release);
-        };
-        Ok(Preparation::Call(Box::new(request)))
+        Ok(match calls::request(loaded, state, &process_type.worker, &attempt)? {
+            None => Preparation::Release,
+            Some(Err(error)) => Preparation::Failed(calls::request_too_large(&error)),
+            Some(Ok(request)) => {
+                self.bytes = self.bytes.saturating_sub(request.body.len());
+                Preparation::Call(Box::new(request))
+            }
+        })
     }
 }
 
 impl LocalValues {
-    fn read(turn: &Turn, calls: &[LeasedCall]) -> Result<Self> {
-        let (mut plain, mut locked) = (BTreeSet::new(), BTreeSet::new());
+    fn read(turn: &Turn, calls: &[LeasedCall], bytes: usize) -> Result<Self> {
+        let (mut plain, mut locked) = (Vec::new(), Vec::new());
+        let mut seen = BTreeSet::new();
         for LeasedCall { loaded, state, call } in calls {
             let Some((api, _)) = current_call(state) else { continue };
             let wanted = config(loaded, state).load_local(api);
             if wanted.policy == LoadPolicy::None {
                 continue;
             }
-            if wanted.locks() { &mut locked } else { &mut plain }.insert(call.key.0);
+            if seen.insert((call.key.0, wanted.locks())) {
+                if wanted.locks() { &mut locked } else { &mut plain }.push(call.key.0);
+            }
         }
-        let list = |ids: BTreeSet<ExecutionId>| ids.into_iter().collect::<Vec<_>>();
         Ok(Self {
-            plain: claim::local_attributes(turn.spi, &list(plain))?,
-            locked: locks::local_attributes(turn.spi, &list(locked))?,
+            plain: attribute::local_attributes(turn.spi, &plain, bytes)?,
+            locked: attribute::with_versions(turn.spi, &locked, bytes)?,
         })
+    }
+
+    fn of(&self, id: ExecutionId, wanted: &Loading) -> Result<Read> {
+        if wanted.policy == LoadPolicy::None {
+            return Ok(Read::All(Local { members: "{}".to_owned(), ..Local::default() }));
+        }
+        if !wanted.locks() {
+            return match self.plain.of(id) {
+                Ok(Some((size, all))) => {
+                    Ok(Read::All(Local { members: members(wanted, all.iter())?, size, versions: BTreeMap::new() }))
+                }
+                Ok(None) => Ok(Read::LeftOut),
+                Err(error) => Ok(Read::TooLarge(error)),
+            };
+        }
+        match self.locked.of(id) {
+            Ok(Some((size, all))) => Ok(Read::All(Local {
+                members: members(wanted, all.iter().map(|(name, entry)| (name, &entry.value)))?,
+                size,
+                versions: locks::versions_of(wanted, all.iter().map(|(name, entry)| (name, &entry.version))),
+            })),
+            Ok(None) => Ok(Read::LeftOut),
+            Err(error) => Ok(Read::TooLarge(error)),
+        }
     }
 }
 
 /// Local attributes that a call gets, as the text of a JSON object.
-fn members<'a>(wanted: &Loading, all: impl Iterator<Item = (&'a String, &'a String)>) -> String {
+fn members<'a>(wanted: &Loading, all: impl Iterator<Item = (&'a String, &'a String)> + Clone) -> Result<String> {
     let members = all.filter(|(name, _)| wanted.wants(name));
     object(members.map(|(name, value)| (name.as_str(), value.as_str())))
 }

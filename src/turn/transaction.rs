@@ -233,6 +233,7 @@ fn is_passing(error: &PgError) -> bool {
 }
 
 fn transact(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>, scope: Scope) -> Result<Transacted> {
+    crate::pg::memory::replenish()?;
     let begun = run_caught(|| Ok(session.begin()));
     if begun.is_err() {
         session.abort();
@@ -285,7 +286,8 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
     let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines: &mut calls.lines, app: &app };
     let claims = claiming.claim(&mut room, &work, &saved)?;
-    let prepared = prepare::prepare(turn, &mut app, backlog, &saved, claims)?;
+    let bytes = calls.bytes_left();
+    let prepared = prepare::prepare(turn, &mut app, backlog, bytes, &saved, claims)?;
     app.write_marks()?;
     if !saved.wrote {
         // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.

@@ -82,8 +82,21 @@ pub struct RpcRequest<'a> {
 }
 
 impl StateRequest<'_> {
+    /// Bytes of what users' values take in it; the rest is short.
+    pub fn payload_bytes(&self) -> usize {
+        let length = |payload: Option<&Json>| payload.map_or(0, |payload| payload.as_str().len());
+        let messages = self.results.into_iter().flatten().map(|command| {
+            let local = command.messages.iter().map(|message| length(message.payload.as_ref()));
+            let global = command.global_messages.iter().map(|message| length(message.payload.as_ref()));
+            local.chain(global).sum::<usize>()
+        });
+        let recovery = self.context.recovery.map_or(0, |recovery| recovery.failure.detail.len());
+        let attributes = self.loaded_global_attributes.len() + self.loaded_local_attributes.len();
+        messages.sum::<usize>() + length(self.state_input) + attributes + recovery
+    }
+
     pub fn encode(&self) -> String {
-        let mut body = Writer::default();
+        let mut body = Writer::with_room_for(self.payload_bytes());
         body.object(|body| {
             body.context(&self.context);
             body.field("processType", self.process_type);
@@ -103,8 +116,14 @@ impl StateRequest<'_> {
 }
 
 impl RpcRequest<'_> {
+    /// Bytes of what users' values take in it; the rest is short.
+    pub fn payload_bytes(&self) -> usize {
+        let input = self.input.map_or(0, |input| input.as_str().len());
+        input + self.loaded_global_attributes.len() + self.loaded_local_attributes.len()
+    }
+
     pub fn encode(&self) -> String {
-        let mut body = Writer::default();
+        let mut body = Writer::with_room_for(self.payload_bytes());
         body.object(|body| {
             body.context(&self.context);
             body.field("processType", self.process_type);
@@ -119,7 +138,6 @@ impl RpcRequest<'_> {
 
 /// Writes JSON: payloads as they are, and everything else with serde. Commas come by themselves: one stands before
 /// everything that does not follow an opening bracket.
-#[derive(Default)]
 struct Writer {
     bytes: Vec<u8>,
 }
@@ -150,6 +168,12 @@ struct TimerResult<'a> {
 }
 
 impl Writer {
+    /// Payloads may be large: they are not to be moved while the request grows.
+    fn with_room_for(payloads: usize) -> Self {
+        const REST: usize = 1024;
+        Self { bytes: Vec::with_capacity(payloads + REST) }
+    }
+
     fn context(&mut self, context: &CallContext<'_>) {
         self.key("context");
         self.object(|body| {

@@ -169,6 +169,7 @@ impl Exchange {
         loop {
             let (taken, given) = call.read(&input[used..], space)?;
             used += taken;
+            body.try_reserve(given).map_err(|_| Fault::BodyTooLarge(body.len()))?;
             body.extend_from_slice(&space[..given]);
             if body.len() > *limit {
                 return Err(Fault::BodyTooLarge(*limit));

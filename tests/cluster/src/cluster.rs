@@ -531,12 +531,21 @@ fn free_port() -> u16 {
 
 /// The limit of open files of a running process, which a new one takes the place of. Those that it has open stay so.
 pub fn limit_files(pid: i32, limit: u64) -> u64 {
-    // By the system's own tool, as the server's user: the tests' may not be allowed to.
-    let prlimit = |arguments: &[&str]| {
-        let mut command = install::program(Path::new("/usr/bin"), "prlimit");
-        install::output(command.args(["--pid", &pid.to_string()]).args(arguments))
-    };
-    let before = prlimit(&["--nofile", "--output", "SOFT", "--noheadings"]);
-    prlimit(&[&format!("--nofile={limit}:")]);
+    let before = prlimit(pid, &["--nofile", "--output", "SOFT", "--noheadings"]);
+    prlimit(pid, &[&format!("--nofile={limit}:")]);
     before.trim().parse().expect("a number")
+}
+
+/// From now on a running process can have so many bytes of addresses more than it has.
+pub fn limit_memory(pid: i32, more: u64) {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("it has a size");
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    prlimit(pid, &[&format!("--as={}:", kilobytes * 1024 + more)]);
+}
+
+/// The system's own tool, as the server's user: the tests' may not be allowed to.
+fn prlimit(pid: i32, arguments: &[&str]) -> String {
+    let mut command = install::program(Path::new("/usr/bin"), "prlimit");
+    install::output(command.args(["--pid", &pid.to_string()]).args(arguments))
 }

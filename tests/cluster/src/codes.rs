@@ -48,6 +48,8 @@ pub const OTHER_SCHEMA: &str = "XD022";
 
 /// `serialization_failure`.
 pub const SERIALIZATION_FAILURE: &str = "40001";
+/// `out_of_memory`.
+pub const OUT_OF_MEMORY: &str = "53200";
 /// `insufficient_privilege`: Postgres' own, raised where a role was never granted the extension.
 pub const INSUFFICIENT_PRIVILEGE: &str = "42501";
 /// `query_canceled`: a cancel or a `statement_timeout`.

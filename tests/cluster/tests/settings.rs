@@ -43,8 +43,7 @@ fn max_in_flight_bounds_the_calls_under_way() {
 
 #[test]
 fn max_in_flight_bytes_bounds_what_the_calls_under_way_carry() {
-    let settings = [("xdb.max_in_flight_bytes", "64kB"), ("xdb.claim_batch", "1")];
-    let (app, worker) = application("settings_bytes", &settings);
+    let (app, worker) = application("settings_bytes", &[("xdb.max_in_flight_bytes", "64kB")]);
     never_more_than(&app, &worker, 3);
     app.done(&[]);
 }

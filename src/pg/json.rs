@@ -1,0 +1,73 @@
+//! Values of the type `jsonb` as texts.
+
+use super::catch::{Result, catch};
+use super::memory;
+use super::param::FromColumn;
+use pgrx::pg_sys;
+use std::ffi::{CStr, c_char};
+use std::marker::PhantomData;
+
+mod raw {
+    use pgrx::pg_sys;
+    unsafe extern "C-unwind" {
+        pub fn jsonb_out(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
+        pub fn DirectFunctionCall1Coll(
+            function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
+            collation: pg_sys::Oid,
+            argument: pg_sys::Datum,
+        ) -> pg_sys::Datum;
+    }
+}
+
+/// Bytes of a row, from which on the server stores large values outside of it.
+const LARGE: usize = 2000;
+
+/// A `jsonb` in a row: nothing of it is read, and none of its memory taken, before its text is asked for.
+pub struct Stored<'r> {
+    datum: pg_sys::Datum,
+    row: PhantomData<&'r ()>,
+}
+
+impl<'r> FromColumn<'r> for Stored<'r> {
+    const OID: pg_sys::Oid = pg_sys::JSONBOID;
+    unsafe fn read(datum: pg_sys::Datum) -> Result<Self> {
+        Ok(Self { datum, row: PhantomData })
+    }
+}
+
+impl Stored<'_> {
+    /// Whether it is stored outside of its row, or would be as soon as the row is a bit larger.
+    pub fn is_large(&self) -> bool {
+        // SAFETY: as below; this reads the head of the value.
+        unsafe { pg_sys::toast_raw_datum_size(self.datum) > LARGE }
+    }
+
+    /// Its text, digits and all.
+    pub fn text(&self) -> Result<String> {
+        // SAFETY: the value lives as long as the row.
+        unsafe { with_text(self.datum, memory::owned) }
+    }
+}
+
+/// What `read` makes of the text of a `jsonb`. What making it takes of memory is given back.
+///
+/// # Safety
+/// The datum is a `jsonb`.
+pub(super) unsafe fn with_text<T>(datum: pg_sys::Datum, read: impl FnOnce(&str) -> Result<T>) -> Result<T> {
+    // SAFETY: as the caller says. After an error the transaction is aborted, and the context is gone with it.
+    unsafe {
+        let context = pg_sys::AllocSetContextCreateExtended(
+            pg_sys::CurrentMemoryContext,
+            c"text of a jsonb".as_ptr(),
+            pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
+            pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
+            pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+        );
+        let before = pg_sys::MemoryContextSwitchTo(context);
+        let text = catch(|| raw::DirectFunctionCall1Coll(raw::jsonb_out, pg_sys::InvalidOid, datum));
+        pg_sys::MemoryContextSwitchTo(before);
+        let value = text.and_then(|text| read(&CStr::from_ptr(text.cast_mut_ptr::<c_char>()).to_string_lossy()));
+        pg_sys::MemoryContextDelete(context);
+        value
+    }
+}

@@ -1,0 +1,182 @@
+//! No size of anything ends a process of the server, and memory that is not there is an error of whoever needs it.
+
+use xdb_cluster_tests::cluster::limit_memory;
+use xdb_cluster_tests::db::jsonb;
+use xdb_cluster_tests::log;
+use xdb_cluster_tests::prelude::*;
+
+const MB: u64 = 1024 * 1024;
+
+/// A process has reached its worker with all of its local attributes.
+fn loading() -> Definition {
+    Definition::starting_with("Only").step_with("Only", json!({"loadLocalAttributes": {"policy": "ALL"}}))
+}
+
+fn many(count: usize, bytes: usize) -> Value {
+    (0..count).map(|number| (format!("a{number}"), json!("x".repeat(bytes)))).collect::<serde_json::Map<_, _>>().into()
+}
+
+#[test]
+fn an_execution_gets_no_more_local_attributes_than_it_may() {
+    let options = ClusterOptions::default().set("xdb.max_local_attributes", "5").set("xdb.max_local_bytes", "8kB");
+    let app = App::alone("memory_local_attributes", options);
+    let worker = app.worker(|_| Reply::hang(force_complete(json!(null))));
+    app.register("loading", &loading().rpc("write", json!({"loadLocalAttributes": {"policy": "ALL"}})));
+    let mut db = app.db();
+
+    let error = db.start("p", "loading").locals(many(6, 1)).refused(codes::PAYLOAD_REFUSED);
+    assert!(error.message.contains("6 of"), "{error:?}");
+    db.start("p", "loading").locals(many(2, 4100)).refused(codes::PAYLOAD_REFUSED);
+    db.refused(
+        codes::PAYLOAD_REFUSED,
+        &format!(
+            "SELECT xdb.start_processes({})",
+            jsonb(&json!([{"process_id": "p", "process_type": "loading", "local_attributes": many(6, 1)}]))
+        ),
+    );
+
+    db.start("p", "loading").locals(many(4, 1000)).go();
+    let set = |attributes: Value| format!("SELECT xdb.set_local_attributes('p', {})", jsonb(&attributes));
+    db.refused(codes::PAYLOAD_REFUSED, &set(json!({"b0": 1, "b1": 2})));
+    db.refused(codes::PAYLOAD_REFUSED, &set(json!({"b": "x".repeat(5000)})));
+    db.run(&set(json!({"b": 1})));
+    // In place of what is there: as many, and fewer bytes in all than the limit.
+    db.run(&set(json!({"a0": "x".repeat(4000)})));
+
+    worker.wait_for_count("the call", 10, 1, |call| call.api == Api::Execute);
+    worker.misbehave(|call: &Call| match call.api {
+        Api::Rpc => output(json!(null)).locals(json!({"c": 1})),
+        _ => force_complete(json!("written")).locals(json!({"c": 1})),
+    });
+    db.refused(codes::PAYLOAD_REFUSED, "SELECT xdb.invoke_rpc('p', 'write')");
+    worker.release();
+    db.start("q", "loading").locals(many(5, 1)).go();
+    wait_until("the answer is refused", 10, || views::fails_saying(&mut db, "q", &["too many local attributes"]));
+    assert_eq!(db.status("q"), "RUNNING");
+    worker.misbehave(|_| force_complete(json!("written")).locals(json!({"a4": 5})));
+    assert_eq!(db.completes("q").result(), &json!("written"));
+    db.completes("p");
+    app.done(&[]);
+}
+
+#[test]
+fn what_was_stored_before_a_limit_is_not_sent_and_can_be_made_smaller() {
+    let app = App::alone("memory_stored", ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match call.api {
+        Api::Execute => force_complete(json!(call.body["loadedLocalAttributes"].as_object().map(|all| all.len()))),
+        _ => output(json!(null)),
+    });
+    worker.misbehave(|_| Reply::Json(500, json!({})));
+    let retries = json!({"executeApiRetryPolicy": quick_retries(), "loadLocalAttributes": {"policy": "ALL"}});
+    app.register("loading", &Definition::starting_with("Only").step_with("Only", retries));
+    let mut db = app.db();
+    db.start("many", "loading").locals(many(3000, 10)).go();
+    db.start("large", "loading").locals(many(4, 30_000)).go();
+    db.start("small", "loading").locals(many(3, 10)).go();
+    worker.wait_for_count("calls", 10, 3, |_| true);
+
+    app.cluster().set("xdb.max_local_attributes", "2000");
+    app.cluster().set("xdb.max_local_bytes", "64kB");
+    let refused = |db: &mut Db, id: &str| {
+        db.count(&format!("xdb.failures WHERE process_id = '{id}' AND error_type = 'RequestTooLarge'")) == 1
+    };
+    wait_until("nothing of these is sent", 10, || refused(&mut db, "many") && refused(&mut db, "large"));
+    worker.heal();
+    assert_eq!(db.completes("small").result(), &json!(3));
+    assert_eq!((db.status("many"), db.status("large")), ("RUNNING".to_owned(), "RUNNING".to_owned()));
+    assert_eq!(db.json("SELECT xdb.get_local_attributes('large')").as_object().map(|all| all.len()), Some(4));
+
+    // Smaller, and still above the limit: then below it.
+    db.run("SELECT xdb.set_local_attributes('large', '{\"a0\": 0}')");
+    db.refused(codes::PAYLOAD_REFUSED, "SELECT xdb.set_local_attributes('large', '{\"more\": 0}')");
+    db.run("SELECT xdb.set_local_attributes('large', '{\"a1\": 1}')");
+    assert_eq!(db.completes("large").result(), &json!(4));
+    app.cluster().set("xdb.max_local_attributes", "10000");
+    assert_eq!(db.completes("many").result(), &json!(3000));
+    app.done(&[]);
+}
+
+#[test]
+fn a_request_that_is_too_large_is_not_sent() {
+    let app = App::alone("memory_requests", ClusterOptions::default().set("xdb.max_request_size", "64kB"));
+    let worker = app.worker(|call: &Call| match call.api {
+        Api::Rpc => output(json!(null)),
+        _ => force_complete(json!(null)),
+    });
+    app.db().run("CREATE TABLE pages (id text PRIMARY KEY, page text, n int)");
+    let all = json!({"loadGlobalAttributes": {"policy": "ALL"}, "executeApiRetryPolicy": quick_retries()});
+    let definition = Definition::starting_with("Only").step_with("Only", all).rpc("ask", json!({}));
+    app.register("page", &definition.maps("public.pages", "id", &["page", "n"]));
+    let mut db = app.db();
+    db.run("INSERT INTO pages VALUES ('k', repeat('x', 100000), 1)");
+    db.start("p", "page").key("k").go();
+    wait_until("it is not sent", 10, || views::fails_saying(&mut db, "p", &["xdb.max_request_size is 65536"]));
+    assert_eq!(worker.count(|_| true), 0);
+    // An argument is as long as a request at most; one of a bulk start may be longer.
+    let input = "to_jsonb(repeat('x', 70000))";
+    db.refused(codes::PAYLOAD_REFUSED, &format!("SELECT xdb.invoke_rpc('p', 'ask', {input})"));
+    db.refused(codes::PAYLOAD_REFUSED, &format!("SELECT xdb.start_process('q', 'page', {input})"));
+    let bulk = format!("SELECT xdb.start_processes({})", jsonb(&json!([{"process_id": "b", "x": "x".repeat(70_000)}])));
+    db.refused(codes::INVALID_ARGUMENT, &bulk);
+    app.cluster().set("xdb.max_bulk_size", "64kB");
+    db.refused(codes::PAYLOAD_REFUSED, &bulk);
+
+    db.run("UPDATE pages SET page = 'short'");
+    db.completes("p");
+    app.done(&[]);
+}
+
+#[test]
+fn a_session_without_memory_gets_an_error_and_lives() {
+    let app = App::alone("memory_session", ClusterOptions::default());
+    let _worker = app.worker(|_| force_complete(json!(null)));
+    app.register("one", &one_step());
+    let mut db = app.db();
+    db.start("before", "one").go();
+    db.completes("before");
+    let pid: i32 = db.one("SELECT pg_backend_pid()");
+    // Enough for the server's own copy of the argument, and not for a second one.
+    limit_memory(pid, 300 * MB);
+    let long = "(SELECT repeat('x', 200000000 + random()::int) AS long OFFSET 0) l";
+    db.refused(codes::OUT_OF_MEMORY, &format!("SELECT xdb.start_process(long, 'one') FROM {long}"));
+    db.refused(codes::OUT_OF_MEMORY, &format!("SELECT xdb.publish('p', long, '1') FROM {long}"));
+    limit_memory(pid, 0);
+    // Whatever each of them says to that.
+    for sql in [
+        "SELECT xdb.start_process('p' || n, 'one', to_jsonb(repeat('x', 1000000))) FROM generate_series(1, 100) n",
+        "SELECT xdb.start_processes((SELECT jsonb_agg(jsonb_build_object('process_id', 'b' || n, 'process_type', 'one'))
+            FROM generate_series(1, 50000) n))",
+        "SELECT * FROM xdb.describe_process('before')",
+    ] {
+        // What is started is not kept.
+        let done = db.try_run("BEGIN").and_then(|()| db.try_run(sql));
+        if let Err(error) = done {
+            assert_eq!(error.code, codes::OUT_OF_MEMORY, "{error:?}");
+        }
+        db.run("ROLLBACK");
+    }
+    assert_eq!(db.one::<i32>("SELECT pg_backend_pid()"), pid);
+    assert_eq!(log::crashes(&app.cluster().log()), 0);
+    app.done(&["out of memory"]);
+}
+
+#[test]
+fn an_engine_without_memory_goes_on_with_what_it_has() {
+    let app = App::alone("memory_engine", ClusterOptions::default().set("xdb.max_payload_size", "16MB"));
+    let _worker = app.worker(|_| force_complete(json!(null)));
+    app.register("loading", &loading());
+    let mut db = app.db();
+    // One after the other they fit.
+    let locals = "jsonb_build_object('a', repeat('x', 8000000))";
+    app.superuser().run("SELECT xdb.pause()");
+    for number in 0..20 {
+        db.run(&format!("SELECT xdb.start_process('p{number}', 'loading', local_attributes => {locals})"));
+    }
+    let scheduler = app.scheduler();
+    limit_memory(scheduler, 120 * MB);
+    app.superuser().run("SELECT xdb.resume()");
+    wait_until("all are done", 120, || views::with_status(&mut db, "p%", "COMPLETED") == 20);
+    assert_eq!(app.scheduler(), scheduler);
+    assert_eq!(log::crashes(&app.cluster().log()), 0);
+    app.done(&["out of memory", "is left alone", "bytes were needed"]);
+}
