@@ -2,7 +2,7 @@
 
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::CString;
-use xdb_engine::Duration;
+use xdb_engine::{Duration, Quotas};
 
 pub static ENABLED: GucSetting<bool> = GucSetting::<bool>::new(true);
 pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
@@ -20,6 +20,9 @@ pub static MAX_REQUEST_KB: GucSetting<i32> = GucSetting::<i32>::new(16 * 1024);
 pub static MAX_BULK_KB: GucSetting<i32> = GucSetting::<i32>::new(64 * 1024);
 pub static MAX_LOCAL_ATTRIBUTES: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 pub static MAX_LOCAL_KB: GucSetting<i32> = GucSetting::<i32>::new(16 * 1024);
+pub static MAX_COMMANDS: GucSetting<i32> = GucSetting::<i32>::new(1000);
+pub static MAX_THREADS: GucSetting<i32> = GucSetting::<i32>::new(20_000);
+pub static MIN_RETRY_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(100);
 pub static RETENTION_SECONDS: GucSetting<i32> = GucSetting::<i32>::new(7 * 86_400);
 pub static ALLOWED_WORKER_HOSTS: GucSetting<Option<CString>> =
     GucSetting::<Option<CString>>::new(Some(c"localhost, 127.0.0.1, ::1"));
@@ -52,6 +55,15 @@ pub fn max_bulk_bytes() -> usize {
 /// The most bytes of an execution's local attributes.
 pub fn max_local_bytes() -> usize {
     MAX_LOCAL_KB.get() as usize * 1024
+}
+
+/// What one process may ask for.
+pub fn quotas() -> Quotas {
+    Quotas {
+        commands: MAX_COMMANDS.get() as usize,
+        threads: MAX_THREADS.get() as usize,
+        retry_interval: Duration(i64::from(MIN_RETRY_INTERVAL_MS.get()) * 1000),
+    }
 }
 
 /// How long closed executions are kept; None: for ever.
@@ -188,6 +200,36 @@ pub fn define() {
         512 * 1024,
         GucContext::Suset,
         kb,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.max_commands",
+        c"Most commands of one wait.",
+        c"A wait with more is an answer that can't be applied. Default 1000.",
+        &MAX_COMMANDS,
+        1,
+        100_000,
+        GucContext::Suset,
+        none,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.max_threads",
+        c"Most threads of an execution that live at one time, and most next states of an answer.",
+        c"An answer that would begin more can't be applied. Default 20000.",
+        &MAX_THREADS,
+        1,
+        1_000_000,
+        GucContext::Suset,
+        none,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.min_retry_interval",
+        c"Shortest time between two attempts of a call.",
+        c"Shorter intervals of retry policies count as this one. Default 100ms.",
+        &MIN_RETRY_INTERVAL_MS,
+        0,
+        3_600_000,
+        GucContext::Sighup,
+        ms,
     );
     GucRegistry::define_int_guc(
         c"xdb.max_bulk_size",

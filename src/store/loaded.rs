@@ -1,6 +1,7 @@
 //! An execution in memory: as it was loaded under its lock, and as it has become. What is saved is the difference.
 
 use super::registry::{Mapping, MappingId, ProcessType, TypeId, WorkerId};
+use crate::guc;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -122,6 +123,7 @@ impl Loaded {
                 mapping: &self.meta.mapping,
                 published_before: &self.published_before,
                 global_messages,
+                quotas: guc::quotas(),
             },
         )
     }

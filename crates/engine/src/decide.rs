@@ -17,6 +17,23 @@ pub struct Context<'a> {
     pub published_before: &'a BTreeSet<(String, String)>,
     /// Messages of global queues that the state of the command may take, in the order of their numbers. Others are not there for it.
     pub global_messages: &'a [GlobalMessage],
+    pub quotas: Quotas,
+}
+
+/// What one process may ask for. What was stored under other quotas goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quotas {
+    /// Of one wait.
+    pub commands: usize,
+    /// That live at one time. So many next states an answer may have, and so few as are left.
+    pub threads: usize,
+    /// The shortest time between two attempts; shorter intervals count as this one.
+    pub retry_interval: Duration,
+}
+
+impl Quotas {
+    /// Anything goes.
+    pub const NONE: Self = Self { commands: usize::MAX, threads: usize::MAX, retry_interval: Duration(0) };
 }
 
 /// The events that follow from a command, or why it is refused. Deterministic, and changes nothing.
@@ -140,6 +157,11 @@ impl Draft<'_> {
     fn wait_until_answered(&mut self, seq: StateSeq, answer: &WaitUntilAnswer) -> Result<(), Rejection> {
         self.check_call(seq, Api::WaitUntil)?;
         self.check_effects(&answer.effects)?;
+        let (commands, most) = (answer.request.commands.len(), self.context.quotas.commands);
+        if commands > most {
+            let what = format!("the wait has {commands} commands, and xdb.max_commands is {most}");
+            return Err(Rejection::InvalidAnswer(what));
+        }
         for command in &answer.request.commands {
             match &command.kind {
                 RequestedKind::LocalQueue { queue, .. } => self.check_queue(queue)?,
@@ -184,6 +206,7 @@ impl Draft<'_> {
         self.check_call(seq, Api::Execute)?;
         self.check_effects(&answer.effects)?;
         self.check_decision(&answer.decision)?;
+        self.check_threads(&answer.decision, 1)?;
         self.fold_attempts(seq, Api::Execute);
         self.apply_effects(Publisher::State, &answer.effects);
         self.serve_waiting_states();
@@ -195,6 +218,7 @@ impl Draft<'_> {
         self.check_effects(&answer.effects)?;
         if let Some(decision) = &answer.decision {
             self.check_decision(decision)?;
+            self.check_threads(decision, 0)?;
         }
         if answer.is_read_only() {
             return Ok(());
@@ -263,8 +287,10 @@ impl Draft<'_> {
         let config = self.config_of(failed.seq);
         let CallFailed { seq, api, attempt, first_attempt_at, failure } = failed.clone();
         let policy = config.retry_policy(api);
-        match next_retry(&policy, attempt, first_attempt_at, self.context.now, self.context.jitter) {
-            Retry::At(next_attempt_at) => {
+        let now = self.context.now;
+        match next_retry(&policy, attempt, first_attempt_at, now, self.context.jitter) {
+            Retry::At(at) => {
+                let next_attempt_at = at.max(now + self.context.quotas.retry_interval);
                 self.emit(Event::AttemptFailed { seq, api, attempt, failure, next_attempt_at });
             }
             Retry::Spent => {
@@ -547,6 +573,20 @@ impl Draft<'_> {
                 self.check_movements(otherwise)
             }
         }
+    }
+
+    /// A process has no more threads than it may. A decision that ends as many as it begins is always allowed.
+    fn check_threads(&self, decision: &Decision, ends: usize) -> Result<(), Rejection> {
+        let (Decision::NextStates(next) | Decision::ConditionalClose { otherwise: next, .. }) = decision else {
+            return Ok(());
+        };
+        let (lives, most) = (self.execution.live_threads as usize, self.context.quotas.threads);
+        let after = (lives + next.len()).saturating_sub(ends);
+        if next.len() > ends && after > most {
+            let what = format!("the process would have {after} threads, and xdb.max_threads is {most}");
+            return Err(Rejection::InvalidAnswer(what));
+        }
+        Ok(())
     }
 
     fn check_movements(&self, movements: &[StateMovement]) -> Result<(), Rejection> {

@@ -237,3 +237,34 @@ fn timeouts_of_server_database_and_role_are_not_the_engines() {
     assert_eq!(cancelled, None);
     app.done(&[]);
 }
+
+#[test]
+fn what_one_process_may_ask_for_is_bounded() {
+    let options = ClusterOptions::default().set("xdb.max_commands", "2").set("xdb.max_threads", "3");
+    let app = App::alone("settings_limits", options.set("xdb.min_retry_interval", "700ms"));
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => any_of(&[timer("a", 60.0), timer("b", 60.0), timer("c", 60.0)]),
+        (_, "Start") => {
+            next_all(&[("Wait", json!(null)), ("Wait", json!(null)), ("Wait", json!(null)), ("Wait", json!(null))])
+        }
+        _ => force_complete(json!("done")),
+    });
+    app.register("wide", &Definition::starting_with("Start").step("Start").waiting_step("Wait"));
+    let mut db = app.db();
+    db.start("p", "wide").go();
+    let saying = |db: &mut Db, words: &str| wait_until(words, 10, || views::fails_saying(db, "p", &[words]));
+    saying(&mut db, "would have 4 threads, and xdb.max_threads is 3");
+    let between = "SELECT next_attempt_at - failed_at >= '700 ms' FROM xdb.failures WHERE process_id = 'p'";
+    assert!(db.one::<bool>(between));
+    worker.misbehave(|call: &Call| match call.target() {
+        "Start" => next("Wait", json!(null)),
+        _ => any_of(&[timer("a", 60.0), timer("b", 60.0), timer("c", 60.0)]),
+    });
+    saying(&mut db, "has 3 commands, and xdb.max_commands is 2");
+    worker.misbehave(|call: &Call| match call.api {
+        Api::WaitUntil => any_of(&[timer("a", 0.1), timer("b", 60.0)]),
+        _ => force_complete(json!("done")),
+    });
+    assert_eq!(db.completes("p").result(), &json!("done"));
+    app.done(&[]);
+}

@@ -16,6 +16,7 @@ pub struct World {
     pub history: Vec<(Event, Timestamp)>,
     /// Free messages of global queues.
     pub free: Vec<GlobalMessage>,
+    pub quotas: Quotas,
 }
 
 impl World {
@@ -26,6 +27,7 @@ impl World {
             now: Timestamp(1_000 * SECOND),
             history: Vec::new(),
             free: Vec::new(),
+            quotas: Quotas::NONE,
         }
     }
 
@@ -46,6 +48,7 @@ impl World {
             mapping: &self.definition.global_attributes,
             published_before: &NOTHING_PUBLISHED,
             global_messages: &self.free,
+            quotas: self.quotas,
         }
     }
 

@@ -27,6 +27,7 @@ impl Step {
             mapping,
             published_before: &self.published_before,
             global_messages: &self.offered,
+            quotas: Quotas::NONE,
         }
     }
 }
