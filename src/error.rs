@@ -152,6 +152,20 @@ pub fn missing_owners(names: &[String]) -> PgError {
         .hint("Create them, or stop the processes of these roles, and adopt the database then.")
 }
 
+/// As the server itself says it, who would lock the table first.
+pub fn table_denied(name: &str) -> PgError {
+    PgError::new(sqlstate(b"42501"), format!("permission denied for table {name}"))
+}
+
+/// `which` names them.
+pub fn missing_types(which: &str) -> PgError {
+    PgError::new(sqlstate(b"XD021"), "process types of running processes are not registered")
+        .detail(format!("Missing: {which}."))
+        .hint(
+            "Register them again with xdb.register_process_type(), or stop these processes, and adopt the database then.",
+        )
+}
+
 pub fn other_schema(reason: String, remedy: String) -> PgError {
     PgError::new(sqlstate(b"XD022"), reason).hint(remedy)
 }

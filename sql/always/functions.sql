@@ -218,6 +218,7 @@ BEGIN
         'xdb.queue_message, xdb.global_message, xdb.history_event TO %I', grantee);
     EXECUTE format(
         'GRANT SELECT (worker_id, name, url, max_concurrency, registered_at) ON xdb.worker TO %I', grantee);
+    EXECUTE format('GRANT SELECT (type_id, process_type) ON xdb.process_type TO %I', grantee);
     IF admin THEN
         EXECUTE format('GRANT SELECT ON xdb.instances TO %I', grantee);
     END IF;

@@ -255,11 +255,18 @@ SELECT
     pg_catalog.to_timestamp(s.call['notBefore']::double precision OPERATOR(pg_catalog./) 1e6) AS next_attempt_at
 FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
-WHERE s.last_failure IS NOT NULL;
-COMMENT ON VIEW xdb.failures IS 'Last failed attempts of calls that are in backoff, are repeated, or were given up.';
+WHERE s.last_failure IS NOT NULL
+UNION ALL
+-- No call of theirs can be made, or fail.
+SELECT p.process_id, p.execution_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    pg_catalog.format('the process type "%s" is not registered: register it again', p.process_type), NULL, NULL, NULL, NULL
+FROM xdb.process_execution AS p
+WHERE p.status OPERATOR(pg_catalog.=) 'RUNNING' AND NOT EXISTS (
+    SELECT FROM xdb.process_type AS t WHERE t.type_id OPERATOR(pg_catalog.=) p.type_id);
+COMMENT ON VIEW xdb.failures IS 'Last failed attempts of calls that are in backoff, are repeated, or were given up; and running processes whose type is not registered.';
 COMMENT ON COLUMN xdb.failures.process_id IS 'Process it belongs to.';
 COMMENT ON COLUMN xdb.failures.execution_id IS 'Process execution it belongs to.';
-COMMENT ON COLUMN xdb.failures.state_execution_id IS 'State execution whose call failed.';
+COMMENT ON COLUMN xdb.failures.state_execution_id IS 'State execution whose call failed; null where the process has no type.';
 COMMENT ON COLUMN xdb.failures.state_status IS 'WAIT_UNTIL or EXECUTE: the call is repeated. FAILED: the retries are spent. ABORTED: the process closed before the next attempt.';
 COMMENT ON COLUMN xdb.failures.api IS 'The call that failed, WAIT_UNTIL_API or EXECUTE_API.';
 COMMENT ON COLUMN xdb.failures.attempt IS 'Which attempt failed, from 1.';

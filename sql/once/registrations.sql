@@ -82,7 +82,8 @@ SELECT pg_catalog.pg_extension_config_dump('xdb.mapping_id_seq', '');
 CREATE TABLE xdb.process_type (
     type_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     process_type text NOT NULL CONSTRAINT process_type_unique UNIQUE,
-    worker_id int NOT NULL CONSTRAINT process_type_worker REFERENCES xdb.worker,
+    -- Not a foreign key: pg_restore loads the tables in any order, and would lose the rows. Registrations lock the worker's row.
+    worker_id int NOT NULL,
     definition jsonb NOT NULL,
     mapping_id int,
     version bigint NOT NULL DEFAULT 1,

@@ -11,8 +11,10 @@ use crate::pg::param::from_postgres;
 use crate::pg::process;
 use crate::pg::raw;
 use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks, call};
+use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Ownership};
+use crate::store::registry::MissingType;
 use crate::store::{adopt, engine, lines, slow, to_json, versions};
 use serde::Serialize;
 
@@ -35,6 +37,10 @@ pub fn adopt(_: &Args) -> Result<Value> {
             if !missing.is_empty() {
                 return Err(error::missing_owners(&missing));
             }
+            let missing = adopt::missing_types(spi)?;
+            if !missing.is_empty() {
+                return Err(error::missing_types(&named(&missing)));
+            }
             adopt::adopt(spi, roles_by_name)?;
             crash::point("adopt");
         }
@@ -42,6 +48,26 @@ pub fn adopt(_: &Args) -> Result<Value> {
     })?;
     wake::wake_scheduler_at_commit();
     Ok(Value::Void)
+}
+
+/// Process types that are missing, with the numbers of their executions.
+fn named(missing: &[MissingType]) -> String {
+    let named = missing.iter().map(|missing| match missing.running {
+        1 => format!("\"{}\" (1 process)", missing.name),
+        running => format!("\"{}\" ({running} processes)", missing.name),
+    });
+    named.collect::<Vec<_>>().join(", ")
+}
+
+/// What is wrong with the registrations, if running processes have no type.
+fn without_type(spi: &Spi, ownership: Ownership) -> Result<Option<String>> {
+    // Nothing runs in a copy, so that there is time to count all of them.
+    let missing = match ownership {
+        Ownership::Copy { .. } => adopt::missing_types(spi)?,
+        _ => lines::missing_types(spi, clock::now())?,
+    };
+    let what = || format!("process types of running processes are not registered: {}", named(&missing));
+    Ok((!missing.is_empty()).then(what))
 }
 
 pub fn knows_roles(_: &Args) -> Result<Value> {
@@ -96,7 +122,11 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         None => caller.on_system_tables(|spi, _| {
             // Counted now: an engine that rests, or is gone, brings no figure up to date.
             let (backlog, due) = spi.with_latest_snapshot(|spi| lines::backlog(spi, clock::now()))?;
-            Ok((slow::names(spi)?, instance::ownership(spi)?.reason(), (Some(backlog), due)))
+            let ownership = instance::ownership(spi)?;
+            let without_type = spi.with_latest_snapshot(|spi| without_type(spi, ownership))?;
+            let reasons: Vec<_> = ownership.reason().into_iter().chain(without_type).collect();
+            let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
+            Ok((slow::names(spi)?, reason, (Some(backlog), due)))
         })?,
     };
     let oldest_due = oldest_due.map(clock::iso8601);

@@ -1,5 +1,6 @@
 //! The processes of a copied database become its own.
 
+use super::registry::{MissingType, WITHOUT_TYPE};
 use super::table::statements;
 use super::{claim, engine, instance, slow};
 use crate::pg::catch::Result;
@@ -21,6 +22,8 @@ fn name_owners(table: &str) -> String {
 statements! {
     MISSING_OWNERS = format!("SELECT DISTINCT t.owner_name FROM xdb.process_execution t WHERE t.status = 'RUNNING' AND {BY_NAME} \
         AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = t.owner_name) ORDER BY 1 LIMIT 20");
+    MISSING_TYPES = format!("SELECT p.process_type, pg_catalog.count(*) AS running FROM xdb.process_execution p \
+        WHERE {WITHOUT_TYPE} GROUP BY p.process_type ORDER BY p.process_type LIMIT 20");
     OWNERS = name_owners("process_execution");
     PUBLISHERS = name_owners("global_message");
 }
@@ -28,6 +31,11 @@ statements! {
 /// Names of roles that own running processes and are not there.
 pub fn missing_owners(spi: &Spi, roles_by_name: bool) -> Result<Vec<String>> {
     spi.rows(&MISSING_OWNERS, &[value(roles_by_name)], |row| row.get("owner_name"))
+}
+
+/// The process types that running executions are of and that are not registered.
+pub fn missing_types(spi: &Spi) -> Result<Vec<MissingType>> {
+    spi.rows(&MISSING_TYPES, &[], MissingType::read)
 }
 
 /// Makes the processes of a copy this database's own. Leases are those of the other one, and so are, in another system,

@@ -2,7 +2,7 @@
 //! index `task_claim` of the table `task`, so all of this costs a descent in the index or two per line.
 
 use super::claim::{Lane, RUNNERS_LANE, SCHEDULERS_LANE, free_for_runners};
-use super::registry::WorkerId;
+use super::registry::{MissingType, WITHOUT_TYPE, WorkerId};
 use super::table::{Record, batch, record, statements};
 use super::versions;
 use crate::pg::catch::{PgError, Result};
@@ -76,6 +76,33 @@ statements! {
     EARLIEST_OF_OLDER = earliest_of(&OLDER);
     BACKLOG = backlog_of(&OWN);
     BACKLOG_OF_OLDER = backlog_of(&OLDER);
+    MISSING_TYPES = missing_types_of(&OWN);
+    MISSING_TYPES_OF_OLDER = missing_types_of(&OLDER);
+}
+
+/// A call without a type is never made, and so comes to stand at the head of its line: nobody has to look at all of them.
+const LOOKED_AT: u32 = 100;
+
+fn missing_types_of(schema: &Schema) -> String {
+    format!(
+        "WITH all_lines AS MATERIALIZED ({}), \
+        head AS MATERIALIZED (SELECT DISTINCT h.execution_id FROM all_lines l CROSS JOIN LATERAL ( \
+            SELECT t.execution_id FROM xdb.task t WHERE t.lane = l.lane AND {} AND t.due_at <= $1 \
+            ORDER BY t.due_at LIMIT {LOOKED_AT}) AS h) \
+        SELECT p.process_type, pg_catalog.count(*) AS running FROM head JOIN xdb.process_execution p USING (execution_id) \
+        WHERE {WITHOUT_TYPE} GROUP BY p.process_type ORDER BY p.process_type LIMIT 20",
+        all_lines(schema),
+        (schema.in_line)("l")
+    )
+}
+
+/// The lines of both lanes.
+fn all_lines(schema: &Schema) -> String {
+    format!(
+        "SELECT a.lane, o.* FROM unnest('{{0,1}}'::smallint[]) AS a (lane) \
+            CROSS JOIN LATERAL (WITH RECURSIVE {} SELECT * FROM line) AS o",
+        (schema.lines)("a.lane")
+    )
 }
 
 fn lines_of(schema: &Schema) -> String {
@@ -107,15 +134,14 @@ fn earliest_of(schema: &Schema) -> String {
 fn backlog_of(schema: &Schema) -> String {
     let in_line = (schema.in_line)("l");
     format!(
-        "WITH all_lines AS MATERIALIZED (SELECT a.lane, o.* FROM unnest('{{0,1}}'::smallint[]) AS a (lane) \
-            CROSS JOIN LATERAL (WITH RECURSIVE {} SELECT * FROM line) AS o) \
+        "WITH all_lines AS MATERIALIZED ({}) \
         SELECT (SELECT count(*) FROM (SELECT FROM all_lines l CROSS JOIN LATERAL ( \
                 SELECT FROM xdb.task t WHERE t.lane = l.lane AND {in_line} AND t.due_at <= $1 \
                 LIMIT 10000) AS due LIMIT 10000) AS counted) AS calls, \
             (SELECT min(o.due_at) FROM all_lines l CROSS JOIN LATERAL ( \
                 SELECT t.due_at FROM xdb.task t WHERE t.lane = l.lane AND {in_line} AND t.due_at <= $1 \
                 ORDER BY t.due_at LIMIT 1) AS o) AS oldest",
-        (schema.lines)("a.lane")
+        all_lines(schema)
     )
 }
 
@@ -170,4 +196,10 @@ pub fn backlog(spi: &Spi, now: Timestamp) -> Result<(i64, Option<Timestamp>)> {
     let read = |row: &Row| Ok((row.get("calls")?, row.get("oldest")?));
     let statement = of_schema(&BACKLOG, &BACKLOG_OF_OLDER);
     Ok(spi.first(statement, &[value(now)], read)?.unwrap_or((0, None)))
+}
+
+/// Types that are not registered, of calls that are due: for people. To be read with the latest snapshot.
+pub fn missing_types(spi: &Spi, now: Timestamp) -> Result<Vec<MissingType>> {
+    let statement = of_schema(&MISSING_TYPES, &MISSING_TYPES_OF_OLDER);
+    spi.rows(statement, &[value(now)], MissingType::read)
 }

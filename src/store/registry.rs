@@ -1,7 +1,7 @@
 //! Workers and process types as registered: the tables `worker`, `process_type` and `mapped_table`.
 
 use super::instance::{bump, take_into_use};
-use super::table::{Read, Record, insert, insert_row, record, run, select, statements, table};
+use super::table::{Read, Record, insert, insert_row, insert_with_identity, record, run, select, statements, table};
 use super::{from_json, to_json};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, Relation, value};
@@ -116,6 +116,17 @@ record! {
     }
 }
 
+record! {
+    /// A process type that was lost, and gets the number back that its executions know it by.
+    struct FoundAgain<'a> of TypeRow<'a> {
+        type_id: TypeId,
+        process_type: &'a str,
+        worker_id: WorkerId,
+        definition: Jsonb<'a>,
+        mapping_id: Option<MappingId>,
+    }
+}
+
 table! {
     /// A table of an attribute mapping. Never changed: executions keep the mapping of their start.
     pub struct MappedTable<'a> in "mapped_table" {
@@ -127,6 +138,26 @@ table! {
 /// Types with their workers.
 const TYPES: &str = "SELECT t.type_id, t.process_type, t.definition::text, t.mapping_id, t.version, t.xmin::text AS xmin, \
     w.worker_id, w.url, w.secret, w.headers::text FROM xdb.process_type t JOIN xdb.worker w USING (worker_id)";
+
+/// A process type that is not registered, and how many of its executions run.
+pub struct MissingType {
+    pub name: String,
+    pub running: i64,
+}
+
+impl MissingType {
+    pub(super) fn read(row: &Row) -> Result<Self> {
+        Ok(Self { name: row.get("process_type")?, running: row.get("running")? })
+    }
+}
+
+/// An execution `p` that runs and whose type is not there: rows were lost on their way into this database.
+pub(super) const WITHOUT_TYPE: &str =
+    "p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type t WHERE t.type_id = p.type_id)";
+
+const REPLACE_TYPE: &str = "ON CONFLICT (process_type) DO UPDATE SET worker_id = excluded.worker_id, \
+    definition = excluded.definition, mapping_id = excluded.mapping_id, version = process_type.version + 1, \
+    registered_at = excluded.registered_at";
 
 statements! {
     ALL_TYPES = TYPES;
@@ -146,9 +177,10 @@ statements! {
     // Calls may wait under this worker still, from before their type moved to another one: the scheduler moves them.
     DELETE_WORKER = "DELETE FROM xdb.worker WHERE worker_id = $1";
     LOCK_TYPE = "SELECT mapping_id, definition::text FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
-    PUT_TYPE = format!("{} ON CONFLICT (process_type) DO UPDATE SET worker_id = excluded.worker_id, \
-            definition = excluded.definition, mapping_id = excluded.mapping_id, version = process_type.version + 1, \
-            registered_at = excluded.registered_at", insert::<NewType>());
+    LOST_TYPE = format!("SELECT p.type_id FROM xdb.process_execution p \
+        WHERE p.process_type = $1 AND {WITHOUT_TYPE} LIMIT 1");
+    PUT_TYPE = format!("{} {REPLACE_TYPE}", insert::<NewType>());
+    PUT_LOST_TYPE = format!("{} {REPLACE_TYPE}", insert_with_identity::<FoundAgain>());
     NEXT_MAPPING = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int AS mapping_id";
     INSERT_MAPPING = insert_row::<MappedTable>();
     TYPE_ID = "SELECT type_id FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
@@ -305,9 +337,9 @@ pub fn worker_to_delete(spi: &Spi, name: &str) -> Result<Option<WorkerId>> {
     spi.first(&WORKER_TO_DELETE, &[value(name)], |row| row.get("worker_id"))
 }
 
-/// Process types that use a worker.
+/// Process types that use a worker, as they are now: no foreign key finds one that a transaction's snapshot does not have.
 pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
-    spi.rows(&TYPES_OF_WORKER, &[value(name)], |row| row.get("process_type"))
+    spi.with_latest_snapshot(|spi| spi.rows(&TYPES_OF_WORKER, &[value(name)], |row| row.get("process_type")))
 }
 
 pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
@@ -317,17 +349,27 @@ pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
 }
 
 /// Inserts or replaces a process type. A mapping that differs from the last one gets a new id, because running
-/// executions keep theirs.
+/// executions keep theirs. One that was lost while its executions run gets its own number back, so that they find it.
 pub fn put_process_type(spi: &Spi, name: &str, worker: WorkerId, definition: &Definition) -> Result<()> {
     let before = spi.first(&LOCK_TYPE, &[value(name)], |row| {
         Ok((row.get::<Option<MappingId>>("mapping_id")?, from_json::<Definition>(row.get("definition")?)?))
     })?;
+    let lost = match before {
+        Some(_) => None,
+        None => spi.first(&LOST_TYPE, &[value(name)], |row| row.get::<TypeId>("type_id"))?,
+    };
     let mapping_id = match before {
         Some((mapping_id, old)) if old.global_attributes == definition.global_attributes => mapping_id,
         _ => insert_mapping(spi, &definition.global_attributes)?,
     };
     let definition = Jsonb(to_json(definition)?.into());
-    run(spi, &PUT_TYPE, &[NewType { process_type: name, worker_id: worker, definition, mapping_id }])?;
+    let (process_type, worker_id) = (name, worker);
+    match lost {
+        Some(type_id) => {
+            run(spi, &PUT_LOST_TYPE, &[FoundAgain { type_id, process_type, worker_id, definition, mapping_id }])?
+        }
+        None => run(spi, &PUT_TYPE, &[NewType { process_type, worker_id, definition, mapping_id }])?,
+    };
     bump(spi)
 }
 

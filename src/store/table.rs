@@ -85,8 +85,17 @@ pub fn names_but<R: Record>(without: &[&str]) -> Vec<&'static str> {
 
 /// Inserts a batch of rows. Columns that are not in the record have their defaults.
 pub fn insert<P: Part>() -> String {
+    insert_as::<P>("")
+}
+
+/// The same with numbers that the table would give out itself.
+pub fn insert_with_identity<P: Part>() -> String {
+    insert_as::<P>("OVERRIDING SYSTEM VALUE ")
+}
+
+fn insert_as<P: Part>(clause: &str) -> String {
     let values: Vec<_> = (1..).zip(P::COLUMNS).map(|(n, column)| element(n, column)).collect();
-    format!("INSERT INTO xdb.{} ({}) SELECT {}", P::Of::NAME, names::<P>().join(", "), values.join(", "))
+    format!("INSERT INTO xdb.{} ({}) {clause}SELECT {}", P::Of::NAME, names::<P>().join(", "), values.join(", "))
 }
 
 /// Inserts one row, which may have columns that are arrays.

@@ -33,6 +33,13 @@ fn application(name: &str) -> (App, Worker) {
     (app, worker)
 }
 
+/// The process types of [`application`], again in this database.
+fn register_again(db: &mut Db, process_type: &str) {
+    db.run(&format!(
+        "SELECT xdb.register_process_type(process_type, 'stub', definition) FROM kept_types WHERE process_type = '{process_type}'"
+    ));
+}
+
 /// Starts some of each kind. Nothing moves any more when it returns: all wait, or hang in a call.
 fn start(app: &App, worker: &Worker) {
     let mut db = app.db();
@@ -257,6 +264,85 @@ fn on_the_same_server_roles_that_are_gone_are_found_by_their_names() {
     worker.wait_for_count("the calls are made again", 20, 4, |call| call.target() == "Hang");
     worker.release();
     assert_eq!(app.session("renamed").completes("moved").result(), "hung");
+    finish(&mut app.db());
+    app.done(&[]);
+}
+
+#[test]
+fn a_dump_can_be_restored_in_any_order_of_its_tables() {
+    let (app, worker) = application("copy_parallel");
+    start(&app, &worker);
+    let (cluster, dump) = (app.cluster(), app.cluster().dump("copy_parallel", &[]));
+    cluster.superuser().run("CREATE DATABASE copy_jobs TEMPLATE template0");
+    cluster.restore_into("copy_jobs", &dump, &["--jobs=4"]);
+    let mut superuser = cluster.connect("copy_jobs", "postgres");
+    // Whatever the order is by chance: no table of the dump waits for another one.
+    let between: i64 = superuser.one(
+        "SELECT count(*) FROM pg_constraint WHERE contype = 'f'
+             AND (connamespace = 'xdb'::regnamespace OR confrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'xdb'::regnamespace))",
+    );
+    assert_eq!(between, 0, "foreign keys");
+    views::waits_for_adopt(cluster, "copy_jobs", &worker);
+    cluster.connect("copy_jobs", "boss").run("SELECT xdb.adopt()");
+    worker.wait_for_count("the copy's call is made", 20, 2, |call| call.target() == "Hang");
+    worker.release();
+    finish(&mut cluster.connect("copy_jobs", "app"));
+    sound(&mut superuser);
+    drop(superuser);
+    cluster.superuser().drop_database("copy_jobs", "WITH (FORCE)");
+    finish(&mut app.db());
+    app.done(&[]);
+}
+
+#[test]
+fn what_has_lost_its_process_type_is_shown_and_goes_on_when_it_is_registered_again() {
+    let (app, worker) = application("copy_lossy");
+    start(&app, &worker);
+    let (cluster, dump) = (app.cluster(), app.cluster().dump("copy_lossy", &[]));
+    cluster.restore("copy_lost", &dump);
+    views::waits_for_adopt(cluster, "copy_lost", &worker);
+    let mut superuser = cluster.connect("copy_lost", "postgres");
+    superuser.run(
+        "CREATE TABLE kept_types AS SELECT process_type, definition #- '{globalAttributes,0,relation}' AS definition FROM xdb.process_type;
+         DELETE FROM xdb.process_type WHERE process_type IN ('careful', 'hanging')",
+    );
+    let error = superuser.refused(codes::MISSING_OWNERS, "SELECT xdb.adopt()");
+    assert_eq!(error.detail, "Missing: \"careful\" (5 processes), \"hanging\" (1 process).");
+    assert!(error.hint.contains("xdb.register_process_type()"), "{error:?}");
+    let reason: String = superuser.one("SELECT reason FROM xdb.status()");
+    assert!(reason.contains("xdb.adopt()") && reason.contains("\"careful\" (5 processes)"), "{reason}");
+    let mut copy = cluster.connect("copy_lost", "app");
+    let shown: Vec<String> =
+        copy.all("SELECT process_id FROM xdb.failures WHERE detail LIKE '%is not registered%' ORDER BY 1");
+    assert_eq!(shown, ["h", "p0", "p1", "p2", "p3", "p4"]);
+    assert_eq!(cluster.connect("copy_lost", "other").count("xdb.failures"), 0);
+
+    register_again(&mut superuser, "careful");
+    let error = superuser.refused(codes::MISSING_OWNERS, "SELECT xdb.adopt()");
+    assert_eq!(error.detail, "Missing: \"hanging\" (1 process).");
+    register_again(&mut superuser, "hanging");
+    superuser.run("SELECT xdb.adopt()");
+    assert_eq!(copy.count("xdb.failures"), 0);
+    worker.wait_for_count("the copy's call is made", 20, 2, |call| call.target() == "Hang");
+    // Lost in a database that runs, as an earlier release left it after such a restore.
+    superuser.run("DELETE FROM xdb.process_type WHERE process_type = 'careful'; UPDATE xdb.registry SET generation = generation + 1");
+    copy.run("SELECT xdb.skip_timer('p0', 'Wait-1')");
+    wait_until("the call that nobody makes is told", 20, || {
+        superuser.one("SELECT coalesce(reason, '') = 'process types of running processes are not registered: \"careful\" (1 process)' FROM xdb.status()")
+    });
+    assert_eq!(copy.count("xdb.failures WHERE detail LIKE '%is not registered%'"), 5);
+    register_again(&mut superuser, "careful");
+    copy.completes("p0");
+    assert_eq!(superuser.one::<Option<String>>("SELECT reason FROM xdb.status()"), None);
+    worker.release();
+    copy.completes("h");
+    for number in 1..5 {
+        copy.publish(&format!("p{number}"), "inbox", json!("more"));
+        assert_eq!(copy.completes(&format!("p{number}")).result()["messages"], json!([number, "more"]));
+    }
+    sound(&mut superuser);
+    drop((superuser, copy));
+    cluster.superuser().drop_database("copy_lost", "WITH (FORCE)");
     finish(&mut app.db());
     app.done(&[]);
 }

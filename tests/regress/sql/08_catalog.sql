@@ -115,7 +115,7 @@ WHERE p.pronamespace = 'xdb'::regnamespace
   AND NOT EXISTS (SELECT FROM pg_depend AS d
                   WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e');
 
--- The only triggers on system tables are the server's own, for one foreign key: what a trigger runs inside of a statement of the
+-- There are no triggers on system tables, nor foreign keys: what a trigger runs inside of a statement of the
 -- engine is planned as the engine's statements are, by index, whatever its tables are like.
 SELECT t.tgrelid::regclass::text AS "table with triggers", k.conname AS "constraint", t.tgisinternal AS internal, count(*)
 FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid LEFT JOIN pg_constraint AS k ON k.oid = t.tgconstraint
