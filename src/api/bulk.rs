@@ -1,8 +1,8 @@
 //! `start_processes`: many starts in one transaction, with a handful of statements where ids are new.
 
 use super::start::{
-    Given, StartRequest, StartResult, TypeToStart, begin, decide_start, keys, new_id, owner_name, read, starter,
-    write_tables,
+    Given, StartRequest, StartResult, TypeToStart, begin, decide_start, keys, new_id, of_another, owner_name, read,
+    repeated, starter, write_tables,
 };
 use super::{Caller, json_of, needed, wrote};
 use crate::pg::catch::{PgError, Result};
@@ -79,7 +79,8 @@ impl Bulk<'_> {
         let mut keys = (0..self.requests.len()).map(keys_of).collect::<Result<Vec<_>>>()?;
 
         let process_id = |number: usize| self.requests[number].start.process_id.as_str();
-        let mut first: Vec<_> = self.order.to_vec();
+        let order = self.without_repeated_of_others(ids)?;
+        let mut first = order.clone();
         first.dedup_by_key(|number| process_id(*number));
         let wanted: Vec<_> = first.iter().map(|number| (process_id(*number), ids[*number])).collect();
         let new = process::lock_process_ids(self.spi, &wanted)?;
@@ -105,7 +106,7 @@ impl Bulk<'_> {
 
         // What is known already needs a decision of its own.
         let begun: BTreeSet<_> = first.into_iter().collect();
-        for number in self.order.iter().copied().filter(|number| !begun.contains(number)) {
+        for number in order.into_iter().filter(|number| !begun.contains(number)) {
             let request = &self.requests[number];
             let begun = begin(self.spi, registry, self.caller, request, ids[number]);
             match begun.map_err(|error| self.at(number, error))? {
@@ -118,6 +119,28 @@ impl Bulk<'_> {
         let place: HashMap<_, _> = self.order.iter().enumerate().map(|(place, number)| (*number, place)).collect();
         writing.sort_by_key(|(number, _)| place[number]);
         Ok(writing)
+    }
+
+    /// Those to decide about, in their order. Process ids of other roles are refused before anything is locked; a request that
+    /// was made before, when the id was its owner's still, has its answer.
+    fn without_repeated_of_others(&self, ids: &mut [ExecutionId]) -> Result<Vec<usize>> {
+        let request = |number: &usize| &self.requests[*number];
+        let mut known: Vec<_> = self.order.iter().map(|number| request(number).start.process_id.as_str()).collect();
+        known.dedup();
+        let owners = process::owners_of_ids(self.spi, &known)?;
+        let mut order = Vec::with_capacity(self.order.len());
+        for number in self.order {
+            let process_id = &request(number).start.process_id;
+            match owners.get(process_id) {
+                Some(owner) if !self.caller.may_drive(*owner)? => {
+                    let repeated = repeated(self.spi, self.caller, request(number));
+                    let repeated = repeated.and_then(|found| found.ok_or_else(|| of_another(process_id)));
+                    ids[*number] = repeated.map_err(|error| self.at(*number, error))?;
+                }
+                _ => order.push(*number),
+            }
+        }
+        Ok(order)
     }
 
     fn writes_tables(&self, number: usize) -> bool {

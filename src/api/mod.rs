@@ -46,6 +46,7 @@ use crate::error;
 use crate::guc;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::function::Args;
+use crate::pg::identity::TableUse;
 use crate::pg::shmem::{self, EngineState, Role, Slot};
 use crate::pg::spi::{self, Spi};
 use crate::pg::subxact::lock_table;
@@ -153,15 +154,34 @@ impl Caller {
         result.map_err(PgError::without_place)
     }
 
-    /// Looks up the tables that have one of these attributes; they stay as they are until the transaction ends.
-    fn look_up(self, tables: &mut Tables, mapping: &[TableMapping], touched: impl Fn(&str) -> bool) -> Result<()> {
+    /// Looks up the tables that have one of these attributes; they stay as they are until the transaction ends. Where the role
+    /// may not use one so, it locks nothing.
+    fn look_up(
+        self,
+        tables: &mut Tables,
+        mapping: &[TableMapping],
+        how: TableUse,
+        touched: impl Fn(&str) -> bool,
+    ) -> Result<()> {
         let touches = |table: &&TableMapping| table.attributes.keys().any(|attribute| touched(attribute));
         self.on_system_tables(|spi, _| {
             mapping.iter().filter(touches).try_for_each(|table| {
+                if !identity::may_use_table(self.role, table.relation, how)? {
+                    let name = identity::table_name(table.relation);
+                    return Err(error::table_denied(name.as_deref().unwrap_or(&table.table)));
+                }
                 lock_table(table.relation)?;
                 tables.look_up(spi, table)
             })
         })
+    }
+
+    /// Looks up the other tables that have attributes, for the types of their keys: these need no lock.
+    fn look_up_keys(self, tables: &mut Tables, mapping: &[TableMapping], touched: impl Fn(&str) -> bool) -> Result<()> {
+        let is_left = |table: &&TableMapping| {
+            !table.attributes.is_empty() && !table.attributes.keys().any(|attribute| touched(attribute))
+        };
+        self.on_system_tables(|spi, _| mapping.iter().filter(is_left).try_for_each(|table| tables.look_up(spi, table)))
     }
 
     /// Whether this role sees and drives the processes of `owner`.

@@ -8,7 +8,7 @@ use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::function::{Args, Value};
-use crate::pg::identity;
+use crate::pg::identity::{self, TableUse};
 use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::memory;
 use crate::pg::process::has_transaction_snapshot;
@@ -60,9 +60,9 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     };
     lock_process(caller, &locking, &process_id)?;
     let local = caller.on_system_tables(|spi, _| local_attributes(spi, id, &loading_local))?;
-    caller.look_up(&mut tables, &meta.mapping, |attribute| loading.wants(attribute))?;
+    caller.look_up(&mut tables, &meta.mapping, TableUse::Select, |attribute| loading.wants(attribute))?;
     let held = Held::of(if loading.locks() { loading.lock_type } else { LockType::NoLocking });
-    let load = || identity::with_value_formats(|| spi::connect(|spi| tables.load(spi, meta, &loading, held)));
+    let load = || identity::as_caller(|| spi::connect(|spi| tables.load(spi, meta, &loading, held)));
     let global = if loading.locks() { locking.within(Locking::names, load)? } else { load()? }.object;
     if locking.is_wanted() {
         crash::point("rpc-locked");
@@ -289,8 +289,8 @@ fn apply(
     if !attributes.is_empty() && loaded.values().any(|entry| !entry.events.is_empty()) {
         let meta = loaded.values().next().map(|entry| &entry.meta);
         if let Some(meta) = meta {
-            caller.look_up(tables, &meta.mapping, |attribute| attributes.contains_key(attribute))?;
-            identity::with_value_formats(|| spi::connect(|spi| tables.update(spi, meta, &attributes)))?;
+            caller.look_up(tables, &meta.mapping, TableUse::Update, |attribute| attributes.contains_key(attribute))?;
+            identity::as_caller(|| spi::connect(|spi| tables.update(spi, meta, &attributes)))?;
         }
     }
     caller.on_system_tables(|spi, _| {

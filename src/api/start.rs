@@ -4,7 +4,7 @@ use super::{Caller, check, check_length, json, name, payload, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
-use crate::pg::identity;
+use crate::pg::identity::{self, TableUse};
 use crate::pg::spi::{self, Spi};
 use crate::store::app_tables::Tables;
 use crate::store::attribute::Size;
@@ -97,14 +97,21 @@ pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)])
     if writing.is_empty() {
         return Ok(());
     }
-    let mut seen = HashSet::new();
-    for (_, loaded) in &writing {
-        // Executions of a type share its mapping.
-        if seen.insert(loaded.meta.mapping_id) {
-            caller.look_up(&mut tables, &loaded.meta.mapping, |_| true)?;
-        }
+    // Executions of a type share its mapping.
+    let mut written: BTreeMap<_, (&Mapping, HashSet<&str>)> = BTreeMap::new();
+    for (request, loaded) in &writing {
+        let of_mapping = written.entry(loaded.meta.mapping_id);
+        let (_, names) = of_mapping.or_insert_with(|| (&loaded.meta.mapping, HashSet::new()));
+        names.extend(request.start.global_attributes.keys().map(String::as_str));
     }
-    identity::with_value_formats(|| {
+    // What is looked up under a lock comes first: another mapping may have the same table.
+    for (mapping, names) in written.values() {
+        caller.look_up(&mut tables, mapping, TableUse::Insert, |attribute| names.contains(attribute))?;
+    }
+    for (mapping, names) in written.values() {
+        caller.look_up_keys(&mut tables, mapping, |attribute| names.contains(attribute))?;
+    }
+    identity::as_caller(|| {
         spi::connect(|spi| {
             writing.iter().try_for_each(|(request, loaded)| {
                 let mode = request.options.global_attribute_conflict_mode;
@@ -182,14 +189,13 @@ pub(super) fn begin(
     let process_id = &request.start.process_id;
     let to_start = TypeToStart::find(spi, registry, &request.start.process_type)?;
     let keys = keys(&to_start.mapping, request)?;
-    let latest = process::lock_process_id(spi, process_id, id)?;
-    if let Some(request_id) = &request.options.request_id
-        && let Some((repeated, owner)) = process::by_request(spi, process_id, request_id)?
-    {
-        return match caller.may_drive(owner)? {
-            true => Ok(StartResult::Repeated(repeated)),
-            false => Err(error::already_started(process_id, "The request id was used by another role.")),
-        };
+    let latest = match lock_process_id(spi, caller, request, id)? {
+        Locked::Repeated(repeated) => return Ok(StartResult::Repeated(repeated)),
+        Locked::New => None,
+        Locked::Known(latest) => Some(latest),
+    };
+    if let Some(repeated) = repeated(spi, caller, request)? {
+        return Ok(StartResult::Repeated(repeated));
     }
     if let Some(latest) = latest {
         make_way(spi, registry, caller, request, latest)?;
@@ -201,6 +207,50 @@ pub(super) fn begin(
     process::insert(spi, &[(&loaded, request.options.request_id.as_deref())])?;
     save::save(spi, std::iter::once(&loaded), &HashMap::new(), &|_| 0, now)?;
     Ok(StartResult::New(Box::new(loaded)))
+}
+
+enum Locked {
+    New,
+    /// With the id's latest execution.
+    Known(ExecutionId),
+    /// Nothing is locked: this execution is the answer to the request.
+    Repeated(ExecutionId),
+}
+
+/// Locks the process id, unless it is another role's: nobody waits for others' processes, nor learns of their locks.
+fn lock_process_id(spi: &Spi, caller: Caller, request: &StartRequest, id: ExecutionId) -> Result<Locked> {
+    let process_id = &request.start.process_id;
+    loop {
+        if process::claim_new_id(spi, process_id, id)? {
+            return Ok(Locked::New);
+        }
+        if let Some(found) = process::find(spi, process_id, None)?
+            && !caller.may_drive(found.owner)?
+        {
+            let repeated = repeated(spi, caller, request)?;
+            return repeated.map(Locked::Repeated).ok_or_else(|| of_another(process_id));
+        }
+        // None: the row that stood in the way was deleted meanwhile; try again.
+        if let Some(latest) = process::lock_known_id(spi, process_id)? {
+            return Ok(Locked::Known(latest));
+        }
+    }
+}
+
+/// The error where the latest execution of a process id is another role's, whatever has become of it.
+pub(super) fn of_another(process_id: &str) -> PgError {
+    error::already_started(process_id, "It belongs to another role.")
+}
+
+/// The execution that was started with this request id before.
+pub(super) fn repeated(spi: &Spi, caller: Caller, request: &StartRequest) -> Result<Option<ExecutionId>> {
+    let Some(request_id) = &request.options.request_id else { return Ok(None) };
+    let process_id = &request.start.process_id;
+    match process::by_request(spi, process_id, request_id)? {
+        Some((repeated, owner)) if caller.may_drive(owner)? => Ok(Some(repeated)),
+        Some(_) => Err(error::already_started(process_id, "The request id was used by another role.")),
+        None => Ok(None),
+    }
 }
 
 /// A process type that stays registered until this transaction ends, and its mapping of now.
@@ -264,14 +314,14 @@ fn make_way(
     latest: ExecutionId,
 ) -> Result<()> {
     let process_id = &request.start.process_id;
+    match process::find(spi, process_id, Some(latest))? {
+        None => return Ok(()),
+        Some(found) if !caller.may_drive(found.owner)? => return Err(of_another(process_id)),
+        Some(_) => {}
+    }
     // Waits for whoever stops it, publishes to it, or applies an RPC.
     let Some(found) = process::lock_for_close(spi, latest)? else { return Ok(()) };
-    let visible = caller.may_drive(found.owner)?;
-    let refuse = |what: &str| {
-        let which =
-            if visible { format!("Execution {latest} {what}.") } else { format!("Its latest execution {what}.") };
-        Err(error::already_started(process_id, &which))
-    };
+    let refuse = |what: &str| Err(error::already_started(process_id, &format!("Execution {latest} {what}.")));
     let running = found.status == ProcessStatus::Running;
     match request.policy {
         IdReusePolicy::DisallowReuse => refuse("exists, and the policy is DISALLOW_REUSE"),
@@ -281,7 +331,6 @@ fn make_way(
         IdReusePolicy::AllowIfPreviousExitAbnormally if found.status == ProcessStatus::Completed => {
             refuse("completed, and the policy is ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY")
         }
-        IdReusePolicy::TerminateIfRunning if running && !visible => refuse("is running and belongs to another role"),
         IdReusePolicy::TerminateIfRunning if running => {
             terminate(spi, registry, process_id, &found, "another execution of the process id was started")
         }
@@ -314,9 +363,19 @@ pub(super) fn keys(mapping: &[TableMapping], request: &StartRequest) -> Result<A
         return Err(error::invalid_argument("global_attribute_pk", what));
     }
     let needs_key = |table: &TableMapping| table.primary_key.len() == 1 && !named.contains_key(&table.table);
-    if request.key.is_some() && !mapping.iter().any(needs_key) {
-        let what = "options.globalAttributeKeys has the key of every table that it could be for";
-        return Err(error::invalid_argument("global_attribute_pk", what));
+    let of_one: Vec<_> = mapping.iter().filter(|table| needs_key(table)).map(|table| table.table.as_str()).collect();
+    match of_one.len() {
+        0 if request.key.is_some() => {
+            let what = "options.globalAttributeKeys has the key of every table that it could be for";
+            return Err(error::invalid_argument("global_attribute_pk", what));
+        }
+        2.. if request.key.is_some() => {
+            let tables = of_one.join(", ");
+            let what =
+                format!("it could be for each of the tables {tables}: say each key in options.globalAttributeKeys");
+            return Err(error::invalid_argument("global_attribute_pk", what));
+        }
+        _ => {}
     }
     mapping.iter().map(|table| key_of(table, named.get(&table.table), request.key.as_ref())).collect()
 }

@@ -1,6 +1,6 @@
 //! As whom SQL runs, and with which settings.
 
-use super::catch::Result;
+use super::catch::{Result, catch};
 use super::compat;
 use super::settings::FORMATS;
 use pgrx::pg_sys;
@@ -28,8 +28,15 @@ pub fn as_engine<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     scope(Some((superuser, pg_sys::SECURITY_LOCAL_USERID_CHANGE as c_int)), &SEARCH_PATH, Settings::AllBack, body)
 }
 
-/// Runs `body` with the formats of values pinned and nothing else changed: users' tables in a caller's transaction
-/// are touched as the caller, with the caller's `search_path`.
+/// Runs `body` on users' tables in a caller's transaction: as the caller, with the caller's `search_path`, and the formats of
+/// values pinned. What a trigger sets stays, but `role` and `session_authorization` it can't set, as in a function of
+/// another's rights: the session may be that of a superuser who has become somebody else to start this.
+pub fn as_caller<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let caller = (current_user(), pg_sys::SECURITY_LOCAL_USERID_CHANGE as c_int);
+    scope(Some(caller), &FORMATS, Settings::PinnedBack, body)
+}
+
+/// Runs `body` with the formats of values pinned and nothing else changed.
 pub fn with_value_formats<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     scope(None, &FORMATS, Settings::PinnedBack, body)
 }
@@ -183,6 +190,42 @@ pub fn role_named(name: &str) -> Result<Option<pg_sys::Oid>> {
     // SAFETY: the name outlives the call.
     let role = unsafe { pg_sys::get_role_oid(name.as_ptr(), true) };
     Ok((role != pg_sys::InvalidOid).then_some(role))
+}
+
+/// What a statement does to a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableUse {
+    Select,
+    Insert,
+    Update,
+}
+
+/// Whether a role has this privilege on a table, or on a column of it. True for a table that is gone: using it says so.
+pub fn may_use_table(role: pg_sys::Oid, relation: u32, how: TableUse) -> Result<bool> {
+    let mode = match how {
+        TableUse::Select => pg_sys::ACL_SELECT,
+        TableUse::Insert => pg_sys::ACL_INSERT,
+        TableUse::Update => pg_sys::ACL_UPDATE,
+    } as pg_sys::AclMode;
+    let (relation, any) = (pg_sys::Oid::from(relation), pg_sys::AclMaskHow::ACLMASK_ANY);
+    let mut is_missing = false;
+    // SAFETY: look-ups in the catalog, raw calls without destructors.
+    unsafe {
+        catch(|| {
+            pg_sys::pg_class_aclcheck_ext(relation, role, mode, &raw mut is_missing) == pg_sys::AclResult::ACLCHECK_OK
+                || is_missing
+                || pg_sys::pg_attribute_aclcheck_all(relation, role, mode, any) == pg_sys::AclResult::ACLCHECK_OK
+        })
+    }
+}
+
+/// The name of a table without its schema, as the server's own errors have it.
+pub fn table_name(relation: u32) -> Option<String> {
+    // SAFETY: the name is read before anything else runs.
+    unsafe {
+        let name = pg_sys::get_rel_name(pg_sys::Oid::from(relation));
+        (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned())
+    }
 }
 
 /// Whether a role has the privileges of another one without `SET ROLE`: `pg_has_role(role, of, 'USAGE')`.

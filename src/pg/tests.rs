@@ -352,15 +352,18 @@ mod xdb_tests {
         let before = session();
         assert_eq!(before[0], "xdb_tests_owner");
         let restricted = pg_sys::SECURITY_RESTRICTED_OPERATION as i32;
+        let local = pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32;
 
         type Scope = fn(pg_sys::Oid, &mut dyn FnMut() -> Result<()>) -> Result<()>;
         let as_engine: Scope = |_, body| identity::as_engine(body);
         let as_owner: Scope = |owner, body| identity::as_process_owner(owner, Some(c"77ms"), body);
+        let as_caller: Scope = |_, body| identity::as_caller(body);
         let with_formats: Scope = |_, body| identity::with_value_formats(body);
         let with_timeout: Scope = |_, body| identity::with_lock_timeout(std::time::Duration::from_millis(77), body);
         for (name, scope, expected) in [
             ("engine", as_engine, ["postgres", "pg_catalog, pg_temp", "Asia/Tokyo", "German, DMY", "0"]),
             ("owner", as_owner, ["xdb_tests_owner", "pg_catalog, pg_temp", "UTC", "ISO, MDY", "77ms"]),
+            ("caller", as_caller, ["xdb_tests_owner", "public", "UTC", "ISO, MDY", "0"]),
             ("formats", with_formats, ["xdb_tests_owner", "public", "UTC", "ISO, MDY", "0"]),
             ("timeout", with_timeout, ["xdb_tests_owner", "public", "Asia/Tokyo", "German, DMY", "77ms"]),
         ] {
@@ -373,6 +376,7 @@ mod xdb_tests {
             let (settings, context) = inside.expect("it ran");
             assert_eq!(settings[..5], expected, "{name}");
             assert_eq!(context & restricted != 0, name == "owner", "{name}");
+            assert_eq!(context & local != 0, ["engine", "owner", "caller"].contains(&name), "{name}");
             assert_eq!((session(), security_context()), (before.clone(), 0), "{name}");
 
             error_of(|| scope(owner, &mut || run("SELECT 1 / 0")));

@@ -124,7 +124,8 @@ pub fn defer_nothing(spi: &Spi) -> Result<()> {
 }
 
 impl Tables {
-    /// Reads the table's names from the catalog. Runs as the extension's owner; the caller holds a lock on the table.
+    /// Reads the table's names from the catalog. Runs as the extension's owner; the caller holds a lock on the table, unless the
+    /// types of its key are all that it is looked up for.
     pub fn look_up(&mut self, spi: &Spi, mapping: &TableMapping) -> Result<()> {
         let known = self.known.entry(mapping.relation).or_default();
         if known.contains_key(&mapping.primary_key) {

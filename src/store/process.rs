@@ -59,7 +59,12 @@ statements! {
     LOCK_FOR_CLOSE = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE");
     NEWEST = "SELECT execution_id FROM xdb.process_execution WHERE process_id = $1 \
         ORDER BY started_at DESC, execution_id DESC LIMIT 1";
-    NEW_ID = "INSERT INTO xdb.latest_execution (process_id, execution_id) VALUES ($1, $2) ON CONFLICT (process_id) DO NOTHING";
+    // Where there is one already, the insertion would wait for whoever is changing it.
+    NEW_ID = "INSERT INTO xdb.latest_execution (process_id, execution_id) SELECT $1, $2 \
+        WHERE NOT EXISTS (SELECT FROM xdb.latest_execution l WHERE l.process_id = $1) ON CONFLICT (process_id) DO NOTHING";
+    OWNERS_OF_IDS = "SELECT l.process_id, p.owner FROM unnest($1::text[]) AS k (process_id) \
+        JOIN xdb.latest_execution l ON l.process_id = k.process_id \
+        JOIN xdb.process_execution p ON p.execution_id = l.execution_id";
     LOCK_ID = "SELECT execution_id FROM xdb.latest_execution WHERE process_id = $1 FOR UPDATE";
     // The update that never happens makes the insertion lock the row that is there, in its turn.
     LOCK_IDS = format!("INSERT INTO xdb.latest_execution AS l (process_id, execution_id) \
@@ -206,22 +211,25 @@ pub fn lock_for_close(spi: &Spi, id: ExecutionId) -> Result<Option<FoundExecutio
     spi.first(&LOCK_FOR_CLOSE, &[value(id)], read_found)
 }
 
-/// Makes sure that this transaction alone decides about a process id: the one that comes second waits here for the
-/// first. Gives the id's latest execution, if there is one.
-pub fn lock_process_id(spi: &Spi, process_id: &str, new: ExecutionId) -> Result<Option<ExecutionId>> {
-    loop {
-        if spi.run(&NEW_ID, &[value(process_id), value(new)])? == 1 {
-            return Ok(None);
-        }
-        // None: the row that stood in the way was deleted meanwhile; try again.
-        if let Some(latest) = spi.first(&LOCK_ID, &[value(process_id)], |row| row.get("execution_id"))? {
-            return Ok(Some(latest));
-        }
-    }
+/// Takes a process id that has no execution: this transaction alone decides about it then. False if it has one. Waits for a
+/// transaction that is just about to take it.
+pub fn claim_new_id(spi: &Spi, process_id: &str, new: ExecutionId) -> Result<bool> {
+    Ok(spi.run(&NEW_ID, &[value(process_id), value(new)])? == 1)
 }
 
-/// The same for many process ids, locked in the order given; each stands there once. Gives those that have no
-/// execution yet.
+/// Makes sure that this transaction alone decides about a process id that has executions: the one that comes second waits
+/// here for the first. Gives the latest one. None: it is gone.
+pub fn lock_known_id(spi: &Spi, process_id: &str) -> Result<Option<ExecutionId>> {
+    spi.first(&LOCK_ID, &[value(process_id)], |row| row.get("execution_id"))
+}
+
+/// The owners of the latest executions of these process ids, of those that have one.
+pub fn owners_of_ids(spi: &Spi, process_ids: &[&str]) -> Result<HashMap<String, pg_sys::Oid>> {
+    let read = |row: &Row| Ok((row.get("process_id")?, row.get("owner")?));
+    Ok(spi.rows(&OWNERS_OF_IDS, &[array(process_ids.iter().copied())], read)?.into_iter().collect())
+}
+
+/// Locks many process ids, in the order given; each stands there once. Gives those that have no execution yet.
 pub fn lock_process_ids(spi: &Spi, ids: &[(&str, ExecutionId)]) -> Result<HashSet<String>> {
     let rows: Vec<_> =
         ids.iter().map(|(process_id, execution_id)| Latest { process_id, execution_id: *execution_id }).collect();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postgres::types::FromSqlOwned;
 use postgres::{Client, NoTls, SimpleQueryMessage};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 
@@ -240,6 +240,12 @@ impl Start<'_> {
     /// The key of the rows that hold the global attributes.
     pub fn key(self, key: &str) -> Self {
         self.with("global_attribute_pk", literal(key))
+    }
+
+    /// The same key in the columns of several tables, each given as `(table, column)`.
+    pub fn keys(self, tables: &[(&str, &str)], key: &str) -> Self {
+        let keys: Value = tables.iter().map(|(table, column)| (table.to_string(), json!({*column: key}))).collect();
+        self.options(json!({"globalAttributeKeys": keys}))
     }
 
     /// Initial global attributes.

@@ -227,7 +227,9 @@ fn writers_of_two_tables(name: &str, prepare: &[(&str, &str)], statements: [&str
     let base = || Definition::without_start().rpc("write", json!({}));
     app.register("there", &base().maps("public.red", "id", &["a"]).maps("public.blue", "id", &["b"]));
     app.register("back", &base().maps("public.blue", "id", &["b"]).maps("public.red", "id", &["a"]));
-    prepare.iter().for_each(|(process, of_type)| drop(db.start(process, of_type).key("r").go()));
+    prepare.iter().for_each(|(process, of_type)| {
+        drop(db.start(process, of_type).keys(&[("public.red", "id"), ("public.blue", "id")], "r").go())
+    });
     let mut holder = in_transaction(&app, "UPDATE red SET a = 2 WHERE id = 'r'");
     let mut superuser = app.superuser();
     let outcomes = std::thread::scope(|scope| {
@@ -262,7 +264,8 @@ fn rpcs_that_write_two_tables_do_so_in_the_same_order() {
 fn starts_that_write_two_tables_do_so_in_the_same_order() {
     let start = |of_type: &str| {
         format!(
-            "SELECT xdb.start_process('{of_type}', '{of_type}', global_attribute_pk => 'r', global_attributes => '{{\"a\": 1, \"b\": 1}}')"
+            "SELECT xdb.start_process('{of_type}', '{of_type}', global_attributes => '{{\"a\": 1, \"b\": 1}}',
+                 options => '{{\"globalAttributeKeys\": {{\"public.red\": {{\"id\": \"r\"}}, \"public.blue\": {{\"id\": \"r\"}}}}}}')"
         )
     };
     writers_of_two_tables("deadlocks_start_order", &[], [&start("there"), &start("back")]);

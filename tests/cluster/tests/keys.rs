@@ -468,7 +468,8 @@ fn the_table_that_is_slow_is_the_one_that_is_named() {
     app.register("both", &one_step_on(&[quick.clone(), mapped("public.slow", json!("id"), json!({"m": "m"}))]));
     app.register("quick", &one_step_on(&[quick]));
     for n in 1..=8 {
-        db.start(&format!("p{n}"), "both").key(&format!("k{n}")).input(json!(1)).go();
+        let both = [("public.quick", "id"), ("public.slow", "id")];
+        db.start(&format!("p{n}"), "both").keys(&both, &format!("k{n}")).input(json!(1)).go();
     }
     let mut superuser = app.superuser();
     wait_until("a table is slow", 30, || views::engine(&mut superuser).contains("public.slow: "));

@@ -309,7 +309,9 @@ fn two_tables_in_opposite_orders_do_not_deadlock() {
     app.register("there", &base().maps("public.red", "id", &["a"]).maps("public.blue", "id", &["b"]));
     app.register("back", &base().maps("public.blue", "id", &["b"]).maps("public.red", "id", &["a"]));
     for number in 0..40 {
-        db.start(&format!("p{number}"), if number % 2 == 0 { "there" } else { "back" }).key("r").go();
+        db.start(&format!("p{number}"), if number % 2 == 0 { "there" } else { "back" })
+            .keys(&[("public.red", "id"), ("public.blue", "id")], "r")
+            .go();
     }
     for number in 0..40 {
         db.completes(&format!("p{number}"));

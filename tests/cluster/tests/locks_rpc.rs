@@ -278,7 +278,9 @@ fn rpcs_that_lock_two_tables_do_not_deadlock() {
     app.register("there", &base().maps("public.red", "id", &["a"]).maps("public.blue", "id", &["b"]));
     app.register("back", &base().maps("public.blue", "id", &["b"]).maps("public.red", "id", &["a"]));
     for number in 0..8 {
-        db.start(&format!("p{number}"), if number % 2 == 0 { "there" } else { "back" }).key("r").go();
+        db.start(&format!("p{number}"), if number % 2 == 0 { "there" } else { "back" })
+            .keys(&[("public.red", "id"), ("public.blue", "id")], "r")
+            .go();
     }
     at_once(8, |number| {
         let mut db = app.db();

@@ -112,6 +112,26 @@ SELECT xdb.start_process('start-seat-bad', 'StartSeats', global_attribute_pk => 
                  "globalAttributeKeys": {"public.start_seats": {"show": 7, "seat": "A1"}}}');
 SELECT xdb.stop_process('start-seat');
 
+-- global_attribute_pk is the key of one table. Where it could be for several, each has its own.
+RESET ROLE;
+CREATE TABLE start_invoices (number text PRIMARY KEY, paid boolean);
+GRANT SELECT, INSERT, UPDATE ON start_invoices TO golden_start;
+SELECT xdb.register_process_type('StartTwo', 'start', '{
+    "startingState": "First", "states": {"First": {"skipWaitUntil": true}},
+    "globalAttributes": [
+        {"table": "public.start_users", "primaryKey": "user_id", "attributes": {"status": "status"}},
+        {"table": "public.start_invoices", "primaryKey": "number", "attributes": {"paid": "paid"}}]
+}');
+SET ROLE golden_start;
+SELECT xdb.start_process('start-two', 'StartTwo', global_attribute_pk => 'u5');
+SELECT * FROM xdb.start_processes('[{"process_id": "start-two", "process_type": "StartTwo", "global_attribute_pk": "u5"}]');
+SELECT xdb.start_process('start-two', 'StartTwo', global_attribute_pk => 'u5', global_attributes => '{"status": "new", "paid": false}',
+    options => '{"globalAttributeKeys": {"public.start_invoices": {"number": "i5"}}}') IS NOT NULL AS started;
+SELECT user_id, status, number, paid FROM start_users, start_invoices WHERE user_id = 'u5';
+SELECT xdb.start_process('start-two', 'StartTwo', id_reuse_policy => 'TERMINATE_IF_RUNNING',
+    options => '{"globalAttributeKeys": {"public.start_users": {"user_id": "u6"}, "public.start_invoices": {"number": "u6"}}}') IS NOT NULL AS started;
+SELECT xdb.stop_process('start-two');
+
 -- The same id again: the policy decides.
 \set VERBOSITY sqlstate
 SELECT xdb.start_process('start-1', 'StartPlain');

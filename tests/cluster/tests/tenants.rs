@@ -1,0 +1,153 @@
+//! Roles that share a database and do not trust each other: nobody's code has other rights than its caller's, and nobody waits for,
+//! or learns of, what is another's.
+
+use xdb_cluster_tests::prelude::*;
+
+/// Processes of `mail` wait for a message and may be told to write by an RPC; those of `one` are done at once. `wide` maps two
+/// tables.
+fn application(name: &str) -> (App, Worker) {
+    let app = App::new(name);
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::Rpc, _) => output(json!("written")).globals(json!({"n": 2})),
+        (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]),
+        _ => force_complete(json!("done")),
+    });
+    app.register("mail", &mailbox().maps("public.counters", "id", &["n"]).rpc("write", json!({})));
+    app.register("one", &one_step());
+    let wide = mailbox().maps("public.counters", "id", &["n"]).maps("public.users", "user_id", &["status"]);
+    app.register("wide", &wide);
+    (app, worker)
+}
+
+/// A session that waits for no lock.
+fn impatient(app: &App, role: &str) -> Db {
+    let mut db = app.session(role);
+    db.run("SET lock_timeout = '1 s'");
+    db
+}
+
+#[test]
+fn a_trigger_of_a_start_or_an_rpc_cannot_leave_its_role() {
+    let (app, _worker) = application("tenant_role");
+    let mut db = app.db();
+    db.run(
+        "CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             EXECUTE current_setting('trap.statement');
+             CREATE TABLE IF NOT EXISTS caught (who text);
+             INSERT INTO caught VALUES (current_user);
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER trap BEFORE INSERT OR UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION trap();",
+    );
+    let mut superuser = app.superuser();
+    superuser.run("SET ROLE app");
+    for statement in [
+        "RESET ROLE",
+        "SET ROLE postgres",
+        "SET LOCAL ROLE postgres",
+        "SET SESSION AUTHORIZATION postgres",
+        "RESET SESSION AUTHORIZATION",
+        "SELECT set_config('role', 'none', false)",
+    ] {
+        superuser.run(&format!("SET trap.statement = $${statement}$$"));
+        let start = superuser.start("p", "mail").key("p").globals(json!({"n": 1})).sql();
+        let error = superuser.refused(codes::INSUFFICIENT_PRIVILEGE, &start);
+        assert!(error.message.contains("security-definer function"), "{statement}: {error:?}");
+        let many = "SELECT xdb.start_processes('[{\"process_id\": \"p\", \"process_type\": \"mail\", \"global_attribute_pk\": \"p\",
+            \"global_attributes\": {\"n\": 1}}]')";
+        superuser.refused(codes::INSUFFICIENT_PRIVILEGE, many);
+        assert_eq!(superuser.text("SELECT current_user"), "app");
+    }
+    superuser.run("SET trap.statement = 'SELECT 1'");
+    superuser.start("p", "mail").key("p").globals(json!({"n": 1})).go();
+    superuser.run("SET trap.statement = 'RESET ROLE'");
+    superuser.refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT xdb.invoke_rpc('p', 'write')");
+    // The session itself may do all that it might before, also in the transaction of a start.
+    superuser.run("SET trap.statement = 'SELECT 1'");
+    let start = superuser.start("q", "mail").key("q").globals(json!({"n": 1})).sql();
+    superuser.run(&format!("BEGIN; {start}; RESET ROLE; SET ROLE app; COMMIT; RESET ROLE; SET ROLE other; RESET ROLE"));
+    assert_eq!(superuser.text("SELECT current_user"), "postgres");
+    superuser.run("SET SESSION AUTHORIZATION app");
+    superuser.run("SELECT xdb.invoke_rpc('p', 'write'); RESET SESSION AUTHORIZATION");
+    assert_eq!(superuser.text("SELECT current_user"), "postgres");
+    assert_eq!(superuser.text("SELECT string_agg(DISTINCT who, ',') FROM caught"), "app");
+    app.done(&[]);
+}
+
+#[test]
+fn a_start_locks_no_table_that_it_may_not_or_need_not_write() {
+    let (app, _worker) = application("tenant_locks");
+    let mut holder = app.superuser();
+    holder.run("BEGIN; LOCK TABLE counters, users IN ACCESS EXCLUSIVE MODE");
+    // No privilege: refused as the table refuses it, and nobody waited for.
+    let mut other = impatient(&app, "other");
+    let error = other.start("p", "mail").key("p").globals(json!({"n": 1})).refused(codes::INSUFFICIENT_PRIVILEGE);
+    assert_eq!(error.message, "permission denied for table counters");
+    // Nothing to write to them; the key is looked at all the same.
+    let mut db = impatient(&app, "app");
+    db.start("nothing", "mail").key("p").go();
+    db.run("BEGIN");
+    let keys = json!({"globalAttributeKeys": {"public.counters": {"id": "p"}, "public.users": {"user_id": "u"}}});
+    db.start("none", "wide").options(keys.clone()).go();
+    holder.run("ROLLBACK; BEGIN; LOCK TABLE users IN ACCESS EXCLUSIVE MODE");
+    // One of two.
+    db.start("one of two", "wide").options(keys).globals(json!({"n": 1})).go();
+    let locked: Vec<String> = db.all(
+        "SELECT DISTINCT relation::regclass::text FROM pg_locks
+         WHERE pid = pg_backend_pid() AND relation IN ('counters'::regclass, 'users'::regclass)",
+    );
+    assert_eq!(locked, ["counters"]);
+    db.run("COMMIT");
+    holder.run("ROLLBACK");
+    // A privilege on a column is one.
+    holder.run("GRANT INSERT (id, n), UPDATE (n), SELECT (id, n) ON counters TO other");
+    other.start("p", "mail").key("other").globals(json!({"n": 1})).go();
+    app.done(&[]);
+}
+
+#[test]
+fn a_process_id_of_another_role_is_taken_and_nobody_waits_for_its_locks() {
+    let (app, _worker) = application("tenant_ids");
+    let mut db = app.db();
+    let request = json!({"requestId": "r"});
+    db.start("runs", "mail").key("k").go();
+    db.start("closed", "one").options(request.clone()).go();
+    db.completes("closed");
+    let mut other = impatient(&app, "other");
+    let policies =
+        ["ALLOW_IF_NO_RUNNING", "ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY", "DISALLOW_REUSE", "TERMINATE_IF_RUNNING"];
+    let refused = |other: &mut Db| {
+        let mut told = Vec::new();
+        for id in ["runs", "closed"] {
+            for policy in policies {
+                told.push(other.start(id, "one").reuse(policy).refused(codes::ALREADY_STARTED).detail);
+            }
+            let many = format!(
+                "SELECT xdb.start_processes('[{{\"process_id\": \"free\", \"process_type\": \"one\"}},
+                    {{\"process_id\": \"{id}\", \"process_type\": \"one\"}}]')"
+            );
+            told.push(other.refused(codes::ALREADY_STARTED, &many).detail);
+        }
+        told.push(other.start("closed", "one").options(request.clone()).refused(codes::ALREADY_STARTED).detail);
+        told.dedup();
+        told
+    };
+    let at_rest = refused(&mut other);
+    // Their owner has them all locked: as the latest of their ids, and as processes.
+    let again = db.start("closed", "mail").key("k").sql();
+    db.run(&format!("BEGIN; {again}; SELECT xdb.stop_process('runs')"));
+    assert_eq!(refused(&mut other), at_rest, "locks of others can be told");
+    db.run("ROLLBACK");
+    assert_eq!(other.count("xdb.processes"), 0);
+    // Who may drive the owner's processes may start after them.
+    app.session("boss").start("closed", "one").go();
+    // What was started once has its answer, though the id is another's now.
+    assert_eq!(
+        db.start("closed", "one").options(request.clone()).go(),
+        db.one::<String>("SELECT execution_id::text FROM xdb.processes WHERE process_id = 'closed'")
+    );
+    let many = r#"SELECT xdb.start_processes('[{"process_id": "closed", "process_type": "one", "options": {"requestId": "r"}}]')::text"#;
+    assert_eq!(db.text(many), db.text("SELECT execution_id::text FROM xdb.processes WHERE process_id = 'closed'"));
+    app.done(&[]);
+}
