@@ -1,8 +1,9 @@
 //! The one clock: every moment that the engine compares or stores comes from here.
 //!
-//! There are two times. [`now`] is that of processes: events, timers, backoff, process timeouts, `start_at`, retention.
+//! There are two times. [`now`] is that of processes: events, timers, backoff, process timeouts, `start_at`.
 //! `xdb.now` shifts it, so that days can be tested in milliseconds. [`real`] is that of what happens outside of
-//! processes, and nothing shifts it: leases, and what the breakers of workers show.
+//! processes, and nothing shifts it: leases, and what the breakers of workers show. What is deleted for good because it is old
+//! goes by [`behind`].
 
 use crate::pg::{clock_offset, param::from_postgres, raw};
 use xdb_engine::Timestamp;
@@ -21,6 +22,12 @@ pub fn offset() -> i64 {
 /// The time on the wall.
 pub fn real() -> Timestamp {
     from_postgres(raw::now_micros())
+}
+
+/// The earlier one of the two times: what is not old by both is not old. The setting is the server's, and a test that moves it
+/// forward must not delete what other databases keep.
+pub fn behind() -> Timestamp {
+    now().min(real())
 }
 
 /// ISO 8601 in UTC. Civil date by the days-from-civil algorithm.

@@ -130,7 +130,7 @@ pub fn purge(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.purge()")?;
     let older_than = needed("older_than", args.interval(0))?
         .ok_or_else(|| error::invalid_argument("older_than", "it must not be negative"))?;
-    let before = clock::now().before(older_than);
+    let before = clock::behind().before(older_than);
     let (mut purged, mut after) = (0, Cursor::START);
     loop {
         let batch = caller.on_system_tables(|spi, _| purge::batch(spi, before, after, PURGED_AT_ONCE, None))?;

@@ -22,7 +22,7 @@ pub fn define() {
         GucRegistry::define_string_guc_with_hooks(
             c"xdb.now",
             c"Shifts the clock of processes, for tests.",
-            c"A distance from the real time such as '3 days' or '-1 hour 30 min'; empty means none. Moves timers, backoff, process timeouts, start_at and retention of all databases. Default empty.",
+            c"A distance from the real time such as '3 days' or '-1 hour 30 min'; empty means none. Moves timers, backoff, process timeouts and start_at of all databases, and retention only backward. Default empty.",
             &NOW,
             GucContext::Sighup,
             GucFlags::default(),

@@ -78,7 +78,7 @@ impl Maintenance {
             slow::forget(spi)?;
             let expiring = global::expire(spi, now, ROWS)?;
             crash::point("expire");
-            let Some(before) = retention.map(|kept| now.before(kept)) else {
+            let Some(before) = retention.map(|kept| clock::behind().before(kept)) else {
                 return Ok((self.after, self.after_key.clone(), expiring));
             };
             let left = purge::sweep(spi, ROWS)?;

@@ -72,8 +72,22 @@ fn what_takes_days_happens_when_the_clock_gets_there() {
     assert!((3.0..3.1).contains(&lasted), "{lasted} days");
     views::assert_history_is_whole(&mut db, "timer");
 
+    // Other databases of the server keep what they have: what is old is so by both clocks.
+    let kept = db.count("xdb.processes");
+    db.run("SELECT xdb.publish_global('box', '1', ttl => '1 hour')");
     set_clock_offset(&app, "20 days");
-    wait_until("what is older than the retention is gone", 10, || db.count("xdb.processes") == 0);
+    wait_until("the engine has looked for what is old", 10, || db.count("xdb.queue_messages") == 0);
+    assert_eq!(app.superuser().one::<i64>("SELECT xdb.purge('7 days')"), 0);
+    a_turn_is_made(&mut db, "turn-3");
+    assert_eq!(db.count("xdb.processes"), kept + 1);
+
+    set_clock_offset(&app, "-20 days");
+    db.start("old", "one").go();
+    db.completes("old");
+    assert_eq!(app.superuser().one::<i64>("SELECT xdb.purge('7 days')"), 0);
+    set_clock_offset(&app, "-12 days");
+    wait_until("what is older than the retention is gone", 10, || db.count("xdb.processes") == kept + 1);
+    assert_eq!(db.count("xdb.processes WHERE process_id = 'old'"), 0);
     app.done(&[]);
 }
 
