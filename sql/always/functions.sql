@@ -41,7 +41,7 @@ COMMENT ON FUNCTION xdb.publish(text, text, jsonb, text, uuid) IS 'Publishes a m
 CREATE OR REPLACE FUNCTION xdb.publish_global(queue_name text, message jsonb DEFAULT NULL, key text DEFAULT NULL,
     message_id text DEFAULT NULL, ttl interval DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_publish_global';
-COMMENT ON FUNCTION xdb.publish_global(text, jsonb, text, text, interval) IS 'Publishes a message to a global queue in the caller''s transaction, for whichever process takes it. A message_id that the queue has seen within xdb.retention is ignored; after the ttl nobody can take the message any more.';
+COMMENT ON FUNCTION xdb.publish_global(text, jsonb, text, text, interval) IS 'Publishes a message to a global queue in the caller''s transaction, for whichever process takes it. A message_id that the same role has used in the queue within xdb.retention is ignored; after the ttl nobody can take the message any more.';
 
 CREATE OR REPLACE FUNCTION xdb.stop_process(process_id text, stop_type text DEFAULT 'TERMINATE', reason text DEFAULT NULL,
     execution_id uuid DEFAULT NULL) RETURNS void

@@ -87,3 +87,23 @@ UPDATE xdb.task SET owner = p.owner FROM xdb.process_execution AS p
 DROP INDEX xdb.task_claim;
 CREATE INDEX task_claim ON xdb.task (lane, worker_id, owner, due_at);
 COMMENT ON COLUMN xdb.task.owner IS 'Owner of the process. At each worker the calls of each owner stand in a line of their own.';
+
+-- What is registered without a word about global queues may use all of them, as before. From now on that uses none.
+UPDATE xdb.process_type SET definition = definition OPERATOR(pg_catalog.||) '{"globalQueues": ["*"]}', version = version OPERATOR(pg_catalog.+) 1
+    WHERE NOT definition OPERATOR(pg_catalog.?) 'globalQueues';
+UPDATE xdb.registry SET generation = generation OPERATOR(pg_catalog.+) 1;
+
+-- Ids of messages in global queues are their publisher's. Those whose publisher is not known count for all, until they are forgotten.
+ALTER TABLE xdb.global_message_key
+    ADD COLUMN owner oid NOT NULL DEFAULT 0,
+    ADD COLUMN owner_name text NOT NULL DEFAULT '';
+UPDATE xdb.global_message_key AS k SET owner = m.owner, owner_name = m.owner_name FROM xdb.global_message AS m
+    WHERE m.queue_name OPERATOR(pg_catalog.=) k.queue_name AND m.message_id OPERATOR(pg_catalog.=) k.message_id;
+ALTER TABLE xdb.global_message_key
+    DROP CONSTRAINT global_message_key_pkey,
+    ADD PRIMARY KEY (queue_name, owner, message_id);
+DROP INDEX xdb.global_message_key_old;
+CREATE INDEX global_message_key_old ON xdb.global_message_key (published_at, queue_name, message_id, owner);
+COMMENT ON TABLE xdb.global_message_key IS 'Message ids that roles have used in global queues, kept while the message is there and for xdb.retention.';
+COMMENT ON COLUMN xdb.global_message_key.owner IS 'Role that used it; 0 = nobody knows.';
+COMMENT ON COLUMN xdb.global_message_key.owner_name IS 'Its name, which tells it in another server.';

@@ -2,7 +2,7 @@
 
 use super::registry::{MissingType, WITHOUT_TYPE};
 use super::table::statements;
-use super::{claim, engine, instance, slow};
+use super::{claim, engine, instance, slow, versions};
 use crate::pg::catch::Result;
 use crate::pg::param::value;
 use crate::pg::spi::Spi;
@@ -26,6 +26,13 @@ statements! {
         WHERE {WITHOUT_TYPE} GROUP BY p.process_type ORDER BY p.process_type LIMIT 20");
     OWNERS = name_owners("process_execution");
     PUBLISHERS = name_owners("global_message");
+    // All are taken out before one is put back, which the order sees to: roles may have changed their numbers with each other.
+    // Ids of a role that is missing are forgotten, as nobody can use them.
+    MESSAGE_IDS = format!("WITH gone AS (DELETE FROM xdb.global_message_key t WHERE t.owner <> 0 AND {BY_NAME} RETURNING t.*) \
+        INSERT INTO xdb.global_message_key (queue_name, message_id, published_at, owner, owner_name) \
+        SELECT g.queue_name, g.message_id, g.published_at, r.oid, g.owner_name \
+        FROM gone g JOIN pg_catalog.pg_roles r ON r.rolname = g.owner_name \
+        ORDER BY 1, 2, 4 ON CONFLICT DO NOTHING");
 }
 
 /// Names of roles that own running processes and are not there.
@@ -45,6 +52,9 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
     engine::close_gate(spi)?;
     spi.run(&OWNERS, &[value(roles_by_name)])?;
     spi.run(&PUBLISHERS, &[value(roles_by_name)])?;
+    if versions::is_own() {
+        spi.run(&MESSAGE_IDS, &[value(roles_by_name)])?;
+    }
     claim::take_owners(spi)?;
     claim::forget_leases(spi)?;
     slow::forget_all(spi)?;

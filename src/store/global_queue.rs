@@ -6,7 +6,8 @@ pub use super::global_waiter::{Class, Gathered, delete_waiters, gather, no_longe
 use super::StateKey;
 use super::global_waiter::{self, NewWaiter, WaiterKey};
 use super::loaded::Loaded;
-use super::table::{Read, Record, batch, delete, record, run, select, statements, table};
+use super::table::{Record, batch, delete, record, run, statements, table};
+use super::versions;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
@@ -65,16 +66,26 @@ record! {
 }
 
 table! {
-    /// A message id that was used in a global queue. It stays as long as the message is there, and for `xdb.retention`.
+    /// A message id that a role has used in a global queue. It stays as long as the message is there, and for `xdb.retention`.
     pub struct UsedKey<'a> in "global_message_key" {
-        key { queue_name: &'a str, message_id: &'a str }
-        other { published_at: Timestamp }
+        key { queue_name: &'a str, owner: pg_sys::Oid, message_id: &'a str }
+        other { published_at: Timestamp, owner_name: &'a str }
     }
 }
 
 record! {
+    /// A message id that is used. The name of its owner is looked up.
+    struct NewKey<'a> { queue_name: &'a str, message_id: &'a str, owner: pg_sys::Oid, published_at: Timestamp }
+}
+
+record! {
     /// Names a message id.
-    struct KeyName<'a> of UsedKey<'a> { queue_name: &'a str, message_id: &'a str }
+    struct KeyName<'a> of UsedKey<'a> { queue_name: &'a str, message_id: &'a str, owner: pg_sys::Oid }
+}
+
+record! {
+    /// Names a message id in the schema of an older release, where they were everybody's.
+    struct OlderKeyName<'a> of UsedKey<'a> { queue_name: &'a str, message_id: &'a str }
 }
 
 record! {
@@ -107,14 +118,24 @@ fn heads<R: Record>(of: &str, order: &str, now: &str) -> String {
     )
 }
 
+/// The name of the owner of `v`, if that is there.
+const OWNER_NAME: &str = "COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = v.owner), '')";
+
 statements! {
-    USE_KEYS = format!("INSERT INTO xdb.global_message_key (queue_name, message_id, published_at) \
+    // An id of an owner that nobody knows is everybody's.
+    USE_KEYS = format!("INSERT INTO xdb.global_message_key (queue_name, message_id, published_at, owner, owner_name) \
+        SELECT v.queue_name, v.message_id, v.published_at, v.owner, {OWNER_NAME} FROM {} \
+        WHERE NOT EXISTS (SELECT FROM xdb.global_message_key o \
+            WHERE o.queue_name = v.queue_name AND o.owner = 0 AND o.message_id = v.message_id) \
+        ORDER BY v.queue_name, v.message_id, v.owner ON CONFLICT DO NOTHING RETURNING queue_name, message_id, owner",
+        batch::<NewKey>());
+    USE_KEYS_OF_OLDER = format!("INSERT INTO xdb.global_message_key (queue_name, message_id, published_at) \
         SELECT v.queue_name, v.message_id, v.published_at FROM {} \
-        ORDER BY v.queue_name, v.message_id ON CONFLICT DO NOTHING RETURNING queue_name, message_id", batch::<UsedKey>());
+        ORDER BY v.queue_name, v.message_id ON CONFLICT DO NOTHING RETURNING queue_name, message_id, 0::oid AS owner",
+        batch::<NewKey>());
     PUBLISH = format!("INSERT INTO xdb.global_message \
             (queue_name, key, message_id, payload, bytes, owner, owner_name, published_at, expires_at) \
-        SELECT v.queue_name, v.key, v.message_id, v.payload, v.bytes, v.owner, \
-            COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = v.owner), ''), v.published_at, v.expires_at \
+        SELECT v.queue_name, v.key, v.message_id, v.payload, v.bytes, v.owner, {OWNER_NAME}, v.published_at, v.expires_at \
         FROM {}", batch::<Published>());
     TAKE = format!("UPDATE xdb.global_message m SET taken_by = v.execution_id, taken_seq = v.seq, \
             taken_command = v.command, taken_at = v.taken_at, fresh = false \
@@ -132,12 +153,19 @@ statements! {
     EXPIRE = "DELETE FROM xdb.global_message WHERE number = ANY (ARRAY( \
         SELECT number FROM xdb.global_message WHERE taken_by IS NULL AND expires_at <= $1 \
         ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))";
-    OLD_KEYS = format!("SELECT {}, EXISTS (SELECT FROM xdb.global_message m \
+    // One whose owner nobody knows stays while there is a message with it, whoever's that is.
+    OLD_KEYS = "SELECT k.queue_name, k.message_id, k.owner, k.published_at, EXISTS (SELECT FROM xdb.global_message m \
+            WHERE m.queue_name = k.queue_name AND m.message_id = k.message_id AND (k.owner = 0 OR m.owner = k.owner)) AS is_there \
+        FROM xdb.global_message_key k \
+        WHERE k.published_at <= $1 AND (k.published_at, k.queue_name, k.message_id, k.owner) > ($2, $3, $4, $6) \
+        ORDER BY k.published_at, k.queue_name, k.message_id, k.owner LIMIT $5";
+    OLD_KEYS_OF_OLDER = "SELECT k.queue_name, k.message_id, 0::oid AS owner, k.published_at, EXISTS (SELECT FROM xdb.global_message m \
             WHERE m.queue_name = k.queue_name AND m.message_id = k.message_id) AS is_there \
         FROM xdb.global_message_key k \
-        WHERE k.published_at <= $1 AND (k.published_at, k.queue_name, k.message_id) > ($2, $3, $4) \
-        ORDER BY k.published_at, k.queue_name, k.message_id LIMIT $5", select::<UsedKey>("k"));
+        WHERE k.published_at <= $1 AND (k.published_at, k.queue_name, k.message_id, 0::oid) > ($2, $3, $4, $6) \
+        ORDER BY k.published_at, k.queue_name, k.message_id LIMIT $5";
     FORGET_KEYS = delete::<UsedKey, KeyName>();
+    FORGET_KEYS_OF_OLDER = delete::<UsedKey, OlderKeyName>();
 }
 
 /// A message on its way into a global queue.
@@ -151,20 +179,27 @@ pub struct NewGlobalMessage<'a> {
     pub expires_at: Option<Timestamp>,
 }
 
-/// Puts messages into their queues, in this order. One whose id its queue has seen is left out. May wait for somebody
-/// who uses the same id and has not committed.
+/// Puts messages into their queues, in this order. One whose id its owner has used in the queue is left out. May wait for a
+/// transaction of the same owner that uses the id and has not committed.
 pub fn publish<'a>(spi: &Spi, messages: &[NewGlobalMessage<'a>], now: Timestamp) -> Result<()> {
-    let key =
-        |m: &NewGlobalMessage<'a>| Some(UsedKey { queue_name: m.queue, message_id: m.message_id?, published_at: now });
+    let is_own = versions::is_own();
+    // In the schema of an older release ids are everybody's.
+    let owner = |m: &NewGlobalMessage<'_>| if is_own { m.owner } else { pg_sys::InvalidOid };
+    let key = |m: &NewGlobalMessage<'a>| {
+        Some(NewKey { queue_name: m.queue, message_id: m.message_id?, owner: owner(m), published_at: now })
+    };
     let with_id: Vec<_> = messages.iter().filter_map(key).collect();
     let mut new_ids = HashSet::new();
     if !with_id.is_empty() {
-        let read = |row: &Row| Ok((row.get::<String>("queue_name")?, row.get::<String>("message_id")?));
-        new_ids.extend(spi.rows(&USE_KEYS, &UsedKey::arrays(&with_id), read)?);
+        let read = |row: &Row| {
+            Ok((row.get::<String>("queue_name")?, row.get::<String>("message_id")?, row.get::<pg_sys::Oid>("owner")?))
+        };
+        let statement = if is_own { &USE_KEYS } else { &USE_KEYS_OF_OLDER };
+        new_ids.extend(spi.rows(statement, &NewKey::arrays(&with_id), read)?);
     }
-    // Of two with one id in this very call, the first is new.
+    // Of two with one id of one owner in this very call, the first is new.
     let mut is_new = |m: &&NewGlobalMessage<'_>| {
-        m.message_id.is_none_or(|message_id| new_ids.remove(&(m.queue.to_owned(), message_id.to_owned())))
+        m.message_id.is_none_or(|message_id| new_ids.remove(&(m.queue.to_owned(), message_id.to_owned(), owner(m))))
     };
     let row = |m: &NewGlobalMessage<'a>| Published {
         queue_name: m.queue,
@@ -366,28 +401,35 @@ pub fn expire(spi: &Spi, now: Timestamp, rows: i64) -> Result<bool> {
 
 /// A place among the message ids, by age.
 #[derive(Clone, Debug)]
-pub struct KeyCursor(Timestamp, String, String);
+pub struct KeyCursor(Timestamp, String, String, pg_sys::Oid);
 
 impl KeyCursor {
     /// Before all of them.
     pub fn start() -> Self {
-        Self(Timestamp(i64::MIN), String::new(), String::new())
+        Self(Timestamp(i64::MIN), String::new(), String::new(), pg_sys::InvalidOid)
     }
 }
 
 /// Forgets message ids that were used until `before` and whose messages are gone, at most so many, behind a place.
 /// Gives the place that it came to, and whether there may be more behind.
 pub fn forget_keys(spi: &Spi, before: Timestamp, after: &KeyCursor, rows: i64) -> Result<(KeyCursor, bool)> {
-    let KeyCursor(at, queue, id) = after;
-    let params = [value(before), value(*at), value(queue.as_str()), value(id.as_str()), value(rows)];
-    let old = spi.rows(&OLD_KEYS, &params, |row| {
-        let UsedKey { queue_name, message_id, published_at } = UsedKey::read(row)?;
-        Ok((KeyCursor(published_at, queue_name.to_owned(), message_id.to_owned()), row.get::<bool>("is_there")?))
+    let KeyCursor(at, queue, id, owner) = after;
+    let params = [value(before), value(*at), value(queue.as_str()), value(id.as_str()), value(rows), value(*owner)];
+    let is_own = versions::is_own();
+    let old = spi.rows(if is_own { &OLD_KEYS } else { &OLD_KEYS_OF_OLDER }, &params, |row| {
+        let (at, queue, id) = (row.get("published_at")?, row.get("queue_name")?, row.get("message_id")?);
+        Ok((KeyCursor(at, queue, id, row.get("owner")?), row.get::<bool>("is_there")?))
     })?;
     let more = old.len() as i64 == rows;
     let reached = old.last().map_or_else(|| after.clone(), |(place, _)| place.clone());
-    let gone = old.iter().filter(|(_, is_there)| !is_there);
-    let gone: Vec<_> = gone.map(|(place, _)| KeyName { queue_name: &place.1, message_id: &place.2 }).collect();
-    run(spi, &FORGET_KEYS, &gone)?;
+    let gone = old.iter().filter(|(_, is_there)| !is_there).map(|(place, _)| place);
+    if is_own {
+        let gone =
+            gone.map(|KeyCursor(_, queue, id, owner)| KeyName { queue_name: queue, message_id: id, owner: *owner });
+        run(spi, &FORGET_KEYS, &gone.collect::<Vec<_>>())?;
+    } else {
+        let gone = gone.map(|KeyCursor(_, queue, id, _)| OlderKeyName { queue_name: queue, message_id: id });
+        run(spi, &FORGET_KEYS_OF_OLDER, &gone.collect::<Vec<_>>())?;
+    }
     Ok((reached, more))
 }

@@ -12,11 +12,13 @@ pub struct Definition {
     pub states: BTreeMap<String, StateConfig>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub global_attributes: Vec<TableMapping>,
-    /// None: every key is allowed. The same holds for the lists that follow.
+    /// None: every key is allowed. The same holds for local queues and RPCs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_attributes: Option<BTreeSet<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_queues: Option<BTreeSet<String>>,
+    /// `*` stands for every name. None was registered by a release before 0.3.0, where it allowed every name: what is registered
+    /// has a list, which may be empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global_queues: Option<BTreeSet<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,6 +28,9 @@ pub struct Definition {
     pub timeout_seconds: Option<f64>,
     pub history: HistoryPolicy,
 }
+
+/// Among the global queues of a definition: all there are.
+const EVERY_QUEUE: &str = "*";
 
 impl Definition {
     /// How long its processes may run, if that is bounded.
@@ -49,7 +54,7 @@ impl Definition {
 
     /// Whether its processes may use this global queue.
     pub fn knows_global_queue(&self, name: &str) -> bool {
-        self.global_queues.as_ref().is_none_or(|known| known.contains(name))
+        self.global_queues.as_ref().is_none_or(|known| known.contains(name) || known.contains(EVERY_QUEUE))
     }
 
     /// Whether its processes may have this local attribute.

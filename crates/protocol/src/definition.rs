@@ -71,7 +71,7 @@ fn definition(mut object: Object<'_>) -> Read<Definition> {
         global_attributes: object.list_of("globalAttributes", table_mapping)?,
         local_attributes: object.optional("localAttributes", names)?,
         local_queues: object.optional("localQueues", names)?,
-        global_queues: object.optional("globalQueues", names)?,
+        global_queues: Some(object.optional("globalQueues", names)?.unwrap_or_default()),
         rpcs: object.optional("rpcs", |text| map(text, |text| or_default(text, rpc_config)))?,
         timeout_seconds: object.optional("timeoutSeconds", seconds)?,
         history: object.optional("history", history)?.unwrap_or_default(),

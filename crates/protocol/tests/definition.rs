@@ -59,11 +59,21 @@ fn a_definition_with_everything() {
 
 #[test]
 fn everything_is_optional_and_null_is_absent() {
-    assert_eq!(parse_definition("{}").unwrap(), Definition::default());
+    // Without a word a process type uses no global queue, and what is stored says so.
+    let nothing = Definition { global_queues: Some([].into()), ..Definition::default() };
+    assert_eq!(parse_definition("{}").unwrap(), nothing);
     let nulls = r#"{"startingState":null,"states":null,"globalAttributes":null,"localAttributes":null,"localQueues":null,
         "globalQueues":null,"rpcs":null,"timeoutSeconds":null,"history":null}"#;
-    assert_eq!(parse_definition(nulls).unwrap(), Definition::default());
-    assert!(!parse_definition(r#"{"globalQueues":[]}"#).unwrap().knows_global_queue("any"));
+    assert_eq!(parse_definition(nulls).unwrap(), nothing);
+    for (queues, knows) in [("{}", false), (r#"{"globalQueues":[]}"#, false), (r#"{"globalQueues":["*"]}"#, true)] {
+        let definition = parse_definition(queues).unwrap();
+        assert_eq!(definition.knows_global_queue("any"), knows, "{queues}");
+        let stored = serde_json::to_string(&definition).unwrap();
+        assert_eq!(serde_json::from_str::<Definition>(&stored).unwrap().knows_global_queue("any"), knows, "{stored}");
+    }
+    // As a release before 0.3.0 has stored it.
+    let before: Definition = serde_json::from_str(r#"{"states":{},"history":"full"}"#).unwrap();
+    assert!(before.knows_global_queue("any"));
     assert!(parse_definition(r#"{"localQueues":[]}"#).unwrap().local_queues.unwrap().is_empty());
 }
 

@@ -19,14 +19,14 @@ pub fn attempts(count: u32) -> Value {
 pub struct Definition(Value);
 
 impl Definition {
-    /// The starting state is the one named; it still has to be added.
+    /// The starting state is the one named; it still has to be added. It may use all global queues: few tests are about which.
     pub fn starting_with(state: &str) -> Definition {
-        Definition(json!({"startingState": state, "states": {}}))
+        Definition(json!({"startingState": state, "states": {}, "globalQueues": ["*"]}))
     }
 
     /// No thread before an RPC starts one.
     pub fn without_start() -> Definition {
-        Definition(json!({"states": {}}))
+        Definition(json!({"states": {}, "globalQueues": ["*"]}))
     }
 
     /// A state that goes straight to `execute`, and is retried quickly.

@@ -119,7 +119,9 @@ fn register(app: &App) {
     app.register("counting", &maps(counting));
     app.register("failing", &Definition::starting_with("Fail").step_with("Fail", retried));
     app.register("slow", &maps(Definition::starting_with("Slow").step_with("Slow", long)));
-    app.register("sharing", &Definition::starting_with("Share").waiting_step("Share"));
+    // By its name too: a release before 0.3.0 knows of no other way.
+    let sharing = Definition::starting_with("Share").waiting_step("Share");
+    app.register("sharing", &sharing.with("globalQueues", json!(["*", "box"])));
     let joining = Definition::starting_with("Fan").step("Fan").step("Part").waiting_step("Join");
     app.register("joining", &joining.with("localQueues", json!(["parts"])));
     app.register("timed", &Definition::starting_with("Sleep").waiting_step("Sleep"));

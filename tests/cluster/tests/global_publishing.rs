@@ -85,7 +85,7 @@ fn who_is_asked_what_to_wait_for_may_publish_it() {
 }
 
 #[test]
-fn a_message_id_is_one_message_for_all_publishers() {
+fn a_message_id_is_one_message_of_its_publisher() {
     let (app, _worker) = application("global_ids", None);
     let mut db = app.db();
     let publish = r#"SELECT xdb.publish_global('jobs', '"client"', message_id => 'm')"#;
@@ -112,9 +112,27 @@ fn a_message_id_is_one_message_for_all_publishers() {
     db.start("s4", "send").input(json!([{"queueName": "elsewhere", "payload": 1}])).go();
     db.completes("s4");
     assert_eq!(db.status("s3"), "RUNNING");
+    // Another role does not learn of it: it waits for nobody, and its message is its own.
+    let mut other = app.session("other");
+    other.run("SET lock_timeout = '1 s'");
+    other.run(r#"SELECT xdb.publish_global('own', '"other o"', message_id => 'o')"#);
+    other.run(r#"SELECT xdb.publish_global('jobs', '"other o"', message_id => 'o')"#);
+    assert_eq!(db.completes("r").result(), &json!(["other o"]));
     open.run("ROLLBACK");
     db.completes("s3");
-    assert_eq!(db.completes("r").result(), &json!(["state o"]));
+    takes(&mut db, "t3", json!("state o"));
+    // An RPC publishes as its caller.
+    db.start("r2", "ask").go();
+    let of_boss = json!([{"queueName": "elsewhere", "messageId": "o", "payload": "boss"}]);
+    app.session("boss").rpc("r2", "send", of_boss.clone());
+    app.session("boss").rpc("r2", "send", of_boss.clone());
+    db.rpc("r2", "send", of_boss);
+    db.run("SELECT xdb.stop_process('r2')");
+    assert_eq!(app.superuser().count("xdb.global_message WHERE queue_name = 'elsewhere' AND message_id = 'o'"), 2);
+    let used: Vec<String> = app
+        .superuser()
+        .all("SELECT queue_name || ' ' || owner_name FROM xdb.global_message_key WHERE message_id = 'o' ORDER BY 1");
+    assert_eq!(used, ["elsewhere app", "elsewhere boss", "jobs app", "jobs other", "own other"]);
     app.done(&[]);
 }
 
@@ -154,8 +172,10 @@ fn a_message_lives_as_long_as_its_ttl_and_not_while_it_is_taken() {
     // The id of a message is remembered for the time of retention.
     db.run("SELECT xdb.publish_global('jobs', '6', message_id => 'two')");
     assert_eq!(app.superuser().count("xdb.global_message"), 0);
+    app.superuser().run("UPDATE xdb.global_message_key SET published_at = published_at - interval '40 days'");
     db.run("SELECT xdb.publish_global('jobs', '7', message_id => 'kept')");
-    app.cluster().set("xdb.now", "90 days");
+    // The clock of processes alone forgets nothing.
+    app.cluster().set("xdb.now", "-1 days");
     wait_until("old ids are forgotten", 10, || app.superuser().count("xdb.global_message_key") == 1);
     db.run("SELECT xdb.publish_global('jobs', '8', message_id => 'two')");
     db.run("SELECT xdb.publish_global('jobs', '9', message_id => 'kept')");
@@ -210,6 +230,26 @@ fn a_queue_that_the_definition_does_not_list_is_refused() {
     for id in ["s", "t", "r"] {
         db.run(&format!("SELECT xdb.stop_process('{id}')"));
     }
+    app.done(&[]);
+}
+
+#[test]
+fn without_a_word_a_definition_uses_no_global_queue() {
+    let (app, _worker) = application("global_none", None);
+    let definition = r#"{"startingState": "Send", "states": {"Send": {"skipWaitUntil": true}}}"#;
+    app.superuser().run(&format!("SELECT xdb.register_process_type('send', 'stub', '{definition}')"));
+    let mut db = app.db();
+    db.start("s", "send").input(json!([{"queueName": "jobs", "payload": 1}])).go();
+    wait_until("it is refused", 10, || views::fails_saying(&mut db, "s", &["unknown global queue \\\"jobs\\\""]));
+    assert_eq!(left(&app), 0);
+    // As a dump of a release before 0.3.0 has it: all names are allowed, and no call sees a change.
+    app.superuser().run(
+        "UPDATE xdb.process_type SET definition = definition - 'globalQueues', version = version + 1 WHERE process_type = 'send';
+         UPDATE xdb.registry SET generation = generation + 1",
+    );
+    db.run("SELECT xdb.retry_now('s')");
+    db.completes("s");
+    takes(&mut db, "t", json!(1));
     app.done(&[]);
 }
 

@@ -49,6 +49,42 @@ fn processes_of_an_older_schema_run_through_its_update() {
     }
 }
 
+#[test]
+fn an_update_changes_nothing_for_global_queues_that_are_in_use() {
+    let app = App::of_version("updated_queues", "0.2.0");
+    let _worker = app.worker(|call: &Call| match call.api {
+        Api::WaitUntil => any_of(&[global_queue("m", "jobs", 1)]),
+        _ => force_complete(json!(call.messages("m"))),
+    });
+    app.register("take", &mailbox());
+    let mut superuser = app.superuser();
+    // As that release has stored it.
+    superuser.run("UPDATE xdb.process_type SET definition = definition - 'globalQueues', version = version + 1");
+    let publish = |db: &mut Db, id: &str| {
+        db.run(&format!("SELECT xdb.publish_global('jobs', '\"{id}\"', message_id => '{id}')"));
+    };
+    let (mut db, mut other) = (app.db(), app.session("other"));
+    publish(&mut db, "used");
+    db.start("t1", "take").go();
+    assert_eq!(db.completes("t1").result(), &json!(["used"]));
+    publish(&mut db, "there");
+    publish(&mut other, "there");
+    assert_eq!(superuser.count("xdb.global_message"), 1, "ids were everybody's");
+    superuser.run("ALTER EXTENSION xdb UPDATE");
+    // Whose an id was that no message has any more, nobody knows: it is everybody's, until it is forgotten.
+    publish(&mut db, "used");
+    publish(&mut other, "used");
+    publish(&mut db, "there");
+    publish(&mut other, "there");
+    let messages: Vec<String> =
+        superuser.all("SELECT message_id || ' ' || owner_name FROM xdb.global_message ORDER BY number");
+    assert_eq!(messages, ["there app", "there other"]);
+    assert_eq!(superuser.json("SELECT definition->'globalQueues' FROM xdb.process_type"), json!(["*"]));
+    db.start("t2", "take").go();
+    assert_eq!(db.completes("t2").result(), &json!(["there"]));
+    app.done(&[]);
+}
+
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

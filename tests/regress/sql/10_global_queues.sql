@@ -27,7 +27,7 @@ ROLLBACK TO s;
 SELECT xdb.publish_global('orders', '"kept"', message_id => 'm2');
 COMMIT;
 
--- The same id in the same queue is the same message, whatever its key and whoever publishes it.
+-- The same id in the same queue is the same message of a role, whatever its key.
 SELECT xdb.publish_global('orders', '"again"', message_id => 'm2');
 SELECT xdb.publish_global('orders', '"again"', key => 'k', message_id => 'm2');
 SELECT xdb.publish_global('prices', '"another queue"', message_id => 'm2');
@@ -62,7 +62,9 @@ SET ROLE golden_global_other;
 SELECT count(*) FROM xdb.queue_messages;
 SELECT count(*) FROM xdb.global_message;
 SELECT xdb.publish_global('orders', '"of another"');
-SELECT xdb.publish_global('orders', '"the same id"', message_id => 'm1');
+-- Its ids are its own.
+SELECT xdb.publish_global('orders', '"an id of its own"', message_id => 'm1');
+SELECT xdb.publish_global('orders', '"again"', message_id => 'm1');
 SELECT queue_name, position, payload FROM xdb.queue_messages;
 RESET ROLE;
 GRANT golden_global TO golden_global_other;
