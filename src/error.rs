@@ -3,6 +3,9 @@
 use crate::pg::catch::{PgError, sqlstate};
 use xdb_engine::{Rejection, StateExecutionId};
 
+/// As the server's own refusals.
+const INSUFFICIENT_PRIVILEGE: i32 = sqlstate(b"42501");
+
 /// How much of a word that means nothing is repeated.
 const SHOWN_CHARACTERS: usize = 100;
 
@@ -144,6 +147,34 @@ pub fn superuser_process() -> PgError {
     PgError::new(sqlstate(b"XD013"), "superusers can't start processes here")
         .detail("The steps of a process run with the rights of the role that started it.")
         .hint("Use an ordinary role, or set xdb.allow_superuser_processes.")
+}
+
+/// Somebody changes, removes or uses what another role has registered. `owner` is its name, if it is there.
+pub fn not_registered_by(what: &str, name: &str, owner: Option<&str>) -> PgError {
+    let detail = match owner {
+        Some(owner) => format!("It belongs to role \"{owner}\"."),
+        None => "It belongs to no role that is there.".to_owned(),
+    };
+    PgError::new(INSUFFICIENT_PRIVILEGE, format!("permission denied for {what} \"{name}\"")).detail(detail).hint(
+        "Members of the role that has registered it, and superusers, may do this. xdb.reassign_owned() gives it to another role.",
+    )
+}
+
+/// Whoever maps a table must be allowed what the steps of processes do in it.
+pub fn may_not_map(table: &str, missing: &str) -> PgError {
+    PgError::new(INSUFFICIENT_PRIVILEGE, format!("permission denied for table {table}"))
+        .detail(format!("To map it, the current role lacks {missing} on what is mapped of it."))
+        .hint("Whoever maps a table needs SELECT and INSERT on the columns of the key and the attributes, and UPDATE on the latter.")
+}
+
+pub fn may_not_reassign() -> PgError {
+    PgError::new(INSUFFICIENT_PRIVILEGE, "permission denied to reassign what a role owns")
+        .hint("Only a superuser, or a member of both roles, may do this.")
+}
+
+pub fn not_adopted() -> PgError {
+    PgError::new(sqlstate(b"55000"), "the owners in this database are roles of another server")
+        .hint("Run xdb.adopt() first.")
 }
 
 pub fn missing_owners(names: &[String]) -> PgError {

@@ -91,9 +91,13 @@ CREATE OR REPLACE FUNCTION xdb.check_process(process_id text, execution_id uuid 
     AS $$ SELECT jsonb_array_elements_text(xdb.process_problems(process_id, execution_id)) $$;
 COMMENT ON FUNCTION xdb.check_process(text, uuid) IS 'Replays the history of a process and compares every table with it: one row per problem, none if it is sound.';
 
+CREATE OR REPLACE FUNCTION xdb.reassign_owned(old regrole, new regrole) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_reassign_owned';
+COMMENT ON FUNCTION xdb.reassign_owned(regrole, regrole) IS 'Gives the processes, process types and workers of a role to another one; ''-'' stands for all roles that are gone. For members of both roles, and superusers.';
+
 CREATE OR REPLACE FUNCTION xdb.pause() RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_pause';
-COMMENT ON FUNCTION xdb.pause() IS 'Stops this database''s engine from claiming new work; answers of calls in flight are still applied. Whoever may execute this function is an XDB administrator and sees all processes.';
+COMMENT ON FUNCTION xdb.pause() IS 'Stops this database''s engine from claiming new work; answers of calls in flight are still applied. Whoever may execute this function is an operator of XDB, and sees and drives all processes.';
 
 CREATE OR REPLACE FUNCTION xdb.resume() RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_resume';
@@ -113,14 +117,19 @@ CREATE OR REPLACE FUNCTION xdb.purge(older_than interval) RETURNS bigint
 COMMENT ON FUNCTION xdb.purge(interval) IS 'Deletes executions that closed so long ago, with everything that belongs to them, and returns how many. Those that somebody has locked are left out.';
 
 -- The figures of this database's engine, of its workers and of the locks on attributes, from shared memory; status() and
--- the views workers and attribute_locks make rows of them.
+-- the views workers and attribute_locks make rows of them. Names of workers and process types are everybody's, whoever's they
+-- are.
 CREATE OR REPLACE FUNCTION xdb.engine_figures() RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_engine_figures';
 COMMENT ON FUNCTION xdb.engine_figures() IS 'The figures behind xdb.status(), one JSON object.';
 
 CREATE OR REPLACE FUNCTION xdb.worker_figures() RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_worker_figures';
-COMMENT ON FUNCTION xdb.worker_figures() IS 'The figures behind xdb.worker_counters(), a JSON array with an object per worker.';
+COMMENT ON FUNCTION xdb.worker_figures() IS 'What the view xdb.workers shows besides what its reader may read in the table, a JSON array with an object per worker.';
+
+CREATE OR REPLACE FUNCTION xdb.process_type_names() RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_type_names';
+COMMENT ON FUNCTION xdb.process_type_names() IS 'What everybody may know of process types, a JSON array; the view xdb.process_types shows it.';
 
 CREATE OR REPLACE FUNCTION xdb.attribute_lock_figures() RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_attribute_lock_figures';
@@ -138,20 +147,6 @@ CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state tex
     $$;
 COMMENT ON FUNCTION xdb.status() IS 'One row: how this database''s engine is doing.';
 
-CREATE OR REPLACE FUNCTION xdb.worker_counters() RETURNS TABLE (worker_id int, in_flight int, calls bigint, failures bigint,
-    consecutive_failures int, average_latency interval, last_error_at timestamptz, breaker text,
-    breaker_open_since timestamptz, next_probe_at timestamptz)
-    LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-    AS $$
-        SELECT f.worker_id, f.in_flight, f.calls, f.failures, f.consecutive_failures,
-            f.average_latency_us * interval '1 microsecond', f.last_error_at, f.breaker, f.breaker_open_since,
-            f.next_probe_at
-        FROM jsonb_to_recordset(xdb.worker_figures()) AS f (worker_id int, in_flight int, calls bigint,
-            failures bigint, consecutive_failures int, average_latency_us bigint, last_error_at timestamptz,
-            breaker text, breaker_open_since timestamptz, next_probe_at timestamptz)
-    $$;
-COMMENT ON FUNCTION xdb.worker_counters() IS 'How the calls to each worker went since the server started; the view xdb.workers shows it.';
-
 CREATE OR REPLACE FUNCTION xdb.shown_attribute_locks() RETURNS TABLE (execution_id uuid, seq int, locked text, mode text,
     granted boolean, ticket bigint, object uuid, due_at timestamptz)
     LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -164,7 +159,8 @@ COMMENT ON FUNCTION xdb.shown_attribute_locks() IS 'The figures behind the view 
 
 -- Who may call what. Nothing is granted to PUBLIC: see privileges.sql.
 
-CREATE OR REPLACE FUNCTION xdb.grant_usage(role regrole, admin boolean DEFAULT false) RETURNS void
+CREATE OR REPLACE FUNCTION xdb.grant_usage(role regrole, admin boolean DEFAULT false, operator boolean DEFAULT false,
+    deployer boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql VOLATILE SECURITY INVOKER PARALLEL UNSAFE
     SET search_path = pg_catalog, pg_temp
 AS $body$
@@ -174,19 +170,21 @@ DECLARE
         'start_process', 'invoke_rpc', 'publish', 'stop_process',
         'describe_process', 'wait_for_process', 'get_local_attributes',
         'start_processes', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
-        'check_process', 'process_problems',
+        'check_process', 'process_problems', 'library_version', 'reassign_owned',
         'knows_roles',  -- called by the policies, as whoever reads
-        'worker_counters', 'worker_figures',  -- called by the view workers, as its reader
+        'worker_figures', 'process_type_names',  -- called by the views workers and process_types, as their reader
         'shown_attribute_locks', 'attribute_lock_figures'];  -- by the view attribute_locks, likewise
-    of_admins CONSTANT name[] := ARRAY[
-        'pause', 'resume', 'adopt', 'status', 'engine_figures', 'library_version', 'purge',
+    of_operators CONSTANT name[] := ARRAY['pause', 'resume', 'adopt', 'status', 'engine_figures', 'purge'];
+    of_deployers CONSTANT name[] := ARRAY[
         'register_worker', 'unregister_worker', 'register_process_type', 'unregister_process_type'];
+    unsaid CONSTANT text := CASE
+        WHEN role IS NULL THEN 'role' WHEN admin IS NULL THEN 'admin' WHEN grant_usage.operator IS NULL THEN 'operator'
+        WHEN deployer IS NULL THEN 'deployer' END;
     grantee name;
     signature regprocedure;
 BEGIN
-    IF role IS NULL OR admin IS NULL THEN
-        RAISE EXCEPTION 'invalid value for %: it must not be null', CASE WHEN role IS NULL THEN 'role' ELSE 'admin' END
-            USING ERRCODE = 'XD009';
+    IF unsaid IS NOT NULL THEN
+        RAISE EXCEPTION 'invalid value for %: it must not be null', unsaid USING ERRCODE = 'XD009';
     END IF;
     SELECT r.rolname INTO grantee FROM pg_roles AS r WHERE r.oid = role;
     IF grantee IS NULL THEN
@@ -197,6 +195,9 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege',
                   HINT = 'Only a superuser or the owner of the extension may do this.';
     END IF;
+    -- Of two that change the privileges of an object at once, the server fails the one that comes second. They wait here; a
+    -- lock that nobody else takes but vacuum, which gives way.
+    LOCK TABLE xdb.registry IN SHARE UPDATE EXCLUSIVE MODE;
 
     EXECUTE format('GRANT USAGE ON SCHEMA xdb TO %I', grantee);
     FOR signature IN
@@ -205,7 +206,9 @@ BEGIN
         JOIN pg_depend AS d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
         JOIN pg_extension AS e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
         WHERE e.extname = 'xdb' AND p.pronamespace = 'xdb'::regnamespace
-          AND (p.proname = ANY (of_users) OR (admin AND p.proname = ANY (of_admins)))
+          AND (p.proname = ANY (of_users)
+               OR ((admin OR grant_usage.operator) AND p.proname = ANY (of_operators))
+               OR ((admin OR deployer) AND p.proname = ANY (of_deployers)))
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, grantee);
     END LOOP;
@@ -213,18 +216,17 @@ BEGIN
     -- rest. Of a worker the secret and the headers stay out.
     EXECUTE format(
         'GRANT SELECT ON xdb.processes, xdb.state_executions, xdb.waits, xdb.timers, xdb.queue_messages, '
-        'xdb.failures, xdb.history, xdb.workers, xdb.attribute_locks, '
+        'xdb.failures, xdb.history, xdb.workers, xdb.process_types, xdb.attribute_locks, '
         'xdb.process_execution, xdb.latest_execution, xdb.state_execution, xdb.timer, xdb.inbox, '
-        'xdb.queue_message, xdb.global_message, xdb.history_event TO %I', grantee);
+        'xdb.queue_message, xdb.global_message, xdb.history_event, xdb.process_type TO %I', grantee);
     EXECUTE format(
         'GRANT SELECT (worker_id, name, url, max_concurrency, registered_at) ON xdb.worker TO %I', grantee);
-    EXECUTE format('GRANT SELECT (type_id, process_type) ON xdb.process_type TO %I', grantee);
-    IF admin THEN
+    IF admin OR grant_usage.operator THEN
         EXECUTE format('GRANT SELECT ON xdb.instances TO %I', grantee);
     END IF;
 END
 $body$;
-COMMENT ON FUNCTION xdb.grant_usage(regrole, boolean) IS 'Lets a role use XDB: start and drive processes and see its own; as admin also register workers and process types, pause and resume the engine, purge, and see all processes. Adds to what was granted before.';
+COMMENT ON FUNCTION xdb.grant_usage(regrole, boolean, boolean, boolean) IS 'Lets a role use XDB: start and drive processes and see its own. As operator also see and drive all processes, pause and resume the engine, purge and adopt; as deployer also register workers and process types; as admin both. Adds to what was granted before.';
 
 CREATE OR REPLACE FUNCTION xdb.revoke_usage(role regrole) RETURNS void
     LANGUAGE plpgsql VOLATILE SECURITY INVOKER PARALLEL UNSAFE
@@ -232,6 +234,7 @@ CREATE OR REPLACE FUNCTION xdb.revoke_usage(role regrole) RETURNS void
 AS $body$
 DECLARE
     grantee name;
+    of_schema regtype;
 BEGIN
     IF role IS NULL THEN
         RAISE EXCEPTION 'invalid value for role: it must not be null' USING ERRCODE = 'XD009';
@@ -249,11 +252,24 @@ BEGIN
     IF EXISTS (SELECT FROM pg_namespace AS n WHERE n.nspname = 'xdb' AND n.nspowner = role) THEN
         RAISE EXCEPTION 'invalid value for role: "%" owns the extension', grantee USING ERRCODE = 'XD009';
     END IF;
+    -- As xdb.grant_usage does.
+    LOCK TABLE xdb.registry IN SHARE UPDATE EXCLUSIVE MODE;
+
+    IF EXISTS (SELECT FROM xdb.process_execution AS p WHERE p.owner = role AND p.status = 'RUNNING') THEN
+        RAISE WARNING 'role "%" owns running processes', grantee
+            USING HINT = 'They go on, and fail once the role is dropped. xdb.reassign_owned() gives them to another role.';
+    END IF;
 
     -- Privileges on columns go with those on their table.
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA xdb FROM %I', grantee);
     EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA xdb FROM %I', grantee);
     EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA xdb FROM %I', grantee);
+    FOR of_schema IN
+        SELECT t.oid FROM pg_type AS t CROSS JOIN LATERAL aclexplode(t.typacl) AS a
+        WHERE t.typnamespace = 'xdb'::regnamespace AND a.grantee = role
+    LOOP
+        EXECUTE format('REVOKE ALL ON TYPE %s FROM %I', of_schema, grantee);
+    END LOOP;
     EXECUTE format('REVOKE ALL ON SCHEMA xdb FROM %I', grantee);
 END
 $body$;

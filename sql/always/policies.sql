@@ -1,6 +1,6 @@
--- The one place that decides who sees an execution: a role that has the privileges of its owner, or an XDB
--- administrator, who is whoever may call xdb.pause(). The sub-select asks for that once per query, and the cast has
--- found the function once and for all. In a copy whose roles are not known yet, administrators alone see anything. There are
+-- The one place that decides who sees an execution: a role that has the privileges of its owner, or an operator of
+-- XDB, who is whoever may call xdb.pause(). The sub-select asks for that once per query, and the cast has
+-- found the function once and for all. In a copy whose roles are not known yet, operators alone see anything. There are
 -- no policies but for SELECT: native code alone writes, as the tables' owner, whom the policies don't concern.
 ALTER TABLE xdb.process_execution ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS visible ON xdb.process_execution;
@@ -43,3 +43,22 @@ CREATE POLICY visible ON xdb.global_message FOR SELECT
         (SELECT pg_catalog.has_function_privilege('xdb.pause()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE'))
         OR taken_by IS NULL AND (SELECT xdb.knows_roles()) AND pg_catalog.pg_has_role(owner, 'USAGE')
     );
+
+-- What is registered is its owner's. That there is a worker or process type of a name, and whose it is, everybody may know: the
+-- views have it from native code.
+DO $body$
+DECLARE
+    registered pg_catalog.regclass;
+BEGIN
+    FOREACH registered IN ARRAY ARRAY['xdb.worker', 'xdb.process_type']::pg_catalog.regclass[]
+    LOOP
+        EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', registered);
+        EXECUTE pg_catalog.format('DROP POLICY IF EXISTS visible ON %s', registered);
+        EXECUTE pg_catalog.format(
+            'CREATE POLICY visible ON %s FOR SELECT USING ('
+            '(SELECT pg_catalog.has_function_privilege(%L::pg_catalog.regprocedure::pg_catalog.oid, %L)) '
+            'OR (SELECT xdb.knows_roles()) AND pg_catalog.pg_has_role(owner, %L))',
+            registered, 'xdb.pause()', 'EXECUTE', 'USAGE');
+    END LOOP;
+END
+$body$;

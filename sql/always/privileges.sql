@@ -1,5 +1,5 @@
 -- Comes last, and concerns what this script has made: it belongs to the owner of the schema, whoever runs an update; PUBLIC,
--- to whom every function is born granted, has no part in it; and those who monitor may call what they need.
+-- to whom every function and type is born granted, has no part in it; and those who monitor may call what they need.
 --
 -- What was there before is left alone. Administrators may have granted it to others, and a script that grants or revokes
 -- anything on an object makes all that is granted there by then a part of the extension: pg_dump leaves it out from then on,
@@ -26,7 +26,7 @@ BEGIN
         WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
           AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'xdb')
           AND format('%s:%s', d.classid, d.objid) <> ALL (members)
-          AND i.type <> 'schema'  -- once/schema.sql says whose it is
+          AND i.type NOT IN ('schema', 'composite type')  -- once/schema.sql says whose it is; types belong to their tables
         ORDER BY i.type = 'sequence'  -- that of an identity column follows its table
     LOOP
         IF made.kind IS NULL THEN
@@ -40,14 +40,32 @@ BEGIN
         again := 'yes';
     END LOOP;
 
-    -- Whoever may start processes is a user, and whoever may call xdb.pause() an administrator. A warning, since the notices
-    -- of a script are suppressed.
+    -- Whoever uses the row type of a table in a table or function of their own keeps a later update from changing it. Types that
+    -- nobody has granted to anybody are those of a release that left them to PUBLIC; arrays have the privileges of their elements.
+    FOR made IN
+        SELECT t.oid::regtype AS identity
+        FROM pg_type AS t JOIN pg_depend AS d ON d.classid = 'pg_class'::regclass AND d.objid = t.typrelid
+        WHERE t.typnamespace = 'xdb'::regnamespace AND t.typacl IS NULL
+          AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+          AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'xdb')
+    LOOP
+        EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', made.identity);
+    END LOOP;
+
+    -- Whoever may start processes is a user, whoever may call xdb.pause() an operator, and whoever may register a deployer. A
+    -- warning, since the notices of a script are suppressed.
     IF members <> '{}' AND again IS NOT NULL THEN
         SELECT string_agg(format('SELECT xdb.grant_usage(%L%s);', a.grantee::regrole,
-            CASE WHEN has_function_privilege(a.grantee, 'xdb.pause()', 'EXECUTE') THEN ', admin => true' END), ' '
-            ORDER BY a.grantee::regrole::text)
+            CASE
+                WHEN operates AND deploys THEN ', admin => true'
+                WHEN operates THEN ', operator => true'
+                WHEN deploys THEN ', deployer => true'
+            END), ' ' ORDER BY a.grantee::regrole::text)
         INTO again
-        FROM pg_proc AS p CROSS JOIN LATERAL aclexplode(p.proacl) AS a
+        FROM pg_proc AS p
+        CROSS JOIN LATERAL aclexplode(p.proacl) AS a
+        CROSS JOIN LATERAL has_function_privilege(a.grantee, 'xdb.pause()', 'EXECUTE') AS operates
+        CROSS JOIN LATERAL has_function_privilege(a.grantee, 'xdb.register_process_type(text, text, jsonb)', 'EXECUTE') AS deploys
         WHERE p.proname = 'start_process' AND p.pronamespace = 'xdb'::regnamespace
           AND a.grantee NOT IN (p.proowner, 0);
         IF again IS NOT NULL THEN

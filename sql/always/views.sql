@@ -322,24 +322,28 @@ COMMENT ON COLUMN xdb.history.event_time IS 'When it happened.';
 COMMENT ON COLUMN xdb.history.event_type IS 'What happened, e.g. StateStarted.';
 COMMENT ON COLUMN xdb.history.details IS 'All that belongs to the event. Times are microseconds since the Unix epoch.';
 
+-- Rows of the tables that the reader may not see are null.
 CREATE OR REPLACE VIEW xdb.workers WITH (security_invoker = true, security_barrier = true) AS
 SELECT
-    w.name,
+    f.name,
     w.url,
     w.max_concurrency,
     w.registered_at,
-    COALESCE(c.in_flight, 0) AS in_flight,
-    COALESCE(c.calls, 0) AS calls,
-    COALESCE(c.failures, 0) AS failures,
-    COALESCE(c.consecutive_failures, 0) AS consecutive_failures,
-    c.average_latency,
-    c.last_error_at,
-    COALESCE(c.breaker, 'closed') AS breaker,
-    c.breaker_open_since,
-    c.next_probe_at
-FROM xdb.worker AS w
-LEFT JOIN xdb.worker_counters() AS c ON c.worker_id OPERATOR(pg_catalog.=) w.worker_id;
-COMMENT ON VIEW xdb.workers IS 'Registered workers, without their secrets, and how the calls to them went since the server started.';
+    f.in_flight,
+    f.calls,
+    f.failures,
+    f.consecutive_failures,
+    f.average_latency_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS average_latency,
+    f.last_error_at,
+    f.breaker,
+    f.breaker_open_since,
+    f.next_probe_at,
+    f.owner
+FROM pg_catalog.jsonb_to_recordset(xdb.worker_figures()) AS f (worker_id int, name text, owner text, in_flight int, calls bigint,
+    failures bigint, consecutive_failures int, average_latency_us double precision, last_error_at timestamptz,
+    breaker text, breaker_open_since timestamptz, next_probe_at timestamptz)
+LEFT JOIN xdb.worker AS w ON w.worker_id OPERATOR(pg_catalog.=) f.worker_id;
+COMMENT ON VIEW xdb.workers IS 'Registered workers, without their secrets, and how the calls to them went since the server started. All but name and owner for members of the owner and operators.';
 COMMENT ON COLUMN xdb.workers.name IS 'Name it was registered under.';
 COMMENT ON COLUMN xdb.workers.url IS 'Where it listens.';
 COMMENT ON COLUMN xdb.workers.max_concurrency IS 'Calls that may run at it at one time.';
@@ -353,3 +357,17 @@ COMMENT ON COLUMN xdb.workers.last_error_at IS 'When a call failed last; null = 
 COMMENT ON COLUMN xdb.workers.breaker IS 'closed; open: many calls in a row could not reach it, and none are made; half-open: one call is made, or will be as soon as one is due, and tells whether it is back.';
 COMMENT ON COLUMN xdb.workers.breaker_open_since IS 'Since when it could not be reached; null when the breaker is closed.';
 COMMENT ON COLUMN xdb.workers.next_probe_at IS 'From when on one call may be made to find out; null when the breaker is closed or that call is under way.';
+COMMENT ON COLUMN xdb.workers.owner IS 'Role that it belongs to; null if that is gone, or nobody knows.';
+
+CREATE OR REPLACE VIEW xdb.process_types WITH (security_invoker = true, security_barrier = true) AS
+SELECT n.process_type, n.worker, n.owner, t.definition, t.version, t.registered_at
+FROM pg_catalog.jsonb_to_recordset(xdb.process_type_names())
+    AS n (type_id int, process_type text, worker text, owner text)
+LEFT JOIN xdb.process_type AS t ON t.type_id OPERATOR(pg_catalog.=) n.type_id;
+COMMENT ON VIEW xdb.process_types IS 'Registered process types. All but the names for members of the owner and operators.';
+COMMENT ON COLUMN xdb.process_types.process_type IS 'Name it was registered under.';
+COMMENT ON COLUMN xdb.process_types.worker IS 'Worker that implements its states and RPCs.';
+COMMENT ON COLUMN xdb.process_types.owner IS 'Role that it belongs to; null if that is gone, or nobody knows.';
+COMMENT ON COLUMN xdb.process_types.definition IS 'States, options, attributes, queues and RPCs, as registered last.';
+COMMENT ON COLUMN xdb.process_types.version IS 'Grows with every registration, of its worker too.';
+COMMENT ON COLUMN xdb.process_types.registered_at IS 'When it was registered last.';

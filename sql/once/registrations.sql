@@ -45,7 +45,9 @@ CREATE TABLE xdb.worker (
     secret text,
     headers jsonb,
     max_concurrency int NOT NULL DEFAULT 96 CONSTRAINT worker_concurrency_positive CHECK (max_concurrency > 0),
-    registered_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+    registered_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    owner oid NOT NULL DEFAULT 0,
+    owner_name text NOT NULL DEFAULT ''
 );
 COMMENT ON TABLE xdb.worker IS 'Registered workers, by xdb.register_worker.';
 COMMENT ON COLUMN xdb.worker.worker_id IS 'Key within this database.';
@@ -55,6 +57,8 @@ COMMENT ON COLUMN xdb.worker.secret IS 'Key that signs every call to it. Granted
 COMMENT ON COLUMN xdb.worker.headers IS 'HTTP headers sent with every call to it, {name: value}. Granted to nobody.';
 COMMENT ON COLUMN xdb.worker.max_concurrency IS 'Calls that may run at it at one time.';
 COMMENT ON COLUMN xdb.worker.registered_at IS 'When it was registered first or last changed.';
+COMMENT ON COLUMN xdb.worker.owner IS 'Role that registered it: its members and superusers may change it. Zero, or gone: superusers alone.';
+COMMENT ON COLUMN xdb.worker.owner_name IS 'Name that the owner had then: by it the owner is found in another server.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.worker', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.worker_worker_id_seq', '');
 
@@ -87,7 +91,9 @@ CREATE TABLE xdb.process_type (
     definition jsonb NOT NULL,
     mapping_id int,
     version bigint NOT NULL DEFAULT 1,
-    registered_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+    registered_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    owner oid NOT NULL DEFAULT 0,
+    owner_name text NOT NULL DEFAULT ''
 );
 COMMENT ON TABLE xdb.process_type IS 'Registered process types, by xdb.register_process_type.';
 COMMENT ON COLUMN xdb.process_type.type_id IS 'Key within this database.';
@@ -97,5 +103,7 @@ COMMENT ON COLUMN xdb.process_type.definition IS 'States, options, attributes, q
 COMMENT ON COLUMN xdb.process_type.mapping_id IS 'Global attributes of executions that start from now on; null = none.';
 COMMENT ON COLUMN xdb.process_type.version IS 'Grows with every registration.';
 COMMENT ON COLUMN xdb.process_type.registered_at IS 'When it was registered last.';
+COMMENT ON COLUMN xdb.process_type.owner IS 'Role that registered it: its members and superusers may change it. Zero, or gone: superusers alone.';
+COMMENT ON COLUMN xdb.process_type.owner_name IS 'Name that the owner had then: by it the owner is found in another server.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_type', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_type_type_id_seq', '');

@@ -30,6 +30,8 @@ ALTER TABLE xdb.global_waiter DROP CONSTRAINT global_waiter_wants_messages;
 ALTER TABLE xdb.process_type DROP CONSTRAINT process_type_worker;
 -- It has other columns.
 DROP FUNCTION xdb.status();
+-- It has other parameters.
+DROP FUNCTION xdb.grant_usage(regrole, boolean);
 
 -- Locks on attributes are no rows any more. The view lets go of the table and keeps its grants; what it reads from now on
 -- stands in sql/always. What waited for locks was in a lane of its own.
@@ -76,6 +78,30 @@ COMMENT ON COLUMN xdb.engine.lane IS '0 = the scheduler, 10 to 25 = the runners.
 COMMENT ON COLUMN xdb.engine.epoch IS 'Of the leases that the process gives. A new one at each of its starts, and when a runner is gone; above all others, so that no lease is ever issued twice.';
 COMMENT ON COLUMN xdb.engine.paused IS 'Of the scheduler''s row, for all: whether xdb.pause() was called and xdb.resume() was not since.';
 COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody.';
+
+-- Whose workers and process types are. Nobody knows of those that are there.
+ALTER TABLE xdb.worker ADD COLUMN owner oid NOT NULL DEFAULT 0, ADD COLUMN owner_name text NOT NULL DEFAULT '';
+ALTER TABLE xdb.process_type ADD COLUMN owner oid NOT NULL DEFAULT 0, ADD COLUMN owner_name text NOT NULL DEFAULT '';
+COMMENT ON COLUMN xdb.worker.owner IS 'Role that registered it: its members and superusers may change it. Zero, or gone: superusers alone.';
+COMMENT ON COLUMN xdb.worker.owner_name IS 'Name that the owner had then: by it the owner is found in another server.';
+COMMENT ON COLUMN xdb.process_type.owner IS 'Role that registered it: its members and superusers may change it. Zero, or gone: superusers alone.';
+COMMENT ON COLUMN xdb.process_type.owner_name IS 'Name that the owner had then: by it the owner is found in another server.';
+DO $body$
+BEGIN
+    IF EXISTS (SELECT FROM xdb.worker UNION ALL SELECT FROM xdb.process_type) THEN
+        RAISE WARNING 'workers and process types that were registered before this update are superusers'' alone'
+            USING HINT = 'To give them to the role that registers: SELECT xdb.reassign_owned(''-'', role);';
+    END IF;
+END
+$body$;
+-- What it showed stands in the view, which keeps its grants; what that reads from now on stands in sql/always.
+CREATE OR REPLACE VIEW xdb.workers WITH (security_invoker = true, security_barrier = true) AS
+SELECT NULL::pg_catalog.text AS name, NULL::pg_catalog.text AS url, NULL::int AS max_concurrency,
+    NULL::pg_catalog.timestamptz AS registered_at, NULL::int AS in_flight, NULL::bigint AS calls, NULL::bigint AS failures,
+    NULL::int AS consecutive_failures, NULL::pg_catalog.interval AS average_latency, NULL::pg_catalog.timestamptz AS last_error_at,
+    NULL::pg_catalog.text AS breaker, NULL::pg_catalog.timestamptz AS breaker_open_since,
+    NULL::pg_catalog.timestamptz AS next_probe_at;
+DROP FUNCTION xdb.worker_counters();
 
 -- Of workers that are registered from now on.
 ALTER TABLE xdb.worker ALTER COLUMN max_concurrency SET DEFAULT 96;

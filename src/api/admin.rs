@@ -7,6 +7,7 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::function::{Args, Value};
+use crate::pg::identity;
 use crate::pg::param::from_postgres;
 use crate::pg::process;
 use crate::pg::raw;
@@ -14,7 +15,7 @@ use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks, call};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Ownership};
-use crate::store::registry::MissingType;
+use crate::store::registry::{self, MissingType, Owner};
 use crate::store::{adopt, engine, lines, slow, to_json, versions};
 use serde::Serialize;
 
@@ -168,14 +169,25 @@ fn short_of_connections(waiting: i64) -> Option<String> {
     })
 }
 
+/// What everybody may know of a worker.
+#[derive(Serialize)]
+struct KnownWorker {
+    worker_id: i32,
+    name: String,
+    owner: Option<String>,
+    /// For members of its owner and operators.
+    #[serde(flatten)]
+    figures: Option<WorkerFigures>,
+}
+
 #[derive(Serialize)]
 struct WorkerFigures {
-    worker_id: i32,
     in_flight: i32,
     calls: i64,
     failures: i64,
     consecutive_failures: i64,
-    average_latency_us: i64,
+    /// None before the first call.
+    average_latency_us: Option<i64>,
     last_error_at: Option<String>,
     breaker: &'static str,
     breaker_open_since: Option<String>,
@@ -183,18 +195,34 @@ struct WorkerFigures {
 }
 
 pub fn worker_figures(_: &Args) -> Result<Value> {
-    Caller::looking()?;
-    let database = process::database();
-    let now = raw::now_micros();
-    let figures: Vec<_> = call::of_database(database)
+    let caller = Caller::looking()?;
+    if versions::mismatch().is_some() {
+        return Ok(Value::Json("[]".to_owned()));
+    }
+    let counted = call::of_database(process::database());
+    let sees = Sees::of(caller)?;
+    let workers: Vec<_> = caller
+        .on_system_tables(|spi, _| registry::shown_workers(spi))?
         .into_iter()
-        .map(|worker| WorkerFigures {
-            worker_id: worker.worker,
+        .map(|worker| {
+            let of_worker = || counted.iter().find(|counted| counted.worker == worker.id);
+            let figures =
+                sees.all_of(worker.owner).then(|| of_worker().map_or_else(WorkerFigures::none, WorkerFigures::of));
+            Ok(KnownWorker { worker_id: worker.id, owner: sees.name_of(worker.owner)?, name: worker.name, figures })
+        })
+        .collect::<Result<_>>()?;
+    Ok(Value::Json(to_json(&workers)?))
+}
+
+impl WorkerFigures {
+    fn of(worker: &call::CallStatistics) -> Self {
+        let now = raw::now_micros();
+        Self {
             in_flight: worker.in_flight,
             calls: worker.calls,
             failures: worker.failures,
             consecutive_failures: worker.consecutive_failures,
-            average_latency_us: worker.total_latency_us / worker.calls.max(1),
+            average_latency_us: (worker.calls > 0).then(|| worker.total_latency_us / worker.calls),
             last_error_at: moment(worker.last_error_at),
             breaker: match worker.open {
                 None => "closed",
@@ -203,7 +231,67 @@ pub fn worker_figures(_: &Args) -> Result<Value> {
             },
             breaker_open_since: worker.open.and_then(|open| moment(open.since)),
             next_probe_at: worker.open.and_then(|open| moment(open.next_probe?)),
+        }
+    }
+
+    /// Of a worker that was never called.
+    fn none() -> Self {
+        Self {
+            in_flight: 0,
+            calls: 0,
+            failures: 0,
+            consecutive_failures: 0,
+            average_latency_us: None,
+            last_error_at: None,
+            breaker: "closed",
+            breaker_open_since: None,
+            next_probe_at: None,
+        }
+    }
+}
+
+/// What a role sees of what others have registered.
+struct Sees {
+    caller: Caller,
+    all: bool,
+    knows_roles: bool,
+}
+
+impl Sees {
+    fn of(caller: Caller) -> Result<Self> {
+        let all = identity::is_administrator(caller.role);
+        Ok(Self { caller, all, knows_roles: super::knows_roles()? })
+    }
+
+    /// In a schema of an older release there are no owners, and its own privileges say who sees what.
+    fn all_of(&self, owner: Owner) -> bool {
+        self.all || owner.is_none_or(|owner| self.knows_roles && identity::has_privileges_of(self.caller.role, owner))
+    }
+
+    fn name_of(&self, owner: Owner) -> Result<Option<String>> {
+        owner.filter(|_| self.knows_roles).map_or(Ok(None), identity::role_name)
+    }
+}
+
+/// What everybody may know of a process type.
+#[derive(Serialize)]
+struct KnownType {
+    type_id: i32,
+    process_type: String,
+    worker: Option<String>,
+    owner: Option<String>,
+}
+
+pub fn process_type_names(_: &Args) -> Result<Value> {
+    let caller = Caller::reading()?;
+    let sees = Sees::of(caller)?;
+    let types: Vec<_> = caller
+        .on_system_tables(|spi, _| registry::shown_types(spi))?
+        .into_iter()
+        .map(|shown| {
+            let owner = sees.name_of(Some(shown.owner))?;
+            Ok(KnownType { type_id: shown.id, process_type: shown.name, worker: shown.worker, owner })
         })
-        .collect();
-    Ok(Value::Json(to_json(&figures)?))
+        .collect::<Result<_>>()?;
+    Ok(Value::Json(to_json(&types)?))
 }

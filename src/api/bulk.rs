@@ -1,10 +1,10 @@
 //! `start_processes`: many starts in one transaction, with a handful of statements where ids are new.
 
 use super::start::{
-    Given, StartRequest, StartResult, TypeToStart, begin, decide_start, keys, new_id, of_another, owner_name, read,
-    repeated, starter, write_tables,
+    Given, StartRequest, StartResult, TypeToStart, begin, decide_start, keys, new_id, of_another, read, repeated,
+    starter, write_tables,
 };
-use super::{Caller, json_of, needed, wrote};
+use super::{Caller, json_of, needed, owner_name, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value, read_interval, read_time};

@@ -22,6 +22,7 @@
 //! | `rpc.rs`, `rpc_locks.rs` | `invoke_rpc`, and how it locks what it loads |
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, what `check_process` stands on |
 //! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
+//! | `owners.rs` | `reassign_owned` |
 //! | `admin.rs`, `attribute_locks.rs` | `pause`, `resume`, `adopt`, versions; the figures behind `status` and the views |
 //!
 //! Rules:
@@ -35,6 +36,7 @@ mod attribute_locks;
 mod bulk;
 mod global;
 mod manage;
+mod owners;
 mod process;
 mod query;
 mod registration;
@@ -54,7 +56,7 @@ use crate::pg::{self, extension, identity, wake};
 use crate::store::app_tables::Tables;
 use crate::store::instance;
 use crate::store::process::FoundExecution;
-use crate::store::registry::Registry;
+use crate::store::registry::{Owner, Registry};
 use crate::store::{self, versions};
 use pgrx::pg_sys;
 use std::cell::RefCell;
@@ -85,10 +87,12 @@ crate::sql_functions! {
     xdb_pause / pg_finfo_xdb_pause => admin::pause;
     xdb_resume / pg_finfo_xdb_resume => admin::resume;
     xdb_adopt / pg_finfo_xdb_adopt => admin::adopt;
+    xdb_reassign_owned / pg_finfo_xdb_reassign_owned => owners::reassign_owned;
     xdb_knows_roles / pg_finfo_xdb_knows_roles => admin::knows_roles;
     xdb_engine_figures / pg_finfo_xdb_engine_figures => admin::engine_figures;
     xdb_library_version / pg_finfo_xdb_library_version => admin::library_version;
     xdb_worker_figures / pg_finfo_xdb_worker_figures => admin::worker_figures;
+    xdb_process_type_names / pg_finfo_xdb_process_type_names => admin::process_type_names;
     xdb_attribute_lock_figures / pg_finfo_xdb_attribute_lock_figures => attribute_locks::attribute_lock_figures;
 }
 
@@ -189,6 +193,17 @@ impl Caller {
         Ok(identity::has_privileges_of(self.role, owner) && knows_roles()? || identity::is_administrator(self.role))
     }
 
+    /// Refuses to change, remove or use what somebody else has registered.
+    fn own_registration(self, what: &str, name: &str, owner: Owner) -> Result<()> {
+        let Some(owner) = owner else { return Ok(()) };
+        let known = knows_roles()?;
+        if identity::is_superuser(self.role) || known && identity::has_privileges_of(self.role, owner) {
+            return Ok(());
+        }
+        let owner = if known { identity::role_name(owner)? } else { None };
+        Err(error::not_registered_by(what, name, owner.as_deref()))
+    }
+
     /// The latest execution of a process id, or the one that is named, if the caller may know of it.
     fn find(self, spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<FoundExecution> {
         self.own(process_id, store::process::find(spi, process_id, execution)?)
@@ -211,6 +226,11 @@ fn knows_roles() -> Result<bool> {
         Some(EngineState::Running | EngineState::Paused) => Ok(true),
         _ => Ok(spi::connect(instance::ownership)?.knows_roles()),
     }
+}
+
+/// The name that what the caller makes keeps of its owner.
+fn owner_name(caller: Caller) -> Result<String> {
+    identity::role_name(caller.role)?.ok_or_else(|| PgError::internal("the current role is gone"))
 }
 
 /// Wakes the engine at commit, and tells this session's waiting functions until then.

@@ -10,6 +10,7 @@ use crate::pg::wake;
 use crate::pg::wake::waiter::{Registration, wait_for_any};
 use crate::store::app_tables::object;
 use crate::store::{self, attribute, check, process, to_json};
+use crate::turn::why_unfit;
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, ProcessStatus, StateStatus};
 
@@ -23,7 +24,11 @@ pub fn describe_process(args: &Args) -> Result<Value> {
     let text = caller.on_system_tables(|spi, _| {
         let found = caller.find(spi, &process_id, execution)?;
         let waits = super::attribute_locks::waits_of(found.id);
-        identity::with_value_formats(|| process::describe(spi, found.id, &waits))?
+        // In a copy from another server nobody's owner is known.
+        let owner = if super::knows_roles()? { process::running_owner(spi, found.id)? } else { None };
+        let unfit = owner.map_or(Ok(None), |(role, name)| why_unfit(role, &name))?;
+        let problem = unfit.map(|unfit| unfit.why);
+        identity::with_value_formats(|| process::describe(spi, found.id, &waits, problem))?
             .ok_or_else(|| error::unknown_process(&process_id))
     })?;
     Ok(Value::Json(text))

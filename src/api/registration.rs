@@ -1,6 +1,6 @@
 //! Workers and process types.
 
-use super::{Caller, json, name, needed};
+use super::{Caller, json, name, needed, owner_name};
 use crate::error;
 use crate::guc;
 use crate::http::{HostPolicy, Names, Notifier, check_secret, system_lookup, validate_headers, validate_url};
@@ -8,9 +8,10 @@ use crate::pg::catch::{PgError, Result, sqlstate};
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
+use crate::pg::param::Jsonb;
 use crate::pg::spi::{self, Spi};
 use crate::store::catalog::{self, TableKind};
-use crate::store::registry;
+use crate::store::registry::{self, NewWorker, TypeToPut};
 use crate::transport::FailureKind;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,8 +46,24 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     if max_concurrency < 1 {
         return Err(error::invalid_argument("max_concurrency", "it must be at least 1"));
     }
+    let owner_name = owner_name(caller)?;
     caller.on_system_tables(|spi, _| {
-        registry::put_worker(spi, &worker, &url, secret.as_deref(), headers.as_deref(), max_concurrency)
+        loop {
+            let owner = registry::owner_of_worker(spi, &worker)?;
+            caller.own_registration("worker", &worker, owner)?;
+            let new = NewWorker {
+                name: &worker,
+                url: &url,
+                secret: secret.as_deref(),
+                headers: headers.as_deref().map(|text| Jsonb(text.into())),
+                max_concurrency,
+                owner: caller.role,
+                owner_name: &owner_name,
+            };
+            if registry::put_worker(spi, new, owner.unwrap_or(caller.role))? {
+                return Ok(());
+            }
+        }
     })?;
     Ok(Value::Void)
 }
@@ -101,9 +118,10 @@ pub fn unregister_worker(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.unregister_worker()")?;
     let worker = name("name", args.text(0))?;
     caller.on_system_tables(|spi, _| {
-        let Some(id) = registry::worker_to_delete(spi, &worker)? else {
+        let Some((id, owner)) = registry::worker_to_delete(spi, &worker)? else {
             return Err(error::unknown_worker(&worker));
         };
+        caller.own_registration("worker", &worker, owner)?;
         let types = registry::types_of_worker(spi, &worker)?;
         if !types.is_empty() {
             let why = format!("Process types that use it: {}.", types.join(", "));
@@ -121,6 +139,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     let text = needed("definition", json(args, 2, "definition")?)?;
     let mut definition = parse_definition(&text).map_err(error::invalid_definition)?;
     // Names of tables are looked up as the caller sees them.
+    let owner_name = owner_name(caller)?;
     spi::connect(|spi| definition.global_attributes.iter_mut().try_for_each(|table| resolve_table(spi, table)))?;
     caller.on_system_tables(|spi, _| {
         let mut relations = BTreeSet::new();
@@ -128,12 +147,34 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
             if !relations.insert(table.relation) {
                 return Err(error::invalid_definition(format!("table {} is mapped twice", table.table)));
             }
-            check_table(spi, table)?;
+            check_table(spi, caller, table)?;
         }
-        let Some(worker_id) = registry::worker_to_use(spi, &worker)? else {
+        let Some((worker_id, owner)) = registry::worker_to_use(spi, &worker)? else {
             return Err(error::unknown_worker(&worker).hint("Register it with xdb.register_worker()."));
         };
-        registry::put_process_type(spi, &process_type, worker_id, &definition)
+        // Its processes are told to the worker, who decides what they do.
+        caller.own_registration("worker", &worker, owner)?;
+        let put = TypeToPut {
+            name: &process_type,
+            worker: worker_id,
+            definition: &definition,
+            role: caller.role,
+            role_name: &owner_name,
+            lost: None,
+        };
+        loop {
+            let known = registry::type_to_put_in(spi, &process_type)?;
+            let lost = if known.is_none() { registry::lost_type(spi, &process_type)? } else { None };
+            if let Some(known) = &known {
+                caller.own_registration("process type", &process_type, known.owner)?;
+            } else if lost.is_some() {
+                // Nobody knows whose it was, and its executions run with the rights of their owners.
+                caller.own_registration("process type", &process_type, None)?;
+            }
+            if registry::put_process_type(spi, &TypeToPut { lost, ..put }, known.as_ref())? {
+                return Ok(());
+            }
+        }
     })?;
     Ok(Value::Void)
 }
@@ -163,8 +204,9 @@ fn resolve_table(spi: &Spi, table: &mut TableMapping) -> Result<()> {
     Ok(())
 }
 
-/// The table is one, the columns are there, and the key is unique.
-fn check_table(spi: &Spi, table: &TableMapping) -> Result<()> {
+/// The table is one, the columns are there, the key is unique, and whoever registers may do in it what steps do: processes of
+/// others would do it for them.
+fn check_table(spi: &Spi, caller: Caller, table: &TableMapping) -> Result<()> {
     let wrong = |what: String| Err(error::invalid_definition(format!("table {}: {what}", table.table)));
     match catalog::kind(spi, table.relation)? {
         Some(TableKind { has_rows: true, is_of_system: false, is_temporary: false }) => {}
@@ -178,6 +220,12 @@ fn check_table(spi: &Spi, table: &TableMapping) -> Result<()> {
     let wanted = table.attributes.values().chain(&table.primary_key);
     if let Some(missing) = wanted.into_iter().find(|column| !columns.contains_key(*column)) {
         return wrong(format!("column \"{missing}\" does not exist"));
+    }
+    let attributes: Vec<_> = table.attributes.values().cloned().collect();
+    if let Some(missing) =
+        catalog::missing_privileges(spi, caller.role, table.relation, &table.primary_key, &attributes)?
+    {
+        return Err(error::may_not_map(&table.table, &missing));
     }
     if let Some(key) = table.attributes.values().find(|column| table.primary_key.contains(column)) {
         return wrong(format!("the key \"{key}\" can't be an attribute"));
@@ -196,9 +244,10 @@ pub fn unregister_process_type(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.unregister_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
     caller.on_system_tables(|spi, _| {
-        let Some(id) = registry::type_id(spi, &process_type)? else {
+        let Some((id, owner)) = registry::type_to_delete(spi, &process_type)? else {
             return Err(error::unknown_process_type(&process_type));
         };
+        caller.own_registration("process type", &process_type, owner)?;
         // Waits for open starts; those that come now wait for this.
         registry::lock_type(id, pg_sys::AccessExclusiveLock)?;
         match registry::running_of_type(spi, id)? {

@@ -1,6 +1,6 @@
 //! `start_process`: everything in the caller's transaction, or nothing.
 
-use super::{Caller, check, check_length, json, name, payload, wrote};
+use super::{Caller, check, check_length, json, name, owner_name, payload, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -50,11 +50,6 @@ pub(super) fn starter(function: &std::ffi::CStr) -> Result<Caller> {
         return Err(error::superuser_process());
     }
     Ok(caller)
-}
-
-/// The name that the processes of a caller keep of it.
-pub(super) fn owner_name(caller: Caller) -> Result<String> {
-    identity::role_name(caller.role)?.ok_or_else(|| PgError::internal("the current role is gone"))
 }
 
 /// Version 7, so that what is started together lies together in the indexes.

@@ -119,6 +119,11 @@ impl Args {
         unsafe { json::with_text(datum, read) }
     }
 
+    /// A `regrole`. Zero is no role, and any other one may be gone.
+    pub fn role(&self, number: usize) -> Option<pg_sys::Oid> {
+        self.datum(number, pg_sys::REGROLEOID).map(|datum| pg_sys::Oid::from(datum.value() as u32))
+    }
+
     pub fn execution_id(&self, number: usize) -> Option<ExecutionId> {
         self.get(number)
     }

@@ -33,6 +33,8 @@ statements! {
         SELECT g.queue_name, g.message_id, g.published_at, r.oid, g.owner_name \
         FROM gone g JOIN pg_catalog.pg_roles r ON r.rolname = g.owner_name \
         ORDER BY 1, 2, 4 ON CONFLICT DO NOTHING");
+    WORKERS = name_owners("worker");
+    TYPES = name_owners("process_type");
 }
 
 /// Names of roles that own running processes and are not there.
@@ -54,6 +56,8 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
     spi.run(&PUBLISHERS, &[value(roles_by_name)])?;
     if versions::is_own() {
         spi.run(&MESSAGE_IDS, &[value(roles_by_name)])?;
+        spi.run(&WORKERS, &[value(roles_by_name)])?;
+        spi.run(&TYPES, &[value(roles_by_name)])?;
     }
     claim::take_owners(spi)?;
     claim::forget_leases(spi)?;

@@ -16,6 +16,13 @@ statements! {
     KIND = "SELECT c.relkind IN ('r', 'p') AS has_rows, n.nspname = 'xdb' OR n.nspname LIKE 'pg\\_%' \
             OR n.nspname = 'information_schema' AS is_of_system, c.relpersistence = 't' AS is_temporary \
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
+    MISSING_PRIVILEGES = "SELECT pg_catalog.string_agg(n.privilege, ', ' ORDER BY n.privilege) AS missing FROM ( \
+            SELECT DISTINCT p.privilege FROM ( \
+                SELECT k.name, u.privilege FROM unnest($3::text[]) AS k (name) \
+                    CROSS JOIN unnest('{SELECT,INSERT}'::text[]) AS u (privilege) \
+                UNION ALL SELECT a.name, u.privilege FROM unnest($4::text[]) AS a (name) \
+                    CROSS JOIN unnest('{SELECT,INSERT,UPDATE}'::text[]) AS u (privilege)) AS p \
+            WHERE NOT pg_catalog.has_column_privilege($1::oid, $2::oid, p.name, p.privilege)) AS n";
     // The unique key of an ordinary table says nothing about those that inherit from it; that of a partitioned one does.
     DESCRIBE = "SELECT n.nspname::text AS schema, c.relname::text AS name, c.relkind = 'r' AS is_ordinary, \
             a.attname::text AS attribute, a.atttypid, a.atttypmod \
@@ -90,6 +97,20 @@ pub fn describe(spi: &Spi, relation: u32) -> Result<Option<TableDescription>> {
         })
     })?;
     Ok(table.map(|(rows, name)| TableDescription { name, rows, columns }))
+}
+
+/// What a role lacks to do with a mapped table what processes do: read and insert rows with a key and attributes, and update the
+/// attributes. The columns are there.
+pub fn missing_privileges(
+    spi: &Spi,
+    role: pg_sys::Oid,
+    relation: u32,
+    key: &[String],
+    attributes: &[String],
+) -> Result<Option<String>> {
+    let names = |columns: &[String]| array(columns.iter().map(String::as_str));
+    let params = [value(role), value(pg_sys::Oid::from(relation)), names(key), names(attributes)];
+    Ok(spi.first(&MISSING_PRIVILEGES, &params, |row| row.get::<Option<String>>("missing"))?.flatten())
 }
 
 /// The operators that compare the columns of a key, in their order: those of the unique index over exactly these

@@ -20,6 +20,7 @@
 //! | [`process`] | `latest_execution`, `rpc_answer` | what the SQL functions look for, lock and describe |
 //! | [`registry`] | `worker`, `process_type`, `mapped_table` | registrations, kept in memory |
 //! | [`instance`] | `instances`, `registry` | whose the processes of this database are |
+//! | [`owners`] | | gives what a role owns to another one |
 //! | [`engine`] | `engine` | epochs, pause |
 //! | [`slow`] | `slow_object` | users' tables that are slow |
 //! | [`purge`] | `purged` | deletes closed executions |
@@ -47,6 +48,7 @@ pub mod lines;
 pub mod load;
 pub mod loaded;
 pub mod locks;
+pub mod owners;
 pub mod phases;
 pub mod process;
 #[cfg(feature = "pg_test")]

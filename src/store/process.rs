@@ -80,6 +80,7 @@ statements! {
         ON CONFLICT DO NOTHING";
     ANSWER = "SELECT output::text FROM xdb.rpc_answer WHERE execution_id = $1 AND idempotency_key = $2";
     KEEP_ANSWER = "UPDATE xdb.rpc_answer SET output = $3::text::jsonb WHERE execution_id = $1 AND idempotency_key = $2";
+    RUNNING_OWNER = "SELECT owner, owner_name FROM xdb.process_execution WHERE execution_id = $1 AND status = 'RUNNING'";
     OWNERS = "SELECT execution_id, owner FROM xdb.process_execution WHERE execution_id = ANY ($1)";
     STATE_HAS_BEEN = "SELECT COALESCE((state_numbers ->> $2)::bigint >= $3, false) AS has_been \
         FROM xdb.process_execution WHERE execution_id = $1";
@@ -89,7 +90,7 @@ statements! {
     DESCRIBE = "SELECT (pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
         'processId', p.process_id, 'processExecutionId', p.execution_id, 'processType', p.process_type, \
         'owner', p.owner_name, 'status', p.status, 'closing', p.closing, 'startedAt', p.started_at, \
-        'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, \
+        'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, 'ownerProblem', $4::text, \
         'completing', CASE WHEN p.completing THEN true END, 'liveThreads', p.live_threads, \
         'lastFailure', (SELECT s.last_failure || pg_catalog.jsonb_build_object( \
                 'stateExecutionId', s.state_id || '-' || s.number, \
@@ -269,10 +270,21 @@ pub fn results(spi: &Spi, id: ExecutionId) -> Result<Results> {
 /// Everything about an execution that answers what it does, what it waits for, since when, until when, and what
 /// failed last.
 ///
-/// `lock_waits` are names of what its state executions wait to lock.
-pub fn describe(spi: &Spi, id: ExecutionId, lock_waits: &[(i32, String)]) -> Result<Option<String>> {
+/// `lock_waits` are names of what its state executions wait to lock, `owner_problem` why its owner can't own it.
+pub fn describe(
+    spi: &Spi,
+    id: ExecutionId,
+    lock_waits: &[(i32, String)],
+    owner_problem: Option<&str>,
+) -> Result<Option<String>> {
     let (seqs, names) = (lock_waits.iter().map(|wait| wait.0), lock_waits.iter().map(|wait| wait.1.as_str()));
-    spi.first(&DESCRIBE, &[value(id), array(seqs), array(names)], |row| row.get("description"))
+    let params = [value(id), array(seqs), array(names), value(owner_problem)];
+    spi.first(&DESCRIBE, &params, |row| row.get("description"))
+}
+
+/// The owner of an execution that runs, and its name.
+pub fn running_owner(spi: &Spi, id: ExecutionId) -> Result<Option<(pg_sys::Oid, String)>> {
+    spi.first(&RUNNING_OWNER, &[value(id)], |row| Ok((row.get("owner")?, row.get("owner_name")?)))
 }
 
 /// The owners of these executions, as far as they are there.

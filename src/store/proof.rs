@@ -32,6 +32,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         process::STATEMENTS,
         purge::STATEMENTS,
         queue::STATEMENTS,
+        owners::STATEMENTS,
         registry::STATEMENTS,
         slow::STATEMENTS,
         state::STATEMENTS,

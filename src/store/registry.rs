@@ -1,8 +1,9 @@
 //! Workers and process types as registered: the tables `worker`, `process_type` and `mapped_table`.
 
 use super::instance::{bump, take_into_use};
+use super::lines::of_schema;
 use super::table::{Read, Record, insert, insert_row, insert_with_identity, record, run, select, statements, table};
-use super::{from_json, to_json};
+use super::{from_json, to_json, versions};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, Relation, value};
 use crate::pg::spi::{Row, Spi};
@@ -16,6 +17,10 @@ use xdb_engine::{Definition, TableMapping, Timestamp};
 pub type WorkerId = i32;
 pub type TypeId = i32;
 pub type MappingId = i32;
+
+/// The role that registered something; invalid if nobody knows any more. `None` in a schema of an older release, where nothing
+/// that is registered has an owner.
+pub type Owner = Option<pg_sys::Oid>;
 
 /// A worker: where calls go.
 #[derive(Debug)]
@@ -76,13 +81,28 @@ table! {
             headers: Option<Jsonb<'a>>,
             max_concurrency: i32,
             registered_at: Timestamp,
+            owner: pg_sys::Oid,
+            owner_name: &'a str,
         }
     }
 }
 
 record! {
-    /// A worker that is registered, or registered again.
-    struct NewWorker<'a> of WorkerRow<'a> {
+    /// A worker that is registered, or registered again: then it keeps its owner.
+    pub struct NewWorker<'a> of WorkerRow<'a> {
+        name: &'a str,
+        url: &'a str,
+        secret: Option<&'a str>,
+        headers: Option<Jsonb<'a>>,
+        max_concurrency: i32,
+        owner: pg_sys::Oid,
+        owner_name: &'a str,
+    }
+}
+
+record! {
+    /// The same in a schema of an older release.
+    struct NewWorkerOfOlder<'a> of WorkerRow<'a> {
         name: &'a str,
         url: &'a str,
         secret: Option<&'a str>,
@@ -102,13 +122,27 @@ table! {
             mapping_id: Option<MappingId>,
             version: i64,
             registered_at: Timestamp,
+            owner: pg_sys::Oid,
+            owner_name: &'a str,
         }
     }
 }
 
 record! {
-    /// A process type that is registered, or registered again.
+    /// A process type that is registered, or registered again: then it keeps its owner.
     struct NewType<'a> of TypeRow<'a> {
+        process_type: &'a str,
+        worker_id: WorkerId,
+        definition: Jsonb<'a>,
+        mapping_id: Option<MappingId>,
+        owner: pg_sys::Oid,
+        owner_name: &'a str,
+    }
+}
+
+record! {
+    /// The same in a schema of an older release.
+    struct NewTypeOfOlder<'a> of TypeRow<'a> {
         process_type: &'a str,
         worker_id: WorkerId,
         definition: Jsonb<'a>,
@@ -124,6 +158,8 @@ record! {
         worker_id: WorkerId,
         definition: Jsonb<'a>,
         mapping_id: Option<MappingId>,
+        owner: pg_sys::Oid,
+        owner_name: &'a str,
     }
 }
 
@@ -155,38 +191,79 @@ impl MissingType {
 pub(super) const WITHOUT_TYPE: &str =
     "p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type t WHERE t.type_id = p.type_id)";
 
-const REPLACE_TYPE: &str = "ON CONFLICT (process_type) DO UPDATE SET worker_id = excluded.worker_id, \
-    definition = excluded.definition, mapping_id = excluded.mapping_id, version = process_type.version + 1, \
-    registered_at = excluded.registered_at";
-
 statements! {
     ALL_TYPES = TYPES;
     TYPE_OF_NAME = format!("{TYPES} WHERE t.process_type = $1");
     VERSION_OF_NAME = "SELECT t.type_id, t.version, t.xmin::text AS xmin FROM xdb.process_type t WHERE t.process_type = $1";
     WORKERS = "SELECT worker_id, max_concurrency, registered_at FROM xdb.worker";
     MAPPING = format!("SELECT {} FROM xdb.mapped_table m WHERE mapping_id = $1 ORDER BY position", select::<MappedTable>("m"));
-    PUT_WORKER = format!("{} ON CONFLICT (name) DO UPDATE SET url = excluded.url, secret = excluded.secret, \
-            headers = excluded.headers, max_concurrency = excluded.max_concurrency, registered_at = excluded.registered_at \
-        RETURNING worker_id", insert::<NewWorker>());
+    PUT_WORKER = format!("{} WHERE worker.owner = $8 RETURNING worker_id", put_worker_as(&insert::<NewWorker>()));
+    PUT_WORKER_OF_OLDER = format!("{} RETURNING worker_id", put_worker_as(&insert::<NewWorkerOfOlder>()));
     // Callers compare the version of a type only, so a change of its worker is a change of the type.
     TOUCH_TYPES = "UPDATE xdb.process_type SET version = version + 1 WHERE worker_id = $1";
-    WORKER_TO_USE = "SELECT worker_id FROM xdb.worker WHERE name = $1 FOR KEY SHARE";
-    WORKER_TO_DELETE = "SELECT worker_id FROM xdb.worker WHERE name = $1 FOR UPDATE";
+    WORKER_TO_PUT = worker_of_name("owner", "NO KEY UPDATE");
+    WORKER_TO_USE = worker_of_name("owner", "KEY SHARE");
+    WORKER_TO_USE_OF_OLDER = worker_of_name(NO_OWNER, "KEY SHARE");
+    WORKER_TO_DELETE = worker_of_name("owner", "UPDATE");
+    WORKER_TO_DELETE_OF_OLDER = worker_of_name(NO_OWNER, "UPDATE");
+    SHOWN_WORKERS = shown_workers_with("w.owner");
+    SHOWN_WORKERS_OF_OLDER = shown_workers_with(NO_OWNER);
+    SHOWN_TYPES = "SELECT t.type_id, t.process_type, w.name AS worker, t.owner \
+        FROM xdb.process_type t LEFT JOIN xdb.worker w USING (worker_id)";
     TYPES_OF_WORKER = "SELECT t.process_type FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
         WHERE w.name = $1 ORDER BY 1";
     // Calls may wait under this worker still, from before their type moved to another one: the scheduler moves them.
     DELETE_WORKER = "DELETE FROM xdb.worker WHERE worker_id = $1";
-    LOCK_TYPE = "SELECT mapping_id, definition::text FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
     LOST_TYPE = format!("SELECT p.type_id FROM xdb.process_execution p \
         WHERE p.process_type = $1 AND {WITHOUT_TYPE} LIMIT 1");
-    PUT_TYPE = format!("{} {REPLACE_TYPE}", insert::<NewType>());
-    PUT_LOST_TYPE = format!("{} {REPLACE_TYPE}", insert_with_identity::<FoundAgain>());
+    TYPE_TO_PUT = type_to_put("owner");
+    TYPE_TO_PUT_OF_OLDER = type_to_put(NO_OWNER);
+    PUT_TYPE = format!("{} WHERE process_type.owner = $7", put_type_as(&insert::<NewType>()));
+    PUT_TYPE_OF_OLDER = put_type_as(&insert::<NewTypeOfOlder>());
+    PUT_LOST_TYPE = put_type_as(&insert_with_identity::<FoundAgain>());
     NEXT_MAPPING = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int AS mapping_id";
     INSERT_MAPPING = insert_row::<MappedTable>();
-    TYPE_ID = "SELECT type_id FROM xdb.process_type WHERE process_type = $1 FOR UPDATE";
+    TYPE_TO_DELETE = type_to_delete_with("owner");
+    TYPE_TO_DELETE_OF_OLDER = type_to_delete_with(NO_OWNER);
     RUNNING_OF_TYPE = "SELECT pg_catalog.count(*) AS running FROM xdb.process_execution \
         WHERE type_id = $1 AND status = 'RUNNING'";
     DELETE_TYPE = "DELETE FROM xdb.process_type WHERE type_id = $1";
+}
+
+/// In place of the column that an older schema does not have.
+const NO_OWNER: &str = "NULL::oid";
+
+fn worker_of_name(owner: &str, lock: &str) -> String {
+    format!("SELECT worker_id, {owner} AS owner FROM xdb.worker WHERE name = $1 FOR {lock}")
+}
+
+fn shown_workers_with(owner: &str) -> String {
+    format!("SELECT w.worker_id, w.name, {owner} AS owner FROM xdb.worker w")
+}
+
+fn put_worker_as(insert: &str) -> String {
+    format!(
+        "{insert} ON CONFLICT (name) DO UPDATE SET url = excluded.url, secret = excluded.secret, \
+            headers = excluded.headers, max_concurrency = excluded.max_concurrency, registered_at = excluded.registered_at"
+    )
+}
+
+fn type_to_put(owner: &str) -> String {
+    format!(
+        "SELECT {owner} AS owner, mapping_id, definition::text FROM xdb.process_type WHERE process_type = $1 FOR UPDATE"
+    )
+}
+
+fn put_type_as(insert: &str) -> String {
+    format!(
+        "{insert} ON CONFLICT (process_type) DO UPDATE SET worker_id = excluded.worker_id, \
+            definition = excluded.definition, mapping_id = excluded.mapping_id, version = process_type.version + 1, \
+            registered_at = excluded.registered_at"
+    )
+}
+
+fn type_to_delete_with(owner: &str) -> String {
+    format!("SELECT type_id, {owner} AS owner FROM xdb.process_type WHERE process_type = $1 FOR UPDATE")
 }
 
 impl Registry {
@@ -311,30 +388,84 @@ fn read_type(row: &Row) -> Result<ProcessType> {
     })
 }
 
-/// Inserts or changes a worker.
-pub fn put_worker(
-    spi: &Spi,
-    name: &str,
-    url: &str,
-    secret: Option<&str>,
-    headers: Option<&str>,
-    max_concurrency: i32,
-) -> Result<()> {
+/// The owner of the worker of this name, which stays as it is until this transaction ends. `None` if there is no such worker, or
+/// the schema knows of no owners.
+pub fn owner_of_worker(spi: &Spi, name: &str) -> Result<Owner> {
+    if !versions::is_own() {
+        return Ok(None);
+    }
+    spi.first(&WORKER_TO_PUT, &[value(name)], |row| row.get("owner"))
+}
+
+/// Inserts a worker, or changes the one of its name if that has this owner. Says whether it did: somebody may have registered
+/// one since its owner was looked for.
+pub fn put_worker(spi: &Spi, worker: NewWorker<'_>, owner: pg_sys::Oid) -> Result<bool> {
     take_into_use(spi)?;
-    let worker = NewWorker { name, url, secret, headers: headers.map(|text| Jsonb(text.into())), max_concurrency };
-    let id = spi.first(&PUT_WORKER, &NewWorker::arrays(&[worker]), |row| row.get::<WorkerId>("worker_id"))?;
-    spi.run(&TOUCH_TYPES, &[value(id)])?;
-    bump(spi)
+    let read = |row: &Row| row.get::<WorkerId>("worker_id");
+    let id = if versions::is_own() {
+        let mut params = NewWorker::arrays(&[worker]);
+        params.push(value(owner));
+        spi.first(&PUT_WORKER, &params, read)?
+    } else {
+        let NewWorker { name, url, secret, headers, max_concurrency, .. } = worker;
+        let worker = NewWorkerOfOlder { name, url, secret, headers, max_concurrency };
+        spi.first(&PUT_WORKER_OF_OLDER, &NewWorkerOfOlder::arrays(&[worker]), read)?
+    };
+    if id.is_some() {
+        spi.run(&TOUCH_TYPES, &[value(id)])?;
+        bump(spi)?;
+    }
+    Ok(id.is_some())
+}
+
+/// A worker and its owner.
+type OwnedWorker = (WorkerId, Owner);
+
+fn read_worker(row: &Row) -> Result<OwnedWorker> {
+    Ok((row.get("worker_id")?, row.get("owner")?))
 }
 
 /// A worker for a process type: nobody removes it before this transaction ends.
-pub fn worker_to_use(spi: &Spi, name: &str) -> Result<Option<WorkerId>> {
-    spi.first(&WORKER_TO_USE, &[value(name)], |row| row.get("worker_id"))
+pub fn worker_to_use(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
+    spi.first(of_schema(&WORKER_TO_USE, &WORKER_TO_USE_OF_OLDER), &[value(name)], read_worker)
 }
 
 /// A worker that is to be removed: no process type begins to use it, and those that were about to have done so.
-pub fn worker_to_delete(spi: &Spi, name: &str) -> Result<Option<WorkerId>> {
-    spi.first(&WORKER_TO_DELETE, &[value(name)], |row| row.get("worker_id"))
+pub fn worker_to_delete(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
+    spi.first(of_schema(&WORKER_TO_DELETE, &WORKER_TO_DELETE_OF_OLDER), &[value(name)], read_worker)
+}
+
+/// A worker as everybody may know it.
+pub struct ShownWorker {
+    pub id: WorkerId,
+    pub name: String,
+    pub owner: Owner,
+}
+
+pub fn shown_workers(spi: &Spi) -> Result<Vec<ShownWorker>> {
+    spi.rows(of_schema(&SHOWN_WORKERS, &SHOWN_WORKERS_OF_OLDER), &[], |row| {
+        Ok(ShownWorker { id: row.get("worker_id")?, name: row.get("name")?, owner: row.get("owner")? })
+    })
+}
+
+/// A process type as everybody may know it.
+pub struct ShownType {
+    pub id: TypeId,
+    pub name: String,
+    pub worker: Option<String>,
+    pub owner: pg_sys::Oid,
+}
+
+/// Not in a schema of an older release, where nobody asks.
+pub fn shown_types(spi: &Spi) -> Result<Vec<ShownType>> {
+    spi.rows(&SHOWN_TYPES, &[], |row| {
+        Ok(ShownType {
+            id: row.get("type_id")?,
+            name: row.get("process_type")?,
+            worker: row.get("worker")?,
+            owner: row.get("owner")?,
+        })
+    })
 }
 
 /// Process types that use a worker, as they are now: no foreign key finds one that a transaction's snapshot does not have.
@@ -348,29 +479,68 @@ pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
     bump(spi)
 }
 
-/// Inserts or replaces a process type. A mapping that differs from the last one gets a new id, because running
-/// executions keep theirs. One that was lost while its executions run gets its own number back, so that they find it.
-pub fn put_process_type(spi: &Spi, name: &str, worker: WorkerId, definition: &Definition) -> Result<()> {
-    let before = spi.first(&LOCK_TYPE, &[value(name)], |row| {
-        Ok((row.get::<Option<MappingId>>("mapping_id")?, from_json::<Definition>(row.get("definition")?)?))
-    })?;
-    let lost = match before {
-        Some(_) => None,
-        None => spi.first(&LOST_TYPE, &[value(name)], |row| row.get::<TypeId>("type_id"))?,
-    };
-    let mapping_id = match before {
-        Some((mapping_id, old)) if old.global_attributes == definition.global_attributes => mapping_id,
+/// A process type that is there, and stays as it is until this transaction ends.
+pub struct KnownType {
+    pub owner: Owner,
+    mapping_id: Option<MappingId>,
+    definition: Definition,
+}
+
+pub fn type_to_put_in(spi: &Spi, name: &str) -> Result<Option<KnownType>> {
+    spi.first(of_schema(&TYPE_TO_PUT, &TYPE_TO_PUT_OF_OLDER), &[value(name)], |row| {
+        Ok(KnownType {
+            owner: row.get("owner")?,
+            mapping_id: row.get("mapping_id")?,
+            definition: from_json(row.get("definition")?)?,
+        })
+    })
+}
+
+/// What a process type is registered with.
+pub struct TypeToPut<'a> {
+    pub name: &'a str,
+    pub worker: WorkerId,
+    pub definition: &'a Definition,
+    /// The role that registers it, and its name.
+    pub role: pg_sys::Oid,
+    pub role_name: &'a str,
+    /// The number of a type of this name that was lost.
+    pub lost: Option<TypeId>,
+}
+
+/// The number of a type that is not registered while executions of it run, as a restore may leave them: they find it by its number.
+pub fn lost_type(spi: &Spi, name: &str) -> Result<Option<TypeId>> {
+    if !versions::is_own() {
+        return Ok(None);
+    }
+    spi.first(&LOST_TYPE, &[value(name)], |row| row.get("type_id"))
+}
+
+/// Inserts a process type, or replaces the one that is known. Says whether it did: somebody may have registered one since that
+/// was looked for. A mapping that differs from the last one gets a new id, because running executions keep theirs.
+pub fn put_process_type(spi: &Spi, put: &TypeToPut<'_>, known: Option<&KnownType>) -> Result<bool> {
+    let TypeToPut { name: process_type, worker: worker_id, definition, role, role_name, lost } = *put;
+    let mapping_id = match known {
+        Some(known) if known.definition.global_attributes == definition.global_attributes => known.mapping_id,
         _ => insert_mapping(spi, &definition.global_attributes)?,
     };
     let definition = Jsonb(to_json(definition)?.into());
-    let (process_type, worker_id) = (name, worker);
-    match lost {
-        Some(type_id) => {
-            run(spi, &PUT_LOST_TYPE, &[FoundAgain { type_id, process_type, worker_id, definition, mapping_id }])?
-        }
-        None => run(spi, &PUT_TYPE, &[NewType { process_type, worker_id, definition, mapping_id }])?,
+    let changed = if let Some(type_id) = lost {
+        let (owner, owner_name) = (role, role_name);
+        let row = FoundAgain { type_id, process_type, worker_id, definition, mapping_id, owner, owner_name };
+        run(spi, &PUT_LOST_TYPE, &[row])?
+    } else if versions::is_own() {
+        let row = NewType { process_type, worker_id, definition, mapping_id, owner: role, owner_name: role_name };
+        let mut params = NewType::arrays(&[row]);
+        params.push(value(known.and_then(|known| known.owner).unwrap_or(role)));
+        spi.run(&PUT_TYPE, &params)?
+    } else {
+        run(spi, &PUT_TYPE_OF_OLDER, &[NewTypeOfOlder { process_type, worker_id, definition, mapping_id }])?
     };
-    bump(spi)
+    if changed > 0 {
+        bump(spi)?;
+    }
+    Ok(changed > 0)
 }
 
 fn insert_mapping(spi: &Spi, tables: &[TableMapping]) -> Result<Option<MappingId>> {
@@ -394,8 +564,10 @@ fn insert_mapping(spi: &Spi, tables: &[TableMapping]) -> Result<Option<MappingId
     Ok(next)
 }
 
-pub fn type_id(spi: &Spi, name: &str) -> Result<Option<TypeId>> {
-    spi.first(&TYPE_ID, &[value(name)], |row| row.get("type_id"))
+/// A process type that is to be removed, and its owner.
+pub fn type_to_delete(spi: &Spi, name: &str) -> Result<Option<(TypeId, Owner)>> {
+    let read = |row: &Row| Ok((row.get("type_id")?, row.get("owner")?));
+    spi.first(of_schema(&TYPE_TO_DELETE, &TYPE_TO_DELETE_OF_OLDER), &[value(name)], read)
 }
 
 /// Keeps starts of a type and its end apart. Not a row lock: a thousand starts at once must not queue up at one row.

@@ -53,5 +53,6 @@ mod slow_tables;
 mod transaction;
 
 pub use memory::Memory;
+pub use owners::why_unfit;
 pub use role::RUNNERS_CALLS;
 pub use transaction::{Progress, take_turn};

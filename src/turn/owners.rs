@@ -28,14 +28,15 @@ pub fn unfit(owners: HashSet<(pg_sys::Oid, &str)>) -> Result<HashMap<NamedRole, 
     Ok(unfit)
 }
 
-fn why_unfit(role: pg_sys::Oid, name: &str) -> Result<Option<Unfit>> {
+/// Why this role, which had that name when the process was started, can't own a running one.
+pub fn why_unfit(role: pg_sys::Oid, name: &str) -> Result<Option<Unfit>> {
     Ok(if identity::role_name(role)?.is_none() {
-        Some(Unfit { why: "the role that started the process is gone", for_good: true })
+        Some(Unfit { why: "the role that owns the process is gone", for_good: true })
     } else if identity::role_named(name)?.is_some_and(|named| named != role) {
-        let why = "the name of the role that started the process belongs to another role now";
+        let why = "the name of the role that owns the process belongs to another role now";
         Some(Unfit { why, for_good: true })
     } else if identity::is_superuser(role) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
-        let why = "the role that started the process is a superuser, and xdb.allow_superuser_processes is off";
+        let why = "the role that owns the process is a superuser, and xdb.allow_superuser_processes is off";
         Some(Unfit { why, for_good: false })
     } else {
         None

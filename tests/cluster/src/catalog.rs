@@ -48,6 +48,7 @@ pub fn schema(db: &mut Db) -> BTreeSet<String> {
               UNION ALL SELECT nspname, nspacl FROM pg_namespace WHERE nspname = 'xdb'
               UNION ALL SELECT a.attrelid::regclass || '.' || a.attname, a.attacl FROM pg_attribute a
                   JOIN pg_class c ON c.oid = a.attrelid WHERE c.relnamespace = 'xdb'::regnamespace
+              UNION ALL SELECT 'type ' || oid::regtype, typacl FROM pg_type WHERE typnamespace = 'xdb'::regnamespace
           ) o (object, acl), LATERAL aclexplode(o.acl) a
           UNION ALL
           SELECT format('owner %s', owner = (SELECT nspowner FROM pg_namespace WHERE nspname = 'xdb')) FROM (

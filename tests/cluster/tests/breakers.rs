@@ -2,17 +2,17 @@
 
 use xdb_cluster_tests::prelude::*;
 
-/// The row of a worker in `xdb.workers`.
-fn row(db: &mut Db, worker: &str) -> Value {
-    db.rows(&format!("SELECT * FROM xdb.workers WHERE name = '{worker}'")).remove(0)
+/// The row of a worker in `xdb.workers`, as its owner sees it.
+fn row(app: &App, worker: &str) -> Value {
+    app.superuser().rows(&format!("SELECT * FROM xdb.workers WHERE name = '{worker}'")).remove(0)
 }
 
-fn calls(db: &mut Db, worker: &str) -> i64 {
-    db.one(&format!("SELECT calls FROM xdb.workers WHERE name = '{worker}'"))
+fn calls(app: &App, worker: &str) -> i64 {
+    app.superuser().one(&format!("SELECT calls FROM xdb.workers WHERE name = '{worker}'"))
 }
 
-fn breaker(db: &mut Db, worker: &str) -> String {
-    db.text(&format!("SELECT breaker FROM xdb.workers WHERE name = '{worker}'"))
+fn breaker(app: &App, worker: &str) -> String {
+    app.superuser().text(&format!("SELECT breaker FROM xdb.workers WHERE name = '{worker}'"))
 }
 
 /// The worker `dead` is gone, and so many processes of the type `stuck` want it. Answers when its breaker has opened and the
@@ -27,7 +27,7 @@ fn stuck(app: &App, count: u32) -> Worker {
     let mut db = app.db();
     db.run(&format!("SELECT count(xdb.start_process('stuck-' || n, 'stuck')) FROM generate_series(1, {count}) n"));
     wait_until("the breaker is open", 20, || {
-        let worker = row(&mut db, "dead");
+        let worker = row(app, "dead");
         worker["breaker"] != "closed" && worker["in_flight"] == 0
     });
     dead
@@ -38,10 +38,10 @@ fn a_worker_that_is_gone_is_probed_and_costs_neither_the_others_nor_its_calls_an
     let app = App::new("breaker_dead");
     let lively = app.worker_named("lively", |_| force_complete(json!(null)));
     app.register_with("lively", "quick", &one_step());
-    assert_eq!(breaker(&mut app.db(), "lively"), "closed");
+    assert_eq!(breaker(&app, "lively"), "closed");
     let dead = stuck(&app, 500);
     let mut db = app.db();
-    let first = calls(&mut db, "dead");
+    let first = calls(&app, "dead");
     assert!(first < 150, "{first} calls before the breaker opened");
 
     let (took, ()) = timed(|| {
@@ -55,24 +55,24 @@ fn a_worker_that_is_gone_is_probed_and_costs_neither_the_others_nor_its_calls_an
     assert_eq!(lively.count(|_| true), 20);
 
     // One call at a time, and ever more rarely.
-    let begun = calls(&mut db, "dead");
-    let (took, ()) = timed(|| wait_until("two probes were made", 20, || calls(&mut db, "dead") >= begun + 2));
+    let begun = calls(&app, "dead");
+    let (took, ()) = timed(|| wait_until("two probes were made", 20, || calls(&app, "dead") >= begun + 2));
     assert!(took > Duration::from_millis(1500), "two probes in {took:?}");
-    assert!(calls(&mut db, "dead") <= first + 5, "{} calls, {first} at first", calls(&mut db, "dead"));
-    let worker = row(&mut db, "dead");
+    assert!(calls(&app, "dead") <= first + 5, "{} calls, {first} at first", calls(&app, "dead"));
+    let worker = row(&app, "dead");
     assert!(worker["breaker"] == "open" || worker["breaker"] == "half-open", "{worker}");
     assert!(worker["breaker_open_since"].is_string(), "{worker}");
-    wait_until("the next probe is told", 5, || row(&mut db, "dead")["next_probe_at"].is_string());
-    assert_eq!(breaker(&mut db, "lively"), "closed");
+    wait_until("the next probe is told", 5, || row(&app, "dead")["next_probe_at"].is_string());
+    assert_eq!(breaker(&app, "lively"), "closed");
     let attempts = db.one::<i64>("SELECT coalesce(sum(attempt), 0)::int8 FROM xdb.failures");
-    assert!(attempts <= calls(&mut db, "dead"), "{attempts} attempts were counted");
+    assert!(attempts <= calls(&app, "dead"), "{attempts} attempts were counted");
 
     dead.come_back();
     let (took, ()) = timed(|| {
         wait_until("all of them complete", 40, || views::with_status(&mut db, "stuck-%", "COMPLETED") == 500);
     });
     assert!(took < Duration::from_secs(25), "it took {took:?} after the worker was back");
-    let worker = row(&mut db, "dead");
+    let worker = row(&app, "dead");
     assert_eq!(worker["breaker"], "closed");
     assert_eq!((&worker["breaker_open_since"], &worker["next_probe_at"]), (&Value::Null, &Value::Null));
     app.done(&[]);
@@ -83,13 +83,13 @@ fn a_worker_that_is_registered_again_gets_a_new_chance_at_once() {
     let app = App::new("breaker_again");
     let _dead = stuck(&app, 200);
     let mut db = app.db();
-    let begun = calls(&mut db, "dead");
+    let begun = calls(&app, "dead");
     // From here on the next probe is two seconds away, or more.
-    wait_until("a probe was made", 20, || calls(&mut db, "dead") > begun);
+    wait_until("a probe was made", 20, || calls(&app, "dead") > begun);
     let moved = Worker::start(|_| force_complete(json!("moved")));
     app.superuser().run(&format!("SELECT xdb.register_worker('dead', '{}')", moved.url()));
     wait_until("all of them complete", 20, || views::with_status(&mut db, "stuck-%", "COMPLETED") == 200);
-    assert_eq!(breaker(&mut db, "dead"), "closed");
+    assert_eq!(breaker(&app, "dead"), "closed");
     app.done(&[]);
 }
 
@@ -106,7 +106,7 @@ fn calls_whose_type_moves_to_another_worker_go_there_though_the_old_one_is_gone(
     wait_until("all that moved complete", 20, || views::with_status(&mut db, "moving-%", "COMPLETED") == 100);
     assert_eq!(other.count(|_| true), 100);
     assert_eq!(views::with_status(&mut db, "stuck-%", "RUNNING"), 1500);
-    assert_ne!(breaker(&mut db, "dead"), "closed");
+    assert_ne!(breaker(&app, "dead"), "closed");
     dead.come_back();
     wait_until("the others complete", 60, || views::with_status(&mut db, "stuck-%", "COMPLETED") == 1500);
     app.done(&[]);
@@ -145,7 +145,7 @@ fn a_worker_that_answers_errors_is_there() {
     db.run("SELECT count(xdb.start_process('p-' || n, 'one')) FROM generate_series(1, 60) n");
     wait_until("all of them complete", 20, || views::with_status(&mut db, "p-%", "COMPLETED") == 60);
     assert_eq!(worker.count(|_| true), 240);
-    assert_eq!(breaker(&mut db, "grumpy"), "closed");
+    assert_eq!(breaker(&app, "grumpy"), "closed");
     app.done(&[]);
 }
 
@@ -159,7 +159,7 @@ fn one_process_with_quick_retries_spends_its_attempts() {
     let mut db = app.db();
     db.start("p", "one").go();
     assert_eq!(db.outcome("p").status(), "FAILED");
-    assert_eq!(calls(&mut db, "gone"), 12);
-    assert_eq!(breaker(&mut db, "gone"), "closed");
+    assert_eq!(calls(&app, "gone"), 12);
+    assert_eq!(breaker(&app, "gone"), "closed");
     app.done(&[]);
 }

@@ -175,6 +175,8 @@ fn a_dump_that_comes_back_into_its_database_waits_too() {
 fn in_another_server_roles_are_found_by_their_names() {
     let (app, worker) = application("copy_moved");
     start(&app, &worker);
+    app.superuser().run("SELECT xdb.grant_usage('app', deployer => true)");
+    app.db().run("SELECT xdb.register_worker('of app', 'http://127.0.0.1:1')");
     let dump = app.cluster().dump("copy_moved", &[]);
     // Oids are given out in another order there, so that an owner's oid is somebody else's.
     let elsewhere = Cluster::start_elsewhere(ClusterOptions::default());
@@ -194,6 +196,7 @@ fn in_another_server_roles_are_found_by_their_names() {
         assert_eq!(db.count("xdb.processes"), 0, "{role}");
         assert_eq!(db.count("xdb.queue_messages"), 0, "{role}");
         db.refused(codes::UNKNOWN_PROCESS, "SELECT xdb.stop_process('p0')");
+        assert_eq!(db.count("xdb.workers WHERE url IS NOT NULL OR owner IS NOT NULL"), 0, "{role}");
     }
     assert_eq!(elsewhere.connect("copy_moved", "boss").count("xdb.processes"), 7);
     there.run("ALTER ROLE app RENAME TO mislaid");
@@ -205,6 +208,10 @@ fn in_another_server_roles_are_found_by_their_names() {
     sound(&mut there);
     worker.release();
     assert_eq!(elsewhere.connect("copy_moved", "stranger").count("xdb.processes"), 0);
+    there.run("SELECT xdb.grant_usage('stranger', deployer => true), xdb.grant_usage('app', deployer => true)");
+    let remove = "SELECT xdb.unregister_worker('of app')";
+    elsewhere.connect("copy_moved", "stranger").refused(codes::INSUFFICIENT_PRIVILEGE, remove);
+    elsewhere.connect("copy_moved", "app").run(remove);
     finish(&mut elsewhere.connect("copy_moved", "app"));
     sound(&mut there);
     drop(there);
@@ -217,8 +224,9 @@ fn in_another_server_what_a_missing_role_has_closed_is_nobodys() {
     let app = App::alone("copy_left", ClusterOptions::default());
     let _worker = app.worker(|_: &Call| force_complete(json!("secret")).publish_global("box", json!("secret")));
     app.register("one", &one_step());
-    app.superuser().run("CREATE ROLE leaver LOGIN; SELECT xdb.grant_usage('leaver')");
+    app.superuser().run("CREATE ROLE leaver LOGIN; SELECT xdb.grant_usage('leaver', deployer => true)");
     let mut leaver = app.session("leaver");
+    leaver.run("SELECT xdb.register_worker('of leaver', 'http://127.0.0.1:1')");
     leaver.start("p", "one").go();
     leaver.completes("p");
     assert_eq!(leaver.count("xdb.queue_messages"), 1);
@@ -238,6 +246,7 @@ fn in_another_server_what_a_missing_role_has_closed_is_nobodys() {
     assert_eq!(stranger.count("xdb.processes"), 0);
     assert_eq!(stranger.count("xdb.queue_messages"), 0);
     stranger.refused(codes::UNKNOWN_PROCESS, "SELECT xdb.describe_process('p')");
+    assert_eq!(stranger.count("xdb.workers WHERE name = 'of leaver' AND owner IS NULL AND url IS NULL"), 1);
     sound(&mut there);
     drop((there, leaver));
     app.done(&[]);

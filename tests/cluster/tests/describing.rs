@@ -84,7 +84,7 @@ fn a_process_that_is_being_called() {
     assert!(since <= now(&mut db) && (50.0..90.0).contains(&(until - since)), "{shown}");
     assert!(thread["nextAttemptAt"].is_null() && shown["lastFailure"].is_null(), "{shown}");
     assert_eq!(app.superuser().one::<i32>("SELECT in_flight FROM xdb.status()"), 1);
-    assert_eq!(db.one::<i32>("SELECT in_flight FROM xdb.workers"), 1);
+    assert_eq!(app.superuser().one::<i32>("SELECT in_flight FROM xdb.workers"), 1);
     worker.release();
     db.completes("p");
     let shown = described(&mut db, "p");
@@ -140,7 +140,7 @@ fn a_process_whose_calls_fail() {
     assert_eq!(db.count("xdb.history WHERE process_id = 'p' AND event_type = 'AttemptFailed'"), 3);
     let last = shown["lastFailure"]["stateExecutionId"].as_str().unwrap_or_default();
     assert!(["Bad-1", "Worse-1"].contains(&last), "{shown}");
-    let workers = db.rows("SELECT * FROM xdb.workers");
+    let workers = app.superuser().rows("SELECT * FROM xdb.workers");
     assert_eq!((&workers[0]["failures"], &workers[0]["breaker"]), (&json!(3), &json!("closed")), "{workers:?}");
     assert!(workers[0]["calls"].as_i64() >= Some(5) && workers[0]["last_error_at"].is_string(), "{workers:?}");
     // A process that is stopped keeps what failed last.

@@ -492,7 +492,7 @@ fn a_dead_worker_at_the_head_stops_nobody() {
         db.start(&format!("n{number}"), "nowhere").go();
     }
     wait_until("the breaker is open", 20, || {
-        db.one::<bool>("SELECT breaker <> 'closed' FROM xdb.workers WHERE name = 'dead'")
+        app.superuser().one::<bool>("SELECT breaker <> 'closed' FROM xdb.workers WHERE name = 'dead'")
     });
     alive.release();
     assert_eq!(db.completes("first").result(), 1);

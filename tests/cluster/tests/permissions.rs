@@ -391,6 +391,44 @@ fn a_process_whose_owner_is_gone_fails_and_says_why() {
 }
 
 #[test]
+fn what_is_reassigned_goes_on_as_its_new_owner() {
+    let (app, worker) = application("permission_reassigned");
+    let mut superuser = app.superuser();
+    superuser.run("CREATE ROLE mover LOGIN; SELECT xdb.grant_usage('mover'); GRANT app TO mover");
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE witness (who text);
+         CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN INSERT INTO public.witness VALUES (current_user); RETURN new; END $$;
+         CREATE TRIGGER act BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION act();
+         INSERT INTO counters VALUES ('c', 0);
+         GRANT SELECT, UPDATE ON counters TO other; GRANT INSERT ON witness TO other;",
+    );
+    // One that waits, and one whose call is under way.
+    let hung =
+        app.worker_named("hung", |_: &Call| Reply::hang(force_complete(json!("written")).globals(json!({"n": 1}))));
+    app.register_with("hung", "hangs", &one_step().maps("public.counters", "id", &["n"]));
+    db.start("waits", "mail").go();
+    db.start("called", "hangs").key("c").go();
+    hung.wait_for_count("the call", 20, 1, |_| true);
+    wait_until("it waits", 10, || !views::waits(&mut db, "waits").is_empty());
+    let mut mover = app.session("mover");
+    mover.refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT xdb.reassign_owned('app', 'other')");
+    superuser.run("GRANT other TO mover");
+    mover.run("SELECT xdb.reassign_owned('app', 'other')");
+    hung.release();
+    let mut other = app.session("other");
+    assert_eq!(other.completes("called").result(), "written");
+    assert_eq!(other.text("SELECT string_agg(who, ',') FROM witness"), "other");
+    db.refused(codes::UNKNOWN_PROCESS, "SELECT xdb.publish('waits', 'inbox', '1')");
+    other.publish("waits", "inbox", json!("go on"));
+    other.completes("waits");
+    assert!(worker.count(|call| call.api == Api::Execute) > 0);
+    superuser.run("SELECT xdb.revoke_usage('mover'); DROP ROLE mover");
+    app.done(&[]);
+}
+
+#[test]
 fn a_role_of_the_same_name_is_another_one() {
     let (app, worker) = application("permission_name");
     let mut superuser = app.superuser();

@@ -11,8 +11,8 @@ fn next_descriptor(pid: i32) -> u64 {
     (0..).find(|number| !open.contains(number)).expect("there is one")
 }
 
-fn worker_row(db: &mut Db) -> Value {
-    db.rows("SELECT calls, failures, breaker FROM xdb.workers WHERE name = 'stub'").remove(0)
+fn worker_row(app: &App) -> Value {
+    app.superuser().rows("SELECT calls, failures, breaker FROM xdb.workers WHERE name = 'stub'").remove(0)
 }
 
 #[test]
@@ -32,11 +32,11 @@ fn what_the_engine_is_short_of_is_not_the_workers_fault() {
         began.elapsed() > Duration::from_secs(3) || views::with_status(&mut db, "p%", "COMPLETED") == 30
     });
     assert_eq!(views::with_status(&mut db, "p%", "FAILED"), 0);
-    assert_eq!(worker_row(&mut db)["breaker"], "closed");
+    assert_eq!(worker_row(&app)["breaker"], "closed");
     limit_files(scheduler, before);
     wait_until("all are done", 20, || views::with_status(&mut db, "p%", "COMPLETED") == 30);
     assert_eq!(worker.count(|call| call.attempt() != 1), 0, "what was not made was no attempt");
-    assert_eq!(worker_row(&mut db)["failures"], 0);
+    assert_eq!(worker_row(&app)["failures"], 0);
     app.done(&[]);
 }
 

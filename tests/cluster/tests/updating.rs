@@ -43,7 +43,7 @@ fn processes_of_an_older_schema_run_through_its_update() {
         app.session("boss").run("SELECT xdb.pause(), xdb.resume()");
         app.superuser().run("SELECT xdb.grant_usage('boss', admin => true)");
         assert_eq!(app.session("boss").one::<String>("SELECT xdb.library_version()"), version(&app));
-        let error = db.try_run("SELECT xdb.library_version()").expect_err("app is no administrator");
+        let error = db.try_run("SELECT xdb.library_version()").expect_err("app was not given what is new");
         assert_eq!(error.code, "42501");
         app.done(&[]);
     }
@@ -270,6 +270,12 @@ fn what_administrators_have_granted_and_users_have_built_survives_an_update() {
                 "xdb.set_aside",
                 "xdb.slow_object",
                 "xdb.status()",
+                "xdb.grant_usage",
+                "worker_counters",
+                "process_type_names",
+                "reassign_owned",
+                "xdb.process_types",
+                "privilege type ",
                 "shown_attribute_locks",
                 "xdb.attribute_lock_",
                 "xdb.attribute_lock ",
@@ -306,6 +312,46 @@ fn an_update_says_who_has_to_be_granted_what_is_new() {
     let hint = "HINT:  SELECT xdb.grant_usage('app'); SELECT xdb.grant_usage('boss', admin => true); SELECT xdb.grant_usage('other');";
     assert!(log.contains(hint), "{log}");
     app.done(&[]);
+}
+
+#[test]
+fn an_update_tells_operators_from_deployers() {
+    let app = App::of_version("updated_kinds", "0.2.0");
+    app.superuser().run(
+        "CREATE ROLE ops; CREATE ROLE dev; SELECT xdb.grant_usage('ops'), xdb.grant_usage('dev');
+         GRANT EXECUTE ON FUNCTION xdb.pause() TO ops;
+         GRANT EXECUTE ON FUNCTION xdb.register_process_type(text, text, jsonb) TO dev;
+         ALTER EXTENSION xdb UPDATE",
+    );
+    let log = app.cluster().log();
+    for grant in ["('ops', operator => true)", "('dev', deployer => true)", "('boss', admin => true)"] {
+        assert!(log.contains(&format!("SELECT xdb.grant_usage{grant};")), "{grant}: {log}");
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn what_was_registered_before_an_update_is_superusers_until_it_is_given_to_somebody() {
+    for (number, release) in releases() {
+        let app = App::of_version(&format!("updated_owners_{number}"), &release);
+        let _worker = app.worker(|_: &Call| graceful_complete(json!("done")));
+        app.register("one", &one_step());
+        let again = &format!("SELECT xdb.register_process_type('one', 'stub', '{}')", one_step().json());
+        let mut boss = app.session("boss");
+        // Before the update the library knows of no owners.
+        boss.run("SELECT xdb.register_worker('of boss', 'http://127.0.0.1:1'), xdb.unregister_worker('of boss')");
+        app.superuser().run("ALTER EXTENSION xdb UPDATE; SELECT xdb.grant_usage('boss', admin => true)");
+        boss.refused(codes::INSUFFICIENT_PRIVILEGE, again);
+        app.superuser().run(again);
+        assert_eq!(boss.count("xdb.process_types WHERE owner IS NULL"), 1);
+        app.superuser().run("SELECT xdb.reassign_owned('-', 'boss')");
+        boss.run(again);
+        assert_eq!(boss.count("xdb.process_types WHERE owner = 'boss'"), 1);
+        let mut db = app.db();
+        db.start("p", "one").go();
+        db.completes("p");
+        app.done(&[]);
+    }
 }
 
 #[test]

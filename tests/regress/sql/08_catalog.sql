@@ -1,5 +1,5 @@
 -- What the catalog says of the extension as it is installed.
--- One role of each kind that xdb.grant_usage makes; 06_grants.sql lists what they are given.
+-- One role of each kind that xdb.grant_usage makes; 06_matrix.sql lists what they are given.
 CREATE ROLE golden_catalog_user;
 CREATE ROLE golden_catalog_admin;
 SELECT xdb.grant_usage('golden_catalog_user');
@@ -22,6 +22,10 @@ UNION ALL
 SELECT 'function', p.oid::regprocedure::text, a.privilege_type
 FROM pg_proc AS p CROSS JOIN LATERAL aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
 WHERE p.pronamespace = 'xdb'::regnamespace AND a.grantee = 0
+UNION ALL
+SELECT 'type', t.oid::regtype::text, a.privilege_type
+FROM pg_type AS t CROSS JOIN LATERAL aclexplode(coalesce(t.typacl, acldefault('T', t.typowner))) AS a
+WHERE t.typnamespace = 'xdb'::regnamespace AND t.typelem = 0 AND a.grantee = 0
 ORDER BY 1, 2, 3;
 
 -- Who else was given something, apart from the roles of these tests: those who monitor.

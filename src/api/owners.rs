@@ -1,0 +1,42 @@
+//! What a role owns goes to another one.
+
+use super::{Caller, needed};
+use crate::error;
+use crate::guc;
+use crate::pg::catch::Result;
+use crate::pg::function::{Args, Value};
+use crate::pg::identity;
+use crate::store::owners::{self, Moves};
+use pgrx::pg_sys;
+
+pub fn reassign_owned(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.reassign_owned()")?;
+    let old = needed("old", args.role(0))?;
+    let new = needed("new", args.role(1))?;
+    let Some(name) = identity::role_name(new)? else {
+        let what = format_args!("there is no role with oid {}", new.to_u32());
+        return Err(error::invalid_argument("new", what));
+    };
+    // Nobody is a member of a role that is gone.
+    let is_member = |role| identity::has_privileges_of(caller.role, role);
+    if !identity::is_superuser(caller.role) && !(is_member(old) && is_member(new)) {
+        return Err(error::may_not_reassign());
+    }
+    if !super::knows_roles()? {
+        return Err(error::not_adopted());
+    }
+    if old == new {
+        return Ok(Value::Void);
+    }
+    // The engine waits for messages that somebody has locked, so only those may lock them who could pause it too.
+    let messages = identity::is_administrator(caller.role);
+    let moves = Moves { from: (old != pg_sys::InvalidOid).then_some(old), to: new, name: &name, messages };
+    caller.on_system_tables(|spi, _| {
+        let running = owners::reassign(spi, &moves)?;
+        if running > 0 && identity::is_superuser(new) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
+            return Err(error::superuser_process());
+        }
+        Ok(())
+    })?;
+    Ok(Value::Void)
+}

@@ -1,0 +1,55 @@
+//! Roles own processes, messages of global queues until they are taken, process types and workers. Each row has the role's oid and
+//! its name: in another server the name counts.
+
+use super::table::statements;
+use super::{claim, instance};
+use crate::pg::catch::Result;
+use crate::pg::param::{Param, value};
+use crate::pg::spi::Spi;
+use pgrx::pg_sys;
+
+/// The row `t` is that of the role $1; without one, of nobody who is there.
+const OF_OLD: &str = "(t.owner = $1::oid OR $1::oid IS NULL AND NOT EXISTS ( \
+    SELECT FROM pg_catalog.pg_roles r WHERE r.oid = t.owner))";
+
+fn give(table: &str) -> String {
+    format!("UPDATE xdb.{table} t SET owner = $2, owner_name = $3 WHERE {OF_OLD}")
+}
+
+statements! {
+    // In the order in which everybody locks them.
+    PROCESSES = format!("WITH old AS MATERIALIZED (SELECT t.execution_id FROM xdb.process_execution t WHERE {OF_OLD} \
+            ORDER BY t.execution_id FOR NO KEY UPDATE), \
+        given AS (UPDATE xdb.process_execution p SET owner = $2, owner_name = $3 FROM old \
+            WHERE p.execution_id = old.execution_id RETURNING p.status) \
+        SELECT pg_catalog.count(*) FILTER (WHERE status = 'RUNNING') AS running FROM given");
+    MESSAGES = give("global_message");
+    WORKERS = give("worker");
+    TYPES = give("process_type");
+}
+
+/// What is to change hands.
+pub struct Moves<'a> {
+    /// None: what belongs to nobody who is there.
+    pub from: Option<pg_sys::Oid>,
+    pub to: pg_sys::Oid,
+    /// The name of `to`.
+    pub name: &'a str,
+    /// Messages of global queues too.
+    pub messages: bool,
+}
+
+/// Gives all that a role owns to another one, and says how many running processes were among it.
+pub fn reassign(spi: &Spi, moves: &Moves<'_>) -> Result<i64> {
+    let params: [Param; 3] = [value(moves.from), value(moves.to), value(moves.name)];
+    let running = spi.first(&PROCESSES, &params, |row| row.get("running"))?.unwrap_or(0);
+    claim::take_owners(spi)?;
+    spi.run(&WORKERS, &params)?;
+    spi.run(&TYPES, &params)?;
+    if moves.messages {
+        spi.run(&MESSAGES, &params)?;
+    }
+    // Their calls stand in other lines now, which the scheduler has to look at from the head.
+    instance::bump(spi)?;
+    Ok(running)
+}
