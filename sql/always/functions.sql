@@ -137,13 +137,15 @@ COMMENT ON FUNCTION xdb.attribute_lock_figures() IS 'What the view xdb.attribute
 
 CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state text, in_flight int, backlog bigint,
     oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, slow_objects text[],
-    last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text)
+    last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text,
+    ownerless_processes bigint)
     LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
     AS $$
         SELECT f.*
         FROM jsonb_to_record(xdb.engine_figures()) AS f (engine_pid int, state text, in_flight int, backlog bigint,
             oldest_due timestamptz, calls_per_second float8, started_at timestamptz, epoch bigint, slow_objects text[],
-            last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text)
+            last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text,
+            ownerless_processes bigint)
     $$;
 COMMENT ON FUNCTION xdb.status() IS 'One row: how this database''s engine is doing.';
 

@@ -94,6 +94,7 @@ fn moment(at: i64) -> Option<String> {
     (at != 0).then(|| clock::iso8601(from_postgres(at)))
 }
 
+// Wide because each field is a column of xdb.status().
 #[derive(Serialize)]
 struct EngineFigures {
     engine_pid: Option<i32>,
@@ -113,6 +114,8 @@ struct EngineFigures {
     runners: usize,
     /// Why one that is needed doesn't.
     runner_error: Option<String>,
+    /// Running processes whose owner is gone.
+    ownerless_processes: i64,
 }
 
 pub fn engine_figures(_: &Args) -> Result<Value> {
@@ -154,6 +157,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         reason: reason.or_else(|| short_of_connections(waiting)),
         runners: running.len(),
         runner_error,
+        ownerless_processes: main.ownerless,
     };
     Ok(Value::Json(to_json(&figures)?))
 }
@@ -200,9 +204,8 @@ pub fn worker_figures(_: &Args) -> Result<Value> {
         return Ok(Value::Json("[]".to_owned()));
     }
     let counted = call::of_database(process::database());
-    let sees = Sees::of(caller)?;
-    let workers: Vec<_> = caller
-        .on_system_tables(|spi, _| registry::shown_workers(spi))?
+    let (sees, workers) = caller.on_system_tables(|spi, _| Ok((Sees::of(caller)?, registry::shown_workers(spi)?)))?;
+    let workers: Vec<_> = workers
         .into_iter()
         .map(|worker| {
             let of_worker = || counted.iter().find(|counted| counted.worker == worker.id);
@@ -258,6 +261,7 @@ struct Sees {
 }
 
 impl Sees {
+    /// On system tables.
     fn of(caller: Caller) -> Result<Self> {
         let all = identity::is_administrator(caller.role);
         Ok(Self { caller, all, knows_roles: super::knows_roles()? })
@@ -284,9 +288,8 @@ struct KnownType {
 
 pub fn process_type_names(_: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
-    let sees = Sees::of(caller)?;
-    let types: Vec<_> = caller
-        .on_system_tables(|spi, _| registry::shown_types(spi))?
+    let (sees, types) = caller.on_system_tables(|spi, _| Ok((Sees::of(caller)?, registry::shown_types(spi)?)))?;
+    let types: Vec<_> = types
         .into_iter()
         .map(|shown| {
             let owner = sees.name_of(Some(shown.owner))?;

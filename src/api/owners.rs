@@ -19,11 +19,8 @@ pub fn reassign_owned(args: &Args) -> Result<Value> {
     };
     // Nobody is a member of a role that is gone.
     let is_member = |role| identity::has_privileges_of(caller.role, role);
-    if !identity::is_superuser(caller.role) && !(is_member(old) && is_member(new)) {
+    if !(identity::is_superuser(caller.role) || is_member(old) && is_member(new)) {
         return Err(error::may_not_reassign());
-    }
-    if !super::knows_roles()? {
-        return Err(error::not_adopted());
     }
     if old == new {
         return Ok(Value::Void);
@@ -32,6 +29,9 @@ pub fn reassign_owned(args: &Args) -> Result<Value> {
     let messages = identity::is_administrator(caller.role);
     let moves = Moves { from: (old != pg_sys::InvalidOid).then_some(old), to: new, name: &name, messages };
     caller.on_system_tables(|spi, _| {
+        if !super::knows_roles()? {
+            return Err(error::not_adopted());
+        }
         let running = owners::reassign(spi, &moves)?;
         if running > 0 && identity::is_superuser(new) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
             return Err(error::superuser_process());

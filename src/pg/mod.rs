@@ -32,7 +32,7 @@
 //! | `clock_offset.rs`, `descriptors.rs` | the offset of the clock; file descriptors that are reserved with the server |
 //! | `json.rs` | `jsonb` as text |
 //! | `memory.rs` | memory that is not there is an error, and no end of the process |
-//! | `row_locks.rs` | who has locked a row |
+//! | `row_locks.rs`, `roles.rs` | who has locked a row; whether roles have changed |
 //! | `snapshot.rs` | a session that does nothing but wait gives its snapshot back while it sleeps |
 //! | `names.rs` | lists of names in settings |
 //! | `tests.rs` | tests inside of a server, in builds for tests alone |
@@ -66,6 +66,7 @@ pub mod names;
 pub mod param;
 pub mod process;
 pub mod raw;
+pub mod roles;
 pub mod row_locks;
 pub mod session;
 pub mod settings;

@@ -3,10 +3,11 @@
 
 use super::table::statements;
 use super::{claim, instance};
-use crate::pg::catch::Result;
+use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Param, value};
-use crate::pg::spi::Spi;
+use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
+use xdb_engine::ExecutionId;
 
 /// The row `t` is that of the role $1; without one, of nobody who is there.
 const OF_OLD: &str = "(t.owner = $1::oid OR $1::oid IS NULL AND NOT EXISTS ( \
@@ -24,8 +25,28 @@ statements! {
             WHERE p.execution_id = old.execution_id RETURNING p.status) \
         SELECT pg_catalog.count(*) FILTER (WHERE status = 'RUNNING') AS running FROM given");
     MESSAGES = give("global_message");
+    OWNERLESS = "WITH slice AS MATERIALIZED (SELECT p.execution_id, p.owner, p.status FROM xdb.process_execution p \
+            WHERE p.execution_id > $1 ORDER BY p.execution_id LIMIT $2) \
+        SELECT (SELECT pg_catalog.count(*) FROM slice s WHERE s.status = 'RUNNING' \
+                AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = s.owner)) AS ownerless, \
+            (SELECT s.execution_id FROM slice s ORDER BY s.execution_id OFFSET $2 - 1 LIMIT 1) AS more_after";
     WORKERS = give("worker");
     TYPES = give("process_type");
+}
+
+/// A slice of all executions.
+pub struct Slice {
+    /// Those that run and whose owner is gone.
+    pub ownerless: i64,
+    /// Where the next slice begins, if there may be one.
+    pub more_after: Option<ExecutionId>,
+}
+
+/// Counts in the first so many executions behind this one.
+pub fn count_ownerless(spi: &Spi, after: ExecutionId, at_most: i64) -> Result<Slice> {
+    let read = |row: &Row| Ok(Slice { ownerless: row.get("ownerless")?, more_after: row.get("more_after")? });
+    let slice = spi.first(&OWNERLESS, &[value(after), value(at_most)], read)?;
+    slice.ok_or_else(|| PgError::internal("a count has no row"))
 }
 
 /// What is to change hands.

@@ -10,13 +10,13 @@ SELECT xdb.grant_usage('golden_operator', operator => true);
 SELECT xdb.grant_usage('golden_deployer', deployer => true);
 
 -- What one is given later adds to what one has, and admin is both.
-CREATE ROLE golden_admin;
-SELECT xdb.grant_usage('golden_admin', true);
+CREATE ROLE golden_all;
+SELECT xdb.grant_usage('golden_all', true);
 SELECT xdb.grant_usage('golden_deployer', operator => true);
 SELECT p.oid::regprocedure AS "not of an admin"
 FROM pg_proc AS p
 WHERE p.pronamespace = 'xdb'::regnamespace AND has_function_privilege('golden_deployer', p.oid, 'EXECUTE')
-  <> has_function_privilege('golden_admin', p.oid, 'EXECUTE');
+  <> has_function_privilege('golden_all', p.oid, 'EXECUTE');
 
 -- The columns of a worker that can be read: neither its secret nor its headers.
 SELECT t.attname
@@ -36,5 +36,5 @@ SELECT xdb.revoke_usage(current_user::regrole);
 SELECT xdb.revoke_usage('golden_user');
 SELECT xdb.revoke_usage('golden_operator');
 SELECT xdb.revoke_usage('golden_deployer');
-SELECT xdb.revoke_usage('golden_admin');
-DROP ROLE golden_user, golden_operator, golden_deployer, golden_admin;
+SELECT xdb.revoke_usage('golden_all');
+DROP ROLE golden_user, golden_operator, golden_deployer, golden_all;
