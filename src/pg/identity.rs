@@ -239,7 +239,7 @@ pub fn is_superuser(role: pg_sys::Oid) -> bool {
     unsafe { pg_sys::superuser_arg(role) }
 }
 
-/// Whether a role may drive the processes of all: it was granted the functions of administrators.
+/// Whether a role is an operator, who may drive the processes of all: it was granted the functions of operators.
 pub fn is_administrator(role: pg_sys::Oid) -> bool {
     thread_local! {
         static PAUSE: std::cell::Cell<Option<pg_sys::Oid>> = const { std::cell::Cell::new(None) };
