@@ -169,7 +169,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
                 caller.own_registration("process type", &process_type, known.owner)?;
             } else if lost.is_some() {
                 // Nobody knows whose it was, and its executions run with the rights of their owners.
-                caller.own_registration("process type", &process_type, None)?;
+                caller.own_registration("process type", &process_type, Some(pg_sys::InvalidOid))?;
             }
             if registry::put_process_type(spi, &TypeToPut { lost, ..put }, known.as_ref())? {
                 return Ok(());

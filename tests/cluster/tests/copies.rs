@@ -340,6 +340,12 @@ fn what_has_lost_its_process_type_is_shown_and_goes_on_when_it_is_registered_aga
         superuser.one("SELECT coalesce(reason, '') = 'process types of running processes are not registered: \"careful\" (1 process)' FROM xdb.status()")
     });
     assert_eq!(copy.count("xdb.failures WHERE detail LIKE '%is not registered%'"), 5);
+    // Whoever registers it decides what others' processes do.
+    superuser.run("SELECT xdb.grant_usage('other', deployer => true)");
+    let mut deployer = cluster.connect("copy_lost", "other");
+    deployer.run(&format!("SELECT xdb.register_worker('trap', '{}')", worker.url()));
+    let trap = "SELECT xdb.register_process_type('careful', 'trap', '{\"states\": {}}')";
+    deployer.refused(codes::INSUFFICIENT_PRIVILEGE, trap);
     register_again(&mut superuser, "careful");
     copy.completes("p0");
     assert_eq!(superuser.one::<Option<String>>("SELECT reason FROM xdb.status()"), None);
