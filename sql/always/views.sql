@@ -56,7 +56,7 @@ SELECT
         WHEN s.status OPERATOR(pg_catalog.=) 'WAIT_UNTIL' THEN 'WAIT_UNTIL_API'
         WHEN s.status OPERATOR(pg_catalog.=) 'EXECUTE' THEN 'EXECUTE_API'
     END AS api,
-    s.call['failedAttempts']::int OPERATOR(pg_catalog.+) 1 AS attempt,
+    COALESCE(s.call['attempt']::int, s.call['failedAttempts']::int OPERATOR(pg_catalog.+) 1) AS attempt,
     pg_catalog.to_timestamp(s.call['notBefore']::double precision OPERATOR(pg_catalog./) 1e6) AS next_attempt_at,
     s.input,
     s.config,
@@ -74,12 +74,12 @@ COMMENT ON COLUMN xdb.state_executions.status IS 'WAIT_UNTIL, WAITING, EXECUTE; 
 COMMENT ON COLUMN xdb.state_executions.started_at IS 'When its thread came to it.';
 COMMENT ON COLUMN xdb.state_executions.ended_at IS 'When it ended; null while it is live.';
 COMMENT ON COLUMN xdb.state_executions.api IS 'The call it is at, WAIT_UNTIL_API or EXECUTE_API; null while it waits and when it has ended.';
-COMMENT ON COLUMN xdb.state_executions.attempt IS 'Attempt of that call which is in progress or comes next, from 1.';
+COMMENT ON COLUMN xdb.state_executions.attempt IS 'Attempt of that call which is in progress or comes next, from 1; when the state has ended, the attempt that ended it. Null while it waits, and for states that ended before 0.3.0.';
 COMMENT ON COLUMN xdb.state_executions.next_attempt_at IS 'The call is not made before this moment; in the past when it is due or in progress.';
 COMMENT ON COLUMN xdb.state_executions.input IS 'Input of the state.';
 COMMENT ON COLUMN xdb.state_executions.config IS 'State options that came with the movement.';
 COMMENT ON COLUMN xdb.state_executions.recovers_from IS 'Failed state execution that it recovers from.';
-COMMENT ON COLUMN xdb.state_executions.repeats IS 'How often that call was made again because what it had loaded under a lock had changed; not attempts.';
+COMMENT ON COLUMN xdb.state_executions.repeats IS 'How often that call was made again because what it had loaded under a lock had changed; not attempts. Kept when the state has ended.';
 
 CREATE OR REPLACE VIEW xdb.waits WITH (security_invoker = true, security_barrier = true) AS
 SELECT

@@ -155,7 +155,7 @@ COMMENT ON COLUMN xdb.state_execution.ended_at IS 'When it ended; null while it 
 COMMENT ON COLUMN xdb.state_execution.input IS 'Input of the state.';
 COMMENT ON COLUMN xdb.state_execution.config IS 'State options that came with the movement and override the registered ones.';
 COMMENT ON COLUMN xdb.state_execution.recovery IS 'What it recovers from: the failed state execution, its API and its last failure.';
-COMMENT ON COLUMN xdb.state_execution.call IS 'The call it is at: not before when (microseconds since the Unix epoch), failed attempts, request generation, last failure.';
+COMMENT ON COLUMN xdb.state_execution.call IS 'The call it is at: not before when (microseconds since the Unix epoch), failed attempts, request generation, last failure. Of a state that has ended: the attempt that ended it, and repeats.';
 COMMENT ON COLUMN xdb.state_execution.wait IS 'What it waits for, or waited for: then it is the command results. Times are microseconds since the Unix epoch.';
 COMMENT ON COLUMN xdb.state_execution.last_failure IS 'Last failed attempt of the call it is at, or was at when it failed or was aborted; null if that call never failed.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.state_execution', '');

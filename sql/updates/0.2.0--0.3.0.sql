@@ -133,3 +133,5 @@ CREATE INDEX global_message_key_old ON xdb.global_message_key (published_at, que
 COMMENT ON TABLE xdb.global_message_key IS 'Message ids that roles have used in global queues, kept while the message is there and for xdb.retention.';
 COMMENT ON COLUMN xdb.global_message_key.owner IS 'Role that used it; 0 = nobody knows.';
 COMMENT ON COLUMN xdb.global_message_key.owner_name IS 'Its name, which tells it in another server.';
+
+COMMENT ON COLUMN xdb.state_execution.call IS 'The call it is at: not before when (microseconds since the Unix epoch), failed attempts, request generation, last failure. Of a state that has ended: the attempt that ended it, and repeats.';

@@ -28,6 +28,7 @@ statements! {
         WHERE execution_id = $1";
     CALLS_WITH_MANY_ATTEMPTS = "SELECT seq, call::text FROM xdb.state_execution WHERE execution_id = $1 \
         AND ended_at IS NULL AND (call -> 'failedAttempts') > pg_catalog.to_jsonb($2::int)";
+    ENDED_WITHOUT_CALL = "SELECT seq FROM xdb.state_execution WHERE execution_id = $1 AND ended_at IS NOT NULL AND call IS NULL";
 }
 
 /// What is wrong with an execution, in words; nothing, if it is sound.
@@ -41,6 +42,7 @@ pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
     let known = match replayed {
         Some(mut replay) => {
             check.adopt_unrecorded_attempts(&mut replay.execution)?;
+            check.forget_calls_not_kept(&mut replay.execution)?;
             check.message_ids(&replay)?;
             let Replay { execution, received_at, earlier_message_ids } = replay;
             let more_message_ids = earlier_message_ids != MessageIds::default();
@@ -114,6 +116,18 @@ impl Check<'_> {
                 && (of_row.generation > call.generation || of_row.app_database_error == call.app_database_error);
             if fits {
                 *call = of_row;
+            }
+        }
+        Ok(())
+    }
+
+    /// States that ended under a release before 0.3.0 have kept nothing of their last calls.
+    fn forget_calls_not_kept(&self, execution: &mut Execution) -> Result<()> {
+        for seq in self.spi.rows(&ENDED_WITHOUT_CALL, &[value(self.id)], |row| row.get::<StateSeq>("seq"))? {
+            if let Some(state) = execution.states.get_mut(&seq)
+                && let Phase::Ended { call, .. } = &mut Arc::make_mut(state).phase
+            {
+                *call = None;
             }
         }
         Ok(())

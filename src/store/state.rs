@@ -5,7 +5,7 @@ use super::inbox::Inbox;
 use super::loaded::Loaded;
 use super::phases::phase_parts;
 use super::table::{Read, Record, Table, batch, insert, record, rows, run, select, statements, table, update};
-use super::{StateKey, from_json, to_json};
+use super::{StateKey, from_json, to_json, versions};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, value};
 use crate::pg::spi::{Row, Spi};
@@ -54,6 +54,14 @@ fn columns() -> String {
     select::<State>("s")
 }
 
+fn abort_with(call: &str) -> String {
+    format!(
+        "UPDATE xdb.state_execution SET status = 'ABORTED', ended_at = $2, \
+        last_failure = COALESCE(call -> 'lastFailure', last_failure), wait = NULL, call = {call} \
+        WHERE execution_id = ANY ($1) AND ended_at IS NULL"
+    )
+}
+
 statements! {
     INSERT = insert::<State>();
     UPDATE = update::<StateUpdate>();
@@ -69,9 +77,9 @@ statements! {
     WITH_UNRECORDED_ATTEMPTS = "SELECT execution_id, seq FROM xdb.state_execution \
         WHERE execution_id = ANY ($1) AND ended_at IS NULL AND (call ->> 'failedAttempts')::int > $2";
     // States of a process that closed which were not loaded.
-    ABORT = "UPDATE xdb.state_execution SET status = 'ABORTED', ended_at = $2, \
-        last_failure = COALESCE(call -> 'lastFailure', last_failure), call = NULL, wait = NULL \
-        WHERE execution_id = ANY ($1) AND ended_at IS NULL";
+    ABORT = abort_with("CASE WHEN call IS NOT NULL THEN pg_catalog.jsonb_build_object( \
+        'attempt', (call ->> 'failedAttempts')::int + 1, 'repeats', COALESCE((call ->> 'repeats')::int, 0)) END");
+    ABORT_OF_OLDER = abort_with("NULL");
     BY_NAME = "SELECT seq, status FROM xdb.state_execution WHERE execution_id = $1 AND state_id = $2 AND number = $3";
     IN_BACKOFF = "SELECT seq FROM xdb.state_execution \
         WHERE execution_id = $1 AND ($2::int IS NULL OR seq = $2) AND ended_at IS NULL \
@@ -115,7 +123,7 @@ impl<'a> State<'a> {
                 Phase::Execute { call: parse(self.call)?.ok_or_else(missing)?, results: parse(self.wait)? }
             }
             status @ (StateStatus::Completed | StateStatus::Failed | StateStatus::Aborted) => {
-                Phase::Ended { status, last_failure: parse(self.last_failure)? }
+                Phase::Ended { status, last_failure: parse(self.last_failure)?, call: parse(self.call)? }
             }
         };
         let state = StateExecution {
@@ -136,12 +144,17 @@ impl StateUpdate<'static> {
     /// What changes of the row of a state execution, as it is now.
     pub fn of(id: ExecutionId, state: &StateExecution) -> Result<Self> {
         let (call, wait, last_failure) = phase_parts(state);
+        let call = match &state.phase {
+            // In the schema of an older release nothing may be kept of a call.
+            Phase::Ended { call, .. } => json(call.as_ref().filter(|_| versions::is_own()))?,
+            _ => json(call)?,
+        };
         Ok(Self {
             execution_id: id,
             seq: state.seq,
             status: state.status(),
             ended_at: state.ended_at,
-            call: json(call)?,
+            call,
             wait: json(wait)?,
             last_failure: json(last_failure)?,
         })
@@ -161,7 +174,8 @@ pub(super) fn write(spi: &Spi, new: &[State], changed: &[StateUpdate]) -> Result
 
 /// Ends the live states of executions that closed.
 pub(super) fn abort(spi: &Spi, ids: &[ExecutionId], now: Timestamp) -> Result<()> {
-    spi.run(&ABORT, &[array(ids), value(now)])?;
+    let statement = if versions::is_own() { &ABORT } else { &ABORT_OF_OLDER };
+    spi.run(statement, &[array(ids), value(now)])?;
     Ok(())
 }
 

@@ -135,7 +135,7 @@ impl Execution {
                 Phase::WaitUntil(call) | Phase::Execute { call, .. } => call.last_failure.clone(),
                 _ => None,
             };
-            state.phase = Phase::Ended { status: StateStatus::Aborted, last_failure };
+            state.phase = state.phase.ended(StateStatus::Aborted, last_failure);
             state.ended_at = Some(at);
         }
     }
@@ -173,7 +173,7 @@ impl Execution {
     fn end_state(&mut self, seq: StateSeq, status: StateStatus, failure: Option<LastFailure>, at: Timestamp) {
         self.live_threads = self.live_threads.saturating_sub(1);
         self.with_state(seq, |state| {
-            state.phase = Phase::Ended { status, last_failure: failure };
+            state.phase = state.phase.ended(status, failure);
             state.ended_at = Some(at);
         });
     }

@@ -197,7 +197,33 @@ pub enum Phase {
     Ended {
         status: StateStatus,
         last_failure: Option<LastFailure>,
+        /// None when it was at no call, or ended under a release before 0.3.0.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        call: Option<EndedCall>,
     },
+}
+
+impl Phase {
+    /// The same, ended.
+    pub(crate) fn ended(&self, status: StateStatus, last_failure: Option<LastFailure>) -> Self {
+        let call = match self {
+            Self::WaitUntil(call) | Self::Execute { call, .. } => {
+                let spent = last_failure.as_ref().filter(|_| status == StateStatus::Failed);
+                let attempt = spent.map_or(call.failed_attempts.saturating_add(1), |last| last.attempt);
+                Some(EndedCall { attempt, repeats: call.repeats })
+            }
+            Self::Waiting(_) | Self::Ended { .. } => None,
+        };
+        Self::Ended { status, last_failure, call }
+    }
+}
+
+/// What is kept of the call that a state was at when it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedCall {
+    /// The attempt that ended it, or that was next when its process closed.
+    pub attempt: u32,
+    pub repeats: u32,
 }
 
 /// A call and what became of its attempts so far.

@@ -125,7 +125,9 @@ fn a_stop_folds_what_was_not_recorded() {
     assert_eq!(names(&events), ["AttemptsFolded", "ProcessClosed"]);
     assert_eq!((world.execution.status, &world.execution.reason), (ProcessStatus::Terminated, &reason));
     match &world.state(1).phase {
-        Phase::Ended { status: StateStatus::Aborted, last_failure: Some(last) } => assert_eq!(last.attempt, 12),
+        Phase::Ended { status: StateStatus::Aborted, last_failure: Some(last), call } => {
+            assert_eq!((last.attempt, *call), (12, Some(EndedCall { attempt: 13, repeats: 0 })));
+        }
         other => panic!("{other:?}"),
     }
     assert_eq!(world.replayed(), world.execution);

@@ -30,7 +30,10 @@ const STATE: &[(&str, &str)] = &[
         "(s.status IN ('COMPLETED', 'FAILED', 'ABORTED')) <> (s.ended_at IS NOT NULL)",
         "'ended_at does not fit its status'",
     ),
-    ("(s.status IN ('WAIT_UNTIL', 'EXECUTE')) <> (s.call IS NOT NULL)", "'call does not fit its status'"),
+    (
+        "s.status IN ('WAIT_UNTIL', 'EXECUTE') AND s.call IS NULL OR s.status = 'WAITING' AND s.call IS NOT NULL",
+        "'call does not fit its status'",
+    ),
     ("s.status = 'WAITING' AND s.wait IS NULL", "'it waits, and wait is null'"),
 ];
 

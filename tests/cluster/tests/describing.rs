@@ -173,3 +173,41 @@ fn a_process_that_starts_later_and_one_with_no_thread() {
     db.run("SELECT xdb.stop_process('idle')");
     app.done(&[]);
 }
+
+#[test]
+fn how_often_a_call_was_made_can_be_read_when_its_state_has_ended() {
+    let app = App::new("describing_ended");
+    let _worker = app.worker(|call: &Call| match (call.target(), call.attempt()) {
+        ("Third", 3) => Reply::from(force_complete(json!(null))),
+        ("Waits", _) => any_of(&[local_queue("m", "inbox", 1)]).into(),
+        _ => error(500, "Broken", "not now"),
+    });
+    app.register("third", &Definition::starting_with("Third").step("Third"));
+    app.register(
+        "spent",
+        &Definition::starting_with("Spent").step_with("Spent", json!({"executeApiRetryPolicy": attempts(2)})),
+    );
+    let patient = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 3600}});
+    app.register("stopped", &Definition::starting_with("Stopped").step_with("Stopped", patient));
+    app.register("waits", &Definition::starting_with("Waits").waiting_step("Waits"));
+    let mut db = app.db();
+    for process in ["third", "spent", "stopped", "waits"] {
+        db.start(process, process).go();
+    }
+    db.completes("third");
+    assert_eq!(db.outcome("spent").status(), "FAILED");
+    wait_until("it is in backoff", 10, || views::fails_saying(&mut db, "stopped", &["not now"]));
+    wait_until("it waits", 10, || !views::waits(&mut db, "waits").is_empty());
+    let shown = |db: &mut Db| {
+        db.all::<String>(
+            "SELECT concat_ws(' ', state_id, status, attempt, repeats) FROM xdb.state_executions ORDER BY 1",
+        )
+    };
+    assert_eq!(shown(&mut db), ["Spent FAILED 2 0", "Stopped EXECUTE 2 0", "Third COMPLETED 3 0", "Waits WAITING"]);
+    db.run("SELECT xdb.stop_process('stopped'), xdb.stop_process('waits')");
+    assert_eq!(shown(&mut db), ["Spent FAILED 2 0", "Stopped ABORTED 2 0", "Third COMPLETED 3 0", "Waits ABORTED"]);
+    // What ended under an earlier release has no such figures, and is sound all the same.
+    app.superuser().run("UPDATE xdb.state_execution SET call = NULL WHERE state_id = 'Third'");
+    assert!(shown(&mut db).contains(&"Third COMPLETED".to_owned()));
+    app.done(&[]);
+}

@@ -76,8 +76,17 @@ fn compare_state(is: &mut Differences, model: &Model, seq: StateSeq, state: &Sta
     is.same(&at("start"), state.started_at, expected.started_at);
     is.same(&at("end"), state.ended_at, expected.ended.map(|(_, at)| at));
     match (&state.phase, &expected.place, &expected.ended) {
-        (Phase::Ended { status, last_failure }, place, Some((ended, _))) => {
+        (Phase::Ended { status, last_failure, call }, place, Some((ended, _))) => {
             is.same(&at("status"), status, ended);
+            // Attempts that a crash has swallowed count too.
+            let attempt = match place {
+                Place::Call(_, call) => {
+                    let failed = call.failures.last().map_or(0, |failure| failure.attempt);
+                    Some(if *ended == StateStatus::Failed { failed } else { failed + 1 })
+                }
+                _ => None,
+            };
+            is.same(&at("attempt"), call.map(|call| call.attempt), attempt);
             if *ended == StateStatus::Failed
                 && let Place::Call(_, call) = place
             {
