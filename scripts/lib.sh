@@ -107,6 +107,9 @@ give_to_server_user() {
     fi
 }
 
+# Where scripts/setup --linters puts them.
+linters_dir() { printf '%s\n' "${CARGO_TARGET_DIR:-$root/target}/linters"; }
+
 # --- the installed Postgres -------------------------------------------------------------------------
 
 # Where scripts/postgres-from-source keeps what it has built.

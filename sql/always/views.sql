@@ -285,11 +285,11 @@ SELECT
     l.execution_id,
     s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS state_execution_id,
     l.locked,
-    CASE l.mode
-        WHEN 'S' THEN 'SHARE_LOCK'
-        WHEN 'X' THEN 'EXCLUSIVE_LOCK'
-        WHEN 'IS' THEN 'SHARE_LOCK of a part'
-        WHEN 'IX' THEN 'EXCLUSIVE_LOCK of a part'
+    CASE
+        WHEN l.mode OPERATOR(pg_catalog.=) 'S' THEN 'SHARE_LOCK'
+        WHEN l.mode OPERATOR(pg_catalog.=) 'X' THEN 'EXCLUSIVE_LOCK'
+        WHEN l.mode OPERATOR(pg_catalog.=) 'IS' THEN 'SHARE_LOCK of a part'
+        WHEN l.mode OPERATOR(pg_catalog.=) 'IX' THEN 'EXCLUSIVE_LOCK of a part'
     END AS lock_type,
     l.granted,
     l.ticket,

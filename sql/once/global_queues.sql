@@ -8,7 +8,7 @@ CREATE TABLE xdb.global_message (
     key text,
     message_id text,
     payload jsonb,
-    bytes int NOT NULL CONSTRAINT global_message_bytes_counted CHECK (bytes >= 0),
+    bytes int NOT NULL CONSTRAINT global_message_bytes_counted CHECK (bytes OPERATOR(pg_catalog.>=) 0),
     owner oid NOT NULL,
     owner_name text NOT NULL,
     published_at timestamptz NOT NULL,
@@ -19,15 +19,16 @@ CREATE TABLE xdb.global_message (
     taken_command int,
     taken_at timestamptz,
     CONSTRAINT global_message_taken_by_a_command CHECK (
-        (taken_by IS NULL) = (taken_seq IS NULL) AND (taken_by IS NULL) = (taken_command IS NULL)
-        AND (taken_by IS NULL) = (taken_at IS NULL))
+        (taken_by IS NULL) OPERATOR(pg_catalog.=) (taken_seq IS NULL)
+        AND (taken_by IS NULL) OPERATOR(pg_catalog.=) (taken_command IS NULL)
+        AND (taken_by IS NULL) OPERATOR(pg_catalog.=) (taken_at IS NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000);
 -- Expressions, so that no other index has these orders: while a great many messages are in one queue, the planner
 -- takes walking over all of them, by whatever index has the order, for a way to those of another queue or key.
-CREATE INDEX global_message_fresh ON xdb.global_message ((number + 0)) WHERE fresh;
-CREATE INDEX global_message_free ON xdb.global_message (queue_name, (number + 0)) WHERE taken_by IS NULL;
-CREATE INDEX global_message_free_by_key ON xdb.global_message (queue_name, key, (number - 0))
+CREATE INDEX global_message_fresh ON xdb.global_message ((number OPERATOR(pg_catalog.+) 0)) WHERE fresh;
+CREATE INDEX global_message_free ON xdb.global_message (queue_name, (number OPERATOR(pg_catalog.+) 0)) WHERE taken_by IS NULL;
+CREATE INDEX global_message_free_by_key ON xdb.global_message (queue_name, key, (number OPERATOR(pg_catalog.-) 0))
     WHERE taken_by IS NULL AND key IS NOT NULL;
 CREATE INDEX global_message_taken ON xdb.global_message (taken_by, taken_seq) WHERE taken_by IS NOT NULL;
 CREATE INDEX global_message_expiring ON xdb.global_message (expires_at)

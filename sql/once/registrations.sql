@@ -1,7 +1,7 @@
 -- Who the engine is, whose processes it has, and what is registered.
 
 CREATE TABLE xdb.engine (
-    lane smallint PRIMARY KEY CONSTRAINT engine_lane_known CHECK (lane = 0 OR lane BETWEEN 10 AND 25),
+    lane smallint PRIMARY KEY CONSTRAINT engine_lane_known CHECK (lane OPERATOR(pg_catalog.=) 0 OR lane OPERATOR(pg_catalog.>=) 10 AND lane OPERATOR(pg_catalog.<=) 25),
     epoch bigint NOT NULL CONSTRAINT engine_epoch_unique UNIQUE,
     paused boolean NOT NULL DEFAULT false
 );
@@ -44,7 +44,7 @@ CREATE TABLE xdb.worker (
     url text NOT NULL,
     secret text,
     headers jsonb,
-    max_concurrency int NOT NULL DEFAULT 96 CONSTRAINT worker_concurrency_positive CHECK (max_concurrency > 0),
+    max_concurrency int NOT NULL DEFAULT 96 CONSTRAINT worker_concurrency_positive CHECK (max_concurrency OPERATOR(pg_catalog.>) 0),
     registered_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     owner oid NOT NULL DEFAULT 0,
     owner_name text NOT NULL DEFAULT ''
@@ -67,7 +67,7 @@ CREATE TABLE xdb.mapped_table (
     position int NOT NULL,
     relation regclass NOT NULL,
     table_name text NOT NULL,
-    key_columns text[] NOT NULL CONSTRAINT mapped_table_has_key CHECK (pg_catalog.cardinality(key_columns) > 0),
+    key_columns text[] NOT NULL CONSTRAINT mapped_table_has_key CHECK (pg_catalog.cardinality(key_columns) OPERATOR(pg_catalog.>) 0),
     attributes jsonb NOT NULL,
     PRIMARY KEY (mapping_id, position)
 );

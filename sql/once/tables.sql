@@ -83,7 +83,7 @@ CREATE TABLE xdb.process_execution (
     traceparent text
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
-CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status = 'RUNNING';
+CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status OPERATOR(pg_catalog.=) 'RUNNING';
 CREATE UNIQUE INDEX process_execution_one_per_request ON xdb.process_execution (process_id, request_id)
     WHERE request_id IS NOT NULL;
 CREATE INDEX process_execution_closed ON xdb.process_execution (closed_at, execution_id) WHERE closed_at IS NOT NULL;
@@ -337,7 +337,7 @@ COMMENT ON COLUMN xdb.purged.execution_id IS 'The execution; its own row is gone
 SELECT pg_catalog.pg_extension_config_dump('xdb.purged', '');
 
 CREATE TABLE xdb.slow_object (
-    kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind IN ('TABLE', 'FUNCTION')),
+    kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind OPERATOR(pg_catalog.=) ANY (ARRAY['TABLE', 'FUNCTION'])),
     object oid NOT NULL,
     since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     reason text NOT NULL,

@@ -47,9 +47,9 @@ DROP SEQUENCE xdb.attribute_lock_ticket;
 UPDATE xdb.engine SET epoch = (SELECT pg_catalog.max(epoch) FROM xdb.engine) OPERATOR(pg_catalog.+) 1 WHERE lane OPERATOR(pg_catalog.=) 0;
 DELETE FROM xdb.engine WHERE lane OPERATOR(pg_catalog.=) 1;
 ALTER TABLE xdb.engine DROP CONSTRAINT engine_lane_known;
-ALTER TABLE xdb.engine ADD CONSTRAINT engine_lane_known CHECK (lane = 0 OR lane BETWEEN 10 AND 25);
+ALTER TABLE xdb.engine ADD CONSTRAINT engine_lane_known CHECK (lane OPERATOR(pg_catalog.=) 0 OR lane OPERATOR(pg_catalog.>=) 10 AND lane OPERATOR(pg_catalog.<=) 25);
 CREATE TABLE xdb.slow_object (
-    kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind IN ('TABLE', 'FUNCTION')),
+    kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind OPERATOR(pg_catalog.=) ANY (ARRAY['TABLE', 'FUNCTION'])),
     object oid NOT NULL,
     since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     reason text NOT NULL,
