@@ -274,7 +274,7 @@ pub fn define() {
     GucRegistry::define_string_guc(
         c"xdb.allowed_worker_hosts",
         c"Hosts that workers may live on.",
-        c"Host names, *.suffix patterns, addresses and CIDR blocks that a worker's URL may resolve to, separated by commas; checked at registration and at every connection. Default 'localhost, 127.0.0.1, ::1'.",
+        c"Host names, *.suffix patterns, addresses and CIDR blocks that a worker's URL may resolve to, each with :port behind it or for all ports, separated by commas; checked at registration and at every connection. Default 'localhost, 127.0.0.1, ::1'.",
         &ALLOWED_WORKER_HOSTS,
         GucContext::Suset,
         GucFlags::SUPERUSER_ONLY,

@@ -3,7 +3,9 @@
 use super::{Caller, json, name, needed, owner_name};
 use crate::error;
 use crate::guc;
-use crate::http::{HostPolicy, Names, Notifier, check_secret, system_lookup, validate_headers, validate_url};
+use crate::http::{
+    HostPolicy, Names, Notifier, WorkerUrl, check_secret, system_lookup, validate_headers, validate_url,
+};
 use crate::pg::catch::{PgError, Result, sqlstate};
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
@@ -13,7 +15,7 @@ use crate::pg::spi::{self, Spi};
 use crate::store::catalog::{self, TableKind};
 use crate::store::registry::{self, NewWorker, TypeToPut};
 use crate::transport::FailureKind;
-use pgrx::pg_sys;
+use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,8 +30,8 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.register_worker()")?;
     let worker = name("name", args.text(0))?;
     let url = needed("url", args.text(1))?;
-    let host = validate_url(&url).map_err(|what| error::invalid_argument("url", what))?.host;
-    check_host(&host)?;
+    let target = validate_url(&url).map_err(|what| error::invalid_argument("url", what))?;
+    let not_found = check_host(&target)?;
     let secret = args.text(2);
     if let Some(secret) = &secret {
         check_secret(secret).map_err(|what| error::invalid_argument("secret", what))?;
@@ -65,6 +67,11 @@ pub fn register_worker(args: &Args) -> Result<Value> {
             }
         }
     })?;
+    if let Some(why) = not_found {
+        let message = format!("the host of worker \"{worker}\" can't be resolved now");
+        let detail = format!("{why}. Its calls fail until it can be.");
+        pgrx::ereport!(PgLogLevel::NOTICE, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message, detail);
+    }
     Ok(Value::Void)
 }
 
@@ -82,32 +89,38 @@ fn headers_of(text: &str) -> Result<Vec<(String, String)>> {
 const RESOLVE_FOR: Duration = Duration::from_secs(5);
 
 /// Refuses what the setting refuses already now: an address, or a name that resolves to none that is allowed. A name
-/// that can't be resolved at this moment is checked when it is called. So is every name that is registered by a trigger
-/// inside the engine, which waits for no name server.
-fn check_host(host: &str) -> Result<()> {
+/// that can't be resolved at this moment is checked when it is called; why it can't is what is given back. So is every name
+/// that is registered by a trigger inside the engine, which waits for no name server.
+fn check_host(url: &WorkerUrl) -> Result<Option<String>> {
     let text = guc::text(&guc::ALLOWED_WORKER_HOSTS);
-    let policy = HostPolicy::parse(&text)
-        .map_err(|what| error::host_not_allowed(format!("xdb.allowed_worker_hosts can't be read: {what}")))?;
+    let policy = HostPolicy::parse(&text).map_err(|what| {
+        error::host_not_allowed(format!("the setting xdb.allowed_worker_hosts can't be read: {what}"))
+    })?;
     let notifier = Notifier::new().map(Arc::new);
     let notifier = notifier.map_err(|e| PgError::internal(format!("the worker's host can't be checked: {e}")))?;
-    if identity::is_engine() && host.parse::<IpAddr>().is_err() {
-        return Ok(());
+    if identity::is_engine() && url.host.parse::<IpAddr>().is_err() {
+        return Ok(None);
     }
     let waker = notifier.clone();
     let names = Names::new(policy, system_lookup(), Box::new(move || waker.notify()));
     let until = Instant::now() + RESOLVE_FOR;
     loop {
         notifier.clear();
-        match names.resolve(host) {
+        match names.resolve(&url.host, url.port) {
             Some(Err(failure)) if failure.kind == FailureKind::Refused => {
                 return Err(error::host_not_allowed(failure.message));
             }
-            Some(_) => return Ok(()),
+            Some(Err(failure)) => return Ok(Some(failure.message)),
+            Some(Ok(_)) => return Ok(None),
             None => {}
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Ok(());
+            let seconds = RESOLVE_FOR.as_secs();
+            return Ok(Some(format!(
+                "there was no answer about the worker host \"{}\" in {seconds} seconds",
+                url.host
+            )));
         }
         // If a cancel comes, the wait raises an error.
         wait_for_fd_or_latch(notifier.raw_fd(), left.as_millis() as i64 + 1);

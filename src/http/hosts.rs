@@ -30,15 +30,35 @@ const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)
 ///   itself. Such names may be given out to many, so loopback addresses are left out (unless the suffix
 ///   is `localhost`).
 ///
+/// Behind each of them `:port` permits this one port; without it every port is permitted. An IPv6 address
+/// is in brackets then, `[::1]:8080` or `[fd00::/8]:8080`: `::1:8080` is an address.
+///
 /// Through a name or pattern alone nobody reaches the addresses that no worker lives at and attackers
 /// like: link-local and metadata addresses, multicast, unspecified and reserved ones. A CIDR entry that
 /// covers them permits even these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostPolicy {
-    names: Vec<String>,
+    names: Vec<(String, Ports)>,
     /// With the leading dot.
-    suffixes: Vec<String>,
-    networks: Vec<IpNet>,
+    suffixes: Vec<(String, Ports)>,
+    networks: Vec<(IpNet, Ports)>,
+}
+
+/// The ports that an entry permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ports {
+    All,
+    One(u16),
+}
+
+impl Ports {
+    /// Whether this one is permitted; of no port in particular, whether any is.
+    fn permit(self, port: Option<u16>) -> bool {
+        match (self, port) {
+            (Ports::All, _) | (Ports::One(_), None) => true,
+            (Ports::One(permitted), Some(port)) => permitted == port,
+        }
+    }
 }
 
 /// How far the trust in a name reaches.
@@ -62,28 +82,34 @@ impl HostPolicy {
     }
 
     fn add(&mut self, entry: &str) -> Result<(), String> {
-        if let Some(suffix) = entry.strip_prefix("*.") {
+        let (host, ports) = split_port(entry)?;
+        // Brackets may stand around a whole block, too.
+        let host = if host.contains('/') { unbracketed(host) } else { host };
+        if let Some(suffix) = host.strip_prefix("*.") {
             let suffix = valid_name(suffix)?;
-            self.suffixes.push(format!(".{suffix}"));
-        } else if entry.contains('*') {
+            self.suffixes.push((format!(".{suffix}"), ports));
+        } else if host.contains('*') {
             return Err(
                 "\"*\" stands only at the start of a pattern such as \"*.example.com\"; every address is 0.0.0.0/0, ::/0"
                     .to_owned(),
             );
-        } else if let Some((address, prefix)) = entry.split_once('/') {
-            self.networks.push(network(address, prefix)?);
-        } else if let Some(address) = literal(entry) {
-            self.networks.push(address.into());
+        } else if let Some((address, prefix)) = host.split_once('/') {
+            self.networks.push((network(address, prefix)?, ports));
+        } else if let Some(address) = literal(host) {
+            self.networks.push((address.into(), ports));
         } else {
-            self.names.push(valid_name(entry)?);
+            self.names.push((valid_name(host)?, ports));
         }
         Ok(())
     }
 
-    /// Whether a connection to `address` may be made for the sake of `host`.
-    pub fn permits(&self, host: &str, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        if self.networks.iter().any(|network| network.contains(&address)) {
+    /// Whether a connection to this port of `address` may be made for the sake of `host`.
+    pub fn permits(&self, host: &str, address: IpAddr, port: u16) -> bool {
+        self.permits_at(host, address.to_canonical(), Some(port))
+    }
+
+    fn permits_at(&self, host: &str, address: IpAddr, port: Option<u16>) -> bool {
+        if self.networks.iter().any(|(network, ports)| ports.permit(port) && network.contains(&address)) {
             return true;
         }
         // A URL with an address in it is not a name that somebody trusts.
@@ -91,34 +117,52 @@ impl HostPolicy {
             return false;
         }
         let host = normal(host);
+        let has_name = || self.names.iter().any(|(name, ports)| *name == host && ports.permit(port));
+        let has_suffix = || {
+            let is_below = |suffix: &str| host.len() > suffix.len() && host.ends_with(suffix);
+            self.suffixes.iter().any(|(suffix, ports)| is_below(suffix) && ports.permit(port))
+        };
         match class(address) {
             Class::Special => false,
-            Class::Loopback => {
-                self.names.contains(&host) || (host.ends_with(".localhost") && self.has_suffix_of(&host))
-            }
-            Class::Ordinary => self.names.contains(&host) || self.has_suffix_of(&host),
+            Class::Loopback => has_name() || (host.ends_with(".localhost") && has_suffix()),
+            Class::Ordinary => has_name() || has_suffix(),
         }
     }
 
-    fn has_suffix_of(&self, host: &str) -> bool {
-        self.suffixes.iter().any(|suffix| host.len() > suffix.len() && host.ends_with(suffix.as_str()))
-    }
-
-    /// The addresses that may be connected to, IPv4 in its own form; the message of the error names what
+    /// The addresses that may be connected to at this port, IPv4 in its own form; the message of the error names what
     /// was refused.
-    pub fn filter(&self, host: &str, addresses: &[IpAddr]) -> Result<Vec<IpAddr>, String> {
+    pub fn filter(&self, host: &str, addresses: &[IpAddr], port: u16) -> Result<Vec<IpAddr>, String> {
         let (permitted, refused): (Vec<_>, Vec<_>) =
-            addresses.iter().map(IpAddr::to_canonical).partition(|address| self.permits(host, *address));
+            addresses.iter().map(IpAddr::to_canonical).partition(|address| self.permits_at(host, *address, Some(port)));
         if !permitted.is_empty() {
             return Ok(permitted);
         }
+        let elsewhere = refused.iter().any(|address| self.permits_at(host, *address, None));
+        let at = if elsewhere { format!(" at port {port}") } else { String::new() };
         let refused: Vec<_> = refused.iter().map(IpAddr::to_string).collect();
         Err(if literal(host).is_some() {
-            format!("the worker address {host} is not permitted by {SETTING}")
+            format!("the worker address {host} is not permitted{at} by {SETTING}")
         } else {
-            format!("the worker host \"{host}\" leads to {}, which is not permitted by {SETTING}", refused.join(", "))
+            let refused = refused.join(", ");
+            format!("the worker host \"{host}\" leads to {refused}, which is not permitted{at} by {SETTING}")
         })
     }
+}
+
+/// An entry without its port, and which ports it permits. The colons of an IPv6 address are its own unless it is in brackets
+/// or has the length of a prefix behind it.
+fn split_port(entry: &str) -> Result<(&str, Ports), String> {
+    let Some((host, port)) = entry.rsplit_once(':') else { return Ok((entry, Ports::All)) };
+    if host.contains(':') && !host.ends_with(']') && !host.contains('/') {
+        return Ok((entry, Ports::All));
+    }
+    let port = valid_port(port).ok_or_else(|| format!("\"{port}\" is no port"))?;
+    Ok((host, Ports::One(port)))
+}
+
+fn valid_port(digits: &str) -> Option<u16> {
+    let digits = Some(digits).filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()));
+    digits.and_then(|digits| digits.parse().ok()).filter(|port| *port > 0)
 }
 
 fn network(address: &str, prefix: &str) -> Result<IpNet, String> {
@@ -244,12 +288,7 @@ pub fn read_url(url: &str) -> Result<WorkerUrl, String> {
     let port = match authority.strip_prefix(written) {
         Some("") if https => 443,
         Some("") => 80,
-        Some(port) => port
-            .strip_prefix(':')
-            .filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))
-            .and_then(|digits| digits.parse().ok())
-            .filter(|port| *port > 0)
-            .ok_or("the worker URL has no valid port")?,
+        Some(port) => port.strip_prefix(':').and_then(valid_port).ok_or("the worker URL has no valid port")?,
         None => return Err("the worker URL has no valid host".to_owned()),
     };
     Ok(WorkerUrl { https, host, port, path: uri.path().to_owned() })

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -78,24 +78,24 @@ impl Names {
     }
 
     /// Whether a connection to `address` for `host` may (still) be used.
-    pub fn permits(&self, host: &str, address: IpAddr) -> bool {
-        self.policy().permits(host, address)
+    pub fn permits(&self, host: &str, address: SocketAddr) -> bool {
+        self.policy().permits(host, address.ip(), address.port())
     }
 
     /// The same, with what to tell when it is not permitted.
-    pub fn check(&self, host: &str, address: IpAddr) -> Result<(), String> {
-        self.policy().filter(host, &[address]).map(drop)
+    pub fn check(&self, host: &str, address: SocketAddr) -> Result<(), String> {
+        self.policy().filter(host, &[address.ip()], address.port()).map(drop)
     }
 
-    /// The permitted addresses of `host`, at least one; `None` while the name is being looked up, which this begins
-    /// if nobody has. Without a thread for it the failure is [`FailureKind::NotTried`].
-    pub fn resolve(&self, host: &str) -> Option<Result<Vec<IpAddr>, Failure>> {
+    /// The addresses of `host` that are permitted at this port, at least one; `None` while the name is being looked up,
+    /// which this begins if nobody has. Without a thread for it the failure is [`FailureKind::NotTried`].
+    pub fn resolve(&self, host: &str, port: u16) -> Option<Result<Vec<IpAddr>, Failure>> {
         let found = match literal(host) {
             Some(address) => Ok(vec![address]),
             None => self.resolver.find(host)?,
         };
         let refused = |message| Failure::new(FailureKind::Refused, message);
-        Some(found.and_then(|addresses| self.policy().filter(host, &addresses).map_err(refused)))
+        Some(found.and_then(|addresses| self.policy().filter(host, &addresses, port).map_err(refused)))
     }
 
     fn policy(&self) -> Arc<HostPolicy> {

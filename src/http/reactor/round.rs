@@ -238,7 +238,7 @@ impl<'a> Round<'a> {
 
     fn resolve(&mut self, index: usize) -> Result<(), Problem> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
-        match self.shared.names.resolve(&call.origin.host) {
+        match self.shared.names.resolve(&call.origin.host, call.origin.port) {
             None => {
                 call.place = Place::Resolving;
                 self.reserved += 1;
@@ -292,7 +292,7 @@ impl<'a> Round<'a> {
         let (origin, target) = (call.origin.clone(), |peer| phase::target(&call.url, peer));
         while let Some(address) = rest.pop_front() {
             // The policy may have changed since the address was found.
-            if let Err(message) = self.shared.names.check(&origin.host, address.ip()) {
+            if let Err(message) = self.shared.names.check(&origin.host, address) {
                 last = Some(Problem::Known(Failure::new(FailureKind::Refused, message)));
                 continue;
             }

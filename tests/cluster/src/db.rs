@@ -1,5 +1,6 @@
 //! A session with the database, in which a failed statement is a panic that says which, unless the test expects it.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use postgres::types::FromSqlOwned;
@@ -43,10 +44,13 @@ impl From<postgres::Error> for SqlError {
 /// One session.
 pub struct Db {
     client: Client,
+    notices: Arc<Mutex<Vec<String>>>,
 }
 
 impl Db {
     pub(crate) fn connect(cluster: &Cluster, database: &str, role: &str, within: Duration) -> Result<Db, SqlError> {
+        let notices = Arc::new(Mutex::new(Vec::new()));
+        let heard = notices.clone();
         let client = Client::configure()
             .host_path(cluster.socket_directory())
             .port(cluster.port())
@@ -56,8 +60,18 @@ impl Db {
             // Whatever goes wrong, no session waits for ever: a test that fails has to end.
             .options("-c statement_timeout=90s")
             .connect_timeout(within)
+            .notice_callback(move |notice| {
+                let text =
+                    [Some(notice.message()), notice.detail()].into_iter().flatten().collect::<Vec<_>>().join("; ");
+                heard.lock().expect("nobody panics here").push(format!("{}: {text}", notice.severity()));
+            })
             .connect(NoTls)?;
-        Ok(Db { client })
+        Ok(Db { client, notices })
+    }
+
+    /// What the server has told besides, since the last time: severity, message and detail of each.
+    pub fn notices(&self) -> Vec<String> {
+        std::mem::take(&mut *self.notices.lock().expect("nobody panics here"))
     }
 
     /// Runs one or more statements.

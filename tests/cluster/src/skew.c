@@ -1,5 +1,5 @@
 /* Preloaded into a server under test: its clock is the real one, and as many microseconds ahead as a file says. And the name
-   server of names that end with ".silent.test" never answers. */
+   server of names that end with ".silent.test" never answers; there are none that end with ".absent.test". */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -56,12 +56,15 @@ time_t time(time_t *now) {
 
 int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **found) {
     static const char silent[] = ".silent.test";
+    static const char absent[] = ".absent.test";
     int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
     size_t length = node ? strlen(node) : 0;
     if (length >= sizeof silent && strcmp(node + length - (sizeof silent - 1), silent) == 0) {
         sleep(60);
         return EAI_AGAIN;
     }
+    if (length >= sizeof absent && strcmp(node + length - (sizeof absent - 1), absent) == 0)
+        return EAI_NONAME;
     *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
     return real(node, service, hints, found);
 }

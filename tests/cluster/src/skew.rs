@@ -1,5 +1,5 @@
 //! A server whose clock a test sets, as an administrator sets that of a machine: forward, and back; and with names whose name
-//! server is silent.
+//! server is silent, or knows them not.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;

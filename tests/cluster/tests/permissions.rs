@@ -178,6 +178,46 @@ fn a_workers_host_is_checked_after_its_name_is_resolved() {
 }
 
 #[test]
+fn an_allowed_host_may_be_one_port_of_it() {
+    let app = App::alone("permission_port", ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match call.api {
+        Api::Rpc => output(json!("pong")),
+        _ => force_complete(json!(null)),
+    });
+    app.register("one", &one_step().rpc("ping", json!({})));
+    let url = worker.url();
+    let port: u16 = url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a URL with a port");
+    let mut superuser = app.superuser();
+    let allow = |superuser: &mut Db, hosts: &str| {
+        app.cluster().set("xdb.allowed_worker_hosts", hosts);
+        wait_until("the session follows", 10, || superuser.text("SHOW xdb.allowed_worker_hosts") == hosts);
+    };
+    allow(&mut superuser, &format!("127.0.0.0/8:{port}"));
+    superuser.run(&format!("SELECT xdb.register_worker('stub', '{url}')"));
+
+    // From here on there are connections that could be used again, of the engine and of the session.
+    let mut db = app.db();
+    db.start("before", "one").go();
+    db.completes("before");
+    assert_eq!(superuser.text("SELECT xdb.invoke_rpc('before', 'ping')::text"), "\"pong\"");
+    let called = worker.count(|_| true);
+
+    allow(&mut superuser, &format!("127.0.0.1:{}", port ^ 1));
+    let error = superuser.refused(codes::HOST_NOT_ALLOWED, &format!("SELECT xdb.register_worker('stub', '{url}')"));
+    let expected = format!("not permitted at port {port} by xdb.allowed_worker_hosts");
+    assert!(error.detail.contains(&expected), "{error:?}");
+    let error = superuser.refused(codes::WORKER_FAILED, "SELECT xdb.invoke_rpc('before', 'ping')");
+    assert!(error.detail.contains(&expected), "{error:?}");
+    db.start("p", "one").go();
+    wait_until("the call is refused", 10, || views::fails_saying(&mut db, "p", &[&expected]));
+    assert_eq!(worker.count(|_| true), called);
+
+    allow(&mut superuser, &format!("[::1]:{port}, 127.0.0.1:{port}"));
+    db.completes("p");
+    app.done(&[]);
+}
+
+#[test]
 fn nobody_sees_a_secret() {
     let app = App::new("permission_secret");
     let worker = Worker::start(|_| force_complete(json!(null)));

@@ -214,3 +214,24 @@ fn the_engine_waits_for_no_name_server_when_a_step_registers_a_worker() {
     assert!(took < Duration::from_secs(3), "{took:?}");
     app.done(&[]);
 }
+
+#[test]
+fn a_host_that_does_not_resolve_is_registered_with_a_notice() {
+    let hosts = "127.0.0.1, *.absent.test, *.silent.test";
+    let app =
+        App::alone("registering_absent", ClusterOptions::default().own_clock().set("xdb.allowed_worker_hosts", hosts));
+    let mut superuser = app.superuser();
+    superuser.run("SELECT xdb.register_worker('near', 'http://127.0.0.1:9')");
+    assert_eq!(superuser.notices(), Vec::<String>::new());
+    for (host, why) in [
+        ("worker.absent.test", "the worker host \"worker.absent.test\" was not found: "),
+        ("worker.silent.test", "there was no answer about the worker host \"worker.silent.test\" in 5 seconds"),
+    ] {
+        superuser.run(&format!("SELECT xdb.register_worker('far', 'http://{host}/')"));
+        let notices = superuser.notices();
+        let beginning = format!("NOTICE: the host of worker \"far\" can't be resolved now; {why}");
+        assert!(notices.len() == 1 && notices[0].starts_with(&beginning), "{notices:?}");
+        assert_eq!(superuser.text("SELECT url FROM xdb.workers WHERE name = 'far'"), format!("http://{host}/"));
+    }
+    app.done(&[]);
+}

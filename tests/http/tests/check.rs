@@ -21,7 +21,7 @@ fn checked(host: &str, entries: &str) -> Option<FailureKind> {
     let notifier = Arc::new(Notifier::new().unwrap());
     let names = names(entries, &notifier, lookup("10.1.2.3"));
     loop {
-        if let Some(result) = names.resolve(host) {
+        if let Some(result) = names.resolve(host, 80) {
             return result.err().map(|failure| failure.kind);
         }
         assert!(readable(&notifier, PATIENCE.as_millis() as i32));
@@ -54,9 +54,9 @@ fn nobody_waits_for_a_name_server() {
     });
     let notifier = Arc::new(Notifier::new().unwrap());
     let names = names("127.0.0.1", &notifier, stuck);
-    assert_eq!(names.resolve("stuck.test"), None);
+    assert_eq!(names.resolve("stuck.test", 80), None);
     assert!(!readable(&notifier, 0));
     go_on.send(()).unwrap();
     assert!(readable(&notifier, PATIENCE.as_millis() as i32));
-    assert_eq!(names.resolve("stuck.test"), Some(Ok(vec![IpAddr::from([127, 0, 0, 1])])));
+    assert_eq!(names.resolve("stuck.test", 80), Some(Ok(vec![IpAddr::from([127, 0, 0, 1])])));
 }

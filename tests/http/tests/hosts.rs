@@ -7,7 +7,11 @@ use xdb_http_tests::http::{HostPolicy, validate_url};
 use xdb_http_tests::rig::policy;
 
 fn permits(entries: &str, host: &str, address: &str) -> bool {
-    policy(entries).permits(host, address.parse().expect("an address"))
+    permits_at(entries, host, address, 80)
+}
+
+fn permits_at(entries: &str, host: &str, address: &str, port: u16) -> bool {
+    policy(entries).permits(host, address.parse().expect("an address"), port)
 }
 
 #[test]
@@ -83,6 +87,44 @@ fn what_is_permitted() {
 }
 
 #[test]
+fn an_entry_may_permit_one_port() {
+    let table = [
+        ("localhost:8080", "localhost", "127.0.0.1", true),
+        ("LOCALHOST.:8080", "localhost.", "::1", true),
+        ("127.0.0.1:8080", "any.name", "127.0.0.1", true),
+        ("127.0.0.1:8080", "any.name", "::ffff:127.0.0.1", true),
+        ("10.0.0.0/8:8080", "any.name", "10.1.2.3", true),
+        ("*.example:8080", "a.example", "10.1.2.3", true),
+        ("*.example:8080", "example", "10.1.2.3", false),
+        ("[::1]:8080", "::1", "::1", true),
+        ("[::1]:8080", "any.name", "::1", true),
+        ("[fd00::]/8:8080", "any.name", "fdff::1", true),
+        ("[fd00::/8]:8080", "any.name", "fdff::1", true),
+        ("[fd00::/8]:8080", "any.name", "fc00::1", false),
+        ("[fd00::/8]", "any.name", "fdff::1", true),
+        ("fd00::/8:8080", "any.name", "fdff::1", true),
+        // One entry with a port does not bound another one without.
+        ("localhost:1, localhost", "localhost", "127.0.0.1", true),
+        ("localhost:1, 127.0.0.0/8:8080", "localhost", "127.0.0.1", true),
+        // What looks like a port is the end of an address.
+        ("::1:8080", "any.name", "::1:8080", true),
+        ("::1:8080", "any.name", "::1", false),
+        // The trust in a name stays as far as it reaches without a port.
+        ("db.example:8080", "db.example", "169.254.169.254", false),
+        ("*.example:8080", "a.example", "127.0.0.1", false),
+    ];
+    for (entries, host, address, expected) in table {
+        assert_eq!(permits_at(entries, host, address, 8080), expected, "{entries:?} {host} {address}");
+        if !entries.contains(", ") && entries != "::1:8080" && entries != "[fd00::/8]" {
+            assert!(!permits_at(entries, host, address, 8081), "{entries:?} {host} {address}");
+        }
+    }
+    assert!(permits_at("localhost:1, localhost", "localhost", "127.0.0.1", 8081));
+    assert!(permits_at("localhost:1, localhost:8081", "localhost", "127.0.0.1", 8081));
+    assert!(!permits_at("localhost:1, 127.0.0.0/8:8080", "localhost", "127.0.0.1", 8081));
+}
+
+#[test]
 fn garbage_is_refused_with_its_name() {
     for entry in [
         "*",
@@ -90,7 +132,21 @@ fn garbage_is_refused_with_its_name() {
         "*example",
         "*.",
         "http://x",
-        "host:80",
+        "host:",
+        "host:0",
+        "host:65536",
+        "host:+80",
+        "host:http",
+        "host:80:80",
+        "[host]",
+        "[host]:80",
+        "[::1]:",
+        "[::1]:0",
+        "[::1:80",
+        "10.0.0.0/8:",
+        "10.0.0.0/8:x",
+        "10.0.0.0:80/8",
+        ":80",
         "10.0.0.0/33",
         "::/129",
         "10.0.0.0/",
@@ -124,13 +180,21 @@ fn garbage_is_refused_with_its_name() {
 #[test]
 fn a_refusal_says_what_was_refused() {
     let addresses: Vec<IpAddr> = ["10.0.0.1", "::ffff:169.254.169.254"].map(|a| a.parse().unwrap()).to_vec();
-    let message = policy("localhost").filter("db.example", &addresses).unwrap_err();
+    let message = policy("localhost").filter("db.example", &addresses, 80).unwrap_err();
     assert_eq!(
         message,
         "the worker host \"db.example\" leads to 10.0.0.1, 169.254.169.254, which is not permitted by xdb.allowed_worker_hosts"
     );
-    let kept = policy("10.0.0.0/8").filter("db.example", &addresses);
+    let kept = policy("10.0.0.0/8").filter("db.example", &addresses, 80);
     assert_eq!(kept, Ok(vec!["10.0.0.1".parse().unwrap()]));
+    // Where the port alone is why.
+    let elsewhere = policy("10.0.0.0/8:443").filter("db.example", &addresses[..1], 80).unwrap_err();
+    assert_eq!(
+        elsewhere,
+        "the worker host \"db.example\" leads to 10.0.0.1, which is not permitted at port 80 by xdb.allowed_worker_hosts"
+    );
+    let elsewhere = policy("10.0.0.1:443").filter("10.0.0.1", &addresses[..1], 80).unwrap_err();
+    assert_eq!(elsewhere, "the worker address 10.0.0.1 is not permitted at port 80 by xdb.allowed_worker_hosts");
 }
 
 #[test]
@@ -193,10 +257,10 @@ proptest! {
         let start = Ipv4Addr::from_bits(address & mask as u32);
         let policy = policy(&format!("{start}/{length}"));
         let expected = u64::from(other ^ address) & mask == 0;
-        prop_assert_eq!(policy.permits("a.example", Ipv4Addr::from_bits(other).into()), expected);
+        prop_assert_eq!(policy.permits("a.example", Ipv4Addr::from_bits(other).into(), 80), expected);
         let inside = Ipv4Addr::from_bits(address & mask as u32 | other & !mask as u32);
-        prop_assert!(policy.permits("a.example", inside.into()));
-        prop_assert!(policy.permits("a.example", inside.to_ipv6_mapped().into()));
+        prop_assert!(policy.permits("a.example", inside.into(), 80));
+        prop_assert!(policy.permits("a.example", inside.to_ipv6_mapped().into(), 80));
     }
 
     #[test]
@@ -206,10 +270,39 @@ proptest! {
         let inside = Ipv6Addr::from_bits(address & mask | other & !mask);
         prop_assume!(inside.to_ipv4_mapped().is_none() && start.to_ipv4_mapped().is_none());
         let policy = policy(&format!("{start}/{length}"));
-        prop_assert!(policy.permits("a.example", inside.into()));
+        prop_assert!(policy.permits("a.example", inside.into(), 80));
         let outside = Ipv6Addr::from_bits(inside.to_bits() ^ 1 << (128 - length));
         prop_assume!(outside.to_ipv4_mapped().is_none());
-        prop_assert!(!policy.permits("a.example", outside.into()));
+        prop_assert!(!policy.permits("a.example", outside.into(), 80));
+    }
+
+    /// With a port an entry permits there what it permits everywhere without, and nothing elsewhere.
+    #[test]
+    fn a_port_bounds_an_entry(
+        entry in prop_oneof![
+            "[a-z]{1,8}(\\.[a-z]{1,8}){0,2}",
+            "\\*\\.[a-z]{1,8}",
+            any::<u32>().prop_map(|bits| Ipv4Addr::from_bits(bits).to_string()),
+            any::<u8>().prop_map(|first| format!("{first}.0.0.0/8")),
+            any::<u128>().prop_map(|bits| format!("[{}]", Ipv6Addr::from_bits(bits))),
+            any::<u8>().prop_map(|first| format!("[{first:x}00::]/8")),
+            any::<u8>().prop_map(|first| format!("[{first:x}00::/8]")),
+        ],
+        port in 1u16..,
+        other in 1u16..,
+        address: IpAddr,
+    ) {
+        let (everywhere, there) = (policy(&entry), policy(&format!("{entry}:{port}")));
+        let host = entry.replace('*', "a");
+        let name = host.trim_matches(['[', ']']).split('/').next().unwrap_or_default();
+        // What the entry names itself, and anything.
+        for address in [name.parse().unwrap_or(address), address] {
+            for host in [name, "any.name"] {
+                prop_assert_eq!(there.permits(host, address, port), everywhere.permits(host, address, port));
+                prop_assert_eq!(everywhere.permits(host, address, other), everywhere.permits(host, address, port));
+                prop_assert!(other == port || !there.permits(host, address, other));
+            }
+        }
     }
 
     #[test]

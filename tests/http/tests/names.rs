@@ -206,6 +206,26 @@ fn an_idle_connection_does_not_outlive_its_permission() {
     failure(rig.get(url("both.test", &stub)), FailureKind::Refused);
 }
 
+/// A worker at another port of the same host is another one: its connections are judged by its own port.
+#[test]
+fn a_port_is_judged_when_it_is_connected_to_and_at_each_reuse() {
+    let Setup { rig, .. } = setup("127.0.0.0/8");
+    let (one, other) = (Stub::answering(200, "{}"), Stub::answering(200, "{}"));
+    let port = one.address.port();
+    let both = || [&one, &other].map(|stub| rig.get(url("both.test", stub)));
+    assert_eq!(both(), [answer(200, "{}"), answer(200, "{}")]);
+    // Now there are idle connections to both of them.
+    rig.reactor.set_policy(policy(&format!("127.0.0.1:{port}")));
+    let [permitted, refused] = both();
+    assert_eq!(permitted, answer(200, "{}"));
+    let message = failure(refused, FailureKind::Refused);
+    let expected = format!("which is not permitted at port {} by xdb.allowed_worker_hosts", other.address.port());
+    assert!(message.ends_with(&expected), "{message}");
+    assert_eq!((one.accepted(), other.accepted()), (1, 1));
+    rig.reactor.set_policy(policy("both.test:1"));
+    let _ = both().map(|refused| failure(refused, FailureKind::Refused));
+}
+
 #[test]
 fn further_addresses_are_tried() {
     let Setup { rig, .. } = setup("127.0.0.0/8");

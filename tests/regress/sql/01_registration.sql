@@ -30,6 +30,12 @@ SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', headers => '{"X-Spli
 SELECT xdb.register_worker('reg_bad', 'http://user:password@127.0.0.1/');
 SELECT xdb.register_worker('reg_bad', 'http://192.0.2.1/');
 SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', secret => '');
+SET xdb.allowed_worker_hosts = '127.0.0.1:8080, [::1]:8080, 10.0.0.0/8:443';
+SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1');
+SELECT xdb.register_worker('reg_bad', 'http://10.0.0.1');
+SET xdb.allowed_worker_hosts = '127.0.0.1:http';
+SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1');
+RESET xdb.allowed_worker_hosts;
 SELECT count(*) FROM xdb.workers WHERE name = 'reg_bad';
 
 -- The smallest process type has no state at all: it starts with no thread and answers RPCs.
