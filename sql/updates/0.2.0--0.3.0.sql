@@ -135,3 +135,18 @@ COMMENT ON COLUMN xdb.global_message_key.owner IS 'Role that used it; 0 = nobody
 COMMENT ON COLUMN xdb.global_message_key.owner_name IS 'Its name, which tells it in another server.';
 
 COMMENT ON COLUMN xdb.state_execution.call IS 'The call it is at: not before when (microseconds since the Unix epoch), failed attempts, request generation, last failure. Of a state that has ended: the attempt that ended it, and repeats.';
+
+-- A header that is reserved now.
+DO $body$
+DECLARE
+    workers CONSTANT pg_catalog.text := (
+        SELECT pg_catalog.string_agg(pg_catalog.format('%L', w.name), ', ' ORDER BY w.name) FROM xdb.worker AS w
+        WHERE EXISTS (SELECT FROM pg_catalog.jsonb_object_keys(w.headers) AS header (name)
+                      WHERE pg_catalog.lower(header.name) OPERATOR(pg_catalog.=) 'host'));
+BEGIN
+    IF workers IS NOT NULL THEN
+        RAISE WARNING 'calls to these workers fail from now on, because a header "Host" was given for them: %', workers
+            USING HINT = 'Register them again without it.';
+    END IF;
+END
+$body$;

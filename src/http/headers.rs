@@ -4,13 +4,14 @@ use ureq_proto::http::{HeaderName, HeaderValue};
 
 use super::HEADER_LIMIT;
 
-/// The headers that make up the message itself, and those of the signature.
-const RESERVED: [&str; 14] = [
+/// The headers that make up the message itself and say whom it is for, and those of the signature.
+const RESERVED: [&str; 15] = [
     "accept-encoding",
     "connection",
     "content-length",
     "content-type",
     "expect",
+    "host",
     "keep-alive",
     "proxy-connection",
     "te",

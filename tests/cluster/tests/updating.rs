@@ -331,6 +331,31 @@ fn an_update_tells_operators_from_deployers() {
 }
 
 #[test]
+fn an_update_names_workers_that_were_given_a_host_header() {
+    let app = App::of_version("updated_headers", "0.2.0");
+    let worker = app.worker(|_: &Call| force_complete(json!(null)));
+    app.register("one", &one_step());
+    let mut superuser = app.superuser();
+    for name in ["near", "o'far"] {
+        superuser.run(&format!("SELECT xdb.register_worker('{}', '{}')", name.replace('\'', "''"), worker.url()));
+    }
+    // What the library of that version took.
+    superuser.run(r#"UPDATE xdb.worker SET headers = '{"X-Team": "blue", "HOST": "elsewhere"}' WHERE name <> 'near'"#);
+    superuser.run("ALTER EXTENSION xdb UPDATE");
+    let log = app.cluster().log();
+    let workers = "because a header \"Host\" was given for them: 'o''far', 'stub'";
+    assert!(log.contains(workers), "{log}");
+    // Where it would go is not known, so nobody is called.
+    let mut db = app.db();
+    db.start("p", "one").go();
+    wait_until("the call fails", 10, || views::fails_saying(&mut db, "p", &["is set by the engine alone"]));
+    assert_eq!(worker.count(|_| true), 0);
+    superuser.run(&format!("SELECT xdb.register_worker('stub', '{}')", worker.url()));
+    db.completes("p");
+    app.done(&[]);
+}
+
+#[test]
 fn what_was_registered_before_an_update_is_superusers_until_it_is_given_to_somebody() {
     for (number, release) in releases() {
         let app = App::of_version(&format!("updated_owners_{number}"), &release);

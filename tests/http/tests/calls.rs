@@ -392,6 +392,7 @@ fn requests_that_can_not_be_made_are_told() {
         header("X", "hidden\0"),
         header("Content-Length", "1"),
         header("transfer-encoding", "chunked"),
+        header("Host", "hidden.example"),
         header("Webhook-Signature", "hidden"),
         header("X", &"hidden".repeat(10_000)),
     ] {

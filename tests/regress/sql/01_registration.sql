@@ -26,6 +26,8 @@ SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', max_concurrency => 0
 SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', headers => '["not an object"]');
 SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', headers => '{"X-Number": 1}');
 SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', headers => '{"Idempotency-Key": "mine"}');
+SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', headers => '{"host": "elsewhere"}');
+SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', headers => '{"Transfer-Encoding": "chunked"}');
 SELECT xdb.register_worker('reg_bad', 'http://127.0.0.1:1', headers => '{"X-Split": "a\r\nb"}');
 SELECT xdb.register_worker('reg_bad', 'http://user:password@127.0.0.1/');
 SELECT xdb.register_worker('reg_bad', 'http://192.0.2.1/');
