@@ -11,7 +11,7 @@ use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
 use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::memory;
-use crate::pg::process::has_transaction_snapshot;
+use crate::pg::process::{configuration_read_at, database_name, has_transaction_snapshot};
 use crate::pg::spi::{self};
 use crate::pg::wake;
 use crate::store::app_tables::{Held, Tables, object};
@@ -228,10 +228,13 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
     let worker = &target.process_type.worker;
     let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
     let id = rpc_call_id(execution.id, &invocation);
+    let owner = identity::role_name(target.loaded.meta.owner)?;
     let request = RpcRequest {
         context: CallContext {
             process_id: &execution.process_id,
             execution: execution.id,
+            owner: owner.as_deref(),
+            database: &database_name(),
             process_started_at: execution.started_at,
             state_execution_id: None,
             attempt: 1,

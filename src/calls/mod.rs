@@ -58,6 +58,9 @@ pub fn headers(worker: &Worker, idempotency_key: String, traceparent: Option<&st
 /// What a call of a state needs besides the state.
 pub struct Attempt<'a> {
     pub number: u32,
+    /// The process's owner and database, by their names of now.
+    pub owner: Option<&'a str>,
+    pub database: &'a str,
     pub first_at: Timestamp,
     pub timeout: Duration,
     /// JSON objects.
@@ -87,6 +90,8 @@ pub fn request(
     let context = CallContext {
         process_id: &execution.process_id,
         execution: execution.id,
+        owner: attempt.owner,
+        database: attempt.database,
         process_started_at: execution.started_at,
         state_execution_id: Some(&state.id),
         attempt: attempt.number,

@@ -3,7 +3,9 @@
 use super::shmem::{self, Slot, call};
 use super::{compat, identity, raw, settings};
 use pgrx::pg_sys;
+use std::cell::OnceCell;
 use std::ffi::{CStr, c_int};
+use std::rc::Rc;
 
 /// Installs the handlers that every process of the engine has, and lets signals in.
 ///
@@ -93,6 +95,30 @@ fn keep_memory() {
 pub fn exit(code: c_int) -> ! {
     // SAFETY: ends the process in the server's way. The caller has no destructor pending.
     unsafe { pg_sys::proc_exit(code) }
+}
+
+/// When this process read the configuration last: another moment after each reload.
+pub fn configuration_read_at() -> i64 {
+    // SAFETY: a number that this process alone writes.
+    unsafe { pg_sys::PgReloadTime }
+}
+
+/// The name of the database that this process is connected to; it can't be renamed meanwhile. To be called in a transaction.
+pub fn database_name() -> Rc<str> {
+    thread_local! {
+        static NAME: OnceCell<Rc<str>> = const { OnceCell::new() };
+    }
+    NAME.with(|known| {
+        known
+            .get_or_init(|| {
+                // SAFETY: reads the catalog; a name that is found is copied before anything else runs.
+                unsafe {
+                    let name = pg_sys::get_database_name(pg_sys::MyDatabaseId);
+                    if name.is_null() { "".into() } else { CStr::from_ptr(name).to_string_lossy().into() }
+                }
+            })
+            .clone()
+    })
 }
 
 /// The database that this process is connected to.

@@ -9,6 +9,7 @@ use super::scans::ScanEnds;
 use super::transaction::Turn;
 use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
 use crate::pg::catch::{PgError, Result};
+use crate::pg::{identity, process};
 use crate::store::app_tables::object;
 use crate::store::attribute::{self, LocalAttributes, Size, Versioned};
 use crate::store::load::Loaded;
@@ -205,8 +206,11 @@ impl Preparing<'_, '_> {
             let keys = local.versions;
             record.reads = Some(Arc::new(ReadSet { global: loading, rows: global.versions, keys, local: wanted }));
         }
+        let owner = identity::role_name(loaded.meta.owner)?;
         let attempt = Attempt {
             number: call.attempt,
+            owner: owner.as_deref(),
+            database: &process::database_name(),
             first_at: call.first_attempt_at,
             timeout: config.timeout(record.api),
             global_attributes: &global.object,

@@ -47,6 +47,10 @@ fn header_safe(text: &str) -> String {
 pub struct CallContext<'a> {
     pub process_id: &'a str,
     pub execution: ExecutionId,
+    /// The role that the process belongs to, by the name that it has now; none if it is gone.
+    pub owner: Option<&'a str>,
+    /// Where the process is.
+    pub database: &'a str,
     pub process_started_at: Timestamp,
     /// None for an RPC.
     pub state_execution_id: Option<&'a StateExecutionId>,
@@ -179,6 +183,8 @@ impl Writer {
         self.object(|body| {
             body.field("processId", context.process_id);
             body.field("processExecutionId", context.execution.to_string());
+            body.field("owner", context.owner);
+            body.field("database", context.database);
             body.field("processStartedTimestamp", context.process_started_at.unix_seconds());
             if let Some(id) = context.state_execution_id {
                 body.field("stateExecutionId", id);

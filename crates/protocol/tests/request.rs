@@ -17,6 +17,8 @@ fn context<'a>(id: &'a StateExecutionId, call_id: &'a str) -> CallContext<'a> {
     CallContext {
         process_id: "order \"1\"",
         execution: ExecutionId([0x12; 16]),
+        owner: Some("tenant \"a\""),
+        database: "orders\n",
         process_started_at: Timestamp(1_700_000_000_999_999),
         state_execution_id: Some(id),
         attempt: 2,
@@ -47,6 +49,7 @@ fn wait_until_request() {
         json!({
             "context": {
                 "processId": "order \"1\"", "processExecutionId": "12121212-1212-1212-1212-121212121212",
+                "owner": "tenant \"a\"", "database": "orders\n",
                 "processStartedTimestamp": 1_700_000_000, "stateExecutionId": "Submit-1", "attempt": 2,
                 "callId": "call", "firstAttemptTimestamp": 1_700_000_001
             },
@@ -153,7 +156,7 @@ fn rpc_request() {
     let id = state("unused", 1);
     let input = Json::from_trusted("7");
     let request = RpcRequest {
-        context: CallContext { state_execution_id: None, attempt: 1, ..context(&id, "rpc-call") },
+        context: CallContext { state_execution_id: None, owner: None, attempt: 1, ..context(&id, "rpc-call") },
         process_type: "Order",
         rpc_name: "peek",
         input: Some(&input),
@@ -162,6 +165,7 @@ fn rpc_request() {
     };
     let body = parsed(&request.encode());
     assert!(body["context"].get("stateExecutionId").is_none());
+    assert_eq!(body["context"].get("owner"), Some(&Value::Null));
     assert_eq!((&body["rpcName"], &body["input"]), (&json!("peek"), &json!(7)));
     assert_eq!(body["loadedLocalAttributes"], json!({"a": 1}));
 }

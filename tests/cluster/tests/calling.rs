@@ -39,6 +39,10 @@ fn a_call_says_who_makes_it_and_for_whom() {
         let context = &call.body["context"];
         assert_eq!(context["processId"], "p");
         assert_eq!(context["processExecutionId"], execution);
+        assert_eq!(
+            (&context["owner"], &context["database"]),
+            (&json!("app"), &json!(db.text("SELECT current_database()")))
+        );
         assert_eq!(context["processStartedTimestamp"], started.floor() as i64);
         assert_eq!(call.body["processType"], "mail");
     }
@@ -213,5 +217,45 @@ fn what_a_process_waits_for_and_what_failed_last_can_be_seen() {
     let fail = threads.iter().find(|thread| thread["stateExecutionId"] == "Fail-1").expect("it is called again");
     assert!(fail["attempt"] == 2 && fail["nextAttemptAt"].is_string(), "{fail}");
     db.run("SELECT xdb.stop_process('p')");
+    app.done(&[]);
+}
+
+#[test]
+fn a_call_names_its_owner_as_the_role_is_called_then() {
+    let app = App::alone("calling_owner", ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match call.api {
+        Api::Rpc => output(json!(null)),
+        Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1)]),
+        Api::Execute => force_complete(json!(null)),
+    });
+    app.register("mail", &mailbox().rpc("ask", json!({})));
+    let mut db = app.db();
+    db.start("p", "mail").go();
+    app.session("other").start("q", "mail").go();
+    wait_until("both wait", 10, || app.superuser().count("xdb.waits") == 2);
+    let mut superuser = app.superuser();
+    superuser.run("ALTER ROLE app RENAME TO \"Tenant \"\"A\"\"\"");
+    // As an administrator: whose process it is counts, and not who calls.
+    for id in ["p", "q"] {
+        superuser.run(&format!("SELECT xdb.invoke_rpc('{id}', 'ask'), xdb.publish('{id}', 'inbox', '1')"));
+    }
+    for id in ["p", "q"] {
+        superuser.completes(id);
+    }
+    superuser.run("ALTER ROLE \"Tenant \"\"A\"\"\" RENAME TO app");
+    let owners = |id: &str| {
+        let calls = worker.calls().into_iter().filter(|call| call.process_id() == id);
+        let mut owners: Vec<_> = calls.map(|call| (call.api, call.body["context"]["owner"].clone())).collect();
+        owners.sort_by_key(|(api, _)| *api as u8);
+        owners
+    };
+    let renamed = json!("Tenant \"A\"");
+    let expected = |first: &str, then: &Value| {
+        let mut all = [(Api::WaitUntil, json!(first)), (Api::Execute, then.clone()), (Api::Rpc, then.clone())];
+        all.sort_by_key(|(api, _)| *api as u8);
+        all.to_vec()
+    };
+    assert_eq!(owners("p"), expected("app", &renamed));
+    assert_eq!(owners("q"), expected("other", &json!("other")));
     app.done(&[]);
 }
