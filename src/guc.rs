@@ -26,6 +26,7 @@ pub static MIN_RETRY_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(100);
 pub static RETENTION_SECONDS: GucSetting<i32> = GucSetting::<i32>::new(7 * 86_400);
 pub static ALLOWED_WORKER_HOSTS: GucSetting<Option<CString>> =
     GucSetting::<Option<CString>>::new(Some(c"localhost, 127.0.0.1, ::1"));
+pub static SSL_CA_FILE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
 /// A string setting as Rust text.
 pub fn text(setting: &GucSetting<Option<CString>>) -> String {
@@ -277,6 +278,14 @@ pub fn define() {
         c"Host names, *.suffix patterns, addresses and CIDR blocks that a worker's URL may resolve to, each with :port behind it or for all ports, separated by commas; checked at registration and at every connection. Default 'localhost, 127.0.0.1, ::1'.",
         &ALLOWED_WORKER_HOSTS,
         GucContext::Suset,
+        GucFlags::SUPERUSER_ONLY,
+    );
+    GucRegistry::define_string_guc(
+        c"xdb.ssl_ca_file",
+        c"File with certificates of authorities that may certify workers.",
+        c"In PEM; they are trusted besides those that browsers trust. Read again when the configuration is reloaded. Relative to the data directory. Default empty: no file.",
+        &SSL_CA_FILE,
+        GucContext::Sighup,
         GucFlags::SUPERUSER_ONLY,
     );
     crate::pg::clock_offset::define();

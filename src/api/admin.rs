@@ -3,6 +3,8 @@
 use super::Caller;
 use crate::clock;
 use crate::error;
+use crate::guc;
+use crate::http::Authorities;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
@@ -154,12 +156,18 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         lock_waits_not_shown,
         last_error: main.last_error,
         last_error_at: moment(main.last_error_at),
-        reason: reason.or_else(|| short_of_connections(waiting)),
+        reason: reason.or_else(without_authorities).or_else(|| short_of_connections(waiting)),
         runners: running.len(),
         runner_error,
         ownerless_processes: main.ownerless,
     };
     Ok(Value::Json(to_json(&figures)?))
+}
+
+/// Why no worker can be called over TLS. Looked at here and now: what an engine has found was so at the last reload.
+fn without_authorities() -> Option<String> {
+    let why = Authorities::read(&guc::text(&guc::SSL_CA_FILE)).err()?;
+    Some(format!("Workers are not called over TLS: {why}. After it is mended, reload the configuration."))
 }
 
 /// What to raise when calls wait for connections.

@@ -3,7 +3,7 @@
 use super::rpc_locks::Locking;
 use super::{Caller, json, name, name_if_given, payload, wrote};
 use crate::calls;
-use crate::http::{HostPolicy, Notifier, Reactor};
+use crate::http::{AuthorityFile, HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
@@ -403,6 +403,7 @@ struct Client {
     reactor: Reactor,
     notifier: Arc<Notifier>,
     hosts: String,
+    authorities: AuthorityFile,
     /// Given back when the client is dropped.
     _descriptors: Descriptors,
 }
@@ -424,7 +425,13 @@ impl Client {
         let reactor = Reactor::new(notifier.clone())?;
         // A session makes one call at a time.
         reactor.set_max_connections(1);
-        Ok(Self { reactor, notifier, hosts: String::new(), _descriptors: descriptors })
+        Ok(Self {
+            reactor,
+            notifier,
+            hosts: String::new(),
+            authorities: AuthorityFile::default(),
+            _descriptors: descriptors,
+        })
     }
 
     /// Makes the call and waits for its end, obeying cancel, terminate and timeouts at once.
@@ -464,6 +471,8 @@ impl Client {
             self.reactor.set_policy(policy);
             self.hosts = hosts;
         }
+        // What is wrong with the file is told by each call that needs it.
+        self.authorities.follow(&self.reactor, &guc::text(&guc::SSL_CA_FILE), configuration_read_at());
         Ok(())
     }
 }

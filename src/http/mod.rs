@@ -30,12 +30,14 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `authorities.rs` | whose certificates are trusted |
 //! | `headers.rs`, `signature.rs` | what can be sent, and signed |
 //! | `hosts.rs` | which URLs and addresses are permitted |
 //! | `resolver.rs`, `threads.rs` | names to addresses, by threads of its own; also for the registration of a worker |
 //! | `notifier.rs` | wakes the main thread |
 //! | `reactor/` | the calls themselves |
 
+mod authorities;
 mod headers;
 mod hosts;
 mod notifier;
@@ -44,6 +46,7 @@ mod resolver;
 mod signature;
 mod threads;
 
+pub use authorities::{Authorities, AuthorityFile};
 pub use headers::validate_headers;
 pub use hosts::{HostPolicy, WorkerUrl, validate_url};
 pub use notifier::Notifier;

@@ -2,11 +2,12 @@
 
 use super::duties::{Duties, is_running};
 use crate::guc;
-use crate::http::{HostPolicy, Notifier, Reactor};
+use crate::http::{AuthorityFile, HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, log_error, run_caught};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::latch::WaitSet;
+use crate::pg::process;
 use crate::pg::session::{Begun, Session, report_activity};
 use crate::pg::shmem::{EngineState, ExitReason, Role};
 use crate::pg::spi::{self, Spi};
@@ -61,8 +62,7 @@ pub fn run(session: &mut Session) -> ExitReason {
     };
     let wait_set = WaitSet::new(Some(notifier.raw_fd()));
     let mut memory = Memory::new(role, epoch, session.extension_version == versions::OWN);
-    // As the reactor begins: no host is permitted.
-    let mut hosts = String::new();
+    let mut followed = Followed::default();
     let mut connections = Reserved::default();
     let mut finished: Vec<Reply> = Vec::new();
     let mut duties = Duties::of(session);
@@ -70,7 +70,7 @@ pub fn run(session: &mut Session) -> ExitReason {
         if session.asked_to_leave() {
             return ExitReason::Left;
         }
-        follow_settings(&reactor, &mut hosts);
+        followed.follow(session, &reactor);
         session.slot.set_dormant(false);
         if session.slot.take_wake() {
             memory.woken();
@@ -225,16 +225,30 @@ impl Reserved {
     }
 }
 
-/// Settings of the reactor that may be reloaded. `hosts` is the one that its policy was read from; a setting that can't be read
-/// permits nothing.
-fn follow_settings(reactor: &Reactor, hosts: &mut String) {
-    reactor.set_max_response_bytes(guc::max_response_bytes());
-    let text = guc::text(&guc::ALLOWED_WORKER_HOSTS);
-    if text != *hosts {
-        reactor.set_policy(HostPolicy::parse(&text).unwrap_or_else(|error| {
-            pgrx::log!("xdb: no worker is called, because xdb.allowed_worker_hosts is wrong: {error}");
-            HostPolicy::default()
-        }));
-        *hosts = text;
+/// Settings of the reactor that may be reloaded, as it has them.
+#[derive(Default)]
+struct Followed {
+    /// What the policy was read from. As the reactor begins: no host is permitted.
+    hosts: String,
+    authorities: AuthorityFile,
+}
+
+impl Followed {
+    /// A list of hosts that can't be read permits nothing, and without the authorities nothing is called over TLS.
+    fn follow(&mut self, session: &Session, reactor: &Reactor) {
+        reactor.set_max_response_bytes(guc::max_response_bytes());
+        let text = guc::text(&guc::ALLOWED_WORKER_HOSTS);
+        if text != self.hosts {
+            reactor.set_policy(HostPolicy::parse(&text).unwrap_or_else(|error| {
+                pgrx::log!("xdb: no worker is called, because xdb.allowed_worker_hosts is wrong: {error}");
+                HostPolicy::default()
+            }));
+            self.hosts = text;
+        }
+        let file = guc::text(&guc::SSL_CA_FILE);
+        if let Some(why) = self.authorities.follow(reactor, &file, process::configuration_read_at()) {
+            pgrx::log!("xdb: no worker is called over TLS: {why} (\"{file}\")");
+            session.slot.record_error(&why);
+        }
     }
 }

@@ -16,7 +16,8 @@ pub const READS: usize = 16;
 /// What connections are shared by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    pub https: bool,
+    /// The number of the trust over TLS; none without TLS.
+    pub trust: Option<u64>,
     pub host: String,
     pub port: u16,
 }

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use std::{io, mem, thread};
 
@@ -22,7 +22,7 @@ use rustls::{ClientConfig, RootCertStore};
 use super::hosts::HostPolicy;
 use super::resolver::{Lookup, Names, system_lookup};
 use super::threads::{panic_message, spawn};
-use super::{Failure, Notifier, lock};
+use super::{Authorities, Failure, Notifier, lock};
 use crate::transport::{FailureKind, Outcome, Reply, Request};
 use round::Round;
 
@@ -44,7 +44,7 @@ pub struct Means {
     pub lookup: Lookup,
     /// How a connection is begun.
     pub dial: Dial,
-    /// Whose certificates are trusted.
+    /// Whose certificates are always trusted.
     pub roots: Arc<RootCertStore>,
 }
 
@@ -81,12 +81,22 @@ struct Shared {
     /// A name has been looked up.
     arrived: Arc<AtomicBool>,
     dial: Dial,
-    tls: Arc<ClientConfig>,
+    roots: Arc<RootCertStore>,
+    trust: RwLock<Trust>,
     max_response_bytes: AtomicUsize,
     max_connections: AtomicUsize,
     open: AtomicUsize,
     waiting: AtomicUsize,
     state: Mutex<SharedState>,
+}
+
+/// Whom the reactor trusts over TLS.
+#[derive(Clone)]
+struct Trust {
+    /// A connection that was made under another one is not used any more.
+    number: u64,
+    /// Or why nobody is trusted.
+    client: Result<Arc<ClientConfig>, String>,
 }
 
 /// What goes from thread to thread, under one lock.
@@ -143,13 +153,15 @@ impl Reactor {
                 wake(&waker);
             })
         };
+        let client = Authorities::default().client(&means.roots).map_err(io::Error::other)?;
         let shared = Arc::new(Shared {
             names: Names::new(HostPolicy::default(), means.lookup, on_arrival),
             notifier,
             waker,
             arrived,
             dial: means.dial,
-            tls: Arc::new(tls(means.roots)?),
+            trust: RwLock::new(Trust { number: 0, client: Ok(client) }),
+            roots: means.roots,
             max_response_bytes: AtomicUsize::default(),
             max_connections: AtomicUsize::default(),
             open: AtomicUsize::default(),
@@ -209,6 +221,17 @@ impl Reactor {
         self.shared.names.set_policy(policy);
     }
 
+    /// From now on, these are trusted besides those that always are, and no connection is used again that was made before.
+    /// Without them, which is an error that is given back, no call is made over TLS: it ends as
+    /// [`FailureKind::NotTried`], for the worker is not the one to mend that.
+    pub fn set_authorities(&self, authorities: Result<Authorities, String>) -> Result<(), String> {
+        let client = authorities.and_then(|authorities| authorities.client(&self.shared.roots));
+        let told = client.as_ref().map(drop).map_err(String::clone);
+        let mut trust = self.shared.trust.write().unwrap_or_else(PoisonError::into_inner);
+        *trust = Trust { number: trust.number + 1, client };
+        told
+    }
+
     /// Holds for answers that begin from now on.
     pub fn set_max_response_bytes(&self, bytes: usize) {
         self.shared.max_response_bytes.store(bytes, Ordering::Relaxed);
@@ -251,6 +274,15 @@ impl Shared {
     fn take_submitted(&self) -> Option<Vec<Job>> {
         let mut state = lock(&self.state);
         (!state.stop).then(|| mem::take(&mut state.submitted))
+    }
+
+    /// What connections are made with over TLS.
+    fn client(&self) -> Result<Arc<ClientConfig>, Failure> {
+        self.trust().client.map_err(|why| Failure::new(FailureKind::NotTried, why))
+    }
+
+    fn trust(&self) -> Trust {
+        self.trust.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Hands over what has ended: one lock, and one wake-up.
@@ -315,10 +347,4 @@ fn serve(shared: &Shared, poll: &mut Poll, registry: &Registry) {
         }
         thread::sleep(AFTER_PANIC);
     }
-}
-
-fn tls(roots: Arc<RootCertStore>) -> io::Result<ClientConfig> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let versions = ClientConfig::builder_with_provider(provider).with_protocol_versions(rustls::ALL_VERSIONS);
-    Ok(versions.map_err(io::Error::other)?.with_root_certificates(roots).with_no_client_auth())
 }

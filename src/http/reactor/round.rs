@@ -18,7 +18,7 @@ use super::phase::{self, LONGEST_CONNECT, Phase, Problem, span};
 use super::pool::{self, Pool};
 use super::{Done, Job, Shared};
 use crate::http::headers::validate_headers;
-use crate::http::hosts::read_url;
+use crate::http::hosts::{WorkerUrl, read_url};
 use crate::http::signature::check_signable;
 use crate::http::threads::panic_message;
 use crate::http::{Failure, HEADER_LIMIT};
@@ -158,14 +158,15 @@ impl<'a> Round<'a> {
             Failure::new(FailureKind::Timeout, message)
         };
         let url = checked.map_err(invalid).and_then(|url| if deadline > self.now { Ok(url) } else { Err(late()) });
-        let url = match url {
+        let trusts = |url: WorkerUrl| if url.https { self.shared.client().map(|_| url) } else { Ok(url) };
+        let url = match url.and_then(trusts) {
             Ok(url) => url,
             Err(failure) => {
                 self.done.push(Done { id, outcome: failure.into(), elapsed: Duration::ZERO });
                 return;
             }
         };
-        let origin = Rc::new(Origin { https: url.https, host: url.host.clone(), port: url.port });
+        let origin = Rc::new(Origin { trust: self.trust(&url), host: url.host.clone(), port: url.port });
         let index = self.calls.insert(Call {
             id,
             request,
@@ -179,6 +180,11 @@ impl<'a> Round<'a> {
         });
         self.timers.insert((deadline, index));
         self.line.push_back((index, id));
+    }
+
+    /// The number of the trust that a call to this URL needs.
+    fn trust(&self, url: &WorkerUrl) -> Option<u64> {
+        url.https.then(|| self.shared.trust().number)
     }
 
     /// Lets calls begin, in the order in which they came, as long as there may be more connections.
@@ -204,7 +210,11 @@ impl<'a> Round<'a> {
 
     /// What a call can be made over, if it can be made now.
     fn next_connection(&mut self, index: usize, most: usize) -> Option<NextConnection> {
-        let call = self.calls.get(index)?;
+        let trust = self.trust(&self.calls.get(index)?.url);
+        let call = self.calls.get_mut(index)?;
+        if call.origin.trust != trust {
+            call.origin = Rc::new(Origin { trust, ..Origin::clone(&call.origin) });
+        }
         if !call.needs_new
             && let Some(connection) =
                 self.connections.take_idle(&call.origin, &self.shared.names, self.now, &mut self.input)
@@ -380,7 +390,7 @@ impl<'a> Round<'a> {
         }
         if call.url.https {
             call.place = Place::Handshaking { connection };
-            connected.begin_tls(self.shared.tls.clone())?;
+            connected.begin_tls(self.shared.client().map_err(Problem::Known)?)?;
             self.set_timer(index, None);
             return self.go_on_shaking_hands(index, connection);
         }

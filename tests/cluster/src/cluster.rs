@@ -423,6 +423,16 @@ impl Cluster {
         });
     }
 
+    /// Writes a file of this name, which the server may read, into its data directory.
+    pub fn write_file(&self, name: &str, content: &str) {
+        let path = self.data_directory().join(name);
+        // Renamed into its place, so that nobody reads half of it.
+        let made = path.with_extension("new");
+        fs::write(&made, content).expect("a directory of ours");
+        install::give_to_server(&made);
+        fs::rename(&made, &path).expect("a directory of ours");
+    }
+
     /// Sets the clock of a server that has one of its own: so many seconds ahead of the real one.
     pub fn set_clock(&self, seconds: f64) {
         skew::set(&self.directory, (seconds * 1e6) as i64);

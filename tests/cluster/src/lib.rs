@@ -19,6 +19,7 @@ pub mod random;
 pub mod signup;
 mod skew;
 pub mod tamper;
+pub mod tls;
 mod upgrade;
 pub mod views;
 pub mod wait;

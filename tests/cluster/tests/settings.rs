@@ -1,6 +1,7 @@
 //! Settings do what they say.
 
 use xdb_cluster_tests::prelude::*;
+use xdb_cluster_tests::tls::{Authority, Front};
 
 /// A cluster with these settings, and a worker that hangs in every call until it is released; RPCs too.
 fn application(name: &str, settings: &[(&str, &str)]) -> (App, Worker) {
@@ -266,5 +267,69 @@ fn what_one_process_may_ask_for_is_bounded() {
         _ => force_complete(json!("done")),
     });
     assert_eq!(db.completes("p").result(), &json!("done"));
+    app.done(&[]);
+}
+
+#[test]
+fn authorities_of_a_file_are_trusted_as_the_file_is_at_the_last_reload() {
+    let app = App::alone("settings_authorities", ClusterOptions::default());
+    let worker = Worker::start(|call: &Call| match call.api {
+        Api::Rpc => output(json!("pong")),
+        _ => force_complete(json!(null)),
+    });
+    let (ours, others) = (Authority::default(), Authority::default());
+    let front = Front::start(&worker, &ours);
+    let (mut superuser, mut db) = (app.superuser(), app.db());
+    superuser.run(&format!("SELECT xdb.register_worker('stub', '{}')", front.url()));
+    let retries = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 0.2, "maximumIntervalSeconds": 0.2}});
+    app.register("one", &Definition::starting_with("Only").step_with("Only", retries).rpc("ping", json!({})));
+    superuser.run(&format!("SELECT xdb.register_worker('plain', '{}')", worker.url()));
+    app.register_with("plain", "plain", &one_step());
+    let refused = |db: &mut Db, why: &str| {
+        wait_until("RPCs are refused", 20, || match db.try_run("SELECT xdb.invoke_rpc('p', 'ping')") {
+            Ok(()) => false,
+            Err(error) => error.code == codes::WORKER_FAILED && error.detail.contains(why),
+        });
+    };
+
+    // Nobody knows the authority: that is the worker's fault.
+    db.start("p", "one").go();
+    wait_until("the attempt fails", 20, || views::fails_saying(&mut db, "p", &["UnknownIssuer"]));
+    refused(&mut db, "UnknownIssuer");
+
+    // There is no such file: the worker can't help it, and no attempt is spent.
+    app.cluster().set("xdb.ssl_ca_file", "ours.pem");
+    let unreadable = "file of xdb.ssl_ca_file can't be read: no such file or directory";
+    refused(&mut db, unreadable);
+    wait_until("the engine knows", 20, || app.cluster().log().contains("no worker is called over TLS"));
+    db.start("q", "one").go();
+    // Without TLS calls are made, one of them after that of the process before.
+    db.start("plain", "plain").go();
+    db.completes("plain");
+    let reason = "SELECT coalesce(reason, '') FROM xdb.status()";
+    assert!(superuser.text(reason).contains(unreadable), "{}", superuser.text(reason));
+    assert!(superuser.text("SELECT last_error FROM xdb.status()").contains(unreadable));
+    assert_eq!(views::failures(&mut db, "q"), Vec::<Value>::new());
+
+    // The file is there; that it is, is seen at the next reload.
+    app.cluster().write_file("ours.pem", &format!("{}{}", others.pem, ours.pem));
+    superuser.run("SELECT pg_reload_conf()");
+    for id in ["p", "q"] {
+        db.completes(id);
+    }
+    wait_until("RPCs are answered", 20, || {
+        db.try_one::<String>("SELECT xdb.invoke_rpc('p', 'ping')::text").is_ok_and(|answer| answer == "\"pong\"")
+    });
+    assert_eq!(superuser.text(reason), "");
+    assert_eq!(worker.count(|call| call.attempt() == 1 && call.process_id() == "q"), 1, "no attempt was spent");
+
+    // And so is that it names somebody else, although there are connections from before.
+    app.cluster().write_file("ours.pem", &others.pem);
+    superuser.run("SELECT pg_reload_conf()");
+    refused(&mut db, "invalid peer certificate");
+    db.start("r", "one").go();
+    wait_until("the attempt fails", 20, || views::fails_saying(&mut db, "r", &["invalid peer certificate"]));
+    assert_eq!(worker.count(|call| call.process_id() == "r"), 0);
+    db.run("SELECT xdb.stop_process('r')");
     app.done(&[]);
 }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
-use xdb_http_tests::http::Means;
+use xdb_http_tests::http::{Authorities, Means};
 use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure, local};
 use xdb_http_tests::stub::{Request, Stub};
 use xdb_http_tests::transport::{FailureKind, Outcome};
@@ -18,6 +20,8 @@ use xdb_http_tests::transport::{FailureKind, Outcome};
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     roots: Arc<RootCertStore>,
+    /// Its own certificate, as files have it.
+    pem: String,
 }
 
 impl Authority {
@@ -28,7 +32,9 @@ impl Authority {
         let certificate = params.self_signed(&key).expect("a certificate");
         let mut roots = RootCertStore::empty();
         roots.add(certificate.der().clone()).expect("a root");
-        Authority { issuer: Issuer::new(params, key), roots: Arc::new(roots) }
+        let lines = BASE64_STANDARD.encode(certificate.der());
+        let pem = format!("-----BEGIN CERTIFICATE-----\n{lines}\n-----END CERTIFICATE-----\n");
+        Authority { pem, issuer: Issuer::new(params, key), roots: Arc::new(roots) }
     }
 
     /// What a server shows who has this name.
@@ -232,4 +238,94 @@ fn an_answer_that_is_cut_off_is_no_answer() {
     });
     let outcome = authority.rig().get(format!("https://localhost:{}/", stub.address.port()));
     assert!(matches!(outcome, Outcome::Failed { kind: FailureKind::Transport, .. }), "{outcome:?}");
+}
+
+/// A file of this test alone; gone with it.
+struct Bundle(std::path::PathBuf);
+
+impl Bundle {
+    fn new(name: &str, content: impl AsRef<[u8]>) -> Bundle {
+        let path = std::env::temp_dir().join(format!("xdb-http-tests-{}-{name}.pem", std::process::id()));
+        std::fs::write(&path, content).expect("a file of ours");
+        Bundle(path)
+    }
+
+    fn read(&self) -> Result<Authorities, String> {
+        Authorities::read(self.0.to_str().expect("a name in UTF-8"))
+    }
+}
+
+impl Drop for Bundle {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn authorities_of_a_file_are_trusted_besides_the_others() {
+    let (always, one, other) = (Authority::new(), Authority::new(), Authority::new());
+    let [first, second, third] = [&always, &one, &other].map(|who| Echo::start(who.certify("localhost", |_| {})));
+    let rig = always.rig();
+    second.is_refused(&rig, "BadSignature");
+    let bundle = Bundle::new("two", format!("# One\n{}\n# and another\n{}", one.pem, other.pem));
+    assert_eq!(rig.reactor.set_authorities(bundle.read()), Ok(()));
+    for echo in [&first, &second, &third] {
+        assert_eq!(rig.get(echo.url()), answer(200, "{}"));
+    }
+    // What was trusted a moment ago is not any more, though its connection is still there.
+    let bundle = Bundle::new("other", &other.pem);
+    assert_eq!(rig.reactor.set_authorities(bundle.read()), Ok(()));
+    assert!(failure(rig.get(second.url()), FailureKind::Transport).contains("BadSignature"));
+    assert_eq!(rig.get(third.url()), answer(200, "{}"));
+    assert_eq!(rig.reactor.set_authorities(Authorities::read("")), Ok(()));
+    assert!(failure(rig.get(third.url()), FailureKind::Transport).contains("BadSignature"));
+    assert_eq!(rig.get(first.url()), answer(200, "{}"));
+    assert_eq!([&first, &second, &third].map(|echo| echo.requests.load(Ordering::SeqCst)), [2, 1, 2]);
+}
+
+/// The worker is not the one who can mend it, so the call counts as one that was not tried.
+#[test]
+fn while_nobody_knows_whom_to_trust_no_call_is_made_over_tls() {
+    let authority = Authority::new();
+    let echo = Echo::start(authority.certify("localhost", |_| {}));
+    let (rig, plain) = (authority.rig(), Stub::answering(200, "{}"));
+    assert_eq!(rig.get(echo.url()), answer(200, "{}"));
+    let missing = Authorities::read("/nowhere/at/all.pem");
+    let why = rig.reactor.set_authorities(missing).expect_err("there is no such file");
+    assert_eq!(failure(rig.get(echo.url()), FailureKind::NotTried), why);
+    assert_eq!(rig.get(plain.url("/")), answer(200, "{}"));
+    assert_eq!(echo.requests.load(Ordering::SeqCst), 1);
+    assert_eq!(rig.reactor.set_authorities(Authorities::read("")), Ok(()));
+    assert_eq!(rig.get(echo.url()), answer(200, "{}"));
+}
+
+#[test]
+fn what_is_no_file_of_authorities_says_why() {
+    let authority = Authority::new();
+    let broken = authority.pem.replace("MII", "M*I");
+    let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let large = vec![b'#'; (4 << 20) + 1];
+    let cases: [(&str, &[u8], &str); 6] = [
+        ("empty", b"", "the file of xdb.ssl_ca_file has no certificate in it"),
+        ("text", b"not a certificate", "the file of xdb.ssl_ca_file has no certificate in it"),
+        ("bytes", &[0xff; 100], "the file of xdb.ssl_ca_file has no certificate in it"),
+        ("broken", broken.as_bytes(), "the file of xdb.ssl_ca_file is none of certificates: "),
+        ("garbage", garbage.as_bytes(), "certificate 1 in the file of xdb.ssl_ca_file can't be used: "),
+        ("large", &large, "the file of xdb.ssl_ca_file can't be read: it is larger than 4 MB"),
+    ];
+    for (name, content, expected) in cases {
+        let message = Bundle::new(name, content).read().expect_err(name);
+        assert!(message.starts_with(expected), "{name}: {message}");
+    }
+    let second = Bundle::new("second", format!("{}{garbage}", authority.pem)).read().expect_err("the second is none");
+    assert!(second.starts_with("certificate 2 in"), "{second}");
+    for (path, expected) in [
+        ("/nowhere/at/all.pem", "the file of xdb.ssl_ca_file can't be read: no such file or directory"),
+        ("/tmp", "the file of xdb.ssl_ca_file can't be read: it is not an ordinary file"),
+        ("/dev/zero", "the file of xdb.ssl_ca_file can't be read: it is not an ordinary file"),
+        ("a\0b", "the file of xdb.ssl_ca_file can't be read: "),
+    ] {
+        let message = Authorities::read(path).expect_err(path);
+        assert!(message.starts_with(expected), "{path}: {message}");
+    }
 }
