@@ -1,6 +1,6 @@
 # The work is done by scripts/; this file is the list of what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-upgrade explore torture torture-plants crash-points bench lint install psql
+.PHONY: help demo test test-upgrade explore fuzz torture torture-plants crash-points bench lint install psql
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -16,6 +16,9 @@ test-upgrade: ## pg_upgrade from 15 to the server of PG=
 
 explore: ## try property tests with fresh seeds (MINUTES=, CASES=; see docs/torture.md)
 	@scripts/explore
+
+fuzz: ## hostile arguments and answers (SEED=, MINUTES=; see docs/torture.md)
+	@scripts/fuzz
 
 torture: ## many processes under a schedule of faults (SEED=, MINUTES=, PROCESSES=; see docs/torture.md)
 	@scripts/torture

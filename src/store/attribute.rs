@@ -3,7 +3,7 @@
 //! An execution may have so many, with so many bytes, as settings say: see [`Size`]. What was stored before a setting was lowered
 //! stays. It can be read one by one and made smaller, but no call gets it.
 
-use super::table::{Read, insert, record, run, statements, table};
+use super::table::{insert, record, rows, run, statements, table};
 use crate::error;
 use crate::guc;
 use crate::pg::catch::{PgError, Result};
@@ -118,9 +118,8 @@ pub fn refusal(
         return Ok(None);
     }
     let keys = array(written.keys().map(String::as_str));
-    let Some(Sizes { attributes, bytes, replaced, replaced_bytes }) =
-        spi.first(&SIZES, &[value(id), keys], |row| Sizes::read(row))?
-    else {
+    let sizes: Vec<Sizes> = rows(spi, &SIZES, &[value(id), keys])?;
+    let Some(Sizes { attributes, bytes, replaced, replaced_bytes }) = sizes.into_iter().next() else {
         return Ok(None);
     };
     let before = Size { attributes: attributes as usize, bytes: bytes as usize };

@@ -50,6 +50,7 @@ fn assert_read_again(definition: &Definition, options: &StateConfig) {
         mapping: &[],
         published_before: &BTreeSet::new(),
         global_messages: &[],
+        quotas: Quotas::NONE,
     };
     let mut live = Execution::new(ExecutionId::default());
     let mut replay = Replay::new(ExecutionId::default());

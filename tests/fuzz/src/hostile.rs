@@ -1,0 +1,65 @@
+//! A worker that does what no worker should.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use xdb_cluster_tests::prelude::*;
+use xdb_cluster_tests::random::Random;
+
+use crate::values::{any_json, mutate, text};
+
+/// The reply to a call: most of the time of the protocol, or nearly.
+pub fn reply(random: &mut Random, call: &Call) -> Reply {
+    match random.below(40) {
+        0 => Reply::CloseMidBody,
+        1 => Reply::Huge(*random.pick(&[10_000, 3_000_000, 6_000_000])),
+        2 => Reply::Drip(Duration::from_millis(1)),
+        3 => Reply::Raw(200, (0..random.below(200)).map(|_| random.below(256) as u8).collect()),
+        4 => Reply::Raw(200, vec![b'['; *random.pick(&[100, 5_000, 1_000_000])]),
+        5 => Reply::Twice(Box::new(good(random, call)), Box::new(good(random, call))),
+        6 => Reply::Late(Duration::from_millis(random.below(1500)), Box::new(good(random, call))),
+        7 => Reply::Pieces(Duration::from_millis(random.below(300)), Box::new(good(random, call))),
+        8 => Reply::Json(*random.pick(&[100, 204, 301, 404, 500, 503, 999]), any_json(random, 3)),
+        9 => Reply::Json(200, any_json(random, 4)),
+        10..=21 => match good(random, call) {
+            Reply::Json(status, mut body) => {
+                for _ in 0..random.between(1, 4) {
+                    mutate(random, &mut body);
+                }
+                Reply::Json(status, body)
+            }
+            other => other,
+        },
+        _ => good(random, call),
+    }
+}
+
+fn good(random: &mut Random, call: &Call) -> Reply {
+    let answer = match call.api {
+        Api::WaitUntil => {
+            let commands: Vec<Value> = (0..random.between(1, 4))
+                .map(|number| match random.below(3) {
+                    0 => timer(&format!("t{number}"), random.below(300) as f64 / 1000.0),
+                    1 => local_queue(&format!("l{number}"), "inbox", random.between(1, 3) as u32),
+                    _ => global_queue(&format!("g{number}"), "orders", random.between(1, 3) as u32),
+                })
+                .collect();
+            if random.permille(200) { all_of(&commands) } else { any_of(&commands) }
+        }
+        Api::Execute => match random.below(8) {
+            0 => force_complete(any_json(random, 2)),
+            1 => graceful_complete(any_json(random, 2)),
+            2 => force_fail(any_json(random, 2)),
+            3 => dead_end(),
+            4 => close_if_empty("inbox", "Wait"),
+            5 => next_all(&vec![("Wait", json!(null)); random.between(1, 30) as usize]),
+            _ => next(random.pick::<&str>(&["Start", "Wait"]), any_json(random, 2)),
+        },
+        Api::Rpc => output(any_json(random, 2)),
+    };
+    let answer = if random.permille(300) { answer.globals(json!({"n": random.below(100)})) } else { answer };
+    let answer = if random.permille(300) { answer.locals(json!({text(random): any_json(random, 2)})) } else { answer };
+    let answer = if random.permille(200) { answer.publish("inbox", any_json(random, 2)) } else { answer };
+    let answer = if random.permille(200) { answer.publish_global("orders", any_json(random, 2)) } else { answer };
+    answer.into()
+}

@@ -1,0 +1,212 @@
+//! Hostile input, kept running: SQL functions with arguments that nobody expects, and a worker whose answers are no answers.
+//!
+//! See `docs/torture.md`. `SEED` and `MINUTES` come from the environment; the exit code is 1 if something was violated, 2 for wrong
+//! options. What must hold: no session is lost, no error is an internal one, the server never restarts, and every process is what
+//! its history says afterwards. Half of the sessions can have little more memory than they have at their begin.
+
+mod hostile;
+mod values;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use xdb_cluster_tests::cluster::limit_memory;
+use xdb_cluster_tests::db::jsonb;
+use xdb_cluster_tests::log;
+use xdb_cluster_tests::prelude::*;
+use xdb_cluster_tests::random::Random;
+
+/// Roles of the sessions. `boss` registers, pauses and purges as well.
+const SESSIONS: [&str; 6] = ["app", "app", "other", "other", "boss", "app"];
+
+/// What a session with little memory may have besides.
+const LITTLE: u64 = 48 * 1024 * 1024;
+
+/// Lines of the log that such a run explains.
+const EXPLAINED: &[&str] = &["out of memory", "is left alone", "bytes were needed", "a turn of the scheduler failed"];
+
+/// A function as the catalog has it: its name, and the names and types of its arguments.
+struct Function {
+    name: String,
+    arguments: Vec<(String, String)>,
+    /// So many of them have to be given.
+    needed: usize,
+}
+
+fn main() -> ExitCode {
+    let number = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty()).map(|text| text.parse::<f64>());
+    let (Ok(seed), Ok(minutes)) = (number("SEED").transpose(), number("MINUTES").transpose()) else {
+        eprintln!("SEED and MINUTES have to be numbers");
+        return ExitCode::from(2);
+    };
+    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64 % 1_000_000;
+    let seed = seed.map_or_else(clock, |seed| seed as u64);
+    let length = Duration::from_secs_f64(minutes.unwrap_or(10.0).max(0.0) * 60.0);
+    println!("SEED={seed}, for {:.1} minutes", length.as_secs_f64() / 60.0);
+    let violations = run(seed, length);
+    if violations.is_empty() {
+        println!("No violation.");
+        return ExitCode::SUCCESS;
+    }
+    println!("VIOLATIONS, to be had again perhaps with SEED={seed}:");
+    violations.iter().for_each(|violation| println!("  {violation}"));
+    ExitCode::FAILURE
+}
+
+fn run(seed: u64, length: Duration) -> Vec<String> {
+    let options = ClusterOptions::default().set("xdb.max_response_size", "4MB").set("max_stack_depth", "1MB");
+    let app = App::alone("fuzz", options);
+    app.db()
+        .run("INSERT INTO counters SELECT 'k' || n FROM generate_series(0, 9) n; GRANT ALL ON counters TO other, boss");
+    let chance = Mutex::new(Random::new(seed, "worker"));
+    let worker = app.worker_named("worker-a", move |call: &Call| {
+        hostile::reply(&mut chance.lock().unwrap_or_else(|poisoned| poisoned.into_inner()), call)
+    });
+    app.session("boss").run(&format!(
+        "SELECT xdb.register_worker('worker-b', '{url}');
+         SELECT xdb.register_process_type('odd', 'worker-b', {definition});
+         SELECT xdb.register_process_type('odd-2', 'worker-b', '{{\"states\": {{\"Start\": {{}}, \"Wait\": {{}}}}, \"startingState\": \"Start\"}}')",
+        url = worker.url(),
+        definition = jsonb(&values::definition()),
+    ));
+    let functions = functions(&mut app.superuser());
+    let until = Instant::now() + length;
+    let counts = Mutex::new(BTreeMap::<String, u64>::new());
+    let mut violations = std::thread::scope(|scope| {
+        let sessions: Vec<_> = (0..SESSIONS.len())
+            .map(|number| {
+                let (app, functions, counts) = (&app, &functions, &counts);
+                scope.spawn(move || {
+                    session(app, number, Random::new(seed, &format!("session {number}")), functions, until, counts)
+                })
+            })
+            .collect();
+        sessions
+            .into_iter()
+            .flat_map(|session| session.join().unwrap_or_else(|_| vec!["a session panicked".to_owned()]))
+            .collect::<Vec<_>>()
+    });
+    for (code, count) in counts.into_inner().unwrap_or_default() {
+        println!("{count:>8}  {code}");
+    }
+    violations.extend(afterwards(&app, worker));
+    violations
+}
+
+/// Everything that the extension lets sessions call, so that what is new is among them.
+fn functions(superuser: &mut Db) -> Vec<Function> {
+    let rows = superuser.rows(
+        "SELECT p.proname AS name, p.pronargs - p.pronargdefaults AS needed,
+            coalesce((SELECT jsonb_agg(jsonb_build_array(coalesce(p.proargnames[n], ''), format_type(p.proargtypes[n - 1], NULL)) ORDER BY n)
+                FROM generate_series(1, p.pronargs) n), '[]') AS arguments
+         FROM pg_proc p WHERE p.pronamespace = 'xdb'::regnamespace ORDER BY p.oid::regprocedure::text",
+    );
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let function = |row: &Value| Function {
+        name: text(&row["name"]),
+        needed: row["needed"].as_u64().unwrap_or_default() as usize,
+        arguments: row["arguments"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|argument| (text(&argument[0]), text(&argument[1])))
+            .collect(),
+    };
+    rows.iter().map(function).collect()
+}
+
+/// One session's calls until the time is over. Gives what must not be.
+fn session(
+    app: &App,
+    number: usize,
+    mut random: Random,
+    functions: &[Function],
+    until: Instant,
+    counts: &Mutex<BTreeMap<String, u64>>,
+) -> Vec<String> {
+    let role = SESSIONS[number];
+    let mut violations = Vec::new();
+    let mut db = connect(app, role, number % 2 == 1);
+    let mut in_transaction = 0;
+    while Instant::now() < until && violations.len() < 5 {
+        if in_transaction == 0 && random.permille(150) {
+            in_transaction = random.between(1, 6);
+            db.run("BEGIN");
+        }
+        let sql = call(&mut random, functions);
+        let code = match db.try_run(&sql) {
+            Ok(()) => "done".to_owned(),
+            Err(error) => {
+                if error.code.starts_with("XX") || error.code == "08006" {
+                    violations.push(format!(
+                        "{role}: {} {}: {}",
+                        error.code,
+                        error.message,
+                        sql.chars().take(300).collect::<String>()
+                    ));
+                }
+                if error.code == "08006" {
+                    db = connect(app, role, number % 2 == 1);
+                } else if in_transaction > 0 {
+                    db.run("ROLLBACK");
+                }
+                in_transaction = 0;
+                error.code
+            }
+        };
+        if in_transaction > 0 {
+            in_transaction -= 1;
+            if in_transaction == 0 && db.try_run(random.pick::<&str>(&["COMMIT", "ROLLBACK"])).is_err() {
+                db.run("ROLLBACK");
+            }
+        }
+        *counts.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).entry(code).or_default() += 1;
+    }
+    violations
+}
+
+fn connect(app: &App, role: &str, has_little_memory: bool) -> Db {
+    let mut db = app.session(role);
+    // What waits is to end soon.
+    db.run("SET statement_timeout = '700ms'; SET lock_timeout = '500ms'");
+    if has_little_memory {
+        limit_memory(db.one("SELECT pg_backend_pid()"), LITTLE);
+    }
+    db
+}
+
+fn call(random: &mut Random, functions: &[Function]) -> String {
+    // Processes that do something are what most mistakes need.
+    let works = |function: &&Function| {
+        ["start_process", "start_processes", "publish", "publish_global", "invoke_rpc"]
+            .contains(&function.name.as_str())
+    };
+    let working: Vec<_> = functions.iter().filter(works).collect();
+    let function = if random.permille(400) { random.pick(&working) } else { random.pick(functions) };
+    let count = random.between(function.needed as u64, function.arguments.len() as u64) as usize;
+    let arguments: Vec<_> =
+        function.arguments[..count].iter().map(|(name, of_type)| values::argument(random, of_type, name)).collect();
+    format!("SELECT * FROM xdb.{}({})", function.name, arguments.join(", "))
+}
+
+/// What has to hold when nobody does anything hostile any more.
+fn afterwards(app: &App, worker: Worker) -> Vec<String> {
+    worker.heal();
+    let mut violations = Vec::new();
+    let mut superuser = app.superuser();
+    superuser.run("SET statement_timeout = 0; SELECT xdb.pause()");
+    println!("{:>8}  executions", superuser.count("xdb.process_execution"));
+    let problems: Vec<String> = superuser.all(
+        "SELECT format('%s (%s): %s', left(p.process_id, 40), p.execution_id, c.problem)
+         FROM xdb.process_execution p, LATERAL xdb.check_process(p.process_id, p.execution_id) c LIMIT 20",
+    );
+    violations.extend(problems);
+    let log = app.cluster().log();
+    if log::crashes(&log) > 0 {
+        violations.push(format!("the server restarted {} times", log::crashes(&log)));
+    }
+    violations.extend(app.unexplained_errors(EXPLAINED).into_iter().take(20));
+    violations
+}

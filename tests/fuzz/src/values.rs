@@ -1,0 +1,241 @@
+//! Values that nobody expects, as SQL and as JSON.
+
+use serde_json::{Map, Value, json};
+use xdb_cluster_tests::db::{jsonb, literal};
+use xdb_cluster_tests::random::Random;
+
+/// Words that mean something somewhere: names that are in use, and words of the protocol.
+pub const WORDS: &[&str] = &[
+    "p0",
+    "p1",
+    "p2",
+    "p3",
+    "p4",
+    "odd",
+    "worker-a",
+    "worker-b",
+    "Start",
+    "Wait",
+    "Start-1",
+    "Wait-1",
+    "Wait-2",
+    "inbox",
+    "orders",
+    "ask",
+    "t",
+    "n",
+    "counters",
+    "public.counters",
+    "id",
+    "TERMINATE",
+    "FAIL",
+    "CANCEL",
+    "ALLOW_IF_NO_RUNNING",
+    "DISALLOW_REUSE",
+    "TERMINATE_IF_RUNNING",
+    "FULL",
+    "ALL",
+    "NONE",
+    "FORCE_COMPLETE_PROCESS",
+    "DEAD_END",
+    "AnyOfCompletion",
+    "*",
+    "-",
+    "null",
+    "app",
+    "other",
+    "0",
+];
+
+/// A text: a word, or something that no name is.
+pub fn text(random: &mut Random) -> String {
+    match random.below(12) {
+        0..=5 => (*random.pick(WORDS)).to_owned(),
+        6 => String::new(),
+        7 => "x".repeat(*random.pick(&[255, 1024, 1025, 70_000, 1_500_000])),
+        8 => format!("p{}", random.below(40)),
+        9 => (0..random.between(1, 8))
+            .filter_map(|_| char::from_u32(random.below(0x11_0000) as u32))
+            .filter(|c| *c != '\0')
+            .collect(),
+        10 => "'; DROP TABLE counters; --\\\"\u{202e}\n\t%s%n$1".to_owned(),
+        _ => (*random.pick(&[
+            "-1",
+            "1e400",
+            "NaN",
+            "infinity",
+            " ",
+            "2027-02-30",
+            "{}",
+            "00000000-0000-0000-0000-000000000000",
+        ]))
+        .to_owned(),
+    }
+}
+
+/// Any JSON, so deep at most.
+pub fn any_json(random: &mut Random, depth: u32) -> Value {
+    match random.below(if depth == 0 { 7 } else { 10 }) {
+        0 => Value::Null,
+        1 => json!(random.permille(500)),
+        2 => json!(*random.pick(&[0_i64, -1, 1, 2_147_483_648, i64::MAX, i64::MIN])),
+        3 => json!(*random.pick(&[0.5, -0.0, 1e300, 1e-300, 1e18])),
+        4..=6 => json!(text(random)),
+        7 => (0..random.below(4)).map(|_| any_json(random, depth - 1)).collect(),
+        _ => (0..random.below(4)).map(|_| (text(random), any_json(random, depth - 1))).collect::<Map<_, _>>().into(),
+    }
+}
+
+/// Changes a value in some places: something else stands there, nothing, or one thing more.
+pub fn mutate(random: &mut Random, value: &mut Value) {
+    match value {
+        Value::Array(list) if !list.is_empty() && random.permille(800) => match random.below(5) {
+            0 => {
+                let copy = random.pick(list).clone();
+                list.extend(vec![copy; *random.pick(&[1, 10, 1500])]);
+            }
+            1 => {
+                let at = random.below(list.len() as u64) as usize;
+                list.remove(at);
+            }
+            _ => {
+                let at = random.below(list.len() as u64) as usize;
+                mutate(random, &mut list[at]);
+            }
+        },
+        Value::Object(members) if !members.is_empty() && random.permille(800) => {
+            let keys: Vec<_> = members.keys().cloned().collect();
+            let key = random.pick(&keys).clone();
+            match random.below(6) {
+                0 => {
+                    members.remove(&key);
+                }
+                1 => {
+                    members.insert(text(random), any_json(random, 3));
+                }
+                _ => {
+                    if let Some(member) = members.get_mut(&key) {
+                        mutate(random, member);
+                    }
+                }
+            }
+        }
+        other => *other = any_json(random, 3),
+    }
+}
+
+/// A definition of a process type that is good.
+pub fn definition() -> Value {
+    json!({
+        "startingState": "Start",
+        "states": {"Start": {"skipWaitUntil": true, "executeApiTimeoutSeconds": 2}, "Wait": {"waitUntilApiTimeoutSeconds": 2}},
+        "globalAttributes": [{"table": "public.counters", "primaryKey": ["id"], "attributes": {"n": "n"}}],
+        "localQueues": ["inbox"],
+        "globalQueues": ["*"],
+        "rpcs": {"ask": {"timeoutSeconds": 1}},
+    })
+}
+
+/// An argument of this type, as SQL.
+pub fn argument(random: &mut Random, of_type: &str, name: &str) -> String {
+    if random.permille(60) {
+        return format!("NULL::{of_type}");
+    }
+    match of_type {
+        "text" => literal(&word(random, name)),
+        "jsonb" => json_argument(random, name),
+        "uuid" => format!(
+            "'{}'::uuid",
+            random.pick(&["00000000-0000-0000-0000-000000000000", "01a20502-8cd2-7026-9da3-a1d7a2a73a3b"])
+        ),
+        "interval" => format!(
+            "'{}'::interval",
+            random.pick(&[
+                "0",
+                "10 ms",
+                "-1 s",
+                "1 us",
+                "100 ms",
+                "1 day",
+                "170000000 years",
+                "-170000000 years",
+                "1 mon"
+            ])
+        ),
+        "timestamp with time zone" => format!(
+            "'{}'::timestamptz",
+            random.pick(&["infinity", "-infinity", "now", "4713-01-01 BC", "294276-12-31", "2000-01-01", "2100-01-01"])
+        ),
+        "integer" => format!("({})::int", random.pick(&["0", "1", "-1", "2147483647", "-2147483648", "7"])),
+        "boolean" => (*random.pick(&["true", "false"])).to_owned(),
+        "text[]" => {
+            let some: Vec<_> = (0..random.below(4)).map(|_| literal(&text(random))).collect();
+            match random.below(4) {
+                0 => "ARRAY[NULL]::text[]".to_owned(),
+                1 => "'{{a,b},{c,d}}'::text[]".to_owned(),
+                _ => format!("ARRAY[{}]::text[]", some.join(", ")),
+            }
+        }
+        "regrole" => format!("'{}'::regrole", random.pick(&["app", "other", "boss", "-", "stranger"])),
+        other => format!("NULL::{other}"),
+    }
+}
+
+/// What this argument is likely to be, most of the time.
+fn word(random: &mut Random, name: &str) -> String {
+    if random.permille(300) {
+        return text(random);
+    }
+    match name {
+        "process_id" => format!("p{}", random.below(400)),
+        "process_type" => (*random.pick(&["odd", "odd-2", "odd-2", "gone"])).to_owned(),
+        "worker" | "name" => (*random.pick(&["worker-a", "worker-b"])).to_owned(),
+        "queue_name" => (*random.pick(&["inbox", "orders"])).to_owned(),
+        "rpc_name" => "ask".to_owned(),
+        "id_reuse_policy" => {
+            (*random.pick(&["ALLOW_IF_NO_RUNNING", "DISALLOW_REUSE", "TERMINATE_IF_RUNNING"])).to_owned()
+        }
+        "stop_type" => (*random.pick(&["TERMINATE", "FAIL", "CANCEL"])).to_owned(),
+        "global_attribute_pk" => format!("k{}", random.below(10)),
+        "state_execution_id" => (*random.pick(&["Start-1", "Wait-1", "Wait-2"])).to_owned(),
+        "url" => {
+            (*random.pick(&["http://127.0.0.1:9", "http://localhost", "https://127.0.0.1:1/a?b#c", "http://[::1]:80"]))
+                .to_owned()
+        }
+        _ => text(random),
+    }
+}
+
+fn json_argument(random: &mut Random, name: &str) -> String {
+    match random.below(12) {
+        // Deeper than anybody reads, longer than anybody wants, with numbers that are long when they are written out.
+        0 => {
+            let depth = random.pick(&["100", "128", "129", "3000"]);
+            format!("(repeat('[', {depth}) || repeat(']', {depth}))::jsonb")
+        }
+        1 => format!("to_jsonb(repeat('y', {}))", random.pick(&["1000000", "1100000", "20000000"])),
+        2 => format!("'{}'::jsonb", random.pick(&["1e1000", "1e130000", "-1e-16000", "0.1e1"])),
+        3 => format!(
+            "(SELECT jsonb_object_agg('k' || n, n) FROM generate_series(1, {}) n)",
+            random.pick(&["10", "11000"])
+        ),
+        4 | 5 => jsonb(&any_json(random, 4)),
+        _ => {
+            let mut value = match name {
+                "definition" => definition(),
+                "options" => json!({"requestId": "r1", "globalAttributeKeys": {"public.counters": {"id": "k1"}},
+                    "startingStateConfig": {"executeApiTimeoutSeconds": 1}, "globalAttributeConflictMode": "IGNORE_CONFLICT"}),
+                "processes" => (0..random.below(20))
+                    .map(|n| json!({"process_id": format!("p{}", n * 2), "process_type": "odd", "global_attribute_pk": "k1"}))
+                    .collect(),
+                "global_attributes" => json!({"n": 1}),
+                "headers" => json!({"x-a": "b"}),
+                _ => json!({"a": 1, "b": [1, 2, {"c": "d"}]}),
+            };
+            if random.permille(500) {
+                mutate(random, &mut value);
+            }
+            jsonb(&value)
+        }
+    }
+}
