@@ -386,7 +386,7 @@ mod xdb_tests {
 
             // What the body itself sets outlives it only where it is the caller's business.
             scope(owner, &mut || run("SET LOCAL work_mem = '7MB'")).expect(name);
-            let kept = ["formats", "timeout"].contains(&name);
+            let kept = ["caller", "formats", "timeout"].contains(&name);
             assert_eq!(session()[5] == "7MB", kept, "{name}");
             run("SET LOCAL work_mem TO DEFAULT").expect("set");
         }
