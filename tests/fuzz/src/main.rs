@@ -130,6 +130,8 @@ fn session(
     let mut violations = Vec::new();
     let mut db = connect(app, role, number % 2 == 1);
     let mut in_transaction = 0;
+    // A session that has used its memory up for good tells nothing more.
+    let mut short_of_memory = 0;
     while Instant::now() < until && violations.len() < 5 {
         if in_transaction == 0 && random.permille(150) {
             in_transaction = random.between(1, 6);
@@ -153,6 +155,11 @@ fn session(
                     db.run("ROLLBACK");
                 }
                 in_transaction = 0;
+                short_of_memory = if error.code == codes::OUT_OF_MEMORY { short_of_memory + 1 } else { 0 };
+                if short_of_memory == 20 {
+                    db = connect(app, role, number % 2 == 1);
+                    short_of_memory = 0;
+                }
                 error.code
             }
         };
