@@ -25,6 +25,10 @@ statements! {
             WHERE p.execution_id = old.execution_id RETURNING p.status) \
         SELECT pg_catalog.count(*) FILTER (WHERE status = 'RUNNING') AS running FROM given");
     MESSAGES = give("global_message");
+    // So that the new owner repeats nothing that the old one has published. What both have used stays.
+    MESSAGE_IDS = format!("WITH gone AS (DELETE FROM xdb.global_message_key t WHERE t.owner <> 0 AND {OF_OLD} RETURNING t.*) \
+        INSERT INTO xdb.global_message_key (queue_name, message_id, published_at, owner, owner_name) \
+        SELECT g.queue_name, g.message_id, g.published_at, $2, $3 FROM gone g ORDER BY 1, 2 ON CONFLICT DO NOTHING");
     OWNERLESS = "WITH slice AS MATERIALIZED (SELECT p.execution_id, p.owner, p.status FROM xdb.process_execution p \
             WHERE p.execution_id > $1 ORDER BY p.execution_id LIMIT $2) \
         SELECT (SELECT pg_catalog.count(*) FROM slice s WHERE s.status = 'RUNNING' \
@@ -56,7 +60,7 @@ pub struct Moves<'a> {
     pub to: pg_sys::Oid,
     /// The name of `to`.
     pub name: &'a str,
-    /// Messages of global queues too.
+    /// Messages of global queues too, and the ids that were used there.
     pub messages: bool,
 }
 
@@ -69,6 +73,7 @@ pub fn reassign(spi: &Spi, moves: &Moves<'_>) -> Result<i64> {
     spi.run(&TYPES, &params)?;
     if moves.messages {
         spi.run(&MESSAGES, &params)?;
+        spi.run(&MESSAGE_IDS, &params)?;
     }
     // Their calls stand in other lines now, which the scheduler has to look at from the head.
     instance::bump(spi)?;

@@ -106,7 +106,7 @@ SELECT xdb.start_process('owned', 'Dev') IS NOT NULL AS started;
 SELECT xdb.start_process('owned-ended', 'Dev') IS NOT NULL AS started;
 SELECT xdb.stop_process('owned-ended');
 SELECT xdb.publish('owned', 'box', '1');
-SELECT xdb.publish_global('owned', '1');
+SELECT xdb.publish_global('owned', '1', message_id => 'once');
 SELECT xdb.reassign_owned('golden_dev', 'golden_rival');
 SET ROLE golden_ops;
 SELECT xdb.reassign_owned('golden_dev', 'golden_rival');
@@ -136,6 +136,8 @@ SELECT count(*) FROM xdb.queue_messages WHERE queue_name = 'owned';
 RESET ROLE;
 SELECT xdb.reassign_owned('golden_dev', 'golden_rival');
 SET ROLE golden_rival;
+-- With the ids that were used for them.
+SELECT xdb.publish_global('owned', '2', message_id => 'once');
 SELECT count(*) FROM xdb.queue_messages WHERE queue_name = 'owned';
 RESET ROLE;
 
