@@ -131,6 +131,11 @@ CREATE OR REPLACE FUNCTION xdb.process_type_names() RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_type_names';
 COMMENT ON FUNCTION xdb.process_type_names() IS 'What everybody may know of process types, a JSON array; the view xdb.process_types shows it.';
 
+-- Everybody's, so that the view which calls it as its reader goes on in an update, before anything is granted again.
+CREATE OR REPLACE FUNCTION xdb.registered_type_ids() RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_registered_type_ids';
+COMMENT ON FUNCTION xdb.registered_type_ids() IS 'The numbers of all registered process types, a JSON array; the view xdb.failures calls it.';
+
 CREATE OR REPLACE FUNCTION xdb.attribute_lock_figures() RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_attribute_lock_figures';
 COMMENT ON FUNCTION xdb.attribute_lock_figures() IS 'What the view xdb.attribute_locks shows, a JSON array of what its reader may see.';
@@ -159,7 +164,7 @@ CREATE OR REPLACE FUNCTION xdb.shown_attribute_locks() RETURNS TABLE (execution_
     $$;
 COMMENT ON FUNCTION xdb.shown_attribute_locks() IS 'The figures behind the view xdb.attribute_locks, as rows.';
 
--- Who may call what. Nothing is granted to PUBLIC: see privileges.sql.
+-- Who may call what. PUBLIC has one function alone: see privileges.sql.
 
 CREATE OR REPLACE FUNCTION xdb.grant_usage(role regrole, admin boolean DEFAULT false, operator boolean DEFAULT false,
     deployer boolean DEFAULT false) RETURNS void

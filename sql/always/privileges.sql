@@ -14,6 +14,8 @@ DECLARE
     -- status() runs as its caller, and so must they be allowed what it calls.
     of_monitors CONSTANT oid[] := ARRAY[
         'xdb.status()', 'xdb.engine_figures()', 'xdb.library_version()']::regprocedure[];
+    -- Called by views as whoever reads them, and no secret.
+    of_everybody CONSTANT oid[] := ARRAY['xdb.registered_type_ids()']::regprocedure[];
     members CONSTANT text[] := string_to_array(current_setting('xdb_script.members'), ' ');
     owner CONSTANT regrole := (SELECT nspowner FROM pg_namespace WHERE nspname = 'xdb');
     made record;
@@ -33,7 +35,9 @@ BEGIN
             RAISE EXCEPTION 'sql/always/privileges.sql does not know what to do with % %', made.type, made.identity;
         END IF;
         EXECUTE format('ALTER %s %s OWNER TO %s', made.kind, made.identity, owner);
-        EXECUTE format('REVOKE ALL ON %s %s FROM PUBLIC', made.kind, made.identity);
+        IF made.kind <> 'FUNCTION' OR made.objid <> ALL (of_everybody) THEN
+            EXECUTE format('REVOKE ALL ON %s %s FROM PUBLIC', made.kind, made.identity);
+        END IF;
         IF made.kind = 'FUNCTION' AND made.objid = ANY (of_monitors) THEN
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pg_monitor', made.identity);
         END IF;

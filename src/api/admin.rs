@@ -294,6 +294,13 @@ struct KnownType {
     owner: Option<String>,
 }
 
+pub fn registered_type_ids(_: &Args) -> Result<Value> {
+    let caller = Caller::reading()?;
+    let types = caller.on_system_tables(|spi, _| registry::shown_types(spi))?;
+    let ids: Vec<_> = types.iter().map(|shown| shown.id).collect();
+    Ok(Value::Json(to_json(&ids)?))
+}
+
 pub fn process_type_names(_: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
     let (sees, types) = caller.on_system_tables(|spi, _| Ok((Sees::of(caller)?, registry::shown_types(spi)?)))?;

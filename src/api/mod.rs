@@ -92,6 +92,7 @@ crate::sql_functions! {
     xdb_engine_figures / pg_finfo_xdb_engine_figures => admin::engine_figures;
     xdb_library_version / pg_finfo_xdb_library_version => admin::library_version;
     xdb_worker_figures / pg_finfo_xdb_worker_figures => admin::worker_figures;
+    xdb_registered_type_ids / pg_finfo_xdb_registered_type_ids => admin::registered_type_ids;
     xdb_process_type_names / pg_finfo_xdb_process_type_names => admin::process_type_names;
     xdb_attribute_lock_figures / pg_finfo_xdb_attribute_lock_figures => attribute_locks::attribute_lock_figures;
 }

@@ -43,7 +43,7 @@ FROM (
     SELECT n.nspowner, a.grantee FROM pg_namespace AS n CROSS JOIN LATERAL aclexplode(n.nspacl) AS a
     WHERE n.nspname = 'xdb'
 ) AS a
-WHERE a.grantee <> a.owner AND pg_get_userbyid(a.grantee) NOT LIKE 'golden\_%'
+WHERE a.grantee NOT IN (a.owner, 0) AND pg_get_userbyid(a.grantee) NOT LIKE 'golden\_%'
 ORDER BY 1;
 SELECT p.oid::regprocedure AS "function of those who monitor"
 FROM pg_proc AS p CROSS JOIN LATERAL aclexplode(p.proacl) AS a
