@@ -8,6 +8,7 @@ use super::{Caller, json_of, needed, owner_name, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value, read_interval, read_time};
+use crate::pg::memory;
 use crate::pg::spi::Spi;
 use crate::store::load::Loaded;
 use crate::store::registry::Registry;
@@ -19,6 +20,9 @@ use xdb_engine::*;
 
 /// Executions that are written at a time.
 const WRITTEN_AT_ONCE: usize = 1000;
+
+/// What starts take together, in small pieces, for each byte that asks for them.
+const TAKEN: usize = 20;
 
 /// The keys of an object: the parameters of `start_process`.
 const KEYS: [&str; 10] = [
@@ -36,7 +40,9 @@ const KEYS: [&str; 10] = [
 
 pub fn start_processes(args: &Args) -> Result<Value> {
     let caller = starter(c"xdb.start_processes()")?;
-    let requests = requests(&needed("processes", json_of(args, 0, "processes", guc::max_bulk_bytes())?)?)?;
+    let processes = needed("processes", json_of(args, 0, "processes", guc::max_bulk_bytes())?)?;
+    memory::room_for(processes.len().saturating_mul(TAKEN))?;
+    let requests = requests(&processes)?;
     let mut ids: Vec<_> = requests.iter().map(|_| new_id()).collect();
     // Sorted, so that two callers with the same process ids don't lock each other out; those of one process id stay
     // in the order of the array.

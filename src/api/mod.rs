@@ -220,7 +220,7 @@ impl Caller {
 }
 
 /// Whether the owners of processes are roles of this system. In a copy from another one their oids may be those of
-/// anybody, and only administrators see processes until it is adopted.
+/// anybody, and only operators see processes until it is adopted.
 fn knows_roles() -> Result<bool> {
     let main = Slot::find(pg::process::database(), Role::Scheduler);
     match main.map(Slot::state) {
@@ -241,6 +241,9 @@ fn wrote() {
 }
 
 /// A payload from a caller. SQL NULL and JSON null are both nothing.
+/// What it takes to take a text of JSON apart, in small pieces, for each of its bytes.
+const PARSED: usize = 10;
+
 /// The text of a `jsonb`, which may be as long as a request to a worker.
 fn json(args: &Args, number: usize, name: &str) -> Result<Option<String>> {
     json_of(args, number, name, guc::max_request_bytes())
@@ -248,6 +251,9 @@ fn json(args: &Args, number: usize, name: &str) -> Result<Option<String>> {
 
 fn json_of(args: &Args, number: usize, name: &str, most: usize) -> Result<Option<String>> {
     let text = args.json(number, most)?;
+    if let Ok(Some(text)) = &text {
+        pg::memory::room_for(text.len().saturating_mul(PARSED))?;
+    }
     text.map_err(|bytes| error::payload(name, PayloadError::TooLarge { bytes, max: most }))
 }
 

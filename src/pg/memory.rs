@@ -15,8 +15,9 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// More than what a function or a turn needs besides that which it asks for. Until it is used it takes addresses, no memory.
-const RESERVE: usize = 16 * 1024 * 1024;
+/// More than what a function or a turn needs besides that which it asks for. Until it is used it takes addresses, no memory; with strict
+/// overcommit it counts for every session, so that it can't be much.
+const RESERVE: usize = 4 * 1024 * 1024;
 
 /// The reserve; null while there is none.
 static HELD: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());

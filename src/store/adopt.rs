@@ -11,7 +11,7 @@ use crate::pg::spi::Spi;
 /// same one a role keeps its oid, whatever it is called, and one that is gone may have been made again.
 const BY_NAME: &str = "($1::bool OR NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = t.owner))";
 
-/// Owners by their names. What belongs to a role that is not there is for administrators to see, and nobody else.
+/// Owners by their names. What belongs to a role that is not there is for operators to see, and nobody else.
 fn name_owners(table: &str) -> String {
     format!(
         "UPDATE xdb.{table} t \

@@ -140,6 +140,10 @@ fn a_session_without_memory_gets_an_error_and_lives() {
     let long = "(SELECT repeat('x', 200000000 + random()::int) AS long OFFSET 0) l";
     db.refused(codes::OUT_OF_MEMORY, &format!("SELECT xdb.start_process(long, 'one') FROM {long}"));
     db.refused(codes::OUT_OF_MEMORY, &format!("SELECT xdb.publish('p', long, '1') FROM {long}"));
+    // Many small pieces.
+    let wide = "(SELECT jsonb_agg(jsonb_build_object('process_id', 'b' || n, 'process_type', 'one', 'input', n))
+        FROM generate_series(1, 300000) n)";
+    db.refused(codes::OUT_OF_MEMORY, &format!("SELECT xdb.start_processes({wide})"));
     limit_memory(pid, 0);
     // Whatever each of them says to that.
     for sql in [
