@@ -183,7 +183,8 @@ fn is_a_copy(app: &App, table: &str) {
 
 fn everything_is_copied(app: &App, worker: &Worker) {
     let mut db = app.db();
-    db.start("p", "copy").key("k").go();
+    let tables = [("public.source", "id"), ("public.copy_state", "id"), ("public.copy_rpc", "id")];
+    db.start("p", "copy").keys(&tables, "k").go();
     worker.wait_for("the copy by the state", 20, |call| call.target() == "Wait");
     is_a_copy(app, "copy_state");
     db.run("SELECT xdb.invoke_rpc('p', 'copy')");
