@@ -34,10 +34,10 @@ record! {
 
 statements! {
     WRITE = format!("{} ON CONFLICT (execution_id, key) DO UPDATE SET value = excluded.value", insert::<LocalAttribute>());
-    OF_EXECUTIONS = "SELECT a.execution_id, a.key, a.value FROM pg_catalog.unnest($1) AS i (id) \
+    OF_EXECUTIONS = "SELECT a.execution_id, a.key, a.value FROM pg_catalog.unnest($1::uuid[]) AS i (id) \
         JOIN xdb.local_attribute a ON a.execution_id = i.id";
     VERSIONED = "SELECT a.execution_id, a.key, a.value, pg_catalog.concat_ws(':', a.xmin, a.ctid) AS version \
-        FROM pg_catalog.unnest($1) AS i (id) JOIN xdb.local_attribute a ON a.execution_id = i.id";
+        FROM pg_catalog.unnest($1::uuid[]) AS i (id) JOIN xdb.local_attribute a ON a.execution_id = i.id";
     VERSIONS = "SELECT a.execution_id, a.key, pg_catalog.concat_ws(':', a.xmin, a.ctid) AS version \
         FROM xdb.local_attribute a WHERE a.execution_id = ANY ($1)";
     SIZES = "SELECT pg_catalog.count(*) AS attributes, COALESCE(pg_catalog.sum(l.bytes), 0)::int8 AS bytes, \
