@@ -60,8 +60,9 @@ fn calls_beyond_the_descriptors_wait_in_line() {
         let reason: Option<String> = status.one("SELECT reason FROM xdb.status()");
         reason.is_some_and(|reason| reason.contains("max_files_per_process"))
     });
+    wait_until("some of them are open", 20, || worker.count(|_| true) >= 10);
     let open = worker.count(|_| true);
-    assert!((10..CALLS as usize / 2).contains(&open), "{open} calls are open");
+    assert!(open < CALLS as usize / 2, "{open} calls are open");
     worker.misbehave(|_| force_complete(json!(null)));
     worker.release();
     wait_until("all are done", 20, || views::with_status(&mut db, "p%", "COMPLETED") == CALLS);
