@@ -162,7 +162,7 @@ pub fn not_registered_by(what: &str, name: &str, owner: Option<&str>) -> PgError
 
 /// Whoever maps a table must be allowed what the steps of processes do in it.
 pub fn may_not_map(table: &str, missing: &str) -> PgError {
-    PgError::new(INSUFFICIENT_PRIVILEGE, format!("permission denied for table {table}"))
+    table_denied(table)
         .detail(format!("To map it, the current role lacks {missing} on what is mapped of it."))
         .hint("Whoever maps a table needs SELECT and INSERT on the columns of the key and the attributes, and UPDATE on the latter.")
 }
@@ -185,7 +185,7 @@ pub fn missing_owners(names: &[String]) -> PgError {
 
 /// As the server itself says it, who would lock the table first.
 pub fn table_denied(name: &str) -> PgError {
-    PgError::new(sqlstate(b"42501"), format!("permission denied for table {name}"))
+    PgError::new(INSUFFICIENT_PRIVILEGE, format!("permission denied for table {name}"))
 }
 
 /// `which` names them.

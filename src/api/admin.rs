@@ -216,9 +216,9 @@ pub fn worker_figures(_: &Args) -> Result<Value> {
     let workers: Vec<_> = workers
         .into_iter()
         .map(|worker| {
-            let of_worker = || counted.iter().find(|counted| counted.worker == worker.id);
-            let figures =
-                sees.all_of(worker.owner).then(|| of_worker().map_or_else(WorkerFigures::none, WorkerFigures::of));
+            // None were counted of a worker that was never called.
+            let of_worker = || counted.iter().find(|counted| counted.worker == worker.id).cloned().unwrap_or_default();
+            let figures = sees.all_of(worker.owner).then(|| WorkerFigures::of(&of_worker()));
             Ok(KnownWorker { worker_id: worker.id, owner: sees.name_of(worker.owner)?, name: worker.name, figures })
         })
         .collect::<Result<_>>()?;
@@ -242,21 +242,6 @@ impl WorkerFigures {
             },
             breaker_open_since: worker.open.and_then(|open| moment(open.since)),
             next_probe_at: worker.open.and_then(|open| moment(open.next_probe?)),
-        }
-    }
-
-    /// Of a worker that was never called.
-    fn none() -> Self {
-        Self {
-            in_flight: 0,
-            calls: 0,
-            failures: 0,
-            consecutive_failures: 0,
-            average_latency_us: None,
-            last_error_at: None,
-            breaker: "closed",
-            breaker_open_since: None,
-            next_probe_at: None,
         }
     }
 }

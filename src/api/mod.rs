@@ -240,7 +240,6 @@ fn wrote() {
     wake::call_scheduler_at_commit();
 }
 
-/// A payload from a caller. SQL NULL and JSON null are both nothing.
 /// What it takes to take a text of JSON apart, in small pieces, for each of its bytes.
 const PARSED: usize = 10;
 
@@ -257,6 +256,7 @@ fn json_of(args: &Args, number: usize, name: &str, most: usize) -> Result<Option
     text.map_err(|bytes| error::payload(name, PayloadError::TooLarge { bytes, max: most }))
 }
 
+/// A payload from a caller. SQL NULL and JSON null are both nothing.
 fn payload(name: &str, text: Option<String>) -> Result<Option<Json>> {
     let Some(text) = text.filter(|text| text != "null") else { return Ok(None) };
     check(name, &text).map(Some)

@@ -15,7 +15,7 @@ use crate::pg::process::{configuration_read_at, database_name, has_transaction_s
 use crate::pg::spi::{self};
 use crate::pg::wake;
 use crate::store::app_tables::{Held, Tables, object};
-use crate::store::attribute::{self, Size};
+use crate::store::attribute::{self, Found, Size};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::registry::{ProcessType, Registry};
 use crate::store::{locks, process, save};
@@ -146,8 +146,12 @@ fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Resul
         return Ok(Local { members: String::from("{}"), size: Size::default(), versions: Versions::new() });
     }
     let read = attribute::with_versions(spi, &[id], usize::MAX)?;
-    // One alone is never left out.
-    let Some((size, all)) = read.of(id)? else { return Err(PgError::internal("local attributes were left out")) };
+    let (size, all) = match read.of(id) {
+        Found::All(size, all) => (size, all),
+        Found::TooLarge(size) => return Err(attribute::too_large(size)),
+        // One alone never is.
+        Found::LeftOut => return Err(PgError::internal("local attributes were left out")),
+    };
     let wanted = all.iter().filter(|(key, _)| loading.wants(key));
     let members = object(wanted.map(|(key, entry)| (key.as_str(), entry.value.as_str())))?;
     let versions = locks::versions_of(loading, all.iter().map(|(name, entry)| (name, &entry.version)));

@@ -57,6 +57,8 @@ pub fn headers(worker: &Worker, idempotency_key: String, traceparent: Option<&st
 
 /// What a call of a state needs besides the state.
 pub struct Attempt<'a> {
+    pub api: Api,
+    pub call: &'a CallState,
     pub number: u32,
     /// The process's owner and database, by their names of now.
     pub owner: Option<&'a str>,
@@ -77,15 +79,15 @@ pub fn request_key(call_id: &str, generation: u32, values: Option<u64>) -> Strin
     values.map_or(key.clone(), |values| format!("{key}/{values:016x}"))
 }
 
-/// The request of a state's call; an error within if it is too large to be made.
+/// The request of a state's call; a failed attempt if it is too large to be made.
 pub fn request(
     loaded: &Loaded,
     state: &StateExecution,
     worker: &Arc<Worker>,
     attempt: &Attempt<'_>,
-) -> Result<Option<Result<Request>>> {
+) -> Result<std::result::Result<Request, Failure>> {
+    let Attempt { api, call, .. } = *attempt;
     let execution = &loaded.execution;
-    let Some((api, call)) = crate::store::save::current_call(state) else { return Ok(None) };
     let id = call_id(execution.id, &state.id, api);
     let context = CallContext {
         process_id: &execution.process_id,
@@ -114,17 +116,17 @@ pub fn request(
         app_database_error: call.app_database_error.as_ref(),
     };
     if let Err(error) = check_size(body.payload_bytes()) {
-        return Ok(Some(Err(error)));
+        return Ok(Err(request_too_large(&error)));
     }
     memory::room_for(body.payload_bytes())?;
-    Ok(Some(Ok(Request {
+    Ok(Ok(Request {
         tag: 0,
         url: url(worker, path),
         headers: headers(worker, request_key(&id, call.generation, attempt.values), loaded.meta.traceparent.as_deref()),
         body: body.encode().into_bytes(),
         timeout: attempt.timeout.as_std(),
         secret: worker.secret.clone(),
-    })))
+    }))
 }
 
 /// An error if a request with so many bytes of payloads and attributes is too large.

@@ -93,7 +93,8 @@ impl Size {
     }
 }
 
-fn too_large(size: Size) -> PgError {
+/// What is said of an execution that has more than it may.
+pub fn too_large(size: Size) -> PgError {
     error::local_attributes_too_large(size, Size::most())
 }
 
@@ -134,27 +135,37 @@ pub fn refusal(
 
 /// What was read of executions.
 pub struct LocalAttributes<V> {
-    read: HashMap<ExecutionId, Found<V>>,
+    read: HashMap<ExecutionId, Found<BTreeMap<String, V>>>,
     nothing: BTreeMap<String, V>,
 }
 
 /// What was read of one execution.
-enum Found<V> {
-    All(Size, BTreeMap<String, V>),
+pub enum Found<T> {
+    All(Size, T),
     /// It has more than an execution may have.
     TooLarge(Size),
     /// All together would have been too much for one transaction.
     LeftOut,
 }
 
+impl<T> Found<T> {
+    pub fn map<U>(self, to: impl FnOnce(T) -> U) -> Found<U> {
+        match self {
+            Self::All(size, all) => Found::All(size, to(all)),
+            Self::TooLarge(size) => Found::TooLarge(size),
+            Self::LeftOut => Found::LeftOut,
+        }
+    }
+}
+
 impl<V> LocalAttributes<V> {
-    /// Those of an execution; None if they were left out; an error if it has more than it may.
-    pub fn of(&self, id: ExecutionId) -> Result<Option<(Size, &BTreeMap<String, V>)>> {
+    /// Those of an execution.
+    pub fn of(&self, id: ExecutionId) -> Found<&BTreeMap<String, V>> {
         match self.read.get(&id) {
-            Some(Found::All(size, all)) => Ok(Some((*size, all))),
-            Some(Found::TooLarge(size)) => Err(too_large(*size)),
-            Some(Found::LeftOut) => Ok(None),
-            None => Ok(Some((Size::default(), &self.nothing))),
+            Some(Found::All(size, all)) => Found::All(*size, all),
+            Some(Found::TooLarge(size)) => Found::TooLarge(*size),
+            Some(Found::LeftOut) => Found::LeftOut,
+            None => Found::All(Size::default(), &self.nothing),
         }
     }
 }
@@ -204,7 +215,7 @@ struct Reading<V> {
     current: Option<ExecutionId>,
     /// There is no room for its large values.
     is_full: bool,
-    read: HashMap<ExecutionId, Found<V>>,
+    read: HashMap<ExecutionId, Found<BTreeMap<String, V>>>,
 }
 
 impl<V> Reading<V> {

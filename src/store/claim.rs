@@ -1,10 +1,10 @@
 //! Calls that are to be made: the table `task`. Due ones are taken under a lease, with all that their requests need.
 
 use super::StateKey;
-use super::lines::{OLDER, OWN, Schema, of_schema, read_line};
+use super::lines::{OLDER, OWN, Schema, read_line};
 use super::registry::WorkerId;
 use super::table::{Read, Record, batch, delete, insert, record, run, set_to_v, statements, table};
-use super::versions;
+use super::versions::{self, of_schema};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Spi};

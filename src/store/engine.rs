@@ -11,7 +11,7 @@ use crate::pg::param::value;
 use crate::pg::shmem::Role;
 use crate::pg::spi::{Row, Spi};
 use crate::store::slow::{self, Marked};
-use crate::store::versions;
+use crate::store::versions::{self, of_schema};
 use std::collections::HashMap;
 
 /// The row of the first runner.
@@ -120,7 +120,7 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
         };
         Ok((state, row.get::<bool>("any_slow")?))
     };
-    let statement = if versions::is_own() { &STATE } else { &STATE_OF_OLDER };
+    let statement = of_schema(&STATE, &STATE_OF_OLDER);
     let row = spi.first(statement, &[value(system), value(database), value(row_of(role))], read)?;
     let (mut state, any_slow) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
     if any_slow {

@@ -7,7 +7,7 @@ use super::StateKey;
 use super::global_waiter::{self, NewWaiter, WaiterKey};
 use super::loaded::Loaded;
 use super::table::{Record, batch, delete, record, run, statements, table};
-use super::versions;
+use super::versions::{self, of_schema};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
@@ -194,7 +194,7 @@ pub fn publish<'a>(spi: &Spi, messages: &[NewGlobalMessage<'a>], now: Timestamp)
         let read = |row: &Row| {
             Ok((row.get::<String>("queue_name")?, row.get::<String>("message_id")?, row.get::<pg_sys::Oid>("owner")?))
         };
-        let statement = if is_own { &USE_KEYS } else { &USE_KEYS_OF_OLDER };
+        let statement = of_schema(&USE_KEYS, &USE_KEYS_OF_OLDER);
         new_ids.extend(spi.rows(statement, &NewKey::arrays(&with_id), read)?);
     }
     // Of two with one id of one owner in this very call, the first is new.
@@ -415,15 +415,14 @@ impl KeyCursor {
 pub fn forget_keys(spi: &Spi, before: Timestamp, after: &KeyCursor, rows: i64) -> Result<(KeyCursor, bool)> {
     let KeyCursor(at, queue, id, owner) = after;
     let params = [value(before), value(*at), value(queue.as_str()), value(id.as_str()), value(rows), value(*owner)];
-    let is_own = versions::is_own();
-    let old = spi.rows(if is_own { &OLD_KEYS } else { &OLD_KEYS_OF_OLDER }, &params, |row| {
+    let old = spi.rows(of_schema(&OLD_KEYS, &OLD_KEYS_OF_OLDER), &params, |row| {
         let (at, queue, id) = (row.get("published_at")?, row.get("queue_name")?, row.get("message_id")?);
         Ok((KeyCursor(at, queue, id, row.get("owner")?), row.get::<bool>("is_there")?))
     })?;
     let more = old.len() as i64 == rows;
     let reached = old.last().map_or_else(|| after.clone(), |(place, _)| place.clone());
     let gone = old.iter().filter(|(_, is_there)| !is_there).map(|(place, _)| place);
-    if is_own {
+    if versions::is_own() {
         let gone =
             gone.map(|KeyCursor(_, queue, id, owner)| KeyName { queue_name: queue, message_id: id, owner: *owner });
         run(spi, &FORGET_KEYS, &gone.collect::<Vec<_>>())?;

@@ -4,10 +4,10 @@
 use super::claim::{Lane, RUNNERS_LANE, SCHEDULERS_LANE, free_for_runners};
 use super::registry::{MissingType, WITHOUT_TYPE, WorkerId};
 use super::table::{Record, batch, record, statements};
-use super::versions;
+use super::versions::of_schema;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, value};
-use crate::pg::spi::{Row, Spi, Statement};
+use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use xdb_engine::Timestamp;
 use xdb_sched::room::Line;
@@ -51,10 +51,6 @@ pub(super) const OLDER: Schema = Schema {
         )
     },
 };
-
-pub(super) fn of_schema(own: &'static Statement, older: &'static Statement) -> &'static Statement {
-    if versions::is_own() { own } else { older }
-}
 
 record! {
     struct OfLine { worker_id: WorkerId, owner: pg_sys::Oid }

@@ -1,9 +1,9 @@
 //! Workers and process types as registered: the tables `worker`, `process_type` and `mapped_table`.
 
 use super::instance::{bump, take_into_use};
-use super::lines::of_schema;
 use super::table::{Read, Record, insert, insert_row, insert_with_identity, record, run, select, statements, table};
-use super::{from_json, to_json, versions};
+use super::versions::{self, of_schema};
+use super::{from_json, to_json};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, Relation, value};
 use crate::pg::spi::{Row, Spi};

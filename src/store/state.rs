@@ -5,7 +5,8 @@ use super::inbox::Inbox;
 use super::loaded::Loaded;
 use super::phases::phase_parts;
 use super::table::{Read, Record, Table, batch, insert, record, rows, run, select, statements, table, update};
-use super::{StateKey, from_json, to_json, versions};
+use super::versions::{self, of_schema};
+use super::{StateKey, from_json, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, value};
 use crate::pg::spi::{Row, Spi};
@@ -174,7 +175,7 @@ pub(super) fn write(spi: &Spi, new: &[State], changed: &[StateUpdate]) -> Result
 
 /// Ends the live states of executions that closed.
 pub(super) fn abort(spi: &Spi, ids: &[ExecutionId], now: Timestamp) -> Result<()> {
-    let statement = if versions::is_own() { &ABORT } else { &ABORT_OF_OLDER };
+    let statement = of_schema(&ABORT, &ABORT_OF_OLDER);
     spi.run(statement, &[array(ids), value(now)])?;
     Ok(())
 }

@@ -7,6 +7,7 @@
 use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::extension;
+use crate::pg::spi::Statement;
 
 /// The version of this library, and of the schema that it was released with.
 pub const OWN: &str = env!("CARGO_PKG_VERSION");
@@ -52,6 +53,11 @@ pub fn mismatch() -> Option<Mismatch> {
 /// Whether the schema is that of this library. An older one has no table of what is slow: there nothing is.
 pub fn is_own() -> bool {
     extension::with_version(|schema| schema == OWN)
+}
+
+/// The statement for the schema of this library, or for an older one.
+pub(super) fn of_schema(own: &'static Statement, older: &'static Statement) -> &'static Statement {
+    if is_own() { own } else { older }
 }
 
 /// Refuses to work with a schema that this library doesn't know.

@@ -291,17 +291,14 @@ impl Decider<'_, '_, '_> {
         let (spi, now) = (self.turn.spi, self.decided.now);
         let Some(loaded) = self.loaded(item.execution()) else { return Ok(None) };
         loaded.prepare(spi, &command)?;
-        let decided = loaded.decide_with(&command, now, random(), offered);
-        let (what, is_late) = match decided {
+        let rejection = match loaded.decide_with(&command, now, random(), offered) {
             Ok(events) => match refusal(spi, item, &events)? {
                 None => return Ok(Some((command, events))),
-                Some(error) => (error.message.clone(), false),
+                Some(error) => Rejection::InvalidAnswer(error.message.clone()),
             },
-            Err(rejection) => {
-                let is_late = matches!(rejection, Rejection::Stale | Rejection::NotRunning(_));
-                (rejection.to_string(), is_late)
-            }
+            Err(rejection) => rejection,
         };
+        let is_late = matches!(rejection, Rejection::Stale | Rejection::NotRunning(_));
         let Item::Answer(record, _) = item else {
             if is_late {
                 self.forget(item);
@@ -309,11 +306,11 @@ impl Decider<'_, '_, '_> {
             return Ok(None);
         };
         if is_late {
-            self.reject(record, &command, &what);
+            self.reject(record, &command, &rejection.to_string());
             return Ok(None);
         }
         // The worker's answer can't be applied: its attempt failed.
-        let command = calls::failed(record, calls::invalid_answer(what));
+        let command = calls::failed(record, calls::invalid_answer(rejection.to_string()));
         match loaded.decide(&command, now, random()) {
             Ok(events) => Ok(Some((command, events))),
             Err(rejection) => {

@@ -8,10 +8,10 @@ use super::save::Saved;
 use super::scans::ScanEnds;
 use super::transaction::Turn;
 use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
-use crate::pg::catch::{PgError, Result};
+use crate::pg::catch::Result;
 use crate::pg::{identity, process};
 use crate::store::app_tables::object;
-use crate::store::attribute::{self, LocalAttributes, Size, Versioned};
+use crate::store::attribute::{self, Found, LocalAttributes, Size, Versioned};
 use crate::store::load::Loaded;
 use crate::store::locks;
 use crate::store::save::current_call;
@@ -43,24 +43,12 @@ struct LocalValues {
     locked: LocalAttributes<Versioned>,
 }
 
-/// What a call gets of its execution's local attributes.
-#[derive(Default)]
-struct Local {
-    /// The text of a JSON object.
-    members: String,
-    /// Of all that the execution has.
-    size: Size,
-    /// Of those that it locks.
-    versions: BTreeMap<String, String>,
-}
-
-/// What was read for one call.
-enum Read {
-    All(Local),
-    /// A later turn reads it.
-    LeftOut,
-    /// There is more than a call gets.
-    TooLarge(PgError),
+/// Local attributes of one execution.
+enum Local<'l> {
+    Plain(&'l BTreeMap<String, String>),
+    Locked(&'l BTreeMap<String, Versioned>),
+    /// None were asked for.
+    Nothing,
 }
 
 /// What became of preparing one call.
@@ -102,9 +90,10 @@ pub fn prepare(
     let mut released = Vec::new();
     let mut prepared = Vec::new();
     let mut failed = failed;
-    for LeasedCall { loaded, state, call } in calls {
-        let Some(mut record) = record(loaded, state, call) else { continue };
-        match preparing.one(loaded, state, call, &mut record)? {
+    for leased in calls {
+        let Some(mut record) = record(&leased) else { continue };
+        let call = leased.call;
+        match preparing.one(&leased, &mut record)? {
             Preparation::Call(request) => prepared.push((*request, record)),
             Preparation::Release => {
                 ends.note(Some(call.due_at));
@@ -125,18 +114,22 @@ pub fn prepare(
 struct LeasedCall<'s> {
     loaded: &'s Loaded,
     state: &'s StateExecution,
+    api: Api,
+    current: &'s CallState,
     call: &'s Leased,
 }
 
 fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s Leased) -> Option<LeasedCall<'s>> {
     let loaded = source.get(&call.key.0)?;
-    Some(LeasedCall { loaded, state: loaded.execution.states.get(&call.key.1)?, call })
+    let state = loaded.execution.states.get(&call.key.1)?;
+    let (api, current) = current_call(state)?;
+    Some(LeasedCall { loaded, state, api, current, call })
 }
 
-fn record(loaded: &Loaded, state: &StateExecution, call: &Leased) -> Option<CallRecord> {
+fn record(&LeasedCall { loaded, api, call, .. }: &LeasedCall<'_>) -> Option<CallRecord> {
     Some(CallRecord {
         key: call.key,
-        api: current_call(state)?.0,
+        api,
         attempt: call.attempt,
         first_attempt_at: call.first_attempt_at,
         lease_number: call.lease.number,
@@ -150,13 +143,8 @@ fn record(loaded: &Loaded, state: &StateExecution, call: &Leased) -> Option<Call
 
 impl Preparing<'_, '_> {
     // Long because each way in which a table can be used ends in one of three ways.
-    fn one(
-        &mut self,
-        loaded: &Loaded,
-        state: &StateExecution,
-        call: &Leased,
-        record: &mut CallRecord,
-    ) -> Result<Preparation> {
+    fn one(&mut self, leased: &LeasedCall<'_>, record: &mut CallRecord) -> Result<Preparation> {
+        let &LeasedCall { loaded, state, api, current, call } = leased;
         if let Some(unfit) = &call.unfit {
             return Ok(Preparation::Failed(unfit.clone()));
         }
@@ -165,19 +153,21 @@ impl Preparing<'_, '_> {
             return Ok(Preparation::Release);
         }
         let config = config(loaded, state);
-        let wanted = config.load_local(record.api);
-        let local = match self.local.of(call.key.0, &wanted)? {
-            Read::All(local) => local,
-            Read::LeftOut => {
+        let wanted = config.load_local(api);
+        let (size, local) = match self.local.of(call.key.0, &wanted) {
+            Found::All(size, local) => (size, local),
+            Found::LeftOut => {
                 self.more = true;
                 return Ok(Preparation::Release);
             }
-            Read::TooLarge(error) => return Ok(Preparation::Failed(calls::request_too_large(&error))),
+            Found::TooLarge(size) => {
+                return Ok(Preparation::Failed(calls::request_too_large(&attribute::too_large(size))));
+            }
         };
-        record.local_size = local.size;
+        record.local_size = size;
         self.app.next_item();
         let id = call.key.0;
-        let loading = config.load_global(record.api);
+        let loading = config.load_global(api);
         let read = self.app.read(&loaded.meta, &loading)?;
         self.app.read_for(call.key);
         let global = match read {
@@ -200,30 +190,32 @@ impl Preparing<'_, '_> {
                 return Ok(Preparation::Failed(refused(&error)));
             }
         };
+        let members = local.members(&wanted)?;
         let mut values = None;
         if loading.locks() || wanted.locks() {
-            values = Some(locks::fingerprint(&global.object, &local.members));
-            let keys = local.versions;
+            values = Some(locks::fingerprint(&global.object, &members));
+            let keys = local.versions(&wanted);
             record.reads = Some(Arc::new(ReadSet { global: loading, rows: global.versions, keys, local: wanted }));
         }
         let owner = identity::role_name(loaded.meta.owner)?;
         let attempt = Attempt {
+            api,
+            call: current,
             number: call.attempt,
             owner: owner.as_deref(),
             database: &process::database_name(),
             first_at: call.first_attempt_at,
-            timeout: config.timeout(record.api),
+            timeout: config.timeout(api),
             global_attributes: &global.object,
-            local_attributes: &local.members,
+            local_attributes: &members,
             values,
         };
         Ok(match calls::request(loaded, state, &process_type.worker, &attempt)? {
-            None => Preparation::Release,
-            Some(Err(error)) => Preparation::Failed(calls::request_too_large(&error)),
-            Some(Ok(request)) => {
+            Ok(request) => {
                 self.bytes = self.bytes.saturating_sub(request.body.len());
                 Preparation::Call(Box::new(request))
             }
+            Err(failure) => Preparation::Failed(failure),
         })
     }
 }
@@ -232,8 +224,7 @@ impl LocalValues {
     fn read(turn: &Turn, calls: &[LeasedCall], bytes: usize) -> Result<Self> {
         let (mut plain, mut locked) = (Vec::new(), Vec::new());
         let mut seen = BTreeSet::new();
-        for LeasedCall { loaded, state, call } in calls {
-            let Some((api, _)) = current_call(state) else { continue };
+        for &LeasedCall { loaded, state, api, call, .. } in calls {
             let wanted = config(loaded, state).load_local(api);
             if wanted.policy == LoadPolicy::None {
                 continue;
@@ -248,32 +239,36 @@ impl LocalValues {
         })
     }
 
-    fn of(&self, id: ExecutionId, wanted: &Loading) -> Result<Read> {
+    fn of(&self, id: ExecutionId, wanted: &Loading) -> Found<Local<'_>> {
         if wanted.policy == LoadPolicy::None {
-            return Ok(Read::All(Local { members: "{}".to_owned(), ..Local::default() }));
-        }
-        if !wanted.locks() {
-            return match self.plain.of(id) {
-                Ok(Some((size, all))) => {
-                    Ok(Read::All(Local { members: members(wanted, all.iter())?, size, versions: BTreeMap::new() }))
-                }
-                Ok(None) => Ok(Read::LeftOut),
-                Err(error) => Ok(Read::TooLarge(error)),
-            };
-        }
-        match self.locked.of(id) {
-            Ok(Some((size, all))) => Ok(Read::All(Local {
-                members: members(wanted, all.iter().map(|(name, entry)| (name, &entry.value)))?,
-                size,
-                versions: locks::versions_of(wanted, all.iter().map(|(name, entry)| (name, &entry.version))),
-            })),
-            Ok(None) => Ok(Read::LeftOut),
-            Err(error) => Ok(Read::TooLarge(error)),
+            Found::All(Size::default(), Local::Nothing)
+        } else if wanted.locks() {
+            self.locked.of(id).map(Local::Locked)
+        } else {
+            self.plain.of(id).map(Local::Plain)
         }
     }
 }
 
-/// Local attributes that a call gets, as the text of a JSON object.
+impl Local<'_> {
+    /// Those that a call gets, as the text of a JSON object.
+    fn members(&self, wanted: &Loading) -> Result<String> {
+        match self {
+            Self::Plain(all) => members(wanted, all.iter()),
+            Self::Locked(all) => members(wanted, all.iter().map(|(name, entry)| (name, &entry.value))),
+            Self::Nothing => Ok("{}".to_owned()),
+        }
+    }
+
+    /// The versions of those that a call locks.
+    fn versions(&self, wanted: &Loading) -> BTreeMap<String, String> {
+        match self {
+            Self::Locked(all) => locks::versions_of(wanted, all.iter().map(|(name, entry)| (name, &entry.version))),
+            Self::Plain(_) | Self::Nothing => BTreeMap::new(),
+        }
+    }
+}
+
 fn members<'a>(wanted: &Loading, all: impl Iterator<Item = (&'a String, &'a String)> + Clone) -> Result<String> {
     let members = all.filter(|(name, _)| wanted.wants(name));
     object(members.map(|(name, value)| (name.as_str(), value.as_str())))

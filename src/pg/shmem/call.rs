@@ -37,7 +37,7 @@ pub struct OpenBreaker {
 }
 
 /// A copy of the statistics of one worker. Times are microseconds since the server's epoch; zero means never.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallStatistics {
     pub worker: i32,
     pub in_flight: i32,

@@ -15,6 +15,7 @@ pub mod half_way;
 mod install;
 mod keeper;
 pub mod log;
+pub mod options;
 pub mod random;
 pub mod signup;
 mod skew;

@@ -10,11 +10,12 @@ mod values;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use xdb_cluster_tests::cluster::limit_memory;
 use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::log;
+use xdb_cluster_tests::options::{clock_seed, number};
 use xdb_cluster_tests::prelude::*;
 use xdb_cluster_tests::random::Random;
 
@@ -36,14 +37,13 @@ struct Function {
 }
 
 fn main() -> ExitCode {
-    let number = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty()).map(|text| text.parse::<f64>());
-    let (Ok(seed), Ok(minutes)) = (number("SEED").transpose(), number("MINUTES").transpose()) else {
-        eprintln!("SEED and MINUTES have to be numbers");
-        return ExitCode::from(2);
+    let (seed, length) = match options() {
+        Ok(options) => options,
+        Err(what) => {
+            eprintln!("{what}");
+            return ExitCode::from(2);
+        }
     };
-    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64 % 1_000_000;
-    let seed = seed.map_or_else(clock, |seed| seed as u64);
-    let length = Duration::from_secs_f64(minutes.unwrap_or(10.0).max(0.0) * 60.0);
     println!("SEED={seed}, for {:.1} minutes", length.as_secs_f64() / 60.0);
     let violations = run(seed, length);
     if violations.is_empty() {
@@ -53,6 +53,12 @@ fn main() -> ExitCode {
     println!("VIOLATIONS, to be had again perhaps with SEED={seed}:");
     violations.iter().for_each(|violation| println!("  {violation}"));
     ExitCode::FAILURE
+}
+
+fn options() -> Result<(u64, Duration), String> {
+    let minutes = number("MINUTES", 10.0)?;
+    let length = Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| format!("MINUTES: {error}"))?;
+    Ok((number("SEED", clock_seed())?, length))
 }
 
 fn run(seed: u64, length: Duration) -> Vec<String> {

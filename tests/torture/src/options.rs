@@ -1,7 +1,7 @@
 //! What a run is to be like, from the environment.
 
-use std::str::FromStr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+use xdb_cluster_tests::options::{clock_seed, number};
 
 /// The options of a run.
 #[derive(Clone, Debug)]
@@ -32,22 +32,4 @@ impl Options {
             between_faults: seconds("FAULT_SECONDS", 1.6)?.max(Duration::from_millis(10)),
         })
     }
-}
-
-/// An empty variable is none: `make` passes on what was not given.
-fn text(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-fn number<T: FromStr>(name: &str, default: T) -> Result<T, String> {
-    match text(name) {
-        None => Ok(default),
-        Some(value) => value.parse().map_err(|_| format!("{name}={value} is not a number")),
-    }
-}
-
-fn clock_seed() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Short enough to be typed again.
-    since.as_nanos() as u64 % 1_000_000
 }
