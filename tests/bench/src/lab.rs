@@ -43,7 +43,8 @@ const SETTINGS: &[(&str, &str)] = &[
     ("fsync", "on"),
     ("synchronous_commit", "on"),
     ("full_page_writes", "on"),
-    ("max_connections", "100"),
+    // Some hundreds of sessions wait in the workload of tenants.
+    ("max_connections", "700"),
     ("max_worker_processes", "8"),
     ("max_wal_size", "8GB"),
     // For W13; Postgres grants a third of it to connections.
@@ -156,6 +157,11 @@ impl Stage<'_> {
             }
             Ok(last.1.elapsed() > quiet)
         })
+    }
+
+    /// A session of another role, which uses nothing as long as it was granted nothing.
+    pub fn other(&self) -> Db {
+        self.session("other")
     }
 
     fn session(&self, role: &str) -> Db {

@@ -2,11 +2,11 @@
 
 mod by_hand;
 mod growth;
+mod tenants;
 mod w10_rpc;
 mod w11_start;
 mod w12_fan_out;
 mod w13_many_open;
-mod w14_slow_table;
 mod w1_chain;
 mod w2_single;
 mod w3_latency;
@@ -43,6 +43,6 @@ pub const WORKLOADS: &[Workload] = &[
     w11_start::WORKLOAD,
     w12_fan_out::WORKLOAD,
     w13_many_open::WORKLOAD,
-    w14_slow_table::WORKLOAD,
     growth::WORKLOAD,
+    tenants::WORKLOAD,
 ];
