@@ -145,7 +145,7 @@ fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Resul
     if loading.policy == LoadPolicy::None {
         return Ok(Local { members: String::from("{}"), size: Size::default(), versions: Versions::new() });
     }
-    let read = attribute::with_versions(spi, &[id], usize::MAX)?;
+    let read = attribute::with_versions(spi, &[id], Some(usize::MAX))?;
     let (size, all) = match read.of(id) {
         Found::All(size, all) => (size, all),
         Found::TooLarge(size) => return Err(attribute::too_large(size)),

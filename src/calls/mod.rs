@@ -57,7 +57,7 @@ pub fn headers(worker: &Worker, idempotency_key: String, traceparent: Option<&st
 
 /// What a call of a state needs besides the state.
 pub struct Attempt<'a> {
-    pub api: Api,
+    pub call_id: &'a str,
     pub call: &'a CallState,
     pub number: u32,
     /// The process's owner and database, by their names of now.
@@ -79,16 +79,9 @@ pub fn request_key(call_id: &str, generation: u32, values: Option<u64>) -> Strin
     values.map_or(key.clone(), |values| format!("{key}/{values:016x}"))
 }
 
-/// The request of a state's call; a failed attempt if it is too large to be made.
-pub fn request(
-    loaded: &Loaded,
-    state: &StateExecution,
-    worker: &Arc<Worker>,
-    attempt: &Attempt<'_>,
-) -> Result<std::result::Result<Request, Failure>> {
-    let Attempt { api, call, .. } = *attempt;
+/// What the worker is told by a state's call.
+pub fn body<'a>(loaded: &'a Loaded, state: &'a StateExecution, attempt: &Attempt<'a>) -> StateRequest<'a> {
     let execution = &loaded.execution;
-    let id = call_id(execution.id, &state.id, api);
     let context = CallContext {
         process_id: &execution.process_id,
         execution: execution.id,
@@ -97,15 +90,15 @@ pub fn request(
         process_started_at: execution.started_at,
         state_execution_id: Some(&state.id),
         attempt: attempt.number,
-        call_id: &id,
+        call_id: attempt.call_id,
         first_attempt_at: attempt.first_at,
         recovery: state.recovery.as_ref(),
     };
-    let (path, results) = match &state.phase {
-        Phase::Execute { results, .. } => (EXECUTE_PATH, Some(results.as_ref().map_or(&[][..], |wait| &wait.commands))),
-        _ => (WAIT_UNTIL_PATH, None),
+    let results = match &state.phase {
+        Phase::Execute { results, .. } => Some(results.as_ref().map_or(&[][..], |wait| &wait.commands)),
+        _ => None,
     };
-    let body = StateRequest {
+    StateRequest {
         context,
         process_type: &execution.process_type,
         state_id: &state.id.state_id,
@@ -113,20 +106,28 @@ pub fn request(
         loaded_global_attributes: attempt.global_attributes,
         loaded_local_attributes: attempt.local_attributes,
         results,
-        app_database_error: call.app_database_error.as_ref(),
-    };
-    if let Err(error) = check_size(body.payload_bytes()) {
-        return Ok(Err(request_too_large(&error)));
+        app_database_error: attempt.call.app_database_error.as_ref(),
     }
+}
+
+/// The request of a state's call.
+pub fn request(
+    loaded: &Loaded,
+    worker: &Arc<Worker>,
+    attempt: &Attempt<'_>,
+    body: &StateRequest<'_>,
+) -> Result<Request> {
     memory::room_for(body.payload_bytes())?;
-    Ok(Ok(Request {
+    let path = if body.results.is_some() { EXECUTE_PATH } else { WAIT_UNTIL_PATH };
+    let key = request_key(attempt.call_id, attempt.call.generation, attempt.values);
+    Ok(Request {
         tag: 0,
         url: url(worker, path),
-        headers: headers(worker, request_key(&id, call.generation, attempt.values), loaded.meta.traceparent.as_deref()),
+        headers: headers(worker, key, loaded.meta.traceparent.as_deref()),
         body: body.encode().into_bytes(),
         timeout: attempt.timeout.as_std(),
         secret: worker.secret.clone(),
-    }))
+    })
 }
 
 /// An error if a request with so many bytes of payloads and attributes is too large.
@@ -167,6 +168,22 @@ impl Answered {
             Self::Execute(answer) => Command::ExecuteAnswered { seq, answer: answer.clone() },
             Self::Failed(failure) => failed(record, failure.clone()),
         }
+    }
+
+    /// About how many rows applying it writes, a kilobyte counted as one; the aborted states of a process that closes not counted.
+    pub fn size(&self) -> usize {
+        let (own, effects) = match self {
+            Self::WaitUntil(answer) => (answer.request.commands.len(), &answer.effects),
+            Self::Execute(ExecuteAnswer { decision: Decision::NextStates(next), effects }) => (next.len(), effects),
+            Self::Execute(answer) => (0, &answer.effects),
+            Self::Failed(_) => return 0,
+        };
+        let attributes = effects.write_local_attributes.values().map(|value| value.as_str().len());
+        let local = effects.publish_to_local_queue.iter().map(|publish| publish.payload.as_ref());
+        let global = effects.publish_to_global_queue.iter().map(|publish| publish.payload.as_ref());
+        let messages = local.chain(global).map(|payload| payload.map_or(0, |payload| payload.as_str().len()));
+        let (rows, bytes) = attributes.chain(messages).fold((own, 0), |(rows, all), bytes| (rows + 1, all + bytes));
+        rows + bytes / 1024
     }
 
     /// What the answer does besides its decision.

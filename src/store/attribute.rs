@@ -13,6 +13,7 @@ use crate::pg::spi::{Row, Spi, Statement};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use xdb_engine::{ExecutionId, Json};
+use xdb_sched::bytes::LARGE;
 
 table! {
     /// A local attribute.
@@ -85,6 +86,10 @@ impl Size {
     /// An error if an execution may not have so much.
     pub fn check(self) -> Result<()> {
         if self.is_allowed() { Ok(()) } else { Err(too_large(self)) }
+    }
+
+    pub fn is_large(self) -> bool {
+        self.bytes > LARGE
     }
 
     fn is_allowed(self) -> bool {
@@ -178,13 +183,13 @@ pub struct Versioned {
 }
 
 /// Local attributes of these executions, by key, as JSON text: of as many of them as have about `budget` bytes together, of one at
-/// least.
-pub fn local_attributes(spi: &Spi, ids: &[ExecutionId], budget: usize) -> Result<LocalAttributes<String>> {
+/// least, and of those that have little. Without a budget, of these alone.
+pub fn local_attributes(spi: &Spi, ids: &[ExecutionId], budget: Option<usize>) -> Result<LocalAttributes<String>> {
     Reading::new(budget).read(spi, &OF_EXECUTIONS, ids, |_, value| Ok(value))
 }
 
 /// The same with their versions, read in one statement.
-pub fn with_versions(spi: &Spi, ids: &[ExecutionId], budget: usize) -> Result<LocalAttributes<Versioned>> {
+pub fn with_versions(spi: &Spi, ids: &[ExecutionId], budget: Option<usize>) -> Result<LocalAttributes<Versioned>> {
     Reading::new(budget).read(spi, &VERSIONED, ids, |row, value| Ok(Versioned { value, version: row.get("version")? }))
 }
 
@@ -209,17 +214,18 @@ const ROWS: usize = 10_000;
 
 /// Values come one by one, and none is taken any more when the sum is known to be too much.
 struct Reading<V> {
-    budget: usize,
+    /// None: nothing large.
+    budget: Option<usize>,
     total: usize,
     /// The execution whose rows come now. Those of one come together, in the order of the ids.
     current: Option<ExecutionId>,
-    /// There is no room for its large values.
+    /// There is no room for it if it is large.
     is_full: bool,
     read: HashMap<ExecutionId, Found<BTreeMap<String, V>>>,
 }
 
 impl<V> Reading<V> {
-    fn new(budget: usize) -> Self {
+    fn new(budget: Option<usize>) -> Self {
         Self { budget, total: 0, current: None, is_full: false, read: HashMap::new() }
     }
 
@@ -247,13 +253,13 @@ impl<V> Reading<V> {
                 return Err(PgError::internal("the rows of an execution do not come together"));
             }
             self.current = Some(id);
-            self.is_full = self.total > self.budget;
+            self.is_full = self.budget.is_none_or(|budget| self.total > budget);
             self.read.insert(id, Found::All(Size::default(), BTreeMap::new()));
         }
         let Some(found) = self.read.get_mut(&id) else { return Ok(()) };
         let Found::All(size, all) = found else { return Ok(()) };
         let stored = row.get::<Stored>("value")?;
-        if self.is_full && stored.is_large() {
+        if self.is_full && size.bytes + stored.size() > LARGE {
             self.total -= size.bytes;
             *found = Found::LeftOut;
             return Ok(());

@@ -444,11 +444,6 @@ struct Candidate {
 }
 
 impl OpenCalls {
-    /// How many more bytes of requests may be under way.
-    pub fn bytes_left(&self) -> usize {
-        max_bytes().saturating_sub(self.in_flight.bytes())
-    }
-
     /// The room that there is for more calls. Answers that are held up count too: they are in memory.
     pub fn room(&mut self, role: Role, registry: &Registry, backlog: &Backlog) -> Room {
         let max_calls = role.calls_at_once().saturating_sub(backlog.held_up());
@@ -460,7 +455,7 @@ impl OpenCalls {
 }
 
 /// The most bytes of requests that are under way.
-fn max_bytes() -> usize {
+pub fn max_bytes() -> usize {
     guc::MAX_IN_FLIGHT_KB.get() as usize * 1024
 }
 

@@ -19,6 +19,7 @@ use crate::store::locks;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::*;
 use xdb_sched::budget::Part;
+use xdb_sched::portion::Portion;
 use xdb_sched::table_health::Relation;
 
 /// What was decided, to be written.
@@ -35,6 +36,8 @@ pub struct Decided<'i> {
     pub current: HashSet<StateKey>,
     /// Calls that somebody else makes, or that are made again later.
     pub given_away: Vec<StateKey>,
+    /// Anything of it is large.
+    pub took_large: bool,
     pub free: Free,
     pub now: Timestamp,
 }
@@ -62,6 +65,8 @@ struct Decider<'t, 'a, 'i> {
     leases: HashMap<StateKey, (i64, i64)>,
     local: LocalVersions,
     closing: BTreeMap<ExecutionId, CloseCommand>,
+    /// Of what is large.
+    portion: Portion,
     /// Executions with an item that waits for the next turn.
     put_off: BTreeSet<ExecutionId>,
     /// Executions with an answer that waits.
@@ -93,6 +98,7 @@ pub fn decide<'i>(
         still_closing: Vec::new(),
         current: HashSet::new(),
         given_away: Vec::new(),
+        took_large: false,
         free,
         now,
     };
@@ -103,6 +109,7 @@ pub fn decide<'i>(
         leases,
         local,
         closing: BTreeMap::new(),
+        portion: Portion::of_rows().or_none(turn.takes_large),
         put_off: BTreeSet::new(),
         held_up: BTreeSet::new(),
         rows: HashSet::new(),
@@ -129,6 +136,7 @@ pub fn decide<'i>(
         }
     }
     decider.close()?;
+    decider.decided.took_large = decider.portion.has_taken();
     Ok(decider.decided)
 }
 
@@ -161,7 +169,7 @@ impl Decider<'_, '_, '_> {
     fn note(&mut self, number: usize, item: &Item) {
         let id = item.execution();
         match self.decided.outcomes[number] {
-            ItemOutcome::OverBudget => {
+            ItemOutcome::OverBudget | ItemOutcome::NotInPortion => {
                 self.put_off.insert(id);
                 self.waits(item);
             }
@@ -213,6 +221,10 @@ impl Decider<'_, '_, '_> {
                     return Ok(());
                 }
                 self.decided.current.insert(record.key);
+                if !self.portion.take(answered.size()) {
+                    self.decided.outcomes[number] = ItemOutcome::NotInPortion;
+                    return Ok(());
+                }
                 answered.command(record)
             }
         };
@@ -233,6 +245,11 @@ impl Decider<'_, '_, '_> {
         };
         let closes = events.iter().any(|event| matches!(event, Event::ProcessClosed { .. }));
         if closes && !locked_for_close {
+            let threads = self.loaded(item.execution()).map_or(0, |loaded| loaded.execution.live_threads);
+            if !self.portion.take(threads as usize) {
+                self.decided.outcomes[number] = ItemOutcome::NotInPortion;
+                return Ok(());
+            }
             let conditional = is_conditional_close(&command);
             self.closing.insert(item.execution(), CloseCommand { item: number, command, conditional });
             return Ok(());

@@ -55,6 +55,8 @@ pub enum ItemOutcome {
     TableBusy(u32),
     /// The turn has spent its time in users' tables.
     OverBudget,
+    /// The turn has enough to write.
+    NotInPortion,
     /// Its lease is given up, and the call is made again: by a runner, or later.
     GivenAway,
 }

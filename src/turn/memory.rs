@@ -18,8 +18,9 @@ use crate::store::claim::Lane;
 use crate::store::instance::Ownership;
 use crate::store::registry::Registry;
 use crate::transport::{FailureKind, Outcome, Reply, Request};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
-use xdb_engine::Timestamp;
+use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::backoff::{Backoff, Patience};
 use xdb_sched::breaker::Ticket;
 use xdb_sched::budget::Parts;
@@ -49,6 +50,8 @@ pub struct Memory {
     pub(super) deferred_until: Option<Instant>,
     /// When calls of workers that are gone were looked for last.
     pub(super) adopted: Option<Instant>,
+    /// The last turn took something large: the next one does not.
+    pub(super) had_large: bool,
     /// Errors of turns are logged once a second.
     pub(super) failing: Backoff<()>,
 }
@@ -62,6 +65,8 @@ pub(super) struct OpenCalls {
     /// Who waits: to a worker for which the last scan has not found all calls that were due, a call that has just become due
     /// must not go before those that wait.
     pub lines: Lines,
+    /// Executions whose local attributes were large when a call loaded them last.
+    pub large: HashSet<ExecutionId>,
 }
 
 /// What the last turn saw of the database.
@@ -104,6 +109,7 @@ impl Memory {
             },
             deferred_until: None,
             adopted: None,
+            had_large: false,
             failing: Backoff::default(),
         }
     }

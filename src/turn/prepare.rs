@@ -2,8 +2,9 @@
 
 use super::app_tables::{AppTables, Used, refused};
 use super::backlog::Backlog;
-use super::claim::{Claims, Leased, config};
+use super::claim::{Claims, Leased, config, max_bytes};
 use super::item::Item;
+use super::memory::OpenCalls;
 use super::save::Saved;
 use super::scans::ScanEnds;
 use super::transaction::Turn;
@@ -17,13 +18,19 @@ use crate::store::locks;
 use crate::store::save::current_call;
 use crate::store::{StateKey, claim};
 use crate::transport::Request;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
+use xdb_protocol::call_id;
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::Part;
-use xdb_sched::room::Line;
+use xdb_sched::bytes::Bytes;
+use xdb_sched::portion::Portion;
+use xdb_sched::room::{Line, Owner};
+
+/// When more executions are remembered as large, all are forgotten.
+const REMEMBERED: usize = 10_000;
 
 /// What goes out after the commit.
 pub struct Prepared {
@@ -32,6 +39,10 @@ pub struct Prepared {
     pub failed: Vec<Item>,
     /// Calls whose leases were given back: nothing has happened.
     pub released: Vec<StateKey>,
+    /// Owners of requests for which there was no room, and the bytes of these.
+    pub unfit: Vec<(Owner, usize)>,
+    /// Any of the requests is large.
+    pub took_large: bool,
     pub drained: Option<BTreeSet<Line>>,
     pub ends: ScanEnds,
     pub more: bool,
@@ -41,6 +52,8 @@ pub struct Prepared {
 struct LocalValues {
     plain: LocalAttributes<String>,
     locked: LocalAttributes<Versioned>,
+    /// These are large, and not for this turn.
+    left_out: BTreeSet<ExecutionId>,
 }
 
 /// Local attributes of one execution.
@@ -63,18 +76,21 @@ struct Preparing<'t, 'a> {
     app: &'t mut AppTables<'a>,
     backlog: &'t mut Backlog,
     local: LocalValues,
-    /// How much more requests may take.
-    bytes: usize,
+    large: &'t mut HashSet<ExecutionId>,
+    /// Bytes of requests: of those that are under way, and those of this turn.
+    under_way: Bytes,
+    portion: Portion,
+    unfit: Vec<(Owner, usize)>,
     more: bool,
 }
 
-/// Reads attributes and writes requests, which take about `bytes` at most. Where a user's table is busy, or when there are no bytes
-/// left, the lease is given back.
+/// Reads attributes and writes requests. Where a user's table is busy, or when a large request finds no room beside those that are
+/// under way, or in this turn's portion, the lease is given back.
 pub fn prepare(
     turn: &Turn,
     app: &mut AppTables<'_>,
     backlog: &mut Backlog,
-    bytes: usize,
+    open: &mut OpenCalls,
     saved: &Saved,
     claims: Claims,
 ) -> Result<Prepared> {
@@ -84,9 +100,15 @@ pub fn prepare(
     let mut calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
     // Who has waited longest for time in tables comes first.
     calls.sort_by_key(|found| found.call.due_at);
-    let local = LocalValues::read(turn, &calls, bytes)?;
+    let local = LocalValues::read(turn, &calls, &open.large)?;
+    if open.large.len() > REMEMBERED {
+        open.large.clear();
+    }
     app.begin_part(Part::Calls);
-    let mut preparing = Preparing { app, backlog, local, bytes, more };
+    let portion = Portion::of_bytes().or_none(turn.takes_large);
+    let under_way = open.in_flight.bytes().clone();
+    let large = &mut open.large;
+    let mut preparing = Preparing { app, backlog, local, large, under_way, portion, unfit: Vec::new(), more };
     let mut released = Vec::new();
     let mut prepared = Vec::new();
     let mut failed = failed;
@@ -106,8 +128,9 @@ pub fn prepare(
     }
     claim::release(turn.spi, turn.lane.epoch, &released)?;
     ends.note(saved.earliest);
-    let more = preparing.more;
-    Ok(Prepared { calls: prepared, failed, released, drained, ends, more })
+    let Preparing { unfit, portion, more, .. } = preparing;
+    let took_large = portion.has_taken();
+    Ok(Prepared { calls: prepared, failed, released, unfit, took_large, drained, ends, more })
 }
 
 /// A leased call with its state.
@@ -149,14 +172,12 @@ impl Preparing<'_, '_> {
             return Ok(Preparation::Failed(unfit.clone()));
         }
         let Some(process_type) = &loaded.meta.process_type else { return Ok(Preparation::Release) };
-        if self.bytes == 0 {
-            return Ok(Preparation::Release);
-        }
         let config = config(loaded, state);
         let wanted = config.load_local(api);
         let (size, local) = match self.local.of(call.key.0, &wanted) {
             Found::All(size, local) => (size, local),
             Found::LeftOut => {
+                self.large.insert(call.key.0);
                 self.more = true;
                 return Ok(Preparation::Release);
             }
@@ -165,6 +186,11 @@ impl Preparing<'_, '_> {
             }
         };
         record.local_size = size;
+        if size.is_large() {
+            self.large.insert(call.key.0);
+        } else if !self.large.is_empty() && wanted.policy != LoadPolicy::None {
+            self.large.remove(&call.key.0);
+        }
         self.app.next_item();
         let id = call.key.0;
         let loading = config.load_global(api);
@@ -199,7 +225,7 @@ impl Preparing<'_, '_> {
         }
         let owner = identity::role_name(loaded.meta.owner)?;
         let attempt = Attempt {
-            api,
+            call_id: &call_id(id, &state.id, api),
             call: current,
             number: call.attempt,
             owner: owner.as_deref(),
@@ -210,38 +236,65 @@ impl Preparing<'_, '_> {
             local_attributes: &members,
             values,
         };
-        Ok(match calls::request(loaded, state, &process_type.worker, &attempt)? {
-            Ok(request) => {
-                self.bytes = self.bytes.saturating_sub(request.body.len());
-                Preparation::Call(Box::new(request))
-            }
-            Err(failure) => Preparation::Failed(failure),
-        })
+        let body = calls::body(loaded, state, &attempt);
+        let bytes = body.payload_bytes();
+        if let Err(error) = calls::check_size(bytes) {
+            return Ok(Preparation::Failed(calls::request_too_large(&error)));
+        }
+        if !self.has_room(record.owner, bytes) {
+            return Ok(Preparation::Release);
+        }
+        Ok(Preparation::Call(Box::new(calls::request(loaded, &process_type.worker, &attempt, &body)?)))
+    }
+
+    /// Takes room for a request, if there is any.
+    fn has_room(&mut self, owner: Owner, bytes: usize) -> bool {
+        if !self.under_way.fits(owner, bytes, max_bytes()) {
+            self.unfit.push((owner, bytes));
+            return false;
+        }
+        if !self.portion.take(bytes) {
+            self.more = true;
+            return false;
+        }
+        self.under_way.add(owner, bytes);
+        true
     }
 }
 
 impl LocalValues {
-    fn read(turn: &Turn, calls: &[LeasedCall], bytes: usize) -> Result<Self> {
+    /// Those that were large come last: many of them would leave no row for the others.
+    fn read(turn: &Turn, calls: &[LeasedCall], large: &HashSet<ExecutionId>) -> Result<Self> {
         let (mut plain, mut locked) = (Vec::new(), Vec::new());
+        let mut left_out = BTreeSet::new();
         let mut seen = BTreeSet::new();
         for &LeasedCall { loaded, state, api, call, .. } in calls {
             let wanted = config(loaded, state).load_local(api);
             if wanted.policy == LoadPolicy::None {
                 continue;
             }
+            if !turn.takes_large && large.contains(&call.key.0) {
+                left_out.insert(call.key.0);
+                continue;
+            }
             if seen.insert((call.key.0, wanted.locks())) {
                 if wanted.locks() { &mut locked } else { &mut plain }.push(call.key.0);
             }
         }
+        [&mut plain, &mut locked].into_iter().for_each(|ids| ids.sort_by_key(|id| large.contains(id)));
+        let budget = turn.takes_large.then_some(Portion::BYTES);
         Ok(Self {
-            plain: attribute::local_attributes(turn.spi, &plain, bytes)?,
-            locked: attribute::with_versions(turn.spi, &locked, bytes)?,
+            plain: attribute::local_attributes(turn.spi, &plain, budget)?,
+            locked: attribute::with_versions(turn.spi, &locked, budget)?,
+            left_out,
         })
     }
 
     fn of(&self, id: ExecutionId, wanted: &Loading) -> Found<Local<'_>> {
         if wanted.policy == LoadPolicy::None {
             Found::All(Size::default(), Local::Nothing)
+        } else if self.left_out.contains(&id) {
+            Found::LeftOut
         } else if wanted.locks() {
             self.locked.of(id).map(Local::Locked)
         } else {

@@ -36,6 +36,8 @@ pub struct Saved {
     pub left_out: bool,
     /// Anything was written but leases.
     pub wrote: bool,
+    /// Anything that was written was large.
+    pub took_large: bool,
     pub more: bool,
     pub now: Timestamp,
 }
@@ -60,11 +62,13 @@ pub fn save(
         earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
     }
     let more_messages = matching.save(turn, &decided)?;
-    let Decided { items, outcomes, executions, taken_in, now, .. } = decided;
+    let Decided { items, outcomes, executions, taken_in, took_large, now, .. } = decided;
     let put_off = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != ItemOutcome::Done);
     let put_off = put_off.map(|(item, _)| item.execution()).collect();
     // What came behind another item may be decided about at once.
-    let next_turn = outcomes.iter().any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::GivenAway));
+    let next_turn = outcomes
+        .iter()
+        .any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::GivenAway | ItemOutcome::NotInPortion));
     Ok(Saved {
         outcomes,
         executions,
@@ -73,6 +77,7 @@ pub fn save(
         earliest,
         all_taken_in: taken_in.all,
         wrote,
+        took_large,
         left_out: next_turn || new_line,
         more: more || more_messages || next_turn || !taken_in.all,
         now,

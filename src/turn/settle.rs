@@ -88,6 +88,7 @@ impl Memory {
         if !prepared.calls.is_empty() {
             crash::point(if items.is_empty() { "claim-call" } else { "commit-dispatch" });
         }
+        self.had_large = saved.took_large || prepared.took_large;
         self.seen.next_due = next_due;
         self.seen.for_runners = for_runners;
         self.scans.settle(prepared.ends);
@@ -110,6 +111,7 @@ impl Memory {
         more |= self.keep_what_waits(items, saved.outcomes);
         self.backlog.keep_all(prepared.failed);
         self.calls.submit(session, &self.registry, prepared.calls, submit);
+        prepared.unfit.iter().for_each(|(owner, bytes)| self.calls.in_flight.wants(*owner, *bytes));
         self.backlog.give_up_beyond(max_in_flight().div_ceil(2));
         self.backlog.forget_old();
         more |= self.backlog.is_ready();
@@ -153,6 +155,11 @@ impl Memory {
                 ItemOutcome::Behind => self.backlog.keep(item),
                 ItemOutcome::OverBudget => {
                     had_no_time = true;
+                    self.backlog.put_off(id);
+                    self.backlog.keep(item);
+                }
+                ItemOutcome::NotInPortion => {
+                    more = true;
                     self.backlog.put_off(id);
                     self.backlog.keep(item);
                 }

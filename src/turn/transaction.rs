@@ -72,6 +72,8 @@ pub(super) struct Turn<'a> {
     pub number: i64,
     pub scope: Scope,
     pub paused: bool,
+    /// See [`xdb_sched::portion`].
+    pub takes_large: bool,
     /// When it began, by the clock of processes.
     pub began: Timestamp,
     /// The same, by a clock that nobody sets.
@@ -286,8 +288,7 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
     let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines: &mut calls.lines, app: &app };
     let claims = claiming.claim(&mut room, &work, &saved)?;
-    let bytes = calls.bytes_left();
-    let prepared = prepare::prepare(turn, &mut app, backlog, bytes, &saved, claims)?;
+    let prepared = prepare::prepare(turn, &mut app, backlog, calls, &saved, claims)?;
     app.write_marks()?;
     if !saved.wrote {
         // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
@@ -331,6 +332,7 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
         number: memory.number,
         scope,
         paused: memory.seen.paused,
+        takes_large: !memory.had_large,
         began,
         began_at,
         real: crate::clock::real(),

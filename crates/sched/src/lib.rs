@@ -10,13 +10,14 @@
 //!        │  is somebody else at it right now?       backoff
 //!        ▼
 //!   a due call ── can its worker be reached? ────── breaker ────── no: only a probe goes out
-//!        │        is there room for its owner? ──── room ───────── no: it stays unclaimed
+//!        │        is there room for its owner? ──── room, bytes ── no: it stays unclaimed
 //!        ▼
 //!   a claimed call ── may it have its locks? ────── lock_table ─── no: it waits with its lease
 //!        ▼
 //!   under way, counted in room::InFlight
 //!        ▼
-//!   its answer ── is there time for users' tables in this turn?
+//!   its answer ── has this turn enough to write? ── portion ────── yes: the next turn
+//!        │        is there time for users' tables in this turn?
 //!        │                                          budget ─────── no: the next turn
 //!        │        are they quick?                   slow ───────── no: a runner applies it
 //!        │        is one of them locked just now?   table_health ─ yes: later
@@ -27,9 +28,11 @@
 pub mod backoff;
 pub mod breaker;
 pub mod budget;
+pub mod bytes;
 pub mod due_scan;
 pub mod lines;
 pub mod lock_table;
+pub mod portion;
 pub mod room;
 pub mod slow;
 pub mod table_health;

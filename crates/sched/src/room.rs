@@ -11,8 +11,12 @@
 //!
 //! A free place goes to the owner with the fewest calls there; of those with as few, to the one whose last call went out first.
 //! In rooms that are too small for a free place it is this order by which owners take turns.
+//!
+//! Large requests have a second limit, the bytes that all of them take, and share it by the same threshold. Small ones are limited
+//! by their number alone, so that nobody's large requests keep them out.
 
 use crate::breaker::Admission;
+use crate::bytes::Bytes;
 use std::collections::HashMap;
 
 /// A worker, as the tables number them.
@@ -91,7 +95,7 @@ pub struct InFlight<C> {
     calls: HashMap<u64, Call<C>>,
     per_worker: HashMap<WorkerId, usize>,
     shares: Shares,
-    bytes: usize,
+    bytes: Bytes,
     next_tag: u64,
 }
 
@@ -105,7 +109,7 @@ struct Call<C> {
 impl<C> Default for InFlight<C> {
     fn default() -> Self {
         let (calls, per_worker) = (HashMap::new(), HashMap::new());
-        Self { calls, per_worker, shares: Shares::default(), bytes: 0, next_tag: 0 }
+        Self { calls, per_worker, shares: Shares::default(), bytes: Bytes::default(), next_tag: 0 }
     }
 }
 
@@ -115,7 +119,7 @@ impl<C> InFlight<C> {
         self.next_tag += 1;
         *self.per_worker.entry(line.worker).or_default() += 1;
         self.shares.add(line, self.next_tag);
-        self.bytes += bytes;
+        self.bytes.add(line.owner, bytes);
         self.calls.insert(self.next_tag, Call { line, bytes, what });
         self.next_tag
     }
@@ -127,7 +131,7 @@ impl<C> InFlight<C> {
             *count -= 1;
         }
         self.shares.remove(call.line);
-        self.bytes -= call.bytes;
+        self.bytes.remove(call.line.owner, call.bytes);
         Some(call.what)
     }
 
@@ -139,8 +143,13 @@ impl<C> InFlight<C> {
         self.calls.is_empty()
     }
 
-    pub fn bytes(&self) -> usize {
-        self.bytes
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// See [`Bytes::wants`].
+    pub fn wants(&mut self, owner: Owner, bytes: usize) {
+        self.bytes.wants(owner, bytes);
     }
 
     pub fn of_worker(&self, worker: WorkerId) -> usize {
@@ -154,6 +163,8 @@ pub struct Room {
     total: usize,
     per_worker: HashMap<WorkerId, Places>,
     shares: Shares,
+    bytes: Bytes,
+    max_bytes: usize,
 }
 
 /// The places of a worker.
@@ -185,7 +196,7 @@ impl Room {
         workers: &[(WorkerId, usize)],
         mut admits: impl FnMut(WorkerId) -> Admission,
     ) -> Self {
-        let total = if in_flight.bytes() >= max_bytes { 0 } else { max_calls.saturating_sub(in_flight.len()) };
+        let total = max_calls.saturating_sub(in_flight.len());
         let share = if workers.len() > 1 { max_calls.min(max_connections).div_ceil(2) } else { max_calls };
         let places = |(id, limit): &(WorkerId, usize)| {
             let admission = admits(*id);
@@ -197,7 +208,13 @@ impl Room {
             };
             (*id, Places { free, is_probe: matches!(admission, Admission::Probe) })
         };
-        Self { total, per_worker: workers.iter().map(places).collect(), shares: in_flight.shares.clone() }
+        Self {
+            total,
+            per_worker: workers.iter().map(places).collect(),
+            shares: in_flight.shares.clone(),
+            bytes: in_flight.bytes.clone(),
+            max_bytes,
+        }
     }
 
     /// How many more calls may go out in all.
@@ -212,6 +229,9 @@ impl Room {
 
     /// How many more calls of this owner may go out to this worker, if nobody else's do.
     pub fn of_line(&self, line: Line) -> usize {
+        if !self.bytes.admits(line.owner, self.max_bytes) {
+            return 0;
+        }
         let free = self.of_worker(line.worker);
         if self.per_worker.get(&line.worker).is_none_or(|places| places.is_probe) {
             return free;

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use xdb_sched::breaker::Admission;
+use xdb_sched::bytes::{Bytes, LARGE};
 use xdb_sched::room::{InFlight, Line, Owner, Room, SHARE, Wanted, WorkerId};
 
 const PLENTY: usize = 1000;
@@ -64,11 +65,51 @@ fn what_is_under_way_takes_room_until_it_ends() {
     let mut in_flight = under_way(&[]);
     let tags = [60, 40].map(|bytes| in_flight.insert(line(1, 7), bytes, ()));
     let room = |in_flight: &InFlight<()>| Room::new(in_flight, 3, PLENTY, 100, &[(1, PLENTY)], |_| Admission::All);
-    assert_eq!(room(&in_flight).total(), 0, "its bytes are too many");
+    assert_eq!(room(&in_flight).total(), 1);
     assert_eq!(in_flight.remove(tags[0]), Some(()));
     assert_eq!(in_flight.remove(tags[0]), None);
-    assert_eq!((in_flight.len(), in_flight.bytes(), in_flight.of_worker(1)), (1, 40, 1));
+    assert_eq!((in_flight.len(), in_flight.of_worker(1)), (1, 1));
     assert_eq!((room(&in_flight).of_worker(1), room(&in_flight).of_line(line(1, 7))), (2, 2));
+}
+
+#[test]
+fn an_owner_whose_request_does_not_fit_is_not_looked_for_until_it_does() {
+    let most = 10 * LARGE;
+    let mut in_flight = InFlight::default();
+    let (mine, others) = (line(1, 7), line(1, 8));
+    let large = in_flight.insert(mine, 8 * LARGE, ());
+    let room =
+        |in_flight: &InFlight<()>| Room::new(in_flight, PLENTY, PLENTY, most, &[(1, PLENTY)], |_| Admission::All);
+    assert!(room(&in_flight).has(mine), "the next one may be small");
+    in_flight.wants(7, 4 * LARGE);
+    assert!(!room(&in_flight).has(mine) && !room(&in_flight).take(mine) && room(&in_flight).has(others));
+    in_flight.insert(others, 1, ());
+    assert!(!room(&in_flight).has(mine));
+    in_flight.remove(large);
+    assert!(room(&in_flight).has(mine));
+    in_flight.insert(mine, 4 * LARGE, ());
+    assert!(room(&in_flight).has(mine), "it has got what it wanted");
+}
+
+#[test]
+fn small_requests_are_limited_by_their_number_alone_and_large_ones_by_their_bytes() {
+    let most = 100 * LARGE;
+    let mut bytes = Bytes::default();
+    let taken = |bytes: &mut Bytes, owner, size| {
+        std::iter::repeat_with(|| bytes.fits(owner, size, most).then(|| bytes.add(owner, size)))
+            .take(200)
+            .flatten()
+            .count()
+    };
+    assert_eq!(taken(&mut bytes, 7, LARGE), 200);
+    let size = 5 * LARGE;
+    assert_eq!(taken(&mut bytes, 7, size), 17, "of twenty: eight ninths");
+    assert_eq!(taken(&mut bytes, 8, size), 2, "others find room");
+    assert!(bytes.fits(9, 50 * LARGE, most), "who has none gets one, however large it is");
+    bytes.add(9, 50 * LARGE);
+    assert!(!bytes.fits(10, size, most) && bytes.fits(10, LARGE, most), "there is no room for anything large");
+    bytes.remove(9, 50 * LARGE);
+    assert!(bytes.fits(10, size, most));
 }
 
 #[test]

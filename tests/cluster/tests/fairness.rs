@@ -88,6 +88,63 @@ fn calls_that_hang_leave_room_beside_another_worker_too() {
 }
 
 #[test]
+fn large_requests_that_hang_keep_no_small_one_from_going_out() {
+    let options = ClusterOptions::default().set("xdb.max_in_flight_bytes", "1MB");
+    let app = App::alone("fair_bytes", options);
+    let worker = app.worker(|call: &Call| match call.target() {
+        "Slow" => Reply::hang(force_complete(json!(null))),
+        _ => force_complete(json!(null)).into(),
+    });
+    let patient = json!({"executeApiTimeoutSeconds": PATIENT});
+    app.register("slow", &Definition::starting_with("Slow").step_with("Slow", patient));
+    app.register("quick", &one_step());
+    let (mut greedy, mut modest) = (app.db(), app.session("other"));
+    greedy.run(
+        "SELECT count(xdb.start_process('greedy-' || n, 'slow', to_jsonb(repeat('x', 200000)))) FROM generate_series(1, 20) n",
+    );
+    // Four would be more than eight ninths of the megabyte with what is free beside them.
+    worker.wait_for_count("its calls", 20, 4, of("greedy"));
+    for number in 1..=5 {
+        let id = format!("modest-{number}");
+        let (took, _) = timed(|| {
+            modest.start(&id, "quick").go();
+            modest.completes(&id)
+        });
+        assert!(took < Duration::from_secs(1), "{id} took {took:?} beside large requests that hang");
+    }
+    modest.start("modest-large", "quick").input(json!("x".repeat(200_000))).go();
+    modest.completes("modest-large");
+    assert_eq!(worker.count(of("greedy")), 4);
+    finish(&app, &worker, "greedy-%", 20);
+    app.done(&[]);
+}
+
+#[test]
+fn one_turn_applies_so_much_of_what_is_large_and_no_more() {
+    const THREADS: usize = 3000;
+    let app = App::alone("fair_portions", ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match call.target() {
+        "Only" => Reply::hang(next_all(&vec![("Leaf", json!(null)); THREADS])),
+        _ => dead_end().into(),
+    });
+    app.register("wide", &Definition::starting_with("Only").step("Only").step("Leaf"));
+    let mut db = app.db();
+    start_many(&mut db, "wide", "wide", 4);
+    worker.wait_for_count("the calls", 20, 4, |_| true);
+    // Whichever comes first, the others are there when the engine looks again.
+    worker.release();
+    let mut superuser = app.superuser();
+    let begun = "xdb.state_execution WHERE state_id = 'Leaf'";
+    wait_until("all have begun", 60, || superuser.count(begun) == 4 * THREADS as i64);
+    let turns: i64 = superuser.one(
+        "SELECT count(DISTINCT xmin::text) FROM xdb.history_event
+         WHERE event_type = 'StateCompleted' AND details ->> 'seq' = '1'",
+    );
+    assert_eq!(turns, 4, "each fills a turn");
+    app.done(&[]);
+}
+
+#[test]
 fn two_who_want_much_get_equal_parts() {
     let (app, worker) = application("fair_equal", Some(64));
     at_once(&app, || {

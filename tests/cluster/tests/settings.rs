@@ -20,7 +20,7 @@ fn application(name: &str, settings: &[(&str, &str)]) -> (App, Worker) {
 /// Ten processes are started at once, and never more than `most` of their calls are under way.
 fn never_more_than(app: &App, worker: &Worker, most: usize) {
     let mut db = app.db();
-    let filling = "to_jsonb(repeat('x', 30000))";
+    let filling = "to_jsonb(repeat('x', 100000))";
     db.run(&format!("SELECT count(xdb.start_process('p' || n, 'slow', {filling})) FROM generate_series(1, 10) n"));
     for round in 1..=10_usize.div_ceil(most) {
         let so_far = 10.min(round * most);
@@ -44,7 +44,8 @@ fn max_in_flight_bounds_the_calls_under_way() {
 
 #[test]
 fn max_in_flight_bytes_bounds_what_the_calls_under_way_carry() {
-    let (app, worker) = application("settings_bytes", &[("xdb.max_in_flight_bytes", "64kB")]);
+    let (app, worker) = application("settings_bytes", &[("xdb.max_in_flight_bytes", "400kB")]);
+    // One owner has eight ninths of them.
     never_more_than(&app, &worker, 3);
     app.done(&[]);
 }
