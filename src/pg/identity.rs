@@ -19,6 +19,9 @@ pub fn begin_engine() {
     IS_ENGINE.store(true, Ordering::Relaxed);
 }
 
+/// A parameter and its value.
+pub type Setting = (CString, CString);
+
 const SEARCH_PATH: [(&CStr, &CStr); 1] = [(c"search_path", c"pg_catalog, pg_temp")];
 
 /// Runs `body` as the cluster's own superuser, with a pinned `search_path`. This is how a function that was called by
@@ -64,14 +67,18 @@ pub fn with_short_waits<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 /// alone is not enough: RESTRICTED_OPERATION keeps a trigger from `RESET ROLE`, and a deferred one from running
 /// later as the engine.
 ///
-/// `lock_timeout` overrides the session's, where a lock is known to be held.
+/// `own` are the owner's settings of custom parameters. `lock_timeout` overrides the session's, where a lock is known to be held.
+///
+/// What fails leaves session locks behind: see [`release_advisory_locks`].
 pub fn as_process_owner<T>(
     owner: pg_sys::Oid,
+    own: &[Setting],
     lock_timeout: Option<&CStr>,
     body: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
     let result = scope(Some((owner, flags as c_int)), &FORMATS, Settings::AllBack, || {
+        own.iter().for_each(|(name, value)| set_own(name, value));
         set(SEARCH_PATH[0].0, SEARCH_PATH[0].1);
         if let Some(timeout) = lock_timeout {
             set(c"lock_timeout", timeout);
@@ -79,7 +86,16 @@ pub fn as_process_owner<T>(
         body()
     })?;
     empty_temporary_schema();
+    release_advisory_locks();
     Ok(result)
+}
+
+/// Releases the advisory locks that a trigger has taken for the session: whoever comes next in it would seem to have them too. Those
+/// of the transaction stay until its end. To be called when a failed use of users' tables was taken back, too: a lock of the session
+/// outlives that.
+pub fn release_advisory_locks() {
+    // SAFETY: looks through the locks that this process has, and gives back those of the session.
+    unsafe { pg_sys::LockReleaseSession(pg_sys::USER_LOCKMETHOD as pg_sys::LOCKMETHODID) };
 }
 
 /// Drops what a trigger has made in `pg_temp`, so that the owner of the next process does not run it. Functions may be made there
@@ -146,6 +162,22 @@ fn is_set(name: &CStr, value: &CStr) -> bool {
     unsafe {
         let now = pg_sys::GetConfigOption(name.as_ptr(), false, false);
         !now.is_null() && CStr::from_ptr(now) == value
+    }
+}
+
+/// Sets a custom parameter until the current nest level ends, with the rights of the current user. What it may not set, or not to
+/// this value, is left out: it would be so in its own session.
+fn set_own(name: &CStr, value: &CStr) {
+    let context =
+        if is_superuser(current_user()) { pg_sys::GucContext::PGC_SUSET } else { pg_sys::GucContext::PGC_USERSET };
+    let (source, action) = (pg_sys::GucSource::PGC_S_SESSION, pg_sys::GucAction::GUC_ACTION_SAVE);
+    // SAFETY: the text that is given is read before anything else runs, and the strings outlive the call.
+    unsafe {
+        let now = pg_sys::GetConfigOption(name.as_ptr(), true, false);
+        if now.is_null() || CStr::from_ptr(now) != value {
+            let quietly = pg_sys::DEBUG1 as c_int;
+            pg_sys::set_config_option(name.as_ptr(), value.as_ptr(), context, source, action, true, quietly, false);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! An engine process and its database: the connection, and the frame of each transaction.
 
 use super::extension::{self, Installed};
+use super::identity::release_advisory_locks;
 use super::latch;
 use super::settings;
 use super::shmem::{self, EngineState, Role, Slot};
@@ -53,12 +54,6 @@ pub fn report_activity(doing: Option<&CStr>) {
             }
         }
     }
-}
-
-/// Advisory locks that a user's trigger has taken for the session would stay for as long as the process.
-fn release_advisory_locks() {
-    // SAFETY: looks through the locks that this process has, of which there are few between transactions.
-    unsafe { pg_sys::LockReleaseSession(pg_sys::USER_LOCKMETHOD as pg_sys::LOCKMETHODID) };
 }
 
 impl Session {

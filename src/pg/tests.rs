@@ -19,6 +19,7 @@ mod xdb_tests {
     use crate::pg::{identity, latch, names, subxact};
     use pgrx::pg_sys;
     use pgrx::prelude::*;
+    use std::ffi::CString;
     use xdb_engine::{ExecutionId, Timestamp};
 
     /// The one value of a statement.
@@ -356,7 +357,7 @@ mod xdb_tests {
 
         type Scope = fn(pg_sys::Oid, &mut dyn FnMut() -> Result<()>) -> Result<()>;
         let as_engine: Scope = |_, body| identity::as_engine(body);
-        let as_owner: Scope = |owner, body| identity::as_process_owner(owner, Some(c"77ms"), body);
+        let as_owner: Scope = |owner, body| identity::as_process_owner(owner, &[], Some(c"77ms"), body);
         let as_caller: Scope = |_, body| identity::as_caller(body);
         let with_formats: Scope = |_, body| identity::with_value_formats(body);
         let with_timeout: Scope = |_, body| identity::with_lock_timeout(std::time::Duration::from_millis(77), body);
@@ -398,7 +399,7 @@ mod xdb_tests {
         let owner = identity::role_named("xdb_tests_owner").expect("no error").expect("it is there");
         let there = "SELECT (to_regprocedure('pg_temp.helper()') IS NOT NULL)::text";
         for _ in 0..2 {
-            identity::as_process_owner(owner, None, || {
+            identity::as_process_owner(owner, &[], None, || {
                 run("CREATE FUNCTION pg_temp.helper() RETURNS int LANGUAGE sql AS 'SELECT 42'")?;
                 assert_eq!((one("SELECT pg_temp.helper()::text"), one(there)), ("42".into(), "true".into()));
                 Ok(())
@@ -406,6 +407,76 @@ mod xdb_tests {
             .expect("it may have them meanwhile");
             assert_eq!(one(there), "false");
         }
+    }
+
+    #[pg_test]
+    fn an_owners_settings_hold_where_it_may_set_them_and_end_with_the_use() {
+        run("CREATE ROLE xdb_tests_owner; CREATE ROLE xdb_tests_other; DO 'BEGIN END'").expect("done");
+        let [owner, other] = ["xdb_tests_owner", "xdb_tests_other"]
+            .map(|name| identity::role_named(name).expect("no error").expect("it is there"));
+        let setting = |name: &str, value: &str| (CString::new(name).expect("text"), CString::new(value).expect("text"));
+        let own = [
+            setting("xdbtest.tenant", "a"),
+            // PL/pgSQL's own: for superusers alone, for everybody, and with a value that it refuses.
+            setting("plpgsql.variable_conflict", "use_column"),
+            setting("plpgsql.extra_warnings", "shadowed_variables"),
+            setting("plpgsql.check_asserts", "perhaps"),
+            setting("plpgsql.unknown", "1"),
+        ];
+        let now = || {
+            [
+                "SELECT COALESCE(current_setting('xdbtest.tenant', true), '')",
+                "SELECT current_setting('plpgsql.variable_conflict')",
+                "SELECT current_setting('plpgsql.extra_warnings')",
+                "SELECT current_setting('plpgsql.check_asserts')",
+            ]
+            .map(one)
+        };
+        let before = now();
+        assert_eq!(before, ["", "error", "none", "on"]);
+        let holds = || {
+            assert_eq!(now(), ["a", "error", "shadowed_variables", "on"]);
+            run("SET xdbtest.tenant = 'its own'; SET plpgsql.check_asserts = off")
+        };
+        identity::as_process_owner(owner, &own, None, holds).expect("it went well");
+        assert_eq!(now(), before);
+        error_of(|| {
+            identity::as_process_owner(owner, &own, None, || {
+                holds()?;
+                run("SELECT 1 / 0")
+            })
+        });
+        assert_eq!(now(), before, "after an error");
+        // The next one has its own, or none.
+        let tenant = || Ok(one("SELECT current_setting('xdbtest.tenant', true)"));
+        let theirs = [setting("xdbtest.tenant", "b")];
+        assert_eq!(identity::as_process_owner(other, &theirs, None, tenant).expect("it went well"), "b");
+        assert_eq!(identity::as_process_owner(owner, &own, None, tenant).expect("it went well"), "a");
+        assert_eq!(identity::as_process_owner(other, &[], None, tenant).expect("it went well"), "");
+    }
+
+    #[pg_test]
+    fn no_advisory_lock_of_one_owner_is_the_next_ones() {
+        run("CREATE ROLE xdb_tests_owner").expect("created");
+        let owner = identity::role_named("xdb_tests_owner").expect("no error").expect("it is there");
+        let locks = "SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
+        let takes = || run("SELECT pg_advisory_lock(4711), pg_advisory_lock(4711), pg_advisory_lock_shared(4712)");
+        identity::as_process_owner(owner, &[], None, || {
+            takes()?;
+            assert_eq!(one(locks), "2");
+            Ok(())
+        })
+        .expect("it may have them meanwhile");
+        assert_eq!(one(locks), "0");
+        // As a step that fails under a guard.
+        error_of(|| {
+            identity::as_process_owner(owner, &[], None, || {
+                takes()?;
+                run("SELECT 1 / 0")
+            })
+        });
+        identity::release_advisory_locks();
+        assert_eq!(one(locks), "0", "after an error");
     }
 
     // --- memory -----------------------------------------------------------------------------------------------------------

@@ -238,7 +238,7 @@ impl Tables {
             );
             let updated = spi.on_users_tables().run(&sql, &params(key, Some(json_of(&written)?)));
             if updated.map_err(|error| about(error, mapping, &written))? == 0 {
-                return Err(gone(mapping, key));
+                return Err(gone(mapping, key, catalog::has_active_policies(spi, mapping.relation)?));
             }
         }
         Ok(())
@@ -372,10 +372,12 @@ fn about(mut error: PgError, mapping: &TableMapping, written: &[(&str, &Json)]) 
     error
 }
 
-fn gone(mapping: &TableMapping, key: &[String]) -> PgError {
+fn gone(mapping: &TableMapping, key: &[String], has_policies: bool) -> PgError {
     let columns = mapping.primary_key.iter().zip(key).map(|(column, text)| format!("{column} = {text}"));
     let which = columns.collect::<Vec<_>>().join(" and ");
-    PgError::new(NO_DATA, format!("table {} has no row with {which}", mapping.table)).of_table(&mapping.table)
+    let or_hidden = if has_policies { ", or a policy hides it" } else { "" };
+    PgError::new(NO_DATA, format!("table {} has no row with {which}{or_hidden}", mapping.table))
+        .of_table(&mapping.table)
 }
 
 fn json_of(written: &[(&str, &Json)]) -> Result<String> {

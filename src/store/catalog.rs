@@ -23,6 +23,7 @@ statements! {
                 UNION ALL SELECT a.name, u.privilege FROM unnest($4::text[]) AS a (name) \
                     CROSS JOIN unnest('{SELECT,INSERT,UPDATE}'::text[]) AS u (privilege)) AS p \
             WHERE NOT pg_catalog.has_column_privilege($1::oid, $2::oid, p.name, p.privilege)) AS n";
+    HAS_ACTIVE_POLICIES = "SELECT pg_catalog.row_security_active($1::oid) AS active";
     // The unique key of an ordinary table says nothing about those that inherit from it; that of a partitioned one does.
     DESCRIBE = "SELECT n.nspname::text AS schema, c.relname::text AS name, c.relkind = 'r' AS is_ordinary, \
             a.attname::text AS attribute, a.atttypid, a.atttypmod \
@@ -80,6 +81,12 @@ pub fn kind(spi: &Spi, relation: u32) -> Result<Option<TableKind>> {
             is_temporary: row.get("is_temporary")?,
         })
     })
+}
+
+/// Whether row-level security decides which rows of the table the current user sees.
+pub fn has_active_policies(spi: &Spi, relation: u32) -> Result<bool> {
+    let active = spi.first(&HAS_ACTIVE_POLICIES, &[value(pg_sys::Oid::from(relation))], |row| row.get("active"))?;
+    Ok(active.unwrap_or(false))
 }
 
 /// The table of this oid, or None when it was dropped.

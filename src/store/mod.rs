@@ -26,7 +26,7 @@
 //! | [`purge`] | `purged` | deletes closed executions |
 //! | [`locks`] | | what calls lock, and the versions of what they have read |
 //!
-//! Without tables of their own: [`load`] names what loads executions; [`phases`] says what of a state's phase has rows;
+//! Without tables of their own: [`role_settings`] reads what roles have set; [`load`] names what loads executions; [`phases`] says what of a state's phase has rows;
 //! [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with its history;
 //! [`versions`] says which schemas this library works with. [`app_tables`] reads and writes users' tables, and
 //! [`catalog`] says what they are.
@@ -56,6 +56,7 @@ mod proof;
 pub mod purge;
 pub mod queue;
 pub mod registry;
+pub mod role_settings;
 pub mod save;
 pub mod slow;
 pub mod state;

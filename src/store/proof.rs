@@ -34,6 +34,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         queue::STATEMENTS,
         owners::STATEMENTS,
         registry::STATEMENTS,
+        role_settings::STATEMENTS,
         slow::STATEMENTS,
         state::STATEMENTS,
         timer::STATEMENTS,

@@ -4,11 +4,12 @@
 //! `xdb.apply_timeout`; what comes after that is put off to the next turn. The first use of a turn may take all of it. Whose uses
 //! come first changes from turn to turn, where the time is too short: see [`xdb_sched::budget`].
 
+use super::owner_settings::OwnerSettings;
 use super::role::Role;
 use super::slow_tables::{Kept, SlowTables, Times};
 use super::transaction::{Mode, Turn};
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
-use crate::pg::identity::{as_engine, as_process_owner};
+use crate::pg::identity::{as_engine, as_process_owner, release_advisory_locks};
 use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, times_in_tables, try_lock_table, with_timeout};
 use crate::store::StateKey;
@@ -63,6 +64,8 @@ pub struct KnownTables {
     pub slow: SlowTables,
     /// Who is the first to use any.
     pub parts: Parts,
+    /// What holds where an owner's steps use them.
+    pub settings: OwnerSettings,
 }
 
 /// Users' tables, as one turn uses them.
@@ -73,6 +76,7 @@ pub struct AppTables<'a> {
     health: &'a mut TableHealth,
     slow: &'a mut SlowTables,
     parts: &'a mut Parts,
+    settings: &'a mut OwnerSettings,
     /// What the catalog says of those that were used, under a lock.
     tables: Tables,
     budget: Budget,
@@ -85,7 +89,7 @@ pub struct AppTables<'a> {
 impl<'a> AppTables<'a> {
     /// `answers_rest`: answers get no time in this turn.
     pub fn new(turn: &Turn<'a>, known: &'a mut KnownTables, answers_rest: bool) -> Self {
-        let KnownTables { health, slow, parts } = known;
+        let KnownTables { health, slow, parts, settings } = known;
         // What fails is applied again by itself, in the order of the parts; and no calls are made in a pause.
         let first = match turn.scope.gather {
             true if answers_rest => parts.begin_rest(),
@@ -99,6 +103,7 @@ impl<'a> AppTables<'a> {
             health,
             slow,
             parts,
+            settings,
             tables: Tables::default(),
             budget: Budget::new(turn.role.time_in_tables(), first),
             is_first: true,
@@ -194,6 +199,7 @@ impl<'a> AppTables<'a> {
         if let Some(used) = self.lock_tables(&mappings, access)? {
             return Ok(used);
         }
+        let own = self.settings.of(self.spi, meta.owner)?;
         let began = Instant::now();
         let contended = |table: &&TableMapping| self.health.is_contended(table.relation, began);
         let lock_timeout = self.role.lock_timeout(mappings.iter().any(contended));
@@ -209,10 +215,10 @@ impl<'a> AppTables<'a> {
         };
         let limit_ms = limit.as_millis().max(1) as i32;
         let as_owner =
-            || with_timeout(limit_ms, first, || as_process_owner(meta.owner, lock_timeout, in_owners_tables));
+            || with_timeout(limit_ms, first, || as_process_owner(meta.owner, &own, lock_timeout, in_owners_tables));
         let result = match self.mode {
             Mode::Fast => as_owner(),
-            Mode::Guarded => guarded(as_owner),
+            Mode::Guarded => guarded(as_owner).inspect_err(|_| release_advisory_locks()),
         };
         self.budget.spent(began.elapsed());
         let times = times_in_tables();

@@ -6,6 +6,7 @@ use super::backlog::Backlog;
 use super::breakers::Breakers;
 use super::global_queues::Matching;
 use super::item::Item;
+use super::owner_settings::OwnerSettings;
 use super::role::Role;
 use super::scans::{Scans, poll_interval};
 use super::slow_tables::SlowTables;
@@ -96,6 +97,7 @@ impl Memory {
                 health: TableHealth::default(),
                 slow: SlowTables::of(role, has_runners),
                 parts: Parts::default(),
+                settings: OwnerSettings::default(),
             },
             matching: Matching::default(),
             locks: AttributeLocks::default(),

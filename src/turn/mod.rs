@@ -25,6 +25,7 @@
 //! | `global_queues.rs` | who gets the messages of global queues |
 //! | `attribute_locks.rs` | who may have which locks on attributes |
 //! | `breakers.rs`, `owners.rs` | workers that can't be reached, roles that may not own processes |
+//! | `owner_settings.rs` | what roles have set for themselves, where their steps use tables |
 //!
 //! Rules that hold in every phase:
 //! - No transaction is open while a worker is being called: requests are submitted after the commit.
@@ -43,6 +44,7 @@ mod global_queues;
 mod item;
 mod load;
 mod memory;
+mod owner_settings;
 mod owners;
 mod prepare;
 mod role;

@@ -1,0 +1,37 @@
+//! What `ALTER ROLE … SET` and `ALTER DATABASE … SET` say of custom parameters: those with a dot in their names, and none of
+//! this extension's.
+
+use super::table::statements;
+use crate::pg::catch::{PgError, Result};
+use crate::pg::identity::Setting;
+use crate::pg::param::value;
+use crate::pg::process;
+use crate::pg::spi::{Row, Spi};
+use pgrx::pg_sys;
+use std::ffi::CString;
+
+statements! {
+    // What is set for the role that the engine logs in as holds in the engine's session, and is no business of others: for them it
+    // is empty, unless something else is set for them.
+    OF_ROLE = format!(
+        "SELECT DISTINCT ON (lower(c.name)) c.name, CASE WHEN c.is_the_engines THEN '' ELSE c.value END AS value FROM ( \
+            SELECT substr(u.setting, 1, strpos(u.setting, '=') - 1) AS name, \
+                substr(u.setting, strpos(u.setting, '=') + 1) AS value, \
+                s.setrole <> $1 AND s.setrole = {engine} AS is_the_engines, s.setrole, s.setdatabase \
+            FROM pg_catalog.pg_db_role_setting s CROSS JOIN unnest(s.setconfig) AS u (setting) \
+            WHERE s.setdatabase IN (0, $2) AND s.setrole IN (0, {engine}, $1)) AS c \
+        WHERE strpos(c.name, '.') > 0 AND lower(c.name) NOT LIKE 'xdb.%' \
+        ORDER BY lower(c.name), c.is_the_engines, c.setrole <> 0 DESC, c.setdatabase <> 0 DESC",
+        engine = pg_sys::BOOTSTRAP_SUPERUSERID
+    );
+}
+
+/// The custom settings with which a session of this role begins in this database. Of several for one parameter that which Postgres
+/// takes: of the role in the database before of the role, before of the database, before of all.
+pub fn custom_settings(spi: &Spi, role: pg_sys::Oid) -> Result<Vec<Setting>> {
+    spi.rows(&OF_ROLE, &[value(role), value(process::database())], |row| Ok((text(row, "name")?, text(row, "value")?)))
+}
+
+fn text(row: &Row, column: &str) -> Result<CString> {
+    CString::new(row.get::<String>(column)?).map_err(|_| PgError::internal("a setting holds a zero byte"))
+}
