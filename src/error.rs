@@ -160,6 +160,13 @@ pub fn not_registered_by(what: &str, name: &str, owner: Option<&str>) -> PgError
     )
 }
 
+/// A secret that is in the server and not in the database.
+pub fn may_not_refer() -> PgError {
+    PgError::new(INSUFFICIENT_PRIVILEGE, "permission denied to refer to a secret")
+        .detail("The secret is in a file or the environment of the server.")
+        .hint("Only a superuser may give such a secret to a worker. Whoever the worker belongs to may name it again afterwards.")
+}
+
 /// Whoever maps a table must be allowed what the steps of processes do in it.
 pub fn may_not_map(table: &str, missing: &str) -> PgError {
     table_denied(table)

@@ -27,6 +27,8 @@ pub static RETENTION_SECONDS: GucSetting<i32> = GucSetting::<i32>::new(7 * 86_40
 pub static ALLOWED_WORKER_HOSTS: GucSetting<Option<CString>> =
     GucSetting::<Option<CString>>::new(Some(c"localhost, 127.0.0.1, ::1"));
 pub static SSL_CA_FILE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+pub static SECRETS_DIRECTORY: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+pub static DUMP_SECRETS: GucSetting<bool> = GucSetting::<bool>::new(false);
 
 /// A string setting as Rust text.
 pub fn text(setting: &GucSetting<Option<CString>>) -> String {
@@ -287,6 +289,22 @@ pub fn define() {
         &SSL_CA_FILE,
         GucContext::Sighup,
         GucFlags::SUPERUSER_ONLY,
+    );
+    GucRegistry::define_string_guc(
+        c"xdb.secrets_directory",
+        c"Directory of the files that hold workers' secrets.",
+        c"A worker whose secret is registered as file:NAME has it in the file of this name there. Read again when the configuration is reloaded. Relative to the data directory. Default empty: no such secret can be used.",
+        &SECRETS_DIRECTORY,
+        GucContext::Sighup,
+        GucFlags::SUPERUSER_ONLY,
+    );
+    GucRegistry::define_bool_guc(
+        c"xdb.dump_secrets",
+        c"Lets pg_dump take along the secrets of workers that are in the database.",
+        c"It counts in the session of pg_dump. Default off.",
+        &DUMP_SECRETS,
+        GucContext::Suset,
+        none,
     );
     crate::pg::clock_offset::define();
     crate::pg::settings::reserve_prefix();

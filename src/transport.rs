@@ -4,6 +4,7 @@
 //! them, and gives back each of them once, whatever happens to it. It is chosen where it is made: in the scheduler's loop, and
 //! in a session's RPCs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A call to a worker.
@@ -19,8 +20,8 @@ pub struct Request {
     pub body: Vec<u8>,
     /// For everything from the submission to the last byte of the answer.
     pub timeout: Duration,
-    /// Signs the request, which then needs an `Idempotency-Key` among its headers.
-    pub secret: Option<String>,
+    /// Each signs the request, which then needs an `Idempotency-Key` among its headers. None: it is not signed.
+    pub secrets: Arc<[String]>,
 }
 
 /// A call that is over.

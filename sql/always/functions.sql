@@ -5,6 +5,10 @@ CREATE OR REPLACE FUNCTION xdb.register_worker(name text, url text, secret text 
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_register_worker';
 COMMENT ON FUNCTION xdb.register_worker(text, text, text, jsonb, integer) IS 'Registers a worker, or changes the one of this name. Decides which URL the server calls.';
 
+CREATE OR REPLACE FUNCTION xdb.set_worker_secret(name text, secret text, second_secret text DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_set_worker_secret';
+COMMENT ON FUNCTION xdb.set_worker_secret(text, text, text) IS 'Has the calls to a worker signed with this secret, or with two while one takes the place of the other.';
+
 CREATE OR REPLACE FUNCTION xdb.unregister_worker(name text) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_unregister_worker';
 COMMENT ON FUNCTION xdb.unregister_worker(text) IS 'Removes a worker. Refused while a process type uses it.';
@@ -183,7 +187,7 @@ DECLARE
         'shown_attribute_locks', 'attribute_lock_figures'];  -- by the view attribute_locks, likewise
     of_operators CONSTANT name[] := ARRAY['pause', 'resume', 'adopt', 'status', 'engine_figures', 'purge'];
     of_deployers CONSTANT name[] := ARRAY[
-        'register_worker', 'unregister_worker', 'register_process_type', 'unregister_process_type'];
+        'register_worker', 'set_worker_secret', 'unregister_worker', 'register_process_type', 'unregister_process_type'];
     unsaid CONSTANT text := CASE
         WHEN role IS NULL THEN 'role' WHEN admin IS NULL THEN 'admin' WHEN grant_usage.operator IS NULL THEN 'operator'
         WHEN deployer IS NULL THEN 'deployer' END;
@@ -220,7 +224,7 @@ BEGIN
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, grantee);
     END LOOP;
     -- The views read with the rights of their reader, so these cover the tables too; row-level security does the
-    -- rest. Of a worker the secret and the headers stay out.
+    -- rest. Of a worker the headers stay out; its secrets are in a table that is granted to nobody.
     EXECUTE format(
         'GRANT SELECT ON xdb.processes, xdb.state_executions, xdb.waits, xdb.timers, xdb.queue_messages, '
         'xdb.failures, xdb.history, xdb.workers, xdb.process_types, xdb.attribute_locks, '

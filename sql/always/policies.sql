@@ -44,6 +44,11 @@ CREATE POLICY visible ON xdb.global_message FOR SELECT
         OR taken_by IS NULL AND (SELECT xdb.knows_roles()) AND pg_catalog.pg_has_role(owner, 'USAGE')
     );
 
+-- No row of it is for anybody but superusers, whatever else a role may read.
+ALTER TABLE xdb.worker_secret ENABLE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS visible ON xdb.worker_secret;
+CREATE POLICY visible ON xdb.worker_secret FOR SELECT USING (false);
+
 -- What is registered is its owner's. That there is a worker or process type of a name, and whose it is, everybody may know: the
 -- views have it from native code.
 DO $body$

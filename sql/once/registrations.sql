@@ -47,20 +47,38 @@ CREATE TABLE xdb.worker (
     max_concurrency int NOT NULL DEFAULT 96 CONSTRAINT worker_concurrency_positive CHECK (max_concurrency OPERATOR(pg_catalog.>) 0),
     registered_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     owner oid NOT NULL DEFAULT 0,
-    owner_name text NOT NULL DEFAULT ''
+    owner_name text NOT NULL DEFAULT '',
+    secrets smallint NOT NULL DEFAULT 0
 );
 COMMENT ON TABLE xdb.worker IS 'Registered workers, by xdb.register_worker.';
 COMMENT ON COLUMN xdb.worker.worker_id IS 'Key within this database.';
 COMMENT ON COLUMN xdb.worker.name IS 'Name it was registered under.';
 COMMENT ON COLUMN xdb.worker.url IS 'Where it listens; the paths of the worker protocol are appended.';
-COMMENT ON COLUMN xdb.worker.secret IS 'Key that signs every call to it. Granted to nobody.';
+COMMENT ON COLUMN xdb.worker.secret IS 'Null. A dump of a release before 0.3.0 has the secret here, and xdb.adopt() moves it to worker_secret. Granted to nobody.';
 COMMENT ON COLUMN xdb.worker.headers IS 'HTTP headers sent with every call to it, {name: value}. Granted to nobody.';
 COMMENT ON COLUMN xdb.worker.max_concurrency IS 'Calls that may run at it at one time.';
 COMMENT ON COLUMN xdb.worker.registered_at IS 'When it was registered first or last changed.';
 COMMENT ON COLUMN xdb.worker.owner IS 'Role that registered it: its members and superusers may change it. Zero, or gone: superusers alone.';
 COMMENT ON COLUMN xdb.worker.owner_name IS 'Name that the owner had then: by it the owner is found in another server.';
+COMMENT ON COLUMN xdb.worker.secrets IS 'How many secrets sign each call to it. A dump need not have them: while one is missing, no call is made.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.worker', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.worker_worker_id_seq', '');
+
+-- What is in the database itself is dumped only where somebody says so: whoever has a dump would have the secrets.
+CREATE TABLE xdb.worker_secret (
+    worker_id int NOT NULL,
+    position smallint NOT NULL,
+    source text NOT NULL CONSTRAINT worker_secret_source_known CHECK (source OPERATOR(pg_catalog.=) ANY (ARRAY['literal', 'env', 'file'])),
+    value text NOT NULL,
+    PRIMARY KEY (worker_id, position)
+);
+COMMENT ON TABLE xdb.worker_secret IS 'Secrets that sign the calls to workers. Granted to nobody.';
+COMMENT ON COLUMN xdb.worker_secret.worker_id IS 'Worker whose calls are signed.';
+COMMENT ON COLUMN xdb.worker_secret.position IS '1, or 2 while one secret takes the place of another: then calls carry the signatures of both.';
+COMMENT ON COLUMN xdb.worker_secret.source IS 'literal: the value is the secret; env, file: it is in the server''s environment, or in a file below xdb.secrets_directory.';
+COMMENT ON COLUMN xdb.worker_secret.value IS 'The secret, or the name of the environment variable or file.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.worker_secret',
+    'WHERE source OPERATOR(pg_catalog.<>) ''literal'' OR pg_catalog.current_setting(''xdb.dump_secrets'', true) OPERATOR(pg_catalog.=) ''on''');
 
 CREATE TABLE xdb.mapped_table (
     mapping_id int NOT NULL,

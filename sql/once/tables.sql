@@ -2,6 +2,7 @@
 --
 -- What is registered (small, rarely written):
 --   worker                who is called, where          mapped_table    users' tables whose columns are attributes
+--   worker_secret         what calls are signed with
 --   process_type          definition and worker         registry        one row: read the registrations again
 --   engine                who may claim, and leases     instances       which database the processes belong to
 --

@@ -103,6 +103,28 @@ SELECT NULL::pg_catalog.text AS name, NULL::pg_catalog.text AS url, NULL::int AS
     NULL::pg_catalog.timestamptz AS next_probe_at;
 DROP FUNCTION xdb.worker_counters();
 
+-- Secrets have a table of their own.
+CREATE TABLE xdb.worker_secret (
+    worker_id int NOT NULL,
+    position smallint NOT NULL,
+    source text NOT NULL CONSTRAINT worker_secret_source_known CHECK (source OPERATOR(pg_catalog.=) ANY (ARRAY['literal', 'env', 'file'])),
+    value text NOT NULL,
+    PRIMARY KEY (worker_id, position)
+);
+COMMENT ON TABLE xdb.worker_secret IS 'Secrets that sign the calls to workers. Granted to nobody.';
+COMMENT ON COLUMN xdb.worker_secret.worker_id IS 'Worker whose calls are signed.';
+COMMENT ON COLUMN xdb.worker_secret.position IS '1, or 2 while one secret takes the place of another: then calls carry the signatures of both.';
+COMMENT ON COLUMN xdb.worker_secret.source IS 'literal: the value is the secret; env, file: it is in the server''s environment, or in a file below xdb.secrets_directory.';
+COMMENT ON COLUMN xdb.worker_secret.value IS 'The secret, or the name of the environment variable or file.';
+SELECT pg_catalog.pg_extension_config_dump('xdb.worker_secret',
+    'WHERE source OPERATOR(pg_catalog.<>) ''literal'' OR pg_catalog.current_setting(''xdb.dump_secrets'', true) OPERATOR(pg_catalog.=) ''on''');
+ALTER TABLE xdb.worker ADD COLUMN secrets smallint NOT NULL DEFAULT 0;
+COMMENT ON COLUMN xdb.worker.secret IS 'Null. A dump of a release before 0.3.0 has the secret here, and xdb.adopt() moves it to worker_secret. Granted to nobody.';
+COMMENT ON COLUMN xdb.worker.secrets IS 'How many secrets sign each call to it. A dump need not have them: while one is missing, no call is made.';
+INSERT INTO xdb.worker_secret (worker_id, position, source, value)
+    SELECT w.worker_id, 1, 'literal', w.secret FROM xdb.worker AS w WHERE w.secret IS NOT NULL;
+UPDATE xdb.worker SET secret = NULL, secrets = 1 WHERE secret IS NOT NULL;
+
 -- Of workers that are registered from now on.
 ALTER TABLE xdb.worker ALTER COLUMN max_concurrency SET DEFAULT 96;
 

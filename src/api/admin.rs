@@ -130,7 +130,8 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             let (backlog, due) = spi.with_latest_snapshot(|spi| lines::backlog(spi, clock::now()))?;
             let ownership = instance::ownership(spi)?;
             let without_type = spi.with_latest_snapshot(|spi| without_type(spi, ownership))?;
-            let reasons: Vec<_> = ownership.reason().into_iter().chain(without_type).collect();
+            let unsigned = spi.with_latest_snapshot(without_secret)?;
+            let reasons: Vec<_> = ownership.reason().into_iter().chain(without_type).chain(unsigned).collect();
             let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
             Ok((slow::names(spi)?, reason, (Some(backlog), due)))
         })?,
@@ -162,6 +163,17 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
         ownerless_processes: main.ownerless,
     };
     Ok(Value::Json(to_json(&figures)?))
+}
+
+/// Which workers are not called because calls to them can't be signed. Looked at here and now, as below.
+fn without_secret(spi: &Spi) -> Result<Option<String>> {
+    const NAMED: usize = 3;
+    let unusable = registry::unusable_secrets(spi)?;
+    let named = unusable.iter().take(NAMED).map(|(worker, why)| format!("\"{worker}\" ({why})"));
+    let named = named.collect::<Vec<_>>().join(", ");
+    let more = unusable.len().saturating_sub(NAMED);
+    let and_more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    Ok((!unusable.is_empty()).then(|| format!("workers are not called whose secret can't be used: {named}{and_more}")))
 }
 
 /// Why no worker can be called over TLS. Looked at here and now: what an engine has found was so at the last reload.

@@ -16,7 +16,7 @@
 //!
 //! | file | functions |
 //! |---|---|
-//! | `registration.rs` | `register_worker`, `register_process_type`, and their ends |
+//! | `registration.rs` | `register_worker`, `set_worker_secret`, `register_process_type`, and their ends |
 //! | `start.rs`, `bulk.rs` | `start_process`, `start_processes` |
 //! | `process.rs`, `global.rs` | `publish`, `stop_process`; `publish_global` |
 //! | `rpc.rs`, `rpc_locks.rs` | `invoke_rpc`, and how it locks what it loads |
@@ -66,6 +66,7 @@ use xdb_protocol::{PayloadError, check_payload};
 
 crate::sql_functions! {
     xdb_register_worker / pg_finfo_xdb_register_worker => registration::register_worker;
+    xdb_set_worker_secret / pg_finfo_xdb_set_worker_secret => registration::set_worker_secret;
     xdb_unregister_worker / pg_finfo_xdb_unregister_worker => registration::unregister_worker;
     xdb_register_process_type / pg_finfo_xdb_register_process_type => registration::register_process_type;
     xdb_unregister_process_type / pg_finfo_xdb_unregister_process_type => registration::unregister_process_type;

@@ -14,6 +14,7 @@ use crate::pg::param::Jsonb;
 use crate::pg::spi::{self, Spi};
 use crate::store::catalog::{self, TableKind};
 use crate::store::registry::{self, NewWorker, TypeToPut};
+use crate::store::worker_secret::{self, Secret};
 use crate::transport::FailureKind;
 use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,10 +33,7 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     let url = needed("url", args.text(1))?;
     let target = validate_url(&url).map_err(|what| error::invalid_argument("url", what))?;
     let not_found = check_host(&target)?;
-    let secret = args.text(2);
-    if let Some(secret) = &secret {
-        check_secret(secret).map_err(|what| error::invalid_argument("secret", what))?;
-    }
+    let secret = secret(args, 2, "secret")?;
     let headers = json(args, 3, "headers")?.filter(|text| text != "null");
     if let Some(text) = &headers {
         let pairs = headers_of(text)?;
@@ -51,18 +49,19 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     let owner_name = owner_name(caller)?;
     caller.on_system_tables(|spi, _| {
         loop {
-            let owner = registry::owner_of_worker(spi, &worker)?;
+            let owner = registry::worker_to_put(spi, &worker)?.and_then(|(_, owner)| owner);
             caller.own_registration("worker", &worker, owner)?;
+            check_secrets(spi, caller, &worker, secret.as_slice())?;
             let new = NewWorker {
                 name: &worker,
                 url: &url,
-                secret: secret.as_deref(),
                 headers: headers.as_deref().map(|text| Jsonb(text.into())),
                 max_concurrency,
                 owner: caller.role,
                 owner_name: &owner_name,
+                secrets: secret.is_some().into(),
             };
-            if registry::put_worker(spi, new, owner.unwrap_or(caller.role))? {
+            if registry::put_worker(spi, new, secret.as_ref(), owner.unwrap_or(caller.role))? {
                 return Ok(());
             }
         }
@@ -73,6 +72,47 @@ pub fn register_worker(args: &Args) -> Result<Value> {
         pgrx::ereport!(PgLogLevel::NOTICE, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message, detail);
     }
     Ok(Value::Void)
+}
+
+pub fn set_worker_secret(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.set_worker_secret()")?;
+    let worker = name("name", args.text(0))?;
+    let (first, second) = (secret(args, 1, "secret")?, secret(args, 2, "second_secret")?);
+    if first.is_none() && second.is_some() {
+        return Err(error::invalid_argument("second_secret", "there is no first one"));
+    }
+    let secrets: Vec<_> = first.into_iter().chain(second).collect();
+    caller.on_system_tables(|spi, _| {
+        let Some((id, owner)) = registry::worker_to_put(spi, &worker)? else {
+            return Err(error::unknown_worker(&worker));
+        };
+        caller.own_registration("worker", &worker, owner)?;
+        check_secrets(spi, caller, &worker, &secrets)?;
+        registry::put_secrets(spi, id, &secrets)
+    })?;
+    Ok(Value::Void)
+}
+
+/// A secret as an argument has it.
+fn secret(args: &Args, number: usize, argument: &str) -> Result<Option<Secret>> {
+    let parse = |text: String| Secret::parse(&text).map_err(|what| error::invalid_argument(argument, what));
+    args.text(number).map(parse).transpose()
+}
+
+/// Calls can be signed with all of these. What is in the server and not in the database is for superusers to name: whoever has calls
+/// signed with another's secret could pass them off as that one's. Of a worker that has it already, its owner may name it again.
+fn check_secrets(spi: &Spi, caller: Caller, worker: &str, secrets: &[Secret]) -> Result<()> {
+    let known = match secrets.iter().any(Secret::is_reference) && !identity::is_superuser(caller.role) {
+        true => worker_secret::of_worker(spi, worker)?,
+        false => secrets.to_vec(),
+    };
+    if secrets.iter().any(|secret| secret.is_reference() && !known.contains(secret)) {
+        return Err(error::may_not_refer());
+    }
+    ["secret", "second_secret"].iter().zip(secrets).try_for_each(|(argument, secret)| {
+        let usable = secret.read().and_then(|text| check_secret(&text));
+        usable.map_err(|what| error::invalid_argument(argument, what))
+    })
 }
 
 fn headers_of(text: &str) -> Result<Vec<(String, String)>> {

@@ -230,6 +230,9 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
     let Invocation { rpc_name, input, timeout, idempotency_key, values, .. } = *invocation;
     let execution = &target.loaded.before;
     let worker = &target.process_type.worker;
+    let failed = |what: String| error::worker_failed(rpc_name, what);
+    let unsigned = |why: Arc<str>| failed(format!("the worker's secret can't be used: {why}"));
+    let secrets = worker.signing.clone().map_err(unsigned)?;
     let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
     let id = rpc_call_id(execution.id, &invocation);
     let owner = identity::role_name(target.loaded.meta.owner)?;
@@ -260,9 +263,8 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
         headers: calls::headers(worker, calls::request_key(&id, 0, values), target.loaded.meta.traceparent.as_deref()),
         body: request.encode().into_bytes(),
         timeout,
-        secret: worker.secret.clone(),
+        secrets,
     };
-    let failed = |what: String| error::worker_failed(rpc_name, what);
     match Client::call(call)? {
         Outcome::Answer { status: 200, body } => decode_rpc(&body, &calls::limits()).map_err(failed),
         Outcome::Answer { status, body } => {

@@ -59,6 +59,8 @@ pub fn headers(worker: &Worker, idempotency_key: String, traceparent: Option<&st
 pub struct Attempt<'a> {
     pub call_id: &'a str,
     pub call: &'a CallState,
+    /// What it is signed with.
+    pub secrets: &'a Arc<[String]>,
     pub number: u32,
     /// The process's owner and database, by their names of now.
     pub owner: Option<&'a str>,
@@ -126,7 +128,7 @@ pub fn request(
         headers: headers(worker, key, loaded.meta.traceparent.as_deref()),
         body: body.encode().into_bytes(),
         timeout: attempt.timeout.as_std(),
-        secret: worker.secret.clone(),
+        secrets: attempt.secrets.clone(),
     })
 }
 

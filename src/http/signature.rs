@@ -71,9 +71,11 @@ const UNNAMED: &str = "a request without an Idempotency-Key can't be signed";
 
 /// Whether a request can be signed, if it is to be; before anybody connects for it.
 pub fn check_signable(request: &Request) -> Result<(), String> {
-    let Some(secret) = &request.secret else { return Ok(()) };
+    if request.secrets.is_empty() {
+        return Ok(());
+    }
     idempotency_key(request).ok_or(UNNAMED)?;
-    check_secret(secret)
+    request.secrets.iter().try_for_each(|secret| check_secret(secret))
 }
 
 fn idempotency_key(request: &Request) -> Option<&str> {
@@ -81,12 +83,20 @@ fn idempotency_key(request: &Request) -> Option<&str> {
     headers.find(|(name, _)| name.eq_ignore_ascii_case(IDEMPOTENCY_KEY)).map(|(_, value)| value.as_str())
 }
 
-/// The signature of a request at this moment, if it is to be signed.
+/// The signature of a request at this moment, if it is to be signed. With several secrets the header has the signatures of all, with
+/// blanks between them.
 pub fn signature(request: &Request) -> Result<Option<Signature>, Failure> {
-    let Some(secret) = &request.secret else { return Ok(None) };
+    if request.secrets.is_empty() {
+        return Ok(None);
+    }
     let id = idempotency_key(request).ok_or_else(|| UNNAMED.to_owned());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|_| "the clock stands before 1970".to_owned());
-    id.and_then(|id| sign(secret, id, now?.as_secs(), &request.body))
-        .map(Some)
-        .map_err(|message| Failure::new(FailureKind::Invalid, message))
+    let signed = id.and_then(|id| {
+        let now = now?.as_secs();
+        let signatures = request.secrets.iter().map(|secret| sign(secret, id, now, &request.body));
+        signatures.collect::<Result<Vec<_>, _>>()
+    });
+    let signed = signed.map_err(|message| Failure::new(FailureKind::Invalid, message))?;
+    let all = signed.iter().map(|each| each.signature.as_str()).collect::<Vec<_>>().join(" ");
+    Ok(signed.into_iter().next().map(|first| Signature { signature: all, ..first }))
 }

@@ -35,6 +35,7 @@
 //! | `row_locks.rs`, `roles.rs` | who has locked a row; whether roles have changed |
 //! | `snapshot.rs` | a session that does nothing but wait gives its snapshot back while it sleeps |
 //! | `names.rs` | lists of names in settings |
+//! | `secret_sources.rs` | secrets in the environment and in files |
 //! | `tests.rs` | tests inside of a server, in builds for tests alone |
 //! | `compat.rs` | what differs between the major versions of Postgres |
 //! | `crash.rs` | crash points, in builds for tests alone |
@@ -68,6 +69,7 @@ pub mod process;
 pub mod raw;
 pub mod roles;
 pub mod row_locks;
+pub mod secret_sources;
 pub mod session;
 pub mod settings;
 pub mod shmem;

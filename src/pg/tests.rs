@@ -410,7 +410,7 @@ mod xdb_tests {
     }
 
     #[pg_test]
-    fn an_owners_settings_hold_where_it_may_set_them_and_end_with_the_use() {
+    fn an_owners_settings_hold_as_far_as_it_may_set_them() {
         run("CREATE ROLE xdb_tests_owner; CREATE ROLE xdb_tests_other; DO 'BEGIN END'").expect("done");
         let [owner, other] = ["xdb_tests_owner", "xdb_tests_other"]
             .map(|name| identity::role_named(name).expect("no error").expect("it is there"));

@@ -2,7 +2,7 @@
 
 use super::registry::{MissingType, WITHOUT_TYPE};
 use super::table::statements;
-use super::{claim, engine, instance, slow, versions};
+use super::{claim, engine, instance, slow, versions, worker_secret};
 use crate::pg::catch::Result;
 use crate::pg::param::value;
 use crate::pg::spi::Spi;
@@ -58,6 +58,7 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
         spi.run(&MESSAGE_IDS, &[value(roles_by_name)])?;
         spi.run(&WORKERS, &[value(roles_by_name)])?;
         spi.run(&TYPES, &[value(roles_by_name)])?;
+        worker_secret::move_out_of_workers(spi)?;
     }
     claim::take_owners(spi)?;
     claim::forget_leases(spi)?;

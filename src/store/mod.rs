@@ -19,6 +19,7 @@
 //! | [`history`] | `history_event` | replaying and cutting histories |
 //! | [`process`] | `latest_execution`, `rpc_answer` | what the SQL functions look for, lock and describe |
 //! | [`registry`] | `worker`, `process_type`, `mapped_table` | registrations, kept in memory |
+//! | [`worker_secret`] | `worker_secret` | what calls are signed with, and where it is |
 //! | [`instance`] | `instances`, `registry` | whose the processes of this database are |
 //! | [`owners`] | | gives what a role owns to another one |
 //! | [`engine`] | `engine` | epochs, pause |
@@ -63,6 +64,7 @@ pub mod state;
 pub mod table;
 pub mod timer;
 pub mod versions;
+pub mod worker_secret;
 
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Param, SqlValue, array, column};

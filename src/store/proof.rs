@@ -38,6 +38,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         slow::STATEMENTS,
         state::STATEMENTS,
         timer::STATEMENTS,
+        worker_secret::STATEMENTS,
     ];
     files.into_iter().flatten().copied()
 }
@@ -78,6 +79,7 @@ fn tables() -> Vec<Description> {
         of::<registry::WorkerRow>(),
         of::<state::State>(),
         of::<timer::Timer>(),
+        of::<worker_secret::SecretRow>(),
     ]
 }
 

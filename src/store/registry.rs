@@ -3,15 +3,18 @@
 use super::instance::{bump, take_into_use};
 use super::table::{Read, Record, insert, insert_row, insert_with_identity, record, run, select, statements, table};
 use super::versions::{self, of_schema};
+use super::worker_secret::{self, Secret, Signing};
 use super::{from_json, to_json};
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, Relation, value};
+use crate::pg::process::configuration_read_at;
 use crate::pg::spi::{Row, Spi};
 use crate::pg::subxact::lock_extension_object;
 use crate::pg::wake;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use xdb_engine::{Definition, TableMapping, Timestamp};
 
 pub type WorkerId = i32;
@@ -27,7 +30,7 @@ pub type Owner = Option<pg_sys::Oid>;
 pub struct Worker {
     pub id: WorkerId,
     pub url: String,
-    pub secret: Option<String>,
+    pub signing: Signing,
     pub headers: Vec<(String, String)>,
 }
 
@@ -62,12 +65,45 @@ pub struct Registry {
     by_name: HashMap<String, Arc<ProcessType>>,
     mappings: HashMap<MappingId, Mapping>,
     workers: BTreeMap<WorkerId, Registered>,
+    read: Reading,
+}
+
+/// When registrations were read, and whether what they refer to may be another by now.
+#[derive(Default)]
+struct Reading {
+    /// How often.
+    times: u64,
+    at: Option<Instant>,
+    /// When the configuration had been read that held then.
+    configuration: i64,
+    /// Secrets are in files or the environment.
+    has_references: bool,
+    /// Some of them were not to be had.
+    has_unusable: bool,
+}
+
+/// Secrets that are not to be had are looked for again after this.
+const LOOKED_FOR_AGAIN: Duration = Duration::from_secs(10);
+
+impl Reading {
+    /// When secrets are to be looked for again.
+    fn again_at(&self) -> Option<Instant> {
+        self.at.filter(|_| self.has_unusable && self.has_references).map(|at| at + LOOKED_FOR_AGAIN)
+    }
+
+    fn is_stale(&self) -> bool {
+        self.has_references && self.configuration != configuration_read_at()
+            || self.again_at().is_some_and(|at| at <= Instant::now())
+    }
 }
 
 /// What a scheduler knows of a worker besides its types.
 struct Registered {
+    name: String,
     max_concurrency: usize,
     at: Timestamp,
+    /// Why its calls can't be signed.
+    unusable: Option<Arc<str>>,
 }
 
 table! {
@@ -83,6 +119,7 @@ table! {
             registered_at: Timestamp,
             owner: pg_sys::Oid,
             owner_name: &'a str,
+            secrets: i16,
         }
     }
 }
@@ -92,11 +129,11 @@ record! {
     pub struct NewWorker<'a> of WorkerRow<'a> {
         name: &'a str,
         url: &'a str,
-        secret: Option<&'a str>,
         headers: Option<Jsonb<'a>>,
         max_concurrency: i32,
         owner: pg_sys::Oid,
         owner_name: &'a str,
+        secrets: i16,
     }
 }
 
@@ -171,9 +208,21 @@ table! {
     }
 }
 
-/// Types with their workers.
-const TYPES: &str = "SELECT t.type_id, t.process_type, t.definition::text, t.mapping_id, t.version, t.xmin::text AS xmin, \
-    w.worker_id, w.url, w.secret, w.headers::text FROM xdb.process_type t JOIN xdb.worker w USING (worker_id)";
+/// Types with their workers, whose secrets these columns are.
+fn types_with(secrets: &str) -> String {
+    format!(
+        "SELECT t.type_id, t.process_type, t.definition::text, t.mapping_id, t.version, t.xmin::text AS xmin, \
+            w.worker_id, w.url, {secrets}, w.headers::text FROM xdb.process_type t JOIN xdb.worker w USING (worker_id)"
+    )
+}
+
+fn type_of_name_with(secrets: &str) -> String {
+    format!("{} WHERE t.process_type = $1", types_with(secrets))
+}
+
+fn workers_with(secrets: &str) -> String {
+    format!("SELECT w.worker_id, w.name, w.max_concurrency, w.registered_at, {secrets} FROM xdb.worker w")
+}
 
 /// A process type that is not registered, and how many of its executions run.
 pub struct MissingType {
@@ -192,13 +241,17 @@ pub(super) const WITHOUT_TYPE: &str =
     "p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type t WHERE t.type_id = p.type_id)";
 
 statements! {
-    ALL_TYPES = TYPES;
-    TYPE_OF_NAME = format!("{TYPES} WHERE t.process_type = $1");
+    ALL_TYPES = types_with(worker_secret::COLUMNS);
+    ALL_TYPES_OF_OLDER = types_with(worker_secret::COLUMNS_OF_OLDER);
+    TYPE_OF_NAME = type_of_name_with(worker_secret::COLUMNS);
+    TYPE_OF_NAME_OF_OLDER = type_of_name_with(worker_secret::COLUMNS_OF_OLDER);
     VERSION_OF_NAME = "SELECT t.type_id, t.version, t.xmin::text AS xmin FROM xdb.process_type t WHERE t.process_type = $1";
-    WORKERS = "SELECT worker_id, max_concurrency, registered_at FROM xdb.worker";
+    WORKERS = workers_with(worker_secret::COLUMNS);
+    WORKERS_OF_OLDER = workers_with(worker_secret::COLUMNS_OF_OLDER);
     MAPPING = format!("SELECT {} FROM xdb.mapped_table m WHERE mapping_id = $1 ORDER BY position", select::<MappedTable>("m"));
-    PUT_WORKER = format!("{} WHERE worker.owner = $8 RETURNING worker_id", put_worker_as(&insert::<NewWorker>()));
-    PUT_WORKER_OF_OLDER = format!("{} RETURNING worker_id", put_worker_as(&insert::<NewWorkerOfOlder>()));
+    PUT_WORKER = format!("{} WHERE worker.owner = $8 RETURNING worker_id", put_worker_as(&insert::<NewWorker>(), "secret = NULL, secrets = excluded.secrets"));
+    PUT_WORKER_OF_OLDER = format!("{} RETURNING worker_id", put_worker_as(&insert::<NewWorkerOfOlder>(), "secret = excluded.secret"));
+    PUT_SECRETS = "UPDATE xdb.worker SET secret = NULL, secrets = $2, registered_at = pg_catalog.clock_timestamp() WHERE worker_id = $1";
     // Callers compare the version of a type only, so a change of its worker is a change of the type.
     TOUCH_TYPES = "UPDATE xdb.process_type SET version = version + 1 WHERE worker_id = $1";
     WORKER_TO_PUT = worker_of_name("owner", "NO KEY UPDATE");
@@ -241,9 +294,9 @@ fn shown_workers_with(owner: &str) -> String {
     format!("SELECT w.worker_id, w.name, {owner} AS owner FROM xdb.worker w")
 }
 
-fn put_worker_as(insert: &str) -> String {
+fn put_worker_as(insert: &str, secrets: &str) -> String {
     format!(
-        "{insert} ON CONFLICT (name) DO UPDATE SET url = excluded.url, secret = excluded.secret, \
+        "{insert} ON CONFLICT (name) DO UPDATE SET url = excluded.url, {secrets}, \
             headers = excluded.headers, max_concurrency = excluded.max_concurrency, registered_at = excluded.registered_at"
     )
 }
@@ -267,9 +320,9 @@ fn type_to_delete_with(owner: &str) -> String {
 }
 
 impl Registry {
-    /// Reads everything again if a registration changed since the last time, and says whether one did.
+    /// Reads everything again if a registration changed since the last time, or may have, and says whether it has.
     pub fn refresh(&mut self, spi: &Spi, generation: i64) -> Result<bool> {
-        let changed = generation != self.generation;
+        let changed = generation != self.generation || self.read.is_stale();
         if changed {
             self.reload(spi)?;
             self.generation = generation;
@@ -278,14 +331,35 @@ impl Registry {
     }
 
     fn reload(&mut self, spi: &Spi) -> Result<()> {
-        let types = spi.rows(&ALL_TYPES, &[], read_type)?;
+        let mut secrets = worker_secret::Reader::default();
+        let types =
+            spi.rows(of_schema(&ALL_TYPES, &ALL_TYPES_OF_OLDER), &[], |row| read_type(row, secrets.signing(row)?))?;
         self.types = types.into_iter().map(|t| (t.id, Arc::new(t))).collect();
-        let workers = spi.rows(&WORKERS, &[], |row| {
-            let max_concurrency = row.get::<i32>("max_concurrency")?.max(1) as usize;
-            Ok((row.get("worker_id")?, Registered { max_concurrency, at: row.get("registered_at")? }))
-        })?;
-        self.workers = workers.into_iter().collect();
+        self.by_name.clear();
+        self.workers = read_workers(spi, &mut secrets)?;
+        self.read = Reading {
+            times: self.read.times + 1,
+            at: Some(Instant::now()),
+            configuration: configuration_read_at(),
+            has_references: secrets.has_references,
+            has_unusable: self.workers.values().any(|worker| worker.unusable.is_some()),
+        };
         Ok(())
+    }
+
+    /// Grows with every reading.
+    pub fn times_read(&self) -> u64 {
+        self.read.times
+    }
+
+    /// When the next turn shall be made, so that secrets are looked for again.
+    pub fn reads_again_at(&self) -> Option<Instant> {
+        self.read.again_at()
+    }
+
+    /// The workers whose calls can't be signed, by their names, and why.
+    pub fn unusable(&self) -> impl Iterator<Item = (WorkerId, &str, &Arc<str>)> {
+        self.workers.iter().filter_map(|(id, worker)| Some((*id, &*worker.name, worker.unusable.as_ref()?)))
     }
 
     /// All workers, with how many calls each takes at once.
@@ -296,11 +370,6 @@ impl Registry {
     /// When a worker was registered last; `None` if it is not.
     pub fn registered_at(&self, id: WorkerId) -> Option<Timestamp> {
         self.workers.get(&id).map(|worker| worker.at)
-    }
-
-    /// Grows with every change of a registration.
-    pub fn generation(&self) -> i64 {
-        self.generation
     }
 
     /// A type by its id; one that was registered a moment ago is looked up.
@@ -336,10 +405,19 @@ impl Registry {
     /// The type of this name as it is registered now, for a caller.
     pub fn process_type_by_name(&mut self, spi: &Spi, name: &str) -> Result<Option<Arc<ProcessType>>> {
         let Some(current) = spi.first(&VERSION_OF_NAME, &[value(name)], read_version)? else { return Ok(None) };
-        if self.by_name.get(name).is_none_or(|known| known.version != current)
-            && let Some(found) = spi.first(&TYPE_OF_NAME, &[value(name)], read_type)?
-        {
-            self.by_name.insert(name.to_owned(), Arc::new(found));
+        if self.read.configuration != configuration_read_at() {
+            // Of the secrets that stand elsewhere all may be others.
+            self.by_name.clear();
+            self.read.configuration = configuration_read_at();
+        }
+        let is_of_now = |known: &Arc<ProcessType>| known.version == current && known.worker.signing.is_ok();
+        if !self.by_name.get(name).is_some_and(is_of_now) {
+            let statement = of_schema(&TYPE_OF_NAME, &TYPE_OF_NAME_OF_OLDER);
+            let mut secrets = worker_secret::Reader::default();
+            let found = spi.first(statement, &[value(name)], |row| read_type(row, secrets.signing(row)?))?;
+            if let Some(found) = found {
+                self.by_name.insert(name.to_owned(), Arc::new(found));
+            }
         }
         Ok(self.by_name.get(name).cloned())
     }
@@ -368,7 +446,22 @@ fn read_version(row: &Row) -> Result<RowVersion> {
     Ok(RowVersion { id: row.get("type_id")?, version: row.get("version")?, xmin: row.get("xmin")? })
 }
 
-fn read_type(row: &Row) -> Result<ProcessType> {
+fn read_workers(spi: &Spi, secrets: &mut worker_secret::Reader) -> Result<BTreeMap<WorkerId, Registered>> {
+    let workers = spi.rows(of_schema(&WORKERS, &WORKERS_OF_OLDER), &[], |row| {
+        let max_concurrency = row.get::<i32>("max_concurrency")?.max(1) as usize;
+        let (name, at, unusable) = (row.get("name")?, row.get("registered_at")?, secrets.signing(row)?.err());
+        Ok((row.get("worker_id")?, Registered { name, max_concurrency, at, unusable }))
+    })?;
+    Ok(workers.into_iter().collect())
+}
+
+/// Names of workers whose secrets can't be used, and why: as it is here and now, for people.
+pub fn unusable_secrets(spi: &Spi) -> Result<Vec<(String, Arc<str>)>> {
+    let workers = read_workers(spi, &mut worker_secret::Reader::default())?;
+    Ok(workers.into_values().filter_map(|worker| Some((worker.name, worker.unusable?))).collect())
+}
+
+fn read_type(row: &Row, signing: Signing) -> Result<ProcessType> {
     let headers: BTreeMap<String, String> = match row.get::<Option<&str>>("headers")? {
         Some(text) => from_json(text)?,
         None => BTreeMap::new(),
@@ -382,32 +475,37 @@ fn read_type(row: &Row) -> Result<ProcessType> {
         worker: Arc::new(Worker {
             id: row.get("worker_id")?,
             url: row.get("url")?,
-            secret: row.get("secret")?,
+            signing,
             headers: headers.into_iter().collect(),
         }),
     })
 }
 
-/// The owner of the worker of this name, which stays as it is until this transaction ends. `None` if there is no such worker, or
-/// the schema knows of no owners.
-pub fn owner_of_worker(spi: &Spi, name: &str) -> Result<Owner> {
+/// A worker that is to be changed, which stays as it is until this transaction ends. `None` if there is no such worker, or the
+/// schema knows of no owners.
+pub fn worker_to_put(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
     if !versions::is_own() {
         return Ok(None);
     }
-    spi.first(&WORKER_TO_PUT, &[value(name)], |row| row.get("owner"))
+    spi.first(&WORKER_TO_PUT, &[value(name)], read_worker)
 }
 
 /// Inserts a worker, or changes the one of its name if that has this owner. Says whether it did: somebody may have registered
 /// one since its owner was looked for.
-pub fn put_worker(spi: &Spi, worker: NewWorker<'_>, owner: pg_sys::Oid) -> Result<bool> {
+pub fn put_worker(spi: &Spi, worker: NewWorker<'_>, secret: Option<&Secret>, owner: pg_sys::Oid) -> Result<bool> {
     take_into_use(spi)?;
     let read = |row: &Row| row.get::<WorkerId>("worker_id");
     let id = if versions::is_own() {
         let mut params = NewWorker::arrays(&[worker]);
         params.push(value(owner));
-        spi.first(&PUT_WORKER, &params, read)?
+        let id = spi.first(&PUT_WORKER, &params, read)?;
+        if let Some(id) = id {
+            worker_secret::put(spi, id, secret.map_or(&[], std::slice::from_ref))?;
+        }
+        id
     } else {
-        let NewWorker { name, url, secret, headers, max_concurrency, .. } = worker;
+        let NewWorker { name, url, headers, max_concurrency, .. } = worker;
+        let secret = secret.map(Secret::stored_as);
         let worker = NewWorkerOfOlder { name, url, secret, headers, max_concurrency };
         spi.first(&PUT_WORKER_OF_OLDER, &NewWorkerOfOlder::arrays(&[worker]), read)?
     };
@@ -416,6 +514,14 @@ pub fn put_worker(spi: &Spi, worker: NewWorker<'_>, owner: pg_sys::Oid) -> Resul
         bump(spi)?;
     }
     Ok(id.is_some())
+}
+
+/// Has a worker's calls signed with these secrets from now on.
+pub fn put_secrets(spi: &Spi, worker: WorkerId, secrets: &[Secret]) -> Result<()> {
+    worker_secret::put(spi, worker, secrets)?;
+    spi.run(&PUT_SECRETS, &[value(worker), value(secrets.len() as i16)])?;
+    spi.run(&TOUCH_TYPES, &[value(worker)])?;
+    bump(spi)
 }
 
 /// A worker and its owner.
@@ -475,6 +581,9 @@ pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
 
 pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
     spi.run(&DELETE_WORKER, &[value(id)])?;
+    if versions::is_own() {
+        worker_secret::delete(spi, id)?;
+    }
     wake::forget_worker_at_commit(id);
     bump(spi)
 }

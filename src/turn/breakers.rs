@@ -16,7 +16,8 @@ use xdb_sched::breaker::{Admission, Breaker, Open, Ticket, Verdict};
 #[derive(Default)]
 pub struct Breakers {
     of_worker: BTreeMap<WorkerId, Entry>,
-    generation: i64,
+    /// Which reading of the registrations they follow.
+    reading: u64,
 }
 
 #[derive(Default)]
@@ -27,6 +28,10 @@ struct Entry {
     shown: Option<Open>,
     /// How far the calls that wait for the worker have been looked through for some that go to another one by now.
     looked_through: ScanPosition,
+    /// Why no call to the worker can be signed.
+    unsigned: Option<String>,
+    /// People were told.
+    is_told: bool,
 }
 
 #[derive(Default)]
@@ -40,10 +45,10 @@ enum ScanPosition {
 impl Breakers {
     /// Follows the registrations: a worker that was registered again gets a new chance, one that is gone is forgotten.
     pub fn follow(&mut self, registry: &Registry) {
-        if registry.generation() == self.generation {
+        if registry.times_read() == self.reading {
             return;
         }
-        self.generation = registry.generation();
+        self.reading = registry.times_read();
         self.of_worker.retain(|id, _| registry.registered_at(*id).is_some());
         for (id, entry) in &mut self.of_worker {
             let registered_at = registry.registered_at(*id);
@@ -53,12 +58,20 @@ impl Breakers {
             }
             // A process type may have moved to another worker.
             entry.looked_through = ScanPosition::Nothing;
+            entry.unsigned = None;
+        }
+        for (id, name, why) in registry.unusable() {
+            let entry = self.of_worker.entry(id).or_default();
+            entry.registered_at = registry.registered_at(id);
+            entry.unsigned =
+                Some(format!("no calls are made to worker \"{name}\", because its secret can't be used: {why}"));
         }
     }
 
     /// Which calls of a worker may go out now.
     pub fn admits(&mut self, worker: WorkerId, now: Instant) -> Admission {
-        self.of_worker.get_mut(&worker).map_or(Admission::All, |entry| entry.breaker.admits(now))
+        let Some(entry) = self.of_worker.get_mut(&worker) else { return Admission::All };
+        if entry.unsigned.is_some() { Admission::None } else { entry.breaker.admits(now) }
     }
 
     /// A call goes out.
@@ -82,7 +95,8 @@ impl Breakers {
 
     /// Workers whose waiting calls are held back and shall be looked through, each with where to go on.
     pub fn to_look_through(&self) -> Vec<(WorkerId, Option<TaskPlace>)> {
-        let held_back = self.of_worker.iter().filter(|(_, entry)| entry.breaker.open().is_some());
+        let is_held_back = |entry: &Entry| entry.breaker.open().is_some() || entry.unsigned.is_some();
+        let held_back = self.of_worker.iter().filter(|(_, entry)| is_held_back(entry));
         held_back
             .filter_map(|(id, entry)| match &entry.looked_through {
                 ScanPosition::Nothing => Some((*id, None)),
@@ -116,6 +130,11 @@ impl Breakers {
                 call::show_breaker(session.database, session.role, *worker, shown);
                 entry.shown = open;
             }
+            if let Some(why) = entry.unsigned.as_ref().filter(|_| !entry.is_told) {
+                pgrx::log!("xdb: {why}");
+                session.slot.record_error(why);
+            }
+            entry.is_told = entry.unsigned.is_some();
         }
     }
 }

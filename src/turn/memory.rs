@@ -199,6 +199,7 @@ impl Memory {
         let breakers = self.calls.breakers.next_change(now).map(|at| at - now);
         let head = self.scans.head_at(self.seen.began_at).filter(|_| !self.seen.paused);
         let head = head.map(|at| at.saturating_duration_since(now));
-        [Some(poll), deferred, due, breakers, head].into_iter().flatten().min().unwrap_or(poll)
+        let secrets = self.registry.reads_again_at().map(|at| at.saturating_duration_since(now));
+        [Some(poll), deferred, due, breakers, head, secrets].into_iter().flatten().min().unwrap_or(poll)
     }
 }

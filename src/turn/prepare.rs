@@ -172,6 +172,8 @@ impl Preparing<'_, '_> {
             return Ok(Preparation::Failed(unfit.clone()));
         }
         let Some(process_type) = &loaded.meta.process_type else { return Ok(Preparation::Release) };
+        // A worker whose secrets can't be read is not called.
+        let Ok(secrets) = &process_type.worker.signing else { return Ok(Preparation::Release) };
         let config = config(loaded, state);
         let wanted = config.load_local(api);
         let (size, local) = match self.local.of(call.key.0, &wanted) {
@@ -227,6 +229,7 @@ impl Preparing<'_, '_> {
         let attempt = Attempt {
             call_id: &call_id(id, &state.id, api),
             call: current,
+            secrets,
             number: call.attempt,
             owner: owner.as_deref(),
             database: &process::database_name(),

@@ -274,6 +274,7 @@ fn what_administrators_have_granted_and_users_have_built_survives_an_update() {
                 "worker_counters",
                 "process_type_names",
                 "reassign_owned",
+                "worker_secret",
                 "xdb.process_types",
                 "privilege type ",
                 "shown_attribute_locks",

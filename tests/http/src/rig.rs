@@ -34,7 +34,7 @@ pub fn call(tag: u64, url: impl Into<String>, timeout: Duration) -> Request {
         headers: vec![("Idempotency-Key".to_owned(), format!("call-{tag}"))],
         body: b"{}".to_vec(),
         timeout,
-        secret: None,
+        secrets: Arc::from([]),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::io::Read;
 use std::net::Shutdown;
-use std::sync::Mutex;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use xdb_http_tests::http::{sign, validate_headers, validate_url};
@@ -44,7 +44,7 @@ fn the_request_is_what_was_asked_for() {
             ("Authorization".to_owned(), "Bearer token".to_owned()),
         ],
         body: body.clone(),
-        secret: Some("whsec_a2V5".to_owned()),
+        secrets: Arc::from(["whsec_a2V5".to_owned()]),
         ..call(1, stub.url("/api/v1/x"), PATIENCE)
     };
     assert_eq!(rig.run(request.clone()).outcome, answer(200, "{}"));
@@ -60,7 +60,15 @@ fn the_request_is_what_was_asked_for() {
     assert_eq!(seen.header("webhook-id"), Some("key-1"));
     assert_eq!(seen.header("webhook-signature"), Some(signed.signature.as_str()));
 
-    rig.run(Request { secret: None, ..request });
+    // With two, in their order: whoever knows one of them finds its signature.
+    let both: Arc<[String]> = Arc::from(["whsec_a2V5".to_owned(), "other".to_owned()]);
+    rig.run(Request { secrets: both.clone(), ..request.clone() });
+    let seen = requests.recv_timeout(PATIENCE).unwrap();
+    let timestamp = seen.header("webhook-timestamp").unwrap().parse().unwrap();
+    let signatures = both.iter().map(|secret| sign(secret, "key-1", timestamp, &body).unwrap().signature);
+    assert_eq!(seen.header("webhook-signature"), Some(signatures.collect::<Vec<_>>().join(" ").as_str()));
+
+    rig.run(Request { secrets: Arc::from([]), ..request });
     assert_eq!(requests.recv_timeout(PATIENCE).unwrap().header("webhook-id"), None);
 }
 
@@ -404,10 +412,13 @@ fn requests_that_can_not_be_made_are_told() {
     }
     for secret in ["whsec_*hidden*", ""] {
         let request = call(0, stub.url("/"), PATIENCE);
-        let outcome = rig.run(Request { secret: Some(secret.to_owned()), ..request }).outcome;
-        assert!(!failure(outcome, FailureKind::Invalid).contains("hidden"));
+        for secrets in [vec![secret.to_owned()], vec!["good".to_owned(), secret.to_owned()]] {
+            let outcome = rig.run(Request { secrets: secrets.into(), ..request.clone() }).outcome;
+            assert!(!failure(outcome, FailureKind::Invalid).contains("hidden"));
+        }
     }
-    let unnamed = Request { headers: Vec::new(), secret: Some("key".to_owned()), ..call(0, stub.url("/"), PATIENCE) };
+    let secrets = Arc::from(["key".to_owned()]);
+    let unnamed = Request { headers: Vec::new(), secrets, ..call(0, stub.url("/"), PATIENCE) };
     failure(rig.run(unnamed).outcome, FailureKind::Invalid);
     failure(rig.get("http://user:hidden@localhost/"), FailureKind::Invalid);
     assert_eq!(stub.accepted(), 0);

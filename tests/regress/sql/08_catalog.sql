@@ -66,6 +66,9 @@ CROSS JOIN (VALUES ('golden_catalog_user'), ('golden_catalog_admin'), ('pg_monit
 WHERE t.attrelid = 'xdb.worker'::regclass AND t.attname IN ('secret', 'headers')
   AND has_column_privilege(r.role, t.attrelid, t.attnum, 'SELECT');
 
+SELECT has_table_privilege(r.role, 'xdb.worker_secret', 'SELECT') AS "reads secrets", r.role
+FROM (VALUES ('golden_catalog_user'), ('golden_catalog_admin'), ('pg_monitor')) AS r (role);
+
 -- Every function is granted by xdb.grant_usage, or is one of the two that grant and revoke.
 SELECT p.oid::regprocedure AS "granted to nobody"
 FROM pg_proc AS p

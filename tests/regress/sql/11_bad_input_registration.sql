@@ -44,8 +44,16 @@ SELECT told(format('SELECT xdb.register_worker(%L, %L)', 'bad', 'http://localhos
 
 -- secret: it is never repeated in an error.
 SELECT secret, told(format('SELECT xdb.register_worker(%L, %L, %L)', 'bad', 'http://127.0.0.1:1', secret)) FROM (VALUES
-    (NULL), (''), ('whsec_'), ('whsec_***'), ('whsec_c2VjcmV0'), ('plain'), ('ключ'), (E'two\nlines')
+    (NULL), (''), ('whsec_'), ('whsec_***'), ('whsec_c2VjcmV0'), ('plain'), ('ключ'), (E'two\nlines'),
+    ('env:'), ('env:A-B'), ('env:XDB_NO_SUCH'), ('env:' || repeat('A', 256)), ('file:'), ('file:.hidden'), ('file:a/b'), ('file:a'),
+    ('File:a')
 ) AS v (secret);
+SELECT first, second, told(format('SELECT xdb.set_worker_secret(%L, %L, %L)', 'bad', first, second)) FROM (VALUES
+    (NULL, NULL), (NULL, 'x'), ('x', ''), ('', 'x'), ('x', 'file:.'), ('env:', 'x'), ('x', 'x')
+) AS v (first, second);
+SELECT worker, told(format('SELECT xdb.set_worker_secret(%L, %L)', worker, 'x')) FROM (VALUES
+    (NULL), (''), ('no such')
+) AS v (worker);
 
 -- headers.
 SELECT headers, told(format('SELECT xdb.register_worker(%L, %L, NULL, %L)', 'bad', 'http://127.0.0.1:1', headers)) FROM (VALUES
