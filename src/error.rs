@@ -1,10 +1,13 @@
 //! The errors of the extension, one function each. SQLSTATE class `XD`; `docs/errors.md` lists them.
 
 use crate::pg::catch::{PgError, sqlstate};
-use xdb_engine::{Rejection, StateExecutionId};
+use xdb_engine::{Quotas, Rejection, StateExecutionId};
 
 /// As the server's own refusals.
 const INSUFFICIENT_PRIVILEGE: i32 = sqlstate(b"42501");
+
+/// Somebody wants more than there may be.
+const QUOTA_EXCEEDED: i32 = sqlstate(b"XD029");
 
 /// How much of a word that means nothing is repeated.
 const SHOWN_CHARACTERS: usize = 100;
@@ -204,6 +207,31 @@ pub fn missing_types(which: &str) -> PgError {
         )
 }
 
+/// Somebody asks for more than a process may have. `what` names the setting and its value.
+pub fn over_quota(what: impl Into<String>) -> PgError {
+    PgError::new(QUOTA_EXCEEDED, what.into()).hint("Ask for less, or have a superuser raise the setting.")
+}
+
+pub fn queue_full(queue: &str, process_id: &str, quotas: &Quotas) -> PgError {
+    PgError::new(QUOTA_EXCEEDED, format!("local queue \"{queue}\" of process \"{process_id}\" is full"))
+        .detail(format!("Its limits are reached: {}.", quotas.of_queues()))
+        .hint("Publish again when the process has taken messages. Full queues are counted every ten seconds.")
+}
+
+pub fn global_queues_full(quotas: &Quotas) -> PgError {
+    PgError::new(QUOTA_EXCEEDED, "the current role has no room for more messages in global queues")
+        .detail(format!("Its limits are reached: {}.", quotas.of_queues()))
+        .hint("Publish again when messages of it have been used up. They are counted every ten seconds.")
+}
+
+pub fn too_many_running(limit: u32) -> PgError {
+    let what =
+        format!("the current role has as many running processes as it may: xdb.max_running_processes is {limit}");
+    PgError::new(QUOTA_EXCEEDED, what).hint(
+        "Start again when some have ended, which are counted every ten seconds; or have a superuser raise the limit with ALTER ROLE.",
+    )
+}
+
 pub fn other_schema(reason: String, remedy: String) -> PgError {
     PgError::new(sqlstate(b"XD022"), reason).hint(remedy)
 }
@@ -218,6 +246,7 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> PgError {
         Rejection::UnknownLocalAttribute(_) | Rejection::UnknownGlobalAttribute(_) | Rejection::InvalidOptions(_) => {
             PgError::new(sqlstate(b"XD009"), rejection.to_string())
         }
+        Rejection::OverQuota(what) => over_quota(what),
         Rejection::NoTimer(_) => {
             PgError::new(sqlstate(b"XD019"), rejection.to_string()).hint("xdb.waits shows what it waits for.")
         }

@@ -22,6 +22,10 @@ pub static MAX_LOCAL_ATTRIBUTES: GucSetting<i32> = GucSetting::<i32>::new(10_000
 pub static MAX_LOCAL_KB: GucSetting<i32> = GucSetting::<i32>::new(16 * 1024);
 pub static MAX_COMMANDS: GucSetting<i32> = GucSetting::<i32>::new(1000);
 pub static MAX_THREADS: GucSetting<i32> = GucSetting::<i32>::new(20_000);
+pub static MAX_CALL_TIMEOUT_MS: GucSetting<i32> = GucSetting::<i32>::new(3_600_000);
+pub static MAX_QUEUE_MESSAGES: GucSetting<i32> = GucSetting::<i32>::new(100_000);
+pub static MAX_QUEUE_KB: GucSetting<i32> = GucSetting::<i32>::new(256 * 1024);
+pub static MAX_RUNNING_PROCESSES: GucSetting<i32> = GucSetting::<i32>::new(0);
 pub static MIN_RETRY_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(100);
 pub static RETENTION_SECONDS: GucSetting<i32> = GucSetting::<i32>::new(7 * 86_400);
 pub static ALLOWED_WORKER_HOSTS: GucSetting<Option<CString>> =
@@ -66,7 +70,15 @@ pub fn quotas() -> Quotas {
         commands: MAX_COMMANDS.get() as usize,
         threads: MAX_THREADS.get() as usize,
         retry_interval: Duration(i64::from(MIN_RETRY_INTERVAL_MS.get()) * 1000),
+        call_timeout: max_call_timeout(),
+        queue_messages: MAX_QUEUE_MESSAGES.get() as usize,
+        queue_bytes: MAX_QUEUE_KB.get() as usize * 1024,
     }
+}
+
+/// The longest timeout of a call that may be asked for.
+pub fn max_call_timeout() -> Duration {
+    Duration(i64::from(MAX_CALL_TIMEOUT_MS.get()) * 1000)
 }
 
 /// How long closed executions are kept; None: for ever.
@@ -216,11 +228,51 @@ pub fn define() {
     );
     GucRegistry::define_int_guc(
         c"xdb.max_threads",
-        c"Most threads of an execution that live at one time, and most next states of an answer.",
+        c"Most threads of an execution that live at one time, most next states of an answer, and most timers of an execution.",
         c"An answer that would begin more can't be applied. Default 20000.",
         &MAX_THREADS,
         1,
         1_000_000,
+        GucContext::Suset,
+        none,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.max_call_timeout",
+        c"Longest timeout of a call that options may ask for.",
+        c"More is an error for a caller and an answer that can't be applied. What is registered already goes on. Default 1h.",
+        &MAX_CALL_TIMEOUT_MS,
+        1,
+        i32::MAX,
+        GucContext::Suset,
+        ms,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.max_queue_messages",
+        c"Most messages in the local queues of an execution, and in global queues of a role.",
+        c"While there are as many, or more, publishing is refused. Counted from time to time. Default 100000.",
+        &MAX_QUEUE_MESSAGES,
+        1,
+        100_000_000,
+        GucContext::Suset,
+        none,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.max_queue_bytes",
+        c"Most bytes of messages in the local queues of an execution, and in global queues of a role.",
+        c"While there are as many, or more, publishing is refused. Counted from time to time. Default 256MB.",
+        &MAX_QUEUE_KB,
+        1,
+        i32::MAX,
+        GucContext::Suset,
+        kb,
+    );
+    GucRegistry::define_int_guc(
+        c"xdb.max_running_processes",
+        c"Most running processes of a role.",
+        c"While there are as many, or more, starts are refused. Counted from time to time. Set for one role with ALTER ROLE; a session's own value has no effect. 0 means no limit. Default 0.",
+        &MAX_RUNNING_PROCESSES,
+        0,
+        i32::MAX,
         GucContext::Suset,
         none,
     );

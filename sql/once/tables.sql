@@ -81,7 +81,8 @@ CREATE TABLE xdb.process_execution (
     -- Null: all events are kept. Else at least so many of the last ones; with 0, none.
     history_limit int,
     request_id text,
-    traceparent text
+    traceparent text,
+    full_queues text[]
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status OPERATOR(pg_catalog.=) 'RUNNING';
@@ -89,6 +90,7 @@ CREATE UNIQUE INDEX process_execution_one_per_request ON xdb.process_execution (
     WHERE request_id IS NOT NULL;
 CREATE INDEX process_execution_closed ON xdb.process_execution (closed_at, execution_id) WHERE closed_at IS NOT NULL;
 CREATE INDEX process_execution_closing ON xdb.process_execution (execution_id) WHERE closing IS NOT NULL;
+CREATE INDEX process_execution_full ON xdb.process_execution (execution_id) WHERE full_queues IS NOT NULL;
 COMMENT ON TABLE xdb.process_execution IS 'Process executions: one row per run of a process id. Its row lock guards everything that belongs to the execution.';
 COMMENT ON COLUMN xdb.process_execution.execution_id IS 'UUID, version 7.';
 COMMENT ON COLUMN xdb.process_execution.shard IS 'Hash of the process id, 0 to 1023.';
@@ -115,6 +117,7 @@ COMMENT ON COLUMN xdb.process_execution.results IS 'Outputs of the threads that 
 COMMENT ON COLUMN xdb.process_execution.history_limit IS 'How many of the last events are kept at least: null for all, 0 for none.';
 COMMENT ON COLUMN xdb.process_execution.request_id IS 'The starter''s requestId: starting again with it gives this execution.';
 COMMENT ON COLUMN xdb.process_execution.traceparent IS 'Trace context of the starter, sent with every call.';
+COMMENT ON COLUMN xdb.process_execution.full_queues IS 'Local queues that take no more messages, since the execution has as many as it may; an empty name stands for all. Null: none is full.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_execution', '');
 
 CREATE TABLE xdb.latest_execution (

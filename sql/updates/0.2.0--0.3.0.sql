@@ -158,6 +158,11 @@ COMMENT ON COLUMN xdb.global_message_key.owner_name IS 'Its name, which tells it
 
 COMMENT ON COLUMN xdb.state_execution.call IS 'The call it is at: not before when (microseconds since the Unix epoch), failed attempts, request generation, last failure. Of a state that has ended: the attempt that ended it, and repeats.';
 
+-- Local queues that are full.
+ALTER TABLE xdb.process_execution ADD COLUMN full_queues text[];
+CREATE INDEX process_execution_full ON xdb.process_execution (execution_id) WHERE full_queues IS NOT NULL;
+COMMENT ON COLUMN xdb.process_execution.full_queues IS 'Local queues that take no more messages, since the execution has as many as it may; an empty name stands for all. Null: none is full.';
+
 -- A header that is reserved now.
 DO $body$
 DECLARE

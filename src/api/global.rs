@@ -4,8 +4,10 @@ use super::{Caller, json, name, name_if_given, payload, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
+use crate::pg::process;
+use crate::pg::shmem::over::{self, Kind};
 use crate::store::global_queue::{self as global, NewGlobalMessage};
-use crate::{clock, error};
+use crate::{clock, error, guc};
 use xdb_engine::{Duration, Json};
 
 /// A longer time to live is refused: it would lie beyond what Postgres can count.
@@ -23,6 +25,9 @@ pub fn publish_global(args: &Args) -> Result<Value> {
         Some(ttl) => ttl,
         None => None,
     };
+    if over::limit(process::database(), caller.role, Kind::Messages).is_some() {
+        return Err(error::global_queues_full(&guc::quotas()));
+    }
     caller.on_system_tables(|spi, _| {
         let now = clock::now();
         let message = NewGlobalMessage {

@@ -16,10 +16,10 @@ use crate::store::load::{self, Lock};
 use crate::store::process::{self, Closing, FoundExecution, PublishersLock};
 use crate::store::registry::Registry;
 use crate::store::save;
-use crate::{clock, error};
+use crate::{clock, error, guc};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use xdb_engine::{Command, Definition, ExecutionId, ProcessStatus, StopType};
+use xdb_engine::{Command, Definition, ExecutionId, ProcessStatus, StopType, is_full};
 
 /// How often a publisher polls for the end of a conditional close.
 const CLOSE_POLL_MS: i64 = 10;
@@ -60,7 +60,7 @@ pub fn publish(args: &Args) -> Result<Value> {
             }
             check_running(&process_id, &locked)?;
             wake::note_locked(locked.id.0);
-            check_queue(spi, registry, &locked, &queue)?;
+            check_queue(spi, registry, &process_id, &locked, &queue)?;
             let message = NewMessage {
                 execution_id: locked.id,
                 shard: locked.shard,
@@ -148,12 +148,21 @@ fn current(spi: &Spi, registry: &mut Registry, name: &str) -> Result<std::sync::
     Ok(process_type.map(|process_type| process_type.definition.clone()).unwrap_or_default())
 }
 
-fn check_queue(spi: &Spi, registry: &mut Registry, locked: &FoundExecution, queue: &str) -> Result<()> {
-    match registry.process_type(spi, locked.type_id)? {
-        Some(process_type) if !current(spi, registry, &process_type.name)?.knows_queue(queue) => {
-            Err(error::unknown_queue(queue))
-        }
-        _ => Ok(()),
+fn check_queue(
+    spi: &Spi,
+    registry: &mut Registry,
+    process_id: &str,
+    locked: &FoundExecution,
+    queue: &str,
+) -> Result<()> {
+    if let Some(process_type) = registry.process_type(spi, locked.type_id)?
+        && !current(spi, registry, &process_type.name)?.knows_queue(queue)
+    {
+        return Err(error::unknown_queue(queue));
+    }
+    match is_full(&locked.full_queues, queue) {
+        true => Err(error::queue_full(queue, process_id, &guc::quotas())),
+        false => Ok(()),
     }
 }
 

@@ -191,6 +191,9 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     let worker = name("worker", args.text(1))?;
     let text = needed("definition", json(args, 2, "definition")?)?;
     let mut definition = parse_definition(&text).map_err(error::invalid_definition)?;
+    if let Some(longer) = definition.longer_call(guc::max_call_timeout()) {
+        return Err(error::over_quota(longer.to_string()));
+    }
     // Names of tables are looked up as the caller sees them.
     let owner_name = owner_name(caller)?;
     spi::connect(|spi| definition.global_attributes.iter_mut().try_for_each(|table| resolve_table(spi, table)))?;

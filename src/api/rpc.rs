@@ -39,6 +39,9 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         Some(timeout) => timeout,
         None => None,
     };
+    if let Some(longer) = timeout.and_then(|timeout| LongerCall::of(timeout, guc::max_call_timeout())) {
+        return Err(error::over_quota(longer.to_string()));
+    }
     let idempotency_key = name_if_given("idempotency_key", args.text(4))?;
     let execution = args.execution_id(5);
 
@@ -214,7 +217,7 @@ fn target(
 impl ToCall {
     fn timeout(&self, asked: Option<Duration>) -> std::time::Duration {
         let own = self.config.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds);
-        let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000);
+        let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000).min(guc::max_call_timeout());
         asked.or(own).unwrap_or(default).as_std()
     }
 

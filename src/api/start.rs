@@ -5,6 +5,8 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
+use crate::pg::process::database;
+use crate::pg::shmem::over::{self, Kind};
 use crate::pg::spi::{self, Spi};
 use crate::store::app_tables::Tables;
 use crate::store::attribute::Size;
@@ -273,6 +275,9 @@ pub(super) fn decide_start(
     id: ExecutionId,
     now: Timestamp,
 ) -> Result<Loaded> {
+    if let Some(limit) = over::limit(database(), caller.role, Kind::Running) {
+        return Err(error::too_many_running(limit));
+    }
     let process_id = &request.start.process_id;
     let process_type = &to_start.process_type;
     let history = request.options.history.unwrap_or(process_type.definition.history);
@@ -287,6 +292,7 @@ pub(super) fn decide_start(
         history,
         traceparent: request.options.traceparent.clone(),
         closing: false,
+        full_queues: Vec::new(),
         process_type: Some(process_type.clone()),
     };
     let mut loaded = process::unstarted(id, meta);

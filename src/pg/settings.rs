@@ -1,12 +1,21 @@
 //! Session settings of the engine's processes, which no `ALTER ROLE` or `ALTER DATABASE` may change.
 use super::compat::MORE_SETTINGS;
 use pgrx::pg_sys;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 
 /// No setting may be made up under the extension's name. To be called when all of its own are defined.
 pub fn reserve_prefix() {
     // SAFETY: the name is a constant.
     unsafe { pg_sys::MarkGUCPrefixReserved(c"xdb".as_ptr()) };
+}
+
+/// A whole number as it stands in a setting of a role or a database.
+pub fn whole_number(text: &str) -> Option<i32> {
+    let text = CString::new(text).ok()?;
+    let mut number = 0;
+    // SAFETY: a C string, and where the number is written.
+    let is_one = unsafe { pg_sys::parse_int(text.as_ptr(), &raw mut number, 0, std::ptr::null_mut()) };
+    is_one.then_some(number)
 }
 
 /// Formats in which columns are converted, in engine and callers alike.

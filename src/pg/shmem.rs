@@ -4,7 +4,8 @@
 //! wake-up reads is an atomic, so that no such path can wait or fail; the one lock protects error texts and the allocation of
 //! call statistics. All-zero memory is the valid empty state.
 //!
-//! Full arrays: a database without a slot is logged and retried by the launcher; a waiter without a place polls; a worker
+//! Full arrays: a database without a slot is logged and retried by the launcher; a waiter without a place polls; a role without a
+//! place is not over its quotas; a worker
 //! without a place has no statistics; a lock on an attribute without a place is counted and not shown; a hold without a place is
 //! not placed, and the statement meets the engine's connection as it would meet any other.
 use super::{compat, raw};
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
 pub mod attribute_locks;
 pub mod call;
+pub mod over;
 pub mod slot;
 pub mod waiter;
 
@@ -41,6 +43,8 @@ pub(crate) struct Shared {
     calls: [call::Cell; call::CALLS],
     waiters_in_use: AtomicU32,
     waiters: [waiter::Cell; waiter::WAITERS],
+    over_in_use: AtomicU32,
+    over: [over::Cell; over::PLACES],
     lock_statuses: [attribute_locks::LockStatus; attribute_locks::LOCK_STATUSES],
     entries: [attribute_locks::Entry; attribute_locks::ENTRIES],
 }

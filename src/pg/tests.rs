@@ -13,6 +13,7 @@ mod xdb_tests {
     use crate::pg::descriptors::Descriptors;
     use crate::pg::param::{array, column, value};
     use crate::pg::row_locks::{OthersForUpdate, others_for_update};
+    use crate::pg::shmem::over::{self, Kind};
     use crate::pg::shmem::{attribute_locks, waiter};
     use crate::pg::spi::{self, Spi};
     use crate::pg::wake::waiter::{Registration, wait_for_any};
@@ -127,6 +128,55 @@ mod xdb_tests {
     }
 
     // --- types ------------------------------------------------------------------------------------------------------------
+
+    #[pg_test]
+    fn a_role_has_so_many_places_to_wait_at_and_no_more() {
+        let many = || (0..2 * waiter::WAITERS_OF_ROLE).map(|_| Registration::register(&[7; 16])).collect::<Vec<_>>();
+        let places = |all: &[Registration]| all.iter().filter(|one| one.has_place()).count();
+        let own = many();
+        assert_eq!(places(&own), waiter::WAITERS_OF_ROLE);
+        assert!(places(&own[..waiter::WAITERS_OF_ROLE]) == waiter::WAITERS_OF_ROLE, "who comes first");
+        // Others are not short of any.
+        run("CREATE ROLE xdb_waits; SET ROLE xdb_waits").expect("roles");
+        let others = many();
+        assert_eq!(places(&others), waiter::WAITERS_OF_ROLE);
+        drop(own);
+        assert!(!Registration::register(&[7; 16]).has_place());
+        run("RESET ROLE").expect("its own role");
+        let again = many();
+        assert_eq!(places(&again), waiter::WAITERS_OF_ROLE, "what was given back is free");
+    }
+
+    #[pg_test]
+    fn who_is_over_is_said_of_one_role_of_one_database_and_one_kind() {
+        let oid = |number: u32| pg_sys::Oid::from(u32::MAX - number);
+        let (here, there) = (oid(1), oid(2));
+        over::set(here, Kind::Messages, &[(oid(3), 7), (oid(4), 8)]);
+        over::set(there, Kind::Messages, &[(oid(3), 9)]);
+        over::set(here, Kind::Running, &[(oid(4), 5)]);
+        let all = || {
+            [(here, 3), (here, 4), (there, 3), (there, 4)].map(|(database, role)| {
+                [Kind::Messages, Kind::Running].map(|kind| over::limit(database, oid(role), kind))
+            })
+        };
+        assert_eq!(all(), [[Some(7), None], [Some(8), Some(5)], [Some(9), None], [None, None]]);
+        // What is set takes the place of what was.
+        over::set(here, Kind::Messages, &[(oid(4), 6)]);
+        over::set(here, Kind::Running, &[]);
+        assert_eq!(all(), [[None, None], [Some(6), None], [Some(9), None], [None, None]]);
+        // Whoever has no place is not over.
+        let many: Vec<_> = (10..10 + 2 * over::PLACES as u32).map(|number| (oid(number), 1)).collect();
+        over::set(here, Kind::Running, &many);
+        assert_eq!(over::limit(there, oid(3), Kind::Messages), Some(9));
+        over::clear(here);
+        assert_eq!(all(), [[None, None], [None, None], [Some(9), None], [None, None]]);
+        over::set(there, Kind::Running, &many);
+        over::clear(there);
+        assert_eq!(all(), [[None; 2]; 4]);
+        over::set(there, Kind::Running, &[(oid(3), 1)]);
+        assert_eq!(over::limit(there, oid(3), Kind::Running), Some(1), "places are given back");
+        over::clear(there);
+    }
 
     #[pg_test]
     fn a_column_is_read_as_its_own_type_alone() {

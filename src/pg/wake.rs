@@ -301,7 +301,7 @@ unsafe extern "C-unwind" fn at_exit(_code: std::ffi::c_int, _: pg_sys::Datum) {
 /// Waiting for an execution, in a client's session.
 pub mod waiter {
     use super::{WAITING, ensure_registered, places};
-    use crate::pg::latch;
+    use crate::pg::{identity, latch};
     use pgrx::pg_sys;
 
     /// How often to poll when there is no place left for another waiter.
@@ -316,19 +316,26 @@ pub mod waiter {
     }
 
     impl Registration {
-        /// Takes a place. Without one (all taken, or the library is not preloaded), waiting means polling.
+        /// Takes a place. Without one (all are taken, or as many as the role may have, or the library is not preloaded), waiting means
+        /// polling.
         pub fn register(execution: &[u8; 16]) -> Registration {
             ensure_registered();
             // Before the place is taken, so that no error can come between.
             WAITING.set(true);
             // SAFETY: set once at the start of the process.
             let database = unsafe { pg_sys::MyDatabaseId };
-            Registration { place: places::take(database, execution) }
+            Registration { place: places::take(database, identity::current_user(), execution) }
         }
 
         /// Takes a place to wait for the end of one state execution.
         pub fn register_state(execution: &[u8; 16], state_execution_id: &str) -> Registration {
             Self::register(&super::state_key(execution, state_execution_id))
+        }
+
+        /// Whether it has a place.
+        #[cfg(feature = "pg_test")]
+        pub fn has_place(&self) -> bool {
+            self.place.is_some()
         }
 
         /// Waits until this session is woken, or for this long; not at all if it was woken since the last wait. Interrupts are

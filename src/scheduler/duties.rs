@@ -3,6 +3,7 @@
 use super::main_loop::in_transaction;
 use super::maintenance::Maintenance;
 use super::ownerless::Ownerless;
+use super::sums::Counting;
 use crate::clock;
 use crate::pg::crash;
 use crate::pg::session::Session;
@@ -24,7 +25,7 @@ const NOTHING: Duration = Duration::MAX;
 
 /// What there is to do, by role.
 pub enum Duties {
-    Scheduler { maintenance: Box<Maintenance>, ownerless: Ownerless, rate: Rate, runners: Runners },
+    Scheduler { maintenance: Box<Maintenance>, ownerless: Ownerless, counting: Counting, rate: Rate, runners: Runners },
     Runner { last_work: Instant },
 }
 
@@ -34,6 +35,7 @@ impl Duties {
             Role::Scheduler => Self::Scheduler {
                 maintenance: Box::new(Maintenance::new()),
                 ownerless: Ownerless::new(),
+                counting: Counting::new(),
                 rate: Rate::new(session),
                 runners: Runners::new(session),
             },
@@ -53,14 +55,16 @@ impl Duties {
     /// Says how long there is nothing to do; `None` when the process is not needed any more.
     pub fn after_turn(&mut self, session: &mut Session, memory: &Memory, progress: Progress) -> Option<Duration> {
         match self {
-            Self::Scheduler { maintenance, ownerless, rate, runners } => {
+            Self::Scheduler { maintenance, ownerless, counting, rate, runners } => {
                 session.want_runners(memory.for_runners(), RUNNERS_CALLS);
                 if !memory.is_paused() && progress != Progress::Later {
                     maintenance.look(session);
                     ownerless.look(session);
+                    counting.look(session);
                 }
-                let looks = [maintenance.due_in(), ownerless.due_in()].map(|due| due.filter(|_| !memory.is_paused()));
-                let next = [looks[0], looks[1], rate.show(session), runners.retry_in()];
+                let looks = [maintenance.due_in(), ownerless.due_in(), Some(counting.due_in())]
+                    .map(|due| due.filter(|_| !memory.is_paused()));
+                let next = [looks[0], looks[1], looks[2], rate.show(session), runners.retry_in()];
                 Some(next.into_iter().flatten().min().unwrap_or(NOTHING))
             }
             Self::Runner { last_work } => {

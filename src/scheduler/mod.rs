@@ -16,6 +16,7 @@
 //! | `duties.rs` | besides: the scheduler looks after its runners, a runner leaves when there is no work |
 //! | `maintenance.rs` | between turns: retention, and messages whose time is over |
 //! | `ownerless.rs` | between turns: running processes whose owner is gone are counted |
+//! | `sums.rs` | between turns: what roles have is counted, and full queues |
 
 mod duties;
 pub mod launcher;
@@ -23,3 +24,4 @@ mod life;
 mod main_loop;
 mod maintenance;
 mod ownerless;
+mod sums;

@@ -2,10 +2,10 @@
 
 use super::loaded::{Loaded, Meta};
 use super::registry::{MappingId, Registry, TypeId};
-use super::table::{batch, insert, names_but, record, run, select_but, set_to_v, statements, table};
-use super::{from_json, to_json};
+use super::table::{batch, insert_but, names_but, record, run, select_but, set_to_v, statements, table};
+use super::{from_json, to_json, versions};
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{Jsonb, array};
+use crate::pg::param::{Jsonb, TextArray, array};
 use crate::pg::spi::{Row, Spi, Statement};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,6 +46,8 @@ table! {
             history_limit: Option<i32>,
             request_id: Option<&'a str>,
             traceparent: Option<&'a str>,
+            /// See [`full_queues`](super::full_queues). Not in the schemas of older releases.
+            full_queues: Option<TextArray>,
         }
     }
 }
@@ -74,11 +76,18 @@ record! {
     struct Close { execution_id: ExecutionId, conditional: bool }
 }
 
-/// What is loaded of these executions. Results are only added to, and request ids only looked for.
-fn of_ids(lock: &str) -> String {
-    let columns = select_but::<Process>("p", &["results", "request_id"]);
-    format!("SELECT {columns} FROM xdb.process_execution p WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}")
+/// What is loaded of these executions. Results are only added to, and request ids only looked for. `full_queues` is a column, or what
+/// stands for it in a schema that has none.
+fn of_ids(full_queues: &str, lock: &str) -> String {
+    let columns = select_but::<Process>("p", &["results", "request_id", "full_queues"]);
+    format!(
+        "SELECT {columns}, {full_queues} AS full_queues FROM xdb.process_execution p \
+         WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}"
+    )
 }
+
+const FULL: &str = "p.full_queues";
+const NONE_FULL: &str = "NULL::text[]";
 
 fn unmark(which: &str) -> String {
     format!(
@@ -89,17 +98,21 @@ fn unmark(which: &str) -> String {
 }
 
 statements! {
-    INSERT = insert::<Process>();
+    INSERT = insert_but::<Process>(&["full_queues"]);
     // next_event of the loaded row is compared: a trigger of the users' tables may have changed the execution in this very
     // transaction, behind what was loaded.
     UPDATE = format!("UPDATE xdb.process_execution p SET {}, closing = NULL, \
             results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results END \
         FROM {} WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event",
         set_to_v(&names_but::<ExecutionUpdate>(&["execution_id", "loaded_event", "results"])), batch::<ExecutionUpdate>());
-    STEP_OR_SKIP = of_ids(" FOR NO KEY UPDATE SKIP LOCKED");
-    STEP = of_ids(" FOR NO KEY UPDATE");
-    CLOSE = of_ids(" FOR UPDATE");
-    LOOK = of_ids("");
+    STEP_OR_SKIP = of_ids(FULL, " FOR NO KEY UPDATE SKIP LOCKED");
+    STEP = of_ids(FULL, " FOR NO KEY UPDATE");
+    CLOSE = of_ids(FULL, " FOR UPDATE");
+    LOOK = of_ids(FULL, "");
+    STEP_OR_SKIP_OF_OLDER = of_ids(NONE_FULL, " FOR NO KEY UPDATE SKIP LOCKED");
+    STEP_OF_OLDER = of_ids(NONE_FULL, " FOR NO KEY UPDATE");
+    CLOSE_OF_OLDER = of_ids(NONE_FULL, " FOR UPDATE");
+    LOOK_OF_OLDER = of_ids(NONE_FULL, "");
     EXISTING = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1)";
     CLOSE_OR_SKIP = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1) \
         ORDER BY execution_id FOR UPDATE SKIP LOCKED";
@@ -125,11 +138,15 @@ pub enum Lock {
 
 impl Lock {
     fn statement(self) -> &'static Statement {
-        match self {
-            Self::StepOrSkip => &STEP_OR_SKIP,
-            Self::Step => &STEP,
-            Self::Close => &CLOSE,
-            Self::None => &LOOK,
+        match (self, versions::is_own()) {
+            (Self::StepOrSkip, true) => &STEP_OR_SKIP,
+            (Self::Step, true) => &STEP,
+            (Self::Close, true) => &CLOSE,
+            (Self::None, true) => &LOOK,
+            (Self::StepOrSkip, false) => &STEP_OR_SKIP_OF_OLDER,
+            (Self::Step, false) => &STEP_OF_OLDER,
+            (Self::Close, false) => &CLOSE_OF_OLDER,
+            (Self::None, false) => &LOOK_OF_OLDER,
         }
     }
 }
@@ -163,6 +180,7 @@ impl<'a> Process<'a> {
             history_limit: None,
             request_id: None,
             traceparent: None,
+            full_queues: None,
         })
     }
 
@@ -241,7 +259,7 @@ pub fn executions(
 /// An execution's own row, as the active snapshot shows it; if it can't be read, why.
 pub(super) fn own(spi: &Spi, id: ExecutionId) -> Result<Option<Result<Execution>>> {
     let read = |row: &Row| Ok(read_execution(row).map(|(_, execution)| execution));
-    spi.first(&LOOK, &[array([id])], read)
+    spi.first(Lock::None.statement(), &[array([id])], read)
 }
 
 fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
@@ -267,6 +285,7 @@ fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
         owner: row.get("owner")?,
         owner_name: row.get("owner_name")?,
         closing: row.get::<Option<&str>>("closing")?.is_some(),
+        full_queues: row.get::<Option<Vec<String>>>("full_queues")?.unwrap_or_default(),
         mapping_id: row.get("mapping_id")?,
         mapping: Arc::from([]),
         keys: row.get::<Option<&str>>("attribute_keys")?.map_or(Ok(Vec::new()), from_json)?.into(),

@@ -234,14 +234,14 @@ pub(super) struct Changes<'a> {
 
 impl<'a> Changes<'a> {
     pub fn collect(&mut self, loaded: &'a Loaded, closes: bool, now: Timestamp) {
-        let Loaded { meta, before, execution, events, .. } = loaded;
+        let Loaded { before, execution, events, .. } = loaded;
         let id = execution.id;
         let holds =
             |seq: &StateSeq| before.states.get(seq).is_some_and(|state| state.held_global_messages().next().is_some());
         for (event, _) in events {
             match event {
                 Event::GlobalMessagesPublished { messages, .. } => {
-                    let owner = loaded.acting_as.unwrap_or(meta.owner);
+                    let owner = loaded.publishes_as();
                     self.published.extend(messages.iter().map(|message| NewGlobalMessage {
                         queue: &message.queue,
                         key: message.key.as_deref(),

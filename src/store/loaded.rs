@@ -2,6 +2,8 @@
 
 use super::registry::{Mapping, MappingId, ProcessType, TypeId, WorkerId};
 use crate::guc;
+use crate::pg::process;
+use crate::pg::shmem::over::{self, Kind};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -23,6 +25,8 @@ pub struct Loaded {
     pub offered: BTreeSet<StateSeq>,
     /// Who publishes to global queues; None: the owner does.
     pub acting_as: Option<pg_sys::Oid>,
+    /// Timers that it has at most, if that may be too many; else only those that this turn has begun.
+    pub timers: usize,
     /// Queues of which the head is known. All others are unknown rather than empty.
     pub heads: BTreeMap<String, QueueHead>,
 }
@@ -69,6 +73,8 @@ pub struct Meta {
     pub traceparent: Option<String>,
     /// The row carries a closing mark of an earlier attempt to close.
     pub closing: bool,
+    /// Queues that take no more messages, as marked when it was loaded. An empty name stands for all.
+    pub full_queues: Vec<String>,
 }
 
 impl Meta {
@@ -94,6 +100,7 @@ impl Loaded {
             published_before: BTreeSet::new(),
             offered: BTreeSet::new(),
             acting_as: None,
+            timers: 0,
             heads: BTreeMap::new(),
         }
     }
@@ -124,8 +131,18 @@ impl Loaded {
                 published_before: &self.published_before,
                 global_messages,
                 quotas: guc::quotas(),
+                spent: Spent {
+                    timers: self.timers,
+                    full_queues: &self.meta.full_queues,
+                    global_queues: over::limit(process::database(), self.publishes_as(), Kind::Messages).is_some(),
+                },
             },
         )
+    }
+
+    /// Who publishes to global queues.
+    pub fn publishes_as(&self) -> pg_sys::Oid {
+        self.acting_as.unwrap_or(self.meta.owner)
     }
 
     /// States that are not as they were loaded, each with what it was; a new one without.
@@ -148,6 +165,9 @@ impl Loaded {
 
     pub fn apply(&mut self, events: Vec<Event>, now: Timestamp) {
         for event in events {
+            if let Event::WaitStarted { commands, .. } = &event {
+                self.timers += commands.iter().filter(|c| matches!(c.kind, WaitKind::Timer { .. })).count();
+            }
             self.execution.apply(&event, now);
             self.events.push((event, now));
         }

@@ -13,6 +13,7 @@
 //! | [`timer`] | `timer` | timers that are due |
 //! | [`inbox`] | `inbox`, `message_key` | publishing, and taking messages in |
 //! | [`queue`] | `queue_message`, `queue_waiter` | the heads of local queues, and who waits for them |
+//! | [`full_queues`] | | marks local queues that take no more messages |
 //! | [`global_queue`] | `global_message`, `global_message_key` | publishing to global queues, taking and giving back |
 //! | [`global_waiter`] | `global_waiter`, `global_passed_over` | whom the matcher of global queues asks |
 //! | [`attribute`] | `local_attribute` | local attributes |
@@ -22,6 +23,7 @@
 //! | [`worker_secret`] | `worker_secret` | what calls are signed with, and where it is |
 //! | [`instance`] | `instances`, `registry` | whose the processes of this database are |
 //! | [`owners`] | | gives what a role owns to another one |
+//! | [`quotas`] | | counts what roles have, in slices |
 //! | [`engine`] | `engine` | epochs, pause |
 //! | [`slow`] | `slow_object` | users' tables that are slow |
 //! | [`purge`] | `purged` | deletes closed executions |
@@ -40,6 +42,7 @@ pub mod check;
 pub mod claim;
 pub mod engine;
 pub mod execution;
+pub mod full_queues;
 pub mod global_queue;
 pub mod global_waiter;
 pub mod history;
@@ -56,6 +59,7 @@ pub mod process;
 mod proof;
 pub mod purge;
 pub mod queue;
+pub mod quotas;
 pub mod registry;
 pub mod role_settings;
 pub mod save;

@@ -3,6 +3,7 @@
 
 use super::loaded::{Loaded, Meta};
 use super::table::{Record, batch, statements, table};
+use super::versions;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, value};
 use crate::pg::row_locks::{OthersForUpdate, others_for_update};
@@ -39,6 +40,8 @@ pub struct FoundExecution {
     pub closing: Option<Closing>,
     pub type_id: i32,
     pub shard: i16,
+    /// Queues that take no more messages; an empty name stands for all. Known of what a publisher has locked.
+    pub full_queues: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +57,9 @@ statements! {
     FIND_EXECUTION = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 AND p.process_id = $2");
     FIND_LATEST = format!("SELECT {FOUND} FROM xdb.latest_execution l JOIN xdb.process_execution p USING (execution_id) \
         WHERE l.process_id = $1");
-    LOCK_FOR_PUBLISH = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
+    LOCK_FOR_PUBLISH = format!("SELECT {FOUND}, p.full_queues FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
+    LOCK_FOR_PUBLISH_OF_OLDER = format!("SELECT {FOUND}, NULL::text[] AS full_queues \
+        FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
     LOCKERS = "SELECT p.xmax::text AS xmax FROM xdb.process_execution p WHERE p.execution_id = $1";
     LOCK_FOR_CLOSE = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE");
     NEWEST = "SELECT execution_id FROM xdb.process_execution WHERE process_id = $1 \
@@ -147,7 +152,13 @@ fn read_found(row: &Row) -> Result<FoundExecution> {
         }),
         type_id: row.get("type_id")?,
         shard: row.get("shard")?,
+        full_queues: Vec::new(),
     })
+}
+
+fn read_locked(row: &Row) -> Result<FoundExecution> {
+    let full_queues = row.get::<Option<Vec<String>>>("full_queues")?.unwrap_or_default();
+    Ok(FoundExecution { full_queues, ..read_found(row)? })
 }
 
 /// The latest execution of a process id, or the one that is named.
@@ -193,7 +204,8 @@ pub enum PublishersLock {
 /// Takes the publisher's lock, which steps pass and a close waits for. The server may let it through to a row that is locked for a
 /// close ([`others_for_update`]), and then nothing may be published before that close has ended.
 pub fn lock_for_publish(spi: &Spi, id: ExecutionId) -> Result<PublishersLock> {
-    let lock = || spi.first(&LOCK_FOR_PUBLISH, &[value(id)], read_found);
+    let statement = if versions::is_own() { &LOCK_FOR_PUBLISH } else { &LOCK_FOR_PUBLISH_OF_OLDER };
+    let lock = || spi.first(statement, &[value(id)], read_locked);
     let locked = lock()?;
     if locked.is_none() {
         return Ok(PublishersLock::Locked(None));

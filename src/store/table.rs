@@ -85,17 +85,25 @@ pub fn names_but<R: Record>(without: &[&str]) -> Vec<&'static str> {
 
 /// Inserts a batch of rows. Columns that are not in the record have their defaults.
 pub fn insert<P: Part>() -> String {
-    insert_as::<P>("")
+    insert_as::<P>("", &[])
+}
+
+/// The same without some of the record's columns, which have their defaults too. They are the last ones: their parameters are not
+/// used.
+pub fn insert_but<P: Part>(without: &[&str]) -> String {
+    insert_as::<P>("", without)
 }
 
 /// The same with numbers that the table would give out itself.
 pub fn insert_with_identity<P: Part>() -> String {
-    insert_as::<P>("OVERRIDING SYSTEM VALUE ")
+    insert_as::<P>("OVERRIDING SYSTEM VALUE ", &[])
 }
 
-fn insert_as<P: Part>(clause: &str) -> String {
-    let values: Vec<_> = (1..).zip(P::COLUMNS).map(|(n, column)| element(n, column)).collect();
-    format!("INSERT INTO xdb.{} ({}) {clause}SELECT {}", P::Of::NAME, names::<P>().join(", "), values.join(", "))
+fn insert_as<P: Part>(clause: &str, without: &[&str]) -> String {
+    let columns = (1..).zip(P::COLUMNS).filter(|(_, column)| !without.contains(&column.name));
+    let values: Vec<_> = columns.map(|(n, column)| element(n, column)).collect();
+    let names = names_but::<P>(without).join(", ");
+    format!("INSERT INTO xdb.{} ({names}) {clause}SELECT {}", P::Of::NAME, values.join(", "))
 }
 
 /// Inserts one row, which may have columns that are arrays.

@@ -36,6 +36,8 @@ statements! {
     DUE = format!("SELECT {} FROM xdb.timer t \
         WHERE fire_at <= $1 AND fire_at >= $4 AND execution_id <> ALL ($2) ORDER BY fire_at LIMIT $3",
         select::<DueTimer>("t"));
+    COUNT = "SELECT count(*) AS timers FROM (SELECT FROM xdb.timer t \
+        WHERE t.execution_id = $1 AND t.seq > 0 LIMIT $2) AS counted";
     DELETE_ALL = "DELETE FROM xdb.timer WHERE execution_id = ANY ($1)";
 }
 
@@ -70,6 +72,12 @@ pub fn due_timers(
 ) -> Result<Vec<DueTimer>> {
     let from = from.unwrap_or(Timestamp::EARLIEST);
     rows(spi, &DUE, &[value(now), array(except), value(limit as i64), value(from)])
+}
+
+/// How many timers the states of an execution wait for; `most` if there are more.
+pub fn count(spi: &Spi, id: ExecutionId, most: usize) -> Result<usize> {
+    let counted = spi.first(&COUNT, &[value(id), value(most as i64)], |row| row.get::<i64>("timers"))?;
+    Ok(counted.unwrap_or(0) as usize)
 }
 
 /// Deletes timers that no execution wants any more: leftovers that must not come due for ever.

@@ -2,7 +2,9 @@
 
 use super::global_queues::{Free, Matching};
 use super::item::Item;
+use super::timers::TimerCounts;
 use super::transaction::Turn;
+use crate::calls::Answered;
 use crate::clock;
 use crate::pg::catch::Result;
 use crate::store::StateKey;
@@ -45,11 +47,19 @@ struct Named {
     states: Vec<StateKey>,
     with_locked_keys: Vec<ExecutionId>,
     queues: QueueDemand,
+    /// How many timers answers bring.
+    timers: BTreeMap<ExecutionId, usize>,
     message_ids: Vec<(ExecutionId, String, String)>,
 }
 
 /// Locks and loads. What somebody else has locked is left out.
-pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items: &'i [Item]) -> Result<Batch<'i>> {
+pub fn load<'i>(
+    turn: &Turn,
+    registry: &mut Registry,
+    matching: &Matching,
+    timers: &mut TimerCounts,
+    items: &'i [Item],
+) -> Result<Batch<'i>> {
     let mut batch = Batch {
         items,
         executions: BTreeMap::new(),
@@ -74,6 +84,7 @@ pub fn load<'i>(turn: &Turn, registry: &mut Registry, matching: &Matching, items
     let answered = load::answered(turn.spi, &mut batch.executions, &named.answered)?;
     batch.leases = answered.leases;
     batch.local = attribute::versions(turn.spi, &named.with_locked_keys)?;
+    timers.load(turn, &mut batch.executions, &named.timers)?;
     load::states(turn.spi, &mut batch.executions, &named.states)?;
     load::queues(turn.spi, &mut batch.executions, &named.queues)?;
     batch.now = clock::now();
@@ -98,6 +109,10 @@ impl Named {
                     named.answered.push(record.key);
                     if record.reads.as_ref().is_some_and(|reads| reads.local.locks()) {
                         named.with_locked_keys.push(id);
+                    }
+                    if let Answered::WaitUntil(answer) = answer {
+                        let timers = answer.request.commands.iter().filter(|command| command.is_timer()).count();
+                        *named.timers.entry(id).or_default() += timers;
                     }
                     let publishes = answer.effects().map_or(&[][..], |effects| &effects.publish_to_local_queue);
                     let published_to = publishes.iter().map(|publish| (publish.queue.clone(), 0));

@@ -10,6 +10,7 @@ use super::owner_settings::OwnerSettings;
 use super::role::Role;
 use super::scans::{Scans, poll_interval};
 use super::slow_tables::SlowTables;
+use super::timers::TimerCounts;
 use crate::calls::{self, Answered, CallRecord};
 use crate::clock;
 use crate::pg::process::random;
@@ -45,6 +46,7 @@ pub struct Memory {
     /// Messages of global queues that wait to be handed out.
     pub(super) matching: Matching,
     pub(super) locks: AttributeLocks,
+    pub(super) timers: TimerCounts,
     pub(super) scans: Scans,
     pub(super) seen: Seen,
     /// When executions that are left alone may be looked at again.
@@ -101,6 +103,7 @@ impl Memory {
             },
             matching: Matching::default(),
             locks: AttributeLocks::default(),
+            timers: TimerCounts::default(),
             scans: Scans::default(),
             seen: Seen {
                 paused: false,

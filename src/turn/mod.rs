@@ -23,6 +23,7 @@
 //! | `claim.rs`, `prepare.rs`, `settle.rs` | from due calls to requests, and what is left to do after the commit |
 //! | `app_tables.rs`, `slow_tables.rs` | users' tables: as their owners, within a budget of time; and which are slow |
 //! | `global_queues.rs` | who gets the messages of global queues |
+//! | `timers.rs` | how many timers wide executions have |
 //! | `attribute_locks.rs` | who may have which locks on attributes |
 //! | `breakers.rs`, `owners.rs` | workers that can't be reached, roles that may not own processes |
 //! | `owner_settings.rs` | what roles have set for themselves, where their steps use tables |
@@ -52,6 +53,7 @@ mod save;
 mod scans;
 mod settle;
 mod slow_tables;
+mod timers;
 mod transaction;
 
 pub use memory::Memory;

@@ -277,13 +277,13 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
         return Ok(Transacted::Not(Progress::Changed));
     };
     let turn = &started.turn;
-    let Memory { registry, calls, backlog, tables, matching, locks, scans, seen, adopted, .. } = memory;
+    let Memory { registry, calls, backlog, tables, matching, locks, timers, scans, seen, adopted, .. } = memory;
     let mut app = AppTables::new(turn, tables, backlog.rests(turn.began_at));
 
     let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls, adopted };
     let work = gathering.gather(&started, items)?;
     let mut room = calls.room(turn.role, registry, backlog);
-    let batch = load::load(turn, registry, matching, items)?;
+    let batch = load::load(turn, registry, matching, timers, items)?;
     let decided = decide::decide(turn, &mut app, &matching.gathered, batch)?;
     let saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
     let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines: &mut calls.lines, app: &app };

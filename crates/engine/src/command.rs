@@ -215,6 +215,13 @@ pub struct RequestedCommand {
     pub kind: RequestedKind,
 }
 
+impl RequestedCommand {
+    /// Whether it waits for a time.
+    pub fn is_timer(&self) -> bool {
+        matches!(self.kind, RequestedKind::TimerAfter(_) | RequestedKind::TimerAt(_))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestedKind {
     TimerAfter(Duration),
@@ -267,6 +274,8 @@ pub enum Rejection {
     Stale,
     /// The answer can't be applied; says what is wrong with it.
     InvalidAnswer(String),
+    /// It asks for more than a process may have; says what of.
+    OverQuota(String),
     /// State options that came with a movement or a start name what is not there.
     InvalidOptions(String),
     /// A start has an input, and there is no state that gets it.
@@ -290,7 +299,7 @@ impl std::fmt::Display for Rejection {
         match self {
             Self::NotRunning(status) => write!(f, "process is not running: its status is {status}"),
             Self::Stale => f.write_str("the state execution is not waiting for this"),
-            Self::InvalidAnswer(what) | Self::InvalidOptions(what) => f.write_str(what),
+            Self::InvalidAnswer(what) | Self::OverQuota(what) | Self::InvalidOptions(what) => f.write_str(what),
             Self::UnusedInput => f.write_str("the process type has no starting state, and so no use for an input"),
             Self::UnknownState(name) => write!(f, "unknown state \"{name}\""),
             Self::UnknownQueue(name) => write!(f, "unknown local queue \"{name}\""),

@@ -18,6 +18,23 @@ pub struct Context<'a> {
     /// Messages of global queues that the state of the command may take, in the order of their numbers. Others are not there for it.
     pub global_messages: &'a [GlobalMessage],
     pub quotas: Quotas,
+    pub spent: Spent<'a>,
+}
+
+/// What of its quotas an execution, or who publishes in its name, has used up elsewhere than in what is loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent<'a> {
+    /// Timers that the execution has, if that may be too many; else 0.
+    pub timers: usize,
+    /// Local queues that take no more messages; an empty name stands for all.
+    pub full_queues: &'a [String],
+    /// Global queues take no more messages of whoever publishes.
+    pub global_queues: bool,
+}
+
+/// Whether this local queue is one that takes no more messages.
+pub fn is_full(full_queues: &[String], queue: &str) -> bool {
+    full_queues.iter().any(|full| full.is_empty() || full == queue)
 }
 
 /// What one process may ask for. What was stored under other quotas goes on.
@@ -25,15 +42,32 @@ pub struct Context<'a> {
 pub struct Quotas {
     /// Of one wait.
     pub commands: usize,
-    /// That live at one time. So many next states an answer may have, and so few as are left.
+    /// That live at one time. So many next states an answer may have, and so few as are left; and so many timers an execution.
     pub threads: usize,
     /// The shortest time between two attempts; shorter intervals count as this one.
     pub retry_interval: Duration,
+    /// The longest timeout of a call that options may ask for.
+    pub call_timeout: Duration,
+    /// In the local queues of an execution, and in global queues of a role. Who counts says what is full.
+    pub queue_messages: usize,
+    pub queue_bytes: usize,
 }
 
 impl Quotas {
     /// Anything goes.
-    pub const NONE: Self = Self { commands: usize::MAX, threads: usize::MAX, retry_interval: Duration(0) };
+    pub const NONE: Self = Self {
+        commands: usize::MAX,
+        threads: usize::MAX,
+        retry_interval: Duration(0),
+        call_timeout: Duration(i64::MAX),
+        queue_messages: usize::MAX,
+        queue_bytes: usize::MAX,
+    };
+
+    /// The settings that bound queues, in words.
+    pub fn of_queues(&self) -> String {
+        format!("xdb.max_queue_messages is {}, and xdb.max_queue_bytes is {}", self.queue_messages, self.queue_bytes)
+    }
 }
 
 /// The events that follow from a command, or why it is refused. Deterministic, and changes nothing.
@@ -160,8 +194,9 @@ impl Draft<'_> {
         let (commands, most) = (answer.request.commands.len(), self.context.quotas.commands);
         if commands > most {
             let what = format!("the wait has {commands} commands, and xdb.max_commands is {most}");
-            return Err(Rejection::InvalidAnswer(what));
+            return Err(Rejection::OverQuota(what));
         }
+        self.check_timers(&answer.request)?;
         for command in &answer.request.commands {
             match &command.kind {
                 RequestedKind::LocalQueue { queue, .. } => self.check_queue(queue)?,
@@ -529,9 +564,18 @@ impl Draft<'_> {
     fn check_effects(&self, effects: &Effects) -> Result<(), Rejection> {
         for publish in &effects.publish_to_local_queue {
             self.check_queue(&publish.queue)?;
+            if is_full(self.context.spent.full_queues, &publish.queue) {
+                let quota = self.context.quotas.of_queues();
+                return Err(Rejection::OverQuota(format!("local queue \"{}\" is full: {quota}", publish.queue)));
+            }
         }
         for publish in &effects.publish_to_global_queue {
             self.check_global_queue(&publish.queue)?;
+            if self.context.spent.global_queues {
+                let quota = self.context.quotas.of_queues();
+                let what = format!("the role has no room for more messages in global queues: {quota}");
+                return Err(Rejection::OverQuota(what));
+            }
         }
         self.check_attributes(&effects.write_local_attributes, &effects.write_global_attributes)
     }
@@ -584,7 +628,19 @@ impl Draft<'_> {
         let after = (lives + next.len()).saturating_sub(ends);
         if next.len() > ends && after > most {
             let what = format!("the process would have {after} threads, and xdb.max_threads is {most}");
-            return Err(Rejection::InvalidAnswer(what));
+            return Err(Rejection::OverQuota(what));
+        }
+        Ok(())
+    }
+
+    /// A process has no more timers than it may.
+    fn check_timers(&self, request: &CommandRequest) -> Result<(), Rejection> {
+        let new = request.commands.iter().filter(|command| command.is_timer()).count();
+        let most = self.context.quotas.threads;
+        let after = self.context.spent.timers + new;
+        if new > 0 && after > most {
+            let what = format!("the process would have {after} timers, and xdb.max_threads is {most}");
+            return Err(Rejection::OverQuota(what));
         }
         Ok(())
     }
@@ -602,6 +658,10 @@ impl Draft<'_> {
                 && let Err(UnknownName { at, what }) = definition.check_options(options, self.context.mapping)
             {
                 return Err(Rejection::InvalidOptions(format!("the options of state \"{state_id}\": {at} {what}")));
+            }
+            let limit = self.context.quotas.call_timeout;
+            if let Some(longer) = config.as_ref().and_then(|options| options.longer_call(limit)) {
+                return Err(Rejection::OverQuota(format!("the options of state \"{state_id}\": {longer}")));
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-use crate::{Duration, Loading, StateConfig};
+use crate::{Duration, Loading, LongerCall, StateConfig};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,6 +36,16 @@ impl Definition {
     /// How long its processes may run, if that is bounded.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds)
+    }
+
+    /// Where it asks for a call that is longer than this, if anywhere.
+    pub fn longer_call(&self, limit: Duration) -> Option<LongerCall> {
+        let of_state =
+            self.states.iter().find_map(|(id, options)| Some(options.longer_call(limit)?.under(id).under("states")));
+        let of_rpc = |(name, config): (&String, &RpcConfig)| {
+            Some(LongerCall::at("timeoutSeconds", config.timeout_seconds, limit)?.under(name).under("rpcs"))
+        };
+        of_state.or_else(|| self.rpcs.iter().flatten().find_map(of_rpc))
     }
 
     /// Options of a state execution: its own over those that are registered.

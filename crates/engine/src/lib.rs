@@ -77,7 +77,7 @@ mod types;
 mod wait;
 
 pub use command::*;
-pub use decide::{Context, Quotas, decide};
+pub use decide::{Context, Quotas, Spent, decide, is_full};
 pub use definition::*;
 pub use event::*;
 pub use execution::*;

@@ -135,6 +135,44 @@ pub struct StateConfig {
     pub execute_load_local_attributes: Option<Loading>,
 }
 
+/// A timeout of a call that is longer than it may be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LongerCall {
+    /// Where it stands: keys with dots between them.
+    at: String,
+    seconds: f64,
+    limit: Duration,
+}
+
+impl LongerCall {
+    /// Of a timeout that somebody asks for.
+    pub fn of(timeout: Duration, limit: Duration) -> Option<Self> {
+        Self::at("timeout", Some(timeout.as_std().as_secs_f64()), limit)
+    }
+
+    pub(crate) fn at(key: &str, seconds: Option<f64>, limit: Duration) -> Option<Self> {
+        let seconds = seconds.filter(|seconds| Duration::from_seconds(*seconds) > limit)?;
+        Some(Self { at: key.to_owned(), seconds, limit })
+    }
+
+    pub(crate) fn under(mut self, key: &str) -> Self {
+        self.at = format!("{key}.{}", self.at);
+        self
+    }
+}
+
+impl std::fmt::Display for LongerCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { at, seconds, limit } = self;
+        let limit = limit.as_std().as_secs_f64();
+        // Nobody reads hundreds of zeros.
+        match *seconds < 1e15 {
+            true => write!(f, "{at} is {seconds} seconds, and xdb.max_call_timeout is {limit}"),
+            false => write!(f, "{at} is {seconds:e} seconds, and xdb.max_call_timeout is {limit}"),
+        }
+    }
+}
+
 /// The call timeout where none is set.
 pub const DEFAULT_CALL_TIMEOUT_SECONDS: f64 = 10.0;
 
@@ -169,6 +207,20 @@ impl StateConfig {
             Api::Execute => self.execute_api_timeout_seconds,
         };
         Duration::from_seconds(set.unwrap_or(DEFAULT_CALL_TIMEOUT_SECONDS))
+    }
+
+    /// Where these options ask for a call that is longer than this, if anywhere.
+    pub fn longer_call(&self, limit: Duration) -> Option<LongerCall> {
+        let calls = [
+            ("waitUntilApiTimeoutSeconds", self.wait_until_api_timeout_seconds),
+            ("executeApiTimeoutSeconds", self.execute_api_timeout_seconds),
+        ];
+        let own = calls.into_iter().find_map(|(key, seconds)| LongerCall::at(key, seconds, limit));
+        own.or_else(|| {
+            let recovery = self.state_failure_recovery_options.as_ref()?;
+            let longer = recovery.state_failure_proceed_state_config.as_ref()?.longer_call(limit)?;
+            Some(longer.under("stateFailureRecoveryOptions.stateFailureProceedStateConfig"))
+        })
     }
 
     /// How a failed call is repeated.

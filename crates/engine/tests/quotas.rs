@@ -17,7 +17,7 @@ fn movements(count: usize) -> Vec<StateMovement> {
 
 fn refused(decided: Result<Vec<Event>, Rejection>, words: &str) {
     match decided {
-        Err(Rejection::InvalidAnswer(what)) => assert!(what.contains(words), "{what}"),
+        Err(Rejection::OverQuota(what)) => assert!(what.contains(words), "{what}"),
         other => panic!("{words}: {other:?}"),
     }
 }
@@ -82,4 +82,99 @@ fn attempts_are_no_closer_than_they_may_be() {
         _ => None,
     });
     assert_eq!(next, Some(world.now + Duration(SECOND)));
+}
+
+#[test]
+fn an_execution_has_no_more_timers_than_it_may() {
+    let mut world = World::started(definition(&[("A", plain())]));
+    world.quotas = Quotas { threads: 5, ..Quotas::NONE };
+    let wait = |commands: Vec<RequestedCommand>| {
+        let request = CommandRequest { waiting_type: WaitingType::All, commands, combinations: Vec::new() };
+        Command::WaitUntilAnswered {
+            seq: StateSeq(1),
+            answer: WaitUntilAnswer { request, effects: Effects::default() },
+        }
+    };
+    refused(world.decide(&wait(vec![timer(1); 6])), "6 timers, and xdb.max_threads is 5");
+    // Those of its other states are counted elsewhere.
+    world.spent.timers = 4;
+    refused(world.decide(&wait(vec![timer(1); 2])), "6 timers");
+    assert!(world.decide(&wait(vec![timer(1)])).is_ok());
+    // Too many of them are no reason to refuse what brings none.
+    world.spent.timers = 100;
+    assert!(world.decide(&wait(vec![from_queue("q", 1, 1)])).is_ok());
+}
+
+#[test]
+fn what_is_full_takes_no_more_from_answers() {
+    let full = |queue: &str| -> &'static [String] { Box::leak(Box::new([queue.to_owned()])) };
+    let mut world = world(Quotas { queue_messages: 7, queue_bytes: 8, ..Quotas::NONE });
+    let publishes = |local: &[&str], globals: &[&str]| {
+        let global = |queue: &&str| GlobalPublish {
+            queue: (*queue).to_owned(),
+            key: None,
+            message_id: None,
+            payload: None,
+            ttl: None,
+        };
+        let effects = Effects {
+            publish_to_local_queue: local.iter().map(|queue| message(queue, None, "1")).collect(),
+            publish_to_global_queue: globals.iter().map(global).collect(),
+            ..Effects::default()
+        };
+        Command::RpcAnswered { rpc_name: "r".to_owned(), answer: RpcAnswer { output: None, decision: None, effects } }
+    };
+    world.spent.full_queues = full("full");
+    refused(
+        world.decide(&publishes(&["other", "full"], &[])),
+        "local queue \"full\" is full: xdb.max_queue_messages is 7",
+    );
+    assert!(world.decide(&publishes(&["other"], &["any"])).is_ok());
+    // An empty name stands for all.
+    world.spent.full_queues = full("");
+    refused(world.decide(&publishes(&["other"], &[])), "local queue \"other\" is full");
+    world.spent = Spent { global_queues: true, ..Spent::default() };
+    refused(world.decide(&publishes(&[], &["any"])), "xdb.max_queue_bytes is 8");
+    assert!(world.decide(&publishes(&["other"], &[])).is_ok());
+    // What came from clients was let in when it was published.
+    world.spent.full_queues = full("full");
+    assert!(world.decide(&Command::MessagesArrived(vec![message("full", None, "1")])).is_ok());
+}
+
+#[test]
+fn no_options_ask_for_a_longer_call_than_there_may_be() {
+    let slow = |seconds| StateConfig { execute_api_timeout_seconds: Some(seconds), ..StateConfig::default() };
+    let within = |options: StateConfig| StateConfig {
+        state_failure_recovery_options: Some(FailureRecovery {
+            policy: FailurePolicy::ProceedToConfiguredState,
+            state_failure_proceed_state_id: Some("A".to_owned()),
+            state_failure_proceed_state_config: Some(Box::new(options)),
+        }),
+        ..StateConfig::default()
+    };
+    // What is registered already goes on.
+    let mut world = World::started(definition(&[("A", skipping()), ("B", slow(7200.0))]));
+    world.quotas = Quotas { call_timeout: Duration(3600 * SECOND), ..Quotas::NONE };
+    let to = |options| {
+        let config = Some(Box::new(options));
+        execute(1, Decision::NextStates(vec![StateMovement { config, ..movement("B") }]))
+    };
+    refused(
+        world.decide(&to(slow(3600.1))),
+        "executeApiTimeoutSeconds is 3600.1 seconds, and xdb.max_call_timeout is 3600",
+    );
+    refused(world.decide(&to(slow(1e300))), "is 1e300 seconds");
+    let path = "stateFailureRecoveryOptions.stateFailureProceedStateConfig.executeApiTimeoutSeconds";
+    refused(world.decide(&to(within(slow(3601.0)))), path);
+    assert!(world.decide(&to(within(slow(3600.0)))).is_ok());
+    assert!(world.decide(&execute(1, next(&["B"]))).is_ok());
+
+    let limit = world.quotas.call_timeout;
+    let longer = |definition: &Definition| definition.longer_call(limit).map(|longer| longer.to_string());
+    assert!(longer(&world.definition).unwrap().starts_with("states.B.executeApiTimeoutSeconds is 7200 seconds"));
+    let ask = RpcConfig { timeout_seconds: Some(3601.0), ..RpcConfig::default() };
+    let rpcs = Some([("ask".to_owned(), ask)].into());
+    let with_rpc = Definition { rpcs, ..definition(&[("A", plain())]) };
+    assert!(longer(&with_rpc).unwrap().starts_with("rpcs.ask.timeoutSeconds is 3601 seconds"));
+    assert_eq!(longer(&definition(&[("A", within(slow(3600.0)))])), None);
 }

@@ -197,11 +197,19 @@ struct Bench {
     in_flight: InFlight<Owner>,
     tags: Vec<u64>,
     waiting: HashMap<Owner, usize>,
+    /// The most calls that somebody had after getting a place while others waited.
+    most_beside_others: usize,
 }
 
 impl Bench {
     fn new(places: usize) -> Self {
-        Self { places, in_flight: InFlight::default(), tags: Vec::new(), waiting: HashMap::new() }
+        Self {
+            places,
+            in_flight: InFlight::default(),
+            tags: Vec::new(),
+            waiting: HashMap::new(),
+            most_beside_others: 0,
+        }
     }
 
     fn room(&self) -> Room {
@@ -220,6 +228,9 @@ impl Bench {
             let Some(next) = waiting.filter(|line| room.has(*line)).min_by_key(|line| room.rank(*line, 0)) else {
                 return;
             };
+            if self.waiting.iter().any(|(other, count)| *count > 0 && *other != next.owner) {
+                self.most_beside_others = self.most_beside_others.max(self.calls(next.owner) + 1);
+            }
             self.tags.push(self.in_flight.insert(next, 1, next.owner));
             *self.waiting.entry(next.owner).or_default() -= 1;
         }
@@ -282,6 +293,16 @@ proptest! {
         let unused = places - bench.in_flight.len();
         prop_assert!(unused <= most / SHARE + 1, "{} unused beside {:?}", unused, calls);
         prop_assert!(places > SHARE || unused == 0);
+    }
+
+    /// Whoever gets a place while others wait comes to half of the room at most.
+    #[test]
+    fn nobody_comes_to_more_than_half_while_others_wait(places in 1..300usize, steps in steps()) {
+        let mut bench = Bench::new(places);
+        for step in steps {
+            bench.step(step);
+            prop_assert!(2 * bench.most_beside_others <= places + 1, "{} of {}", bench.most_beside_others, places);
+        }
     }
 
     /// In a room with one place, nobody is passed over.

@@ -361,6 +361,7 @@ impl Slot {
         cell.waiting_calls.store(0, Ordering::SeqCst);
         if role == Role::Scheduler {
             super::attribute_locks::clear(self);
+            super::over::clear(database);
         }
         cell.exited_at.store(raw::now_micros(), Ordering::SeqCst);
         cell.state.store(EngineState::Stopped as u32, Ordering::SeqCst);

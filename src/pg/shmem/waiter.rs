@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 /// Sessions that can wait at the same time without polling.
 pub const WAITERS: usize = 1024;
 
+/// Places of one role.
+pub const WAITERS_OF_ROLE: usize = 128;
+
 const FREE: u32 = 0;
 const CLAIMED: u32 = 1;
 const PUBLISHED: u32 = 2;
@@ -20,6 +23,8 @@ const PUBLISHED: u32 = 2;
 #[repr(C)]
 pub(super) struct Cell {
     in_use: AtomicU32,
+    /// For whom it is taken; zero while it is free.
+    role: AtomicU32,
     database: AtomicU32,
     execution: [AtomicU64; 2],
     /// Number of the waiting process.
@@ -35,16 +40,25 @@ pub(super) fn words(id: &[u8; 16]) -> [u64; 2] {
     [(whole >> 64) as u64, whole as u64]
 }
 
-/// Takes a place for this process; `None` when all are taken or there is no shared memory.
-pub(crate) fn take(database: pg_sys::Oid, execution: &[u8; 16]) -> Option<usize> {
+/// Takes a place for this process, which waits as this role; `None` when all are taken, or as many as a role may have, or there is
+/// no shared memory.
+pub(crate) fn take(database: pg_sys::Oid, role: pg_sys::Oid, execution: &[u8; 16]) -> Option<usize> {
     let shared = shared()?;
     let procno = raw::my_procno()?;
     let index = shared
         .waiters
         .iter()
         .position(|cell| cell.in_use.compare_exchange(FREE, CLAIMED, Ordering::SeqCst, Ordering::SeqCst).is_ok())?;
-    shared.waiters_in_use.fetch_add(1, Ordering::SeqCst);
     let cell = &shared.waiters[index];
+    cell.role.store(role.to_u32(), Ordering::SeqCst);
+    // Counted with its own place: of two who come for the last one, none may get it, and both poll.
+    let of_role = shared.waiters.iter().filter(|other| other.role.load(Ordering::SeqCst) == role.to_u32());
+    if of_role.count() > WAITERS_OF_ROLE {
+        cell.role.store(0, Ordering::SeqCst);
+        cell.in_use.store(FREE, Ordering::SeqCst);
+        return None;
+    }
+    shared.waiters_in_use.fetch_add(1, Ordering::SeqCst);
     let [high, low] = words(execution);
     cell.database.store(database.to_u32(), Ordering::SeqCst);
     cell.execution[0].store(high, Ordering::SeqCst);
@@ -69,6 +83,7 @@ pub(crate) fn give_back(index: usize) {
     if cell.in_use.load(Ordering::SeqCst) == PUBLISHED && cell.pid.load(Ordering::SeqCst) == std::process::id() as i32 {
         cell.pid.store(0, Ordering::SeqCst);
         shared.waiters_in_use.fetch_sub(1, Ordering::SeqCst);
+        cell.role.store(0, Ordering::SeqCst);
         cell.in_use.store(FREE, Ordering::SeqCst);
     }
 }

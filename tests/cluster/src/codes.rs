@@ -46,6 +46,9 @@ pub const MISSING_OWNERS: &str = "XD021";
 /// The library does not work with the version of the schema.
 pub const OTHER_SCHEMA: &str = "XD022";
 
+/// There are as many of something as there may be.
+pub const OVER_QUOTA: &str = "XD029";
+
 /// `serialization_failure`.
 pub const SERIALIZATION_FAILURE: &str = "40001";
 /// `out_of_memory`.

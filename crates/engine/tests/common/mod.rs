@@ -17,6 +17,7 @@ pub struct World {
     /// Free messages of global queues.
     pub free: Vec<GlobalMessage>,
     pub quotas: Quotas,
+    pub spent: Spent<'static>,
 }
 
 impl World {
@@ -28,6 +29,7 @@ impl World {
             history: Vec::new(),
             free: Vec::new(),
             quotas: Quotas::NONE,
+            spent: Spent::default(),
         }
     }
 
@@ -49,6 +51,7 @@ impl World {
             published_before: &NOTHING_PUBLISHED,
             global_messages: &self.free,
             quotas: self.quotas,
+            spent: self.spent,
         }
     }
 

@@ -119,7 +119,8 @@ impl From<&Rejection> for Refusal {
         match rejection {
             Rejection::NotRunning(status) => Self::NotRunning(*status),
             Rejection::Stale => Self::Stale,
-            Rejection::InvalidAnswer(_) => Self::InvalidAnswer,
+            // The model has no quotas.
+            Rejection::InvalidAnswer(_) | Rejection::OverQuota(_) => Self::InvalidAnswer,
             Rejection::InvalidOptions(_) => Self::InvalidOptions,
             Rejection::UnusedInput => Self::UnusedInput,
             Rejection::UnknownState(name) => Self::UnknownState(name.clone()),

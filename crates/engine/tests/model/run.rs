@@ -28,6 +28,7 @@ impl Step {
             published_before: &self.published_before,
             global_messages: &self.offered,
             quotas: Quotas::NONE,
+            spent: Spent::default(),
         }
     }
 }

@@ -1,0 +1,336 @@
+//! What one process, and one role, may ask for or have at a time, besides what `settings.rs` looks at.
+
+use xdb_cluster_tests::prelude::*;
+
+/// Longer than from one count to the next.
+const COUNTED: u64 = 40;
+
+/// Waits until a statement is refused because of a quota.
+fn until_refused(db: &mut Db, what: &str, sql: &str) -> SqlError {
+    let mut refusal = None;
+    wait_until(what, COUNTED, || {
+        // What is accepted meanwhile leaves nothing.
+        db.run("BEGIN");
+        let tried = db.try_run(sql);
+        db.run("ROLLBACK");
+        match tried {
+            Ok(()) => false,
+            Err(error) if error.code == codes::OVER_QUOTA => refusal.replace(error).is_none(),
+            Err(error) => panic!("{sql}: {error:?}"),
+        }
+    });
+    refusal.expect("it was refused")
+}
+
+fn until_accepted(db: &mut Db, what: &str, sql: &str) {
+    wait_until(what, COUNTED, || match db.try_run(sql) {
+        Ok(()) => true,
+        Err(error) if error.code == codes::OVER_QUOTA => false,
+        Err(error) => panic!("{sql}: {error:?}"),
+    });
+}
+
+fn restart(app: &App) {
+    app.cluster().stop();
+    app.cluster().launch();
+    app.scheduler();
+}
+
+#[test]
+fn calls_take_no_longer_than_they_may() {
+    let app = App::new("quotas_timeouts");
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::Rpc, _) => output(json!("pong")).into(),
+        (_, "Slow") => Reply::from(force_complete(call.body["context"].clone())),
+        _ => Reply::Json(
+            200,
+            json!({"stateDecision": {"nextStates": [{"stateId": "Slow", "stateConfig": {"executeApiTimeoutSeconds": 3601}}]}}),
+        ),
+    });
+    let mut superuser = app.superuser();
+    let of = |seconds: f64| json!({"executeApiTimeoutSeconds": seconds});
+    let definition = |seconds| Definition::starting_with("First").step("First").step_with("Slow", of(seconds));
+    let register =
+        |definition: &Definition| format!("SELECT xdb.register_process_type('slow', 'stub', '{}')", definition.json());
+    let error = superuser.refused(codes::OVER_QUOTA, &register(&definition(3600.5)));
+    let what = "states.Slow.executeApiTimeoutSeconds is 3600.5 seconds, and xdb.max_call_timeout is 3600";
+    assert_eq!(error.message, what);
+    assert!(error.hint.contains("superuser"), "{error:?}");
+    let rpc = |seconds: u32| definition(3600.0).rpc("ping", json!({"timeoutSeconds": seconds}));
+    let error = superuser.refused(codes::OVER_QUOTA, &register(&rpc(7200)));
+    assert!(error.message.starts_with("rpcs.ping.timeoutSeconds is 7200 seconds"), "{error:?}");
+    superuser.run(&register(&rpc(3600)));
+
+    let mut db = app.db();
+    let options = json!({"startingStateConfig": {"waitUntilApiTimeoutSeconds": 1e300}});
+    let error = db.start("p", "slow").options(options).refused(codes::OVER_QUOTA);
+    assert!(error.message.contains("waitUntilApiTimeoutSeconds is 1e300 seconds"), "{error:?}");
+    // An answer that asks for more is a failed attempt.
+    db.start("p", "slow").go();
+    let words = ["executeApiTimeoutSeconds is 3601 seconds, and xdb.max_call_timeout is 3600"];
+    wait_until("the attempt fails", 10, || views::fails_saying(&mut db, "p", &words));
+    let error = db.refused(codes::OVER_QUOTA, "SELECT xdb.invoke_rpc('p', 'ping', timeout => '3601 s')");
+    assert_eq!(error.message, "timeout is 3601 seconds, and xdb.max_call_timeout is 3600");
+    assert_eq!(db.rpc("p", "ping", json!(null)), "pong");
+
+    // What is registered already goes on.
+    superuser.run(
+        "UPDATE xdb.process_type SET definition = jsonb_set(jsonb_set(definition, '{states,Slow,executeApiTimeoutSeconds}', '7200'),
+             '{rpcs,ping,timeoutSeconds}', '7200'), version = version + 1 WHERE process_type = 'slow';
+         UPDATE xdb.registry SET generation = generation + 1;",
+    );
+    worker.misbehave(|call: &Call| match (call.api, call.target()) {
+        (Api::Rpc, _) => output(json!("pong")),
+        (_, "Slow") => force_complete(json!("done")),
+        _ => next("Slow", json!(null)),
+    });
+    db.run("SELECT xdb.retry_now('p')");
+    assert_eq!(db.completes("p").result(), "done");
+    db.start("q", "slow").options(json!({"startingStateConfig": {"executeApiTimeoutSeconds": 3600}})).go();
+    assert_eq!(db.rpc("q", "ping", json!(null)), "pong");
+    db.completes("q");
+    app.done(&[]);
+}
+
+#[test]
+fn an_execution_has_no_more_timers_than_it_may() {
+    let app = App::alone("quotas_timers", ClusterOptions::default().set("xdb.max_threads", "5"));
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => any_of(&[timer("a", 3600.0), timer("b", 3600.0), timer("c", 3600.0)]),
+        (_, "Start") => next_all(&[("Wait", json!(null)), ("Wait", json!(null))]),
+        _ => dead_end(),
+    });
+    app.register("wide", &Definition::starting_with("Start").step("Start").waiting_step("Wait"));
+    let mut db = app.db();
+    db.start("p", "wide").go();
+    let words = ["the process would have 6 timers, and xdb.max_threads is 5"];
+    wait_until("the second wait is refused", 10, || views::fails_saying(&mut db, "p", &words));
+    assert_eq!(views::timers(&mut db, "p"), 3);
+    // Others have their own.
+    db.start("q", "wide").go();
+    wait_until("the second wait is refused", 10, || views::fails_saying(&mut db, "q", &words));
+    // One that brings less has room, and as soon as the others are over the wait has it too.
+    worker.misbehave(|_| any_of(&[timer("a", 3600.0), timer("b", 3600.0)]));
+    db.run("SELECT xdb.retry_now('p')");
+    wait_until("it waits", 20, || views::timers(&mut db, "p") == 5);
+    worker.heal();
+    let waiting = "SELECT state_execution_id FROM xdb.state_executions WHERE process_id = 'q' AND status = 'WAITING'";
+    let waiting = db.text(waiting);
+    db.run(&format!("SELECT xdb.skip_timer('q', '{waiting}')"));
+    wait_until("its timers are over", 20, || {
+        views::with_status(&mut db, "q", "RUNNING") == 1 && {
+            db.run("SELECT xdb.retry_now('q')");
+            views::failures(&mut db, "q").is_empty()
+        }
+    });
+    assert_eq!(views::timers(&mut db, "q"), 3);
+    app.done(&[]);
+}
+
+/// Processes that wait for `go`, and take everything from `box` then, as many messages at a time as they are told.
+fn boxes(name: &str, options: ClusterOptions) -> (App, Worker) {
+    let app = App::alone(name, options);
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::Rpc, _) => output(json!("sent")).publish("box", call.input().clone()),
+        (Api::WaitUntil, "First") => all_of(&[local_queue("go", "go", 1)]),
+        (Api::WaitUntil, _) => all_of(&[local_queue("m", "box", 2)]),
+        (_, "First") => next("Read", json!(null)),
+        _ => next("First", json!(null)),
+    });
+    let states = Definition::starting_with("First").waiting_step("First").waiting_step("Read");
+    app.register("box", &states.rpc("send", json!({})));
+    (app, worker)
+}
+
+const PUBLISH: &str = "SELECT xdb.publish('p', 'box', '1')";
+
+#[test]
+fn a_full_local_queue_takes_no_more_until_there_is_room() {
+    let settings = ClusterOptions::default().set("xdb.max_queue_messages", "4");
+    let (app, worker) = boxes("quotas_local", settings);
+    let (mut db, mut second) = (app.db(), app.db());
+    db.start("p", "box").go();
+    db.start("other", "box").go();
+    // What comes before the count is accepted, and so is what is published meanwhile by somebody who has begun.
+    second.run("BEGIN");
+    second.run(PUBLISH);
+    (0..4).for_each(|_| db.run(PUBLISH));
+    let error = until_refused(&mut db, "it is full", PUBLISH);
+    assert_eq!(error.message, "local queue \"box\" of process \"p\" is full");
+    assert!(error.detail.contains("xdb.max_queue_messages is 4"), "{error:?}");
+    assert!(error.hint.contains("ten seconds"), "{error:?}");
+    second.run("COMMIT");
+    until_refused(&mut second, "for everybody", PUBLISH);
+    // Answers too: of an RPC, and of a step.
+    let error = db.refused(codes::WORKER_FAILED, "SELECT xdb.invoke_rpc('p', 'send')");
+    assert!(error.detail.contains("ocal queue \"box\" is full: xdb.max_queue_messages is 4"), "{error:?}");
+    // Other queues, and other processes, are not concerned.
+    db.publish("other", "box", json!(1));
+    worker.misbehave(|call: &Call| match call.target() {
+        "First" => next("Read", json!(null)).publish("box", json!(1)),
+        _ => all_of(&[local_queue("m", "box", 2)]),
+    });
+    db.publish("p", "go", json!(1));
+    let words = ["is full: xdb.max_queue_messages is 4"];
+    wait_until("the step is refused", 20, || views::fails_saying(&mut db, "p", &words));
+    // The mark is in the row: it outlasts the server.
+    drop((db, second));
+    restart(&app);
+    let mut db = app.db();
+    until_refused(&mut db, "it is full still", PUBLISH);
+    worker.heal();
+    db.run("SELECT xdb.retry_now('p')");
+    until_accepted(&mut db, "there is room", PUBLISH);
+    // Numbers of messages tell when to count: the queue is full again.
+    until_refused_filling(&mut db);
+    app.done(&[]);
+}
+
+/// Publishes until that is refused.
+fn until_refused_filling(db: &mut Db) {
+    wait_until("it is full again", COUNTED, || match db.try_run(PUBLISH) {
+        Ok(()) => false,
+        Err(error) => error.code == codes::OVER_QUOTA,
+    });
+}
+
+#[test]
+fn bytes_count_too_and_new_names_are_no_way_out() {
+    let settings = ClusterOptions::default().set("xdb.max_queue_bytes", "32kB");
+    let (app, _worker) = boxes("quotas_local_bytes", settings);
+    let mut db = app.db();
+    // Long, and nothing that can be packed.
+    let random = |seed: u32, count: u32| {
+        format!("(SELECT to_jsonb(string_agg(md5(n::text || '{seed}'), '')) FROM generate_series(1, {count}) n)")
+    };
+    let publish = |queue: &str, seed| format!("SELECT xdb.publish('p', '{queue}', {})", random(seed, 300));
+    db.start("p", "box").go();
+    for seed in 0..4 {
+        db.run(&publish("box", seed));
+    }
+    until_refused(&mut db, "it is full", PUBLISH);
+    db.publish("p", "small", json!(1));
+    for seed in 10..20 {
+        let next = publish(&format!("box-{seed}"), seed);
+        let Err(error) = db.try_run(&next) else { continue };
+        assert_eq!(error.code, codes::OVER_QUOTA, "{error:?}");
+    }
+    until_refused(&mut db, "all are full", "SELECT xdb.publish('p', 'yet another', '1')");
+    db.run("SELECT xdb.stop_process('p')");
+    let marked = "SELECT count(*) = 0 FROM xdb.process_execution WHERE full_queues IS NOT NULL";
+    wait_until("no mark is left", COUNTED, || app.superuser().one::<bool>(marked));
+    app.done(&[]);
+}
+
+#[test]
+fn a_role_has_no_more_messages_in_global_queues_than_it_may() {
+    let app = App::alone("quotas_global", ClusterOptions::default().set("xdb.max_queue_messages", "3"));
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => all_of(&[global_queue("m", "jobs", 3)]),
+        (_, "Send") => force_complete(json!("sent")).publish_global("jobs", json!(1)),
+        _ => force_complete(json!(call.messages("m"))),
+    });
+    let every = json!(["*"]);
+    app.register("send", &Definition::starting_with("Send").step("Send").with("globalQueues", every.clone()));
+    app.register("take", &mailbox().with("globalQueues", every));
+    let publish = "SELECT xdb.publish_global('jobs', '1')";
+    let (mut db, mut other) = (app.db(), app.session("other"));
+    let mut second = app.db();
+    second.run("BEGIN");
+    second.run(publish);
+    (0..3).for_each(|_| db.run(publish));
+    let refusal = until_refused(&mut db, "there are too many", publish);
+    assert!(refusal.message.contains("no room for more messages in global queues"), "{refusal:?}");
+    assert!(refusal.detail.contains("xdb.max_queue_messages is 3"), "{refusal:?}");
+    second.refused(codes::OVER_QUOTA, publish);
+    second.run("ROLLBACK");
+    other.run("SELECT xdb.publish_global('others', '1')");
+    // A step of the role is refused, and nobody else's.
+    db.start("s", "send").go();
+    let words = ["the role has no room for more messages in global queues"];
+    wait_until("the attempt fails", 20, || views::fails_saying(&mut db, "s", &words));
+    // In a new server it is counted again.
+    drop((db, other, second));
+    restart(&app);
+    let (mut db, mut other) = (app.db(), app.session("other"));
+    until_refused(&mut db, "there are too many still", publish);
+    // Messages that go back are not refused.
+    worker.misbehave(|call: &Call| match call.api {
+        Api::WaitUntil => all_of(&[global_queue("m", "jobs", 3)]).into(),
+        _ => error(500, "Once", "no"),
+    });
+    other.start("t", "take").go();
+    worker.wait_for("it has taken them", 20, |call| call.api == Api::Execute && call.process_id() == "t");
+    other.run("SELECT xdb.stop_process('t')");
+    assert_eq!(app.superuser().count("xdb.global_message WHERE taken_by IS NULL AND queue_name = 'jobs'"), 3);
+    worker.heal();
+    other.start("t", "take").go();
+    other.completes("t");
+    until_accepted(&mut db, "they are used up", publish);
+    db.run("SELECT xdb.retry_now('s')");
+    db.completes("s");
+    app.done(&[]);
+}
+
+#[test]
+fn a_role_has_no_more_running_processes_than_it_may() {
+    let app = App::alone("quotas_running", ClusterOptions::default());
+    let _worker = app.worker(|call: &Call| match call.api {
+        Api::WaitUntil => all_of(&[local_queue("m", "inbox", 1)]),
+        _ => force_complete(json!(null)),
+    });
+    app.register("mail", &mailbox());
+    let (mut superuser, mut db) = (app.superuser(), app.db());
+    // Nobody sets it for oneself, neither for all sessions nor for this one.
+    db.refused(codes::INSUFFICIENT_PRIVILEGE, "ALTER ROLE app SET xdb.max_running_processes = 5");
+    db.refused(codes::INSUFFICIENT_PRIVILEGE, "SET xdb.max_running_processes = 5");
+    superuser.run("ALTER ROLE app SET xdb.max_running_processes = 2");
+    superuser.run("ALTER ROLE other IN DATABASE quotas_running SET xdb.max_running_processes = '0x1'");
+
+    let start = |id: &str| format!("SELECT xdb.start_process('{id}', 'mail')");
+    db.start("p1", "mail").options(json!({"requestId": "r"})).go();
+    db.run(&start("p2"));
+    let error = until_refused(&mut db, "there are two", &start("p3"));
+    let what = "the current role has as many running processes as it may: xdb.max_running_processes is 2";
+    assert_eq!(error.message, what);
+    assert!(error.hint.contains("ALTER ROLE"), "{error:?}");
+    let bulk = r#"SELECT xdb.start_processes('[{"process_id": "p3", "process_type": "mail"}]')"#;
+    let error = db.refused(codes::OVER_QUOTA, bulk);
+    assert_eq!(error.detail, "It is processes[0], process \"p3\".");
+    // A start that was made before has its answer.
+    db.start("p1", "mail").options(json!({"requestId": "r"})).go();
+    // It is the role's, whatever the session has set or was before.
+    let mut another = app.superuser();
+    another.run("SET xdb.max_running_processes = 100; SET ROLE app");
+    another.refused(codes::OVER_QUOTA, &start("p3"));
+    // Another role has its own, or none.
+    let mut other = app.session("other");
+    other.run(&start("o1"));
+    until_refused(&mut other, "there is one", &start("o2"));
+    superuser.run("SET xdb.allow_superuser_processes = on");
+    superuser.run(&start("s1"));
+    superuser.run(&start("s2"));
+
+    // In a new server it is counted again.
+    drop((db, other, superuser, another));
+    restart(&app);
+    let (mut db, mut other, mut superuser) = (app.db(), app.session("other"), app.superuser());
+    until_refused(&mut db, "there are two still", &start("p3"));
+    // One ends, and the other role has no limit any more.
+    db.run("SELECT xdb.stop_process('p2')");
+    superuser.run("ALTER ROLE other IN DATABASE quotas_running RESET xdb.max_running_processes");
+    until_accepted(&mut db, "there is one", &start("p3"));
+    until_accepted(&mut other, "there is no limit", &start("o2"));
+    // For those who have none of their own the server's holds.
+    superuser.run("ALTER ROLE app SET xdb.max_running_processes = 3");
+    app.cluster().set("xdb.max_running_processes", "2");
+    until_refused(&mut other, "there are two", &start("o3"));
+    db.run(&start("p4"));
+    superuser.run("ALTER ROLE other SET xdb.max_running_processes = 0");
+    until_accepted(&mut other, "it has no limit", &start("o3"));
+    until_refused(&mut db, "there are three", &start("p5"));
+    for id in ["p1", "p3", "p4"] {
+        db.run(&format!("SELECT xdb.stop_process('{id}')"));
+    }
+    app.done(&[]);
+}
