@@ -85,9 +85,9 @@ SELECT rpc, told(format('SELECT xdb.invoke_rpc(%L, %L)', 'known', rpc)) FROM (VA
 SELECT left(told('SELECT xdb.invoke_rpc(''known'', repeat(''x'', 1025))'), 160);
 SELECT told('SELECT xdb.invoke_rpc(''known'', ''known'', to_jsonb(repeat(''x'', 1048575)))'), told('SELECT xdb.invoke_rpc(''known'', ''known'', (repeat(''['', 129) || repeat('']'', 129))::jsonb)');
 SELECT timeout, told(format('SELECT xdb.invoke_rpc(%L, %L, timeout => %L)', 'known', 'known', timeout)) ~ 'connect' AS called, told(format('SELECT xdb.invoke_rpc(%L, %L, timeout => %L)', 'known', 'known', timeout)) !~ 'connect' AS refused FROM (VALUES
-    (NULL), ('0'), ('-1 s'), ('178956970 years'), ('2147483647 days'), ('1 month -31 days')
+    (NULL), ('0'), ('-1 s'), ('1 hour'), ('1 hour 1 microsecond'), ('178956970 years'), ('2147483647 days'), ('1 month -31 days')
 ) AS v (timeout);
-SELECT timeout, told(format('SELECT xdb.invoke_rpc(%L, %L, timeout => %L)', 'known', 'known', timeout)) FROM (VALUES ('0'), ('-1 s'), ('1 month -31 days')) AS v (timeout);
+SELECT timeout, told(format('SELECT xdb.invoke_rpc(%L, %L, timeout => %L)', 'known', 'known', timeout)) FROM (VALUES ('0'), ('-1 s'), ('1 month -31 days'), ('1 hour 1 microsecond'), ('178956970 years')) AS v (timeout);
 SELECT key, told(format('SELECT xdb.invoke_rpc(%L, %L, idempotency_key => %L)', 'known', 'known', key)) FROM (VALUES ('')) AS v (key);
 SELECT told('SELECT xdb.invoke_rpc(''known'', ''known'', idempotency_key => repeat(''x'', 1025))');
 SELECT told(format('SELECT xdb.invoke_rpc(%L, %L, idempotency_key => %L)', 'known', 'it''s "odd"', E'two\nlines \r\n 🚀')) ~ '^XD010 RPC "it''s "odd"" failed in its worker';
