@@ -25,8 +25,16 @@ const NOTHING: Duration = Duration::MAX;
 
 /// What there is to do, by role.
 pub enum Duties {
-    Scheduler { maintenance: Box<Maintenance>, ownerless: Ownerless, counting: Counting, rate: Rate, runners: Runners },
-    Runner { last_work: Instant },
+    Scheduler {
+        maintenance: Box<Maintenance>,
+        ownerless: Ownerless,
+        counting: Box<Counting>,
+        rate: Rate,
+        runners: Runners,
+    },
+    Runner {
+        last_work: Instant,
+    },
 }
 
 impl Duties {
@@ -35,7 +43,7 @@ impl Duties {
             Role::Scheduler => Self::Scheduler {
                 maintenance: Box::new(Maintenance::new()),
                 ownerless: Ownerless::new(),
-                counting: Counting::new(),
+                counting: Box::new(Counting::new()),
                 rate: Rate::new(session),
                 runners: Runners::new(session),
             },
@@ -57,13 +65,15 @@ impl Duties {
         match self {
             Self::Scheduler { maintenance, ownerless, counting, rate, runners } => {
                 session.want_runners(memory.for_runners(), RUNNERS_CALLS);
-                if !memory.is_paused() && progress != Progress::Later {
+                // What is due meanwhile does not make the loop spin.
+                let may_look = !memory.is_paused() && progress != Progress::Later;
+                if may_look {
                     maintenance.look(session);
                     ownerless.look(session);
                     counting.look(session);
                 }
-                let looks = [maintenance.due_in(), ownerless.due_in(), Some(counting.due_in())]
-                    .map(|due| due.filter(|_| !memory.is_paused()));
+                let looks = [maintenance.due_in(), ownerless.due_in(), Some(counting.due_in())];
+                let looks = looks.map(|due| due.filter(|_| may_look));
                 let next = [looks[0], looks[1], looks[2], rate.show(session), runners.retry_in()];
                 Some(next.into_iter().flatten().min().unwrap_or(NOTHING))
             }
