@@ -195,6 +195,32 @@ fn until_refused_filling(db: &mut Db) {
 }
 
 #[test]
+fn a_queue_is_full_within_a_hundredth_of_the_limit() {
+    let settings = ClusterOptions::default().set("xdb.max_queue_messages", "500");
+    let (app, _worker) = boxes("quotas_hundredth", settings);
+    let mut db = app.db();
+    let taken_in = |count: i64| {
+        let sql = format!("SELECT count(*) = {count} FROM xdb.queue_message");
+        wait_until("all are taken in", 20, || app.superuser().one::<bool>(&sql));
+    };
+    db.start("p", "box").go();
+    db.run("SELECT count(xdb.publish('p', 'box', '1')) FROM generate_series(1, 499)");
+    taken_in(499);
+    for count in 500..=505 {
+        match db.try_run(PUBLISH) {
+            Ok(()) => taken_in(count),
+            Err(error) => {
+                assert_eq!(error.code, codes::OVER_QUOTA, "{error:?}");
+                assert!(count > 500, "refused below the limit");
+                app.done(&[]);
+                return;
+            }
+        }
+    }
+    panic!("505 messages were accepted");
+}
+
+#[test]
 fn bytes_count_too_and_new_names_are_no_way_out() {
     let settings = ClusterOptions::default().set("xdb.max_queue_bytes", "32kB");
     let (app, _worker) = boxes("quotas_local_bytes", settings);
