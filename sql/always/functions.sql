@@ -79,7 +79,7 @@ COMMENT ON FUNCTION xdb.skip_timer(text, text, text, uuid) IS 'Lets a timer that
 CREATE OR REPLACE FUNCTION xdb.retry_now(process_id text, state_execution_id text DEFAULT NULL, execution_id uuid DEFAULT NULL)
     RETURNS int
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_retry_now';
-COMMENT ON FUNCTION xdb.retry_now(text, text, uuid) IS 'Makes the calls of a process that are in backoff due at once, or only that of one state execution. Returns how many.';
+COMMENT ON FUNCTION xdb.retry_now(text, text, uuid) IS 'Makes the calls of a process that are in backoff due at once, and lets those go that are held after crashes; or only that of one state execution. Returns how many.';
 
 CREATE OR REPLACE FUNCTION xdb.get_local_attributes(process_id text, keys text[] DEFAULT NULL, execution_id uuid DEFAULT NULL)
     RETURNS jsonb

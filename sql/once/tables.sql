@@ -11,6 +11,7 @@
 --   process_execution     one row per run: status, owner, counters, results
 --   +- state_execution    one per state that ran: input, its call, what it waits for
 --   |  +- task            HOT. A call to make, with its lease; gone when the answer is applied
+--   |  |  +- crash_suspect   it was under way when the server crashed; gone with the call
 --   |  +- timer           HOT. A timer command, or (seq 0) the timeout of the process; gone when it fired
 --   |  +- queue_waiter    the local queues that a waiting state wants messages of
 --   |  +- global_waiter   the global queues that it wants messages of
@@ -190,7 +191,7 @@ COMMENT ON TABLE xdb.task IS 'Calls that are to be made. Hot: a row lives from t
 COMMENT ON COLUMN xdb.task.execution_id IS 'Process execution it belongs to.';
 COMMENT ON COLUMN xdb.task.seq IS 'State execution that makes the call.';
 COMMENT ON COLUMN xdb.task.shard IS 'Hash of the process id, 0 to 1023.';
-COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody.';
+COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody: it is held.';
 COMMENT ON COLUMN xdb.task.worker_id IS 'Worker that is called.';
 COMMENT ON COLUMN xdb.task.api IS 'WAIT_UNTIL_API or EXECUTE_API.';
 COMMENT ON COLUMN xdb.task.due_at IS 'When it may be claimed.';
@@ -339,6 +340,21 @@ CREATE TABLE xdb.purged (
 COMMENT ON TABLE xdb.purged IS 'Executions that were purged and have left rows, which the engine deletes bit by bit.';
 COMMENT ON COLUMN xdb.purged.execution_id IS 'The execution; its own row is gone.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.purged', '');
+
+CREATE TABLE xdb.crash_suspect (
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    deaths int NOT NULL,
+    held_at timestamptz,
+    PRIMARY KEY (execution_id, seq)
+);
+-- One at a time, whoever makes it.
+CREATE UNIQUE INDEX crash_suspect_in_hand ON xdb.crash_suspect (deaths) WHERE deaths OPERATOR(pg_catalog.=) 2 AND held_at IS NULL;
+COMMENT ON TABLE xdb.crash_suspect IS 'Calls that were under way when the server crashed. They are made one at a time, and a row goes with its call.';
+COMMENT ON COLUMN xdb.crash_suspect.execution_id IS 'Process execution it belongs to.';
+COMMENT ON COLUMN xdb.crash_suspect.seq IS 'State execution that makes the call.';
+COMMENT ON COLUMN xdb.crash_suspect.deaths IS 'Crashes that it is suspected of: 1, or 2 while it is made or its answer applied, and when it is held.';
+COMMENT ON COLUMN xdb.crash_suspect.held_at IS 'Since when it is held, because of the second one, until xdb.retry_now(); null = it is made.';
 
 CREATE TABLE xdb.slow_object (
     kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind OPERATOR(pg_catalog.=) ANY (ARRAY['TABLE', 'FUNCTION'])),

@@ -77,7 +77,23 @@ COMMENT ON TABLE xdb.engine IS 'This database''s engine: a row for the scheduler
 COMMENT ON COLUMN xdb.engine.lane IS '0 = the scheduler, 10 to 25 = the runners.';
 COMMENT ON COLUMN xdb.engine.epoch IS 'Of the leases that the process gives. A new one at each of its starts, and when a runner is gone; above all others, so that no lease is ever issued twice.';
 COMMENT ON COLUMN xdb.engine.paused IS 'Of the scheduler''s row, for all: whether xdb.pause() was called and xdb.resume() was not since.';
-COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody.';
+COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody: it is held.';
+
+-- Calls that may bring the server down.
+CREATE TABLE xdb.crash_suspect (
+    execution_id uuid NOT NULL,
+    seq int NOT NULL,
+    deaths int NOT NULL,
+    held_at timestamptz,
+    PRIMARY KEY (execution_id, seq)
+);
+-- One at a time, whoever makes it.
+CREATE UNIQUE INDEX crash_suspect_in_hand ON xdb.crash_suspect (deaths) WHERE deaths OPERATOR(pg_catalog.=) 2 AND held_at IS NULL;
+COMMENT ON TABLE xdb.crash_suspect IS 'Calls that were under way when the server crashed. They are made one at a time, and a row goes with its call.';
+COMMENT ON COLUMN xdb.crash_suspect.execution_id IS 'Process execution it belongs to.';
+COMMENT ON COLUMN xdb.crash_suspect.seq IS 'State execution that makes the call.';
+COMMENT ON COLUMN xdb.crash_suspect.deaths IS 'Crashes that it is suspected of: 1, or 2 while it is made or its answer applied, and when it is held.';
+COMMENT ON COLUMN xdb.crash_suspect.held_at IS 'Since when it is held, because of the second one, until xdb.retry_now(); null = it is made.';
 
 -- Whose workers and process types are. Nobody knows of those that are there.
 ALTER TABLE xdb.worker ADD COLUMN owner oid NOT NULL DEFAULT 0, ADD COLUMN owner_name text NOT NULL DEFAULT '';

@@ -18,7 +18,7 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Ownership};
 use crate::store::registry::{self, MissingType, Owner};
-use crate::store::{adopt, engine, lines, slow, to_json, versions};
+use crate::store::{adopt, engine, lines, slow, suspects, to_json, versions};
 use serde::Serialize;
 
 pub fn pause(_: &Args) -> Result<Value> {
@@ -131,7 +131,9 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             let ownership = instance::ownership(spi)?;
             let without_type = spi.with_latest_snapshot(|spi| without_type(spi, ownership))?;
             let unsigned = spi.with_latest_snapshot(without_secret)?;
-            let reasons: Vec<_> = ownership.reason().into_iter().chain(without_type).chain(unsigned).collect();
+            let held = spi.with_latest_snapshot(suspects::reason)?;
+            let reasons: Vec<_> =
+                ownership.reason().into_iter().chain(without_type).chain(unsigned).chain(held).collect();
             let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
             Ok((slow::names(spi)?, reason, (Some(backlog), due)))
         })?,

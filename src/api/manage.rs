@@ -11,7 +11,7 @@ use crate::pg::wake;
 use crate::store::attribute;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::purge::{self, Cursor};
-use crate::store::{save, state};
+use crate::store::{save, state, suspects};
 use crate::{clock, error};
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::*;
@@ -55,14 +55,19 @@ pub fn retry_now(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.retry_now()")?;
     let process_id = name("process_id", args.text(0))?;
     let state = args.text(1).map(|state| state_execution_id(Some(state))).transpose()?;
+    let mut released = 0;
     let retried = command(caller, &process_id, args.execution_id(2), |spi, loaded, id, now| {
         let only = state.as_ref().map(|state| seq(spi, id, state)).transpose()?;
+        released = suspects::retry(spi, id, only)?;
         let states = state::in_backoff(spi, id, only, now)?;
         let keys: Vec<_> = states.iter().map(|seq| (id, *seq)).collect();
         load::states(spi, loaded, &keys)?;
         Ok(Command::RetryNow(states))
     })?;
-    Ok(Value::of(retried as i32))
+    if released > 0 {
+        wrote();
+    }
+    Ok(Value::of((retried + released) as i32))
 }
 
 pub(super) fn state_execution_id(text: Option<String>) -> Result<StateExecutionId> {

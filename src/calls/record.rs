@@ -25,6 +25,8 @@ pub struct CallRecord {
     pub owner: Owner,
     /// Of the local attributes that were read for it.
     pub local_size: Size,
+    /// The server may die of it.
+    pub is_suspect: bool,
     /// What it loaded under locks.
     pub reads: Option<Arc<ReadSet>>,
 }

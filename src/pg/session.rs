@@ -1,10 +1,12 @@
 //! An engine process and its database: the connection, and the frame of each transaction.
 
+use super::catch::{Result, run_caught};
 use super::extension::{self, Installed};
 use super::identity::release_advisory_locks;
 use super::latch;
 use super::settings;
 use super::shmem::{self, EngineState, Role, Slot};
+use super::spi::{self, Spi};
 use pgrx::{check_for_interrupts, pg_sys};
 use std::ffi::CStr;
 
@@ -131,6 +133,22 @@ impl Session {
             pg_sys::pgstat_report_stat(false);
             pg_sys::MemoryContextSwitchTo(self.memory);
         }
+    }
+
+    /// Runs `body` in a transaction of its own; if the extension is not as it was, says so instead.
+    pub fn transaction<T>(&mut self, body: impl FnOnce(&Spi) -> Result<T>) -> Result<std::result::Result<T, Begun>> {
+        let done = run_caught(|| match self.begin() {
+            Begun::Ready => {
+                let value = spi::connect(body)?;
+                self.commit();
+                Ok(Ok(value))
+            }
+            other => Ok(Err(other)),
+        });
+        if done.is_err() {
+            self.abort();
+        }
+        done
     }
 
     /// Ends the transaction of a turn that failed, or that shall leave nothing. Does nothing without one.

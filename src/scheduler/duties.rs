@@ -7,8 +7,8 @@ use super::sums::Counting;
 use crate::clock;
 use crate::pg::crash;
 use crate::pg::session::Session;
-use crate::pg::shmem::{Role, Slot};
-use crate::store::{claim, engine, load};
+use crate::pg::shmem::{Role, Slot, Suspects};
+use crate::store::{claim, engine, load, suspects};
 use crate::turn::{Memory, Progress, RUNNERS_CALLS};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
@@ -16,6 +16,10 @@ use xdb_sched::backoff::{Backoff, Patience};
 
 /// How often the rate that people see is brought up to date, until it is zero.
 const RATE_EVERY: Duration = Duration::from_millis(500);
+
+/// How often suspects are counted, while there are some; and while all of them are held.
+const COUNT_SUSPECTS: Duration = Duration::from_secs(1);
+const COUNT_HELD: Duration = Duration::from_secs(60);
 
 /// A runner without work ends after this.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -31,6 +35,8 @@ pub enum Duties {
         counting: Box<Counting>,
         rate: Rate,
         runners: Runners,
+        /// When suspects were counted last.
+        suspects: Instant,
     },
     Runner {
         last_work: Instant,
@@ -46,6 +52,7 @@ impl Duties {
                 counting: Box::new(Counting::new()),
                 rate: Rate::new(session),
                 runners: Runners::new(session),
+                suspects: Instant::now(),
             },
             Role::Runner(_) => Self::Runner { last_work: Instant::now() },
         }
@@ -63,7 +70,7 @@ impl Duties {
     /// Says how long there is nothing to do; `None` when the process is not needed any more.
     pub fn after_turn(&mut self, session: &mut Session, memory: &Memory, progress: Progress) -> Option<Duration> {
         match self {
-            Self::Scheduler { maintenance, ownerless, counting, rate, runners } => {
+            Self::Scheduler { maintenance, ownerless, counting, rate, runners, suspects } => {
                 session.want_runners(memory.for_runners(), RUNNERS_CALLS);
                 // What is due meanwhile does not make the loop spin.
                 let may_look = !memory.is_paused() && progress != Progress::Later;
@@ -74,8 +81,9 @@ impl Duties {
                 }
                 let looks = [maintenance.due_in(), ownerless.due_in(), Some(counting.due_in())];
                 let looks = looks.map(|due| due.filter(|_| may_look));
-                let next = [looks[0], looks[1], looks[2], rate.show(session), runners.retry_in()];
-                Some(next.into_iter().flatten().min().unwrap_or(NOTHING))
+                let others = [rate.show(session), runners.retry_in(), count_suspects(session, suspects)];
+                let next = looks.into_iter().chain(others);
+                Some(next.flatten().min().unwrap_or(NOTHING))
             }
             Self::Runner { last_work } => {
                 if progress == Progress::More || memory.has_calls() {
@@ -91,6 +99,22 @@ impl Duties {
             }
         }
     }
+}
+
+/// Counts suspects when it is time, so that everybody knows when there are none any more. Answers with when it will be again.
+fn count_suspects(session: &mut Session, counted: &mut Instant) -> Option<Duration> {
+    let due_in = |counted: Instant, known: Suspects| {
+        let every = if known.open > 0 { COUNT_SUSPECTS } else { COUNT_HELD };
+        (known != Suspects::default()).then(|| every.saturating_sub(counted.elapsed()))
+    };
+    let slot = session.slot;
+    if due_in(*counted, slot.suspects())?.is_zero() {
+        *counted = Instant::now();
+        if let Some(known) = in_transaction(session, suspects::count) {
+            slot.set_suspects(known);
+        }
+    }
+    due_in(*counted, slot.suspects())
 }
 
 /// Whether calls wait for runners, if only for the time when their table may be used.

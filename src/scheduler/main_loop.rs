@@ -3,17 +3,17 @@
 use super::duties::{Duties, is_running};
 use crate::guc;
 use crate::http::{AuthorityFile, HostPolicy, Notifier, Reactor};
-use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, log_error, run_caught};
+use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, log_error};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::latch::WaitSet;
 use crate::pg::process;
 use crate::pg::session::{Begun, Session, report_activity};
-use crate::pg::shmem::{EngineState, ExitReason, Role};
-use crate::pg::spi::{self, Spi};
+use crate::pg::shmem::{self, EngineState, ExitReason, Role};
+use crate::pg::spi::Spi;
 use crate::store::instance::Ownership;
 use crate::store::versions::{self, Mismatch};
-use crate::store::{engine, load};
+use crate::store::{engine, load, suspects};
 use crate::transport::Reply;
 use crate::turn::{Memory, Progress, take_turn};
 use std::sync::Arc;
@@ -128,7 +128,7 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> ExitReason {
             return ExitReason::Left;
         }
         session.slot.take_wake();
-        match transaction(session, |_| Ok(())) {
+        match session.transaction(|_| Ok(())) {
             Ok(Ok(()) | Err(Begun::Ready | Begun::Busy)) => {}
             Ok(Err(Begun::Gone)) => return ExitReason::Gone,
             Ok(Err(Begun::Changed)) => return ExitReason::Restart,
@@ -141,48 +141,43 @@ fn wait_for_update(session: &mut Session, mismatch: &Mismatch) -> ExitReason {
 
 /// Begins an epoch, or says why there can't be one yet.
 fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<i64, Begun>> {
-    let database = session.database;
-    transaction(session, |spi| {
+    let (database, slot) = (session.database, session.slot);
+    // The first scheduler alone finds leases of the engine that died with the server.
+    let crashed = slot.epoch() == 0 && shmem::is_after_crash() && shmem::is_first_minute();
+    let begun = session.transaction(|spi| {
         load::unmark_closing(spi, None)?;
+        let held = if role == Role::Scheduler && crashed { suspects::after_crash(spi)? } else { 0 };
+        let mut known = None;
         let epoch = engine::begin_epoch(spi, role)?;
         if role == Role::Scheduler {
             engine::take_over_lanes(spi)?;
             // Those of a runner that has died with the scheduler before this one.
             engine::retire_runners(spi, |runner| !is_running(database, runner))?;
+            known = Some(suspects::count(spi)?);
         }
         crash::point("begin");
-        Ok(epoch)
-    })
+        Ok((epoch, known, held))
+    })?;
+    Ok(begun.map(|(epoch, known, held)| {
+        known.into_iter().for_each(|known| slot.set_suspects(known));
+        if held > 0 {
+            pgrx::log!(
+                "xdb: calls held because twice the server crashed while one was made or its answer applied: {held}"
+            );
+        }
+        epoch
+    }))
 }
 
 /// Runs `body` in a transaction of its own, outside a turn. None when that was not possible: it is tried again.
 pub(super) fn in_transaction<T>(session: &mut Session, body: impl FnOnce(&Spi) -> Result<T>) -> Option<T> {
-    match transaction(session, body) {
+    match session.transaction(body) {
         Ok(done) => done.ok(),
         Err(error) => {
             log_error("the scheduler could not look after itself", &error);
             None
         }
     }
-}
-
-/// Runs `body` in a transaction of its own; if the extension is not as it was, says so instead.
-fn transaction<T>(
-    session: &mut Session,
-    body: impl FnOnce(&Spi) -> Result<T>,
-) -> Result<std::result::Result<T, Begun>> {
-    let done = run_caught(|| match session.begin() {
-        Begun::Ready => {
-            let value = spi::connect(body)?;
-            session.commit();
-            Ok(Ok(value))
-        }
-        other => Ok(Err(other)),
-    });
-    if done.is_err() {
-        session.abort();
-    }
-    done
 }
 
 fn reactor() -> std::io::Result<(Reactor, Arc<Notifier>)> {

@@ -3,6 +3,7 @@
 use super::StateKey;
 use super::lines::{OLDER, OWN, Schema, read_line};
 use super::registry::WorkerId;
+use super::suspects;
 use super::table::{Read, Record, batch, delete, insert, record, run, set_to_v, statements, table};
 use super::versions::{self, of_schema};
 use crate::pg::catch::Result;
@@ -76,7 +77,7 @@ record! {
 }
 
 const LEASE: &[&str] = &["lease_epoch", "lease_number", "lease_until"];
-const NO_LEASE: &str = "lease_epoch = 0, lease_number = 0, lease_until = NULL";
+pub(super) const NO_LEASE: &str = "lease_epoch = 0, lease_number = 0, lease_until = NULL";
 
 statements! {
     INSERT = insert::<Task>();
@@ -249,6 +250,7 @@ impl Task {
 pub(super) fn write(spi: &Spi, gone: &[StateKey], changed: &[Task], new: &[Task]) -> Result<()> {
     run(spi, &DELETE, gone)?;
     run(spi, &UPDATE, changed)?;
+    suspects::over(spi, gone.iter().copied().chain(changed.iter().map(|task| (task.execution_id, task.seq))))?;
     if versions::is_own() {
         run(spi, &INSERT, new)?;
     } else {
@@ -259,7 +261,7 @@ pub(super) fn write(spi: &Spi, gone: &[StateKey], changed: &[Task], new: &[Task]
 
 pub(super) fn delete_all(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     spi.run(&DELETE_ALL, &[array(ids)])?;
-    Ok(())
+    suspects::all_over(spi, ids)
 }
 
 /// A due call that this transaction has locked.

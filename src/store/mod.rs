@@ -27,6 +27,7 @@
 //! | [`engine`] | `engine` | epochs, pause |
 //! | [`slow`] | `slow_object` | users' tables that are slow |
 //! | [`purge`] | `purged` | deletes closed executions |
+//! | [`suspects`] | `crash_suspect` | calls that may bring the server down: made one at a time, or held |
 //! | [`locks`] | | what calls lock, and the versions of what they have read |
 //!
 //! Without tables of their own: [`role_settings`] reads what roles have set; [`load`] names what loads executions; [`phases`] says what of a state's phase has rows;
@@ -65,6 +66,7 @@ pub mod role_settings;
 pub mod save;
 pub mod slow;
 pub mod state;
+pub mod suspects;
 pub mod table;
 pub mod timer;
 pub mod versions;

@@ -111,7 +111,9 @@ statements! {
                 'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) \
                     FROM unnest($2::int[], $3::text[]) AS l (seq, name) WHERE l.seq = s.seq), \
                 'callUntil', CASE WHEN e.epoch IS NOT NULL AND t.lease_until < 'infinity' THEN t.lease_until END, \
-                'nextAttemptAt', CASE WHEN e.epoch IS NULL OR t.lease_until = 'infinity' THEN t.due_at END, \
+                'nextAttemptAt', CASE WHEN t.lane <> 2 AND (e.epoch IS NULL OR t.lease_until = 'infinity') THEN t.due_at END, \
+                'held', CASE t.lane WHEN 2 THEN 'twice the server crashed while this call was made or its answer was applied: \
+                    xdb.retry_now() has it made again' END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
                     'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)), \
                 'waitingType', CASE s.status WHEN 'WAITING' THEN s.wait ->> 'waitingType' END, \

@@ -39,6 +39,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         role_settings::STATEMENTS,
         slow::STATEMENTS,
         state::STATEMENTS,
+        suspects::STATEMENTS,
         timer::STATEMENTS,
         worker_secret::STATEMENTS,
     ];
@@ -80,6 +81,7 @@ fn tables() -> Vec<Description> {
         of::<registry::TypeRow>(),
         of::<registry::WorkerRow>(),
         of::<state::State>(),
+        of::<suspects::Suspect>(),
         of::<timer::Timer>(),
         of::<worker_secret::SecretRow>(),
     ]

@@ -6,6 +6,7 @@ use super::backlog::Backlog;
 use super::breakers::Breakers;
 use super::global_queues::Matching;
 use super::item::Item;
+use super::making::Making;
 use super::owner_settings::OwnerSettings;
 use super::role::Role;
 use super::scans::{Scans, poll_interval};
@@ -49,12 +50,9 @@ pub struct Memory {
     pub(super) timers: TimerCounts,
     pub(super) scans: Scans,
     pub(super) seen: Seen,
-    /// When executions that are left alone may be looked at again.
-    pub(super) deferred_until: Option<Instant>,
     /// When calls of workers that are gone were looked for last.
     pub(super) adopted: Option<Instant>,
-    /// The last turn took something large: the next one does not.
-    pub(super) had_large: bool,
+    pub(super) making: Making,
     /// Errors of turns are logged once a second.
     pub(super) failing: Backoff<()>,
 }
@@ -83,10 +81,14 @@ pub(super) struct Seen {
     pub next_due: Option<Timestamp>,
     /// When that turn began.
     pub began_at: Instant,
+    /// It has taken something large: the next one does not.
+    pub took_large: bool,
+    /// When executions that are left alone may be looked at again.
+    pub deferred_until: Option<Instant>,
 }
 
 impl Memory {
-    /// Of a process that has begun its epoch. `has_runners`: the schema knows them.
+    /// Of a process that has begun its epoch. `has_runners`: the schema knows them, and suspects.
     pub fn new(role: Role, epoch: i64, has_runners: bool) -> Self {
         Self {
             role,
@@ -111,10 +113,11 @@ impl Memory {
                 for_runners: 0,
                 next_due: None,
                 began_at: Instant::now(),
+                took_large: false,
+                deferred_until: None,
             },
-            deferred_until: None,
             adopted: None,
-            had_large: false,
+            making: Making::of(has_runners),
             failing: Backoff::default(),
         }
     }
@@ -136,8 +139,8 @@ impl Memory {
 
     /// Executions that were left alone for a while are looked for again, from the head, when that is over.
     pub(super) fn deferrals_end(&mut self) {
-        if self.deferred_until.is_some_and(|until| until <= Instant::now()) {
-            self.deferred_until = None;
+        if self.seen.deferred_until.is_some_and(|until| until <= Instant::now()) {
+            self.seen.deferred_until = None;
             self.scans.woken();
         }
     }

@@ -4,6 +4,7 @@ use super::app_tables::{AppTables, Used, refused};
 use super::backlog::Backlog;
 use super::claim::{Claims, Leased, config, max_bytes};
 use super::item::Item;
+use super::making::Later;
 use super::memory::OpenCalls;
 use super::save::Saved;
 use super::scans::ScanEnds;
@@ -34,18 +35,36 @@ const REMEMBERED: usize = 10_000;
 
 /// What goes out after the commit.
 pub struct Prepared {
+    pub requests: Requests,
+    pub drained: Option<BTreeSet<Line>>,
+    pub ends: ScanEnds,
+    pub more: bool,
+    /// Calls that are prepared after the commit.
+    pub later: Later,
+}
+
+/// What became of preparing calls.
+#[derive(Default)]
+pub struct Requests {
     pub calls: Vec<(Request, CallRecord)>,
     /// Attempts that failed before their calls were made, and processes that can't go on.
     pub failed: Vec<Item>,
     /// Calls whose leases were given back: nothing has happened.
     pub released: Vec<StateKey>,
+    earliest_released: Option<Timestamp>,
     /// Owners of requests for which there was no room, and the bytes of these.
     pub unfit: Vec<(Owner, usize)>,
     /// Any of the requests is large.
     pub took_large: bool,
-    pub drained: Option<BTreeSet<Line>>,
-    pub ends: ScanEnds,
+    /// There was no time or no room for some.
     pub more: bool,
+}
+
+impl Requests {
+    /// None are made.
+    pub fn none(failed: Vec<Item>) -> Self {
+        Self { failed, ..Self::default() }
+    }
 }
 
 /// Local attributes of the executions whose calls want any. Of what is locked, values and versions are read in one statement.
@@ -84,8 +103,7 @@ struct Preparing<'t, 'a> {
     more: bool,
 }
 
-/// Reads attributes and writes requests. Where a user's table is busy, or when a large request finds no room beside those that are
-/// under way, or in this turn's portion, the lease is given back.
+/// Prepares all calls that a turn has leased.
 pub fn prepare(
     turn: &Turn,
     app: &mut AppTables<'_>,
@@ -94,10 +112,28 @@ pub fn prepare(
     saved: &Saved,
     claims: Claims,
 ) -> Result<Prepared> {
-    let Claims { leased, executions, failed, drained, mut ends, more } = claims;
+    let Claims { leased, executions, mut failed, drained, mut ends, more } = claims;
     let sources = saved.dispatched.iter().map(|call| (&saved.executions, call));
     let sources = sources.chain(leased.iter().map(|call| (&executions, call)));
-    let mut calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
+    let mut requests = requests(turn, app, backlog, open, sources)?;
+    ends.note(requests.earliest_released);
+    ends.note(saved.earliest);
+    failed.append(&mut requests.failed);
+    requests.failed = failed;
+    let more = more || requests.more;
+    Ok(Prepared { requests, drained, ends, more, later: Later::default() })
+}
+
+/// Reads attributes and writes requests. Where a user's table is busy, or when a large request finds no room beside those that are
+/// under way, or in this turn's portion, the lease is given back. Each call comes with the executions among which is its own.
+pub fn requests<'s>(
+    turn: &Turn,
+    app: &mut AppTables<'_>,
+    backlog: &mut Backlog,
+    open: &mut OpenCalls,
+    calls: impl Iterator<Item = (&'s BTreeMap<ExecutionId, Loaded>, &'s Leased)>,
+) -> Result<Requests> {
+    let mut calls: Vec<_> = calls.filter_map(|(source, call)| found(source, call)).collect();
     // Who has waited longest for time in tables comes first.
     calls.sort_by_key(|found| found.call.due_at);
     let local = LocalValues::read(turn, &calls, &open.large)?;
@@ -108,29 +144,25 @@ pub fn prepare(
     let portion = Portion::of_bytes().or_none(turn.takes_large);
     let under_way = open.in_flight.bytes().clone();
     let large = &mut open.large;
-    let mut preparing = Preparing { app, backlog, local, large, under_way, portion, unfit: Vec::new(), more };
-    let mut released = Vec::new();
-    let mut prepared = Vec::new();
-    let mut failed = failed;
+    let mut preparing = Preparing { app, backlog, local, large, under_way, portion, unfit: Vec::new(), more: false };
+    let mut made = Requests::default();
     for leased in calls {
         let Some(mut record) = record(&leased) else { continue };
         let call = leased.call;
         match preparing.one(&leased, &mut record)? {
-            Preparation::Call(request) => prepared.push((*request, record)),
+            Preparation::Call(request) => made.calls.push((*request, record)),
             Preparation::Release => {
-                ends.note(Some(call.due_at));
-                released.push(call.key);
+                made.earliest_released = made.earliest_released.into_iter().chain([call.due_at]).min();
+                made.released.push(call.key);
             }
             Preparation::Failed(failure) => {
-                failed.push(Item::Answer(record, Answered::Failed(failure)));
+                made.failed.push(Item::Answer(record, Answered::Failed(failure)));
             }
         }
     }
-    claim::release(turn.spi, turn.lane.epoch, &released)?;
-    ends.note(saved.earliest);
+    claim::release(turn.spi, turn.lane.epoch, &made.released)?;
     let Preparing { unfit, portion, more, .. } = preparing;
-    let took_large = portion.has_taken();
-    Ok(Prepared { calls: prepared, failed, released, unfit, took_large, drained, ends, more })
+    Ok(Requests { unfit, took_large: portion.has_taken(), more, ..made })
 }
 
 /// A leased call with its state.
@@ -160,6 +192,7 @@ fn record(&LeasedCall { loaded, api, call, .. }: &LeasedCall<'_>) -> Option<Call
         answer_number: 0,
         owner: loaded.meta.owner.to_u32(),
         local_size: Size::default(),
+        is_suspect: false,
         reads: None,
     })
 }

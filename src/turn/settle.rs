@@ -2,8 +2,9 @@
 
 use super::gather::Work;
 use super::item::{Item, ItemOutcome};
+use super::making::Later;
 use super::memory::{Memory, OpenCalls, Seen, Submit};
-use super::prepare::Prepared;
+use super::prepare::{Prepared, Requests};
 use super::role::max_in_flight;
 use super::save::Saved;
 use super::transaction::{Progress, Started};
@@ -75,6 +76,13 @@ impl TurnOutcome {
     }
 }
 
+impl TurnOutcome {
+    /// Takes the calls that are to be prepared now.
+    pub(super) fn take_later(&mut self) -> Later {
+        std::mem::take(&mut self.prepared.later)
+    }
+}
+
 impl Memory {
     /// Follows a committed turn up.
     pub(super) fn settle(
@@ -85,10 +93,7 @@ impl Memory {
         submit: &mut Submit<'_>,
     ) -> Progress {
         let TurnOutcome { work, saved, prepared, nothing_left, next_due, for_runners } = outcome;
-        if !prepared.calls.is_empty() {
-            crash::point(if items.is_empty() { "claim-call" } else { "commit-dispatch" });
-        }
-        self.had_large = saved.took_large || prepared.took_large;
+        self.seen.took_large = saved.took_large;
         self.seen.next_due = next_due;
         self.seen.for_runners = for_runners;
         self.scans.settle(prepared.ends);
@@ -105,17 +110,13 @@ impl Memory {
         for (worker, up_to) in work.moved.looked_through {
             self.calls.breakers.looked_through(worker, up_to);
         }
-        prepared.released.iter().for_each(|key| self.locks.release(*key));
-        self.locks.settle();
-        let mut more = work.more || saved.more || prepared.more || !prepared.failed.is_empty();
+        let mut more = work.more || saved.more || prepared.more || !prepared.requests.failed.is_empty();
+        self.hand_out(session, prepared.requests, !items.is_empty(), submit);
         more |= self.keep_what_waits(items, saved.outcomes);
-        self.backlog.keep_all(prepared.failed);
-        self.calls.submit(session, &self.registry, prepared.calls, submit);
-        prepared.unfit.iter().for_each(|(owner, bytes)| self.calls.in_flight.wants(*owner, *bytes));
         self.backlog.give_up_beyond(max_in_flight().div_ceil(2));
         self.backlog.forget_old();
         more |= self.backlog.is_ready();
-        self.deferred_until = self.backlog.executions.next(self.seen.began_at);
+        self.seen.deferred_until = self.backlog.executions.next(self.seen.began_at);
         self.locks.show(session, more);
         let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
         if nothing_left && nothing_waits && !more {
@@ -126,6 +127,27 @@ impl Memory {
         let due_in = |at: Timestamp| Duration::from_micros(at.since(clock::now()).max(0) as u64);
         self.scans.until(self.seen.next_due.map(|at| Instant::now() + due_in(at)));
         if more { Progress::More } else { Progress::Idle }
+    }
+
+    /// Hands requests to the transport, and keeps what became of calls that were not made. `after_items`: they are of a turn that has
+    /// applied some.
+    pub(super) fn hand_out(
+        &mut self,
+        session: &Session,
+        requests: Requests,
+        after_items: bool,
+        submit: &mut Submit<'_>,
+    ) {
+        let Requests { calls, failed, released, unfit, took_large, .. } = requests;
+        if !calls.is_empty() {
+            crash::point(if after_items { "commit-dispatch" } else { "claim-call" });
+        }
+        self.seen.took_large |= took_large;
+        released.iter().for_each(|key| self.locks.release(*key));
+        self.locks.settle();
+        self.backlog.keep_all(failed);
+        self.calls.submit(session, &self.registry, calls, submit);
+        unfit.into_iter().for_each(|(owner, bytes)| self.calls.in_flight.wants(owner, bytes));
     }
 
     /// Keeps items that were put off. Says whether there is more to do because of them.
@@ -185,7 +207,7 @@ impl Memory {
 
 impl OpenCalls {
     /// Hands calls to the transport, all at once.
-    fn submit(
+    pub fn submit(
         &mut self,
         session: &Session,
         registry: &Registry,

@@ -5,7 +5,7 @@ use super::item::Item;
 use super::memory::{Memory, Submit};
 use super::role::Role;
 use super::settle::TurnOutcome;
-use super::{claim, decide, gather, load, prepare, save};
+use super::{claim, decide, gather, load, making, prepare, save};
 use crate::calls::Answered;
 use crate::guc;
 use crate::pg::catch::{
@@ -23,7 +23,7 @@ use xdb_sched::backoff::Patience;
 use xdb_sched::budget::GUARDED_ITEMS;
 
 /// How long a call whose claim fails by itself is left alone.
-const SUSPECT_FOR: Duration = Duration::from_secs(10);
+pub(super) const SUSPECT_FOR: Duration = Duration::from_secs(10);
 
 /// How a turn went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,11 +90,13 @@ enum Transacted {
 /// Makes a turn. `submit` hands calls to the transport; it is called after the commit.
 pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
     memory.deferrals_end();
-    let mut items = memory.backlog.take(memory.role);
+    memory.making.begin_turn(session);
+    let items = memory.backlog.take(memory.role);
+    let mut items = making::apply_suspects(memory, session, items, submit);
     let scope = memory.role.scope(!items.is_empty());
     let mut progress = match transact(memory, session, &mut items, scope) {
         Ok(Transacted::Done(outcome)) => {
-            let progress = memory.settle(session, items, *outcome, submit);
+            let progress = follow(memory, session, items, *outcome, submit);
             // What was not claimed yet is to be claimed at once.
             if scope.claim == 0 { Progress::More } else { progress }
         }
@@ -121,9 +123,23 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
     progress
 }
 
+/// Follows a committed turn up: its calls go out.
+fn follow(
+    memory: &mut Memory,
+    session: &mut Session,
+    items: Vec<Item>,
+    mut outcome: TurnOutcome,
+    submit: &mut Submit<'_>,
+) -> Progress {
+    let (later, after_items) = (outcome.take_later(), !items.is_empty());
+    let progress = memory.settle(session, items, outcome, submit);
+    let more = making::make(memory, session, later, after_items, submit);
+    if more { Progress::More } else { progress }
+}
+
 /// Applies items in small transactions, under guards, and where that fails one by one. Claims nothing. Answers with what keeps
 /// the scheduler from it, if anything does.
-fn apply_guarded(
+pub(super) fn apply_guarded(
     memory: &mut Memory,
     session: &mut Session,
     items: Vec<Item>,
@@ -143,7 +159,7 @@ fn apply_guarded(
         }
         match transact(memory, session, &mut some, Scope::APPLY) {
             Ok(Transacted::Done(outcome)) => {
-                memory.settle(session, some, *outcome, submit);
+                follow(memory, session, some, *outcome, submit);
             }
             Ok(Transacted::Not(progress)) => {
                 some.extend(left);
@@ -159,7 +175,7 @@ fn apply_guarded(
                     }
                     match transact(memory, session, &mut alone, Scope::APPLY) {
                         Ok(Transacted::Done(outcome)) => {
-                            memory.settle(session, alone, *outcome, submit);
+                            follow(memory, session, alone, *outcome, submit);
                         }
                         Ok(Transacted::Not(_)) => memory.backlog.keep_all(alone),
                         Err(error) => failed_alone(memory, session, alone, &error),
@@ -179,7 +195,7 @@ fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submi
         let scope = Scope { claim: limit, ..Scope::APPLY };
         match transact(memory, session, &mut Vec::new(), scope) {
             Ok(Transacted::Done(outcome)) => {
-                memory.settle(session, Vec::new(), *outcome, submit);
+                follow(memory, session, Vec::new(), *outcome, submit);
                 return Progress::More;
             }
             Ok(Transacted::Not(progress)) => return progress,
@@ -198,7 +214,7 @@ fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submi
 
 /// A transaction failed with one item or none in it. The item's attempt fails; what is no attempt is left alone
 /// for a while.
-fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<Item>, error: &PgError) {
+pub(super) fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<Item>, error: &PgError) {
     session.slot.record_error(&error.to_string());
     if !memory.failing.is_deferred(&(), Instant::now()) {
         log_error("a turn of the scheduler failed", error);
@@ -277,7 +293,7 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
         return Ok(Transacted::Not(Progress::Changed));
     };
     let turn = &started.turn;
-    let Memory { registry, calls, backlog, tables, matching, locks, timers, scans, seen, adopted, .. } = memory;
+    let Memory { registry, calls, backlog, tables, matching, locks, timers, scans, seen, adopted, making, .. } = memory;
     let mut app = AppTables::new(turn, tables, backlog.rests(turn.began_at));
 
     let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls, adopted };
@@ -285,12 +301,15 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let mut room = calls.room(turn.role, registry, backlog);
     let batch = load::load(turn, registry, matching, timers, items)?;
     let decided = decide::decide(turn, &mut app, &matching.gathered, batch)?;
-    let saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
+    let mut saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
     let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines: &mut calls.lines, app: &app };
     let claims = claiming.claim(&mut room, &work, &saved)?;
-    let prepared = prepare::prepare(turn, &mut app, backlog, calls, &saved, claims)?;
+    let prepared = match making.waits_for_commit() {
+        true => making::put_off(turn, &mut saved, claims)?,
+        false => prepare::prepare(turn, &mut app, backlog, calls, &saved, claims)?,
+    };
     app.write_marks()?;
-    if !saved.wrote {
+    if !saved.wrote && prepared.later.is_empty() {
         // Leases and attempt counters alone: losing them in a crash costs an attempt that is allowed anyway.
         identity::set_local(c"synchronous_commit", c"off")?;
     }
@@ -332,7 +351,7 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
         number: memory.number,
         scope,
         paused: memory.seen.paused,
-        takes_large: !memory.had_large,
+        takes_large: !memory.seen.took_large,
         began,
         began_at,
         real: crate::clock::real(),

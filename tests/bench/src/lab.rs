@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use xdb_cluster_tests::cluster::{Cluster, ClusterOptions};
 use xdb_cluster_tests::db::{Db, jsonb, literal};
+use xdb_cluster_tests::wait::wait_until;
 
 use crate::machine;
 use crate::meter;
@@ -68,7 +69,12 @@ impl Lab {
         let given = options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let settings = own.chain(given).fold(ClusterOptions::default(), |all, (name, value)| all.set(name, value));
         let cluster = Cluster::start(settings);
-        let observer = Mutex::new(cluster.superuser());
+        let mut observer = cluster.superuser();
+        // Which is not as all the others: calls are prepared apart from their leases.
+        let is_over = "SELECT clock_timestamp() > backend_start + interval '61 s' FROM pg_stat_activity
+            WHERE backend_type = 'xdb launcher'";
+        wait_until("the first minute of the server is over", 120, || observer.one(is_over));
+        let observer = Mutex::new(observer);
         Lab { options, cluster, observer }
     }
 

@@ -131,6 +131,13 @@ impl App {
         });
     }
 
+    /// Has calls made again that are held. Who kills schedulers again and again hits one in the moment in which it makes a call.
+    pub fn let_held_calls_go(&self) {
+        let held = "SELECT xdb.retry_now(process_id, state_execution_id, execution_id) FROM xdb.failures
+            WHERE error_type = 'CallHeld'";
+        self.superuser().all::<i32>(held);
+    }
+
     /// The scheduler's pid, as soon as there is one.
     pub fn scheduler(&self) -> i32 {
         self.cluster().scheduler(&self.database)

@@ -102,6 +102,7 @@ fn a_scheduler_killed_again_and_again() {
             worker.count(|_| true) > calls || views::with_status(&mut app.superuser(), "c%", "RUNNING") == 0
         });
     }
+    app.let_held_calls_go();
     all_counted_once(&app, 50);
     app.done(AFTER_A_CRASH);
 }

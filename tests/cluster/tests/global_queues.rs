@@ -511,7 +511,10 @@ fn each_message_is_for_exactly_one_also_when_the_scheduler_is_killed() {
     });
     assert_eq!(publishing, MESSAGES);
     let mut db = app.superuser();
-    wait_until("all messages are used up", 60, || db.count("xdb.global_message") == 0);
+    wait_until("all messages are used up", 60, || {
+        app.let_held_calls_go();
+        db.count("xdb.global_message") == 0
+    });
     let mut seen: BTreeMap<u64, usize> = BTreeMap::new();
     for n in 0..WAITERS {
         let all = db.json(&format!("SELECT coalesce(xdb.get_local_attributes('c{n}') -> 'seen', '[]')"));

@@ -269,6 +269,7 @@ fn what_administrators_have_granted_and_users_have_built_survives_an_update() {
                 "library_version",
                 "xdb.set_aside",
                 "xdb.slow_object",
+                "xdb.crash_suspect",
                 "xdb.status()",
                 "xdb.grant_usage",
                 "worker_counters",
@@ -312,6 +313,8 @@ fn an_update_says_who_has_to_be_granted_what_is_new() {
     let log = app.cluster().log();
     let hint = "HINT:  SELECT xdb.grant_usage('app'); SELECT xdb.grant_usage('boss', admin => true); SELECT xdb.grant_usage('other');";
     assert!(log.contains(hint), "{log}");
+    // A view that they could read before reads what is new too.
+    assert_eq!(app.db().count("xdb.failures"), 0);
     app.done(&[]);
 }
 

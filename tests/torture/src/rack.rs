@@ -228,6 +228,11 @@ impl Rack {
         let deadline = Instant::now() + DRAINED_WITHIN;
         loop {
             if let Some(mut db) = self.world.superuser(Duration::from_secs(30)) {
+                // A fault may have come twice in the moment in which a call was made.
+                let held = "SELECT xdb.retry_now(process_id, state_execution_id, execution_id) FROM xdb.failures \
+                    WHERE error_type = 'CallHeld'";
+                // A process that has ended meanwhile fails it, and the next look does the rest.
+                let _ = db.try_all::<i32>(held);
                 let running = "SELECT count(*) FROM xdb.process_execution WHERE status = 'RUNNING'";
                 let left = db.try_one::<i64>(running);
                 if left == Ok(0) {
