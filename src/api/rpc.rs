@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_protocol::*;
+use xdb_sched::told::Told;
 
 pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.invoke_rpc()")?.outside_engine("invoke_rpc")?;
@@ -79,8 +80,9 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         idempotency_key: idempotency_key.as_deref(),
         values,
     };
-    let answer = call(&target, &invocation, &global, &local.members)?;
+    let mut answer = call(&target, &invocation, &global, &local.members)?;
     crash::point("rpc-answer");
+    tell_once(&target, &rpc_name, &mut answer.effects.warnings);
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
     let read = Read { size: local.size, locked: loading_local.locks().then_some((loading_local, local.versions)) };
     apply(caller, &invocation, id, answer, &mut tables, read)?;
@@ -269,13 +271,38 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
         secrets,
     };
     match Client::call(call)? {
-        Outcome::Answer { status: 200, body } => decode_rpc(&body, &calls::limits()).map_err(failed),
+        Outcome::Answer { status: 200, body } => {
+            let answer = decode_rpc(&body, &calls::limits()).map_err(failed)?;
+            let warnings = &answer.effects.warnings;
+            match target.process_type.definition.strict_answers && !warnings.is_empty() {
+                true => Err(failed(warnings.join("; "))),
+                false => Ok(answer),
+            }
+        }
         Outcome::Answer { status, body } => {
             let failure = decode_error(status, &body);
             let kind = failure.error_type.map(|kind| format!("{kind}: ")).unwrap_or_default();
             Err(failed(format!("HTTP status {status}: {kind}{}", failure.detail)))
         }
         Outcome::Failed { message, .. } => Err(failed(message)),
+    }
+}
+
+/// Leaves those of an answer's warnings that this session was not told yet. An answer that changes nothing has no event, so the
+/// caller gets them as NOTICEs too.
+fn tell_once(target: &ToCall, rpc_name: &str, warnings: &mut Vec<String>) {
+    thread_local! {
+        static TOLD: RefCell<Told> = RefCell::default();
+    }
+    if warnings.is_empty() {
+        return;
+    }
+    TOLD.with_borrow_mut(|told| {
+        told.keep_new((&target.loaded.before.process_type, rpc_name), warnings);
+        told.settle();
+    });
+    for warning in warnings {
+        pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}");
     }
 }
 

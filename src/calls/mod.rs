@@ -188,6 +188,16 @@ impl Answered {
         rows + bytes / 1024
     }
 
+    /// What in the answer changes nothing.
+    pub fn warnings(&self) -> &[String] {
+        self.effects().map_or(&[], |effects| &effects.warnings)
+    }
+
+    /// A failure of an attempt that was answered so, with what was odd about the answer.
+    pub fn warn(&self, failure: Failure) -> Failure {
+        Failure { detail: with_warnings(failure.detail, self.warnings()), ..failure }
+    }
+
     /// What the answer does besides its decision.
     pub fn effects(&self) -> Option<&Effects> {
         match self {

@@ -21,6 +21,7 @@ use xdb_engine::*;
 use xdb_sched::budget::Part;
 use xdb_sched::portion::Portion;
 use xdb_sched::table_health::Relation;
+use xdb_sched::told::Told;
 
 /// What was decided, to be written.
 pub struct Decided<'i> {
@@ -64,6 +65,7 @@ struct Decider<'t, 'a, 'i> {
     gathered: &'t Gathered,
     leases: HashMap<StateKey, (i64, i64)>,
     local: LocalVersions,
+    told: &'t mut Told,
     closing: BTreeMap<ExecutionId, CloseCommand>,
     /// Of what is large.
     portion: Portion,
@@ -86,6 +88,7 @@ pub fn decide<'i>(
     turn: &Turn<'_>,
     app: &mut AppTables<'_>,
     gathered: &Gathered,
+    told: &mut Told,
     batch: Batch<'i>,
 ) -> Result<Decided<'i>> {
     let Batch { items, executions, locked, leases, local, taken_in, free, now } = batch;
@@ -108,6 +111,7 @@ pub fn decide<'i>(
         gathered,
         leases,
         local,
+        told,
         closing: BTreeMap::new(),
         portion: Portion::of_rows().or_none(turn.takes_large),
         put_off: BTreeSet::new(),
@@ -225,10 +229,21 @@ impl Decider<'_, '_, '_> {
                     self.decided.outcomes[number] = ItemOutcome::NotInPortion;
                     return Ok(());
                 }
-                answered.command(record)
+                self.refused_strictly(record, answered).unwrap_or_else(|| answered.command(record))
             }
         };
         self.decide(number, item, command, false)
+    }
+
+    /// The failed attempt that an answer with warnings is, if its process type says so.
+    fn refused_strictly(&mut self, record: &CallRecord, answered: &Answered) -> Option<Command> {
+        let warnings = answered.warnings();
+        if warnings.is_empty() {
+            return None;
+        }
+        let process_type = self.loaded(record.key.0)?.meta.process_type.as_ref()?;
+        let strict = process_type.definition.strict_answers;
+        strict.then(|| calls::failed(record, calls::invalid_answer(warnings.join("; "))))
     }
 
     /// Decides about a command and applies what follows. One that closes the execution waits for its lock, unless
@@ -240,7 +255,7 @@ impl Decider<'_, '_, '_> {
             self.decided.outcomes[number] = ItemOutcome::Behind;
             return Ok(());
         }
-        let Some((command, events)) = self.events(item, command, offered.as_deref().unwrap_or_default())? else {
+        let Some((command, mut events)) = self.events(item, command, offered.as_deref().unwrap_or_default())? else {
             return Ok(());
         };
         let closes = events.iter().any(|event| matches!(event, Event::ProcessClosed { .. }));
@@ -271,7 +286,8 @@ impl Decider<'_, '_, '_> {
                 }
                 self.decided.free.take_offered(&events);
                 let now = self.decided.now;
-                if let Some(loaded) = self.loaded(item.execution()) {
+                if let Some(loaded) = self.decided.executions.get_mut(&item.execution()) {
+                    tell_once(self.told, loaded, &mut events);
                     if let (Command::WaitUntilAnswered { seq, .. }, Some(_)) = (&command, &offered) {
                         loaded.offered.insert(*seq);
                     }
@@ -289,9 +305,10 @@ impl Decider<'_, '_, '_> {
             Used::Locked => ItemOutcome::RowLocked,
             Used::OverBudget => ItemOutcome::OverBudget,
             Used::Refused(error) => {
-                let Item::Answer(record, _) = item else { return Err(error) };
+                let Item::Answer(record, answered) = item else { return Err(error) };
                 // Nothing of the refused answer is applied; the failed attempt can't be refused again.
-                return self.decide(number, item, calls::failed(record, refused(&error)), locked_for_close);
+                let failed = calls::failed(record, answered.warn(refused(&error)));
+                return self.decide(number, item, failed, locked_for_close);
             }
         };
         self.decided.outcomes[number] = outcome;
@@ -316,7 +333,7 @@ impl Decider<'_, '_, '_> {
             Err(rejection) => rejection,
         };
         let is_late = matches!(rejection, Rejection::Stale | Rejection::NotRunning(_));
-        let Item::Answer(record, _) = item else {
+        let Item::Answer(record, answered) = item else {
             if is_late {
                 self.forget(item);
             }
@@ -327,7 +344,7 @@ impl Decider<'_, '_, '_> {
             return Ok(None);
         }
         // The worker's answer can't be applied: its attempt failed.
-        let command = calls::failed(record, calls::invalid_answer(rejection.to_string()));
+        let command = calls::failed(record, answered.warn(calls::invalid_answer(rejection.to_string())));
         match loaded.decide(&command, now, random()) {
             Ok(events) => Ok(Some((command, events))),
             Err(rejection) => {
@@ -463,6 +480,17 @@ fn refusal(spi: &Spi, item: &Item, events: &[Event]) -> Result<Option<PgError>> 
         }
     }
     Ok(None)
+}
+
+/// Leaves in the event of an answer those of its warnings that were not told yet of the state.
+fn tell_once(told: &mut Told, loaded: &Loaded, events: &mut [Event]) {
+    for event in events {
+        if let Event::WaitStarted { seq, warnings, .. } | Event::StateCompleted { seq, warnings, .. } = event
+            && let Some(state) = loaded.execution.states.get(seq)
+        {
+            told.keep_new((&loaded.execution.process_type, &state.id.state_id), warnings);
+        }
+    }
 }
 
 fn is_conditional_close(command: &Command) -> bool {

@@ -226,12 +226,13 @@ pub(super) fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<It
         match item {
             Item::Answer(..) if passing => memory.backlog.keep(item),
             Item::Answer(record, answered) => {
-                let detail = match answered {
+                let detail = match &answered {
                     // Even its failure can't be written: only time helps.
                     Answered::Failed(_) => error.to_string(),
                     _ => format!("the answer could not be applied: {error}"),
                 };
-                memory.backlog.keep(Item::Answer(record, Answered::Failed(Failure { detail, ..Failure::default() })));
+                let failure = answered.warn(Failure { detail, ..Failure::default() });
+                memory.backlog.keep(Item::Answer(record, Answered::Failed(failure)));
             }
             Item::Fail { .. } => memory.backlog.keep(item),
             // They are in the tables and are found again.
@@ -280,8 +281,14 @@ fn transact(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>, s
         session.abort();
     }
     match done {
-        Ok(Transacted::Done(_)) => memory.locks.settle(),
-        _ => memory.locks.undo(),
+        Ok(Transacted::Done(_)) => {
+            memory.locks.settle();
+            memory.told.settle();
+        }
+        _ => {
+            memory.locks.undo();
+            memory.told.undo();
+        }
     }
     done
 }
@@ -293,14 +300,16 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
         return Ok(Transacted::Not(Progress::Changed));
     };
     let turn = &started.turn;
-    let Memory { registry, calls, backlog, tables, matching, locks, timers, scans, seen, adopted, making, .. } = memory;
+    let Memory {
+        registry, calls, backlog, tables, matching, locks, timers, scans, seen, adopted, making, told, ..
+    } = memory;
     let mut app = AppTables::new(turn, tables, backlog.rests(turn.began_at));
 
     let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls, adopted };
     let work = gathering.gather(&started, items)?;
     let mut room = calls.room(turn.role, registry, backlog);
     let batch = load::load(turn, registry, matching, timers, items)?;
-    let decided = decide::decide(turn, &mut app, &matching.gathered, batch)?;
+    let decided = decide::decide(turn, &mut app, &matching.gathered, told, batch)?;
     let mut saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
     let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines: &mut calls.lines, app: &app };
     let claims = claiming.claim(&mut room, &work, &saved)?;

@@ -33,7 +33,7 @@ impl Execution {
                     },
                 });
             }
-            Event::WaitStarted { seq, waiting_type, commands, combinations } => {
+            Event::WaitStarted { seq, waiting_type, commands, combinations, .. } => {
                 self.with_state(*seq, |state| {
                     state.phase = Phase::Waiting(Wait {
                         order: number,

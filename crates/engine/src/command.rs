@@ -162,9 +162,12 @@ pub struct Effects {
     pub publish_to_global_queue: Vec<GlobalPublish>,
     pub write_local_attributes: BTreeMap<String, Json>,
     pub write_global_attributes: BTreeMap<String, Json>,
+    /// What in it changes nothing, a sentence each: told in the answer's event.
+    pub warnings: Vec<String>,
 }
 
 impl Effects {
+    /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
         self.publish_to_local_queue.is_empty()
             && self.publish_to_global_queue.is_empty()

@@ -231,6 +231,7 @@ impl Draft<'_> {
             waiting_type: answer.request.waiting_type,
             commands: commands.collect(),
             combinations: answer.request.combinations.clone(),
+            warnings: answer.effects.warnings.clone(),
         });
         self.complete_due_timers(seq);
         self.serve_waiting_states();
@@ -245,7 +246,7 @@ impl Draft<'_> {
         self.fold_attempts(seq, Api::Execute);
         self.apply_effects(Publisher::State, &answer.effects);
         self.serve_waiting_states();
-        self.follow(Some(seq), &answer.decision);
+        self.follow(Some(seq), &answer.decision, &answer.effects.warnings);
         Ok(())
     }
 
@@ -258,11 +259,12 @@ impl Draft<'_> {
         if answer.is_read_only() {
             return Ok(());
         }
-        self.emit(Event::RpcApplied { rpc_name: rpc_name.to_owned() });
+        let warnings = answer.effects.warnings.clone();
+        self.emit(Event::RpcApplied { rpc_name: rpc_name.to_owned(), warnings });
         self.apply_effects(Publisher::Rpc, &answer.effects);
         self.serve_waiting_states();
         if let Some(decision) = &answer.decision {
-            self.follow(None, decision);
+            self.follow(None, decision, &[]);
         }
         Ok(())
     }
@@ -372,7 +374,7 @@ impl Draft<'_> {
         }
     }
 
-    fn follow(&mut self, seq: Option<StateSeq>, decision: &Decision) {
+    fn follow(&mut self, seq: Option<StateSeq>, decision: &Decision, warnings: &[String]) {
         let decision = match decision {
             Decision::ConditionalClose { close_type, queues, output, otherwise } => {
                 if queues.iter().all(|queue| self.execution.queue_is_empty(queue)) {
@@ -385,7 +387,7 @@ impl Draft<'_> {
         };
         match decision {
             Decision::NextStates(movements) => {
-                self.complete_state(seq, None);
+                self.complete_state(seq, None, warnings);
                 for movement in movements {
                     self.start_state(movement, None, self.context.now);
                 }
@@ -395,7 +397,7 @@ impl Draft<'_> {
                 if let Some(output) = output {
                     self.emit(Event::ResultGiven { seq, output: output.clone() });
                 }
-                self.complete_state(seq, Some(*close_type));
+                self.complete_state(seq, Some(*close_type), warnings);
                 match close_type {
                     CloseType::GracefulComplete => {
                         if !self.execution.completing {
@@ -414,9 +416,9 @@ impl Draft<'_> {
         }
     }
 
-    fn complete_state(&mut self, seq: Option<StateSeq>, close_type: Option<CloseType>) {
+    fn complete_state(&mut self, seq: Option<StateSeq>, close_type: Option<CloseType>, warnings: &[String]) {
         if let Some(seq) = seq {
-            self.emit(Event::StateCompleted { seq, close_type });
+            self.emit(Event::StateCompleted { seq, close_type, warnings: warnings.to_vec() });
         }
     }
 

@@ -27,6 +27,13 @@ pub struct Definition {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<f64>,
     pub history: HistoryPolicy,
+    /// An answer with a key that nobody knows is a failed attempt.
+    #[serde(skip_serializing_if = "is_false")]
+    pub strict_answers: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Among the global queues of a definition: all there are.

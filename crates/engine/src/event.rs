@@ -33,6 +33,9 @@ pub enum Event {
         commands: Vec<WaitCommand>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         combinations: Vec<Vec<u32>>,
+        /// Of the answer: what in it has changed nothing.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        warnings: Vec<String>,
     },
     /// A command of a waiting state completed: a timer fired, or a queue gave these messages.
     CommandCompleted {
@@ -61,6 +64,9 @@ pub enum Event {
         seq: StateSeq,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         close_type: Option<CloseType>,
+        /// Of the answer: what in it has changed nothing.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        warnings: Vec<String>,
     },
     AttemptFailed {
         seq: StateSeq,
@@ -114,6 +120,9 @@ pub enum Event {
     },
     RpcApplied {
         rpc_name: String,
+        /// Of the answer: what in it has changed nothing.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        warnings: Vec<String>,
     },
     /// From now on the process completes when its last thread ends.
     CompletionRequested {},

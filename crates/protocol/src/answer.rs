@@ -4,6 +4,7 @@ use crate::config::state_config;
 use crate::fields::{Fault, Object, Read, UnknownKeys, cut, list, name, payload, quote, seconds, string, whole, word};
 use crate::payload::MAX_PAYLOAD_DEPTH;
 use crate::scan::{Rules, scan};
+use crate::unknown::Unknown;
 use std::collections::{BTreeMap, BTreeSet};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use xdb_engine::*;
@@ -22,47 +23,75 @@ const MAX_ERROR_TYPE_CHARS: usize = 200;
 /// An answer may be nested deeper than a payload by what the protocol puts around it.
 const MAX_ANSWER_DEPTH: usize = MAX_PAYLOAD_DEPTH + 16;
 
-/// Reads the body of a 200 to `waitUntil`, or says what is wrong with it.
+/// The keys of an answer: its own, and those of its effects.
+macro_rules! keys {
+    ($($own:literal),*) => {
+        &[$($own,)* "publishToLocalQueue", "publishToGlobalQueue", "writeToLocalAttributes", "writeToGlobalAttributes"]
+    };
+}
+
+/// What everything in an answer is read with.
+#[derive(Clone, Copy)]
+struct Reader<'r> {
+    limits: &'r Limits,
+    unknown: &'r Unknown,
+}
+
+impl<'r> Reader<'r> {
+    /// An object that may have keys which nobody knows: a worker may be newer than the engine.
+    fn object(self, text: &'r str, known: &'static [&'static str]) -> Read<Object<'r>> {
+        Ok(Object::read(text, UnknownKeys::Noted(self.unknown))?.knowing(known))
+    }
+
+    fn payload(self, text: &str) -> Read<Json> {
+        payload(text, self.limits.max_payload_bytes)
+    }
+}
+
+/// Reads the body of a 200 to `waitUntil`, or says what is wrong with it. What has nothing to say in it is told by the
+/// `warnings` of its effects, or in the message.
 pub fn decode_wait_until(body: &[u8], limits: &Limits) -> Result<WaitUntilAnswer, String> {
-    decode(body, |object| {
-        Ok(WaitUntilAnswer {
-            request: object.required("commandRequest", command_request)?,
-            effects: effects(object, limits)?,
-        })
-    })
+    let ((request, effects), warnings) = decode(body, limits, |reader, text| {
+        let mut object = reader.object(text, keys!("commandRequest"))?;
+        let request = object.required("commandRequest", |text| command_request(text, reader))?;
+        Ok((request, effects(&mut object, reader)?))
+    })?;
+    Ok(WaitUntilAnswer { request, effects: Effects { warnings, ..effects } })
 }
 
-/// Reads the body of a 200 to `execute`, or says what is wrong with it.
+/// Reads the body of a 200 to `execute`, in the same way.
 pub fn decode_execute(body: &[u8], limits: &Limits) -> Result<ExecuteAnswer, String> {
-    decode(body, |object| {
-        Ok(ExecuteAnswer {
-            decision: object.required("stateDecision", |text| decision(text, limits))?,
-            effects: effects(object, limits)?,
-        })
-    })
+    let ((decision, effects), warnings) = decode(body, limits, |reader, text| {
+        let mut object = reader.object(text, keys!("stateDecision"))?;
+        let decision = object.required("stateDecision", |text| decision(text, reader))?;
+        Ok((decision, effects(&mut object, reader)?))
+    })?;
+    Ok(ExecuteAnswer { decision, effects: Effects { warnings, ..effects } })
 }
 
-/// Reads the body of a 200 to an RPC, or says what is wrong with it.
+/// Reads the body of a 200 to an RPC, in the same way.
 pub fn decode_rpc(body: &[u8], limits: &Limits) -> Result<RpcAnswer, String> {
-    decode(body, |object| {
+    let (answer, warnings) = decode(body, limits, |reader, text| {
+        let mut object = reader.object(text, keys!("output", "stateDecision"))?;
         Ok(RpcAnswer {
             output: object.optional("output", |text| payload(text, limits.max_payload_bytes))?,
-            decision: object.optional("stateDecision", |text| match decision(text, limits)? {
+            decision: object.optional("stateDecision", |text| match decision(text, reader)? {
                 Decision::ConditionalClose { .. } => {
                     Err(Fault::new("is not possible in the answer of an RPC").at("conditionalClose"))
                 }
                 decision => Ok(decision),
             })?,
-            effects: effects(object, limits)?,
+            effects: effects(&mut object, reader)?,
         })
-    })
+    })?;
+    Ok(RpcAnswer { effects: Effects { warnings, ..answer.effects }, ..answer })
 }
 
 /// What is known about an attempt that was answered with any status other than 200. Every body is welcome.
 pub fn decode_error(status: u16, body: &[u8]) -> Failure {
     let told = std::str::from_utf8(body).ok().and_then(|text| {
         scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).ok()?;
-        let mut object = lenient(text).ok()?;
+        let mut object = Object::read(text, UnknownKeys::Ignored).ok()?;
         let error_type = object.optional("errorType", string).ok().flatten();
         let detail = object.optional("detail", |text| Ok(string(text).unwrap_or_else(|_| text.to_owned())));
         Some((error_type, detail.ok().flatten().filter(|detail| !detail.trim().is_empty())))
@@ -103,47 +132,63 @@ fn printable(text: &str, chars: usize) -> String {
     kept
 }
 
-fn decode<T>(body: &[u8], read: impl FnOnce(&mut Object<'_>) -> Read<T>) -> Result<T, String> {
+/// What is made of an answer, and a warning for each thing in it that changes nothing.
+fn decode<T>(
+    body: &[u8],
+    limits: &Limits,
+    read: impl FnOnce(Reader<'_>, &str) -> Read<T>,
+) -> Result<(T, Vec<String>), String> {
     let text = std::str::from_utf8(body).map_err(|error| format!("the answer is not UTF-8: {error}"))?;
     if text.trim_ascii().is_empty() {
         return Err("the answer is empty".to_owned());
     }
     // Before anything else, so that nothing that follows can be led into recursion without end.
     scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).map_err(|error| format!("the answer {error}"))?;
-    lenient(text).and_then(|mut object| read(&mut object)).map_err(|fault| fault.message("the answer"))
+    let unknown = Unknown::default();
+    let made = read(Reader { limits, unknown: &unknown }, text);
+    let warnings = unknown.warnings();
+    match made {
+        Ok(made) => Ok((made, warnings)),
+        Err(fault) => Err(with_warnings(fault.message("the answer"), &warnings)),
+    }
 }
 
-/// A worker may be newer than the engine.
-fn lenient(text: &str) -> Read<Object<'_>> {
-    Object::read(text, UnknownKeys::Ignored)
+/// What went wrong, and what was odd besides.
+pub fn with_warnings(mut what: String, warnings: &[String]) -> String {
+    for warning in warnings {
+        what.push_str("; ");
+        what.push_str(warning);
+    }
+    what
 }
 
-fn effects(object: &mut Object<'_>, limits: &Limits) -> Read<Effects> {
-    let value = |text: &str| payload(text, limits.max_payload_bytes);
+fn effects(object: &mut Object<'_>, reader: Reader<'_>) -> Read<Effects> {
+    let value = |text: &str| reader.payload(text);
     Ok(Effects {
-        publish_to_local_queue: object.list_of("publishToLocalQueue", |text| publish(text, limits))?,
-        publish_to_global_queue: object.list_of("publishToGlobalQueue", |text| publish_globally(text, limits))?,
+        publish_to_local_queue: object.list_of("publishToLocalQueue", |text| publish(text, reader))?,
+        publish_to_global_queue: object.list_of("publishToGlobalQueue", |text| publish_globally(text, reader))?,
         write_local_attributes: object.map_of("writeToLocalAttributes", value)?,
         write_global_attributes: object.map_of("writeToGlobalAttributes", value)?,
+        warnings: Vec::new(),
     })
 }
 
-fn publish(text: &str, limits: &Limits) -> Read<Publish> {
-    let mut object = lenient(text)?;
+fn publish(text: &str, reader: Reader<'_>) -> Read<Publish> {
+    let mut object = reader.object(text, &["queueName", "messageId", "payload"])?;
     Ok(Publish {
         queue: object.required("queueName", name)?,
         message_id: object.optional("messageId", name)?,
-        payload: object.optional("payload", |text| payload(text, limits.max_payload_bytes))?,
+        payload: object.optional("payload", |text| reader.payload(text))?,
     })
 }
 
-fn publish_globally(text: &str, limits: &Limits) -> Read<GlobalPublish> {
-    let mut object = lenient(text)?;
+fn publish_globally(text: &str, reader: Reader<'_>) -> Read<GlobalPublish> {
+    let mut object = reader.object(text, &["queueName", "key", "messageId", "payload", "ttlSeconds"])?;
     Ok(GlobalPublish {
         queue: object.required("queueName", name)?,
         key: object.optional("key", name)?,
         message_id: object.optional("messageId", name)?,
-        payload: object.optional("payload", |text| payload(text, limits.max_payload_bytes))?,
+        payload: object.optional("payload", |text| reader.payload(text))?,
         ttl: object.optional("ttlSeconds", |text| match seconds(text)? {
             0.0 => Err(Fault::new("must be positive")),
             ttl => Ok(Duration::from_seconds(ttl)),
@@ -151,12 +196,13 @@ fn publish_globally(text: &str, limits: &Limits) -> Read<GlobalPublish> {
     })
 }
 
-fn command_request(text: &str) -> Read<CommandRequest> {
-    let mut object = lenient(text)?;
+fn command_request(text: &str, reader: Reader<'_>) -> Read<CommandRequest> {
+    let mut object = reader
+        .object(text, &["waitingType", "timerCommands", "localQueueCommands", "globalQueueCommands", "combinations"])?;
     let waiting_type = object.required("waitingType", |text| word(text, WaitingType::WORDS, WaitingType::parse))?;
-    let mut commands = object.list_of("timerCommands", timer_command)?;
-    commands.extend(object.list_of("localQueueCommands", local_queue_command)?);
-    commands.extend(object.list_of("globalQueueCommands", global_queue_command)?);
+    let mut commands = object.list_of("timerCommands", |text| timer_command(text, reader))?;
+    commands.extend(object.list_of("localQueueCommands", |text| local_queue_command(text, reader))?);
+    commands.extend(object.list_of("globalQueueCommands", |text| global_queue_command(text, reader))?);
     let mut combinations = Vec::new();
     match waiting_type {
         WaitingType::Empty if !commands.is_empty() => {
@@ -209,8 +255,8 @@ fn combination(text: &str, positions: &BTreeMap<&str, u32>) -> Read<Vec<u32>> {
     Ok(unique.into_iter().collect())
 }
 
-fn timer_command(text: &str) -> Read<RequestedCommand> {
-    let mut object = lenient(text)?;
+fn timer_command(text: &str, reader: Reader<'_>) -> Read<RequestedCommand> {
+    let mut object = reader.object(text, &["commandId", "delayInSeconds", "fireAt"])?;
     let command_id = object.optional("commandId", name)?;
     let delay = object.optional("delayInSeconds", seconds)?;
     let fire_at = object.optional("fireAt", moment)?;
@@ -233,16 +279,16 @@ fn moment(text: &str) -> Read<Timestamp> {
     i64::try_from(microseconds + rounding).map(Timestamp).map_err(|_| Fault::new("is too far away"))
 }
 
-fn local_queue_command(text: &str) -> Read<RequestedCommand> {
-    let mut object = lenient(text)?;
+fn local_queue_command(text: &str, reader: Reader<'_>) -> Read<RequestedCommand> {
+    let mut object = reader.object(text, &["commandId", "queueName", "count", "atLeast", "atMost"])?;
     let command_id = object.optional("commandId", name)?;
     let queue = object.required("queueName", name)?;
     let (at_least, at_most) = bounds(&mut object)?;
     Ok(RequestedCommand { command_id, kind: RequestedKind::LocalQueue { queue, at_least, at_most } })
 }
 
-fn global_queue_command(text: &str) -> Read<RequestedCommand> {
-    let mut object = lenient(text)?;
+fn global_queue_command(text: &str, reader: Reader<'_>) -> Read<RequestedCommand> {
+    let mut object = reader.object(text, &["commandId", "queueName", "key", "count", "atLeast", "atMost"])?;
     let command_id = object.optional("commandId", name)?;
     let queue = object.required("queueName", name)?;
     let key = object.optional("key", name)?;
@@ -270,14 +316,14 @@ fn bounds(object: &mut Object<'_>) -> Read<(u32, u32)> {
     Ok((at_least, at_most))
 }
 
-fn decision(text: &str, limits: &Limits) -> Read<Decision> {
-    let mut object = lenient(text)?;
-    let next_states = object.list_of("nextStates", |text| movement(text, limits))?;
+fn decision(text: &str, reader: Reader<'_>) -> Read<Decision> {
+    let mut object = reader.object(text, &["nextStates", "threadCloseDecision", "conditionalClose"])?;
+    let next_states = object.list_of("nextStates", |text| movement(text, reader))?;
     let thread_close = object.optional("threadCloseDecision", |text| {
-        let mut object = lenient(text)?;
-        close(&mut object, CloseType::WORDS, limits)
+        let mut object = reader.object(text, &["closeType", "closeInput"])?;
+        close(&mut object, CloseType::WORDS, reader)
     })?;
-    let conditional = object.optional("conditionalClose", |text| conditional_close(text, limits))?;
+    let conditional = object.optional("conditionalClose", |text| conditional_close(text, reader))?;
     match (next_states.is_empty(), thread_close, conditional) {
         (false, None, None) => Ok(Decision::NextStates(next_states)),
         (true, Some((close_type, output)), None) => Ok(Decision::Close { close_type, output }),
@@ -293,17 +339,17 @@ fn decision(text: &str, limits: &Limits) -> Read<Decision> {
     }
 }
 
-fn close(object: &mut Object<'_>, known: &[&str], limits: &Limits) -> Read<(CloseType, Option<Json>)> {
+fn close(object: &mut Object<'_>, known: &[&str], reader: Reader<'_>) -> Read<(CloseType, Option<Json>)> {
     let parse = |word: &str| CloseType::parse(word).filter(|close_type| known.contains(&close_type.as_str()));
     let close_type = object.required("closeType", |text| word(text, known, parse))?;
-    let output = object.optional("closeInput", |text| payload(text, limits.max_payload_bytes))?;
+    let output = object.optional("closeInput", |text| reader.payload(text))?;
     Ok((close_type, output))
 }
 
-fn conditional_close(text: &str, limits: &Limits) -> Read<(CloseType, Option<Json>, Vec<String>)> {
+fn conditional_close(text: &str, reader: Reader<'_>) -> Read<(CloseType, Option<Json>, Vec<String>)> {
     let known = [CloseType::GracefulComplete.as_str(), CloseType::ForceComplete.as_str()];
-    let mut object = lenient(text)?;
-    let (close_type, output) = close(&mut object, &known, limits)?;
+    let mut object = reader.object(text, &["closeType", "closeInput", "whenLocalQueuesEmpty"])?;
+    let (close_type, output) = close(&mut object, &known, reader)?;
     let queues = object.list_of("whenLocalQueuesEmpty", name)?;
     if queues.is_empty() {
         return Err(Fault::new("names no queue").at("whenLocalQueuesEmpty"));
@@ -311,11 +357,13 @@ fn conditional_close(text: &str, limits: &Limits) -> Read<(CloseType, Option<Jso
     Ok((close_type, output, queues))
 }
 
-fn movement(text: &str, limits: &Limits) -> Read<StateMovement> {
-    let mut object = lenient(text)?;
+fn movement(text: &str, reader: Reader<'_>) -> Read<StateMovement> {
+    let mut object = reader.object(text, &["stateId", "stateInput", "stateConfig"])?;
     Ok(StateMovement {
         state_id: object.required("stateId", name)?,
-        input: object.optional("stateInput", |text| payload(text, limits.max_payload_bytes))?,
-        config: object.optional("stateConfig", |text| state_config(text, UnknownKeys::Ignored))?.map(Box::new),
+        input: object.optional("stateInput", |text| reader.payload(text))?,
+        config: object
+            .optional("stateConfig", |text| state_config(text, UnknownKeys::Noted(reader.unknown)))?
+            .map(Box::new),
     })
 }

@@ -7,12 +7,37 @@ use xdb_engine::{FailurePolicy, FailureRecovery, LoadPolicy, Loading, LockType, 
 /// deeper than 128 levels of JSON; nobody needs more than a few.
 const MAX_NESTED_OPTIONS: usize = 16;
 
-pub(crate) fn state_config(text: &str, unknown: UnknownKeys) -> Read<StateConfig> {
+/// The keys of each object.
+const STATE_CONFIG: &[&str] = &[
+    "skipWaitUntil",
+    "waitUntilApiTimeoutSeconds",
+    "executeApiTimeoutSeconds",
+    "waitUntilApiRetryPolicy",
+    "executeApiRetryPolicy",
+    "stateFailureRecoveryOptions",
+    "loadGlobalAttributes",
+    "loadLocalAttributes",
+    "waitUntilLoadGlobalAttributes",
+    "executeLoadGlobalAttributes",
+    "waitUntilLoadLocalAttributes",
+    "executeLoadLocalAttributes",
+];
+const RETRY_POLICY: &[&str] = &[
+    "initialIntervalSeconds",
+    "backoffCoefficient",
+    "maximumIntervalSeconds",
+    "maximumAttempts",
+    "maximumAttemptsDurationSeconds",
+];
+const FAILURE_RECOVERY: &[&str] = &["policy", "stateFailureProceedStateId", "stateFailureProceedStateConfig"];
+const LOADING: &[&str] = &["policy", "names", "lockType"];
+
+pub(crate) fn state_config(text: &str, unknown: UnknownKeys<'_>) -> Read<StateConfig> {
     nested_state_config(text, unknown, MAX_NESTED_OPTIONS)
 }
 
-fn nested_state_config(text: &str, unknown: UnknownKeys, levels_left: usize) -> Read<StateConfig> {
-    let mut object = Object::read(text, unknown)?;
+fn nested_state_config(text: &str, unknown: UnknownKeys<'_>, levels_left: usize) -> Read<StateConfig> {
+    let mut object = Object::read(text, unknown)?.knowing(STATE_CONFIG);
     let retries = |text| retry_policy(text, unknown);
     let load = |text| loading(text, unknown);
     let config = StateConfig {
@@ -38,8 +63,8 @@ pub(crate) fn call_timeout(object: &mut Object<'_>, key: &'static str) -> Read<O
     Ok(object.optional(key, seconds)?.filter(|timeout| *timeout > 0.0))
 }
 
-fn retry_policy(text: &str, unknown: UnknownKeys) -> Read<RetryPolicy> {
-    let mut object = Object::read(text, unknown)?;
+fn retry_policy(text: &str, unknown: UnknownKeys<'_>) -> Read<RetryPolicy> {
+    let mut object = Object::read(text, unknown)?.knowing(RETRY_POLICY);
     let default = RetryPolicy::default();
     let coefficient = |text: &str| match number(text)? {
         below if below < 1.0 => Err(Fault::new("is less than 1")),
@@ -61,8 +86,8 @@ fn retry_policy(text: &str, unknown: UnknownKeys) -> Read<RetryPolicy> {
     object.finish(policy)
 }
 
-fn failure_recovery(text: &str, unknown: UnknownKeys, levels_left: usize) -> Read<FailureRecovery> {
-    let mut object = Object::read(text, unknown)?;
+fn failure_recovery(text: &str, unknown: UnknownKeys<'_>, levels_left: usize) -> Read<FailureRecovery> {
+    let mut object = Object::read(text, unknown)?.knowing(FAILURE_RECOVERY);
     let recovery = FailureRecovery {
         policy: object
             .optional("policy", |text| word(text, FailurePolicy::WORDS, FailurePolicy::parse))?
@@ -83,8 +108,8 @@ fn failure_recovery(text: &str, unknown: UnknownKeys, levels_left: usize) -> Rea
     Ok(recovery)
 }
 
-pub(crate) fn loading(text: &str, unknown: UnknownKeys) -> Read<Loading> {
-    let mut object = Object::read(text, unknown)?;
+pub(crate) fn loading(text: &str, unknown: UnknownKeys<'_>) -> Read<Loading> {
+    let mut object = Object::read(text, unknown)?.knowing(LOADING);
     let loading = Loading {
         policy: object.optional("policy", |text| word(text, LoadPolicy::WORDS, LoadPolicy::parse))?.unwrap_or_default(),
         names: object.optional("names", |text| list(text, name))?.unwrap_or_default(),

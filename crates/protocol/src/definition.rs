@@ -2,7 +2,7 @@
 //! error, so that a typing error is found when it is made.
 
 use crate::config::{call_timeout, loading, state_config};
-use crate::fields::{Fault, Object, Read, UnknownKeys, list, map, name, quote, seconds, string, word};
+use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, map, name, quote, seconds, string, word};
 use crate::payload::{MAX_PAYLOAD_DEPTH, check_payload};
 use crate::scan::{Rules, scan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,6 +75,7 @@ fn definition(mut object: Object<'_>) -> Read<Definition> {
         rpcs: object.optional("rpcs", |text| map(text, |text| or_default(text, rpc_config)))?,
         timeout_seconds: object.optional("timeoutSeconds", seconds)?,
         history: object.optional("history", history)?.unwrap_or_default(),
+        strict_answers: object.optional("strictAnswers", boolean)?.unwrap_or_default(),
     };
     object.finish(definition)
 }

@@ -1,6 +1,7 @@
 //! Reads fields of JSON documents with messages that name the place and say what is wrong there.
 
 use crate::payload::check_payload;
+use crate::unknown::Unknown;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use xdb_engine::Json;
@@ -62,23 +63,25 @@ pub(crate) fn cut(text: &str, chars: usize) -> &str {
 
 /// What becomes of keys that nobody asks for: a worker may be newer than the engine, but a registered typing error
 /// should be found at once.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum UnknownKeys {
+#[derive(Clone, Copy)]
+pub(crate) enum UnknownKeys<'u> {
     Refused,
     Ignored,
+    /// Noted by [`Object::knowing`].
+    Noted(&'u Unknown),
 }
 
 /// The fields of an object. A key that stands there twice has its last value, as in `jsonb`.
 pub(crate) struct Object<'a> {
     fields: BTreeMap<String, &'a RawValue>,
-    unknown_keys: UnknownKeys,
+    unknown_keys: UnknownKeys<'a>,
     /// Keys that were asked for, where others are refused.
     known: Vec<&'static str>,
 }
 
 impl<'a> Object<'a> {
     /// An object of which [`Object::finish`] refuses or ignores what was not taken out.
-    pub fn read(text: &'a str, unknown_keys: UnknownKeys) -> Read<Self> {
+    pub fn read(text: &'a str, unknown_keys: UnknownKeys<'a>) -> Read<Self> {
         if !text.trim_start().starts_with('{') {
             return Err(Fault::new("must be an object"));
         }
@@ -86,14 +89,30 @@ impl<'a> Object<'a> {
         Ok(Self { fields, unknown_keys, known: Vec::new() })
     }
 
+    /// Says at once which keys are asked for, where unknown ones are noted: so those are known too of an object in which
+    /// something is wrong.
+    pub fn knowing(self, known: &'static [&'static str]) -> Self {
+        if let UnknownKeys::Noted(unknown) = self.unknown_keys {
+            unknown.note(self.fields.keys(), known);
+        }
+        self
+    }
+
     /// Takes a field out. Null is as good as absent.
     pub fn optional<T>(&mut self, key: &'static str, read: impl FnOnce(&'a str) -> Read<T>) -> Read<Option<T>> {
-        if self.unknown_keys == UnknownKeys::Refused {
+        if matches!(self.unknown_keys, UnknownKeys::Refused) {
             self.known.push(key);
         }
         match self.fields.remove(key).map(RawValue::get) {
             None | Some("null") => Ok(None),
-            Some(text) => read(text).map(Some).map_err(|fault| fault.at(key)),
+            Some(text) => {
+                let before = self.noted();
+                let value = read(text).map(Some).map_err(|fault| fault.at(key));
+                if let UnknownKeys::Noted(unknown) = self.unknown_keys {
+                    unknown.under(before, key);
+                }
+                value
+            }
         }
     }
 
@@ -103,8 +122,25 @@ impl<'a> Object<'a> {
     }
 
     /// Takes out an array; none is an empty one.
-    pub fn list_of<T>(&mut self, key: &'static str, read: impl FnMut(&'a str) -> Read<T>) -> Read<Vec<T>> {
-        Ok(self.optional(key, |text| list(text, read))?.unwrap_or_default())
+    pub fn list_of<T>(&mut self, key: &'static str, mut read: impl FnMut(&'a str) -> Read<T>) -> Read<Vec<T>> {
+        let UnknownKeys::Noted(unknown) = self.unknown_keys else {
+            return Ok(self.optional(key, |text| list(text, read))?.unwrap_or_default());
+        };
+        let (of_list, mut index) = (unknown.count(), 0);
+        let read_one = |text| {
+            let before = unknown.count();
+            let item = read(text);
+            if unknown.count() > before {
+                unknown.in_item(of_list, before, index);
+            }
+            index += 1;
+            item
+        };
+        Ok(self.optional(key, |text| list(text, read_one))?.unwrap_or_default())
+    }
+
+    fn noted(&self) -> usize {
+        if let UnknownKeys::Noted(unknown) = self.unknown_keys { unknown.count() } else { 0 }
     }
 
     /// Takes out an object with keys of the user's choice; none is an empty one.
@@ -115,7 +151,7 @@ impl<'a> Object<'a> {
     /// What is made of the fields, if none is left that should not be there.
     pub fn finish<T>(self, made: T) -> Read<T> {
         match self.fields.keys().next() {
-            Some(key) if self.unknown_keys == UnknownKeys::Refused => {
+            Some(key) if matches!(self.unknown_keys, UnknownKeys::Refused) => {
                 let known = self.known.join(", ");
                 Err(Fault::new(format!("has the unknown key {}; known are {known}", quote(key))))
             }

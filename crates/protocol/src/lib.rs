@@ -14,9 +14,11 @@
 //! - No input costs more than its length: the depth is checked before anything is built, nothing recurses without a bound,
 //!   and memory is in proportion to the text (`tests/bounded.rs`).
 //! - Null is as good as an absent key. A worker's answer may have keys that nobody knows, since workers may be newer than
-//!   the engine; in a document of a SQL function they are errors, since they are typing errors.
+//!   the engine: they change nothing, and are told. In a document of a SQL function they are errors, since they are typing
+//!   errors.
 //!
-//! From below: `scan.rs` walks over JSON, `payload.rs` says what a payload is, `fields.rs` takes objects apart, `config.rs`
+//! From below: `scan.rs` walks over JSON, `payload.rs` says what a payload is, `fields.rs` takes objects apart and notes in
+//! `unknown.rs` what nobody asks for, `config.rs`
 //! reads the options of states, which stand in definitions and in answers; `definition.rs` and `answer.rs` read whole
 //! documents. `request.rs` writes.
 
@@ -28,8 +30,11 @@ mod fields;
 mod payload;
 mod request;
 mod scan;
+mod unknown;
 
-pub use answer::{Limits, MAX_DETAIL_CHARS, decode_error, decode_execute, decode_rpc, decode_wait_until};
+pub use answer::{
+    Limits, MAX_DETAIL_CHARS, decode_error, decode_execute, decode_rpc, decode_wait_until, with_warnings,
+};
 pub use clock_offset::parse_clock_offset;
 pub use definition::{ConflictMode, StartOptions, parse_definition, parse_start_options};
 pub use fields::MAX_NAME_BYTES;

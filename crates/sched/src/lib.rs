@@ -36,3 +36,4 @@ pub mod portion;
 pub mod room;
 pub mod slow;
 pub mod table_health;
+pub mod told;

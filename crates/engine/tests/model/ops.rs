@@ -212,6 +212,7 @@ fn effects() -> impl Strategy<Value = Effects> {
             publish_to_global_queue,
             write_local_attributes,
             write_global_attributes,
+            warnings: vec![],
         },
     );
     prop_oneof![2 => Just(Effects::default()), 1 => some]
@@ -446,6 +447,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                     rpcs: None,
                     timeout_seconds,
                     history: HistoryPolicy::Full,
+                    strict_answers: false,
                 }
             },
         );

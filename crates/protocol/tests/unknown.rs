@@ -1,0 +1,185 @@
+//! Keys of answers that nobody knows: they change nothing, and are told with their places.
+
+mod common;
+
+use common::{LIMITS, documents};
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+use xdb_protocol::*;
+
+fn wait_until(body: &Value) -> Result<Vec<String>, String> {
+    decode_wait_until(body.to_string().as_bytes(), &LIMITS).map(|answer| answer.effects.warnings)
+}
+
+fn execute(body: &Value) -> Result<Vec<String>, String> {
+    decode_execute(body.to_string().as_bytes(), &LIMITS).map(|answer| answer.effects.warnings)
+}
+
+fn rpc(body: &Value) -> Result<Vec<String>, String> {
+    decode_rpc(body.to_string().as_bytes(), &LIMITS).map(|answer| answer.effects.warnings)
+}
+
+type Reader = fn(&Value) -> Result<Vec<String>, String>;
+
+/// Answers that use each of their keys.
+fn answers() -> Vec<(Reader, Value)> {
+    let mut documents: Vec<_> = documents().into_iter().map(|(_, document)| document).take(4).collect();
+    documents[0]["commandRequest"]["globalQueueCommands"] = json!([{"commandId": "g", "queueName": "q", "key": "k", "count": 1}, {"commandId": "h", "queueName": "q", "atLeast": 1, "atMost": 2}]);
+    for document in &mut documents {
+        document["publishToGlobalQueue"] =
+            json!([{"queueName": "q", "key": "k", "messageId": "m", "payload": 1, "ttlSeconds": 1}]);
+    }
+    [wait_until as Reader, execute, execute, rpc].into_iter().zip(documents).collect()
+}
+
+fn dead_end() -> Value {
+    json!({"stateDecision": {"threadCloseDecision": {"closeType": "DEAD_END"}}})
+}
+
+/// Where the keys are the user's own.
+fn is_users(place: &str) -> bool {
+    ["/stateInput", "/closeInput", "/output", "/payload", "/writeToLocalAttributes", "/writeToGlobalAttributes"]
+        .iter()
+        .any(|users| place.split_inclusive('/').count() > 1 && place.contains(users))
+}
+
+/// Each object that has keys of the protocol, as a JSON pointer and as it is told.
+fn objects(value: &Value, pointer: &str, told: &str, found: &mut Vec<(String, String)>) {
+    match value {
+        Value::Object(members) if !is_users(pointer) => {
+            found.push((pointer.to_owned(), told.to_owned()));
+            for (key, value) in members {
+                let dot = if told.is_empty() { "" } else { "." };
+                objects(value, &format!("{pointer}/{key}"), &format!("{told}{dot}{key}"), found);
+            }
+        }
+        Value::Array(items) if !is_users(pointer) => {
+            for (n, item) in items.iter().enumerate() {
+                objects(item, &format!("{pointer}/{n}"), &format!("{told}[{n}]"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn members<'d>(document: &'d mut Value, pointer: &str) -> &'d mut Map<String, Value> {
+    document.pointer_mut(pointer).and_then(Value::as_object_mut).expect("an object of it")
+}
+
+#[test]
+fn a_known_key_is_never_told() {
+    for (read, document) in answers() {
+        assert_eq!(read(&document), Ok(vec![]), "{document}");
+    }
+}
+
+#[test]
+fn an_unknown_key_is_told_in_whatever_object_it_is() {
+    let mut tried = 0;
+    for (read, document) in answers() {
+        let mut found = Vec::new();
+        objects(&document, "", "", &mut found);
+        for (pointer, told) in found {
+            let mut with = document.clone();
+            members(&mut with, &pointer).insert("vaule".to_owned(), json!({"known": 1}));
+            let dot = if told.is_empty() { "" } else { "." };
+            // Of the items of a list that all have it, the first is named.
+            assert_eq!(read(&with), Ok(vec![format!("unknown key {told}{dot}vaule")]));
+            tried += 1;
+        }
+    }
+    assert!(tried > 30, "{tried} objects");
+}
+
+/// Whatever else is wrong because of it.
+#[test]
+fn a_misspelt_key_is_told_with_the_failure_or_without() {
+    let mut failures = 0;
+    for (read, document) in answers() {
+        let mut found = Vec::new();
+        objects(&document, "", "", &mut found);
+        for (pointer, told) in found {
+            let keys: Vec<_> = members(&mut document.clone(), &pointer).keys().cloned().collect();
+            for key in keys {
+                let mut with = document.clone();
+                let members = members(&mut with, &pointer);
+                let value = members.remove(&key).expect("it is there");
+                members.insert(format!("{key}x"), value);
+                let dot = if told.is_empty() { "" } else { "." };
+                let warning = format!("unknown key {told}{dot}{key}x");
+                match read(&with) {
+                    Ok(warnings) => assert_eq!(warnings, [warning]),
+                    Err(message) => {
+                        failures += 1;
+                        assert!(message.ends_with(&format!("; {warning}")), "{message}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(failures > 10, "{failures} failures");
+}
+
+#[test]
+fn what_many_items_have_is_told_of_the_first() {
+    let item = |n: u32| if n < 3 { json!({"stateId": "A"}) } else { json!({"stateId": "A", "stateConfg": {}, "n": n}) };
+    let many = json!({"stateDecision": {"nextStates": (0..10_000).map(item).collect::<Vec<_>>()}});
+    let told = ["unknown key stateDecision.nextStates[3].n", "unknown key stateDecision.nextStates[3].stateConfg"];
+    assert_eq!(execute(&many), Ok(told.map(str::to_owned).to_vec()));
+    let lists = json!({"stateDecision": dead_end()["stateDecision"],
+        "publishToLocalQueue": [{"queueName": "q", "x": 1}, {"queueName": "q", "y": 1}],
+        "publishToGlobalQueue": [{"queueName": "q", "x": 1}]});
+    let told = ["publishToLocalQueue[0].x", "publishToLocalQueue[1].y", "publishToGlobalQueue[0].x"];
+    assert_eq!(execute(&lists), Ok(told.map(|place| format!("unknown key {place}")).to_vec()));
+}
+
+#[test]
+fn keys_of_payloads_and_errors_are_the_workers_own() {
+    let body = json!({"output": {"vaule": 1}, "writeToLocalAttributes": {"vaule": {"vaule": 1}}});
+    assert_eq!(rpc(&body), Ok(vec![]));
+    assert_eq!(decode_error(500, br#"{"detail": "no", "code": 7}"#).detail, "no");
+}
+
+#[test]
+fn what_is_told_of_a_hostile_answer_is_short() {
+    let mut body = dead_end();
+    for n in 0..100_000 {
+        body[format!("{n}{}", "k\u{1}ö".repeat(50))] = json!(null);
+    }
+    let warnings = execute(&body).unwrap();
+    assert!(warnings.len() <= 9 && warnings.iter().map(String::len).sum::<usize>() < 1_000, "{warnings:?}");
+    assert_eq!(warnings.last().unwrap(), "further unknown keys");
+    assert!(warnings.iter().all(|warning| !warning.contains(char::is_control)));
+
+    // The end of a long place says most.
+    let mut options = json!({"skipWaitUntill": true});
+    for _ in 0..10 {
+        options = json!({"stateFailureRecoveryOptions": {"stateFailureProceedStateConfig": options}});
+    }
+    let deep = json!({"stateDecision": {"nextStates": [{"stateId": "A", "stateConfig": options}]}});
+    let warnings = execute(&deep).unwrap();
+    assert!(warnings[0].starts_with("unknown key …") && warnings[0].ends_with("Config.skipWaitUntill"), "{warnings:?}");
+    assert!(warnings[0].chars().count() < 150, "{warnings:?}");
+}
+
+proptest! {
+    #[test]
+    fn any_keys_are_told_shortly_or_not_at_all(
+        keys in proptest::collection::vec("\\PC{0,300}|[a-z]{1,3}", 0..30),
+        which in 0usize..4, at in any::<prop::sample::Index>(),
+    ) {
+        let (read, mut document) = answers().swap_remove(which);
+        let mut found = Vec::new();
+        objects(&document, "", "", &mut found);
+        let (pointer, _) = &found[at.index(found.len())];
+        let before = members(&mut document, pointer).len();
+        for key in &keys {
+            members(&mut document, pointer).entry(key.clone()).or_insert(json!(1));
+        }
+        let added = members(&mut document, pointer).len() - before;
+        let warnings = read(&document).unwrap();
+        prop_assert_eq!(added == 0, warnings.is_empty());
+        prop_assert!(warnings.len() <= 9 && warnings.len() <= added.max(1));
+        prop_assert!(warnings.iter().map(String::len).sum::<usize>() < 1_000);
+    }
+}

@@ -1,0 +1,180 @@
+//! Keys of answers that nobody knows: they change nothing, and are told once.
+
+use xdb_cluster_tests::prelude::*;
+
+const DEAD_END: &str = r#""stateDecision":{"threadCloseDecision":{"closeType":"DEAD_END"}}"#;
+
+fn answer(text: &str) -> Reply {
+    Reply::Raw(200, text.as_bytes().to_vec())
+}
+
+/// The warnings of all events of a process, in order.
+fn warnings(db: &mut Db, process_id: &str) -> Vec<String> {
+    db.all(&format!(
+        "SELECT format('%s: %s', event_type, warning) FROM xdb.history, jsonb_array_elements_text(details -> 'warnings') warning
+         WHERE process_id = '{}' ORDER BY event_id",
+        process_id
+    ))
+}
+
+fn closed(db: &mut Db, process_id: &str) {
+    wait_until("the threads are over", 10, || {
+        db.one(&format!("SELECT live_threads = 0 FROM xdb.processes WHERE process_id = '{}'", process_id))
+    });
+}
+
+#[test]
+fn an_unknown_key_is_told_once_in_the_event_of_the_answer() {
+    let app = App::new("unknown_told");
+    let _worker = app.worker(|call: &Call| match call.api {
+        Api::WaitUntil => answer(
+            r#"{"commandRequest":{"waitingType":"AnyOfCompletion","timerCommands":[{"delayInSeconds":0,"comandId":"x"}]}}"#,
+        ),
+        _ => answer(&format!(r#"{{{DEAD_END},"writeToGlobalAttribute":{{"n":1}}}}"#)),
+    });
+    app.register("waiting", &Definition::starting_with("Wait").waiting_step("Wait"));
+    app.register("another", &Definition::starting_with("Step").step("Step"));
+    let mut db = app.db();
+    for process_id in ["first", "second"] {
+        db.start(process_id, "waiting").go();
+        closed(&mut db, process_id);
+    }
+    db.start("third", "another").go();
+    closed(&mut db, "third");
+    assert_eq!(
+        warnings(&mut db, "first"),
+        [
+            "WaitStarted: unknown key commandRequest.timerCommands[0].comandId",
+            "StateCompleted: unknown key writeToGlobalAttribute"
+        ]
+    );
+    assert_eq!(warnings(&mut db, "second"), Vec::<String>::new());
+    assert_eq!(warnings(&mut db, "third"), ["StateCompleted: unknown key writeToGlobalAttribute"]);
+    // Registered again it is told no more often; after a start of the engine it is.
+    app.register("another", &Definition::starting_with("Step").step("Step"));
+    db.start("fourth", "another").go();
+    closed(&mut db, "fourth");
+    assert_eq!(warnings(&mut db, "fourth"), Vec::<String>::new());
+    let scheduler = app.scheduler();
+    app.superuser().run(&format!("SELECT pg_terminate_backend({scheduler})"));
+    wait_until("another scheduler is there", 10, || {
+        app.cluster().find_scheduler(app.database()).is_some_and(|pid| pid != scheduler)
+    });
+    db.start("fifth", "another").go();
+    closed(&mut db, "fifth");
+    assert_eq!(warnings(&mut db, "fifth"), ["StateCompleted: unknown key writeToGlobalAttribute"]);
+    app.done(&["terminating background worker"]);
+}
+
+#[test]
+fn an_attempt_that_fails_tells_the_unknown_keys() {
+    let app = App::new("unknown_failed");
+    let worker = app.worker(|call: &Call| match (call.process_id(), call.attempt()) {
+        (_, 2) => dead_end().into(),
+        ("misspelt", _) => answer(r#"{"stateDecison":{}}"#),
+        ("refused", _) => answer(&format!(r#"{{{DEAD_END},"writeToGlobalAttributes":{{"n":"x"}},"extra":1}}"#)),
+        _ => answer(&format!(r#"{{{DEAD_END},"writeToLocalAttributes":{{"k":1}},"extra":1}}"#)),
+    });
+    let definition = Definition::starting_with("Step").step("Step");
+    let definition = definition.maps("public.counters", "id", &["n"]).with("localAttributes", json!([]));
+    app.register("counting", &definition);
+    let mut db = app.db();
+    for (process_id, detail) in [
+        ("misspelt", "stateDecision is missing; unknown key stateDecison"),
+        ("refused", "; unknown key extra"),
+        ("rejected", r#"unknown local attribute "k"; unknown key extra"#),
+    ] {
+        db.start(process_id, "counting").key(process_id).globals(json!({"n": 0})).go();
+        closed(&mut db, process_id);
+        let failure: String = db.one(&format!(
+            "SELECT details -> 'failure' ->> 'detail' FROM xdb.history
+             WHERE process_id = '{}' AND event_type = 'AttemptFailed'",
+            process_id
+        ));
+        assert!(failure.ends_with(detail), "{failure}");
+        assert_eq!(worker.count(|call| call.process_id() == process_id), 2);
+    }
+    app.done(&[]);
+}
+
+#[test]
+fn a_type_with_strict_answers_takes_no_unknown_key() {
+    let app = App::new("unknown_strict");
+    let _worker = app.worker(|call: &Call| match (call.api, call.attempt()) {
+        (Api::WaitUntil, 1) => answer(r#"{"commandRequest":{"waitingType":"EmptyCommand"},"extra":null}"#),
+        (Api::WaitUntil, _) => no_command().into(),
+        (Api::Execute, 1) => answer(&format!(
+            r#"{{{DEAD_END},"writeToLocalAttributes":{{"applied":true}},"publishToLocalQueue":[{{"queueName":"q","pay":1}}]}}"#
+        )),
+        (Api::Execute, _) => dead_end().into(),
+        (Api::Rpc, _) => answer(r#"{"output":1,"writeToLocalAttributes":{"applied":true},"writeToGlobalAttribute":{}}"#),
+    });
+    let definition = Definition::starting_with("Wait").waiting_step("Wait");
+    app.register("strict", &definition.with("strictAnswers", json!(true)).rpc("Ask", json!({})));
+    let mut db = app.db();
+    db.start("p", "strict").go();
+    closed(&mut db, "p");
+    let failures: Vec<String> = db.all(
+        "SELECT details -> 'failure' ->> 'errorType' || ': ' || (details -> 'failure' ->> 'detail') FROM xdb.history
+         WHERE process_id = 'p' AND event_type = 'AttemptFailed' ORDER BY event_id",
+    );
+    assert_eq!(failures, ["InvalidAnswer: unknown key extra", "InvalidAnswer: unknown key publishToLocalQueue[0].pay"]);
+    let error = db.refused("XD010", "SELECT xdb.invoke_rpc('p', 'Ask')");
+    assert!(format!("{error:?}").contains("nknown key writeToGlobalAttribute"), "{error:?}");
+    assert_eq!(db.json("SELECT xdb.get_local_attributes('p')"), json!({}));
+    assert_eq!(warnings(&mut db, "p"), Vec::<String>::new());
+    app.done(&[]);
+}
+
+#[test]
+fn a_session_is_told_of_the_unknown_keys_of_an_rpc_once() {
+    let app = App::new("unknown_rpc");
+    let _worker = app.worker(|call: &Call| match call.target() {
+        "Write" => answer(r#"{"output":1,"writeToLocalAttributes":{"k":1},"writeToGlobalAttribute":{}}"#),
+        "Read" => answer(r#"{"output":1,"writeToGlobalAttribute":{}}"#),
+        _ => no_command().into(),
+    });
+    app.register("asked", &Definition::without_start().rpc("Write", json!({})).rpc("Read", json!({})));
+    let mut db = app.db();
+    db.start("p", "asked").go();
+    for _ in 0..2 {
+        db.run("SELECT xdb.invoke_rpc('p', 'Write')");
+    }
+    assert_eq!(warnings(&mut db, "p"), ["RpcApplied: unknown key writeToGlobalAttribute"]);
+    // An answer that changes nothing has no event: its caller gets a NOTICE.
+    let mut other = app.db();
+    other.run("SELECT xdb.invoke_rpc('p', 'Read')");
+    other.run("SELECT xdb.invoke_rpc('p', 'Read'); SELECT xdb.invoke_rpc('p', 'Write')");
+    assert_eq!(
+        other.notices(),
+        [
+            r#"NOTICE: xdb: answer to RPC "Read": unknown key writeToGlobalAttribute"#,
+            r#"NOTICE: xdb: answer to RPC "Write": unknown key writeToGlobalAttribute"#
+        ]
+    );
+    assert_eq!(warnings(&mut db, "p").len(), 2);
+    app.done(&[]);
+}
+
+/// Whatever a worker sends, what is told of it is short, and ends.
+#[test]
+fn a_flood_of_unknown_keys_does_not_fill_the_history() {
+    let app = App::new("unknown_flood");
+    let _worker = app.worker(|call: &Call| {
+        let keys: String = (0..20_000).map(|n| format!(r#""{}k{n}":1,"#, call.process_id())).collect();
+        answer(&format!("{{{keys}{DEAD_END}}}"))
+    });
+    app.register("flood", &Definition::starting_with("Step").step("Step"));
+    let mut db = app.db();
+    for n in 0..12 {
+        let process_id = format!("p{n}");
+        db.start(&process_id, "flood").go();
+        closed(&mut db, &process_id);
+    }
+    let lengths: Vec<i32> = db.all(
+        "SELECT octet_length(details ->> 'warnings') FROM xdb.history
+         WHERE event_type = 'StateCompleted' AND details ? 'warnings' ORDER BY event_time",
+    );
+    assert!(!lengths.is_empty() && lengths.len() < 12 && lengths.iter().all(|length| *length < 1_000), "{lengths:?}");
+    app.done(&[]);
+}
