@@ -1,6 +1,6 @@
 //! Administration.
 
-use super::Caller;
+use super::{Caller, engine_state};
 use crate::clock;
 use crate::error;
 use crate::guc;
@@ -123,8 +123,14 @@ struct EngineFigures {
 pub fn engine_figures(_: &Args) -> Result<Value> {
     let caller = Caller::looking()?;
     let database = process::database();
+    let main = Slot::find(database, Role::Scheduler).map(Slot::status).unwrap_or_default();
+    let why_not = caller.on_system_tables(|spi, _| engine_state::reason(spi, &main))?;
     let (slow_objects, reason, (backlog, oldest_due)) = match versions::mismatch() {
-        Some(mismatch) => (Vec::new(), Some(format!("{}. {}", mismatch.reason(), mismatch.remedy())), (None, None)),
+        Some(mismatch) => {
+            let mismatch = format!("{}. {}", mismatch.reason(), mismatch.remedy());
+            let reasons: Vec<_> = why_not.into_iter().chain([mismatch]).collect();
+            (Vec::new(), Some(reasons.join("; ")), (None, None))
+        }
         None => caller.on_system_tables(|spi, _| {
             // Counted now: an engine that rests, or is gone, brings no figure up to date.
             let (backlog, due) = spi.with_latest_snapshot(|spi| lines::backlog(spi, clock::now()))?;
@@ -132,15 +138,14 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             let without_type = spi.with_latest_snapshot(|spi| without_type(spi, ownership))?;
             let unsigned = spi.with_latest_snapshot(without_secret)?;
             let held = spi.with_latest_snapshot(suspects::reason)?;
-            let reasons: Vec<_> =
-                ownership.reason().into_iter().chain(without_type).chain(unsigned).chain(held).collect();
+            let of_tables = [ownership.reason(), without_type, unsigned, held];
+            let reasons: Vec<_> = why_not.into_iter().chain(of_tables.into_iter().flatten()).collect();
             let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
             Ok((slow::names(spi)?, reason, (Some(backlog), due)))
         })?,
     };
     let oldest_due = oldest_due.map(clock::iso8601);
     let (_, lock_waits_not_shown) = attribute_locks::shown(database);
-    let main = Slot::find(database, Role::Scheduler).map(Slot::status).unwrap_or_default();
     let runners = Role::runners().filter_map(|role| Slot::find(database, role)).map(Slot::status);
     let (running, not): (Vec<_>, Vec<_>) = runners.partition(|runner| runner.pid.is_some());
     let failed = not.into_iter().filter(|runner| runner.state == EngineState::BackingOff);

@@ -24,6 +24,7 @@
 //! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
 //! | `owners.rs` | `reassign_owned` |
 //! | `admin.rs`, `attribute_locks.rs` | `pause`, `resume`, `adopt`, versions; the figures behind `status` and the views |
+//! | `engine_state.rs` | why the engine does not run, for `status` |
 //!
 //! Rules:
 //! - All of it happens in the caller's transaction. Nothing is woken before it commits.
@@ -34,6 +35,7 @@
 mod admin;
 mod attribute_locks;
 mod bulk;
+mod engine_state;
 mod global;
 mod manage;
 mod owners;

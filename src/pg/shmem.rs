@@ -19,7 +19,7 @@ pub mod over;
 pub mod slot;
 pub mod waiter;
 
-pub use slot::{EngineState, ExitReason, RUNNERS, Role, Slot, SlotPhase, Suspects, Wakeup};
+pub use slot::{EngineState, ExitReason, RUNNERS, Role, SCHEDULERS, Slot, SlotPhase, SlotStatus, Suspects, Wakeup};
 
 const NAME: &CStr = c"xdb";
 const POKES: usize = 16;
@@ -187,6 +187,11 @@ pub fn note_died_in(table: u32) {
     if let Some(slot) = Slot::mine() {
         slot.note_died_in(table);
     }
+}
+
+/// Whether there is a launcher now.
+pub fn has_launcher() -> bool {
+    shared().is_some_and(|shared| shared.launcher_pid.load(Ordering::SeqCst) != 0)
 }
 
 /// Sets the launcher's latch. Cannot fail.

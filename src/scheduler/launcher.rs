@@ -8,7 +8,7 @@ use crate::guc;
 use crate::pg::databases::{self, Database};
 use crate::pg::shmem::{self, EngineState, ExitReason, Role, Slot, SlotPhase, call};
 use crate::pg::worker::{self, Handle};
-use crate::pg::{crash, latch, names, process, raw, session};
+use crate::pg::{crash, latch, process, raw, session};
 use pgrx::{pg_guard, pg_sys, warning};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -25,6 +25,7 @@ const START_LOST: i64 = 10_000_000;
 const STARTS_AT_ONCE: usize = 4;
 /// How long a scheduler that was asked to leave has for it.
 const LEAVE_POLITELY: Duration = Duration::from_secs(1);
+const WORKERS_USED_UP: &str = "no free background worker process: max_worker_processes are in use";
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Registers the launcher. Only while the server loads its `shared_preload_libraries`.
@@ -134,7 +135,7 @@ impl Launcher {
             return HashMap::new();
         }
         let list = guc::text(&guc::DATABASES);
-        let Some(names) = named(&list) else {
+        let Some(names) = guc::listed_databases(&list) else {
             self.complain("names", || format!("xdb: xdb.databases can't be read, and no engine runs: {list}"));
             return HashMap::new();
         };
@@ -243,8 +244,10 @@ impl Launcher {
             return Some(at);
         }
         if let Some((at, _)) = self.workers_used_up.filter(|(at, _)| *at > now) {
-            if let Some(slot) = slot {
+            // Also of a database whose engine was never tried to start.
+            if let Some(slot) = slot.or_else(|| Slot::allocate(database, role)) {
                 slot.set_state(EngineState::BackingOff);
+                slot.record_error(WORKERS_USED_UP);
             }
             return Some(at);
         }
@@ -279,7 +282,7 @@ impl Launcher {
                 slot.give_up_start();
                 slot.set_phase(SlotPhase::Idle);
                 slot.set_state(EngineState::BackingOff);
-                slot.record_error("no free background worker process: max_worker_processes are in use");
+                slot.record_error(WORKERS_USED_UP);
                 let pause = self.workers_used_up.map_or(FIRST_BACKOFF, |(_, before)| before * 2);
                 let pause = pause.min(LONGEST_BACKOFF);
                 self.workers_used_up = Some((now + pause, pause));
@@ -327,16 +330,4 @@ fn launch(database: &str, role: Role, argument: u64) -> Option<Handle> {
         Role::Runner(number) => ("xdb runner", format!("xdb runner {} of {database}", number + 1)),
     };
     worker::start(worker::describe(&name, kind, "xdb_scheduler_main"), argument)
-}
-
-/// The names in `xdb.databases`; none means all. `None` if it can't be read.
-///
-/// Where there are no quotes, names are also taken as they are written: so the list was read before it could have quotes.
-fn named(list: &str) -> Option<HashSet<String>> {
-    let as_sql = if list.trim().is_empty() { Some(Vec::new()) } else { names::split(list) };
-    if list.contains('"') {
-        return as_sql.map(HashSet::from_iter);
-    }
-    let as_written = list.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
-    Some(as_written.chain(as_sql.into_iter().flatten()).collect())
 }

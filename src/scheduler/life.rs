@@ -3,6 +3,7 @@
 //! Exit codes: 0 when there is nothing to run or the process was asked to leave, 1 for "start me again". Any other code would
 //! make the postmaster restart the whole cluster. The postmaster itself never restarts one: the launcher does.
 use super::main_loop;
+use crate::pg::catch::{log_error, run_caught};
 use crate::pg::session::{self, Session};
 use crate::pg::shmem::{self, ExitReason, Slot};
 use crate::pg::{crash, process};
@@ -29,8 +30,14 @@ fn live(slot: Slot) -> ExitReason {
     process::connect(database);
     session::report_name(role);
     crash::point("connected");
-    let Some(mut session) = Session::open(slot, database, role) else {
-        return ExitReason::Gone;
-    };
-    main_loop::run(&mut session)
+    match run_caught(|| Ok(Session::open(slot, database, role))) {
+        Ok(Some(mut session)) => main_loop::run(&mut session),
+        Ok(None) => ExitReason::Gone,
+        // The process ends, and its transaction with it.
+        Err(error) => {
+            slot.record_error(&error.to_string());
+            log_error("an engine process can't read the extension", &error);
+            ExitReason::Restart
+        }
+    }
 }

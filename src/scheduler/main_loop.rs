@@ -57,6 +57,7 @@ pub fn run(session: &mut Session) -> ExitReason {
         Ok(made) => made,
         Err(error) => {
             pgrx::log!("xdb: an engine process can't call workers: {error}");
+            session.slot.record_error(&format!("an engine process can't call workers: {error}"));
             return ExitReason::Restart;
         }
     };

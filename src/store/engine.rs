@@ -34,6 +34,7 @@ statements! {
     RETIRE = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1";
     PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0";
     STATE = state_where("EXISTS (SELECT FROM xdb.slow_object)");
+    DATABASE = "SELECT datistemplate, datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1";
     // Of a release without runners.
     STATE_OF_OLDER = state_where("false");
 }
@@ -127,6 +128,13 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
         state.slow = slow::tables(spi)?;
     }
     Ok(state)
+}
+
+/// Whether this database is a template, and whether it allows connections.
+pub fn is_template_or_closed(spi: &Spi) -> Result<(bool, bool)> {
+    let (_, database) = instance::here();
+    let read = |row: &Row| Ok((row.get("datistemplate")?, !row.get::<bool>("datallowconn")?));
+    Ok(spi.first(&DATABASE, &[value(database)], read)?.unwrap_or_default())
 }
 
 pub fn set_paused(spi: &Spi, paused: bool) -> Result<()> {
