@@ -102,6 +102,12 @@ pub fn no_client(why: &std::io::Error) -> PgError {
         .hint("The server is short of descriptors or threads. Nothing was called: call again.")
 }
 
+pub fn subscribed(subscriptions: &[String]) -> PgError {
+    PgError::new(sqlstate(b"XD021"), "a subscription replicates into the tables of xdb")
+        .detail(format!("Subscriptions: {}.", subscriptions.join(", ")))
+        .hint("Drop it when all has arrived, then adopt.")
+}
+
 pub fn not_preloaded() -> PgError {
     PgError::new(sqlstate(b"XD011"), "xdb is not loaded at server start")
         .hint("Add this line to postgresql.conf and restart the server: shared_preload_libraries = 'xdb'")

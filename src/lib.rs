@@ -50,7 +50,7 @@ pub extern "C-unwind" fn _PG_init() {
     pg::index_plans::register();
     if pg::process::is_server_start() {
         pg::shmem::register();
-        pg::hook::register();
+        pg::hook::register(api::after_subscription);
         scheduler::launcher::register();
     }
 }

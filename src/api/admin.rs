@@ -18,7 +18,7 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Ownership};
 use crate::store::registry::{self, MissingType, Owner};
-use crate::store::{adopt, engine, lines, slow, suspects, to_json, versions};
+use crate::store::{adopt, engine, lines, slow, subscription, suspects, to_json, versions};
 use serde::Serialize;
 
 pub fn pause(_: &Args) -> Result<Value> {
@@ -36,6 +36,10 @@ pub fn adopt(_: &Args) -> Result<Value> {
         let ownership = instance::ownership(spi)?;
         if matches!(ownership, Ownership::Copy { .. }) {
             let roles_by_name = !ownership.knows_roles();
+            let writers = subscription::writers(spi)?;
+            if !writers.is_empty() {
+                return Err(error::subscribed(&writers));
+            }
             let missing = adopt::missing_owners(spi, roles_by_name)?;
             if !missing.is_empty() {
                 return Err(error::missing_owners(&missing));
@@ -71,6 +75,14 @@ fn without_type(spi: &Spi, ownership: Ownership) -> Result<Option<String>> {
     };
     let what = || format!("process types of running processes are not registered: {}", named(&missing));
     Ok((!missing.is_empty()).then(what))
+}
+
+/// What to do about subscriptions that write here.
+fn subscribed(spi: &Spi) -> Result<Option<String>> {
+    let writers = subscription::writers(spi)?;
+    let what =
+        || format!("the tables of XDB are replicated into by: {}; drop it before xdb.adopt()", writers.join(", "));
+    Ok((!writers.is_empty()).then(what))
 }
 
 pub fn knows_roles(_: &Args) -> Result<Value> {
@@ -138,7 +150,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             let without_type = spi.with_latest_snapshot(|spi| without_type(spi, ownership))?;
             let unsigned = spi.with_latest_snapshot(without_secret)?;
             let held = spi.with_latest_snapshot(suspects::reason)?;
-            let of_tables = [ownership.reason(), without_type, unsigned, held];
+            let of_tables = [ownership.reason(), without_type, subscribed(spi)?, unsigned, held];
             let reasons: Vec<_> = why_not.into_iter().chain(of_tables.into_iter().flatten()).collect();
             let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
             Ok((slow::names(spi)?, reason, (Some(backlog), due)))

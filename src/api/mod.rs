@@ -24,6 +24,7 @@
 //! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
 //! | `owners.rs` | `reassign_owned` |
 //! | `admin.rs`, `attribute_locks.rs` | `pause`, `resume`, `adopt`, versions; the figures behind `status` and the views |
+//! | `subscriptions.rs` | no function: which tables a subscription leaves out |
 //! | `engine_state.rs` | why the engine does not run, for `status` |
 //!
 //! Rules:
@@ -45,6 +46,9 @@ mod registration;
 mod rpc;
 mod rpc_locks;
 mod start;
+mod subscriptions;
+
+pub use subscriptions::after_statement as after_subscription;
 
 use crate::error;
 use crate::guc;

@@ -1,12 +1,15 @@
 //! The utility hook: statements that need a database without connections find it so, and `CREATE EXTENSION` starts the engine.
 //!
-//! The statement itself is called without pgrx's error boundary, as the last thing the hook does: its errors pass through
-//! unchanged. What must happen afterwards is left to the callbacks at the end of the transaction.
+//! The statement itself is called without pgrx's error boundary: its errors pass through unchanged. What must happen afterwards,
+//! also if it fails, is left to the callbacks at the end of the transaction; what follows a statement that went well is called
+//! after it.
+use super::catch::{self, Result};
 use super::extension::{self, EXTENSION};
 use super::{compat, latch, raw, shmem, wake};
 use pgrx::{check_for_interrupts, is_a, pg_guard, pg_sys};
 use shmem::{Slot, SlotPhase};
 use std::ffi::{CStr, c_char};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long such a statement waits for the engine to leave; the server itself waits as long for other connections.
@@ -15,9 +18,12 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 const LEAVE_POLITELY: Duration = Duration::from_millis(300);
 
 static mut PREVIOUS: pg_sys::ProcessUtility_hook_type = None;
+static AFTER_SUBSCRIPTION: OnceLock<fn() -> Result<()>> = OnceLock::new();
 
-/// Puts the hook in place. Only while the server loads its `shared_preload_libraries`.
-pub fn register() {
+/// Puts the hook in place. Only while the server loads its `shared_preload_libraries`. `after_subscription` is called in the
+/// transaction of a statement that has made or altered a subscription, in a database with the extension.
+pub fn register(after_subscription: fn() -> Result<()>) {
+    AFTER_SUBSCRIPTION.get_or_init(|| after_subscription);
     // SAFETY: _PG_init runs in the postmaster, before any other process or thread exists.
     unsafe {
         PREVIOUS = pg_sys::ProcessUtility_hook;
@@ -39,24 +45,39 @@ unsafe extern "C-unwind" fn process_utility(
 ) {
     // SAFETY: the arguments are passed on as they came.
     unsafe {
-        before_statement(statement, context);
+        let is_subscription = before_statement(statement, context);
         let next = PREVIOUS.unwrap_or(raw::standard_ProcessUtility);
         next(statement, query, read_only_tree, context, params, environment, receiver, completion);
+        if is_subscription {
+            subscription_changed();
+        }
     }
 }
 
 #[pg_guard]
+unsafe extern "C-unwind" fn subscription_changed() {
+    catch::edge(|| {
+        // SAFETY: in the transaction of the statement, whose changes are to be seen.
+        unsafe { pg_sys::CommandCounterIncrement() };
+        let after = AFTER_SUBSCRIPTION.get().filter(|_| extension::current() != pg_sys::InvalidOid);
+        after.map_or(Ok(()), |after| after())
+    });
+}
+
+/// Whether the statement makes or alters a subscription.
+#[pg_guard]
 unsafe extern "C-unwind" fn before_statement(
     statement: *mut pg_sys::PlannedStmt,
     context: pg_sys::ProcessUtilityContext::Type,
-) {
+) -> bool {
     // SAFETY: the server passes a valid statement, and the node tag says what kind of node it is.
     unsafe {
         let node = (*statement).utilityStmt;
         if node.is_null() {
-            return;
+            return false;
         }
         match (*node).type_ {
+            pg_sys::NodeTag::T_CreateSubscriptionStmt | pg_sys::NodeTag::T_AlterSubscriptionStmt => return true,
             // Whichever extension it is: CASCADE can bring this one along.
             pg_sys::NodeTag::T_CreateExtensionStmt => extension_changes(),
             pg_sys::NodeTag::T_AlterExtensionStmt => {
@@ -93,6 +114,7 @@ unsafe extern "C-unwind" fn before_statement(
             }
             _ => {}
         }
+        false
     }
 }
 

@@ -35,6 +35,22 @@ statements! {
         ORDER BY 1, 2, 4 ON CONFLICT DO NOTHING");
     WORKERS = name_owners("worker");
     TYPES = name_owners("process_type");
+    NUMBERS = [
+        ("inbox", "inbox_id", "inbox_inbox_id_seq"),
+        ("worker", "worker_id", "worker_worker_id_seq"),
+        ("process_type", "type_id", "process_type_type_id_seq"),
+        ("mapped_table", "mapping_id", "mapping_id_seq"),
+        ("global_message", "number", "global_message_number_seq"),
+        ("global_waiter", "wait_order", "global_waiter_wait_order_seq"),
+    ].map(|(table, column, sequence)| go_on(table, column, sequence)).join(" UNION ALL ");
+}
+
+/// Numbers go on where those of the copied rows end: logical replication brings the rows, and not where a sequence stands.
+fn go_on(table: &str, column: &str, sequence: &str) -> String {
+    format!(
+        "SELECT pg_catalog.setval('xdb.{sequence}'::pg_catalog.regclass, m.last) \
+        FROM (SELECT pg_catalog.max({column}) AS last FROM xdb.{table}) m, xdb.{sequence} s WHERE m.last >= s.last_value"
+    )
 }
 
 /// Names of roles that own running processes and are not there.
@@ -59,6 +75,7 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
         spi.run(&WORKERS, &[value(roles_by_name)])?;
         spi.run(&TYPES, &[value(roles_by_name)])?;
         worker_secret::move_out_of_workers(spi)?;
+        spi.rows(&NUMBERS, &[], |_| Ok(()))?;
     }
     claim::take_owners(spi)?;
     claim::forget_leases(spi)?;

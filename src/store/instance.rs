@@ -4,6 +4,7 @@
 //! finds an identity there that is not its own: then nothing runs until somebody says that it shall. The tables `instances`
 //! and `registry`.
 
+use super::subscription;
 use super::table::{statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
@@ -105,6 +106,10 @@ pub fn ownership(spi: &Spi) -> Result<Ownership> {
 
 /// Takes an unused database into use.
 pub fn take_into_use(spi: &Spi) -> Result<()> {
+    // What these bring is another database's, also if its identity has not come yet.
+    if !subscription::writers(spi)?.is_empty() {
+        return Ok(());
+    }
     let (system, oid) = here();
     if spi.run(&TAKE_INTO_USE, &[value(system), value(oid)])? > 0 {
         spi.run(&IN_USE, &[])?;

@@ -25,6 +25,7 @@
 //! | [`owners`] | | gives what a role owns to another one |
 //! | [`quotas`] | | counts what roles have, in slices |
 //! | [`engine`] | `engine` | epochs, pause |
+//! | [`subscription`] | | subscriptions that would write the system tables |
 //! | [`slow`] | `slow_object` | users' tables that are slow |
 //! | [`purge`] | `purged` | deletes closed executions |
 //! | [`suspects`] | `crash_suspect` | calls that may bring the server down: made one at a time, or held |
@@ -66,6 +67,7 @@ pub mod role_settings;
 pub mod save;
 pub mod slow;
 pub mod state;
+pub mod subscription;
 pub mod suspects;
 pub mod table;
 pub mod timer;

@@ -39,6 +39,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         role_settings::STATEMENTS,
         slow::STATEMENTS,
         state::STATEMENTS,
+        subscription::STATEMENTS,
         suspects::STATEMENTS,
         timer::STATEMENTS,
         worker_secret::STATEMENTS,
