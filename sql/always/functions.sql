@@ -54,7 +54,7 @@ COMMENT ON FUNCTION xdb.stop_process(text, text, text, uuid) IS 'Stops a running
 
 CREATE OR REPLACE FUNCTION xdb.describe_process(process_id text, execution_id uuid DEFAULT NULL) RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_describe_process';
-COMMENT ON FUNCTION xdb.describe_process(text, uuid) IS 'Status, type, times, threads and what each waits for, last failure and results of a process.';
+COMMENT ON FUNCTION xdb.describe_process(text, uuid) IS 'Status, type, times, threads and what each waits for, who holds it up, last failure and results of a process.';
 
 CREATE OR REPLACE FUNCTION xdb.wait_for_process(process_id text, timeout interval DEFAULT '30 seconds',
     execution_id uuid DEFAULT NULL) RETURNS jsonb

@@ -21,6 +21,7 @@
 //! | `process.rs`, `global.rs` | `publish`, `stop_process`; `publish_global` |
 //! | `rpc.rs`, `rpc_locks.rs` | `invoke_rpc`, and how it locks what it loads |
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, what `check_process` stands on |
+//! | `lock_holders.rs` | what holds a process up, for `describe_process` |
 //! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
 //! | `owners.rs` | `reassign_owned` |
 //! | `admin.rs`, `attribute_locks.rs` | `pause`, `resume`, `adopt`, versions; the figures behind `status` and the views |
@@ -38,6 +39,7 @@ mod attribute_locks;
 mod bulk;
 mod engine_state;
 mod global;
+mod lock_holders;
 mod manage;
 mod owners;
 mod process;

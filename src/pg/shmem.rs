@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 pub mod attribute_locks;
 pub mod call;
 pub mod over;
+pub mod row_places;
 pub mod slot;
 pub mod waiter;
 
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     over: [over::Cell; over::PLACES],
     lock_statuses: [attribute_locks::LockStatus; attribute_locks::LOCK_STATUSES],
     entries: [attribute_locks::Entry; attribute_locks::ENTRIES],
+    row_places: row_places::Places,
 }
 
 #[repr(C)]

@@ -29,10 +29,11 @@
 //! | [`slow`] | `slow_object` | users' tables that are slow |
 //! | [`purge`] | `purged` | deletes closed executions |
 //! | [`suspects`] | `crash_suspect` | calls that may bring the server down: made one at a time, or held |
+//! | [`lock_holders`] | | who has locked what a process needs |
 //! | [`locks`] | | what calls lock, and the versions of what they have read |
 //!
-//! Without tables of their own: [`role_settings`] reads what roles have set; [`load`] names what loads executions; [`phases`] says what of a state's phase has rows;
-//! [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with its history;
+//! Without tables of their own: [`role_settings`] reads what roles have set; [`load`] names what loads executions; [`phases`] says what
+//! of a state's phase has rows; [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with its history;
 //! [`versions`] says which schemas this library works with. [`app_tables`] reads and writes users' tables, and
 //! [`catalog`] says what they are.
 
@@ -53,6 +54,7 @@ pub mod instance;
 pub mod lines;
 pub mod load;
 pub mod loaded;
+pub mod lock_holders;
 pub mod locks;
 pub mod owners;
 pub mod phases;

@@ -95,7 +95,7 @@ statements! {
     DESCRIBE = "SELECT (pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object( \
         'processId', p.process_id, 'processExecutionId', p.execution_id, 'processType', p.process_type, \
         'owner', p.owner_name, 'status', p.status, 'closing', p.closing, 'startedAt', p.started_at, \
-        'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, 'ownerProblem', $4::text, \
+        'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, 'ownerProblem', $4::text, 'heldUpBy', $5::text::jsonb, \
         'completing', CASE WHEN p.completing THEN true END, 'liveThreads', p.live_threads, \
         'lastFailure', (SELECT s.last_failure || pg_catalog.jsonb_build_object( \
                 'stateExecutionId', s.state_id || '-' || s.number, \
@@ -284,15 +284,17 @@ pub fn results(spi: &Spi, id: ExecutionId) -> Result<Results> {
 /// Everything about an execution that answers what it does, what it waits for, since when, until when, and what
 /// failed last.
 ///
-/// `lock_waits` are names of what its state executions wait to lock, `owner_problem` why its owner can't own it.
+/// `lock_waits` are names of what its state executions wait to lock, `owner_problem` why its owner can't own it,
+/// `held_up` a JSON array of the locks that hold it up.
 pub fn describe(
     spi: &Spi,
     id: ExecutionId,
     lock_waits: &[(i32, String)],
     owner_problem: Option<&str>,
+    held_up: Option<&str>,
 ) -> Result<Option<String>> {
     let (seqs, names) = (lock_waits.iter().map(|wait| wait.0), lock_waits.iter().map(|wait| wait.1.as_str()));
-    let params = [value(id), array(seqs), array(names), value(owner_problem)];
+    let params = [value(id), array(seqs), array(names), value(owner_problem), value(held_up)];
     spi.first(&DESCRIBE, &params, |row| row.get("description"))
 }
 

@@ -29,6 +29,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         inbox::STATEMENTS,
         instance::STATEMENTS,
         lines::STATEMENTS,
+        lock_holders::STATEMENTS,
         locks::STATEMENTS,
         process::STATEMENTS,
         purge::STATEMENTS,

@@ -10,6 +10,8 @@ use super::slow_tables::{Kept, SlowTables, Times};
 use super::transaction::{Mode, Turn};
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
 use crate::pg::identity::{as_engine, as_process_owner, release_advisory_locks};
+use crate::pg::process::database;
+use crate::pg::shmem::row_places;
 use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, times_in_tables, try_lock_table, with_timeout};
 use crate::store::StateKey;
@@ -232,11 +234,27 @@ impl<'a> AppTables<'a> {
                 Ok(Used::Done(value))
             }
             Err(error) => {
+                if self.mode == Mode::Guarded && error.code == LOCK_NOT_AVAILABLE {
+                    self.show_locked_row(meta, limit_ms);
+                }
                 let used = self.judge(error);
                 // Without a guard the whole transaction is lost: it is made again with guards, knowing what was learnt.
                 if self.mode == Mode::Fast { Err(error_of(used)) } else { Ok(used) }
             }
         }
+    }
+
+    /// Shows people which row could not be locked. They look themselves who has it.
+    fn show_locked_row(&mut self, meta: &Meta, limit_ms: i32) {
+        let (spi, relation, began) = (self.spi, in_table(), Instant::now());
+        let rows = meta.mapping.iter().zip(meta.keys.iter());
+        let Some((mapping, key)) = rows.into_iter().find(|(table, _)| table.relation == relation) else { return };
+        let look = || as_process_owner(meta.owner, None, || self.tables.place(spi, mapping, key));
+        // Who may not read it, or has no time for it, shows nothing.
+        if let Ok(Some(place)) = guarded(|| with_timeout(limit_ms, relation, look)) {
+            row_places::note(database(), relation, key, place);
+        }
+        self.budget.spent(began.elapsed());
     }
 
     /// Locks tables if they are free, so that they keep their names and shapes. Says what keeps them from being used.

@@ -1,0 +1,125 @@
+//! What holds the steps of a process up is named in `describe_process`.
+
+use xdb_cluster_tests::prelude::*;
+
+fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
+    let app = App::alone(name, options);
+    let worker = app.worker(|call: &Call| match call.target() {
+        "Wait" if call.api == Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1)]),
+        "Wait" => next("Write", json!(null)),
+        _ => next("Wait", json!(null)).globals(json!({"n": 1})),
+    });
+    let definition = Definition::starting_with("Wait").waiting_step("Wait").step("Write");
+    app.register("writing", &definition.maps("public.counters", "id", &["n"]));
+    let mut db = app.db();
+    db.start("p", "writing").key("p").globals(json!({"n": 0})).go();
+    db.start("q", "writing").key("q").globals(json!({"n": 0})).go();
+    wait_until("they wait", 20, || db.count("xdb.waits") == 2);
+    (app, worker)
+}
+
+fn pid(db: &mut Db) -> i64 {
+    i64::from(db.one::<i32>("SELECT pg_backend_pid()"))
+}
+
+fn held_up(db: &mut Db, process_id: &str) -> Value {
+    db.json(&format!("SELECT coalesce(xdb.describe_process('{process_id}') -> 'heldUpBy', 'null')"))
+}
+
+fn says(db: &mut Db, what: &str, expected: &Value) {
+    let started = std::time::Instant::now();
+    let mut last = Value::Null;
+    while last != *expected {
+        assert!(started.elapsed().as_secs() < 20, "{what}: {last} instead of {expected}");
+        last = held_up(db, "p");
+    }
+}
+
+/// Has the process write its row and wait again.
+fn step(db: &mut Db) {
+    db.publish("p", "inbox", json!(1));
+}
+
+fn goes_on(db: &mut Db) {
+    wait_until("it waits again", 20, || db.count("xdb.waits WHERE process_id = 'p'") == 1);
+    says(db, "nothing holds it up", &Value::Null);
+}
+
+#[test]
+fn locks_that_hold_a_step_up_are_named_with_the_processes_that_have_them() {
+    let options = ClusterOptions::default().set("max_prepared_transactions", "2");
+    let (app, _worker) = application("held_up", options);
+    let (mut db, mut first, mut second) = (app.db(), app.db(), app.session("postgres"));
+    let (a, b) = (pid(&mut first), pid(&mut second));
+    let row = |pids: &[i64]| json!([{"lock": "row", "table": "public.counters", "pids": pids}]);
+
+    // A row: written, locked by two, written by a transaction that is prepared.
+    first.run("BEGIN; UPDATE counters SET n = 5 WHERE id = 'p'");
+    step(&mut db);
+    says(&mut db, "a row that is written", &row(&[a]));
+    assert_eq!(held_up(&mut db, "q"), Value::Null);
+    app.session("stranger").refused("42501", "SELECT xdb.describe_process('p')");
+    app.session("other").refused("XD001", "SELECT xdb.describe_process('p')");
+    first.run("COMMIT");
+    goes_on(&mut db);
+    let mut both = [a, b];
+    both.sort_unstable();
+    for session in [&mut first, &mut second] {
+        session.run("BEGIN; SELECT FROM counters WHERE id = 'p' FOR SHARE");
+    }
+    step(&mut db);
+    says(&mut db, "a row that is locked by two", &row(&both));
+    first.run("COMMIT");
+    says(&mut db, "a row that is locked by one", &row(&[b]));
+    second.run("COMMIT");
+    goes_on(&mut db);
+    first.run("BEGIN; UPDATE counters SET n = 6 WHERE id = 'p'; PREPARE TRANSACTION 'held'");
+    step(&mut db);
+    says(&mut db, "a prepared transaction", &row(&[0]));
+    first.run("COMMIT PREPARED 'held'");
+    goes_on(&mut db);
+
+    // A lock that keeps nobody from writing is none of them.
+    first.run("BEGIN; SELECT FROM counters WHERE id = 'p' FOR KEY SHARE");
+    step(&mut db);
+    goes_on(&mut db);
+    first.run("COMMIT");
+
+    // The table, by who has the lock and by who waits for it.
+    first.run("BEGIN; LOCK TABLE counters IN SHARE MODE");
+    step(&mut db);
+    says(&mut db, "a table", &json!([{"lock": "table", "table": "public.counters", "pids": [a]}]));
+    first.run("COMMIT");
+    goes_on(&mut db);
+
+    // The process itself.
+    first.run("BEGIN; SELECT xdb.set_local_attributes('p', '{\"k\": 1}')");
+    step(&mut db);
+    says(&mut db, "the process", &json!([{"lock": "process", "pids": [a]}]));
+    first.run("COMMIT");
+    goes_on(&mut db);
+    // Who publishes holds nobody up.
+    first.run("BEGIN; SELECT xdb.publish('p', 'others', '1')");
+    step(&mut db);
+    goes_on(&mut db);
+    first.run("COMMIT");
+    app.done(&[]);
+}
+
+#[test]
+fn a_lock_within_a_trigger_is_told_of_the_table() {
+    let (app, _worker) = application("held_up_in_trigger", ClusterOptions::default());
+    let (mut db, mut first) = (app.db(), app.db());
+    first.run(
+        "CREATE TABLE totals (n int); INSERT INTO totals VALUES (0);
+         CREATE FUNCTION add_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             UPDATE public.totals SET n = n + 1; RETURN NULL; END $$;
+         CREATE TRIGGER add_up AFTER UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION add_up()",
+    );
+    first.run("BEGIN; UPDATE totals SET n = 7");
+    step(&mut db);
+    says(&mut db, "a lock of a trigger", &json!([{"lock": "other", "table": "public.counters", "pids": []}]));
+    first.run("COMMIT");
+    goes_on(&mut db);
+    app.done(&[]);
+}
