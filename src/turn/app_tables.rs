@@ -9,7 +9,7 @@ use super::role::Role;
 use super::slow_tables::{Kept, SlowTables, Times};
 use super::transaction::{Mode, Turn};
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
-use crate::pg::identity::{as_engine, as_process_owner, release_advisory_locks};
+use crate::pg::identity::{Setting, as_engine, as_process_owner, release_advisory_locks};
 use crate::pg::process::database;
 use crate::pg::shmem::row_places;
 use crate::pg::spi::Spi;
@@ -235,7 +235,7 @@ impl<'a> AppTables<'a> {
             }
             Err(error) => {
                 if self.mode == Mode::Guarded && error.code == LOCK_NOT_AVAILABLE {
-                    self.show_locked_row(meta, limit_ms);
+                    self.show_locked_row(meta, &own, limit_ms);
                 }
                 let used = self.judge(error);
                 // Without a guard the whole transaction is lost: it is made again with guards, knowing what was learnt.
@@ -245,11 +245,11 @@ impl<'a> AppTables<'a> {
     }
 
     /// Shows people which row could not be locked. They look themselves who has it.
-    fn show_locked_row(&mut self, meta: &Meta, limit_ms: i32) {
+    fn show_locked_row(&mut self, meta: &Meta, own: &[Setting], limit_ms: i32) {
         let (spi, relation, began) = (self.spi, in_table(), Instant::now());
         let rows = meta.mapping.iter().zip(meta.keys.iter());
         let Some((mapping, key)) = rows.into_iter().find(|(table, _)| table.relation == relation) else { return };
-        let look = || as_process_owner(meta.owner, None, || self.tables.place(spi, mapping, key));
+        let look = || as_process_owner(meta.owner, own, None, || self.tables.place(spi, mapping, key));
         // Who may not read it, or has no time for it, shows nothing.
         if let Ok(Some(place)) = guarded(|| with_timeout(limit_ms, relation, look)) {
             row_places::note(database(), relation, key, place);

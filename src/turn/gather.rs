@@ -54,7 +54,6 @@ pub struct Gathering<'m> {
     pub seen: &'m mut Seen,
     pub locks: &'m mut AttributeLocks,
     pub calls: &'m OpenCalls,
-    pub adopted: &'m Option<Instant>,
 }
 
 impl Gathering<'_> {
@@ -151,7 +150,7 @@ impl Gathering<'_> {
 
     /// Calls follow their process types to other workers.
     fn follow_registrations(&mut self, turn: &Turn, registered: bool, work: &mut Work) -> Result<()> {
-        if registered || self.adopted.is_none_or(|at| at.elapsed() > ADOPT_EVERY) {
+        if registered || self.scans.adopted.is_none_or(|at| at.elapsed() > ADOPT_EVERY) {
             let mut more = false;
             if turn.role.gathers() {
                 // A call may commit under a worker that was unregistered meanwhile.

@@ -51,8 +51,6 @@ pub struct Memory {
     pub(super) timers: TimerCounts,
     pub(super) scans: Scans,
     pub(super) seen: Seen,
-    /// When calls of workers that are gone were looked for last.
-    pub(super) adopted: Option<Instant>,
     pub(super) making: Making,
     /// Errors of turns are logged once a second.
     pub(super) failing: Backoff<()>,
@@ -119,7 +117,6 @@ impl Memory {
                 took_large: false,
                 deferred_until: None,
             },
-            adopted: None,
             making: Making::of(has_runners),
             failing: Backoff::default(),
             told: Told::default(),

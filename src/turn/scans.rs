@@ -26,6 +26,8 @@ pub struct Scans {
     pub messages: DueScan<(), i64>,
     /// The call that alone is being claimed: if that fails, it is left alone.
     pub suspect: Option<StateKey>,
+    /// When calls of workers that are gone were looked for last.
+    pub adopted: Option<Instant>,
 }
 
 /// How far the scans of a turn came. It counts once the turn has committed.

@@ -105,7 +105,7 @@ impl Memory {
             self.backlog.yielding.remove(key);
         });
         if let Some(all) = work.moved.adopted {
-            self.adopted = all.then(Instant::now);
+            self.scans.adopted = all.then(Instant::now);
         }
         for (worker, up_to) in work.moved.looked_through {
             self.calls.breakers.looked_through(worker, up_to);

@@ -300,12 +300,10 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
         return Ok(Transacted::Not(Progress::Changed));
     };
     let turn = &started.turn;
-    let Memory {
-        registry, calls, backlog, tables, matching, locks, timers, scans, seen, adopted, making, told, ..
-    } = memory;
+    let Memory { registry, calls, backlog, tables, matching, locks, timers, scans, seen, making, told, .. } = memory;
     let mut app = AppTables::new(turn, tables, backlog.rests(turn.began_at));
 
-    let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls, adopted };
+    let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls };
     let work = gathering.gather(&started, items)?;
     let mut room = calls.room(turn.role, registry, backlog);
     let batch = load::load(turn, registry, matching, timers, items)?;
