@@ -25,6 +25,9 @@ const SESSIONS: [&str; 6] = ["app", "app", "other", "other", "boss", "app"];
 /// What a session with little memory may have besides.
 const LITTLE: u64 = 48 * 1024 * 1024;
 
+/// The same of every process of the server, as under `ulimit -v`.
+const OF_SERVER: u64 = 256 * 1024 * 1024;
+
 /// Lines of the log that such a run explains.
 const EXPLAINED: &[&str] = &["out of memory", "is left alone", "bytes were needed", "a turn of the scheduler failed"];
 
@@ -64,6 +67,10 @@ fn options() -> Result<(u64, Duration), String> {
 fn run(seed: u64, length: Duration) -> Vec<String> {
     let options = ClusterOptions::default().set("xdb.max_response_size", "4MB").set("max_stack_depth", "1MB");
     let app = App::alone("fuzz", options);
+    // Those that begin later inherit it.
+    for pid in [app.cluster().postmaster().expect("it runs"), app.scheduler()] {
+        limit_memory(pid, OF_SERVER);
+    }
     app.db()
         .run("INSERT INTO counters SELECT 'k' || n FROM generate_series(0, 9) n; GRANT ALL ON counters TO other, boss");
     let chance = Mutex::new(Random::new(seed, "worker"));
