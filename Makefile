@@ -29,7 +29,7 @@ torture-plants: ## show that the rack finds faults that are planted in the engin
 crash-points: ## stop the server at each named point of the engine
 	@scripts/crash-points
 
-bench: ## measure speed; QUICK=1 takes three minutes (WORKLOADS=, RUNS=, SCALE=; see docs/performance.md)
+bench: ## measure speed; QUICK=1 takes four minutes (WORKLOADS=, RUNS=, SCALE=; see docs/performance.md)
 	@scripts/bench
 
 lint: ## format, clippy, walls, rooms, sizes, scripts
