@@ -220,7 +220,7 @@ impl<'a> AppTables<'a> {
             || with_timeout(limit_ms, first, || as_process_owner(meta.owner, &own, lock_timeout, in_owners_tables));
         let result = match self.mode {
             Mode::Fast => as_owner(),
-            Mode::Guarded => guarded(as_owner).inspect_err(|_| release_advisory_locks()),
+            Mode::Guarded => guarded_use(as_owner),
         };
         self.budget.spent(began.elapsed());
         let times = times_in_tables();
@@ -251,7 +251,7 @@ impl<'a> AppTables<'a> {
         let Some((mapping, key)) = rows.into_iter().find(|(table, _)| table.relation == relation) else { return };
         let look = || as_process_owner(meta.owner, own, None, || self.tables.place(spi, mapping, key));
         // Who may not read it, or has no time for it, shows nothing.
-        if let Ok(Some(place)) = guarded(|| with_timeout(limit_ms, relation, look)) {
+        if let Ok(Some(place)) = guarded_use(|| with_timeout(limit_ms, relation, look)) {
             row_places::note(database(), relation, key, place);
         }
         self.budget.spent(began.elapsed());
@@ -308,6 +308,11 @@ impl<'a> AppTables<'a> {
             _ => Used::Refused(error),
         }
     }
+}
+
+/// A use of users' tables under a guard: where it fails it leaves nothing behind, no lock of the session either.
+fn guarded_use<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    guarded(body).inspect_err(|_| release_advisory_locks())
 }
 
 fn error_of<T>(used: Used<T>) -> PgError {
