@@ -176,8 +176,12 @@ impl Answered {
     pub fn size(&self) -> usize {
         let (own, effects) = match self {
             Self::WaitUntil(answer) => (answer.request.commands.len(), &answer.effects),
-            Self::Execute(ExecuteAnswer { decision: Decision::NextStates(next), effects }) => (next.len(), effects),
-            Self::Execute(answer) => (0, &answer.effects),
+            Self::Execute(ExecuteAnswer { decision, effects }) => match decision {
+                Decision::NextStates(next) | Decision::ConditionalClose { otherwise: next, .. } => {
+                    (next.len(), effects)
+                }
+                Decision::Close { .. } => (0, effects),
+            },
             Self::Failed(_) => return 0,
         };
         let attributes = effects.write_local_attributes.values().map(|value| value.as_str().len());

@@ -33,6 +33,18 @@ fn of(prefix: &'static str) -> impl Fn(&Call) -> bool {
     move |call: &Call| call.process_id().starts_with(prefix)
 }
 
+/// Processes, one after the other, which take no time beside whatever another role does.
+fn quick_ones(modest: &mut Db, count: u32, beside: &str) {
+    for number in 1..=count {
+        let id = format!("modest-{number}");
+        let (took, _) = timed(|| {
+            modest.start(&id, "quick").go();
+            modest.completes(&id)
+        });
+        assert!(took < Duration::from_secs(1), "{id} took {took:?} beside {beside}");
+    }
+}
+
 /// Everything completes, whatever hangs.
 fn finish(app: &App, worker: &Worker, pattern: &str, count: i64) {
     worker.misbehave(|_| force_complete(json!(null)));
@@ -57,14 +69,7 @@ fn calls_of_one_that_hang_do_not_keep_another_from_the_worker() {
     start_many(&mut greedy, "greedy", "slow", 300);
     // Alone it gets nearly everything: eight ninths of 64.
     worker.wait_for_count("its calls", 20, 57, of("greedy"));
-    for number in 1..=20 {
-        let id = format!("modest-{number}");
-        let (took, _) = timed(|| {
-            modest.start(&id, "quick").go();
-            modest.completes(&id)
-        });
-        assert!(took < Duration::from_secs(1), "{id} took {took:?} beside calls that hang");
-    }
+    quick_ones(&mut modest, 20, "calls that hang");
     assert_eq!(worker.count(of("greedy")), 57);
     finish(&app, &worker, "greedy-%", 300);
     app.done(&[]);
@@ -102,16 +107,9 @@ fn large_requests_that_hang_keep_no_small_one_from_going_out() {
     greedy.run(
         "SELECT count(xdb.start_process('greedy-' || n, 'slow', to_jsonb(repeat('x', 200000)))) FROM generate_series(1, 20) n",
     );
-    // Four would be more than eight ninths of the megabyte with what is free beside them.
+    // A fifth would leave less than a ninth of the megabyte free.
     worker.wait_for_count("its calls", 20, 4, of("greedy"));
-    for number in 1..=5 {
-        let id = format!("modest-{number}");
-        let (took, _) = timed(|| {
-            modest.start(&id, "quick").go();
-            modest.completes(&id)
-        });
-        assert!(took < Duration::from_secs(1), "{id} took {took:?} beside large requests that hang");
-    }
+    quick_ones(&mut modest, 5, "large requests that hang");
     modest.start("modest-large", "quick").input(json!("x".repeat(200_000))).go();
     modest.completes("modest-large");
     assert_eq!(worker.count(of("greedy")), 4);
@@ -119,18 +117,20 @@ fn large_requests_that_hang_keep_no_small_one_from_going_out() {
     app.done(&[]);
 }
 
-#[test]
-fn one_turn_applies_so_much_of_what_is_large_and_no_more() {
-    const THREADS: usize = 3000;
-    let app = App::alone("fair_portions", ClusterOptions::default());
-    let worker = app.worker(|call: &Call| match call.target() {
-        "Only" => Reply::hang(next_all(&vec![("Leaf", json!(null)); THREADS])),
+/// Four processes make this decision at once, which begins so many threads that each is enough for a turn.
+fn each_fills_a_turn(name: &str, decision: Value) {
+    let app = App::alone(name, ClusterOptions::default());
+    let worker = app.worker(move |call: &Call| match call.target() {
+        "Only" => Reply::hang(Reply::Json(200, json!({"stateDecision": decision}))),
         _ => dead_end().into(),
     });
     app.register("wide", &Definition::starting_with("Only").step("Only").step("Leaf"));
     let mut db = app.db();
     start_many(&mut db, "wide", "wide", 4);
     worker.wait_for_count("the calls", 20, 4, |_| true);
+    for number in 1..=4 {
+        db.publish(&format!("wide-{number}"), "full", json!(number));
+    }
     // Whichever comes first, the others are there when the engine looks again.
     worker.release();
     let mut superuser = app.superuser();
@@ -142,6 +142,20 @@ fn one_turn_applies_so_much_of_what_is_large_and_no_more() {
     );
     assert_eq!(turns, 4, "each fills a turn");
     app.done(&[]);
+}
+
+const THREADS: usize = 3000;
+
+#[test]
+fn one_turn_applies_so_much_of_what_is_large_and_no_more() {
+    each_fills_a_turn("fair_portions", json!({"nextStates": vec![json!({"stateId": "Leaf"}); THREADS]}));
+}
+
+#[test]
+fn what_a_conditional_close_goes_on_with_may_be_large_too() {
+    let close = json!({"closeType": "FORCE_COMPLETE_PROCESS", "whenLocalQueuesEmpty": ["full"], "closeInput": null});
+    let next = vec![json!({"stateId": "Leaf"}); THREADS];
+    each_fills_a_turn("fair_portions_close", json!({"conditionalClose": close, "nextStates": next}));
 }
 
 #[test]
