@@ -38,6 +38,7 @@ pub enum Kind {
     IdleInTransaction,
     Pause,
     StatementTimeout,
+    Quotas,
     WalFull,
 }
 
@@ -64,6 +65,7 @@ impl Kind {
         Kind::IdleInTransaction,
         Kind::Pause,
         Kind::StatementTimeout,
+        Kind::Quotas,
         Kind::WalFull,
     ];
 
@@ -95,6 +97,7 @@ impl fmt::Display for Kind {
             Kind::IdleInTransaction => "session idle in transaction",
             Kind::Pause => "pause and resume",
             Kind::StatementTimeout => "statement timeout everywhere",
+            Kind::Quotas => "quotas that are too small",
             Kind::WalFull => "disk full for the WAL",
         })
     }
@@ -144,6 +147,9 @@ const BACK_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long a fast shutdown may take on a busy machine.
 const STOPPED_WITHIN: Duration = Duration::from_secs(30);
+
+/// What roles have is counted every ten seconds: a limit that lasts for less may never be felt.
+const COUNTED_WITHIN: Duration = Duration::from_secs(11);
 
 /// Does faults, and counts them.
 pub struct Saboteur<'a> {
@@ -221,6 +227,14 @@ impl<'a> Saboteur<'a> {
             Kind::WorkerReset => self.mood(Mood::Reset, length),
             Kind::WorkerDouble => self.mood(Mood::Double, length),
             Kind::WorkerLate => self.mood(Mood::Late, length),
+            Kind::Quotas => {
+                let (world, length) = (self.world, length + COUNTED_WITHIN);
+                match scope {
+                    Some(scope) => drop(scope.spawn(move || small_quotas(world, length))),
+                    None => small_quotas(world, length),
+                }
+                true
+            }
             Kind::IdleInTransaction => {
                 let (world, seed) = (self.world, self.random.below(u64::MAX));
                 match scope {
@@ -424,6 +438,39 @@ impl<'a> Saboteur<'a> {
 fn terminate(pid: i32) -> bool {
     // SAFETY: kill has no preconditions; the pid was a process of the rack's own server a moment ago.
     unsafe { libc::kill(pid, libc::SIGTERM) == 0 }
+}
+
+/// Limits that are always exceeded, until the time or the round is over. What they refuse, clients and the engine try again.
+fn small_quotas(world: &World, length: Duration) {
+    let run = |sql: &[&str]| {
+        let db = world.superuser(BACK_WITHIN);
+        db.is_some_and(|mut db| sql.iter().all(|sql| db.try_run(sql).is_ok()))
+    };
+    let reload = "SELECT pg_reload_conf()";
+    let until = Instant::now() + length;
+    let set = run(&[
+        "ALTER ROLE app SET xdb.max_running_processes = 10",
+        "ALTER SYSTEM SET xdb.max_queue_messages = 1",
+        "ALTER SYSTEM SET xdb.max_threads = 2",
+        reload,
+    ]);
+    world.record.note(&format!("small quotas are set: {set}"));
+    while Instant::now() < until && !world.stopping() {
+        thread::sleep(Duration::from_millis(50));
+    }
+    // Other faults hit this session too.
+    let deadline = Instant::now() + BACK_WITHIN;
+    let usual = [
+        "ALTER ROLE app RESET xdb.max_running_processes",
+        "ALTER SYSTEM RESET xdb.max_queue_messages",
+        "ALTER SYSTEM RESET xdb.max_threads",
+        reload,
+    ];
+    while !run(&usual) {
+        if Instant::now() > deadline {
+            return world.record.complain("small quotas could not be taken back".to_owned());
+        }
+    }
 }
 
 /// Publishes to some processes, writes attributes of others, locks rows of a third lot, and then does nothing for a while.

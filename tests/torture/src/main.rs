@@ -48,6 +48,7 @@ fn print(options: &Options, report: &Report) {
     println!("{:>8}  processes started, and known to be", report.started);
     println!("{:>8}  calls of the worker, {} of them repeated", report.calls, report.repeated_calls);
     println!("{:>8}  operations of clients that were repeated", report.repeated_operations);
+    println!("{:>8}  times a quota refused one", report.over_quota);
     println!("{faults:>8}  faults, {:.1} a minute:", faults as f64 / minutes.max(0.001));
     for (kind, count) in &report.faults {
         println!("{count:>8}      {kind}");

@@ -39,6 +39,7 @@ pub struct Report {
     pub calls: u64,
     pub repeated_calls: u64,
     pub repeated_operations: u64,
+    pub over_quota: u64,
     pub faults: BTreeMap<Kind, u64>,
     pub fault_time: Duration,
     /// Kinds that can't be done here, and why.
@@ -122,6 +123,7 @@ impl Rack {
             calls: 0,
             repeated_calls: 0,
             repeated_operations: 0,
+            over_quota: 0,
             faults: BTreeMap::new(),
             fault_time: Duration::ZERO,
             left_out: self.left_out.clone(),
@@ -188,6 +190,7 @@ impl Rack {
         report.started = world.started.load(Ordering::Relaxed);
         (report.calls, report.repeated_calls) = world.ledger.counts();
         report.repeated_operations = world.repeats();
+        report.over_quota = world.over_quota();
         report.faults = saboteur.counts;
         report.said = log_check::engine_says(world);
         report

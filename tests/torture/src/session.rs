@@ -25,6 +25,9 @@ pub struct Session<'a> {
     was_lost: bool,
 }
 
+/// What a quota refuses with.
+const OVER_QUOTA: &str = "XD029";
+
 /// An operation that can't be settled in this time will never be.
 const SETTLED_WITHIN: Duration = Duration::from_secs(120);
 
@@ -91,7 +94,12 @@ impl<'a> Session<'a> {
             let problem = match self.attempt(&mut work) {
                 Attempt::Done(value) => return Ok(value),
                 Attempt::Refused(error) if !passes(&error) => return Err(error),
-                Attempt::Refused(error) => format!("{error:?}"),
+                Attempt::Refused(error) => {
+                    if error.code == OVER_QUOTA {
+                        self.world.count_over_quota();
+                    }
+                    format!("{error:?}")
+                }
                 Attempt::Unknown => {
                     self.was_lost = true;
                     "the connection was lost".to_owned()
@@ -143,9 +151,10 @@ fn is_lost(error: &SqlError) -> bool {
     matches!(&*error.code, "57P01" | "57P02" | "57P03" | "57P05") || error.code.starts_with("08")
 }
 
-/// An error that a repeat may get past: conflicts, timeouts, a worker that failed, a server that is full.
+/// An error that a repeat may get past: conflicts, timeouts, a worker that failed, a server that is full, a
+/// quota that is used up.
 fn passes(error: &SqlError) -> bool {
-    matches!(&*error.code, "40001" | "40P01" | "55P03" | "57014" | "57P03" | "XD010")
+    matches!(&*error.code, "40001" | "40P01" | "55P03" | "57014" | "57P03" | "XD010" | OVER_QUOTA)
         || error.code.starts_with("53")
         || error.code.starts_with("58")
 }

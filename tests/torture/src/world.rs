@@ -30,6 +30,7 @@ pub struct World {
     pub ahead: AtomicBool,
     pace: Mutex<Pace>,
     repeats: AtomicU64,
+    over_quota: AtomicU64,
     in_rpc: Mutex<HashSet<i32>>,
     /// Processes that were killed with SIGKILL by the rack.
     killed: Mutex<HashSet<i32>>,
@@ -61,6 +62,7 @@ impl World {
             ahead: AtomicBool::new(false),
             pace: Mutex::default(),
             repeats: AtomicU64::new(0),
+            over_quota: AtomicU64::new(0),
             in_rpc: Mutex::default(),
             killed: Mutex::default(),
             recent: Mutex::default(),
@@ -122,6 +124,15 @@ impl World {
     /// Operations that were repeated because their outcome was not known or could pass.
     pub fn repeats(&self) -> u64 {
         self.repeats.load(Ordering::Relaxed)
+    }
+
+    pub fn count_over_quota(&self) {
+        self.over_quota.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Operations that a quota refused, each time.
+    pub fn over_quota(&self) -> u64 {
+        self.over_quota.load(Ordering::Relaxed)
     }
 
     pub fn in_rpc(&self, pid: i32, is: bool) {
