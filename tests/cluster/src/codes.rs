@@ -53,6 +53,8 @@ pub const OVER_QUOTA: &str = "XD029";
 pub const SERIALIZATION_FAILURE: &str = "40001";
 /// `out_of_memory`.
 pub const OUT_OF_MEMORY: &str = "53200";
+/// `insufficient_resources`: of descriptors or threads.
+pub const TOO_FEW_RESOURCES: &str = "53000";
 /// `insufficient_privilege`: Postgres' own, raised where a role was never granted the extension.
 pub const INSUFFICIENT_PRIVILEGE: &str = "42501";
 /// `query_canceled`: a cancel or a `statement_timeout`.

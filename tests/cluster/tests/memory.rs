@@ -1,7 +1,7 @@
 //! No size of anything ends a process of the server, and memory that is not there is an error of whoever needs it.
 
 use xdb_cluster_tests::cluster::limit_memory;
-use xdb_cluster_tests::db::jsonb;
+use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::log;
 use xdb_cluster_tests::prelude::*;
 
@@ -105,7 +105,7 @@ fn a_request_that_is_too_large_is_not_sent() {
     });
     app.db().run("CREATE TABLE pages (id text PRIMARY KEY, page text, n int)");
     let all = json!({"loadGlobalAttributes": {"policy": "ALL"}, "executeApiRetryPolicy": quick_retries()});
-    let definition = Definition::starting_with("Only").step_with("Only", all).rpc("ask", json!({}));
+    let definition = Definition::starting_with("Only").step_with("Only", all).rpc("ask", json!({"timeoutSeconds": 1}));
     app.register("page", &definition.maps("public.pages", "id", &["page", "n"]));
     let mut db = app.db();
     db.run("INSERT INTO pages VALUES ('k', repeat('x', 100000), 1)");
@@ -183,4 +183,33 @@ fn an_engine_without_memory_goes_on_with_what_it_has() {
     assert_eq!(app.scheduler(), scheduler);
     assert_eq!(log::crashes(&app.cluster().log()), 0);
     app.done(&["out of memory", "is left alone", "bytes were needed"]);
+}
+
+#[test]
+fn a_session_with_hardly_any_memory_makes_its_rpc_or_says_why_not() {
+    let app = App::alone("memory_rpc", ClusterOptions::default());
+    let worker = app.worker(|_| output(json!("done")));
+    // By its name, so that it is looked up as well: in a thread of its own.
+    let by_name = worker.url().replace("127.0.0.1", "localhost");
+    app.superuser().run(&format!("SELECT xdb.register_worker('stub', {})", literal(&by_name)));
+    app.register("asked", &Definition::starting_with("Only").waiting_step("Only").rpc("ask", json!({})));
+    app.superuser().run("SELECT xdb.pause()");
+    app.db().start("p", "asked").go();
+    let mut done = 0;
+    for step in 0..300 {
+        let mut db = app.db();
+        let pid: i32 = db.one("SELECT pg_backend_pid()");
+        db.run("SELECT * FROM xdb.get_local_attributes('p')");
+        limit_memory(pid, step * MB / 50);
+        match db.try_run("SELECT xdb.invoke_rpc('p', 'ask', timeout => '100 ms')") {
+            Ok(()) => done += 1,
+            Err(error) => assert!(
+                [codes::OUT_OF_MEMORY, codes::TOO_FEW_RESOURCES, codes::WORKER_FAILED].contains(&&*error.code),
+                "{error:?}"
+            ),
+        }
+    }
+    assert!(done > 0);
+    assert_eq!(log::crashes(&app.cluster().log()), 0);
+    app.done(&["out of memory"]);
 }

@@ -105,6 +105,10 @@ fn run(seed: u64, length: Duration) -> Vec<String> {
         println!("{count:>8}  {code}");
     }
     violations.extend(afterwards(&app, worker));
+    if !violations.is_empty() {
+        app.cluster().keep();
+        println!("The server's directory with its log: {}", app.cluster().directory().display());
+    }
     violations
 }
 
@@ -146,11 +150,12 @@ fn session(
     // A session that has used its memory up for good tells nothing more.
     let mut short_of_memory = 0;
     while Instant::now() < until && violations.len() < 5 {
-        if in_transaction == 0 && random.permille(150) {
-            in_transaction = random.between(1, 6);
-            db.run("BEGIN");
-        }
-        let sql = call(&mut random, functions);
+        let sql = if in_transaction == 0 && random.permille(150) {
+            in_transaction = random.between(1, 6) + 1;
+            "BEGIN".to_owned()
+        } else {
+            call(&mut random, functions)
+        };
         let code = match db.try_run(&sql) {
             Ok(()) => "done".to_owned(),
             Err(error) => {
@@ -163,8 +168,9 @@ fn session(
                     ));
                 }
                 if error.code == "08006" {
-                    db = connect(app, role, number % 2 == 1);
-                } else if in_transaction > 0 {
+                    return violations;
+                }
+                if in_transaction > 0 {
                     db.run("ROLLBACK");
                 }
                 in_transaction = 0;
