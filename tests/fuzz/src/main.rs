@@ -65,7 +65,11 @@ fn options() -> Result<(u64, Duration), String> {
 }
 
 fn run(seed: u64, length: Duration) -> Vec<String> {
-    let options = ClusterOptions::default().set("xdb.max_response_size", "4MB").set("max_stack_depth", "1MB");
+    let options = ClusterOptions::default()
+        .set("xdb.max_response_size", "4MB")
+        .set("max_stack_depth", "1MB")
+        // Statements of hours would fill a disk.
+        .set("log_min_error_statement", "panic");
     let app = App::alone("fuzz", options);
     // Those that begin later inherit it.
     for pid in [app.cluster().postmaster().expect("it runs"), app.scheduler()] {
