@@ -61,7 +61,7 @@ pub fn retry_now(args: &Args) -> Result<Value> {
         released = suspects::retry(spi, id, only)?;
         let states = state::in_backoff(spi, id, only, now)?;
         let keys: Vec<_> = states.iter().map(|seq| (id, *seq)).collect();
-        load::states(spi, loaded, &keys)?;
+        load::states_without_inputs(spi, loaded, &keys)?;
         Ok(Command::RetryNow(states))
     })?;
     if released > 0 {

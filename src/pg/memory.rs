@@ -4,7 +4,8 @@
 //! allocations fail as errors. So, where the memory of a process is limited (`ulimit -v`, strict overcommit):
 //!
 //! - What comes from outside, and may be large, is asked for with [`owned`] and [`room_for`], before it is taken.
-//! - What is small comes out of a reserve then. [`replenish`] sees that there is one before a function or a turn begins.
+//! - What is small comes out of a reserve then. [`replenish`] sees that there is one before a function or a turn begins. Once it is
+//!   in use nothing more is read: what is small may be much together.
 //!
 //! Nobody can do so much against a system that kills who uses memory that it has promised: for that there are settings, which
 //! bound how much a call, a start and an execution may take.
@@ -13,7 +14,7 @@ use super::catch::{PgError, Result, sqlstate};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// More than what a function or a turn needs besides that which it asks for. Until it is used it takes addresses, no memory; with strict
 /// overcommit it counts for every session, so that it can't be much.
@@ -21,6 +22,9 @@ const RESERVE: usize = 4 * 1024 * 1024;
 
 /// The reserve; null while there is none.
 static HELD: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// It was given back since there was one last.
+static IN_USE: AtomicBool = AtomicBool::new(false);
 
 struct WithReserve;
 
@@ -59,8 +63,12 @@ fn again(allocate: impl Fn() -> *mut u8) -> *mut u8 {
 /// Gives the reserve back to the system. It touches atomics alone, and the system: any thread may come here.
 fn give_back() -> bool {
     let held = HELD.swap(ptr::null_mut(), Ordering::AcqRel);
+    if held.is_null() {
+        return false;
+    }
+    IN_USE.store(true, Ordering::Release);
     // SAFETY: so much was mapped there, and nobody else has it any more.
-    !held.is_null() && unsafe { libc::munmap(held, RESERVE) } == 0
+    unsafe { libc::munmap(held, RESERVE) == 0 }
 }
 
 /// Sees to a reserve: an error while there is no memory for one.
@@ -74,6 +82,7 @@ pub fn replenish() -> Result<()> {
     if new == libc::MAP_FAILED {
         return Err(short_of(RESERVE));
     }
+    IN_USE.store(false, Ordering::Release);
     if HELD.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
         // SAFETY: another thread was first, and nobody knows of this one.
         unsafe { libc::munmap(new, RESERVE) };
@@ -81,11 +90,16 @@ pub fn replenish() -> Result<()> {
     Ok(())
 }
 
+/// An error once the reserve is in use.
+pub fn check_reserve() -> Result<()> {
+    if IN_USE.load(Ordering::Acquire) { Err(short_of(RESERVE)) } else { Ok(()) }
+}
+
 /// Whether so much could be had now, besides the reserve.
 pub fn room_for(bytes: usize) -> Result<()> {
-    // What fits into the reserve needs no question.
+    // What fits into the reserve needs no other question.
     if bytes < RESERVE / 4 {
-        return Ok(());
+        return check_reserve();
     }
     // SAFETY: it is given back at once.
     unsafe {

@@ -2,7 +2,7 @@
 
 use super::catch::{PgError, Result, catch};
 use super::param::{FromColumn, Param, other_type};
-use super::{compat, index_plans};
+use super::{compat, index_plans, memory};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -326,6 +326,7 @@ impl Spi {
             let mut read_one = |number| {
                 let tuple = *(*table).vals.add(number);
                 pg_sys::heap_deform_tuple(tuple, description, values.as_mut_ptr(), nulls.as_mut_ptr());
+                memory::check_reserve()?;
                 read(&Row { columns, values: &values, nulls: &nulls, next: Cell::new(0) })
             };
             (0..count as usize).map(&mut read_one).collect()

@@ -88,10 +88,6 @@ impl Size {
         if self.is_allowed() { Ok(()) } else { Err(too_large(self)) }
     }
 
-    pub fn is_large(self) -> bool {
-        self.bytes > LARGE
-    }
-
     fn is_allowed(self) -> bool {
         let most = Self::most();
         self.attributes <= most.attributes && self.bytes <= most.bytes

@@ -8,5 +8,5 @@ pub use super::inbox::{
 };
 pub use super::loaded::{Loaded, Meta};
 pub use super::queue::{QueueDemand, queues};
-pub use super::state::{answered, states, states_with_unrecorded_attempts};
+pub use super::state::{answered, states, states_in, states_with_unrecorded_attempts, states_without_inputs};
 pub use super::timer::{DueTimer, delete_timers, due_timers};

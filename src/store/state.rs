@@ -4,17 +4,21 @@ use super::claim::Task;
 use super::inbox::Inbox;
 use super::loaded::Loaded;
 use super::phases::phase_parts;
-use super::table::{Read, Record, Table, batch, insert, record, rows, run, select, statements, table, update};
+use super::table::{
+    Read, Record, Table, batch, insert, record, rows, run, select, select_but, statements, table, update,
+};
 use super::versions::{self, of_schema};
 use super::{StateKey, from_json, to_json};
 use crate::pg::catch::{PgError, Result};
+use crate::pg::json::Stored;
 use crate::pg::param::{Jsonb, array, value};
-use crate::pg::spi::{Row, Spi};
+use crate::pg::spi::{Row, Spi, Statement};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use xdb_engine::*;
+use xdb_sched::portion::Portion;
 
 table! {
     /// A state execution: input, options, the call it is at, what it waits for, its last failure.
@@ -55,6 +59,19 @@ fn columns() -> String {
     select::<State>("s")
 }
 
+/// The same, without inputs: they may be large, and no update writes them.
+fn without_inputs() -> String {
+    format!("{}, NULL::text AS input", select_but::<State>("s", &["input"]))
+}
+
+/// The columns that [`read_portion`] reads: what may be large is there as it is stored.
+fn in_portion() -> String {
+    format!(
+        "{}, NULL::text AS input, NULL::text AS wait, s.input AS stored_input, s.wait AS stored_wait",
+        select_but::<State>("s", &["input", "wait"])
+    )
+}
+
 fn abort_with(call: &str) -> String {
     format!(
         "UPDATE xdb.state_execution SET status = 'ABORTED', ended_at = $2, \
@@ -68,13 +85,18 @@ statements! {
     UPDATE = update::<StateUpdate>();
     OF_KEYS = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
         columns(), batch::<StateKey>());
+    OF_KEYS_IN_PORTION = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
+        in_portion(), batch::<StateKey>());
+    OF_KEYS_WITHOUT_INPUTS = format!("SELECT {} FROM {} \
+        JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
+        without_inputs(), batch::<StateKey>());
     ALL_OF_ONE = format!("SELECT {} FROM xdb.state_execution s WHERE s.execution_id = $1 ORDER BY s.seq", columns());
     // In one statement, because nearly every turn begins with it.
     ANSWERED = format!("SELECT {}, t.lease_epoch, t.lease_number, \
             NOT EXISTS (SELECT FROM xdb.{inbox} i WHERE i.execution_id = v.execution_id) AS without_arrivals \
         FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq \
         LEFT JOIN xdb.{task} t ON t.execution_id = v.execution_id AND t.seq = v.seq",
-        columns(), batch::<StateKey>(), inbox = Inbox::NAME, task = Task::NAME);
+        in_portion(), batch::<StateKey>(), inbox = Inbox::NAME, task = Task::NAME);
     WITH_UNRECORDED_ATTEMPTS = "SELECT execution_id, seq FROM xdb.state_execution \
         WHERE execution_id = ANY ($1) AND ended_at IS NULL AND (call ->> 'failedAttempts')::int > $2";
     // States of a process that closed which were not loaded.
@@ -189,17 +211,72 @@ pub(super) fn all(spi: &Spi, id: ExecutionId) -> Result<Vec<(i32, Result<StateEx
     spi.rows(&ALL_OF_ONE, &[value(id)], |row| Ok((row.get("seq")?, read_state(row).map(|(_, state)| state))))
 }
 
+/// Reads a row, if it goes into the portion: inputs, and results of waits, may be large. Else its key.
+fn read_portion(
+    row: &Row,
+    portion: &mut Portion,
+) -> Result<std::result::Result<(ExecutionId, StateExecution), StateKey>> {
+    let state = State::read(row)?;
+    let (input, wait) = (row.get::<Option<Stored>>("stored_input")?, row.get::<Option<Stored>>("stored_wait")?);
+    let size = [&input, &wait].into_iter().flatten().map(Stored::size).sum();
+    if !portion.take(size) {
+        return Ok(Err((state.execution_id, state.seq)));
+    }
+    let text = |stored: Stored| Ok(Jsonb(stored.text()?.into()));
+    let state = State { input: input.map(text).transpose()?, wait: wait.map(text).transpose()?, ..state };
+    Ok(Ok(state.read_back()?))
+}
+
+/// Those that are not loaded yet.
+fn unknown(loaded: &BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Vec<StateKey> {
+    let is_unknown = |(id, seq): &&StateKey| loaded.get(id).is_some_and(|entry| !entry.before.states.contains_key(seq));
+    keys.iter().filter(is_unknown).copied().collect()
+}
+
 /// Loads these state executions into their executions.
 pub fn states(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<()> {
-    let unknown = |(id, seq): &&StateKey| loaded.get(id).is_some_and(|entry| !entry.before.states.contains_key(seq));
-    let wanted: Vec<_> = keys.iter().filter(unknown).copied().collect();
+    put_all(spi, &OF_KEYS, loaded, keys)
+}
+
+/// The same without their inputs.
+pub fn states_without_inputs(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<()> {
+    put_all(spi, &OF_KEYS_WITHOUT_INPUTS, loaded, keys)
+}
+
+fn put_all(
+    spi: &Spi,
+    statement: &'static Statement,
+    loaded: &mut BTreeMap<ExecutionId, Loaded>,
+    keys: &[StateKey],
+) -> Result<()> {
+    let wanted = unknown(loaded, keys);
     if wanted.is_empty() {
         return Ok(());
     }
-    for (id, state) in spi.rows(&OF_KEYS, &StateKey::arrays(&wanted), read_state)? {
+    for (id, state) in spi.rows(statement, &StateKey::arrays(&wanted), read_state)? {
         put_in(loaded, id, state);
     }
     Ok(())
+}
+
+/// The same, of those that are large as many as go into the portion. Gives the others.
+pub fn states_in(
+    spi: &Spi,
+    loaded: &mut BTreeMap<ExecutionId, Loaded>,
+    keys: &[StateKey],
+    portion: &mut Portion,
+) -> Result<BTreeSet<StateKey>> {
+    let (wanted, mut left_out) = (unknown(loaded, keys), BTreeSet::new());
+    if wanted.is_empty() {
+        return Ok(left_out);
+    }
+    for state in spi.rows(&OF_KEYS_IN_PORTION, &StateKey::arrays(&wanted), |row| read_portion(row, portion))? {
+        match state {
+            Ok((id, state)) => put_in(loaded, id, state),
+            Err(key) => drop(left_out.insert(key)),
+        }
+    }
+    Ok(left_out)
 }
 
 fn put_in(loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, state: StateExecution) {
@@ -217,27 +294,41 @@ pub struct AnsweredCalls {
     pub leases: HashMap<StateKey, (i64, i64)>,
     /// Those of their executions that have no message in the inbox.
     pub without_arrivals: BTreeSet<ExecutionId>,
+    /// These are not loaded: they are large, and did not go into the portion.
+    pub left_out: BTreeSet<StateKey>,
 }
 
 /// Loads the states whose calls were answered into their executions, which are locked.
-pub fn answered(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Result<AnsweredCalls> {
+pub fn answered(
+    spi: &Spi,
+    loaded: &mut BTreeMap<ExecutionId, Loaded>,
+    keys: &[StateKey],
+    portion: &mut Portion,
+) -> Result<AnsweredCalls> {
     let mut answered = AnsweredCalls::default();
     let locked: Vec<_> = keys.iter().filter(|(id, _)| loaded.contains_key(id)).copied().collect();
     if locked.is_empty() {
         return Ok(answered);
     }
     let read = |row: &Row| {
-        let state = read_state(row)?;
+        let state = read_portion(row, portion)?;
         let epoch: Option<i64> = row.get("lease_epoch")?;
         let number: Option<i64> = row.get("lease_number")?;
         Ok((state, epoch.zip(number), row.get::<bool>("without_arrivals")?))
     };
-    for ((id, state), lease, without_arrivals) in spi.rows(&ANSWERED, &StateKey::arrays(&locked), read)? {
-        answered.leases.extend(lease.map(|lease| ((id, state.seq), lease)));
+    for (state, lease, without_arrivals) in spi.rows(&ANSWERED, &StateKey::arrays(&locked), read)? {
+        let key = match &state {
+            Ok((id, state)) => (*id, state.seq),
+            Err(key) => *key,
+        };
+        answered.leases.extend(lease.map(|lease| (key, lease)));
         if without_arrivals {
-            answered.without_arrivals.insert(id);
+            answered.without_arrivals.insert(key.0);
         }
-        put_in(loaded, id, state);
+        match state {
+            Ok((id, state)) => put_in(loaded, id, state),
+            Err(key) => drop(answered.left_out.insert(key)),
+        }
     }
     Ok(answered)
 }
@@ -255,7 +346,8 @@ pub fn states_with_unrecorded_attempts(
     }
     let params = [array(ids), value(RECORDED_ATTEMPTS as i32)];
     let keys = rows::<StateKey>(spi, &WITH_UNRECORDED_ATTEMPTS, &params)?;
-    states(spi, loaded, &keys)
+    // They end, or stay as they are.
+    states_without_inputs(spi, loaded, &keys)
 }
 
 /// A state execution, if there is one of that name.

@@ -23,11 +23,12 @@ use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks::{self, KeyTypes};
 use crate::store::registry::{Registry, WorkerId};
 use crate::store::save::{Lease, current_call};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_sched::backoff::Patience;
 use xdb_sched::lines::Lines;
+use xdb_sched::portion::Portion;
 use xdb_sched::room::{Line, Room};
 
 /// A lease outlives its call's own timeout by this: time to hand it over and to take the answer in.
@@ -58,6 +59,8 @@ pub struct Claims {
     pub drained: Option<BTreeSet<Line>>,
     pub ends: ScanEnds,
     pub more: bool,
+    /// Any of it is large.
+    pub took_large: bool,
 }
 
 /// The parts of a scheduler's memory that claiming reads and writes.
@@ -68,6 +71,8 @@ pub struct Claiming<'t, 'a> {
     pub locks: &'t mut AttributeLocks,
     pub scans: &'t mut Scans,
     pub lines: &'t mut Lines,
+    /// Executions whose requests were large last.
+    pub large: &'t HashSet<ExecutionId>,
     pub app: &'t AppTables<'a>,
 }
 
@@ -108,6 +113,7 @@ impl Claiming<'_, '_> {
             drained: None,
             ends: ScanEnds::new(self.turn.began_at),
             more: false,
+            took_large: false,
         };
         // What this turn itself has made due is to be claimed at once, if it was not dispatched.
         let made_due = saved.earliest.is_some_and(|due| due <= saved.now);
@@ -134,12 +140,31 @@ impl Claiming<'_, '_> {
         if let [(only, _)] = candidates.as_slice() {
             self.scans.suspect = Some(only.key);
         }
-        let ids: BTreeSet<_> = candidates.iter().map(|(due, _)| due.key.0).collect();
-        let ids: Vec<_> = ids.into_iter().collect();
-        let keys: Vec<_> = candidates.iter().map(|(due, _)| due.key).collect();
-        claims.executions = load::executions(self.turn.spi, self.registry, &ids, Lock::None)?;
-        load::states(self.turn.spi, &mut claims.executions, &keys)?;
+        let candidates = self.load(candidates, &mut claims)?;
         self.judge(candidates, room, saved.now, &found.unfinished, claims)
+    }
+
+    /// Loads what there is to know of these calls. Those that are large, and not for this turn, step aside: nothing is leased for them.
+    fn load(&mut self, candidates: Vec<(Due, bool)>, claims: &mut Claims) -> Result<Vec<(Due, bool)>> {
+        let may_go = |due: &Due| self.turn.takes_large || !self.large.contains(&due.key.0);
+        let keys: Vec<_> = candidates.iter().map(|(due, _)| due).filter(|due| may_go(due)).map(|due| due.key).collect();
+        let ids: BTreeSet<_> = keys.iter().map(|key| key.0).collect();
+        let ids: Vec<_> = ids.into_iter().collect();
+        claims.executions = load::executions(self.turn.spi, self.registry, &ids, Lock::None)?;
+        let mut portion = Portion::of_bytes().or_none(self.turn.takes_large);
+        let left_out = load::states_in(self.turn.spi, &mut claims.executions, &keys, &mut portion)?;
+        claims.took_large = portion.has_taken();
+        let (candidates, aside): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|(due, _)| may_go(due) && !left_out.contains(&due.key));
+        for (due, _) in aside {
+            self.locks.step_aside(due.key, None);
+            claims.more = true;
+            claims.ends.left(due.line, due.due_at);
+            if let Some(drained) = &mut claims.drained {
+                drained.remove(&due.line);
+            }
+        }
+        Ok(candidates)
     }
 
     /// Executions that a scan leaves out.

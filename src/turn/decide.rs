@@ -63,6 +63,7 @@ struct Decider<'t, 'a, 'i> {
     turn: &'t Turn<'t>,
     app: &'t mut AppTables<'a>,
     gathered: &'t Gathered,
+    left_out: BTreeSet<StateKey>,
     leases: HashMap<StateKey, (i64, i64)>,
     local: LocalVersions,
     told: &'t mut Told,
@@ -91,7 +92,7 @@ pub fn decide<'i>(
     told: &mut Told,
     batch: Batch<'i>,
 ) -> Result<Decided<'i>> {
-    let Batch { items, executions, locked, leases, local, taken_in, free, now } = batch;
+    let Batch { items, executions, locked, left_out, took_large, leases, local, taken_in, free, now } = batch;
     let decided = Decided {
         items,
         outcomes: vec![ItemOutcome::Done; items.len()],
@@ -101,7 +102,7 @@ pub fn decide<'i>(
         still_closing: Vec::new(),
         current: HashSet::new(),
         given_away: Vec::new(),
-        took_large: false,
+        took_large,
         free,
         now,
     };
@@ -109,6 +110,7 @@ pub fn decide<'i>(
         turn,
         app,
         gathered,
+        left_out,
         leases,
         local,
         told,
@@ -140,7 +142,7 @@ pub fn decide<'i>(
         }
     }
     decider.close()?;
-    decider.decided.took_large = decider.portion.has_taken();
+    decider.decided.took_large |= decider.portion.has_taken();
     Ok(decider.decided)
 }
 
@@ -206,6 +208,10 @@ impl Decider<'_, '_, '_> {
 
     fn item(&mut self, number: usize, item: &Item) -> Result<()> {
         self.app.next_item();
+        if item.state().is_some_and(|key| self.left_out.contains(&key)) {
+            self.decided.outcomes[number] = ItemOutcome::NotInPortion;
+            return Ok(());
+        }
         let command = match item {
             Item::Arrivals(id) => {
                 if self.loaded(*id).is_some_and(|loaded| !loaded.before.is_running()) {
@@ -261,7 +267,8 @@ impl Decider<'_, '_, '_> {
         let closes = events.iter().any(|event| matches!(event, Event::ProcessClosed { .. }));
         if closes && !locked_for_close {
             let threads = self.loaded(item.execution()).map_or(0, |loaded| loaded.execution.live_threads);
-            if !self.portion.take(threads as usize) {
+            let taken = if let Item::Answer(_, answered) = item { answered.size() } else { 0 };
+            if !self.portion.take_more(taken, threads as usize) {
                 self.decided.outcomes[number] = ItemOutcome::NotInPortion;
                 return Ok(());
             }

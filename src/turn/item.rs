@@ -33,6 +33,16 @@ impl Item {
         }
     }
 
+    /// The state execution that it is about.
+    pub fn state(&self) -> Option<StateKey> {
+        match self {
+            Self::Arrivals(_) | Self::Fail { .. } => None,
+            Self::Timer(timer) => Some((timer.execution_id, timer.seq)).filter(|(_, seq)| seq.0 > 0),
+            Self::Answer(record, _) => Some(record.key),
+            Self::Waiter(key) => Some(*key),
+        }
+    }
+
     /// Whether deciding about it uses a user's table.
     pub fn uses_tables(&self) -> bool {
         let Self::Answer(record, answered) = self else { return false };
@@ -55,7 +65,7 @@ pub enum ItemOutcome {
     TableBusy(u32),
     /// The turn has spent its time in users' tables.
     OverBudget,
-    /// The turn has enough to write.
+    /// The turn has enough to read or to write.
     NotInPortion,
     /// Its lease is given up, and the call is made again: by a runner, or later.
     GivenAway,

@@ -13,6 +13,7 @@ use crate::store::load::{self, Arrival, Loaded, Lock, QueueDemand};
 use crate::store::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use xdb_engine::{ExecutionId, Timestamp};
+use xdb_sched::portion::Portion;
 
 /// Versions of executions' local attributes, by key.
 pub type LocalVersions = HashMap<ExecutionId, BTreeMap<String, String>>;
@@ -23,6 +24,10 @@ pub struct Batch<'i> {
     pub executions: BTreeMap<ExecutionId, Loaded>,
     /// Executions that exist and could not be locked.
     pub locked: BTreeSet<ExecutionId>,
+    /// State executions that are large, and not for this turn.
+    pub left_out: BTreeSet<StateKey>,
+    /// Any that was loaded is large.
+    pub took_large: bool,
     /// Leases of the answered calls, as the tasks have them: epoch and number.
     pub leases: HashMap<StateKey, (i64, i64)>,
     /// Of executions whose answers come from calls that have locked local attributes.
@@ -64,6 +69,8 @@ pub fn load<'i>(
         items,
         executions: BTreeMap::new(),
         locked: BTreeSet::new(),
+        left_out: BTreeSet::new(),
+        took_large: false,
         leases: HashMap::new(),
         local: LocalVersions::new(),
         taken_in: TakenIn { ids: Vec::new(), all: true },
@@ -81,11 +88,15 @@ pub fn load<'i>(
     if !missing.is_empty() {
         batch.locked = load::existing(turn.spi, &missing)?;
     }
-    let answered = load::answered(turn.spi, &mut batch.executions, &named.answered)?;
+    let mut portion = Portion::of_bytes().or_none(turn.takes_large);
+    let mut answered = load::answered(turn.spi, &mut batch.executions, &named.answered, &mut portion)?;
+    batch.left_out.append(&mut answered.left_out);
     batch.leases = answered.leases;
     batch.local = attribute::versions(turn.spi, &named.with_locked_keys)?;
     timers.load(turn, &mut batch.executions, &named.timers)?;
-    load::states(turn.spi, &mut batch.executions, &named.states)?;
+    let mut left_out = load::states_in(turn.spi, &mut batch.executions, &named.states, &mut portion)?;
+    batch.left_out.append(&mut left_out);
+    batch.took_large = portion.has_taken();
     load::queues(turn.spi, &mut batch.executions, &named.queues)?;
     batch.now = clock::now();
     let may_have_arrivals =

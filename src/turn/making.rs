@@ -31,6 +31,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::GUARDED_ITEMS;
+use xdb_sched::portion::Portion;
 
 /// Suspects are made for so long in one turn; the others wait for the next.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -191,7 +192,7 @@ fn requests_in(memory: &mut Memory, spi: &Spi, calls: &[Leased], mode: Mode) -> 
         number: memory.number,
         scope: Scope { mode, ..Scope::APPLY },
         paused: memory.seen.paused,
-        takes_large: !memory.seen.took_large,
+        takes_large: memory.seen.takes_large,
         began: crate::clock::now(),
         began_at: Instant::now(),
         real: crate::clock::real(),
@@ -205,11 +206,15 @@ fn requests_in(memory: &mut Memory, spi: &Spi, calls: &[Leased], mode: Mode) -> 
     let keys: Vec<_> = leased.iter().map(|call| call.key).collect();
     let ids: Vec<_> = keys.iter().map(|key| key.0).collect::<BTreeSet<_>>().into_iter().collect();
     let mut executions = load::executions(spi, &mut memory.registry, &ids, Lock::None)?;
-    load::states(spi, &mut executions, &keys)?;
+    let mut portion = Portion::of_bytes().or_none(turn.takes_large);
+    let left_out = load::states_in(spi, &mut executions, &keys, &mut portion)?;
     let mut app = AppTables::new(&turn, &mut memory.tables, false);
-    let sources = leased.into_iter().map(|call| (&executions, call));
-    let made = prepare::requests(&turn, &mut app, &mut memory.backlog, &mut memory.calls, sources)?;
+    let sources = leased.into_iter().filter(|call| !left_out.contains(&call.key)).map(|call| (&executions, call));
+    let mut made = prepare::requests(&turn, &mut app, &mut memory.backlog, &mut memory.calls, sources)?;
     app.write_marks()?;
+    made.took_large |= portion.has_taken();
+    made.give_back(&turn, left_out)?;
+    memory.seen.takes_large &= !made.took_large;
     Ok(made)
 }
 

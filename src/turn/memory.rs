@@ -67,7 +67,7 @@ pub(super) struct OpenCalls {
     /// Who waits: to a worker for which the last scan has not found all calls that were due, a call that has just become due
     /// must not go before those that wait.
     pub lines: Lines,
-    /// Executions whose local attributes were large when a call loaded them last.
+    /// Executions whose requests were large when they were made last.
     pub large: HashSet<ExecutionId>,
 }
 
@@ -82,6 +82,8 @@ pub(super) struct Seen {
     pub next_due: Option<Timestamp>,
     /// When that turn began.
     pub began_at: Instant,
+    /// It may take what is large, as far as it has not yet: for requests that are made after its commit.
+    pub takes_large: bool,
     /// It has taken something large: the next one does not.
     pub took_large: bool,
     /// When executions that are left alone may be looked at again.
@@ -114,6 +116,7 @@ impl Memory {
                 for_runners: 0,
                 next_due: None,
                 began_at: Instant::now(),
+                takes_large: true,
                 took_large: false,
                 deferred_until: None,
             },

@@ -26,9 +26,9 @@ use xdb_engine::*;
 use xdb_protocol::call_id;
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::Part;
-use xdb_sched::bytes::Bytes;
+use xdb_sched::bytes::{Bytes, LARGE};
 use xdb_sched::portion::Portion;
-use xdb_sched::room::{Line, Owner};
+use xdb_sched::room::Line;
 
 /// When more executions are remembered as large, all are forgotten.
 const REMEMBERED: usize = 10_000;
@@ -52,8 +52,8 @@ pub struct Requests {
     /// Calls whose leases were given back: nothing has happened.
     pub released: Vec<StateKey>,
     earliest_released: Option<Timestamp>,
-    /// Owners of requests for which there was no room, and the bytes of these.
-    pub unfit: Vec<(Owner, usize)>,
+    /// Lines of requests for which there was no room, and the bytes of these.
+    pub unfit: Vec<(Line, usize)>,
     /// Any of the requests is large.
     pub took_large: bool,
     /// There was no time or no room for some.
@@ -64,6 +64,15 @@ impl Requests {
     /// None are made.
     pub fn none(failed: Vec<Item>) -> Self {
         Self { failed, ..Self::default() }
+    }
+
+    /// The leases of calls that are large, and not for this turn, are given back.
+    pub fn give_back(&mut self, turn: &Turn, keys: BTreeSet<StateKey>) -> Result<()> {
+        self.more |= !keys.is_empty();
+        let keys: Vec<_> = keys.into_iter().collect();
+        claim::release(turn.spi, turn.lane.epoch, &keys)?;
+        self.released.extend(keys);
+        Ok(())
     }
 }
 
@@ -99,7 +108,7 @@ struct Preparing<'t, 'a> {
     /// Bytes of requests: of those that are under way, and those of this turn.
     under_way: Bytes,
     portion: Portion,
-    unfit: Vec<(Owner, usize)>,
+    unfit: Vec<(Line, usize)>,
     more: bool,
 }
 
@@ -112,7 +121,7 @@ pub fn prepare(
     saved: &Saved,
     claims: Claims,
 ) -> Result<Prepared> {
-    let Claims { leased, executions, mut failed, drained, mut ends, more } = claims;
+    let Claims { leased, executions, mut failed, drained, mut ends, more, took_large } = claims;
     let sources = saved.dispatched.iter().map(|call| (&saved.executions, call));
     let sources = sources.chain(leased.iter().map(|call| (&executions, call)));
     let mut requests = requests(turn, app, backlog, open, sources)?;
@@ -120,6 +129,7 @@ pub fn prepare(
     ends.note(saved.earliest);
     failed.append(&mut requests.failed);
     requests.failed = failed;
+    requests.took_large |= took_large;
     let more = more || requests.more;
     Ok(Prepared { requests, drained, ends, more, later: Later::default() })
 }
@@ -221,11 +231,6 @@ impl Preparing<'_, '_> {
             }
         };
         record.local_size = size;
-        if size.is_large() {
-            self.large.insert(call.key.0);
-        } else if !self.large.is_empty() && wanted.policy != LoadPolicy::None {
-            self.large.remove(&call.key.0);
-        }
         self.app.next_item();
         let id = call.key.0;
         let loading = config.load_global(api);
@@ -277,23 +282,28 @@ impl Preparing<'_, '_> {
         if let Err(error) = calls::check_size(bytes) {
             return Ok(Preparation::Failed(calls::request_too_large(&error)));
         }
-        if !self.has_room(record.owner, bytes) {
+        if bytes > LARGE {
+            self.large.insert(id);
+        } else if !self.large.is_empty() {
+            self.large.remove(&id);
+        }
+        if !self.has_room(record.line(), bytes) {
             return Ok(Preparation::Release);
         }
         Ok(Preparation::Call(Box::new(calls::request(loaded, &process_type.worker, &attempt, &body)?)))
     }
 
     /// Takes room for a request, if there is any.
-    fn has_room(&mut self, owner: Owner, bytes: usize) -> bool {
-        if !self.under_way.fits(owner, bytes, max_bytes()) {
-            self.unfit.push((owner, bytes));
+    fn has_room(&mut self, line: Line, bytes: usize) -> bool {
+        if !self.under_way.fits(line.owner, bytes, max_bytes()) {
+            self.unfit.push((line, bytes));
             return false;
         }
         if !self.portion.take(bytes) {
             self.more = true;
             return false;
         }
-        self.under_way.add(owner, bytes);
+        self.under_way.add(line, bytes);
         true
     }
 }

@@ -147,7 +147,7 @@ impl Memory {
         self.locks.settle();
         self.backlog.keep_all(failed);
         self.calls.submit(session, &self.registry, calls, submit);
-        unfit.into_iter().for_each(|(owner, bytes)| self.calls.in_flight.wants(owner, bytes));
+        unfit.into_iter().for_each(|(line, bytes)| self.calls.in_flight.wants(line, bytes));
     }
 
     /// Keeps items that were put off. Says whether there is more to do because of them.

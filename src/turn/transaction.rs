@@ -309,7 +309,8 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let batch = load::load(turn, registry, matching, timers, items)?;
     let decided = decide::decide(turn, &mut app, &matching.gathered, told, batch)?;
     let mut saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
-    let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines: &mut calls.lines, app: &app };
+    let (lines, large) = (&mut calls.lines, &calls.large);
+    let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines, large, app: &app };
     let claims = claiming.claim(&mut room, &work, &saved)?;
     let prepared = match making.waits_for_commit() {
         true => making::put_off(turn, &mut saved, claims)?,
@@ -349,6 +350,7 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
     memory.seen.began_at = began_at;
     memory.seen.ownership = state.ownership;
     memory.seen.paused = state.paused || state.ownership != Ownership::Own;
+    memory.seen.takes_large = !memory.seen.took_large;
     memory.tables.health.begin_turn();
     let any_slow = memory.tables.slow.begin_turn(spi, state.slow)?;
     let turn = Turn {
@@ -358,7 +360,7 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
         number: memory.number,
         scope,
         paused: memory.seen.paused,
-        takes_large: !memory.seen.took_large,
+        takes_large: memory.seen.takes_large,
         began,
         began_at,
         real: crate::clock::real(),

@@ -3,10 +3,10 @@
 //! Small requests are limited by their number alone ([`room`](crate::room)), so that nobody's large ones keep them out. The large ones
 //! share a limit as calls share places: an owner gets more while it has fewer than [`SHARE`] times the bytes that are free.
 //!
-//! How large a request is, is known when it is made: then it may not fit, and its call is put back. Calls of its owner are looked for
-//! again when it does.
+//! How large a request is, is known when it is made: then it may not fit, and its call is put back. Calls of its owner to this worker
+//! are looked for again when it does.
 
-use crate::room::{Owner, SHARE};
+use crate::room::{Line, Owner, SHARE};
 use std::collections::HashMap;
 
 /// A request with more bytes is large.
@@ -17,8 +17,8 @@ pub const LARGE: usize = 64 * 1024;
 pub struct Bytes {
     all: usize,
     owners: HashMap<Owner, usize>,
-    /// These have a request for which there was no room, of so many bytes.
-    wanted: HashMap<Owner, usize>,
+    /// In these lines is a request for which there was no room, of so many bytes.
+    wanted: HashMap<Line, usize>,
 }
 
 impl Bytes {
@@ -34,11 +34,11 @@ impl Bytes {
     }
 
     /// A request goes out.
-    pub fn add(&mut self, owner: Owner, bytes: usize) {
-        self.wanted.remove(&owner);
+    pub fn add(&mut self, line: Line, bytes: usize) {
+        self.wanted.remove(&line);
         if bytes > LARGE {
             self.all += bytes;
-            *self.owners.entry(owner).or_default() += bytes;
+            *self.owners.entry(line.owner).or_default() += bytes;
         }
     }
 
@@ -56,13 +56,13 @@ impl Bytes {
         }
     }
 
-    /// There was no room for a request of this owner. Until there is, none of its calls is looked for.
-    pub fn wants(&mut self, owner: Owner, bytes: usize) {
-        self.wanted.insert(owner, bytes);
+    /// There was no room for a request. Until there is, no call of its line is looked for.
+    pub fn wants(&mut self, line: Line, bytes: usize) {
+        self.wanted.insert(line, bytes);
     }
 
-    /// Whether there is room for whatever this owner was refused last, if it was.
-    pub fn admits(&self, owner: Owner, most: usize) -> bool {
-        self.wanted.get(&owner).is_none_or(|bytes| self.fits(owner, *bytes, most))
+    /// Whether there is room for what was refused last in this line, if anything was.
+    pub fn admits(&self, line: Line, most: usize) -> bool {
+        self.wanted.get(&line).is_none_or(|bytes| self.fits(line.owner, *bytes, most))
     }
 }

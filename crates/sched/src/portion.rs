@@ -47,6 +47,15 @@ impl Portion {
         goes
     }
 
+    /// Takes more for something that has taken `before` already: as if it had asked for all at once. Where it can't, what it had
+    /// is there again for others.
+    pub fn take_more(&mut self, before: usize, more: usize) -> bool {
+        if before > self.small {
+            self.taken -= before;
+        }
+        self.take(before + more)
+    }
+
     /// Whether anything large was taken.
     pub fn has_taken(&self) -> bool {
         self.taken > 0
@@ -56,6 +65,23 @@ impl Portion {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_asks_twice_gets_what_it_would_have_got_at_once() {
+        let mut portion = Portion { small: 2, most: Some(10), taken: 0 };
+        assert!(portion.take(3) && portion.take_more(3, 20), "the first, whatever its size");
+        assert!(!portion.take(3));
+        let mut portion = Portion { small: 2, most: Some(10), taken: 0 };
+        assert!(portion.take(4) && portion.take(3) && portion.take_more(3, 3), "all of it");
+        let mut portion = Portion { small: 2, most: Some(10), taken: 0 };
+        assert!(
+            portion.take(4) && portion.take(3) && !portion.take_more(3, 4) && portion.take(6),
+            "others go in its place"
+        );
+        let mut portion = Portion { small: 2, most: Some(10), taken: 0 };
+        assert!(portion.take(2) && portion.take_more(2, 0) && !portion.has_taken());
+        assert!(portion.take_more(2, 1) && portion.has_taken());
+    }
 
     #[test]
     fn what_is_small_always_goes_and_of_what_is_large_the_first_and_what_fits() {

@@ -119,7 +119,7 @@ impl<C> InFlight<C> {
         self.next_tag += 1;
         *self.per_worker.entry(line.worker).or_default() += 1;
         self.shares.add(line, self.next_tag);
-        self.bytes.add(line.owner, bytes);
+        self.bytes.add(line, bytes);
         self.calls.insert(self.next_tag, Call { line, bytes, what });
         self.next_tag
     }
@@ -148,8 +148,8 @@ impl<C> InFlight<C> {
     }
 
     /// See [`Bytes::wants`].
-    pub fn wants(&mut self, owner: Owner, bytes: usize) {
-        self.bytes.wants(owner, bytes);
+    pub fn wants(&mut self, line: Line, bytes: usize) {
+        self.bytes.wants(line, bytes);
     }
 
     pub fn of_worker(&self, worker: WorkerId) -> usize {
@@ -229,7 +229,7 @@ impl Room {
 
     /// How many more calls of this owner may go out to this worker, if nobody else's do.
     pub fn of_line(&self, line: Line) -> usize {
-        if !self.bytes.admits(line.owner, self.max_bytes) {
+        if !self.bytes.admits(line, self.max_bytes) {
             return 0;
         }
         let free = self.of_worker(line.worker);

@@ -73,15 +73,16 @@ fn what_is_under_way_takes_room_until_it_ends() {
 }
 
 #[test]
-fn an_owner_whose_request_does_not_fit_is_not_looked_for_until_it_does() {
+fn a_line_whose_request_does_not_fit_is_not_looked_for_until_it_does() {
     let most = 10 * LARGE;
     let mut in_flight = InFlight::default();
     let (mine, others) = (line(1, 7), line(1, 8));
     let large = in_flight.insert(mine, 8 * LARGE, ());
-    let room =
-        |in_flight: &InFlight<()>| Room::new(in_flight, PLENTY, PLENTY, most, &[(1, PLENTY)], |_| Admission::All);
+    let workers = [(1, PLENTY), (2, PLENTY)];
+    let room = |in_flight: &InFlight<()>| Room::new(in_flight, PLENTY, PLENTY, most, &workers, |_| Admission::All);
     assert!(room(&in_flight).has(mine), "the next one may be small");
-    in_flight.wants(7, 4 * LARGE);
+    in_flight.wants(mine, 4 * LARGE);
+    assert!(room(&in_flight).has(line(2, 7)), "what goes to another worker may be small");
     assert!(!room(&in_flight).has(mine) && !room(&in_flight).take(mine) && room(&in_flight).has(others));
     in_flight.insert(others, 1, ());
     assert!(!room(&in_flight).has(mine));
@@ -96,7 +97,7 @@ fn small_requests_are_limited_by_their_number_alone_and_large_ones_by_their_byte
     let most = 100 * LARGE;
     let mut bytes = Bytes::default();
     let taken = |bytes: &mut Bytes, owner, size| {
-        std::iter::repeat_with(|| bytes.fits(owner, size, most).then(|| bytes.add(owner, size)))
+        std::iter::repeat_with(|| bytes.fits(owner, size, most).then(|| bytes.add(line(1, owner), size)))
             .take(200)
             .flatten()
             .count()
@@ -106,7 +107,7 @@ fn small_requests_are_limited_by_their_number_alone_and_large_ones_by_their_byte
     assert_eq!(taken(&mut bytes, 7, size), 17, "of twenty: eight ninths");
     assert_eq!(taken(&mut bytes, 8, size), 2, "others find room");
     assert!(bytes.fits(9, 50 * LARGE, most), "who has none gets one, however large it is");
-    bytes.add(9, 50 * LARGE);
+    bytes.add(line(1, 9), 50 * LARGE);
     assert!(!bytes.fits(10, size, most) && bytes.fits(10, LARGE, most), "there is no room for anything large");
     bytes.remove(9, 50 * LARGE);
     assert!(bytes.fits(10, size, most));

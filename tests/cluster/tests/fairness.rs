@@ -159,6 +159,26 @@ fn what_a_conditional_close_goes_on_with_may_be_large_too() {
 }
 
 #[test]
+fn a_large_answer_that_ends_many_threads_goes() {
+    let app = App::alone("fair_close", ClusterOptions::default());
+    let _worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, queue) => any_of(&[local_queue("q", queue, 1)]),
+        (Api::Execute, "Only") => {
+            let leaves = (0..5000).map(|_| ("Leaf", json!(null)));
+            next_all(&leaves.chain([("End", json!(null))]).collect::<Vec<_>>())
+        }
+        (_, _) => force_complete(json!("done")).locals(json!({"page": "x".repeat(45_000)})),
+    });
+    app.register("wide", &Definition::starting_with("Only").step("Only").waiting_step("Leaf").waiting_step("End"));
+    let mut db = app.db();
+    db.start("p", "wide").go();
+    wait_until("all wait", 60, || app.superuser().count("xdb.queue_waiter") == 5001);
+    db.publish("p", "End", json!(null));
+    assert_eq!(db.completes("p").result(), &json!("done"));
+    app.done(&[]);
+}
+
+#[test]
 fn two_who_want_much_get_equal_parts() {
     let (app, worker) = application("fair_equal", Some(64));
     at_once(&app, || {

@@ -186,6 +186,31 @@ fn an_engine_without_memory_goes_on_with_what_it_has() {
 }
 
 #[test]
+fn an_engine_without_memory_for_all_inputs_takes_them_one_after_the_other() {
+    const COUNT: i64 = 200;
+    let app = App::alone("memory_inputs", ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match call.target() {
+        "Only" => next("Next", call.input().clone()),
+        _ => force_complete(json!(null)),
+    });
+    let many = format!("SELECT xdb.register_worker('stub', '{}', max_concurrency => 1000)", worker.url());
+    app.superuser().run(&many);
+    app.register("passing", &Definition::starting_with("Only").step("Only").step("Next"));
+    app.superuser().run("SELECT xdb.pause()");
+    let mut db = app.db();
+    db.run(&format!(
+        "SELECT xdb.start_process('p' || n, 'passing', to_jsonb(repeat('x', 990000))) FROM generate_series(1, {COUNT}) n"
+    ));
+    let scheduler = app.scheduler();
+    limit_memory(scheduler, 120 * MB);
+    app.superuser().run("SELECT xdb.resume()");
+    wait_until("all are done", 120, || views::with_status(&mut db, "p%", "COMPLETED") == COUNT);
+    assert_eq!(app.scheduler(), scheduler);
+    assert_eq!(log::crashes(&app.cluster().log()), 0);
+    app.done(&["out of memory", "is left alone", "bytes were needed"]);
+}
+
+#[test]
 fn a_session_with_hardly_any_memory_makes_its_rpc_or_says_why_not() {
     let app = App::alone("memory_rpc", ClusterOptions::default());
     let worker = app.worker(|_| output(json!("done")));
