@@ -88,13 +88,13 @@ fn what_began_to_answer_is_not_asked_again() {
 
 #[test]
 fn the_second_try_has_no_time_of_its_own() {
-    const TIME: Duration = Duration::from_secs(1);
+    const TIME: Duration = Duration::from_secs(2);
     let stub = Stub::start(|mut connection, number| {
         connection.request();
         if number == 0 {
             connection.answer(200, "{}");
             connection.request();
-            connection.dawdle(TIME / 2);
+            connection.dawdle(TIME * 3 / 4);
         } else {
             connection.hang();
         }
@@ -104,7 +104,8 @@ fn the_second_try_has_no_time_of_its_own() {
     let finished = rig.run(call(0, stub.url("/"), TIME));
     failure(finished.outcome, FailureKind::Timeout);
     assert_eq!(stub.accepted(), 2);
-    assert!(finished.elapsed >= TIME && finished.elapsed < TIME * 3 / 2, "{:?}", finished.elapsed);
+    // Its time runs from the moment in which it was handed over, which is a little earlier.
+    assert!(finished.elapsed > TIME * 9 / 10 && finished.elapsed < TIME * 3 / 2, "{:?}", finished.elapsed);
 }
 
 /// What can't be written is found out when there is a connection for it already.
