@@ -154,13 +154,18 @@ fn a_full_local_queue_takes_no_more_until_there_is_room() {
     // What comes before the count is accepted, and so is what is published meanwhile by somebody who has begun.
     second.run("BEGIN");
     second.run(PUBLISH);
-    (0..4).for_each(|_| db.run(PUBLISH));
+    let with_id = |id: &str| format!("SELECT xdb.publish('p', 'box', '1', message_id => '{id}')");
+    db.run(&with_id("known"));
+    (0..3).for_each(|_| db.run(PUBLISH));
     let error = until_refused(&mut db, "it is full", PUBLISH);
     assert_eq!(error.message, "local queue \"box\" of process \"p\" is full");
     assert!(error.detail.contains("xdb.max_queue_messages is 4"), "{error:?}");
     assert!(error.hint.contains("ten seconds"), "{error:?}");
     second.run("COMMIT");
     until_refused(&mut second, "for everybody", PUBLISH);
+    // Who repeats what was accepted is told so again.
+    db.run(&with_id("known"));
+    db.refused(codes::OVER_QUOTA, &with_id("new"));
     // Answers too: of an RPC, and of a step.
     let error = db.refused(codes::WORKER_FAILED, "SELECT xdb.invoke_rpc('p', 'send')");
     assert!(error.detail.contains("ocal queue \"box\" is full: xdb.max_queue_messages is 4"), "{error:?}");
@@ -264,12 +269,18 @@ fn a_role_has_no_more_messages_in_global_queues_than_it_may() {
     let mut second = app.db();
     second.run("BEGIN");
     second.run(publish);
-    (0..3).for_each(|_| db.run(publish));
+    let with_id = |queue: &str, id: &str| format!("SELECT xdb.publish_global('{queue}', '1', message_id => '{id}')");
+    db.run(&with_id("jobs", "known"));
+    (0..2).for_each(|_| db.run(publish));
     let refusal = until_refused(&mut db, "there are too many", publish);
     assert!(refusal.message.contains("no room for more messages in global queues"), "{refusal:?}");
     assert!(refusal.detail.contains("xdb.max_queue_messages is 3"), "{refusal:?}");
     second.refused(codes::OVER_QUOTA, publish);
     second.run("ROLLBACK");
+    // Who repeats what was accepted is told so again.
+    db.run(&with_id("jobs", "known"));
+    db.refused(codes::OVER_QUOTA, &with_id("jobs", "new"));
+    db.refused(codes::OVER_QUOTA, &with_id("others", "known"));
     other.run("SELECT xdb.publish_global('others', '1')");
     // A step of the role is refused, and nobody else's.
     db.start("s", "send").go();
