@@ -371,3 +371,25 @@ fn a_role_has_no_more_running_processes_than_it_may() {
     }
     app.done(&[]);
 }
+
+#[test]
+fn roles_are_counted_however_many_queues_are_marked_as_full() {
+    let app = App::alone("quotas_marked", ClusterOptions::default());
+    let _worker = app.worker(|_| all_of(&[local_queue("m", "inbox", 1)]));
+    app.register("mail", &mailbox());
+    let (mut superuser, mut db) = (app.superuser(), app.db());
+    // Longer than one may wait for: there is a pause after each.
+    db.run(
+        r#"SELECT xdb.start_processes((SELECT jsonb_agg(jsonb_build_object('process_id', 'p' || n, 'process_type', 'mail'))
+           FROM generate_series(1, 1500) n))"#,
+    );
+    wait_until("all of them wait", 60, || superuser.count("xdb.waits") == 1500);
+    let marked = "xdb.process_execution WHERE full_queues IS NOT NULL";
+    superuser.run("UPDATE xdb.process_execution SET full_queues = '{box}'");
+    wait_until("they are being counted", COUNTED, || superuser.count(marked) < 1500);
+    superuser.run("ALTER ROLE app SET xdb.max_running_processes = 2");
+    until_refused(&mut db, "there are too many", "SELECT xdb.start_process('q', 'mail')");
+    assert!(superuser.count(marked) > 0);
+    superuser.run("UPDATE xdb.process_execution SET full_queues = NULL");
+    app.done(&[]);
+}
