@@ -84,7 +84,7 @@ pub fn load<'i>(
     let answered = load::answered(turn.spi, &mut batch.executions, &named.answered)?;
     batch.leases = answered.leases;
     batch.local = attribute::versions(turn.spi, &named.with_locked_keys)?;
-    timers.load(turn, &mut batch.executions, &named.timers)?;
+    timers.load(turn, &mut batch.executions, &mut batch.locked, &named.timers)?;
     load::states(turn.spi, &mut batch.executions, &named.states)?;
     load::queues(turn.spi, &mut batch.executions, &named.queues)?;
     batch.now = clock::now();
