@@ -4,9 +4,7 @@ use crate::pg::catch::Result;
 use crate::pg::process::database;
 use crate::pg::shmem::{Slot, row_places};
 use crate::pg::spi::Spi;
-use crate::store::load::{self, Lock};
 use crate::store::lock_holders;
-use crate::store::registry::Registry;
 use serde::Serialize;
 use xdb_engine::ExecutionId;
 
@@ -28,7 +26,7 @@ pub(super) struct HeldUpBy {
 }
 
 /// What holds an execution up. Who may see the process may see it: `pg_locks` shows as much to everybody.
-pub(super) fn of(spi: &Spi, registry: &mut Registry, id: ExecutionId) -> Result<Vec<HeldUpBy>> {
+pub(super) fn of(spi: &Spi, id: ExecutionId) -> Result<Vec<HeldUpBy>> {
     let Some(place) = lock_holders::place(spi, id)? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     let mut add = |lock, table: Option<String>, pids: Vec<i32>| found.push(HeldUpBy { lock, table, pids });
@@ -36,11 +34,9 @@ pub(super) fn of(spi: &Spi, registry: &mut Registry, id: ExecutionId) -> Result<
     if !pids.is_empty() {
         add("process", None, pids);
     }
-    let Some(loaded) = load::executions(spi, registry, &[id], Lock::None)?.remove(&id) else { return Ok(found) };
-    for (mapping, key) in loaded.meta.mapping.iter().zip(loaded.meta.keys.iter()) {
-        let hint = row_places::last(database(), mapping.relation, key).filter(|(_, ago)| *ago < RECENT);
-        let tables: Vec<_> =
-            [Some(mapping.relation), hint.map(|(place, _)| place.table)].into_iter().flatten().collect();
+    for (relation, key) in lock_holders::rows(spi, id)? {
+        let hint = row_places::last(database(), relation, &key).filter(|(_, ago)| *ago < RECENT);
+        let tables: Vec<_> = [Some(relation), hint.map(|(place, _)| place.table)].into_iter().flatten().collect();
         let of_table = others(lock_holders::of_tables(spi, &tables, id)?);
         let of_row = hint.map(|(place, _)| lock_holders::of_row(spi, place)).transpose()?.map(others);
         let kinds = [("table", Some(of_table)), ("row", of_row)];
@@ -49,7 +45,7 @@ pub(super) fn of(spi: &Spi, registry: &mut Registry, id: ExecutionId) -> Result<
         if known.is_empty() && hint.is_none_or(|(_, ago)| ago > JUST_NOW) {
             continue;
         }
-        let table = lock_holders::name(spi, mapping.relation)?;
+        let table = lock_holders::name(spi, relation)?;
         if known.is_empty() {
             add("other", Some(table), Vec::new());
         } else {

@@ -60,7 +60,13 @@ pub fn publish(args: &Args) -> Result<Value> {
             }
             check_running(&process_id, &locked)?;
             wake::note_locked(locked.id.0);
-            check_queue(spi, registry, &process_id, &locked, &queue)?;
+            check_queue(spi, registry, &locked, &queue)?;
+            if is_full(&locked.full_queues, &queue) {
+                return match is_repeated(spi, locked.id, &queue, message_id.as_deref())? {
+                    true => Ok(Tried::Published),
+                    false => Err(error::queue_full(&queue, &process_id, &guc::quotas())),
+                };
+            }
             let message = NewMessage {
                 execution_id: locked.id,
                 shard: locked.shard,
@@ -148,22 +154,18 @@ fn current(spi: &Spi, registry: &mut Registry, name: &str) -> Result<std::sync::
     Ok(process_type.map(|process_type| process_type.definition.clone()).unwrap_or_default())
 }
 
-fn check_queue(
-    spi: &Spi,
-    registry: &mut Registry,
-    process_id: &str,
-    locked: &FoundExecution,
-    queue: &str,
-) -> Result<()> {
+fn check_queue(spi: &Spi, registry: &mut Registry, locked: &FoundExecution, queue: &str) -> Result<()> {
     if let Some(process_type) = registry.process_type(spi, locked.type_id)?
         && !current(spi, registry, &process_type.name)?.knows_queue(queue)
     {
         return Err(error::unknown_queue(queue));
     }
-    match is_full(&locked.full_queues, queue) {
-        true => Err(error::queue_full(queue, process_id, &guc::quotas())),
-        false => Ok(()),
-    }
+    Ok(())
+}
+
+/// Whether a message was published before: who publishes it again may not know that it has committed.
+fn is_repeated(spi: &Spi, id: ExecutionId, queue: &str, message_id: Option<&str>) -> Result<bool> {
+    message_id.map_or(Ok(false), |message_id| inbox::is_known(spi, id, queue, message_id))
 }
 
 fn check_running(process_id: &str, found: &FoundExecution) -> Result<()> {

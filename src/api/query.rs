@@ -21,9 +21,9 @@ pub fn describe_process(args: &Args) -> Result<Value> {
     let caller = Caller::asking()?;
     let process_id = name("process_id", args.text(0))?;
     let execution = args.execution_id(1);
-    let text = caller.on_system_tables(|spi, registry| {
+    let text = caller.on_system_tables(|spi, _| {
         let found = caller.find(spi, &process_id, execution)?;
-        let held_up = super::lock_holders::of(spi, registry, found.id)?;
+        let held_up = super::lock_holders::of(spi, found.id)?;
         let held_up = if held_up.is_empty() { None } else { Some(to_json(&held_up)?) };
         let waits = super::attribute_locks::waits_of(found.id);
         // In a copy from another server nobody's owner is known.

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_protocol::*;
-use xdb_sched::told::Told;
+use xdb_sched::told::{Told, Unsettled};
 
 pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.invoke_rpc()")?.outside_engine("invoke_rpc")?;
@@ -82,10 +82,15 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     };
     let mut answer = call(&target, &invocation, &global, &local.members)?;
     crash::point("rpc-answer");
-    tell_once(&target, &rpc_name, &mut answer.effects.warnings);
+    Warnings::keep_new(&target, &rpc_name, &mut answer.effects.warnings);
+    let warnings = answer.effects.warnings.clone();
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
     let read = Read { size: local.size, locked: loading_local.locks().then_some((loading_local, local.versions)) };
     apply(caller, &invocation, id, answer, &mut tables, read)?;
+    // An answer that changes nothing has no event: its caller gets them as NOTICEs too.
+    for warning in warnings {
+        pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}");
+    }
     Ok(output.map_or(Value::Null, Value::Json))
 }
 
@@ -288,21 +293,36 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
     }
 }
 
-/// Leaves those of an answer's warnings that this session was not told yet. An answer that changes nothing has no event, so the
-/// caller gets them as NOTICEs too.
-fn tell_once(target: &ToCall, rpc_name: &str, warnings: &mut Vec<String>) {
-    thread_local! {
-        static TOLD: RefCell<Told> = RefCell::default();
-    }
-    if warnings.is_empty() {
-        return;
-    }
-    TOLD.with_borrow_mut(|told| {
-        told.keep_new((&target.loaded.before.process_type, rpc_name), warnings);
-        told.settle();
-    });
-    for warning in warnings {
-        pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}");
+/// What this session was told of answers.
+#[derive(Default)]
+struct Warnings {
+    told: Told,
+    /// By subtransactions that had not ended when somebody last looked: the events of those that are rolled back are gone.
+    open: Vec<(wake::Outcome, Unsettled)>,
+}
+
+impl Warnings {
+    /// Leaves those of an answer's warnings that this session was not told yet.
+    fn keep_new(target: &ToCall, rpc_name: &str, warnings: &mut Vec<String>) {
+        thread_local! {
+            static WARNINGS: RefCell<Warnings> = RefCell::default();
+        }
+        if warnings.is_empty() {
+            return;
+        }
+        WARNINGS.with_borrow_mut(|Self { told, open }| {
+            for (outcome, unsettled) in std::mem::take(open) {
+                match outcome.fate() {
+                    wake::Fate::Committed => {}
+                    wake::Fate::RolledBack => told.forget(unsettled),
+                    wake::Fate::Open => open.push((outcome, unsettled)),
+                }
+            }
+            told.keep_new((&target.loaded.before.process_type, rpc_name), warnings);
+            if !warnings.is_empty() {
+                open.push((wake::Outcome::of_this(), told.take_unsettled()));
+            }
+        });
     }
 }
 

@@ -133,14 +133,17 @@ pub fn system_identifier() -> i64 {
     unsafe { pg_sys::GetSystemIdentifier() as i64 }
 }
 
-/// Whether the files are those of a server that was shut down. To be asked by the postmaster, before it begins to recover them or
-/// while it starts all processes anew. What can't be read was not.
-pub fn was_shut_down() -> bool {
-    use pg_sys::DBState::{DB_SHUTDOWNED, DB_SHUTDOWNED_IN_RECOVERY};
+/// Whether the files are those of a server that ran, and was not shut down; not those of a standby, which has no engine, nor a
+/// backup of another server's. To be asked by the postmaster, before it begins to recover them or while it starts all processes anew.
+/// What can't be read did.
+pub fn has_crashed() -> bool {
+    use pg_sys::DBState::{DB_IN_ARCHIVE_RECOVERY, DB_SHUTDOWNED, DB_SHUTDOWNED_IN_RECOVERY};
     const STATE: usize = std::mem::offset_of!(pg_sys::ControlFileData, state);
     // The postmaster works in the data directory.
     let state = std::fs::read("global/pg_control").ok().and_then(|file| file.get(STATE..STATE + 4)?.try_into().ok());
-    state.map(u32::from_ne_bytes).is_some_and(|state| [DB_SHUTDOWNED, DB_SHUTDOWNED_IN_RECOVERY].contains(&state))
+    let no_engine_ran = [DB_SHUTDOWNED, DB_SHUTDOWNED_IN_RECOVERY, DB_IN_ARCHIVE_RECOVERY];
+    let is_backup = std::path::Path::new("backup_label").exists();
+    !is_backup && state.map(u32::from_ne_bytes).is_none_or(|state| !no_engine_ran.contains(&state))
 }
 
 /// Whether this server is a standby, or recovers from a crash.

@@ -112,7 +112,7 @@ unsafe extern "C-unwind" fn startup() {
         if !found {
             memory.write_bytes(0, 1);
             (*memory).clock_offset.store(OWN_CLOCK_OFFSET.load(Ordering::SeqCst), Ordering::SeqCst);
-            (*memory).after_crash.store(u32::from(!process::was_shut_down()), Ordering::SeqCst);
+            (*memory).after_crash.store(u32::from(process::has_crashed()), Ordering::SeqCst);
         }
         SHARED.store(memory, Ordering::Release);
         pg_sys::LWLockRelease(lock);

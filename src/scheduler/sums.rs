@@ -31,46 +31,66 @@ enum Place {
     FullQueues { after: ExecutionId },
 }
 
-/// The rounds of counting.
+/// Two rounds that wait for nothing of each other: one of roles, and one of full queues, of which somebody may have very many.
 pub struct Counting {
-    place: Place,
-    round: Instant,
-    due: Instant,
+    roles: Round,
+    full_queues: Round,
 }
 
 impl Counting {
-    /// The first round begins at once: what there was in shared memory is gone.
+    /// The first rounds begin at once: what there was in shared memory is gone.
     pub fn new() -> Self {
-        Self { place: Place::Begin, round: Instant::now(), due: Instant::now() }
+        Self { roles: Round::new(Place::begin_roles), full_queues: Round::new(Place::begin_full_queues) }
     }
 
     /// When the next slice is due.
     pub fn due_in(&self) -> Duration {
-        self.due.saturating_duration_since(Instant::now())
+        self.roles.due.min(self.full_queues.due).saturating_duration_since(Instant::now())
     }
 
     /// Counts a slice, if it is time. To be called between turns.
     pub fn look(&mut self, session: &mut Session) {
+        if !self.roles.look(session) {
+            self.full_queues.look(session);
+        }
+    }
+}
+
+/// One round after the other.
+struct Round {
+    place: Place,
+    /// What comes after the begin.
+    first: fn(&Spi, pg_sys::Oid) -> Result<Place>,
+    began: Instant,
+    due: Instant,
+}
+
+impl Round {
+    fn new(first: fn(&Spi, pg_sys::Oid) -> Result<Place>) -> Self {
+        Self { place: Place::Begin, first, began: Instant::now(), due: Instant::now() }
+    }
+
+    /// Says whether it was time.
+    fn look(&mut self, session: &mut Session) -> bool {
         let began = Instant::now();
         if began < self.due {
-            return;
+            return false;
         }
         if session.extension_version != versions::OWN {
             self.due = began + EVERY;
-            return;
+            return false;
         }
         if matches!(self.place, Place::Begin) {
-            self.round = began;
+            self.began = began;
         }
-        let database = session.database;
+        let (database, first) = (session.database, self.first);
         let mut place = std::mem::replace(&mut self.place, Place::Begin);
         let done = in_transaction(session, |spi| {
-            // What is short is done in one transaction.
-            while !place.step(spi, database)? {
-                if matches!(place, Place::Begin) {
-                    break;
-                }
+            if matches!(place, Place::Begin) {
+                place = first(spi, database)?;
             }
+            // What is short is done in one transaction.
+            while !matches!(place, Place::Begin) && !place.step(spi, database)? {}
             Ok(())
         });
         let rest = (began.elapsed() * REST).max(SHORTEST_REST);
@@ -81,25 +101,30 @@ impl Counting {
             None => self.due = began + EVERY,
         }
         if matches!(self.place, Place::Begin) {
-            self.due = self.due.max(self.round + EVERY);
+            self.due = self.due.max(self.began + EVERY);
         }
+        true
     }
 }
 
 impl Place {
+    fn begin_roles(spi: &Spi, database: pg_sys::Oid) -> Result<Self> {
+        let limits = Limits::read(spi, guc::MAX_RUNNING_PROCESSES.get())?;
+        if limits.has_any() {
+            return Ok(Self::Running { limits, sums: Sums::new(), after: String::new() });
+        }
+        over::set(database, Kind::Running, &[]);
+        Ok(Self::messages())
+    }
+
+    fn begin_full_queues(_: &Spi, _: pg_sys::Oid) -> Result<Self> {
+        Ok(Self::FullQueues { after: ExecutionId([0; 16]) })
+    }
+
     /// Counts what is next. True: that was a whole slice, and there may be more of it.
     fn step(&mut self, spi: &Spi, database: pg_sys::Oid) -> Result<bool> {
         match self {
-            Self::Begin => {
-                let limits = Limits::read(spi, guc::MAX_RUNNING_PROCESSES.get())?;
-                if limits.has_any() {
-                    *self = Self::Running { limits, sums: Sums::new(), after: String::new() };
-                } else {
-                    over::set(database, Kind::Running, &[]);
-                    *self = Self::messages();
-                }
-                Ok(false)
-            }
+            Self::Begin => {}
             Self::Running { limits, sums, after } => {
                 if let Some(more_after) = quotas::add_running(spi, sums, after, SLICE)? {
                     *after = more_after;
@@ -113,7 +138,6 @@ impl Place {
                     &reached.map(|(owner, limit, _)| (owner, limit as u32)).collect::<Vec<_>>(),
                 );
                 *self = Self::messages();
-                Ok(false)
             }
             Self::Messages { sums, after } => {
                 if let Some(more_after) = quotas::add_messages(spi, sums, *after, SLICE)? {
@@ -124,20 +148,17 @@ impl Place {
                 let reached = sums.iter().filter(|(_, sum)| sum.count >= messages as i64 || sum.bytes >= bytes as i64);
                 let reached: Vec<_> = reached.map(|(owner, _)| (*owner, messages as u32)).collect();
                 over::set(database, Kind::Messages, &reached);
-                *self = Self::FullQueues { after: ExecutionId([0; 16]) };
-                Ok(false)
+                *self = Self::Begin;
             }
             Self::FullQueues { after } => match full_queues::look_again(spi, *after)? {
                 Some(counted) => {
                     *after = counted;
-                    Ok(true)
+                    return Ok(true);
                 }
-                None => {
-                    *self = Self::Begin;
-                    Ok(false)
-                }
+                None => *self = Self::Begin,
             },
         }
+        Ok(false)
     }
 
     fn messages() -> Self {

@@ -133,6 +133,8 @@ statements! {
         SELECT v.queue_name, v.message_id, v.published_at FROM {} \
         ORDER BY v.queue_name, v.message_id ON CONFLICT DO NOTHING RETURNING queue_name, message_id, 0::oid AS owner",
         batch::<NewKey>());
+    IS_KNOWN = "SELECT EXISTS (SELECT FROM xdb.global_message_key k \
+        WHERE k.queue_name = $1 AND k.owner IN ($2, 0) AND k.message_id = $3) AS known";
     PUBLISH = format!("INSERT INTO xdb.global_message \
             (queue_name, key, message_id, payload, bytes, owner, owner_name, published_at, expires_at) \
         SELECT v.queue_name, v.key, v.message_id, v.payload, v.bytes, v.owner, {OWNER_NAME}, v.published_at, v.expires_at \
@@ -217,6 +219,13 @@ pub fn publish<'a>(spi: &Spi, messages: &[NewGlobalMessage<'a>], now: Timestamp)
     }
     wake::wake_scheduler_at_commit();
     Ok(())
+}
+
+/// Whether this role has used the message id in the queue: a message with it changes nothing. For whoever is over a quota, which
+/// nobody is in the schema of an older release.
+pub fn is_known(spi: &Spi, queue: &str, owner: pg_sys::Oid, message_id: &str) -> Result<bool> {
+    let params = [value(queue), value(owner), value(message_id)];
+    Ok(versions::is_own() && spi.first(&IS_KNOWN, &params, |row| row.get("known"))?.unwrap_or(false))
 }
 
 /// What became of executions, as far as global queues are concerned.

@@ -78,6 +78,8 @@ statements! {
     DELETE_ALL_KEYS = "DELETE FROM xdb.message_key WHERE execution_id = ANY ($1)";
     KNOWN_KEYS = format!("SELECT {} FROM {} JOIN xdb.message_key m USING (execution_id, queue_name, message_id)",
         select::<MessageKey>("m"), batch::<MessageKey>());
+    IS_KNOWN = "SELECT EXISTS (SELECT FROM xdb.message_key \
+        WHERE execution_id = $1 AND queue_name = $2 AND message_id = $3) AS known";
     ALL_KEYS = format!("SELECT {} FROM xdb.message_key m WHERE execution_id = $1", select::<MessageKey>("m"));
     KEYS_IN_INBOX = "SELECT queue_name, message_id FROM xdb.inbox \
         WHERE execution_id = $1 AND message_id IS NOT NULL ORDER BY inbox_id";
@@ -93,6 +95,12 @@ pub fn publish(spi: &Spi, message: NewMessage) -> Result<()> {
     }
     run(spi, &INSERT, &[message])?;
     Ok(())
+}
+
+/// Whether the queue has seen this message id: a message with it changes nothing.
+pub fn is_known(spi: &Spi, id: ExecutionId, queue: &str, message_id: &str) -> Result<bool> {
+    let params = [value(id), value(queue), value(message_id)];
+    Ok(spi.first(&IS_KNOWN, &params, |row| row.get("known"))?.unwrap_or(false))
 }
 
 /// Writes message ids down that states have used.

@@ -1,6 +1,7 @@
 //! Who has the locks that a process needs: asked of the catalogs, and of rows that are locked.
 
 use super::app_tables::place_of;
+use super::from_json;
 use super::table::statements;
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
@@ -24,6 +25,9 @@ statements! {
     NAME = "SELECT $1::oid::regclass::text AS name";
     PLACE = "SELECT p.tableoid, p.ctid::text AS ctid FROM xdb.process_execution p \
         WHERE p.execution_id = $1 AND p.status = 'RUNNING'";
+    ROWS = "SELECT m.relation::oid AS relation, p.attribute_keys::text AS keys FROM xdb.process_execution p \
+            JOIN xdb.mapped_table m ON m.mapping_id = p.mapping_id \
+        WHERE p.execution_id = $1 ORDER BY m.position";
 }
 
 /// Processes whose transactions keep others from updating the row that is at this place.
@@ -46,6 +50,16 @@ pub fn of_tables(spi: &Spi, tables: &[u32], id: ExecutionId) -> Result<Vec<i32>>
 pub fn name(spi: &Spi, table: u32) -> Result<String> {
     let name = spi.first(&NAME, &[value(pg_sys::Oid::from(table))], |row| row.get("name"))?;
     Ok(name.unwrap_or_default())
+}
+
+/// The mapped tables of an execution, each with the key of its row. No more of it is read: who asks may do so because the rest
+/// can't be. Without readable keys there are none.
+pub fn rows(spi: &Spi, id: ExecutionId) -> Result<Vec<(u32, Vec<String>)>> {
+    let read = |row: &Row| Ok((row.get::<pg_sys::Oid>("relation")?.to_u32(), row.get::<Option<String>>("keys")?));
+    let tables = spi.rows(&ROWS, &[value(id)], read)?;
+    let keys = tables.first().and_then(|(_, keys)| keys.as_deref());
+    let keys: Vec<Vec<String>> = keys.and_then(|keys| from_json(keys).ok()).unwrap_or_default();
+    Ok(tables.into_iter().map(|(table, _)| table).zip(keys).collect())
 }
 
 /// Where the row of a running execution is.

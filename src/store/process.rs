@@ -111,8 +111,8 @@ statements! {
                 'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) \
                     FROM unnest($2::int[], $3::text[]) AS l (seq, name) WHERE l.seq = s.seq), \
                 'callUntil', CASE WHEN e.epoch IS NOT NULL AND t.lease_until < 'infinity' THEN t.lease_until END, \
-                'nextAttemptAt', CASE WHEN t.lane <> 2 AND (e.epoch IS NULL OR t.lease_until = 'infinity') THEN t.due_at END, \
-                'held', CASE t.lane WHEN 2 THEN 'twice the server crashed while this call was made or its answer was applied: \
+                'nextAttemptAt', CASE WHEN NOT (t.lane = 2 AND $6) AND (e.epoch IS NULL OR t.lease_until = 'infinity') THEN t.due_at END, \
+                'held', CASE WHEN t.lane = 2 AND $6 THEN 'twice the server crashed while this call was made or its answer was applied: \
                     xdb.retry_now() has it made again' END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
                     'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)), \
@@ -294,7 +294,9 @@ pub fn describe(
     held_up: Option<&str>,
 ) -> Result<Option<String>> {
     let (seqs, names) = (lock_waits.iter().map(|wait| wait.0), lock_waits.iter().map(|wait| wait.1.as_str()));
-    let params = [value(id), array(seqs), array(names), value(owner_problem), value(held_up)];
+    // In the schema of an older release the lane is that of calls that waited for locks.
+    let has_held = versions::is_own();
+    let params = [value(id), array(seqs), array(names), value(owner_problem), value(held_up), value(has_held)];
     spi.first(&DESCRIBE, &params, |row| row.get("description"))
 }
 

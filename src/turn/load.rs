@@ -93,7 +93,7 @@ pub fn load<'i>(
     batch.left_out.append(&mut answered.left_out);
     batch.leases = answered.leases;
     batch.local = attribute::versions(turn.spi, &named.with_locked_keys)?;
-    timers.load(turn, &mut batch.executions, &named.timers)?;
+    timers.load(turn, &mut batch.executions, &mut batch.locked, &named.timers)?;
     let mut left_out = load::states_in(turn.spi, &mut batch.executions, &named.states, &mut portion)?;
     batch.left_out.append(&mut left_out);
     batch.took_large = portion.has_taken();

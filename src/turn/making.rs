@@ -33,7 +33,7 @@ use xdb_sched::backoff::Patience;
 use xdb_sched::budget::GUARDED_ITEMS;
 use xdb_sched::portion::Portion;
 
-/// Suspects are made for so long in one turn; the others wait for the next.
+/// Suspects are made for so long in one turn, and so long their answers are applied; the others wait for the next.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Calls that are prepared after the commit of their leases.
@@ -245,7 +245,8 @@ impl Making {
     }
 }
 
-/// Applies the answers of suspects, each alone. What else there is of their executions keeps its order. Gives back the others.
+/// Applies the answers of suspects, each alone, as far as there is time. What else there is of their executions keeps its order.
+/// Gives back the others.
 pub fn apply_suspects(
     memory: &mut Memory,
     session: &mut Session,
@@ -261,7 +262,14 @@ pub fn apply_suspects(
         return items;
     }
     let (alone, others): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| executions.contains(&item.execution()));
+    let began = Instant::now();
     for item in alone {
+        if began.elapsed() > LONGEST {
+            // Behind what comes meanwhile, so that many suspects leave room for others.
+            memory.backlog.put_off(item.execution());
+            memory.backlog.keep(item);
+            continue;
+        }
         let key = suspect(&item);
         if key.is_some_and(|key| !take(session, key)) {
             memory.backlog.defer(item.execution(), Patience::Short);

@@ -16,6 +16,7 @@ use crate::store::app_tables::object;
 use crate::store::attribute::{self, Found, LocalAttributes, Size, Versioned};
 use crate::store::load::Loaded;
 use crate::store::locks;
+use crate::store::registry::ProcessType;
 use crate::store::save::current_call;
 use crate::store::{StateKey, claim};
 use crate::transport::Request;
@@ -157,7 +158,7 @@ pub fn requests<'s>(
     let mut preparing = Preparing { app, backlog, local, large, under_way, portion, unfit: Vec::new(), more: false };
     let mut made = Requests::default();
     for leased in calls {
-        let Some(mut record) = record(&leased) else { continue };
+        let mut record = record(&leased);
         let call = leased.call;
         match preparing.one(&leased, &mut record)? {
             Preparation::Call(request) => made.calls.push((*request, record)),
@@ -178,6 +179,7 @@ pub fn requests<'s>(
 /// A leased call with its state.
 struct LeasedCall<'s> {
     loaded: &'s Loaded,
+    process_type: &'s ProcessType,
     state: &'s StateExecution,
     api: Api,
     current: &'s CallState,
@@ -188,33 +190,33 @@ fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s Leased) -> Opt
     let loaded = source.get(&call.key.0)?;
     let state = loaded.execution.states.get(&call.key.1)?;
     let (api, current) = current_call(state)?;
-    Some(LeasedCall { loaded, state, api, current, call })
+    let process_type = loaded.meta.process_type.as_deref()?;
+    Some(LeasedCall { loaded, process_type, state, api, current, call })
 }
 
-fn record(&LeasedCall { loaded, api, call, .. }: &LeasedCall<'_>) -> Option<CallRecord> {
-    Some(CallRecord {
+fn record(&LeasedCall { loaded, process_type, api, call, .. }: &LeasedCall<'_>) -> CallRecord {
+    CallRecord {
         key: call.key,
         api,
         attempt: call.attempt,
         first_attempt_at: call.first_attempt_at,
         lease_number: call.lease.number,
-        worker_id: loaded.meta.process_type.as_ref()?.worker.id,
+        worker_id: process_type.worker.id,
         answer_number: 0,
         owner: loaded.meta.owner.to_u32(),
         local_size: Size::default(),
         is_suspect: false,
         reads: None,
-    })
+    }
 }
 
 impl Preparing<'_, '_> {
     // Long because each way in which a table can be used ends in one of three ways.
     fn one(&mut self, leased: &LeasedCall<'_>, record: &mut CallRecord) -> Result<Preparation> {
-        let &LeasedCall { loaded, state, api, current, call } = leased;
+        let &LeasedCall { loaded, process_type, state, api, current, call } = leased;
         if let Some(unfit) = &call.unfit {
             return Ok(Preparation::Failed(unfit.clone()));
         }
-        let Some(process_type) = &loaded.meta.process_type else { return Ok(Preparation::Release) };
         // A worker whose secrets can't be read is not called.
         let Ok(secrets) = &process_type.worker.signing else { return Ok(Preparation::Release) };
         let config = config(loaded, state);

@@ -74,9 +74,7 @@ impl TurnOutcome {
         let nothing_left = all_drained && saved.put_off.is_empty();
         Ok(Self { work, saved, prepared, nothing_left, next_due, for_runners })
     }
-}
 
-impl TurnOutcome {
     /// Takes the calls that are to be prepared now.
     pub(super) fn take_later(&mut self) -> Later {
         std::mem::take(&mut self.prepared.later)

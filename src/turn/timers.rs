@@ -6,46 +6,58 @@ use crate::guc;
 use crate::pg::catch::Result;
 use crate::store::load::Loaded;
 use crate::store::timer;
-use std::collections::{BTreeMap, HashMap};
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::ExecutionId;
+use xdb_sched::counted::Counted;
 
-/// After this everything is counted anew: others may have begun waits, and many executions may be remembered.
-const TRUSTED_FOR: Duration = Duration::from_secs(10);
-
-/// What is known of executions that could have too many timers: how many they have at most. Timers that are over are not taken off.
+/// What is known of executions that could have too many timers. Timers that are over are not taken off.
 #[derive(Default)]
 pub struct TimerCounts {
-    at_most: HashMap<ExecutionId, usize>,
-    since: Option<Instant>,
+    counts: Counted<ExecutionId>,
+    /// Those whose answers bring timers in this turn.
+    asked: Vec<ExecutionId>,
 }
 
 impl TimerCounts {
     /// Says in those of these executions that could come to too many timers how many they have at most. `new`: what their answers
-    /// bring.
+    /// bring. An execution that was never counted, and can't be in this turn, is left out as if somebody had locked it.
     pub fn load(
         &mut self,
         turn: &Turn,
         executions: &mut BTreeMap<ExecutionId, Loaded>,
+        locked: &mut BTreeSet<ExecutionId>,
         new: &BTreeMap<ExecutionId, usize>,
     ) -> Result<()> {
         let quotas = guc::quotas();
-        if self.since.is_none_or(|since| turn.began_at.saturating_duration_since(since) > TRUSTED_FOR) {
-            *self = Self { at_most: HashMap::new(), since: Some(turn.began_at) };
+        let could_be_too_many = |id: &ExecutionId| {
+            let threads = executions.get(id).map_or(0, |loaded| loaded.execution.live_threads as usize);
+            threads.saturating_mul(quotas.commands) > quotas.threads
+        };
+        let asked = new.iter().filter(|(id, new)| **new > 0 && could_be_too_many(id));
+        let asked: Vec<_> = asked.map(|(id, new)| (*id, *new)).collect();
+        for id in self.counts.due(turn.began_at, &asked, quotas.threads) {
+            let count = timer::count(turn.spi, id, quotas.threads + 1)?;
+            self.counts.counted(id, count, turn.began_at);
         }
-        for (id, new) in new.iter().filter(|(_, new)| **new > 0) {
-            let Some(loaded) = executions.get_mut(id) else { continue };
-            let could_have = (loaded.execution.live_threads as usize).saturating_mul(quotas.commands);
-            if could_have <= quotas.threads {
-                continue;
+        self.asked = asked.into_iter().map(|(id, _)| id).collect();
+        for id in &self.asked {
+            match (self.counts.at_most(id), executions.get_mut(id)) {
+                (Some(at_most), Some(loaded)) => loaded.timers = at_most,
+                _ => {
+                    executions.remove(id);
+                    locked.insert(*id);
+                }
             }
-            let known = self.at_most.get(id).copied().filter(|known| known + new <= quotas.threads);
-            loaded.timers = match known {
-                Some(known) => known,
-                None => timer::count(turn.spi, *id, quotas.threads + 1)?,
-            };
-            self.at_most.insert(*id, loaded.timers + new);
         }
         Ok(())
+    }
+
+    /// Notes what the answers have begun that were accepted. Should the turn be rolled back, it is too many until the next count.
+    pub fn decided(&mut self, executions: &BTreeMap<ExecutionId, Loaded>) {
+        for id in self.asked.drain(..) {
+            if let Some(loaded) = executions.get(&id) {
+                self.counts.added_to(&id, loaded.timers);
+            }
+        }
     }
 }

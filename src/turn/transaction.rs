@@ -308,6 +308,7 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
     let mut room = calls.room(turn.role, registry, backlog);
     let batch = load::load(turn, registry, matching, timers, items)?;
     let decided = decide::decide(turn, &mut app, &matching.gathered, told, batch)?;
+    timers.decided(&decided.executions);
     let mut saved = save::save(turn, &app, matching, locks, &calls.lines, &mut room, decided)?;
     let (lines, large) = (&mut calls.lines, &calls.large);
     let mut claiming = claim::Claiming { turn, registry, backlog, locks, scans, lines, large, app: &app };

@@ -29,6 +29,7 @@ pub mod backoff;
 pub mod breaker;
 pub mod budget;
 pub mod bytes;
+pub mod counted;
 pub mod due_scan;
 pub mod lines;
 pub mod lock_table;

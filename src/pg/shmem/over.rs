@@ -63,9 +63,10 @@ pub fn set(database: pg_sys::Oid, kind: Kind, over: &[(pg_sys::Oid, u32)]) {
             shared.over_in_use.fetch_add(1, Ordering::SeqCst);
             Some(cell)
         });
-        // Without a place nobody is told of it.
-        let Some(cell) = taken else { return };
-        cell.limits[kind as usize].store(*limit, Ordering::SeqCst);
+        // Without a place nobody is told of it. Those behind may have one, of the other kind.
+        if let Some(cell) = taken {
+            cell.limits[kind as usize].store(*limit, Ordering::SeqCst);
+        }
     }
 }
 

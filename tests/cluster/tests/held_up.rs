@@ -123,3 +123,24 @@ fn a_lock_within_a_trigger_is_told_of_the_table() {
     goes_on(&mut db);
     app.done(&[]);
 }
+
+#[test]
+fn a_process_is_described_whose_row_can_not_be_read() {
+    let (app, _worker) = application("held_up_unreadable", ClusterOptions::default());
+    let (mut db, mut first) = (app.db(), app.session("postgres"));
+    let a = pid(&mut first);
+    let numbers = first.text("SELECT state_numbers FROM xdb.process_execution WHERE process_id = 'p'");
+    let set =
+        |numbers: &str| format!("UPDATE xdb.process_execution SET state_numbers = '{numbers}' WHERE process_id = 'p'");
+    first.run(&set(r#"{"Wait": "first"}"#));
+    let described = db.json("SELECT xdb.describe_process('p')");
+    assert_eq!(described["status"], "RUNNING", "{described}");
+    assert_eq!(held_up(&mut db, "p"), Value::Null);
+    first.run("BEGIN");
+    first.run(&set(&numbers));
+    says(&mut db, "the process", &json!([{"lock": "process", "pids": [a]}]));
+    first.run("COMMIT");
+    step(&mut db);
+    goes_on(&mut db);
+    app.done(&[]);
+}

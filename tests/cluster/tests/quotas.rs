@@ -154,13 +154,18 @@ fn a_full_local_queue_takes_no_more_until_there_is_room() {
     // What comes before the count is accepted, and so is what is published meanwhile by somebody who has begun.
     second.run("BEGIN");
     second.run(PUBLISH);
-    (0..4).for_each(|_| db.run(PUBLISH));
+    let with_id = |id: &str| format!("SELECT xdb.publish('p', 'box', '1', message_id => '{id}')");
+    db.run(&with_id("known"));
+    (0..3).for_each(|_| db.run(PUBLISH));
     let error = until_refused(&mut db, "it is full", PUBLISH);
     assert_eq!(error.message, "local queue \"box\" of process \"p\" is full");
     assert!(error.detail.contains("xdb.max_queue_messages is 4"), "{error:?}");
     assert!(error.hint.contains("ten seconds"), "{error:?}");
     second.run("COMMIT");
     until_refused(&mut second, "for everybody", PUBLISH);
+    // Who repeats what was accepted is told so again.
+    db.run(&with_id("known"));
+    db.refused(codes::OVER_QUOTA, &with_id("new"));
     // Answers too: of an RPC, and of a step.
     let error = db.refused(codes::WORKER_FAILED, "SELECT xdb.invoke_rpc('p', 'send')");
     assert!(error.detail.contains("ocal queue \"box\" is full: xdb.max_queue_messages is 4"), "{error:?}");
@@ -264,12 +269,18 @@ fn a_role_has_no_more_messages_in_global_queues_than_it_may() {
     let mut second = app.db();
     second.run("BEGIN");
     second.run(publish);
-    (0..3).for_each(|_| db.run(publish));
+    let with_id = |queue: &str, id: &str| format!("SELECT xdb.publish_global('{queue}', '1', message_id => '{id}')");
+    db.run(&with_id("jobs", "known"));
+    (0..2).for_each(|_| db.run(publish));
     let refusal = until_refused(&mut db, "there are too many", publish);
     assert!(refusal.message.contains("no room for more messages in global queues"), "{refusal:?}");
     assert!(refusal.detail.contains("xdb.max_queue_messages is 3"), "{refusal:?}");
     second.refused(codes::OVER_QUOTA, publish);
     second.run("ROLLBACK");
+    // Who repeats what was accepted is told so again.
+    db.run(&with_id("jobs", "known"));
+    db.refused(codes::OVER_QUOTA, &with_id("jobs", "new"));
+    db.refused(codes::OVER_QUOTA, &with_id("others", "known"));
     other.run("SELECT xdb.publish_global('others', '1')");
     // A step of the role is refused, and nobody else's.
     db.start("s", "send").go();
@@ -358,5 +369,27 @@ fn a_role_has_no_more_running_processes_than_it_may() {
     for id in ["p1", "p3", "p4"] {
         db.run(&format!("SELECT xdb.stop_process('{id}')"));
     }
+    app.done(&[]);
+}
+
+#[test]
+fn roles_are_counted_however_many_queues_are_marked_as_full() {
+    let app = App::alone("quotas_marked", ClusterOptions::default());
+    let _worker = app.worker(|_| all_of(&[local_queue("m", "inbox", 1)]));
+    app.register("mail", &mailbox());
+    let (mut superuser, mut db) = (app.superuser(), app.db());
+    // Longer than one may wait for: there is a pause after each.
+    db.run(
+        r#"SELECT xdb.start_processes((SELECT jsonb_agg(jsonb_build_object('process_id', 'p' || n, 'process_type', 'mail'))
+           FROM generate_series(1, 1500) n))"#,
+    );
+    wait_until("all of them wait", 60, || superuser.count("xdb.waits") == 1500);
+    let marked = "xdb.process_execution WHERE full_queues IS NOT NULL";
+    superuser.run("UPDATE xdb.process_execution SET full_queues = '{box}'");
+    wait_until("they are being counted", COUNTED, || superuser.count(marked) < 1500);
+    superuser.run("ALTER ROLE app SET xdb.max_running_processes = 2");
+    until_refused(&mut db, "there are too many", "SELECT xdb.start_process('q', 'mail')");
+    assert!(superuser.count(marked) > 0);
+    superuser.run("UPDATE xdb.process_execution SET full_queues = NULL");
     app.done(&[]);
 }

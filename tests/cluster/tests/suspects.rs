@@ -225,6 +225,37 @@ fn a_suspect_is_none_any_more_when_its_call_is_over() {
 }
 
 #[test]
+fn answers_of_many_suspects_leave_time_for_others() {
+    let story = Story::new("suspects_many");
+    let ids: Vec<_> = (0..80).map(|number| format!("s{number}")).collect();
+    story.worker.misbehave(|call: &Call| match call.process_id() {
+        "other" => Reply::from(force_complete(json!("done"))),
+        _ => Reply::hang(force_complete(json!(null))),
+    });
+    story.start(&ids.iter().map(String::as_str).collect::<Vec<_>>(), None);
+    story.worker.wait_for_count("the calls", 30, 80, |_| true);
+    story.app.kill_scheduler();
+    story.worker.wait_for_count("all are made again", 60, 160, |_| true);
+    // As it is with a standby that is waited for at each commit.
+    let mut superuser = story.app.superuser();
+    superuser.run(
+        "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.1); RETURN new; END $$;
+         CREATE TRIGGER slowly BEFORE UPDATE ON xdb.crash_suspect FOR EACH ROW WHEN (new.deaths = 2)
+             EXECUTE FUNCTION slowly()",
+    );
+    story.worker.release();
+    let mut db = story.app.db();
+    db.start("other", "one").key("other").go();
+    db.completes("other");
+    let left = superuser.count("xdb.crash_suspect");
+    superuser.run("DROP FUNCTION slowly() CASCADE");
+    assert!(left > 0, "it has waited for all of them");
+    ids.iter().for_each(|id| drop(db.completes(id)));
+    story.all_is_forgotten();
+    story.done();
+}
+
+#[test]
 fn what_was_held_is_made_in_a_copy() {
     let story = Story::new("suspects_copied");
     story.start(&["bad"], Some("read"));

@@ -85,6 +85,23 @@ fn an_update_changes_nothing_for_global_queues_that_are_in_use() {
     app.done(&[]);
 }
 
+#[test]
+fn calls_that_waited_for_locks_in_an_older_schema_are_not_shown_as_held() {
+    let app = App::of_version("updated_lanes", "0.2.0");
+    let _worker = app.worker(|_| Reply::hang(force_complete(json!(null))));
+    app.register("one", &one_step());
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    superuser.run("SELECT xdb.pause()");
+    db.start("p", "one").go();
+    // Where the engine of that release has kept them, before the one of now begins.
+    superuser.run("UPDATE xdb.task SET lane = 2");
+    let thread = &db.json("SELECT xdb.describe_process('p')")["threads"][0];
+    assert!(thread.get("held").is_none() && thread.get("nextAttemptAt").is_some(), "{thread}");
+    superuser.run("UPDATE xdb.task SET lane = 0; SELECT xdb.resume()");
+    db.run("SELECT xdb.stop_process('p')");
+    app.done(&[]);
+}
+
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
