@@ -252,6 +252,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
             attempt: 1,
             call_id: &id,
             first_attempt_at: clock::now(),
+            timeout,
             recovery: None,
         },
         process_type: &execution.process_type,

@@ -94,6 +94,7 @@ pub fn body<'a>(loaded: &'a Loaded, state: &'a StateExecution, attempt: &Attempt
         attempt: attempt.number,
         call_id: attempt.call_id,
         first_attempt_at: attempt.first_at,
+        timeout: attempt.timeout.as_std(),
         recovery: state.recovery.as_ref(),
     };
     let results = match &state.phase {
