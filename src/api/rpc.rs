@@ -272,7 +272,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
         secrets,
     };
     match Client::call(call)? {
-        Outcome::Answer { status: 200, body } => {
+        Outcome::Answer { status: 200, body, .. } => {
             let answer = decode_rpc(&body, &calls::limits()).map_err(failed)?;
             let warnings = &answer.effects.warnings;
             match target.process_type.definition.strict_answers && !warnings.is_empty() {
@@ -280,10 +280,12 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
                 false => Ok(answer),
             }
         }
-        Outcome::Answer { status, body } => {
-            let failure = decode_error(status, &body);
-            let kind = failure.error_type.map(|kind| format!("{kind}: ")).unwrap_or_default();
-            Err(failed(format!("HTTP status {status}: {kind}{}", failure.detail)))
+        Outcome::Answer { status, retry_after, body } => {
+            // What it says about further attempts is for the caller, who makes them.
+            let (failure, _) = decode_error(status, retry_after, &body);
+            let kind = failure.error_type.as_ref().map(|kind| format!("{kind}: ")).unwrap_or_default();
+            let error = failed(format!("HTTP status {status}: {kind}{}", failure.detail));
+            Err(error.of_datatype(failure.error_type))
         }
         Outcome::Failed { message, .. } => Err(failed(message)),
     }
