@@ -103,6 +103,7 @@ crate::sql_functions! {
     xdb_worker_figures / pg_finfo_xdb_worker_figures => admin::worker_figures;
     xdb_registered_type_ids / pg_finfo_xdb_registered_type_ids => admin::registered_type_ids;
     xdb_process_type_names / pg_finfo_xdb_process_type_names => admin::process_type_names;
+    xdb_process_type_figures / pg_finfo_xdb_process_type_figures => admin::process_type_figures;
     xdb_attribute_lock_figures / pg_finfo_xdb_attribute_lock_figures => attribute_locks::attribute_lock_figures;
 }
 
