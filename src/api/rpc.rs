@@ -1,7 +1,7 @@
 //! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
 
 use super::rpc_locks::Locking;
-use super::{Caller, json, name, name_if_given, payload, wrote};
+use super::{Caller, json, name, name_if_given, payload, session_traceparent, wrote};
 use crate::calls;
 use crate::http::{AuthorityFile, HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
@@ -241,6 +241,8 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
     let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
     let id = rpc_call_id(execution.id, &invocation);
     let owner = identity::role_name(target.loaded.meta.owner)?;
+    // The call belongs to what its caller does.
+    let traceparent = session_traceparent()?.or_else(|| target.loaded.meta.traceparent.clone());
     let request = RpcRequest {
         context: CallContext {
             process_id: &execution.process_id,
@@ -266,7 +268,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
     let call = Request {
         tag: 0,
         url: calls::rpc_url(worker),
-        headers: calls::headers(worker, calls::request_key(&id, 0, values), target.loaded.meta.traceparent.as_deref()),
+        headers: calls::headers(worker, calls::request_key(&id, 0, values), traceparent.as_deref()),
         body: request.encode().into_bytes(),
         timeout,
         secrets,
