@@ -273,7 +273,13 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
         timeout,
         secrets,
     };
-    match Client::call(call)? {
+    answered(target, rpc_name, Client::call(call)?)
+}
+
+/// The answer of an RPC, or its caller's error.
+fn answered(target: &ToCall, rpc_name: &str, outcome: Outcome) -> Result<RpcAnswer> {
+    let failed = |what: String| error::worker_failed(rpc_name, what);
+    match outcome {
         Outcome::Answer { status: 200, body, .. } => {
             let answer = decode_rpc(&body, &calls::limits()).map_err(failed)?;
             let warnings = &answer.effects.warnings;
