@@ -1,6 +1,6 @@
 # The work is done by scripts/; this file is the list of what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-upgrade explore fuzz torture torture-plants crash-points bench lint install psql
+.PHONY: help demo test test-upgrade explore fuzz torture torture-plants crash-points bench lint setup all install psql
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -35,9 +35,14 @@ bench: ## measure speed; QUICK=1 takes four minutes (WORKLOADS=, RUNS=, SCALE=; 
 lint: ## format, clippy, walls, rooms, sizes, scripts
 	@scripts/lint
 
-install: ## build the extension and install it into the Postgres of PG_CONFIG
+setup: ## install what building needs (Debian 12; Rust is expected)
 	@scripts/setup
-	@scripts/install-extension
+
+all: ## build the extension for the Postgres of PG_CONFIG
+	@scripts/build-extension
+
+install: ## copy what was built into the Postgres of PG_CONFIG, or under DESTDIR
+	@scripts/copy-extension
 
 psql: ## psql on a throwaway server with XDB
 	@scripts/cluster

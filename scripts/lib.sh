@@ -156,6 +156,13 @@ choose_build() {
     fi
 }
 
+# lock_stage: two runs in one tree would empty each other's stage, or copy half of it. The lock is on the directory itself: no
+# lock file can be left behind or belong to another user. It ends with the script; what it starts for long is not given it.
+lock_stage() {
+    exec 8<"$root"
+    flock 8
+}
+
 # package_extension NAME [ARGUMENT...]: builds the extension for the server of PG_CONFIG. `stage` is the directory with its
 # files, each under the path where that server looks for it. Each NAME has one of its own.
 package_extension() {

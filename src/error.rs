@@ -169,6 +169,12 @@ pub fn not_registered_by(what: &str, name: &str, owner: Option<&str>) -> PgError
     )
 }
 
+/// Somebody asks what the processes of a type do, which may be other roles'.
+pub fn usage_not_shown(process_type: &str, owner: Option<&str>) -> PgError {
+    not_registered_by("process type", process_type, owner)
+        .hint("Members of the role that has registered it, operators and superusers may do this.")
+}
+
 /// A secret that is in the server and not in the database.
 pub fn may_not_refer() -> PgError {
     PgError::new(INSUFFICIENT_PRIVILEGE, "permission denied to refer to a secret")

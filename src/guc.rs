@@ -31,6 +31,7 @@ pub static MIN_RETRY_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(100);
 pub static RETENTION_SECONDS: GucSetting<i32> = GucSetting::<i32>::new(7 * 86_400);
 pub static ALLOWED_WORKER_HOSTS: GucSetting<Option<CString>> =
     GucSetting::<Option<CString>>::new(Some(c"localhost, 127.0.0.1, ::1"));
+pub static TRACEPARENT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 pub static SSL_CA_FILE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 pub static SECRETS_DIRECTORY: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 pub static DUMP_SECRETS: GucSetting<bool> = GucSetting::<bool>::new(false);
@@ -186,6 +187,14 @@ pub fn define() {
         3_600_000,
         GucContext::Userset,
         ms,
+    );
+    GucRegistry::define_string_guc(
+        c"xdb.traceparent",
+        c"Trace context of what the session does, as the header traceparent of W3C has it.",
+        c"A process that is started without one of its own has this one, and an RPC is sent with it. Default empty: none.",
+        &TRACEPARENT,
+        GucContext::Userset,
+        none,
     );
     GucRegistry::define_int_guc(
         c"xdb.max_response_size",

@@ -135,6 +135,18 @@ CREATE OR REPLACE FUNCTION xdb.process_type_names() RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_type_names';
 COMMENT ON FUNCTION xdb.process_type_names() IS 'What everybody may know of process types, a JSON array; the view xdb.process_types shows it.';
 
+CREATE OR REPLACE FUNCTION xdb.process_type_figures(process_type text) RETURNS jsonb
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_type_figures';
+COMMENT ON FUNCTION xdb.process_type_figures(text) IS 'The figures behind xdb.process_type_usage(), a JSON array.';
+
+CREATE OR REPLACE FUNCTION xdb.process_type_usage(process_type text) RETURNS TABLE (kind text, name text, live bigint)
+    LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+    AS $$
+        SELECT f.*
+        FROM jsonb_to_recordset(xdb.process_type_figures(process_type)) AS f (kind text, name text, live bigint)
+    $$;
+COMMENT ON FUNCTION xdb.process_type_usage(text) IS 'What running processes of a type are in (STATE), and wait for messages of (LOCAL_QUEUE, GLOBAL_QUEUE), with the number of state executions, counted up to 10000. For members of the type''s owner, operators and superusers.';
+
 -- Everybody's, so that the view which calls it as its reader goes on in an update, before anything is granted again.
 CREATE OR REPLACE FUNCTION xdb.registered_type_ids() RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_registered_type_ids';
@@ -182,6 +194,7 @@ DECLARE
         'describe_process', 'wait_for_process', 'get_local_attributes',
         'start_processes', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
         'check_process', 'process_problems', 'library_version', 'reassign_owned',
+        'process_type_usage', 'process_type_figures',  -- which look at the owner of the type themselves
         'knows_roles',  -- called by the policies, as whoever reads
         'worker_figures', 'process_type_names',  -- called by the views workers and process_types, as their reader
         'shown_attribute_locks', 'attribute_lock_figures'];  -- by the view attribute_locks, likewise

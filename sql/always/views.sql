@@ -79,7 +79,7 @@ COMMENT ON COLUMN xdb.state_executions.next_attempt_at IS 'The call is not made 
 COMMENT ON COLUMN xdb.state_executions.input IS 'Input of the state.';
 COMMENT ON COLUMN xdb.state_executions.config IS 'State options that came with the movement.';
 COMMENT ON COLUMN xdb.state_executions.recovers_from IS 'Failed state execution that it recovers from.';
-COMMENT ON COLUMN xdb.state_executions.repeats IS 'How often that call was made again because what it had loaded under a lock had changed; not attempts. Kept when the state has ended.';
+COMMENT ON COLUMN xdb.state_executions.repeats IS 'How often that call was made again because what it had loaded under a lock had changed, or its worker could take no call; not attempts. Kept when the state has ended.';
 
 CREATE OR REPLACE VIEW xdb.waits WITH (security_invoker = true, security_barrier = true) AS
 SELECT

@@ -1,6 +1,6 @@
 //! Administration.
 
-use super::{Caller, engine_state};
+use super::{Caller, engine_state, name};
 use crate::clock;
 use crate::error;
 use crate::guc;
@@ -18,7 +18,7 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Ownership};
 use crate::store::registry::{self, MissingType, Owner};
-use crate::store::{adopt, engine, lines, slow, subscription, suspects, to_json, versions};
+use crate::store::{adopt, engine, lines, slow, subscription, suspects, to_json, usage, versions};
 use serde::Serialize;
 
 pub fn pause(_: &Args) -> Result<Value> {
@@ -328,4 +328,20 @@ pub fn process_type_names(_: &Args) -> Result<Value> {
         })
         .collect::<Result<_>>()?;
     Ok(Value::Json(to_json(&types)?))
+}
+
+pub fn process_type_figures(args: &Args) -> Result<Value> {
+    let caller = Caller::reading()?;
+    let process_type = name("process_type", args.text(0))?;
+    let usage = caller.on_system_tables(|spi, _| {
+        let sees = Sees::of(caller)?;
+        let types = registry::shown_types(spi)?;
+        let shown = types.into_iter().find(|shown| shown.name == process_type);
+        let shown = shown.ok_or_else(|| error::unknown_process_type(&process_type))?;
+        if !sees.all_of(Some(shown.owner)) {
+            return Err(error::usage_not_shown(&process_type, sees.name_of(Some(shown.owner))?.as_deref()));
+        }
+        usage::of_type(spi, shown.id)
+    })?;
+    Ok(Value::Json(to_json(&usage)?))
 }

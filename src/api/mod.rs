@@ -70,7 +70,7 @@ use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::ffi::CStr;
 use xdb_engine::{ExecutionId, Json, TableMapping};
-use xdb_protocol::{PayloadError, check_payload};
+use xdb_protocol::{PayloadError, check_payload, is_traceparent, not_a_traceparent};
 
 crate::sql_functions! {
     xdb_register_worker / pg_finfo_xdb_register_worker => registration::register_worker;
@@ -103,6 +103,7 @@ crate::sql_functions! {
     xdb_worker_figures / pg_finfo_xdb_worker_figures => admin::worker_figures;
     xdb_registered_type_ids / pg_finfo_xdb_registered_type_ids => admin::registered_type_ids;
     xdb_process_type_names / pg_finfo_xdb_process_type_names => admin::process_type_names;
+    xdb_process_type_figures / pg_finfo_xdb_process_type_figures => admin::process_type_figures;
     xdb_attribute_lock_figures / pg_finfo_xdb_attribute_lock_figures => attribute_locks::attribute_lock_figures;
 }
 
@@ -241,6 +242,15 @@ fn knows_roles() -> Result<bool> {
 /// The name that what the caller makes keeps of its owner.
 fn owner_name(caller: Caller) -> Result<String> {
     identity::role_name(caller.role)?.ok_or_else(|| PgError::internal("the current role is gone"))
+}
+
+/// The trace context that the session has set, if it has.
+fn session_traceparent() -> Result<Option<String>> {
+    let text = guc::text(&guc::TRACEPARENT);
+    if !text.is_empty() && !is_traceparent(&text) {
+        return Err(error::invalid_argument("xdb.traceparent", not_a_traceparent(&text)));
+    }
+    Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
 /// Wakes the engine at commit, and tells this session's waiting functions until then.

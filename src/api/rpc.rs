@@ -1,7 +1,7 @@
 //! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
 
 use super::rpc_locks::Locking;
-use super::{Caller, json, name, name_if_given, payload, wrote};
+use super::{Caller, json, name, name_if_given, payload, session_traceparent, wrote};
 use crate::calls;
 use crate::http::{AuthorityFile, HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
@@ -246,6 +246,8 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
     let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
     let id = rpc_call_id(execution.id, &invocation);
     let owner = identity::role_name(target.loaded.meta.owner)?;
+    // The call belongs to what its caller does.
+    let traceparent = session_traceparent()?.or_else(|| target.loaded.meta.traceparent.clone());
     let request = RpcRequest {
         context: CallContext {
             process_id: &execution.process_id,
@@ -257,6 +259,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
             attempt: 1,
             call_id: &id,
             first_attempt_at: clock::now(),
+            timeout,
             recovery: None,
         },
         process_type: &execution.process_type,
@@ -270,13 +273,19 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
     let call = Request {
         tag: 0,
         url: calls::rpc_url(worker),
-        headers: calls::headers(worker, calls::request_key(&id, 0, values), target.loaded.meta.traceparent.as_deref()),
+        headers: calls::headers(worker, calls::request_key(&id, 0, values), traceparent.as_deref()),
         body: request.encode().into_bytes(),
         timeout,
         secrets,
     };
-    match Client::call(call)? {
-        Outcome::Answer { status: 200, body } => {
+    answered(target, rpc_name, Client::call(call)?)
+}
+
+/// The answer of an RPC, or its caller's error.
+fn answered(target: &ToCall, rpc_name: &str, outcome: Outcome) -> Result<RpcAnswer> {
+    let failed = |what: String| error::worker_failed(rpc_name, what);
+    match outcome {
+        Outcome::Answer { status: 200, body, .. } => {
             let answer = decode_rpc(&body, &calls::limits()).map_err(failed)?;
             let warnings = &answer.effects.warnings;
             match target.process_type.definition.strict_answers && !warnings.is_empty() {
@@ -284,10 +293,12 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
                 false => Ok(answer),
             }
         }
-        Outcome::Answer { status, body } => {
-            let failure = decode_error(status, &body);
-            let kind = failure.error_type.map(|kind| format!("{kind}: ")).unwrap_or_default();
-            Err(failed(format!("HTTP status {status}: {kind}{}", failure.detail)))
+        Outcome::Answer { status, retry_after, body } => {
+            // What it says about further attempts is for the caller, who makes them.
+            let (failure, _) = decode_error(status, retry_after, &body);
+            let kind = failure.error_type.as_ref().map(|kind| format!("{kind}: ")).unwrap_or_default();
+            let error = failed(format!("HTTP status {status}: {kind}{}", failure.detail));
+            Err(error.of_datatype(failure.error_type))
         }
         Outcome::Failed { message, .. } => Err(failed(message)),
     }

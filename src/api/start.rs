@@ -1,6 +1,6 @@
 //! `start_process`: everything in the caller's transaction, or nothing.
 
-use super::{Caller, check, check_length, json, name, owner_name, payload, wrote};
+use super::{Caller, check, check_length, json, name, owner_name, payload, session_traceparent, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -290,7 +290,10 @@ pub(super) fn decide_start(
         mapping: to_start.mapping.clone(),
         keys,
         history,
-        traceparent: request.options.traceparent.clone(),
+        traceparent: match &request.options.traceparent {
+            Some(own) => Some(own.clone()),
+            None => session_traceparent()?,
+        },
         closing: false,
         full_queues: Vec::new(),
         process_type: Some(process_type.clone()),

@@ -94,6 +94,7 @@ pub fn body<'a>(loaded: &'a Loaded, state: &'a StateExecution, attempt: &Attempt
         attempt: attempt.number,
         call_id: attempt.call_id,
         first_attempt_at: attempt.first_at,
+        timeout: attempt.timeout.as_std(),
         recovery: state.recovery.as_ref(),
     };
     let results = match &state.phase {
@@ -158,7 +159,7 @@ pub fn rpc_url(worker: &Worker) -> String {
 pub enum Answered {
     WaitUntil(WaitUntilAnswer),
     Execute(ExecuteAnswer),
-    Failed(Failure),
+    Failed(Failure, Further),
 }
 
 impl Answered {
@@ -168,7 +169,7 @@ impl Answered {
         match self {
             Self::WaitUntil(answer) => Command::WaitUntilAnswered { seq, answer: answer.clone() },
             Self::Execute(answer) => Command::ExecuteAnswered { seq, answer: answer.clone() },
-            Self::Failed(failure) => failed(record, failure.clone()),
+            Self::Failed(failure, further) => failed(record, failure.clone(), *further),
         }
     }
 
@@ -182,7 +183,7 @@ impl Answered {
                 }
                 Decision::Close { .. } => (0, effects),
             },
-            Self::Failed(_) => return 0,
+            Self::Failed(..) => return 0,
         };
         let attributes = effects.write_local_attributes.values().map(|value| value.as_str().len());
         let local = effects.publish_to_local_queue.iter().map(|publish| publish.payload.as_ref());
@@ -207,7 +208,7 @@ impl Answered {
         match self {
             Self::WaitUntil(answer) => Some(&answer.effects),
             Self::Execute(answer) => Some(&answer.effects),
-            Self::Failed(_) => None,
+            Self::Failed(..) => None,
         }
     }
 
@@ -229,37 +230,44 @@ impl Answered {
             Self::Execute(ExecuteAnswer { decision: Decision::ConditionalClose { queues, .. }, .. }) => {
                 queues.iter().map(|queue| (queue.clone(), 1)).collect()
             }
-            Self::Execute(_) | Self::Failed(_) => Vec::new(),
+            Self::Execute(_) | Self::Failed(..) => Vec::new(),
         }
     }
 }
 
 /// The command that reports a failed attempt.
-pub fn failed(record: &CallRecord, failure: Failure) -> Command {
+pub fn failed(record: &CallRecord, failure: Failure, further: Further) -> Command {
     Command::CallFailed(CallFailed {
         seq: record.key.1,
         api: record.api,
         attempt: record.attempt,
         first_attempt_at: record.first_attempt_at,
         failure,
+        further,
     })
 }
 
 /// Reads a worker's answer. Whatever it is, the result is an answer or a failed attempt.
 pub fn decode(api: Api, outcome: &Outcome) -> Answered {
     let limits = limits();
-    let (status, body) = match outcome {
-        Outcome::Answer { status, body } => (*status, body),
-        Outcome::Failed { kind, message } => return Answered::Failed(transport_failure(*kind, message)),
+    let body = match outcome {
+        Outcome::Answer { status: 200, body, .. } => body,
+        Outcome::Answer { status, retry_after, body } => {
+            let (failure, further) = decode_error(*status, *retry_after, body);
+            return Answered::Failed(failure, further);
+        }
+        Outcome::Failed { kind, message } => return failed_by_policy(transport_failure(*kind, message)),
     };
-    if status != 200 {
-        return Answered::Failed(decode_error(status, body));
-    }
     let decoded = match api {
         Api::WaitUntil => decode_wait_until(body, &limits).map(Answered::WaitUntil),
         Api::Execute => decode_execute(body, &limits).map(Answered::Execute),
     };
-    decoded.unwrap_or_else(|what| Answered::Failed(invalid_answer(what)))
+    decoded.unwrap_or_else(|what| failed_by_policy(invalid_answer(what)))
+}
+
+/// A failed attempt of which nothing is said but that it has failed.
+pub fn failed_by_policy(failure: Failure) -> Answered {
+    Answered::Failed(failure, Further::ByPolicy)
 }
 
 pub fn limits() -> Limits {

@@ -99,6 +99,12 @@ impl PgError {
         self
     }
 
+    /// With something in the field for the name of a type, where drivers find it.
+    pub fn of_datatype(mut self, name: Option<String>) -> Self {
+        self.datatype = name;
+        self
+    }
+
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self

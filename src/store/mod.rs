@@ -24,6 +24,7 @@
 //! | [`instance`] | `instances`, `registry` | whose the processes of this database are |
 //! | [`owners`] | | gives what a role owns to another one |
 //! | [`quotas`] | | counts what roles have, in slices |
+//! | [`usage`] | | counts what running processes of a type are in, and wait for |
 //! | [`engine`] | `engine` | epochs, pause |
 //! | [`subscription`] | | subscriptions that would write the system tables |
 //! | [`slow`] | `slow_object` | users' tables that are slow |
@@ -73,6 +74,7 @@ pub mod subscription;
 pub mod suspects;
 pub mod table;
 pub mod timer;
+pub mod usage;
 pub mod versions;
 pub mod worker_secret;
 

@@ -43,6 +43,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         subscription::STATEMENTS,
         suspects::STATEMENTS,
         timer::STATEMENTS,
+        usage::STATEMENTS,
         worker_secret::STATEMENTS,
     ];
     files.into_iter().flatten().copied()

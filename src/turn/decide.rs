@@ -249,7 +249,7 @@ impl Decider<'_, '_, '_> {
         }
         let process_type = self.loaded(record.key.0)?.meta.process_type.as_ref()?;
         let strict = process_type.definition.strict_answers;
-        strict.then(|| calls::failed(record, calls::invalid_answer(warnings.join("; "))))
+        strict.then(|| calls::failed(record, calls::invalid_answer(warnings.join("; ")), Further::ByPolicy))
     }
 
     /// Decides about a command and applies what follows. One that closes the execution waits for its lock, unless
@@ -314,7 +314,7 @@ impl Decider<'_, '_, '_> {
             Used::Refused(error) => {
                 let Item::Answer(record, answered) = item else { return Err(error) };
                 // Nothing of the refused answer is applied; the failed attempt can't be refused again.
-                let failed = calls::failed(record, answered.warn(refused(&error)));
+                let failed = calls::failed(record, answered.warn(refused(&error)), Further::ByPolicy);
                 return self.decide(number, item, failed, locked_for_close);
             }
         };
@@ -351,7 +351,8 @@ impl Decider<'_, '_, '_> {
             return Ok(None);
         }
         // The worker's answer can't be applied: its attempt failed.
-        let command = calls::failed(record, answered.warn(calls::invalid_answer(rejection.to_string())));
+        let failure = answered.warn(calls::invalid_answer(rejection.to_string()));
+        let command = calls::failed(record, failure, Further::ByPolicy);
         match loaded.decide(&command, now, random()) {
             Ok(events) => Ok(Some((command, events))),
             Err(rejection) => {

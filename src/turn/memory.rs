@@ -161,7 +161,7 @@ impl Memory {
             return;
         }
         let answered = calls::decode(record.api, &reply.outcome);
-        let succeeded = !matches!(answered, Answered::Failed(_));
+        let succeeded = !matches!(answered, Answered::Failed(..));
         let latency = reply.elapsed.as_micros() as i64;
         shmem::call::finished(session.database, session.role, record.worker_id, succeeded, latency);
         self.backlog.keep(Item::Answer(record, answered));

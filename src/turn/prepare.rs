@@ -9,7 +9,7 @@ use super::memory::OpenCalls;
 use super::save::Saved;
 use super::scans::ScanEnds;
 use super::transaction::Turn;
-use crate::calls::{self, Answered, Attempt, CallRecord, ReadSet};
+use crate::calls::{self, Attempt, CallRecord, ReadSet};
 use crate::pg::catch::Result;
 use crate::pg::{identity, process};
 use crate::store::app_tables::object;
@@ -167,7 +167,7 @@ pub fn requests<'s>(
                 made.released.push(call.key);
             }
             Preparation::Failed(failure) => {
-                made.failed.push(Item::Answer(record, Answered::Failed(failure)));
+                made.failed.push(Item::Answer(record, calls::failed_by_policy(failure)));
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::store::claim::Lane;
 use crate::store::engine;
 use crate::store::instance::Ownership;
 use std::time::{Duration, Instant};
-use xdb_engine::{Failure, Timestamp};
+use xdb_engine::{Failure, Further, Timestamp};
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::GUARDED_ITEMS;
 
@@ -226,13 +226,13 @@ pub(super) fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<It
         match item {
             Item::Answer(..) if passing => memory.backlog.keep(item),
             Item::Answer(record, answered) => {
-                let detail = match &answered {
+                let (detail, further) = match &answered {
                     // Even its failure can't be written: only time helps.
-                    Answered::Failed(_) => error.to_string(),
-                    _ => format!("the answer could not be applied: {error}"),
+                    Answered::Failed(_, further) => (error.to_string(), *further),
+                    _ => (format!("the answer could not be applied: {error}"), Further::ByPolicy),
                 };
                 let failure = answered.warn(Failure { detail, ..Failure::default() });
-                memory.backlog.keep(Item::Answer(record, Answered::Failed(failure)));
+                memory.backlog.keep(Item::Answer(record, Answered::Failed(failure, further)));
             }
             Item::Fail { .. } => memory.backlog.keep(item),
             // They are in the tables and are found again.

@@ -80,9 +80,9 @@ impl Execution {
                     call.note_failure(last, not_before);
                 });
             }
-            Event::CallRepeated { seq, api, next_call_at } => self.with_call(*seq, *api, |call| {
+            Event::CallRepeated { seq, api, next_call_at, same_request } => self.with_call(*seq, *api, |call| {
                 call.repeats += 1;
-                call.generation += 1;
+                call.generation += u32::from(!same_request);
                 call.not_before = *next_call_at;
             }),
             Event::RetryRequested { seq, api } => self.with_call(*seq, *api, |call| call.not_before = at),

@@ -16,7 +16,8 @@ pub enum Command {
         seq: StateSeq,
         answer: ExecuteAnswer,
     },
-    /// An attempt of a state's call failed: no answer, a wrong one, or one that the user's tables refused.
+    /// An attempt of a state's call failed: no answer, a wrong one, or one that the user's tables refused. Or its worker
+    /// wants it made again.
     CallFailed(CallFailed),
     /// A call was answered, and what it had loaded under a lock has changed meanwhile: nothing of the answer is applied,
     /// and the call is made again.
@@ -117,6 +118,21 @@ pub struct CallFailed {
     pub attempt: u32,
     pub first_attempt_at: Timestamp,
     pub failure: Failure,
+    pub further: Further,
+}
+
+/// What a worker says about further attempts, when it fails one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Further {
+    /// Nothing: the retry policy decides.
+    #[default]
+    ByPolicy,
+    /// The next one, if there is one, is made after this time, in place of the policy's interval.
+    After(Duration),
+    /// There are none.
+    Never,
+    /// This was none: the same call is made again after this time. The time for all attempts ends it nevertheless.
+    Repeat(Duration),
 }
 
 /// Why an attempt failed.

@@ -317,18 +317,22 @@ impl Draft<'_> {
     fn call_failed(&mut self, failed: &CallFailed) -> Result<(), Rejection> {
         // An attempt that was told before, or is older than one that was: numbers only grow.
         let told = |call: &CallState| failed.attempt <= call.failed_attempts;
-        let state = self.execution.states.get(&failed.seq);
-        if state.and_then(|state| state.call(failed.api)).is_none_or(told) {
+        let call = self.execution.states.get(&failed.seq).and_then(|state| state.call(failed.api));
+        let Some(repeats) = call.filter(|call| !told(call)).map(|call| call.repeats) else {
             return Err(Rejection::Stale);
-        }
+        };
         let config = self.config_of(failed.seq);
-        let CallFailed { seq, api, attempt, first_attempt_at, failure } = failed.clone();
+        let CallFailed { seq, api, attempt, first_attempt_at, failure, further } = failed.clone();
         let policy = config.retry_policy(api);
         let now = self.context.now;
-        match next_retry(&policy, attempt, first_attempt_at, now, self.context.jitter) {
+        let soonest = now + self.context.quotas.retry_interval;
+        let failed = FailedAttempt { attempt, first_attempt_at, repeats, further };
+        match next_retry(&policy, failed, now, self.context.jitter) {
             Retry::At(at) => {
-                let next_attempt_at = at.max(now + self.context.quotas.retry_interval);
-                self.emit(Event::AttemptFailed { seq, api, attempt, failure, next_attempt_at });
+                self.emit(Event::AttemptFailed { seq, api, attempt, failure, next_attempt_at: at.max(soonest) });
+            }
+            Retry::Repeat(at) => {
+                self.emit(Event::CallRepeated { seq, api, next_call_at: at.max(soonest), same_request: true });
             }
             Retry::Spent => {
                 self.fold_attempts(seq, api);
@@ -345,7 +349,7 @@ impl Draft<'_> {
         let repeat = call.repeats + 1;
         let policy = self.config_of(seq).retry_policy(api);
         let next_call_at = next_repeat(&policy, repeat, self.context.now, self.context.jitter);
-        self.emit(Event::CallRepeated { seq, api, next_call_at });
+        self.emit(Event::CallRepeated { seq, api, next_call_at, same_request: false });
         Ok(())
     }
 

@@ -84,12 +84,14 @@ pub enum Event {
         at: Timestamp,
         failure: Failure,
     },
-    /// What a call had loaded under a lock had changed when its answer came: it is made again with new values. Not an
-    /// attempt.
+    /// A call is made again, and its attempt does not count. What it had loaded under a lock had changed when its answer came,
+    /// and it gets new values; or its worker could not take it, and gets the same request.
     CallRepeated {
         seq: StateSeq,
         api: Api,
         next_call_at: Timestamp,
+        #[serde(default, skip_serializing_if = "is_false")]
+        same_request: bool,
     },
     /// A caller wants a call that is in backoff made at once.
     RetryRequested {
@@ -148,6 +150,10 @@ pub enum Event {
     },
     /// Stands for all events up to this number, where not the whole history is kept.
     Snapshot(Box<Snapshot>),
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// Who published a message.

@@ -236,7 +236,7 @@ pub struct CallState {
     /// Grows when the content of the request changes, so that a worker that keeps answers by key never replays an
     /// answer that was computed from an older request.
     pub generation: u32,
-    /// How often the call was made again because what it had loaded under a lock had changed.
+    /// How often the call was made again because what it had loaded under a lock had changed, or its worker could not take it.
     #[serde(skip_serializing_if = "is_zero")]
     pub repeats: u32,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -85,6 +85,6 @@ pub use global_queues::*;
 pub use json::Json;
 pub use options::*;
 pub use replay::{MessageIds, Replay, Snapshot, history_cut};
-pub use retry::{REPEATS_AT_ONCE, Retry, next_repeat, next_retry};
+pub use retry::{FailedAttempt, REPEATS_AT_ONCE, Retry, next_repeat, next_retry};
 pub use types::*;
 pub use wait::taken_at_once;

@@ -1,33 +1,54 @@
-use crate::{Duration, RetryPolicy, Timestamp};
+use crate::{Duration, Further, RetryPolicy, Timestamp};
 
 /// What follows a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     At(Timestamp),
-    /// The policy allows no further attempt.
+    /// This one did not count: the call is made again.
+    Repeat(Timestamp),
+    /// There is no further attempt.
     Spent,
 }
+
+/// What is known of an attempt that failed.
+#[derive(Clone, Copy, Debug)]
+pub struct FailedAttempt {
+    /// Which one, from 1.
+    pub attempt: u32,
+    pub first_attempt_at: Timestamp,
+    /// Repeats of the call before it.
+    pub repeats: u32,
+    pub further: Further,
+}
+
+/// The shortest time that a worker can ask for until the next attempt.
+const SHORTEST_ASKED: Duration = Duration(100_000);
 
 /// Jitter shortens or lengthens an interval by at most this share.
 const JITTER: f64 = 0.1;
 
-/// When the attempt after `attempt` (from 1) is made. `jitter` is a random number in 0..1.
-pub fn next_retry(
-    policy: &RetryPolicy,
-    attempt: u32,
-    first_attempt_at: Timestamp,
-    now: Timestamp,
-    jitter: f64,
-) -> Retry {
-    if policy.maximum_attempts > 0 && attempt >= policy.maximum_attempts {
-        return Retry::Spent;
-    }
-    let at = now + interval(policy, attempt, jitter);
+/// When a call is made again. `jitter` is a random number in 0..1.
+pub fn next_retry(policy: &RetryPolicy, failed: FailedAttempt, now: Timestamp, jitter: f64) -> Retry {
+    let next = match failed.further {
+        Further::Never => Retry::Spent,
+        // It is no attempt, so it uses none up.
+        Further::Repeat(after) => {
+            let by_policy = next_repeat(policy, failed.repeats.saturating_add(1), now, jitter);
+            Retry::Repeat(by_policy.max(now + after))
+        }
+        _ if policy.maximum_attempts > 0 && failed.attempt >= policy.maximum_attempts => Retry::Spent,
+        Further::After(asked) => Retry::At(now + asked.max(SHORTEST_ASKED)),
+        Further::ByPolicy => Retry::At(now + interval(policy, failed.attempt, jitter)),
+    };
     let bound = policy.maximum_attempts_duration_seconds;
-    if bound > 0.0 && at > first_attempt_at + Duration::from_seconds(bound) {
-        return Retry::Spent;
+    match next {
+        Retry::At(at) | Retry::Repeat(at)
+            if bound > 0.0 && at > failed.first_attempt_at + Duration::from_seconds(bound) =>
+        {
+            Retry::Spent
+        }
+        next => next,
     }
-    Retry::At(at)
 }
 
 /// The policy's interval after so many, from 1.
@@ -42,8 +63,8 @@ fn interval(policy: &RetryPolicy, after: u32, jitter: f64) -> Duration {
 /// So many repeats of a call are made at once; further ones back off.
 pub const REPEATS_AT_ONCE: u32 = 10;
 
-/// When a call is made again whose loaded values had changed, the `repeat`th time (from 1). A repeat is not an attempt:
-/// the bounds of the policy don't concern it.
+/// When a call is made again that was no attempt, the `repeat`th time (from 1): at once, or as soon as its worker wants it.
+/// How many attempts the policy allows does not concern it.
 pub fn next_repeat(policy: &RetryPolicy, repeat: u32, now: Timestamp, jitter: f64) -> Timestamp {
     match repeat.checked_sub(REPEATS_AT_ONCE) {
         None | Some(0) => now,
@@ -57,10 +78,18 @@ mod tests {
 
     const NOW: Timestamp = Timestamp(1_000_000_000);
 
+    fn failed(attempt: u32, first_attempt_at: Timestamp) -> FailedAttempt {
+        FailedAttempt { attempt, first_attempt_at, repeats: 0, further: Further::ByPolicy }
+    }
+
+    fn told(attempt: u32, further: Further) -> FailedAttempt {
+        FailedAttempt { further, ..failed(attempt, NOW) }
+    }
+
     fn wait(policy: &RetryPolicy, attempt: u32) -> i64 {
-        match next_retry(policy, attempt, NOW, NOW, 0.5) {
+        match next_retry(policy, failed(attempt, NOW), NOW, 0.5) {
             Retry::At(at) => at.since(NOW),
-            Retry::Spent => panic!("spent"),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -88,20 +117,45 @@ mod tests {
             maximum_interval_seconds: f64::MAX,
             ..RetryPolicy::default()
         };
-        match next_retry(&endless, u32::MAX, NOW, Timestamp::LAST, 1.0) {
-            Retry::At(at) => assert_eq!(at, Timestamp::LAST),
-            Retry::Spent => panic!("spent"),
-        }
+        let late = next_retry(&endless, failed(u32::MAX, NOW), Timestamp::LAST, 1.0);
+        assert_eq!(late, Retry::At(Timestamp::LAST));
     }
 
     #[test]
     fn attempts_and_duration_bound_the_retries() {
         let policy = RetryPolicy { maximum_attempts: 3, ..RetryPolicy::default() };
-        assert_ne!(next_retry(&policy, 2, NOW, NOW, 0.5), Retry::Spent);
-        assert_eq!(next_retry(&policy, 3, NOW, NOW, 0.5), Retry::Spent);
+        assert_ne!(next_retry(&policy, failed(2, NOW), NOW, 0.5), Retry::Spent);
+        assert_eq!(next_retry(&policy, failed(3, NOW), NOW, 0.5), Retry::Spent);
         let policy = RetryPolicy { maximum_attempts_duration_seconds: 5.0, ..RetryPolicy::default() };
-        assert_ne!(next_retry(&policy, 1, NOW, NOW, 0.5), Retry::Spent);
-        assert_eq!(next_retry(&policy, 1, Timestamp(NOW.0 - 4_500_000), NOW, 0.5), Retry::Spent);
+        assert_ne!(next_retry(&policy, failed(1, NOW), NOW, 0.5), Retry::Spent);
+        assert_eq!(next_retry(&policy, failed(1, Timestamp(NOW.0 - 4_500_000)), NOW, 0.5), Retry::Spent);
+    }
+
+    #[test]
+    fn what_a_worker_asks_for_takes_the_place_of_one_interval() {
+        let policy =
+            RetryPolicy { maximum_attempts: 3, maximum_attempts_duration_seconds: 60.0, ..RetryPolicy::default() };
+        let after = |seconds: f64| Further::After(Duration::from_seconds(seconds));
+        let next = |told: FailedAttempt| next_retry(&policy, told, NOW, 1.0);
+        assert_eq!(next(told(2, after(20.5))), Retry::At(Timestamp(NOW.0 + 20_500_000)), "without jitter");
+        assert_eq!(next(told(1, after(0.0))), Retry::At(Timestamp(NOW.0 + 100_000)), "never at once");
+        assert_eq!(next(told(3, after(0.0))), Retry::Spent, "attempts are bounded as ever");
+        assert_eq!(next(told(1, after(60.1))), Retry::Spent, "and so is their time");
+        assert_eq!(next(told(1, Further::Never)), Retry::Spent);
+    }
+
+    #[test]
+    fn what_is_no_attempt_spends_none() {
+        let policy =
+            RetryPolicy { maximum_attempts: 1, maximum_attempts_duration_seconds: 60.0, ..RetryPolicy::default() };
+        let again = |repeats, seconds| {
+            let further = Further::Repeat(Duration::from_seconds(seconds));
+            next_retry(&policy, FailedAttempt { repeats, ..told(1, further) }, NOW, 0.5)
+        };
+        let after = |seconds: i64| Retry::Repeat(Timestamp(NOW.0 + seconds * 1_000_000));
+        assert_eq!([again(0, 5.0), again(9, 5.0)], [after(5), after(5)]);
+        assert_eq!([again(10, 5.0), again(14, 5.0)], [after(5), after(16)], "the policy's interval, once it is longer");
+        assert_eq!(again(0, 60.1), Retry::Spent, "the time for all attempts ends it");
     }
 
     #[test]
@@ -117,9 +171,9 @@ mod tests {
     fn jitter_stays_within_a_tenth() {
         let policy = RetryPolicy::default();
         for (jitter, expected) in [(0.0, 900_000), (1.0, 1_100_000), (7.0, 1_100_000)] {
-            match next_retry(&policy, 1, NOW, NOW, jitter) {
+            match next_retry(&policy, failed(1, NOW), NOW, jitter) {
                 Retry::At(at) => assert!((at.since(NOW) - expected).abs() <= 1),
-                Retry::Spent => panic!("spent"),
+                other => panic!("{other:?}"),
             }
         }
     }

@@ -231,7 +231,8 @@ impl Watched {
                     };
                     let (seq, attempt) = (state.seq, call.failed_attempts + 1);
                     let first_attempt_at = self.world.now;
-                    self.run(Command::CallFailed(CallFailed { seq, api, attempt, first_attempt_at, failure }));
+                    let further = Further::ByPolicy;
+                    self.run(Command::CallFailed(CallFailed { seq, api, attempt, first_attempt_at, failure, further }));
                     self.world.pass(1);
                 }
             }

@@ -9,6 +9,15 @@ fn repeated(seq: u32, api: Api) -> Command {
     Command::CallRepeated { seq: StateSeq(seq), api }
 }
 
+/// The worker wants the attempt made again after two seconds.
+fn put_off(seq: u32, attempt: u32, first_attempt_at: Timestamp) -> Command {
+    let mut command = failed(seq, Api::WaitUntil, attempt, first_attempt_at);
+    if let Command::CallFailed(failed) = &mut command {
+        failed.further = Further::Repeat(Duration(2 * SECOND));
+    }
+    command
+}
+
 fn call(world: &World) -> &CallState {
     world.state(1).call(Api::Execute).expect("it is at execute")
 }
@@ -40,6 +49,47 @@ fn repeats_beyond_ten_back_off_and_can_be_hurried() {
     assert_eq!(world.status(1), StateStatus::WaitUntil, "repeats spend no attempts");
     assert_eq!(names(&world.run(Command::RetryNow(vec![StateSeq(1)])).unwrap()), ["RetryRequested"]);
     assert_eq!(world.state(1).call(Api::WaitUntil).unwrap().not_before, world.now);
+}
+
+#[test]
+fn a_worker_that_asks_for_time_gets_the_same_request() {
+    let mut world = World::started(definition(&[("A", attempts(1)), ("B", plain())]));
+    for repeat in 1..=12 {
+        assert_eq!(names(&world.run(put_off(1, 1, world.now)).unwrap()), ["CallRepeated"]);
+        let call = world.state(1).call(Api::WaitUntil).unwrap();
+        assert_eq!((call.repeats, call.generation, call.failed_attempts), (repeat, 0, 0));
+        assert_eq!(call.not_before.since(world.now), 2 * SECOND);
+    }
+    for _ in 0..2 {
+        world.run(put_off(1, 1, world.now)).unwrap();
+    }
+    let call = world.state(1).call(Api::WaitUntil).unwrap();
+    assert_eq!(call.not_before.since(world.now), 8 * SECOND, "the policy's interval, once it is longer");
+    assert_eq!(names(&world.run(Command::RetryNow(vec![StateSeq(1)])).unwrap()), ["RetryRequested"]);
+    assert_eq!(world.replayed(), world.execution);
+}
+
+#[test]
+fn the_time_for_all_attempts_ends_repeats_too() {
+    let policy = RetryPolicy { maximum_attempts_duration_seconds: 5.0, ..RetryPolicy::default() };
+    let bounded = StateConfig { wait_until_api_retry_policy: Some(policy), ..StateConfig::default() };
+    let mut world = World::started(definition(&[("A", bounded)]));
+    let first = world.now;
+    world.run(put_off(1, 1, first)).unwrap();
+    world.pass(4);
+    assert_eq!(names(&world.run(put_off(1, 1, first)).unwrap()), ["StateFailed", "ProcessClosed"]);
+    assert_eq!(world.execution.status, ProcessStatus::Failed);
+    assert_eq!(world.replayed(), world.execution);
+}
+
+#[test]
+fn who_says_final_gets_no_other_attempt() {
+    let mut world = World::started(definition(&[("A", plain())]));
+    let mut command = failed(1, Api::WaitUntil, 1, world.now);
+    if let Command::CallFailed(failed) = &mut command {
+        failed.further = Further::Never;
+    }
+    assert_eq!(names(&world.run(command).unwrap()), ["StateFailed", "ProcessClosed"]);
 }
 
 #[test]

@@ -177,7 +177,11 @@ fn a_refused_write_is_told_with_every_further_attempt() {
     let error = AppDatabaseError { sql_state: "23505".to_owned(), ..AppDatabaseError::default() };
     let refused = |attempt, error: Option<&AppDatabaseError>, now| {
         let failure = Failure { app_database_error: error.cloned(), ..Failure::default() };
-        Command::CallFailed(CallFailed { seq: StateSeq(1), api: Api::Execute, attempt, first_attempt_at: now, failure })
+        let mut command = failed(1, Api::Execute, attempt, now);
+        if let Command::CallFailed(failed) = &mut command {
+            failed.failure = failure;
+        }
+        command
     };
     world.run(refused(1, Some(&error), world.now)).unwrap();
     world.run(refused(2, None, world.now)).unwrap();

@@ -1,11 +1,14 @@
 //! What workers answer.
 
 use crate::config::state_config;
-use crate::fields::{Fault, Object, Read, UnknownKeys, cut, list, name, payload, quote, seconds, string, whole, word};
+use crate::fields::{
+    Fault, Object, Read, UnknownKeys, boolean, cut, list, name, payload, quote, seconds, string, whole, word,
+};
 use crate::payload::MAX_PAYLOAD_DEPTH;
 use crate::scan::{Rules, scan};
 use crate::unknown::Unknown;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use xdb_engine::*;
 
@@ -19,6 +22,9 @@ pub struct Limits {
 /// How much of a worker's error is kept.
 pub const MAX_DETAIL_CHARS: usize = 1000;
 const MAX_ERROR_TYPE_CHARS: usize = 200;
+
+/// The status by which a worker says that it can't take a call now.
+const SERVICE_UNAVAILABLE: u16 = 503;
 
 /// An answer may be nested deeper than a payload by what the protocol puts around it.
 const MAX_ANSWER_DEPTH: usize = MAX_PAYLOAD_DEPTH + 16;
@@ -87,16 +93,58 @@ pub fn decode_rpc(body: &[u8], limits: &Limits) -> Result<RpcAnswer, String> {
     Ok(RpcAnswer { effects: Effects { warnings, ..answer.effects }, ..answer })
 }
 
-/// What is known about an attempt that was answered with any status other than 200. Every body is welcome.
-pub fn decode_error(status: u16, body: &[u8]) -> Failure {
-    let told = std::str::from_utf8(body).ok().and_then(|text| {
-        scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).ok()?;
-        let mut object = Object::read(text, UnknownKeys::Ignored).ok()?;
-        let error_type = object.optional("errorType", string).ok().flatten();
-        let detail = object.optional("detail", |text| Ok(string(text).unwrap_or_else(|_| text.to_owned())));
-        Some((error_type, detail.ok().flatten().filter(|detail| !detail.trim().is_empty())))
+/// What a worker says of its failure, in an object.
+#[derive(Default)]
+struct Told {
+    error_type: Option<String>,
+    detail: Option<String>,
+    further: Further,
+    /// It says something of further attempts, or tries to.
+    says_further: bool,
+    /// What is wrong with that.
+    warnings: Vec<String>,
+}
+
+/// The longest time until the next attempt that a worker can ask for: ten years.
+const MAX_RETRY_AFTER_SECONDS: f64 = 3652.5 * 86_400.0;
+
+fn told(text: &str) -> Option<Told> {
+    scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).ok()?;
+    let mut object = Object::read(text, UnknownKeys::Ignored).ok()?;
+    let error_type = object.optional("errorType", string).ok().flatten();
+    let detail = object.optional("detail", |text| Ok(string(text).unwrap_or_else(|_| text.to_owned())));
+    let detail = detail.ok().flatten().filter(|detail| !detail.trim().is_empty());
+    let mut told = Told { error_type, detail, ..Told::default() };
+    let after = object.optional("retryAfterSeconds", |text| match seconds(text)? {
+        longer if longer > MAX_RETRY_AFTER_SECONDS => Err(Fault::new("is more than ten years")),
+        after => Ok(Further::After(Duration::from_seconds(after))),
     });
-    let (error_type, detail) = told.unwrap_or_default();
+    let is_final = object.optional("final", |text| Ok(boolean(text)?.then_some(Further::Never)));
+    // What is not understood changes nothing. That the attempt has failed is understood.
+    for said in [after, is_final.map(Option::flatten)] {
+        told.says_further |= !matches!(said, Ok(None));
+        match said {
+            Ok(further) => told.further = further.unwrap_or(told.further),
+            Err(fault) => told.warnings.push(fault.message("the error")),
+        }
+    }
+    Some(told)
+}
+
+/// Whole seconds in the header `Retry-After` of a 503 by which the attempt does not count.
+const REPEATS_AFTER: RangeInclusive<u64> = 1..=60;
+
+/// What is known about an attempt that was answered with any status other than 200, and what the worker says about further ones.
+/// `retry_after` has the seconds of the header `Retry-After`. Every body is welcome.
+pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Failure, Further) {
+    let Told { error_type, detail, further, says_further, warnings } =
+        std::str::from_utf8(body).ok().and_then(told).unwrap_or_default();
+    let further = match retry_after.filter(|seconds| REPEATS_AFTER.contains(seconds)) {
+        Some(seconds) if status == SERVICE_UNAVAILABLE && !says_further => {
+            Further::Repeat(Duration::from_seconds(seconds as f64))
+        }
+        _ => further,
+    };
     let detail = match (detail, &error_type) {
         (Some(detail), _) => printable(&detail, MAX_DETAIL_CHARS),
         (None, Some(error_type)) => {
@@ -116,7 +164,11 @@ pub fn decode_error(status: u16, body: &[u8]) -> Failure {
         }
     };
     let error_type = error_type.map(|word| printable(&word, MAX_ERROR_TYPE_CHARS)).filter(|word| !word.is_empty());
-    Failure { status: Some(status), error_type, detail, app_database_error: None }
+    let detail = match warnings.iter().map(|warning| warning.chars().count() + 2).sum() {
+        0 => detail,
+        room => with_warnings(printable(&detail, MAX_DETAIL_CHARS.saturating_sub(room)), &warnings),
+    };
+    (Failure { status: Some(status), error_type, detail, app_database_error: None }, further)
 }
 
 /// The text without control characters other than line breaks and tabs, cut to `chars` characters.

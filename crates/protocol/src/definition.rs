@@ -165,28 +165,34 @@ fn table_key(text: &str) -> Read<BTreeMap<String, Json>> {
     if columns.is_empty() { Err(Fault::new("names no column")) } else { Ok(columns) }
 }
 
-/// A W3C trace context: version, trace id, parent id and flags, in lower-case hexadecimal digits.
 fn traceparent(text: &str) -> Read<String> {
     let header = string(text)?;
-    let parts: Vec<&str> = header.split('-').collect();
+    match is_traceparent(&header) {
+        true => Ok(header),
+        false => Err(Fault::new(not_a_traceparent(&header))),
+    }
+}
+
+/// What is wrong with a text that is no W3C trace context.
+pub fn not_a_traceparent(text: &str) -> String {
+    format!("{} is not a W3C traceparent", quote(text))
+}
+
+/// Whether a text is a W3C trace context: version, trace id, parent id and flags, in lower-case hexadecimal digits.
+pub fn is_traceparent(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
     let hex = |part: &str, digits: usize| {
         part.len() == digits && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     };
     let not_zero = |part: &str| part.bytes().any(|byte| byte != b'0');
-    match parts[..] {
-        [version, trace, parent, flags]
-            if hex(version, 2)
-                && version != "ff"
-                && hex(trace, 32)
-                && not_zero(trace)
-                && hex(parent, 16)
-                && not_zero(parent)
-                && hex(flags, 2) =>
-        {
-            Ok(header)
-        }
-        _ => Err(Fault::new(format!("{} is not a W3C traceparent", quote(&header)))),
-    }
+    let [version, trace, parent, flags] = parts[..] else { return false };
+    hex(version, 2)
+        && version != "ff"
+        && hex(trace, 32)
+        && not_zero(trace)
+        && hex(parent, 16)
+        && not_zero(parent)
+        && hex(flags, 2)
 }
 
 /// What names something else in the definition must name something that is there.

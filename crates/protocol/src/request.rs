@@ -58,6 +58,8 @@ pub struct CallContext<'a> {
     pub attempt: u32,
     pub call_id: &'a str,
     pub first_attempt_at: Timestamp,
+    /// For everything until the last byte of the answer.
+    pub timeout: std::time::Duration,
     pub recovery: Option<&'a Recovery>,
 }
 
@@ -192,6 +194,7 @@ impl Writer {
             body.field("attempt", context.attempt);
             body.field("callId", context.call_id);
             body.field("firstAttemptTimestamp", context.first_attempt_at.unix_seconds());
+            body.seconds("timeoutSeconds", context.timeout);
             if let Some(Recovery { state_execution_id, api, failure }) = context.recovery {
                 let Failure { status, error_type, detail, .. } = failure;
                 body.field("recoverFromStateExecutionId", state_execution_id);
@@ -279,6 +282,14 @@ impl Writer {
     fn field(&mut self, key: &str, value: impl Serialize) {
         self.key(key);
         self.value(value);
+    }
+
+    /// Whole seconds without a fraction, for those to whom `60.0` is another number than `60`.
+    fn seconds(&mut self, key: &str, duration: std::time::Duration) {
+        match duration.subsec_nanos() {
+            0 => self.field(key, duration.as_secs()),
+            _ => self.field(key, duration.as_secs_f64()),
+        }
     }
 
     fn payload(&mut self, key: &str, value: Option<&Json>) {

@@ -4,6 +4,10 @@ use proptest::prelude::*;
 use xdb_engine::*;
 use xdb_protocol::{Limits, MAX_DETAIL_CHARS, decode_error, decode_execute, decode_rpc, decode_wait_until};
 
+fn failure_of(status: u16, body: &[u8]) -> Failure {
+    decode_error(status, None, body).0
+}
+
 const LIMITS: Limits = Limits { max_payload_bytes: 1000 };
 
 fn wait_until(body: &str) -> Result<WaitUntilAnswer, String> {
@@ -363,13 +367,13 @@ fn depth_bombs_are_errors() {
     for body in [within(1_000_000).0, within(1_000_000).1, "[".repeat(1_000_000), "{\"a\":".repeat(1_000_000)] {
         assert_eq!(execute(&body).unwrap_err(), "the answer is nested deeper than 144 levels");
         assert_eq!(rpc(&body).unwrap_err(), "the answer is nested deeper than 144 levels");
-        assert!(decode_error(500, body.as_bytes()).detail.chars().count() <= MAX_DETAIL_CHARS);
+        assert!(failure_of(500, body.as_bytes()).detail.chars().count() <= MAX_DETAIL_CHARS);
     }
 }
 
 #[test]
 fn errors_of_workers() {
-    let failure = decode_error(409, br#"{"errorType":"Conflict","detail":"no seat\nleft","more":1}"#);
+    let failure = failure_of(409, br#"{"errorType":"Conflict","detail":"no seat\nleft","more":1}"#);
     assert_eq!(failure.status, Some(409));
     assert_eq!(failure.error_type.as_deref(), Some("Conflict"));
     assert_eq!(failure.detail, "no seat\nleft");
@@ -386,16 +390,59 @@ fn errors_of_workers() {
         (b"<h1>\n  Bad\0 gateway\n</h1>", None, "the worker answered with status 500: <h1> Bad\u{fffd} gateway </h1>"),
         (b"\xff\xfe", None, "the worker answered with status 500: \u{fffd}\u{fffd}"),
     ] {
-        let failure = decode_error(500, body);
+        let failure = failure_of(500, body);
         assert_eq!((failure.error_type.as_deref(), &*failure.detail), (error_type, detail));
     }
     let long = format!(r#"{{"detail":"{}","errorType":"{0}"}}"#, "é".repeat(5000));
-    let failure = decode_error(500, long.as_bytes());
+    let failure = failure_of(500, long.as_bytes());
     assert_eq!(failure.detail.chars().count(), MAX_DETAIL_CHARS);
     assert!(failure.detail.ends_with("é…"));
     assert_eq!(failure.error_type.unwrap().chars().count(), 200);
-    let huge = decode_error(500, &[b'x'; 1 << 20]);
+    let huge = failure_of(500, &[b'x'; 1 << 20]);
     assert_eq!(huge.detail.chars().count(), MAX_DETAIL_CHARS);
+}
+
+#[test]
+fn what_workers_say_of_further_attempts() {
+    let after = |seconds: f64| Further::After(Duration::from_seconds(seconds));
+    for (body, expected) in [
+        (r#"{"retryAfterSeconds": 1.5}"#, after(1.5)),
+        (r#"{"retryAfterSeconds": 0}"#, after(0.0)),
+        (r#"{"retryAfterSeconds": 315576000, "final": false}"#, after(315_576_000.0)),
+        (r#"{"final": true}"#, Further::Never),
+        (r#"{"final": true, "retryAfterSeconds": 5}"#, Further::Never),
+        (r#"{"final": false, "retryAfterSeconds": null}"#, Further::ByPolicy),
+        (r#"{"errorType": "E"}"#, Further::ByPolicy),
+        (r#"[{"final": true}]"#, Further::ByPolicy),
+        (r#"{"final": true"#, Further::ByPolicy),
+    ] {
+        let (failure, further) = decode_error(500, Some(5), body.as_bytes());
+        assert_eq!(further, expected, "{body}");
+        assert!(failure.detail.starts_with("the worker answered with status 500"), "{failure:?}");
+    }
+    for (body, warning) in [
+        (r#"{"detail": "d", "retryAfterSeconds": -1}"#, "retryAfterSeconds is negative"),
+        (r#"{"detail": "d", "retryAfterSeconds": "5"}"#, "retryAfterSeconds must be a number"),
+        (r#"{"detail": "d", "retryAfterSeconds": 315576001}"#, "retryAfterSeconds is more than ten years"),
+        (r#"{"detail": "d", "final": 1}"#, "final must be true or false"),
+    ] {
+        let (failure, further) = decode_error(503, Some(5), body.as_bytes());
+        assert_eq!((further, failure.detail), (Further::ByPolicy, format!("d; {warning}")), "{body}");
+    }
+}
+
+#[test]
+fn a_503_that_says_when_is_no_attempt() {
+    let further = |status, seconds, body: &str| decode_error(status, seconds, body.as_bytes()).1;
+    let repeat = |seconds: f64| Further::Repeat(Duration::from_seconds(seconds));
+    assert_eq!(further(503, Some(1), ""), repeat(1.0));
+    assert_eq!(further(503, Some(60), r#"{"errorType": "Draining", "final": false}"#), repeat(60.0));
+    for (status, seconds) in [(503, None), (503, Some(0)), (503, Some(61)), (429, Some(5)), (500, Some(5))] {
+        assert_eq!(further(status, seconds, ""), Further::ByPolicy, "{status} {seconds:?}");
+    }
+    assert_eq!(further(503, Some(5), r#"{"final": true}"#), Further::Never);
+    let asked = Further::After(Duration::from_seconds(90.0));
+    assert_eq!(further(503, Some(5), r#"{"retryAfterSeconds": 90}"#), asked);
 }
 
 fn every_decoder(body: &[u8]) {
@@ -403,7 +450,7 @@ fn every_decoder(body: &[u8]) {
         decode_wait_until(body, &LIMITS).err(),
         decode_execute(body, &LIMITS).err(),
         decode_rpc(body, &LIMITS).err(),
-        Some(decode_error(500, body).detail),
+        Some(failure_of(500, body).detail),
     ];
     for message in all.into_iter().flatten() {
         assert!(message.chars().count() < 2000, "{message}");

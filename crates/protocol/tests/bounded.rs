@@ -129,7 +129,7 @@ fn read_everywhere(bytes: &[u8]) -> Vec<usize> {
     bounded("an answer to execute", &|| short(decode_execute(bytes, &LIMITS).map(drop)));
     bounded("an answer of an RPC", &|| short(decode_rpc(bytes, &LIMITS).map(drop)));
     bounded("an error", &|| {
-        let failure = decode_error(500, bytes);
+        let (failure, _) = decode_error(500, None, bytes);
         assert!(failure.detail.chars().count() <= MAX_DETAIL_CHARS && !failure.detail.contains('\0'));
         assert!(failure.error_type.is_none_or(|word| word.chars().count() <= 200));
     });

@@ -24,6 +24,7 @@ fn context<'a>(id: &'a StateExecutionId, call_id: &'a str) -> CallContext<'a> {
         attempt: 2,
         call_id,
         first_attempt_at: Timestamp(1_700_000_001_000_000),
+        timeout: std::time::Duration::from_secs(30),
         recovery: None,
     }
 }
@@ -51,7 +52,7 @@ fn wait_until_request() {
                 "processId": "order \"1\"", "processExecutionId": "12121212-1212-1212-1212-121212121212",
                 "owner": "tenant \"a\"", "database": "orders\n",
                 "processStartedTimestamp": 1_700_000_000, "stateExecutionId": "Submit-1", "attempt": 2,
-                "callId": "call", "firstAttemptTimestamp": 1_700_000_001
+                "callId": "call", "firstAttemptTimestamp": 1_700_000_001, "timeoutSeconds": 30
             },
             "processType": "Order", "stateId": "Submit", "stateInput": parsed(input.as_str()),
             "loadedGlobalAttributes": {"status": "new"}, "loadedLocalAttributes": {"k\n": [1], "n": null}
@@ -156,7 +157,13 @@ fn rpc_request() {
     let id = state("unused", 1);
     let input = Json::from_trusted("7");
     let request = RpcRequest {
-        context: CallContext { state_execution_id: None, owner: None, attempt: 1, ..context(&id, "rpc-call") },
+        context: CallContext {
+            state_execution_id: None,
+            owner: None,
+            attempt: 1,
+            timeout: std::time::Duration::from_millis(1500),
+            ..context(&id, "rpc-call")
+        },
         process_type: "Order",
         rpc_name: "peek",
         input: Some(&input),
@@ -166,6 +173,7 @@ fn rpc_request() {
     let body = parsed(&request.encode());
     assert!(body["context"].get("stateExecutionId").is_none());
     assert_eq!(body["context"].get("owner"), Some(&Value::Null));
+    assert_eq!(body["context"]["timeoutSeconds"], json!(1.5));
     assert_eq!((&body["rpcName"], &body["input"]), (&json!("peek"), &json!(7)));
     assert_eq!(body["loadedLocalAttributes"], json!({"a": 1}));
 }

@@ -137,7 +137,7 @@ fn what_many_items_have_is_told_of_the_first() {
 fn keys_of_payloads_and_errors_are_the_workers_own() {
     let body = json!({"output": {"vaule": 1}, "writeToLocalAttributes": {"vaule": {"vaule": 1}}});
     assert_eq!(rpc(&body), Ok(vec![]));
-    assert_eq!(decode_error(500, br#"{"detail": "no", "code": 7}"#).detail, "no");
+    assert_eq!(decode_error(500, None, br#"{"detail": "no", "code": 7}"#).0.detail, "no");
 }
 
 #[test]

@@ -27,7 +27,7 @@ enum State {
     Head(Call<RecvResponse>),
     Body {
         call: Call<RecvBody>,
-        status: u16,
+        status: Status,
         body: Vec<u8>,
         limit: usize,
         /// Only the end of the connection ends it.
@@ -35,16 +35,33 @@ enum State {
     },
     /// The answer has no body.
     Empty {
-        status: u16,
+        status: Status,
         close: bool,
     },
     /// Nothing more can come of it.
     Over,
 }
 
+/// What counts of the head of an answer.
+#[derive(Clone, Copy)]
+pub struct Status {
+    pub code: u16,
+    /// `Retry-After`, if it is in whole seconds.
+    pub retry_after: Option<u64>,
+}
+
+impl Status {
+    fn of(response: &http::Response<()>) -> Self {
+        let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+        // A number alone: `parse` takes a sign too.
+        let digits = retry_after.map(str::trim).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        Self { code: response.status().as_u16(), retry_after: digits.and_then(|digits| digits.parse().ok()) }
+    }
+}
+
 /// A whole answer.
 pub struct Answer {
-    pub status: u16,
+    pub status: Status,
     pub body: Vec<u8>,
     /// The connection may be used again.
     pub reusable: bool,
@@ -159,7 +176,7 @@ impl Exchange {
             }
             used += taken;
             match response {
-                Some(response) => self.begin_body(response.status().as_u16(), limit)?,
+                Some(response) => self.begin_body(Status::of(&response), limit)?,
                 // An interim answer may have been taken in; the one that counts may be behind it.
                 None if taken == 0 => return Ok(used),
                 None => {}
@@ -181,7 +198,7 @@ impl Exchange {
     }
 
     /// The headers are complete.
-    fn begin_body(&mut self, status: u16, limit: usize) -> Result<(), Fault> {
+    fn begin_body(&mut self, status: Status, limit: usize) -> Result<(), Fault> {
         let State::Head(call) = mem::replace(&mut self.state, State::Over) else { return Ok(()) };
         self.state = match call.proceed() {
             Some(RecvResponseResult::RecvBody(call)) => {

@@ -13,7 +13,7 @@ use slab::Slab;
 
 use super::call::{Call, Place, is_shortage};
 use super::connection::{Origin, READS};
-use super::exchange::{Answer, encode};
+use super::exchange::{Answer, Status, encode};
 use super::phase::{self, LONGEST_CONNECT, Phase, Problem, span};
 use super::pool::{self, Pool};
 use super::{Done, Job, Shared};
@@ -499,7 +499,8 @@ impl<'a> Round<'a> {
         if reusable && let Some(connection) = self.calls.get(index).and_then(Call::connection) {
             self.connections.keep(connection, self.now);
         }
-        self.end(index, Outcome::Answer { status, body });
+        let Status { code: status, retry_after } = status;
+        self.end(index, Outcome::Answer { status, retry_after, body });
     }
 
     /// An attempt has failed; so has its call, unless it is made once more.

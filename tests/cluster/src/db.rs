@@ -20,6 +20,8 @@ pub struct SqlError {
     pub detail: String,
     /// HINT, or nothing.
     pub hint: String,
+    /// The field for the name of a type, or nothing.
+    pub datatype: String,
 }
 
 impl From<postgres::Error> for SqlError {
@@ -30,12 +32,14 @@ impl From<postgres::Error> for SqlError {
                 message: error.message().into(),
                 detail: error.detail().unwrap_or_default().into(),
                 hint: error.hint().unwrap_or_default().into(),
+                datatype: error.datatype().unwrap_or_default().into(),
             },
             None => SqlError {
                 code: "08006".into(),
                 message: error.to_string(),
                 detail: String::new(),
                 hint: String::new(),
+                datatype: String::new(),
             },
         }
     }

@@ -19,7 +19,9 @@ fn a_call_says_who_makes_it_and_for_whom() {
     });
     let url = worker.url();
     app.superuser().run(&format!("SELECT xdb.register_worker('stub', '{url}', secret => 'whsec_c2VjcmV0')"));
-    app.register("mail", &mailbox().rpc("ask", json!({})));
+    let definition =
+        Definition::starting_with("Read").waiting_step_with("Read", json!({"executeApiTimeoutSeconds": 2.5}));
+    app.register("mail", &definition.rpc("ask", json!({})));
     let mut db = app.db();
     let execution = db.start("p", "mail").input(json!({"n": 1})).options(json!({"traceparent": TRACEPARENT})).go();
     wait_until("it waits", 10, || !views::waits(&mut db, "p").is_empty());
@@ -51,6 +53,8 @@ fn a_call_says_who_makes_it_and_for_whom() {
     assert_eq!((asked.len(), executed.len(), rpc.len()), (1, 2, 1));
     assert_eq!((rpc[0].target(), rpc[0].input(), rpc[0].attempt()), ("ask", &json!([2]), 1));
     assert!(rpc[0].body["context"].get("stateExecutionId").is_none());
+    let timeout = |call: &Call| call.body["context"]["timeoutSeconds"].clone();
+    assert_eq!([timeout(asked[0]), timeout(executed[0]), timeout(rpc[0])], [json!(10), json!(2.5), json!(10)]);
     for call in asked.iter().chain(&executed) {
         assert_eq!((call.state_execution_id(), call.target(), call.input()), ("Read-1", "Read", &json!({"n": 1})));
     }
@@ -61,6 +65,47 @@ fn a_call_says_who_makes_it_and_for_whom() {
     assert!(first(executed[0]).is_some_and(|at| at >= started as i64));
     assert_eq!(first(executed[0]), first(executed[1]));
     assert_eq!(executed[1].messages("m"), [json!(3)], "a repeat brings the same results");
+    app.done(&[]);
+}
+
+#[test]
+fn a_session_says_to_which_trace_its_calls_belong() {
+    let app = App::new("calling_trace");
+    let worker = app.worker(|call: &Call| match call.api {
+        Api::Rpc => output(json!(null)),
+        _ => dead_end(),
+    });
+    app.register("traced", &one_step().rpc("ask", json!({})));
+    let trace = |n: u8| format!("00-{n:032x}-00f067aa0ba902b7-01");
+    let set = |db: &mut Db, trace: &str| db.run(&format!("SET xdb.traceparent = '{trace}'"));
+    let mut db = app.db();
+    set(&mut db, &trace(1));
+    db.start("taken", "traced").go();
+    db.start("own", "traced").options(json!({"traceparent": trace(2)})).go();
+    db.run(r#"SELECT xdb.start_processes('[{"process_id": "bulk", "process_type": "traced"}]')"#);
+    set(&mut db, &trace(3));
+    db.rpc("taken", "ask", json!(1));
+    db.run("RESET xdb.traceparent");
+    db.rpc("own", "ask", json!(1));
+    db.start("none", "traced").go();
+    db.rpc("none", "ask", json!(1));
+    wait_until("all were called", 10, || worker.calls().len() == 7);
+    let calls = worker.calls();
+    let sent = |process: &str, api: Api| {
+        let call = calls.iter().find(|call| call.process_id() == process && call.api == api);
+        call.map(|call| header(call, "traceparent").to_owned())
+    };
+    for (process, of_step, of_rpc) in
+        [("taken", trace(1), Some(trace(3))), ("own", trace(2), Some(trace(2))), ("bulk", trace(1), None)]
+    {
+        assert_eq!((sent(process, Api::Execute), sent(process, Api::Rpc)), (Some(of_step), of_rpc), "{process}");
+    }
+    assert_eq!((sent("none", Api::Execute).as_deref(), sent("none", Api::Rpc).as_deref()), (Some(""), Some("")));
+
+    set(&mut db, "of nobody");
+    let refused = db.start("p", "traced").refused(codes::INVALID_ARGUMENT);
+    assert!(refused.message.contains("xdb.traceparent"), "{refused:?}");
+    db.refused(codes::INVALID_ARGUMENT, "SELECT xdb.invoke_rpc('own', 'ask')");
     app.done(&[]);
 }
 

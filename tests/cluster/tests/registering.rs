@@ -235,3 +235,38 @@ fn a_host_that_does_not_resolve_is_registered_with_a_notice() {
     }
     app.done(&[]);
 }
+
+#[test]
+fn what_running_processes_are_in_and_wait_for_can_be_counted() {
+    let app = App::new("registering_usage");
+    let _worker = app.worker(|call: &Call| match call.target() {
+        "Read" => Reply::from(any_of(&[
+            local_queue("m", "inbox", 1),
+            local_queue("n", "inbox", 2),
+            global_queue("g", "prices", 1),
+            global_queue("h", "prices", 2),
+        ])),
+        _ => error(500, "Broken", "on purpose"),
+    });
+    let definition = mailbox().step("Other").with("globalQueues", json!(["prices"]));
+    app.register("used", &definition);
+    app.register("fails", &patient());
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    let mut usage = |process_type: &str| {
+        superuser.all::<String>(&format!(
+            "SELECT concat_ws(' ', kind, name, live) FROM xdb.process_type_usage('{process_type}')"
+        ))
+    };
+    assert_eq!(usage("used"), [""; 0]);
+    for id in ["p", "q"] {
+        db.start(id, "used").go();
+        wait_until("it waits", 10, || views::waits(&mut db, id).len() == 4);
+    }
+    db.start("r", "fails").go();
+    assert_eq!(usage("used"), ["GLOBAL_QUEUE prices 2", "LOCAL_QUEUE inbox 2", "STATE Read 2"], "each state once");
+    assert_eq!(usage("fails"), ["STATE Only 1"]);
+    db.run("SELECT xdb.stop_process('p')");
+    assert_eq!(usage("used"), ["GLOBAL_QUEUE prices 1", "LOCAL_QUEUE inbox 1", "STATE Read 1"]);
+    db.refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT * FROM xdb.process_type_usage('used')");
+    app.done(&[]);
+}

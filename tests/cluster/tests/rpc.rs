@@ -53,7 +53,9 @@ fn a_workers_failure_is_the_callers_error_and_nothing_is_applied() {
     let refused = db.refused(codes::WORKER_FAILED, "SELECT xdb.invoke_rpc('p', 'bad')");
     assert!(format!("{refused:?}").contains("the basket is empty"), "{refused:?}");
     assert!(format!("{refused:?}").contains("422"), "{refused:?}");
-    db.refused(codes::WORKER_FAILED, "SELECT xdb.invoke_rpc('p', 'odd')");
+    assert_eq!(refused.datatype, "Rejected", "a program need not read what is for people");
+    let refused = db.refused(codes::WORKER_FAILED, "SELECT xdb.invoke_rpc('p', 'odd')");
+    assert_eq!(refused.datatype, "", "no word of the worker's");
     worker.misbehave(|_| output(json!(1)).globals(json!({"shoe_size": 42})));
     db.refused(codes::WORKER_FAILED, "SELECT xdb.invoke_rpc('p', 'look')");
     worker.go_away();

@@ -291,6 +291,8 @@ fn what_administrators_have_granted_and_users_have_built_survives_an_update() {
                 "xdb.grant_usage",
                 "worker_counters",
                 "process_type_names",
+                "process_type_usage",
+                "process_type_figures",
                 "reassign_owned",
                 "worker_secret",
                 "xdb.process_types",

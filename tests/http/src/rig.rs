@@ -105,7 +105,7 @@ impl Rig {
 
 /// What an answer looks like.
 pub fn answer(status: u16, body: &str) -> Outcome {
-    Outcome::Answer { status, body: body.as_bytes().to_vec() }
+    Outcome::Answer { status, retry_after: None, body: body.as_bytes().to_vec() }
 }
 
 /// The message of a failure that must be of this kind.

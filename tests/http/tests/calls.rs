@@ -27,6 +27,31 @@ fn an_answer_comes_back_with_its_status_and_body() {
 }
 
 #[test]
+fn when_to_come_again_is_told_in_whole_seconds() {
+    for (header, expected) in [
+        ("Retry-After: 7", Some(7)),
+        ("retry-after:  60 ", Some(60)),
+        ("Retry-After: 0", Some(0)),
+        ("Retry-After: +7", None),
+        ("Retry-After: 1.5", None),
+        ("Retry-After:", None),
+        ("Retry-After: 99999999999999999999", None),
+        ("Retry-After: Fri, 31 Dec 1999 23:59:59 GMT", None),
+        ("X-Retry-After: 7", None),
+    ] {
+        let stub = Stub::start(move |mut connection, _| {
+            while connection.request().is_some() {
+                connection.send(&format!("HTTP/1.1 503 X\r\n{header}\r\nContent-Length: 0\r\n\r\n"));
+            }
+        });
+        match Rig::new(1).get(stub.url("/")) {
+            Outcome::Answer { status: 503, retry_after, .. } => assert_eq!(retry_after, expected, "{header}"),
+            other => panic!("{header}: {other:?}"),
+        }
+    }
+}
+
+#[test]
 fn the_request_is_what_was_asked_for() {
     let (sender, requests) = channel();
     let sender = Mutex::new(sender);

@@ -54,6 +54,19 @@ SELECT name, url, in_flight, owner FROM xdb.workers WHERE name IN ('dev', 'rival
 SELECT process_type, definition IS NOT NULL AS definition FROM xdb.process_types WHERE process_type = 'Dev';
 RESET ROLE;
 
+-- What processes of all roles are in is for the same.
+SET ROLE golden_rival;
+SELECT * FROM xdb.process_type_usage('Dev');
+SET ROLE golden_plain;
+SELECT * FROM xdb.process_type_usage('Dev');
+SELECT * FROM xdb.process_type_usage('Nothing');
+SELECT * FROM xdb.process_type_usage(NULL);
+SET ROLE golden_dev_member;
+SELECT * FROM xdb.process_type_usage('Dev');
+SET ROLE golden_ops;
+SELECT * FROM xdb.process_type_usage('Dev');
+RESET ROLE;
+
 -- A function that registers with its owner's rights registers as that.
 GRANT CREATE ON SCHEMA public TO golden_dev;
 SET ROLE golden_dev;

@@ -64,6 +64,7 @@ impl<'a> Session<'a> {
                 message: "no connection".into(),
                 detail: String::new(),
                 hint: String::new(),
+                datatype: String::new(),
             });
         };
         match work(db) {
@@ -112,6 +113,7 @@ impl<'a> Session<'a> {
                     message: problem.clone(),
                     detail: String::new(),
                     hint: String::new(),
+                    datatype: String::new(),
                 };
                 self.world.record.complain(format!("{what} could not be settled in {SETTLED_WITHIN:?}: {problem}"));
                 return Err(error);

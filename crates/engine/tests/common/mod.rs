@@ -205,7 +205,14 @@ pub fn execute(seq: u32, decision: Decision) -> Command {
 
 pub fn failed(seq: u32, api: Api, attempt: u32, now: Timestamp) -> Command {
     let failure = Failure { status: Some(500), detail: format!("attempt {attempt}"), ..Failure::default() };
-    Command::CallFailed(CallFailed { seq: StateSeq(seq), api, attempt, first_attempt_at: now, failure })
+    Command::CallFailed(CallFailed {
+        seq: StateSeq(seq),
+        api,
+        attempt,
+        first_attempt_at: now,
+        failure,
+        further: Further::ByPolicy,
+    })
 }
 
 pub fn movement(state_id: &str) -> StateMovement {

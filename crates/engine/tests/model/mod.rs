@@ -86,6 +86,8 @@ pub struct Call {
     pub not_before: Timestamp,
     pub failures: Vec<LastFailure>,
     pub repeats: u32,
+    /// Those of them with the same request.
+    pub same_requests: u32,
 }
 
 #[derive(Clone, Debug)]

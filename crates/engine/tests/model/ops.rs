@@ -24,6 +24,14 @@ pub enum Op {
         whom: Whom,
         attempt: Attempt,
         failure: Failure,
+        further: Further,
+        jitter: f64,
+    },
+    /// The worker asks so many times to be called again later.
+    PutOff {
+        whom: Whom,
+        times: u32,
+        after: Duration,
         jitter: f64,
     },
     /// The call fails so many times, each time when it is due.
@@ -369,6 +377,21 @@ fn failure() -> impl Strategy<Value = Failure> {
     })
 }
 
+/// What a worker asks for: nothing, no time at all, a fraction, seconds, and longer than any policy.
+fn asked() -> impl Strategy<Value = Duration> {
+    prop::sample::select(&[0, 50_000, SECOND / 2, 3 * SECOND, 3 * SECOND, 90 * SECOND, 4_000 * SECOND][..])
+        .prop_map(Duration)
+}
+
+fn further() -> impl Strategy<Value = Further> {
+    prop_oneof![
+        6 => Just(Further::ByPolicy),
+        2 => asked().prop_map(Further::After),
+        1 => Just(Further::Never),
+        1 => asked().prop_map(Further::Repeat),
+    ]
+}
+
 fn jitter() -> impl Strategy<Value = f64> {
     prop::sample::select(&[0.5, 0.5, 0.0, 1.0, 0.25][..])
 }
@@ -392,8 +415,11 @@ fn op() -> impl Strategy<Value = Op> {
         40 => (whom(), request(), decision(), effects(), 0..8usize).prop_map(|(whom, request, decision, effects, offer)| {
             Op::Answer { whom, request, decision, effects, offer }
         }),
-        6 => (whom(), attempt, failure(), jitter())
-            .prop_map(|(whom, attempt, failure, jitter)| Op::Fail { whom, attempt, failure, jitter }),
+        6 => (whom(), attempt, failure(), further(), jitter()).prop_map(|(whom, attempt, failure, further, jitter)| {
+            Op::Fail { whom, attempt, failure, further, jitter }
+        }),
+        1 => (whom(), 1..14u32, asked(), jitter())
+            .prop_map(|(whom, times, after, jitter)| Op::PutOff { whom, times, after, jitter }),
         2 => (whom(), 1..15u32).prop_map(|(whom, times)| Op::FailAgain { whom, times }),
         2 => (whom(), 1..14u32, jitter()).prop_map(|(whom, times, jitter)| Op::Repeat { whom, times, jitter }),
         2 => (whom(), decision(), effects())

@@ -85,14 +85,28 @@ impl Run {
                 let Some((seq, api)) = self.at_call(*whom) else { return Ok(()) };
                 self.submit(answer(seq, api, request, decision, effects), 0.5, *offer)
             }
-            Op::Fail { whom, attempt, failure, jitter } => self.fail(*whom, *attempt, failure, *jitter),
+            Op::Fail { whom, attempt, failure, further, jitter } => {
+                self.fail(*whom, *attempt, failure, *further, *jitter)
+            }
+            Op::PutOff { whom, times, after, jitter } => {
+                let Some((seq, api)) = self.at_call(*whom) else { return Ok(()) };
+                for _ in 0..*times {
+                    if self.model.call(seq, api).is_none() {
+                        break;
+                    }
+                    let failure = Failure { status: Some(503), ..Failure::default() };
+                    let whom = Whom::Any(seq.0, api);
+                    self.fail(whom, Attempt::Next, &failure, Further::Repeat(*after), *jitter)?;
+                }
+                Ok(())
+            }
             Op::FailAgain { whom, times } => {
                 let Some((seq, api)) = self.at_call(*whom) else { return Ok(()) };
                 for _ in 0..*times {
                     let Some(call) = self.model.call(seq, api) else { break };
                     self.now = self.now.max(call.not_before);
                     let failure = Failure { detail: "it failed again".to_owned(), ..Failure::default() };
-                    self.fail(Whom::Any(seq.0, api), Attempt::Next, &failure, 0.5)?;
+                    self.fail(Whom::Any(seq.0, api), Attempt::Next, &failure, Further::ByPolicy, 0.5)?;
                 }
                 Ok(())
             }
@@ -115,7 +129,7 @@ impl Run {
                 let lost = self.decide(&command, 0.5, &[]);
                 self.now = self.now + Duration(SECOND);
                 let failure = Failure { detail: "the server was gone".to_owned(), ..Failure::default() };
-                self.fail(Whom::Any(seq.0, api), Attempt::Skipped, &failure, 0.5)?;
+                self.fail(Whom::Any(seq.0, api), Attempt::Skipped, &failure, Further::ByPolicy, 0.5)?;
                 // Were it decided now, it would come to the same, unless that was the last attempt.
                 if self.model.call(seq, api).is_some() {
                     let again = self.decide(&command, 0.5, &[]);
@@ -213,7 +227,7 @@ impl Run {
         }
     }
 
-    fn fail(&mut self, whom: Whom, attempt: Attempt, failure: &Failure, jitter: f64) -> Outcome {
+    fn fail(&mut self, whom: Whom, attempt: Attempt, failure: &Failure, further: Further, jitter: f64) -> Outcome {
         let Some((seq, api)) = self.at_call(whom) else { return Ok(()) };
         let failures = self.model.call(seq, api).map_or(&[][..], |call| &call.failures);
         let last = failures.last().map_or(0, |last| last.attempt);
@@ -223,7 +237,7 @@ impl Run {
             Attempt::Same => last.max(1),
         };
         let first_attempt_at = failures.first().map_or(self.now, |first| first.at);
-        let failed = CallFailed { seq, api, attempt, first_attempt_at, failure: failure.clone() };
+        let failed = CallFailed { seq, api, attempt, first_attempt_at, failure: failure.clone(), further };
         self.submit(Command::CallFailed(failed), jitter, 0)
     }
 

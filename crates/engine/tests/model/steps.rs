@@ -189,7 +189,7 @@ impl Model {
             config,
             recovery,
             started_at: context.now,
-            place: Place::Call(api, Call { not_before, failures: Vec::new(), repeats: 0 }),
+            place: Place::Call(api, Call { not_before, failures: Vec::new(), repeats: 0, same_requests: 0 }),
             wait: None,
             ended: None,
         });
@@ -261,12 +261,30 @@ impl Model {
     fn call_failed(&mut self, failed: &CallFailed, context: &Context<'_>) {
         let CallFailed { seq, api, attempt, failure, .. } = failed;
         let policy = self.retry_policy(*seq, *api, context);
+        let too_late = |at: Timestamp| {
+            let bound = policy.maximum_attempts_duration_seconds;
+            bound > 0.0 && at > failed.first_attempt_at + Duration::from_seconds(bound)
+        };
+        if let Further::Repeat(asked) = failed.further {
+            let call = self.call_mut(*seq);
+            let by_policy = (call.repeats >= 10).then(|| pause(&policy, call.repeats - 9, context.jitter));
+            let next = context.now + by_policy.unwrap_or_default().max(asked);
+            if !too_late(next) {
+                call.repeats += 1;
+                call.same_requests += 1;
+                call.not_before = next;
+                return;
+            }
+        }
         let last = LastFailure { api: *api, attempt: *attempt, at: context.now, failure: failure.clone() };
         self.call_mut(*seq).failures.push(last);
-        let next = context.now + pause(&policy, *attempt, context.jitter);
-        let bound = policy.maximum_attempts_duration_seconds;
-        let spent = (policy.maximum_attempts > 0 && *attempt >= policy.maximum_attempts)
-            || (bound > 0.0 && next > failed.first_attempt_at + Duration::from_seconds(bound));
+        let next = match failed.further {
+            Further::After(asked) => context.now + asked.max(Duration(100_000)),
+            _ => context.now + pause(&policy, *attempt, context.jitter),
+        };
+        let spent = matches!(failed.further, Further::Never | Further::Repeat(_))
+            || (policy.maximum_attempts > 0 && *attempt >= policy.maximum_attempts)
+            || too_late(next);
         if !spent {
             self.call_mut(*seq).not_before = next;
             return;

@@ -20,7 +20,7 @@ pub struct Ceiling {
 const BODY: &str = concat!(
     r#"{"context":{"processId":"p-12345","processExecutionId":"0190f3a0-0000-7000-8000-000000000000","#,
     r#""owner":"app","database":"bench","processStartedTimestamp":1700000000,"stateExecutionId":"S3-1","attempt":1,"#,
-    r#""callId":"0190f3a0-0000-7000-8000-000000000000/S3-1/execute","firstAttemptTimestamp":1700000000},"#,
+    r#""callId":"0190f3a0-0000-7000-8000-000000000000/S3-1/execute","firstAttemptTimestamp":1700000000,"timeoutSeconds":30},"#,
     r#""processType":"chain","stateId":"S3","stateInput":null,"loadedGlobalAttributes":{},"#,
     r#""loadedLocalAttributes":{},"commandResults":{"timerResults":[],"localQueueResults":[],"globalQueueResults":[]}}"#
 );

@@ -11,6 +11,8 @@ pub enum Reply {
     Json(u16, Value),
     /// A status and a body that is whatever it is.
     Raw(u16, Vec<u8>),
+    /// A 503 without a body that says in how many seconds to come again.
+    Unavailable(u32),
     /// Nothing until the test calls `release` on the worker, then the other reply.
     Hang(Box<Reply>),
     /// A well-formed answer, one byte at a time, this far apart.

@@ -312,6 +312,9 @@ fn give(shared: &Shared, stream: &mut TcpStream, reply: Reply, releases: u64) ->
     match reply {
         Reply::Json(status, body) => answer(stream, status, body.to_string().as_bytes()),
         Reply::Raw(status, body) => answer(stream, status, &body),
+        Reply::Unavailable(seconds) => {
+            write!(stream, "HTTP/1.1 503 X\r\nRetry-After: {seconds}\r\nContent-Length: 0\r\n\r\n")
+        }
         Reply::Hang(wish) => {
             let state = shared.state();
             drop(shared.changed.wait_while(state, |state| state.releases == releases).expect("never poisoned"));
