@@ -28,7 +28,12 @@ use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_protocol::*;
-use xdb_sched::told::{Told, Unsettled};
+use xdb_sched::told::Told;
+
+thread_local! {
+    /// What this session was told of unknown keys in answers.
+    static TOLD: RefCell<Told> = RefCell::default();
+}
 
 pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.invoke_rpc()")?.outside_engine("invoke_rpc")?;
@@ -82,11 +87,14 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     };
     let mut answer = call(&target, &invocation, &global, &local.members)?;
     crash::point("rpc-answer");
-    Warnings::keep_new(&target, &rpc_name, &mut answer.effects.warnings);
+    let about = (&target.loaded.before.process_type, &rpc_name);
+    TOLD.with_borrow_mut(|told| told.keep_new(about, &mut answer.effects.warnings));
     let warnings = answer.effects.warnings.clone();
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
     let read = Read { size: local.size, locked: loading_local.locks().then_some((loading_local, local.versions)) };
-    apply(caller, &invocation, id, answer, &mut tables, read)?;
+    let applied = apply(caller, &invocation, id, answer, &mut tables, read);
+    TOLD.with_borrow_mut(|told| if applied.is_ok() { told.settle() } else { told.undo() });
+    applied?;
     // An answer that changes nothing has no event: its caller gets them as NOTICEs too.
     for warning in warnings {
         pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}");
@@ -301,39 +309,6 @@ fn answered(target: &ToCall, rpc_name: &str, outcome: Outcome) -> Result<RpcAnsw
             Err(error.of_datatype(failure.error_type))
         }
         Outcome::Failed { message, .. } => Err(failed(message)),
-    }
-}
-
-/// What this session was told of answers.
-#[derive(Default)]
-struct Warnings {
-    told: Told,
-    /// By subtransactions that had not ended when somebody last looked: the events of those that are rolled back are gone.
-    open: Vec<(wake::Outcome, Unsettled)>,
-}
-
-impl Warnings {
-    /// Leaves those of an answer's warnings that this session was not told yet.
-    fn keep_new(target: &ToCall, rpc_name: &str, warnings: &mut Vec<String>) {
-        thread_local! {
-            static WARNINGS: RefCell<Warnings> = RefCell::default();
-        }
-        if warnings.is_empty() {
-            return;
-        }
-        WARNINGS.with_borrow_mut(|Self { told, open }| {
-            for (outcome, unsettled) in std::mem::take(open) {
-                match outcome.fate() {
-                    wake::Fate::Committed => {}
-                    wake::Fate::RolledBack => told.forget(unsettled),
-                    wake::Fate::Open => open.push((outcome, unsettled)),
-                }
-            }
-            told.keep_new((&target.loaded.before.process_type, rpc_name), warnings);
-            if !warnings.is_empty() {
-                open.push((wake::Outcome::of_this(), told.take_unsettled()));
-            }
-        });
     }
 }
 

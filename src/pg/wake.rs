@@ -1,5 +1,4 @@
-//! What a transaction sets off when it commits, and only then: wake-ups of the engine, of waiting sessions, of the launcher; and
-//! who wants to know whether it has committed.
+//! What a transaction sets off when it commits, and only then: wake-ups of the engine, of waiting sessions, of the launcher.
 //!
 //! Everything is noted per subtransaction, so that a savepoint that is rolled back takes its notes with it. The callbacks run
 //! after the commit, where an error would bring the server down: they touch atomics and latches only. `PREPARE TRANSACTION`
@@ -13,7 +12,6 @@ use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
 use xdb_engine::fnv1a_128;
 
 /// Beyond this many ends of executions and states in one transaction, everybody who waits in the database is woken.
@@ -36,36 +34,6 @@ struct Notes {
     rescan: bool,
     /// Workers that are not registered any more.
     forgotten: Vec<i32>,
-    /// Dropped unset when it is rolled back.
-    fates: Vec<Rc<Cell<bool>>>,
-}
-
-/// What becomes of a subtransaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    Open,
-    Committed,
-    RolledBack,
-}
-
-/// Asks what became of the subtransaction in which it was made.
-pub struct Outcome(Rc<Cell<bool>>);
-
-impl Outcome {
-    /// Of the subtransaction that is open now.
-    pub fn of_this() -> Self {
-        let committed = Rc::new(Cell::new(false));
-        note(|n| n.fates.push(committed.clone()));
-        Self(committed)
-    }
-
-    pub fn fate(&self) -> Fate {
-        match (self.0.get(), Rc::strong_count(&self.0)) {
-            (true, _) => Fate::Committed,
-            (false, 1) => Fate::RolledBack,
-            (false, _) => Fate::Open,
-        }
-    }
 }
 
 impl Notes {
@@ -84,7 +52,6 @@ impl Notes {
         self.poke_launcher |= other.poke_launcher;
         self.rescan |= other.rescan;
         self.forgotten.extend(other.forgotten);
-        self.fates.extend(other.fates);
     }
 
     fn tell(&mut self, wakeup: Wakeup) {
@@ -286,7 +253,6 @@ fn carry_out(notes: &Notes) {
         shmem::request_rescan();
     }
     notes.forgotten.iter().for_each(|worker| call::forget_worker(database, *worker));
-    notes.fates.iter().for_each(|committed| committed.set(true));
 }
 
 unsafe extern "C-unwind" fn at_subtransaction_event(

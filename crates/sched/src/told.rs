@@ -13,12 +13,8 @@ const SUBJECTS: usize = 1_000;
 pub struct Told {
     told: HashMap<u64, HashSet<u64>>,
     /// Told in the transaction that is open.
-    unsettled: Unsettled,
+    unsettled: Vec<(u64, u64)>,
 }
-
-/// What was told since somebody last looked, and is not sure yet to have been.
-#[derive(Debug, Default)]
-pub struct Unsettled(Vec<(u64, u64)>);
 
 impl Told {
     /// Keeps of the texts those that are told of this subject for the first time. Two that differ in the numbers of items alone
@@ -36,7 +32,7 @@ impl Told {
             let text = hash(&without_numbers(text));
             let is_new = of_subject.len() < OF_ONE && of_subject.insert(text);
             if is_new {
-                self.unsettled.0.push((subject, text));
+                self.unsettled.push((subject, text));
             }
             is_new
         });
@@ -44,23 +40,12 @@ impl Told {
 
     /// The transaction has committed.
     pub fn settle(&mut self) {
-        self.unsettled.0.clear();
-    }
-
-    /// For whoever has several transactions, or subtransactions, of which each may be rolled back by itself.
-    pub fn take_unsettled(&mut self) -> Unsettled {
-        std::mem::take(&mut self.unsettled)
+        self.unsettled.clear();
     }
 
     /// The transaction was rolled back: nobody was told.
     pub fn undo(&mut self) {
-        let unsettled = self.take_unsettled();
-        self.forget(unsettled);
-    }
-
-    /// Of this nobody was told.
-    pub fn forget(&mut self, unsettled: Unsettled) {
-        for (subject, text) in unsettled.0 {
+        for (subject, text) in self.unsettled.drain(..) {
             if let Some(of_subject) = self.told.get_mut(&subject) {
                 of_subject.remove(&text);
             }

@@ -153,14 +153,6 @@ fn a_session_is_told_of_the_unknown_keys_of_an_rpc_once() {
         ]
     );
     assert_eq!(warnings(&mut db, "p").len(), 2);
-    // Of what was rolled back nothing is left: it is told again.
-    let mut third = app.db();
-    third.run("BEGIN; SAVEPOINT s; SELECT xdb.invoke_rpc('p', 'Write'); ROLLBACK TO s; COMMIT");
-    third.run("BEGIN; SELECT xdb.invoke_rpc('p', 'Write'); SELECT xdb.invoke_rpc('p', 'Write'); ROLLBACK");
-    assert_eq!(warnings(&mut db, "p").len(), 2);
-    third.run("SELECT xdb.invoke_rpc('p', 'Write')");
-    third.run("SELECT xdb.invoke_rpc('p', 'Write')");
-    assert_eq!(warnings(&mut db, "p").len(), 3);
     app.done(&[]);
 }
 
