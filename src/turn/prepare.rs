@@ -16,7 +16,6 @@ use crate::store::app_tables::object;
 use crate::store::attribute::{self, Found, LocalAttributes, Size, Versioned};
 use crate::store::load::Loaded;
 use crate::store::locks;
-use crate::store::save::current_call;
 use crate::store::{StateKey, claim};
 use crate::transport::Request;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -177,7 +176,7 @@ struct LeasedCall<'s> {
 fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s Leased) -> Option<LeasedCall<'s>> {
     let loaded = source.get(&call.key.0)?;
     let state = loaded.execution.states.get(&call.key.1)?;
-    let (api, current) = current_call(state)?;
+    let (api, current) = state.current_call()?;
     Some(LeasedCall { loaded, state, api, current, call })
 }
 
@@ -254,7 +253,7 @@ impl Preparing<'_, '_> {
         let members = local.members(&wanted)?;
         let mut values = None;
         if loading.locks() || wanted.locks() {
-            values = Some(locks::fingerprint(&global.object, &members));
+            values = Some(xdb_protocol::fingerprint(&global.object, &members));
             let keys = local.versions(&wanted);
             record.reads = Some(Arc::new(ReadSet { global: loading, rows: global.versions, keys, local: wanted }));
         }
