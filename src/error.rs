@@ -1,7 +1,9 @@
-//! The errors of the extension, one function each. SQLSTATE class `XD`; `docs/errors.md` lists them.
+//! The errors of the extension, one function each. SQLSTATE class `XD`; `docs/errors.md` lists them. Those that say nothing of a
+//! server have their words in `crates/protocol/src/refusal.rs`.
 
 use crate::pg::catch::{PgError, sqlstate};
-use xdb_engine::{Quotas, Rejection, StateExecutionId};
+use xdb_engine::{Failure, Quotas, Rejection, StateExecutionId};
+use xdb_protocol::refusal::{self, Refusal, sentence};
 
 /// As the server's own refusals.
 const INSUFFICIENT_PRIVILEGE: i32 = sqlstate(b"42501");
@@ -9,91 +11,50 @@ const INSUFFICIENT_PRIVILEGE: i32 = sqlstate(b"42501");
 /// Somebody wants more than there may be.
 const QUOTA_EXCEEDED: i32 = sqlstate(b"XD029");
 
-/// How much of a word that means nothing is repeated.
-const SHOWN_CHARACTERS: usize = 100;
-
-/// A message as a DETAIL: with a capital and a full stop.
-fn sentence(text: &str) -> String {
-    let mut characters = text.chars();
-    let first = characters.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
-    let stop = if text.ends_with(['.', '!', '?']) { "" } else { "." };
-    format!("{first}{}{stop}", characters.as_str())
+impl From<Refusal> for PgError {
+    fn from(refusal: Refusal) -> Self {
+        let mut error = Self::new(sqlstate(refusal.code()), refusal.message);
+        (error.detail, error.hint) = (refusal.detail, refusal.hint);
+        error.of_datatype(refusal.datatype)
+    }
 }
 
-pub fn unknown_process(process_id: &str) -> PgError {
-    PgError::new(sqlstate(b"XD001"), format!("unknown process \"{process_id}\""))
+/// Errors that say nothing of a server. Their words are in the protocol crate.
+macro_rules! refusals {
+    ($($name:ident($($argument:ident: $of:ty),+);)+) => {
+        $(pub fn $name($($argument: $of),+) -> PgError { refusal::$name($($argument),+).into() })+
+    };
 }
 
-pub fn unknown_process_type(name: &str) -> PgError {
-    PgError::new(sqlstate(b"XD002"), format!("unknown process type \"{name}\""))
-}
-
-pub fn unknown_state(name: &str) -> PgError {
-    PgError::new(sqlstate(b"XD003"), format!("unknown state \"{name}\""))
-}
-
-pub fn unknown_state_execution(id: &StateExecutionId) -> PgError {
-    PgError::new(sqlstate(b"XD003"), format!("unknown state execution \"{id}\""))
-}
-
-pub fn unknown_queue(name: &str) -> PgError {
-    PgError::new(sqlstate(b"XD004"), format!("unknown local queue \"{name}\""))
-        .hint("The process type lists its queues in \"localQueues\".")
-}
-
-pub fn unknown_global_queue(name: &str) -> PgError {
-    PgError::new(sqlstate(b"XD004"), format!("unknown global queue \"{name}\""))
-        .hint("The process type lists its queues in \"globalQueues\".")
+refusals! {
+    unknown_process(process_id: &str);
+    unknown_process_type(name: &str);
+    unknown_state(name: &str);
+    unknown_state_execution(id: &StateExecutionId);
+    unknown_queue(name: &str);
+    already_started(process_id: &str, why: &str);
+    not_running(process_id: &str, why: impl Into<String>);
+    invalid_definition(what: impl std::fmt::Display);
+    invalid_argument(name: &str, what: impl std::fmt::Display);
+    unknown_word(name: &str, word: &str, known: &[&str]);
+    worker_failed(rpc_name: &str, what: impl AsRef<str>);
+    worker_refused(rpc_name: &str, status: u16, failure: Failure);
+    local_attributes_changed(rpc_name: &str);
+    payload(name: &str, what: impl std::fmt::Display);
+    over_quota(what: impl Into<String>);
+    rejected(process_id: &str, rejection: &Rejection);
+    rejected_start(process_id: &str, rejection: &Rejection);
+    rejected_rpc(process_id: &str, rpc_name: &str, rejection: &Rejection);
 }
 
 pub fn unknown_worker(name: &str) -> PgError {
     PgError::new(sqlstate(b"XD005"), format!("unknown worker \"{name}\""))
 }
 
-pub fn already_started(process_id: &str, why: &str) -> PgError {
-    PgError::new(sqlstate(b"XD006"), format!("process \"{process_id}\" was already started")).detail(why)
-}
-
-pub fn not_running(process_id: &str, why: impl Into<String>) -> PgError {
-    PgError::new(sqlstate(b"XD007"), format!("process \"{process_id}\" is not running")).detail(why)
-}
-
-pub fn invalid_definition(what: impl std::fmt::Display) -> PgError {
-    PgError::new(sqlstate(b"XD008"), format!("invalid definition of a process type: {what}"))
-}
-
-pub fn invalid_argument(name: &str, what: impl std::fmt::Display) -> PgError {
-    PgError::new(sqlstate(b"XD009"), format!("invalid value for {name}: {what}"))
-}
-
-/// An argument that must not be NULL is.
-pub fn missing(name: &str) -> PgError {
-    invalid_argument(name, "it must not be null")
-}
-
-/// A word that is none of the known ones.
-pub fn unknown_word(name: &str, word: &str, known: &[&str]) -> PgError {
-    let (short, more) = match word.char_indices().nth(SHOWN_CHARACTERS) {
-        Some((end, _)) => (&word[..end], "…"),
-        None => (word, ""),
-    };
-    let error = invalid_argument(name, format_args!("\"{short}{more}\" is unknown"));
-    if known.is_empty() { error } else { error.hint(format!("Known are {}.", known.join(", "))) }
-}
-
-pub fn worker_failed(rpc_name: &str, what: impl AsRef<str>) -> PgError {
-    PgError::new(sqlstate(b"XD010"), format!("RPC \"{rpc_name}\" failed in its worker")).detail(sentence(what.as_ref()))
-}
-
 pub fn locks_not_granted(rpc_name: &str, what: &str) -> PgError {
     PgError::new(sqlstate(b"XD020"), format!("RPC \"{rpc_name}\" did not get its locks in time"))
         .detail(format!("It waited for {what}."))
         .hint("Another transaction has them: pg_catalog.pg_blocking_pids() says whose, while it waits.")
-}
-
-pub fn local_attributes_changed(rpc_name: &str) -> PgError {
-    let what = format!("could not serialize access: what RPC \"{rpc_name}\" has read of local attributes has changed");
-    PgError::new(crate::pg::catch::SERIALIZATION_FAILURE, what)
 }
 
 /// A session has no thread or no descriptor for its connection to workers.
@@ -121,10 +82,6 @@ pub fn standby() -> PgError {
 pub fn own_writes() -> PgError {
     PgError::new(sqlstate(b"XD014"), "this transaction would wait for its own uncommitted changes")
         .hint("Commit first, then wait.")
-}
-
-pub fn payload(name: &str, what: impl std::fmt::Display) -> PgError {
-    PgError::new(sqlstate(b"XD015"), format!("{name} {what}"))
 }
 
 pub fn local_attributes_too_large(has: impl std::fmt::Display, most: impl std::fmt::Display) -> PgError {
@@ -219,11 +176,6 @@ pub fn missing_types(which: &str) -> PgError {
         )
 }
 
-/// Somebody asks for more than a process may have. `what` names the setting and its value.
-pub fn over_quota(what: impl Into<String>) -> PgError {
-    PgError::new(QUOTA_EXCEEDED, what.into()).hint("Ask for less, or have a superuser raise the setting.")
-}
-
 pub fn queue_full(queue: &str, process_id: &str, quotas: &Quotas) -> PgError {
     PgError::new(QUOTA_EXCEEDED, format!("local queue \"{queue}\" of process \"{process_id}\" is full"))
         .detail(format!("Its limits are reached: {}.", quotas.of_queues()))
@@ -246,24 +198,4 @@ pub fn too_many_running(limit: u32) -> PgError {
 
 pub fn other_schema(reason: String, remedy: String) -> PgError {
     PgError::new(sqlstate(b"XD022"), reason).hint(remedy)
-}
-
-/// A refused command of a caller as the caller's error.
-pub fn rejected(process_id: &str, rejection: &Rejection) -> PgError {
-    match rejection {
-        Rejection::NotRunning(status) => not_running(process_id, format!("Its status is {status}.")),
-        Rejection::UnknownState(name) => unknown_state(name),
-        Rejection::UnknownQueue(name) => unknown_queue(name),
-        Rejection::UnknownGlobalQueue(name) => unknown_global_queue(name),
-        Rejection::UnknownLocalAttribute(_) | Rejection::UnknownGlobalAttribute(_) | Rejection::InvalidOptions(_) => {
-            PgError::new(sqlstate(b"XD009"), rejection.to_string())
-        }
-        Rejection::OverQuota(what) => over_quota(what),
-        Rejection::NoTimer(_) => {
-            PgError::new(sqlstate(b"XD019"), rejection.to_string()).hint("xdb.waits shows what it waits for.")
-        }
-        Rejection::Stale | Rejection::InvalidAnswer(_) | Rejection::UnusedInput => {
-            PgError::internal(rejection.to_string())
-        }
-    }
 }

@@ -105,7 +105,7 @@ pub fn library_version(_: &Args) -> Result<Value> {
 
 /// A moment for SQL, or null.
 fn moment(at: i64) -> Option<String> {
-    (at != 0).then(|| clock::iso8601(from_postgres(at)))
+    (at != 0).then(|| from_postgres(at).iso8601())
 }
 
 // Wide because each field is a column of xdb.status().
@@ -156,7 +156,7 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             Ok((slow::names(spi)?, reason, (Some(backlog), due)))
         })?,
     };
-    let oldest_due = oldest_due.map(clock::iso8601);
+    let oldest_due = oldest_due.map(|due| due.iso8601());
     let (_, lock_waits_not_shown) = attribute_locks::shown(database);
     let runners = Role::runners().filter_map(|role| Slot::find(database, role)).map(Slot::status);
     let (running, not): (Vec<_>, Vec<_>) = runners.partition(|runner| runner.pid.is_some());

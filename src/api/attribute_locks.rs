@@ -1,7 +1,6 @@
 //! The locks on attributes that calls of states have or wait for, as their scheduler shows them.
 
 use super::Caller;
-use crate::clock;
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::param::from_postgres;
@@ -55,7 +54,7 @@ pub fn attribute_lock_figures(_: &Args) -> Result<Value> {
             locked: shown.name.as_str().to_owned(),
             mode: LockMode::ALL.get(shown.mode as usize).map(|mode| mode.as_str()),
             granted: shown.granted,
-            due_at: clock::iso8601(from_postgres(shown.due)),
+            due_at: from_postgres(shown.due).iso8601(),
             ticket: tickets.get(&call(shown)).copied().unwrap_or_default(),
         })
         .collect();

@@ -1,8 +1,7 @@
 //! Functions that change a running process from outside, and the end of those that are closed.
 
 use super::process::follower;
-use super::start::object;
-use super::{Caller, check_length, json, name, name_if_given, needed, wrote};
+use super::{Caller, json, name, name_if_given, needed, object, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -15,6 +14,7 @@ use crate::store::{save, state, suspects};
 use crate::{clock, error};
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::*;
+use xdb_protocol::arguments;
 
 /// Executions that a purge deletes at a time.
 const PURGED_AT_ONCE: usize = 1000;
@@ -71,18 +71,7 @@ pub fn retry_now(args: &Args) -> Result<Value> {
 }
 
 pub(super) fn state_execution_id(text: Option<String>) -> Result<StateExecutionId> {
-    const ARGUMENT: &str = "state_execution_id";
-    // The longest id of a state, a hyphen, and the digits of the largest number.
-    const LIMIT: usize = xdb_protocol::MAX_NAME_BYTES + 1 + 10;
-    let text = needed(ARGUMENT, text)?;
-    check_length(ARGUMENT, "it", &text, LIMIT)?;
-    match text.parse::<StateExecutionId>() {
-        Ok(id) if !id.state_id.is_empty() && id.to_string() == text => Ok(id),
-        _ => {
-            let what = format_args!("\"{text}\" is not the id of a state execution, like \"Submit-1\"");
-            Err(error::invalid_argument(ARGUMENT, what))
-        }
-    }
+    Ok(arguments::state_execution_id(text)?)
 }
 
 fn seq(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<StateSeq> {

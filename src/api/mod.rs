@@ -68,9 +68,10 @@ use crate::store::registry::{Owner, Registry};
 use crate::store::{self, versions};
 use pgrx::pg_sys;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use xdb_engine::{ExecutionId, Json, TableMapping};
-use xdb_protocol::{PayloadError, check_payload, is_traceparent, not_a_traceparent};
+use xdb_protocol::{PayloadError, arguments, is_traceparent, not_a_traceparent};
 
 crate::sql_functions! {
     xdb_register_worker / pg_finfo_xdb_register_worker => registration::register_worker;
@@ -277,39 +278,25 @@ fn json_of(args: &Args, number: usize, name: &str, most: usize) -> Result<Option
 
 /// A payload from a caller. SQL NULL and JSON null are both nothing.
 fn payload(name: &str, text: Option<String>) -> Result<Option<Json>> {
-    let Some(text) = text.filter(|text| text != "null") else { return Ok(None) };
-    check(name, &text).map(Some)
+    Ok(arguments::payload(name, text.as_deref(), guc::max_payload_bytes())?)
 }
 
-fn check(name: &str, text: &str) -> Result<Json> {
-    check_payload(text, guc::max_payload_bytes()).map_err(|what| error::payload(name, what))
+/// A JSON object of payloads.
+fn object(argument: &str, text: Option<String>) -> Result<BTreeMap<String, Json>> {
+    Ok(arguments::payloads(argument, text.as_deref(), guc::max_payload_bytes())?)
 }
 
 /// An argument that must be given.
 fn needed<T>(name: &str, value: Option<T>) -> Result<T> {
-    value.ok_or_else(|| error::missing(name))
+    Ok(arguments::needed(name, value)?)
 }
 
 /// A name: given, not empty, and not endless.
 fn name(argument: &str, value: Option<String>) -> Result<String> {
-    let value = needed(argument, value)?;
-    check_length(argument, "it", &value, xdb_protocol::MAX_NAME_BYTES)?;
-    Ok(value)
+    Ok(arguments::name(argument, value)?)
 }
 
 /// A name that need not be given.
 fn name_if_given(argument: &str, value: Option<String>) -> Result<Option<String>> {
-    value.map(|value| name(argument, Some(value))).transpose()
-}
-
-/// `what` of the argument has at least one byte, and at most so many.
-fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Result<()> {
-    match text.len() {
-        0 => Err(error::invalid_argument(argument, format_args!("{what} must not be empty"))),
-        length if length > limit => {
-            let what = format_args!("{what} is {length} bytes long; at most {limit} are allowed");
-            Err(error::invalid_argument(argument, what))
-        }
-        _ => Ok(()),
-    }
+    Ok(arguments::name_if_given(argument, value)?)
 }

@@ -76,7 +76,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     if locking.is_wanted() {
         crash::point("rpc-locked");
     }
-    let values = locking.is_wanted().then(|| locks::fingerprint(&global, &local.members));
+    let values = locking.is_wanted().then(|| fingerprint(&global, &local.members));
     let invocation = Invocation {
         process_id: &process_id,
         rpc_name: &rpc_name,
@@ -281,7 +281,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
     let call = Request {
         tag: 0,
         url: calls::rpc_url(worker),
-        headers: calls::headers(worker, calls::request_key(&id, 0, values), traceparent.as_deref()),
+        headers: calls::headers(worker, request_key(&id, 0, values), traceparent.as_deref()),
         body: request.encode().into_bytes(),
         timeout,
         secrets,
@@ -304,9 +304,7 @@ fn answered(target: &ToCall, rpc_name: &str, outcome: Outcome) -> Result<RpcAnsw
         Outcome::Answer { status, retry_after, body } => {
             // What it says about further attempts is for the caller, who makes them.
             let (failure, _) = decode_error(status, retry_after, &body);
-            let kind = failure.error_type.as_ref().map(|kind| format!("{kind}: ")).unwrap_or_default();
-            let error = failed(format!("HTTP status {status}: {kind}{}", failure.detail));
-            Err(error.of_datatype(failure.error_type))
+            Err(error::worker_refused(rpc_name, status, failure))
         }
         Outcome::Failed { message, .. } => Err(failed(message)),
     }
@@ -395,7 +393,8 @@ fn decide(
     load::message_ids(spi, &mut loaded, &ids)?;
     let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
     entry.prepare(spi, &command)?;
-    let events = entry.decide(&command, now, 0.5).map_err(|rejection| refused(process_id, rpc_name, &rejection))?;
+    let events =
+        entry.decide(&command, now, 0.5).map_err(|rejection| error::rejected_rpc(process_id, rpc_name, &rejection))?;
     entry.apply(events, now);
     Ok((loaded, now))
 }
@@ -431,13 +430,6 @@ pub(super) fn refuse_unseen(spi: &spi::Spi, id: ExecutionId, queue: Option<&str>
         return Err(PgError::new(SERIALIZATION_FAILURE, message));
     }
     Ok(())
-}
-
-fn refused(process_id: &str, rpc_name: &str, rejection: &Rejection) -> PgError {
-    match rejection {
-        Rejection::NotRunning(_) => error::rejected(process_id, rejection),
-        other => error::worker_failed(rpc_name, other.to_string()),
-    }
 }
 
 /// This session's way to workers.

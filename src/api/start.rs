@@ -1,6 +1,6 @@
 //! `start_process`: everything in the caller's transaction, or nothing.
 
-use super::{Caller, check, check_length, json, name, owner_name, payload, session_traceparent, wrote};
+use super::{Caller, json, name, object, owner_name, payload, session_traceparent, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -18,7 +18,7 @@ use crate::{clock, error, guc};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use xdb_engine::*;
-use xdb_protocol::{StartOptions, parse_start_options};
+use xdb_protocol::{StartOptions, arguments, parse_start_options};
 
 /// What a caller asks for.
 pub(super) struct StartRequest {
@@ -157,18 +157,6 @@ pub(super) fn read(place: &str, given: Given) -> Result<StartRequest> {
     Ok(StartRequest { start, key: given.global_attribute_pk, policy, options })
 }
 
-/// A JSON object of payloads.
-pub(super) fn object(argument: &str, text: Option<String>) -> Result<BTreeMap<String, Json>> {
-    let Some(text) = text.filter(|text| text != "null") else { return Ok(BTreeMap::new()) };
-    let members: BTreeMap<String, Json> =
-        serde_json::from_str(&text).map_err(|_| error::invalid_argument(argument, "it must be a JSON object"))?;
-    for (key, value) in &members {
-        check_length(argument, "a key of it", key, xdb_protocol::MAX_NAME_BYTES)?;
-        check(&format!("{argument}.{key}"), value.as_str())?;
-    }
-    Ok(members)
-}
-
 pub(super) enum StartResult {
     New(Box<Loaded>),
     /// The start was made before, with the same request id.
@@ -300,11 +288,8 @@ pub(super) fn decide_start(
     };
     let mut loaded = process::unstarted(id, meta);
     let command = Command::Start(Box::new(request.start.clone()));
-    let events = loaded.decide(&command, now, 0.5).map_err(|rejection| match rejection {
-        Rejection::InvalidOptions(what) => error::invalid_argument("options.startingStateConfig", what),
-        Rejection::UnusedInput => error::invalid_argument("input", "the process type has no starting state"),
-        rejection => error::rejected(process_id, &rejection),
-    })?;
+    let events =
+        loaded.decide(&command, now, 0.5).map_err(|rejection| error::rejected_start(process_id, &rejection))?;
     loaded.apply(events, now);
     Ok(loaded)
 }
@@ -325,20 +310,12 @@ fn make_way(
     }
     // Waits for whoever stops it, publishes to it, or applies an RPC.
     let Some(found) = process::lock_for_close(spi, latest)? else { return Ok(()) };
-    let refuse = |what: &str| Err(error::already_started(process_id, &format!("Execution {latest} {what}.")));
-    let running = found.status == ProcessStatus::Running;
-    match request.policy {
-        IdReusePolicy::DisallowReuse => refuse("exists, and the policy is DISALLOW_REUSE"),
-        IdReusePolicy::AllowIfNoRunning | IdReusePolicy::AllowIfPreviousExitAbnormally if running => {
-            refuse("is running")
-        }
-        IdReusePolicy::AllowIfPreviousExitAbnormally if found.status == ProcessStatus::Completed => {
-            refuse("completed, and the policy is ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY")
-        }
-        IdReusePolicy::TerminateIfRunning if running => {
+    match request.policy.about(found.status) {
+        Reuse::Follow => Ok(()),
+        Reuse::Terminate => {
             terminate(spi, registry, process_id, &found, "another execution of the process id was started")
         }
-        _ => Ok(()),
+        Reuse::Refuse(why) => Err(error::already_started(process_id, &format!("Execution {latest} {why}."))),
     }
 }
 
@@ -349,74 +326,6 @@ fn terminate(spi: &Spi, registry: &mut Registry, process_id: &str, found: &Found
 
 /// The values of the key columns of each mapped table.
 pub(super) fn keys(mapping: &[TableMapping], request: &StartRequest) -> Result<Arc<[Vec<String>]>> {
-    let named = &request.options.global_attribute_keys;
-    if mapping.is_empty() {
-        let what = "the process type maps no table";
-        return match request.key.is_some() {
-            true => Err(error::invalid_argument("global_attribute_pk", what)),
-            false if !named.is_empty() => Err(error::invalid_argument("options.globalAttributeKeys", what)),
-            false => Ok(Arc::from([])),
-        };
-    }
-    if let Some(unknown) = named.keys().find(|name| !mapping.iter().any(|table| table.table == **name)) {
-        let known: Vec<_> = mapping.iter().map(|table| table.table.as_str()).collect();
-        return Err(error::unknown_word("options.globalAttributeKeys", unknown, &known));
-    }
-    if request.key.is_some() && mapping.iter().all(|table| table.primary_key.len() > 1) {
-        let what = "no table that the process type maps has a key of one column";
-        return Err(error::invalid_argument("global_attribute_pk", what));
-    }
-    let needs_key = |table: &TableMapping| table.primary_key.len() == 1 && !named.contains_key(&table.table);
-    let of_one: Vec<_> = mapping.iter().filter(|table| needs_key(table)).map(|table| table.table.as_str()).collect();
-    match of_one.len() {
-        0 if request.key.is_some() => {
-            let what = "options.globalAttributeKeys has the key of every table that it could be for";
-            return Err(error::invalid_argument("global_attribute_pk", what));
-        }
-        2.. if request.key.is_some() => {
-            let tables = of_one.join(", ");
-            let what =
-                format!("it could be for each of the tables {tables}: say each key in options.globalAttributeKeys");
-            return Err(error::invalid_argument("global_attribute_pk", what));
-        }
-        _ => {}
-    }
-    mapping.iter().map(|table| key_of(table, named.get(&table.table), request.key.as_ref())).collect()
-}
-
-/// The values of one table's key columns, in their order.
-fn key_of(
-    table: &TableMapping,
-    named: Option<&BTreeMap<String, Json>>,
-    single: Option<&String>,
-) -> Result<Vec<String>> {
-    match (named, single) {
-        (Some(columns), _) => {
-            let values = table.primary_key.iter().filter_map(|column| columns.get(column));
-            let values = values.map(key_text).collect::<Result<Vec<_>>>()?;
-            if values.len() == table.primary_key.len() && values.len() == columns.len() {
-                return Ok(values);
-            }
-            let word = if table.primary_key.len() == 1 { "column" } else { "columns" };
-            let needed = table.primary_key.join(", ");
-            let what = format!("table {} needs the key {word} {needed} and no other", table.table);
-            Err(error::invalid_argument("options.globalAttributeKeys", what))
-        }
-        (None, Some(key)) if table.primary_key.len() == 1 => Ok(vec![key.clone()]),
-        (None, _) => {
-            let what = format!("the process type maps table {}, so the key of its row is needed", table.table);
-            Err(match table.primary_key.len() {
-                1 => error::invalid_argument("global_attribute_pk", what),
-                _ => error::invalid_argument("options.globalAttributeKeys", what),
-            })
-        }
-    }
-}
-
-/// A key value as text: strings without their quotes, numbers and booleans as they stand.
-fn key_text(value: &Json) -> Result<String> {
-    match serde_json::from_str::<String>(value.as_str()) {
-        Ok(text) => Ok(text),
-        Err(_) => Ok(value.as_str().to_owned()),
-    }
+    let keys = arguments::row_keys(mapping, request.key.as_deref(), &request.options.global_attribute_keys)?;
+    Ok(keys.into())
 }

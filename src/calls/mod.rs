@@ -36,10 +36,6 @@ use std::sync::Arc;
 use xdb_engine::*;
 use xdb_protocol::*;
 
-const WAIT_UNTIL_PATH: &str = "/api/v1/xdb/worker/async-state/wait-until";
-const EXECUTE_PATH: &str = "/api/v1/xdb/worker/async-state/execute";
-const RPC_PATH: &str = "/api/v1/xdb/worker/process/rpc";
-
 /// Where a path of the protocol is at a worker.
 pub fn url(worker: &Worker, path: &str) -> String {
     format!("{}{path}", worker.url.trim_end_matches('/'))
@@ -72,13 +68,6 @@ pub struct Attempt<'a> {
     pub local_attributes: &'a str,
     /// Stands for the values that were loaded, if some of them are locked.
     pub values: Option<u64>,
-}
-
-/// The key by which a worker may keep the answer of a call. What was loaded under a lock is part of the request, and an
-/// attempt that loads something else is another one.
-pub fn request_key(call_id: &str, generation: u32, values: Option<u64>) -> String {
-    let key = idempotency_key(call_id, generation);
-    values.map_or(key.clone(), |values| format!("{key}/{values:016x}"))
 }
 
 /// What the worker is told by a state's call.
@@ -272,11 +261,6 @@ pub fn failed_by_policy(failure: Failure) -> Answered {
 
 pub fn limits() -> Limits {
     Limits { max_payload_bytes: guc::max_payload_bytes() }
-}
-
-/// A 200 that can't be applied.
-pub fn invalid_answer(what: String) -> Failure {
-    Failure { status: Some(200), error_type: Some("InvalidAnswer".to_owned()), detail: what, app_database_error: None }
 }
 
 fn transport_failure(kind: FailureKind, message: &str) -> Failure {

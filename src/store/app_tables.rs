@@ -402,22 +402,10 @@ fn json_of(written: &[(&str, &Json)]) -> Result<String> {
     object(written.iter().map(|(column, value)| (*column, value.as_str())))
 }
 
-/// A JSON object of members whose values are JSON text.
+/// A JSON object of members whose values are JSON text, if there is room for it.
 pub(crate) fn object<'a>(members: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> Result<String> {
-    const QUOTES_COLON_COMMA: usize = 4;
-    let bytes = 2 + members.clone().map(|(name, value)| name.len() + value.len() + QUOTES_COLON_COMMA).sum::<usize>();
-    memory::room_for(bytes)?;
-    let mut text = String::with_capacity(bytes);
-    text.push('{');
-    for (name, value) in members {
-        if text.len() > 1 {
-            text.push(',');
-        }
-        // A string always has a JSON form.
-        text.push_str(&serde_json::to_string(name).unwrap_or_default());
-        text.push(':');
-        text.push_str(value);
-    }
-    text.push('}');
-    Ok(text)
+    // Quotes, colon and comma; a name may need escapes besides.
+    const AROUND: usize = 4;
+    memory::room_for(2 + members.clone().map(|(name, value)| name.len() + value.len() + AROUND).sum::<usize>())?;
+    Ok(xdb_protocol::object(members))
 }

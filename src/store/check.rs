@@ -41,7 +41,7 @@ pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
     let replayed = if has_history { check.replay()? } else { None };
     let known = match replayed {
         Some(mut replay) => {
-            check.adopt_unrecorded_attempts(&mut replay.execution)?;
+            check.adopt_unrecorded_attempts(&mut replay)?;
             check.forget_calls_not_kept(&mut replay.execution)?;
             check.message_ids(&replay)?;
             let Replay { execution, received_at, earlier_message_ids } = replay;
@@ -95,7 +95,7 @@ impl Check<'_> {
 
     /// Of the attempts of a call that are too many to be recorded one by one, the history does not know until they
     /// are folded. If the row's count says that there were such, its word is taken for them.
-    fn adopt_unrecorded_attempts(&mut self, execution: &mut Execution) -> Result<()> {
+    fn adopt_unrecorded_attempts(&mut self, replay: &mut Replay) -> Result<()> {
         let params = [value(self.id), value(RECORDED_ATTEMPTS as i32)];
         let rows = self.spi.rows(&CALLS_WITH_MANY_ATTEMPTS, &params, |row| {
             Ok((row.get::<StateSeq>("seq")?, row.get::<String>("call")?))
@@ -103,20 +103,7 @@ impl Check<'_> {
         for (seq, text) in rows {
             // What can't be read is not adopted, and differs.
             let Ok(of_row) = serde_json::from_str::<CallState>(&text) else { continue };
-            let Some(state) = execution.states.get_mut(&seq) else { continue };
-            let (api, call) = match &mut Arc::make_mut(state).phase {
-                Phase::WaitUntil(call) => (Api::WaitUntil, call),
-                Phase::Execute { call, .. } => (Api::Execute, call),
-                Phase::Waiting(_) | Phase::Ended { .. } => continue,
-            };
-            let last = of_row.last_failure.as_ref();
-            let fits = of_row.failed_attempts > RECORDED_ATTEMPTS
-                && last.is_some_and(|last| last.api == api && last.attempt == of_row.failed_attempts)
-                && of_row.generation >= call.generation
-                && (of_row.generation > call.generation || of_row.app_database_error == call.app_database_error);
-            if fits {
-                *call = of_row;
-            }
+            replay.adopt_unrecorded_attempts(seq, of_row);
         }
         Ok(())
     }
@@ -236,7 +223,7 @@ fn shown(is_moment: bool, text: Option<String>) -> String {
     let text = text.unwrap_or_else(|| "null".to_owned());
     let micros = text.split('.').next().and_then(|whole| whole.parse::<i64>().ok());
     match micros {
-        Some(micros) if is_moment => crate::clock::iso8601(Timestamp(micros)),
+        Some(micros) if is_moment => Timestamp(micros).iso8601(),
         _ if text.chars().count() > SHOWN_CHARACTERS => {
             let start: String = text.chars().take(SHOWN_CHARACTERS).collect();
             format!("{start}...")

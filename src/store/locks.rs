@@ -94,13 +94,6 @@ fn hash(parts: &[&[u8]]) -> Object {
     fnv1a_128(bytes).to_be_bytes()
 }
 
-/// Stands for the values that were loaded, in the key by which a worker keeps answers: an answer that was computed from
-/// other values is never taken for the one to these.
-pub fn fingerprint(global: &str, local: &str) -> u64 {
-    let hash = u128::from_be_bytes(hash(&[global.as_bytes(), local.as_bytes()]));
-    (hash >> 64) as u64 ^ hash as u64
-}
-
 /// What a call with these loading policies locks.
 pub fn wants(meta: &Meta, id: ExecutionId, global: &Loading, local: &Loading, types: &KeyTypes) -> WantedLocks {
     let mut objects: BTreeMap<Object, (LockMode, String)> = BTreeMap::new();

@@ -1,27 +1,6 @@
 //! What of a state's phase has rows of its own.
 
-use std::collections::BTreeMap;
 use xdb_engine::*;
-
-/// The call that a state is at, with its API.
-pub fn current_call(state: &StateExecution) -> Option<(Api, &CallState)> {
-    match &state.phase {
-        Phase::WaitUntil(call) => Some((Api::WaitUntil, call)),
-        Phase::Execute { call, .. } => Some((Api::Execute, call)),
-        Phase::Waiting(_) | Phase::Ended { .. } => None,
-    }
-}
-
-/// Timer commands that a state waits for, by position.
-pub(in crate::store) fn open_timers(state: &StateExecution) -> BTreeMap<u32, Timestamp> {
-    state
-        .open_commands()
-        .filter_map(|(position, command)| match command.kind {
-            WaitKind::Timer { fire_at } => Some((position, fire_at)),
-            WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
-        })
-        .collect()
-}
 
 /// Queues that a state waits for, with its place in the order of waiting.
 pub(in crate::store) fn open_queues(state: &StateExecution) -> impl Iterator<Item = (&str, u64)> {

@@ -2,14 +2,13 @@
 //! per table, whatever the size of the batch.
 
 pub use super::claim::Lease;
-pub use super::phases::current_call;
 
 use super::attribute::{self, LocalAttribute};
 use super::claim::{self, Task};
 use super::history::{self, HistoryEvent};
 use super::inbox::{self, MessageKey};
 use super::loaded::{Loaded, Meta};
-use super::phases::{open_queues, open_timers};
+use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
 use super::state::{self, State, StateUpdate};
 use super::timer::{self, Timer, TimerKey};
@@ -177,7 +176,7 @@ impl<'a> Changes<'a> {
                 if !state.status().is_live() {
                     self.ended.push((id, &state.id));
                 }
-                self.calls_over |= old.and_then(current_call).is_some();
+                self.calls_over |= old.and_then(StateExecution::current_call).is_some();
                 self.rows.collect_task(meta, id, old, state, calls);
                 self.rows.collect_waits(meta, id, old, state);
             }
@@ -241,7 +240,7 @@ impl<'a> Rows<'a> {
         calls: &Calls,
     ) {
         let key = (id, state.seq);
-        let (had, has) = (old.and_then(current_call), current_call(state));
+        let (had, has) = (old.and_then(StateExecution::current_call), state.current_call());
         let Some((api, call)) = has else {
             if had.is_some() {
                 self.tasks_gone.push(key);
@@ -264,7 +263,8 @@ impl<'a> Rows<'a> {
 
     fn collect_waits(&mut self, meta: &Meta, id: ExecutionId, old: Option<&StateExecution>, state: &'a StateExecution) {
         let seq = state.seq;
-        let (timers_before, timers_now) = (old.map(open_timers).unwrap_or_default(), open_timers(state));
+        let timers_of = |state: &StateExecution| state.open_timers().collect::<BTreeMap<_, _>>();
+        let (timers_before, timers_now) = (old.map(timers_of).unwrap_or_default(), timers_of(state));
         for (command, at) in &timers_now {
             if !timers_before.contains_key(command) {
                 self.timers_new.push(Timer::of_command(id, seq, *command, meta.shard, *at));

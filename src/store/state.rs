@@ -222,7 +222,7 @@ fn read_portion(
     if !portion.take(size) {
         return Ok(Err((state.execution_id, state.seq)));
     }
-    let text = |stored: Stored| Ok(Jsonb(stored.text()?.into()));
+    let text = |stored: Stored| -> Result<Jsonb> { Ok(Jsonb(stored.text()?.into())) };
     let state = State { input: input.map(text).transpose()?, wait: wait.map(text).transpose()?, ..state };
     Ok(Ok(state.read_back()?))
 }

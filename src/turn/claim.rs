@@ -22,7 +22,7 @@ use crate::store::lines;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks::{self, KeyTypes};
 use crate::store::registry::{Registry, WorkerId};
-use crate::store::save::{Lease, current_call};
+use crate::store::save::Lease;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 use xdb_engine::*;
@@ -335,7 +335,7 @@ impl Claiming<'_, '_> {
             return None;
         };
         let state = loaded.execution.states.get(&due.key.1)?;
-        let (api, current) = current_call(state)?;
+        let (api, current) = state.current_call()?;
         if self.app.lane_of(&loaded.meta) != self.turn.role.lane() {
             self.locks.release(due.key);
             verdicts.moved.push(due.key);
@@ -413,7 +413,7 @@ impl Claiming<'_, '_> {
         let locking = candidates.iter().filter_map(|(due, _)| {
             let loaded = executions.get(&due.key.0)?;
             let state = loaded.execution.states.get(&due.key.1)?;
-            let (api, _) = current_call(state)?;
+            let (api, _) = state.current_call()?;
             config(loaded, state).load_global(api).locks().then_some(loaded)
         });
         KeyTypes::read(self.turn.spi, locking.flat_map(|loaded| loaded.meta.mapping.iter()))

@@ -18,6 +18,7 @@ use crate::store::load::{self, DueTimer, Loaded};
 use crate::store::locks;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::*;
+use xdb_protocol::invalid_answer;
 use xdb_sched::budget::Part;
 use xdb_sched::portion::Portion;
 use xdb_sched::table_health::Relation;
@@ -249,7 +250,7 @@ impl Decider<'_, '_, '_> {
         }
         let process_type = self.loaded(record.key.0)?.meta.process_type.as_ref()?;
         let strict = process_type.definition.strict_answers;
-        strict.then(|| calls::failed(record, calls::invalid_answer(warnings.join("; ")), Further::ByPolicy))
+        strict.then(|| calls::failed(record, invalid_answer(warnings.join("; ")), Further::ByPolicy))
     }
 
     /// Decides about a command and applies what follows. One that closes the execution waits for its lock, unless
@@ -351,7 +352,7 @@ impl Decider<'_, '_, '_> {
             return Ok(None);
         }
         // The worker's answer can't be applied: its attempt failed.
-        let failure = answered.warn(calls::invalid_answer(rejection.to_string()));
+        let failure = answered.warn(invalid_answer(rejection.to_string()));
         let command = calls::failed(record, failure, Further::ByPolicy);
         match loaded.decide(&command, now, random()) {
             Ok(events) => Ok(Some((command, events))),

@@ -17,7 +17,6 @@ use crate::store::attribute::{self, Found, LocalAttributes, Size, Versioned};
 use crate::store::load::Loaded;
 use crate::store::locks;
 use crate::store::registry::ProcessType;
-use crate::store::save::current_call;
 use crate::store::{StateKey, claim};
 use crate::transport::Request;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -189,7 +188,7 @@ struct LeasedCall<'s> {
 fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s Leased) -> Option<LeasedCall<'s>> {
     let loaded = source.get(&call.key.0)?;
     let state = loaded.execution.states.get(&call.key.1)?;
-    let (api, current) = current_call(state)?;
+    let (api, current) = state.current_call()?;
     let process_type = loaded.meta.process_type.as_deref()?;
     Some(LeasedCall { loaded, process_type, state, api, current, call })
 }
@@ -261,7 +260,7 @@ impl Preparing<'_, '_> {
         let members = local.members(&wanted)?;
         let mut values = None;
         if loading.locks() || wanted.locks() {
-            values = Some(locks::fingerprint(&global.object, &members));
+            values = Some(xdb_protocol::fingerprint(&global.object, &members));
             let keys = local.versions(&wanted);
             record.reads = Some(Arc::new(ReadSet { global: loading, rows: global.versions, keys, local: wanted }));
         }

@@ -189,7 +189,7 @@ impl Dispatch<'_> {
             return;
         }
         for (seq, state) in &loaded.execution.states {
-            let Some((api, call)) = save::current_call(state) else { continue };
+            let Some((api, call)) = state.current_call() else { continue };
             if call.failed_attempts > 0 {
                 // A repeat knows how many attempts there were from its task: it is claimed.
                 self.more |= call.not_before <= now;

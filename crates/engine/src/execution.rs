@@ -167,6 +167,23 @@ impl StateExecution {
         })
     }
 
+    /// Timer commands that the state waits for: the position of each, and when it fires.
+    pub fn open_timers(&self) -> impl Iterator<Item = (u32, Timestamp)> {
+        self.open_commands().filter_map(|(position, command)| match command.kind {
+            WaitKind::Timer { fire_at } => Some((position, fire_at)),
+            WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
+        })
+    }
+
+    /// The call that the state is at, with its API.
+    pub fn current_call(&self) -> Option<(Api, &CallState)> {
+        match &self.phase {
+            Phase::WaitUntil(call) => Some((Api::WaitUntil, call)),
+            Phase::Execute { call, .. } => Some((Api::Execute, call)),
+            Phase::Waiting(_) | Phase::Ended { .. } => None,
+        }
+    }
+
     /// The call that is to be made or repeated, if the state is at one.
     pub fn call(&self, api: Api) -> Option<&CallState> {
         match (&self.phase, api) {

@@ -126,6 +126,25 @@ impl Replay {
         Ok(())
     }
 
+    /// Takes the word of what is stored of a call for its failed attempts that are too many to be recorded one by one: the
+    /// history knows of them when they are folded. What does not fit what it knows is left alone, and differs.
+    pub fn adopt_unrecorded_attempts(&mut self, seq: StateSeq, stored: CallState) {
+        let Some(state) = self.execution.states.get_mut(&seq) else { return };
+        let (api, call) = match &mut Arc::make_mut(state).phase {
+            Phase::WaitUntil(call) => (Api::WaitUntil, call),
+            Phase::Execute { call, .. } => (Api::Execute, call),
+            Phase::Waiting(_) | Phase::Ended { .. } => return,
+        };
+        let last = stored.last_failure.as_ref();
+        let fits = stored.failed_attempts > RECORDED_ATTEMPTS
+            && last.is_some_and(|last| last.api == api && last.attempt == stored.failed_attempts)
+            && stored.generation >= call.generation
+            && (stored.generation > call.generation || stored.app_database_error == call.app_database_error);
+        if fits {
+            *call = stored;
+        }
+    }
+
     /// What can stand for the events so far, and the states that are not in it. None once the process has closed.
     pub fn snapshot(&self) -> Option<(Event, Vec<StateSeq>)> {
         let execution = &self.execution;

@@ -21,6 +21,23 @@ impl Timestamp {
         self.0.div_euclid(1_000_000)
     }
 
+    /// ISO 8601 in UTC. Civil date by the days-from-civil algorithm.
+    pub fn iso8601(self) -> String {
+        let (seconds, micros) = (self.0.div_euclid(1_000_000), self.0.rem_euclid(1_000_000));
+        let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+        let z = days + 719_468;
+        let era = z.div_euclid(146_097);
+        let day_of_era = z.rem_euclid(146_097);
+        let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let shifted_month = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+        let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+        let year = year_of_era + era * 400 + i64::from(month <= 2);
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+    }
+
     /// The moment that lies so much earlier.
     pub fn before(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(by.0))
@@ -183,6 +200,33 @@ words! {
         AllowIfPreviousExitAbnormally = "ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY",
         DisallowReuse = "DISALLOW_REUSE",
         TerminateIfRunning = "TERMINATE_IF_RUNNING",
+    }
+}
+
+/// What a start does about the latest execution of its process id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reuse {
+    /// It has ended: the new one follows.
+    Follow,
+    /// It is terminated first.
+    Terminate,
+    /// The start is refused; says what the latest execution has done.
+    Refuse(&'static str),
+}
+
+impl IdReusePolicy {
+    /// What the policy says about a latest execution with this status.
+    pub fn about(self, latest: ProcessStatus) -> Reuse {
+        let running = latest == ProcessStatus::Running;
+        match self {
+            Self::DisallowReuse => Reuse::Refuse("exists, and the policy is DISALLOW_REUSE"),
+            Self::AllowIfNoRunning | Self::AllowIfPreviousExitAbnormally if running => Reuse::Refuse("is running"),
+            Self::AllowIfPreviousExitAbnormally if latest == ProcessStatus::Completed => {
+                Reuse::Refuse("completed, and the policy is ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY")
+            }
+            Self::TerminateIfRunning if running => Reuse::Terminate,
+            _ => Reuse::Follow,
+        }
     }
 }
 

@@ -171,6 +171,11 @@ pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Fail
     (Failure { status: Some(status), error_type, detail, app_database_error: None }, further)
 }
 
+/// A 200 that can't be applied.
+pub fn invalid_answer(what: String) -> Failure {
+    Failure { status: Some(200), error_type: Some("InvalidAnswer".to_owned()), detail: what, app_database_error: None }
+}
+
 /// The text without control characters other than line breaks and tabs, cut to `chars` characters.
 fn printable(text: &str, chars: usize) -> String {
     let mut kept: String = cut(text, chars)
@@ -321,14 +326,17 @@ fn timer_command(text: &str, reader: Reader<'_>) -> Read<RequestedCommand> {
     Ok(RequestedCommand { command_id, kind })
 }
 
-/// A moment in RFC 3339, rounded up to microseconds: a timer never fires early.
 fn moment(text: &str) -> Read<Timestamp> {
-    let text = string(text)?;
-    let parsed = OffsetDateTime::parse(&text, &Rfc3339)
-        .map_err(|error| Fault::new(format!("{} is not a time in RFC 3339: {error}", quote(&text))))?;
+    parse_moment(&string(text)?).map_err(Fault::new)
+}
+
+/// A moment in RFC 3339, rounded up to microseconds: a timer never fires early. Or what is wrong with it, as a predicate.
+pub fn parse_moment(text: &str) -> Result<Timestamp, String> {
+    let parsed = OffsetDateTime::parse(text, &Rfc3339)
+        .map_err(|error| format!("{} is not a time in RFC 3339: {error}", quote(text)))?;
     let microseconds = parsed.unix_timestamp_nanos().div_euclid(1000);
     let rounding = i128::from(parsed.unix_timestamp_nanos().rem_euclid(1000) > 0);
-    i64::try_from(microseconds + rounding).map(Timestamp).map_err(|_| Fault::new("is too far away"))
+    i64::try_from(microseconds + rounding).map(Timestamp).map_err(|_| "is too far away".to_owned())
 }
 
 fn local_queue_command(text: &str, reader: Reader<'_>) -> Read<RequestedCommand> {

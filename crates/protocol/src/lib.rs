@@ -20,20 +20,23 @@
 //! From below: `scan.rs` walks over JSON, `payload.rs` says what a payload is, `fields.rs` takes objects apart and notes in
 //! `unknown.rs` what nobody asks for, `config.rs`
 //! reads the options of states, which stand in definitions and in answers; `definition.rs` and `answer.rs` read whole
-//! documents. `request.rs` writes.
+//! documents, `arguments.rs` the other arguments of the functions. `request.rs` writes, and `refusal.rs` has the words of errors.
 
 mod answer;
+pub mod arguments;
 mod clock_offset;
 mod config;
 mod definition;
 mod fields;
 mod payload;
+pub mod refusal;
 mod request;
 mod scan;
 mod unknown;
 
 pub use answer::{
-    Limits, MAX_DETAIL_CHARS, decode_error, decode_execute, decode_rpc, decode_wait_until, with_warnings,
+    Limits, MAX_DETAIL_CHARS, decode_error, decode_execute, decode_rpc, decode_wait_until, invalid_answer,
+    parse_moment, with_warnings,
 };
 pub use clock_offset::parse_clock_offset;
 pub use definition::{
@@ -41,5 +44,8 @@ pub use definition::{
 };
 pub use fields::MAX_NAME_BYTES;
 pub use payload::{MAX_PAYLOAD_DEPTH, check_payload};
-pub use request::{CallContext, RpcRequest, StateRequest, call_id, idempotency_key, rpc_call_id};
+pub use request::{
+    CallContext, EXECUTE_PATH, RPC_PATH, RpcRequest, StateRequest, WAIT_UNTIL_PATH, call_id, fingerprint, object,
+    request_key, rpc_call_id,
+};
 pub use scan::PayloadError;

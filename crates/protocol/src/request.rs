@@ -4,6 +4,11 @@
 use serde::Serialize;
 use xdb_engine::*;
 
+/// Where the calls of states and RPCs go, after the worker's URL.
+pub const WAIT_UNTIL_PATH: &str = "/api/v1/xdb/worker/async-state/wait-until";
+pub const EXECUTE_PATH: &str = "/api/v1/xdb/worker/async-state/execute";
+pub const RPC_PATH: &str = "/api/v1/xdb/worker/process/rpc";
+
 /// The identity of a call, the same for all its attempts:
 /// `<execution id>/<state execution id>/wait-until` or `…/execute`.
 ///
@@ -23,9 +28,42 @@ pub fn rpc_call_id(execution: ExecutionId, invocation: &str) -> String {
     format!("{execution}/rpc/{}", header_safe(invocation))
 }
 
-/// `<call id>/<generation>`: the same for attempts that carry the same request.
-pub fn idempotency_key(call_id: &str, generation: u32) -> String {
-    format!("{call_id}/{generation}")
+/// The `Idempotency-Key`, by which a worker may keep the answer of a call: `<call id>/<generation>`, the same for attempts that
+/// carry the same request. What was loaded under a lock is part of the request, and an attempt that loads something else is
+/// another one: then `values` stands for it.
+pub fn request_key(call_id: &str, generation: u32, values: Option<u64>) -> String {
+    match values {
+        Some(values) => format!("{call_id}/{generation}/{values:016x}"),
+        None => format!("{call_id}/{generation}"),
+    }
+}
+
+/// Stands for the values that were loaded, in the key by which a worker keeps answers: an answer that was computed from
+/// other values is never taken for the one to these.
+pub fn fingerprint(global: &str, local: &str) -> u64 {
+    let parts = [global.as_bytes(), local.as_bytes()];
+    let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
+    let hash = fnv1a_128(bytes);
+    (hash >> 64) as u64 ^ hash as u64
+}
+
+/// A JSON object of members whose values are JSON text.
+pub fn object<'a>(members: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> String {
+    const QUOTES_COLON_COMMA: usize = 4;
+    let bytes = 2 + members.clone().map(|(name, value)| name.len() + value.len() + QUOTES_COLON_COMMA).sum::<usize>();
+    let mut text = String::with_capacity(bytes);
+    text.push('{');
+    for (name, value) in members {
+        if text.len() > 1 {
+            text.push(',');
+        }
+        // A string always has a JSON form.
+        text.push_str(&serde_json::to_string(name).unwrap_or_default());
+        text.push(':');
+        text.push_str(value);
+    }
+    text.push('}');
+    text
 }
 
 fn header_safe(text: &str) -> String {

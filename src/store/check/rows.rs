@@ -6,7 +6,7 @@ use super::super::execution::Process;
 use super::super::global_queue;
 use super::super::global_waiter;
 use super::super::inbox::MessageKey;
-use super::super::phases::{current_call, open_queues, open_timers};
+use super::super::phases::open_queues;
 use super::super::queue::{QueueMessage, QueueWaiter};
 use super::super::state::State;
 use super::super::table::{Table, batch, statements};
@@ -119,7 +119,7 @@ pub fn expected(known: &Known, shard: i16, owner: pg_sys::Oid, arrived: &[(Strin
     let state_rows = states().map(|state| State::of(id, shard, state)).collect::<Result<Vec<_>>>()?;
     // A state at a call has a task, and nothing else has.
     let task = |state: &StateExecution| {
-        current_call(state).map(|(api, call)| Task::of((id, state.seq), shard, owner, api, call.not_before))
+        state.current_call().map(|(api, call)| Task::of((id, state.seq), shard, owner, api, call.not_before))
     };
     Ok(vec![
         own(execution, shard, received_at.is_some())?,
@@ -154,12 +154,12 @@ fn own(execution: &Execution, shard: i16, has_history: bool) -> Result<Expected>
 fn timers(execution: &Execution, shard: i16) -> Vec<Timer<'static>> {
     let timeout = execution.timeout_at.filter(|_| execution.is_running());
     let timeout = timeout.map(|fire_at| Timer::of_process(execution.id, shard, fire_at));
-    let of_state = |state: &StateExecution| {
-        let (id, seq) = (execution.id, state.seq);
-        let timer = move |(command, fire_at)| Timer::of_command(id, seq, command, shard, fire_at);
-        open_timers(state).into_iter().map(timer)
-    };
-    timeout.into_iter().chain(execution.states.values().flat_map(|state| of_state(state))).collect()
+    let mut timers: Vec<_> = timeout.into_iter().collect();
+    for state in execution.states.values() {
+        let timer = |(command, fire_at)| Timer::of_command(execution.id, state.seq, command, shard, fire_at);
+        timers.extend(state.open_timers().map(timer));
+    }
+    timers
 }
 
 fn waiters(execution_id: ExecutionId, state: &StateExecution) -> impl Iterator<Item = QueueWaiter<'_>> {

@@ -1,0 +1,25 @@
+//! What a start does about the latest execution of its process id.
+
+use xdb_engine::IdReusePolicy::*;
+use xdb_engine::{IdReusePolicy, ProcessStatus, Reuse};
+
+#[test]
+fn a_process_id_is_used_again_as_the_policy_says() {
+    let [running, completed, failed, timeout, terminated] = [
+        ProcessStatus::Running,
+        ProcessStatus::Completed,
+        ProcessStatus::Failed,
+        ProcessStatus::Timeout,
+        ProcessStatus::Terminated,
+    ];
+    let follows = |policy: IdReusePolicy, status| policy.about(status) == Reuse::Follow;
+    for status in [failed, timeout, terminated, completed] {
+        assert!(follows(AllowIfNoRunning, status) && follows(TerminateIfRunning, status));
+        assert_eq!(follows(AllowIfPreviousExitAbnormally, status), status != completed);
+        assert!(!follows(DisallowReuse, status));
+    }
+    assert_eq!(TerminateIfRunning.about(running), Reuse::Terminate);
+    for policy in [AllowIfNoRunning, AllowIfPreviousExitAbnormally, DisallowReuse] {
+        assert!(matches!(policy.about(running), Reuse::Refuse(_)));
+    }
+}

@@ -1,0 +1,147 @@
+//! The arguments of functions: what a name, a payload and a key have to be.
+
+use crate::fields::MAX_NAME_BYTES;
+use crate::payload::check_payload;
+use crate::refusal::{self, Refusal};
+use std::collections::BTreeMap;
+use xdb_engine::{Json, StateExecutionId, TableMapping};
+
+type Result<T> = std::result::Result<T, Refusal>;
+
+/// An argument that must be given.
+pub fn needed<T>(argument: &str, value: Option<T>) -> Result<T> {
+    value.ok_or_else(|| refusal::missing(argument))
+}
+
+/// A name: given, not empty, and not endless.
+pub fn name(argument: &str, value: Option<String>) -> Result<String> {
+    let value = needed(argument, value)?;
+    check_length(argument, "it", &value, MAX_NAME_BYTES)?;
+    Ok(value)
+}
+
+/// A name that need not be given.
+pub fn name_if_given(argument: &str, value: Option<String>) -> Result<Option<String>> {
+    value.map(|value| name(argument, Some(value))).transpose()
+}
+
+/// `what` of the argument has at least one byte, and at most so many.
+fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Result<()> {
+    match text.len() {
+        0 => Err(refusal::invalid_argument(argument, format_args!("{what} must not be empty"))),
+        length if length > limit => {
+            let what = format_args!("{what} is {length} bytes long; at most {limit} are allowed");
+            Err(refusal::invalid_argument(argument, what))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A payload. An absent one and JSON null are both nothing.
+pub fn payload(argument: &str, text: Option<&str>, max_bytes: usize) -> Result<Option<Json>> {
+    let Some(text) = text.filter(|text| *text != "null") else { return Ok(None) };
+    check(argument, text, max_bytes).map(Some)
+}
+
+fn check(argument: &str, text: &str, max_bytes: usize) -> Result<Json> {
+    check_payload(text, max_bytes).map_err(|what| refusal::payload(argument, what))
+}
+
+/// A JSON object of payloads.
+pub fn payloads(argument: &str, text: Option<&str>, max_bytes: usize) -> Result<BTreeMap<String, Json>> {
+    let Some(text) = text.filter(|text| *text != "null") else { return Ok(BTreeMap::new()) };
+    let members: BTreeMap<String, Json> =
+        serde_json::from_str(text).map_err(|_| refusal::invalid_argument(argument, "it must be a JSON object"))?;
+    for (key, value) in &members {
+        check_length(argument, "a key of it", key, MAX_NAME_BYTES)?;
+        check(&format!("{argument}.{key}"), value.as_str(), max_bytes)?;
+    }
+    Ok(members)
+}
+
+/// The id of a state execution.
+pub fn state_execution_id(text: Option<String>) -> Result<StateExecutionId> {
+    const ARGUMENT: &str = "state_execution_id";
+    // The longest id of a state, a hyphen, and the digits of the largest number.
+    const LIMIT: usize = MAX_NAME_BYTES + 1 + 10;
+    let text = needed(ARGUMENT, text)?;
+    check_length(ARGUMENT, "it", &text, LIMIT)?;
+    match text.parse::<StateExecutionId>() {
+        Ok(id) if !id.state_id.is_empty() && id.to_string() == text => Ok(id),
+        _ => {
+            let what = format_args!("\"{text}\" is not the id of a state execution, like \"Submit-1\"");
+            Err(refusal::invalid_argument(ARGUMENT, what))
+        }
+    }
+}
+
+/// The values of the key columns of each mapped table: `single` is for the only table that can have it, and `named` says the
+/// others by table and column.
+pub fn row_keys(
+    mapping: &[TableMapping],
+    single: Option<&str>,
+    named: &BTreeMap<String, BTreeMap<String, Json>>,
+) -> Result<Vec<Vec<String>>> {
+    if mapping.is_empty() {
+        let what = "the process type maps no table";
+        return match single.is_some() {
+            true => Err(refusal::invalid_argument("global_attribute_pk", what)),
+            false if !named.is_empty() => Err(refusal::invalid_argument("options.globalAttributeKeys", what)),
+            false => Ok(Vec::new()),
+        };
+    }
+    if let Some(unknown) = named.keys().find(|name| !mapping.iter().any(|table| table.table == **name)) {
+        let known: Vec<_> = mapping.iter().map(|table| table.table.as_str()).collect();
+        return Err(refusal::unknown_word("options.globalAttributeKeys", unknown, &known));
+    }
+    if single.is_some() && mapping.iter().all(|table| table.primary_key.len() > 1) {
+        let what = "no table that the process type maps has a key of one column";
+        return Err(refusal::invalid_argument("global_attribute_pk", what));
+    }
+    let needs_key = |table: &TableMapping| table.primary_key.len() == 1 && !named.contains_key(&table.table);
+    let of_one: Vec<_> = mapping.iter().filter(|table| needs_key(table)).map(|table| table.table.as_str()).collect();
+    match of_one.len() {
+        0 if single.is_some() => {
+            let what = "options.globalAttributeKeys has the key of every table that it could be for";
+            return Err(refusal::invalid_argument("global_attribute_pk", what));
+        }
+        2.. if single.is_some() => {
+            let tables = of_one.join(", ");
+            let what =
+                format!("it could be for each of the tables {tables}: say each key in options.globalAttributeKeys");
+            return Err(refusal::invalid_argument("global_attribute_pk", what));
+        }
+        _ => {}
+    }
+    mapping.iter().map(|table| key_of(table, named.get(&table.table), single)).collect()
+}
+
+/// The values of one table's key columns, in their order.
+fn key_of(table: &TableMapping, named: Option<&BTreeMap<String, Json>>, single: Option<&str>) -> Result<Vec<String>> {
+    match (named, single) {
+        (Some(columns), _) => {
+            let values = table.primary_key.iter().filter_map(|column| columns.get(column));
+            let values: Vec<_> = values.map(key_text).collect();
+            if values.len() == table.primary_key.len() && values.len() == columns.len() {
+                return Ok(values);
+            }
+            let word = if table.primary_key.len() == 1 { "column" } else { "columns" };
+            let needed = table.primary_key.join(", ");
+            let what = format!("table {} needs the key {word} {needed} and no other", table.table);
+            Err(refusal::invalid_argument("options.globalAttributeKeys", what))
+        }
+        (None, Some(key)) if table.primary_key.len() == 1 => Ok(vec![key.to_owned()]),
+        (None, _) => {
+            let what = format!("the process type maps table {}, so the key of its row is needed", table.table);
+            Err(match table.primary_key.len() {
+                1 => refusal::invalid_argument("global_attribute_pk", what),
+                _ => refusal::invalid_argument("options.globalAttributeKeys", what),
+            })
+        }
+    }
+}
+
+/// A key value as text: strings without their quotes, numbers and booleans as they stand.
+pub fn key_text(value: &Json) -> String {
+    serde_json::from_str::<String>(value.as_str()).unwrap_or_else(|_| value.as_str().to_owned())
+}

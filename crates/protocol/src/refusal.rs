@@ -1,0 +1,185 @@
+//! What a caller of a function is told when it is refused: a SQLSTATE and words. `docs/errors.md` lists the SQLSTATEs.
+//!
+//! Here are those that say nothing of a server: whoever offers the functions says the same.
+
+use std::fmt;
+use xdb_engine::{Failure, Rejection, StateExecutionId};
+
+/// An error of a function, as its caller gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    sqlstate: &'static [u8; 5],
+    pub message: String,
+    pub detail: Option<String>,
+    pub hint: Option<String>,
+    /// Where Postgres has the name of a type: the worker's word for its error.
+    pub datatype: Option<String>,
+}
+
+impl Refusal {
+    pub fn new(sqlstate: &'static [u8; 5], message: impl Into<String>) -> Self {
+        Self { sqlstate, message: message.into(), detail: None, hint: None, datatype: None }
+    }
+
+    /// Something that should not happen.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(b"XX000", message)
+    }
+
+    pub fn detail(self, detail: impl Into<String>) -> Self {
+        Self { detail: Some(detail.into()), ..self }
+    }
+
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// The SQLSTATE, byte by byte.
+    pub fn code(&self) -> &'static [u8; 5] {
+        self.sqlstate
+    }
+
+    /// The SQLSTATE as people write it.
+    pub fn sqlstate(&self) -> &'static str {
+        std::str::from_utf8(self.sqlstate).unwrap_or("XX000")
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// How much of a word that means nothing is repeated.
+const SHOWN_CHARACTERS: usize = 100;
+
+/// A message as a DETAIL: with a capital and a full stop.
+pub fn sentence(text: &str) -> String {
+    let mut characters = text.chars();
+    let first = characters.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
+    let stop = if text.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{first}{}{stop}", characters.as_str())
+}
+
+pub fn unknown_process(process_id: &str) -> Refusal {
+    Refusal::new(b"XD001", format!("unknown process \"{process_id}\""))
+}
+
+pub fn unknown_process_type(name: &str) -> Refusal {
+    Refusal::new(b"XD002", format!("unknown process type \"{name}\""))
+}
+
+pub fn unknown_state(name: &str) -> Refusal {
+    Refusal::new(b"XD003", format!("unknown state \"{name}\""))
+}
+
+pub fn unknown_state_execution(id: &StateExecutionId) -> Refusal {
+    Refusal::new(b"XD003", format!("unknown state execution \"{id}\""))
+}
+
+pub fn unknown_queue(name: &str) -> Refusal {
+    Refusal::new(b"XD004", format!("unknown local queue \"{name}\""))
+        .hint("The process type lists its queues in \"localQueues\".")
+}
+
+pub fn unknown_global_queue(name: &str) -> Refusal {
+    Refusal::new(b"XD004", format!("unknown global queue \"{name}\""))
+        .hint("The process type lists its queues in \"globalQueues\".")
+}
+
+pub fn already_started(process_id: &str, why: &str) -> Refusal {
+    Refusal::new(b"XD006", format!("process \"{process_id}\" was already started")).detail(why)
+}
+
+pub fn not_running(process_id: &str, why: impl Into<String>) -> Refusal {
+    Refusal::new(b"XD007", format!("process \"{process_id}\" is not running")).detail(why)
+}
+
+pub fn invalid_definition(what: impl fmt::Display) -> Refusal {
+    Refusal::new(b"XD008", format!("invalid definition of a process type: {what}"))
+}
+
+pub fn invalid_argument(name: &str, what: impl fmt::Display) -> Refusal {
+    Refusal::new(b"XD009", format!("invalid value for {name}: {what}"))
+}
+
+/// An argument that must not be NULL is.
+pub fn missing(name: &str) -> Refusal {
+    invalid_argument(name, "it must not be null")
+}
+
+/// A word that is none of the known ones.
+pub fn unknown_word(name: &str, word: &str, known: &[&str]) -> Refusal {
+    let (short, more) = match word.char_indices().nth(SHOWN_CHARACTERS) {
+        Some((end, _)) => (&word[..end], "…"),
+        None => (word, ""),
+    };
+    let refusal = invalid_argument(name, format_args!("\"{short}{more}\" is unknown"));
+    if known.is_empty() { refusal } else { refusal.hint(format!("Known are {}.", known.join(", "))) }
+}
+
+pub fn worker_failed(rpc_name: &str, what: impl AsRef<str>) -> Refusal {
+    Refusal::new(b"XD010", format!("RPC \"{rpc_name}\" failed in its worker")).detail(sentence(what.as_ref()))
+}
+
+/// A worker answered an RPC with another status than 200.
+pub fn worker_refused(rpc_name: &str, status: u16, failure: Failure) -> Refusal {
+    let Failure { error_type, detail, .. } = failure;
+    let kind = error_type.as_ref().map(|kind| format!("{kind}: ")).unwrap_or_default();
+    let refusal = worker_failed(rpc_name, format!("HTTP status {status}: {kind}{detail}"));
+    Refusal { datatype: error_type, ..refusal }
+}
+
+pub fn local_attributes_changed(rpc_name: &str) -> Refusal {
+    let what = format!("could not serialize access: what RPC \"{rpc_name}\" has read of local attributes has changed");
+    Refusal::new(b"40001", what)
+}
+
+pub fn payload(name: &str, what: impl fmt::Display) -> Refusal {
+    Refusal::new(b"XD015", format!("{name} {what}"))
+}
+
+/// Somebody asks for more than a process may have. `what` names the setting and its value.
+pub fn over_quota(what: impl Into<String>) -> Refusal {
+    Refusal::new(b"XD029", what.into()).hint("Ask for less, or have a superuser raise the setting.")
+}
+
+/// A command of a caller that the engine refuses.
+pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
+    match rejection {
+        Rejection::NotRunning(status) => not_running(process_id, format!("Its status is {status}.")),
+        Rejection::UnknownState(name) => unknown_state(name),
+        Rejection::UnknownQueue(name) => unknown_queue(name),
+        Rejection::UnknownGlobalQueue(name) => unknown_global_queue(name),
+        Rejection::UnknownLocalAttribute(_) | Rejection::UnknownGlobalAttribute(_) | Rejection::InvalidOptions(_) => {
+            Refusal::new(b"XD009", rejection.to_string())
+        }
+        Rejection::OverQuota(what) => over_quota(what),
+        Rejection::NoTimer(_) => {
+            Refusal::new(b"XD019", rejection.to_string()).hint("xdb.waits shows what it waits for.")
+        }
+        Rejection::Stale | Rejection::InvalidAnswer(_) | Rejection::UnusedInput => {
+            Refusal::internal(rejection.to_string())
+        }
+    }
+}
+
+/// A start that the engine refuses.
+pub fn rejected_start(process_id: &str, rejection: &Rejection) -> Refusal {
+    match rejection {
+        Rejection::InvalidOptions(what) => invalid_argument("options.startingStateConfig", what),
+        Rejection::UnusedInput => invalid_argument("input", "the process type has no starting state"),
+        rejection => rejected(process_id, rejection),
+    }
+}
+
+/// The answer of an RPC that the engine refuses.
+pub fn rejected_rpc(process_id: &str, rpc_name: &str, rejection: &Rejection) -> Refusal {
+    match rejection {
+        Rejection::NotRunning(_) => rejected(process_id, rejection),
+        other => worker_failed(rpc_name, other.to_string()),
+    }
+}

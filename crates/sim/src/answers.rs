@@ -1,0 +1,165 @@
+//! What becomes of a call that was answered.
+
+use crate::calls::{OpenCall, OpenState};
+use crate::locks::Versions;
+use crate::{AnswerArguments, LIMITS, Result, Simulator};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use xdb_engine::*;
+use xdb_protocol::refusal::invalid_argument;
+use xdb_protocol::*;
+
+/// What became of an answer.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum Answered {
+    /// An RPC has this output.
+    Rpc { output: Option<Json> },
+    /// The call of a state.
+    State {
+        /// False: the call was over, and nothing has changed.
+        applied: bool,
+        /// Why the attempt has failed, if it has.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        failure: Option<Failure>,
+    },
+}
+
+impl Answered {
+    const OVER: Self = Self::State { applied: false, failure: None };
+}
+
+/// What is made of a worker's answer to a state's call.
+enum Read {
+    Answer(Command, Vec<String>),
+    Failure(Failure, Further),
+}
+
+impl Read {
+    /// An attempt of which nothing is said but that it has failed.
+    fn failed(failure: Failure) -> Self {
+        Self::Failure(failure, Further::ByPolicy)
+    }
+}
+
+impl Simulator {
+    /// Gives the answer to a call that was given out.
+    pub fn answer(&mut self, answer: AnswerArguments) -> Result<Answered> {
+        let AnswerArguments { call, status, headers, body } = answer;
+        let retry_after = retry_after(&headers);
+        if call == 0 || call > self.last_call {
+            return Err(invalid_argument("call", format_args!("there was no call {call}")));
+        }
+        match self.open.remove(&call) {
+            None => Ok(Answered::OVER),
+            Some(OpenCall::Rpc(rpc)) => Ok(Answered::Rpc { output: self.answer_rpc(rpc, status, retry_after, &body)? }),
+            Some(OpenCall::State(open)) => {
+                let read = read(&open, status, retry_after, body.as_bytes());
+                Ok(self.answer_state(&open, read))
+            }
+        }
+    }
+
+    /// The call was not answered in its time.
+    pub(crate) fn times_out(&mut self, open: &OpenState) {
+        let seconds = open.timeout.as_std().as_secs_f64();
+        let failure = Failure {
+            error_type: Some("Timeout".to_owned()),
+            detail: format!("timed out after {seconds} s while waiting for the answer of the worker"),
+            ..Failure::default()
+        };
+        self.answer_state(open, Read::failed(failure));
+    }
+
+    fn answer_state(&mut self, open: &OpenState, read: Read) -> Answered {
+        let id = open.execution;
+        let strict = self.definition(self.run(id)).strict_answers;
+        let (command, warnings) = match read {
+            Read::Failure(failure, further) => return self.attempt_failed(open, failure, further),
+            Read::Answer(_, warnings) if strict && !warnings.is_empty() => {
+                let failure = invalid_answer(warnings.join("; "));
+                return self.attempt_failed(open, failure, Further::ByPolicy);
+            }
+            Read::Answer(command, warnings) => (command, warnings),
+        };
+        let warned = |failure: Failure| Failure { detail: with_warnings(failure.detail, &warnings), ..failure };
+        let mut events = match self.decide(id, &command) {
+            Ok(events) => events,
+            Err(Rejection::Stale | Rejection::NotRunning(_)) => return Answered::OVER,
+            Err(rejection) => {
+                let failure = warned(invalid_answer(rejection.to_string()));
+                return self.attempt_failed(open, failure, Further::ByPolicy);
+            }
+        };
+        let run = self.run(id);
+        if open.versions != Versions::read(run, &self.tables, &open.global, &open.local) {
+            let again = Command::CallRepeated { seq: open.seq, api: open.api };
+            return self.told_of(id, &again, None);
+        }
+        for event in &events {
+            if let Event::GlobalAttributesWritten { attributes } = event
+                && let Err(refused) = self.tables.update(&self.runs[&id], attributes)
+            {
+                return self.attempt_failed(open, warned(refused.failure()), Further::ByPolicy);
+            }
+        }
+        self.tell_once(id, &mut events);
+        self.apply(id, events);
+        Answered::State { applied: true, failure: None }
+    }
+
+    fn attempt_failed(&mut self, open: &OpenState, failure: Failure, further: Further) -> Answered {
+        let OpenState { execution, seq, api, attempt, first_attempt_at, .. } = *open;
+        let failed = CallFailed { seq, api, attempt, first_attempt_at, failure: failure.clone(), further };
+        self.told_of(execution, &Command::CallFailed(failed), Some(failure))
+    }
+
+    fn told_of(&mut self, id: ExecutionId, command: &Command, failure: Option<Failure>) -> Answered {
+        match self.decide(id, command) {
+            Ok(events) => {
+                self.apply(id, events);
+                Answered::State { applied: true, failure }
+            }
+            Err(_) => Answered::OVER,
+        }
+    }
+
+    /// Leaves in the event of an answer those of its warnings that were not told yet of the state.
+    fn tell_once(&mut self, id: ExecutionId, events: &mut [Event]) {
+        let execution = &self.runs[&id].execution;
+        for event in events {
+            if let Event::WaitStarted { seq, warnings, .. } | Event::StateCompleted { seq, warnings, .. } = event
+                && let Some(state) = execution.states.get(seq)
+            {
+                self.told.keep_new((&execution.process_type, &state.id.state_id), warnings);
+            }
+        }
+        self.told.settle();
+    }
+}
+
+/// Whole seconds in the header `Retry-After`.
+fn retry_after(headers: &BTreeMap<String, String>) -> Option<u64> {
+    let (_, value) = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("Retry-After"))?;
+    // A number alone: `parse` takes a sign too.
+    Some(value.trim()).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
+}
+
+fn read(open: &OpenState, status: u16, retry_after: Option<u64>, body: &[u8]) -> Read {
+    if status != 200 {
+        let (failure, further) = decode_error(status, retry_after, body);
+        return Read::Failure(failure, further);
+    }
+    let seq = open.seq;
+    let answer = match open.api {
+        Api::WaitUntil => decode_wait_until(body, &LIMITS).map(|answer| {
+            let warnings = answer.effects.warnings.clone();
+            Read::Answer(Command::WaitUntilAnswered { seq, answer }, warnings)
+        }),
+        Api::Execute => decode_execute(body, &LIMITS).map(|answer| {
+            let warnings = answer.effects.warnings.clone();
+            Read::Answer(Command::ExecuteAnswered { seq, answer }, warnings)
+        }),
+    };
+    answer.unwrap_or_else(|what| Read::failed(invalid_answer(what)))
+}

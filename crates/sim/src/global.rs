@@ -1,0 +1,119 @@
+//! Global queues: messages that belong to no process, and who waits for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use xdb_engine::*;
+
+/// A waiting state.
+pub(crate) type StateKey = (ExecutionId, StateSeq);
+
+/// An id that was used is known for so long: the default of `xdb.retention`.
+const RETENTION: Duration = Duration(7 * 86_400_000_000);
+
+/// All global queues.
+#[derive(Default)]
+pub(crate) struct GlobalQueues {
+    messages: BTreeMap<u64, Stored>,
+    last_message: u64,
+    /// When ids of messages were used, by queue.
+    ids: BTreeMap<(String, String), Timestamp>,
+    /// Waiting states, in the order of waiting.
+    waiting: BTreeMap<u64, StateKey>,
+    last_waiting: u64,
+}
+
+struct Stored {
+    message: GlobalMessage,
+    expires_at: Option<Timestamp>,
+    /// By which state, and when.
+    taken: Option<(StateKey, Timestamp)>,
+}
+
+impl GlobalQueues {
+    /// Puts a message in, unless its id was used in the queue.
+    pub fn publish(&mut self, published: &PublishedGlobally, now: Timestamp) {
+        let PublishedGlobally { queue, key, message_id, payload, expires_at } = published.clone();
+        if let Some(id) = &message_id {
+            let name = (queue.clone(), id.clone());
+            let is_there = || {
+                let same =
+                    |stored: &Stored| stored.message.queue == queue && stored.message.message_id.as_ref() == Some(id);
+                self.messages.values().any(same)
+            };
+            if self.ids.get(&name).is_some_and(|used| now.before(RETENTION) < *used || is_there()) {
+                return;
+            }
+            self.ids.insert(name, now);
+        }
+        self.last_message += 1;
+        let message = GlobalMessage { number: self.last_message, queue, key, message_id, payload };
+        self.messages.insert(message.number, Stored { message, expires_at, taken: None });
+    }
+
+    /// Messages of these queues that nobody has taken, and whose time is not over.
+    pub fn free<'d>(&self, demands: impl Iterator<Item = GlobalDemand<'d>>, now: Timestamp) -> Vec<GlobalMessage> {
+        let queues: BTreeSet<&str> = demands.map(|demand| demand.queue).collect();
+        let is_free = |stored: &&Stored| {
+            queues.contains(stored.message.queue.as_str())
+                && stored.taken.is_none()
+                && stored.expires_at.is_none_or(|at| at > now)
+        };
+        self.messages.values().filter(is_free).map(|stored| stored.message.clone()).collect()
+    }
+
+    /// States that wait, those who have waited longest first.
+    pub fn waiting(&self) -> Vec<StateKey> {
+        self.waiting.values().copied().collect()
+    }
+
+    /// The state waits for nothing any more.
+    pub fn waits_no_more(&mut self, key: StateKey) {
+        self.waiting.retain(|_, waiting| *waiting != key);
+    }
+
+    /// What an event of an execution means for the queues.
+    pub fn follow(&mut self, id: ExecutionId, event: &Event, now: Timestamp) {
+        match event {
+            Event::GlobalMessagesPublished { messages, .. } => {
+                messages.iter().for_each(|message| self.publish(message, now));
+            }
+            Event::WaitStarted { seq, commands, .. }
+                if commands.iter().any(|command| command.kind.global_demand().is_some()) =>
+            {
+                self.last_waiting += 1;
+                self.waiting.insert(self.last_waiting, (id, *seq));
+            }
+            Event::GlobalMessagesTaken { seq, messages, .. } => {
+                for message in messages {
+                    if let Some(stored) = self.messages.get_mut(&message.number) {
+                        stored.taken = Some(((id, *seq), now));
+                    }
+                }
+            }
+            Event::WaitCompleted { seq } => self.waits_no_more((id, *seq)),
+            Event::StateCompleted { seq, .. } => {
+                self.messages.retain(|_, stored| stored.taken.is_none_or(|(by, _)| by != (id, *seq)));
+            }
+            Event::StateFailed { seq, .. } => self.give_back(now, |by| by == (id, *seq)),
+            Event::ProcessClosed { .. } => {
+                self.waiting.retain(|_, waiting| waiting.0 != id);
+                self.give_back(now, |by| by.0 == id);
+            }
+            _ => {}
+        }
+    }
+
+    /// Messages go back to their places. The time that they were taken does not count.
+    fn give_back(&mut self, now: Timestamp, by: impl Fn(StateKey) -> bool) {
+        for stored in self.messages.values_mut() {
+            if let Some((_, at)) = stored.taken.take_if(|(taken_by, _)| by(*taken_by)) {
+                stored.expires_at = stored.expires_at.map(|expires| expires + Duration(now.since(at).max(0)));
+            }
+        }
+    }
+
+    /// Numbers of the messages that an execution has taken and not used up.
+    pub fn taken_by(&self, id: ExecutionId) -> BTreeSet<u64> {
+        let taken = self.messages.iter().filter(|(_, stored)| stored.taken.is_some_and(|(by, _)| by.0 == id));
+        taken.map(|(number, _)| *number).collect()
+    }
+}

@@ -1,0 +1,160 @@
+//! RPCs: the worker is called on behalf of the caller, and its answer is applied when it comes.
+
+use crate::calls::{Call, OpenCall, Sent, context, given_out};
+use crate::locks::{Locks, Versions};
+use crate::{LIMITS, QUOTAS, Result, RpcArguments, Simulator};
+use serde::Serialize;
+use xdb_engine::*;
+use xdb_protocol::arguments::{name, name_if_given, payload};
+use xdb_protocol::refusal::{self, Refusal};
+use xdb_protocol::*;
+
+/// What an RPC begins with.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RpcCall {
+    /// Its answer gives the output.
+    Call(Box<Call>),
+    /// The first output for this idempotency key.
+    Output(Option<Json>),
+}
+
+/// The call of an RPC.
+pub(crate) struct OpenRpc {
+    process_id: String,
+    execution: ExecutionId,
+    rpc_name: String,
+    idempotency_key: Option<String>,
+    timeout: Duration,
+    deadline: Timestamp,
+    loading: (Loading, Loading),
+    versions: Option<Versions>,
+    pub locks: Locks,
+}
+
+/// How long an RPC takes where nobody says otherwise: the default of `xdb.rpc_timeout`.
+const RPC_TIMEOUT: Duration = Duration(10_000_000);
+
+/// A timeout that a caller asks for.
+fn asked_timeout(seconds: f64) -> Result<Duration> {
+    if seconds <= 0.0 {
+        return Err(refusal::invalid_argument("timeout", "it must be positive"));
+    }
+    let timeout = Duration::from_seconds(seconds);
+    match LongerCall::of(timeout, QUOTAS.call_timeout) {
+        Some(longer) => Err(refusal::over_quota(longer.to_string())),
+        None => Ok(timeout),
+    }
+}
+
+impl Simulator {
+    /// Gives out the call of an RPC.
+    pub fn rpc(&mut self, arguments: RpcArguments) -> Result<RpcCall> {
+        let process_id = name("process_id", arguments.process_id)?;
+        let rpc_name = name("rpc_name", arguments.rpc_name)?;
+        let input = payload("input", arguments.input.as_ref().map(Json::as_str), LIMITS.max_payload_bytes)?;
+        let timeout = arguments.timeout.map(asked_timeout).transpose()?;
+        let idempotency_key = name_if_given("idempotency_key", arguments.idempotency_key)?;
+        let id = self.find(&process_id, arguments.execution_id.as_deref())?;
+        if let Some(key) = &idempotency_key
+            && let Some(output) = self.rpc_answers.get(&(id, key.clone()))
+        {
+            return Ok(RpcCall::Output(output.clone()));
+        }
+        let run = self.run(id);
+        let definition = self.definition(run);
+        let Some(config) = definition.rpc(&rpc_name) else {
+            let known: Vec<_> = definition.rpcs.iter().flat_map(|rpcs| rpcs.keys().map(String::as_str)).collect();
+            return Err(refusal::unknown_word("rpc_name", &rpc_name, &known));
+        };
+        let global = config.load_global_attributes.unwrap_or_default();
+        let local = config.load_local_attributes.unwrap_or_default();
+        let locks = Locks::wanted(run, &global, &local);
+        if self.open.values().any(|open| open.locks().conflict(&locks)) {
+            return Err(Refusal::new(b"XD020", format!("RPC \"{rpc_name}\" did not get its locks in time"))
+                .detail("A call that was given out has them.")
+                .hint("Answer it first."));
+        }
+        let own = config.timeout_seconds.filter(|seconds| *seconds > 0.0).map(Duration::from_seconds);
+        let timeout = timeout.or(own).unwrap_or(RPC_TIMEOUT);
+        let invocation = idempotency_key.clone().unwrap_or_else(|| self.new_id().to_string());
+        let run = self.run(id);
+        let call_id = rpc_call_id(id, &invocation);
+        let loaded = self.load(run, &global, &local);
+        let request = RpcRequest {
+            context: context(run, &call_id, 1, self.now, timeout),
+            process_type: &run.execution.process_type,
+            rpc_name: &rpc_name,
+            input: input.as_ref(),
+            loaded_global_attributes: &loaded.global,
+            loaded_local_attributes: &loaded.local,
+        };
+        let key = request_key(&call_id, 0, loaded.values);
+        let sent = Sent { path: RPC_PATH, key, body: request.encode(), timeout, attempt: 1, state: None };
+        let given = given_out(run, self.last_call + 1, sent);
+        let open = OpenRpc {
+            process_id,
+            execution: id,
+            rpc_name,
+            idempotency_key,
+            timeout,
+            deadline: self.now + timeout,
+            versions: Versions::read(run, &self.tables, &global, &local),
+            loading: (global, local),
+            locks,
+        };
+        self.last_call += 1;
+        self.open.insert(self.last_call, OpenCall::Rpc(open));
+        Ok(RpcCall::Call(Box::new(given)))
+    }
+
+    pub(crate) fn answer_rpc(
+        &mut self,
+        rpc: OpenRpc,
+        status: u16,
+        retry_after: Option<u64>,
+        body: &str,
+    ) -> Result<Option<Json>> {
+        let OpenRpc { process_id, execution: id, rpc_name, .. } = &rpc;
+        let failed = |what: String| refusal::worker_failed(rpc_name, what);
+        if self.now > rpc.deadline {
+            let seconds = rpc.timeout.as_std().as_secs_f64();
+            return Err(failed(format!("timed out after {seconds} s while waiting for the answer of the worker")));
+        }
+        if status != 200 {
+            // What it says about further attempts is for the caller, who makes them.
+            let (failure, _) = decode_error(status, retry_after, body.as_bytes());
+            return Err(refusal::worker_refused(rpc_name, status, failure));
+        }
+        let mut answer = decode_rpc(body.as_bytes(), &LIMITS).map_err(failed)?;
+        let run = self.run(*id);
+        let warnings = &mut answer.effects.warnings;
+        if self.definition(run).strict_answers && !warnings.is_empty() {
+            return Err(failed(warnings.join("; ")));
+        }
+        let process_type = run.execution.process_type.clone();
+        self.told.keep_new((&process_type, rpc_name), warnings);
+        self.told.settle();
+        let output = answer.output.clone();
+        if answer.is_read_only() && rpc.idempotency_key.is_none() {
+            return Ok(output);
+        }
+        let run = self.run(*id);
+        let (global, local) = &rpc.loading;
+        if Versions::read(run, &self.tables, global, local) != rpc.versions {
+            return Err(refusal::local_attributes_changed(rpc_name));
+        }
+        let attributes = answer.effects.write_global_attributes.clone();
+        let command = Command::RpcAnswered { rpc_name: rpc_name.clone(), answer };
+        let events =
+            self.decide(*id, &command).map_err(|rejection| refusal::rejected_rpc(process_id, rpc_name, &rejection))?;
+        if !events.is_empty() {
+            self.tables.update(&self.runs[id], &attributes).map_err(|refused| refused.refusal)?;
+        }
+        self.apply(*id, events);
+        if let Some(key) = &rpc.idempotency_key {
+            self.rpc_answers.insert((*id, key.clone()), output.clone());
+        }
+        Ok(output)
+    }
+}

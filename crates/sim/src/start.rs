@@ -1,0 +1,90 @@
+//! Starts: all of it, or nothing.
+
+use crate::run::Run;
+use crate::{LIMITS, Result, Simulator, StartArguments};
+use xdb_engine::*;
+use xdb_protocol::arguments::{name, payload, payloads, row_keys};
+use xdb_protocol::refusal::{self, invalid_argument};
+use xdb_protocol::{StartOptions, parse_moment, parse_start_options};
+
+/// What a caller asks for.
+struct StartRequest {
+    start: Start,
+    key: Option<String>,
+    policy: IdReusePolicy,
+    options: StartOptions,
+}
+
+impl Simulator {
+    /// Starts a process, and gives the execution's id.
+    pub fn start(&mut self, arguments: StartArguments) -> Result<ExecutionId> {
+        let StartRequest { start, key, policy, options } = read(arguments)?;
+        let process_id = start.process_id.clone();
+        let Some(process_type) = self.types.get(&start.process_type).cloned() else {
+            return Err(refusal::unknown_process_type(&start.process_type));
+        };
+        let keys = row_keys(&process_type.mapping, key.as_deref(), &options.global_attribute_keys)?;
+        let request = options.request_id.clone().map(|request| (process_id.clone(), request));
+        if let Some(repeated) = request.as_ref().and_then(|request| self.requests.get(request)) {
+            return Ok(*repeated);
+        }
+        let latest = self.latest.get(&process_id).copied();
+        let reuse = latest.map_or(Reuse::Follow, |latest| policy.about(self.run(latest).execution.status));
+        if let (Reuse::Refuse(why), Some(latest)) = (reuse, latest) {
+            return Err(refusal::already_started(&process_id, &format!("Execution {latest} {why}.")));
+        }
+        let id = self.new_id();
+        let run = Run::new(id, process_type.mapping.clone(), keys, options.traceparent.clone());
+        let (attributes, mode) = (start.global_attributes.clone(), options.global_attribute_conflict_mode);
+        let events = run
+            .decide(&Command::Start(Box::new(start)), &process_type.definition, self.now, &[])
+            .map_err(|rejection| refusal::rejected_start(&process_id, &rejection))?;
+        self.tables.check_insert(&run, &attributes, mode).map_err(|refused| refused.refusal)?;
+        if let (Reuse::Terminate, Some(latest)) = (reuse, latest) {
+            let reason = Some("another execution of the process id was started".to_owned());
+            self.command(&process_id, latest, &Command::Stop { stop_type: StopType::Terminate, reason })?;
+        }
+        self.tables.insert(&run, &attributes, mode);
+        self.runs.insert(id, run);
+        self.latest.insert(process_id, id);
+        self.requests.extend(request.map(|request| (request, id)));
+        self.apply(id, events);
+        Ok(id)
+    }
+}
+
+fn read(given: StartArguments) -> Result<StartRequest> {
+    let most = LIMITS.max_payload_bytes;
+    let text = |json: &Option<Json>| json.as_ref().map(|json| json.as_str().to_owned());
+    let policy = match given.id_reuse_policy {
+        None => IdReusePolicy::AllowIfNoRunning,
+        Some(word) => IdReusePolicy::parse(&word)
+            .ok_or_else(|| refusal::unknown_word("id_reuse_policy", &word, IdReusePolicy::WORDS))?,
+    };
+    let process_id = name("process_id", given.process_id)?;
+    let process_type = name("process_type", given.process_type)?;
+    let input = payload("input", text(&given.input).as_deref(), most)?;
+    let global_attributes = payloads("global_attributes", text(&given.global_attributes).as_deref(), most)?;
+    let local_attributes = payloads("local_attributes", text(&given.local_attributes).as_deref(), most)?;
+    let timeout = match given.timeout {
+        Some(seconds) if seconds < 0.0 => return Err(invalid_argument("timeout", "it must not be negative")),
+        timeout => timeout.map(Duration::from_seconds),
+    };
+    let moment = |text: String| parse_moment(&text).map_err(|what| invalid_argument("start_at", what));
+    let start_at = given.start_at.map(moment).transpose()?;
+    let options = match given.options {
+        Some(options) => parse_start_options(options.as_str()).map_err(|what| invalid_argument("options", what))?,
+        None => StartOptions::default(),
+    };
+    let start = Start {
+        process_id,
+        process_type,
+        input,
+        local_attributes,
+        global_attributes,
+        timeout,
+        starting_state_config: options.starting_state_config.clone(),
+        start_at,
+    };
+    Ok(StartRequest { start, key: given.global_attribute_pk, policy, options })
+}

@@ -1,0 +1,134 @@
+//! A simulator that is spoken to in lines, and a worker of closures.
+
+use serde_json::{Value, json};
+use xdb_engine::Timestamp;
+use xdb_sim::Simulator;
+
+/// 2027-01-01T00:00:00Z
+pub const BEGINNING: Timestamp = Timestamp(1_798_761_600_000_000);
+
+pub struct Sim(pub Simulator);
+
+impl Sim {
+    /// With one process type, `P`, that has this definition.
+    pub fn of(definition: Value) -> Self {
+        let mut sim = Self(Simulator::new(BEGINNING));
+        sim.ask("register", json!({"process_type": "P", "definition": definition}));
+        sim
+    }
+
+    fn say(&mut self, command: &str, arguments: Value) -> Value {
+        let line = json!({command: arguments}).to_string();
+        serde_json::from_str(&self.0.line(&line)).unwrap()
+    }
+
+    /// A command that is carried out.
+    pub fn ask(&mut self, command: &str, arguments: Value) -> Value {
+        let mut reply = self.say(command, arguments);
+        assert!(reply.get("error").is_none(), "{command}: {reply}");
+        reply["result"].take()
+    }
+
+    /// The SQLSTATE of a command that is refused, and its detail, or else its message.
+    pub fn refused(&mut self, command: &str, arguments: Value) -> (String, String) {
+        let error = self.say(command, arguments)["error"].take();
+        let text = |key: &str| error[key].as_str().map(str::to_owned);
+        (text("sqlstate").unwrap(), text("detail").or(text("message")).unwrap())
+    }
+
+    /// Starts a process of the type.
+    pub fn start(&mut self, process_id: &str) -> String {
+        let id = self.ask("start", json!({"process_id": process_id, "process_type": "P"}));
+        id.as_str().unwrap().to_owned()
+    }
+
+    /// The calls that are due, with their bodies taken apart.
+    pub fn calls(&mut self) -> Vec<Value> {
+        let mut calls = self.ask("calls", json!({})).as_array().unwrap().clone();
+        calls.iter_mut().for_each(take_apart);
+        calls
+    }
+
+    /// The only call that is due.
+    pub fn call(&mut self) -> Value {
+        let mut calls = self.calls();
+        assert_eq!(calls.len(), 1, "{calls:?}");
+        calls.remove(0)
+    }
+
+    /// The call of an RPC.
+    pub fn rpc(&mut self, arguments: Value) -> Value {
+        let mut call = self.ask("rpc", arguments)["call"].take();
+        take_apart(&mut call);
+        call
+    }
+
+    pub fn answer(&mut self, call: &Value, body: Value) -> Value {
+        self.ask("answer", json!({"call": call["call"], "status": 200, "body": body.to_string()}))
+    }
+
+    pub fn fail(&mut self, call: &Value, error_type: &str) -> Value {
+        let body = json!({"errorType": error_type, "detail": "it did not work"}).to_string();
+        self.ask("answer", json!({"call": call["call"], "status": 500, "body": body}))
+    }
+
+    /// Answers the only call that is due.
+    pub fn answered(&mut self, body: Value) -> Value {
+        let call = self.call();
+        self.answer(&call, body)
+    }
+
+    /// To the next moment at which something is due: seconds since the beginning.
+    pub fn next(&mut self) -> f64 {
+        self.ask("advance", json!({}));
+        self.seconds()
+    }
+
+    pub fn advance(&mut self, seconds: f64) -> Value {
+        self.ask("advance", json!({"by": seconds}))
+    }
+
+    pub fn seconds(&self) -> f64 {
+        self.0.now().since(BEGINNING) as f64 / 1e6
+    }
+
+    pub fn describe(&mut self, process_id: &str) -> Value {
+        self.ask("describe", json!({"process_id": process_id}))
+    }
+
+    pub fn status(&mut self, process_id: &str) -> String {
+        self.describe(process_id)["status"].as_str().unwrap().to_owned()
+    }
+
+    /// The events of a process, by name.
+    pub fn events(&mut self, process_id: &str) -> Vec<String> {
+        let history = self.ask("history", json!({"process_id": process_id}));
+        history.as_array().unwrap().iter().map(|event| event["event_type"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// All executions are what their histories say.
+    pub fn is_sound(&self) {
+        assert_eq!(self.0.check_all(), Default::default());
+    }
+}
+
+fn take_apart(call: &mut Value) {
+    call["body"] = serde_json::from_str(call["body"].as_str().unwrap()).unwrap();
+}
+
+/// Goes to a state.
+pub fn go(state: &str) -> Value {
+    json!({"stateDecision": {"nextStates": [{"stateId": state}]}})
+}
+
+/// Ends the thread, and gracefully the process.
+pub fn done(output: Value) -> Value {
+    json!({"stateDecision": {"threadCloseDecision": {"closeType": "GRACEFUL_COMPLETE_PROCESS", "closeInput": output}}})
+}
+
+/// Waits for any of these commands.
+pub fn wait(commands: Value) -> Value {
+    let mut request = commands;
+    request["waitingType"] = json!("AnyOfCompletion");
+    json!({"commandRequest": request})
+}

@@ -1,0 +1,450 @@
+//! What processes do here, told from the outside.
+
+mod common;
+
+use common::{Sim, done, go, wait};
+use serde_json::{Value, json};
+
+/// One state that is executed at once.
+fn one_state(options: Value) -> Value {
+    let mut options = options;
+    options["skipWaitUntil"] = json!(true);
+    json!({"startingState": "A", "states": {"A": options, "B": {"skipWaitUntil": true}}})
+}
+
+fn one_row(options: Value) -> Value {
+    let mut definition = one_state(options);
+    definition["globalAttributes"] = json!([{"table": "t", "primaryKey": "id", "attributes": {"n": "n"}}]);
+    definition
+}
+
+/// A process that waits in its first state, and is executed after that.
+fn waiting() -> Value {
+    json!({"startingState": "W", "states": {"W": null}, "globalQueues": ["g"]})
+}
+
+fn start_with_row(sim: &mut Sim, process_id: &str, more: Value) -> Value {
+    let mut arguments = json!({"process_id": process_id, "process_type": "P", "global_attribute_pk": "k",
+        "global_attributes": {"n": 1}});
+    arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    sim.ask("start", arguments)
+}
+
+#[test]
+fn retries_back_off_and_recovery_follows() {
+    let mut sim = Sim::of(one_state(json!({
+        "executeApiRetryPolicy": {"maximumAttempts": 4},
+        "stateFailureRecoveryOptions": {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "B"},
+    })));
+    sim.start("p");
+    let mut times = Vec::new();
+    for attempt in 1..=4 {
+        times.push(sim.seconds());
+        let call = sim.call();
+        assert_eq!((&call["attempt"], &call["body"]["context"]["attempt"]), (&json!(attempt), &json!(attempt)));
+        assert_eq!(call["body"]["context"]["firstAttemptTimestamp"], json!(1_798_761_600));
+        assert_eq!(sim.fail(&call, "Broken")["failure"]["errorType"], "Broken");
+        assert!(attempt == 4 || sim.calls().is_empty());
+        sim.next();
+    }
+    assert_eq!(times, [0.0, 1.0, 3.0, 7.0]);
+    let open = &sim.describe("p")["threads"][0];
+    assert_eq!((&open["stateExecutionId"], &open["status"]), (&json!("B-1"), &json!("EXECUTE")));
+    assert_eq!(sim.describe("p")["lastFailure"]["stateExecutionId"], "A-1");
+    sim.is_sound();
+}
+
+#[test]
+fn a_recovery_state_is_told_what_failed() {
+    let mut sim = Sim::of(one_state(json!({
+        "executeApiRetryPolicy": {"maximumAttempts": 1},
+        "stateFailureRecoveryOptions": {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "B"},
+    })));
+    sim.start("p");
+    let call = sim.call();
+    sim.fail(&call, "Broken");
+    let context = sim.call()["body"]["context"].take();
+    assert_eq!(context["recoverFromStateExecutionId"], "A-1");
+    assert_eq!(context["recoverFromError"], json!({"status": 500, "errorType": "Broken", "detail": "it did not work"}));
+}
+
+#[test]
+fn spent_retries_fail_the_process() {
+    let mut sim = Sim::of(one_state(json!({"executeApiRetryPolicy": {"maximumAttempts": 1}})));
+    sim.start("p");
+    let call = sim.call();
+    sim.fail(&call, "Broken");
+    assert_eq!(sim.status("p"), "FAILED");
+    assert_eq!(sim.describe("p")["reason"], "state A-1 failed after 1 attempts: it did not work");
+    sim.is_sound();
+}
+
+#[test]
+fn many_failed_attempts_are_folded_and_still_sound() {
+    let mut sim = Sim::of(one_state(json!({})));
+    sim.start("p");
+    for _ in 0..15 {
+        let call = sim.call();
+        sim.fail(&call, "Broken");
+        sim.is_sound();
+        sim.next();
+    }
+    sim.answered(done(json!(1)));
+    assert!(sim.events("p").contains(&"AttemptsFolded".to_owned()));
+    sim.is_sound();
+}
+
+#[test]
+fn a_worker_says_what_its_failure_means_for_further_attempts() {
+    let mut sim = Sim::of(one_state(json!({"executeApiRetryPolicy": {"maximumAttempts": 2}})));
+    sim.start("p");
+    let call = sim.call();
+    assert_eq!(call["body"]["context"]["timeoutSeconds"], 10);
+    sim.ask("answer", json!({"call": call["call"], "status": 503, "headers": {"retry-after": "7"}}));
+    assert_eq!((sim.next(), sim.events("p").pop().unwrap().as_str()), (7.0, "CallRepeated"));
+    let again = sim.call();
+    assert_eq!((&again["attempt"], &again["headers"]), (&json!(1), &call["headers"]));
+    let body = json!({"errorType": "Busy", "retryAfterSeconds": 30}).to_string();
+    sim.ask("answer", json!({"call": again["call"], "status": 500, "body": body}));
+    assert_eq!(sim.next(), 37.0);
+    let last = sim.call();
+    assert_eq!(last["attempt"], 2);
+    sim.start("q");
+    let call = sim.call();
+    sim.ask("answer", json!({"call": call["call"], "status": 500, "body": "{\"final\": true}"}));
+    assert_eq!(sim.status("q"), "FAILED");
+    sim.is_sound();
+}
+
+#[test]
+fn retry_now_does_not_wait_for_the_clock() {
+    let mut sim = Sim::of(one_state(json!({})));
+    sim.start("p");
+    let call = sim.call();
+    sim.fail(&call, "Broken");
+    assert_eq!(sim.ask("retry_now", json!({"process_id": "p", "state_execution_id": "A-1"})), json!(1));
+    assert_eq!(sim.call()["attempt"], 2);
+    assert_eq!(sim.refused("retry_now", json!({"process_id": "p", "state_execution_id": "C-1"})).0, "XD003");
+    sim.is_sound();
+}
+
+#[test]
+fn a_call_that_is_not_answered_times_out() {
+    let mut sim = Sim::of(one_state(json!({"executeApiTimeoutSeconds": 2.5})));
+    sim.start("p");
+    let call = sim.call();
+    assert_eq!((sim.next(), call["timeout_seconds"].as_f64()), (2.5, Some(2.5)));
+    assert_eq!(sim.describe("p")["lastFailure"]["failure"]["errorType"], "Timeout");
+    assert_eq!(sim.answer(&call, done(json!(1)))["applied"], false);
+    assert_eq!(sim.next(), 3.5);
+    assert_eq!(sim.call()["attempt"], 2);
+    sim.is_sound();
+}
+
+#[test]
+fn a_process_has_its_time() {
+    let mut definition = waiting();
+    definition["timeoutSeconds"] = json!(60);
+    let mut sim = Sim::of(definition);
+    sim.ask("start", json!({"process_id": "p", "process_type": "P", "start_at": "2027-01-01T00:01:00Z"}));
+    sim.ask("start", json!({"process_id": "q", "process_type": "P", "timeout": 0}));
+    assert_eq!(sim.answered(wait(json!({"timerCommands": [{"delayInSeconds": 1e6}]})))["applied"], true);
+    assert_eq!(sim.next(), 60.0);
+    assert_eq!(sim.call()["process_id"], "p");
+    assert_eq!(sim.next(), 70.0, "the call's timeout");
+    assert_eq!(sim.advance(50.0)["reached"], false, "the next attempt");
+    while sim.status("p") == "RUNNING" {
+        sim.calls();
+        sim.next();
+    }
+    assert_eq!(sim.seconds(), 120.0);
+    assert_eq!((sim.status("p").as_str(), sim.status("q").as_str()), ("TIMEOUT", "RUNNING"));
+    sim.is_sound();
+}
+
+#[test]
+fn timers_fire_at_their_time_and_not_before() {
+    let mut sim = Sim::of(waiting());
+    sim.start("p");
+    sim.answered(wait(json!({"timerCommands": [{"commandId": "t", "delayInSeconds": 5}]})));
+    assert_eq!(sim.advance(4.999_999)["due"], 0);
+    assert!(sim.calls().is_empty());
+    let advanced = sim.advance(86_400.0);
+    assert_eq!((sim.seconds(), &advanced["reached"], &advanced["due"]), (5.0, &json!(false), &json!(1)));
+    let results = sim.call()["body"]["commandResults"].take();
+    assert_eq!(results["timerResults"], json!([{"commandId": "t", "status": "COMPLETED_COMMAND"}]));
+}
+
+#[test]
+fn a_conditional_close_looks_into_its_queues() {
+    let mut sim = Sim::of(one_state(json!({})));
+    let close = json!({"stateDecision": {"nextStates": [{"stateId": "B"}],
+        "conditionalClose": {"closeType": "FORCE_COMPLETE_PROCESS", "whenLocalQueuesEmpty": ["q"], "closeInput": 1}}});
+    for (process_id, message, status) in [("p", true, "RUNNING"), ("q", false, "COMPLETED")] {
+        sim.start(process_id);
+        let call = sim.call();
+        if message {
+            sim.ask("publish", json!({"process_id": process_id, "queue_name": "q", "message": "late"}));
+        }
+        sim.answer(&call, close.clone());
+        assert_eq!(sim.status(process_id), status);
+        sim.ask("calls", json!({}));
+    }
+    sim.is_sound();
+}
+
+#[test]
+fn messages_are_taken_in_order_and_ids_count_once() {
+    let mut sim = Sim::of(waiting());
+    sim.start("p");
+    for (message, id) in [(1, "a"), (2, "b"), (3, "a"), (4, "c")] {
+        sim.ask("publish", json!({"process_id": "p", "queue_name": "q", "message": message, "message_id": id}));
+    }
+    sim.answered(wait(json!({"localQueueCommands": [{"queueName": "q", "atLeast": 2, "atMost": 9}]})));
+    let results = sim.call()["body"]["commandResults"]["localQueueResults"][0]["messages"].take();
+    let payloads: Vec<_> = results.as_array().unwrap().iter().map(|message| message["payload"].clone()).collect();
+    assert_eq!(payloads, [json!(1), json!(2), json!(4)]);
+    assert_eq!(sim.refused("publish", json!({"process_id": "nobody", "queue_name": "q"})).0, "XD001");
+}
+
+#[test]
+fn process_ids_are_used_again_as_the_policy_says() {
+    let mut sim = Sim::of(one_state(json!({})));
+    let first = sim.start("p");
+    let start = |policy: &str| json!({"process_id": "p", "process_type": "P", "id_reuse_policy": policy});
+    assert_eq!(sim.refused("start", start("ALLOW_IF_NO_RUNNING")).0, "XD006");
+    assert_eq!(sim.refused("start", start("SOMETIMES")).0, "XD009");
+    let second = sim.ask("start", start("TERMINATE_IF_RUNNING"));
+    assert_eq!(sim.ask("describe", json!({"process_id": "p", "execution_id": first}))["status"], "TERMINATED");
+    assert_eq!(sim.describe("p")["processExecutionId"], second);
+    sim.answered(done(json!(1)));
+    assert_eq!(sim.refused("start", start("ALLOW_IF_PREVIOUS_EXIT_ABNORMALLY")).0, "XD006");
+    let mut again = start("ALLOW_IF_NO_RUNNING");
+    again["options"] = json!({"requestId": "r"});
+    let third = sim.ask("start", again.clone());
+    assert_eq!(sim.ask("start", again), third, "the same request");
+    assert_eq!(sim.refused("describe", json!({"process_id": "q", "execution_id": third})).0, "XD001");
+    assert_eq!(sim.refused("start", json!({"process_id": "p", "process_type": "Q"})).0, "XD002");
+    sim.is_sound();
+}
+
+#[test]
+fn a_start_is_all_or_nothing() {
+    let mut sim = Sim::of(one_row(json!({})));
+    start_with_row(&mut sim, "p", json!({}));
+    let again = json!({"process_id": "p", "process_type": "P", "global_attribute_pk": "k", "global_attributes": {"n": 2},
+        "id_reuse_policy": "TERMINATE_IF_RUNNING", "options": {"globalAttributeConflictMode": "RETURN_ERROR_ON_CONFLICT"}});
+    assert_eq!(sim.refused("start", again), ("23505".to_owned(), "Key (id)=(k) already exists.".to_owned()));
+    assert_eq!(sim.status("p"), "RUNNING");
+    let ignore = json!({"options": {"globalAttributeConflictMode": "IGNORE_CONFLICT"}, "global_attributes": {"n": 3}});
+    start_with_row(&mut sim, "q", ignore);
+    assert_eq!(sim.ask("rows", json!({"table": "public.t"})), json!([{"id": "k", "n": 1}]));
+    start_with_row(&mut sim, "r", json!({"global_attributes": {"n": 4}}));
+    assert_eq!(sim.ask("rows", json!({"table": "t"})), json!([{"id": "k", "n": 4}]));
+    assert_eq!(sim.refused("start", json!({"process_id": "s", "process_type": "P"})).0, "XD009");
+}
+
+#[test]
+fn a_row_that_is_gone_is_refused_and_the_worker_is_told() {
+    let mut sim = Sim::of(one_row(json!({})));
+    start_with_row(&mut sim, "p", json!({}));
+    let call = sim.call();
+    assert_eq!(call["body"]["loadedGlobalAttributes"], json!({"n": 1}));
+    sim.ask("rows", json!({"table": "t", "key": {"id": "k"}, "delete": true}));
+    let mut answer = done(json!(1));
+    answer["writeToGlobalAttributes"] = json!({"n": 2});
+    let told = sim.answer(&call, answer);
+    assert_eq!(told["failure"]["detail"], "table t has no row with id = k (02000)");
+    sim.next();
+    let call = sim.call();
+    assert_eq!(call["body"]["appDatabaseError"]["sqlState"], "02000");
+    assert_eq!(call["body"]["loadedGlobalAttributes"], json!({"n": null}));
+    assert!(call["headers"]["Idempotency-Key"].as_str().unwrap().ends_with("/A-1/execute/1"));
+    sim.is_sound();
+}
+
+#[test]
+fn what_is_locked_is_given_to_one_at_a_time() {
+    let mut sim = Sim::of(one_row(json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}})));
+    start_with_row(&mut sim, "p", json!({}));
+    start_with_row(&mut sim, "q", json!({"global_attributes": {}}));
+    let mut add = done(json!(1));
+    add["writeToGlobalAttributes"] = json!({"n": 2});
+    let first = sim.call();
+    assert_eq!(sim.advance(0.0)["due"], 0);
+    sim.answer(&first, add);
+    let second = sim.call();
+    assert_eq!((&second["process_id"], &second["body"]["loadedGlobalAttributes"]["n"]), (&json!("q"), &json!(2)));
+    // Somebody writes the row by plain SQL.
+    sim.ask("rows", json!({"table": "t", "key": {"id": "k"}, "set": {"n": 7}}));
+    sim.answer(&second, done(json!(1)));
+    let again = sim.call();
+    assert_eq!((&again["attempt"], &again["body"]["loadedGlobalAttributes"]["n"]), (&json!(1), &json!(7)));
+    assert_ne!(again["headers"]["Idempotency-Key"], second["headers"]["Idempotency-Key"]);
+    assert!(sim.events("q").contains(&"CallRepeated".to_owned()));
+    sim.is_sound();
+}
+
+#[test]
+fn locks_on_local_attributes_are_of_a_process() {
+    let exclusive = json!({"policy": "PARTIAL", "names": ["a"], "lockType": "EXCLUSIVE_LOCK"});
+    let mut definition = one_state(json!({"loadLocalAttributes": exclusive}));
+    definition["rpcs"] =
+        json!({"all": {"loadLocalAttributes": {"policy": "ALL", "lockType": "SHARE_LOCK"}}, "free": null});
+    let mut sim = Sim::of(definition);
+    sim.start("p");
+    sim.start("q");
+    let calls = sim.calls();
+    assert_eq!(calls.len(), 2);
+    assert_eq!(sim.refused("rpc", json!({"process_id": "p", "rpc_name": "all"})).0, "XD020");
+    let free = sim.rpc(json!({"process_id": "p", "rpc_name": "free"}));
+    sim.answer(&free, json!({"output": 1, "writeToLocalAttributes": {"b": 1}}));
+    assert_eq!(sim.answer(&calls[0], done(json!(1)))["applied"], true);
+    sim.ask("set_local_attributes", json!({"process_id": "q", "attributes": {"a": 1}}));
+    sim.answer(&calls[1], done(json!(1)));
+    assert_eq!(sim.call()["body"]["loadedLocalAttributes"], json!({"a": 1}));
+    sim.is_sound();
+}
+
+fn global(key: Value, count: u32) -> Value {
+    wait(json!({"globalQueueCommands": [{"queueName": "g", "key": key, "count": count}]}))
+}
+
+#[test]
+fn global_queues_serve_in_order_of_waiting() {
+    let mut sim = Sim::of(waiting());
+    for (process_id, key, count) in [("many", json!(null), 3), ("eur", json!("EUR"), 1), ("any", json!(null), 1)] {
+        sim.start(process_id);
+        sim.answered(global(key, count));
+    }
+    let publish = |sim: &mut Sim, message: u32, key: &str| {
+        sim.ask("publish_global", json!({"queue_name": "g", "message": message, "key": key}));
+    };
+    publish(&mut sim, 1, "USD");
+    assert_eq!(sim.call()["process_id"], "any", "who wants three gets nothing of one");
+    publish(&mut sim, 2, "EUR");
+    let call = sim.call();
+    assert_eq!(call["process_id"], "eur");
+    let taken = &call["body"]["commandResults"]["globalQueueResults"][0];
+    assert_eq!(taken["messages"], json!([{"messageId": null, "key": "EUR", "payload": 2}]));
+    for message in 3..=5 {
+        publish(&mut sim, message, "GBP");
+    }
+    assert_eq!(sim.call()["process_id"], "many");
+    sim.is_sound();
+}
+
+#[test]
+fn global_messages_go_back_and_their_time_stands_still() {
+    let mut sim = Sim::of(waiting());
+    sim.ask("publish_global", json!({"queue_name": "g", "message": 1, "message_id": "m", "ttl": 10}));
+    sim.ask("publish_global", json!({"queue_name": "g", "message": 2, "message_id": "m"}));
+    sim.start("p");
+    sim.answered(global(json!(null), 1));
+    sim.advance(60.0);
+    sim.ask("stop", json!({"process_id": "p"}));
+    sim.start("q");
+    sim.answered(global(json!(null), 1));
+    let call = sim.call();
+    assert_eq!(call["body"]["commandResults"]["globalQueueResults"][0]["messages"][0]["payload"], 1);
+    sim.answer(&call, done(json!(1)));
+    sim.start("r");
+    sim.answered(global(json!(null), 1));
+    sim.advance(60.0);
+    assert!(sim.calls().is_empty(), "it is used up, and the second had its id");
+    sim.ask("publish_global", json!({"queue_name": "g", "message": 3, "ttl": 5}));
+    assert_eq!(sim.call()["process_id"], "r");
+    sim.is_sound();
+}
+
+#[test]
+fn a_message_whose_time_is_over_is_not_there() {
+    let mut sim = Sim::of(waiting());
+    sim.ask("publish_global", json!({"queue_name": "g", "message": 1, "ttl": 10}));
+    sim.advance(10.0);
+    sim.start("p");
+    sim.answered(global(json!(null), 1));
+    assert!(sim.calls().is_empty());
+}
+
+#[test]
+fn rpcs_write_and_their_errors_are_the_callers() {
+    let mut definition = one_row(json!({}));
+    definition["rpcs"] = json!({"add": null});
+    let mut sim = Sim::of(definition);
+    start_with_row(&mut sim, "p", json!({}));
+    let rpc = |name: &str| json!({"process_id": "p", "rpc_name": name, "input": 1});
+    assert_eq!(sim.refused("rpc", rpc("sub")).0, "XD009");
+    let call = sim.rpc(rpc("add"));
+    assert_eq!(sim.answer(&call, json!({"output": 2, "writeToGlobalAttributes": {"n": 2}}))["output"], 2);
+    let call = sim.rpc(rpc("add"));
+    let answer = |call: &Value, body: Value| json!({"call": call["call"], "status": 200, "body": body.to_string()});
+    let wrong = answer(&call, json!({"writeToGlobalAttributes": {"m": 2}}));
+    assert_eq!(sim.refused("answer", wrong), ("XD010".to_owned(), "Unknown global attribute \"m\".".to_owned()));
+    sim.ask("rows", json!({"table": "t", "key": {"id": "k"}, "delete": true}));
+    let call = sim.rpc(rpc("add"));
+    assert_eq!(sim.refused("answer", answer(&call, json!({"writeToGlobalAttributes": {"n": 3}}))).0, "02000");
+    sim.ask("stop", json!({"process_id": "p", "reason": "enough"}));
+    let call = sim.rpc(rpc("add"));
+    assert_eq!(sim.answer(&call, json!({"output": "still there"}))["output"], "still there");
+    let call = sim.rpc(rpc("add"));
+    let publish = json!({"publishToLocalQueue": [{"queueName": "q"}]});
+    assert_eq!(
+        sim.refused("answer", answer(&call, publish)),
+        ("XD007".to_owned(), "Its status is TERMINATED.".to_owned())
+    );
+    let call = sim.rpc(rpc("add"));
+    sim.advance(11.0);
+    let (sqlstate, detail) = sim.refused("answer", answer(&call, json!({"output": 1})));
+    assert_eq!((sqlstate.as_str(), detail.starts_with("Timed out after 10 s")), ("XD010", true));
+    assert_eq!(sim.refused("answer", json!({"call": 99, "status": 200})).0, "XD009");
+    sim.is_sound();
+}
+
+#[test]
+fn odd_answers_are_told_or_refused() {
+    let mut odd = done(json!(1));
+    odd["wirteToLocalAttributes"] = json!({"a": 1});
+    let mut sim = Sim::of(one_state(json!({})));
+    sim.start("p");
+    sim.answered(odd.clone());
+    let history = sim.ask("history", json!({"process_id": "p"}));
+    assert!(history.to_string().contains("unknown key wirteToLocalAttributes"));
+    let mut strict = one_state(json!({}));
+    strict["strictAnswers"] = json!(true);
+    sim.ask("register", json!({"process_type": "P", "definition": strict}));
+    sim.start("q");
+    assert_eq!(sim.answered(odd)["failure"]["detail"], "unknown key wirteToLocalAttributes");
+    sim.next();
+    assert_eq!(sim.answered(go("C"))["failure"]["detail"], "unknown state \"C\"");
+    sim.next();
+    let call = sim.call();
+    let told = sim.ask("answer", json!({"call": call["call"], "status": 200, "body": "<html>"}));
+    assert_eq!(told["failure"]["errorType"], "InvalidAnswer");
+    sim.is_sound();
+}
+
+#[test]
+fn a_state_that_is_no_longer_listed_fails_its_attempts() {
+    let mut sim = Sim::of(one_state(json!({})));
+    sim.start("p");
+    let other = json!({"states": {"B": {"skipWaitUntil": true}}});
+    sim.ask("register", json!({"process_type": "P", "definition": other}));
+    assert!(sim.calls().is_empty());
+    let failure = &sim.describe("p")["lastFailure"]["failure"];
+    assert_eq!(failure["detail"], "unknown state \"A\": the process type does not list it");
+    sim.is_sound();
+}
+
+#[test]
+fn payloads_pass_as_they_are_and_replies_are_lines() {
+    let mut sim = Sim::of(one_state(json!({})));
+    let line = r#"{"start": {"process_id": "p", "process_type": "P", "input": {"exact": 1.100000000000000000001, "twice": [1,  2]}}}"#;
+    sim.0.line(line);
+    let body = sim.0.line(r#"{"calls": {}}"#);
+    assert!(body.contains(r#"{\"exact\": 1.100000000000000000001, \"twice\": [1,  2]}"#), "{body}");
+    let pretty = "{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"DEAD_END\",\n\"closeInput\": {\r\n\"a\": 1}}}}";
+    sim.ask("answer", json!({"call": 1, "status": 200, "body": pretty}));
+    let line = sim.0.line(r#"{"describe": {"process_id": "p"}}"#);
+    assert!(line.contains("\"a\": 1") && !line.contains(['\n', '\r']), "{line}");
+}
