@@ -62,10 +62,8 @@ pub fn publish(args: &Args) -> Result<Value> {
             wake::note_locked(locked.id.0);
             check_queue(spi, registry, &locked, &queue)?;
             if is_full(&locked.full_queues, &queue) {
-                return match is_repeated(spi, locked.id, &queue, message_id.as_deref())? {
-                    true => Ok(Tried::Published),
-                    false => Err(error::queue_full(&queue, &process_id, &guc::quotas())),
-                };
+                check_repeated(spi, &process_id, locked.id, &queue, message_id.as_deref())?;
+                return Ok(Tried::Published);
             }
             let message = NewMessage {
                 execution_id: locked.id,
@@ -163,9 +161,12 @@ fn check_queue(spi: &Spi, registry: &mut Registry, locked: &FoundExecution, queu
     Ok(())
 }
 
-/// Whether a message was published before: who publishes it again may not know that it has committed.
-fn is_repeated(spi: &Spi, id: ExecutionId, queue: &str, message_id: Option<&str>) -> Result<bool> {
-    message_id.map_or(Ok(false), |message_id| inbox::is_known(spi, id, queue, message_id))
+/// An error, unless the message was published before: who publishes it again may not know that it has committed.
+fn check_repeated(spi: &Spi, process_id: &str, id: ExecutionId, queue: &str, message_id: Option<&str>) -> Result<()> {
+    match message_id.map_or(Ok(false), |message_id| inbox::is_known(spi, id, queue, message_id))? {
+        true => Ok(()),
+        false => Err(error::queue_full(queue, process_id, &guc::quotas())),
+    }
 }
 
 fn check_running(process_id: &str, found: &FoundExecution) -> Result<()> {

@@ -40,14 +40,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let rpc_name = name("rpc_name", args.text(1))?;
     let input = payload("input", json(args, 2, "input")?)?;
-    let timeout = match args.interval(3) {
-        Some(None | Some(Duration(0))) => return Err(error::invalid_argument("timeout", "it must be positive")),
-        Some(timeout) => timeout,
-        None => None,
-    };
-    if let Some(longer) = timeout.and_then(|timeout| LongerCall::of(timeout, guc::max_call_timeout())) {
-        return Err(error::over_quota(longer.to_string()));
-    }
+    let timeout = timeout_given(args.interval(3))?;
     let idempotency_key = name_if_given("idempotency_key", args.text(4))?;
     let execution = args.execution_id(5);
 
@@ -100,6 +93,19 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}");
     }
     Ok(output.map_or(Value::Null, Value::Json))
+}
+
+/// The caller's own timeout, if there is one.
+fn timeout_given(argument: Option<Option<Duration>>) -> Result<Option<Duration>> {
+    let timeout = match argument {
+        Some(None | Some(Duration(0))) => return Err(error::invalid_argument("timeout", "it must be positive")),
+        Some(timeout) => timeout,
+        None => None,
+    };
+    match timeout.and_then(|timeout| LongerCall::of(timeout, guc::max_call_timeout())) {
+        Some(longer) => Err(error::over_quota(longer.to_string())),
+        None => Ok(timeout),
+    }
 }
 
 /// What is to be called, unless the idempotency key has its answer already.
