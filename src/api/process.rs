@@ -30,6 +30,7 @@ const POLLS_FOR: Duration = Duration::from_millis(200);
 /// Longest reason of a stop.
 const MAX_REASON_BYTES: usize = 10_000;
 
+// Long because a try is one way down: find, lock, check, write.
 pub fn publish(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.publish()")?;
     let process_id = name("process_id", args.text(0))?;
