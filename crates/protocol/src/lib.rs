@@ -33,7 +33,8 @@ mod scan;
 mod unknown;
 
 pub use answer::{
-    Limits, MAX_DETAIL_CHARS, decode_error, decode_execute, decode_rpc, decode_wait_until, with_warnings,
+    Executed, Limits, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_rpc, decode_wait_until,
+    with_warnings,
 };
 pub use clock_offset::parse_clock_offset;
 pub use definition::{
