@@ -149,6 +149,8 @@ pub enum Answered {
     WaitUntil(WaitUntilAnswer),
     Execute(ExecuteAnswer),
     Failed(Failure, Further),
+    /// The attempt failed, and what it did besides is applied all the same.
+    Retry(Retried),
 }
 
 impl Answered {
@@ -159,6 +161,10 @@ impl Answered {
             Self::WaitUntil(answer) => Command::WaitUntilAnswered { seq, answer: answer.clone() },
             Self::Execute(answer) => Command::ExecuteAnswered { seq, answer: answer.clone() },
             Self::Failed(failure, further) => failed(record, failure.clone(), *further),
+            Self::Retry(Retried { failure, further, effects }) => Command::CallFailed(CallFailed {
+                applied: Some(Box::new(effects.clone())),
+                ..call_failed(record, self.warn(failure.clone()), *further)
+            }),
         }
     }
 
@@ -172,6 +178,7 @@ impl Answered {
                 }
                 Decision::Close { .. } => (0, effects),
             },
+            Self::Retry(retried) => (0, &retried.effects),
             Self::Failed(..) => return 0,
         };
         let attributes = effects.write_local_attributes.values().map(|value| value.as_str().len());
@@ -197,6 +204,7 @@ impl Answered {
         match self {
             Self::WaitUntil(answer) => Some(&answer.effects),
             Self::Execute(answer) => Some(&answer.effects),
+            Self::Retry(retried) => Some(&retried.effects),
             Self::Failed(..) => None,
         }
     }
@@ -219,21 +227,26 @@ impl Answered {
             Self::Execute(ExecuteAnswer { decision: Decision::ConditionalClose { queues, .. }, .. }) => {
                 queues.iter().map(|queue| (queue.clone(), 1)).collect()
             }
-            Self::Execute(_) | Self::Failed(..) => Vec::new(),
+            Self::Execute(_) | Self::Failed(..) | Self::Retry(_) => Vec::new(),
         }
     }
 }
 
 /// The command that reports a failed attempt.
 pub fn failed(record: &CallRecord, failure: Failure, further: Further) -> Command {
-    Command::CallFailed(CallFailed {
+    Command::CallFailed(call_failed(record, failure, further))
+}
+
+fn call_failed(record: &CallRecord, failure: Failure, further: Further) -> CallFailed {
+    CallFailed {
         seq: record.key.1,
         api: record.api,
         attempt: record.attempt,
         first_attempt_at: record.first_attempt_at,
         failure,
         further,
-    })
+        applied: None,
+    }
 }
 
 /// Reads a worker's answer. Whatever it is, the result is an answer or a failed attempt.
@@ -249,7 +262,10 @@ pub fn decode(api: Api, outcome: &Outcome) -> Answered {
     };
     let decoded = match api {
         Api::WaitUntil => decode_wait_until(body, &limits).map(Answered::WaitUntil),
-        Api::Execute => decode_execute(body, &limits).map(Answered::Execute),
+        Api::Execute => decode_execute(body, &limits).map(|executed| match executed {
+            Executed::Decided(answer) => Answered::Execute(answer),
+            Executed::Retry(retried) => Answered::Retry(retried),
+        }),
     };
     decoded.unwrap_or_else(|what| failed_by_policy(invalid_answer(what)))
 }

@@ -289,7 +289,7 @@ impl Decider<'_, '_, '_> {
         let outcome = match used {
             Used::Done(()) => {
                 crash::point("turn-tables");
-                if let Item::Answer(record, Answered::WaitUntil(_) | Answered::Execute(_)) = item {
+                if let Item::Answer(record, Answered::WaitUntil(_) | Answered::Execute(_) | Answered::Retry(_)) = item {
                     self.app.step_ended(record.key);
                 }
                 self.decided.free.take_offered(&events);
@@ -407,7 +407,12 @@ impl Decider<'_, '_, '_> {
     /// transaction ends.
     fn is_unchanged(&mut self, item: &Item, command: &Command) -> Result<Used<bool>> {
         let Item::Answer(record, _) = item else { return Ok(Used::Done(true)) };
-        let answered = matches!(command, Command::WaitUntilAnswered { .. } | Command::ExecuteAnswered { .. });
+        let answered = matches!(
+            command,
+            Command::WaitUntilAnswered { .. }
+                | Command::ExecuteAnswered { .. }
+                | Command::CallFailed(CallFailed { applied: Some(_), .. })
+        );
         let (Some(reads), true) = (record.reads.as_deref(), answered) else { return Ok(Used::Done(true)) };
         let Some(loaded) = self.decided.executions.get(&record.key.0) else { return Ok(Used::Done(true)) };
         if reads.local.locks() {

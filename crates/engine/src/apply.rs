@@ -69,15 +69,25 @@ impl Execution {
                 }
             }),
             Event::StateCompleted { seq, .. } => self.end_state(*seq, StateStatus::Completed, None, at),
-            Event::AttemptFailed { seq, api, attempt, failure, next_attempt_at } => {
+            Event::AttemptFailed { seq, api, attempt, failure, next_attempt_at, applied } => {
                 let last = LastFailure { api: *api, attempt: *attempt, at, failure: failure.clone() };
-                self.with_call(*seq, *api, |call| call.note_failure(last, *next_attempt_at));
+                self.with_call(*seq, *api, |call| {
+                    call.note_failure(last, *next_attempt_at);
+                    if *applied {
+                        call.recorded_attempts = *attempt;
+                        call.generation += 1;
+                    }
+                });
             }
             Event::AttemptsFolded { seq, api, last_attempt, at, failure, .. } => {
                 let last = LastFailure { api: *api, attempt: *last_attempt, at: *at, failure: failure.clone() };
                 self.with_call(*seq, *api, |call| {
-                    let not_before = call.not_before;
-                    call.note_failure(last, not_before);
+                    // The tables know it already; the history does not.
+                    if last.attempt > call.failed_attempts {
+                        let not_before = call.not_before;
+                        call.note_failure(last, not_before);
+                    }
+                    call.recorded_attempts = *last_attempt;
                 });
             }
             Event::CallRepeated { seq, api, next_call_at, same_request } => self.with_call(*seq, *api, |call| {

@@ -91,6 +91,7 @@ impl Command {
             Self::WaitUntilAnswered { answer, .. } => &answer.effects.publish_to_local_queue,
             Self::ExecuteAnswered { answer, .. } => &answer.effects.publish_to_local_queue,
             Self::RpcAnswered { answer, .. } => &answer.effects.publish_to_local_queue,
+            Self::CallFailed(CallFailed { applied: Some(effects), .. }) => &effects.publish_to_local_queue,
             _ => &[],
         }
     }
@@ -119,6 +120,8 @@ pub struct CallFailed {
     pub first_attempt_at: Timestamp,
     pub failure: Failure,
     pub further: Further,
+    /// What the worker did all the same. None for an attempt that changes nothing.
+    pub applied: Option<Box<Effects>>,
 }
 
 /// What a worker says about further attempts, when it fails one.

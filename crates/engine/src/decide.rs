@@ -321,18 +321,29 @@ impl Draft<'_> {
         let Some(repeats) = call.filter(|call| !told(call)).map(|call| call.repeats) else {
             return Err(Rejection::Stale);
         };
+        if let Some(effects) = &failed.applied {
+            self.check_effects(effects)?;
+        }
         let config = self.config_of(failed.seq);
-        let CallFailed { seq, api, attempt, first_attempt_at, failure, further } = failed.clone();
+        let CallFailed { seq, api, attempt, first_attempt_at, failure, further, applied } = failed.clone();
         let policy = config.retry_policy(api);
         let now = self.context.now;
         let soonest = now + self.context.quotas.retry_interval;
         let failed = FailedAttempt { attempt, first_attempt_at, repeats, further };
-        match next_retry(&policy, failed, now, self.context.jitter) {
-            Retry::At(at) => {
-                self.emit(Event::AttemptFailed { seq, api, attempt, failure, next_attempt_at: at.max(soonest) });
-            }
-            Retry::Repeat(at) => {
-                self.emit(Event::CallRepeated { seq, api, next_call_at: at.max(soonest), same_request: true });
+        let next = next_retry(&policy, failed, now, self.context.jitter);
+        if let Retry::Repeat(at) = next {
+            self.emit(Event::CallRepeated { seq, api, next_call_at: at.max(soonest), same_request: true });
+            return Ok(());
+        }
+        if let Some(effects) = &applied {
+            self.fold_attempts(seq, api);
+            self.apply_effects(Publisher::State, effects);
+            self.serve_waiting_states();
+        }
+        match next {
+            Retry::At(at) | Retry::Repeat(at) => {
+                let (next_attempt_at, applied) = (at.max(soonest), applied.is_some());
+                self.emit(Event::AttemptFailed { seq, api, attempt, failure, next_attempt_at, applied });
             }
             Retry::Spent => {
                 self.fold_attempts(seq, api);
@@ -548,10 +559,10 @@ impl Draft<'_> {
             && matches!(command.kind, WaitKind::Timer { fire_at } if fire_at <= self.context.now)
     }
 
-    /// Sums up the failed attempts that were too many to record, before the call leaves its state.
+    /// Sums up the failed attempts that were too many to record, before the call leaves its state, or changes something.
     fn fold_attempts(&mut self, seq: StateSeq, api: Api) {
         let Some(call) = self.execution.states.get(&seq).and_then(|state| state.call(api)) else { return };
-        let count = call.failed_attempts.saturating_sub(RECORDED_ATTEMPTS);
+        let count = call.unrecorded_attempts();
         if count > 0
             && let Some(last) = call.last_failure.clone()
         {

@@ -74,6 +74,9 @@ pub enum Event {
         attempt: u32,
         failure: Failure,
         next_attempt_at: Timestamp,
+        /// What the worker did besides was applied: see the events before this one.
+        #[serde(default, skip_serializing_if = "is_false")]
+        applied: bool,
     },
     /// Stands for failed attempts that were too many to record one by one.
     AttemptsFolded {
@@ -164,14 +167,14 @@ pub enum Publisher {
     Rpc,
 }
 
-/// Failed attempts of one call that are recorded one by one; later ones are folded into a count.
+/// Failed attempts of one call that are recorded one by one; later ones are folded into a count, unless they have changed something.
 pub const RECORDED_ATTEMPTS: u32 = 10;
 
 impl Event {
     /// Whether the event is part of the history and has a number. What is not is summed up by a later
     /// [`Event::AttemptsFolded`].
     pub fn is_recorded(&self) -> bool {
-        !matches!(self, Event::AttemptFailed { attempt, .. } if *attempt > RECORDED_ATTEMPTS)
+        !matches!(self, Event::AttemptFailed { attempt, applied: false, .. } if *attempt > RECORDED_ATTEMPTS)
     }
 
     /// The name of the event and its details, as they are stored.

@@ -250,6 +250,9 @@ pub struct CallState {
     /// The call is not made before this moment: a start in the future, or backoff.
     pub not_before: Timestamp,
     pub failed_attempts: u32,
+    /// Up to this one they are in the history, and the first [`RECORDED_ATTEMPTS`] anyway.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub recorded_attempts: u32,
     /// Grows when the content of the request changes, so that a worker that keeps answers by key never replays an
     /// answer that was computed from an older request.
     pub generation: u32,
@@ -261,6 +264,13 @@ pub struct CallState {
     /// Told to the worker with every further attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_database_error: Option<AppDatabaseError>,
+}
+
+impl CallState {
+    /// Failed attempts of which the history does not know yet.
+    pub fn unrecorded_attempts(&self) -> u32 {
+        self.failed_attempts.saturating_sub(self.recorded_attempts.max(RECORDED_ATTEMPTS))
+    }
 }
 
 fn is_zero(count: &u32) -> bool {

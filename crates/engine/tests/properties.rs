@@ -231,8 +231,9 @@ impl Watched {
                     };
                     let (seq, attempt) = (state.seq, call.failed_attempts + 1);
                     let first_attempt_at = self.world.now;
-                    let further = Further::ByPolicy;
-                    self.run(Command::CallFailed(CallFailed { seq, api, attempt, first_attempt_at, failure, further }));
+                    let (further, applied) = (Further::ByPolicy, None);
+                    let failed = CallFailed { seq, api, attempt, first_attempt_at, failure, further, applied };
+                    self.run(Command::CallFailed(failed));
                     self.world.pass(1);
                 }
             }

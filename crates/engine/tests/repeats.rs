@@ -116,3 +116,35 @@ fn calls_without_repeats_are_stored_as_ever() {
     let loading = serde_json::to_string(&Loading::default()).unwrap();
     assert!(!loading.contains("lock"), "{loading}");
 }
+
+/// An attempt that fails and has changed the attribute `n` all the same.
+fn applied(attempt: u32, now: Timestamp, further: Further) -> Command {
+    let Command::CallFailed(failed) = failed(1, Api::Execute, attempt, now) else { unreachable!() };
+    let written = [("n".to_owned(), Json::from_trusted(attempt.to_string()))];
+    let effects = Effects { write_local_attributes: written.into(), ..Effects::default() };
+    Command::CallFailed(CallFailed { further, applied: Some(Box::new(effects)), ..failed })
+}
+
+#[test]
+fn an_attempt_that_failed_may_have_changed_something_and_is_always_recorded() {
+    let mut world = World::started(definition(&[("A", skipping())]));
+    world.run(applied(1, world.now, Further::ByPolicy)).unwrap();
+    assert_eq!((call(&world).failed_attempts, call(&world).generation), (1, 1), "another request comes next");
+    for attempt in 2..=12 {
+        world.fail(1, Api::Execute, attempt);
+    }
+    let events = world.run(applied(13, world.now, Further::After(Duration(3 * SECOND)))).unwrap();
+    assert_eq!(names(&events), ["AttemptsFolded", "LocalAttributesWritten", "AttemptFailed"]);
+    assert!(events.iter().all(Event::is_recorded));
+    assert!(matches!(events[0], Event::AttemptsFolded { count: 2, last_attempt: 12, .. }), "{events:?}");
+    assert_eq!(call(&world).not_before.since(world.now), 3 * SECOND);
+    assert_eq!(call(&world).generation, 2);
+    assert_eq!(world.replayed(), world.execution, "nothing is left to be told");
+    world.fail(1, Api::Execute, 14);
+    let events = world.run(applied(15, world.now, Further::Never)).unwrap();
+    let expected = ["AttemptsFolded", "LocalAttributesWritten", "StateFailed", "ProcessClosed"];
+    assert_eq!(names(&events), expected, "what it did is applied, though it was the last");
+    assert!(matches!(events[0], Event::AttemptsFolded { count: 1, last_attempt: 14, .. }), "{events:?}");
+    assert_eq!(world.execution.local_attributes["n"].as_str(), "15");
+    assert_eq!(world.replayed(), world.execution);
+}

@@ -65,14 +65,51 @@ pub fn decode_wait_until(body: &[u8], limits: &Limits) -> Result<WaitUntilAnswer
     Ok(WaitUntilAnswer { request, effects: Effects { warnings, ..effects } })
 }
 
+/// What a worker says to `execute`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Executed {
+    /// Where its thread goes.
+    Decided(ExecuteAnswer),
+    /// The attempt has failed, and what it did besides is to be applied all the same.
+    Retry(Retried),
+}
+
+impl Executed {
+    /// What it does besides.
+    pub fn effects(&self) -> &Effects {
+        match self {
+            Self::Decided(answer) => &answer.effects,
+            Self::Retry(retried) => &retried.effects,
+        }
+    }
+}
+
+/// A failed attempt with effects.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Retried {
+    pub failure: Failure,
+    pub further: Further,
+    pub effects: Effects,
+}
+
+/// What stands in a state decision of `execute`.
+enum Choice {
+    Decision(Decision),
+    Retry(Failure, Further),
+}
+
 /// Reads the body of a 200 to `execute`, in the same way.
-pub fn decode_execute(body: &[u8], limits: &Limits) -> Result<ExecuteAnswer, String> {
-    let ((decision, effects), warnings) = decode(body, limits, |reader, text| {
+pub fn decode_execute(body: &[u8], limits: &Limits) -> Result<Executed, String> {
+    let ((choice, effects), warnings) = decode(body, limits, |reader, text| {
         let mut object = reader.object(text, keys!("stateDecision"))?;
-        let decision = object.required("stateDecision", |text| decision(text, reader))?;
-        Ok((decision, effects(&mut object, reader)?))
+        let choice = object.required("stateDecision", |text| choice(text, reader))?;
+        Ok((choice, effects(&mut object, reader)?))
     })?;
-    Ok(ExecuteAnswer { decision, effects: Effects { warnings, ..effects } })
+    let effects = Effects { warnings, ..effects };
+    Ok(match choice {
+        Choice::Decision(decision) => Executed::Decided(ExecuteAnswer { decision, effects }),
+        Choice::Retry(failure, further) => Executed::Retry(Retried { failure, further, effects }),
+    })
 }
 
 /// Reads the body of a 200 to an RPC, in the same way.
@@ -115,10 +152,7 @@ fn told(text: &str) -> Option<Told> {
     let detail = object.optional("detail", |text| Ok(string(text).unwrap_or_else(|_| text.to_owned())));
     let detail = detail.ok().flatten().filter(|detail| !detail.trim().is_empty());
     let mut told = Told { error_type, detail, ..Told::default() };
-    let after = object.optional("retryAfterSeconds", |text| match seconds(text)? {
-        longer if longer > MAX_RETRY_AFTER_SECONDS => Err(Fault::new("is more than ten years")),
-        after => Ok(Further::After(Duration::from_seconds(after))),
-    });
+    let after = object.optional("retryAfterSeconds", retry_after);
     let is_final = object.optional("final", |text| Ok(boolean(text)?.then_some(Further::Never)));
     // What is not understood changes nothing. That the attempt has failed is understood.
     for said in [after, is_final.map(Option::flatten)] {
@@ -129,6 +163,17 @@ fn told(text: &str) -> Option<Told> {
         }
     }
     Some(told)
+}
+
+fn retry_after(text: &str) -> Read<Further> {
+    match seconds(text)? {
+        longer if longer > MAX_RETRY_AFTER_SECONDS => Err(Fault::new("is more than ten years")),
+        after => Ok(Further::After(Duration::from_seconds(after))),
+    }
+}
+
+fn kept_error_type(word: Option<String>) -> Option<String> {
+    word.map(|word| printable(&word, MAX_ERROR_TYPE_CHARS)).filter(|word| !word.is_empty())
 }
 
 /// Whole seconds in the header `Retry-After` of a 503 by which the attempt does not count.
@@ -163,7 +208,7 @@ pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Fail
             }
         }
     };
-    let error_type = error_type.map(|word| printable(&word, MAX_ERROR_TYPE_CHARS)).filter(|word| !word.is_empty());
+    let error_type = kept_error_type(error_type);
     let detail = match warnings.iter().map(|warning| warning.chars().count() + 2).sum() {
         0 => detail,
         room => with_warnings(printable(&detail, MAX_DETAIL_CHARS.saturating_sub(room)), &warnings),
@@ -376,8 +421,40 @@ fn bounds(object: &mut Object<'_>) -> Read<(u32, u32)> {
     Ok((at_least, at_most))
 }
 
+/// The keys of a decision, other than `retry`.
+const DECISIONS: &[&str] = &["nextStates", "threadCloseDecision", "conditionalClose"];
+
+fn choice(text: &str, reader: Reader<'_>) -> Read<Choice> {
+    let mut object = reader.object(text, &["retry", "nextStates", "threadCloseDecision", "conditionalClose"])?;
+    match object.optional("retry", |text| retry(text, reader))? {
+        None => decision_of(object, reader).map(Choice::Decision),
+        Some(_) if object.has_any(DECISIONS) => Err(Fault::new("has both retry and another decision")),
+        Some((failure, further)) => Ok(Choice::Retry(failure, further)),
+    }
+}
+
+fn retry(text: &str, reader: Reader<'_>) -> Read<(Failure, Further)> {
+    let mut object = reader.object(text, &["errorType", "detail", "retryAfterSeconds", "final"])?;
+    let error_type = object.optional("errorType", string)?;
+    let detail = object.optional("detail", string)?.filter(|detail| !detail.trim().is_empty());
+    let after = object.optional("retryAfterSeconds", retry_after)?;
+    let further = match object.optional("final", boolean)? {
+        Some(true) => Further::Never,
+        _ => after.unwrap_or_default(),
+    };
+    let detail = detail.map_or_else(
+        || "the worker decided to have the call made again".to_owned(),
+        |detail| printable(&detail, MAX_DETAIL_CHARS),
+    );
+    let error_type = kept_error_type(error_type);
+    Ok((Failure { status: Some(200), error_type, detail, app_database_error: None }, further))
+}
+
 fn decision(text: &str, reader: Reader<'_>) -> Read<Decision> {
-    let mut object = reader.object(text, &["nextStates", "threadCloseDecision", "conditionalClose"])?;
+    decision_of(reader.object(text, DECISIONS)?, reader)
+}
+
+fn decision_of(mut object: Object<'_>, reader: Reader<'_>) -> Read<Decision> {
     let next_states = object.list_of("nextStates", |text| movement(text, reader))?;
     let thread_close = object.optional("threadCloseDecision", |text| {
         let mut object = reader.object(text, &["closeType", "closeInput"])?;

@@ -116,6 +116,11 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// Whether one of these is there and not null.
+    pub fn has_any(&self, keys: &[&str]) -> bool {
+        keys.iter().any(|key| self.fields.get(*key).is_some_and(|value| value.get() != "null"))
+    }
+
     /// Takes out a field that has to be there.
     pub fn required<T>(&mut self, key: &'static str, read: impl FnOnce(&'a str) -> Read<T>) -> Read<T> {
         self.optional(key, read)?.ok_or_else(|| Fault::new("is missing").at(key))

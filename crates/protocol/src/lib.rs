@@ -35,8 +35,8 @@ mod scan;
 mod unknown;
 
 pub use answer::{
-    Limits, MAX_DETAIL_CHARS, decode_error, decode_execute, decode_rpc, decode_wait_until, invalid_answer,
-    parse_moment, with_warnings,
+    Executed, Limits, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_rpc, decode_wait_until,
+    invalid_answer, parse_moment, with_warnings,
 };
 pub use clock_offset::parse_clock_offset;
 pub use definition::{

@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use xdb_engine::*;
-use xdb_protocol::{Limits, MAX_DETAIL_CHARS, decode_error, decode_execute, decode_rpc, decode_wait_until};
+use xdb_protocol::{
+    Executed, Limits, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_rpc, decode_wait_until,
+};
 
 fn failure_of(status: u16, body: &[u8]) -> Failure {
     decode_error(status, None, body).0
@@ -15,7 +17,10 @@ fn wait_until(body: &str) -> Result<WaitUntilAnswer, String> {
 }
 
 fn execute(body: &str) -> Result<ExecuteAnswer, String> {
-    decode_execute(body.as_bytes(), &LIMITS)
+    match decode_execute(body.as_bytes(), &LIMITS)? {
+        Executed::Decided(answer) => Ok(answer),
+        Executed::Retry(retried) => panic!("{retried:?}"),
+    }
 }
 
 fn rpc(body: &str) -> Result<RpcAnswer, String> {
@@ -429,6 +434,43 @@ fn what_workers_say_of_further_attempts() {
         let (failure, further) = decode_error(503, Some(5), body.as_bytes());
         assert_eq!((further, failure.detail), (Further::ByPolicy, format!("d; {warning}")), "{body}");
     }
+}
+
+#[test]
+fn a_decision_to_retry_fails_the_attempt_and_keeps_its_effects() {
+    let retried = |body: &str| match decode_execute(body.as_bytes(), &LIMITS) {
+        Ok(Executed::Retry(retried)) => retried,
+        other => panic!("{body}: {other:?}"),
+    };
+    let Retried { failure, further, effects } = retried(
+        r#"{"stateDecision":{"retry":{"errorType":"Busy","detail":"not\u0000yet","retryAfterSeconds":2,"more":1},"nextStates":null},
+           "writeToLocalAttributes":{"n":1}}"#,
+    );
+    let expected = Failure {
+        status: Some(200),
+        error_type: Some("Busy".to_owned()),
+        detail: "not\u{fffd}yet".to_owned(),
+        app_database_error: None,
+    };
+    assert_eq!((failure, further), (expected, Further::After(Duration::from_seconds(2.0))));
+    assert_eq!(effects.write_local_attributes["n"].as_str(), "1");
+    assert_eq!(effects.warnings, ["unknown key stateDecision.retry.more"]);
+    let plain = retried(r#"{"stateDecision":{"retry":{}}}"#);
+    assert_eq!((plain.further, plain.failure.error_type), (Further::ByPolicy, None));
+    assert!(!plain.failure.detail.is_empty());
+    assert_eq!(retried(r#"{"stateDecision":{"retry":{"final":true,"retryAfterSeconds":1}}}"#).further, Further::Never);
+    for (decision, what) in [
+        (r#"{"retry":{},"nextStates":[{"stateId":"A"}]}"#, "stateDecision has both retry and another decision"),
+        (r#"{"retry":[]}"#, "stateDecision.retry must be an object"),
+        (r#"{"retry":{"final":1}}"#, "stateDecision.retry.final must be true or false"),
+        (r#"{"retry":{"retryAfterSeconds":-1}}"#, "stateDecision.retry.retryAfterSeconds is negative"),
+        (r#"{"retry":{"errorType":1}}"#, "stateDecision.retry.errorType must be a string"),
+    ] {
+        let body = format!(r#"{{"stateDecision":{decision}}}"#);
+        assert_eq!(decode_execute(body.as_bytes(), &LIMITS).err().as_deref(), Some(what));
+    }
+    let of_rpc = decode_rpc(br#"{"stateDecision":{"retry":{}}}"#, &LIMITS).unwrap_err();
+    assert!(of_rpc.contains("unknown key stateDecision.retry"), "{of_rpc}");
 }
 
 #[test]

@@ -19,7 +19,9 @@ fn decoded(options: &str) -> Result<(Definition, StateConfig, StateConfig), Stri
     let definition = parse_definition(&format!(r#"{{"startingState":"A","states":{{"A":{options}}}}}"#))?;
     let start = parse_start_options(&format!(r#"{{"startingStateConfig":{options}}}"#))?;
     let answer = format!(r#"{{"stateDecision":{{"nextStates":[{{"stateId":"A","stateConfig":{options}}}]}}}}"#);
-    let Decision::NextStates(movements) = decode_execute(answer.as_bytes(), &LIMITS)?.decision else {
+    let Executed::Decided(ExecuteAnswer { decision: Decision::NextStates(movements), .. }) =
+        decode_execute(answer.as_bytes(), &LIMITS)?
+    else {
         return Err("no next states".to_owned());
     };
     let moved = movements.into_iter().next().and_then(|movement| movement.config);

@@ -12,7 +12,7 @@ fn wait_until(body: &Value) -> Result<Vec<String>, String> {
 }
 
 fn execute(body: &Value) -> Result<Vec<String>, String> {
-    decode_execute(body.to_string().as_bytes(), &LIMITS).map(|answer| answer.effects.warnings)
+    decode_execute(body.to_string().as_bytes(), &LIMITS).map(|answer| answer.effects().warnings.clone())
 }
 
 fn rpc(body: &Value) -> Result<Vec<String>, String> {

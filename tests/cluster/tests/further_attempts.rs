@@ -110,3 +110,47 @@ fn an_rpc_is_repeated_by_its_caller_alone() {
     assert_eq!(worker.count(|call| call.api == Api::Rpc), 1);
     app.done(&[]);
 }
+
+/// A decision to have the call made again, with effects.
+fn retry(said: Value, effects: Value) -> Reply {
+    let mut answer = json!({"stateDecision": {"retry": said}});
+    answer.as_object_mut().expect("an object").extend(effects.as_object().expect("an object").clone());
+    Reply::Json(200, answer)
+}
+
+#[test]
+fn an_attempt_that_failed_keeps_what_it_did_if_it_says_so() {
+    let app = App::new("further_applied");
+    let worker = app.worker(|call: &Call| match (call.target(), call.attempt()) {
+        ("Only", 1) => retry(
+            json!({"errorType": "Halfway", "detail": "one of two", "retryAfterSeconds": 0.2}),
+            json!({"writeToLocalAttributes": {"done": 1}, "writeToGlobalAttributes": {"n": 1},
+                   "publishToLocalQueue": [{"queueName": "inbox", "payload": "halfway"}]}),
+        ),
+        ("Only", 2) => retry(
+            json!({}),
+            json!({"writeToGlobalAttributes": {"n": "no number"}, "writeToLocalAttributes": {"done": 9}}),
+        ),
+        ("Only", _) => retry(json!({"final": true}), json!({"writeToGlobalAttributes": {"n": 3}})),
+        _ => force_complete(json!([call.local("done"), call.global("n"), error_from(call)["status"]])).into(),
+    });
+    let definition = with_policy(quick_retries()).maps("public.counters", "id", &["n"]);
+    app.register("applied", &definition);
+    let mut db = app.db();
+    db.start("p", "applied").key("p").globals(json!({"n": 0})).go();
+    assert_eq!(db.completes("p").result(), &json!([1, 3, 200]), "what was refused is not applied");
+    let attempts = attempts_of(&worker);
+    let keys: Vec<_> = attempts.iter().map(|(_, key)| key.rsplit('/').next().unwrap_or_default()).collect();
+    assert_eq!((keys, attempts.len()), (vec!["0", "1", "2"], 3), "each is another request");
+    let seen: Vec<_> =
+        worker.calls().iter().filter(|call| call.target() == "Only").map(|call| call.local("done").clone()).collect();
+    assert_eq!(seen, [json!(null), json!(1), json!(1)]);
+    let failed = db.all::<String>(
+        "SELECT concat_ws(' ', details -> 'failure' ->> 'errorType', details ->> 'applied') FROM xdb.history
+         WHERE event_type = 'AttemptFailed' ORDER BY event_id",
+    );
+    assert_eq!(failed, ["Halfway true", "AppDatabaseError"]);
+    let received = db.count("xdb.history WHERE event_type = 'MessagesReceived' AND details ->> 'publisher' = 'State'");
+    assert_eq!(received, 1, "published once");
+    app.done(&[]);
+}

@@ -212,6 +212,7 @@ pub fn failed(seq: u32, api: Api, attempt: u32, now: Timestamp) -> Command {
         first_attempt_at: now,
         failure,
         further: Further::ByPolicy,
+        applied: None,
     })
 }
 

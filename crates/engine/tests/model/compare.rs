@@ -115,7 +115,8 @@ fn compare_call(is: &mut Differences, call: &CallState, expected: &Call) {
     let refused: Vec<_> =
         expected.failures.iter().filter_map(|last| last.failure.app_database_error.as_ref()).collect();
     is.same("refused write", call.app_database_error.as_ref(), refused.last().copied());
-    is.same("generation", call.generation, refused.len() as u32 + expected.repeats - expected.same_requests);
+    let others = expected.repeats - expected.same_requests + expected.applied;
+    is.same("generation", call.generation, refused.len() as u32 + others);
 }
 
 fn compare_wait(is: &mut Differences, model: &Model, seq: StateSeq, wait: Option<&Wait>, expected: Option<&Waiting>) {

@@ -88,6 +88,8 @@ pub struct Call {
     pub repeats: u32,
     /// Those of them with the same request.
     pub same_requests: u32,
+    /// Failed attempts that have changed something.
+    pub applied: u32,
 }
 
 #[derive(Clone, Debug)]

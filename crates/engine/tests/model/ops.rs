@@ -25,6 +25,7 @@ pub enum Op {
         attempt: Attempt,
         failure: Failure,
         further: Further,
+        applied: Option<Box<Effects>>,
         jitter: f64,
     },
     /// The worker asks so many times to be called again later.
@@ -415,9 +416,10 @@ fn op() -> impl Strategy<Value = Op> {
         40 => (whom(), request(), decision(), effects(), 0..8usize).prop_map(|(whom, request, decision, effects, offer)| {
             Op::Answer { whom, request, decision, effects, offer }
         }),
-        6 => (whom(), attempt, failure(), further(), jitter()).prop_map(|(whom, attempt, failure, further, jitter)| {
-            Op::Fail { whom, attempt, failure, further, jitter }
-        }),
+        6 => (whom(), attempt, failure(), further(), option::weighted(0.2, effects().prop_map(Box::new)), jitter())
+            .prop_map(|(whom, attempt, failure, further, applied, jitter)| {
+                Op::Fail { whom, attempt, failure, further, applied, jitter }
+            }),
         1 => (whom(), 1..14u32, asked(), jitter())
             .prop_map(|(whom, times, after, jitter)| Op::PutOff { whom, times, after, jitter }),
         2 => (whom(), 1..15u32).prop_map(|(whom, times)| Op::FailAgain { whom, times }),

@@ -85,8 +85,9 @@ impl Run {
                 let Some((seq, api)) = self.at_call(*whom) else { return Ok(()) };
                 self.submit(answer(seq, api, request, decision, effects), 0.5, *offer)
             }
-            Op::Fail { whom, attempt, failure, further, jitter } => {
-                self.fail(*whom, *attempt, failure, *further, *jitter)
+            Op::Fail { whom, attempt, failure, further, applied, jitter } => {
+                let said = Said { further: *further, applied: applied.clone() };
+                self.fail(*whom, *attempt, failure, said, *jitter)
             }
             Op::PutOff { whom, times, after, jitter } => {
                 let Some((seq, api)) = self.at_call(*whom) else { return Ok(()) };
@@ -96,7 +97,7 @@ impl Run {
                     }
                     let failure = Failure { status: Some(503), ..Failure::default() };
                     let whom = Whom::Any(seq.0, api);
-                    self.fail(whom, Attempt::Next, &failure, Further::Repeat(*after), *jitter)?;
+                    self.fail(whom, Attempt::Next, &failure, Said::further(Further::Repeat(*after)), *jitter)?;
                 }
                 Ok(())
             }
@@ -106,7 +107,7 @@ impl Run {
                     let Some(call) = self.model.call(seq, api) else { break };
                     self.now = self.now.max(call.not_before);
                     let failure = Failure { detail: "it failed again".to_owned(), ..Failure::default() };
-                    self.fail(Whom::Any(seq.0, api), Attempt::Next, &failure, Further::ByPolicy, 0.5)?;
+                    self.fail(Whom::Any(seq.0, api), Attempt::Next, &failure, Said::default(), 0.5)?;
                 }
                 Ok(())
             }
@@ -129,7 +130,7 @@ impl Run {
                 let lost = self.decide(&command, 0.5, &[]);
                 self.now = self.now + Duration(SECOND);
                 let failure = Failure { detail: "the server was gone".to_owned(), ..Failure::default() };
-                self.fail(Whom::Any(seq.0, api), Attempt::Skipped, &failure, Further::ByPolicy, 0.5)?;
+                self.fail(Whom::Any(seq.0, api), Attempt::Skipped, &failure, Said::default(), 0.5)?;
                 // Were it decided now, it would come to the same, unless that was the last attempt.
                 if self.model.call(seq, api).is_some() {
                     let again = self.decide(&command, 0.5, &[]);
@@ -227,7 +228,8 @@ impl Run {
         }
     }
 
-    fn fail(&mut self, whom: Whom, attempt: Attempt, failure: &Failure, further: Further, jitter: f64) -> Outcome {
+    fn fail(&mut self, whom: Whom, attempt: Attempt, failure: &Failure, said: Said, jitter: f64) -> Outcome {
+        let Said { further, applied } = said;
         let Some((seq, api)) = self.at_call(whom) else { return Ok(()) };
         let failures = self.model.call(seq, api).map_or(&[][..], |call| &call.failures);
         let last = failures.last().map_or(0, |last| last.attempt);
@@ -237,7 +239,7 @@ impl Run {
             Attempt::Same => last.max(1),
         };
         let first_attempt_at = failures.first().map_or(self.now, |first| first.at);
-        let failed = CallFailed { seq, api, attempt, first_attempt_at, failure: failure.clone(), further };
+        let failed = CallFailed { seq, api, attempt, first_attempt_at, failure: failure.clone(), further, applied };
         self.submit(Command::CallFailed(failed), jitter, 0)
     }
 
@@ -383,6 +385,19 @@ impl std::fmt::Display for Run {
     }
 }
 
+/// What a worker says besides that an attempt has failed.
+#[derive(Clone, Default)]
+struct Said {
+    further: Further,
+    applied: Option<Box<Effects>>,
+}
+
+impl Said {
+    fn further(further: Further) -> Self {
+        Self { further, ..Self::default() }
+    }
+}
+
 /// Checks the events that stand for failed attempts which are not in the history, each once its call is over. A history is
 /// read as what happened one after the other: those of the call that was answered, or that failed for good, come before
 /// anything that followed from it, also when that was the close of the process; those of the calls that the close cut off
@@ -394,7 +409,7 @@ fn check_folded(command: &Command, events: &[Event], before: &Execution, after: 
         _ => None,
     };
     let (first, cut_off): (Vec<_>, Vec<_>) =
-        uncounted(before, after).into_iter().partition(|(seq, _)| Some(*seq) == own);
+        uncounted(before, after, events).into_iter().partition(|(seq, _)| Some(*seq) == own);
     let folded = |(_, event): (StateSeq, Event)| event;
     let first: Vec<Event> = first.into_iter().map(folded).collect();
     let cut_off: Vec<Event> = cut_off.into_iter().map(folded).collect();
@@ -409,19 +424,23 @@ fn check_folded(command: &Command, events: &[Event], before: &Execution, after: 
     Err(format!("of {events:?}, the first ones should be {first:?}, and those before a close {cut_off:?}"))
 }
 
-/// What has to stand for failed attempts that are not in the history, once their call is over, in the order of states.
-fn uncounted(before: &Execution, after: &Execution) -> Vec<(StateSeq, Event)> {
+/// What has to stand for failed attempts that are not in the history, once their call is over or changes
+/// something, in the order of states.
+fn uncounted(before: &Execution, after: &Execution, events: &[Event]) -> Vec<(StateSeq, Event)> {
+    let changes = |of: StateSeq| {
+        events.iter().any(|event| matches!(event, Event::AttemptFailed { seq, applied: true, .. } if *seq == of))
+    };
     let mut events = Vec::new();
     for (seq, state) in &before.states {
         for api in [Api::WaitUntil, Api::Execute] {
-            let over = after.states.get(seq).is_none_or(|state| state.call(api).is_none());
-            if let Some(CallState { failed_attempts, last_failure: Some(last), .. }) = state.call(api).filter(|_| over)
-                && *failed_attempts > RECORDED_ATTEMPTS
+            let over = after.states.get(seq).is_none_or(|state| state.call(api).is_none()) || changes(*seq);
+            if let Some(call) = state.call(api).filter(|call| over && call.unrecorded_attempts() > 0)
+                && let Some(last) = &call.last_failure
             {
                 let event = Event::AttemptsFolded {
                     seq: *seq,
                     api,
-                    count: failed_attempts - RECORDED_ATTEMPTS,
+                    count: call.unrecorded_attempts(),
                     last_attempt: last.attempt,
                     at: last.at,
                     failure: last.failure.clone(),

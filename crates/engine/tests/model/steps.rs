@@ -47,6 +47,7 @@ impl Model {
                 if self.call_mut(failed.seq).failures.iter().any(|last| last.attempt >= failed.attempt) {
                     return Err(vec![Refusal::Stale]);
                 }
+                none(failed.applied.as_ref().map_or_else(Vec::new, |effects| effect_faults(effects, context)))?;
                 self.call_failed(failed, context);
             }
             Command::CallRepeated { seq, api } => {
@@ -189,7 +190,10 @@ impl Model {
             config,
             recovery,
             started_at: context.now,
-            place: Place::Call(api, Call { not_before, failures: Vec::new(), repeats: 0, same_requests: 0 }),
+            place: Place::Call(
+                api,
+                Call { not_before, failures: Vec::new(), repeats: 0, same_requests: 0, applied: 0 },
+            ),
             wait: None,
             ended: None,
         });
@@ -275,6 +279,10 @@ impl Model {
                 call.not_before = next;
                 return;
             }
+        }
+        if let Some(effects) = &failed.applied {
+            self.effects(effects, context);
+            self.call_mut(*seq).applied += 1;
         }
         let last = LastFailure { api: *api, attempt: *attempt, at: context.now, failure: failure.clone() };
         self.call_mut(*seq).failures.push(last);
