@@ -110,7 +110,8 @@ impl Simulator {
 
     fn attempt_failed(&mut self, open: &OpenState, failure: Failure, further: Further) -> Answered {
         let OpenState { execution, seq, api, attempt, first_attempt_at, .. } = *open;
-        let failed = CallFailed { seq, api, attempt, first_attempt_at, failure: failure.clone(), further };
+        let failed =
+            CallFailed { seq, api, attempt, first_attempt_at, failure: failure.clone(), further, applied: None };
         self.told_of(execution, &Command::CallFailed(failed), Some(failure))
     }
 
@@ -145,6 +146,18 @@ fn retry_after(headers: &BTreeMap<String, String>) -> Option<u64> {
     Some(value.trim()).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
 }
 
+/// What follows from an answer of `execute`.
+fn executed(open: &OpenState, answer: Executed) -> Command {
+    let OpenState { seq, api, attempt, first_attempt_at, .. } = *open;
+    match answer {
+        Executed::Decided(answer) => Command::ExecuteAnswered { seq, answer },
+        Executed::Retry(Retried { failure, further, effects }) => {
+            let applied = Some(Box::new(effects));
+            Command::CallFailed(CallFailed { seq, api, attempt, first_attempt_at, failure, further, applied })
+        }
+    }
+}
+
 fn read(open: &OpenState, status: u16, retry_after: Option<u64>, body: &[u8]) -> Read {
     if status != 200 {
         let (failure, further) = decode_error(status, retry_after, body);
@@ -157,8 +170,8 @@ fn read(open: &OpenState, status: u16, retry_after: Option<u64>, body: &[u8]) ->
             Read::Answer(Command::WaitUntilAnswered { seq, answer }, warnings)
         }),
         Api::Execute => decode_execute(body, &LIMITS).map(|answer| {
-            let warnings = answer.effects.warnings.clone();
-            Read::Answer(Command::ExecuteAnswered { seq, answer }, warnings)
+            let warnings = answer.effects().warnings.clone();
+            Read::Answer(executed(open, answer), warnings)
         }),
     };
     answer.unwrap_or_else(|what| Read::failed(invalid_answer(what)))

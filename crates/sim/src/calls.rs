@@ -200,6 +200,7 @@ impl Simulator {
             first_attempt_at,
             failure,
             further: Further::ByPolicy,
+            applied: None,
         });
         if let Ok(events) = self.decide(id, &failed) {
             self.apply(id, events);
