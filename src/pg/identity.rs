@@ -63,11 +63,20 @@ pub fn with_short_waits<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     scope(None, &settings, Settings::PinnedBack, body)
 }
 
+mod raw {
+    unsafe extern "C-unwind" {
+        pub fn PortalHashTableDeleteAll();
+        pub fn AtEOXact_LargeObject(is_commit: bool);
+    }
+}
+
 /// Runs `body` on users' tables as the owner of a process, in the engine's own transaction. Local user id change
 /// alone is not enough: RESTRICTED_OPERATION keeps a trigger from `RESET ROLE`, and a deferred one from running
 /// later as the engine.
 ///
 /// `own` are the owner's settings of custom parameters. `lock_timeout` overrides the session's, where a lock is known to be held.
+///
+/// All cursors of the session but those that run a statement now are closed at the end: the engine has none of its own.
 ///
 /// What fails leaves session locks behind: see [`release_advisory_locks`].
 pub fn as_process_owner<T>(
@@ -83,11 +92,26 @@ pub fn as_process_owner<T>(
         if let Some(timeout) = lock_timeout {
             set(c"lock_timeout", timeout);
         }
-        body()
+        let value = body()?;
+        close_cursors()?;
+        Ok(value)
     })?;
     empty_temporary_schema();
     release_advisory_locks();
     Ok(result)
+}
+
+/// Closes the cursors and the descriptors of large objects that a trigger has left open: whoever comes next could read from them,
+/// or find the name of a cursor taken. An error closes them by itself. What runs at the end of a cursor's statement runs as the
+/// owner still.
+fn close_cursors() -> Result<()> {
+    // SAFETY: raw calls, which do nothing where nothing is open. No portal is pinned: whoever does that has returned.
+    unsafe {
+        catch(|| {
+            raw::PortalHashTableDeleteAll();
+            raw::AtEOXact_LargeObject(true);
+        })
+    }
 }
 
 /// Releases the advisory locks that a trigger has taken for the session: whoever comes next in it would seem to have them too. Those
