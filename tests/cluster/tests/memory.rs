@@ -144,6 +144,8 @@ fn a_session_without_memory_gets_an_error_and_lives() {
     let wide = "(SELECT jsonb_agg(jsonb_build_object('process_id', 'b' || n, 'process_type', 'one', 'input', n))
         FROM generate_series(1, 300000) n)";
     db.refused(codes::OUT_OF_MEMORY, &format!("SELECT xdb.start_processes({wide})"));
+    let keys = "(SELECT array_agg(n::text) FROM generate_series(1, 3000000) n)";
+    db.refused(codes::OUT_OF_MEMORY, &format!("SELECT xdb.get_local_attributes('before', {keys})"));
     limit_memory(pid, 0);
     // Whatever each of them says to that.
     for sql in [
