@@ -115,6 +115,12 @@ pub fn superuser_process() -> PgError {
         .hint("Use an ordinary role, or set xdb.allow_superuser_processes.")
 }
 
+pub fn superuser_rpc() -> PgError {
+    PgError::new(sqlstate(b"XD013"), "superusers can't invoke RPCs here that use mapped tables")
+        .detail("Triggers and policies of these tables run with the rights of the caller.")
+        .hint("Use an ordinary role, with SET ROLE, or set xdb.allow_superuser_processes.")
+}
+
 /// Somebody changes, removes or uses what another role has registered. `owner` is its name, if it is there.
 pub fn not_registered_by(what: &str, name: &str, owner: Option<&str>) -> PgError {
     let detail = match owner {

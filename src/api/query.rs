@@ -66,7 +66,7 @@ pub fn get_local_attributes(args: &Args) -> Result<Value> {
     let execution = args.execution_id(2);
     let text = caller.on_system_tables(|spi, _| {
         let found = caller.find(spi, &process_id, execution)?;
-        let wanted = |key: &str| keys.as_ref().is_none_or(|keys| keys.iter().flatten().any(|wanted| wanted == key));
+        let wanted = |key: &str| keys.as_ref().is_none_or(|keys| keys.contains(key));
         let all = attribute::of_one(spi, found.id, wanted)?;
         object(all.iter().map(|(key, value)| (key.as_str(), value.as_str())))
     })?;

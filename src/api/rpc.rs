@@ -16,7 +16,7 @@ use crate::pg::spi::{self};
 use crate::pg::wake;
 use crate::store::app_tables::{Held, Tables, object};
 use crate::store::attribute::{self, Found, Size};
-use crate::store::load::{self, Loaded, Lock};
+use crate::store::load::{self, Loaded, Lock, Meta};
 use crate::store::registry::{ProcessType, Registry};
 use crate::store::{locks, process, save};
 use crate::transport::{FailureKind, Outcome, Request};
@@ -52,6 +52,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let timeout = target.timeout(timeout);
     let (meta, id) = (&target.loaded.meta, target.loaded.before.id);
     let (loading, loading_local) = target.loading();
+    refuse_superuser(caller, meta, |attribute| loading.wants(attribute))?;
     let locking = Locking {
         rpc_name: &rpc_name,
         meta,
@@ -106,6 +107,16 @@ fn timeout_given(argument: Option<Option<Duration>>) -> Result<Option<Duration>>
         Some(longer) => Err(error::over_quota(longer.to_string())),
         None => Ok(timeout),
     }
+}
+
+/// Refuses to use tables that have one of these attributes as a superuser: whoever owns one has code in it, a trigger or a policy,
+/// that would run as one.
+fn refuse_superuser(caller: Caller, meta: &Meta, touched: impl Fn(&str) -> bool) -> Result<()> {
+    let uses_tables = meta.mapping.iter().any(|table| table.attributes.keys().any(|attribute| touched(attribute)));
+    if uses_tables && identity::is_superuser(caller.role) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
+        return Err(error::superuser_rpc());
+    }
+    Ok(())
 }
 
 /// What is to be called, unless the idempotency key has its answer already.
@@ -338,6 +349,7 @@ fn apply(
     if !attributes.is_empty() && loaded.values().any(|entry| !entry.events.is_empty()) {
         let meta = loaded.values().next().map(|entry| &entry.meta);
         if let Some(meta) = meta {
+            refuse_superuser(caller, meta, |attribute| attributes.contains_key(attribute))?;
             caller.look_up(tables, &meta.mapping, TableUse::Update, |attribute| attributes.contains_key(attribute))?;
             identity::as_caller(|| spi::connect(|spi| tables.update(spi, meta, &attributes)))?;
         }

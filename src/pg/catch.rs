@@ -1,8 +1,10 @@
 //! Postgres errors as Rust values, whole: SQLSTATE, texts and the names of table and constraint.
 //!
 //! pgrx turns a caught error into a panic and keeps only the SQLSTATEs that it knows, and none of the names. An
-//! application needs both: its triggers raise codes of their own, and `appDatabaseError` names the constraint.
+//! application needs both: its triggers raise codes of their own, and `appDatabaseError` names the constraint. Texts that are very
+//! long are cut.
 
+use super::identity::is_engine;
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::mem::MaybeUninit;
@@ -12,7 +14,7 @@ use std::ops::{Deref, DerefMut};
 #[derive(Clone, Debug)]
 pub struct PgError(Box<Fields>);
 
-/// The parts of an error report.
+/// The parts of an error report; of one that was caught, each with a bounded length.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fields {
     /// Packed as Postgres packs it; see [`sqlstate`].
@@ -188,10 +190,17 @@ pub unsafe fn catch<T>(call: impl FnOnce() -> T) -> Result<T> {
     }
 }
 
+/// The most bytes that a field keeps. Whoever raises an error may make them as long as the server's memory lasts.
+const LONGEST: usize = 64 * 1024;
+
+/// The same in the engine, where what a table says goes into a history and to a worker.
+const LONGEST_IN_ENGINE: usize = 4 * 1024;
+
 fn fields(data: &pg_sys::ErrorData) -> Fields {
+    let longest = if is_engine() { LONGEST_IN_ENGINE } else { LONGEST };
     let text = |text: *const c_char| {
         // SAFETY: Postgres gives null or a terminated string.
-        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        (!text.is_null()).then(|| shortened(unsafe { CStr::from_ptr(text) }.to_bytes(), longest))
     };
     Fields {
         code: data.sqlerrcode,
@@ -209,6 +218,17 @@ fn fields(data: &pg_sys::ErrorData) -> Fields {
         datatype: text(data.datatype_name),
         constraint: text(data.constraint_name),
     }
+}
+
+/// The text, or so many bytes of it at most, whole characters with an ellipsis behind them.
+fn shortened(text: &[u8], longest: usize) -> String {
+    if text.len() <= longest {
+        return String::from_utf8_lossy(text).into_owned();
+    }
+    // A character begins with anything but 0b10xxxxxx.
+    let begins = |place: &usize| text[*place] & 0xC0 != 0x80;
+    let end = (longest.saturating_sub(4)..=longest).rev().find(begins).unwrap_or(longest);
+    String::from_utf8_lossy(&text[..end]).into_owned() + "…"
 }
 
 mod raw {

@@ -34,6 +34,21 @@ pub fn new_wait_event_set(events: c_int) -> *mut pg_sys::WaitEventSet {
     }
 }
 
+/// How many settings this process knows by name, placeholders of users among them. Takes its time in 16 and later, where a list is made.
+pub fn known_settings() -> usize {
+    // SAFETY: plain accessors; the list is given back.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        return pg_sys::GetNumConfigOptions() as usize;
+        #[cfg(not(feature = "pg15"))]
+        {
+            let mut count: c_int = 0;
+            pg_sys::pfree(pg_sys::get_guc_variables(&raw mut count).cast());
+            count as usize
+        }
+    }
+}
+
 /// Whether a role owns a database. In a transaction.
 pub fn owns_database(database: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     // SAFETY: a look-up in the catalog.

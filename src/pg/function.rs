@@ -6,9 +6,9 @@
 use super::catch::{PgError, Result, catch, edge, sqlstate, throw};
 use super::param::{FromColumn, SqlValue, from_postgres, other_type};
 use super::{json, memory, snapshot};
-use pgrx::pg_sys;
+use pgrx::{Array, FromDatum, pg_sys};
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, c_int};
 use std::rc::Rc;
 use xdb_engine::{Duration, ExecutionId, Timestamp};
@@ -56,6 +56,9 @@ impl Signature {
     }
 }
 
+/// What short texts take in a set, for each of their bytes in an array.
+const IN_A_SET: usize = 16;
+
 /// The arguments of a call, counted from 0.
 pub struct Args {
     call: pg_sys::FunctionCallInfo,
@@ -100,8 +103,13 @@ impl Args {
         self.get(number)
     }
 
-    pub fn texts(&self, number: usize) -> Option<Vec<Option<String>>> {
-        self.get(number)
+    /// The texts of an array, without its nulls.
+    pub fn texts(&self, number: usize) -> Option<HashSet<String>> {
+        let datum = self.datum(number, pg_sys::TEXTARRAYOID)?;
+        // SAFETY: the argument is an array of texts, whose header says how long it is.
+        let (bytes, texts) = unsafe { (pg_sys::toast_raw_datum_size(datum), Array::<&str>::from_datum(datum, false)?) };
+        memory::room_for(bytes.saturating_mul(IN_A_SET)).unwrap_or_else(|error| throw(error));
+        Some(texts.iter().flatten().map(str::to_owned).collect())
     }
 
     pub fn int(&self, number: usize) -> Option<i32> {

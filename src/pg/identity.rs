@@ -5,6 +5,7 @@ use super::compat;
 use super::settings::FORMATS;
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_int};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static IS_ENGINE: AtomicBool = AtomicBool::new(false);
@@ -63,13 +64,29 @@ pub fn with_short_waits<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     scope(None, &settings, Settings::PinnedBack, body)
 }
 
+mod raw {
+    use pgrx::pg_sys;
+    unsafe extern "C-unwind" {
+        pub fn PortalHashTableDeleteAll();
+        pub fn AtEOXact_LargeObject(is_commit: bool);
+        pub fn setseed(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
+        pub fn DirectFunctionCall1Coll(
+            function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
+            collation: pg_sys::Oid,
+            argument: pg_sys::Datum,
+        ) -> pg_sys::Datum;
+    }
+}
+
 /// Runs `body` on users' tables as the owner of a process, in the engine's own transaction. Local user id change
 /// alone is not enough: RESTRICTED_OPERATION keeps a trigger from `RESET ROLE`, and a deferred one from running
 /// later as the engine.
 ///
 /// `own` are the owner's settings of custom parameters. `lock_timeout` overrides the session's, where a lock is known to be held.
 ///
-/// What fails leaves session locks behind: see [`release_advisory_locks`].
+/// All cursors of the session but those that run a statement now are closed at the end: the engine has none of its own.
+///
+/// What fails leaves something behind in the session: see [`clean_session`].
 pub fn as_process_owner<T>(
     owner: pg_sys::Oid,
     own: &[Setting],
@@ -83,19 +100,44 @@ pub fn as_process_owner<T>(
         if let Some(timeout) = lock_timeout {
             set(c"lock_timeout", timeout);
         }
-        body()
+        let value = body()?;
+        close_cursors()?;
+        Ok(value)
     })?;
     empty_temporary_schema();
-    release_advisory_locks();
+    clean_session();
     Ok(result)
 }
 
-/// Releases the advisory locks that a trigger has taken for the session: whoever comes next in it would seem to have them too. Those
-/// of the transaction stay until its end. To be called when a failed use of users' tables was taken back, too: a lock of the session
-/// outlives that.
-pub fn release_advisory_locks() {
-    // SAFETY: looks through the locks that this process has, and gives back those of the session.
-    unsafe { pg_sys::LockReleaseSession(pg_sys::USER_LOCKMETHOD as pg_sys::LOCKMETHODID) };
+/// Closes the cursors and the descriptors of large objects that a trigger has left open: whoever comes next could read from them,
+/// or find the name of a cursor taken. An error closes them by itself. What runs at the end of a cursor's statement runs as the
+/// owner still.
+fn close_cursors() -> Result<()> {
+    // SAFETY: raw calls, which do nothing where nothing is open. No portal is pinned: whoever does that has returned.
+    unsafe {
+        catch(|| {
+            raw::PortalHashTableDeleteAll();
+            raw::AtEOXact_LargeObject(true);
+        })
+    }
+}
+
+/// Takes back what a trigger may have done to the session and what no abort takes back. To be called after a use of users' tables,
+/// also where it failed and was undone.
+///
+/// - The advisory locks of the session: whoever comes next in it would seem to have them too. Those of the transaction stay until its end.
+/// - What `setseed()` has made of `random()`: the trigger would know what the next owner draws.
+pub fn clean_session() {
+    // Two numbers that nobody knows are in each state.
+    let bits = RandomState::new().build_hasher().finish();
+    // A number from -1 to 1 with as many digits as it can have.
+    let seed = (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
+    // SAFETY: looks through the locks that this process has, and gives back those of the session; calls a function of the server that
+    // takes such a number.
+    unsafe {
+        pg_sys::LockReleaseSession(pg_sys::USER_LOCKMETHOD as pg_sys::LOCKMETHODID);
+        raw::DirectFunctionCall1Coll(raw::setseed, pg_sys::InvalidOid, pg_sys::Datum::from(seed.to_bits()));
+    }
 }
 
 /// Drops what a trigger has made in `pg_temp`, so that the owner of the next process does not run it. Functions may be made there

@@ -2,7 +2,7 @@
 
 use super::catch::{Result, run_caught};
 use super::extension::{self, Installed};
-use super::identity::release_advisory_locks;
+use super::identity::clean_session;
 use super::latch;
 use super::settings;
 use super::shmem::{self, EngineState, Role, Slot};
@@ -128,7 +128,7 @@ impl Session {
                 pg_sys::PopActiveSnapshot();
             }
             pg_sys::CommitTransactionCommand();
-            release_advisory_locks();
+            clean_session();
             // Without it autovacuum never hears of what the engine changes.
             pg_sys::pgstat_report_stat(false);
             pg_sys::MemoryContextSwitchTo(self.memory);
@@ -157,7 +157,7 @@ impl Session {
         unsafe {
             pg_sys::InterruptHoldoffCount += 1;
             pg_sys::AbortCurrentTransaction();
-            release_advisory_locks();
+            clean_session();
             pg_sys::InterruptHoldoffCount -= 1;
             pg_sys::pgstat_report_stat(false);
             pg_sys::MemoryContextSwitchTo(self.memory);

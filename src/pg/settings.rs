@@ -1,5 +1,5 @@
 //! Session settings of the engine's processes, which no `ALTER ROLE` or `ALTER DATABASE` may change.
-use super::compat::MORE_SETTINGS;
+use super::compat::{MORE_SETTINGS, known_settings};
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString};
 
@@ -7,6 +7,11 @@ use std::ffi::{CStr, CString};
 pub fn reserve_prefix() {
     // SAFETY: the name is a constant.
     unsafe { pg_sys::MarkGUCPrefixReserved(c"xdb".as_ptr()) };
+}
+
+/// How many settings this process knows by name, those among them that somebody has made up.
+pub fn known_names() -> usize {
+    known_settings()
 }
 
 /// A whole number as it stands in a setting of a role or a database.

@@ -527,8 +527,28 @@ mod xdb_tests {
                 run("SELECT 1 / 0")
             })
         });
-        identity::release_advisory_locks();
+        identity::clean_session();
         assert_eq!(one(locks), "0", "after an error");
+    }
+
+    #[pg_test]
+    fn nobody_determines_what_the_next_owner_draws() {
+        run("CREATE ROLE xdb_tests_owner").expect("created");
+        let owner = identity::role_named("xdb_tests_owner").expect("no error").expect("it is there");
+        let draws = "SELECT random()::text";
+        let mut drawn = std::collections::BTreeSet::new();
+        for round in 0..10 {
+            identity::as_process_owner(owner, &[], None, || run("SELECT setseed(0.5)")).expect("it may");
+            assert!(drawn.insert(one(draws)), "round {round}");
+            // As a step that fails under a guard.
+            error_of(|| identity::as_process_owner(owner, &[], None, || run("SELECT setseed(0.5), 1 / 0")));
+            identity::clean_session();
+            assert!(drawn.insert(one(draws)), "round {round}, after an error");
+        }
+        run("SELECT setseed(0.5)").expect("set");
+        let known = one(draws);
+        run("SELECT setseed(0.5)").expect("set");
+        assert_eq!(one(draws), known, "a seed determines what is drawn");
     }
 
     // --- memory -----------------------------------------------------------------------------------------------------------

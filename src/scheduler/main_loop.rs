@@ -1,6 +1,7 @@
 //! The loop of a scheduler or a runner: wait, collect answers, make a turn.
 
 use super::duties::{Duties, is_running};
+use super::setting_names::SettingNames;
 use crate::guc;
 use crate::http::{AuthorityFile, HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, log_error};
@@ -67,8 +68,9 @@ pub fn run(session: &mut Session) -> ExitReason {
     let mut connections = Reserved::default();
     let mut finished: Vec<Reply> = Vec::new();
     let mut duties = Duties::of(session);
+    let mut setting_names = SettingNames::new();
     loop {
-        if session.asked_to_leave() {
+        if session.asked_to_leave() || setting_names.are_too_many(memory.has_calls()) {
             return ExitReason::Left;
         }
         followed.follow(session, &reactor);

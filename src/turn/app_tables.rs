@@ -9,7 +9,7 @@ use super::role::Role;
 use super::slow_tables::{Kept, SlowTables, Times};
 use super::transaction::{Mode, Turn};
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
-use crate::pg::identity::{Setting, as_engine, as_process_owner, release_advisory_locks};
+use crate::pg::identity::{Setting, as_engine, as_process_owner, clean_session};
 use crate::pg::process::database;
 use crate::pg::shmem::row_places;
 use crate::pg::spi::Spi;
@@ -312,7 +312,7 @@ impl<'a> AppTables<'a> {
 
 /// A use of users' tables under a guard: where it fails it leaves nothing behind, no lock of the session either.
 fn guarded_use<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    guarded(body).inspect_err(|_| release_advisory_locks())
+    guarded(body).inspect_err(|_| clean_session())
 }
 
 fn error_of<T>(used: Used<T>) -> PgError {

@@ -231,6 +231,24 @@ fn timers_and_local_attributes_can_be_seen() {
 }
 
 #[test]
+fn attributes_are_found_among_a_million_keys() {
+    let app = App::new("admin_keys");
+    let _worker = app.worker(|_: &Call| any_of(&[local_queue("m", "inbox", 1)]));
+    app.register("mail", &mailbox());
+    let mut db = app.db();
+    let many: Value = (0..10_000).map(|n| (format!("k{n}"), json!(n))).collect::<serde_json::Map<_, _>>().into();
+    db.start("p", "mail").locals(many).go();
+    let began = Instant::now();
+    let found = db.json(
+        "SELECT xdb.get_local_attributes('p', (SELECT array_agg('none' || n) FROM generate_series(1, 2000000) n) || '{k7,NULL}'::text[])",
+    );
+    assert_eq!(found, json!({"k7": 7}));
+    // Each of them compared with each takes minutes.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    app.done(&[]);
+}
+
+#[test]
 fn history_is_kept_as_the_start_says() {
     let (app, _worker) = application("admin_history");
     let mut db = app.db();

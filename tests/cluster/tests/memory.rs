@@ -144,6 +144,8 @@ fn a_session_without_memory_gets_an_error_and_lives() {
     let wide = "(SELECT jsonb_agg(jsonb_build_object('process_id', 'b' || n, 'process_type', 'one', 'input', n))
         FROM generate_series(1, 300000) n)";
     db.refused(codes::OUT_OF_MEMORY, &format!("SELECT xdb.start_processes({wide})"));
+    let keys = "(SELECT array_agg(n::text) FROM generate_series(1, 3000000) n)";
+    db.refused(codes::OUT_OF_MEMORY, &format!("SELECT xdb.get_local_attributes('before', {keys})"));
     limit_memory(pid, 0);
     // Whatever each of them says to that.
     for sql in [
@@ -237,4 +239,62 @@ fn a_session_with_hardly_any_memory_makes_its_rpc_or_says_why_not() {
     assert!(done > 0);
     assert_eq!(log::crashes(&app.cluster().log()), 0);
     app.done(&["out of memory"]);
+}
+
+#[test]
+fn an_error_of_a_trigger_is_as_long_as_it_may_be_and_no_longer() {
+    // So that no use is cancelled before it has said all that.
+    let app = App::alone("memory_errors", ClusterOptions::default().set("xdb.apply_timeout", "30s"));
+    let worker = app.worker(|call: &Call| match call.refused_write() {
+        Value::Null if call.process_id() == "after" => force_complete(json!(null)),
+        Value::Null => force_complete(json!(null)).globals(json!({"n": 1})),
+        told => force_complete(told.clone()),
+    });
+    let mut db = app.db();
+    db.run(
+        "CREATE FUNCTION speak() RETURNS trigger LANGUAGE plpgsql AS $$
+         DECLARE
+             much text := repeat('xé', new.id::int / 2);
+         BEGIN
+             RAISE '%', much USING ERRCODE = '22000', DETAIL = much, HINT = much, TABLE = much, CONSTRAINT = much;
+         END $$;
+         INSERT INTO counters VALUES ('10', 0), ('1000000', 0), ('40000000', 0);
+         CREATE TRIGGER speak BEFORE INSERT OR UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION speak()",
+    );
+    app.register("one", &one_step());
+    app.register("speaks", &one_step().maps("public.counters", "id", &["n"]));
+    let scheduler = app.scheduler();
+    db.start("short", "speaks").key("10").go();
+    assert_eq!(db.completes("short").result()["message"], "xé".repeat(5));
+    db.start("long", "speaks").key("1000000").go();
+    let told = db.completes("long").result().clone();
+    for field in ["message", "table", "constraint"] {
+        let text = told[field].as_str().expect("a text");
+        assert!((2700..4200).contains(&text.chars().count()) && text.ends_with('…'), "{}: {text}", text.len());
+        assert!(text.trim_end_matches('…').chars().all(|c| "xé".contains(c)), "{field} was cut within a character");
+    }
+    let detail = "SELECT max(length(details -> 'failure' ->> 'detail')) FROM xdb.history WHERE process_id = 'long'";
+    assert!((2000..10_000).contains(&db.one::<i32>(detail)));
+
+    // More than the engine has memory for: once more at the most, it says so and goes on.
+    limit_memory(scheduler, 500 * MB);
+    db.start("longer", "speaks").key("40000000").go();
+    wait_until("it was tried", 30, || worker.count(|call| call.process_id() == "longer") > 0);
+    db.start("after", "one").go();
+    db.completes("after");
+    db.run("DROP TRIGGER speak ON counters");
+    db.completes("longer");
+
+    // A session gets more of it.
+    db.run("CREATE TRIGGER speak BEFORE INSERT OR UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION speak()");
+    let start =
+        |db: &mut Db, key: &str| db.start("refused", "speaks").key(key).globals(json!({"n": 2})).refused("22000");
+    assert_eq!(start(&mut db, "10").detail, "xé".repeat(5));
+    let error = start(&mut db, "1000000");
+    for text in [error.message, error.detail, error.hint] {
+        assert!((60_000..70_000).contains(&text.len()) && text.ends_with('…'), "{} bytes", text.len());
+    }
+    assert_eq!(app.scheduler(), scheduler);
+    assert_eq!(log::crashes(&app.cluster().log()), 0);
+    app.done(&["out of memory", "is left alone", "bytes were needed"]);
 }

@@ -154,6 +154,44 @@ fn a_superusers_process_needs_leave() {
 }
 
 #[test]
+fn a_superusers_rpc_runs_no_code_of_a_tables_owner() {
+    let app = App::alone("permission_superuser_rpc", ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::Rpc, "write") => output(json!("written")).globals(json!({"n": 2})),
+        (Api::Rpc, _) => output(json!("looked")),
+        _ => any_of(&[local_queue("m", "inbox", 1)]),
+    });
+    let loads = |policy: &str| json!({"loadGlobalAttributes": {"policy": policy}});
+    let rpcs = mailbox().rpc("load", loads("ALL")).rpc("write", loads("NONE")).rpc("neither", loads("NONE"));
+    app.register("mail", &rpcs.maps("public.counters", "id", &["n"]));
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE caught (secrets bigint);
+         CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF current_user <> 'app' THEN
+                 INSERT INTO public.caught SELECT count(*) FROM xdb.worker_secret;
+             END IF;
+             RETURN new; END $$;
+         CREATE TRIGGER trap BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION trap()",
+    );
+    db.start("p", "mail").key("c").globals(json!({"n": 1})).go();
+    let mut superuser = app.superuser();
+    for rpc in ["load", "write"] {
+        let error = superuser.refused(codes::NOT_PERMITTED, &format!("SELECT xdb.invoke_rpc('p', '{rpc}')"));
+        assert!(error.hint.contains("SET ROLE"), "{error:?}");
+    }
+    assert_eq!(worker.count(|call| call.target() == "load"), 0, "refused before the call");
+    assert_eq!(superuser.text("SELECT xdb.invoke_rpc('p', 'neither')::text"), "\"looked\"");
+    assert_eq!(db.count("caught"), 0);
+    superuser.run("SET ROLE app");
+    superuser.run("SELECT xdb.invoke_rpc('p', 'load'), xdb.invoke_rpc('p', 'write'); RESET ROLE");
+    assert_eq!(db.one::<i32>("SELECT n FROM counters"), 2);
+    superuser.run("SET xdb.allow_superuser_processes = on; SELECT xdb.invoke_rpc('p', 'write')");
+    assert_eq!(db.count("caught"), 1, "who allows it has it so");
+    app.done(&[]);
+}
+
+#[test]
 fn a_workers_host_is_checked_after_its_name_is_resolved() {
     let app = App::alone("permission_host", ClusterOptions::default());
     let worker = app.worker(|_| force_complete(json!(null)));

@@ -151,3 +151,55 @@ fn a_process_id_of_another_role_is_taken_and_nobody_waits_for_its_locks() {
     assert_eq!(db.text(many), db.text("SELECT execution_id::text FROM xdb.processes WHERE process_id = 'closed'"));
     app.done(&[]);
 }
+
+#[test]
+fn no_cursor_and_no_large_object_that_one_owner_leaves_open_is_the_next_ones() {
+    let app = App::new("tenant_cursors");
+    let worker = app.worker(|_: &Call| force_complete(json!(null)));
+    let (mut superuser, mut db, mut other) = (app.superuser(), app.db(), app.session("other"));
+    // A policy's function opens both in the first of its calls in a use, and writes down what it finds there of others.
+    superuser.run(
+        "CREATE TABLE found (who text, what text);
+         CREATE TABLE looked (who text);
+         CREATE TABLE shared (id text PRIMARY KEY, n int);
+         ALTER TABLE shared ENABLE ROW LEVEL SECURITY;
+         GRANT ALL ON found, looked, shared TO app, other;
+         CREATE FUNCTION look() RETURNS boolean LANGUAGE plpgsql AS $$
+         DECLARE
+             own refcursor := 'of ' || current_user;
+         BEGIN
+             IF EXISTS (SELECT FROM pg_cursors WHERE name = own::text) THEN
+                 RETURN true;
+             END IF;
+             INSERT INTO public.looked VALUES (current_user);
+             INSERT INTO public.found SELECT current_user, name FROM pg_cursors;
+             BEGIN
+                 INSERT INTO public.found SELECT current_user, convert_from(loread(0, 100), 'UTF8');
+             EXCEPTION WHEN undefined_object THEN NULL;
+             END;
+             OPEN own FOR SELECT 1;
+             PERFORM lo_open(CASE current_user WHEN 'app' THEN 4711 ELSE 4712 END, 262144);
+             RETURN true;
+         END $$;
+         CREATE POLICY look ON shared USING (look());
+         INSERT INTO shared SELECT who || i, 1 FROM unnest('{a,o}'::text[]) who, generate_series(1, 10) i",
+    );
+    db.run("SELECT lo_from_bytea(4711, 'secret of app')");
+    other.run("SELECT lo_from_bytea(4712, 'secret of other')");
+    app.register("reader", &one_step().maps("public.shared", "id", &["n"]));
+    // Their calls are due at once: one turn reads for both.
+    superuser.run("SELECT xdb.pause()");
+    for i in 1..=10 {
+        db.start(&format!("a{i}"), "reader").key(&format!("a{i}")).go();
+        other.start(&format!("o{i}"), "reader").key(&format!("o{i}")).go();
+    }
+    superuser.run("SELECT xdb.resume()");
+    for i in 1..=10 {
+        db.completes(&format!("a{i}"));
+        other.completes(&format!("o{i}"));
+    }
+    assert_eq!(worker.count(|call| call.global("n") == &json!(1)), 20);
+    assert_eq!(superuser.all::<String>("SELECT who || ' finds ' || what FROM found"), Vec::<String>::new());
+    assert_eq!(superuser.count("looked"), 20, "each use begins with nothing");
+    app.done(&[]);
+}
