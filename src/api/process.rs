@@ -19,7 +19,7 @@ use crate::store::save;
 use crate::{clock, error, guc};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use xdb_engine::{Command, Definition, ExecutionId, ProcessStatus, StopType, is_full};
+use xdb_engine::{Command, Definition, ExecutionId, Json, ProcessStatus, StopType, is_full};
 
 /// How often a publisher polls for the end of a conditional close.
 const CLOSE_POLL_MS: i64 = 10;
@@ -30,7 +30,6 @@ const POLLS_FOR: Duration = Duration::from_millis(200);
 /// Longest reason of a stop.
 const MAX_REASON_BYTES: usize = 10_000;
 
-// Long because a try is one way down: find, lock, check, write.
 pub fn publish(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.publish()")?;
     let process_id = name("process_id", args.text(0))?;
@@ -62,20 +61,7 @@ pub fn publish(args: &Args) -> Result<Value> {
             check_running(&process_id, &locked)?;
             wake::note_locked(locked.id.0);
             check_queue(spi, registry, &locked, &queue)?;
-            if is_full(&locked.full_queues, &queue) {
-                check_repeated(spi, &process_id, locked.id, &queue, message_id.as_deref())?;
-                return Ok(Tried::Published);
-            }
-            let message = NewMessage {
-                execution_id: locked.id,
-                shard: locked.shard,
-                queue_name: &queue,
-                message_id: message_id.as_deref(),
-                payload: message.as_ref().map(Jsonb::from),
-                bytes: message.as_ref().map_or(0, |message| message.as_str().len()) as i32,
-                published_at: clock::now(),
-            };
-            inbox::publish(spi, message)?;
+            put_in(spi, &process_id, &locked, &queue, message_id.as_deref(), message.as_ref())?;
             crash::point("publish");
             Ok(Tried::Published)
         })?;
@@ -162,12 +148,32 @@ fn check_queue(spi: &Spi, registry: &mut Registry, locked: &FoundExecution, queu
     Ok(())
 }
 
-/// An error, unless the message was published before: who publishes it again may not know that it has committed.
-fn check_repeated(spi: &Spi, process_id: &str, id: ExecutionId, queue: &str, message_id: Option<&str>) -> Result<()> {
-    match message_id.map_or(Ok(false), |message_id| inbox::is_known(spi, id, queue, message_id))? {
-        true => Ok(()),
-        false => Err(error::queue_full(queue, process_id, &guc::quotas())),
+/// Puts a message into the inbox of an execution that this transaction has locked. One that was published before changes nothing,
+/// also where the queue is full: who repeats it may not know that it has committed.
+fn put_in(
+    spi: &Spi,
+    process_id: &str,
+    locked: &FoundExecution,
+    queue: &str,
+    message_id: Option<&str>,
+    message: Option<&Json>,
+) -> Result<()> {
+    if is_full(&locked.full_queues, queue) {
+        return match message_id.map_or(Ok(false), |id| inbox::is_known(spi, locked.id, queue, id))? {
+            true => Ok(()),
+            false => Err(error::queue_full(queue, process_id, &guc::quotas())),
+        };
     }
+    let message = NewMessage {
+        execution_id: locked.id,
+        shard: locked.shard,
+        queue_name: queue,
+        message_id,
+        payload: message.map(Jsonb::from),
+        bytes: message.map_or(0, |message| message.as_str().len()) as i32,
+        published_at: clock::now(),
+    };
+    inbox::publish(spi, message)
 }
 
 fn check_running(process_id: &str, found: &FoundExecution) -> Result<()> {

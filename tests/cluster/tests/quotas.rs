@@ -127,6 +127,32 @@ fn an_execution_has_no_more_timers_than_it_may() {
     app.done(&[]);
 }
 
+#[test]
+fn timers_of_an_execution_at_its_limit_are_not_counted_for_each_answer() {
+    let app = App::alone("quotas_timers_counted", ClusterOptions::default().set("xdb.max_threads", "400"));
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => any_of(&vec![timer("t", 3600.0); 300]),
+        _ => next_all(&[("Wait", json!(null)), ("Wait", json!(null)), ("Wait", json!(null))]),
+    });
+    app.register("wide", &Definition::starting_with("Start").step("Start").waiting_step("Wait"));
+    let mut db = app.db();
+    let mut superuser = app.superuser();
+    db.start("p", "wide").go();
+    let mut after = |calls: usize| {
+        worker.wait_for_count("waits are refused again and again", 120, calls, |call| call.api == Api::WaitUntil);
+        superuser.one::<i64>(
+            "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE schemaname = 'xdb' AND relname = 'timer'",
+        )
+    };
+    let read = after(20);
+    let began = std::time::Instant::now();
+    let read = after(160) - read;
+    // Of the count before, too, the server may hear in this time.
+    let most = 300 * (began.elapsed().as_secs() as i64 + 4);
+    assert!(read <= most, "{read} of {most} in {:?}", began.elapsed());
+    app.done(&[]);
+}
+
 /// Processes that wait for `go`, and take everything from `box` then, as many messages at a time as they are told.
 fn boxes(name: &str, options: ClusterOptions) -> (App, Worker) {
     let app = App::alone(name, options);
