@@ -113,7 +113,8 @@ pub fn as_process_owner<T>(
 /// or find the name of a cursor taken. An error closes them by itself. What runs at the end of a cursor's statement runs as the
 /// owner still.
 fn close_cursors() -> Result<()> {
-    // SAFETY: raw calls, which do nothing where nothing is open. No portal is pinned: whoever does that has returned.
+    // SAFETY: raw calls, which do nothing where nothing is open. A cursor that a language has pinned is an error here, as it would be
+    // at the commit.
     unsafe {
         catch(|| {
             raw::PortalHashTableDeleteAll();

@@ -153,14 +153,14 @@ fn a_process_id_of_another_role_is_taken_and_nobody_waits_for_its_locks() {
 }
 
 #[test]
-fn no_cursor_and_no_large_object_that_one_owner_leaves_open_is_the_next_ones() {
+fn no_cursor_large_object_or_seed_of_one_owner_is_the_next_ones() {
     let app = App::new("tenant_cursors");
     let worker = app.worker(|_: &Call| force_complete(json!(null)));
     let (mut superuser, mut db, mut other) = (app.superuser(), app.db(), app.session("other"));
     // A policy's function opens both in the first of its calls in a use, and writes down what it finds there of others.
     superuser.run(
         "CREATE TABLE found (who text, what text);
-         CREATE TABLE looked (who text);
+         CREATE TABLE looked (who text, drawn float8);
          CREATE TABLE shared (id text PRIMARY KEY, n int);
          ALTER TABLE shared ENABLE ROW LEVEL SECURITY;
          GRANT ALL ON found, looked, shared TO app, other;
@@ -171,7 +171,8 @@ fn no_cursor_and_no_large_object_that_one_owner_leaves_open_is_the_next_ones() {
              IF EXISTS (SELECT FROM pg_cursors WHERE name = own::text) THEN
                  RETURN true;
              END IF;
-             INSERT INTO public.looked VALUES (current_user);
+             INSERT INTO public.looked VALUES (current_user, random());
+             PERFORM setseed(0.5);
              INSERT INTO public.found SELECT current_user, name FROM pg_cursors;
              BEGIN
                  INSERT INTO public.found SELECT current_user, convert_from(loread(0, 100), 'UTF8');
@@ -201,5 +202,10 @@ fn no_cursor_and_no_large_object_that_one_owner_leaves_open_is_the_next_ones() {
     assert_eq!(worker.count(|call| call.global("n") == &json!(1)), 20);
     assert_eq!(superuser.all::<String>("SELECT who || ' finds ' || what FROM found"), Vec::<String>::new());
     assert_eq!(superuser.count("looked"), 20, "each use begins with nothing");
+    assert_eq!(
+        superuser.one::<i64>("SELECT count(DISTINCT drawn) FROM looked"),
+        20,
+        "a seed is there for the next one"
+    );
     app.done(&[]);
 }
