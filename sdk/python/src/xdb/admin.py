@@ -340,11 +340,12 @@ def _findings_of(execute: Execute, process: type[Process]) -> Iterator[Finding]:
     if found is None:
         yield Finding(name, "is not registered")
         return
-    coded = normal(_definition(process))
+    definition = _definition(process)
+    coded = normal(definition)
     if found.definition is None:
         yield Finding(name, _not_seen(found))
     else:
-        for difference in differences(found.definition, coded):
+        for difference in differences(found.definition, definition):
             yield Finding(name, difference)
     yield from _stranded(execute, name, coded)
     if found.definition is not None:
@@ -354,7 +355,7 @@ def _findings_of(execute: Execute, process: type[Process]) -> Iterator[Finding]:
 def _stranded(execute: Execute, name: str, coded: Mapping[str, Any]) -> Iterator[Finding]:
     """States and queues that executions are at, and that the code does not have."""
     usage, seen = _usage(execute, name)
-    for kind, what, live in usage:
+    for kind, what, live in sorted(usage, key=lambda each: (each[0] != "state", each[1])):
         if kind == "state" and what not in coded["states"]:
             yield Finding(name, f"state {what} is gone, but {_count(live)} are in it{seen}", strands=True)
         elif kind == "local_queue" and what not in coded.get("localQueues", [what]):
@@ -375,7 +376,7 @@ def _usage(execute: Execute, name: str) -> tuple[list[tuple[str, str, int]], str
         UNION ALL SELECT w.kind, w.queue_name, count(*) FROM (
             SELECT lower(w.kind) AS kind, w.queue_name FROM xdb.processes AS p JOIN xdb.waits AS w USING (execution_id)
             WHERE p.process_type = %s::text AND p.status = 'RUNNING' AND w.queue_name IS NOT NULL LIMIT {_AT_MOST}) AS w
-        GROUP BY 1, 2 ORDER BY 1, 2""",
+        GROUP BY 1, 2""",
         (name, name),
     )
     return [(kind, what, live) for kind, what, live in rows], " (of those that you may see)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -67,6 +68,13 @@ class Idle(xdb.Process):
 
 def start_row(order_id: str, **values: Any) -> Any:
     return [Orders.row(order_id, **values)]
+
+
+def wait_until(what: str, condition: Any, seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.02)
 
 
 Answer = Callable[[str, dict[str, Any]], "tuple[int, dict[str, Any]]"]

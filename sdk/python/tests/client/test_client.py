@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -11,19 +10,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from shop import Delivery, Idle, Order, Orders, ProtocolWorker, Stock, answers, start_row
+from shop import Delivery, Idle, Order, Orders, ProtocolWorker, Stock, answers, start_row, wait_until
 
 import xdb
 from xdb import errors
 from xdb.admin import Admin
 from xdb.client import Client, Execution, Start
-
-
-def wait_until(what: str, condition: Any, seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.02)
 
 
 def waits(shop: Any, process_id: str) -> None:
@@ -269,7 +261,7 @@ def test_what_is_wrong_is_told_before_any_sql(shop: Any) -> None:
     with pytest.raises(TypeError, match="no starting state"):
         nowhere.start(Delivery, "i", "input")
     with pytest.raises(ValueError):
-        nowhere.publish(Order.paid, "o", 5)  # type: ignore[arg-type]
+        nowhere.publish(Order.paid, "o", 5)  # type: ignore[misc]
     with pytest.raises(psycopg.OperationalError):
         nowhere.describe("o")
     with pytest.raises(TypeError, match="a client is made with"):
