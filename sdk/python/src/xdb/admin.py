@@ -134,12 +134,12 @@ class Admin:
                 if stranding:
                     raise Stranding(stranding)
             changes = [_worker_change(execute, name, url, secret, headers, max_concurrency)]
-            changes += [_type_change(execute, process, name) for process in worker.processes]
+            changes += [_type_change(execute, process, name) for process in worker.types.values()]
             if dry_run:
                 return changes
             if changes[0]:
                 _register_worker(execute, name, url, secret, headers, max_concurrency)
-            for process, change in zip(worker.processes, changes[1:], strict=True):
+            for process, change in zip(worker.types.values(), changes[1:], strict=True):
                 if change:
                     _register_type(execute, process, name)
         return changes
@@ -212,7 +212,7 @@ def sql(worker: Worker, *, name: str, url: str, secret: str | None = None, max_c
         given.append(f"max_concurrency => {int(max_concurrency)}")
     lines = [] if secret is not None else ["-- Without a secret calls are not signed, also if they were before."]
     lines.append(f"SELECT xdb.register_worker({', '.join(given)});")
-    for process in sorted(worker.processes, key=type_name):
+    for process in sorted(worker.types.values(), key=type_name):
         text = json.dumps(_definition(process), sort_keys=True, indent=2, ensure_ascii=False)
         lines.append(
             f"SELECT xdb.register_process_type(process_type => {_literal(type_name(process))}, "
@@ -330,8 +330,8 @@ def _not_seen(found: _Registered) -> str:
 def _findings(execute: Execute, worker: Worker) -> list[Finding]:
     if not _there_is(execute, "relation", "process_types"):
         text = "this server does not show what is registered (XDB 0.3.0 does)"
-        return [Finding(type_name(process), text) for process in worker.processes]
-    return [finding for process in worker.processes for finding in _findings_of(execute, process)]
+        return [Finding(type_name(process), text) for process in worker.types.values()]
+    return [finding for process in worker.types.values() for finding in _findings_of(execute, process)]
 
 
 def _findings_of(execute: Execute, process: type[Process]) -> Iterator[Finding]:
@@ -347,26 +347,32 @@ def _findings_of(execute: Execute, process: type[Process]) -> Iterator[Finding]:
     else:
         for difference in differences(found.definition, definition):
             yield Finding(name, difference)
-    yield from _stranded(execute, name, coded)
+    yield from _stranded(execute, name, coded, sees_all=found.definition is not None)
     if found.definition is not None:
         yield from _rpcs_gone(execute, name, found.definition, coded)
 
 
-def _stranded(execute: Execute, name: str, coded: Mapping[str, Any]) -> Iterator[Finding]:
+def _stranded(execute: Execute, name: str, coded: Mapping[str, Any], sees_all: bool) -> Iterator[Finding]:
     """States and queues that executions are at, and that the code does not have."""
-    usage, seen = _usage(execute, name)
+    usage, seen = _usage(execute, name, sees_all)
     for kind, what, live in sorted(usage, key=lambda each: (each[0] != "state", each[1])):
         if kind == "state" and what not in coded["states"]:
-            yield Finding(name, f"state {what} is gone, but {_count(live)} are in it{seen}", strands=True)
+            at = _live(live, "is in it", "are in it")
+            yield Finding(name, f"state {what} is gone, but {at}{seen}", strands=True)
         elif kind == "local_queue" and what not in coded.get("localQueues", [what]):
-            yield Finding(name, f"queue {what} is gone, but {_count(live)} wait for it{seen}", strands=True)
+            at = _live(live, "waits for it", "wait for it")
+            yield Finding(name, f"queue {what} is gone, but {at}{seen}", strands=True)
         elif kind == "global_queue" and not {what, "*"} & set(coded["globalQueues"]):
-            yield Finding(name, f"global queue {what} is gone, but {_count(live)} wait for it{seen}", strands=True)
+            at = _live(live, "waits for it", "wait for it")
+            yield Finding(name, f"global queue {what} is gone, but {at}{seen}", strands=True)
 
 
-def _usage(execute: Execute, name: str) -> tuple[list[tuple[str, str, int]], str]:
-    """What live executions of a type are at, and whether that is only of those that one may see."""
-    if _there_is(execute, "function", "process_type_usage"):
+def _usage(execute: Execute, name: str, sees_all: bool) -> tuple[list[tuple[str, str, int]], str]:
+    """What live executions of a type are at, and whether that is only of those that one may see.
+
+    The server tells all of it to those who may see the definition too.
+    """
+    if sees_all and _there_is(execute, "function", "process_type_usage"):
         rows = execute("SELECT kind, name, live FROM xdb.process_type_usage(process_type => %s::text)", (name,))
         return [(kind.lower(), what, live) for kind, what, live in rows], ""
     rows = execute(
@@ -393,13 +399,16 @@ def _rpcs_gone(
     ((live,),) = execute(sql, (name,))
     if live:
         for rpc in gone:
-            text = f"RPC {rpc} is gone, but {_count(live)} run that had it (of those that you may see)"
+            run = _live(live, "runs that had it", "run that had it")
+            text = f"RPC {rpc} is gone, but {run} (of those that you may see)"
             yield Finding(name, text, strands=True)
 
 
-def _count(live: int) -> str:
+def _live(live: int, one: str, many: str) -> str:
+    if live == 1:
+        return f"1 execution {one}"
     number = f"{_AT_MOST} or more" if live >= _AT_MOST else str(live)
-    return f"{number} execution{'' if live == 1 else 's'}"
+    return f"{number} executions {many}"
 
 
 def _there_is(execute: Execute, kind: str, name: str) -> bool:

@@ -8,12 +8,10 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import admin, codec
-
-if TYPE_CHECKING:
-    from . import Worker
+from . import admin
+from .worker import Worker
 
 NOTHING, FOUND, WRONG = 0, 1, 2
 
@@ -89,10 +87,9 @@ def _load(place: str) -> Worker:
     found: Any = importlib.import_module(module)
     for name in (path or "worker").split("."):
         found = getattr(found, name)
-    if not hasattr(found, "processes"):
+    if not isinstance(found, Worker):
         raise TypeError(f"{place} is no xdb.Worker")
-    worker: Worker = found
-    return worker
+    return found
 
 
 def _register(given: argparse.Namespace, worker: Worker) -> int:
@@ -134,6 +131,6 @@ def _sql(given: argparse.Namespace, worker: Worker) -> int:
 
 
 def _definition(_given: argparse.Namespace, worker: Worker) -> int:
-    made = {process._xdb.name: json.loads(codec.dumps(process.definition())) for process in worker.processes}
+    made = {name: process.definition() for name, process in worker.types.items()}
     print(json.dumps(made, sort_keys=True, indent=2, ensure_ascii=False))
     return NOTHING

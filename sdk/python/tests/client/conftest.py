@@ -1,17 +1,17 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from shop import TABLES, Delivery, Idle, Order, ProtocolWorker
 
 import xdb
 
-sys.path.insert(0, str(Path(__file__).parent))
+# By name, so that these tests run from the sources, without an installation that would make a plugin of them.
+from xdb.testing.pytest_plugin import xdb_db, xdb_server
 
-from shop import TABLES, Delivery, Idle, Order, ProtocolWorker  # noqa: E402
+__all__ = ["shop", "worker", "xdb_db", "xdb_server"]
 
 
 @pytest.fixture

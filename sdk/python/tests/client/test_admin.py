@@ -15,7 +15,6 @@ from shop import Delivery, Idle, Order, ProtocolWorker, start_row, wait_until
 
 import xdb
 from xdb import admin, cli, errors
-from xdb.client import Client
 from xdb.client.definitions import differences
 
 EVERYTHING = xdb.Worker(Order, Delivery, Idle)
@@ -92,7 +91,7 @@ def test_an_rpc_that_is_gone(shop: Any) -> None:
 
     shop.client.start(Order, "o", rows=start_row("1"))
     found = [str(finding) for finding in shop.admin.check(xdb.Worker(Less)) if finding.strands]
-    assert any(text.startswith("Order: RPC price is gone, but 1 execution run") for text in found)
+    assert any(text.startswith("Order: RPC price is gone, but 1 execution runs that had it") for text in found)
 
 
 def test_two_that_register_at_once(shop: Any, worker: ProtocolWorker) -> None:
@@ -243,6 +242,23 @@ def test_the_command_line_without_a_server(module: str, capsys: Any) -> None:
         cli.main(["--debug", "check", module, "--dsn", "host=/nowhere"])
 
 
+def test_what_the_server_counts(shop: Any) -> None:
+    """A later server counts for all roles; what it says is stood in for."""
+    with psycopg.connect(shop.superuser_dsn) as conn:
+        conn.execute(
+            """CREATE OR REPLACE FUNCTION xdb.process_type_usage(process_type text)
+            RETURNS TABLE (kind text, name text, live bigint) LANGUAGE sql AS $$
+                VALUES ('STATE', 'rest', 10000::bigint), ('LOCAL_QUEUE', 'paid', 1), ('GLOBAL_QUEUE', 'prices', 2) $$"""
+        )
+        found = [str(finding) for finding in shop.admin.check(xdb.Worker(Changed), conn=conn) if finding.strands]
+        conn.rollback()
+    assert found == [
+        "Idle: state rest is gone, but 10000 or more executions are in it",
+        "Idle: queue paid is gone, but 1 execution waits for it",
+        "Idle: global queue prices is gone, but 2 executions wait for it",
+    ]
+
+
 def test_an_older_server_is_told_apart(shop: Any, worker: ProtocolWorker) -> None:
     """Where the view of process types is not there, everything is registered again, and nothing is claimed."""
     with psycopg.connect(shop.superuser_dsn) as conn:
@@ -252,4 +268,3 @@ def test_an_older_server_is_told_apart(shop: Any, worker: ProtocolWorker) -> Non
         changes = shop.admin.register(EVERYTHING, name="shop", url=worker.url, conn=conn)
         assert "registered again" in str(changes[1])
         conn.rollback()
-    assert isinstance(shop.client, Client)

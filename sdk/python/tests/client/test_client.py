@@ -74,7 +74,8 @@ def test_id_reuse_and_idempotency_keys(shop: Any) -> None:
 
 def test_times(shop: Any) -> None:
     later = datetime.now(timezone.utc) + timedelta(days=3)
-    shop.client.start(Idle, "later", start_at=later, timeout=timedelta(hours=1.5), traceparent="00-" + "1" * 32 + "-" + "2" * 16 + "-01")
+    traceparent = f"00-{'1' * 32}-{'2' * 16}-01"
+    shop.client.start(Idle, "later", start_at=later, timeout=timedelta(hours=1.5), traceparent=traceparent)
     described = shop.client.describe("later")
     assert described.timeout_at is not None
     assert described.timeout_at - later == timedelta(hours=1.5)
@@ -242,9 +243,10 @@ def test_waiting_in_a_transaction_is_refused(shop: Any) -> None:
 
 def test_a_connection_that_the_server_has_closed_is_not_used_again(shop: Any) -> None:
     shop.client.start(Idle, "i")
+    of_the_application = "FROM pg_stat_activity WHERE usename = 'app' AND datname = current_database()"
     with psycopg.connect(shop.superuser_dsn, autocommit=True) as admin:
-        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app' AND datname = current_database()")
-    wait_until("it is gone", lambda: shop.execute("SELECT count(*) FROM pg_stat_activity WHERE usename = 'app' AND datname = current_database()") == [(1,)])
+        admin.execute(f"SELECT pg_terminate_backend(pid) {of_the_application}")
+    wait_until("it is gone", lambda: shop.execute(f"SELECT count(*) {of_the_application}") == [(1,)])
     assert shop.client.describe("i").status == "RUNNING"
 
 

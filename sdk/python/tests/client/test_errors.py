@@ -53,3 +53,24 @@ def test_what_wraps_a_drivers_error() -> None:
     outer.__cause__ = Driver("XD007")
     made = errors.from_driver(outer)
     assert isinstance(made, errors.NotRunning) and made.message == "it says"
+
+
+class Diagnostics:
+    message_primary, message_detail, message_hint, datatype_name = "RPC failed", "OutOfStock", "repeat it", "OutOfStock"
+
+
+def test_the_workers_word_for_its_error() -> None:
+    of_psycopg = Driver("XD010")
+    of_psycopg.diag = Diagnostics()  # type: ignore[attr-defined]
+    made = errors.from_driver(of_psycopg)
+    assert isinstance(made, errors.WorkerFailed)
+    assert (made.error_type, made.detail, made.hint) == ("OutOfStock", "OutOfStock", "repeat it")
+    assert str(made) == "RPC failed\nDETAIL: OutOfStock\nHINT: repeat it"
+
+    of_asyncpg = Driver("XD010")
+    of_asyncpg.detail, of_asyncpg.hint, of_asyncpg.data_type_name = "d", None, "Broken"  # type: ignore[attr-defined]
+    made = errors.from_driver(of_asyncpg)
+    assert isinstance(made, errors.WorkerFailed) and (made.error_type, made.detail) == ("Broken", "d")
+
+    of_an_older_server = errors.from_driver(Driver("XD010"))
+    assert isinstance(of_an_older_server, errors.WorkerFailed) and of_an_older_server.error_type is None

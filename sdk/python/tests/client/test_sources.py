@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +20,7 @@ from transactions import async_engine, asyncpg_arguments, django_connection, url
 from xdb import errors
 from xdb.admin import Admin
 from xdb.client import AsyncClient, Client, Start
+from xdb.client.statements import Query
 
 
 def is_good(db: Any, client: Client) -> None:
@@ -150,3 +152,35 @@ def test_a_wait_that_is_cancelled_leaves_the_client_as_it_was(shop: Any) -> None
 
     asyncio.run(use())
     assert shop.execute(waiting) == [(0,)]
+
+
+def test_nothing_is_prepared(shop: Any) -> None:
+    """A pooler that gives connections out for a transaction would not find it again."""
+    prepared = "SELECT count(*) FROM pg_prepared_statements"
+    shop.client.start(Idle, "i")
+    with psycopg.connect(shop.dsn) as conn:
+        for _ in range(10):
+            shop.client.describe("i", conn=conn)
+        assert conn.execute(prepared).fetchone() == (0,)
+    source = Client(shop.dsn)._source
+    for _ in range(10):
+        with source.open() as execute:
+            assert execute(prepared, ()) == [(0,)]
+    source.close()
+
+
+def test_after_a_fork_connections_are_those_of_who_made_them(shop: Any) -> None:
+    shop.client.start(Idle, "i")
+    assert shop.client.describe("i").status == "RUNNING"
+    child = os.fork()
+    if child == 0:
+        try:
+            status = shop.client.describe("i").status
+            shop.client.close()
+            os._exit(0 if status == "RUNNING" else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    session = shop.client._run(Query("SELECT pg_backend_pid()", (), lambda rows: rows[0][0]), None)
+    assert shop.client.describe("i").status == "RUNNING"
+    assert shop.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", session) == [(1,)]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import inspect
-import select
+import os
+import selectors
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
@@ -80,7 +80,8 @@ class _Own:
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
-        self._idle: deque[Any] = deque()
+        # With the process that made it: after a fork the connection goes on being that one's.
+        self._idle: deque[tuple[int, Any]] = deque()
         self._closed = False
 
     @contextmanager
@@ -96,22 +97,26 @@ class _Own:
             if self._closed or len(self._idle) >= KEPT or not _reusable(conn):
                 conn.close()
             else:
-                self._idle.append(conn)
+                self._idle.append((os.getpid(), conn))
 
     def close(self) -> None:
         self._closed = True
         while self._idle:
-            self._idle.pop().close()
+            made_by, conn = self._idle.pop()
+            if made_by == os.getpid():
+                conn.close()
 
     def _take(self) -> Any:
         if self._closed:
             raise RuntimeError("the client is closed")
         while True:
             try:
-                conn = self._idle.pop()
+                made_by, conn = self._idle.pop()
             except IndexError:
                 # Poolers that give a connection out for a transaction know no prepared statements.
                 return _psycopg().connect(self._conninfo, autocommit=True, prepare_threshold=None)
+            if made_by != os.getpid():
+                continue  # closing it would end the session of the other process
             if not _has_news(conn):
                 return conn
             conn.close()
@@ -160,9 +165,9 @@ def _has_news(conn: Any) -> bool:
     """Whether the server has said something on an idle connection: most often that it has closed it."""
     if conn.closed:
         return True
-    poll = select.poll()
-    poll.register(conn.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
+    with selectors.DefaultSelector() as selector:
+        selector.register(conn.fileno(), selectors.EVENT_READ)
+        return bool(selector.select(0))
 
 
 class _Borrowed:
@@ -255,7 +260,7 @@ def _made(make: Callable[[], Any]) -> Iterator[Execute]:
 @asynccontextmanager
 async def _made_async(make: Callable[[], Any]) -> AsyncIterator[AsyncExecute]:
     made = make()
-    if inspect.isawaitable(made) and not hasattr(made, "__aenter__"):
+    if hasattr(made, "__await__") and not hasattr(made, "__aenter__"):
         made = await made
     if not is_known(made) and hasattr(made, "__aenter__"):
         async with made as conn:

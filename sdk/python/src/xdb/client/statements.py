@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union, cast, get_args
 from uuid import UUID
 
 from .. import codec
@@ -41,7 +41,7 @@ Status = Literal["RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"]
 LONGEST_SLICE = 30.0  # of a wait: it holds its connection so long
 PAGE = 500  # of a list
 
-_ID_REUSE = {policy: policy.upper() for policy in IdReuse.__args__}  # type: ignore[attr-defined]
+_ID_REUSE = {policy: policy.upper() for policy in get_args(IdReuse)}
 _CONFLICT = {
     "override": "OVERRIDE_ON_CONFLICT",
     "ignore": "IGNORE_CONFLICT",

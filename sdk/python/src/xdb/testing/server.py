@@ -40,7 +40,7 @@ class Server:
         self._account = _account()
         # Not one of the tests: the path of a socket has 107 bytes at most.
         self.directory = Path(tempfile.mkdtemp(prefix="xdb-test-"))
-        self._server: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[Any] | None = None
         try:
             if self._account is not None:
                 os.chown(self.directory, self._account.pw_uid, self._account.pw_gid)
@@ -92,13 +92,13 @@ class Server:
     def _start(self) -> None:
         log = open(self.directory / "server.log", "wb")
         with log:
-            self._server = subprocess.Popen(
+            self._server = server = subprocess.Popen(
                 [self._bin / "postgres", "-D", self.directory / "data"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_end_with_parent, **self._as_server_user(),
             )
         deadline = time.monotonic() + STARTS_WITHIN
         while subprocess.run([self._bin / "pg_isready", "-q", "-h", self.directory]).returncode != 0:
-            if self._server.poll() is not None or time.monotonic() > deadline:
+            if server.poll() is not None or time.monotonic() > deadline:
                 raise ServerFailed(f"the throwaway server did not start:\n{self.log}")
             time.sleep(0.05)
 
