@@ -133,6 +133,8 @@ class Admin:
                 stranding = [finding for finding in _findings(execute, worker) if finding.strands]
                 if stranding:
                     raise Stranding(stranding)
+            if max_concurrency is None:
+                max_concurrency = _registered_concurrency(execute, name)
             changes = [_worker_change(execute, name, url, secret, headers, max_concurrency)]
             changes += [_type_change(execute, process, name) for process in worker.types.values()]
             if dry_run:
@@ -257,6 +259,12 @@ def _register_type(execute: Execute, process: type[Process], worker: str) -> Non
     )
 
 
+def _registered_concurrency(execute: Execute, name: str) -> int | None:
+    """Registering again without it would bring the default back."""
+    rows = execute("SELECT max_concurrency FROM xdb.workers WHERE name = %s::text", (name,))
+    return rows[0][0] if rows else None
+
+
 def _worker_change(
     execute: Execute,
     name: str,
@@ -280,6 +288,8 @@ def _worker_change(
         details.append("secret: registered again, since what is registered can't be read")
     elif details:
         details.append("secret: none is given, so calls are not signed any more if they were")
+    if details and headers is None:
+        details.append("headers: none are given, so none are sent any more if there were some")
     if headers is not None:
         details.append("headers: registered again, since what is registered can't be read")
     return Change("worker", name, False, tuple(details))

@@ -1,16 +1,18 @@
-"""`python -m xdb`: registers what a module defines, and says what that changes."""
+"""`python -m xdb`: registers what a module defines, says what that changes, and serves it."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from . import admin
+from .serve import serve
 from .worker import Worker
 
 NOTHING, FOUND, WRONG = 0, 1, 2
@@ -60,6 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     sql = _command(commands, "sql", _sql, "prints SQL that registers the same, for migrations")
     _names_worker(sql)
     sql.add_argument("--secret", metavar="REFERENCE", help="env:NAME or file:NAME, which the server follows")
+
+    serve = _command(commands, "serve", _serve, "serves the worker until SIGTERM, by Python's own HTTP server")
+    serve.add_argument("--host", default="127.0.0.1", help="by default 127.0.0.1")
+    serve.add_argument("--port", type=int, default=8080, help="by default 8080")
+    serve.add_argument("--grace", type=float, default=30, metavar="SECONDS", help="for calls that run at the end; 30")
 
     _command(commands, "definition", _definition, "prints the definitions as JSON")
     return parser
@@ -127,6 +134,12 @@ def _sql(given: argparse.Namespace, worker: Worker) -> int:
             worker, name=given.name, url=given.url, secret=given.secret, max_concurrency=given.max_concurrency
         )
     )
+    return NOTHING
+
+
+def _serve(given: argparse.Namespace, worker: Worker) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    serve(worker, host=given.host, port=given.port, grace=given.grace)
     return NOTHING
 
 

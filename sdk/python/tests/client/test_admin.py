@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
 import sys
 import threading
+import urllib.request
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -56,7 +60,12 @@ def test_what_changes_is_told(shop: Any, worker: ProtocolWorker) -> None:
     assert done == planned
     assert shop.admin.check(xdb.Worker(Changed)) == []
     assert shop.execute("SELECT url FROM xdb.workers") == [(None,)]  # another role's
-    assert "url" not in str(shop.admin.register(xdb.Worker(Changed), name="shop", url=other)[0])
+    assert not shop.admin.register(xdb.Worker(Changed), name="shop", url=other)[0]
+    # The number of calls stays; a secret can't be known, so it is told.
+    moved = str(shop.admin.register(xdb.Worker(Changed), name="shop", url=worker.url)[0])
+    assert "calls are not signed any more" in moved and "max_concurrency" not in moved
+    with psycopg.connect(shop.superuser_dsn) as conn:
+        assert conn.execute("SELECT max_concurrency FROM xdb.workers").fetchall() == [(7,)]
 
 
 def test_a_secret_is_registered_whenever_it_is_given(shop: Any, worker: ProtocolWorker) -> None:
@@ -240,6 +249,21 @@ def test_the_command_line_without_a_server(module: str, capsys: Any) -> None:
         cli.main(["register", module])
     with pytest.raises(psycopg.OperationalError):
         cli.main(["--debug", "check", module, "--dsn", "host=/nowhere"])
+
+
+def test_serving_by_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "served.py").write_text("import xdb\nclass P(xdb.Process): pass\nworker = xdb.Worker(P)\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "PYTHONPATH": str(Path(xdb.__file__).parents[1])}
+    command = [sys.executable, "-m", "xdb", "serve", "served:worker", "--port", str(port)]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as served:
+        assert served.stderr is not None and "listening on" in served.stderr.readline()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/xdb/worker/health") as health:
+            assert list(json.load(health)["types"]) == ["P"]
+        served.terminate()
+        assert served.wait(20) == 0
 
 
 def test_what_the_server_counts(shop: Any) -> None:
