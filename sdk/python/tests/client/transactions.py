@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import asyncpg
 import django.conf
-import django.db
+import django.db.transaction
+import django.db.utils
+import django.utils.connection
 import psycopg
 import psycopg.rows
 import psycopg2
@@ -105,6 +108,15 @@ def with_sqlalchemy_scoped_session(db: Any, steps: Steps, keep: bool) -> None:
 
 def with_django(db: Any, steps: Steps, keep: bool) -> None:
     with django_connection(db) as conn:
+        conn.set_autocommit(False)
+        with conn.cursor() as cursor:
+            cursor.execute(INSERT)
+        steps(conn)
+        conn.commit() if keep else conn.rollback()
+
+
+def with_django_atomic(db: Any, steps: Steps, keep: bool) -> None:
+    with django_connection(db) as conn, patch.object(django.db.transaction, "get_connection", lambda using: conn):
         try:
             with django.db.transaction.atomic():
                 with conn.cursor() as cursor:
@@ -141,6 +153,7 @@ TRANSACTIONS = [
     with_sqlalchemy_session,
     with_sqlalchemy_scoped_session,
     with_django,
+    with_django_atomic,
     with_open_contract,
 ]
 
@@ -234,6 +247,7 @@ def asyncpg_arguments(db: Any) -> dict[str, Any]:
 
 @contextmanager
 def django_connection(db: Any) -> Iterator[Any]:
+    """A connection of Django as `django.db.connection` is one, without settings that other tests would find."""
     parts = conninfo_to_dict(db.dsn)
     settings = {
         "ENGINE": "django.db.backends.postgresql",
@@ -242,10 +256,7 @@ def django_connection(db: Any) -> Iterator[Any]:
         "HOST": parts["host"],
         "PORT": parts["port"],
     }
-    if not django.conf.settings.configured:
-        django.conf.settings.configure(DATABASES={"default": settings})
-    connection = django.db.connections["default"]
-    connection.close()
-    connection.settings_dict.update(settings)
-    yield django.db.connection
-    connection.close()
+    with patch.object(django.conf.settings, "_wrapped", django.conf.UserSettingsHolder(django.conf.global_settings)):
+        connections = django.db.utils.ConnectionHandler({"default": settings})
+        yield django.utils.connection.ConnectionProxy(connections, "default")
+        connections.close_all()

@@ -51,7 +51,11 @@ class Clock:
         self._offset = timedelta()
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Moves on by so much, and waits until everything that has become due is done."""
+        """Moves on by so much, and waits until everything that has become due is done.
+
+        What is due before is done before: a timer of a process that was just started counts from its start.
+        """
+        self.settle()
         self._set(self._offset + timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds))
         self.settle()
 
