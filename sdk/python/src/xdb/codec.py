@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Union
 
+from .choices import one_of, union
 from .jsontext import JSON, dumps, exact, loads
 from .scalars import SCALARS, CodecError, Exact, Plan, name_of, wrong
 
@@ -88,9 +89,9 @@ def _make(annotation: Any) -> Plan:
     if annotation is None or annotation in SCALARS:
         return SCALARS[type(None) if annotation is None else annotation]
     if origin in (Union, types.UnionType):
-        return _union(annotation, [_plan(each) for each in args])
+        return union(annotation, [_plan(each) for each in args])
     if origin is Literal:
-        return _one_of(annotation, [(value, encode(value)) for value in args])
+        return one_of(annotation, [(value, encode(value)) for value in args])
     if not isinstance(annotation, type):  # NewType, or `type X = ...`
         wrapped = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
         if wrapped is not None:
@@ -118,50 +119,6 @@ def _encode_any(value: Any) -> Any:
 
 
 _PLAIN = (dict, list, tuple, set, frozenset, *SCALARS)
-
-
-# --- one of several --------------------------------------------------------------------------------------------------
-
-
-def _one_of(annotation: Any, values: list[tuple[Any, Any]]) -> Plan:
-    """Literals, or the members of an Enum, each with its JSON."""
-
-    def same(one: Any, other: Any) -> bool:
-        return type(one) is type(other) and bool(one == other)
-
-    def to_json(value: Any) -> Any:
-        for each, raw in values:
-            if same(each, value):
-                return raw
-        raise wrong(value, annotation)
-
-    def from_json(raw: Any) -> Any:
-        for each, code in values:
-            if same(code, raw):
-                return each
-        raise wrong(raw, annotation, f", which has {', '.join(repr(code) for _, code in values)}")
-
-    return Plan(to_json, from_json)
-
-
-def _union(annotation: Any, plans: list[Plan]) -> Plan:
-    """The first that fits, in the order that they are written in."""
-
-    def first(value: Any, each: Callable[[Plan], Any]) -> Any:
-        deepest: CodecError | None = None
-        for plan in plans:
-            try:
-                return each(plan)
-            except CodecError as error:
-                # The error from the furthest inside is that of the type which was meant.
-                if error.path and (deepest is None or len(error.path) > len(deepest.path)):
-                    deepest = error
-        raise deepest or wrong(value, annotation)
-
-    return Plan(
-        lambda value: first(value, lambda plan: plan.encode(value)),
-        lambda raw: first(raw, lambda plan: plan.decode(raw)),
-    )
 
 
 # --- collections -----------------------------------------------------------------------------------------------------
@@ -243,7 +200,7 @@ def _tuple(annotation: Any, plans: list[Plan]) -> Plan:
 def _class(cls: Any) -> Plan | None:
     bases: tuple[type, ...] = cls.__mro__
     if enum.Enum in bases:
-        return _one_of(cls, [(member, encode(member.value)) for member in cls])
+        return one_of(cls, [(member, encode(member.value)) for member in cls])
     if hasattr(cls, "model_validate") and hasattr(cls, "model_dump"):
         return Plan(
             lambda value: _expect(value, cls, cls).model_dump(mode="json", by_alias=True),
