@@ -21,6 +21,10 @@ class Color(enum.Enum):
     BLUE = "blue"
 
 
+class Ratio(enum.Enum):
+    HALF = 0.5
+
+
 class Level(enum.IntEnum):
     LOW = 1
     HIGH = 2
@@ -78,6 +82,7 @@ CASES: list[tuple[Any, Any, Any]] = [
     (b"\x01\x02", bytes, "\\x0102"),
     (Color.RED, Color, "red"),
     (Level.HIGH, Level, 2),
+    (Ratio.HALF, Ratio, 0.5),
     ("a", Literal["a", 1, None], "a"),
     (None, Literal["a", 1, None], None),
     (Item("s", Decimal("1.1"), 2, ["x"]), Item, {"sku": "s", "price": "1.1", "amount": 2, "tags": ["x"]}),

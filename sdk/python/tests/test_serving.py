@@ -40,6 +40,10 @@ class Steps(xdb.Process):
     def quick(self) -> xdb.Decision:
         return xdb.complete(self.call.process_id)
 
+    @xdb.state(wait=xdb.timer(seconds=3))
+    def waits(self) -> xdb.Decision:
+        return xdb.complete()
+
     @xdb.state
     def held(self) -> xdb.Decision:
         Steps.started.set()
@@ -81,11 +85,17 @@ def _events() -> Iterator[None]:
 
 
 def ask(
-    port: int, state: str, *secrets: str, prefix: str = "", process: str = "Steps", connection: Any = None
+    port: int,
+    state: str,
+    *secrets: str,
+    prefix: str = "",
+    process: str = "Steps",
+    api: str = "execute",
+    connection: Any = None,
 ) -> tuple[int, Any]:
-    body = request(process, state)
+    body = request(process, state, api)
     made = connection or http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    made.request("POST", prefix + PATHS["execute"], body, headers(body, *secrets))
+    made.request("POST", prefix + PATHS[api], body, headers(body, *secrets))
     reply = made.getresponse()
     answer = json.loads(reply.read())
     if connection is None:
@@ -237,6 +247,8 @@ def test_an_ordinary_handler_past_its_deadline_changes_nothing_any_more(caplog: 
         assert ask(port, "slow")[1]["errorType"] == "DeadlineExceeded"
         # It has the only thread: who waits for it is given up too, and never begins.
         assert ask(port, "slow")[1]["errorType"] == "DeadlineExceeded"
+        # What is known before anything runs needs none.
+        assert ask(port, "waits", api="wait-until")[0] == 200
         Steps.release.set()
         wait_for(lambda: "nothing can be published to queue: the time of the call is over" in caplog.text)
 

@@ -64,6 +64,14 @@ class Order(xdb.Process):
         raise LookupError("not in stock")
 
     @xdb.state
+    def exits(self) -> xdb.Decision:
+        raise SystemExit(3)
+
+    @xdb.state
+    async def cancelled(self) -> xdb.Decision:
+        raise asyncio.CancelledError("inner")
+
+    @xdb.state
     def fatal(self) -> xdb.Decision:
         raise xdb.Fatal("OutOfStock", "no more red ones")
 
@@ -311,6 +319,7 @@ def test_an_async_handler_has_a_loop_in_the_pure_core() -> None:
         ("foreign", "NoDecision", "Order.foreign returned dict {'nextStates': []}, which is no decision"),
         ("uncalled", "NoDecision", "Order.uncalled returned the state nothing itself: call it, self.nothing()"),
         ("raises", "LookupError", "not in stock"),
+        ("exits", "SystemExit", "3"),
         ("fatal", "OutOfStock", "no more red ones"),
         ("retryable", "Busy", "Busy"),
         ("sleeps", "DeadlineExceeded", "Order.sleeps took longer than 0.02 s, and the engine has given up"),
@@ -324,6 +333,26 @@ def test_a_failed_handler_says_why(name: str, error_type: str, detail: str) -> N
     assert answer["detail"].startswith(detail)
     assert answer.get("final") is (True if name == "fatal" else None)
     assert set(answer) <= {"errorType", "detail", "final"}
+
+
+def test_an_async_handler_that_was_cancelled_inside_has_failed() -> None:
+    reply = asyncio.run(opened("cancelled").run_async())
+    assert reply.status == 500 and b'"errorType":"CancelledError"' in reply.body
+
+
+def test_a_column_and_a_local_attribute_may_have_one_name() -> None:
+    class Same(xdb.Process):
+        basket: Basket
+        note: str = "local"
+
+        @xdb.state
+        def swaps(self) -> xdb.Decision:
+            self.note, self.basket.note = str(self.basket.note), self.note
+            return xdb.complete()
+
+    status, answer = post(xdb.Worker(Same), "Same", "swaps", rows={**NO_ROW, "note": "global"})
+    assert answer["writeToGlobalAttributes"] == {"note": "local"}
+    assert answer["writeToLocalAttributes"] == {"note": "global"}
 
 
 def test_the_deadline_is_that_of_the_request_where_it_says_it() -> None:
@@ -383,6 +412,15 @@ def test_what_can_not_be_kept_can_not_be_assigned() -> None:
         order.reads(3)
     with pytest.raises(TypeError, match="only movements to states can be added"):
         order.reads() + xdb.complete()
+
+
+def test_attributes_of_a_process_can_be_looked_at_without_a_call() -> None:
+    from xdb.process import view
+
+    order = view(Order, {"tries": 3})
+    assert (order.tries, order.tags) == (3, [])
+    with pytest.raises(xdb.CallOver, match="Order.tries can't be written: this is what the attributes were"):
+        order.tries = 4
 
 
 def test_outside_of_a_call_there_is_none() -> None:
@@ -457,7 +495,7 @@ def test_a_worker_that_is_none() -> None:
         xdb.Worker(Order, secret="")
     with pytest.raises(ValueError, match="not base64"):
         xdb.Worker(Order, secret="whsec_?")
-    with pytest.raises(TypeError, match="Order.sleeps_async, Order.quick_async: async handlers need worker.asgi"):
+    with pytest.raises(TypeError, match="Order.cancelled, Order.sleeps_async, Order.quick_async: async handlers need worker.asgi"):
         WORKER.wsgi()
 
 
@@ -500,7 +538,8 @@ def test_a_signature_of_the_standard() -> None:
     key = key_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     body, signature = b'{"test": 2432232314}', "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     assert sign(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", body) == signature
-    given = {"webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek", "webhook-timestamp": "1614265330"}
+    id = "msg_p5jXN8AQM9LWM0D4loKWxJek"
+    given = {"webhook-id": id, "webhook-timestamp": "1614265330", "idempotency-key": id}
     verify([key], {**given, "webhook-signature": signature}, body, 1614265330, 300)
     assert key_of("whsec_QUI") == key_of("whsec_QUI=") == b"AB"
 

@@ -68,6 +68,8 @@ class AsgiApp:
         return opened if isinstance(opened, Reply) else await self._run(opened)
 
     async def _run(self, job: Job) -> Reply:
+        if job.is_known:
+            return job.run()
         if job.is_async:
             return await job.run_async()
         context = contextvars.copy_context()

@@ -12,7 +12,9 @@ def one_of(annotation: Any, values: list[tuple[Any, Any]]) -> Plan:
     """Literals, or the members of an Enum, each with its JSON."""
 
     def same(one: Any, other: Any) -> bool:
-        return type(one) is type(other) and bool(one == other)
+        numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
+        alike = numbers and isinstance(one, bool) is isinstance(other, bool)
+        return (alike or type(one) is type(other)) and bool(one == other)
 
     def to_json(value: Any) -> Any:
         for each, raw in values:

@@ -26,7 +26,7 @@ class DefinitionError(TypeError):
 
 @dataclass(frozen=True)
 class Local:
-    """A local attribute. `default` is `xdb.MISSING` if the class gives none."""
+    """A local attribute. `default` is `MISSING` of `live.py` if the class gives none."""
 
     annotation: Any
     default: Any = MISSING

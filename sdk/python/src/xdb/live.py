@@ -51,6 +51,11 @@ class Attribute:
         return f"{self.owner}.{self.name}"
 
     @property
+    def key(self) -> tuple[bool, str]:
+        """What tells it from others of the process: a column and a local attribute may have the same name."""
+        return self.is_global, self.name
+
+    @property
     def takes_null(self) -> bool:
         """Whether null is one of its values."""
         try:
@@ -144,7 +149,7 @@ class Live:
     # The types of messages by the queue, or by the id of a command that names its queue itself.
     message_types: Mapping[str, Any] = field(default_factory=dict)
     not_loaded: frozenset[str] = frozenset()
-    cells: dict[str, _Cell] = field(default_factory=dict)
+    cells: dict[tuple[bool, str], _Cell] = field(default_factory=dict)
     rows: dict[type, Any] = field(default_factory=dict)
     local_messages: list[dict[str, JSON]] = field(default_factory=list)
     global_messages: list[dict[str, JSON]] = field(default_factory=list)
@@ -154,11 +159,11 @@ class Live:
 
     def read(self, attribute: Attribute) -> Any:
         """The value of an attribute."""
-        cell = self.cells.get(attribute.name)
+        cell = self.cells.get(attribute.key)
         if cell is None:
             value = self._decoded(attribute)
             baseline = None if is_immutable(value) else dumps(encode(value, attribute.annotation))
-            cell = self.cells[attribute.name] = _Cell(attribute, value, baseline)
+            cell = self.cells[attribute.key] = _Cell(attribute, value, baseline)
         return cell.value
 
     def _decoded(self, attribute: Attribute) -> Any:
@@ -192,7 +197,7 @@ class Live:
             encode(value, attribute.annotation)
         except CodecError as error:
             raise error.under(attribute.place) from None
-        self.cells[attribute.name] = _Cell(attribute, value, assigned=True)
+        self.cells[attribute.key] = _Cell(attribute, value, assigned=True)
 
     def publish(self, messages: list[dict[str, JSON]], message: dict[str, JSON]) -> None:
         """Sends a message with the answer."""
@@ -233,13 +238,13 @@ class Live:
     def effects(self) -> dict[str, JSON]:
         """What the answer changes besides its decision."""
         written: dict[bool, dict[str, JSON]] = {True: {}, False: {}}
-        for name, cell in self.cells.items():
+        for (is_global, name), cell in self.cells.items():
             if cell.has_changed():
                 try:
                     raw = encode(cell.value, cell.attribute.annotation)
                 except CodecError as error:
                     raise error.under(cell.attribute.place) from None
-                written[cell.attribute.is_global][name] = raw
+                written[is_global][name] = raw
         answer: dict[str, JSON] = {
             "writeToGlobalAttributes": written[True],
             "writeToLocalAttributes": written[False],

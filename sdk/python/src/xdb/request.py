@@ -49,6 +49,10 @@ class BadRequest(Exception):
         self.reply = error_reply(status, error_type, detail)
 
 
+# A handler that ends the program by sys.exit() has failed; the worker goes on.
+_FAILURES = (Exception, SystemExit)
+
+
 class NoDecision(TypeError):
     """A state that has returned nothing, or something else than a decision."""
 
@@ -100,6 +104,11 @@ class Job:
         """Whether it has to run on an event loop."""
         return inspect.iscoroutinefunction(self.function)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the answer is there before anything runs: a wait that is no function."""
+        return self.api == "wait-until" and self.member.name in self.member.process._xdb.waits
+
     def seconds_left(self) -> float | None:
         """Until the engine gives up."""
         return None if self.ends_at is None else self.ends_at - time.monotonic()
@@ -147,7 +156,7 @@ class Job:
         with self.current():
             try:
                 reply = self.perform()
-            except Exception as error:
+            except _FAILURES as error:
                 reply = self._failed(error)
             left = self.seconds_left()
             return self.late() if left is not None and left < 0 else reply
@@ -160,6 +169,8 @@ class Job:
         except asyncio.CancelledError:
             task.cancel()
             raise
+        if task.cancelled():
+            return self._failed(asyncio.CancelledError("something that the handler waits for was cancelled"))
         if done:
             return task.result()
         reply = self.late()
@@ -174,7 +185,7 @@ class Job:
                 with self._surrounded():
                     value = self._begin()
                     return self._answered(await value if inspect.isawaitable(value) else value)
-            except Exception as error:
+            except _FAILURES as error:
                 return self._failed(error)
 
     def late(self) -> Reply:
@@ -230,7 +241,7 @@ class Job:
         except CodecError as error:
             raise error.under(f"{self.label}() returned") from None
 
-    def _failed(self, error: Exception) -> Reply:
+    def _failed(self, error: BaseException) -> Reply:
         self.live.closed = self.live.closed or "its handler has failed, and nothing of it is kept"
         error_type = error.error_type if isinstance(error, Failure) else type(error).__name__
         detail = str(error) or type(error).__name__

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .logging import log
+from .logging import install, log
 from .request import BadRequest, Job, Reply
 
 if TYPE_CHECKING:
@@ -64,28 +65,35 @@ class Server:
 
 
 def serve(worker: Worker, host: str = "127.0.0.1", port: int = 8080, grace: float = 30) -> None:
-    """Serves until SIGTERM or SIGINT, then answers what runs within `grace` seconds and returns."""
+    """Serves until SIGTERM or SIGINT, then answers what runs within `grace` seconds and returns.
+
+    A program that has not set up logging gets it on standard error, with the ids of calls.
+    """
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s [%(process_id)s %(state)s] %(message)s")
+        install()
     server = Server(worker, host, port)
-    stop = threading.Event()
-    with _signals(stop):
+    told, tell = socket.socketpair()
+    with told, tell, _signals(lambda: tell.send(b"x")):
         server.start()
         log.info("listening on %s for %s", server.url, ", ".join(worker.types))
-        # An event alone would keep the signal waiting on some systems.
-        while not stop.wait(1):
-            pass
+        told.recv(1)
         log.info("stopping")
         server.stop(grace)
 
 
 @contextlib.contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set the event. In another thread than the main one the caller's program sees to signals."""
+def _signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Has SIGTERM and SIGINT call it. In another thread than the main one the caller's program sees to signals.
+
+    It runs between any two steps of the main thread, so it may take no lock.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: stop())
     try:
         yield
     finally:
@@ -115,6 +123,11 @@ class _Http(ThreadingHTTPServer):
         if isinstance(opened, Job) and opened.is_async and self._loop is not None:
             return asyncio.run_coroutine_threadsafe(opened.run_async(), self._loop).result()
         return opened if isinstance(opened, Reply) else opened.run()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        # Here and not in its thread: one that was just accepted is waited for as well.
+        self.mark(request, False)
+        super().process_request(request, client_address)
 
     def mark(self, connection: socket.socket, runs: bool | None) -> None:
         """Notes what a connection does; None: it is closed."""
@@ -161,7 +174,6 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
-        self._http.mark(self.connection, False)
 
     def finish(self) -> None:
         try:

@@ -48,7 +48,7 @@ def verify(keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, now: 
     if abs(age) > tolerance:
         when = f"{age:.0f} s old" if age > 0 else f"{-age:.0f} s in the future"
         raise BadSignature(f"the call is {when}, more than {tolerance:g} s: compare the clocks of both machines")
-    if headers.get("idempotency-key", id) != id:
+    if headers.get("idempotency-key") != id:
         raise BadSignature("webhook-id is not the Idempotency-Key")
     given = [each.encode() for each in signatures.split() if each.startswith("v1,")]
     # All are compared, so that the time says nothing of which was nearly right.
