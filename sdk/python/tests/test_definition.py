@@ -157,6 +157,24 @@ def test_the_examples() -> None:
     }
 
 
+def test_types_may_be_of_the_function_around_and_written_as_texts() -> None:
+    @dataclass
+    class Local:
+        a: int
+
+    class P(xdb.Process):
+        one = xdb.Queue["list[Local]"]()
+        kept: Local | None
+
+        @xdb.state(load=(name for name in ("kept",)))
+        def a(self, given: Local) -> xdb.Decision:
+            return xdb.complete()
+
+    assert P.one.message_type == list[Local] and P.a.input_type is Local
+    assert P._xdb.local["kept"].annotation == (Local | None)
+    assert P.definition()["states"]["a"]["executeLoadLocalAttributes"] == {"policy": "PARTIAL", "names": ["kept"]}
+
+
 def test_a_class_below_another_has_copies_of_its_members() -> None:
     class Base(xdb.Process):
         count: int = 1
@@ -172,6 +190,7 @@ def test_a_class_below_another_has_copies_of_its_members() -> None:
 
     class Below(Base):
         more: int = 2
+        count = 5
 
         @xdb.state
         def second(self) -> xdb.Decision:
@@ -180,7 +199,7 @@ def test_a_class_below_another_has_copies_of_its_members() -> None:
     assert list(Below._xdb.states) == ["first", "second"] and list(Base._xdb.states) == ["first"]
     assert (Base.ask.process, Below.ask.process) == (Base, Below)
     assert Below.definition()["localAttributes"] == ["count", "more"]
-    assert Below._xdb.local["count"].default == 1
+    assert (Base._xdb.local["count"].default, Below._xdb.local["count"].default) == (1, 5)
     assert Below._xdb.waits["first"].request["localQueueCommands"][0]["queueName"] == "queue"
 
 
@@ -279,6 +298,11 @@ def _attribute_without_json() -> None:
 def _message_without_json() -> None:
     class P(xdb.Process):
         a = xdb.Queue[complex]()
+
+
+def _unknown_message_type() -> None:
+    class P(xdb.Process):
+        a = xdb.Queue["Nowhere"]()  # type: ignore  # noqa
 
 
 def _wrong_default() -> None:
@@ -394,6 +418,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("its output: complex has no JSON", _output_without_json, "P.a"),
     ("a: complex has no JSON", _attribute_without_json, "P"),
     ("a: complex has no JSON", _message_without_json, "P"),
+    ("an annotation can't be read: name 'Nowhere' is not defined", _unknown_message_type, "P"),
     ("the default of a: str 'x' is not int", _wrong_default, "P"),
     ("'call' is reserved", _reserved, "P"),
     ("the name 'a' is there twice; the second one is b", _same_name, "P.b"),

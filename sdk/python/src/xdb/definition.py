@@ -77,6 +77,13 @@ class _Place:
         except (NameError, AttributeError, TypeError, SyntaxError) as error:
             self.refuse(f"an annotation can't be read: {error}. What it names has to be there before the class", fn)
 
+    def evaluated(self, text: str) -> Any:
+        """The type of an annotation that is a text, as Python itself finds it."""
+        try:
+            return eval(text, vars(sys.modules[self.cls.__module__]), self.names)
+        except (NameError, AttributeError, TypeError, SyntaxError, KeyError) as error:
+            self.refuse(f"an annotation can't be read: {error}. What it names has to be there before the class")
+
     def check(self, annotation: Any, what: str, fn: Callable[..., Any] | None = None) -> None:
         """Refuses an annotation that has no JSON."""
         try:
@@ -214,9 +221,7 @@ def _message_type(name: str, queue: Any, place: _Place) -> None:
     if args:
         annotation = args[0]
         if isinstance(annotation, typing.ForwardRef):
-            carrier = types.SimpleNamespace(__annotations__={name: annotation})
-            module = vars(sys.modules[place.cls.__module__])
-            annotation = typing.get_type_hints(carrier, globalns=module, localns=place.names)[name]
+            annotation = place.evaluated(annotation.__forward_arg__)
         place.check(annotation, name)
         queue.message_type = annotation
     if not queue.name:

@@ -100,7 +100,8 @@ class Member:
     process: Any
 
     def __init__(self, fn: Callable[..., Any], name: str | None, load: Iterable[str] | None, lock: Lock | None) -> None:
-        self.fn, self.load, self.lock = fn, load, lock
+        self.fn, self.lock = fn, lock
+        self.load = load if load is None or isinstance(load, str) else tuple(load)
         self.given_name = name
         self.name = name or fn.__name__
         self.attribute = fn.__name__
