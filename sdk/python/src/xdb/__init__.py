@@ -1,14 +1,19 @@
-"""Durable processes inside Postgres: what runs in a worker.
+"""Durable processes inside Postgres.
 
-Define a process as a class (`Process`, `Row`, `state`, `rpc`, `Queue`), and serve it (`Worker`, `serve`).
+Define a process as a class (`Process`, `Row`, `state`, `rpc`, `Queue`), serve it (`Worker`, `serve`), register it (`Admin`), and start
+and call it (`Client`, `AsyncClient`).
 """
 
 from __future__ import annotations
 
+from . import errors
+from .admin import Admin, Change, Finding, Stranding
 from .call import Call, DatabaseError, Recovered, current
+from .client import AsyncClient, Client, Description, Execution, Outcome, Result, Start, StateOutcome, Summary
 from .codec import CodecError
 from .decisions import Decision, Fatal, Retryable, complete, complete_if_empty, end_thread, fail, force_complete
 from .definition import DefinitionError
+from .errors import XdbError
 from .live import CallOver, Message, NotLoaded, NullAttribute, Results, results, then
 from .process import Process, Row, RowStart
 from .queues import GlobalQueue, Queue
@@ -21,24 +26,33 @@ from .waits import Wait, WaitError, all_of, any_of, queue, timer
 from .worker import Worker
 
 __all__ = [
+    "Admin",
+    "AsyncClient",
     "BadSignature",
     "Call",
     "CallOver",
+    "Change",
+    "Client",
     "CodecError",
     "DatabaseError",
     "DeadlineExceeded",
     "Decision",
     "DefinitionError",
+    "Description",
+    "Execution",
     "Fatal",
+    "Finding",
     "GlobalQueue",
     "Message",
     "NoDecision",
     "NotLoaded",
     "NullAttribute",
+    "Outcome",
     "Process",
     "Queue",
     "Recovered",
     "Reply",
+    "Result",
     "Results",
     "Retry",
     "Retryable",
@@ -46,10 +60,15 @@ __all__ = [
     "RowStart",
     "Rpc",
     "Server",
+    "Start",
     "State",
+    "StateOutcome",
+    "Stranding",
+    "Summary",
     "Wait",
     "WaitError",
     "Worker",
+    "XdbError",
     "__version__",
     "all_of",
     "any_of",
@@ -57,6 +76,7 @@ __all__ = [
     "complete_if_empty",
     "current",
     "end_thread",
+    "errors",
     "fail",
     "force_complete",
     "queue",

@@ -18,6 +18,7 @@ from .states import Member
 from .version import VERSION
 
 if TYPE_CHECKING:
+    from .admin import Change
     from .asgi import AsgiApp
     from .wsgi import WsgiApp
 
@@ -67,10 +68,39 @@ class Worker:
                 raise TypeError(f"two of the processes are called {each._xdb.name!r}: give one another name=")
             self.types[each._xdb.name] = each
         secrets = [secret] if isinstance(secret, str) else list(secret or ())
+        self._secrets = secrets
         seconds = tolerance.total_seconds() if isinstance(tolerance, timedelta) else tolerance
         self.options = _Options(tuple(key_of(each) for each in secrets), seconds, threads, max_body, debug)
         self._around: list[Around] = []
         self._warned = False
+
+    @property
+    def processes(self) -> tuple[type[Process], ...]:
+        """The classes that it serves."""
+        return tuple(self.types.values())
+
+    # --- registering -------------------------------------------------------------------------------------------------
+
+    def register(
+        self, conn: Any, *, worker_name: str, url: str, force: bool = False, dry_run: bool = False
+    ) -> list[Change]:
+        """Registers itself and its processes as a part of the connection's transaction, and gives what that changes.
+
+        Calls are signed with its secret, the first one if it has several. `Admin.register` has further options.
+        """
+        from .admin import Admin
+
+        secret = self._secrets[0] if self._secrets else None
+        with Admin() as admin:
+            return admin.register(
+                self, name=worker_name, url=url, secret=secret, force=force, dry_run=dry_run, conn=conn
+            )
+
+    def sql(self, worker_name: str, url: str, *, secret: str | None = None) -> str:
+        """A script that registers the same, for migrations; `secret` is a reference, `env:NAME` or `file:NAME`."""
+        from .admin import sql
+
+        return sql(self, name=worker_name, url=url, secret=secret)
 
     # --- the core ----------------------------------------------------------------------------------------------------
 

@@ -8,11 +8,6 @@ from shop import TABLES, Delivery, Idle, Order, ProtocolWorker
 
 import xdb
 
-# By name, so that these tests run from the sources, without an installation that would make a plugin of them.
-from xdb.testing.pytest_plugin import xdb_db, xdb_server
-
-__all__ = ["shop", "worker", "xdb_db", "xdb_server"]
-
 
 @pytest.fixture
 def worker() -> Iterator[ProtocolWorker]:

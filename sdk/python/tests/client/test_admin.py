@@ -129,6 +129,22 @@ def test_in_a_transaction_of_the_caller(shop: Any, worker: ProtocolWorker) -> No
     assert versions(shop) == before
 
 
+def test_a_worker_registers_itself(shop: Any, worker: ProtocolWorker) -> None:
+    mine = xdb.Worker(Changed, secret=["the new one", "the old one"])
+    assert mine.processes == (Changed,)
+    with psycopg.connect(shop.superuser_dsn) as conn:
+        planned = mine.register(conn, worker_name="mine", url=worker.url, dry_run=True, force=True)
+        assert [change.is_new for change in planned] == [True, False]
+        signed = "SELECT value FROM xdb.worker_secret"
+        assert conn.execute(signed).fetchall() == []
+        mine.register(conn, worker_name="mine", url=worker.url)
+        assert conn.execute(signed).fetchall() == [("the new one",)]
+        conn.rollback()
+        conn.execute(mine.sql("mine", worker.url))
+    assert shop.admin.check(mine) == []
+    assert "secret => 'env:MINE'" in mine.sql("mine", worker.url, secret="env:MINE")
+
+
 def test_who_may(shop: Any, worker: ProtocolWorker) -> None:
     mine = admin.Admin(shop.dsn)
     assert "can't be seen: it belongs to postgres" in str(mine.check(EVERYTHING)[0])
