@@ -112,8 +112,6 @@ linters_dir() { printf '%s\n' "${CARGO_TARGET_DIR:-$root/target}/linters"; }
 
 # Where scripts/python-env puts the tools and packages of the Python SDK's tests.
 python_env() { printf '%s\n' "${CARGO_TARGET_DIR:-$root/target}/python"; }
-# Pyright keeps itself there too, and does not look for a newer one.
-export PYRIGHT_PYTHON_CACHE_DIR=${CARGO_TARGET_DIR:-$root/target}/python/pyright PYRIGHT_PYTHON_IGNORE_WARNINGS=1
 
 # --- the installed Postgres -------------------------------------------------------------------------
 

@@ -15,7 +15,8 @@ from xdb.testing import call
 
 def test_the_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (Path(__file__).parents[1] / "README.md").read_text()
-    hello, test = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    hello, _, test = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert hello in (Path(__file__).parents[3] / "docs" / "python.md").read_text(), "the quick start has another one"
     module = types.ModuleType("hello")
     monkeypatch.setitem(sys.modules, "hello", module)
     exec(hello, vars(module))

@@ -36,7 +36,7 @@ class Server:
     """A server whose superuser is `postgres`. `stop` removes it, and so does the end of this program, however it comes."""
 
     def __init__(self, pg_config: str | None = None, settings: Mapping[str, str] = {}) -> None:
-        self._bin = Path(_bindir(pg_config or os.environ.get("PG_CONFIG") or "pg_config"))
+        self.bindir = Path(_bindir(pg_config or os.environ.get("PG_CONFIG") or "pg_config"))
         self._account = _account()
         # Not one of the tests: the path of a socket has 107 bytes at most.
         self.directory = Path(tempfile.mkdtemp(prefix="xdb-test-"))
@@ -77,7 +77,7 @@ class Server:
 
     def _initdb(self) -> None:
         made = subprocess.run(
-            [self._bin / "initdb", "-D", self.directory / "data", "-U", "postgres", "--auth=trust",
+            [self.bindir / "initdb", "-D", self.directory / "data", "-U", "postgres", "--auth=trust",
              "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", "--no-instructions"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **self._as_server_user(),
         )
@@ -93,11 +93,11 @@ class Server:
         log = open(self.directory / "server.log", "wb")
         with log:
             self._server = server = subprocess.Popen(
-                [self._bin / "postgres", "-D", self.directory / "data"],
+                [self.bindir / "postgres", "-D", self.directory / "data"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_end_with_parent, **self._as_server_user(),
             )
         deadline = time.monotonic() + STARTS_WITHIN
-        while subprocess.run([self._bin / "pg_isready", "-q", "-h", self.directory]).returncode != 0:
+        while subprocess.run([self.bindir / "pg_isready", "-q", "-h", self.directory]).returncode != 0:
             if server.poll() is not None or time.monotonic() > deadline:
                 raise ServerFailed(f"the throwaway server did not start:\n{self.log}")
             time.sleep(0.05)
