@@ -460,3 +460,8 @@ def test_rows_are_checked_before_any_sql() -> None:
         Stock.row("x")
     with pytest.raises(xdb.CodecError, match="User.user_id: None is no key"):
         User.row(None)
+
+
+def test_a_first_pause_that_is_longer_than_the_longest() -> None:
+    with pytest.raises(ValueError, match="never waits longer than maximum=0:01:40: give one that initial=6:00:00 fits into"):
+        xdb.Retry(initial=timedelta(hours=6))

@@ -44,3 +44,8 @@ def test_no_file_is_too_long() -> None:
     sizes = {path.name: len(path.read_text().splitlines()) for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
     assert max(sizes.values()) <= 600, sizes
     assert sizes["codec.py"] <= 300
+
+
+def test_examples_are_short() -> None:
+    sizes = {path.name: len(path.read_text().splitlines()) for path in (ROOT.parents[1] / "examples" / "python").glob("*.py")}
+    assert len(sizes) >= 12 and max(sizes.values()) < 100, sizes

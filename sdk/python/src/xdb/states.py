@@ -35,6 +35,8 @@ class Retry:
     def __post_init__(self) -> None:
         if self.attempts < 0 or self.factor < 1 or min(self.initial, self.maximum) < timedelta(0):
             raise ValueError("a Retry has no negative number, and a factor of 1 at least")
+        if self.initial > self.maximum:
+            raise ValueError(f"a Retry never waits longer than maximum={self.maximum}: give one that initial={self.initial} fits into")
 
     def options(self) -> dict[str, Any]:
         """Its RetryPolicy: what is not the engine's default."""

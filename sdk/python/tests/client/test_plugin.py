@@ -38,7 +38,7 @@ class Reminder(xdb.Process):
 
 
 class Broken(xdb.Process):
-    @xdb.state(start=True, retry=xdb.Retry(attempts=3, initial=timedelta(hours=1)))
+    @xdb.state(start=True, retry=xdb.Retry(attempts=3, initial=timedelta(hours=1), maximum=timedelta(days=1)))
     def work(self) -> xdb.Decision:
         raise RuntimeError("it is broken")
 
