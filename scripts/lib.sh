@@ -110,6 +110,9 @@ give_to_server_user() {
 # Where scripts/setup --linters puts them.
 linters_dir() { printf '%s\n' "${CARGO_TARGET_DIR:-$root/target}/linters"; }
 
+# Where scripts/python-env puts the tools and packages of the Python SDK's tests.
+python_env() { printf '%s\n' "${CARGO_TARGET_DIR:-$root/target}/python"; }
+
 # --- the installed Postgres -------------------------------------------------------------------------
 
 # Where scripts/postgres-from-source keeps what it has built.

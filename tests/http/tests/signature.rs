@@ -18,6 +18,24 @@ fn the_known_vector() {
     assert_eq!(signed.signature, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
 }
 
+/// The vectors that every SDK runs: what is signed there is signed like this.
+#[test]
+fn the_vectors_of_the_sdks() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sdk/conformance/signatures.json");
+    let vectors: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let mut signed = 0;
+    for case in vectors["cases"].as_array().unwrap() {
+        let Some(secret) = case["signedWith"].as_str() else { continue };
+        let header = |name: &str| case["headers"][name].as_str().unwrap_or_else(|| panic!("no {name}: {case}"));
+        let body = case["body"].as_str().or(vectors["body"].as_str()).unwrap();
+        let timestamp = header("webhook-timestamp").parse().unwrap();
+        let made = sign(secret, header("webhook-id"), timestamp, body.as_bytes()).unwrap();
+        assert!(header("webhook-signature").split(' ').any(|each| each == made.signature), "{case}");
+        signed += 1;
+    }
+    assert!(signed > 5);
+}
+
 #[test]
 fn a_raw_secret_is_its_bytes() {
     let raw = sign("key", "id", 1, b"body").unwrap();

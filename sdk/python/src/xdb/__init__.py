@@ -1,0 +1,89 @@
+"""Durable processes inside Postgres.
+
+Define a process as a class (`Process`, `Row`, `state`, `rpc`, `Queue`), serve it (`Worker`, `serve`), register it (`Admin`), and start
+and call it (`Client`, `AsyncClient`).
+"""
+
+from __future__ import annotations
+
+from . import errors
+from .admin import Admin, Change, Finding, Stranding
+from .call import Call, DatabaseError, Recovered, current
+from .client import AsyncClient, Client, Description, Execution, Outcome, Result, Start, StateOutcome, Summary
+from .codec import CodecError
+from .decisions import Decision, Fatal, Retryable, complete, complete_if_empty, end_thread, fail, force_complete
+from .definition import DefinitionError
+from .errors import XdbError
+from .live import CallOver, Message, NotLoaded, NullAttribute, Results, results, then
+from .process import Process, Row, RowStart
+from .queues import GlobalQueue, Queue
+from .request import DeadlineExceeded, NoDecision, Reply
+from .serve import Server, serve
+from .signatures import BadSignature
+from .states import Retry, Rpc, State, rpc, state
+from .version import VERSION as __version__
+from .waits import Wait, WaitError, all_of, any_of, queue, timer
+from .worker import Worker
+
+__all__ = [
+    "Admin",
+    "AsyncClient",
+    "BadSignature",
+    "Call",
+    "CallOver",
+    "Change",
+    "Client",
+    "CodecError",
+    "DatabaseError",
+    "DeadlineExceeded",
+    "Decision",
+    "DefinitionError",
+    "Description",
+    "Execution",
+    "Fatal",
+    "Finding",
+    "GlobalQueue",
+    "Message",
+    "NoDecision",
+    "NotLoaded",
+    "NullAttribute",
+    "Outcome",
+    "Process",
+    "Queue",
+    "Recovered",
+    "Reply",
+    "Result",
+    "Results",
+    "Retry",
+    "Retryable",
+    "Row",
+    "RowStart",
+    "Rpc",
+    "Server",
+    "Start",
+    "State",
+    "StateOutcome",
+    "Stranding",
+    "Summary",
+    "Wait",
+    "WaitError",
+    "Worker",
+    "XdbError",
+    "__version__",
+    "all_of",
+    "any_of",
+    "complete",
+    "complete_if_empty",
+    "current",
+    "end_thread",
+    "errors",
+    "fail",
+    "force_complete",
+    "queue",
+    "results",
+    "rpc",
+    "serve",
+    "state",
+    "then",
+    "timer",
+]

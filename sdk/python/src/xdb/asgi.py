@@ -1,0 +1,111 @@
+"""A worker as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from .request import BadRequest, Job, Reply, error_reply
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+# The engine sends header and body together. Where the first part of a body does not come, somebody else has it.
+FIRST_PART_SECONDS = 5.0
+
+
+class AsgiApp:
+    """Async handlers run on the loop, ordinary ones in threads of its own, which nobody else uses up."""
+
+    def __init__(self, worker: Worker, path: str = "") -> None:
+        self.worker, self.path = worker, path.rstrip("/")
+        self._threads = ThreadPoolExecutor(worker.options.threads, thread_name_prefix="xdb")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            reply = await self._reply(scope, receive)
+            headers = [(name.encode(), value.encode()) for name, value in reply.all_headers.items()]
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+            await send({"type": "http.response.body", "body": reply.body})
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1003})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            await send({"type": f"{message['type']}.complete"})
+            if message["type"] == "lifespan.shutdown":
+                # What runs has been answered, or given up.
+                self._threads.shutdown(wait=False, cancel_futures=True)
+                return
+
+    async def _reply(self, scope: Scope, receive: Receive) -> Reply:
+        server = scope.get("server")
+        self.worker.warn_if_open(server[0] if server else None)
+        path, root = scope["path"], scope.get("root_path") or ""
+        if self.path and not path.removeprefix(root).startswith(self.path + "/"):
+            return error_reply(404, "NotFound", f"{path} is not below {self.path}")
+        headers = _headers(scope["headers"])
+        api = self.worker.route(path)
+        refused = self.worker.refuse(scope["method"], api, path)
+        if refused is not None:
+            return refused
+        try:
+            body = await _body(receive, headers, self.worker.options.max_body)
+        except BadRequest as error:
+            return error.reply
+        opened = self.worker.open(scope["method"], path, headers, body)
+        return opened if isinstance(opened, Reply) else await self._run(opened)
+
+    async def _run(self, job: Job) -> Reply:
+        if job.is_known:
+            return job.run()
+        if job.is_async:
+            return await job.run_async()
+        context = contextvars.copy_context()
+        running = asyncio.get_running_loop().run_in_executor(self._threads, context.run, job.run)
+        done, _ = await asyncio.wait({running}, timeout=job.seconds_left())
+        if done:
+            return running.result()
+        # One that still waits for a thread never begins.
+        running.cancel()
+        return job.late()
+
+
+def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in pairs}
+
+
+async def _body(receive: Receive, headers: dict[str, str], most: int) -> bytes:
+    """The body as it came. What has none left is found out by the worker, which knows the length."""
+    from .worker import too_large
+
+    told = headers.get("content-length", "")
+    if told.isdecimal() and int(told) > most:
+        raise too_large(int(told), most)
+    parts: list[bytes] = []
+    size = 0
+    while told != "0":
+        try:
+            message = await asyncio.wait_for(receive(), FIRST_PART_SECONDS if not parts else None)
+        except asyncio.TimeoutError:
+            break
+        if message["type"] != "http.request":
+            break
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            raise too_large(size, most)
+        if not message.get("more_body", False):
+            break
+    return b"".join(parts)

@@ -1,0 +1,18 @@
+"""Calling processes: clients, and what they give back."""
+
+from .aio import AsyncClient
+from .client import Client
+from .outcome import Description, Execution, Outcome, Result, StateOutcome, Summary
+from .statements import Start
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Description",
+    "Execution",
+    "Outcome",
+    "Result",
+    "Start",
+    "StateOutcome",
+    "Summary",
+]

@@ -1,0 +1,292 @@
+"""The client: starts processes, sends them messages, calls their RPCs, waits for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import chain
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, List, TypeVar, overload
+
+from .. import errors
+from . import statements
+from .connections import sync_execute
+from .outcome import Description, Execution, Outcome, StateOutcome, Summary
+from .sources import source_of
+from .statements import LONGEST_SLICE, AnyExecution, Conflict, IdReuse, Listing, Query, Seconds, Start, Status
+
+if TYPE_CHECKING:
+    from .. import GlobalQueue, Process, Queue, RowStart, Rpc, State
+
+I = TypeVar("I")
+O = TypeVar("O")
+P = TypeVar("P", bound="Process")
+R = TypeVar("R")
+T = TypeVar("T")
+W = TypeVar("W", Outcome, StateOutcome)
+
+CHUNK = 5_000  # starts in one transaction
+
+
+class Client:
+    """Calls XDB over connections of its own, or over yours.
+
+    Made with a conninfo of libpq (`""` takes the environment's), a pool (psycopg_pool, psycopg2, an engine of SQLAlchemy), or a
+    function that gives a connection. A call without `conn=` is a transaction of its own. With `conn=` it is a part of your
+    transaction, which you commit: a process starts with the rows beside it, or not at all. That may be a connection or cursor of
+    psycopg 2 or 3, a Connection or Session of SQLAlchemy, Django's connection, or any object with `execute(sql, params)` that
+    gives rows. A client may be used by several threads.
+    """
+
+    def __init__(self, connections: Any = "") -> None:
+        self._source = source_of(connections)
+
+    def close(self) -> None:
+        """Closes the client's own connections."""
+        self._source.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # --- starting
+
+    def start(
+        self,
+        process: type[Process],
+        process_id: str,
+        input: object = None,
+        *,
+        rows: Sequence[RowStart] = (),
+        local: Mapping[str, object] | None = None,
+        id_reuse: IdReuse = "allow_if_no_running",
+        timeout: Seconds | None = None,
+        start_at: datetime | None = None,
+        conflict: Conflict = "override",
+        idempotency_key: str | None = None,
+        traceparent: str | None = None,
+        conn: Any = None,
+    ) -> Execution:
+        """Starts a process. Every row that its class maps has to be in `rows`, by its key; values are written to it.
+
+        `conflict` is for a row that is there already: write over it, ignore the values, or an error. A start that is repeated
+        with its `idempotency_key` gives the execution of the first time.
+        """
+        one = Start(
+            process, process_id, input, rows, local, id_reuse, timeout, start_at, conflict, idempotency_key, traceparent
+        )
+        return self._run(statements.start(one), conn)
+
+    def start_many(self, starts: Iterable[Start], *, conn: Any = None) -> List[Execution]:
+        """Starts many processes, and gives their executions in the same order.
+
+        With `conn=` they are all in your transaction. Without, each 5,000 are a transaction: give them idempotency keys, and
+        repeat the whole after an error.
+        """
+        if conn is not None:
+            return self._run(statements.start_many(tuple(starts)), conn)
+        chunks = statements.in_chunks(starts, CHUNK)
+        return list(chain.from_iterable(self._run(statements.start_many(chunk), None) for chunk in chunks))
+
+    # --- RPCs and messages
+
+    @overload
+    def rpc(
+        self, rpc: Rpc[None, O], process_id: str, *, idempotency_key: str | None = ..., timeout: Seconds | None = ...,
+        execution: AnyExecution = ..., conn: Any = ...,
+    ) -> O: ...
+
+    @overload
+    def rpc(
+        self, rpc: Rpc[I, O], process_id: str, input: I, *, idempotency_key: str | None = ...,
+        timeout: Seconds | None = ..., execution: AnyExecution = ..., conn: Any = ...,
+    ) -> O: ...
+
+    def rpc(
+        self,
+        rpc: Rpc[Any, Any],
+        process_id: str,
+        input: object = None,
+        *,
+        idempotency_key: str | None = None,
+        timeout: Seconds | None = None,
+        execution: AnyExecution = None,
+        conn: Any = None,
+    ) -> Any:
+        """Calls an RPC, and gives its output. Repeated with its `idempotency_key` it gives the first output again."""
+        return self._run(statements.rpc(rpc, process_id, input, idempotency_key, timeout, execution), conn)
+
+    def publish(
+        self,
+        queue: Queue[T],
+        process_id: str,
+        message: T,
+        *,
+        message_id: str | None = None,
+        execution: AnyExecution = None,
+        conn: Any = None,
+    ) -> None:
+        """Sends a message to a queue of a running process. One whose `message_id` was used there before is ignored."""
+        self._run(statements.publish(queue, process_id, message, message_id, execution), conn)
+
+    def publish_global(
+        self,
+        queue: GlobalQueue[T],
+        message: T,
+        *,
+        key: str | None = None,
+        message_id: str | None = None,
+        ttl: Seconds | None = None,
+        conn: Any = None,
+    ) -> None:
+        """Sends a message to a global queue, for whichever process takes it, within `ttl`."""
+        self._run(statements.publish_global(queue, message, key, message_id, ttl), conn)
+
+    # --- waiting
+
+    def wait(
+        self,
+        process: type[Process],
+        process_id: str,
+        timeout: Seconds = 30,
+        *,
+        execution: AnyExecution = None,
+        conn: None = None,
+    ) -> Outcome:
+        """Waits until the process has closed. After `timeout` the outcome is `timed_out`.
+
+        It waits in slices of 30 seconds at most, over the client's own connections: what your transaction has not committed
+        would not come to an end.
+        """
+        refuse(conn)
+        return self._in_slices(lambda seconds: statements.wait(process_id, seconds, execution), timeout)
+
+    def wait_for_state(
+        self,
+        state: State[Any],
+        process_id: str,
+        number: int = 1,
+        timeout: Seconds = 30,
+        *,
+        execution: AnyExecution = None,
+        conn: None = None,
+    ) -> StateOutcome:
+        """Waits until the `number`th execution of a state has ended, or the process has closed."""
+        refuse(conn)
+        return self._in_slices(
+            lambda seconds: statements.wait_for_state(state, process_id, number, seconds, execution), timeout
+        )
+
+    # --- looking and helping along
+
+    def stop(
+        self,
+        process_id: str,
+        reason: str | None = None,
+        fail: bool = False,
+        *,
+        execution: AnyExecution = None,
+        conn: Any = None,
+    ) -> None:
+        """Ends a running process: it is TERMINATED then, or FAILED."""
+        self._run(statements.stop(process_id, reason, fail, execution), conn)
+
+    def describe(self, process_id: str, *, execution: AnyExecution = None, conn: Any = None) -> Description:
+        """What a process does, what it waits for, and what failed last."""
+        return self._run(statements.describe(process_id, execution), conn)
+
+    def check(self, process_id: str, *, execution: AnyExecution = None, conn: Any = None) -> List[str]:
+        """Replays the history of a process, and names what does not fit it: nothing, for a sound one."""
+        return self._run(statements.check(process_id, execution), conn)
+
+    def local(
+        self, process: type[P], process_id: str, *, execution: AnyExecution = None, conn: Any = None
+    ) -> P:
+        """The local attributes of a process, to be read as those of its class: `client.local(SignUp, "s-1").reminders`."""
+        return self._run(statements.local(process, process_id, execution), conn)
+
+    def set_local(
+        self,
+        process: type[Process],
+        process_id: str,
+        /,
+        *,
+        execution: AnyExecution = None,
+        conn: Any = None,
+        **values: object,
+    ) -> None:
+        """Writes local attributes of a running process; others keep their values."""
+        self._run(statements.set_local(process, process_id, values, execution), conn)
+
+    def skip_timer(
+        self,
+        state: State[Any],
+        process_id: str,
+        number: int = 1,
+        timer_id: str | None = None,
+        *,
+        execution: AnyExecution = None,
+        conn: Any = None,
+    ) -> None:
+        """Lets a timer that a state execution waits for count as fired: that of the id, or the one that would fire first."""
+        self._run(statements.skip_timer(state, process_id, number, timer_id, execution), conn)
+
+    def retry_now(
+        self,
+        process_id: str,
+        state: State[Any] | None = None,
+        number: int | None = None,
+        *,
+        execution: AnyExecution = None,
+        conn: Any = None,
+    ) -> int:
+        """Makes calls that wait for their next attempt due at once, and gives how many: all, or that of one state execution."""
+        return self._run(statements.retry_now(process_id, state, number, execution), conn)
+
+    def list(
+        self,
+        *,
+        status: Status | None = None,
+        process: type[Process] | str | None = None,
+        prefix: str | None = None,
+        before: AnyExecution = None,
+        conn: Any = None,
+    ) -> Iterator[Summary]:
+        """The executions that one may see, the latest first; those started before an execution, with `before`.
+
+        `prefix` is how their process ids begin. They are read in pages, while they are iterated over.
+        """
+        listing = Listing(status, process, prefix)
+        while page := self._run(listing.page(before), conn):
+            yield from page
+            if len(page) < statements.PAGE:
+                return
+            before = page[-1].execution_id
+
+    def _in_slices(self, query: Callable[[float], Query[W]], timeout: Seconds) -> W:
+        deadline = time.monotonic() + statements.seconds_of(timeout)
+        while True:
+            left = max(deadline - time.monotonic(), 0.0)
+            outcome = self._run(query(min(left, LONGEST_SLICE)), None)
+            if not outcome.timed_out or left <= LONGEST_SLICE:
+                return outcome
+
+    def _run(self, query: Query[R], conn: Any) -> R:
+        with errors.translated():
+            if conn is not None:
+                rows = sync_execute(conn)(query.sql, query.params)
+            else:
+                with self._source.open() as execute:
+                    rows = execute(query.sql, query.params)
+        return query.read(rows)
+
+
+def refuse(conn: object) -> None:
+    """Waiting for what one's own transaction has begun would be for ever."""
+    if conn is not None:
+        raise errors.WouldWaitForever(
+            "waiting takes no conn=", hint="Commit first, and wait over the client's own connections."
+        )

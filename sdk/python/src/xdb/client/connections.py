@@ -1,0 +1,203 @@
+"""The caller's connection, whichever library it is of, as one function: `execute(sql, params) -> rows`.
+
+SQL has `%s` for each parameter, and a parameter is a text or None: every statement casts it. Nothing here begins, commits or
+repeats, and no library is imported: one is recognised by the names of its classes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+Params = Sequence["str | None"]
+Rows = list[tuple[Any, ...]]
+Execute = Callable[[str, Params], Rows]
+AsyncExecute = Callable[[str, Params], Awaitable[Rows]]
+
+
+def sync_execute(conn: Any) -> Execute:
+    """What executes on a connection that is no coroutine's."""
+    kind = kind_of(conn, _SYNC)
+    if kind is not None:
+        return _SYNC[kind](conn)
+    if kind_of(conn, _ASYNC):
+        raise TypeError(f"{_name(conn)} is for coroutines: use xdb.AsyncClient")
+    return _open_contract(conn)
+
+
+def async_execute(conn: Any) -> AsyncExecute:
+    """What executes on a connection of coroutines."""
+    kind = kind_of(conn, _ASYNC)
+    if kind is not None:
+        return _ASYNC[kind](conn)
+    if kind_of(conn, _SYNC):
+        raise TypeError(f"{_name(conn)} would block the event loop: use xdb.Client, or a connection for coroutines")
+    return _open_contract_async(conn)
+
+
+def is_known(conn: Any) -> bool:
+    """Whether it is a connection of a library that is known here."""
+    return kind_of(conn, [*_SYNC, *_ASYNC]) is not None
+
+
+def kind_of(thing: Any, kinds: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+    """Which of these, as (package, class), the thing is, also by inheritance."""
+    wanted = set(kinds)
+    for cls in type(thing).__mro__:
+        if (kind := (cls.__module__.split(".")[0], cls.__name__)) in wanted:
+            return kind
+    return None
+
+
+def tuples(rows: Iterable[Any]) -> Rows:
+    """Rows as tuples, whatever the library makes of them."""
+    return [tuple(row.values()) if isinstance(row, Mapping) else tuple(row) for row in rows]
+
+
+def _name(thing: Any) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+# --- one adapter for each kind
+
+
+def _psycopg(conn: Any) -> Execute:
+    conn = getattr(conn, "connection", conn)  # of a cursor
+
+    def execute(sql: str, params: Params) -> Rows:
+        # Rows as tuples whatever its factory; never prepared, because of poolers.
+        with conn.cursor(row_factory=lambda _cursor: tuple) as cursor:
+            return tuples(cursor.execute(sql, params, prepare=False).fetchall())
+
+    return execute
+
+
+def _psycopg_async(conn: Any) -> AsyncExecute:
+    conn = getattr(conn, "connection", conn)
+
+    async def execute(sql: str, params: Params) -> Rows:
+        async with conn.cursor(row_factory=lambda _cursor: tuple) as cursor:
+            await cursor.execute(sql, params, prepare=False)
+            return tuples(await cursor.fetchall())
+
+    return execute
+
+
+def _dbapi(conn: Any) -> Execute:
+    """psycopg2, and Django's connection."""
+    conn = conn if hasattr(conn, "cursor") else conn.connection  # of a cursor
+
+    def execute(sql: str, params: Params) -> Rows:
+        with conn.cursor() as cursor:
+            cursor.execute(sql, params)
+            return tuples(cursor.fetchall())
+
+    return execute
+
+
+def _sqlalchemy(conn: Any) -> Execute:
+    def execute(sql: str, params: Params) -> Rows:
+        sql = _in_style_of(conn.dialect.paramstyle, sql)
+        return tuples(conn.exec_driver_sql(sql, tuple(params)).fetchall())
+
+    return execute
+
+
+def _sqlalchemy_session(session: Any) -> Execute:
+    def execute(sql: str, params: Params) -> Rows:
+        if session.autoflush:
+            session.flush()  # what is written before the call stands before it
+        return _sqlalchemy(session.connection())(sql, params)
+
+    return execute
+
+
+def _sqlalchemy_async(conn: Any) -> AsyncExecute:
+    async def execute(sql: str, params: Params) -> Rows:
+        result = await conn.exec_driver_sql(_in_style_of(conn.dialect.paramstyle, sql), tuple(params))
+        return tuples(result.fetchall())
+
+    return execute
+
+
+def _sqlalchemy_async_session(session: Any) -> AsyncExecute:
+    async def execute(sql: str, params: Params) -> Rows:
+        if session.autoflush:
+            await session.flush()
+        return await _sqlalchemy_async(await session.connection())(sql, params)
+
+    return execute
+
+
+def _asyncpg(conn: Any) -> AsyncExecute:
+    async def execute(sql: str, params: Params) -> Rows:
+        return tuples(await conn.fetch(_in_style_of("numeric_dollar", sql), *params))
+
+    return execute
+
+
+def _open_contract(conn: Any) -> Execute:
+    """Anything with a method `execute(sql, params)` that gives rows."""
+
+    def execute(sql: str, params: Params) -> Rows:
+        return _rows_of(conn, _method(conn)(sql, params))
+
+    return execute
+
+
+def _open_contract_async(conn: Any) -> AsyncExecute:
+    """The same, where it may be a coroutine."""
+
+    async def execute(sql: str, params: Params) -> Rows:
+        rows = _method(conn)(sql, params)
+        return _rows_of(conn, await rows if inspect.isawaitable(rows) else rows)
+
+    return execute
+
+
+def _method(conn: Any) -> Callable[..., Any]:
+    method: Callable[..., Any] | None = getattr(conn, "execute", None)
+    if not callable(method):
+        raise TypeError(f"{_name(conn)} is no connection: it has no method execute(sql, params)")
+    return method
+
+
+def _rows_of(conn: Any, rows: Any) -> Rows:
+    if not isinstance(rows, Iterable):
+        raise TypeError(f"execute(sql, params) of {_name(conn)} has to give the rows, and gave {_name(rows)}")
+    return tuples(rows)
+
+
+def _in_style_of(paramstyle: str, sql: str) -> str:
+    if paramstyle in ("format", "pyformat"):
+        return sql
+    if paramstyle != "numeric_dollar":
+        raise TypeError(f"parameters in the style {paramstyle} are not known here: give the driver's own connection")
+    first, *rest = sql.split("%s")
+    return first + "".join(f"${n}{part}" for n, part in enumerate(rest, 1))
+
+
+_SYNC: Mapping[tuple[str, str], Callable[[Any], Execute]] = {
+    ("psycopg", "Connection"): _psycopg,
+    ("psycopg", "Cursor"): _psycopg,
+    ("psycopg", "ServerCursor"): _psycopg,
+    ("psycopg2", "connection"): _dbapi,
+    ("psycopg2", "cursor"): _dbapi,
+    ("sqlalchemy", "Connection"): _sqlalchemy,
+    ("sqlalchemy", "Session"): _sqlalchemy_session,
+    ("sqlalchemy", "scoped_session"): _sqlalchemy_session,
+    ("django", "BaseDatabaseWrapper"): _dbapi,
+    ("django", "ConnectionProxy"): _dbapi,
+}
+
+_ASYNC: Mapping[tuple[str, str], Callable[[Any], AsyncExecute]] = {
+    ("psycopg", "AsyncConnection"): _psycopg_async,
+    ("psycopg", "AsyncCursor"): _psycopg_async,
+    ("psycopg", "AsyncServerCursor"): _psycopg_async,
+    ("sqlalchemy", "AsyncConnection"): _sqlalchemy_async,
+    ("sqlalchemy", "AsyncSession"): _sqlalchemy_async_session,
+    ("sqlalchemy", "async_scoped_session"): _sqlalchemy_async_session,
+    ("asyncpg", "Connection"): _asyncpg,
+    ("asyncpg", "PoolConnectionProxy"): _asyncpg,
+}

@@ -1,0 +1,293 @@
+"""Where a client's own connections come from: conninfo, a pool, or a function that makes one.
+
+Each use is a transaction of its own: committed when it was good, rolled back when it was not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import selectors
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any, Protocol
+
+from .connections import AsyncExecute, Execute, async_execute, is_known, kind_of, sync_execute
+
+# How many idle connections are kept; more are made when they are needed, and closed afterwards.
+KEPT = 8
+_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE
+
+
+class Source(Protocol):
+    """Gives connections to a client. Of several statements, those in one `open(block=True)` are one transaction."""
+
+    def open(self, *, block: bool = False) -> AbstractContextManager[Execute]: ...
+
+    def close(self) -> None: ...
+
+
+class AsyncSource(Protocol):
+    """The same for coroutines."""
+
+    def open(self) -> AbstractAsyncContextManager[AsyncExecute]: ...
+
+    async def close(self) -> None: ...
+
+
+def source_of(given: Any) -> Source:
+    """The source behind what a client was made with."""
+    if isinstance(given, str):
+        return _Own(given)
+    for kinds, borrow in _POOLS:
+        if kind_of(given, kinds):
+            return _Borrowed(partial(borrow, given))
+    if callable(given):
+        return _Borrowed(lambda _block: _made(given))
+    raise TypeError(_REFUSED.format(type(given)))
+
+
+def async_source_of(given: Any) -> AsyncSource:
+    """The same for coroutines."""
+    if isinstance(given, str):
+        return _OwnAsync(given)
+    for kinds, borrow in _ASYNC_POOLS:
+        if kind_of(given, kinds):
+            return _BorrowedAsync(partial(borrow, given))
+    if callable(given):
+        return _BorrowedAsync(lambda: _made_async(given))
+    raise TypeError(_REFUSED.format(type(given)))
+
+
+_REFUSED = "a client is made with a conninfo, a pool, or a function that gives a connection, not with {}; give one as conn="
+
+
+def _psycopg() -> Any:
+    try:
+        return importlib.import_module("psycopg")
+    except ImportError as error:
+        raise ImportError(
+            "a client with a conninfo needs psycopg 3: pip install 'xdb-sdk[client]'. "
+            "With another driver, make the client with a function that gives a connection, or give conn= to each call."
+        ) from error
+
+
+class _Own:
+    """Connections of our own, over psycopg. They are made when they are needed, and some are kept."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        # With the process that made it: after a fork the connection goes on being that one's.
+        self._idle: deque[tuple[int, Any]] = deque()
+        self._closed = False
+
+    @contextmanager
+    def open(self, *, block: bool = False) -> Iterator[Execute]:
+        conn = self._take()
+        try:
+            if block:
+                with conn.transaction():
+                    yield sync_execute(conn)
+            else:
+                yield sync_execute(conn)
+        finally:
+            if self._closed or len(self._idle) >= KEPT or not _reusable(conn):
+                conn.close()
+            else:
+                self._idle.append((os.getpid(), conn))
+
+    def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            made_by, conn = self._idle.pop()
+            if made_by == os.getpid():
+                conn.close()
+
+    def _take(self) -> Any:
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        while True:
+            try:
+                made_by, conn = self._idle.pop()
+            except IndexError:
+                # Poolers that give a connection out for a transaction know no prepared statements.
+                return _psycopg().connect(self._conninfo, autocommit=True, prepare_threshold=None)
+            if made_by != os.getpid():
+                continue  # closing it would end the session of the other process
+            if not _has_news(conn):
+                return conn
+            conn.close()
+
+
+class _OwnAsync:
+    """The same for coroutines. An idle connection is used again in the event loop that it was made in."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        self._idle: deque[tuple[Any, Any]] = deque()
+        self._closed = False
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[AsyncExecute]:
+        conn = await self._take()
+        try:
+            yield async_execute(conn)
+        finally:
+            if self._closed or len(self._idle) >= KEPT or not _reusable(conn):
+                await conn.close()
+            else:
+                self._idle.append((asyncio.get_running_loop(), conn))
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            await self._idle.pop()[1].close()
+
+    async def _take(self) -> Any:
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        while self._idle:
+            loop, conn = self._idle.pop()
+            if loop is asyncio.get_running_loop() and not _has_news(conn):
+                return conn
+            await conn.close()
+        return await _psycopg().AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
+
+
+def _reusable(conn: Any) -> bool:
+    return not conn.closed and conn.info.transaction_status == _IDLE
+
+
+def _has_news(conn: Any) -> bool:
+    """Whether the server has said something on an idle connection: most often that it has closed it."""
+    if conn.closed:
+        return True
+    with selectors.DefaultSelector() as selector:
+        selector.register(conn.fileno(), selectors.EVENT_READ)
+        return bool(selector.select(0))
+
+
+class _Borrowed:
+    """Connections of somebody else's pool, or made by somebody else; closing is theirs too."""
+
+    def __init__(self, borrow: Callable[[bool], AbstractContextManager[Execute]]) -> None:
+        self._borrow = borrow
+
+    def open(self, *, block: bool = False) -> AbstractContextManager[Execute]:
+        return self._borrow(block)
+
+    def close(self) -> None:
+        """Nothing is ours."""
+
+
+class _BorrowedAsync:
+    def __init__(self, borrow: Callable[[], AbstractAsyncContextManager[AsyncExecute]]) -> None:
+        self._borrow = borrow
+
+    def open(self) -> AbstractAsyncContextManager[AsyncExecute]:
+        return self._borrow()
+
+    async def close(self) -> None:
+        """Nothing is ours."""
+
+
+# --- what each pool is borrowed from with
+
+
+@contextmanager
+def _psycopg_pool(pool: Any, block: bool) -> Iterator[Execute]:
+    with pool.connection() as conn:
+        if block:
+            with conn.transaction():
+                yield sync_execute(conn)
+        else:
+            yield sync_execute(conn)
+
+
+@contextmanager
+def _psycopg2_pool(pool: Any, _block: bool) -> Iterator[Execute]:
+    conn = pool.getconn()
+    try:
+        with conn:  # commits or rolls back, and leaves it open
+            yield sync_execute(conn)
+    finally:
+        pool.putconn(conn)
+
+
+@contextmanager
+def _engine(engine: Any, _block: bool) -> Iterator[Execute]:
+    with engine.begin() as conn:
+        yield sync_execute(conn)
+
+
+@asynccontextmanager
+async def _psycopg_async_pool(pool: Any) -> AsyncIterator[AsyncExecute]:
+    async with pool.connection() as conn:
+        yield async_execute(conn)
+
+
+@asynccontextmanager
+async def _asyncpg_pool(pool: Any) -> AsyncIterator[AsyncExecute]:
+    async with pool.acquire() as conn:
+        yield async_execute(conn)
+
+
+@asynccontextmanager
+async def _async_engine(engine: Any) -> AsyncIterator[AsyncExecute]:
+    async with engine.begin() as conn:
+        yield async_execute(conn)
+
+
+@contextmanager
+def _made(make: Callable[[], Any]) -> Iterator[Execute]:
+    """A connection that a function makes: ours to commit and close. A context manager does both itself."""
+    made = make()
+    if not is_known(made) and hasattr(made, "__enter__"):
+        with made as conn:
+            yield sync_execute(conn)
+        return
+    _refuse_djangos(made)
+    try:
+        yield sync_execute(made)
+        made.commit()
+    finally:
+        made.close()
+
+
+@asynccontextmanager
+async def _made_async(make: Callable[[], Any]) -> AsyncIterator[AsyncExecute]:
+    made = make()
+    if hasattr(made, "__await__") and not hasattr(made, "__aenter__"):
+        made = await made
+    if not is_known(made) and hasattr(made, "__aenter__"):
+        async with made as conn:
+            yield async_execute(conn)
+        return
+    try:
+        yield async_execute(made)
+        # asyncpg commits each statement outside of a block by itself.
+        if (commit := getattr(made, "commit", None)) is not None:
+            await commit()
+    finally:
+        await made.close()
+
+
+def _refuse_djangos(conn: Any) -> None:
+    if kind_of(conn, [("django", "BaseDatabaseWrapper"), ("django", "ConnectionProxy")]):
+        raise TypeError("Django commits and closes its connections itself: give it as conn= to each call")
+
+
+_POOLS: tuple[tuple[tuple[tuple[str, str], ...], Callable[[Any, bool], AbstractContextManager[Execute]]], ...] = (
+    ((("psycopg_pool", "ConnectionPool"), ("psycopg_pool", "NullConnectionPool")), _psycopg_pool),
+    ((("psycopg2", "AbstractConnectionPool"),), _psycopg2_pool),
+    ((("sqlalchemy", "Engine"),), _engine),
+)
+
+_ASYNC_POOLS: tuple[tuple[tuple[tuple[str, str], ...], Callable[[Any], AbstractAsyncContextManager[AsyncExecute]]], ...] = (
+    ((("psycopg_pool", "AsyncConnectionPool"), ("psycopg_pool", "AsyncNullConnectionPool")), _psycopg_async_pool),
+    ((("asyncpg", "Pool"),), _asyncpg_pool),
+    ((("sqlalchemy", "AsyncEngine"),), _async_engine),
+)

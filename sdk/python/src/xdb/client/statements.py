@@ -1,0 +1,387 @@
+"""Every statement of the clients, once: its SQL, its parameters, and how its rows are read.
+
+All parameters are texts, named and cast; all JSON comes back as text, so that no driver's reading of it loses digits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union, cast, get_args
+from uuid import UUID
+
+from .. import codec
+from ..process import view
+from .connections import Rows
+from .outcome import (
+    Description,
+    Execution,
+    Outcome,
+    StateOutcome,
+    Summary,
+    description_of,
+    moment,
+    outcome_of,
+    state_outcome_of,
+)
+
+if TYPE_CHECKING:
+    from .. import GlobalQueue, Process, Queue, RowStart, Rpc, State
+
+R_co = TypeVar("R_co", covariant=True)
+P = TypeVar("P", bound="Process")
+Seconds = Union[float, timedelta]
+AnyExecution = Union[Execution, UUID, str, None]
+IdReuse = Literal["allow_if_no_running", "allow_if_previous_exit_abnormally", "disallow_reuse", "terminate_if_running"]
+Conflict = Literal["override", "ignore", "error"]
+Status = Literal["RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"]
+
+LONGEST_SLICE = 30.0  # of a wait: it holds its connection so long
+PAGE = 500  # of a list
+
+_ID_REUSE = {policy: policy.upper() for policy in get_args(IdReuse)}
+_CONFLICT = {
+    "override": "OVERRIDE_ON_CONFLICT",
+    "ignore": "IGNORE_CONFLICT",
+    "error": "RETURN_ERROR_ON_CONFLICT",
+}
+
+
+@dataclass(frozen=True)
+class Query(Generic[R_co]):
+    """A statement that is to be executed, and the reading of its rows."""
+
+    sql: str
+    params: tuple[str | None, ...]
+    read: Callable[[Rows], R_co]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What `Client.start` takes, for `start_many`."""
+
+    process: type[Process]
+    process_id: str
+    input: object = None
+    rows: Sequence[RowStart] = ()
+    local: Mapping[str, object] | None = None
+    id_reuse: IdReuse = "allow_if_no_running"
+    timeout: Seconds | None = None
+    start_at: datetime | None = None
+    conflict: Conflict = "override"
+    idempotency_key: str | None = None
+    traceparent: str | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `xdb.start_process` that are given, checked, as JSON."""
+        global_attributes, options = _rows(self.rows)
+        if self.conflict != "override":
+            options["globalAttributeConflictMode"] = _word(_CONFLICT, "conflict", self.conflict)
+        if self.idempotency_key is not None:
+            options["requestId"] = self.idempotency_key
+        if self.traceparent is not None:
+            options["traceparent"] = self.traceparent
+        arguments = {
+            "process_id": self.process_id,
+            "process_type": type_name(self.process),
+            "input": _start_input(self.process, self.input),
+            "global_attributes": global_attributes or None,
+            "local_attributes": _locals(self.process, self.local) if self.local else None,
+            "id_reuse_policy": _word(_ID_REUSE, "id_reuse", self.id_reuse),
+            "timeout": None if self.timeout is None else interval(self.timeout),
+            "start_at": None if self.start_at is None else aware(self.start_at),
+            "options": options or None,
+        }
+        return {name: value for name, value in arguments.items() if value is not None}
+
+
+# --- starting
+
+
+def start(one: Start) -> Query[Execution]:
+    given = one.arguments()
+    sql = """SELECT xdb.start_process(process_id => %s::text, process_type => %s::text, input => %s::text::jsonb,
+        global_attributes => %s::text::jsonb, local_attributes => %s::text::jsonb, id_reuse_policy => %s::text,
+        timeout => %s::text::interval, start_at => %s::text::timestamptz, options => %s::text::jsonb)::text"""
+    params = (
+        given["process_id"],
+        given["process_type"],
+        _json(given.get("input")),
+        _json(given.get("global_attributes")),
+        _json(given.get("local_attributes")),
+        given["id_reuse_policy"],
+        given.get("timeout"),
+        given.get("start_at"),
+        _json(given.get("options")),
+    )
+    return Query(sql, params, lambda rows: Execution(one.process_id, UUID(rows[0][0])))
+
+
+def start_many(many: Sequence[Start]) -> Query[list[Execution]]:
+    sql = "SELECT started::text FROM xdb.start_processes(processes => %s::text::jsonb) AS started"
+
+    def read(rows: Rows) -> list[Execution]:
+        return [Execution(one.process_id, UUID(row[0])) for one, row in zip(many, rows, strict=True)]
+
+    return Query(sql, (_json([one.arguments() for one in many]),), read)
+
+
+# --- RPCs and messages
+
+
+def rpc(
+    rpc: Rpc[Any, Any],
+    process_id: str,
+    input: object,
+    idempotency_key: str | None,
+    timeout: Seconds | None,
+    execution: AnyExecution,
+) -> Query[Any]:
+    sql = """SELECT xdb.invoke_rpc(process_id => %s::text, rpc_name => %s::text, input => %s::text::jsonb,
+        timeout => %s::text::interval, idempotency_key => %s::text, execution_id => %s::text::uuid)::text"""
+    params = (
+        process_id,
+        rpc.name,
+        _json(_encoded(input, rpc.input_type, f"the RPC {rpc.name}")),
+        None if timeout is None else interval(timeout),
+        idempotency_key,
+        _uuid(execution),
+    )
+    return Query(sql, params, lambda rows: codec.decode(_loaded(rows), rpc.output_type, f"output of the RPC {rpc.name}"))
+
+
+def publish(
+    queue: Queue[Any], process_id: str, message: object, message_id: str | None, execution: AnyExecution
+) -> Query[None]:
+    sql = """SELECT xdb.publish(process_id => %s::text, queue_name => %s::text, message => %s::text::jsonb,
+        message_id => %s::text, execution_id => %s::text::uuid)"""
+    message = codec.encode(message, queue.message_type)
+    return Query(sql, (process_id, queue.name, _json(message), message_id, _uuid(execution)), _nothing)
+
+
+def publish_global(
+    queue: GlobalQueue[Any], message: object, key: str | None, message_id: str | None, ttl: Seconds | None
+) -> Query[None]:
+    sql = """SELECT xdb.publish_global(queue_name => %s::text, message => %s::text::jsonb, key => %s::text,
+        message_id => %s::text, ttl => %s::text::interval)"""
+    message = codec.encode(message, queue.message_type)
+    return Query(sql, (queue.name, _json(message), key, message_id, None if ttl is None else interval(ttl)), _nothing)
+
+
+# --- waiting
+#
+# Nothing but the call and what is immutable stands in these statements: so the server keeps no snapshot for them while they
+# wait, and vacuum goes on. A cast to interval is not immutable.
+
+
+def wait(process_id: str, seconds: float, execution: AnyExecution) -> Query[Outcome]:
+    sql = """SELECT xdb.wait_for_process(process_id => %s::text, timeout => %s::text::float8 * interval '1 second',
+        execution_id => %s::text::uuid)::text"""
+    return Query(sql, (process_id, repr(seconds), _uuid(execution)), lambda rows: outcome_of(_loaded(rows)))
+
+
+def wait_for_state(
+    state: State[Any], process_id: str, number: int, seconds: float, execution: AnyExecution
+) -> Query[StateOutcome]:
+    sql = """SELECT xdb.wait_for_state(process_id => %s::text, state_execution_id => %s::text,
+        timeout => %s::text::float8 * interval '1 second', execution_id => %s::text::uuid)::text"""
+    params = (process_id, _state_execution(state, number), repr(seconds), _uuid(execution))
+    return Query(sql, params, lambda rows: state_outcome_of(_loaded(rows)))
+
+
+# --- looking and helping along
+
+
+def stop(process_id: str, reason: str | None, fail: bool, execution: AnyExecution) -> Query[None]:
+    sql = """SELECT xdb.stop_process(process_id => %s::text, stop_type => %s::text, reason => %s::text,
+        execution_id => %s::text::uuid)"""
+    return Query(sql, (process_id, "FAIL" if fail else "TERMINATE", reason, _uuid(execution)), _nothing)
+
+
+def describe(process_id: str, execution: AnyExecution) -> Query[Description]:
+    sql = "SELECT xdb.describe_process(process_id => %s::text, execution_id => %s::text::uuid)::text"
+    return Query(sql, (process_id, _uuid(execution)), lambda rows: description_of(_loaded(rows)))
+
+
+def check(process_id: str, execution: AnyExecution) -> Query[list[str]]:
+    sql = "SELECT problem FROM xdb.check_process(process_id => %s::text, execution_id => %s::text::uuid)"
+    return Query(sql, (process_id, _uuid(execution)), lambda rows: [row[0] for row in rows])
+
+
+def local(process: type[P], process_id: str, execution: AnyExecution) -> Query[P]:
+    sql = "SELECT xdb.get_local_attributes(process_id => %s::text, execution_id => %s::text::uuid)::text"
+
+    def read(rows: Rows) -> P:
+        return view(process, _loaded(rows))
+
+    return Query(sql, (process_id, _uuid(execution)), read)
+
+
+def set_local(
+    process: type[Process], process_id: str, values: Mapping[str, object], execution: AnyExecution
+) -> Query[None]:
+    sql = """SELECT xdb.set_local_attributes(process_id => %s::text, attributes => %s::text::jsonb,
+        execution_id => %s::text::uuid)"""
+    return Query(sql, (process_id, _json(_locals(process, values)), _uuid(execution)), _nothing)
+
+
+def skip_timer(
+    state: State[Any], process_id: str, number: int, timer_id: str | None, execution: AnyExecution
+) -> Query[None]:
+    sql = """SELECT xdb.skip_timer(process_id => %s::text, state_execution_id => %s::text, command_id => %s::text,
+        execution_id => %s::text::uuid)"""
+    return Query(sql, (process_id, _state_execution(state, number), timer_id, _uuid(execution)), _nothing)
+
+
+def retry_now(process_id: str, state: State[Any] | None, number: int | None, execution: AnyExecution) -> Query[int]:
+    if (state is None) != (number is None):
+        raise TypeError("state= and number= name a state execution together: give both or none")
+    which = None if state is None or number is None else _state_execution(state, number)
+    sql = """SELECT xdb.retry_now(process_id => %s::text, state_execution_id => %s::text,
+        execution_id => %s::text::uuid)"""
+    return Query(sql, (process_id, which, _uuid(execution)), lambda rows: int(rows[0][0]))
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Which executions `Client.list` gives."""
+
+    status: Status | None = None
+    process: type[Process] | str | None = None
+    prefix: str | None = None
+
+    def page(self, before: AnyExecution) -> Query[list[Summary]]:
+        """The latest ones before an execution. Execution ids grow with time, so no page looks at what others gave."""
+        where: list[tuple[str, str | None]] = []
+        if self.status is not None:
+            where.append(("status = %s::text", self.status))
+        if self.process is not None:
+            name = self.process if isinstance(self.process, str) else type_name(self.process)
+            where.append(("process_type = %s::text", name))
+        if self.prefix is not None:
+            where.append(("process_id LIKE %s::text", re.sub(r"([\\%_])", r"\\\1", self.prefix) + "%"))
+        if before is not None:
+            where.append(("execution_id < %s::text::uuid", _uuid(before)))
+        conditions = " AND ".join(condition for condition, _ in where) or "true"
+        sql = f"""SELECT process_id, execution_id::text AS execution, process_type, owner::text AS owner, status,
+            {_micros("started_at")}, {_micros("timeout_at")}, {_micros("closed_at")}, reason, live_threads, is_latest
+            FROM xdb.processes WHERE {conditions} ORDER BY execution_id DESC LIMIT {PAGE}"""
+        return Query(sql, tuple(value for _, value in where), _summaries)
+
+
+def _micros(column: str) -> str:
+    return f"(extract(epoch FROM {column}) * 1000000)::bigint AS {column}"
+
+
+def _summaries(rows: Rows) -> list[Summary]:
+    return [
+        Summary(p, UUID(e), t, owner, status, cast(datetime, moment(s)), moment(out), moment(c), reason, threads, latest)
+        for p, e, t, owner, status, s, out, c, reason, threads, latest in rows
+    ]
+
+
+# --- values
+
+
+def type_name(process: type[Process]) -> str:
+    """The name of the process type."""
+    try:
+        return process._xdb.name
+    except AttributeError:
+        raise TypeError(f"{process!r} is no subclass of xdb.Process") from None
+
+
+def interval(time: Seconds) -> str:
+    """As text that means the same under every setting of the session."""
+    micros = round(time * 1_000_000) if isinstance(time, (int, float)) else time // timedelta(microseconds=1)
+    sign, micros = ("-", -micros) if micros < 0 else ("", micros)
+    return f"{sign}{micros // 1_000_000}.{micros % 1_000_000:06} seconds"
+
+
+def seconds_of(time: Seconds) -> float:
+    return time.total_seconds() if isinstance(time, timedelta) else float(time)
+
+
+def aware(time: datetime) -> str:
+    """As text with its offset; without one it would be taken for the session's time zone."""
+    if time.utcoffset() is None:
+        raise ValueError(f"{time!r} has no time zone: give a datetime that is aware of its own")
+    return time.isoformat()
+
+
+def in_chunks(many: Iterable[Start], size: int) -> Iterable[list[Start]]:
+    chunk: list[Start] = []
+    for one in many:
+        chunk.append(one)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else codec.dumps(value).decode()
+
+
+def _loaded(rows: Rows) -> Any:
+    text = rows[0][0]
+    return None if text is None else codec.loads(text)
+
+
+def _nothing(_rows: Rows) -> None:
+    return None
+
+
+def _uuid(execution: AnyExecution) -> str | None:
+    if execution is None:
+        return None
+    return str(execution.execution_id if isinstance(execution, Execution) else execution)
+
+
+def _word(words: Mapping[str, str], name: str, given: str) -> str:
+    try:
+        return words[given]
+    except KeyError:
+        raise ValueError(f"{name} is one of {', '.join(map(repr, words))}, not {given!r}") from None
+
+
+def _state_execution(state: State[Any], number: int) -> str:
+    return f"{state.name}-{number}"
+
+
+def _encoded(value: object, annotation: Any, what: str) -> Any:
+    if annotation in (None, type(None)):
+        if value is not None:
+            raise TypeError(f"{what} takes no input")
+        return None
+    return codec.encode(value, annotation)
+
+
+def _start_input(process: type[Process], value: object) -> Any:
+    name = process._xdb.definition.get("startingState")
+    if name is None:
+        return _encoded(value, None, f"{type_name(process)} has no starting state, and")
+    return _encoded(value, process._xdb.states[name].input_type, f"the starting state {name}")
+
+
+def _locals(process: type[Process], values: Mapping[str, object]) -> dict[str, Any]:
+    declared = process._xdb.local
+    unknown = [name for name in values if name not in declared]
+    if unknown:
+        raise TypeError(f"{type_name(process)} has no local attribute {', '.join(unknown)}")
+    return {name: codec.encode(value, declared[name].annotation) for name, value in values.items()}
+
+
+def _rows(rows: Sequence[RowStart]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of the rows, and the options with their keys."""
+    values: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
+    for row in rows:
+        if row.table in keys:
+            raise ValueError(f"two rows are of the table {row.table}")
+        keys[row.table] = row.key_columns
+        values.update(row.values_encoded)
+    return values, {"globalAttributeKeys": keys} if keys else {}

@@ -1,0 +1,278 @@
+"""Values as JSON and back, by their annotations, so that Postgres' `jsonb_to_record` and other languages can read them.
+
+Numbers keep their digits: what has a point in JSON is read as `Exact`, and a `Decimal` is written as a string.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import importlib
+import threading
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, Union
+
+from .choices import one_of, union
+from .jsontext import JSON, dumps, exact, loads
+from .scalars import SCALARS, CodecError, Exact, Plan, name_of, wrong
+
+__all__ = ["JSON", "CodecError", "Exact", "check", "decode", "dumps", "encode", "is_immutable", "loads", "name_of"]
+
+
+def encode(value: object, annotation: Any = Any) -> JSON:
+    """The JSON of a value, or CodecError if it does not fit its annotation."""
+    result: JSON = _plan(annotation).encode(value)
+    return result
+
+
+def decode(raw: JSON, annotation: Any = Any, path: str = "") -> Any:
+    """The value of JSON, or CodecError with the place in it."""
+    try:
+        return _plan(annotation).decode(raw)
+    except CodecError as error:
+        raise error.under(path) if path else error
+
+
+def check(annotation: Any) -> None:
+    """Raises CodecError if values of this annotation can't become JSON."""
+    _plan(annotation)
+
+
+def is_immutable(value: object) -> bool:
+    """Whether a value can't have changed since it was read."""
+    return isinstance(value, _IMMUTABLE)
+
+
+_IMMUTABLE = (*SCALARS, enum.Enum)
+_plans: dict[Any, Plan] = {}
+# What is being made: a type that contains itself finds its plan here, which is filled in at the end.
+_unfinished: dict[Any, Plan] = {}
+_making = threading.RLock()
+
+
+def _plan(annotation: Any) -> Plan:
+    try:
+        found = _plans.get(annotation)
+    except TypeError:  # Annotated[..., what can't be hashed]
+        return _make(annotation)
+    if found is not None:
+        return found
+    with _making:
+        if annotation in _unfinished:
+            return _unfinished[annotation]
+        outermost = not _unfinished
+        try:
+            plan = _unfinished[annotation] = Plan(_contains_itself, _contains_itself)
+            made = _make(annotation)
+            plan.encode, plan.decode = made.encode, made.decode
+            if outermost:
+                _plans.update(_unfinished)
+        finally:
+            if outermost:
+                _unfinished.clear()
+    return plan
+
+
+def _contains_itself(value: Any) -> Any:
+    raise CodecError("this type is nothing but itself")
+
+
+def _make(annotation: Any) -> Plan:
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _plan(args[0])
+    if annotation in (Any, object):
+        return Plan(_encode_any, lambda raw: raw)
+    if annotation is None or annotation in SCALARS:
+        return SCALARS[type(None) if annotation is None else annotation]
+    if origin in (Union, types.UnionType):
+        return union(annotation, [_plan(each) for each in args])
+    if origin is Literal:
+        return one_of(annotation, [(value, encode(value)) for value in args])
+    if not isinstance(annotation, type):  # NewType, or `type X = ...`
+        wrapped = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
+        if wrapped is not None:
+            return _plan(wrapped)
+    made = _collection(annotation, origin or annotation, args)
+    if made is None and isinstance(annotation, type):
+        made = _class(annotation)
+    if made is None:
+        hint = "use a dataclass, a TypedDict, a pydantic model, a msgspec Struct or one of Python's own types"
+        raise CodecError(f"{name_of(annotation)} has no JSON: {hint}", annotation)
+    return made
+
+
+def _encode_any(value: Any) -> Any:
+    """Without an annotation the value itself says what it is."""
+    kind = type(value)
+    if kind in SCALARS:
+        return SCALARS[kind].encode(value)
+    if kind is object:
+        raise CodecError("object has no JSON")
+    if not isinstance(value, enum.Enum) and not hasattr(value, "_fields"):
+        # A subclass of one of them, as Exact or a defaultdict, is written as that.
+        kind = next((base for base in _PLAIN if isinstance(value, base)), kind)
+    return _plan(kind).encode(value)
+
+
+_PLAIN = (dict, list, tuple, set, frozenset, *SCALARS)
+
+
+# --- collections -----------------------------------------------------------------------------------------------------
+
+
+def _collection(annotation: Any, origin: Any, args: tuple[Any, ...]) -> Plan | None:
+    if origin is tuple and args and args[-1] is not ...:
+        return _tuple(annotation, [_plan(each) for each in args])
+    if origin in (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence):
+        cls = origin if origin in (list, tuple, set, frozenset) else list
+        item = _plan(args[0] if args else Any)
+
+        def to_json(value: Any) -> Any:
+            if not isinstance(value, origin) or isinstance(value, (str, bytes)):
+                raise wrong(value, annotation)
+            items = _items(value, item.encode)
+            # A set has no order, but one that has not changed has to look as before.
+            return sorted(items, key=dumps) if cls in (set, frozenset) else items
+
+        return Plan(to_json, lambda raw: cls(_items(_expect(raw, list, annotation), item.decode)))
+    if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
+        key, value = (_plan(each) for each in args or (Any, Any))
+        whole = bool(args) and args[0] is int
+        key_back = (lambda raw: key.decode(int(raw) if raw.lstrip("-").isdecimal() else raw)) if whole else key.decode
+        return Plan(
+            lambda given: _entries(_expect(given, Mapping, annotation), key.encode, value.encode),
+            lambda raw: _entries(_expect(raw, dict, annotation), key_back, value.decode, back=True),
+        )
+    return None
+
+
+def _expect(value: Any, kind: Any, annotation: Any) -> Any:
+    if not isinstance(value, kind):
+        raise wrong(value, annotation)
+    return value
+
+
+def _items(values: Iterable[Any], one: Callable[[Any], Any]) -> list[Any]:
+    result: list[Any] = []
+    try:
+        for value in values:
+            result.append(one(value))
+    except CodecError as error:
+        raise error.under(f"[{len(result)}]")
+    return result
+
+
+def _entries(values: Mapping[Any, Any], to: Callable[[Any], Any], one: Callable[[Any], Any], back: bool = False) -> Any:
+    result: dict[Any, Any] = {}
+    for key, value in values.items():
+        try:
+            code = to(key)
+            if not back and not isinstance(code, str):
+                if not isinstance(code, int) or isinstance(code, bool):
+                    raise CodecError("a key in JSON is a text")
+                code = str(code)
+            result[code] = one(value)
+        except CodecError as error:
+            raise error.under(f"[{key!r}]")
+    return result
+
+
+def _tuple(annotation: Any, plans: list[Plan]) -> Plan:
+    def each(values: Any, kind: Any, convert: Callable[[Plan, Any], Any]) -> list[Any]:
+        if len(_expect(values, kind, annotation)) != len(plans):
+            raise wrong(values, annotation)
+        rest = iter(plans)
+        return _items(values, lambda value: convert(next(rest), value))
+
+    return Plan(
+        lambda value: each(value, tuple, lambda plan, item: plan.encode(item)),
+        lambda raw: tuple(each(raw, list, lambda plan, item: plan.decode(item))),
+    )
+
+
+# --- classes ---------------------------------------------------------------------------------------------------------
+
+
+def _class(cls: Any) -> Plan | None:
+    bases: tuple[type, ...] = cls.__mro__
+    if enum.Enum in bases:
+        return one_of(cls, [(member, encode(member.value)) for member in cls])
+    if hasattr(cls, "model_validate") and hasattr(cls, "model_dump"):
+        return Plan(
+            lambda value: _expect(value, cls, cls).model_dump(mode="json", by_alias=True),
+            lambda raw: _built(cls, cls.model_validate, raw),
+        )
+    if hasattr(cls, "__struct_fields__"):
+        msgspec: Any = importlib.import_module("msgspec")
+        return Plan(
+            lambda value: msgspec.to_builtins(_expect(value, cls, cls)),
+            lambda raw: _built(cls, lambda given: msgspec.json.decode(exact(given), type=cls), raw),
+        )
+    if typing.is_typeddict(cls) or hasattr(cls, "__required_keys__"):
+        return _record(cls, dict, cls.__required_keys__, lambda value: value)
+    if tuple in bases and hasattr(cls, "_fields"):
+        required = set(cls._fields) - set(cls._field_defaults)
+        return _record(cls, cls, required, lambda value: value._asdict())
+    if dataclasses.is_dataclass(cls):
+        fields = [field for field in dataclasses.fields(cls) if field.init]
+        missing = dataclasses.MISSING
+        required = {each.name for each in fields if each.default is missing and each.default_factory is missing}
+        names = [each.name for each in fields]
+        return _record(cls, cls, required, lambda value: {name: getattr(value, name) for name in names}, names)
+    return None
+
+
+def _built(cls: Any, build: Callable[[Any], Any], raw: Any) -> Any:
+    """What a class makes of its fields. It may check them itself."""
+    try:
+        return build(raw)
+    except (ValueError, TypeError) as error:
+        raise CodecError(f"not a {name_of(cls)}: {error}", cls) from error
+
+
+def _record(
+    cls: Any,
+    kind: Any,
+    required: Iterable[str],
+    fields_of: Callable[[Any], Mapping[str, Any]],
+    names: Iterable[str] | None = None,
+) -> Plan:
+    """A class with annotated fields, an object in JSON. Keys that it does not know are left out."""
+    try:
+        hints = typing.get_type_hints(cls)
+    except NameError as error:
+        raise CodecError(f"an annotation of {name_of(cls)} can't be read: {error}", cls) from None
+    needed, plans = frozenset(required), {}
+    for name in hints if names is None else names:
+        try:
+            plans[name] = _plan(hints[name])
+        except CodecError as error:
+            raise error.under(f".{name}")
+
+    def to_json(value: Any) -> Any:
+        given = fields_of(_expect(value, kind, cls))
+        return _fields(given, given.keys(), lambda name: plans[name].encode(given[name]))
+
+    def from_json(raw: Any) -> Any:
+        _expect(raw, dict, cls)
+        made = _fields(raw, [name for name in plans if name in raw], lambda name: plans[name].decode(raw[name]))
+        return made if kind is dict else _built(cls, lambda fields: cls(**fields), made)
+
+    def _fields(given: Mapping[str, Any], present: Iterable[str], one: Callable[[str], Any]) -> dict[str, Any]:
+        if missing := [name for name in plans if name in needed and name not in given]:
+            raise CodecError("is missing", cls, f".{missing[0]}")
+        made = {}
+        for name in present:
+            try:
+                if name not in plans:
+                    raise CodecError(f"{name_of(cls)} has no such key", cls)
+                made[name] = one(name)
+            except CodecError as error:
+                raise error.under(f".{name}")
+        return made
+
+    return Plan(to_json, from_json)

@@ -1,0 +1,445 @@
+"""How the definition of a process type comes out of its class. Errors name the file and the line."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar, NoReturn
+
+from . import codec
+from .codec import CodecError
+from .live import MISSING, Attribute
+from .queues import GlobalQueue, Queue
+from .states import Handler, Loading, Member, Rpc, State, call_options, find_state
+from .waits import Combined, Commands, Leaf, Wait, WaitError, as_wait, commands
+
+
+class DefinitionError(TypeError):
+    """A class that is no process, or no row: what to change, with file and line."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """A local attribute. `default` is `MISSING` of `live.py` if the class gives none."""
+
+    annotation: Any
+    default: Any = MISSING
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a class says of its process type. States, RPCs and queues by their names for the engine."""
+
+    name: str
+    states: Mapping[str, State[Any]]
+    rpcs: Mapping[str, Rpc[Any, Any]]
+    queues: Mapping[str, Queue[Any]]
+    global_queues: Mapping[str, GlobalQueue[Any]]
+    rows: Mapping[str, type[Any]]
+    local: Mapping[str, Local]
+    # The commands of waits that are no functions, by state, and what a call of a member leaves out.
+    waits: Mapping[str, Commands]
+    not_loaded: Mapping[str, frozenset[str]]
+    definition: Mapping[str, Any]
+
+
+class _Place:
+    """Where a class is made: for its errors, and for the names that its annotations may use."""
+
+    def __init__(self, cls: type) -> None:
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None and (
+            frame.f_code.co_name == "__init_subclass__" or frame.f_globals.get("__name__") == __name__
+        ):
+            frame = frame.f_back
+        self.cls = cls
+        self.file, self.line = ("?", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+        self.names = {} if frame is None else dict(frame.f_locals)
+
+    def refuse(self, problem: str, fn: Callable[..., Any] | None = None) -> NoReturn:
+        """Raises, with the place of a function if it is about one."""
+        file, line, name = self.file, self.line, self.cls.__name__
+        code = getattr(fn, "__code__", None)
+        if code is not None and fn is not None:
+            file, line, name = code.co_filename, code.co_firstlineno, f"{name}.{fn.__name__}"
+        raise DefinitionError(f"{file}:{line}: {name}: {problem}") from None
+
+    def hints(self, what: Any, fn: Callable[..., Any] | None = None) -> dict[str, Any]:
+        """The annotations of the class, or of a function."""
+        try:
+            return typing.get_type_hints(what, localns=self.names)
+        except (NameError, AttributeError, TypeError, SyntaxError) as error:
+            self.refuse(f"an annotation can't be read: {error}. What it names has to be there before the class", fn)
+
+    def evaluated(self, text: str) -> Any:
+        """The type of an annotation that is a text, as Python itself finds it."""
+        try:
+            return eval(text, vars(sys.modules[self.cls.__module__]), self.names)
+        except (NameError, AttributeError, TypeError, SyntaxError, KeyError) as error:
+            self.refuse(f"an annotation can't be read: {error}. What it names has to be there before the class")
+
+    def check(self, annotation: Any, what: str, fn: Callable[..., Any] | None = None) -> None:
+        """Refuses an annotation that has no JSON."""
+        try:
+            codec.check(annotation)
+        except CodecError as error:
+            self.refuse(f"{what}: {error}", fn)
+
+
+def _annotated(cls: type, base: type) -> list[str]:
+    """The names that the class and those above it annotate, up to `base`."""
+    names: dict[str, None] = {}
+    for each in reversed(cls.__mro__):
+        if each not in base.__mro__:
+            names.update(dict.fromkeys(inspect.get_annotations(each)))
+    return list(names)
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def columns(cls: Any, base: type) -> dict[str, Attribute]:
+    """The attributes of a row."""
+    place = _Place(cls)
+    key = (cls._key,) if isinstance(cls._key, str) else tuple(cls._key)
+    if not cls._table or not key or not all(key):
+        place.refuse("a row needs table= and key=: the column, or the columns, of a unique key")
+    hints, attributes = place.hints(cls), {}
+    for name in _annotated(cls, base):
+        annotation = hints[name]
+        if typing.get_origin(annotation) is ClassVar or annotation is ClassVar:
+            continue
+        if hasattr(base, name):
+            place.refuse(f"{name!r} is reserved: call it otherwise, and map it with columns={{...: {name!r}}}")
+        if not isinstance(inspect.getattr_static(cls, name, None), (Attribute, type(None))):
+            place.refuse(f"{name} has a default; those of columns are in Postgres: give values in {cls.__name__}.row()")
+        place.check(annotation, name)
+        attributes[name] = Attribute(cls.__name__, name, annotation, True, cls._columns.get(name, name))
+    for name in cls._columns:
+        if name not in attributes:
+            place.refuse(f"columns= maps {name!r}, which is not annotated")
+    seen: dict[str, str] = {}
+    for name, attribute in attributes.items():
+        if attribute.column in key:
+            place.refuse(f"{name}: the key column {attribute.column!r} can't be an attribute")
+        if attribute.column in seen:
+            place.refuse(f"column {attribute.column!r} is there twice, as {seen[attribute.column]} and {name}")
+        seen[attribute.column] = name
+    return attributes
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+# What a class may not use for something else.
+_RESERVED = frozenset({"call", "definition", "definition_hash"})
+
+
+def describe(
+    cls: Any, base: type, row_base: type, name: str, timeout: timedelta | None, history: str | int
+) -> Description:
+    """Everything that the class says. Members of classes above it are copied, so that they know their process."""
+    place = _Place(cls)
+    members = _members(cls, base, place)
+    states = _by_name(State, members, place)
+    rpcs = _by_name(Rpc, members, place)
+    queues = _by_name(Queue, members, place)
+    global_queues = _by_name(GlobalQueue, members, place)
+    rows, local = _attributes(cls, base, row_base, members, place)
+    global_names = _global_names(rows, place)
+    callable_members: list[Member] = [*states.values(), *rpcs.values()]
+    for member in callable_members:
+        member.process = cls
+        member.handler = _handler(member, place)
+    waits = {state.name: found for state in states.values() if (found := _wait(state, place)) is not None}
+    loading = {
+        member.attribute: _loading(member, rows, [*global_names, *local], place)
+        for member in callable_members
+    }
+    definition: dict[str, Any] = {}
+    starts = [state for state in states.values() if state.options.start]
+    if len(starts) > 1:
+        place.refuse(f"{starts[0].attribute} starts the process already: one state has start=True", starts[1].fn)
+    if starts:
+        definition["startingState"] = starts[0].name
+    definition["states"] = {
+        id: _state_config(state, states, loading[state.attribute], global_names, local, place)
+        for id, state in states.items()
+    }
+    definition["globalAttributes"] = [_table(row) for row in rows.values()]
+    definition["localAttributes"] = sorted(local)
+    definition["localQueues"] = sorted(queues)
+    definition["globalQueues"] = sorted(global_queues)
+    definition["rpcs"] = {
+        id: _rpc_config(rpc, loading[rpc.attribute], global_names, local, place) for id, rpc in rpcs.items()
+    }
+    _process_options(definition, timeout, history, place)
+    not_loaded = {
+        attribute: frozenset() if each.names is None else frozenset(local) - each.names
+        for attribute, each in loading.items()
+    }
+    return Description(
+        name, states, rpcs, queues, global_queues, rows, local, waits, not_loaded, definition
+    )
+
+
+def _members(cls: Any, base: type, place: _Place) -> dict[str, Any]:
+    """Its states, RPCs and queues by the name of the attribute, those of classes above it first."""
+    members: dict[str, Any] = {}
+    for each in reversed(cls.__mro__):
+        if each in base.__mro__:
+            continue
+        for name, value in vars(each).items():
+            if name in _RESERVED or name in ("_live", "_xdb"):
+                if name != "_xdb":
+                    place.refuse(f"{name!r} is reserved: call it otherwise")
+            elif isinstance(value, (State, Rpc, Queue, GlobalQueue)):
+                if each is not cls:
+                    value = copy.copy(value)
+                members[name] = value
+            else:
+                members.pop(name, None)
+    for name, value in members.items():
+        if vars(cls).get(name) is not value:
+            setattr(cls, name, value)
+        if isinstance(value, (Queue, GlobalQueue)):
+            _message_type(name, value, place)
+    return members
+
+
+def _message_type(name: str, queue: Any, place: _Place) -> None:
+    """What stands in the brackets of `xdb.Queue[...]()`, or in those of its annotation."""
+    written = getattr(queue, "__orig_class__", None)
+    if written is None and name in inspect.get_annotations(place.cls):
+        written = place.hints(place.cls)[name]
+    args = typing.get_args(written)
+    if args:
+        annotation = args[0]
+        if isinstance(annotation, typing.ForwardRef):
+            annotation = place.evaluated(annotation.__forward_arg__)
+        place.check(annotation, name)
+        queue.message_type = annotation
+    if not queue.name:
+        place.refuse(f"the queue {name} has an empty name")
+
+
+def _by_name(kind: Any, members: Mapping[str, Any], place: _Place) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, member in members.items():
+        if isinstance(member, kind):
+            if member.name in found:
+                fn = getattr(member, "fn", None)
+                place.refuse(f"the name {member.name!r} is there twice; the second one is {name}", fn)
+            found[member.name] = member
+    return found
+
+
+def _attributes(
+    cls: Any, base: type, row_base: type, members: Mapping[str, Any], place: _Place
+) -> tuple[dict[str, Any], dict[str, Local]]:
+    """Its rows and its local attributes."""
+    rows: dict[str, Any] = {}
+    local: dict[str, Local] = {}
+    hints = place.hints(cls)
+    for name in _annotated(cls, base):
+        annotation = hints[name]
+        if name in members or typing.get_origin(annotation) is ClassVar or annotation is ClassVar:
+            continue
+        if name in _RESERVED or name in ("_live", "_xdb"):
+            place.refuse(f"{name!r} is reserved: call the attribute otherwise")
+        if typing.get_origin(annotation) in (Queue, GlobalQueue) or annotation in (Queue, GlobalQueue):
+            place.refuse(f"{name} is annotated as a queue, but is none: write {name} = xdb.Queue[...]()")
+        if isinstance(annotation, type) and issubclass(annotation, row_base):
+            rows[name] = annotation
+            continue
+        if any(isinstance(each, type) and issubclass(each, row_base) for each in typing.get_args(annotation)):
+            place.refuse(f"{name}: a row is annotated as it is; where it is gone, each of its attributes is null")
+        place.check(annotation, name)
+        default = inspect.getattr_static(cls, name, MISSING)
+        if isinstance(default, Attribute):
+            default = default.default
+        if default is not MISSING:
+            try:
+                codec.encode(default, annotation)
+            except CodecError as error:
+                place.refuse(f"the default of {error.under(name)}")
+        local[name] = Local(annotation, default)
+    return rows, local
+
+
+def _global_names(rows: Mapping[str, Any], place: _Place) -> list[str]:
+    owners: dict[str, Any] = {}
+    for row in rows.values():
+        for name, attribute in row._attributes.items():
+            owner = owners.setdefault(name, row)
+            if owner is not row:
+                other = f"{row.__name__.lower()}_{name}"
+                place.refuse(
+                    f"attribute {name!r} is in {owner.__name__} and in {row.__name__}, but names are unique in a process: "
+                    f"call one otherwise, and map it with columns={{{other!r}: {attribute.column!r}}}"
+                )
+    if len(set(rows.values())) < len(rows):
+        place.refuse("a row is annotated twice: each of its columns can be there once")
+    return list(owners)
+
+
+def _table(row: Any) -> dict[str, Any]:
+    return {
+        "table": row._table,
+        "primaryKey": row._key if isinstance(row._key, str) else list(row._key),
+        "attributes": {name: attribute.column for name, attribute in row._attributes.items()},
+    }
+
+
+def _handler(member: Member, place: _Place) -> Handler:
+    """What the signature of a member says."""
+    fn = member.fn
+    if not inspect.isfunction(fn):
+        place.refuse(f"{member.attribute} is no method: the decorator stands above a `def`")
+    parameters = list(inspect.signature(fn).parameters.values())
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not parameters or any(each.kind not in plain for each in parameters):
+        place.refuse("it takes self, and at most one input: no *args, no keywords", fn)
+    if len(parameters) > 2:
+        names = ", ".join(each.name for each in parameters[1:])
+        place.refuse(f"it has more than one input ({names}): put them into a dataclass", fn)
+    hints = place.hints(fn, fn)
+    output = hints.get("return", Any)
+    if typing.get_origin(output) in (Awaitable, Coroutine):
+        output = typing.get_args(output)[-1]
+    if isinstance(member, Rpc):
+        place.check(output, "its output", fn)
+    if len(parameters) == 1:
+        return Handler(fn, None, None, output)
+    parameter = parameters[1]
+    if parameter.default is not inspect.Parameter.empty:
+        place.refuse(
+            f"its input {parameter.name} has a default, which nobody would use: the input is always given. "
+            f"Annotate it `... | None` if it can be missing",
+            fn,
+        )
+    annotation = hints.get(parameter.name, Any)
+    place.check(annotation, f"its input {parameter.name}", fn)
+    return Handler(fn, parameter.name, annotation, output)
+
+
+def _wait(state: State[Any], place: _Place) -> Commands | None:
+    """The commands of a wait that is no function."""
+    wait, fn = state.options.wait, state.fn
+    if wait is None:
+        if state.options.wait_retry is not None or state.options.wait_timeout is not None:
+            place.refuse("wait_retry= and wait_timeout= are for the call of a state with wait=", fn)
+        return None
+    if is_function(wait):
+        if inspect.iscoroutinefunction(wait):
+            place.refuse("wait= takes an ordinary function, not an async one", fn)
+        return None
+    try:
+        made = as_wait(wait)
+        _check_queues(made, place, fn)
+        return commands(made)
+    except WaitError as error:
+        place.refuse(str(error), fn)
+
+
+def _check_queues(wait: Wait, place: _Place, fn: Callable[..., Any]) -> None:
+    """Refuses queues that the class does not have: their messages would go nowhere."""
+    if isinstance(wait, Combined):
+        for part in wait.parts:
+            _check_queues(part, place, fn)
+    elif isinstance(wait, Leaf) and isinstance(wait.queue, (Queue, GlobalQueue)):
+        kind = type(wait.queue)
+        known = [value.name for each in place.cls.__mro__ for value in vars(each).values() if isinstance(value, kind)]
+        if wait.queue.name not in known:
+            place.refuse(f"it waits for a queue {wait.queue.name!r} that the class does not have", fn)
+
+
+def is_function(wait: object) -> bool:
+    """Whether a wait is worked out when the state begins."""
+    return callable(wait) and not isinstance(wait, Wait) and not hasattr(wait, "take")
+
+
+def _loading(member: Member, rows: Mapping[str, Any], names: Iterable[str], place: _Place) -> Loading:
+    if member.lock not in (None, "share", "exclusive"):
+        place.refuse(f'lock={member.lock!r} is neither "share" nor "exclusive"', member.fn)
+    if member.load is None:
+        return Loading(None, member.lock)
+    if isinstance(member.load, str):
+        place.refuse(f"load={member.load!r} is a text: write load=({member.load!r},)", member.fn)
+    known, chosen = list(names), set()
+    for name in member.load:
+        if name in rows:
+            chosen.update(rows[name]._attributes)
+        elif name in known:
+            chosen.add(name)
+        else:
+            place.refuse(f"load= names {name!r}; the attributes are {', '.join(known) or 'none'}", member.fn)
+    return Loading(frozenset(chosen), member.lock)
+
+
+def _state_config(
+    state: State[Any],
+    states: Mapping[str, State[Any]],
+    loading: Loading,
+    global_names: Iterable[str],
+    local: Iterable[str],
+    place: _Place,
+) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    if state.options.wait is None:
+        config["skipWaitUntil"] = True
+    try:
+        config.update(call_options(state.options, states))
+    except ValueError as error:
+        place.refuse(str(error), state.fn)
+    if state.options.on_failure is not None and not state.takes_input:
+        target = find_state(state.options.on_failure, states)
+        try:
+            codec.encode(None, target.input_type)
+        except CodecError as error:
+            place.refuse(
+                f"on_failure: {target.attribute} would get no input, as this state has none, but {error}", state.fn
+            )
+    for key, names in (("LoadGlobalAttributes", global_names), ("LoadLocalAttributes", local)):
+        # A wait that is no function needs no data.
+        before = loading.unlocked() if is_function(state.options.wait) else Loading(frozenset())
+        for api, each in (("waitUntil", before), ("execute", loading)):
+            options = each.options(names)
+            if options is not None and (api == "execute" or state.options.wait is not None):
+                config[api + key] = options
+    return config
+
+
+def _rpc_config(
+    rpc: Rpc[Any, Any], loading: Loading, global_names: Iterable[str], local: Iterable[str], place: _Place
+) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    if rpc.options.timeout is not None:
+        if rpc.options.timeout <= timedelta(0):
+            place.refuse("a timeout is longer than no time", rpc.fn)
+        config["timeoutSeconds"] = rpc.options.timeout.total_seconds()
+    for key, names in (("loadGlobalAttributes", global_names), ("loadLocalAttributes", local)):
+        options = loading.options(names)
+        if options is not None:
+            config[key] = options
+    return config
+
+
+def _process_options(
+    definition: dict[str, Any], timeout: timedelta | None, history: str | int, place: _Place
+) -> None:
+    if timeout is not None:
+        if timeout < timedelta(0):
+            place.refuse("timeout= is negative")
+        definition["timeoutSeconds"] = timeout.total_seconds()
+    if isinstance(history, int) and not isinstance(history, bool) and history >= 1:
+        definition["history"] = {"keepLast": history}
+    elif history == "none":
+        definition["history"] = "none"
+    elif history != "full":
+        place.refuse(f'history={history!r} is neither "full" nor "none" nor how many events are kept')

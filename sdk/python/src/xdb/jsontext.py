@@ -1,0 +1,49 @@
+"""JSON as text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeAlias
+
+from .scalars import CodecError, Exact
+
+JSON: TypeAlias = "None | bool | int | float | str | list[Any] | dict[str, Any]"
+
+
+def loads(text: bytes | str) -> JSON:
+    """Reads JSON. Numbers with a point or an exponent become `Exact`; NaN and infinities are no JSON."""
+    value: JSON
+    try:
+        value = json.loads(text, parse_float=Exact, parse_constant=_no_constant)
+    except (json.JSONDecodeError, UnicodeDecodeError, CodecError):
+        raise
+    except ValueError:  # an integer of more digits than Python converts
+        value = json.loads(text, parse_float=Exact, parse_constant=_no_constant, parse_int=_long_int)
+    return value
+
+
+def dumps(value: JSON) -> bytes:
+    """Writes JSON, as UTF-8 without blanks."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except UnicodeEncodeError:
+        raise CodecError("it has half of a surrogate pair, which is no text") from None
+
+
+def _no_constant(text: str) -> Any:
+    raise CodecError(f"{text} is no JSON")
+
+
+def _long_int(text: str) -> int | Exact:
+    return int(text) if len(text) < 4000 else Exact(text)
+
+
+def exact(raw: JSON) -> str:
+    """JSON with its numbers as they came, for a library that reads them with all digits itself."""
+    if isinstance(raw, Exact):
+        return raw.text
+    if isinstance(raw, list):
+        return "[" + ",".join(exact(each) for each in raw) + "]"
+    if isinstance(raw, dict):
+        return "{" + ",".join(f"{json.dumps(key)}:{exact(value)}" for key, value in raw.items()) + "}"
+    return json.dumps(raw)

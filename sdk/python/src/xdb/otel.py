@@ -1,0 +1,65 @@
+"""Spans of OpenTelemetry for calls. Needs `xdb-sdk[otel]`; nothing else of the package imports it.
+
+A span lasts as long as a call, and never across a wait: a process may take days.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from opentelemetry import context, trace
+from opentelemetry.propagate import inject
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from .call import Call
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+
+def instrument(worker: Worker, *, mode: Literal["parent", "link"] = "parent") -> None:
+    """Has each call of this worker in a span, below the trace that the process was started with.
+
+    With `mode="link"` each call begins a trace of its own with a link to that one, for processes of days.
+    """
+    tracer = trace.get_tracer("xdb")
+
+    @contextlib.contextmanager
+    def span(call: Call, api: str) -> Iterator[None]:
+        inside = trace.get_current_span().get_span_context().is_valid
+        carrier = {"traceparent": call.traceparent} if call.traceparent else {}
+        given = TraceContextTextMapPropagator().extract(carrier, context=context.Context())
+        start = trace.get_current_span(given).get_span_context()
+        links = [trace.Link(start)] if start.is_valid and (mode == "link" or inside) else []
+        # A server's own span around the call stays the parent: it has the headers too.
+        parent = None if inside else context.Context() if mode == "link" else given
+        with tracer.start_as_current_span(
+            f"xdb.{api} {call.process_type}/{call.state or call.rpc}",
+            context=parent,
+            kind=trace.SpanKind.INTERNAL if inside else trace.SpanKind.SERVER,
+            attributes=_attributes(call),
+            links=links,
+        ):
+            yield
+
+    worker.add_around(span)
+
+
+def _attributes(call: Call) -> dict[str, Any]:
+    found = {
+        "xdb.process.id": call.process_id,
+        "xdb.execution.id": call.execution_id,
+        "xdb.state.id": call.state_execution_id,
+        "xdb.attempt": call.attempt,
+        "xdb.call.id": call.id,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def current_traceparent() -> str | None:
+    """The W3C trace context of this moment, for the start of a process."""
+    carrier: dict[str, str] = {}
+    inject(carrier)
+    return carrier.get("traceparent")

@@ -1,0 +1,384 @@
+"""A call of the engine: what it asks for, the handler's run, and what is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from .call import Call, DatabaseError, Recovered, running
+from .codec import CodecError, decode, dumps, encode
+from .decisions import Decision, Failure, Fatal
+from .definition import is_function
+from .live import Live, live
+from .logging import log
+from .process import Process, bound
+from .states import Member, Rpc, State
+from .waits import as_wait, commands
+
+# That of the engine, where a definition says nothing.
+DEFAULT_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer: what an adapter has to send."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def all_headers(self) -> dict[str, str]:
+        """With those that every answer has."""
+        return {"content-type": "application/json", "content-length": str(len(self.body)), **self.headers}
+
+
+class BadRequest(Exception):
+    """A request that is none of the protocol's, or names what this worker does not have."""
+
+    def __init__(self, status: int, error_type: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reply = error_reply(status, error_type, detail)
+
+
+# A handler that ends the program by sys.exit() has failed; the worker goes on.
+_FAILURES = (Exception, SystemExit)
+
+
+class NoDecision(TypeError):
+    """A state that has returned nothing, or something else than a decision."""
+
+
+class DeadlineExceeded(TimeoutError):
+    """A handler that took longer than the engine waits."""
+
+
+def error_reply(status: int, error_type: str, detail: str, final: bool = False) -> Reply:
+    """An answer with another status than 200."""
+    body: dict[str, Any] = {"errorType": error_type[:200], "detail": detail}
+    if final:
+        body["final"] = True
+    # A message may have half of a surrogate pair.
+    body["detail"] = detail.encode("utf-8", "replace").decode()
+    return Reply(status, dumps(body))
+
+
+Around = Callable[[Call, str], AbstractContextManager[Any]]
+
+
+@dataclass
+class Job:
+    """One call: `run` or `run_async` makes the answer of it."""
+
+    api: str
+    member: Member
+    call: Call
+    live: Live
+    instance: Process
+    input: Any
+    ends_at: float | None
+    around: Sequence[Around] = ()
+    debug: bool = False
+
+    @property
+    def label(self) -> str:
+        """What is called, for people."""
+        return f"wait= of {self.member.label}" if self.api == "wait-until" else self.member.label
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What is to be called."""
+        wait = self.member.options.wait if isinstance(self.member, State) else None
+        return wait if self.api == "wait-until" and callable(wait) else self.member.fn
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it has to run on an event loop."""
+        return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the answer is there before anything runs: a wait that is no function."""
+        return self.api == "wait-until" and self.member.name in self.member.process._xdb.waits
+
+    def seconds_left(self) -> float | None:
+        """Until the engine gives up."""
+        return None if self.ends_at is None else self.ends_at - time.monotonic()
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """Within it this is the call that is answered."""
+        tokens = running.set(self.call), live.set(self.live)
+        try:
+            yield
+        finally:
+            running.reset(tokens[0])
+            live.reset(tokens[1])
+
+    @contextlib.contextmanager
+    def _surrounded(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for around in self.around:
+                stack.enter_context(around(self.call, self.api))
+            yield
+
+    def _begin(self) -> Any:
+        state = self.member
+        if self.api == "wait-until" and isinstance(state, State):
+            known = state.process._xdb.waits.get(state.name)
+            if known is not None:
+                return known.request
+            return self.function(*self._arguments()[: len(inspect.signature(self.function).parameters)])
+        return self.function(*self._arguments())
+
+    def _arguments(self) -> tuple[Any, ...]:
+        if not self.member.takes_input:
+            return (self.instance,)
+        place = f"{self.member.label}({self.member.handler.parameter})"
+        return (self.instance, decode(self.input, self.member.input_type, place))
+
+    def perform(self) -> Reply:
+        """Calls the handler in this thread, an async one on a loop of its own, and raises what it raises."""
+        with self._surrounded():
+            value = self._begin()
+            return self._answered(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
+
+    def run(self) -> Reply:
+        """The same, with an answer whatever happens."""
+        with self.current():
+            try:
+                reply = self.perform()
+            except _FAILURES as error:
+                reply = self._failed(error)
+            left = self.seconds_left()
+            return self.late() if left is not None and left < 0 else reply
+
+    async def run_async(self) -> Reply:
+        """Calls an async handler on the running loop, and cancels it when its time is over."""
+        task = asyncio.ensure_future(self._on_loop())
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self.seconds_left())
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if task.cancelled():
+            return self._failed(asyncio.CancelledError("something that the handler waits for was cancelled"))
+        if done:
+            return task.result()
+        reply = self.late()
+        task.cancel()
+        # A handler may refuse to be cancelled; nobody waits for it for long.
+        await asyncio.wait({task}, timeout=1)
+        return reply
+
+    async def _on_loop(self) -> Reply:
+        with self.current():
+            try:
+                with self._surrounded():
+                    value = self._begin()
+                    return self._answered(await value if inspect.isawaitable(value) else value)
+            except _FAILURES as error:
+                return self._failed(error)
+
+    def late(self) -> Reply:
+        """The answer to an engine that waits for none any more. What the handler still does changes nothing."""
+        self.live.closed = self.live.closed or "the time of the call is over, and the engine will make it again"
+        error = DeadlineExceeded(
+            f"{self.label} took longer than {self.call.timeout:g} s, and the engine has given up: "
+            "give it more with timeout=, or let it do less"
+        )
+        with self.current():
+            log.warning("%s", error)
+        return error_reply(500, "DeadlineExceeded", str(error))
+
+    def _answered(self, value: Any) -> Reply:
+        if self.api == "wait-until":
+            answer: dict[str, Any] = {"commandRequest": self._request(value)}
+        elif isinstance(self.member, State):
+            answer = {"stateDecision": self._decision(value)}
+        else:
+            answer = {"output": self._output(value)}
+            if self.live.decision is not None:
+                answer["stateDecision"] = self.live.decision.body
+        answer.update(self.live.effects())
+        reply = Reply(200, dumps(answer))
+        self.live.closed = self.live.closed or "its handler has returned, and the answer is on its way"
+        return reply
+
+    def _request(self, value: Any) -> Mapping[str, Any]:
+        if isinstance(value, Mapping):
+            return value
+        if value is None:
+            raise NoDecision(f"{self.label} returned nothing: it returns what to wait for, as xdb.timer(hours=1)")
+        return commands(as_wait(value)).request
+
+    def _decision(self, value: Any) -> Mapping[str, Any]:
+        if isinstance(value, Decision):
+            return value.body
+        if value is None:
+            raise NoDecision(
+                f"{self.label} returned nothing: each way through it ends with a decision, as `return self.next()` "
+                "or `return xdb.complete()`"
+            )
+        if isinstance(value, State):
+            raise NoDecision(f"{self.label} returned the state {value.attribute} itself: call it, self.{value.attribute}()")
+        raise NoDecision(
+            f"{self.label} returned {type(value).__name__} {_short(value)}, which is no decision: for a result, "
+            "`return xdb.complete(...)`"
+        )
+
+    def _output(self, value: Any) -> Any:
+        try:
+            return encode(value, self.member.handler.output_type)
+        except CodecError as error:
+            raise error.under(f"{self.label}() returned") from None
+
+    def _failed(self, error: BaseException) -> Reply:
+        self.live.closed = self.live.closed or "its handler has failed, and nothing of it is kept"
+        error_type = error.error_type if isinstance(error, Failure) else type(error).__name__
+        detail = str(error) or type(error).__name__
+        log.error("%s failed in attempt %d: %s: %s", self.label, self.call.attempt, error_type, detail, exc_info=error)
+        if self.debug:
+            detail = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-1000:]
+        return error_reply(500, error_type, detail, final=isinstance(error, Fatal))
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read(api: str, request: Any, key: str, traceparent: str | None, types: Mapping[str, type[Process]]) -> Job:
+    """The call of a request. Raises BadRequest for what is none, or is for somebody else."""
+    try:
+        context, process_type = request["context"], request["processType"]
+        name = request["rpcName" if api == "rpc" else "stateId"]
+        cls = types.get(process_type)
+        if cls is None:
+            known = ", ".join(types) or "none"
+            raise BadRequest(404, "UnknownProcessType", f"this worker has no process type {process_type!r}, only {known}")
+        member = _member(cls, api, name)
+        received = time.monotonic()
+        timeout = _timeout(api, member, context)
+        call = _call(api, context, request, process_type, name, key, timeout, traceparent)
+        data = Live(
+            call,
+            request.get("loadedGlobalAttributes") or {},
+            request.get("loadedLocalAttributes") or {},
+            request.get("commandResults") or {},
+            _message_types(cls, name),
+            cls._xdb.not_loaded[member.attribute] if api != "wait-until" or _waits_by_function(member) else frozenset(),
+        )
+        ends_at = None if timeout is None else received + timeout
+        given = request.get("input" if api == "rpc" else "stateInput")
+        return Job(api, member, call, data, bound(cls, data), given, ends_at)
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise BadRequest(400, "BadRequest", f"this is no call of the engine: {problem}") from error
+
+
+def _member(cls: type[Process], api: str, name: str) -> Member:
+    members: Mapping[str, Member] = cls._xdb.rpcs if api == "rpc" else cls._xdb.states
+    member = members.get(name)
+    if member is None:
+        kind = "RPC" if api == "rpc" else "state"
+        hint = f"{cls._xdb.name} has no {kind} {name!r} here, only {', '.join(members) or 'none'}"
+        raise BadRequest(404, "UnknownRpc" if api == "rpc" else "UnknownState", f"{hint}: is this worker an older one?")
+    return member
+
+
+def _waits_by_function(member: Member) -> bool:
+    return isinstance(member, State) and is_function(member.options.wait)
+
+
+def _message_types(cls: type[Process], state: str) -> dict[str, Any]:
+    """The types of messages by queue, and of commands that name a queue with a type of their own."""
+    found = {name: queue.message_type for name, queue in cls._xdb.global_queues.items()}
+    found.update((name, queue.message_type) for name, queue in cls._xdb.queues.items())
+    wait = cls._xdb.waits.get(state)
+    for id, leaf in wait.leaves.items() if wait is not None else ():
+        if leaf.kind != "timer":
+            found[id] = leaf.type if isinstance(leaf.queue, str) else leaf.queue.message_type
+    return found
+
+
+def _timeout(api: str, member: Member, context: Mapping[str, Any]) -> float | None:
+    """How long the engine waits. Of an RPC nobody but its caller knows where the request does not say."""
+    told = context.get("timeoutSeconds")
+    if told is not None:
+        return float(told)
+    given, otherwise = None, None
+    if isinstance(member, State):
+        given = member.options.wait_timeout if api == "wait-until" else member.options.timeout
+        otherwise = DEFAULT_TIMEOUT
+    elif isinstance(member, Rpc):
+        given = member.options.timeout
+    return otherwise if given is None else given.total_seconds()
+
+
+def _call(
+    api: str,
+    context: Mapping[str, Any],
+    request: Mapping[str, Any],
+    process_type: str,
+    name: str,
+    key: str,
+    timeout: float | None,
+    traceparent: str | None,
+) -> Call:
+    recovered = database_error = None
+    failed = context.get("recoverFromStateExecutionId")
+    if failed is not None:
+        error = context.get("recoverFromError") or {}
+        recovered = Recovered(
+            failed.rpartition("-")[0] or failed,
+            error.get("detail") or "",
+            failed,
+            context.get("recoverFromApi") or "",
+            error.get("status"),
+            error.get("errorType"),
+        )
+    refused = request.get("appDatabaseError")
+    if refused is not None:
+        database_error = DatabaseError(
+            refused["sqlState"], refused["message"], refused.get("table"), refused.get("constraint")
+        )
+    return Call(
+        id=context["callId"],
+        idempotency_key=key or context["callId"],
+        process_type=process_type,
+        process_id=context["processId"],
+        execution_id=context["processExecutionId"],
+        attempt=context["attempt"],
+        process_started_at=_moment(context["processStartedTimestamp"]),
+        first_attempt_at=_moment(context["firstAttemptTimestamp"]),
+        state=None if api == "rpc" else name,
+        state_execution_id=context.get("stateExecutionId"),
+        rpc=name if api == "rpc" else None,
+        owner=context.get("owner"),
+        database=context.get("database"),
+        timeout=timeout,
+        deadline=None if timeout is None else datetime.now(timezone.utc) + timedelta(seconds=min(timeout, 1e8)),
+        traceparent=traceparent,
+        recovered_from=recovered,
+        database_error=database_error,
+    )
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=seconds)

@@ -1,0 +1,219 @@
+"""A worker behind Python's own HTTP server: for development, tests and small loads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .logging import install, log
+from .request import BadRequest, Job, Reply
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+
+class Server:
+    """A server in threads of its own: `with Server(worker) as server: ... server.url`."""
+
+    def __init__(self, worker: Worker, host: str = "127.0.0.1", port: int = 8080) -> None:
+        worker.warn_if_open(host)
+        self.worker = worker
+        self._http = _Http(worker, host, port)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is, for `xdb.register_worker`."""
+        host, port = self._http.server_address[:2]
+        name = host.decode() if isinstance(host, (bytes, bytearray)) else host
+        return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+    def start(self) -> Server:
+        """Begins to answer."""
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), name="xdb-serve", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self, grace: float = 30) -> bool:
+        """Takes no more calls, and waits for those that run. Whether all were answered within `grace` seconds."""
+        self._http.stopping = True
+        if self._thread is not None:
+            self._http.shutdown()
+        self._http.server_close()
+        answered = self._http.drain(grace)
+        if not answered:
+            log.warning("calls still ran after %g s; the engine will make them again", grace)
+        self._http.end_loop()
+        return answered
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def serve(worker: Worker, host: str = "127.0.0.1", port: int = 8080, grace: float = 30) -> None:
+    """Serves until SIGTERM or SIGINT, then answers what runs within `grace` seconds and returns.
+
+    A program that has not set up logging gets it on standard error, with the ids of calls.
+    """
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s [%(process_id)s %(state)s] %(message)s")
+        install()
+    server = Server(worker, host, port)
+    told, tell = socket.socketpair()
+    with told, tell, _signals(lambda: tell.send(b"x")):
+        server.start()
+        log.info("listening on %s for %s", server.url, ", ".join(worker.types))
+        told.recv(1)
+        log.info("stopping")
+        server.stop(grace)
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Has SIGTERM and SIGINT call it. In another thread than the main one the caller's program sees to signals.
+
+    It runs between any two steps of the main thread, so it may take no lock.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, lambda *_: stop())
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, worker: Worker, host: str, port: int) -> None:
+        self.worker, self.stopping = worker, False
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._guard = threading.Condition()
+        # Each open connection, and whether a call runs on it.
+        self._connections: dict[socket.socket, bool] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        super().__init__((host, port), _Handler)
+        if worker.async_handlers():
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="xdb-loop", daemon=True).start()
+
+    def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        opened = self.worker.open(method, path, headers, body)
+        if isinstance(opened, Job) and opened.is_async and self._loop is not None:
+            return asyncio.run_coroutine_threadsafe(opened.run_async(), self._loop).result()
+        return opened if isinstance(opened, Reply) else opened.run()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        # Here and not in its thread: one that was just accepted is waited for as well.
+        self.mark(request, False)
+        super().process_request(request, client_address)
+
+    def mark(self, connection: socket.socket, runs: bool | None) -> None:
+        """Notes what a connection does; None: it is closed."""
+        with self._guard:
+            if runs is None:
+                self._connections.pop(connection, None)
+            else:
+                self._connections[connection] = runs
+            self._guard.notify_all()
+
+    def drain(self, grace: float) -> bool:
+        """Closes what is idle and waits for the rest."""
+        ends = time.monotonic() + grace
+        with self._guard:
+            while any(self._connections.values()):
+                left = ends - time.monotonic()
+                if left <= 0:
+                    return False
+                self._guard.wait(left)
+            for connection in self._connections:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+        return True
+
+    def end_loop(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a connection broke", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    # Header and body in one packet.
+    wbufsize = -1
+    connection: socket.socket
+
+    @property
+    def _http(self) -> _Http:
+        assert isinstance(self.server, _Http)
+        return self.server
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+
+    def finish(self) -> None:
+        try:
+            super().finish()
+        finally:
+            self._http.mark(self.connection, None)
+
+    def _serve(self) -> None:
+        self._http.mark(self.connection, True)
+        try:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            try:
+                reply = self._http.answer(self.command, self.path.partition("?")[0], headers, self._body(headers))
+            except BadRequest as error:
+                reply = error.reply
+                self.close_connection = True
+            self.send_response(reply.status)
+            for name, value in reply.all_headers.items():
+                self.send_header(name, value)
+            if self._http.stopping:
+                self.close_connection = True
+            if self.close_connection:
+                self.send_header("connection", "close")
+            self.end_headers()
+            self.wfile.write(reply.body)
+            self.wfile.flush()
+        finally:
+            self._http.mark(self.connection, False)
+
+    do_POST = do_GET = do_PUT = do_DELETE = do_PATCH = _serve
+
+    def _body(self, headers: dict[str, str]) -> bytes:
+        from .worker import too_large
+
+        told, most = headers.get("content-length", "0"), self._http.worker.options.max_body
+        if not told.isdecimal() or "transfer-encoding" in headers:
+            raise BadRequest(400, "BadRequest", "a call has a Content-Length")
+        if int(told) > most:
+            raise too_large(int(told), most)
+        return self.rfile.read(int(told))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug(format, *args)

@@ -1,0 +1,314 @@
+"""The methods of a process that the engine calls: states and RPCs."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Generic, Literal, Protocol, TypeVar, Union, overload
+
+from .codec import CodecError, encode
+from .decisions import Decision
+from .waits import Wait, Waitable
+
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
+
+Lock = Literal["share", "exclusive"]
+Answer = Union[Decision, Awaitable[Decision]]
+_NOTHING: Any = object()
+
+
+@dataclass(frozen=True)
+class Retry:
+    """When a failed call is made again. `attempts=0`: for ever; `give_up_after` counts from the first attempt."""
+
+    attempts: int = 0
+    initial: timedelta = timedelta(seconds=1)
+    factor: float = 2
+    maximum: timedelta = timedelta(seconds=100)
+    give_up_after: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.attempts < 0 or self.factor < 1 or min(self.initial, self.maximum) < timedelta(0):
+            raise ValueError("a Retry has no negative number, and a factor of 1 at least")
+        if self.initial > self.maximum:
+            raise ValueError(f"a Retry never waits longer than maximum={self.maximum}: give one that initial={self.initial} fits into")
+
+    def options(self) -> dict[str, Any]:
+        """Its RetryPolicy: what is not the engine's default."""
+        policy: dict[str, Any] = {}
+        if self.attempts:
+            policy["maximumAttempts"] = self.attempts
+        if self.initial != timedelta(seconds=1):
+            policy["initialIntervalSeconds"] = self.initial.total_seconds()
+        if self.factor != 2:
+            policy["backoffCoefficient"] = self.factor
+        if self.maximum != timedelta(seconds=100):
+            policy["maximumIntervalSeconds"] = self.maximum.total_seconds()
+        if self.give_up_after is not None:
+            policy["maximumAttemptsDurationSeconds"] = self.give_up_after.total_seconds()
+        return policy
+
+
+@dataclass(frozen=True)
+class StateOptions:
+    """What `@xdb.state` takes."""
+
+    start: bool = False
+    name: str | None = None
+    wait: Wait | Waitable | Callable[..., Any] | None = None
+    retry: Retry | None = None
+    wait_retry: Retry | None = None
+    timeout: timedelta | None = None
+    wait_timeout: timedelta | None = None
+    on_failure: str | State[Any] | None = None
+    load: Iterable[str] | None = None
+    lock: Lock | None = None
+
+
+@dataclass(frozen=True)
+class RpcOptions:
+    """What `@xdb.rpc` takes."""
+
+    name: str | None = None
+    timeout: timedelta | None = None
+    load: Iterable[str] | None = None
+    lock: Lock | None = None
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A function with what its signature says. `parameter` is the name of its input, if it takes one."""
+
+    fn: Callable[..., Any]
+    parameter: str | None = None
+    input_type: Any = None
+    output_type: Any = Any
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it is `async def`."""
+        return inspect.iscoroutinefunction(self.fn)
+
+
+class Member:
+    """What states and RPCs have in common."""
+
+    name: str
+    process: Any
+
+    def __init__(self, fn: Callable[..., Any], name: str | None, load: Iterable[str] | None, lock: Lock | None) -> None:
+        self.fn, self.lock = fn, lock
+        self.load = load if load is None or isinstance(load, str) else tuple(load)
+        self.given_name = name
+        self.name = name or fn.__name__
+        self.attribute = fn.__name__
+        self.handler = Handler(fn)
+        self.process = None
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.attribute, self.name = name, self.given_name or name
+
+    @property
+    def input_type(self) -> Any:
+        """The annotation of its input; None if it takes none."""
+        return self.handler.input_type
+
+    @property
+    def takes_input(self) -> bool:
+        """Whether its handler has a parameter for an input."""
+        return self.handler.parameter is not None
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return f"{self.process.__name__}.{self.attribute}" if self.process else self.attribute
+
+
+class State(Member, Generic[I]):
+    """A step of a process. Calling it is the movement to it: `return self.verify()`."""
+
+    config: Mapping[str, Any] | None
+
+    def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
+        self.options = StateOptions(**options)
+        super().__init__(fn, self.options.name, self.options.load, self.options.lock)
+        self.config = None
+
+    @overload
+    def __call__(self: State[None]) -> Decision: ...
+    @overload
+    def __call__(self, input: I) -> Decision: ...
+    def __call__(self, input: Any = _NOTHING) -> Decision:
+        movement: dict[str, Any] = {"stateId": self.name}
+        if self.takes_input:
+            if input is _NOTHING:
+                raise TypeError(f"{self.label} takes an input: self.{self.attribute}({self.handler.parameter})")
+            try:
+                movement["stateInput"] = encode(input, self.input_type)
+            except CodecError as error:
+                raise error.under(f"{self.label}({self.handler.parameter})") from None
+        elif input is not _NOTHING and input is not None:
+            raise TypeError(f"{self.label} takes no input: give its method a parameter for one")
+        if self.config is not None:
+            movement["stateConfig"] = dict(self.config)
+        return Decision({"nextStates": [movement]})
+
+    def with_config(
+        self,
+        *,
+        retry: Retry | None = None,
+        wait_retry: Retry | None = None,
+        timeout: timedelta | None = None,
+        wait_timeout: timedelta | None = None,
+        on_failure: str | State[Any] | None = None,
+    ) -> State[I]:
+        """The same state with other options for one movement: `self.bill.with_config(retry=...)(order)`."""
+        given = StateOptions(
+            retry=retry, wait_retry=wait_retry, timeout=timeout, wait_timeout=wait_timeout, on_failure=on_failure
+        )
+        other = copy.copy(self)
+        states = self.process._xdb.states if self.process else {}
+        other.config = {**(self.config or {}), **call_options(given, states)}
+        return other
+
+
+def call_options(options: StateOptions, states: Mapping[str, State[Any]]) -> dict[str, Any]:
+    """The options of a state's calls, without waiting and loading, as a StateConfig has them."""
+    config: dict[str, Any] = {}
+    for key, policy in (("executeApiRetryPolicy", options.retry), ("waitUntilApiRetryPolicy", options.wait_retry)):
+        if policy is not None:
+            config[key] = policy.options()
+    for key, time in (("executeApiTimeoutSeconds", options.timeout), ("waitUntilApiTimeoutSeconds", options.wait_timeout)):
+        if time is not None:
+            if time <= timedelta(0):
+                raise ValueError("a timeout is longer than no time")
+            config[key] = time.total_seconds()
+    if options.on_failure is not None:
+        config["stateFailureRecoveryOptions"] = {
+            "policy": "PROCEED_TO_CONFIGURED_STATE",
+            "stateFailureProceedStateId": find_state(options.on_failure, states).name,
+        }
+    return config
+
+
+def find_state(wanted: str | State[Any], states: Mapping[str, State[Any]]) -> State[Any]:
+    """The state that is meant by itself, the name of its method, or its id."""
+    for state in states.values():
+        if isinstance(wanted, State):
+            if state.fn is wanted.fn:
+                return state
+        elif wanted in (state.attribute, state.name):
+            return state
+    name = wanted.attribute if isinstance(wanted, State) else wanted
+    raise ValueError(f"on_failure={name!r} is no state of the process; it has {', '.join(states) or 'none'}")
+
+
+class Rpc(Member, Generic[I, O]):
+    """A method that the application calls. On an instance it is an ordinary method."""
+
+    def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
+        self.options = RpcOptions(**options)
+        super().__init__(fn, self.options.name, self.options.load, self.options.lock)
+
+    @property
+    def output_type(self) -> Any:
+        """The annotation of what it returns."""
+        return self.handler.output_type
+
+    @overload
+    def __get__(self, obj: None, owner: Any) -> Rpc[I, O]: ...
+    @overload
+    def __get__(self, obj: object, owner: Any) -> Callable[..., O]: ...
+    def __get__(self, obj: Any, owner: Any) -> Any:
+        return self if obj is None else functools.partial(self.fn, obj)
+
+
+class _StateDecorator(Protocol):
+    @overload
+    def __call__(self, fn: Callable[[Any], Answer], /) -> State[None]: ...
+    @overload
+    def __call__(self, fn: Callable[[Any, I], Answer], /) -> State[I]: ...
+
+
+@overload
+def state(fn: Callable[[Any], Answer], /) -> State[None]: ...
+@overload
+def state(fn: Callable[[Any, I], Answer], /) -> State[I]: ...
+@overload
+def state(
+    *,
+    start: bool = ...,
+    name: str | None = ...,
+    wait: Waitable | Callable[..., Waitable] | None = ...,
+    retry: Retry | None = ...,
+    wait_retry: Retry | None = ...,
+    timeout: timedelta | None = ...,
+    wait_timeout: timedelta | None = ...,
+    on_failure: str | State[Any] | None = ...,
+    load: Iterable[str] | None = ...,
+    lock: Lock | None = ...,
+) -> _StateDecorator: ...
+def state(fn: Any = None, /, **options: Any) -> Any:
+    """Makes a method a state. With `wait=` it is called when what it waits for has happened, else at once."""
+    return State(fn) if fn is not None else lambda function: State(function, **options)
+
+
+class _RpcDecorator(Protocol):
+    @overload
+    def __call__(self, fn: Callable[[Any], Awaitable[O]], /) -> Rpc[None, O]: ...
+    @overload
+    def __call__(self, fn: Callable[[Any, I], Awaitable[O]], /) -> Rpc[I, O]: ...
+    @overload
+    def __call__(self, fn: Callable[[Any], O], /) -> Rpc[None, O]: ...
+    @overload
+    def __call__(self, fn: Callable[[Any, I], O], /) -> Rpc[I, O]: ...
+
+
+@overload
+def rpc(fn: Callable[[Any], Awaitable[O]], /) -> Rpc[None, O]: ...
+@overload
+def rpc(fn: Callable[[Any, I], Awaitable[O]], /) -> Rpc[I, O]: ...
+@overload
+def rpc(fn: Callable[[Any], O], /) -> Rpc[None, O]: ...
+@overload
+def rpc(fn: Callable[[Any, I], O], /) -> Rpc[I, O]: ...
+@overload
+def rpc(
+    *,
+    name: str | None = ...,
+    timeout: timedelta | None = ...,
+    load: Iterable[str] | None = ...,
+    lock: Lock | None = ...,
+) -> _RpcDecorator: ...
+def rpc(fn: Any = None, /, **options: Any) -> Any:
+    """Makes a method an RPC. Its answer is applied in the transaction of the caller."""
+    return Rpc(fn) if fn is not None else lambda function: Rpc(function, **options)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Which attributes a call loads, and with what lock."""
+
+    names: frozenset[str] | None = None
+    lock: Lock | None = None
+
+    def options(self, names: Iterable[str]) -> dict[str, Any] | None:
+        """The Loading of attributes of one kind, those called `names`; None is the engine's default, all."""
+        chosen = None if self.names is None else sorted(self.names.intersection(names))
+        if chosen is not None and not chosen:
+            return {"policy": "NONE"}
+        loading: dict[str, Any] = {"policy": "ALL"} if chosen is None else {"policy": "PARTIAL", "names": chosen}
+        if self.lock is not None:
+            loading["lockType"] = f"{self.lock.upper()}_LOCK"
+        elif chosen is None:
+            return None
+        return loading
+
+    def unlocked(self) -> Loading:
+        """The same without its lock."""
+        return replace(self, lock=None)

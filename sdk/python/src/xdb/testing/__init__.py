@@ -1,0 +1,231 @@
+"""Tests of users' processes. Here: one handler without an engine, by `call`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from ..codec import CodecError, decode, dumps, encode, loads
+from ..decisions import Decision
+from ..live import Attribute, Message
+from ..process import Process, Row
+from ..queues import GlobalQueue
+from ..request import Job, read
+from ..states import Member, Rpc, State
+
+__all__ = ["Published", "Result", "call", "wait"]
+
+EXECUTION = "00000000-0000-7000-8000-000000000000"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A message that a handler has sent."""
+
+    queue: str
+    message: Any
+    key: str | None = None
+    message_id: str | None = None
+    ttl: timedelta | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a handler. `local` and `rows` have what was written, and nothing else."""
+
+    decision: Decision | None = None
+    output: Any = None
+    local: dict[str, Any] = field(default_factory=dict)
+    rows: dict[type[Row], dict[str, Any]] = field(default_factory=dict)
+    published: list[Published] = field(default_factory=list)
+
+
+def call(
+    member: State[Any] | Rpc[Any, Any],
+    input: object = None,
+    *,
+    rows: Mapping[type[Row], Mapping[str, Any] | None] | None = None,
+    local: Mapping[str, Any] | None = None,
+    received: Mapping[Any, Iterable[Any]] | None = None,
+    fired: Iterable[str] = (),
+    skipped: Iterable[str] = (),
+    **context: Any,
+) -> Result:
+    """Calls one handler, with everything as it would come over the wire. What it raises is raised.
+
+    `rows` has the columns of each row (None: the row is gone), `local` the local attributes that were written before,
+    `received` the messages by queue (those of a global one may be `xdb.Message`), `fired` and `skipped` ids of timers.
+    Other names are fields of the request's context, as `attempt=2`.
+    """
+    job = _job(member, "rpc" if isinstance(member, Rpc) else "execute", input, rows, local, context)
+    job.live.commands = _results(member, received or {}, set(fired), set(skipped))
+    answer = _answer(job)
+    process = member.process
+    output = decode(answer.get("output"), member.output_type) if isinstance(member, Rpc) else None
+    decision = answer.get("stateDecision")
+    return Result(
+        Decision(decision) if decision is not None else None,
+        output,
+        _written(answer.get("writeToLocalAttributes") or {}, process),
+        _written_rows(answer.get("writeToGlobalAttributes") or {}, process),
+        _published(answer, process),
+    )
+
+
+def wait(
+    member: State[Any],
+    input: object = None,
+    *,
+    rows: Mapping[type[Row], Mapping[str, Any] | None] | None = None,
+    local: Mapping[str, Any] | None = None,
+    **context: Any,
+) -> dict[str, Any]:
+    """What a state would wait for: the `commandRequest` of the protocol."""
+    request: dict[str, Any] = _answer(_job(member, "wait-until", input, rows, local, context))["commandRequest"]
+    return request
+
+
+def _job(
+    member: Member,
+    api: str,
+    input: object,
+    rows: Mapping[type[Row], Mapping[str, Any] | None] | None,
+    local: Mapping[str, Any] | None,
+    context: Mapping[str, Any],
+) -> Job:
+    process: type[Process] = member.process
+    is_rpc = isinstance(member, Rpc)
+    call_id = f"{EXECUTION}/rpc/test" if is_rpc else f"{EXECUTION}/{member.name}-1/{api}"
+    request = {
+        "context": {
+            "processId": "test",
+            "processExecutionId": EXECUTION,
+            "processStartedTimestamp": 0,
+            "firstAttemptTimestamp": 0,
+            "attempt": 1,
+            "callId": call_id,
+            **({} if is_rpc else {"stateExecutionId": f"{member.name}-1"}),
+            **context,
+        },
+        "processType": process._xdb.name,
+        "rpcName" if is_rpc else "stateId": member.name,
+        "input" if is_rpc else "stateInput": encode(input, member.input_type) if member.takes_input else None,
+        "loadedGlobalAttributes": _global(process, rows or {}),
+        "loadedLocalAttributes": {name: encode(value, _local(process, name)) for name, value in (local or {}).items()},
+    }
+    # Through the text, as over the wire.
+    job = read(api, loads(dumps(request)), f"{call_id}/0", None, {process._xdb.name: process})
+    job.ends_at = None
+    return job
+
+
+def _answer(job: Job) -> dict[str, Any]:
+    with job.current():
+        answer = loads(job.perform().body)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def _global(process: type[Process], rows: Mapping[type[Row], Mapping[str, Any] | None]) -> dict[str, Any]:
+    """The columns of all rows; those that are not given are null."""
+    known = list(process._xdb.rows.values())
+    for row in rows:
+        if row not in known:
+            raise TypeError(f"{process.__name__} has no row {row.__name__}")
+    loaded: dict[str, Any] = {}
+    for row in known:
+        given = rows.get(row) or {}
+        for name, value in given.items():
+            if name not in row._attributes:
+                raise TypeError(f"{row.__name__} has no attribute {name!r}; it has {', '.join(row._attributes)}")
+            if value is not None:
+                loaded[name] = _encoded(value, row._attributes[name])
+        loaded.update((name, None) for name in row._attributes if name not in loaded)
+    return loaded
+
+
+def _encoded(value: Any, attribute: Attribute) -> Any:
+    try:
+        return encode(value, attribute.annotation)
+    except CodecError as error:
+        raise error.under(attribute.place) from None
+
+
+def _local(process: type[Process], name: str) -> Any:
+    if name not in process._xdb.local:
+        known = ", ".join(process._xdb.local) or "none"
+        raise TypeError(f"{process.__name__} has no local attribute {name!r}; it has {known}")
+    return process._xdb.local[name].annotation
+
+
+def _results(
+    member: Member, received: Mapping[Any, Iterable[Any]], fired: set[str], skipped: set[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """The `commandResults`. A wait that is a function is not asked: what is given here is what it waited for."""
+    results: dict[str, list[dict[str, Any]]] = {"timerResults": [], "localQueueResults": [], "globalQueueResults": []}
+    left = {queue if isinstance(queue, str) else queue.name: _messages(queue, of) for queue, of in received.items()}
+    kinds = {queue if isinstance(queue, str) else queue.name: isinstance(queue, GlobalQueue) for queue in received}
+    known = member.process._xdb.waits.get(member.name) if isinstance(member, State) else None
+    leaves = known.leaves if known is not None else {}
+    for id, leaf in leaves.items():
+        if leaf.kind != "timer":
+            messages = left.pop(leaf.queue_name, [])
+            kind = "globalQueueResults" if leaf.kind == "global" else "localQueueResults"
+            results[kind].append(_queue_result(id, leaf.queue_name, messages))
+    for name, messages in left.items():
+        results["globalQueueResults" if kinds[name] else "localQueueResults"].append(_queue_result(name, name, messages))
+    timers = dict.fromkeys([*(id for id, leaf in leaves.items() if leaf.kind == "timer"), *sorted(fired | skipped)])
+    for id in timers:
+        status = "COMPLETED" if id in fired else "SKIPPED" if id in skipped else "WAITING"
+        results["timerResults"].append({"commandId": id, "status": f"{status}_COMMAND"})
+    return results
+
+
+def _messages(queue: Any, messages: Iterable[Any]) -> list[dict[str, Any]]:
+    message_type = Any if isinstance(queue, str) else queue.message_type
+    made = []
+    for each in messages:
+        payload, key, message_id = (
+            (each.payload, each.key, each.message_id) if isinstance(each, Message) else (each, None, None)
+        )
+        made.append({"payload": encode(payload, message_type), "key": key, "messageId": message_id})
+    found: list[dict[str, Any]] = loads(dumps(made))  # type: ignore[assignment]
+    return found
+
+
+def _queue_result(id: str, name: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    status = "COMPLETED_COMMAND" if messages else "WAITING_COMMAND"
+    return {"commandId": id, "queueName": name, "status": status, "messages": messages}
+
+
+def _written(raw: Mapping[str, Any], process: type[Process]) -> dict[str, Any]:
+    return {name: decode(value, process._xdb.local[name].annotation, name) for name, value in raw.items()}
+
+
+def _written_rows(raw: Mapping[str, Any], process: type[Process]) -> dict[type[Row], dict[str, Any]]:
+    rows: dict[type[Row], dict[str, Any]] = {}
+    for row in process._xdb.rows.values():
+        found = {
+            name: decode(raw[name], attribute.annotation, attribute.place)
+            for name, attribute in row._attributes.items()
+            if name in raw
+        }
+        if found:
+            rows[row] = found
+    return rows
+
+
+def _published(answer: Mapping[str, Any], process: type[Process]) -> list[Published]:
+    made = []
+    for key, queues in (
+        ("publishToLocalQueue", process._xdb.queues),
+        ("publishToGlobalQueue", process._xdb.global_queues),
+    ):
+        for each in answer.get(key) or ():
+            message_type = queues[each["queueName"]].message_type
+            ttl = timedelta(seconds=each["ttlSeconds"]) if "ttlSeconds" in each else None
+            message = decode(each.get("payload"), message_type, each["queueName"])
+            made.append(Published(each["queueName"], message, each.get("key"), each.get("messageId"), ttl))
+    return made

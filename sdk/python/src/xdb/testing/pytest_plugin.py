@@ -1,0 +1,134 @@
+"""Fixtures for tests with a real server.
+
+`xdb_server`: the server of `XDB_TEST_DSN` (a superuser's), or a throwaway one of the Postgres of `PG_CONFIG`.
+`xdb_db`: a database of its own for a test.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ..admin import Admin
+from ..client import Client
+from ..serve import Server as WorkerServer
+from ..worker import Worker
+from .clock import Clock
+from .server import Server
+
+if TYPE_CHECKING:
+    from .. import Process
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class TestServer:
+    """Where the server is."""
+
+    __test__ = False
+
+    dsn: str
+
+    def of(self, database: str, role: str | None = None) -> str:
+        """The conninfo of one of its databases, for a role."""
+        psycopg = importlib.import_module("psycopg")
+        changed = {"dbname": database} if role is None else {"dbname": database, "user": role}
+        made: str = psycopg.conninfo.make_conninfo(self.dsn, **changed)
+        return made
+
+
+class Database:
+    """A database with XDB, and a role `app` that may use it and make tables in it."""
+
+    def __init__(self, server: TestServer, name: str) -> None:
+        self.name = name
+        self.dsn = server.of(name, "app")
+        self.superuser_dsn = server.of(name)
+        self.client = Client(self.dsn)
+        self.admin = Admin(self.superuser_dsn)
+        self.clock = Clock(lambda: _connect(self.superuser_dsn), self.client)
+        self._serving: list[WorkerServer] = []
+
+    def execute(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
+        """A statement of the application's role, committed; its rows, where it has any."""
+        with _connect(self.dsn) as conn:
+            cursor = conn.execute(sql, params or None)
+            rows: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
+            return rows
+
+    def serve(self, *processes: type[Process], name: str = "test-worker", secret: str | None = None) -> WorkerServer:
+        """Serves processes until the end of the test, and registers them: their tables have to be there."""
+        serving = WorkerServer(Worker(*processes, secret=secret, debug=True), port=0).start()
+        self._serving.append(serving)
+        self.admin.register(serving.worker, name=name, url=serving.url, secret=secret)
+        return serving
+
+    def problems(self) -> list[str]:
+        """What `xdb.check_process` finds in any process of the database."""
+        with _connect(self.superuser_dsn) as conn:
+            found = conn.execute(
+                "SELECT p.process_id, c.problem FROM xdb.processes AS p, "
+                "LATERAL xdb.check_process(p.process_id, p.execution_id) AS c"
+            )
+            return [f"{process_id}: {problem}" for process_id, problem in found.fetchall()]
+
+    def close(self) -> None:
+        """Ends what it has begun."""
+        for serving in self._serving:
+            serving.stop(grace=5)
+        self.client.close()
+        self.admin.close()
+
+
+@pytest.fixture(scope="session")
+def xdb_server() -> Iterator[TestServer]:
+    """A server with XDB for all tests of this session."""
+    if given := os.environ.get("XDB_TEST_DSN"):
+        yield TestServer(given)
+        return
+    server = Server()
+    try:
+        yield TestServer(server.dsn)
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def xdb_db(xdb_server: TestServer) -> Iterator[Database]:
+    """A database for one test: `.client` and `.execute` as the role `app`, `.admin`, `.serve(...)`, `.clock`."""
+    name = f"xdb_test_{os.getpid()}_{next(_numbers)}"
+    with _connect(xdb_server.dsn) as conn:
+        conn.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8'")
+    database = Database(xdb_server, name)
+    try:
+        _prepare(database)
+        yield database
+        database.clock.reset()
+        problems = database.problems()
+        if problems:
+            pytest.fail("processes are not sound:\n" + "\n".join(problems))
+    finally:
+        database.clock.reset()
+        database.close()
+        with _connect(xdb_server.dsn) as conn:
+            conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _prepare(database: Database) -> None:
+    with _connect(database.superuser_dsn) as conn:
+        conn.execute("CREATE EXTENSION xdb")
+        if conn.execute("SELECT FROM pg_roles WHERE rolname = 'app'").fetchone() is None:
+            conn.execute("CREATE ROLE app LOGIN")
+        conn.execute("SELECT xdb.grant_usage('app')")
+        conn.execute("GRANT CREATE ON SCHEMA public TO app")
+
+
+def _connect(dsn: str) -> Any:
+    return importlib.import_module("psycopg").connect(dsn, autocommit=True)

@@ -1,0 +1,218 @@
+"""A worker: the processes of a program, as an ASGI or WSGI application or by `xdb.serve()`."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from .codec import CodecError, dumps, loads
+from .logging import log
+from .process import Process
+from .request import Around, BadRequest, Job, Reply, error_reply, read
+from .signatures import BadSignature, key_of, verify
+from .states import Member
+from .version import VERSION
+
+if TYPE_CHECKING:
+    from .admin import Change
+    from .asgi import AsgiApp
+    from .wsgi import WsgiApp
+
+BASE = "/api/v1/xdb/worker/"
+ROUTES = {
+    BASE + "async-state/wait-until": "wait-until",
+    BASE + "async-state/execute": "execute",
+    BASE + "process/rpc": "rpc",
+    BASE + "health": "health",
+}
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What a worker was made with."""
+
+    keys: tuple[bytes, ...]
+    tolerance: float
+    threads: int
+    max_body: int
+    debug: bool
+
+
+class Worker:
+    """Answers the engine's calls for these processes.
+
+    `secret` is that of `xdb.register_worker`; several while one takes the place of another. `threads` run ordinary
+    handlers under ASGI. With `debug` the answer to a failed call has the traceback.
+    """
+
+    def __init__(
+        self,
+        *processes: type[Process],
+        secret: str | Sequence[str] | None = None,
+        tolerance: float | timedelta = 300,
+        threads: int = 64,
+        max_body: int = 16 * 1024 * 1024,
+        debug: bool = False,
+    ) -> None:
+        if not processes:
+            raise TypeError("a worker needs its processes, as in xdb.Worker(SignUp)")
+        self.types: dict[str, type[Process]] = {}
+        for each in processes:
+            if not (isinstance(each, type) and issubclass(each, Process) and each is not Process):
+                raise TypeError(f"{each!r} is no class of a process")
+            if each._xdb.name in self.types:
+                raise TypeError(f"two of the processes are called {each._xdb.name!r}: give one another name=")
+            self.types[each._xdb.name] = each
+        secrets = [secret] if isinstance(secret, str) else list(secret or ())
+        self._secrets = secrets
+        seconds = tolerance.total_seconds() if isinstance(tolerance, timedelta) else tolerance
+        self.options = _Options(tuple(key_of(each) for each in secrets), seconds, threads, max_body, debug)
+        self._around: list[Around] = []
+        self._warned = False
+
+    @property
+    def processes(self) -> tuple[type[Process], ...]:
+        """The classes that it serves."""
+        return tuple(self.types.values())
+
+    # --- registering -------------------------------------------------------------------------------------------------
+
+    def register(
+        self, conn: Any, *, worker_name: str, url: str, force: bool = False, dry_run: bool = False
+    ) -> list[Change]:
+        """Registers itself and its processes as a part of the connection's transaction, and gives what that changes.
+
+        Calls are signed with its secret, the first one if it has several. `Admin.register` has further options.
+        """
+        from .admin import Admin
+
+        secret = self._secrets[0] if self._secrets else None
+        with Admin() as admin:
+            return admin.register(
+                self, name=worker_name, url=url, secret=secret, force=force, dry_run=dry_run, conn=conn
+            )
+
+    def sql(self, worker_name: str, url: str, *, secret: str | None = None) -> str:
+        """A script that registers the same, for migrations; `secret` is a reference, `env:NAME` or `file:NAME`."""
+        from .admin import sql
+
+        return sql(self, name=worker_name, url=url, secret=secret)
+
+    # --- the core ----------------------------------------------------------------------------------------------------
+
+    def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        """Answers one request. All adapters do it with this, or with its two halves."""
+        opened = self.open(method, path, headers, body)
+        return opened if isinstance(opened, Reply) else opened.run()
+
+    def open(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Job | Reply:
+        """The call of a request, or what is answered where there is none."""
+        api = self.route(path)
+        refused = self.refuse(method, api, path)
+        if refused is not None:
+            return refused
+        if api == "health":
+            return self.health()
+        names = {name.lower(): value for name, value in headers.items()}
+        try:
+            request = self._read_body(names, body)
+            key, trace = names.get("idempotency-key", ""), names.get("traceparent")
+            return replace(
+                read(str(api), request, key, trace, self.types), around=self._around, debug=self.options.debug
+            )
+        except BadRequest as error:
+            log.warning("a call was refused: %s", error)
+            return error.reply
+        except BadSignature as error:
+            log.warning("a call was refused: %s", error)
+            return error_reply(401, "BadSignature", str(error))
+
+    def _read_body(self, headers: Mapping[str, str], body: bytes) -> Any:
+        told = headers.get("content-length")
+        if told is not None and told.isdecimal() and int(told) != len(body):
+            raise BadRequest(
+                500,
+                "RawBodyConsumed",
+                f"{len(body)} of {told} bytes of the body are left: something before XDB has read it. Mount the worker "
+                "before, or outside of, the middleware that reads bodies",
+            )
+        if len(body) > self.options.max_body:
+            raise too_large(len(body), self.options.max_body)
+        if self.options.keys:
+            verify(self.options.keys, headers, body, time.time(), self.options.tolerance)
+        try:
+            return loads(body)
+        except (ValueError, CodecError, RecursionError) as error:
+            raise BadRequest(400, "BadRequest", f"the body can't be read as JSON: {error}") from None
+
+    @staticmethod
+    def route(path: str) -> str | None:
+        """Which of the protocol's paths this is, under whatever prefix."""
+        at = path.rfind(BASE)
+        return ROUTES.get(path[at:]) if at >= 0 else None
+
+    @staticmethod
+    def refuse(method: str, api: str | None, path: str) -> Reply | None:
+        """The answer to what is asked at a wrong place or in a wrong way."""
+        if api is None:
+            return error_reply(404, "NotFound", f"{path} is none of the paths under {BASE}")
+        allowed = "GET" if api == "health" else "POST"
+        if method.upper() == allowed:
+            return None
+        refused = error_reply(405, "MethodNotAllowed", f"{path} takes {allowed}")
+        return replace(refused, headers={"allow": allowed})
+
+    def health(self) -> Reply:
+        """What runs here. It needs no signature and has no secret in it."""
+        types = {name: f"sha256:{each.definition_hash()}" for name, each in self.types.items()}
+        return Reply(200, dumps({"sdk": f"python/{VERSION}", "types": types}))
+
+    # --- adapters ----------------------------------------------------------------------------------------------------
+
+    def asgi(self, path: str = "") -> AsgiApp:
+        """An ASGI application, for uvicorn and the like. With `path` it answers below that alone."""
+        from .asgi import AsgiApp
+
+        return AsgiApp(self, path)
+
+    def wsgi(self, path: str = "") -> WsgiApp:
+        """A WSGI application, for gunicorn and the like. With `path` it answers below that alone."""
+        from .wsgi import WsgiApp
+
+        return WsgiApp(self, path)
+
+    def add_around(self, around: Around) -> None:
+        """Has each handler called within this context manager, which gets the call and which API it is."""
+        self._around.append(around)
+
+    def async_handlers(self) -> list[str]:
+        """Its handlers that are `async def`."""
+        members: list[Member] = []
+        for cls in self.types.values():
+            members += [*cls._xdb.states.values(), *cls._xdb.rpcs.values()]
+        return [each.label for each in members if each.handler.is_async]
+
+    def warn_if_open(self, host: str | None) -> None:
+        """Says once that everybody who reaches the address may call, if there is no secret."""
+        if self.options.keys or self._warned or not host or _is_loopback(host):
+            return
+        self._warned = True
+        log.warning("calls are not signed, and %s can be reached from elsewhere: give the worker a secret", host)
+
+
+def too_large(size: int, most: int) -> BadRequest:
+    """The error for a body that is larger than the worker takes."""
+    return BadRequest(413, "RequestTooLarge", f"the body has {size} bytes, more than {most}: raise max_body of the worker")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.startswith("/"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

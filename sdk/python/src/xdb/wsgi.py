@@ -1,0 +1,60 @@
+"""A worker as a WSGI application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from .request import BadRequest, Reply, error_reply
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+
+
+class WsgiApp:
+    """Handlers run in the server's threads. It can't cancel one whose time is over, and has no loop for async ones."""
+
+    def __init__(self, worker: Worker, path: str = "") -> None:
+        found = worker.async_handlers()
+        if found:
+            raise TypeError(f"{', '.join(found)}: async handlers need worker.asgi(), or `def` in place of `async def`")
+        self.worker, self.path = worker, path.rstrip("/")
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        reply = self._reply(environ)
+        status = f"{reply.status} {HTTPStatus(reply.status).phrase}"
+        start_response(status, list(reply.all_headers.items()))
+        return [reply.body]
+
+    def _reply(self, environ: Environ) -> Reply:
+        self.worker.warn_if_open(environ.get("REMOTE_ADDR"))
+        path = environ.get("PATH_INFO", "")
+        if self.path and not path.startswith(self.path + "/"):
+            return error_reply(404, "NotFound", f"{path} is not below {self.path}")
+        headers = {
+            name[5:].replace("_", "-").lower(): value for name, value in environ.items() if name.startswith("HTTP_")
+        }
+        try:
+            body, length = self._body(environ)
+        except BadRequest as error:
+            return error.reply
+        if length is not None:
+            headers["content-length"] = str(length)
+        return self.worker.handle(environ["REQUEST_METHOD"], environ.get("SCRIPT_NAME", "") + path, headers, body)
+
+    def _body(self, environ: Environ) -> tuple[bytes, int | None]:
+        from .worker import too_large
+
+        most = self.worker.options.max_body
+        told = environ.get("CONTENT_LENGTH") or ""
+        length = int(told) if told.isdecimal() else None
+        if length is not None and length > most:
+            raise too_large(length, most)
+        if length is None and not environ.get("wsgi.input_terminated"):
+            return b"", None
+        body: bytes = environ["wsgi.input"].read(most + 1 if length is None else length)
+        return body, length

@@ -1,0 +1,310 @@
+"""Registering, checking and operating, and the command line of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from shop import Delivery, Idle, Order, ProtocolWorker, start_row, wait_until
+
+import xdb
+from xdb import admin, cli, errors
+from xdb.client.definitions import differences
+
+EVERYTHING = xdb.Worker(Order, Delivery, Idle)
+
+
+class Changed(xdb.Process, name="Idle"):
+    """`Idle` without its state and its queue, and with another state."""
+
+    note: str
+
+    @xdb.state(start=True)
+    def sleep(self) -> xdb.Decision:
+        return xdb.complete()
+
+
+def versions(shop: Any) -> list[Any]:
+    with psycopg.connect(shop.superuser_dsn) as conn:
+        return conn.execute("SELECT process_type, version FROM xdb.process_types ORDER BY 1").fetchall()
+
+
+def test_the_same_twice_changes_nothing(shop: Any, worker: ProtocolWorker) -> None:
+    before = versions(shop)
+    changes = shop.admin.register(EVERYTHING, name="shop", url=worker.url)
+    assert [bool(change) for change in changes] == [False] * 4
+    assert "is registered as it is" in str(changes[0])
+    assert versions(shop) == before
+    assert shop.admin.check(EVERYTHING) == []
+
+
+def test_what_changes_is_told(shop: Any, worker: ProtocolWorker) -> None:
+    other = worker.url.replace("127.0.0.1", "localhost")
+    planned = shop.admin.register(xdb.Worker(Changed), name="shop", url=other, max_concurrency=7, dry_run=True)
+    assert "url: " in str(planned[0]) and "max_concurrency: 96 -> 7" in str(planned[0])
+    text = str(planned[1])
+    for line in ("states.rest is gone", "states.sleep is new", "startingState: rest -> sleep", "localQueues: paid is gone"):
+        assert line in text
+    assert shop.admin.check(EVERYTHING) == []  # nothing was done
+    done = shop.admin.register(xdb.Worker(Changed), name="shop", url=other, max_concurrency=7)
+    assert done == planned
+    assert shop.admin.check(xdb.Worker(Changed)) == []
+    assert shop.execute("SELECT url FROM xdb.workers") == [(None,)]  # another role's
+    assert not shop.admin.register(xdb.Worker(Changed), name="shop", url=other)[0]
+    # The number of calls stays; a secret can't be known, so it is told.
+    moved = str(shop.admin.register(xdb.Worker(Changed), name="shop", url=worker.url)[0])
+    assert "calls are not signed any more" in moved and "max_concurrency" not in moved
+    with psycopg.connect(shop.superuser_dsn) as conn:
+        assert conn.execute("SELECT max_concurrency FROM xdb.workers").fetchall() == [(7,)]
+
+
+def test_a_secret_is_registered_whenever_it_is_given(shop: Any, worker: ProtocolWorker) -> None:
+    for _ in range(2):
+        changes = shop.admin.register(EVERYTHING, name="shop", url=worker.url, secret="s3cret", headers={"x-a": "b"})
+        assert "secret: registered again" in str(changes[0]) and "s3cret" not in str(changes)
+    with psycopg.connect(shop.superuser_dsn) as conn:
+        assert conn.execute("SELECT headers FROM xdb.worker").fetchone() == ({"x-a": "b"},)
+
+
+def test_executions_that_would_be_stranded(shop: Any, worker: ProtocolWorker) -> None:
+    for n in range(3):
+        shop.client.start(Idle, f"i-{n}")
+    new = xdb.Worker(Changed)
+    waiting = "SELECT count(*) FROM xdb.waits"
+    wait_until("all wait, each for a timer and a queue", lambda: shop.execute(waiting) == [(6,)])
+    texts = [str(finding) for finding in shop.admin.check(new) if finding.strands]
+    assert texts[0].startswith("Idle: state rest is gone, but 3 executions are in it")
+    assert texts[1].startswith("Idle: queue paid is gone, but 3 executions wait for it")
+    with pytest.raises(admin.Stranding, match="state rest is gone"):
+        shop.admin.register(new, name="shop", url=worker.url)
+    assert shop.admin.check(EVERYTHING) == []
+    shop.admin.register(new, name="shop", url=worker.url, force=True)
+    for n in range(3):
+        shop.client.stop(f"i-{n}")
+    assert shop.admin.check(new) == []
+
+
+def test_an_rpc_that_is_gone(shop: Any) -> None:
+    class Less(xdb.Process, name="Order"):
+        pass
+
+    shop.client.start(Order, "o", rows=start_row("1"))
+    found = [str(finding) for finding in shop.admin.check(xdb.Worker(Less)) if finding.strands]
+    assert any(text.startswith("Order: RPC price is gone, but 1 execution runs that had it") for text in found)
+
+
+def test_two_that_register_at_once(shop: Any, worker: ProtocolWorker) -> None:
+    failed: list[BaseException] = []
+
+    def register() -> None:
+        try:
+            shop.admin.register(EVERYTHING, name="second", url=worker.url)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=register) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert failed == []
+    assert [version for _, version in versions(shop)] == [2, 2, 2]
+
+
+def test_in_a_transaction_of_the_caller(shop: Any, worker: ProtocolWorker) -> None:
+    before = versions(shop)
+    with psycopg.connect(shop.superuser_dsn) as conn:
+        shop.admin.register(xdb.Worker(Changed), name="shop", url=worker.url, conn=conn)
+        conn.rollback()
+    assert versions(shop) == before
+
+
+def test_a_worker_registers_itself(shop: Any, worker: ProtocolWorker) -> None:
+    mine = xdb.Worker(Changed, secret=["the new one", "the old one"])
+    assert mine.processes == (Changed,)
+    with psycopg.connect(shop.superuser_dsn) as conn:
+        planned = mine.register(conn, worker_name="mine", url=worker.url, dry_run=True, force=True)
+        assert [change.is_new for change in planned] == [True, False]
+        signed = "SELECT value FROM xdb.worker_secret"
+        assert conn.execute(signed).fetchall() == []
+        mine.register(conn, worker_name="mine", url=worker.url)
+        assert conn.execute(signed).fetchall() == [("the new one",)]
+        conn.rollback()
+        conn.execute(mine.sql("mine", worker.url))
+    assert shop.admin.check(mine) == []
+    assert "secret => 'env:MINE'" in mine.sql("mine", worker.url, secret="env:MINE")
+
+
+def test_who_may(shop: Any, worker: ProtocolWorker) -> None:
+    mine = admin.Admin(shop.dsn)
+    assert "can't be seen: it belongs to postgres" in str(mine.check(EVERYTHING)[0])
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        mine.register(EVERYTHING, name="shop", url=worker.url)
+    shop.admin.grant_usage("app", operator=True, deployer=True)
+    mine.pause()
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        mine.register(xdb.Worker(Changed), name="shop", url=worker.url)
+    mine.register_worker("mine", worker.url, max_concurrency=3)
+    assert shop.execute("SELECT max_concurrency FROM xdb.workers WHERE name = 'mine'") == [(3,)]
+    mine.resume()
+    mine.close()
+
+
+def test_operating(shop: Any) -> None:
+    shop.client.start(Idle, "i")
+    shop.client.stop("i")
+    assert shop.admin.purge(timedelta(days=1)) == 0
+    assert shop.admin.purge(0) == 1
+    with pytest.raises(errors.ProcessNotFound):
+        shop.client.describe("i")
+    shop.admin.pause()
+    wait_until("it is paused", lambda: shop.admin.status().state == "paused")
+    status = shop.admin.status()
+    assert status.reason and status.backlog == 0 and status.raw["runners"] == 0
+    shop.client.start(Idle, "due")
+    assert shop.admin.status().oldest_due is not None
+    shop.admin.resume()
+    shop.admin.adopt()
+    with pytest.raises(psycopg.errors.UndefinedObject):
+        shop.admin.grant_usage('no"body')
+
+
+def test_sql_registers_the_same(shop: Any, worker: ProtocolWorker) -> None:
+    name = "o'sh\\op"
+    text = admin.sql(EVERYTHING, name=name, url=worker.url, max_concurrency=5)
+    assert text == admin.sql(xdb.Worker(Idle, Delivery, Order), name=name, url=worker.url, max_concurrency=5)
+    with psycopg.connect(shop.superuser_dsn) as conn:
+        conn.execute(text)
+    assert shop.admin.check(EVERYTHING) == []
+    with psycopg.connect(shop.superuser_dsn) as conn:
+        registered = conn.execute("SELECT url, max_concurrency FROM xdb.workers WHERE name = %s", (name,)).fetchall()
+        assert registered == [(worker.url, 5)]
+    with pytest.raises(ValueError, match="no place for a secret"):
+        admin.sql(EVERYTHING, name="shop", url=worker.url, secret="s3cret")
+    assert "secret => 'env:SHOP'" in admin.sql(EVERYTHING, name="shop", url=worker.url, secret="env:SHOP")
+
+
+def test_differences() -> None:
+    registered = {
+        "states": {"a": {"executeApiRetryPolicy": {"maximumAttempts": 3, "initialIntervalSeconds": 1.0}}, "b": {}},
+        "globalAttributes": [{"table": "t", "relation": 5, "primaryKey": ["k"], "attributes": {"x": "x"}}],
+        "globalQueues": [],
+        "history": "full",
+    }
+    coded: dict[str, Any] = {
+        "states": {"a": {"executeApiRetryPolicy": {"maximumAttempts": 3}}, "b": None},
+        "globalAttributes": [{"table": "t", "primaryKey": "k", "attributes": {"x": "x"}}],
+    }
+    assert differences(registered, coded) == []
+    coded["globalAttributes"][0]["attributes"] = {"x": "y"}
+    coded["timeoutSeconds"] = 5
+    coded["rpcs"] = {"r": None}
+    assert differences(registered, coded) == [
+        "globalAttributes.t.attributes.x: x -> y",
+        "rpcs is new: {'r': {}}",
+        "timeoutSeconds: 0 -> 5",
+    ]
+
+
+# --- the command line
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setattr(sys.modules["shop"], "worker", EVERYTHING, raising=False)
+    monkeypatch.setattr(sys.modules["shop"], "changed", xdb.Worker(Changed), raising=False)
+    return "shop:worker"
+
+
+def test_the_command_line(shop: Any, worker: ProtocolWorker, module: str, capsys: Any, monkeypatch: Any) -> None:
+    dsn = ["--dsn", shop.superuser_dsn]
+    assert cli.main(["check", module, *dsn]) == 0
+    assert cli.main(["register", module, "--name", "shop", "--url", worker.url, *dsn]) == 0
+    assert capsys.readouterr().out.count("is registered as it is") == 4
+
+    shop.client.start(Idle, "i")
+    changed = ["register", "shop:changed", "--name", "shop", "--url", worker.url, *dsn]
+    assert cli.main(changed) == 1
+    assert "Keep the code until they have ended, or use --force." in capsys.readouterr().err
+    assert cli.main(["check", "shop:changed", *dsn]) == 1
+    assert "states.sleep is new" in capsys.readouterr().out
+    assert cli.main([*changed, "--force", "--dry-run"]) == 0
+    assert cli.main(["check", module, *dsn]) == 0
+
+    assert cli.main(["register", module, "--name", "shop", "--url", worker.url, "--dsn", shop.dsn, "--secret-env", "NONE"]) == 2
+    assert "has no secret" in capsys.readouterr().err
+    monkeypatch.setenv("SHOP_SECRET", "s3cret")
+    signed = ["register", module, "--name", "shop", "--url", worker.url, "--secret-env", "SHOP_SECRET"]
+    assert cli.main([*signed, "--dsn", shop.dsn]) == 2
+    assert "deployer => true" in capsys.readouterr().err
+    assert cli.main([*signed, *dsn]) == 0
+    assert "s3cret" not in capsys.readouterr().out
+
+
+def test_the_command_line_without_a_server(module: str, capsys: Any) -> None:
+    assert cli.main(["sql", module, "--name", "shop", "--url", "http://shop:1"]) == 0
+    assert capsys.readouterr().out == admin.sql(EVERYTHING, name="shop", url="http://shop:1")
+    assert cli.main(["definition", module]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"Order", "Delivery", "Idle"}
+    assert cli.main(["definition", "nowhere:worker"]) == 2
+    assert "ModuleNotFoundError" in capsys.readouterr().err
+    assert cli.main(["definition", "shop:TABLES"]) == 2
+    assert "is no xdb.Worker" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["register", module])
+    with pytest.raises(psycopg.OperationalError):
+        cli.main(["--debug", "check", module, "--dsn", "host=/nowhere"])
+
+
+def test_serving_by_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "served.py").write_text("import xdb\nclass P(xdb.Process): pass\nworker = xdb.Worker(P)\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "PYTHONPATH": str(Path(xdb.__file__).parents[1])}
+    command = [sys.executable, "-m", "xdb", "serve", "served:worker", "--port", str(port)]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as served:
+        assert served.stderr is not None and "listening on" in served.stderr.readline()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/xdb/worker/health") as health:
+            assert list(json.load(health)["types"]) == ["P"]
+        served.terminate()
+        assert served.wait(20) == 0
+
+
+def test_what_the_server_counts(shop: Any) -> None:
+    """A later server counts for all roles; what it says is stood in for."""
+    with psycopg.connect(shop.superuser_dsn) as conn:
+        conn.execute(
+            """CREATE OR REPLACE FUNCTION xdb.process_type_usage(process_type text)
+            RETURNS TABLE (kind text, name text, live bigint) LANGUAGE sql AS $$
+                VALUES ('STATE', 'rest', 10000::bigint), ('LOCAL_QUEUE', 'paid', 1), ('GLOBAL_QUEUE', 'prices', 2) $$"""
+        )
+        found = [str(finding) for finding in shop.admin.check(xdb.Worker(Changed), conn=conn) if finding.strands]
+        conn.rollback()
+    assert found == [
+        "Idle: state rest is gone, but 10000 or more executions are in it",
+        "Idle: queue paid is gone, but 1 execution waits for it",
+        "Idle: global queue prices is gone, but 2 executions wait for it",
+    ]
+
+
+def test_an_older_server_is_told_apart(shop: Any, worker: ProtocolWorker) -> None:
+    """Where the view of process types is not there, everything is registered again, and nothing is claimed."""
+    with psycopg.connect(shop.superuser_dsn) as conn:
+        conn.execute("ALTER VIEW xdb.process_types RENAME TO process_types_of_later")
+        [finding, *_] = shop.admin.check(EVERYTHING, conn=conn)
+        assert "does not show what is registered" in str(finding) and not finding.strands
+        changes = shop.admin.register(EVERYTHING, name="shop", url=worker.url, conn=conn)
+        assert "registered again" in str(changes[1])
+        conn.rollback()

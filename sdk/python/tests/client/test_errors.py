@@ -1,0 +1,76 @@
+"""Every SQLSTATE that the documentation lists has a class."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from xdb import errors
+
+DOCS = Path(__file__).parents[4] / "docs" / "errors.md"
+
+
+def test_every_documented_sqlstate_has_a_class() -> None:
+    documented = re.findall(r"^\| `(XD\d{3})` \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(documented) > 20
+    assert [sqlstate for sqlstate in documented if sqlstate not in errors.BY_SQLSTATE] == []
+
+
+def test_no_two_classes_share_one() -> None:
+    kinds = errors.XdbError.__subclasses__()
+    assert len({kind.sqlstate for kind in kinds}) == len(kinds)
+    assert all(kind.__doc__ for kind in kinds)
+
+
+class Driver(Exception):
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__("it says")
+        self.sqlstate = sqlstate
+
+
+@pytest.mark.parametrize("sqlstate", ["40001", "40P01"])
+def test_what_is_to_be_repeated(sqlstate: str) -> None:
+    with pytest.raises(errors.SerializationFailure) as raised, errors.translated():
+        raise Driver(sqlstate)
+    assert raised.value.sqlstate == sqlstate and raised.value.retryable
+    assert str(raised.value) == "it says"
+
+
+def test_an_error_of_a_later_server() -> None:
+    made = errors.from_driver(Driver("XD999"))
+    assert type(made) is errors.XdbError and made.sqlstate == "XD999"
+
+
+def test_others_pass_unchanged() -> None:
+    for other in (Driver("23505"), ValueError("x"), errors.NotRunning("x")):
+        assert errors.from_driver(other) is None
+
+
+def test_what_wraps_a_drivers_error() -> None:
+    outer = RuntimeError("wrapped")
+    outer.__cause__ = Driver("XD007")
+    made = errors.from_driver(outer)
+    assert isinstance(made, errors.NotRunning) and made.message == "it says"
+
+
+class Diagnostics:
+    message_primary, message_detail, message_hint, datatype_name = "RPC failed", "OutOfStock", "repeat it", "OutOfStock"
+
+
+def test_the_workers_word_for_its_error() -> None:
+    of_psycopg = Driver("XD010")
+    of_psycopg.diag = Diagnostics()  # type: ignore[attr-defined]
+    made = errors.from_driver(of_psycopg)
+    assert isinstance(made, errors.WorkerFailed)
+    assert (made.error_type, made.detail, made.hint) == ("OutOfStock", "OutOfStock", "repeat it")
+    assert str(made) == "RPC failed\nDETAIL: OutOfStock\nHINT: repeat it"
+
+    of_asyncpg = Driver("XD010")
+    of_asyncpg.detail, of_asyncpg.hint, of_asyncpg.data_type_name = "d", None, "Broken"  # type: ignore[attr-defined]
+    made = errors.from_driver(of_asyncpg)
+    assert isinstance(made, errors.WorkerFailed) and (made.error_type, made.detail) == ("Broken", "d")
+
+    of_an_older_server = errors.from_driver(Driver("XD010"))
+    assert isinstance(of_an_older_server, errors.WorkerFailed) and of_an_older_server.error_type is None

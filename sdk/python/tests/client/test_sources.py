@@ -1,0 +1,186 @@
+"""What a client may be made with, and the client of coroutines on connections of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from decimal import Decimal
+from typing import Any
+
+import asyncpg
+import psycopg
+import psycopg2.pool
+import psycopg_pool
+import pytest
+import sqlalchemy
+import sqlalchemy.orm
+from shop import Idle, Order, start_row, wait_until
+from transactions import async_engine, asyncpg_arguments, django_connection, url
+
+from xdb import errors
+from xdb.admin import Admin
+from xdb.client import AsyncClient, Client, Start
+from xdb.client.statements import Query
+
+
+def is_good(db: Any, client: Client) -> None:
+    client.start(Idle, "i", id_reuse="allow_if_no_running")
+    with pytest.raises(errors.AlreadyStarted):
+        client.start(Idle, "i")
+    assert db.client.describe("i").status == "RUNNING"  # it was committed
+    assert client.describe("i").status == "RUNNING"  # an error leaves nothing behind
+    client.stop("i")
+    assert client.wait(Idle, "i").status == "TERMINATED"
+
+
+def test_conninfo(shop: Any) -> None:
+    with Client(shop.dsn) as client:
+        is_good(shop, client)
+    with pytest.raises(RuntimeError, match="closed"):
+        client.describe("i")
+
+
+def test_pools(shop: Any) -> None:
+    with psycopg_pool.ConnectionPool(shop.dsn, min_size=1, max_size=1) as pool:
+        is_good(shop, Client(pool))
+    with psycopg_pool.ConnectionPool(shop.superuser_dsn, min_size=1, max_size=1) as pool:
+        Admin(pool).pause()
+        wait_until("it is paused", lambda: shop.admin.status().state == "paused")
+        shop.admin.resume()
+    old = psycopg2.pool.ThreadedConnectionPool(1, 1, shop.dsn)
+    is_good(shop, Client(old))
+    old.closeall()
+    engine = sqlalchemy.create_engine(url(shop, "psycopg"))
+    is_good(shop, Client(engine))
+    engine.dispose()
+
+
+def test_functions_that_give_a_connection(shop: Any) -> None:
+    is_good(shop, Client(lambda: psycopg.connect(shop.dsn)))
+    with psycopg_pool.ConnectionPool(shop.dsn, min_size=1, max_size=1) as pool:
+        assert Client(pool.connection).describe("i").status == "TERMINATED"
+    engine = sqlalchemy.create_engine(url(shop, "psycopg"))
+    Client(sqlalchemy.orm.sessionmaker(engine)).start(Idle, "session")
+    engine.dispose()
+    assert shop.client.describe("session").status == "RUNNING"
+    with django_connection(shop) as conn, pytest.raises(TypeError, match="give it as conn="):
+        Client(lambda: conn).describe("i")
+
+
+async def is_good_for_coroutines(db: Any, client: AsyncClient) -> None:
+    await client.start(Idle, "i")
+    with pytest.raises(errors.AlreadyStarted):
+        await client.start(Idle, "i")
+    assert db.client.describe("i").status == "RUNNING"
+    assert (await client.describe("i")).status == "RUNNING"
+    await client.stop("i")
+    assert (await client.wait(Idle, "i")).status == "TERMINATED"
+
+
+def test_all_of_them_for_coroutines(shop: Any) -> None:
+    async def conninfo() -> None:
+        async with AsyncClient(shop.dsn) as client:
+            await is_good_for_coroutines(shop, client)
+
+    async def psycopgs_pool() -> None:
+        async with psycopg_pool.AsyncConnectionPool(shop.dsn, min_size=1, max_size=1) as pool:
+            await is_good_for_coroutines(shop, AsyncClient(pool))
+
+    async def asyncpgs_pool() -> None:
+        async with asyncpg.create_pool(**asyncpg_arguments(shop), min_size=1, max_size=1) as pool:
+            await is_good_for_coroutines(shop, AsyncClient(pool))
+
+    async def engine() -> None:
+        made = async_engine(shop, "asyncpg")
+        await is_good_for_coroutines(shop, AsyncClient(made))
+        await made.dispose()
+
+    async def functions() -> None:
+        await is_good_for_coroutines(shop, AsyncClient(lambda: asyncpg.connect(**asyncpg_arguments(shop))))
+        await is_good_for_coroutines(shop, AsyncClient(lambda: psycopg.AsyncConnection.connect(shop.dsn)))
+
+    for use in (conninfo, psycopgs_pool, asyncpgs_pool, engine, functions):
+        asyncio.run(use())
+
+
+def test_every_call_of_the_client_for_coroutines(shop: Any) -> None:
+    async def use(client: AsyncClient) -> None:
+        started = await client.start_many(Start(Order, f"o-{n}", rows=start_row(str(n))) for n in range(3))
+        assert [one.process_id for one in started] == ["o-0", "o-1", "o-2"]
+        assert await client.rpc(Order.price, "o-0", 2) == Decimal("24.60")
+        assert await client.rpc(Order.ping, "o-0") == "pong"
+        await client.publish(Order.paid, "o-0", "cash")
+        assert (await client.wait(Order, "o-0", timeout=60)).result == ["cash"]
+        await client.set_local(Order, "o-1", tries=4)
+        assert (await client.local(Order, "o-1")).tries == 4
+        ended = asyncio.create_task(client.wait_for_state(Order.pay, "o-1"))
+        while (await client.describe("o-1")).threads[0]["status"] != "WAITING":
+            await asyncio.sleep(0.02)
+        await client.skip_timer(Order.pay, "o-1")
+        assert (await ended).status == "COMPLETED"
+        assert await client.retry_now("o-2") in (0, 1)
+        await client.publish_global(Order.parcels, "p")
+        assert await client.check("o-1") == []
+        await client.wait(Order, "o-1")
+        assert [one.process_id async for one in client.list(status="RUNNING")] == ["o-2"]
+        with pytest.raises(errors.WouldWaitForever):
+            await client.wait(Order, "o-2", conn=object())  # type: ignore[arg-type]
+
+    async def in_another_loop() -> None:
+        assert (await client.describe("o-2")).status == "RUNNING"
+        await client.close()
+
+    client = AsyncClient(shop.dsn)
+    asyncio.run(use(client))
+    asyncio.run(in_another_loop())
+
+
+def test_a_wait_that_is_cancelled_leaves_the_client_as_it_was(shop: Any) -> None:
+    waiting = """SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%wait_for_process%' AND state = 'active'
+        AND datname = current_database() AND pid <> pg_backend_pid()"""
+
+    async def use() -> None:
+        async with AsyncClient(shop.dsn) as client:
+            await client.start(Idle, "i")
+            wait = asyncio.create_task(client.wait(Idle, "i"))
+            while shop.execute(waiting) != [(1,)]:
+                await asyncio.sleep(0.02)
+            wait.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await wait
+            assert (await client.describe("i")).status == "RUNNING"
+
+    asyncio.run(use())
+    assert shop.execute(waiting) == [(0,)]
+
+
+def test_nothing_is_prepared(shop: Any) -> None:
+    """A pooler that gives connections out for a transaction would not find it again."""
+    prepared = "SELECT count(*) FROM pg_prepared_statements"
+    shop.client.start(Idle, "i")
+    with psycopg.connect(shop.dsn) as conn:
+        for _ in range(10):
+            shop.client.describe("i", conn=conn)
+        assert conn.execute(prepared).fetchone() == (0,)
+    source = Client(shop.dsn)._source
+    for _ in range(10):
+        with source.open() as execute:
+            assert execute(prepared, ()) == [(0,)]
+    source.close()
+
+
+def test_after_a_fork_connections_are_those_of_who_made_them(shop: Any) -> None:
+    shop.client.start(Idle, "i")
+    assert shop.client.describe("i").status == "RUNNING"
+    child = os.fork()
+    if child == 0:
+        try:
+            status = shop.client.describe("i").status
+            shop.client.close()
+            os._exit(0 if status == "RUNNING" else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    session = shop.client._run(Query("SELECT pg_backend_pid()", (), lambda rows: rows[0][0]), None)
+    assert shop.client.describe("i").status == "RUNNING"
+    assert shop.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", session) == [(1,)]

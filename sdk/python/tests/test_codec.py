@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import enum
+import math
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional, TypedDict, Union
+from uuid import UUID
+
+import pytest
+
+from xdb import codec
+from xdb.codec import CodecError, decode, dumps, encode, loads
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Ratio(enum.Enum):
+    HALF = 0.5
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+@dataclass
+class Item:
+    sku: str
+    price: Decimal
+    amount: int = 1
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Tree:
+    value: int
+    children: list[Tree] = field(default_factory=list)
+    parent: Optional[Tree] = None
+
+
+class Point(NamedTuple):
+    x: float
+    y: float = 0.0
+
+
+class Options(TypedDict):
+    name: str
+    size: int
+
+
+class Loose(TypedDict, total=False):
+    name: str
+
+
+UserId = NewType("UserId", int)
+MOMENT = datetime(2026, 7, 1, 12, 0, 0, 120000, tzinfo=timezone.utc)
+
+# Value, annotation, JSON.
+CASES: list[tuple[Any, Any, Any]] = [
+    ("ü", str, "ü"),
+    (3, int, 3),
+    (2.5, float, 2.5),
+    (3, float, 3),
+    (math.inf, float, "Infinity"),
+    (True, bool, True),
+    (None, None, None),
+    (Decimal("12.30"), Decimal, "12.30"),
+    (MOMENT, datetime, "2026-07-01T12:00:00.120000+00:00"),
+    (date(2026, 7, 1), date, "2026-07-01"),
+    (time(8, 30), time, "08:30:00"),
+    (timedelta(days=1, hours=2), timedelta, "P1DT7200S"),
+    (timedelta(seconds=-1.5), timedelta, "PT-1.5S"),
+    (timedelta(0), timedelta, "PT0S"),
+    (UUID(int=7), UUID, "00000000-0000-0000-0000-000000000007"),
+    (b"\x01\x02", bytes, "\\x0102"),
+    (Color.RED, Color, "red"),
+    (Level.HIGH, Level, 2),
+    (Ratio.HALF, Ratio, 0.5),
+    ("a", Literal["a", 1, None], "a"),
+    (None, Literal["a", 1, None], None),
+    (Item("s", Decimal("1.1"), 2, ["x"]), Item, {"sku": "s", "price": "1.1", "amount": 2, "tags": ["x"]}),
+    (
+        Tree(1, [Tree(2)]),
+        Tree,
+        {"value": 1, "children": [{"value": 2, "children": [], "parent": None}], "parent": None},
+    ),
+    (Point(1.5), Point, {"x": 1.5, "y": 0.0}),
+    ({"name": "n", "size": 1}, Options, {"name": "n", "size": 1}),
+    ({}, Loose, {}),
+    ([1, 2], list[int], [1, 2]),
+    ([1, 2], Sequence[int], [1, 2]),
+    ((1, "a"), tuple[int, str], [1, "a"]),
+    ((1, 2), tuple[int, ...], [1, 2]),
+    ({"b", "a"}, set[str], ["a", "b"]),
+    (frozenset({2, 1}), frozenset[int], [1, 2]),
+    ({"a": Decimal(1)}, dict[str, Decimal], {"a": "1"}),
+    ({1: "a"}, dict[int, str], {"1": "a"}),
+    ({Color.RED: 1}, dict[Color, int], {"red": 1}),
+    ({"a": 1}, Mapping[str, int], {"a": 1}),
+    ({"a": [1, None]}, dict, {"a": [1, None]}),
+    (None, Optional[int], None),
+    (5, Optional[int], 5),
+    (Decimal("1.5"), Union[int, Decimal, str], "1.5"),
+    ([Item("s", Decimal(1))], Optional[list[Item]], [{"sku": "s", "price": "1", "amount": 1, "tags": []}]),
+    (7, UserId, 7),
+    (7, Annotated[int, {"unhashable": 1}], 7),
+    ({"x": [1.5, True]}, Any, {"x": [1.5, True]}),
+]
+
+
+@pytest.mark.parametrize("value, annotation, raw", CASES, ids=lambda each: codec.name_of(each)[:40])
+def test_values_go_there_and_back(value: Any, annotation: Any, raw: Any) -> None:
+    assert encode(value, annotation) == raw
+    assert decode(loads(dumps(raw)), annotation) == value
+
+
+@pytest.mark.parametrize(
+    "value, annotation, message",
+    [
+        ("x", int, "str 'x' is not int"),
+        (True, int, "bool True is not int"),
+        (1, bool, "int 1 is not bool"),
+        (None, str, "null is not str"),
+        (0.1, Decimal, "float 0.1 is not Decimal"),
+        (MOMENT, date, "is not date"),
+        ("red", Color, "str 'red' is not Color"),
+        ("b", Literal["a"], "str 'b' is not Literal['a']"),
+        ([1, "x"], list[int], "[1]: str 'x' is not int"),
+        ("abc", Sequence[str], "is not collections.abc.Sequence[str]"),
+        ((1,), tuple[int, int], "is not tuple[int, int]"),
+        ({1.5: 1}, dict, "[1.5]: a key in JSON is a text"),
+        (Item("s", Decimal(1), tags=[3]), Item, "tags[0]: int 3 is not str"),
+        ({"name": "n"}, Options, "size: is missing"),
+        ({"name": "n", "size": 1, "z": 1}, Options, "z: Options has no such key"),
+        (object(), Any, "object has no JSON"),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_it_is_written(value: Any, annotation: Any, message: str) -> None:
+    with pytest.raises(CodecError) as raised:
+        encode(value, annotation)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "raw, annotation, message",
+    [
+        ("x", int, "at: str 'x' is not int"),
+        (1.5, int, "a whole number is expected"),
+        (True, int, "bool True is not int"),
+        ("x", float, "a number is expected"),
+        ("abc", Decimal, "at: str 'abc' is not Decimal"),
+        ("2026-13-01", date, "is not date"),
+        ("P1M", timedelta, "months and years have no fixed length"),
+        ("1 day", timedelta, "an interval in ISO 8601 is expected"),
+        ("0102", bytes, "as Postgres does"),
+        ("green", Color, "which has 'red', 'blue'"),
+        (True, Level, "is not Level"),
+        ({"sku": "s", "price": "1", "tags": ["a", 2]}, Item, "at.tags[1]: int 2 is not str"),
+        ({"price": "1"}, Item, "at.sku: is missing"),
+        ({"a": {"b": 1}}, dict[str, dict[str, str]], "at['a']['b']: int 1 is not str"),
+        ({"value": 1, "children": [{"value": "x"}]}, Optional[Tree], "at.children[0].value: str 'x' is not int"),
+    ],
+)
+def test_an_error_names_the_place_in_the_value(raw: Any, annotation: Any, message: str) -> None:
+    with pytest.raises(CodecError) as raised:
+        decode(raw, annotation, "at")
+    assert message in str(raised.value)
+    assert raised.value.path.startswith("at")
+
+
+def test_numbers_keep_their_digits() -> None:
+    digits = "0.1000000000000000055511151231257827021181583404541015625"
+    raw = loads('{"n": %s, "m": 10, "f": %s}' % (digits, digits))
+    assert decode(raw, dict[str, Decimal])["n"] == Decimal(digits)
+    assert decode(raw, dict[str, float])["f"] == 0.1
+    assert type(decode(raw, dict[str, float])["f"]) is float
+    assert decode(loads("1.00"), int) == 1
+    assert decode(loads("1" * 5000), Decimal) == Decimal("1" * 5000)
+    assert dumps(encode(Decimal(digits), Decimal)) == f'"{digits}"'.encode()
+    with pytest.raises(CodecError):
+        decode(loads("1e999999999"), int)
+
+
+@pytest.mark.parametrize(
+    "raw, value",
+    [
+        ("2026-07-01T12:00:00+00", MOMENT.replace(microsecond=0)),
+        ("2026-07-01T12:00:00.12Z", MOMENT),
+        ("2026-07-01T14:00:00.1200001+02:00", MOMENT),
+        ("2026-07-01T12:00:00", MOMENT.replace(microsecond=0, tzinfo=None)),
+    ],
+)
+def test_times_are_read_as_postgres_and_others_write_them(raw: str, value: datetime) -> None:
+    assert decode(raw, datetime) == value
+
+
+def test_what_is_no_json_is_refused() -> None:
+    for text in ("NaN", "[1, -Infinity]", "{"):
+        with pytest.raises(ValueError):
+            loads(text)
+    with pytest.raises(CodecError):
+        dumps("\ud800")
+
+
+@pytest.mark.parametrize("annotation", [object(), complex, typing.Callable[[], int], type(print)])
+def test_a_type_without_json_is_refused(annotation: Any) -> None:
+    with pytest.raises(CodecError, match="has no JSON: use a dataclass"):
+        codec.check(annotation)
+
+
+def test_pydantic_and_msgspec_are_known_without_an_import() -> None:
+    pydantic, msgspec = pytest.importorskip("pydantic"), pytest.importorskip("msgspec")
+
+    class Model(pydantic.BaseModel):
+        price: Decimal
+        tags: set[str] = set()
+
+    struct = msgspec.defstruct("Struct", [("price", Decimal), ("at", Optional[date], None)])
+    raw = loads('{"price": 1.100000000000000000000000000001}')
+    exact = Decimal("1.100000000000000000000000000001")
+    assert decode(raw, Model).price == exact
+    assert decode(raw, struct).price == exact
+    assert encode(Model(price=Decimal("1.20"), tags={"a"}), Model) == {"price": "1.20", "tags": ["a"]}
+    assert encode(struct(Decimal("1.20"))) == {"price": "1.20", "at": None}
+    assert encode([Model(price=Decimal(1))], list[Model]) == [{"price": "1", "tags": []}]
+    for cls in (Model, struct):
+        with pytest.raises(CodecError, match=r"x\[0\]: not a "):
+            decode([{"price": "no"}], list[cls], "x")

@@ -1,0 +1,467 @@
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import pytest
+import signup
+import transfer
+
+import xdb
+from xdb.live import MISSING
+
+
+class User(xdb.Row, table="public.users", key="user_id", columns={"mail": "email"}):
+    mail: str
+    status: str | None
+
+
+class Stock(xdb.Row, table="stock", key=("shop", "sku")):
+    amount: int
+
+
+class Everything(xdb.Process, name="all", timeout=timedelta(days=3), history=50):
+    limit: ClassVar[int] = 3
+    user: User
+    stock: Stock
+    seen: list[str] = []
+    note: str | None
+    orders = xdb.Queue[Decimal]()
+    typed: xdb.Queue[int] = xdb.Queue("numbers")
+    prices = xdb.GlobalQueue[Decimal]("prices")
+
+    @xdb.state
+    def lost(self, order: str | None) -> xdb.Decision:
+        return xdb.fail(order)
+
+    @xdb.state(
+        start=True,
+        name="Begin",
+        retry=xdb.Retry(attempts=5, initial=timedelta(seconds=2), factor=1, give_up_after=timedelta(hours=1)),
+        timeout=timedelta(seconds=30),
+        on_failure=lost,
+        load=("mail", "stock", "seen"),
+        lock="share",
+    )
+    def begin(self) -> xdb.Decision:
+        return self.later()
+
+    @xdb.state(
+        wait=lambda self: xdb.timer(at=datetime(2027, 1, 1, tzinfo=timezone.utc)),
+        wait_retry=xdb.Retry(attempts=2),
+        wait_timeout=timedelta(seconds=3),
+        load=("status",),
+        lock="exclusive",
+    )
+    def later(self) -> xdb.Decision:
+        return xdb.complete()
+
+    @xdb.state(wait=xdb.all_of(orders.take(at_least=2, at_most=5), prices.take(key="EUR")), load=())
+    def both(self) -> xdb.Decision:
+        return xdb.complete()
+
+    @xdb.rpc(name="Ask", timeout=timedelta(seconds=4), load=("note",), lock="exclusive")
+    async def ask(self, question: dict[str, int]) -> list[str]:
+        return self.seen
+
+
+def test_a_definition_has_everything_that_the_class_says() -> None:
+    exclusive = {"policy": "PARTIAL", "names": ["status"], "lockType": "EXCLUSIVE_LOCK"}
+    assert Everything.definition() == {
+        "startingState": "Begin",
+        "states": {
+            "lost": {"skipWaitUntil": True},
+            "Begin": {
+                "skipWaitUntil": True,
+                "executeApiRetryPolicy": {
+                    "maximumAttempts": 5,
+                    "initialIntervalSeconds": 2.0,
+                    "backoffCoefficient": 1,
+                    "maximumAttemptsDurationSeconds": 3600.0,
+                },
+                "executeApiTimeoutSeconds": 30.0,
+                "stateFailureRecoveryOptions": {
+                    "policy": "PROCEED_TO_CONFIGURED_STATE",
+                    "stateFailureProceedStateId": "lost",
+                },
+                "executeLoadGlobalAttributes": {
+                    "policy": "PARTIAL",
+                    "names": ["amount", "mail"],
+                    "lockType": "SHARE_LOCK",
+                },
+                "executeLoadLocalAttributes": {"policy": "PARTIAL", "names": ["seen"], "lockType": "SHARE_LOCK"},
+            },
+            "later": {
+                "waitUntilApiRetryPolicy": {"maximumAttempts": 2},
+                "waitUntilApiTimeoutSeconds": 3.0,
+                "waitUntilLoadGlobalAttributes": {"policy": "PARTIAL", "names": ["status"]},
+                "executeLoadGlobalAttributes": exclusive,
+                "waitUntilLoadLocalAttributes": {"policy": "NONE"},
+                "executeLoadLocalAttributes": {"policy": "NONE"},
+            },
+            "both": {
+                "waitUntilLoadGlobalAttributes": {"policy": "NONE"},
+                "executeLoadGlobalAttributes": {"policy": "NONE"},
+                "waitUntilLoadLocalAttributes": {"policy": "NONE"},
+                "executeLoadLocalAttributes": {"policy": "NONE"},
+            },
+        },
+        "globalAttributes": [
+            {"table": "public.users", "primaryKey": "user_id", "attributes": {"mail": "email", "status": "status"}},
+            {"table": "stock", "primaryKey": ["shop", "sku"], "attributes": {"amount": "amount"}},
+        ],
+        "localAttributes": ["note", "seen"],
+        "localQueues": ["numbers", "orders"],
+        "globalQueues": ["prices"],
+        "rpcs": {
+            "Ask": {
+                "timeoutSeconds": 4.0,
+                "loadGlobalAttributes": {"policy": "NONE"},
+                "loadLocalAttributes": {"policy": "PARTIAL", "names": ["note"], "lockType": "EXCLUSIVE_LOCK"},
+            }
+        },
+        "timeoutSeconds": 259200.0,
+        "history": {"keepLast": 50},
+    }
+
+
+def test_what_the_calling_side_asks_of_a_class() -> None:
+    described = Everything._xdb
+    assert described.name == "all"
+    assert described.local["seen"].default == [] and described.local["note"].default is MISSING
+    assert described.local["note"].annotation == (str | None)
+    assert (Everything.ask.name, Everything.ask.input_type, Everything.ask.output_type) == (
+        "Ask",
+        dict[str, int],
+        list[str],
+    )
+    assert Everything.ask.process is Everything and Everything.begin.process is Everything
+    assert Everything.lost.input_type == (str | None) and Everything.begin.input_type is None
+    assert Everything.orders.message_type is Decimal and Everything.typed.message_type is int
+    assert Everything.prices.message_type is Decimal and Everything.prices.name == "prices"
+    assert re.fullmatch("[0-9a-f]{64}", Everything.definition_hash())
+
+
+def test_the_examples() -> None:
+    assert signup.SignUp.definition()["states"]["verify"]["waitUntilLoadGlobalAttributes"] == {"policy": "NONE"}
+    assert signup.SignUp.definition()["startingState"] == "submit"
+    locks = {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}
+    debit = transfer.MoneyTransfer.definition()["states"]["debit"]
+    assert debit == {
+        "skipWaitUntil": True,
+        "executeLoadGlobalAttributes": locks,
+        "executeLoadLocalAttributes": locks,
+    }
+
+
+def test_types_may_be_of_the_function_around_and_written_as_texts() -> None:
+    @dataclass
+    class Local:
+        a: int
+
+    class P(xdb.Process):
+        one = xdb.Queue["list[Local]"]()
+        kept: Local | None
+
+        @xdb.state(load=(name for name in ("kept",)))
+        def a(self, given: Local) -> xdb.Decision:
+            return xdb.complete()
+
+    assert P.one.message_type == list[Local] and P.a.input_type is Local
+    assert P._xdb.local["kept"].annotation == (Local | None)
+    assert P.definition()["states"]["a"]["executeLoadLocalAttributes"] == {"policy": "PARTIAL", "names": ["kept"]}
+
+
+def test_a_class_below_another_has_copies_of_its_members() -> None:
+    class Base(xdb.Process):
+        count: int = 1
+        queue = xdb.Queue[str]()
+
+        @xdb.state(start=True, wait=queue)
+        def first(self) -> xdb.Decision:
+            return xdb.complete()
+
+        @xdb.rpc
+        def ask(self) -> int:
+            return self.count
+
+    class Below(Base):
+        more: int = 2
+        count = 5
+
+        @xdb.state
+        def second(self) -> xdb.Decision:
+            return xdb.complete()
+
+    assert list(Below._xdb.states) == ["first", "second"] and list(Base._xdb.states) == ["first"]
+    assert (Base.ask.process, Below.ask.process) == (Base, Below)
+    assert Below.definition()["localAttributes"] == ["count", "more"]
+    assert (Base._xdb.local["count"].default, Below._xdb.local["count"].default) == (1, 5)
+    assert Below._xdb.waits["first"].request["localQueueCommands"][0]["queueName"] == "queue"
+
+
+@dataclass
+class Bad:
+    what: complex
+
+
+def _row(annotations: dict[str, Any], **options: Any) -> Any:
+    given = {"table": "t", "key": "id", **options}
+    return type(xdb.Row)("R", (xdb.Row,), {"__annotations__": annotations, "__module__": __name__}, **given)
+
+
+WRONG_ROWS: list[tuple[str, Any]] = [
+    ("column 'c' is there twice, as a and b", lambda: _row({"a": int, "b": int}, columns={"a": "c", "b": "c"})),
+    ("the key column 'id' can't be an attribute", lambda: _row({"id": int})),
+    ("columns= maps 'z', which is not annotated", lambda: _row({"a": int}, columns={"z": "a"})),
+    ("a: complex has no JSON: use a dataclass", lambda: _row({"a": complex})),
+    ("a: what: complex has no JSON", lambda: _row({"a": Bad})),
+    ("a row needs table= and key=", lambda: _row({"a": int}, key=())),
+    ("'row' is reserved", lambda: _row({"row": int})),
+    ("an annotation can't be read: name 'Nowhere' is not defined", lambda: _row({"a": "Nowhere"})),
+]
+
+
+@pytest.mark.parametrize("message, make", WRONG_ROWS, ids=[each[0] for each in WRONG_ROWS])
+def test_a_row_that_is_none_is_refused_with_file_and_line(message: str, make: Any) -> None:
+    with pytest.raises(xdb.DefinitionError) as raised:
+        make()
+    assert message in str(raised.value)
+    assert re.match(r".*test_definition\.py:\d+: R: ", str(raised.value))
+
+
+def _two_starts() -> None:
+    class P(xdb.Process):
+        @xdb.state(start=True)
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+        @xdb.state(start=True)
+        def b(self) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _unknown_failure_state() -> None:
+    class P(xdb.Process):
+        @xdb.state(on_failure="nowhere")
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _failure_state_without_its_input() -> None:
+    class P(xdb.Process):
+        @xdb.state(on_failure="b")
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+        @xdb.state
+        def b(self, why: str) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _input_with_default() -> None:
+    class P(xdb.Process):
+        @xdb.state
+        def a(self, n: int = 3) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _two_inputs() -> None:
+    class P(xdb.Process):
+        @xdb.rpc
+        def a(self, n, m):  # type: ignore
+            return None
+
+
+def _input_without_json() -> None:
+    class P(xdb.Process):
+        @xdb.state
+        def a(self, n: complex) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _output_without_json() -> None:
+    class P(xdb.Process):
+        @xdb.rpc
+        def a(self) -> complex:
+            return 1j
+
+
+def _attribute_without_json() -> None:
+    class P(xdb.Process):
+        a: complex
+
+
+def _message_without_json() -> None:
+    class P(xdb.Process):
+        a = xdb.Queue[complex]()
+
+
+def _unknown_message_type() -> None:
+    class P(xdb.Process):
+        a = xdb.Queue["Nowhere"]()  # type: ignore  # noqa
+
+
+def _wrong_default() -> None:
+    class P(xdb.Process):
+        a: int = "x"  # type: ignore
+
+
+def _reserved() -> None:
+    class P(xdb.Process):
+        call: int  # type: ignore
+
+
+def _same_name() -> None:
+    class P(xdb.Process):
+        @xdb.state
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+        @xdb.state(name="a")
+        def b(self) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _wait_with_many_combinations() -> None:
+    class P(xdb.Process):
+        q = xdb.Queue[str]()
+
+        @xdb.state(
+            wait=xdb.all_of(*(xdb.any_of(xdb.timer(seconds=n), xdb.timer(hours=n)) for n in range(1, 8)), q),
+        )
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _wait_for_another_class() -> None:
+    class P(xdb.Process):
+        @xdb.state(wait=signup.SignUp.verified)
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _wait_options_without_wait() -> None:
+    class P(xdb.Process):
+        @xdb.state(wait_timeout=timedelta(seconds=1))
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _wait_for_nothing() -> None:
+    class P(xdb.Process):
+        @xdb.state(wait=5)  # type: ignore
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _unknown_load() -> None:
+    class P(xdb.Process):
+        note: str = ""
+
+        @xdb.state(load=("nope",))
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _load_of_letters() -> None:
+    class P(xdb.Process):
+        @xdb.state(load="note")
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _lock() -> None:
+    class P(xdb.Process):
+        @xdb.state(lock="all")  # type: ignore
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _attribute_in_two_rows() -> None:
+    class P(xdb.Process):
+        user: User
+        other: transfer.Transfer
+
+
+def _row_twice() -> None:
+    class P(xdb.Process):
+        user: User
+        other: User
+
+
+def _row_or_none() -> None:
+    class P(xdb.Process):
+        user: User | None
+
+
+def _queue_only_annotated() -> None:
+    class P(xdb.Process):
+        q: xdb.Queue[str]
+
+
+def _history() -> None:
+    class P(xdb.Process, history="some"):
+        pass
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("a starts the process already: one state has start=True", _two_starts, "P.b"),
+    ("on_failure='nowhere' is no state of the process; it has a", _unknown_failure_state, "P.a"),
+    ("b would get no input, as this state has none, but null is not str", _failure_state_without_its_input, "P.a"),
+    ("its input n has a default", _input_with_default, "P.a"),
+    ("it has more than one input (n, m): put them into a dataclass", _two_inputs, "P.a"),
+    ("its input n: complex has no JSON", _input_without_json, "P.a"),
+    ("its output: complex has no JSON", _output_without_json, "P.a"),
+    ("a: complex has no JSON", _attribute_without_json, "P"),
+    ("a: complex has no JSON", _message_without_json, "P"),
+    ("an annotation can't be read: name 'Nowhere' is not defined", _unknown_message_type, "P"),
+    ("the default of a: str 'x' is not int", _wrong_default, "P"),
+    ("'call' is reserved", _reserved, "P"),
+    ("the name 'a' is there twice; the second one is b", _same_name, "P.b"),
+    ("the wait has more than 64 combinations", _wait_with_many_combinations, "P.a"),
+    ("it waits for a queue 'verified' that the class does not have", _wait_for_another_class, "P.a"),
+    ("wait_retry= and wait_timeout= are for the call of a state with wait=", _wait_options_without_wait, "P.a"),
+    ("5 is nothing to wait for: use a queue", _wait_for_nothing, "P.a"),
+    ("load= names 'nope'; the attributes are note", _unknown_load, "P.a"),
+    ("load='note' is a text: write load=('note',)", _load_of_letters, "P.a"),
+    ("lock='all' is neither", _lock, "P.a"),
+    ("attribute 'status' is in User and in Transfer", _attribute_in_two_rows, "P"),
+    ("a row is annotated twice", _row_twice, "P"),
+    ("a row is annotated as it is", _row_or_none, "P"),
+    ("q is annotated as a queue, but is none: write q = xdb.Queue[...]()", _queue_only_annotated, "P"),
+    ("history='some' is neither", _history, "P"),
+]
+
+
+@pytest.mark.parametrize("message, make, where", WRONG, ids=[each[1].__name__ for each in WRONG])
+def test_a_process_that_is_none_is_refused_with_file_and_line(message: str, make: Any, where: str) -> None:
+    with pytest.raises(xdb.DefinitionError) as raised:
+        make()
+    first = make.__code__.co_firstlineno
+    found = re.match(r"(.*test_definition\.py):(\d+): ([\w.]+): (.*)", str(raised.value))
+    assert found and message in found[4], raised.value
+    assert found[3] == where and first < int(found[2]) <= first + 12
+
+
+def test_rows_are_checked_before_any_sql() -> None:
+    start = User.row("alice", mail="a@x", status=None)
+    assert (start.table, start.key_columns) == ("public.users", {"user_id": "alice"})
+    assert start.values_encoded == {"mail": "a@x", "status": None}
+    assert Stock.row({"shop": 1, "sku": Decimal("2.0")}).key_columns == {"shop": 1, "sku": "2.0"}
+    with pytest.raises(TypeError, match="User has no attribute 'email'; it has mail, status"):
+        User.row("alice", email="a@x")
+    with pytest.raises(xdb.CodecError, match="User.mail: null is not str"):
+        User.row("alice", mail=None)
+    with pytest.raises(TypeError, match="the key of Stock is a dict with shop, sku, not 'x'"):
+        Stock.row("x")
+    with pytest.raises(xdb.CodecError, match="User.user_id: None is no key"):
+        User.row(None)
+
+
+def test_a_first_pause_that_is_longer_than_the_longest() -> None:
+    with pytest.raises(ValueError, match="never waits longer than maximum=0:01:40: give one that initial=6:00:00 fits into"):
+        xdb.Retry(initial=timedelta(hours=6))

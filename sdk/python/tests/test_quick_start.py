@@ -1,0 +1,85 @@
+"""The quick start of docs/python.md, every block in order, from an empty directory to a finished process."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from xdb.testing.server import Server
+
+REPOSITORY = Path(__file__).parents[3]
+# What the page can't know: where the server is, and which port is free.
+DIRECTORY, PORT = "/tmp/xdb-a1b2c3", "8080"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """As `make psql` makes one."""
+    server = Server()
+    try:
+        with psycopg.connect(server.dsn) as conn:
+            conn.execute("CREATE EXTENSION xdb")
+        yield server
+    finally:
+        server.stop()
+
+
+def blocks() -> list[tuple[str, str]]:
+    text = (REPOSITORY / "docs" / "python.md").read_text(encoding="utf-8")
+    quick_start = text.partition("## Quick start\n")[2].partition("\n## ")[0]
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", quick_start, re.MULTILINE | re.DOTALL)
+    assert {kind for kind, _ in found} == {"sh", "sql", "python", "text"}
+    return found
+
+
+def free_port() -> str:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return str(taken.getsockname()[1])
+
+
+def script(server: Server, port: str) -> tuple[str, list[str]]:
+    """All of it for one shell, and what it has to print."""
+    psql = shlex.join([str(server.bindir / "psql"), "-qXAt", "-v", "ON_ERROR_STOP=1", server.dsn])
+    lines, printed = ["set -euo pipefail", "trap 'kill $(jobs -p)' EXIT"], []
+    for kind, block in blocks():
+        block = block.replace(DIRECTORY, str(server.directory)).replace(PORT, port)
+        if kind == "text":
+            printed.append(block)
+        elif kind == "sql":
+            lines.append(f"{psql} >/dev/null <<'--- end'\n{block}--- end")
+        elif kind == "python":
+            name = re.match(r"# (\w+\.py)\n", block)
+            assert name is not None, f"this block has no name:\n{block}"
+            lines.append(f"cat >{name[1]} <<'--- end'\n{block}--- end")
+        else:
+            lines.append(block)
+    return "\n".join(lines), printed
+
+
+def test_from_nothing_to_a_finished_process(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "sdk").symlink_to(REPOSITORY / "sdk")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "PYTHON", "VIRTUAL"))}
+    # The tests at its end may take this server, and need no other.
+    environment["XDB_TEST_DSN"] = server.dsn
+    wheels = Path(sys.prefix) / "wheels"
+    if wheels.exists():  # as the scripts have left them: nothing is fetched then
+        environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    text, printed = script(server, free_port())
+    ran = subprocess.run(["bash", "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    told = f"{ran.stdout}\n{ran.stderr}\n{server.log[-4000:]}"
+    assert ran.returncode == 0, told
+    at = 0
+    for expected in printed:
+        assert expected in ran.stdout[at:], f"{expected!r} is missing in:\n{told}"
+        at = ran.stdout.index(expected, at) + len(expected)
+    assert "2 passed" in ran.stdout[at:], told

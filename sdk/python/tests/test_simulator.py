@@ -1,0 +1,326 @@
+"""Whole processes on the simulator. `XDB_SIM`, the wheel xdb-sim, or the path has to have the program."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+import xdb
+from xdb import errors
+from xdb.testing import program
+from xdb.testing.simulator import CallKeepsFailing, NeverRests, Simulator, SimulatorNotFound
+
+try:
+    program.find()
+except SimulatorNotFound:
+    pytest.skip("there is no xdb-sim", allow_module_level=True)
+
+NOW = datetime(2027, 1, 1, 12, tzinfo=timezone.utc)
+MAILS: list[str] = []
+CREDITS: list[tuple[str, Decimal, str]] = []
+
+
+@dataclass
+class Form:
+    name: str
+    email: str
+
+
+class User(xdb.Row, table="public.users", key="user_id"):
+    form: Form
+    status: str
+    source: str | None
+
+
+class SignUp(xdb.Process, name="UserSignup"):
+    user: User
+    reminders: int = 0
+    verified = xdb.Queue[str]()
+
+    @xdb.state(start=True)
+    def submit(self) -> xdb.Decision:
+        MAILS.append(f"{self.user.form.email}: Welcome {self.user.form.name}")
+        return self.verify()
+
+    @xdb.state(wait=xdb.any_of(verified, xdb.timer(hours=24)))
+    def verify(self) -> xdb.Decision:
+        if self.verified.received:
+            return xdb.complete("done")
+        self.reminders += 1
+        MAILS.append(f"{self.user.form.email}: Reminder {self.reminders}")
+        return self.verify()
+
+    @xdb.rpc
+    def confirm(self, source: str) -> str:
+        if self.user.status == "verified":
+            return "already verified"
+        self.user.status, self.user.source = "verified", source
+        self.verified.publish(source)
+        return "done"
+
+
+class Account(xdb.Row, table="public.accounts", key="account_id"):
+    balance: Decimal
+
+
+class Transfer(xdb.Row, table="public.transfers", key="transfer_id"):
+    to_account: str
+    amount: Decimal
+    status: str
+
+
+class MoneyTransfer(xdb.Process):
+    account: Account
+    transfer: Transfer
+    approval = xdb.Queue[str]()
+
+    @xdb.state(start=True, lock="exclusive")
+    def debit(self) -> xdb.Decision:
+        if self.account.balance < self.transfer.amount:
+            self.transfer.status = "rejected"
+            return xdb.fail("insufficient funds")
+        self.account.balance -= self.transfer.amount
+        self.transfer.status = "debited"
+        return self.approved()
+
+    @xdb.state(wait=xdb.any_of(approval, xdb.timer(hours=1)))
+    def approved(self) -> xdb.Decision:
+        return self.credit() if self.approval.received else self.refund("nobody approved")
+
+    @xdb.state(retry=xdb.Retry(attempts=3), on_failure="refund")
+    def credit(self) -> xdb.Decision:
+        CREDITS.append((self.transfer.to_account, self.transfer.amount, self.call.id))
+        self.transfer.status = "done"
+        return xdb.complete("done")
+
+    @xdb.state(lock="exclusive")
+    def refund(self, why: str | None) -> xdb.Decision:
+        self.account.balance += self.transfer.amount
+        self.transfer.status = "refunded"
+        return xdb.fail(why or "the other bank did not take it")
+
+    @xdb.rpc
+    def approve(self, by: str) -> str:
+        self.approval.publish(by)
+        return self.transfer.status
+
+
+class Odd(xdb.Process):
+    """What goes wrong in ways of its own."""
+
+    done = xdb.Queue[int]()
+
+    @xdb.state(start=True)
+    def first(self, what: str) -> xdb.Decision:
+        if what == "loop":
+            return self.first(what)
+        if what == "raise":
+            raise RuntimeError("a bug")
+        if what == "fatal":
+            raise xdb.Fatal("NoSuchCard", "it is gone")
+        return self.waits()
+
+    @xdb.state(wait=done)
+    async def waits(self) -> xdb.Decision:
+        return xdb.complete(self.done.message)
+
+
+class Taker(xdb.Process):
+    jobs = xdb.GlobalQueue[int]("jobs")
+
+    @xdb.state(start=True, wait=jobs)
+    def take(self) -> xdb.Decision:
+        return xdb.complete(self.jobs.message.payload)
+
+
+@pytest.fixture
+def sim() -> Any:
+    MAILS.clear()
+    CREDITS.clear()
+    with Simulator(SignUp, MoneyTransfer, Odd, Taker, now=NOW) as made:
+        yield made
+
+
+def alice(sim: Simulator, **more: Any) -> Any:
+    row = User.row("alice", form=Form("Alice", "a@x"), status="waiting", source=None)
+    return sim.start(SignUp, "signup-alice", rows=[row], **more)
+
+
+def transfer(sim: Simulator, balance: str = "100", **more: Any) -> Any:
+    rows = [
+        Account.row("acc-1", balance=Decimal(balance)),
+        Transfer.row("t-7", to_account="DE02", amount=Decimal("12.30"), status="new"),
+    ]
+    return sim.start(MoneyTransfer, "transfer-7", rows=rows, **more)
+
+
+def test_a_user_signs_up_is_reminded_and_verifies(sim: Simulator) -> None:
+    p = alice(sim)
+    assert MAILS == ["a@x: Welcome Alice"]
+    sim.advance(days=2, hours=1)
+    assert MAILS[1:] == ["a@x: Reminder 1", "a@x: Reminder 2"] and sim.now == NOW + timedelta(days=2, hours=1)
+    assert (p.status, p.local.reminders) == ("RUNNING", 2)
+    assert p.rpc(SignUp.confirm, "link") == "done"
+    assert p.outcome.result == "done" and p.outcome.status == "COMPLETED"
+    assert sim.row(User, "alice") == {
+        "user_id": "alice", "form": Form("Alice", "a@x"), "status": "verified", "source": "link",
+    }
+    assert p.rpc(SignUp.confirm, "again") == "already verified"
+    assert [event.type for event in p.history][-2:] == ["CompletionRequested", "ProcessClosed"]
+    assert p.history[0].at == NOW
+
+
+def test_a_transfer_is_approved(sim: Simulator) -> None:
+    p = transfer(sim)
+    assert p.rpc(MoneyTransfer.approve, "bob") == "debited"
+    [(to, amount, call)] = CREDITS
+    assert (to, amount) == ("DE02", Decimal("12.30")) and call.endswith("/credit-1/execute")
+    assert sim.row(Account, "acc-1") == {"account_id": "acc-1", "balance": Decimal("87.70")}
+    assert p.outcome.result == "done"
+
+
+def test_nobody_approves(sim: Simulator) -> None:
+    p = transfer(sim)
+    outcome = sim.run_until_closed("transfer-7")
+    assert (outcome.status, outcome.result) == ("FAILED", "nobody approved")
+    assert sim.now == NOW + timedelta(hours=1) and sim.rows(Account)[0]["balance"] == Decimal("100")
+    assert p.description.threads == ()
+
+
+def test_a_rejected_transfer_writes_nothing_of_the_account(sim: Simulator) -> None:
+    assert transfer(sim, balance="5").outcome.result == "insufficient funds"
+    assert sim.row(Transfer, "t-7")["status"] == "rejected"  # type: ignore[index]
+
+
+def test_calls_that_fail_are_made_again_and_then_given_up(sim: Simulator) -> None:
+    p = transfer(sim)
+    sim.fail_calls(MoneyTransfer.credit, times=2)
+    p.rpc(MoneyTransfer.approve, "bob")
+    assert p.status == "RUNNING" and p.description.last_failure["failure"]["errorType"] == "SimulatedFailure"
+    sim.advance(seconds=1)
+    assert p.status == "RUNNING"
+    sim.advance(seconds=2)
+    assert p.status == "COMPLETED" and len(CREDITS) == 1
+
+
+def test_spent_retries_lead_to_the_compensation(sim: Simulator) -> None:
+    p = transfer(sim)
+    sim.fail_calls(MoneyTransfer.credit, times=3)
+    p.rpc(MoneyTransfer.approve, "bob")
+    sim.advance(minutes=1)
+    assert p.outcome.result == "the other bank did not take it" and CREDITS == []
+    assert sim.row(Account, "acc-1") == {"account_id": "acc-1", "balance": Decimal("100")}
+
+
+def test_an_rpc_that_fails_is_the_callers_error(sim: Simulator) -> None:
+    p = alice(sim)
+    sim.fail_calls(SignUp.confirm, error_type="Down")
+    with pytest.raises(errors.WorkerFailed) as failed:
+        p.rpc(SignUp.confirm, "link")
+    assert failed.value.error_type == "Down"
+    assert sim.rpc(SignUp.confirm, "signup-alice", "link", idempotency_key="k") == "done"
+    assert sim.rpc(SignUp.confirm, "signup-alice", "link", idempotency_key="k") == "done"
+
+
+def test_errors_are_those_of_the_client(sim: Simulator) -> None:
+    p = alice(sim)
+    with pytest.raises(errors.AlreadyStarted, match="is running"):
+        alice(sim)
+    assert alice(sim, id_reuse="terminate_if_running").status == "RUNNING" and p.status == "TERMINATED"
+    with pytest.raises(errors.ProcessNotFound):
+        sim.publish(SignUp.verified, "nobody", "x")
+    with pytest.raises(errors.NotRunning):
+        p.stop()
+    with pytest.raises(errors.NoSuchTimer):
+        sim.skip_timer(SignUp.verify, "signup-alice", timer_id="t")
+    with pytest.raises(errors.XdbError) as conflict:
+        transfer(sim) and transfer(sim, id_reuse="terminate_if_running", conflict="error")
+    assert conflict.value.sqlstate == "23505"
+
+
+def test_time_can_be_helped_along(sim: Simulator) -> None:
+    p = alice(sim)
+    sim.skip_timer(SignUp.verify, "signup-alice")
+    assert p.local.reminders == 1
+    sim.set_local(SignUp, "signup-alice", reminders=7)
+    assert sim.to_next_timer() and p.local.reminders == 8
+    p.publish(SignUp.verified, "mail")
+    assert p.outcome.result == "done" and not sim.to_next_timer()
+
+
+def test_a_bug_does_not_go_on_for_ever(sim: Simulator) -> None:
+    p = sim.start(Odd, "odd", "raise")
+    with pytest.raises(CallKeepsFailing, match="first-1 of odd has failed 5 times, .*RuntimeError: a bug"):
+        sim.advance(days=1)
+    p.stop()
+    with pytest.raises(NeverRests, match="loop"):
+        sim.start(Odd, "loop", "loop")
+    sim.stop("loop")
+    assert sim.start(Odd, "fatal", "fatal").status == "FAILED"
+    patient = Simulator(Odd, now=NOW, max_attempts=None)
+    patient.start(Odd, "odd", "raise")
+    patient.advance(days=1)
+    assert patient.describe("odd").status == "RUNNING"
+    patient.close()
+
+
+def test_asynchronous_handlers_and_processes_that_wait_for_no_time(sim: Simulator) -> None:
+    p = sim.start(Odd, "odd", "wait")
+    with pytest.raises(NeverRests, match="waits for no time"):
+        sim.run_until_closed("odd")
+    p.publish(Odd.done, 3)
+    assert p.outcome.result == 3
+
+
+def test_global_queues_are_shared(sim: Simulator) -> None:
+    takers = [sim.start(Taker, f"taker-{n}") for n in range(2)]
+    for n in (5, 6):
+        sim.publish_global(Taker.jobs, n, message_id=str(n))
+    assert [taker.outcome.result for taker in takers] == [5, 6]
+
+
+def test_rows_change_beside_the_process(sim: Simulator) -> None:
+    p = alice(sim, start_at=NOW + timedelta(hours=1), timeout=timedelta(hours=24.5))
+    assert MAILS == []
+    sim.put_row(User.row("alice", status="verified"))
+    assert p.rpc(SignUp.confirm, "link") == "already verified"
+    sim.advance(days=1)
+    assert p.status == "RUNNING"
+    sim.delete_row(User, "alice")
+    assert sim.row(User, "alice") is None
+    with pytest.raises(CallKeepsFailing, match="NullAttribute"):
+        sim.advance(hours=1, minutes=5)
+    with pytest.raises(CallKeepsFailing):
+        sim.advance(hours=1)
+    sim.max_attempts = None
+    sim.advance(hours=1)
+    assert p.status == "TIMEOUT", "its time counts from its late beginning"
+
+
+def test_it_is_a_client_and_a_clock(sim: Simulator) -> None:
+    assert sim.client is sim and sim.clock is sim
+    alice(sim)
+    assert sim.client.wait(SignUp, "signup-alice").timed_out
+    assert sim.client.describe("signup-alice").process_type == "UserSignup"
+
+
+def test_a_simulator_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDB_SIM", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("sysconfig.get_path", lambda *_: "/nowhere")
+    with pytest.raises(SimulatorNotFound, match="pip install xdb-sim"):
+        Simulator(SignUp)
+
+
+def test_a_simulator_that_has_ended_is_told(sim: Simulator) -> None:
+    other = Simulator(SignUp)
+    other._program._process.kill()
+    other._program._process.wait()
+    with pytest.raises(RuntimeError, match="has ended"):
+        other.describe("p")
+    assert os.path.exists(program.find())

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+import xdb
+from xdb.waits import as_wait, commands
+
+
+class Q(xdb.Process):
+    a = xdb.Queue[str]()
+    b = xdb.Queue[str]()
+    shared = xdb.GlobalQueue[int]("shared")
+
+
+def local(name: str, id: str | None = None, **amount: int) -> dict[str, Any]:
+    return {"commandId": id or name, "queueName": name, **(amount or {"count": 1})}
+
+
+T1, T2 = xdb.timer(seconds=1), xdb.timer(minutes=1, seconds=0.5)
+ONE, TWO = {"commandId": "timer", "delayInSeconds": 1.0}, {"commandId": "timer-2", "delayInSeconds": 60.5}
+
+
+@pytest.mark.parametrize(
+    "wait, request_",
+    [
+        (Q.a, {"waitingType": "AllOfCompletion", "localQueueCommands": [local("a")]}),
+        (xdb.any_of(T1, T2), {"waitingType": "AnyOfCompletion", "timerCommands": [ONE, TWO]}),
+        (
+            xdb.all_of(Q.a, xdb.all_of(T1, T2)),
+            {"waitingType": "AllOfCompletion", "timerCommands": [ONE, TWO], "localQueueCommands": [local("a")]},
+        ),
+        (
+            xdb.any_of(xdb.all_of(Q.a, Q.b), xdb.all_of(Q.a, T1)),
+            # The same queue in both is one command, and takes one message.
+            {
+                "waitingType": "AnyOfCombination",
+                "combinations": [["a", "b"], ["a", "timer"]],
+                "timerCommands": [ONE],
+                "localQueueCommands": [local("a"), local("b")],
+            },
+        ),
+        (
+            xdb.all_of(xdb.any_of(Q.a, Q.b), xdb.any_of(Q.a, T1)),
+            # Once there is a message of a, nothing else is needed.
+            {
+                "waitingType": "AnyOfCombination",
+                "combinations": [["a"], ["b", "timer"]],
+                "timerCommands": [ONE],
+                "localQueueCommands": [local("a"), local("b")],
+            },
+        ),
+        (
+            xdb.any_of(Q.a.take(2), Q.a.take(at_least=1, at_most=3, id="few"), xdb.queue("other", 4)),
+            {
+                "waitingType": "AnyOfCompletion",
+                "localQueueCommands": [
+                    local("a", count=2),
+                    local("a", "few", atLeast=1, atMost=3),
+                    local("other", count=4),
+                ],
+            },
+        ),
+        (
+            xdb.any_of(Q.shared, Q.shared.take(2, key="EUR")),
+            {
+                "waitingType": "AnyOfCompletion",
+                "globalQueueCommands": [local("shared"), {**local("shared", "shared-2", count=2), "key": "EUR"}],
+            },
+        ),
+        (
+            xdb.timer(at=datetime(2027, 1, 31, 8, tzinfo=timezone(timedelta(hours=1))), id="due"),
+            {
+                "waitingType": "AllOfCompletion",
+                "timerCommands": [{"commandId": "due", "fireAt": "2027-01-31T07:00:00+00:00"}],
+            },
+        ),
+    ],
+    ids=["queue", "any", "all", "any of all", "all of any", "counts", "global", "at"],
+)
+def test_a_wait_as_the_engine_gets_it(wait: Any, request_: dict[str, Any]) -> None:
+    assert commands(as_wait(wait)).request == request_
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: xdb.timer(seconds=-1), "less than no time"),
+        (lambda: xdb.timer(at=datetime(2027, 1, 1)), "`at` needs a time zone"),
+        (lambda: xdb.timer(seconds=1, at=datetime(2027, 1, 1, tzinfo=timezone.utc)), "a delay or `at`, not both"),
+        (lambda: xdb.any_of(), "any_of() waits for nothing"),
+        (lambda: xdb.all_of(T1, "x"), "'x' is nothing to wait for"),  # type: ignore
+        (lambda: Q.a.take(0), "at least one message"),
+        (lambda: Q.a.take(2, at_least=1), "not both"),
+        (lambda: Q.a.take(at_least=3, at_most=2), "at_most is less than at_least"),
+        (lambda: commands(xdb.all_of(xdb.timer(seconds=1, id="x"), xdb.timer(seconds=2, id="x"))), "the same id"),
+    ],
+)
+def test_a_wait_that_is_none(make: Any, message: str) -> None:
+    with pytest.raises(xdb.WaitError) as raised:
+        make()
+    assert message in str(raised.value)
+
+
+def test_as_many_combinations_as_there_may_be() -> None:
+    def wide(n: int) -> Any:
+        return xdb.all_of(*(xdb.any_of(xdb.timer(seconds=i), xdb.timer(hours=i)) for i in range(1, n + 1)))
+
+    assert len(commands(wide(6)).request["combinations"]) == 64
+    with pytest.raises(xdb.WaitError, match="more than 64 combinations"):
+        commands(wide(7))
+    with pytest.raises(xdb.WaitError):
+        # Refused before it is written out: it would have 2^40.
+        commands(wide(40))
