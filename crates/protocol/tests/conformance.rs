@@ -50,6 +50,7 @@ fn context<'a>(id: Option<&'a StateExecutionId>, call_id: &'a str) -> CallContex
         process_started_at: Timestamp(1_795_172_930_000_000),
         state_execution_id: id,
         attempt: 1,
+        timeout: std::time::Duration::from_secs(30),
         call_id,
         first_attempt_at: Timestamp(1_795_172_931_999_999),
         recovery: None,
@@ -57,7 +58,7 @@ fn context<'a>(id: Option<&'a StateExecutionId>, call_id: &'a str) -> CallContex
 }
 
 fn vector(name: &str, path: &str, call_id: &str, body: &str) -> Value {
-    json!({"name": name, "path": path, "idempotencyKey": idempotency_key(call_id, 0), "body": body})
+    json!({"name": name, "path": path, "idempotencyKey": request_key(call_id, 0, None), "body": body})
 }
 
 /// A call of a state, in which `change` may change what only few calls have.
@@ -234,13 +235,13 @@ fn the_answers_are_read() {
         let status = u16::try_from(answer["status"].as_u64().unwrap()).unwrap();
         let body = answer["answer"].to_string();
         if status != 200 {
-            let failure = decode_error(status, body.as_bytes());
+            let (failure, _) = decode_error(status, None, body.as_bytes());
             assert_eq!(failure.error_type.as_deref(), answer["answer"]["errorType"].as_str(), "{answer}");
             continue;
         }
         let read = match request["path"].as_str().unwrap() {
             WAIT_UNTIL => decode_wait_until(body.as_bytes(), &LIMITS).map(|answer| answer.effects),
-            EXECUTE => decode_execute(body.as_bytes(), &LIMITS).map(|answer| answer.effects),
+            EXECUTE => decode_execute(body.as_bytes(), &LIMITS).map(|answer| answer.effects().clone()),
             _ => decode_rpc(body.as_bytes(), &LIMITS).map(|answer| answer.effects),
         };
         let effects = read.unwrap_or_else(|error| panic!("{error}: {answer}"));
