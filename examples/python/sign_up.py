@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import xdb
@@ -12,6 +13,10 @@ import xdb
 TABLES = """
 CREATE TABLE users (user_id text PRIMARY KEY, form jsonb NOT NULL, status text NOT NULL DEFAULT 'waiting', source text)
 """
+
+
+# A day, but for those who want to see a reminder.
+REMIND_AFTER = float(os.environ.get("REMINDER_SECONDS", 24 * 3600))
 
 
 def send_email(to: str, text: str) -> None:
@@ -40,7 +45,7 @@ class SignUp(xdb.Process, name="UserSignup"):
         send_email(self.user.form.email, f"Welcome {self.user.form.name}, please verify your address.")
         return self.verify()
 
-    @xdb.state(wait=xdb.any_of(verified, xdb.timer(hours=24)))
+    @xdb.state(wait=xdb.any_of(verified, xdb.timer(seconds=REMIND_AFTER)))
     def verify(self) -> xdb.Decision:
         if self.verified.received:
             return xdb.complete("done")

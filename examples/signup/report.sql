@@ -38,7 +38,7 @@ SELECT to_char(extract(epoch FROM h.event_time - min(h.event_time) OVER ()), '99
            WHEN 'LocalAttributesWritten' THEN 'local attribute ' || keys.list
            WHEN 'GlobalAttributesWritten' THEN 'table users: ' || keys.list
            WHEN 'StateStarted' THEN 'state ' || state.name || ' begins'
-           WHEN 'WaitStarted' THEN state.name || ' waits for its timer or a message on queue verify'
+           WHEN 'WaitStarted' THEN state.name || ' waits for its timer or a message on queue verified'
            WHEN 'CommandCompleted' THEN state.name
                || CASE WHEN h.details ? 'messages' THEN ' takes the message' ELSE ': the timer fires' END
            WHEN 'MessagesReceived' THEN 'a message arrives on queue ' || (h.details #>> '{messages,0,queue}')

@@ -1,5 +1,5 @@
 -- Run once, as superuser, in the database of the application.
--- The psql variable worker_url says where worker.py listens.
+-- What the worker is and where, `python -m xdb sql` says: see scripts/demo.
 
 CREATE EXTENSION IF NOT EXISTS xdb;
 
@@ -20,15 +20,3 @@ CREATE TABLE invitations (
     campaign   text NOT NULL
 );
 GRANT SELECT, INSERT, UPDATE ON users, invitations TO app;
-
--- Which server may be called, and which kind of process it runs.
-SELECT xdb.register_worker('signup', :'worker_url');
-SELECT xdb.register_process_type('UserSignup', 'signup', '{
-    "startingState": "Submit",
-    "states": {"Submit": {"skipWaitUntil": true}, "Verify": {}},
-    "globalAttributes": [{"table": "public.users", "primaryKey": "user_id",
-                          "attributes": {"form": "form", "status": "status", "source": "source"}}],
-    "localAttributes": ["reminders"],
-    "localQueues": ["verify"],
-    "rpcs": {"verify": {"timeoutSeconds": 5}}
-}');
