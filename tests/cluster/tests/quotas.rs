@@ -288,7 +288,10 @@ fn a_role_has_no_more_messages_in_global_queues_than_it_may() {
         _ => force_complete(json!(call.messages("m"))),
     });
     let every = json!(["*"]);
-    app.register("send", &Definition::starting_with("Send").step("Send").with("globalQueues", every.clone()));
+    // It is retried when the test says so.
+    let rarely = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 600, "maximumIntervalSeconds": 600}});
+    let send = Definition::starting_with("Send").step_with("Send", rarely);
+    app.register("send", &send.with("globalQueues", every.clone()));
     app.register("take", &mailbox().with("globalQueues", every));
     let publish = "SELECT xdb.publish_global('jobs', '1')";
     let (mut db, mut other) = (app.db(), app.session("other"));
