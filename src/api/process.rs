@@ -155,7 +155,7 @@ fn check_queue(
     locked: &FoundExecution,
     queue: &str,
 ) -> Result<()> {
-    if let Some(process_type) = registry.process_type(spi, locked.type_id)?
+    if let Some(process_type) = registry.process_type(spi, locked.type_id)?.registered()
         && !current(spi, registry, &process_type.name)?.knows_queue(queue)
     {
         return Err(error::unknown_queue(queue));

@@ -25,6 +25,7 @@ use crate::pg::session::Session;
 use crate::pg::spi::Spi;
 use crate::pg::{crash, identity, memory as server_memory, shmem};
 use crate::store::StateKey;
+use crate::store::claim;
 use crate::store::load::{self, Lock};
 use crate::store::suspects;
 use std::collections::{BTreeSet, HashSet};
@@ -206,9 +207,15 @@ fn requests_in(memory: &mut Memory, spi: &Spi, calls: &[Leased], mode: Mode) -> 
     let ids: Vec<_> = keys.iter().map(|key| key.0).collect::<BTreeSet<_>>().into_iter().collect();
     let mut executions = load::executions(spi, &mut memory.registry, &ids, Lock::None)?;
     load::states(spi, &mut executions, &keys)?;
+    // Definitions that were there when these were leased may have had to go.
+    let (put_off, leased): (Vec<_>, Vec<_>) =
+        leased.into_iter().partition(|call| memory.registry.is_put_off(call.key.0));
+    let put_off: Vec<_> = put_off.into_iter().map(|call| call.key).collect();
+    claim::release(spi, turn.lane.epoch, &put_off)?;
     let mut app = AppTables::new(&turn, &mut memory.tables, false);
     let sources = leased.into_iter().map(|call| (&executions, call));
-    let made = prepare::requests(&turn, &mut app, &mut memory.backlog, &mut memory.calls, sources)?;
+    let mut made = prepare::requests(&turn, &mut app, &mut memory.backlog, &mut memory.calls, sources)?;
+    made.released.extend(put_off);
     app.write_marks()?;
     Ok(made)
 }

@@ -36,7 +36,9 @@ pub use answer::{
     Limits, MAX_DETAIL_CHARS, decode_error, decode_execute, decode_rpc, decode_wait_until, with_warnings,
 };
 pub use clock_offset::parse_clock_offset;
-pub use definition::{ConflictMode, StartOptions, parse_definition, parse_start_options};
+pub use definition::{
+    ConflictMode, MAX_DEFINITION_BYTES, MAX_STATES, StartOptions, parse_definition, parse_start_options,
+};
 pub use fields::MAX_NAME_BYTES;
 pub use payload::{MAX_PAYLOAD_DEPTH, check_payload};
 pub use request::{CallContext, RpcRequest, StateRequest, call_id, idempotency_key, rpc_call_id};

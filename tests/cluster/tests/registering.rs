@@ -235,3 +235,40 @@ fn a_host_that_does_not_resolve_is_registered_with_a_notice() {
     }
     app.done(&[]);
 }
+
+#[test]
+fn a_registration_has_nobody_read_the_other_types() {
+    let app = App::new("registering_many");
+    let _worker = app.worker(|_| force_complete(json!(null)));
+    app.register("one", &one_step());
+    let mut superuser = app.superuser();
+    superuser.run(
+        "INSERT INTO xdb.process_type (process_type, worker_id, definition)
+             SELECT 'other' || n, worker_id, definition FROM xdb.process_type, generate_series(1, 2000) n",
+    );
+    superuser.run("VACUUM ANALYZE xdb.process_type");
+    let mut db = app.db();
+    let mut round = |number: usize| {
+        app.register("one", &one_step());
+        let id = format!("p{number}");
+        db.start(&id, "one").go();
+        db.completes(&id);
+    };
+    (0..3).for_each(&mut round);
+    let read = "SELECT (seq_tup_read + COALESCE(idx_tup_fetch, 0))::int8 FROM pg_stat_all_tables WHERE relid = 'xdb.process_type'::regclass";
+    let turns = "SELECT sum(n_tup_upd + seq_scan + COALESCE(idx_scan, 0))::int8 FROM pg_stat_all_tables WHERE schemaname = 'xdb' AND relname = 'engine'";
+    let mut at_rest = || {
+        // A process tells what it has read when it has been idle for a while.
+        let before: i64 = superuser.one(turns);
+        wait_until("turns were made", 30, || {
+            superuser.run("SELECT pg_stat_clear_snapshot()");
+            superuser.one::<i64>(turns) > before + 2
+        });
+        superuser.one::<i64>(read)
+    };
+    let before = at_rest();
+    (3..13).for_each(&mut round);
+    let after = at_rest();
+    assert!(after - before < 2000, "{} rows were read", after - before);
+    app.done(&[]);
+}
