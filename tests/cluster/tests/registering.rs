@@ -237,6 +237,43 @@ fn a_host_that_does_not_resolve_is_registered_with_a_notice() {
 }
 
 #[test]
+fn a_registration_waits_for_no_other_and_is_followed_whichever_commits_first() {
+    let app = App::new("registering_side_by_side");
+    let first = app.worker_named("first", |_| force_complete(json!("by the first")));
+    let second = app.worker_named("second", |_| force_complete(json!("by the second")));
+    app.register_with("first", "one", &patient());
+    app.register_with("first", "other", &patient());
+    let mut db = app.db();
+    db.start("before", "one").go();
+    assert_eq!(db.completes("before").result(), "by the first");
+    let definition = patient().json().to_string();
+    let mut open: Vec<_> = ["one", "other"].iter().map(|process_type| (app.superuser(), process_type)).collect();
+    for (session, process_type) in &mut open {
+        session.run("SET statement_timeout = '10s'; BEGIN");
+        session.run(&format!("SELECT xdb.register_process_type('{process_type}', 'second', '{definition}')"));
+    }
+    for number in 0..3 {
+        let mut session = app.superuser();
+        session.run("SET statement_timeout = '10s'");
+        session.run(&format!("SELECT xdb.register_worker('more{number}', '{}')", first.url()));
+        // The engine has seen that one when this is done.
+        let id = format!("between{number}");
+        db.start(&id, "one").go();
+        assert_eq!(db.completes(&id).result(), "by the first");
+    }
+    // Neither in the order in which they began, nor all at once.
+    while let Some((mut session, process_type)) = open.pop() {
+        session.run("COMMIT");
+        db.start(process_type, process_type).go();
+        assert_eq!(db.completes(process_type).result(), "by the second");
+    }
+    assert_eq!(second.count(|_| true), 2);
+    let rows = "(SELECT count(*) BETWEEN 1 AND 3 AND sum(registrations) >= 9 FROM xdb.registration_count)";
+    assert!(app.superuser().one::<bool>(&format!("SELECT {rows}")));
+    app.done(&[]);
+}
+
+#[test]
 fn a_registration_has_nobody_read_the_other_types() {
     let app = App::new("registering_many");
     let _worker = app.worker(|_| force_complete(json!(null)));
