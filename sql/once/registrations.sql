@@ -35,8 +35,17 @@ CREATE TABLE xdb.registry (
 INSERT INTO xdb.registry DEFAULT VALUES;
 COMMENT ON TABLE xdb.registry IS 'The one row that tells the engine when to read the registrations again.';
 COMMENT ON COLUMN xdb.registry.singleton IS 'Always true: there is one row.';
-COMMENT ON COLUMN xdb.registry.generation IS 'Grows with every change of a worker or process type.';
+COMMENT ON COLUMN xdb.registry.generation IS 'Grows when an update of the extension, or somebody by hand, changes what is registered. Registrations count in registration_count; the engine looks at the sum.';
 COMMENT ON COLUMN xdb.registry.in_use IS 'Whether something was registered here, or what was restored was adopted.';
+
+-- Not dumped.
+CREATE TABLE xdb.registration_count (
+    slot int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    registrations bigint NOT NULL DEFAULT 1
+);
+COMMENT ON TABLE xdb.registration_count IS 'How often something was registered. A transaction counts in a row that no other one has locked, so that none waits for another: there are as many rows as ever were needed at one time.';
+COMMENT ON COLUMN xdb.registration_count.slot IS 'Key.';
+COMMENT ON COLUMN xdb.registration_count.registrations IS 'Changes of workers and process types that were counted in this row.';
 
 CREATE TABLE xdb.worker (
     worker_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

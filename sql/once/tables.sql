@@ -2,8 +2,8 @@
 --
 -- What is registered (small, rarely written):
 --   worker                who is called, where          mapped_table    users' tables whose columns are attributes
---   worker_secret         what calls are signed with
---   process_type          definition and worker         registry        one row: read the registrations again
+--   worker_secret         what calls are signed with    registration_count   look at the registrations again
+--   process_type          definition and worker         registry        one row: whether the database is in use
 --   engine                who may claim, and leases     instances       which database the processes belong to
 --
 -- What a process has. process_execution is the root: everything below carries its execution_id, and whoever holds the lock

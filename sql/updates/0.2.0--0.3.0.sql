@@ -157,6 +157,16 @@ UPDATE xdb.process_type SET definition = definition OPERATOR(pg_catalog.||) '{"g
     WHERE NOT definition OPERATOR(pg_catalog.?) 'globalQueues';
 UPDATE xdb.registry SET generation = generation OPERATOR(pg_catalog.+) 1;
 
+-- No registration waits for another.
+CREATE TABLE xdb.registration_count (
+    slot int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    registrations bigint NOT NULL DEFAULT 1
+);
+COMMENT ON TABLE xdb.registration_count IS 'How often something was registered. A transaction counts in a row that no other one has locked, so that none waits for another: there are as many rows as ever were needed at one time.';
+COMMENT ON COLUMN xdb.registration_count.slot IS 'Key.';
+COMMENT ON COLUMN xdb.registration_count.registrations IS 'Changes of workers and process types that were counted in this row.';
+COMMENT ON COLUMN xdb.registry.generation IS 'Grows when an update of the extension, or somebody by hand, changes what is registered. Registrations count in registration_count; the engine looks at the sum.';
+
 -- Ids of messages in global queues are their publisher's. Those whose publisher is not known count for all, until they are forgotten.
 ALTER TABLE xdb.global_message_key
     ADD COLUMN owner oid NOT NULL DEFAULT 0,

@@ -10,6 +10,7 @@ use crate::pg::catch::{PgError, Result, sqlstate};
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
+use crate::pg::memory::room_for;
 use crate::pg::param::Jsonb;
 use crate::pg::spi::{self, Spi};
 use crate::store::catalog::{self, TableKind};
@@ -21,8 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xdb_engine::{Json, TableMapping};
-use xdb_protocol::parse_definition;
+use xdb_engine::{Definition, Json, TableMapping};
+use xdb_protocol::{MAX_DEFINITION_BYTES, parse_definition};
 
 /// Headers that the protocol sets itself.
 const OWN_HEADERS: [&str; 2] = ["idempotency-key", "traceparent"];
@@ -190,6 +191,9 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     let process_type = name("process_type", args.text(0))?;
     let worker = name("worker", args.text(1))?;
     let text = needed("definition", json(args, 2, "definition")?)?;
+    if text.len() <= MAX_DEFINITION_BYTES {
+        room_for(Definition::weight(&text))?;
+    }
     let mut definition = parse_definition(&text).map_err(error::invalid_definition)?;
     if let Some(longer) = definition.longer_call(guc::max_call_timeout()) {
         return Err(error::over_quota(longer.to_string()));

@@ -33,16 +33,16 @@ statements! {
         ON CONFLICT (lane) DO UPDATE SET epoch = EXCLUDED.epoch RETURNING e.epoch";
     RETIRE = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1";
     PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0";
-    STATE = state_where("EXISTS (SELECT FROM xdb.slow_object)");
+    STATE = state_where("EXISTS (SELECT FROM xdb.slow_object)", instance::GENERATION);
     DATABASE = "SELECT datistemplate, datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1";
     // Of a release without runners.
-    STATE_OF_OLDER = state_where("false");
+    STATE_OF_OLDER = state_where("false", "r.generation");
 }
 
 /// All in one statement, because every turn begins with it.
-fn state_where(any_slow: &str) -> String {
+fn state_where(any_slow: &str, generation: &str) -> String {
     format!(
-        "SELECT e.epoch, m.paused, r.generation, \
+        "SELECT e.epoch, m.paused, {generation} AS generation, \
             EXISTS (SELECT FROM xdb.task WHERE lane = 1) AS runners_have_calls, \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
                 OR EXISTS (SELECT FROM xdb.global_passed_over) AS global_work, \

@@ -1,7 +1,7 @@
 //! Process executions: the table `process_execution`, and how its rows are locked.
 
 use super::loaded::{Loaded, Meta};
-use super::registry::{MappingId, Registry, TypeId};
+use super::registry::{Found, MappingId, Registry, TypeId};
 use super::table::{batch, insert_but, names_but, record, run, select_but, set_to_v, statements, table};
 use super::{from_json, to_json, versions};
 use crate::pg::catch::{PgError, Result};
@@ -239,7 +239,8 @@ pub(super) fn write(spi: &Spi, changed: &[&Loaded]) -> Result<()> {
     }
 }
 
-/// Loads the executions' own rows. With [`Lock::StepOrSkip`] what is missing is locked by others, or gone.
+/// Loads the executions' own rows. With [`Lock::StepOrSkip`] what is missing is locked by others, or gone. In the engine those are left
+/// out, and put off, whose definitions this turn is not to read.
 pub fn executions(
     spi: &Spi,
     registry: &mut Registry,
@@ -249,7 +250,14 @@ pub fn executions(
     let rows = spi.rows(lock.statement(), &[array(ids)], read_execution)?;
     let mut loaded = BTreeMap::new();
     for (mut meta, execution) in rows {
-        meta.process_type = registry.process_type(spi, meta.type_id)?;
+        meta.process_type = match registry.process_type(spi, meta.type_id)? {
+            Found::Registered(process_type) => Some(process_type),
+            Found::Missing => None,
+            Found::Later => {
+                registry.put_off(execution.id);
+                continue;
+            }
+        };
         meta.mapping = registry.mapping(spi, meta.mapping_id)?;
         loaded.insert(execution.id, Loaded::new(meta, execution));
     }

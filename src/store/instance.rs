@@ -1,11 +1,12 @@
 //! Which database this is, and whether the processes in it are its own.
 //!
 //! A database is (system identifier, oid). `xdb.instances` goes along in dumps and in copies of the files, so a copy
-//! finds an identity there that is not its own: then nothing runs until somebody says that it shall. The tables `instances`
-//! and `registry`.
+//! finds an identity there that is not its own: then nothing runs until somebody says that it shall. The tables `instances`,
+//! `registry` and `registration_count`.
 
 use super::subscription;
 use super::table::{statements, table};
+use super::versions::of_schema;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
 use crate::pg::process;
@@ -65,13 +66,25 @@ table! {
 }
 
 table! {
-    /// The generation that grows with each registration: schedulers read registrations again when it does. And whether the
-    /// database is in use, which is not dumped.
+    /// The generation, and whether the database is in use, which is not dumped.
     pub struct Registrations in "registry" {
         key { singleton: bool }
         other { generation: i64, in_use: bool }
     }
 }
+
+table! {
+    /// How often something was registered. Whoever finds a row locked counts in another one.
+    pub struct RegistrationCount in "registration_count" {
+        key { slot: i32 }
+        other { registrations: i64 }
+    }
+}
+
+/// Grows when what is registered has changed: schedulers then look at it again. A sum of rows, of which each registration has one to
+/// itself until it commits. What commits adds to what was seen, in whichever order.
+pub(super) const GENERATION: &str = "r.generation + COALESCE((SELECT pg_catalog.sum(c.registrations)::bigint \
+    FROM xdb.registration_count c), 0)";
 
 /// The row that tells the ownership, if there is one. Its parameters are what [`here`] gives.
 pub(super) const OWNERSHIP: &str = "SELECT i.system_identifier, i.database, r.in_use FROM xdb.instances i, xdb.registry r \
@@ -82,7 +95,12 @@ statements! {
     TAKE_INTO_USE = "INSERT INTO xdb.instances (system_identifier, database) \
         SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM xdb.instances) ON CONFLICT DO NOTHING";
     IN_USE = "UPDATE xdb.registry SET in_use = true";
-    BUMP = "UPDATE xdb.registry SET generation = generation + 1";
+    BUMP = "WITH free AS MATERIALIZED (SELECT c.slot FROM xdb.registration_count c ORDER BY c.slot LIMIT 1 \
+            FOR NO KEY UPDATE SKIP LOCKED), \
+        counted AS (UPDATE xdb.registration_count c SET registrations = c.registrations + 1 FROM free \
+            WHERE c.slot = free.slot RETURNING c.slot) \
+        INSERT INTO xdb.registration_count (registrations) SELECT 1 WHERE NOT EXISTS (SELECT FROM counted)";
+    BUMP_OF_OLDER = "UPDATE xdb.registry SET generation = generation + 1";
     SUPERSEDE = "UPDATE xdb.instances SET superseded_at = pg_catalog.clock_timestamp() \
         WHERE superseded_at IS NULL AND (system_identifier, database) <> ($1, $2)";
     ADOPT = "INSERT INTO xdb.instances (system_identifier, database) VALUES ($1, $2) \
@@ -131,7 +149,7 @@ pub(super) fn become_own(spi: &Spi) -> Result<()> {
 
 /// Tells every scheduler that registrations changed, when the transaction commits.
 pub(super) fn bump(spi: &Spi) -> Result<()> {
-    spi.run(&BUMP, &[])?;
+    spi.run(of_schema(&BUMP, &BUMP_OF_OLDER), &[])?;
     crate::pg::crash::point("register");
     crate::pg::wake::wake_scheduler_at_commit();
     Ok(())

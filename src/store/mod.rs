@@ -21,7 +21,7 @@
 //! | [`process`] | `latest_execution`, `rpc_answer` | what the SQL functions look for, lock and describe |
 //! | [`registry`] | `worker`, `process_type`, `mapped_table` | registrations, kept in memory |
 //! | [`worker_secret`] | `worker_secret` | what calls are signed with, and where it is |
-//! | [`instance`] | `instances`, `registry` | whose the processes of this database are |
+//! | [`instance`] | `instances`, `registry`, `registration_count` | whose the processes of this database are |
 //! | [`owners`] | | gives what a role owns to another one |
 //! | [`quotas`] | | counts what roles have, in slices |
 //! | [`usage`] | | counts what running processes of a type are in, and wait for |

@@ -74,6 +74,7 @@ fn tables() -> Vec<Description> {
         of::<inbox::Inbox>(),
         of::<inbox::MessageKey>(),
         of::<instance::Instance>(),
+        of::<instance::RegistrationCount>(),
         of::<instance::Registrations>(),
         of::<process::Latest>(),
         of::<process::StoredRpcAnswer>(),

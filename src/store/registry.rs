@@ -5,17 +5,19 @@ use super::table::{Read, Record, insert, insert_row, insert_with_identity, recor
 use super::versions::{self, of_schema};
 use super::worker_secret::{self, Secret, Signing};
 use super::{from_json, to_json};
-use crate::pg::catch::Result;
+use crate::pg::catch::{QUERY_CANCELED, Result, log_error};
+use crate::pg::memory::room_for;
 use crate::pg::param::{Jsonb, Relation, value};
 use crate::pg::process::configuration_read_at;
 use crate::pg::spi::{Row, Spi};
-use crate::pg::subxact::lock_extension_object;
+use crate::pg::subxact::{guarded, lock_extension_object};
 use crate::pg::wake;
 use pgrx::pg_sys;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xdb_engine::{Definition, TableMapping, Timestamp};
+use xdb_engine::{Definition, ExecutionId, TableMapping, Timestamp};
+use xdb_sched::kept::Kept;
 
 pub type WorkerId = i32;
 pub type TypeId = i32;
@@ -56,16 +58,74 @@ pub struct RowVersion {
 /// An attribute mapping as it was registered once; immutable.
 pub type Mapping = Arc<[TableMapping]>;
 
-/// Registrations and mappings, kept in memory by a session. A scheduler keeps it up to date with
+/// Registrations and mappings, as far as they were needed and there is room for them in memory. A scheduler keeps it up to date with
 /// [`Registry::refresh`]; a caller looks at the version of the type that it uses.
-#[derive(Default)]
 pub struct Registry {
-    generation: i64,
-    types: HashMap<TypeId, Arc<ProcessType>>,
-    by_name: HashMap<String, Arc<ProcessType>>,
-    mappings: HashMap<MappingId, Mapping>,
+    /// As of the last reading; None: whatever was read may not be so.
+    generation: Option<i64>,
+    types: Kept<TypeId, Known>,
+    /// Of those that are kept.
+    by_name: HashMap<String, TypeId>,
+    mappings: Kept<MappingId, Mapping>,
     workers: BTreeMap<WorkerId, Registered>,
     read: Reading,
+    /// Of the engine: a session reads what it needs, or fails.
+    turn: Option<TurnsPart>,
+}
+
+/// A type, and at which reading it was found to be so.
+struct Known {
+    process_type: Arc<ProcessType>,
+    weight: usize,
+    checked: u64,
+}
+
+/// What one turn reads of definitions. They are everybody's who may register; nobody shall wait for long for those of others.
+#[derive(Default)]
+struct TurnsPart {
+    /// What has been read in this turn weighs so much.
+    weight: usize,
+    put_off: BTreeSet<ExecutionId>,
+    /// Definitions that can't be read, and when to try again.
+    unreadable: HashMap<TypeId, (RowVersion, Instant)>,
+}
+
+/// A process type by its id.
+pub enum Found {
+    Registered(Arc<ProcessType>),
+    Missing,
+    /// The engine is to read it in another turn.
+    Later,
+}
+
+impl Found {
+    pub fn registered(self) -> Option<Arc<ProcessType>> {
+        if let Self::Registered(process_type) = self { Some(process_type) } else { None }
+    }
+}
+
+/// How much an engine process keeps of definitions, and how much a session, of which there are many. They take less, by far if
+/// their states have options; see [`Definition::weight`].
+const KEPT_BY_ENGINE: usize = 128 * 1024 * 1024;
+const KEPT_BY_SESSION: usize = 16 * 1024 * 1024;
+
+/// Attributes of the mappings that are kept.
+const MAPPED: usize = 100_000;
+
+/// How much one turn reads of definitions, and one more at most. It takes tens of milliseconds.
+const OF_ONE_TURN: usize = 32 * 1024 * 1024;
+
+/// What takes no more bytes, as it is stored, is read in any case.
+const SMALL: usize = 4 * 1024;
+
+/// A definition that can't be read is tried again after this.
+const READ_AGAIN: Duration = Duration::from_secs(10);
+
+impl Default for Registry {
+    /// Of a session.
+    fn default() -> Self {
+        Self::keeping(KEPT_BY_SESSION, None)
+    }
 }
 
 /// When registrations were read, and whether what they refer to may be another by now.
@@ -208,17 +268,19 @@ table! {
     }
 }
 
-/// Types with their workers, whose secrets these columns are.
-fn types_with(secrets: &str) -> String {
+/// A type with its worker, whose secrets these columns are.
+fn type_with(definition: &str, secrets: &str) -> String {
     format!(
-        "SELECT t.type_id, t.process_type, t.definition::text, t.mapping_id, t.version, t.xmin::text AS xmin, \
-            w.worker_id, w.url, {secrets}, w.headers::text FROM xdb.process_type t JOIN xdb.worker w USING (worker_id)"
+        "SELECT t.type_id, t.process_type, {definition}, t.mapping_id, t.version, t.xmin::text AS xmin, \
+            w.worker_id, w.url, {secrets}, w.headers::text FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
+            WHERE t.type_id = $1"
     )
 }
 
-fn type_of_name_with(secrets: &str) -> String {
-    format!("{} WHERE t.process_type = $1", types_with(secrets))
-}
+const DEFINITION: &str = "t.definition::text";
+
+/// In its place, what it takes to read it.
+const STORED_BYTES: &str = "pg_catalog.pg_column_size(t.definition) AS stored_bytes";
 
 fn workers_with(secrets: &str) -> String {
     format!("SELECT w.worker_id, w.name, w.max_concurrency, w.registered_at, {secrets} FROM xdb.worker w")
@@ -241,10 +303,11 @@ pub(super) const WITHOUT_TYPE: &str =
     "p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type t WHERE t.type_id = p.type_id)";
 
 statements! {
-    ALL_TYPES = types_with(worker_secret::COLUMNS);
-    ALL_TYPES_OF_OLDER = types_with(worker_secret::COLUMNS_OF_OLDER);
-    TYPE_OF_NAME = type_of_name_with(worker_secret::COLUMNS);
-    TYPE_OF_NAME_OF_OLDER = type_of_name_with(worker_secret::COLUMNS_OF_OLDER);
+    TYPE = type_with(DEFINITION, worker_secret::COLUMNS);
+    TYPE_OF_OLDER = type_with(DEFINITION, worker_secret::COLUMNS_OF_OLDER);
+    // What a change of its worker changes, without the definition.
+    HEAD = type_with(STORED_BYTES, worker_secret::COLUMNS);
+    HEAD_OF_OLDER = type_with(STORED_BYTES, worker_secret::COLUMNS_OF_OLDER);
     VERSION_OF_NAME = "SELECT t.type_id, t.version, t.xmin::text AS xmin FROM xdb.process_type t WHERE t.process_type = $1";
     WORKERS = workers_with(worker_secret::COLUMNS);
     WORKERS_OF_OLDER = workers_with(worker_secret::COLUMNS_OF_OLDER);
@@ -303,7 +366,8 @@ fn put_worker_as(insert: &str, secrets: &str) -> String {
 
 fn type_to_put(owner: &str) -> String {
     format!(
-        "SELECT {owner} AS owner, mapping_id, definition::text FROM xdb.process_type WHERE process_type = $1 FOR UPDATE"
+        "SELECT {owner} AS owner, mapping_id, (definition -> 'globalAttributes')::text AS global_attributes \
+            FROM xdb.process_type WHERE process_type = $1 FOR UPDATE"
     )
 }
 
@@ -320,22 +384,45 @@ fn type_to_delete_with(owner: &str) -> String {
 }
 
 impl Registry {
-    /// Reads everything again if a registration changed since the last time, or may have, and says whether it has.
+    /// Of a process of the engine.
+    pub fn of_engine() -> Self {
+        Self::keeping(KEPT_BY_ENGINE, Some(TurnsPart::default()))
+    }
+
+    fn keeping(most: usize, turn: Option<TurnsPart>) -> Self {
+        Self {
+            generation: None,
+            types: Kept::of_at_most(most),
+            by_name: HashMap::new(),
+            mappings: Kept::of_at_most(MAPPED),
+            workers: BTreeMap::new(),
+            read: Reading::default(),
+            turn,
+        }
+    }
+
+    /// A turn begins. Reads the workers again if a registration changed since the last time, or may have, and says whether it has.
+    /// Of each type it is asked then, when it is needed, whether it has changed.
     pub fn refresh(&mut self, spi: &Spi, generation: i64) -> Result<bool> {
-        let changed = generation != self.generation || self.read.is_stale();
+        if let Some(turn) = &mut self.turn {
+            turn.weight = 0;
+            turn.put_off.clear();
+        }
+        let changed = self.generation != Some(generation) || self.read.is_stale();
         if changed {
-            self.reload(spi)?;
-            self.generation = generation;
+            self.read_workers(spi)?;
+            self.generation = Some(generation);
         }
         Ok(changed)
     }
 
-    fn reload(&mut self, spi: &Spi) -> Result<()> {
+    /// The transaction was rolled back, and with it what it may have registered itself.
+    pub fn undo(&mut self) {
+        self.generation = None;
+    }
+
+    fn read_workers(&mut self, spi: &Spi) -> Result<()> {
         let mut secrets = worker_secret::Reader::default();
-        let types =
-            spi.rows(of_schema(&ALL_TYPES, &ALL_TYPES_OF_OLDER), &[], |row| read_type(row, secrets.signing(row)?))?;
-        self.types = types.into_iter().map(|t| (t.id, Arc::new(t))).collect();
-        self.by_name.clear();
         self.workers = read_workers(spi, &mut secrets)?;
         self.read = Reading {
             times: self.read.times + 1,
@@ -372,31 +459,111 @@ impl Registry {
         self.workers.get(&id).map(|worker| worker.at)
     }
 
-    /// A type by its id; one that was registered a moment ago is looked up.
-    pub fn process_type(&mut self, spi: &Spi, id: TypeId) -> Result<Option<Arc<ProcessType>>> {
-        if !self.types.contains_key(&id) {
-            self.reload(spi)?;
+    /// A type by its id. In the engine it is as of this turn; a session may have read it some time ago.
+    pub fn process_type(&mut self, spi: &Spi, id: TypeId) -> Result<Found> {
+        match self.types.get(&id) {
+            Some(known) if known.checked == self.read.times => Ok(Found::Registered(known.process_type.clone())),
+            _ => self.read_type(spi, id),
         }
-        Ok(self.types.get(&id).cloned())
+    }
+
+    /// An execution that is left alone in this turn, because its definition is to be read in another one.
+    pub fn put_off(&mut self, id: ExecutionId) {
+        if let Some(turn) = &mut self.turn {
+            turn.put_off.insert(id);
+        }
+    }
+
+    pub fn is_put_off(&self, id: ExecutionId) -> bool {
+        self.turn.as_ref().is_some_and(|turn| turn.put_off.contains(&id))
+    }
+
+    /// Reads a type, and of one that is known and has not changed all but the definition.
+    fn read_type(&mut self, spi: &Spi, id: TypeId) -> Result<Found> {
+        let known = self.types.get(&id).map(|known| (known.process_type.clone(), known.weight));
+        let mut version = None;
+        if known.is_some() || self.turn.is_some() {
+            let mut secrets = worker_secret::Reader::default();
+            let head = spi.first(of_schema(&HEAD, &HEAD_OF_OLDER), &[value(id)], |row| {
+                Ok((Head::read(row, secrets.signing(row)?)?, row.get::<i32>("stored_bytes")?))
+            })?;
+            let Some((head, stored_bytes)) = head else {
+                self.forget(id);
+                return Ok(Found::Missing);
+            };
+            if let Some((known, weight)) = known
+                && known.version == head.version
+            {
+                return Ok(Found::Registered(self.keep(head.with(known.definition.clone()), weight)));
+            }
+            if self.turn.as_mut().is_some_and(|turn| !turn.may_read(&head.version, stored_bytes.max(0) as usize)) {
+                return Ok(Found::Later);
+            }
+            version = Some(head.version);
+        }
+        let whole = match (&mut self.turn, version) {
+            (Some(turn), Some(version)) => match guarded(|| whole_type(spi, id)) {
+                // Those of other types go on.
+                Err(error) if error.code != QUERY_CANCELED => {
+                    let what = format!("the definition of process type {id} can't be read, and its processes wait");
+                    log_error(&what, &error);
+                    turn.unreadable.insert(id, (version, Instant::now() + READ_AGAIN));
+                    return Ok(Found::Later);
+                }
+                read => {
+                    let read = read?;
+                    turn.weight += read.as_ref().map_or(0, |(_, weight)| *weight);
+                    read
+                }
+            },
+            _ => whole_type(spi, id)?,
+        };
+        Ok(match whole {
+            Some((found, weight)) => Found::Registered(self.keep(found, weight)),
+            None => Found::Missing,
+        })
+    }
+
+    fn keep(&mut self, found: ProcessType, weight: usize) -> Arc<ProcessType> {
+        let process_type = Arc::new(found);
+        self.by_name.insert(process_type.name.clone(), process_type.id);
+        let known = Known { process_type: process_type.clone(), weight, checked: self.read.times };
+        for gone in self.types.insert(process_type.id, known, weight) {
+            self.forget_name(&gone.process_type);
+        }
+        process_type
+    }
+
+    fn forget(&mut self, id: TypeId) {
+        if let Some(gone) = self.types.remove(&id) {
+            self.forget_name(&gone.process_type);
+        }
+    }
+
+    fn forget_name(&mut self, gone: &ProcessType) {
+        // Another one may have the name by now.
+        if self.by_name.get(&gone.name) == Some(&gone.id) {
+            self.by_name.remove(&gone.name);
+        }
     }
 
     /// The type of this name for a start: nobody unregisters it before this transaction ends.
     pub fn process_type_to_start(&mut self, spi: &Spi, name: &str) -> Result<Option<Arc<ProcessType>>> {
         // One that is not of this name any more is locked for nothing.
-        let known = self.by_name.get(name).cloned();
+        let known = self.by_name.get(name).copied();
         let mut locked = match known {
             Some(known) => known,
             None => match self.process_type_by_name(spi, name)? {
-                Some(found) => found,
+                Some(found) => found.id,
                 None => return Ok(None),
             },
         };
         loop {
-            lock_type(locked.id, pg_sys::AccessShareLock)?;
+            lock_type(locked, pg_sys::AccessShareLock)?;
             // While this waited for the lock, or before, the type may have been replaced by another one of its name.
             match self.process_type_by_name(spi, name)? {
-                Some(now) if now.id == locked.id => return Ok(Some(now)),
-                Some(now) => locked = now,
+                Some(now) if now.id == locked => return Ok(Some(now)),
+                Some(now) => locked = now.id,
                 None => return Ok(None),
             }
         }
@@ -404,22 +571,31 @@ impl Registry {
 
     /// The type of this name as it is registered now, for a caller.
     pub fn process_type_by_name(&mut self, spi: &Spi, name: &str) -> Result<Option<Arc<ProcessType>>> {
-        let Some(current) = spi.first(&VERSION_OF_NAME, &[value(name)], read_version)? else { return Ok(None) };
-        if self.read.configuration != configuration_read_at() {
-            // Of the secrets that stand elsewhere all may be others.
-            self.by_name.clear();
-            self.read.configuration = configuration_read_at();
-        }
-        let is_of_now = |known: &Arc<ProcessType>| known.version == current && known.worker.signing.is_ok();
-        if !self.by_name.get(name).is_some_and(is_of_now) {
-            let statement = of_schema(&TYPE_OF_NAME, &TYPE_OF_NAME_OF_OLDER);
-            let mut secrets = worker_secret::Reader::default();
-            let found = spi.first(statement, &[value(name)], |row| read_type(row, secrets.signing(row)?))?;
-            if let Some(found) = found {
-                self.by_name.insert(name.to_owned(), Arc::new(found));
+        let mut missing = None;
+        loop {
+            let Some(current) = spi.first(&VERSION_OF_NAME, &[value(name)], read_version)? else { return Ok(None) };
+            if missing == Some(current.id) {
+                // Its worker is not there.
+                return Ok(None);
             }
+            if self.read.configuration != configuration_read_at() {
+                // Of the secrets that stand elsewhere all may be others.
+                self.read.times += 1;
+                self.read.configuration = configuration_read_at();
+            }
+            if let Some(known) = self.types.get(&current.id)
+                && known.process_type.version == current
+                && known.checked == self.read.times
+                && known.process_type.worker.signing.is_ok()
+            {
+                return Ok(Some(known.process_type.clone()));
+            }
+            if let Some(found) = self.read_type(spi, current.id)?.registered() {
+                return Ok(Some(found));
+            }
+            // Another one may have taken its place meanwhile.
+            missing = Some(current.id);
         }
-        Ok(self.by_name.get(name).cloned())
     }
 
     pub fn mapping(&mut self, spi: &Spi, id: Option<MappingId>) -> Result<Mapping> {
@@ -437,7 +613,8 @@ impl Registry {
             })
         })?;
         let mapping: Mapping = tables.into();
-        self.mappings.insert(id, mapping.clone());
+        let weight = mapping.iter().map(|table| 1 + table.attributes.len()).sum();
+        self.mappings.insert(id, mapping.clone(), weight);
         Ok(mapping)
     }
 }
@@ -461,24 +638,64 @@ pub fn unusable_secrets(spi: &Spi) -> Result<Vec<(String, Arc<str>)>> {
     Ok(workers.into_values().filter_map(|worker| Some((worker.name, worker.unusable?))).collect())
 }
 
-fn read_type(row: &Row, signing: Signing) -> Result<ProcessType> {
-    let headers: BTreeMap<String, String> = match row.get::<Option<&str>>("headers")? {
-        Some(text) => from_json(text)?,
-        None => BTreeMap::new(),
-    };
-    Ok(ProcessType {
-        id: row.get("type_id")?,
-        name: row.get("process_type")?,
-        definition: Arc::new(from_json(row.get("definition")?)?),
-        mapping_id: row.get("mapping_id")?,
-        version: read_version(row)?,
-        worker: Arc::new(Worker {
-            id: row.get("worker_id")?,
-            url: row.get("url")?,
-            signing,
-            headers: headers.into_iter().collect(),
-        }),
+/// A type without its definition.
+struct Head {
+    id: TypeId,
+    name: String,
+    mapping_id: Option<MappingId>,
+    version: RowVersion,
+    worker: Worker,
+}
+
+impl Head {
+    fn read(row: &Row, signing: Signing) -> Result<Self> {
+        let headers: BTreeMap<String, String> = match row.get::<Option<&str>>("headers")? {
+            Some(text) => from_json(text)?,
+            None => BTreeMap::new(),
+        };
+        Ok(Self {
+            id: row.get("type_id")?,
+            name: row.get("process_type")?,
+            mapping_id: row.get("mapping_id")?,
+            version: read_version(row)?,
+            worker: Worker {
+                id: row.get("worker_id")?,
+                url: row.get("url")?,
+                signing,
+                headers: headers.into_iter().collect(),
+            },
+        })
+    }
+
+    fn with(self, definition: Arc<Definition>) -> ProcessType {
+        let Self { id, name, mapping_id, version, worker } = self;
+        ProcessType { id, name, worker: Arc::new(worker), definition, mapping_id, version }
+    }
+}
+
+/// A type with its definition, and what that weighs.
+fn whole_type(spi: &Spi, id: TypeId) -> Result<Option<(ProcessType, usize)>> {
+    let mut secrets = worker_secret::Reader::default();
+    spi.first(of_schema(&TYPE, &TYPE_OF_OLDER), &[value(id)], |row| {
+        let head = Head::read(row, secrets.signing(row)?)?;
+        let text = row.get::<&str>("definition")?;
+        let weight = Definition::weight(text);
+        room_for(weight)?;
+        Ok((head.with(Arc::new(from_json(text)?)), weight))
     })
+}
+
+impl TurnsPart {
+    /// Whether this turn is to read a definition that takes so many bytes.
+    fn may_read(&mut self, version: &RowVersion, stored_bytes: usize) -> bool {
+        if let Some((unreadable, again_at)) = self.unreadable.get(&version.id) {
+            if unreadable == version && *again_at > Instant::now() {
+                return false;
+            }
+            self.unreadable.remove(&version.id);
+        }
+        stored_bytes <= SMALL || self.weight < OF_ONE_TURN
+    }
 }
 
 /// A worker that is to be changed, which stays as it is until this transaction ends. `None` if there is no such worker, or the
@@ -592,7 +809,7 @@ pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
 pub struct KnownType {
     pub owner: Owner,
     mapping_id: Option<MappingId>,
-    definition: Definition,
+    global_attributes: Vec<TableMapping>,
 }
 
 pub fn type_to_put_in(spi: &Spi, name: &str) -> Result<Option<KnownType>> {
@@ -600,7 +817,7 @@ pub fn type_to_put_in(spi: &Spi, name: &str) -> Result<Option<KnownType>> {
         Ok(KnownType {
             owner: row.get("owner")?,
             mapping_id: row.get("mapping_id")?,
-            definition: from_json(row.get("definition")?)?,
+            global_attributes: row.get::<Option<&str>>("global_attributes")?.map_or(Ok(Vec::new()), from_json)?,
         })
     })
 }
@@ -630,7 +847,7 @@ pub fn lost_type(spi: &Spi, name: &str) -> Result<Option<TypeId>> {
 pub fn put_process_type(spi: &Spi, put: &TypeToPut<'_>, known: Option<&KnownType>) -> Result<bool> {
     let TypeToPut { name: process_type, worker: worker_id, definition, role, role_name, lost } = *put;
     let mapping_id = match known {
-        Some(known) if known.definition.global_attributes == definition.global_attributes => known.mapping_id,
+        Some(known) if known.global_attributes == definition.global_attributes => known.mapping_id,
         _ => insert_mapping(spi, &definition.global_attributes)?,
     };
     let definition = Jsonb(to_json(definition)?.into());

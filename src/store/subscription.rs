@@ -12,10 +12,10 @@ const OURS: &str = "r.srrelid = c.oid AND c.relnamespace = 'xdb'::pg_catalog.reg
     AND s.subdbid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())";
 
 statements! {
-    // These two have a row from the beginning, and nothing of them is the copy's.
+    // Each database has rows of its own in these, and nothing of them is the copy's.
     LEAVE_OUT_OWN = format!("DELETE FROM pg_catalog.pg_subscription_rel r \
         USING pg_catalog.pg_class c, pg_catalog.pg_subscription s \
-        WHERE {OURS} AND c.relname IN ('engine', 'registry')");
+        WHERE {OURS} AND c.relname IN ('engine', 'registry', 'registration_count')");
     LEAVE_OUT_ALL = format!("DELETE FROM pg_catalog.pg_subscription_rel r \
         USING pg_catalog.pg_class c, pg_catalog.pg_subscription s \
         WHERE {OURS} AND (SELECT in_use FROM xdb.registry)");

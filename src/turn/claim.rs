@@ -327,6 +327,11 @@ impl Claiming<'_, '_> {
         verdicts: &mut Verdicts,
     ) -> Option<Leased> {
         let Candidate { due, was_parked, now } = *call;
+        if self.registry.is_put_off(due.key.0) {
+            self.backlog.defer(due.key.0, Patience::Short);
+            self.locks.step_aside(due.key, None);
+            return None;
+        }
         let loaded = claims.executions.get(&due.key.0)?;
         let Some(process_type) = &loaded.meta.process_type else {
             // Until the type is registered again it has no worker, and is in nobody's way.

@@ -207,7 +207,9 @@ fn requests_in(memory: &mut Memory, spi: &Spi, calls: &[Leased], mode: Mode) -> 
     let ids: Vec<_> = keys.iter().map(|key| key.0).collect::<BTreeSet<_>>().into_iter().collect();
     let mut executions = load::executions(spi, &mut memory.registry, &ids, Lock::None)?;
     let mut portion = Portion::of_bytes().or_none(turn.takes_large);
-    let left_out = load::states_in(spi, &mut executions, &keys, &mut portion)?;
+    let mut left_out = load::states_in(spi, &mut executions, &keys, &mut portion)?;
+    // Definitions that were there when these were leased may have had to go.
+    left_out.extend(keys.iter().filter(|key| memory.registry.is_put_off(key.0)));
     let mut app = AppTables::new(&turn, &mut memory.tables, false);
     let sources = leased.into_iter().filter(|call| !left_out.contains(&call.key)).map(|call| (&executions, call));
     let mut made = prepare::requests(&turn, &mut app, &mut memory.backlog, &mut memory.calls, sources)?;

@@ -97,7 +97,7 @@ impl Memory {
             role,
             lane: Lane { number: role.lane(), epoch },
             number: 0,
-            registry: Registry::default(),
+            registry: Registry::of_engine(),
             calls: OpenCalls::default(),
             backlog: Backlog::default(),
             tables: KnownTables {

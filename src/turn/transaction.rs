@@ -288,6 +288,7 @@ fn transact(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>, s
         _ => {
             memory.locks.undo();
             memory.told.undo();
+            memory.registry.undo();
         }
     }
     done

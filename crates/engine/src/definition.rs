@@ -39,7 +39,20 @@ fn is_false(value: &bool) -> bool {
 /// Among the global queues of a definition: all there are.
 const EVERY_QUEUE: &str = "*";
 
+/// What an entry of a map takes, also where the map's nodes are hardly half full.
+const OF_ENTRY: usize = (size_of::<String>() + size_of::<StateConfig>()) * 11 / 5 + 64;
+
+/// What a byte takes of a list of very short names, which take the most.
+const OF_BYTE: usize = 24;
+
 impl Definition {
+    /// No less than the memory that it takes to read a definition from this text, and to keep it.
+    pub fn weight(text: &str) -> usize {
+        // What has options is an object, or null where it is registered with none.
+        let entries = text.bytes().filter(|byte| *byte == b'{').count() + text.matches("null").count();
+        text.len() * OF_BYTE + entries * OF_ENTRY
+    }
+
     /// How long its processes may run, if that is bounded.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds)

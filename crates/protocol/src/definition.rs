@@ -31,8 +31,17 @@ pub struct StartOptions {
     pub traceparent: Option<String>,
 }
 
+/// The longest definition, in bytes: what executes it keeps it in memory, and reads it again when it has changed.
+pub const MAX_DEFINITION_BYTES: usize = 1024 * 1024;
+
+/// The most states of a definition. Each takes about a kilobyte of memory, however short it is.
+pub const MAX_STATES: usize = 10_000;
+
 /// Reads the definition of a process type. The tables' oids are left 0: only the database knows them.
 pub fn parse_definition(text: &str) -> Result<Definition, String> {
+    if text.len() > MAX_DEFINITION_BYTES {
+        return Err(format!("the definition is {} bytes long; at most {MAX_DEFINITION_BYTES} are allowed", text.len()));
+    }
     document(text, "the definition", |object| {
         let definition = definition(object)?;
         check_references(&definition)?;
@@ -67,7 +76,7 @@ fn document<T>(text: &str, document: &str, read: impl FnOnce(Object<'_>) -> Read
 fn definition(mut object: Object<'_>) -> Read<Definition> {
     let definition = Definition {
         starting_state: object.optional("startingState", name)?,
-        states: object.map_of("states", |text| or_default(text, |text| state_config(text, UnknownKeys::Refused)))?,
+        states: object.optional("states", states)?.unwrap_or_default(),
         global_attributes: object.list_of("globalAttributes", table_mapping)?,
         local_attributes: object.optional("localAttributes", names)?,
         local_queues: object.optional("localQueues", names)?,
@@ -78,6 +87,19 @@ fn definition(mut object: Object<'_>) -> Read<Definition> {
         strict_answers: object.optional("strictAnswers", boolean)?.unwrap_or_default(),
     };
     object.finish(definition)
+}
+
+fn states(text: &str) -> Read<BTreeMap<String, StateConfig>> {
+    // Counted before room is taken for them.
+    let listed = map(text, Ok)?;
+    if listed.len() > MAX_STATES {
+        return Err(Fault::new(format!("has {} entries; at most {MAX_STATES} are allowed", listed.len())));
+    }
+    let read = |(id, text): (String, &str)| {
+        let config = or_default(text, |text| state_config(text, UnknownKeys::Refused));
+        Ok((id.clone(), config.map_err(|fault| fault.at(&id))?))
+    };
+    listed.into_iter().map(read).collect()
 }
 
 /// Something listed with null as its options is listed all the same.

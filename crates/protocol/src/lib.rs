@@ -40,7 +40,8 @@ pub use answer::{
 };
 pub use clock_offset::parse_clock_offset;
 pub use definition::{
-    ConflictMode, StartOptions, is_traceparent, not_a_traceparent, parse_definition, parse_start_options,
+    ConflictMode, MAX_DEFINITION_BYTES, MAX_STATES, StartOptions, is_traceparent, not_a_traceparent, parse_definition,
+    parse_start_options,
 };
 pub use fields::MAX_NAME_BYTES;
 pub use payload::{MAX_PAYLOAD_DEPTH, check_payload};

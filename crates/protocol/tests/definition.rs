@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use xdb_engine::*;
-use xdb_protocol::{ConflictMode, parse_definition, parse_start_options};
+use xdb_protocol::{ConflictMode, MAX_DEFINITION_BYTES, MAX_STATES, parse_definition, parse_start_options};
 
 const FULL: &str = r#"{"startingState": "Submit",
  "states": {"Submit": {"skipWaitUntil": true, "executeApiTimeoutSeconds": 0},
@@ -257,7 +257,7 @@ fn traceparents_are_those_of_the_w3c() {
 
 #[test]
 fn deep_nesting_is_an_error() {
-    let open = r#"{"stateFailureRecoveryOptions":{"stateFailureProceedStateConfig":"#.repeat(100_000);
+    let open = r#"{"stateFailureRecoveryOptions":{"stateFailureProceedStateConfig":"#.repeat(10_000);
     let error = parse_definition(&format!(r#"{{"states":{{"A":{open}"#)).unwrap_err();
     assert_eq!(error, "the definition is nested deeper than 128 levels");
     let (open, close) =
@@ -275,4 +275,24 @@ proptest! {
         chars.splice(at..=at, put.chars());
         let _ = parse_definition(&chars.into_iter().collect::<String>());
     }
+}
+
+#[test]
+fn a_definition_has_so_many_bytes_and_states_and_no_more() {
+    let of_states = |count: usize| {
+        let states: Vec<_> = (0..count).map(|number| format!(r#""s{number}":null"#)).collect();
+        format!(r#"{{"states":{{{}}}}}"#, states.join(","))
+    };
+    let most = parse_definition(&of_states(MAX_STATES)).map(|definition| definition.states.len());
+    assert_eq!(most, Ok(MAX_STATES));
+    assert_eq!(
+        parse_definition(&of_states(MAX_STATES + 1)).unwrap_err(),
+        "states has 10001 entries; at most 10000 are allowed"
+    );
+    let of_bytes = |bytes: usize| format!("{{{}}}", " ".repeat(bytes - 2));
+    assert!(parse_definition(&of_bytes(MAX_DEFINITION_BYTES)).is_ok());
+    assert_eq!(
+        parse_definition(&of_bytes(MAX_DEFINITION_BYTES + 1)).unwrap_err(),
+        "the definition is 1048577 bytes long; at most 1048576 are allowed"
+    );
 }

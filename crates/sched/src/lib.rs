@@ -8,6 +8,7 @@
 //!        │  whose are there?                        lines
 //!        │  where does the scan begin?              due_scan
 //!        │  is somebody else at it right now?       backoff
+//!        │  is its definition in memory?            kept
 //!        ▼
 //!   a due call ── can its worker be reached? ────── breaker ────── no: only a probe goes out
 //!        │        is there room for its owner? ──── room, bytes ── no: it stays unclaimed
@@ -31,6 +32,7 @@ pub mod budget;
 pub mod bytes;
 pub mod counted;
 pub mod due_scan;
+pub mod kept;
 pub mod lines;
 pub mod lock_table;
 pub mod portion;

@@ -298,3 +298,101 @@ fn an_error_of_a_trigger_is_as_long_as_it_may_be_and_no_longer() {
     assert_eq!(log::crashes(&app.cluster().log()), 0);
     app.done(&["out of memory", "is left alone", "bytes were needed"]);
 }
+
+/// Gives registered types `large1` to `large{count}` definitions that nobody may register any more. Sessions that know them as they
+/// were find out.
+fn enlarge(app: &App, count: usize, states: usize) {
+    for number in 1..=count {
+        app.register(&format!("large{number}"), &one_step());
+    }
+    app.superuser().run(&format!(
+        "UPDATE xdb.process_type SET version = version + 1, definition = jsonb_set(definition, '{{states}}', definition -> 'states' ||
+             (SELECT jsonb_object_agg('a name of some length, which many states have ' || n, '{{}}'::jsonb)
+              FROM generate_series(1, {states}) n)) WHERE process_type LIKE 'large%';
+         UPDATE xdb.registry SET generation = generation + 1"
+    ));
+}
+
+#[test]
+fn definitions_for_which_there_is_no_memory_stop_no_other_types() {
+    let app = App::alone("memory_definitions", ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match call.api {
+        Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1)]),
+        _ => force_complete(json!(null)),
+    });
+    app.register("one", &one_step());
+    app.register("waiting", &Definition::starting_with("Only").waiting_step("Only"));
+    let mut db = app.db();
+    db.start("waits", "waiting").go();
+    wait_until("it waits", 20, || !views::waits(&mut db, "waits").is_empty());
+    enlarge(&app, 10, 120_000);
+    app.superuser().run("SELECT xdb.pause()");
+    for number in 1..=10 {
+        db.start(&format!("of_large{number}"), &format!("large{number}")).go();
+    }
+    let scheduler = app.scheduler();
+    limit_memory(scheduler, 150 * MB);
+    app.superuser().run("SELECT xdb.resume()");
+    for number in 0..5 {
+        let id = format!("p{number}");
+        db.start(&id, "one").go();
+        db.completes(&id);
+        // A registration has nobody read them all.
+        app.register("one", &one_step());
+    }
+    // A session needs those alone that it uses.
+    let mut other = app.db();
+    let pid: i32 = other.one("SELECT pg_backend_pid()");
+    other.run("SELECT * FROM xdb.get_local_attributes('waits')");
+    limit_memory(pid, 60 * MB);
+    other.publish("waits", "inbox", json!(1));
+    other.completes("waits");
+    other.refused(codes::OUT_OF_MEMORY, "SELECT xdb.start_process('more', 'large1')");
+    assert_eq!(views::with_status(&mut db, "of_large%", "RUNNING"), 10);
+    assert_eq!(worker.count(|call| call.process_id().starts_with("of_large")), 0);
+    // There is memory for one or two of them at a time.
+    limit_memory(scheduler, 700 * MB);
+    wait_until("all are done", 60, || views::with_status(&mut db, "of_large%", "COMPLETED") == 10);
+    assert_eq!(app.scheduler(), scheduler);
+    assert_eq!(log::crashes(&app.cluster().log()), 0);
+    app.done(&["out of memory", "can't be read, and its processes wait", "bytes were needed"]);
+}
+
+#[test]
+fn an_engine_keeps_so_much_of_definitions_and_no_more() {
+    let app = App::alone("memory_kept", ClusterOptions::default());
+    let _worker = app.worker(|_| force_complete(json!(null)));
+    enlarge(&app, 40, 10_000);
+    let mut db = app.db();
+    let scheduler = app.scheduler();
+    // Each takes 8 MB and more.
+    limit_memory(scheduler, 250 * MB);
+    for number in 1..=40 {
+        db.start(&format!("p{number}"), &format!("large{number}")).go();
+    }
+    wait_until("all are done", 60, || views::with_status(&mut db, "p%", "COMPLETED") == 40);
+    assert_eq!(app.scheduler(), scheduler);
+    app.done(&[]);
+}
+
+#[test]
+fn a_definition_has_so_many_bytes_and_states_and_no_more() {
+    let app = App::new("memory_of_definitions");
+    let _worker = app.worker(|_| force_complete(json!(null)));
+    app.register("one", &one_step());
+    let mut superuser = app.superuser();
+    let states = |count: usize| {
+        format!(
+            "SELECT xdb.register_process_type('one', 'stub', jsonb_build_object('states',
+                 (SELECT jsonb_object_agg('s' || n, null) FROM generate_series(1, {count}) n)))"
+        )
+    };
+    let error = superuser.refused(codes::INVALID_DEFINITION, &states(10_001));
+    assert!(error.message.ends_with("states has 10001 entries; at most 10000 are allowed"), "{error:?}");
+    let long = "SELECT xdb.register_process_type('one', 'stub', jsonb_build_object('localQueues',
+        (SELECT jsonb_agg(repeat('q', 1000) || n) FROM generate_series(1, 1100) n)))";
+    let error = superuser.refused(codes::INVALID_DEFINITION, long);
+    assert!(error.message.contains("at most 1048576 are allowed"), "{error:?}");
+    superuser.run(&states(10_000));
+    app.done(&[]);
+}

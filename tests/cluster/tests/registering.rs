@@ -270,3 +270,77 @@ fn what_running_processes_are_in_and_wait_for_can_be_counted() {
     db.refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT * FROM xdb.process_type_usage('used')");
     app.done(&[]);
 }
+
+#[test]
+fn a_registration_waits_for_no_other_and_is_followed_whichever_commits_first() {
+    let app = App::new("registering_side_by_side");
+    let first = app.worker_named("first", |_| force_complete(json!("by the first")));
+    let second = app.worker_named("second", |_| force_complete(json!("by the second")));
+    app.register_with("first", "one", &patient());
+    app.register_with("first", "other", &patient());
+    let mut db = app.db();
+    db.start("before", "one").go();
+    assert_eq!(db.completes("before").result(), "by the first");
+    let definition = patient().json().to_string();
+    let mut open: Vec<_> = ["one", "other"].iter().map(|process_type| (app.superuser(), process_type)).collect();
+    for (session, process_type) in &mut open {
+        session.run("SET statement_timeout = '10s'; BEGIN");
+        session.run(&format!("SELECT xdb.register_process_type('{process_type}', 'second', '{definition}')"));
+    }
+    for number in 0..3 {
+        let mut session = app.superuser();
+        session.run("SET statement_timeout = '10s'");
+        session.run(&format!("SELECT xdb.register_worker('more{number}', '{}')", first.url()));
+        // The engine has seen that one when this is done.
+        let id = format!("between{number}");
+        db.start(&id, "one").go();
+        assert_eq!(db.completes(&id).result(), "by the first");
+    }
+    // Neither in the order in which they began, nor all at once.
+    while let Some((mut session, process_type)) = open.pop() {
+        session.run("COMMIT");
+        db.start(process_type, process_type).go();
+        assert_eq!(db.completes(process_type).result(), "by the second");
+    }
+    assert_eq!(second.count(|_| true), 2);
+    let rows = "(SELECT count(*) BETWEEN 1 AND 3 AND sum(registrations) >= 9 FROM xdb.registration_count)";
+    assert!(app.superuser().one::<bool>(&format!("SELECT {rows}")));
+    app.done(&[]);
+}
+
+#[test]
+fn a_registration_has_nobody_read_the_other_types() {
+    let app = App::new("registering_many");
+    let _worker = app.worker(|_| force_complete(json!(null)));
+    app.register("one", &one_step());
+    let mut superuser = app.superuser();
+    superuser.run(
+        "INSERT INTO xdb.process_type (process_type, worker_id, definition)
+             SELECT 'other' || n, worker_id, definition FROM xdb.process_type, generate_series(1, 2000) n",
+    );
+    superuser.run("VACUUM ANALYZE xdb.process_type");
+    let mut db = app.db();
+    let mut round = |number: usize| {
+        app.register("one", &one_step());
+        let id = format!("p{number}");
+        db.start(&id, "one").go();
+        db.completes(&id);
+    };
+    (0..3).for_each(&mut round);
+    let read = "SELECT (seq_tup_read + COALESCE(idx_tup_fetch, 0))::int8 FROM pg_stat_all_tables WHERE relid = 'xdb.process_type'::regclass";
+    let turns = "SELECT sum(n_tup_upd + seq_scan + COALESCE(idx_scan, 0))::int8 FROM pg_stat_all_tables WHERE schemaname = 'xdb' AND relname = 'engine'";
+    let mut at_rest = || {
+        // A process tells what it has read when it has been idle for a while.
+        let before: i64 = superuser.one(turns);
+        wait_until("turns were made", 30, || {
+            superuser.run("SELECT pg_stat_clear_snapshot()");
+            superuser.one::<i64>(turns) > before + 2
+        });
+        superuser.one::<i64>(read)
+    };
+    let before = at_rest();
+    (3..13).for_each(&mut round);
+    let after = at_rest();
+    assert!(after - before < 2000, "{} rows were read", after - before);
+    app.done(&[]);
+}
