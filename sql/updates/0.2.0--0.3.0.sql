@@ -152,6 +152,21 @@ DROP INDEX xdb.task_claim;
 CREATE INDEX task_claim ON xdb.task (lane, worker_id, owner, due_at);
 COMMENT ON COLUMN xdb.task.owner IS 'Owner of the process. At each worker the calls of each owner stand in a line of their own.';
 
+-- So do timers and messages, by owner.
+ALTER TABLE xdb.timer ADD COLUMN owner oid NOT NULL DEFAULT 0;
+UPDATE xdb.timer SET owner = p.owner FROM xdb.process_execution AS p
+    WHERE p.execution_id OPERATOR(pg_catalog.=) timer.execution_id;
+DROP INDEX xdb.timer_due;
+CREATE INDEX timer_due ON xdb.timer (owner, fire_at);
+COMMENT ON COLUMN xdb.timer.owner IS 'Owner of the process. The timers of each owner stand in a line of their own.';
+ALTER TABLE xdb.inbox ADD COLUMN owner oid NOT NULL DEFAULT 0;
+UPDATE xdb.inbox SET owner = p.owner FROM xdb.process_execution AS p
+    WHERE p.execution_id OPERATOR(pg_catalog.=) inbox.execution_id;
+ALTER TABLE xdb.inbox DROP CONSTRAINT inbox_pkey, ADD PRIMARY KEY (execution_id, inbox_id);
+DROP INDEX xdb.inbox_of_execution;
+CREATE INDEX inbox_arrived ON xdb.inbox (owner, inbox_id);
+COMMENT ON COLUMN xdb.inbox.owner IS 'Owner of the process. The messages for each owner''s processes stand in a line of their own.';
+
 -- What is registered without a word about global queues may use all of them, as before. From now on that uses none.
 UPDATE xdb.process_type SET definition = definition OPERATOR(pg_catalog.||) '{"globalQueues": ["*"]}', version = version OPERATOR(pg_catalog.+) 1
     WHERE NOT definition OPERATOR(pg_catalog.?) 'globalQueues';

@@ -69,6 +69,7 @@ pub fn publish(args: &Args) -> Result<Value> {
                 payload: message.as_ref().map(Jsonb::from),
                 bytes: message.as_ref().map_or(0, |message| message.as_str().len()) as i32,
                 published_at: clock::now(),
+                owner: locked.owner,
             };
             inbox::publish(spi, message)?;
             crash::point("publish");

@@ -68,6 +68,9 @@ statements! {
     UPDATE = update::<StateUpdate>();
     OF_KEYS = format!("SELECT {} FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq",
         columns(), batch::<StateKey>());
+    // Without reading them.
+    SIZES_OF_WAITS = format!("SELECT s.execution_id, s.seq, COALESCE(pg_catalog.pg_column_size(s.wait), 0) AS size \
+        FROM {} JOIN xdb.state_execution s ON s.execution_id = v.execution_id AND s.seq = v.seq", batch::<StateKey>());
     ALL_OF_ONE = format!("SELECT {} FROM xdb.state_execution s WHERE s.execution_id = $1 ORDER BY s.seq", columns());
     // In one statement, because nearly every turn begins with it.
     ANSWERED = format!("SELECT {}, t.lease_epoch, t.lease_number, \
@@ -200,6 +203,12 @@ pub fn states(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, keys: &[Sta
         put_in(loaded, id, state);
     }
     Ok(())
+}
+
+/// How many bytes what these states wait for takes, as it is stored.
+pub fn sizes_of_waits(spi: &Spi, keys: &[StateKey]) -> Result<HashMap<StateKey, usize>> {
+    let read = |row: &Row| Ok((StateKey::read(row)?, row.get::<i32>("size")? as usize));
+    Ok(spi.rows(&SIZES_OF_WAITS, &StateKey::arrays(keys), read)?.into_iter().collect())
 }
 
 fn put_in(loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, state: StateExecution) {

@@ -66,6 +66,7 @@ struct Decider<'t, 'a, 'i> {
     leases: HashMap<StateKey, (i64, i64)>,
     local: LocalVersions,
     told: &'t mut Told,
+    unloaded: HashSet<StateKey>,
     closing: BTreeMap<ExecutionId, CloseCommand>,
     /// Of what is large.
     portion: Portion,
@@ -91,7 +92,7 @@ pub fn decide<'i>(
     told: &mut Told,
     batch: Batch<'i>,
 ) -> Result<Decided<'i>> {
-    let Batch { items, executions, locked, leases, local, taken_in, free, now } = batch;
+    let Batch { items, executions, locked, leases, local, taken_in, unloaded, free, now } = batch;
     let decided = Decided {
         items,
         outcomes: vec![ItemOutcome::Done; items.len()],
@@ -112,6 +113,7 @@ pub fn decide<'i>(
         leases,
         local,
         told,
+        unloaded,
         closing: BTreeMap::new(),
         portion: Portion::of_rows().or_none(turn.takes_large),
         put_off: BTreeSet::new(),
@@ -140,7 +142,7 @@ pub fn decide<'i>(
         }
     }
     decider.close()?;
-    decider.decided.took_large = decider.portion.has_taken();
+    decider.decided.took_large = decider.portion.has_taken() || decider.decided.taken_in.large;
     Ok(decider.decided)
 }
 
@@ -214,7 +216,13 @@ impl Decider<'_, '_, '_> {
                 return Ok(());
             }
             Item::Timer(timer) if timer.seq.0 == 0 => Command::ProcessTimeout,
-            Item::Timer(timer) => Command::TimerFired { seq: timer.seq, command: timer.command },
+            Item::Timer(timer) => {
+                if !self.has_room_for(timer) {
+                    self.decided.outcomes[number] = ItemOutcome::NotInPortion;
+                    return Ok(());
+                }
+                Command::TimerFired { seq: timer.seq, command: timer.command }
+            }
             Item::Waiter(key) => Command::GlobalMessagesArrived { seq: key.1 },
             Item::Fail { reason, .. } => Command::Fail { reason: (*reason).to_owned() },
             Item::Answer(record, answered) => {
@@ -233,6 +241,20 @@ impl Decider<'_, '_, '_> {
             }
         };
         self.decide(number, item, command, false)
+    }
+
+    /// Whether the state of a timer may go on in this turn: it is written as a whole, and all its timers fire that are due.
+    fn has_room_for(&mut self, timer: &DueTimer) -> bool {
+        if self.unloaded.contains(&(timer.execution_id, timer.seq)) {
+            return false;
+        }
+        let loaded = self.decided.executions.get(&timer.execution_id);
+        let commands = match loaded.and_then(|loaded| loaded.execution.states.get(&timer.seq)).map(|state| &state.phase)
+        {
+            Some(Phase::Waiting(wait)) => wait.commands.len(),
+            _ => 0,
+        };
+        self.portion.take(commands)
     }
 
     /// The failed attempt that an answer with warnings is, if its process type says so.
@@ -433,7 +455,7 @@ impl Decider<'_, '_, '_> {
         let obtained_ids: Vec<_> = obtained.iter().copied().collect();
         let Decided { executions, taken_in, now, .. } = &mut self.decided;
         load::states_with_unrecorded_attempts(turn.spi, executions, &obtained_ids)?;
-        let all_taken_in = conditional.is_empty() || take_in(turn, executions, taken_in, &conditional, *now)?;
+        let left = take_in(turn, executions, taken_in, &conditional, *now)?;
         self.closing_rows.clear();
         let items = self.decided.items;
         self.app.begin_part(Part::Closing);
@@ -441,7 +463,7 @@ impl Decider<'_, '_, '_> {
             if !obtained.contains(&id) {
                 self.decided.still_closing.push((id, conditional));
                 self.decided.outcomes[item] = ItemOutcome::Locked;
-            } else if conditional && !all_taken_in {
+            } else if conditional && left.contains(&id) {
                 self.decided.outcomes[item] = ItemOutcome::Behind;
             } else {
                 self.app.next_item();

@@ -9,10 +9,11 @@ use crate::clock;
 use crate::pg::catch::Result;
 use crate::store::StateKey;
 use crate::store::attribute;
-use crate::store::load::{self, Arrival, Loaded, Lock, QueueDemand};
+use crate::store::load::{self, Arrival, InboxKey, Loaded, Lock, QueueDemand};
 use crate::store::registry::Registry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::{ExecutionId, Timestamp};
+use xdb_sched::portion::Portion;
 
 /// Versions of executions' local attributes, by key.
 pub type LocalVersions = HashMap<ExecutionId, BTreeMap<String, String>>;
@@ -28,16 +29,21 @@ pub struct Batch<'i> {
     /// Of executions whose answers come from calls that have locked local attributes.
     pub local: LocalVersions,
     pub taken_in: TakenIn,
+    /// States with due timers that were not loaded: they are too large for this turn.
+    pub unloaded: HashSet<StateKey>,
     pub free: Free,
     /// Read under the locks: the times of events are in their order, whoever changed an execution last.
     pub now: Timestamp,
 }
 
 /// Messages that were read from the inbox.
+#[derive(Default)]
 pub struct TakenIn {
-    pub ids: Vec<i64>,
-    /// No message was left in the inbox because there were too many.
-    pub all: bool,
+    pub keys: Vec<InboxKey>,
+    /// Messages were left in the inbox because there were too many: none before this one.
+    pub left_from: Option<i64>,
+    /// More than a few.
+    pub large: bool,
 }
 
 /// What the items of a turn name.
@@ -45,6 +51,8 @@ pub struct TakenIn {
 struct Named {
     answered: Vec<StateKey>,
     states: Vec<StateKey>,
+    /// Those of them whose timers are due, in the order of the items.
+    with_timers: Vec<StateKey>,
     with_locked_keys: Vec<ExecutionId>,
     queues: QueueDemand,
     /// How many timers answers bring.
@@ -66,7 +74,8 @@ pub fn load<'i>(
         locked: BTreeSet::new(),
         leases: HashMap::new(),
         local: LocalVersions::new(),
-        taken_in: TakenIn { ids: Vec::new(), all: true },
+        taken_in: TakenIn::default(),
+        unloaded: HashSet::new(),
         free: Free::default(),
         now: turn.began,
     };
@@ -85,7 +94,9 @@ pub fn load<'i>(
     batch.leases = answered.leases;
     batch.local = attribute::versions(turn.spi, &named.with_locked_keys)?;
     timers.load(turn, &mut batch.executions, &named.timers)?;
-    load::states(turn.spi, &mut batch.executions, &named.states)?;
+    batch.unloaded = too_large(turn, &named.with_timers)?;
+    let states = named.states.iter().chain(&named.with_timers).filter(|key| !batch.unloaded.contains(key));
+    load::states(turn.spi, &mut batch.executions, &states.copied().collect::<Vec<_>>())?;
     load::queues(turn.spi, &mut batch.executions, &named.queues)?;
     batch.now = clock::now();
     let may_have_arrivals =
@@ -102,7 +113,7 @@ impl Named {
         let mut named = Self::default();
         for item in items {
             match item {
-                Item::Timer(timer) if timer.seq.0 > 0 => named.states.push((timer.execution_id, timer.seq)),
+                Item::Timer(timer) if timer.seq.0 > 0 => named.with_timers.push((timer.execution_id, timer.seq)),
                 Item::Waiter(key) => named.states.push(*key),
                 Item::Answer(record, answer) => {
                     let id = record.key.0;
@@ -129,27 +140,45 @@ impl Named {
     }
 }
 
+/// So few states are loaded whatever they wait for.
+const FEW_STATES: usize = 4;
+
+/// Of states with due timers those that this turn does not load, because what they wait for is too much together.
+fn too_large(turn: &Turn, keys: &[StateKey]) -> Result<HashSet<StateKey>> {
+    let mut seen = HashSet::new();
+    let keys: Vec<_> = keys.iter().copied().filter(|key| seen.insert(*key)).collect();
+    if keys.len() <= FEW_STATES && turn.takes_large {
+        return Ok(HashSet::new());
+    }
+    let sizes = load::sizes_of_waits(turn.spi, &keys)?;
+    let mut portion = Portion::of_waits().or_none(turn.takes_large);
+    Ok(keys.into_iter().filter(|key| !portion.take(sizes.get(key).copied().unwrap_or(0))).collect())
+}
+
 /// Takes messages in that arrived for these executions. What was published before comes before what the answers of this turn
-/// publish. Says whether that were all.
+/// publish. Answers those of which there is more.
 pub fn take_in(
     turn: &Turn,
     executions: &mut BTreeMap<ExecutionId, Loaded>,
     taken_in: &mut TakenIn,
     ids: &[ExecutionId],
     now: Timestamp,
-) -> Result<bool> {
-    if ids.is_empty() {
-        return Ok(true);
+) -> Result<BTreeSet<ExecutionId>> {
+    let of: Vec<_> = ids.iter().filter_map(|id| Some((*id, executions.get(id)?.meta.owner))).collect();
+    if of.is_empty() {
+        return Ok(BTreeSet::new());
     }
-    let load::Arrivals { arrivals, all } = load::arrivals(turn.spi, ids)?;
-    taken_in.all &= all;
+    let load::Arrivals { arrivals, left, left_from, large } = load::arrivals(turn.spi, &of, turn.takes_large)?;
+    taken_in.left_from = taken_in.left_from.into_iter().chain(left_from).min();
+    taken_in.large |= large;
     let mut new: BTreeMap<ExecutionId, Vec<Arrival>> = BTreeMap::new();
-    let seen: BTreeSet<_> = taken_in.ids.iter().copied().collect();
+    let seen: BTreeSet<_> = taken_in.keys.iter().copied().collect();
     let mut queues = QueueDemand::new();
-    for arrival in arrivals.into_iter().filter(|arrival| !seen.contains(&arrival.inbox_id)) {
-        taken_in.ids.push(arrival.inbox_id);
-        queues.entry(arrival.execution_id).or_default().entry(arrival.publish.queue.clone()).or_default();
-        new.entry(arrival.execution_id).or_default().push(arrival);
+    for arrival in arrivals.into_iter().filter(|arrival| !seen.contains(&arrival.key)) {
+        let id = arrival.key.execution_id;
+        taken_in.keys.push(arrival.key);
+        queues.entry(id).or_default().entry(arrival.publish.queue.clone()).or_default();
+        new.entry(id).or_default().push(arrival);
     }
     load::queues(turn.spi, executions, &queues)?;
     for (id, arrivals) in new {
@@ -157,5 +186,5 @@ pub fn take_in(
             loaded.receive(turn.spi, arrivals, now)?;
         }
     }
-    Ok(all)
+    Ok(left)
 }
