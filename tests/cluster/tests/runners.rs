@@ -368,6 +368,36 @@ fn a_table_that_was_mended_is_the_schedulers_again() {
 }
 
 #[test]
+fn owners_take_turns_at_a_runner() {
+    const GREEDY: usize = 20;
+    let slow = Slow::alone("runners_turns", ClusterOptions::default().set("xdb.runners", "1"));
+    let mut other = slow.app.session("other");
+    other
+        .run("CREATE TABLE theirs (id text PRIMARY KEY, n int NOT NULL DEFAULT 0); INSERT INTO theirs VALUES ('p', 0)");
+    slow.app.register("theirs", &one_step().maps("public.theirs", "id", &["n"]));
+    slow.mark();
+    slow.app.superuser().run(
+        "INSERT INTO xdb.slow_object (kind, object, reason, pause)
+         VALUES ('TABLE', 'public.theirs'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
+    );
+    slow.takes(0.5);
+    slow.hang(true);
+    slow.start(1..=GREEDY);
+    slow.worker.wait_for_count("their calls", 60, CALLS, |_| true);
+    slow.hang(false);
+    slow.worker.release();
+    let mut superuser = slow.app.superuser();
+    wait_until("it applies their answers", 60, || superuser.count("written") > 0);
+    let before = superuser.count("written");
+    other.start("p-of-other", "theirs").key("p").go();
+    other.completes("p-of-other");
+    let meanwhile = superuser.count("written") - before;
+    assert!(meanwhile <= 4, "{meanwhile} of another role's steps were carried out before one");
+    wait_until("all complete", 60, || views::with_status(&mut superuser, "p%", "COMPLETED") == GREEDY as i64 + 1);
+    slow.app.done(&[]);
+}
+
+#[test]
 fn a_table_in_which_a_process_died_is_left_alone() {
     let app = App::new("runners_deadly");
     let mut db = app.db();
