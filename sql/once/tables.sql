@@ -364,7 +364,7 @@ COMMENT ON COLUMN xdb.crash_suspect.deaths IS 'Crashes that it is suspected of: 
 COMMENT ON COLUMN xdb.crash_suspect.held_at IS 'Since when it is held, because of the second one, until xdb.retry_now(); null = it is made.';
 
 CREATE TABLE xdb.slow_object (
-    kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind OPERATOR(pg_catalog.=) ANY (ARRAY['TABLE', 'FUNCTION'])),
+    kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind OPERATOR(pg_catalog.=) ANY (ARRAY['TABLE', 'FUNCTION', 'ROLE'])),
     object oid NOT NULL,
     since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     reason text NOT NULL,
@@ -374,7 +374,7 @@ CREATE TABLE xdb.slow_object (
     PRIMARY KEY (kind, object)
 );
 COMMENT ON TABLE xdb.slow_object IS 'Users'' tables that are slow, or were within the last hour: the steps of processes that map a slow one are runners''.';
-COMMENT ON COLUMN xdb.slow_object.kind IS 'TABLE or FUNCTION.';
+COMMENT ON COLUMN xdb.slow_object.kind IS 'TABLE, FUNCTION, or ROLE: every table that steps of that role''s processes use, for a while after a process died in one.';
 COMMENT ON COLUMN xdb.slow_object.object IS 'Its oid.';
 COMMENT ON COLUMN xdb.slow_object.since IS 'When it was found to be slow.';
 COMMENT ON COLUMN xdb.slow_object.reason IS 'How that was found out.';

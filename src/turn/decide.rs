@@ -318,7 +318,7 @@ impl Decider<'_, '_, '_> {
                 return Ok(());
             }
             Used::Busy(relation) => match item {
-                Item::Answer(record, _) if self.app.is_kept_from(relation) => {
+                Item::Answer(record, _) if self.is_kept_from_tables(item) => {
                     self.decided.given_away.push(record.key);
                     ItemOutcome::GivenAway
                 }
@@ -399,6 +399,12 @@ impl Decider<'_, '_, '_> {
             };
             loaded.apply(vec![event], now);
         }
+    }
+
+    /// Whether another process has to apply an answer.
+    fn is_kept_from_tables(&self, item: &Item) -> bool {
+        let loaded = self.decided.executions.get(&item.execution());
+        loaded.is_some_and(|loaded| self.app.kept_from(&loaded.meta).is_some())
     }
 
     fn write_tables(&mut self, item: &Item, events: &[Event]) -> Result<Used<()>> {
