@@ -210,9 +210,11 @@ CREATE TABLE xdb.timer (
     shard smallint NOT NULL,
     kind text NOT NULL,
     fire_at timestamptz NOT NULL,
+    -- 0: restored from a dump of a release without it, until the copy is adopted.
+    owner oid NOT NULL DEFAULT 0,
     PRIMARY KEY (execution_id, seq, command)
 ) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
-CREATE INDEX timer_due ON xdb.timer (fire_at);
+CREATE INDEX timer_due ON xdb.timer (owner, fire_at);
 COMMENT ON TABLE xdb.timer IS 'Durable timers: process timeouts and timer commands. A row is gone when it fired or its scope ended.';
 COMMENT ON COLUMN xdb.timer.execution_id IS 'Process execution it belongs to.';
 COMMENT ON COLUMN xdb.timer.seq IS 'State execution that waits for it; 0 = the process timeout.';
@@ -220,20 +222,24 @@ COMMENT ON COLUMN xdb.timer.command IS 'Position of the command in the state''s 
 COMMENT ON COLUMN xdb.timer.shard IS 'Hash of the process id, 0 to 1023.';
 COMMENT ON COLUMN xdb.timer.kind IS 'PROCESS_TIMEOUT or TIMER_COMMAND.';
 COMMENT ON COLUMN xdb.timer.fire_at IS 'When it fires; never earlier.';
+COMMENT ON COLUMN xdb.timer.owner IS 'Owner of the process. The timers of each owner stand in a line of their own.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.timer', '');
 
 CREATE TABLE xdb.inbox (
-    inbox_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    inbox_id bigint GENERATED ALWAYS AS IDENTITY,
     execution_id uuid NOT NULL,
     shard smallint NOT NULL,
     queue_name text NOT NULL,
     message_id text,
     payload jsonb,
     bytes int NOT NULL,
-    published_at timestamptz NOT NULL
+    published_at timestamptz NOT NULL,
+    -- 0: restored from a dump of a release without it, until the copy is adopted.
+    owner oid NOT NULL DEFAULT 0,
+    PRIMARY KEY (execution_id, inbox_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         vacuum_truncate = off);
-CREATE INDEX inbox_of_execution ON xdb.inbox (execution_id, inbox_id);
+CREATE INDEX inbox_arrived ON xdb.inbox (owner, inbox_id);
 COMMENT ON TABLE xdb.inbox IS 'Messages that were published and not yet received by their process. Rows are inserted and deleted, never changed.';
 COMMENT ON COLUMN xdb.inbox.inbox_id IS 'Order of publishing.';
 COMMENT ON COLUMN xdb.inbox.execution_id IS 'Process execution they are for.';
@@ -243,6 +249,7 @@ COMMENT ON COLUMN xdb.inbox.message_id IS 'The publisher''s id of the message, i
 COMMENT ON COLUMN xdb.inbox.payload IS 'The message.';
 COMMENT ON COLUMN xdb.inbox.bytes IS 'Length of the payload as text, so that a turn knows how much it can take in.';
 COMMENT ON COLUMN xdb.inbox.published_at IS 'When it was published.';
+COMMENT ON COLUMN xdb.inbox.owner IS 'Owner of the process. The messages for each owner''s processes stand in a line of their own.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.inbox', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.inbox_inbox_id_seq', '');
 
@@ -357,7 +364,7 @@ COMMENT ON COLUMN xdb.crash_suspect.deaths IS 'Crashes that it is suspected of: 
 COMMENT ON COLUMN xdb.crash_suspect.held_at IS 'Since when it is held, because of the second one, until xdb.retry_now(); null = it is made.';
 
 CREATE TABLE xdb.slow_object (
-    kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind OPERATOR(pg_catalog.=) ANY (ARRAY['TABLE', 'FUNCTION'])),
+    kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind OPERATOR(pg_catalog.=) ANY (ARRAY['TABLE', 'FUNCTION', 'ROLE'])),
     object oid NOT NULL,
     since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     reason text NOT NULL,
@@ -367,7 +374,7 @@ CREATE TABLE xdb.slow_object (
     PRIMARY KEY (kind, object)
 );
 COMMENT ON TABLE xdb.slow_object IS 'Users'' tables that are slow, or were within the last hour: the steps of processes that map a slow one are runners''.';
-COMMENT ON COLUMN xdb.slow_object.kind IS 'TABLE or FUNCTION.';
+COMMENT ON COLUMN xdb.slow_object.kind IS 'TABLE, FUNCTION, or ROLE: every table that steps of that role''s processes use, for a while after a process died in one.';
 COMMENT ON COLUMN xdb.slow_object.object IS 'Its oid.';
 COMMENT ON COLUMN xdb.slow_object.since IS 'When it was found to be slow.';
 COMMENT ON COLUMN xdb.slow_object.reason IS 'How that was found out.';

@@ -49,7 +49,7 @@ DELETE FROM xdb.engine WHERE lane OPERATOR(pg_catalog.=) 1;
 ALTER TABLE xdb.engine DROP CONSTRAINT engine_lane_known;
 ALTER TABLE xdb.engine ADD CONSTRAINT engine_lane_known CHECK (lane OPERATOR(pg_catalog.=) 0 OR lane OPERATOR(pg_catalog.>=) 10 AND lane OPERATOR(pg_catalog.<=) 25);
 CREATE TABLE xdb.slow_object (
-    kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind OPERATOR(pg_catalog.=) ANY (ARRAY['TABLE', 'FUNCTION'])),
+    kind text NOT NULL CONSTRAINT slow_object_kind_known CHECK (kind OPERATOR(pg_catalog.=) ANY (ARRAY['TABLE', 'FUNCTION', 'ROLE'])),
     object oid NOT NULL,
     since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     reason text NOT NULL,
@@ -59,7 +59,7 @@ CREATE TABLE xdb.slow_object (
     PRIMARY KEY (kind, object)
 );
 COMMENT ON TABLE xdb.slow_object IS 'Users'' tables that are slow, or were within the last hour: the steps of processes that map a slow one are runners''.';
-COMMENT ON COLUMN xdb.slow_object.kind IS 'TABLE or FUNCTION.';
+COMMENT ON COLUMN xdb.slow_object.kind IS 'TABLE, FUNCTION, or ROLE: every table that steps of that role''s processes use, for a while after a process died in one.';
 COMMENT ON COLUMN xdb.slow_object.object IS 'Its oid.';
 COMMENT ON COLUMN xdb.slow_object.since IS 'When it was found to be slow.';
 COMMENT ON COLUMN xdb.slow_object.reason IS 'How that was found out.';
@@ -151,6 +151,21 @@ UPDATE xdb.task SET owner = p.owner FROM xdb.process_execution AS p
 DROP INDEX xdb.task_claim;
 CREATE INDEX task_claim ON xdb.task (lane, worker_id, owner, due_at);
 COMMENT ON COLUMN xdb.task.owner IS 'Owner of the process. At each worker the calls of each owner stand in a line of their own.';
+
+-- So do timers and messages, by owner.
+ALTER TABLE xdb.timer ADD COLUMN owner oid NOT NULL DEFAULT 0;
+UPDATE xdb.timer SET owner = p.owner FROM xdb.process_execution AS p
+    WHERE p.execution_id OPERATOR(pg_catalog.=) timer.execution_id;
+DROP INDEX xdb.timer_due;
+CREATE INDEX timer_due ON xdb.timer (owner, fire_at);
+COMMENT ON COLUMN xdb.timer.owner IS 'Owner of the process. The timers of each owner stand in a line of their own.';
+ALTER TABLE xdb.inbox ADD COLUMN owner oid NOT NULL DEFAULT 0;
+UPDATE xdb.inbox SET owner = p.owner FROM xdb.process_execution AS p
+    WHERE p.execution_id OPERATOR(pg_catalog.=) inbox.execution_id;
+ALTER TABLE xdb.inbox DROP CONSTRAINT inbox_pkey, ADD PRIMARY KEY (execution_id, inbox_id);
+DROP INDEX xdb.inbox_of_execution;
+CREATE INDEX inbox_arrived ON xdb.inbox (owner, inbox_id);
+COMMENT ON COLUMN xdb.inbox.owner IS 'Owner of the process. The messages for each owner''s processes stand in a line of their own.';
 
 -- What is registered without a word about global queues may use all of them, as before. From now on that uses none.
 UPDATE xdb.process_type SET definition = definition OPERATOR(pg_catalog.||) '{"globalQueues": ["*"]}', version = version OPERATOR(pg_catalog.+) 1

@@ -172,6 +172,7 @@ fn put_in(
         payload: message.map(Jsonb::from),
         bytes: message.map_or(0, |message| message.as_str().len()) as i32,
         published_at: clock::now(),
+        owner: locked.owner,
     };
     inbox::publish(spi, message)
 }

@@ -425,15 +425,16 @@ pub(super) fn take_in(
     now: Timestamp,
 ) -> Result<()> {
     loop {
-        let load::Arrivals { arrivals, all } = load::arrivals(spi, &[id])?;
-        let inbox_ids: Vec<_> = arrivals.iter().map(|arrival| arrival.inbox_id).collect();
+        // Whose they are makes no difference: they are all of one.
+        let load::Arrivals { arrivals, left, .. } = load::arrivals(spi, &[(id, pg_sys::InvalidOid)], true)?;
+        let keys: Vec<_> = arrivals.iter().map(|arrival| arrival.key).collect();
         let queues = arrivals.iter().map(|arrival| (arrival.publish.queue.clone(), 0)).collect();
         load::queues(spi, loaded, &load::QueueDemand::from([(id, queues)]))?;
         if let Some(entry) = loaded.get_mut(&id) {
             entry.receive(spi, arrivals, now)?;
         }
-        load::delete_arrivals(spi, &inbox_ids)?;
-        if all {
+        load::delete_arrivals(spi, &keys)?;
+        if left.is_empty() {
             break;
         }
     }

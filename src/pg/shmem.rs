@@ -184,10 +184,10 @@ pub fn launcher_ended() {
     shared.launcher_procno.store(0, Ordering::SeqCst);
 }
 
-/// Notes, from a signal handler, in which table this process ends.
-pub fn note_died_in(table: u32) {
+/// Notes, from a signal handler, in which table this process ends, and for which role it was there.
+pub fn note_died_in(table: u32, owner: u32) {
     if let Some(slot) = Slot::mine() {
-        slot.note_died_in(table);
+        slot.note_died_in(table, owner);
     }
 }
 

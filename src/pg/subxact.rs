@@ -66,8 +66,9 @@ thread_local! {
     static HARD_TIMER: Cell<Option<c_int>> = const { Cell::new(None) };
 }
 
-/// The table that this process touches for a user, so that the scheduler knows what it died in.
+/// The table that this process touches for a user, and the role whose step does, so that the scheduler knows what it died in.
 static IN_TABLE: AtomicU32 = AtomicU32::new(0);
+static FOR_OWNER: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// Since when it does so, and how long it has touched tables under the last [`with_timeout`].
@@ -77,16 +78,22 @@ thread_local! {
 
 /// Ends the process at its next check for interrupts, as SIGTERM does: no exception handler catches that.
 unsafe extern "C-unwind" fn at_hard_limit() {
-    crate::pg::shmem::note_died_in(IN_TABLE.load(Ordering::Relaxed));
+    crate::pg::shmem::note_died_in(IN_TABLE.load(Ordering::Relaxed), FOR_OWNER.load(Ordering::Relaxed));
     // SAFETY: what the handler of SIGTERM does, in a handler of a timer.
     unsafe { super::raw::die(0) };
 }
 
-/// Runs `body`, which touches this table, and cancels its statement after this many milliseconds. Armed by hand,
+/// Runs `body`, which touches this table for this role, and cancels its statement after this many milliseconds. Armed by hand,
 /// because a background worker's statements have no timeout of their own. What survives its cancellation for long
 /// takes the process with it: the others must not wait for it.
-pub fn with_timeout<T>(milliseconds: i32, table: u32, body: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn with_timeout<T>(
+    milliseconds: i32,
+    table: u32,
+    owner: pg_sys::Oid,
+    body: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     IN_TABLE.store(table, Ordering::Relaxed);
+    FOR_OWNER.store(owner.to_u32(), Ordering::Relaxed);
     TIMES.with_borrow_mut(Vec::clear);
     SINCE.set(Some(Instant::now()));
     // SAFETY: the statement timeout is registered in every process with a database connection, the other one here.

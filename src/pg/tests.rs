@@ -321,9 +321,9 @@ mod xdb_tests {
 
     #[pg_test]
     fn a_statement_that_takes_too_long_is_cancelled_alone() {
-        let error = error_of(|| subxact::with_timeout(50, 0, || run("SELECT pg_sleep(20)")));
+        let error = error_of(|| subxact::with_timeout(50, 0, pg_sys::InvalidOid, || run("SELECT pg_sleep(20)")));
         assert_eq!(error.code, QUERY_CANCELED);
-        subxact::with_timeout(200, 0, || run("SELECT 1")).expect("in time");
+        subxact::with_timeout(200, 0, pg_sys::InvalidOid, || run("SELECT 1")).expect("in time");
         run("SELECT pg_sleep(0.4)").expect("no timer is armed");
     }
 

@@ -3,9 +3,9 @@
 use super::StateKey;
 use super::lines::{OLDER, OWN, Schema, read_line};
 use super::registry::WorkerId;
-use super::suspects;
 use super::table::{Read, Record, batch, delete, insert, record, run, set_to_v, statements, table};
 use super::versions::{self, of_schema};
+use super::{inbox, suspects, timer};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Spi};
@@ -470,11 +470,13 @@ pub(super) fn forget_leases(spi: &Spi) -> Result<()> {
     Ok(())
 }
 
-/// Puts tasks into the lines of their processes' owners, who are others than they were. The tasks of a dump of an older release
-/// have none.
+/// Puts tasks, timers and messages into the lines of their processes' owners, who are others than they were. Those of a dump of
+/// an older release have none.
 pub(super) fn take_owners(spi: &Spi) -> Result<()> {
     if versions::is_own() {
         spi.run(&TAKE_OWNERS, &[])?;
+        timer::take_owners(spi)?;
+        inbox::take_owners(spi)?;
     }
     Ok(())
 }

@@ -10,9 +10,8 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
 use crate::pg::shmem::Role;
 use crate::pg::spi::{Row, Spi};
-use crate::store::slow::{self, Marked};
+use crate::store::slow::{self, Marks};
 use crate::store::versions::{self, of_schema};
-use std::collections::HashMap;
 
 /// The row of the first runner.
 const FIRST_RUNNER: i16 = 10;
@@ -66,8 +65,8 @@ pub struct TurnInput {
     pub global_work: bool,
     /// Whether the processes are this database's own.
     pub ownership: Ownership,
-    /// Users' tables that are slow, or were within the last hour.
-    pub slow: HashMap<u32, Marked>,
+    /// What is slow, or was within the last hour.
+    pub slow: Marks,
 }
 
 /// The row of an engine process.
@@ -117,7 +116,7 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
             runners_have_calls: row.get("runners_have_calls")?,
             global_work: row.get("global_work")?,
             ownership: instance::read_ownership(row)?,
-            slow: HashMap::new(),
+            slow: Marks::default(),
         };
         Ok((state, row.get::<bool>("any_slow")?))
     };
@@ -125,7 +124,7 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
     let row = spi.first(statement, &[value(system), value(database), value(row_of(role))], read)?;
     let (mut state, any_slow) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
     if any_slow {
-        state.slow = slow::tables(spi)?;
+        state.slow = slow::marks(spi)?;
     }
     Ok(state)
 }

@@ -2,25 +2,30 @@
 //! `message_key`.
 
 use super::loaded::Loaded;
-use super::table::{Read, Record, batch, insert, record, run, select, statements, table};
+use super::table::{Read, Record, batch, delete, insert, insert_but, record, rows, run, select, statements, table};
+use super::versions::of_schema;
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, array, value};
-use crate::pg::spi::Spi;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::pg::spi::{Row, Spi};
+use pgrx::pg_sys;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use xdb_engine::*;
+use xdb_sched::portion::Portion;
+use xdb_sched::room::Owner;
 
 table! {
     /// A message in the inbox. The row itself is the task "messages arrived". Inserted under `KEY SHARE`, never updated.
     pub struct Inbox<'a> in "inbox" {
-        key { inbox_id: i64 }
+        key { execution_id: ExecutionId, inbox_id: i64 }
         other {
-            execution_id: ExecutionId,
             shard: i16,
             queue_name: &'a str,
             message_id: Option<&'a str>,
             payload: Option<Jsonb<'a>>,
             bytes: i32,
             published_at: Timestamp,
+            /// The process's, so that each owner's messages stand in a line of their own in the index.
+            owner: pg_sys::Oid,
         }
     }
 }
@@ -35,18 +40,58 @@ record! {
         payload: Option<Jsonb<'a>>,
         bytes: i32,
         published_at: Timestamp,
+        owner: pg_sys::Oid,
     }
+}
+
+record! {
+    /// Names a message in the inbox.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub struct InboxKey of Inbox<'static> { execution_id: ExecutionId, inbox_id: i64 }
 }
 
 record! {
     /// What of a message is taken in.
     struct TakenMessage<'a> of Inbox<'a> {
-        inbox_id: i64,
-        execution_id: ExecutionId,
         queue_name: &'a str,
         message_id: Option<&'a str>,
         payload: Option<Jsonb<'a>>,
     }
+}
+
+record! {
+    /// Executions whose messages are taken in, and their owners.
+    struct Receiver { execution_id: ExecutionId, owner: pg_sys::Oid }
+}
+
+record! {
+    /// Whose messages to look for, and from which one on.
+    struct ArrivedFor { owner: pg_sys::Oid, since: i64 }
+}
+
+record! {
+    /// A message that has arrived.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Arrived {
+        execution_id: ExecutionId,
+        inbox_id: i64,
+        /// In whose line it stands.
+        owner: pg_sys::Oid,
+    }
+}
+
+/// That the message `i` stands in the line that `v` tells. In a schema of an older release there is one, and it is nobody's.
+const OWN_LINE: &str = "i.owner = v.owner";
+const ONE_LINE: &str = "v.owner = 0::oid";
+
+fn arrived_of(in_line: &str) -> String {
+    format!(
+        "SELECT a.execution_id, a.inbox_id, v.owner FROM {} CROSS JOIN LATERAL ( \
+            SELECT i.execution_id, i.inbox_id FROM xdb.inbox i \
+            WHERE {in_line} AND i.inbox_id >= v.since AND i.execution_id <> ALL ($3) ORDER BY i.inbox_id LIMIT $4) AS a \
+        ORDER BY a.inbox_id",
+        batch::<ArrivedFor>()
+    )
 }
 
 table! {
@@ -59,21 +104,34 @@ table! {
 
 statements! {
     INSERT = insert::<NewMessage>();
+    INSERT_OF_OLDER = insert_but::<NewMessage>(&["owner"]);
     USE_KEY = format!("{} ON CONFLICT DO NOTHING", insert::<MessageKey>());
     KEYS = insert::<MessageKey>();
-    // By execution, so that nobody takes walking through the whole inbox in its order for a way to these.
-    ARRIVALS = format!("SELECT {} FROM (SELECT o.inbox_id, o.bytes, sum(o.bytes) OVER (ORDER BY o.inbox_id) AS total \
-            FROM (SELECT DISTINCT unnest($1::uuid[]) AS id) AS k \
-            CROSS JOIN LATERAL (SELECT n.inbox_id, n.bytes FROM xdb.inbox n WHERE n.execution_id = k.id \
-                ORDER BY n.inbox_id LIMIT $2) AS o \
-            ORDER BY o.inbox_id LIMIT $2) AS head \
-        JOIN xdb.inbox i USING (inbox_id) WHERE head.total - head.bytes < $3 ORDER BY i.inbox_id",
-        select::<TakenMessage>("i"));
+    // By execution, so that nobody takes walking through the whole inbox in its order for a way to these. Of each owner the first
+    // kilobyte, then of each the second and so on, until there are enough.
+    ARRIVALS = format!("SELECT h.execution_id, h.inbox_id, h.goes, {} FROM ( \
+            SELECT o.execution_id, o.inbox_id, sum(o.weight) OVER taken <= $4 OR $5 AND row_number() OVER taken = 1 AS goes \
+            FROM (SELECT v.execution_id, n.inbox_id, n.weight, \
+                    sum(n.weight) OVER (PARTITION BY v.owner ORDER BY n.inbox_id) AS of_owner \
+                FROM {} CROSS JOIN LATERAL (SELECT i.inbox_id, 1 + i.bytes / 1024 AS weight FROM xdb.inbox i \
+                    WHERE i.execution_id = v.execution_id ORDER BY i.inbox_id LIMIT $3) AS n) AS o \
+            WINDOW taken AS (ORDER BY o.of_owner, o.inbox_id)) AS h \
+        LEFT JOIN xdb.inbox i ON h.goes AND i.execution_id = h.execution_id AND i.inbox_id = h.inbox_id ORDER BY h.inbox_id",
+        select::<TakenMessage>("i"), batch::<Receiver>());
     UNSEEN = "SELECT EXISTS (SELECT FROM xdb.inbox WHERE execution_id = $1 \
         AND queue_name = COALESCE($2, queue_name)) AS unseen";
-    EXECUTIONS = "SELECT execution_id, inbox_id FROM xdb.inbox \
-        WHERE inbox_id >= $3 AND execution_id <> ALL ($1) ORDER BY inbox_id LIMIT $2";
-    DELETE = "DELETE FROM xdb.inbox WHERE inbox_id = ANY ($1)";
+    HEADS = "WITH RECURSIVE head (owner, inbox_id) AS ( \
+            (SELECT i.owner, i.inbox_id FROM xdb.inbox i ORDER BY i.owner, i.inbox_id LIMIT 1) \
+            UNION ALL SELECT n.owner, n.inbox_id FROM head h CROSS JOIN LATERAL ( \
+                SELECT i.owner, i.inbox_id FROM xdb.inbox i WHERE i.owner > h.owner \
+                ORDER BY i.owner, i.inbox_id LIMIT 1) AS n) \
+        SELECT owner, inbox_id FROM head";
+    HEAD_OF_OLDER = "SELECT 0::oid AS owner, i.inbox_id FROM xdb.inbox i ORDER BY i.inbox_id LIMIT 1";
+    ARRIVED = arrived_of(OWN_LINE);
+    ARRIVED_OF_OLDER = arrived_of(ONE_LINE);
+    TAKE_OWNERS = "UPDATE xdb.inbox i SET owner = p.owner FROM xdb.process_execution p \
+        WHERE p.execution_id = i.execution_id AND p.owner <> i.owner";
+    DELETE = delete::<Inbox, InboxKey>();
     DELETE_ALL = "DELETE FROM xdb.inbox WHERE execution_id = ANY ($1)";
     DELETE_ALL_KEYS = "DELETE FROM xdb.message_key WHERE execution_id = ANY ($1)";
     KNOWN_KEYS = format!("SELECT {} FROM {} JOIN xdb.message_key m USING (execution_id, queue_name, message_id)",
@@ -93,7 +151,13 @@ pub fn publish(spi: &Spi, message: NewMessage) -> Result<()> {
             return Ok(());
         }
     }
-    run(spi, &INSERT, &[message])?;
+    run(spi, of_schema(&INSERT, &INSERT_OF_OLDER), &[message])?;
+    Ok(())
+}
+
+/// Puts messages into the lines of their processes' owners: see [`super::claim::take_owners`].
+pub(super) fn take_owners(spi: &Spi) -> Result<()> {
+    spi.run(&TAKE_OWNERS, &[])?;
     Ok(())
 }
 
@@ -148,8 +212,7 @@ pub(super) fn keys_in_inbox(spi: &Spi, id: ExecutionId) -> Result<Vec<(String, S
 /// A message that waits in the inbox.
 #[derive(Clone, Debug)]
 pub struct Arrival {
-    pub inbox_id: i64,
-    pub execution_id: ExecutionId,
+    pub key: InboxKey,
     pub publish: Publish,
 }
 
@@ -161,32 +224,57 @@ impl Arrival {
 }
 
 /// What was read from the inbox.
+#[derive(Default)]
 pub struct Arrivals {
     pub arrivals: Vec<Arrival>,
-    /// There is no more.
-    pub all: bool,
+    /// Executions of which there is more.
+    pub left: BTreeSet<ExecutionId>,
+    /// Nothing before this was left.
+    pub left_from: Option<i64>,
+    /// More than a few: see [`Portion::FEW_MESSAGES`].
+    pub large: bool,
 }
 
-/// Most messages, and most bytes of them, that one turn takes in.
-const ARRIVALS_PER_TURN: usize = 5000;
-const ARRIVED_BYTES_PER_TURN: i64 = 16 * 1024 * 1024;
+/// So many messages of each execution are looked at, if there are many executions; and of one alone, as many as a turn takes in.
+const LOOKED_AT: usize = 64;
 
-/// Messages that arrived for these executions, oldest first; not more than a turn takes in. Read in a statement that
-/// begins after the executions were locked.
-pub fn arrivals(spi: &Spi, ids: &[ExecutionId]) -> Result<Arrivals> {
-    let params = [array(ids), value(ARRIVALS_PER_TURN as i64), value(ARRIVED_BYTES_PER_TURN)];
-    let arrivals = spi.rows(&ARRIVALS, &params, |row| {
-        let TakenMessage { inbox_id, execution_id, queue_name, message_id, payload } = TakenMessage::read(row)?;
+/// Messages that arrived for these executions, with their owners; oldest first, and not more than one turn takes in, of each owner an
+/// equal part. Read in a statement that begins after the executions were locked.
+pub fn arrivals(spi: &Spi, of: &[(ExecutionId, pg_sys::Oid)], takes_large: bool) -> Result<Arrivals> {
+    let of_each = (Portion::ROWS / of.len().max(1)).max(LOOKED_AT);
+    let receiver =
+        |(execution_id, owner): &(ExecutionId, pg_sys::Oid)| Receiver { execution_id: *execution_id, owner: *owner };
+    let mut params = Receiver::arrays(&of.iter().map(receiver).collect::<Vec<_>>());
+    let most = Portion::of_messages(takes_large);
+    params.extend([value(of_each as i64), value(most as i64), value(takes_large)]);
+    let found = spi.rows(&ARRIVALS, &params, |row| {
+        let key = InboxKey::read(row)?;
+        if !row.get::<bool>("goes")? {
+            return Ok((key, None));
+        }
+        let TakenMessage { queue_name, message_id, payload } = TakenMessage::read(row)?;
         let publish = Publish {
             queue: queue_name.to_owned(),
             message_id: message_id.map(str::to_owned),
             payload: payload.map(|payload| payload.to_json()).transpose()?,
         };
-        Ok(Arrival { inbox_id, execution_id, publish })
+        Ok((key, Some(Arrival { key, publish })))
     })?;
-    let bytes: usize = arrivals.iter().map(Arrival::bytes).sum();
-    let all = arrivals.len() < ARRIVALS_PER_TURN && bytes < ARRIVED_BYTES_PER_TURN as usize;
-    Ok(Arrivals { arrivals, all })
+    let mut read = Arrivals::default();
+    let mut counts = HashMap::<ExecutionId, usize>::new();
+    let mut weight = 0;
+    for (key, arrival) in found {
+        let count = counts.entry(key.execution_id).or_default();
+        *count += 1;
+        if arrival.is_none() || *count == of_each {
+            read.left.insert(key.execution_id);
+            read.left_from.get_or_insert(key.inbox_id);
+        }
+        weight += arrival.as_ref().map_or(0, |arrival| 1 + arrival.bytes() / 1024);
+        read.arrivals.extend(arrival);
+    }
+    read.large = weight > Portion::FEW_MESSAGES;
+    Ok(read)
 }
 
 /// Most bytes of messages in one event.
@@ -223,33 +311,24 @@ pub fn has_unseen_arrivals(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> R
     Ok(unseen.unwrap_or(false))
 }
 
-/// Executions with messages in the inbox.
-#[derive(Debug, Default)]
-pub struct WithArrivals {
-    pub executions: Vec<ExecutionId>,
-    /// There may be more.
-    pub more: bool,
-    /// The last message that was looked at.
-    pub last: Option<i64>,
+/// The first message of each owner's processes.
+pub fn heads(spi: &Spi) -> Result<Vec<(Owner, i64)>> {
+    let read = |row: &Row| Ok((row.get::<pg_sys::Oid>("owner")?.to_u32(), row.get("inbox_id")?));
+    spi.rows(of_schema(&HEADS, &HEAD_OF_OLDER), &[], read)
 }
 
-/// Executions with messages in the inbox, those of the oldest messages first. Looks at messages with the id `from` and higher
-/// ones.
-pub fn executions_with_arrivals(
+/// Messages in the inbox for processes of these owners, with this id or higher ones; of each owner so many, the oldest first.
+pub fn arrived(
     spi: &Spi,
+    of: impl IntoIterator<Item = (Owner, Option<i64>)>,
     except: &[ExecutionId],
-    limit: usize,
-    from: Option<i64>,
-) -> Result<WithArrivals> {
-    let params = [array(except), value(limit as i64), value(from.unwrap_or(i64::MIN))];
-    let mut seen = BTreeSet::new();
-    let read = |row: &crate::pg::spi::Row| Ok((row.get("execution_id")?, row.get::<i64>("inbox_id")?));
-    let rows = spi.rows(&EXECUTIONS, &params, read)?;
-    Ok(WithArrivals {
-        more: rows.len() == limit,
-        last: rows.last().map(|row| row.1),
-        executions: rows.into_iter().map(|row| row.0).filter(|id| seen.insert(*id)).collect(),
-    })
+    of_each: usize,
+) -> Result<Vec<Arrived>> {
+    let arrived_for =
+        |(owner, since): (Owner, Option<i64>)| ArrivedFor { owner: owner.into(), since: since.unwrap_or(i64::MIN) };
+    let mut params = ArrivedFor::arrays(&of.into_iter().map(arrived_for).collect::<Vec<_>>());
+    params.extend([array(except), value(of_each as i64)]);
+    rows(spi, of_schema(&ARRIVED, &ARRIVED_OF_OLDER), &params)
 }
 
 /// Deletes messages, and their ids, of executions that take none any more: a close at a higher isolation level may not
@@ -262,9 +341,7 @@ pub fn delete_arrivals_of(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     Ok(())
 }
 
-pub fn delete_arrivals(spi: &Spi, inbox_ids: &[i64]) -> Result<()> {
-    if !inbox_ids.is_empty() {
-        spi.run(&DELETE, &[array(inbox_ids)])?;
-    }
+pub fn delete_arrivals(spi: &Spi, keys: &[InboxKey]) -> Result<()> {
+    run(spi, &DELETE, keys)?;
     Ok(())
 }

@@ -1,16 +1,17 @@
 //! Lines of calls, one for each owner at each worker: which there are, and when their calls are due. A line is a range of the
 //! index `task_claim` of the table `task`, so all of this costs a descent in the index or two per line.
 
-use super::claim::{Lane, RUNNERS_LANE, SCHEDULERS_LANE, free_for_runners};
+use super::claim::{Lane, RUNNERS_LANE, free_for_runners};
 use super::registry::{MissingType, WITHOUT_TYPE, WorkerId};
 use super::table::{Record, batch, record, statements};
+use super::timer;
 use super::versions::of_schema;
-use crate::pg::catch::{PgError, Result};
+use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use xdb_engine::Timestamp;
-use xdb_sched::room::Line;
+use xdb_sched::room::{Line, Owner};
 
 /// How a schema tells the lines of calls apart.
 pub(super) struct Schema {
@@ -20,6 +21,8 @@ pub(super) struct Schema {
     pub owner: &'static str,
     /// The lines of a lane with the due times of their first calls, leased or not: a relation `line` for `WITH RECURSIVE`.
     lines: fn(&str) -> String,
+    /// The first timers of all owners: a relation `first_timer` likewise.
+    first_timers: &'static str,
 }
 
 /// One descent in the index per line, however many calls there are.
@@ -37,6 +40,7 @@ pub(super) const OWN: Schema = Schema {
                     ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) AS n)"
         )
     },
+    first_timers: timer::FIRSTS,
 };
 
 /// In a schema of an older release all calls to a worker stand in one line.
@@ -50,6 +54,7 @@ pub(super) const OLDER: Schema = Schema {
                     WHERE t.lane = {lane} AND t.worker_id = w.worker_id ORDER BY t.due_at LIMIT 1) AS n)"
         )
     },
+    first_timers: timer::FIRST_OF_OLDER,
 };
 
 record! {
@@ -107,10 +112,8 @@ fn lines_of(schema: &Schema) -> String {
 
 fn next_due_of(schema: &Schema) -> String {
     format!(
-        "SELECT LEAST( \
-            (SELECT min(n.due_at) FROM {} CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
-                WHERE t.lane = $3 AND {} AND t.due_at > $4 ORDER BY t.due_at LIMIT 1) AS n), \
-            (SELECT fire_at FROM xdb.timer WHERE $3 = {SCHEDULERS_LANE} AND fire_at > $4 ORDER BY fire_at LIMIT 1)) AS next",
+        "SELECT min(n.due_at) AS next FROM {} CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
+            WHERE t.lane = $3 AND {} AND t.due_at > $4 ORDER BY t.due_at LIMIT 1) AS n",
         batch::<OfLine>(),
         (schema.in_line)("v")
     )
@@ -118,11 +121,12 @@ fn next_due_of(schema: &Schema) -> String {
 
 fn earliest_of(schema: &Schema) -> String {
     format!(
-        "WITH RECURSIVE {} SELECT LEAST( \
-            (SELECT min(l.due_at) FROM line l WHERE l.worker_id = ANY ($1)), \
-            (SELECT fire_at FROM xdb.timer ORDER BY fire_at LIMIT 1)) AS earliest, \
-        EXISTS (SELECT FROM xdb.inbox) AS messages",
-        (schema.lines)("$2")
+        "WITH RECURSIVE {}, {} \
+        SELECT NULL::oid AS owner, min(l.due_at) AS due_at, EXISTS (SELECT FROM xdb.inbox) AS messages \
+            FROM line l WHERE l.worker_id = ANY ($1) \
+        UNION ALL SELECT f.owner, f.fire_at, false FROM first_timer f",
+        (schema.lines)("$2"),
+        schema.first_timers
     )
 }
 
@@ -164,7 +168,7 @@ pub fn for_runners(
     Ok(spi.first(&FOR_RUNNERS, &params, read)?.unwrap_or_default())
 }
 
-/// When the next call of these lines comes due after `now`, or, in the scheduler's lane, the next timer.
+/// When the next call of these lines comes due after `now`.
 pub fn next_due(
     spi: &Spi,
     lane: i16,
@@ -177,13 +181,31 @@ pub fn next_due(
     Ok(spi.first(of_schema(&NEXT_DUE, &NEXT_DUE_OF_OLDER), &params, |row| row.get("next"))?.flatten())
 }
 
-/// When the earliest call or timer comes due or came due, and whether there are messages: everything that a scheduler with no
-/// call under way has to look for.
-pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<(Option<Timestamp>, bool)> {
+/// Everything that a scheduler with no call under way has to look for.
+#[derive(Debug, Default)]
+pub struct Earliest {
+    /// When the earliest call comes due or came due.
+    pub call: Option<Timestamp>,
+    /// The same of the first timer of each owner.
+    pub timers: Vec<(Owner, Timestamp)>,
+    pub any_messages: bool,
+}
+
+/// In one statement.
+pub fn earliest(spi: &Spi, lane: Lane, workers: &[WorkerId]) -> Result<Earliest> {
     let params = [array(workers), value(lane.number)];
-    let statement = of_schema(&EARLIEST, &EARLIEST_OF_OLDER);
-    let found = spi.first(statement, &params, |row| Ok((row.get("earliest")?, row.get("messages")?)))?;
-    found.ok_or_else(|| PgError::internal("the earliest due time has no row"))
+    let mut earliest = Earliest::default();
+    let read = |row: &Row| {
+        let (owner, due_at): (Option<pg_sys::Oid>, Option<Timestamp>) = (row.get("owner")?, row.get("due_at")?);
+        Ok((owner, due_at, row.get("messages")?))
+    };
+    for (owner, due_at, messages) in spi.rows(of_schema(&EARLIEST, &EARLIEST_OF_OLDER), &params, read)? {
+        match owner {
+            Some(owner) => earliest.timers.extend(due_at.map(|at| (owner.to_u32(), at))),
+            None => (earliest.call, earliest.any_messages) = (due_at, messages),
+        }
+    }
+    Ok(earliest)
 }
 
 /// How many calls are due or under way, counted up to a bound, and since when the oldest waits: for people. To be read with the

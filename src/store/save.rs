@@ -21,6 +21,7 @@ use crate::pg::spi::Spi;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use xdb_engine::*;
+use xdb_sched::room::Owner;
 
 /// Saves a batch. `leases` names the calls that this scheduler makes itself, at once.
 pub fn save<'a>(
@@ -44,6 +45,8 @@ pub struct SavedBatch {
     pub calls_over: bool,
     /// The earliest due time of the calls without a lease and the timers that were written.
     pub earliest: Option<Timestamp>,
+    /// The same of the timers of each owner.
+    pub timers: BTreeMap<Owner, Timestamp>,
 }
 
 /// Saves a batch, and leaves it to the caller to hand on what its calls had locked, and to look at what is due.
@@ -64,6 +67,7 @@ pub fn save_batch<'a>(
     Ok(SavedBatch {
         calls_over: changes.calls_over || !changes.closed.all.is_empty(),
         earliest: changes.rows.earliest(),
+        timers: changes.rows.earliest_timers(),
     })
 }
 
@@ -185,7 +189,7 @@ impl<'a> Changes<'a> {
             if !before.exists()
                 && let Some(at) = execution.timeout_at
             {
-                self.rows.timers_new.push(Timer::of_process(id, meta.shard, at));
+                self.rows.timers_new.push(Timer::of_process(id, meta.shard, meta.owner, at));
             }
             self.rows.collect_messages(meta, before, execution, calls.now);
         }
@@ -267,7 +271,7 @@ impl<'a> Rows<'a> {
         let (timers_before, timers_now) = (old.map(timers_of).unwrap_or_default(), timers_of(state));
         for (command, at) in &timers_now {
             if !timers_before.contains_key(command) {
-                self.timers_new.push(Timer::of_command(id, seq, *command, meta.shard, *at));
+                self.timers_new.push(Timer::of_command((id, seq), *command, meta.shard, meta.owner, *at));
             }
         }
         for command in timers_before.into_keys().filter(|command| !timers_now.contains_key(command)) {
@@ -342,5 +346,14 @@ impl<'a> Rows<'a> {
         let new = self.tasks_new.iter().filter(|task| task.lease_until.is_none()).map(|task| task.due_at);
         let changed = self.tasks_changed.iter().filter(|task| task.lease_until.is_none()).map(|task| task.due_at);
         new.chain(changed).chain(self.timers_new.iter().map(|timer| timer.fire_at)).min()
+    }
+
+    fn earliest_timers(&self) -> BTreeMap<Owner, Timestamp> {
+        let mut earliest = BTreeMap::new();
+        for timer in &self.timers_new {
+            let first = earliest.entry(timer.line()).or_insert(timer.fire_at);
+            *first = timer.fire_at.min(*first);
+        }
+        earliest
     }
 }

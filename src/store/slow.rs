@@ -26,25 +26,37 @@ table! {
 }
 
 record! {
-    /// A mark that is set, and the one that a probe leaves.
-    struct Marking<'a> of SlowObject<'a> { object: pg_sys::Oid, reason: &'a str, pause: Interval }
+    /// A mark that is set.
+    struct Marking<'a> of SlowObject<'a> { kind: &'a str, object: pg_sys::Oid, reason: &'a str, pause: Interval }
 }
 
+const TABLE: &str = "TABLE";
+/// All tables that steps of a role use. Nobody probes that: it is over when its pause is.
+const ROLE: &str = "ROLE";
+
+/// Since when the mark `o` is over, or when it will be; null: nobody knows.
+const OVER_AT: &str = "CASE o.kind WHEN 'ROLE' THEN o.since + o.pause ELSE o.mended_at END";
+
 statements! {
-    TABLES = "SELECT o.object, o.reason, o.pause, o.mended_at IS NOT NULL AS is_mended, \
+    MARKS = format!("SELECT o.kind, o.object, o.reason, o.pause, \
+            COALESCE({OVER_AT} <= pg_catalog.clock_timestamp(), false) AS is_mended, \
             GREATEST(pg_catalog.clock_timestamp() - COALESCE(o.probed_at, o.since), '0') AS age FROM xdb.slow_object o \
-        WHERE o.kind = 'TABLE' AND (o.mended_at IS NULL OR o.mended_at > pg_catalog.clock_timestamp() - $1::interval)";
-    MARK = format!("INSERT INTO xdb.slow_object AS o (kind, object, reason, pause) SELECT 'TABLE', v.object, v.reason, v.pause \
+        WHERE o.kind IN ('TABLE', 'ROLE') AND COALESCE({OVER_AT} > pg_catalog.clock_timestamp() - $1::interval, true)");
+    MARK = format!("INSERT INTO xdb.slow_object AS o (kind, object, reason, pause) SELECT v.kind, v.object, v.reason, v.pause \
         FROM {} ON CONFLICT (kind, object) DO UPDATE SET since = pg_catalog.clock_timestamp(), reason = EXCLUDED.reason, \
             pause = EXCLUDED.pause, probed_at = NULL, mended_at = NULL", super::table::batch::<Marking>());
     PROBED = "UPDATE xdb.slow_object SET pause = $3::interval, probed_at = pg_catalog.clock_timestamp(), \
             mended_at = CASE WHEN $4::bool THEN pg_catalog.clock_timestamp() END \
         WHERE kind = 'TABLE' AND object = $1::oid AND reason = $2::text AND mended_at IS NULL";
-    FORGET = "DELETE FROM xdb.slow_object o WHERE o.mended_at < pg_catalog.clock_timestamp() - $1::interval \
-            OR o.kind = 'TABLE' AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = o.object)";
+    FORGET = format!("DELETE FROM xdb.slow_object o WHERE {OVER_AT} < pg_catalog.clock_timestamp() - $1::interval \
+            OR o.kind = 'TABLE' AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = o.object) \
+            OR o.kind = 'ROLE' AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = o.object)");
     FORGET_ALL = "DELETE FROM xdb.slow_object";
-    NAMES = "SELECT o.object::regclass::text || ': ' || o.reason AS name FROM xdb.slow_object o \
-        WHERE o.kind = 'TABLE' AND o.mended_at IS NULL ORDER BY o.since, o.object";
+    NAMES = format!("SELECT CASE o.kind WHEN 'ROLE' \
+                THEN 'all tables of processes of ' || o.object::regrole::text || ': a process died in one' \
+                ELSE o.object::regclass::text || ': ' || o.reason END AS name FROM xdb.slow_object o \
+        WHERE o.kind IN ('TABLE', 'ROLE') AND COALESCE({OVER_AT} > pg_catalog.clock_timestamp(), true) \
+        ORDER BY o.since, o.kind, o.object");
 }
 
 /// A mark, and how long it has been there without a probe.
@@ -54,21 +66,46 @@ pub struct Marked {
     pub age: Duration,
 }
 
-/// Users' tables that are slow, or were within the last hour, by oid.
-pub fn tables(spi: &Spi) -> Result<HashMap<u32, Marked>> {
+/// What is slow, or was within the last hour, by oid.
+#[derive(Debug, Default)]
+pub struct Marks {
+    pub tables: HashMap<u32, Marked>,
+    /// Roles in whose steps processes have died.
+    pub roles: HashMap<u32, Mark>,
+}
+
+pub fn marks(spi: &Spi) -> Result<Marks> {
+    let mut marks = Marks::default();
     let read = |row: &Row| {
         // A reason of a later version.
         let reason = Reason::parse(row.get("reason")?).unwrap_or(Reason::Limit);
         let mark = Mark { reason, pause: row.get::<Interval>("pause")?.0, is_mended: row.get("is_mended")? };
-        let age = row.get::<Interval>("age")?.0;
-        Ok((row.get::<pg_sys::Oid>("object")?.to_u32(), Marked { mark, age }))
+        let is_role = row.get::<&str>("kind")? == ROLE;
+        Ok((is_role, row.get::<pg_sys::Oid>("object")?.to_u32(), mark, row.get::<Interval>("age")?.0))
     };
-    Ok(spi.rows(&TABLES, &[value(Interval(FORGOTTEN_AFTER))], read)?.into_iter().collect())
+    for (is_role, object, mark, age) in spi.rows(&MARKS, &[value(Interval(FORGOTTEN_AFTER))], read)? {
+        if is_role {
+            marks.roles.insert(object, mark);
+        } else {
+            marks.tables.insert(object, Marked { mark, age });
+        }
+    }
+    Ok(marks)
 }
 
 /// The scheduler has found out that a table is slow.
 pub fn mark(spi: &Spi, relation: u32, mark: Mark) -> Result<()> {
-    run(spi, &MARK, &[Marking { object: relation.into(), reason: mark.reason.as_str(), pause: Interval(mark.pause) }])?;
+    mark_object(spi, TABLE, relation, mark)
+}
+
+/// A process has died in a step of this role.
+pub fn mark_role(spi: &Spi, role: u32, mark: Mark) -> Result<()> {
+    mark_object(spi, ROLE, role, mark)
+}
+
+fn mark_object(spi: &Spi, kind: &str, object: u32, mark: Mark) -> Result<()> {
+    let (reason, pause) = (mark.reason.as_str(), Interval(mark.pause));
+    run(spi, &MARK, &[Marking { kind, object: object.into(), reason, pause }])?;
     Ok(())
 }
 

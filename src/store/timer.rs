@@ -1,10 +1,14 @@
 //! Timers that states wait for, and timeouts of processes: the table `timer`.
 
-use super::table::{delete, insert, record, rows, run, select, statements, table};
+use super::StateKey;
+use super::table::{Record, batch, delete, insert, insert_but, record, rows, run, statements, table};
+use super::versions::{self, of_schema};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
-use crate::pg::spi::Spi;
+use crate::pg::spi::{Row, Spi};
+use pgrx::pg_sys;
 use xdb_engine::{ExecutionId, StateSeq, Timestamp};
+use xdb_sched::room::Owner;
 
 /// What a timer is for, as it is stored.
 const PROCESS_TIMEOUT: &str = "PROCESS_TIMEOUT";
@@ -14,7 +18,13 @@ table! {
     /// A timer command, or (with `seq` 0) a process timeout.
     pub struct Timer<'a> in "timer" {
         key { execution_id: ExecutionId, seq: StateSeq, command: u32 }
-        compared { shard: i16, kind: &'a str, fire_at: Timestamp }
+        compared {
+            shard: i16,
+            kind: &'a str,
+            fire_at: Timestamp,
+            /// The process's, so that each owner's timers stand in a line of their own in the index.
+            owner: pg_sys::Oid,
+        }
     }
 }
 
@@ -27,33 +37,97 @@ record! {
 record! {
     /// A timer that came due. Sequence 0 stands for the process timeout.
     #[derive(Clone, Copy, Debug)]
-    pub struct DueTimer of Timer<'static> { execution_id: ExecutionId, seq: StateSeq, command: u32, fire_at: Timestamp }
+    pub struct DueTimer {
+        execution_id: ExecutionId,
+        seq: StateSeq,
+        command: u32,
+        fire_at: Timestamp,
+        /// In whose line it stands.
+        owner: pg_sys::Oid,
+    }
 }
+
+record! {
+    /// Whose timers to look for, and since when they may be due.
+    struct DueOf { owner: pg_sys::Oid, since: Timestamp }
+}
+
+/// That the timer `t` stands in the line that `v` tells. In a schema of an older release there is one, and it is nobody's.
+const OWN_LINE: &str = "t.owner = v.owner";
+const ONE_LINE: &str = "v.owner = 0::oid";
+
+fn due_of(in_line: &str) -> String {
+    format!(
+        "SELECT d.execution_id, d.seq, d.command, d.fire_at, v.owner FROM {} CROSS JOIN LATERAL ( \
+            SELECT t.execution_id, t.seq, t.command, t.fire_at FROM xdb.timer t \
+            WHERE {in_line} AND t.fire_at <= $3 AND t.fire_at >= v.since AND t.execution_id <> ALL ($4) \
+            ORDER BY t.fire_at LIMIT $5) AS d",
+        batch::<DueOf>()
+    )
+}
+
+fn next_of(in_line: &str) -> String {
+    format!(
+        "SELECT v.owner, n.fire_at FROM {} CROSS JOIN LATERAL (SELECT t.fire_at FROM xdb.timer t \
+            WHERE {in_line} AND t.fire_at > v.since ORDER BY t.fire_at LIMIT 1) AS n",
+        batch::<DueOf>()
+    )
+}
+
+/// The first timers of all lines: a relation `first_timer` for `WITH RECURSIVE`, at one descent in the index for each.
+pub(super) const FIRSTS: &str = "first_timer (owner, fire_at) AS ( \
+    (SELECT t.owner, t.fire_at FROM xdb.timer t ORDER BY t.owner, t.fire_at LIMIT 1) \
+    UNION ALL SELECT n.owner, n.fire_at FROM first_timer f CROSS JOIN LATERAL ( \
+        SELECT t.owner, t.fire_at FROM xdb.timer t WHERE t.owner > f.owner ORDER BY t.owner, t.fire_at LIMIT 1) AS n)";
+pub(super) const FIRST_OF_OLDER: &str = "first_timer (owner, fire_at) AS (SELECT 0::oid, f.fire_at FROM (SELECT t.fire_at FROM xdb.timer t ORDER BY t.fire_at LIMIT 1) AS f)";
 
 statements! {
     INSERT = insert::<Timer>();
+    INSERT_OF_OLDER = insert_but::<Timer>(&["owner"]);
     DELETE = delete::<Timer, TimerKey>();
-    DUE = format!("SELECT {} FROM xdb.timer t \
-        WHERE fire_at <= $1 AND fire_at >= $4 AND execution_id <> ALL ($2) ORDER BY fire_at LIMIT $3",
-        select::<DueTimer>("t"));
+    HEADS = format!("WITH RECURSIVE {FIRSTS} SELECT owner, fire_at FROM first_timer");
+    HEAD_OF_OLDER = format!("WITH {FIRST_OF_OLDER} SELECT owner, fire_at FROM first_timer");
+    DUE = due_of(OWN_LINE);
+    DUE_OF_OLDER = due_of(ONE_LINE);
+    NEXT = next_of(OWN_LINE);
+    NEXT_OF_OLDER = next_of(ONE_LINE);
+    TAKE_OWNERS = "UPDATE xdb.timer t SET owner = p.owner FROM xdb.process_execution p \
+        WHERE p.execution_id = t.execution_id AND p.owner <> t.owner";
     COUNT = "SELECT count(*) AS timers FROM (SELECT FROM xdb.timer t \
         WHERE t.execution_id = $1 AND t.seq > 0 LIMIT $2) AS counted";
     DELETE_ALL = "DELETE FROM xdb.timer WHERE execution_id = ANY ($1)";
 }
 
 impl Timer<'static> {
-    pub fn of_command(execution_id: ExecutionId, seq: StateSeq, command: u32, shard: i16, fire_at: Timestamp) -> Self {
-        Self { execution_id, seq, command, shard, kind: TIMER_COMMAND, fire_at }
+    pub fn of_command(
+        (execution_id, seq): StateKey,
+        command: u32,
+        shard: i16,
+        owner: pg_sys::Oid,
+        fire_at: Timestamp,
+    ) -> Self {
+        Self { execution_id, seq, command, shard, kind: TIMER_COMMAND, fire_at, owner }
     }
 
-    pub fn of_process(execution_id: ExecutionId, shard: i16, fire_at: Timestamp) -> Self {
-        Self { execution_id, seq: StateSeq(0), command: 0, shard, kind: PROCESS_TIMEOUT, fire_at }
+    pub fn of_process(execution_id: ExecutionId, shard: i16, owner: pg_sys::Oid, fire_at: Timestamp) -> Self {
+        Self { execution_id, seq: StateSeq(0), command: 0, shard, kind: PROCESS_TIMEOUT, fire_at, owner }
+    }
+
+    /// In whose line it stands.
+    pub fn line(&self) -> Owner {
+        if versions::is_own() { self.owner.to_u32() } else { 0 }
     }
 }
 
 pub(super) fn write(spi: &Spi, gone: &[TimerKey], new: &[Timer]) -> Result<()> {
     run(spi, &DELETE, gone)?;
-    run(spi, &INSERT, new)?;
+    run(spi, of_schema(&INSERT, &INSERT_OF_OLDER), new)?;
+    Ok(())
+}
+
+/// Puts timers into the lines of their processes' owners: see [`super::claim::take_owners`].
+pub(super) fn take_owners(spi: &Spi) -> Result<()> {
+    spi.run(&TAKE_OWNERS, &[])?;
     Ok(())
 }
 
@@ -62,16 +136,40 @@ pub(super) fn delete_all(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     Ok(())
 }
 
-/// Timers that are due, and have been at `from` or later; those that have been for longest first.
+/// When the first timer of each owner comes due or came due.
+pub fn heads(spi: &Spi) -> Result<Vec<(Owner, Timestamp)>> {
+    spi.rows(of_schema(&HEADS, &HEAD_OF_OLDER), &[], read_first)
+}
+
+fn read_first(row: &Row) -> Result<(Owner, Timestamp)> {
+    Ok((row.get::<pg_sys::Oid>("owner")?.to_u32(), row.get("fire_at")?))
+}
+
+/// Timers of these owners that are due, and have been at a time or later; of each owner so many, those that have been for longest
+/// first.
 pub fn due_timers(
     spi: &Spi,
     now: Timestamp,
+    of: impl IntoIterator<Item = (Owner, Option<Timestamp>)>,
     except: &[ExecutionId],
-    limit: usize,
-    from: Option<Timestamp>,
+    of_each: usize,
 ) -> Result<Vec<DueTimer>> {
-    let from = from.unwrap_or(Timestamp::EARLIEST);
-    rows(spi, &DUE, &[value(now), array(except), value(limit as i64), value(from)])
+    let due_of = |(owner, since): (Owner, Option<Timestamp>)| DueOf {
+        owner: owner.into(),
+        since: since.unwrap_or(Timestamp::EARLIEST),
+    };
+    let mut params = DueOf::arrays(&of.into_iter().map(due_of).collect::<Vec<_>>());
+    params.extend([value(now), array(except), value(of_each as i64)]);
+    rows(spi, of_schema(&DUE, &DUE_OF_OLDER), &params)
+}
+
+/// When the next timer of each of these owners comes due after `now`.
+pub fn next_timers(spi: &Spi, now: Timestamp, of: impl IntoIterator<Item = Owner>) -> Result<Vec<(Owner, Timestamp)>> {
+    let of: Vec<_> = of.into_iter().map(|owner| DueOf { owner: owner.into(), since: now }).collect();
+    if of.is_empty() {
+        return Ok(Vec::new());
+    }
+    spi.rows(of_schema(&NEXT, &NEXT_OF_OLDER), &DueOf::arrays(&of), read_first)
 }
 
 /// How many timers the states of an execution wait for; `most` if there are more.

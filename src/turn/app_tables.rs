@@ -115,19 +115,18 @@ impl<'a> AppTables<'a> {
 
     /// The lane of an execution's calls.
     pub fn lane_of(&self, meta: &Meta) -> i16 {
-        let is_slow = meta.mapping.iter().any(|table| self.slow.is_slow(table.relation));
-        if is_slow { RUNNERS_LANE } else { SCHEDULERS_LANE }
+        let mut relations = meta.mapping.iter().map(|table| table.relation);
+        let is_deadly = !meta.mapping.is_empty() && self.slow.is_deadly(meta.owner.to_u32());
+        if is_deadly || relations.any(|relation| self.slow.is_slow(relation)) { RUNNERS_LANE } else { SCHEDULERS_LANE }
     }
 
     /// A table of the process that this one may not use, and for how long.
     pub fn kept_from(&self, meta: &Meta) -> Option<(Relation, Kept)> {
         let mut relations = meta.mapping.iter().map(|table| table.relation);
+        if self.slow.keeps_role_away(meta.owner.to_u32()) {
+            return relations.next().map(|relation| (relation, Kept::Away));
+        }
         relations.find_map(|relation| Some((relation, self.slow.kept_until(relation)?)))
-    }
-
-    /// Whether this process may not use the table.
-    pub fn is_kept_from(&self, relation: Relation) -> bool {
-        self.slow.kept_until(relation).is_some()
     }
 
     pub fn busy_until(&self, relation: Relation) -> Option<Instant> {
@@ -216,8 +215,8 @@ impl<'a> AppTables<'a> {
             body(tables)
         };
         let limit_ms = limit.as_millis().max(1) as i32;
-        let as_owner =
-            || with_timeout(limit_ms, first, || as_process_owner(meta.owner, &own, lock_timeout, in_owners_tables));
+        let as_owner = || as_process_owner(meta.owner, &own, lock_timeout, in_owners_tables);
+        let as_owner = || with_timeout(limit_ms, first, meta.owner, as_owner);
         let result = match self.mode {
             Mode::Fast => as_owner(),
             Mode::Guarded => guarded_use(as_owner),
@@ -251,7 +250,7 @@ impl<'a> AppTables<'a> {
         let Some((mapping, key)) = rows.into_iter().find(|(table, _)| table.relation == relation) else { return };
         let look = || as_process_owner(meta.owner, own, None, || self.tables.place(spi, mapping, key));
         // Who may not read it, or has no time for it, shows nothing.
-        if let Ok(Some(place)) = guarded_use(|| with_timeout(limit_ms, relation, look)) {
+        if let Ok(Some(place)) = guarded_use(|| with_timeout(limit_ms, relation, meta.owner, look)) {
             row_places::note(database(), relation, key, place);
         }
         self.budget.spent(began.elapsed());

@@ -9,6 +9,8 @@
 //! that it keeps nothing out of a turn that needs no table. Of what is taken the oldest is the first all the same: it is not
 //! overtaken. And it rests a little before it is taken again, so that whoever needs no table is called, and answers, in between:
 //! else each of their steps would wait for two turns in tables.
+//!
+//! **Turns.** A runner applies one answer at a time, which may take seconds. It takes one of each owner in turn.
 
 use super::item::Item;
 use super::role::Role;
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
 use xdb_sched::backoff::{Backoff, Patience};
 use xdb_sched::budget::GUARDED_ITEMS;
+use xdb_sched::room::{Line, Owner};
 
 /// How long a call whose answer was given up is left alone.
 const GIVEN_UP_FOR: Duration = Duration::from_secs(5);
@@ -46,12 +49,48 @@ pub struct Backlog {
     pub yielding: BTreeSet<StateKey>,
     /// Since when the answers of calls with locks have been held up.
     held_up_since: HashMap<StateKey, Instant>,
+    /// When each owner's answer was taken last, where they take turns: a number.
+    turns: HashMap<Owner, u64>,
+    /// One was taken in turn, and nothing else was done since.
+    took_in_turn: bool,
 }
 
 impl Backlog {
     /// Takes what may be applied now in one transaction; the rest stays.
     pub fn take(&mut self, role: Role) -> Vec<Item> {
+        if role.takes_turns() {
+            return self.take_in_turn().into_iter().collect();
+        }
         self.take_those(role.items_at_once(), |executions, id| !(role.keeps_risky_apart() && executions.has(id)))
+    }
+
+    /// Takes the first of the owner whose turn it is. Every other time nothing: then a call is claimed.
+    fn take_in_turn(&mut self) -> Option<Item> {
+        if std::mem::take(&mut self.took_in_turn) {
+            return None;
+        }
+        let now = Instant::now();
+        let ready = self.waiting.iter().filter(|(_, item)| self.may_be_taken(item.execution(), now));
+        let place = |(number, item): &(&u64, &Item)| {
+            let id = item.execution();
+            let turn = self.turns.get(&owner_of(item)).copied().unwrap_or(0);
+            let place = self.places.get(&id).copied().unwrap_or(**number);
+            (turn, self.put_off.get(&id).copied().unwrap_or(place), place, **number)
+        };
+        let (_, _, _, number) = ready.map(|entry| place(&entry)).min()?;
+        let item = self.waiting.remove(&number)?;
+        self.last += 1;
+        self.turns.insert(owner_of(&item), self.last);
+        self.took_in_turn = true;
+        Some(item)
+    }
+
+    /// The lines of the calls whose answers wait here.
+    pub fn lines(&self) -> impl Iterator<Item = Line> + '_ {
+        self.waiting.values().filter_map(|item| match item {
+            Item::Answer(record, _) => Some(record.line()),
+            _ => None,
+        })
     }
 
     /// Takes what failed a moment ago and may fail again: it is applied under guards, in a small transaction of its own. Until
@@ -234,9 +273,20 @@ impl Backlog {
         self.held_up_since.retain(|_, since| since.elapsed() < FORGOTTEN_AFTER);
         self.executions.forget_old(Instant::now());
         self.places.retain(|id, _| self.executions.has(id));
+        if self.waiting.is_empty() {
+            self.turns.clear();
+        }
         if !self.put_off.is_empty() {
             let waiting: HashSet<_> = self.waiting.values().map(Item::execution).collect();
             self.put_off.retain(|id, _| waiting.contains(id));
         }
+    }
+}
+
+/// Whose turn an item is. What is no answer takes no time.
+fn owner_of(item: &Item) -> Owner {
+    match item {
+        Item::Answer(record, _) => record.owner,
+        _ => 0,
     }
 }

@@ -476,11 +476,19 @@ struct Candidate {
 impl OpenCalls {
     /// The room that there is for more calls. Answers that are held up count too: they are in memory.
     pub fn room(&mut self, role: Role, registry: &Registry, backlog: &Backlog) -> Room {
-        let max_calls = role.calls_at_once().saturating_sub(backlog.held_up());
+        let takes_turns = role.takes_turns();
+        let held_up = if takes_turns { 0 } else { backlog.held_up() };
+        let max_calls = role.calls_at_once().saturating_sub(held_up);
         let now = Instant::now();
         let breakers = &mut self.breakers;
         let admits = |worker| breakers.admits(worker, now);
-        Room::new(&self.in_flight, max_calls, Descriptors::most(), max_bytes(), &registry.workers(), admits)
+        let workers = registry.workers();
+        let mut room = Room::new(&self.in_flight, max_calls, Descriptors::most(), max_bytes(), &workers, admits);
+        // Of those that are applied one by one all count, and each for its owner.
+        for line in backlog.lines().filter(|_| takes_turns) {
+            room.take(line);
+        }
+        room
     }
 }
 

@@ -143,7 +143,7 @@ pub fn decide<'i>(
         }
     }
     decider.close()?;
-    decider.decided.took_large |= decider.portion.has_taken();
+    decider.decided.took_large |= decider.portion.has_taken() || decider.decided.taken_in.large;
     Ok(decider.decided)
 }
 
@@ -221,7 +221,13 @@ impl Decider<'_, '_, '_> {
                 return Ok(());
             }
             Item::Timer(timer) if timer.seq.0 == 0 => Command::ProcessTimeout,
-            Item::Timer(timer) => Command::TimerFired { seq: timer.seq, command: timer.command },
+            Item::Timer(timer) => {
+                if !self.has_room_for(timer) {
+                    self.decided.outcomes[number] = ItemOutcome::NotInPortion;
+                    return Ok(());
+                }
+                Command::TimerFired { seq: timer.seq, command: timer.command }
+            }
             Item::Waiter(key) => Command::GlobalMessagesArrived { seq: key.1 },
             Item::Fail { reason, .. } => Command::Fail { reason: (*reason).to_owned() },
             Item::Answer(record, answered) => {
@@ -240,6 +246,17 @@ impl Decider<'_, '_, '_> {
             }
         };
         self.decide(number, item, command, false)
+    }
+
+    /// Whether the state of a timer may go on in this turn: it is written as a whole, and all its timers fire that are due.
+    fn has_room_for(&mut self, timer: &DueTimer) -> bool {
+        let loaded = self.decided.executions.get(&timer.execution_id);
+        let commands = match loaded.and_then(|loaded| loaded.execution.states.get(&timer.seq)).map(|state| &state.phase)
+        {
+            Some(Phase::Waiting(wait)) => wait.commands.len(),
+            _ => 0,
+        };
+        self.portion.take(commands)
     }
 
     /// The failed attempt that an answer with warnings is, if its process type says so.
@@ -304,7 +321,7 @@ impl Decider<'_, '_, '_> {
                 return Ok(());
             }
             Used::Busy(relation) => match item {
-                Item::Answer(record, _) if self.app.is_kept_from(relation) => {
+                Item::Answer(record, _) if self.is_kept_from_tables(item) => {
                     self.decided.given_away.push(record.key);
                     ItemOutcome::GivenAway
                 }
@@ -388,6 +405,12 @@ impl Decider<'_, '_, '_> {
         }
     }
 
+    /// Whether another process has to apply an answer.
+    fn is_kept_from_tables(&self, item: &Item) -> bool {
+        let loaded = self.decided.executions.get(&item.execution());
+        loaded.is_some_and(|loaded| self.app.kept_from(&loaded.meta).is_some())
+    }
+
     fn write_tables(&mut self, item: &Item, events: &[Event]) -> Result<Used<()>> {
         let Some(loaded) = self.decided.executions.get(&item.execution()) else { return Ok(Used::Done(())) };
         for event in events {
@@ -447,7 +470,7 @@ impl Decider<'_, '_, '_> {
         let obtained_ids: Vec<_> = obtained.iter().copied().collect();
         let Decided { executions, taken_in, now, .. } = &mut self.decided;
         load::states_with_unrecorded_attempts(turn.spi, executions, &obtained_ids)?;
-        let all_taken_in = conditional.is_empty() || take_in(turn, executions, taken_in, &conditional, *now)?;
+        let left = take_in(turn, executions, taken_in, &conditional, *now)?;
         self.closing_rows.clear();
         let items = self.decided.items;
         self.app.begin_part(Part::Closing);
@@ -455,7 +478,7 @@ impl Decider<'_, '_, '_> {
             if !obtained.contains(&id) {
                 self.decided.still_closing.push((id, conditional));
                 self.decided.outcomes[item] = ItemOutcome::Locked;
-            } else if conditional && !all_taken_in {
+            } else if conditional && left.contains(&id) {
                 self.decided.outcomes[item] = ItemOutcome::Behind;
             } else {
                 self.app.next_item();

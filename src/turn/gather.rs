@@ -6,17 +6,19 @@ use super::backlog::Backlog;
 use super::global_queues::Matching;
 use super::item::Item;
 use super::memory::{OpenCalls, Seen};
-use super::scans::{ScanEnds, Scans, poll_interval};
+use super::scans::{End, ScanEnds, Scans, poll_interval};
 use super::transaction::{Started, Turn};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE, TaskPlace};
 use crate::store::registry::{Registry, WorkerId};
-use crate::store::{StateKey, claim, global_queue, lines, load};
-use std::collections::HashSet;
+use crate::store::{StateKey, claim, global_queue, inbox, lines, load, timer};
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
+use xdb_sched::due_owners::{InTurns, in_turns, share};
+use xdb_sched::room::Owner;
 
 /// How often to look for calls of workers that are gone, besides when registrations change.
 const ADOPT_EVERY: Duration = Duration::from_secs(60);
@@ -104,18 +106,20 @@ impl Gathering<'_> {
         if turn.paused || !may_scan || self.seen.next_due.is_some_and(|due| due <= turn.began) {
             return Ok(false);
         }
-        let (earliest, any_messages) = lines::earliest(turn.spi, turn.lane, workers)?;
-        if any_messages || earliest.is_some_and(|due| due <= turn.began) {
+        let earliest = lines::earliest(turn.spi, turn.lane, workers)?;
+        let first = earliest.timers.iter().map(|(_, at)| *at).chain(earliest.call).min();
+        if earliest.any_messages || first.is_some_and(|due| due <= turn.began) {
             // The scans that follow are to be made from the head, as this one was.
             return Ok(false);
         }
         self.scans.scanned_all(began);
+        self.scans.owners_of_timers.found(earliest.timers, began);
         self.scans.nothing_left(turn.began_at);
-        self.seen.next_due = earliest;
+        self.seen.next_due = first;
         Ok(true)
     }
 
-    /// Adds due timers, and executions with messages in the inbox.
+    /// Adds due timers, and executions with messages in the inbox: of each owner equal parts.
     fn scan(
         &mut self,
         turn: &Turn,
@@ -124,28 +128,92 @@ impl Gathering<'_> {
         items: &mut Vec<Item>,
         work: &mut Work,
     ) -> Result<()> {
-        let began = Instant::now();
-        let from_head = self.scans.timers.from_head(began);
-        let from = self.scans.timers.from(&()).filter(|_| !from_head);
-        let timers = load::due_timers(turn.spi, turn.began, busy, limit, from)?;
-        let after_timers = Instant::now();
-        if from_head {
-            self.scans.timers.scanned_from_head(after_timers, after_timers - began, poll_interval());
-        }
-        let from_head = self.scans.messages.from_head(after_timers);
-        let from = self.scans.messages.from(&()).filter(|_| !from_head);
-        let arrived = load::executions_with_arrivals(turn.spi, busy, limit, from)?;
-        if from_head {
-            let ended = Instant::now();
-            self.scans.messages.scanned_from_head(ended, ended - after_timers, poll_interval());
-        }
-        let last_timer = timers.last().filter(|_| timers.len() == limit);
-        work.ends.timers = Some(last_timer.map_or(turn.began, |last| last.fire_at));
-        work.ends.messages = arrived.last;
-        work.more |= timers.len() == limit || arrived.more;
-        items.extend(arrived.executions.into_iter().map(Item::Arrivals));
+        let timers = self.timers(turn, busy, limit, work)?;
+        let arrived = self.messages(turn, busy, limit, work)?;
+        let mut seen = HashSet::new();
+        let executions = arrived.into_iter().map(|arrived| arrived.execution_id).filter(|id| seen.insert(*id));
+        items.extend(executions.map(Item::Arrivals));
         items.extend(timers.into_iter().map(Item::Timer));
         Ok(())
+    }
+
+    fn timers(
+        &mut self,
+        turn: &Turn,
+        busy: &[ExecutionId],
+        limit: usize,
+        work: &mut Work,
+    ) -> Result<Vec<timer::DueTimer>> {
+        let scans = &mut *self.scans;
+        let began = Instant::now();
+        let from_head = scans.timers.from_head(began);
+        if from_head {
+            scans.owners_of_timers.found(timer::heads(turn.spi)?, began);
+        }
+        let owners: Vec<_> = scans.owners_of_timers.due(turn.began).collect();
+        let of_each = share(limit, owners.len());
+        let mut found = Vec::new();
+        if !owners.is_empty() {
+            // What is dead at the head is walked over once.
+            let since = |owner: &Owner| match from_head {
+                true => (*owner, scans.owners_of_timers.first(*owner)),
+                false => (*owner, scans.timers.from(owner)),
+            };
+            found = timer::due_timers(turn.spi, turn.began, owners.iter().map(since), busy, of_each)?;
+        }
+        if from_head {
+            let ended = Instant::now();
+            scans.timers.scanned_from_head(ended, ended - began, poll_interval());
+        }
+        let mut ends = ends(owners, Some(turn.began), of_each, &found, |timer| (timer.owner.to_u32(), timer.fire_at));
+        let all = ends.iter().filter(|(_, end)| end.first.is_none()).map(|(owner, _)| *owner);
+        for (owner, next) in timer::next_timers(turn.spi, turn.began, all.collect::<Vec<_>>())? {
+            ends.entry(owner).and_modify(|end| end.first = Some(next));
+        }
+        let InTurns { taken, left } = in_turns(found, limit, |timer| (timer.owner.to_u32(), timer.fire_at));
+        leave(&mut ends, left);
+        work.more |= ends.values().any(|end| end.first.is_some_and(|first| first <= turn.began));
+        work.ends.timers = ends;
+        Ok(taken)
+    }
+
+    fn messages(
+        &mut self,
+        turn: &Turn,
+        busy: &[ExecutionId],
+        limit: usize,
+        work: &mut Work,
+    ) -> Result<Vec<inbox::Arrived>> {
+        let scans = &mut *self.scans;
+        let began = Instant::now();
+        let from_head = scans.messages.from_head(began);
+        if from_head {
+            scans.owners_of_messages.found(inbox::heads(turn.spi)?, began);
+        }
+        let of_each = share(limit, scans.owners_of_messages.due(i64::MAX).count());
+        let owners: Vec<_> = match from_head {
+            true => scans.owners_of_messages.due(i64::MAX).collect(),
+            false => scans.owners_of_messages.all().collect(),
+        };
+        let mut found = Vec::new();
+        if !owners.is_empty() {
+            let since = |owner: &Owner| match from_head {
+                true => (*owner, scans.owners_of_messages.first(*owner)),
+                false => (*owner, scans.messages.from(owner)),
+            };
+            found = inbox::arrived(turn.spi, owners.iter().map(since), busy, of_each)?;
+        }
+        if from_head {
+            let ended = Instant::now();
+            scans.messages.scanned_from_head(ended, ended - began, poll_interval());
+        }
+        let last = found.last().map(|last| last.inbox_id);
+        let mut ends = ends(owners, last, of_each, &found, |message| (message.owner.to_u32(), message.inbox_id));
+        let InTurns { taken, left } = in_turns(found, limit, |message| (message.owner.to_u32(), message.inbox_id));
+        leave(&mut ends, left);
+        work.more |= ends.values().any(|end| end.first.is_some());
+        work.ends.messages = ends;
+        Ok(taken)
     }
 
     /// Calls follow their process types to other workers.
@@ -193,6 +261,40 @@ impl Gathering<'_> {
         work.yielded.iter().for_each(|key| self.locks.release(*key));
         self.scans.reset();
         Ok(())
+    }
+}
+
+/// How far a scan came that looked for what these owners have, up to `to`, and for so many of each: who had as many may have more.
+fn ends<I, T: Ord + Copy>(
+    owners: Vec<Owner>,
+    to: Option<T>,
+    of_each: usize,
+    found: &[I],
+    of: impl Fn(&I) -> (Owner, T),
+) -> HashMap<Owner, End<T>> {
+    let mut counts = HashMap::<Owner, usize>::new();
+    let mut ends: HashMap<_, _> =
+        owners.into_iter().map(|owner| (owner, End { to, first: None, any: false })).collect();
+    for item in found {
+        let (owner, at) = of(item);
+        let count = counts.entry(owner).or_default();
+        *count += 1;
+        if let Some(end) = ends.get_mut(&owner) {
+            end.any = true;
+            if *count == of_each {
+                end.left(at);
+            }
+        }
+    }
+    ends
+}
+
+/// The first of each owner's that the turn does not take.
+fn leave<T: Ord + Copy>(ends: &mut HashMap<Owner, End<T>>, left: HashMap<Owner, T>) {
+    for (owner, at) in left {
+        if let Some(end) = ends.get_mut(&owner) {
+            end.left(at);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::clock;
 use crate::pg::catch::Result;
 use crate::store::StateKey;
 use crate::store::attribute;
-use crate::store::load::{self, Arrival, Loaded, Lock, QueueDemand};
+use crate::store::load::{self, Arrival, InboxKey, Loaded, Lock, QueueDemand};
 use crate::store::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use xdb_engine::{ExecutionId, Timestamp};
@@ -39,10 +39,13 @@ pub struct Batch<'i> {
 }
 
 /// Messages that were read from the inbox.
+#[derive(Default)]
 pub struct TakenIn {
-    pub ids: Vec<i64>,
-    /// No message was left in the inbox because there were too many.
-    pub all: bool,
+    pub keys: Vec<InboxKey>,
+    /// Messages were left in the inbox because there were too many: none before this one.
+    pub left_from: Option<i64>,
+    /// More than a few.
+    pub large: bool,
 }
 
 /// What the items of a turn name.
@@ -50,6 +53,8 @@ pub struct TakenIn {
 struct Named {
     answered: Vec<StateKey>,
     states: Vec<StateKey>,
+    /// Those of them whose timers are due, in the order of the items.
+    with_timers: Vec<StateKey>,
     with_locked_keys: Vec<ExecutionId>,
     queues: QueueDemand,
     /// How many timers answers bring.
@@ -73,7 +78,7 @@ pub fn load<'i>(
         took_large: false,
         leases: HashMap::new(),
         local: LocalVersions::new(),
-        taken_in: TakenIn { ids: Vec::new(), all: true },
+        taken_in: TakenIn::default(),
         free: Free::default(),
         now: turn.began,
     };
@@ -94,9 +99,12 @@ pub fn load<'i>(
     batch.leases = answered.leases;
     batch.local = attribute::versions(turn.spi, &named.with_locked_keys)?;
     timers.load(turn, &mut batch.executions, &mut batch.locked, &named.timers)?;
-    let mut left_out = load::states_in(turn.spi, &mut batch.executions, &named.states, &mut portion)?;
-    batch.left_out.append(&mut left_out);
-    batch.took_large = portion.has_taken();
+    let mut waits = Portion::of_waits().or_none(turn.takes_large);
+    for (keys, portion) in [(&named.states, &mut portion), (&named.with_timers, &mut waits)] {
+        let mut left_out = load::states_in(turn.spi, &mut batch.executions, keys, portion)?;
+        batch.left_out.append(&mut left_out);
+    }
+    batch.took_large = portion.has_taken() || waits.has_taken();
     load::queues(turn.spi, &mut batch.executions, &named.queues)?;
     batch.now = clock::now();
     let may_have_arrivals =
@@ -113,7 +121,7 @@ impl Named {
         let mut named = Self::default();
         for item in items {
             match item {
-                Item::Timer(timer) if timer.seq.0 > 0 => named.states.push((timer.execution_id, timer.seq)),
+                Item::Timer(timer) if timer.seq.0 > 0 => named.with_timers.push((timer.execution_id, timer.seq)),
                 Item::Waiter(key) => named.states.push(*key),
                 Item::Answer(record, answer) => {
                     let id = record.key.0;
@@ -141,26 +149,29 @@ impl Named {
 }
 
 /// Takes messages in that arrived for these executions. What was published before comes before what the answers of this turn
-/// publish. Says whether that were all.
+/// publish. Answers those of which there is more.
 pub fn take_in(
     turn: &Turn,
     executions: &mut BTreeMap<ExecutionId, Loaded>,
     taken_in: &mut TakenIn,
     ids: &[ExecutionId],
     now: Timestamp,
-) -> Result<bool> {
-    if ids.is_empty() {
-        return Ok(true);
+) -> Result<BTreeSet<ExecutionId>> {
+    let of: Vec<_> = ids.iter().filter_map(|id| Some((*id, executions.get(id)?.meta.owner))).collect();
+    if of.is_empty() {
+        return Ok(BTreeSet::new());
     }
-    let load::Arrivals { arrivals, all } = load::arrivals(turn.spi, ids)?;
-    taken_in.all &= all;
+    let load::Arrivals { arrivals, left, left_from, large } = load::arrivals(turn.spi, &of, turn.takes_large)?;
+    taken_in.left_from = taken_in.left_from.into_iter().chain(left_from).min();
+    taken_in.large |= large;
     let mut new: BTreeMap<ExecutionId, Vec<Arrival>> = BTreeMap::new();
-    let seen: BTreeSet<_> = taken_in.ids.iter().copied().collect();
+    let seen: BTreeSet<_> = taken_in.keys.iter().copied().collect();
     let mut queues = QueueDemand::new();
-    for arrival in arrivals.into_iter().filter(|arrival| !seen.contains(&arrival.inbox_id)) {
-        taken_in.ids.push(arrival.inbox_id);
-        queues.entry(arrival.execution_id).or_default().entry(arrival.publish.queue.clone()).or_default();
-        new.entry(arrival.execution_id).or_default().push(arrival);
+    for arrival in arrivals.into_iter().filter(|arrival| !seen.contains(&arrival.key)) {
+        let id = arrival.key.execution_id;
+        taken_in.keys.push(arrival.key);
+        queues.entry(id).or_default().entry(arrival.publish.queue.clone()).or_default();
+        new.entry(id).or_default().push(arrival);
     }
     load::queues(turn.spi, executions, &queues)?;
     for (id, arrivals) in new {
@@ -168,5 +179,5 @@ pub fn take_in(
             loaded.receive(turn.spi, arrivals, now)?;
         }
     }
-    Ok(all)
+    Ok(left)
 }

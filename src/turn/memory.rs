@@ -126,9 +126,9 @@ impl Memory {
         }
     }
 
-    /// A process has died in a statement on this table: the scheduler before this one, or a runner.
-    pub fn died_in(&mut self, table: u32) {
-        self.tables.slow.died_in(table);
+    /// A process has died in a statement on this table, in a step of this role: the scheduler before this one, or a runner.
+    pub fn died_in(&mut self, table: u32, owner: u32) {
+        self.tables.slow.died_in(table, owner);
     }
 
     /// How many calls wait for runners, up to the number of runners that there may be.

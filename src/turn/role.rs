@@ -4,7 +4,7 @@
 //! | | the scheduler | a runner |
 //! |---|---|---|
 //! | claims calls of | lane 0 | lane 1: processes with a slow table |
-//! | in one transaction | up to `xdb.claim_batch` items, and what is due | one item, or one call |
+//! | in one transaction | up to `xdb.claim_batch` items, and what is due | one item, of each owner in turn, and one call after it |
 //! | calls at once | `xdb.max_in_flight` | 16 |
 //! | time in users' tables | `xdb.apply_timeout` for all of them in a turn | 5 s for a step |
 //! | waits for a user's table, or a row | never for a table; 50 ms for a row | 500 ms |
@@ -46,6 +46,12 @@ impl Role {
     /// Most items in one transaction.
     pub fn items_at_once(self) -> usize {
         if self.is_scheduler() { guc::CLAIM_BATCH.get() as usize } else { 1 }
+    }
+
+    /// Owners take turns when answers are applied. Between two of them a call is claimed, or whoever has no answer here would wait for
+    /// all that do.
+    pub fn takes_turns(self) -> bool {
+        !self.is_scheduler()
     }
 
     /// Items that failed before are kept out of the transaction of all others. Where each has its own, there is nothing to do.

@@ -12,12 +12,12 @@ use super::transaction::Turn;
 use crate::pg::catch::Result;
 use crate::pg::{crash, wake};
 use crate::store::load::{self, Loaded};
-use crate::store::save::{self, Lease};
+use crate::store::save::{self, Lease, SavedBatch};
 use crate::store::{StateKey, claim, global_queue};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::lines::Lines;
-use xdb_sched::room::Room;
+use xdb_sched::room::{Owner, Room};
 
 /// What was written, and the calls that go out after the commit because of it.
 pub struct Saved {
@@ -29,8 +29,12 @@ pub struct Saved {
     pub put_off: Vec<ExecutionId>,
     /// The earliest due time of what was written.
     pub earliest: Option<Timestamp>,
-    /// No message was left in the inbox because there were too many.
-    pub all_taken_in: bool,
+    /// The same of the timers of each owner.
+    pub timers: BTreeMap<Owner, Timestamp>,
+    /// Due timers that were left for the next turn.
+    pub timers_left: Vec<(Owner, Timestamp)>,
+    /// Messages were left in the inbox because there were too many: none before this one.
+    pub messages_left: Option<i64>,
     /// Something was left that only a scan from the head may find: items that were put off to the next turn, and calls in a line
     /// that nobody knows yet.
     pub left_out: bool,
@@ -57,7 +61,7 @@ pub fn save(
     let Dispatch { leased: dispatched, new_line, more, .. } = dispatch;
     release_locks(locks, &decided);
     let leases = dispatched.iter().map(|leased| (leased.key, leased.lease)).collect();
-    let (wrote, earliest) = write(turn, app, &decided, &leases)?;
+    let (wrote, SavedBatch { earliest, timers, .. }) = write(turn, app, &decided, &leases)?;
     if !turn.role.is_told() {
         earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
     }
@@ -69,17 +73,25 @@ pub fn save(
     let next_turn = outcomes
         .iter()
         .any(|outcome| matches!(outcome, ItemOutcome::Behind | ItemOutcome::GivenAway | ItemOutcome::NotInPortion));
+    let left = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == ItemOutcome::NotInPortion);
+    let timer = |(item, _): (&Item, _)| match item {
+        Item::Timer(timer) => Some((timer.owner.to_u32(), timer.fire_at)),
+        _ => None,
+    };
+    let timers_left = left.filter_map(timer).collect();
     Ok(Saved {
         outcomes,
         executions,
         dispatched,
         put_off,
         earliest,
-        all_taken_in: taken_in.all,
+        timers,
+        timers_left,
+        messages_left: taken_in.left_from,
         wrote,
         took_large,
         left_out: next_turn || new_line,
-        more: more || more_messages || next_turn || !taken_in.all,
+        more: more || more_messages || next_turn || taken_in.left_from.is_some(),
         now,
     })
 }
@@ -98,13 +110,13 @@ fn release_locks(locks: &mut AttributeLocks, decided: &Decided) {
     locks.release_executions(&closed.map(|loaded| loaded.execution.id).collect());
 }
 
-/// Says whether anything was written, and when the earliest of it is due.
+/// Says whether anything was written, and when it is due.
 fn write(
     turn: &Turn,
     app: &AppTables,
     decided: &Decided,
     leases: &HashMap<StateKey, Lease>,
-) -> Result<(bool, Option<Timestamp>)> {
+) -> Result<(bool, SavedBatch)> {
     let Decided { executions, taken_in, stale, still_closing, given_away, now, .. } = decided;
     let spi = turn.spi;
     let closing: BTreeSet<_> = still_closing.iter().map(|(id, _)| *id).collect();
@@ -113,13 +125,13 @@ fn write(
     let changed: Vec<_> = executions.values().filter(|loaded| !loaded.events.is_empty() || marked(loaded)).collect();
     let nothing = changed.is_empty()
         && still_closing.is_empty()
-        && taken_in.ids.is_empty()
+        && taken_in.keys.is_empty()
         && stale.timers.is_empty()
         && stale.inboxes.is_empty()
         && stale.waiters.is_empty()
         && given_away.is_empty();
     if nothing {
-        return Ok((false, None));
+        return Ok((false, SavedBatch::default()));
     }
     let lane = |meta: &load::Meta| app.lane_of(meta);
     let saved = save::save_batch(spi, changed.into_iter(), leases, &lane, *now)?;
@@ -127,7 +139,7 @@ fn write(
         // The scheduler has locks for them, perhaps.
         wake::calls_over_at_commit();
     }
-    load::delete_arrivals(spi, &taken_in.ids)?;
+    load::delete_arrivals(spi, &taken_in.keys)?;
     load::delete_arrivals_of(spi, &stale.inboxes)?;
     global_queue::delete_waiters(spi, &stale.waiters)?;
     load::delete_timers(spi, &stale.timers, *now)?;
@@ -141,7 +153,7 @@ fn write(
         load::mark_closing(spi, still_closing)?;
         crash::point("turn-closing");
     }
-    Ok((true, saved.earliest))
+    Ok((true, saved))
 }
 
 /// Leases the calls that were decided in this turn.

@@ -5,11 +5,12 @@
 
 use crate::guc;
 use crate::store::StateKey;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
+use xdb_sched::due_owners::DueOwners;
 use xdb_sched::due_scan::DueScan;
-use xdb_sched::room::Line;
+use xdb_sched::room::{Line, Owner};
 
 /// How long nothing is scanned for, at most, while nobody says that there is something.
 const QUIET_FOR: Duration = Duration::from_millis(100);
@@ -21,9 +22,12 @@ pub struct Scans {
     quiet_until: Option<Instant>,
     /// Due calls, by worker and owner.
     pub calls: DueScan<Line, Timestamp>,
-    pub timers: DueScan<(), Timestamp>,
-    /// Messages in the inbox, by their ids.
-    pub messages: DueScan<(), i64>,
+    /// Due timers, by owner.
+    pub timers: DueScan<Owner, Timestamp>,
+    pub owners_of_timers: DueOwners<Timestamp>,
+    /// Messages in the inbox, by owner and their ids.
+    pub messages: DueScan<Owner, i64>,
+    pub owners_of_messages: DueOwners<i64>,
     /// The call that alone is being claimed: if that fails, it is left alone.
     pub suspect: Option<StateKey>,
     /// When calls of workers that are gone were looked for last.
@@ -35,8 +39,8 @@ pub struct Scans {
 pub struct ScanEnds {
     pub began: Instant,
     pub calls: Vec<(Line, Timestamp)>,
-    pub timers: Option<Timestamp>,
-    pub messages: Option<i64>,
+    pub timers: HashMap<Owner, End<Timestamp>>,
+    pub messages: HashMap<Owner, End<i64>>,
     /// The earliest due time of what the turn has found and left, by line.
     left: HashMap<Line, Timestamp>,
     /// The same of what it has written, and of what may be in any line.
@@ -45,10 +49,30 @@ pub struct ScanEnds {
     pub left_out: bool,
 }
 
+/// How far the scan for what is an owner's came.
+#[derive(Clone, Copy, Debug)]
+pub struct End<T> {
+    /// All before this was found and is taken. None: nothing is known of it.
+    pub to: Option<T>,
+    /// The first that is there still, or comes later.
+    pub first: Option<T>,
+    /// Any were found.
+    pub any: bool,
+}
+
+impl<T: Ord + Copy> End<T> {
+    /// The turn has left this one.
+    pub fn left(&mut self, at: T) {
+        self.to = self.to.map(|to| to.min(at));
+        self.first = Some(self.first.map_or(at, |first| first.min(at)));
+    }
+}
+
 impl ScanEnds {
     pub fn new(began: Instant) -> Self {
         let (calls, left) = (Vec::new(), HashMap::new());
-        Self { began, calls, timers: None, messages: None, left, earliest: None, left_out: false }
+        let (timers, messages) = (HashMap::new(), HashMap::new());
+        Self { began, calls, timers, messages, left, earliest: None, left_out: false }
     }
 
     /// The turn has found a call of this line that is due at this time, and has left it.
@@ -138,16 +162,24 @@ impl Scans {
         self.messages.scanned_from_head(now, took, poll_interval());
     }
 
-    /// The turn has committed.
-    pub fn settle(&mut self, ends: ScanEnds) {
+    /// The turn has committed. `timers`: the first of each owner's that it has written.
+    pub fn settle(&mut self, ends: ScanEnds, timers: BTreeMap<Owner, Timestamp>) {
         // What is known to be left is not passed.
         let held = |to: Timestamp| ends.earliest.map_or(to, |earliest| to.min(earliest));
         for (line, to) in ends.calls {
             let left = ends.left.get(&line).copied();
             self.calls.advance(line, held(left.map_or(to, |left| to.min(left))), ends.began);
         }
-        ends.timers.into_iter().for_each(|to| self.timers.advance((), held(to), ends.began));
-        ends.messages.into_iter().for_each(|to| self.messages.advance((), to, ends.began));
+        let now = Instant::now();
+        for (owner, End { to, first, any }) in ends.timers {
+            to.into_iter().for_each(|to| self.timers.advance(owner, held(to), ends.began));
+            self.owners_of_timers.taken(owner, first, any, now);
+        }
+        for (owner, End { to, first, any }) in ends.messages {
+            to.into_iter().for_each(|to| self.messages.advance(owner, to, ends.began));
+            self.owners_of_messages.taken(owner, first, any, now);
+        }
+        timers.into_iter().for_each(|(owner, at)| self.owners_of_timers.note(owner, at, now));
         if ends.left_out {
             self.may_be_behind();
         }

@@ -36,22 +36,30 @@ pub struct TurnOutcome {
     /// The scans have found all that there was.
     nothing_left: bool,
     next_due: Option<Timestamp>,
+    /// Up to then it has looked for timers.
+    began: Timestamp,
     for_runners: usize,
 }
 
 impl TurnOutcome {
-    /// Sums up a turn, and asks when the next call or timer comes due.
+    /// Sums up a turn, and asks when the next call comes due.
     pub fn of(
         started: &Started,
         seen: &Seen,
         lines: &Lines,
-        work: Work,
+        mut work: Work,
         saved: Saved,
         mut prepared: Prepared,
     ) -> Result<Self> {
         let turn = &started.turn;
-        prepared.ends.timers = work.ends.timers;
-        prepared.ends.messages = work.ends.messages.filter(|_| saved.all_taken_in);
+        prepared.ends.timers = std::mem::take(&mut work.ends.timers);
+        prepared.ends.messages = std::mem::take(&mut work.ends.messages);
+        for (owner, at) in &saved.timers_left {
+            prepared.ends.timers.entry(*owner).and_modify(|end| end.left(*at));
+        }
+        if let Some(left) = saved.messages_left {
+            prepared.ends.messages.values_mut().for_each(|end| end.left(left));
+        }
         prepared.ends.left_out |= saved.left_out;
         let drained = prepared.drained.as_ref();
         let idle = work.nothing_due && drained.is_none();
@@ -72,7 +80,8 @@ impl TurnOutcome {
         let next_due = next_due.into_iter().chain(next_for_runners).min();
         let all_drained = drained.is_some_and(|drained| drained.len() == lines.len());
         let nothing_left = all_drained && saved.put_off.is_empty();
-        Ok(Self { work, saved, prepared, nothing_left, next_due, for_runners })
+        let began = turn.began;
+        Ok(Self { work, saved, prepared, nothing_left, next_due, began, for_runners })
     }
 
     /// Takes the calls that are to be prepared now.
@@ -90,11 +99,12 @@ impl Memory {
         outcome: TurnOutcome,
         submit: &mut Submit<'_>,
     ) -> Progress {
-        let TurnOutcome { work, saved, prepared, nothing_left, next_due, for_runners } = outcome;
+        let TurnOutcome { work, saved, prepared, nothing_left, next_due, began, for_runners } = outcome;
         self.seen.took_large = saved.took_large;
-        self.seen.next_due = next_due;
         self.seen.for_runners = for_runners;
-        self.scans.settle(prepared.ends);
+        self.scans.settle(prepared.ends, saved.timers);
+        let next_timer = self.scans.owners_of_timers.next(began).filter(|_| !self.seen.paused);
+        self.seen.next_due = next_due.into_iter().chain(next_timer).min();
         let scanned = prepared.drained.is_some();
         if let Some(drained) = prepared.drained {
             self.calls.lines.drained(&drained);

@@ -6,8 +6,8 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
-use crate::store::slow::{self, Marked};
-use std::collections::{BTreeMap, HashMap};
+use crate::store::slow::{self, Marks};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_sched::slow::{Mark, Probes, Watcher};
 use xdb_sched::table_health::Relation;
@@ -20,9 +20,15 @@ pub type Times = BTreeMap<Relation, Duration>;
 
 /// What a process knows of slow tables.
 pub enum SlowTables {
-    Watched(Watcher),
+    Watched {
+        tables: Watcher,
+        /// Roles: who dies in their steps shall be a runner from then on, whatever table it is.
+        roles: Watcher,
+    },
     Probed {
         probes: Probes,
+        /// Those of which steps in any table are runners'.
+        roles: HashSet<u32>,
         /// For how long tables were read for calls that are under way.
         read: HashMap<StateKey, Times>,
         /// What probes of this turn have shown.
@@ -37,29 +43,41 @@ impl SlowTables {
     pub fn of(role: Role, has_runners: bool) -> Self {
         match role {
             _ if !has_runners => Self::Ignored,
-            Role::Scheduler => Self::Watched(Watcher::default()),
-            Role::Runner(_) => Self::Probed { probes: Probes::default(), read: HashMap::new(), found: Vec::new() },
+            Role::Scheduler => Self::Watched { tables: Watcher::default(), roles: Watcher::default() },
+            Role::Runner(_) => Self::Probed {
+                probes: Probes::default(),
+                roles: HashSet::new(),
+                read: HashMap::new(),
+                found: Vec::new(),
+            },
         }
     }
 
     /// A turn begins, and the rows say this. What the scheduler has found out is written down. Says whether anything is slow.
-    pub fn begin_turn(&mut self, spi: &Spi, marked: HashMap<Relation, Marked>) -> Result<bool> {
+    pub fn begin_turn(&mut self, spi: &Spi, marked: Marks) -> Result<bool> {
         let now = Instant::now();
-        let marks: HashMap<_, _> = marked.iter().map(|(relation, marked)| (*relation, marked.mark)).collect();
-        let mut any = marks.values().any(|mark| !mark.is_mended);
+        let marks: HashMap<_, _> = marked.tables.iter().map(|(relation, marked)| (*relation, marked.mark)).collect();
+        let mut any = marks.values().chain(marked.roles.values()).any(|mark| !mark.is_mended);
         match self {
-            Self::Watched(watcher) => {
-                let found = watcher.begin_turn(marks, now);
-                any |= !found.is_empty();
+            Self::Watched { tables, roles } => {
+                let (found, found_roles) = (tables.begin_turn(marks, now), roles.begin_turn(marked.roles, now));
+                any |= !found.is_empty() || !found_roles.is_empty();
+                for (role, mark) in found_roles {
+                    slow::mark_role(spi, role, mark)?;
+                    pgrx::log!(
+                        "xdb: a process died in a step of role {role}; its steps in tables are a runner's for a while"
+                    );
+                }
                 for (relation, mark) in found {
                     slow::mark(spi, relation, mark)?;
                     crash::point("turn-mark-slow");
                     pgrx::log!("xdb: table {relation} is slow: {}; its steps are a runner's", mark.reason.as_str());
                 }
             }
-            Self::Probed { probes, found, .. } => {
+            Self::Probed { probes, roles, found, .. } => {
                 found.clear();
-                probes.follow(&marks, |relation| marked.get(relation).map_or(Duration::ZERO, |m| m.age), now);
+                *roles = marked.roles.into_iter().filter(|(_, mark)| !mark.is_mended).map(|(role, _)| role).collect();
+                probes.follow(&marks, |relation| marked.tables.get(relation).map_or(Duration::ZERO, |m| m.age), now);
             }
             Self::Ignored => {}
         }
@@ -82,16 +100,30 @@ impl SlowTables {
     /// Whether its steps are a runner's.
     pub fn is_slow(&self, relation: Relation) -> bool {
         match self {
-            Self::Watched(watcher) => watcher.is_slow(&relation),
+            Self::Watched { tables, .. } => tables.is_slow(&relation),
             Self::Probed { probes, .. } => probes.is_slow(&relation),
             Self::Ignored => false,
         }
     }
 
+    /// Whether this role's steps are a runner's, whatever table they use.
+    pub fn is_deadly(&self, role: u32) -> bool {
+        match self {
+            Self::Watched { roles, .. } => roles.is_slow(&role),
+            Self::Probed { roles, .. } => roles.contains(&role),
+            Self::Ignored => false,
+        }
+    }
+
+    /// Whether this process may not use any table for this role.
+    pub fn keeps_role_away(&self, role: u32) -> bool {
+        matches!(self, Self::Watched { .. }) && self.is_deadly(role)
+    }
+
     /// Until when this process may not use it: the scheduler as long as it is slow, a runner where processes died in it.
     pub fn kept_until(&self, relation: Relation) -> Option<Kept> {
         match self {
-            Self::Watched(watcher) => watcher.is_slow(&relation).then_some(Kept::Away),
+            Self::Watched { tables, .. } => tables.is_slow(&relation).then_some(Kept::Away),
             Self::Probed { probes, .. } => probes.kept_until(&relation, Instant::now()).map(Kept::Until),
             Self::Ignored => None,
         }
@@ -99,9 +131,9 @@ impl SlowTables {
 
     /// Tables were used for so long, whatever came of it.
     pub fn used(&mut self, times: &Times) {
-        if let Self::Watched(watcher) = self {
+        if let Self::Watched { tables, .. } = self {
             let now = Instant::now();
-            times.iter().for_each(|(relation, took)| watcher.used(*relation, *took, now));
+            times.iter().for_each(|(relation, took)| tables.used(*relation, *took, now));
         }
     }
 
@@ -118,7 +150,7 @@ impl SlowTables {
 
     /// A step has used tables for so long, besides what was read for it.
     pub fn step_ended(&mut self, key: StateKey, times: &Times) {
-        if let Self::Probed { probes, read, found } = self {
+        if let Self::Probed { probes, read, found, .. } = self {
             let mut step = read.remove(&key).unwrap_or_default();
             for (relation, took) in times {
                 *step.entry(*relation).or_default() += *took;
@@ -132,15 +164,16 @@ impl SlowTables {
 
     /// The limit has ended a use of it.
     pub fn ran_into_limit(&mut self, relation: Relation) {
-        if let Self::Watched(watcher) = self {
-            watcher.ran_into_limit(relation);
+        if let Self::Watched { tables, .. } = self {
+            tables.ran_into_limit(relation);
         }
     }
 
-    /// A process has died in it.
-    pub fn died_in(&mut self, relation: Relation) {
-        if let Self::Watched(watcher) = self {
-            watcher.died_in(relation);
+    /// A process has died in it, in a step of this role.
+    pub fn died_in(&mut self, relation: Relation, role: u32) {
+        if let Self::Watched { tables, roles } = self {
+            tables.died_in(relation);
+            roles.died_in(role);
         }
     }
 }

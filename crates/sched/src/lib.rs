@@ -4,7 +4,7 @@
 //! it is tested without a server. And all of it may be lost at any moment: the tables hold everything.
 //!
 //! ```text
-//!   task rows that are due
+//!   task rows that are due (timers and messages: due_owners)
 //!        │  whose are there?                        lines
 //!        │  where does the scan begin?              due_scan
 //!        │  is somebody else at it right now?       backoff
@@ -31,6 +31,7 @@ pub mod breaker;
 pub mod budget;
 pub mod bytes;
 pub mod counted;
+pub mod due_owners;
 pub mod due_scan;
 pub mod kept;
 pub mod lines;

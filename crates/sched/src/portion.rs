@@ -17,10 +17,26 @@ pub struct Portion {
 }
 
 impl Portion {
-    /// For answers: rows that they write, a kilobyte counted as one. 4,096 take about 80 ms.
+    /// For answers, and timers: rows that they write, a kilobyte counted as one. 4,096 take about 80 ms.
     pub fn of_rows() -> Self {
-        Self { small: 32, most: Some(4096), taken: 0 }
+        Self { small: 32, most: Some(Self::ROWS), taken: 0 }
     }
+
+    /// For states whose timers are due: their bytes. A timer takes about a hundred, so these are as many timers as rows.
+    pub fn of_waits() -> Self {
+        Self { small: 16 * 1024, most: Some(512 * 1024), taken: 0 }
+    }
+
+    /// For messages that are taken in, counted as rows: so many at most in one turn.
+    pub fn of_messages(takes_large: bool) -> usize {
+        if takes_large { Self::ROWS } else { Self::FEW_MESSAGES }
+    }
+
+    /// A turn that takes in more messages than these has taken something large.
+    pub const FEW_MESSAGES: usize = Self::ROWS / 4;
+
+    /// See [`Portion::of_rows`].
+    pub const ROWS: usize = 4096;
 
     /// For requests: their bytes. 4 MB take about 40 ms to be read and written.
     pub fn of_bytes() -> Self {

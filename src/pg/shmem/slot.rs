@@ -46,8 +46,11 @@ pub(super) struct Cell {
     exited_at: AtomicI64,
     epoch: AtomicI64,
     /// The table in which the last process ended, the scheduler of this slot or one of its runners, because it could not be
-    /// cancelled; zero: none.
+    /// cancelled; zero: none. And the role whose step was there.
     died_in: AtomicU32,
+    died_for: AtomicU32,
+    /// Not zero: this slot's own process has ended so, and the launcher does not know yet.
+    ended_in_table: AtomicU32,
     in_flight: AtomicI64,
     waiting_calls: AtomicI64,
     /// Running processes whose owner is gone, as counted last.
@@ -268,6 +271,7 @@ impl Slot {
         cell.role.store(role.index() as u32, Ordering::SeqCst);
         cell.database.store(database.to_u32(), Ordering::SeqCst);
         cell.died_in.store(0, Ordering::SeqCst);
+        cell.ended_in_table.store(0, Ordering::SeqCst);
         Some(Slot(index as u8))
     }
 
@@ -524,16 +528,25 @@ impl Slot {
         Suspects { open: open.load(Ordering::SeqCst), held: held.load(Ordering::SeqCst) }
     }
 
-    /// Tells the scheduler of the same database.
-    pub(super) fn note_died_in(self, table: u32) {
+    /// Tells the scheduler of the same database, and the launcher.
+    pub(super) fn note_died_in(self, table: u32, owner: u32) {
+        self.cell().ended_in_table.store(1, Ordering::SeqCst);
         if let Some(scheduler) = Slot::find(self.database(), Role::Scheduler) {
+            scheduler.cell().died_for.store(owner, Ordering::SeqCst);
             scheduler.cell().died_in.store(table, Ordering::SeqCst);
         }
     }
 
-    /// The table in which a process of this database ended because it could not be cancelled. Told once, to the scheduler.
-    pub fn take_died_in(self) -> Option<u32> {
-        Some(self.cell().died_in.swap(0, Ordering::SeqCst)).filter(|table| *table != 0)
+    /// The table in which a process of this database ended because it could not be cancelled, and the role whose step was there. Told
+    /// once, to the scheduler.
+    pub fn take_died_in(self) -> Option<(u32, u32)> {
+        let table = self.cell().died_in.swap(0, Ordering::SeqCst);
+        (table != 0).then(|| (table, self.cell().died_for.load(Ordering::SeqCst)))
+    }
+
+    /// Whether the last process has ended so. Told once, to the launcher.
+    pub fn take_ended_in_table(self) -> bool {
+        self.cell().ended_in_table.swap(0, Ordering::SeqCst) != 0
     }
 
     /// Shows how many of the calls in flight wait for a connection.

@@ -45,8 +45,9 @@ pub struct Expected {
 
 const EXECUTION: &str = "execution_id";
 
-/// In a schema of an older release a task does not tell its owner.
+/// In a schema of an older release neither a task nor a timer tells its owner.
 const TASKS_COMPARED_IN_OLDER: &[&str] = &["shard", "api", "due_at"];
+const TIMERS_COMPARED_IN_OLDER: &[&str] = &["shard", "kind", "fire_at"];
 
 /// Compares a table with the batch of rows that it should have, as `jsonb`: the spelling of numbers and the order of keys make no
 /// difference. `of` is the column with the execution. The last two parameters are the execution, and the columns that are compared.
@@ -91,6 +92,7 @@ statements! {
     TASKS = differences::<Task>(EXECUTION);
     TASKS_OF_OLDER = differences_in::<Task>(EXECUTION, TASKS_COMPARED_IN_OLDER);
     TIMERS = differences::<Timer>(EXECUTION);
+    TIMERS_OF_OLDER = differences_in::<Timer>(EXECUTION, TIMERS_COMPARED_IN_OLDER);
     WAITERS = differences::<QueueWaiter>(EXECUTION);
     MESSAGES = differences::<QueueMessage>(EXECUTION);
     MESSAGE_KEYS = differences::<MessageKey>(EXECUTION);
@@ -125,7 +127,7 @@ pub fn expected(known: &Known, shard: i16, owner: pg_sys::Oid, arrived: &[(Strin
         own(execution, shard, received_at.is_some())?,
         all(&STATES, &state_rows),
         tasks(&states().filter_map(task).collect::<Vec<_>>()),
-        all(&TIMERS, &timers(execution, shard)),
+        timers(execution, shard, owner),
         all(&WAITERS, &states().flat_map(|state| waiters(id, state)).collect::<Vec<_>>()),
         messages(execution, shard, received_at.as_ref()),
         message_keys(execution, arrived, *more_message_ids),
@@ -151,15 +153,19 @@ fn own(execution: &Execution, shard: i16, has_history: bool) -> Result<Expected>
     Ok(expected)
 }
 
-fn timers(execution: &Execution, shard: i16) -> Vec<Timer<'static>> {
+fn timers(execution: &Execution, shard: i16, owner: pg_sys::Oid) -> Expected {
     let timeout = execution.timeout_at.filter(|_| execution.is_running());
-    let timeout = timeout.map(|fire_at| Timer::of_process(execution.id, shard, fire_at));
-    let mut timers: Vec<_> = timeout.into_iter().collect();
+    let timeout = timeout.map(|fire_at| Timer::of_process(execution.id, shard, owner, fire_at));
+    let mut found: Vec<_> = timeout.into_iter().collect();
     for state in execution.states.values() {
-        let timer = |(command, fire_at)| Timer::of_command(execution.id, state.seq, command, shard, fire_at);
-        timers.extend(state.open_timers().map(timer));
+        let key = (execution.id, state.seq);
+        let timer = |(command, fire_at)| Timer::of_command(key, command, shard, owner, fire_at);
+        found.extend(state.open_timers().map(timer));
     }
-    timers
+    match versions::is_own() {
+        true => all(&TIMERS, &found),
+        false => Expected { columns: TIMERS_COMPARED_IN_OLDER.to_vec(), ..all(&TIMERS_OF_OLDER, &found) },
+    }
 }
 
 fn waiters(execution_id: ExecutionId, state: &StateExecution) -> impl Iterator<Item = QueueWaiter<'_>> {

@@ -29,10 +29,10 @@ fn leave_dead_rows(app: &App) -> Db {
          INSERT INTO xdb.task (execution_id, seq, shard, worker_id, api, due_at, owner)
          SELECT gen_random_uuid(), 1, 0, w.worker_id, 'EXECUTE_API', now() - interval '1 hour', 'app'::regrole
          FROM xdb.worker w, generate_series(1, {DEAD});
-         INSERT INTO xdb.timer (execution_id, seq, command, shard, kind, fire_at)
-         SELECT execution_id, 1, 0, 0, 'TIMER_COMMAND', due_at FROM xdb.task WHERE shard = 0 AND seq = 1;
-         INSERT INTO xdb.inbox (execution_id, shard, queue_name, bytes, published_at)
-         SELECT execution_id, 0, 'news', 0, due_at FROM xdb.task WHERE shard = 0 AND seq = 1;
+         INSERT INTO xdb.timer (execution_id, seq, command, shard, kind, fire_at, owner)
+         SELECT execution_id, 1, 0, 0, 'TIMER_COMMAND', due_at, owner FROM xdb.task WHERE shard = 0 AND seq = 1;
+         INSERT INTO xdb.inbox (execution_id, shard, queue_name, bytes, published_at, owner)
+         SELECT execution_id, 0, 'news', 0, due_at, owner FROM xdb.task WHERE shard = 0 AND seq = 1;
          DELETE FROM xdb.inbox; DELETE FROM xdb.timer; DELETE FROM xdb.task;
          COMMIT"
     ));
@@ -49,7 +49,7 @@ fn run_one(db: &mut Db, worker: &Worker, id: &str) {
 
 #[test]
 fn what_was_taken_is_not_walked_over() {
-    const INDEXES: [&str; 3] = ["task_claim", "timer_due", "inbox_pkey"];
+    const INDEXES: [&str; 3] = ["task_claim", "timer_due", "inbox_arrived"];
     const PROCESSES: i64 = 40;
     let (app, worker) = application("old_walks");
     let (mut db, mut superuser) = (app.db(), app.superuser());

@@ -368,19 +368,51 @@ fn a_table_that_was_mended_is_the_schedulers_again() {
 }
 
 #[test]
-fn a_table_in_which_a_process_died_is_left_alone() {
-    let app = App::new("runners_deadly");
-    let mut db = app.db();
-    db.run(
-        "CREATE TABLE mine (id text PRIMARY KEY, n int); INSERT INTO mine VALUES ('p', 0);
-         CREATE FUNCTION stubborn() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+fn owners_take_turns_at_a_runner() {
+    const GREEDY: usize = 20;
+    let slow = Slow::alone("runners_turns", ClusterOptions::default().set("xdb.runners", "1"));
+    let mut other = slow.app.session("other");
+    other
+        .run("CREATE TABLE theirs (id text PRIMARY KEY, n int NOT NULL DEFAULT 0); INSERT INTO theirs VALUES ('p', 0)");
+    slow.app.register("theirs", &one_step().maps("public.theirs", "id", &["n"]));
+    slow.mark();
+    slow.app.superuser().run(
+        "INSERT INTO xdb.slow_object (kind, object, reason, pause)
+         VALUES ('TABLE', 'public.theirs'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
+    );
+    slow.takes(0.5);
+    slow.hang(true);
+    slow.start(1..=GREEDY);
+    slow.worker.wait_for_count("their calls", 60, CALLS, |_| true);
+    slow.hang(false);
+    slow.worker.release();
+    let mut superuser = slow.app.superuser();
+    wait_until("it applies their answers", 60, || superuser.count("written") > 0);
+    let before = superuser.count("written");
+    other.start("p-of-other", "theirs").key("p").go();
+    other.completes("p-of-other");
+    let meanwhile = superuser.count("written") - before;
+    assert!(meanwhile <= 4, "{meanwhile} of another role's steps were carried out before one");
+    wait_until("all complete", 60, || views::with_status(&mut superuser, "p%", "COMPLETED") == GREEDY as i64 + 1);
+    slow.app.done(&[]);
+}
+
+/// A trigger that survives its cancellation.
+const STUBBORN: &str = "CREATE FUNCTION stubborn() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
              LOOP
                  BEGIN PERFORM pg_sleep(60);
                  EXCEPTION WHEN query_canceled THEN PERFORM pg_sleep(60);
                  END;
-             END LOOP; END $$;
+             END LOOP; END $$";
+
+#[test]
+fn a_table_in_which_a_process_died_is_left_alone() {
+    let app = App::new("runners_deadly");
+    let mut db = app.db();
+    db.run(&format!(
+        "CREATE TABLE mine (id text PRIMARY KEY, n int); INSERT INTO mine VALUES ('p', 0); {STUBBORN};
          CREATE TRIGGER stubborn BEFORE UPDATE ON mine FOR EACH ROW EXECUTE FUNCTION stubborn();",
-    );
+    ));
     let _worker = app.worker(|_: &Call| force_complete(json!(null)).globals(json!({"n": 1})));
     app.register("mine", &one_step().maps("public.mine", "id", &["n"]));
     db.start("p", "mine").key("p").go();
@@ -388,7 +420,7 @@ fn a_table_in_which_a_process_died_is_left_alone() {
     wait_until("the table is named", 30, || {
         views::engine(&mut superuser).contains("public.mine: a process died in it")
     });
-    assert_eq!(superuser.one::<f64>("SELECT EXTRACT(EPOCH FROM pause)::float8 FROM xdb.slow_object"), 600.0);
+    assert_eq!(superuser.one::<f64>("SELECT min(EXTRACT(EPOCH FROM pause)::float8) FROM xdb.slow_object"), 600.0);
     db.run("DROP TRIGGER stubborn ON mine");
     wait_until("its call waits for a runner", 30, || {
         superuser.count("xdb.task WHERE lane = 1 AND lease_until IS NULL") == 1
@@ -399,6 +431,49 @@ fn a_table_in_which_a_process_died_is_left_alone() {
     db.completes("p");
     wait_until("it is found to be quick", 20, || !views::engine(&mut superuser).contains("public.mine: "));
     app.done(&[]);
+}
+
+#[test]
+fn the_scheduler_dies_once_of_a_role_however_many_of_its_tables_are_deadly() {
+    const TABLES: usize = 4;
+    let app = App::alone("runners_deadly_role", ClusterOptions::default());
+    let _worker = app.worker(|call: &Call| match call.process_id().starts_with("greedy") {
+        true => force_complete(json!(null)).globals(json!({"n": 1})),
+        false => force_complete(json!(null)),
+    });
+    let (mut greedy, mut modest) = (app.db(), app.session("other"));
+    greedy.run(STUBBORN);
+    for number in 1..=TABLES {
+        let name = format!("deadly_{number}");
+        greedy.run(&format!(
+            "CREATE TABLE {name} (id text PRIMARY KEY, n int); INSERT INTO {name} VALUES ('p', 0);
+             CREATE TRIGGER stubborn BEFORE UPDATE ON {name} FOR EACH ROW EXECUTE FUNCTION stubborn();"
+        ));
+        app.register(&name, &one_step().maps(&format!("public.{name}"), "id", &["n"]));
+    }
+    app.register("quick", &one_step());
+    for number in 1..=TABLES {
+        greedy.start(&format!("greedy-{number}"), &format!("deadly_{number}")).key("p").go();
+    }
+    let mut superuser = app.superuser();
+    let dead = "xdb.slow_object WHERE kind = 'TABLE' AND reason = 'a process died in it'";
+    let mut started = 0;
+    wait_until("all of its tables have been tried", 120, || {
+        started += 1;
+        let id = format!("modest-{started}");
+        let (took, _) = timed(|| {
+            modest.start(&id, "quick").go();
+            modest.completes(&id)
+        });
+        assert!(took < Duration::from_secs(5), "{id} took {took:?} beside tables that kill");
+        superuser.count(dead) == TABLES as i64
+    });
+    let deaths =
+        app.cluster().log().lines().filter(|line| line.contains("FATAL") && line.contains("xdb scheduler")).count();
+    assert_eq!(deaths, 1, "later ones are runners'");
+    let shown = views::engine(&mut superuser);
+    assert!(shown.contains("all tables of processes of app: a process died in one"), "{shown}");
+    app.done(&["terminating background worker"]);
 }
 
 #[test]

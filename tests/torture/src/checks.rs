@@ -358,7 +358,7 @@ const IN_SQL: &[(&str, &str)] = &[
     ),
     (
         "slow",
-        "SELECT 'tables are slow: ' || object::regclass || ', ' || reason FROM xdb.slow_object WHERE mended_at IS NULL",
+        "SELECT 'tables are slow: ' || object::regclass || ', ' || reason FROM xdb.slow_object WHERE mended_at IS NULL AND kind = 'TABLE'",
     ),
 ];
 

@@ -1,0 +1,60 @@
+//! Whose timers and messages are looked for, and how many of each owner's are taken.
+
+use std::collections::HashMap;
+use std::time::Instant;
+use xdb_sched::due_owners::{DueOwners, FORGOTTEN_AFTER, InTurns, in_turns, share};
+use xdb_sched::room::Owner;
+
+fn owners(due: &DueOwners<i64>, now: i64) -> Vec<Owner> {
+    due.due(now).collect()
+}
+
+#[test]
+fn nobody_is_asked_before_something_may_be_due() {
+    let (mut due, now) = (DueOwners::default(), Instant::now());
+    assert_eq!((owners(&due, 100), due.next(0)), (vec![], None));
+    due.found([(1, 10), (2, 20)], now);
+    assert_eq!((owners(&due, 9), due.next(9)), (vec![], Some(10)));
+    assert_eq!((owners(&due, 10), due.next(10)), (vec![1], Some(20)));
+    due.taken(1, Some(30), true, now);
+    assert_eq!((owners(&due, 20), due.next(20)), (vec![2], Some(30)));
+    due.taken(2, None, false, now);
+    assert_eq!((owners(&due, 99), due.next(0)), (vec![1], Some(30)));
+}
+
+#[test]
+fn what_is_written_counts_and_who_comes_back_is_known() {
+    let (mut due, now) = (DueOwners::default(), Instant::now());
+    due.note(1, 30, now);
+    due.note(1, 10, now);
+    due.note(1, 20, now);
+    assert_eq!((owners(&due, 10), due.next(0)), (vec![1], Some(10)));
+    due.taken(1, None, true, now);
+    due.note(1, 40, now);
+    assert_eq!((owners(&due, 39), owners(&due, 40)), (vec![], vec![1]));
+}
+
+#[test]
+fn who_has_had_nothing_for_long_is_forgotten() {
+    let (mut due, now) = (DueOwners::default(), Instant::now());
+    due.found([(1, 10), (2, 20)], now);
+    let later = now + FORGOTTEN_AFTER / 2;
+    due.taken(1, None, true, later);
+    due.taken(1, None, false, later + FORGOTTEN_AFTER / 2);
+    due.found([(2, 20)], later + FORGOTTEN_AFTER);
+    assert_eq!(due.all().collect::<Vec<_>>(), [1, 2]);
+    due.found([(2, 20)], later + FORGOTTEN_AFTER * 2);
+    assert_eq!(due.all().collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn each_owner_gets_an_equal_part_and_the_rest_is_told() {
+    let of = |item: &(Owner, i64)| *item;
+    let found: Vec<_> = (0..10).map(|at| (1, at)).chain([(2, 100), (2, 101), (3, 50)]).collect();
+    let InTurns { taken, left } = in_turns(found, 6, of);
+    assert_eq!(taken, [(1, 0), (3, 50), (2, 100), (1, 1), (2, 101), (1, 2)]);
+    assert_eq!(left, HashMap::from([(1, 3)]));
+    let InTurns { taken, left } = in_turns(vec![(1, 0), (2, 1)], 6, of);
+    assert_eq!((taken.len(), left.len()), (2, 0));
+    assert_eq!((share(256, 0), share(256, 1), share(256, 3), share(2, 5)), (256, 256, 86, 1));
+}
