@@ -15,7 +15,7 @@ use crate::pg::param::{Jsonb, array, value};
 use crate::pg::spi::{Row, Spi, Statement};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use xdb_engine::*;
 use xdb_sched::portion::Portion;
@@ -227,10 +227,11 @@ fn read_portion(
     Ok(Ok(state.read_back()?))
 }
 
-/// Those that are not loaded yet.
+/// Those that are not loaded yet, once each: several timers of a state may be due.
 fn unknown(loaded: &BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Vec<StateKey> {
+    let mut seen = HashSet::new();
     let is_unknown = |(id, seq): &&StateKey| loaded.get(id).is_some_and(|entry| !entry.before.states.contains_key(seq));
-    keys.iter().filter(is_unknown).copied().collect()
+    keys.iter().filter(is_unknown).filter(|key| seen.insert(**key)).copied().collect()
 }
 
 /// Loads these state executions into their executions.
