@@ -7,6 +7,9 @@ pub const PREFIX: &str = "%m [%p] <%b|%d|%e> ";
 const ALWAYS_EXPLAINED: &[&str] = &[
     // A client that was still connected when its database was dropped or its cluster stopped.
     "terminating connection due to administrator command",
+    // Autovacuum was at work in a database that was dropped, or had a lock that a test needed.
+    "terminating autovacuum process due to administrator command",
+    "canceling autovacuum task",
     "terminating background worker \"xdb",
     "the database system is starting up",
     "the database system is shutting down",
