@@ -374,7 +374,7 @@ def test_flask() -> None:
     app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/xdb": xdb.Worker(Steps, secret=SECRET).wsgi()})
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = make_server("127.0.0.1", 0, app, threaded=True)
-    running = threading.Thread(target=server.serve_forever, daemon=True)
+    running = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     running.start()
     try:
         assert ask(server.server_port, "quick", SECRET, prefix="/xdb") == (200, DONE)
