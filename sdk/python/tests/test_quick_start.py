@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -41,10 +42,13 @@ def blocks(page: str, heading: str) -> list[tuple[str, str]]:
     return [(kind, block) for kind, block in found if kind]  # without a kind it is for another shell
 
 
-def free_port() -> str:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return str(taken.getsockname()[1])
+@contextmanager
+def free_port() -> Iterator[str]:
+    """A port for a worker. It is kept, so nothing else gets it before the worker comes, whose socket may share it."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield str(kept.getsockname()[1])
 
 
 def script(server: Server, port: str, page: list[tuple[str, str]]) -> tuple[str, list[str]]:
@@ -85,8 +89,10 @@ def test_from_nothing_to_a_finished_process(server: Server, tmp_path: Path, page
     wheels = Path(sys.prefix) / "wheels"
     if wheels.exists():  # as the scripts have left them: nothing is fetched then
         environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    text, printed = script(server, free_port(), blocks(page, heading))
-    ran = subprocess.run(["bash", "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    with free_port() as port:
+        text, printed = script(server, port, blocks(page, heading))
+        command = ["bash", "-c", text]
+        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     told = f"{ran.stdout}\n{ran.stderr}\n{server.log[-4000:]}"
     assert ran.returncode == 0, told
     at = 0

@@ -44,10 +44,11 @@ class Server:
         return self
 
     def stop(self, grace: float = 30) -> bool:
-        """Takes no more calls, and waits for those that run. Whether all were answered within `grace` seconds."""
+        """Takes no more calls, and answers those that have come. Whether all were answered within `grace` seconds."""
         self._http.stopping = True
         if self._thread is not None:
             self._http.shutdown()
+            self._http.take_waiting()
         self._http.server_close()
         answered = self._http.drain(grace)
         if not answered:
@@ -113,6 +114,7 @@ class _Http(ThreadingHTTPServer):
         # Each open connection, and whether a call runs on it.
         self._connections: dict[socket.socket, bool] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._none_waits = False
         super().__init__((host, port), _Handler)
         if worker.async_handlers():
             self._loop = asyncio.new_event_loop()
@@ -138,19 +140,38 @@ class _Http(ThreadingHTTPServer):
                 self._connections[connection] = runs
             self._guard.notify_all()
 
+    def take_waiting(self) -> None:
+        """Accepts what the kernel has connected already: whoever waits there is reset when the socket is closed."""
+        self.timeout, self._none_waits = 0, False
+        for _ in range(self.request_queue_size):
+            if self._none_waits:
+                break
+            self.handle_request()
+
+    def handle_timeout(self) -> None:
+        self._none_waits = True
+
     def drain(self, grace: float) -> bool:
-        """Closes what is idle and waits for the rest."""
+        """Lets every connection end: an idle one at once, another with its answer. Whether no call runs any more."""
         ends = time.monotonic() + grace
         with self._guard:
-            while any(self._connections.values()):
+            while self._connections:
+                for connection, runs in self._connections.items():
+                    if not runs:
+                        # For reading alone: a call that lies there unread is still read, and answered.
+                        with contextlib.suppress(OSError):
+                            connection.shutdown(socket.SHUT_RD)
                 left = ends - time.monotonic()
                 if left <= 0:
-                    return False
+                    return not any(self._connections.values())
                 self._guard.wait(left)
-            for connection in self._connections:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
         return True
+
+    def shutdown_request(self, request: Any) -> None:
+        try:
+            super().shutdown_request(request)
+        finally:
+            self.mark(request, None)
 
     def end_loop(self) -> None:
         if self._loop is not None:
@@ -174,12 +195,6 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
-
-    def finish(self) -> None:
-        try:
-            super().finish()
-        finally:
-            self._http.mark(self.connection, None)
 
     def _serve(self) -> None:
         self._http.mark(self.connection, True)

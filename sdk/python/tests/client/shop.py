@@ -70,7 +70,7 @@ def start_row(order_id: str, **values: Any) -> Any:
     return [Orders.row(order_id, **values)]
 
 
-def wait_until(what: str, condition: Any, seconds: float = 15) -> None:
+def wait_until(what: str, condition: Any, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"
@@ -129,7 +129,7 @@ class ProtocolWorker:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
         self._server.shutdown()

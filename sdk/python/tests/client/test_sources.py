@@ -114,8 +114,8 @@ def test_every_call_of_the_client_for_coroutines(shop: Any) -> None:
         await client.set_local(Order, "o-1", tries=4)
         assert (await client.local(Order, "o-1")).tries == 4
         ended = asyncio.create_task(client.wait_for_state(Order.pay, "o-1"))
-        while (await client.describe("o-1")).threads[0]["status"] != "WAITING":
-            await asyncio.sleep(0.02)
+        waits = lambda: shop.client.describe("o-1").threads[0]["status"] == "WAITING"
+        await asyncio.to_thread(wait_until, "o-1 waits", waits)
         await client.skip_timer(Order.pay, "o-1")
         assert (await ended).status == "COMPLETED"
         assert await client.retry_now("o-2") in (0, 1)
@@ -143,15 +143,15 @@ def test_a_wait_that_is_cancelled_leaves_the_client_as_it_was(shop: Any) -> None
         async with AsyncClient(shop.dsn) as client:
             await client.start(Idle, "i")
             wait = asyncio.create_task(client.wait(Idle, "i"))
-            while shop.execute(waiting) != [(1,)]:
-                await asyncio.sleep(0.02)
+            await asyncio.to_thread(wait_until, "it waits", lambda: shop.execute(waiting) == [(1,)])
             wait.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await wait
             assert (await client.describe("i")).status == "RUNNING"
 
     asyncio.run(use())
-    assert shop.execute(waiting) == [(0,)]
+    # Long before the wait itself would be over.
+    wait_until("nothing waits any more", lambda: shop.execute(waiting) == [(0,)], seconds=20)
 
 
 def test_nothing_is_prepared(shop: Any) -> None:

@@ -123,8 +123,12 @@ def _account() -> pwd.struct_passwd | None:
     return pwd.getpwnam("postgres") if os.geteuid() == 0 else None
 
 
+# Looked up here: behind the fork that lock could belong to a thread that is not there any more.
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+
 def _end_with_parent() -> None:
     """On Linux the server is shut down also if the tests are killed: nobody else would do it."""
-    if sys.platform == "linux":
+    if _prctl is not None:
         pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGINT)
+        _prctl(pr_set_pdeathsig, signal.SIGINT)
