@@ -75,15 +75,15 @@ class Start:
     idempotency_key: str | None = None
     traceparent: str | None = None
 
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `xdb.start_process` that are given, checked, as JSON."""
+    def arguments(self, traceparent: str | None = None) -> dict[str, Any]:
+        """The arguments of `xdb.start_process` that are given, checked, as JSON. `traceparent` is for one that has none."""
         global_attributes, options = _rows(self.rows)
         if self.conflict != "override":
             options["globalAttributeConflictMode"] = _word(_CONFLICT, "conflict", self.conflict)
         if self.idempotency_key is not None:
             options["requestId"] = self.idempotency_key
-        if self.traceparent is not None:
-            options["traceparent"] = self.traceparent
+        if self.traceparent is not None or traceparent is not None:
+            options["traceparent"] = traceparent if self.traceparent is None else self.traceparent
         arguments = {
             "process_id": self.process_id,
             "process_type": type_name(self.process),
@@ -101,8 +101,8 @@ class Start:
 # --- starting
 
 
-def start(one: Start) -> Query[Execution]:
-    given = one.arguments()
+def start(one: Start, traceparent: str | None) -> Query[Execution]:
+    given = one.arguments(traceparent)
     sql = """SELECT xdb.start_process(process_id => %s::text, process_type => %s::text, input => %s::text::jsonb,
         global_attributes => %s::text::jsonb, local_attributes => %s::text::jsonb, id_reuse_policy => %s::text,
         timeout => %s::text::interval, start_at => %s::text::timestamptz, options => %s::text::jsonb)::text"""
@@ -120,13 +120,13 @@ def start(one: Start) -> Query[Execution]:
     return Query(sql, params, lambda rows: Execution(one.process_id, UUID(rows[0][0])))
 
 
-def start_many(many: Sequence[Start]) -> Query[list[Execution]]:
+def start_many(many: Sequence[Start], traceparent: str | None) -> Query[list[Execution]]:
     sql = "SELECT started::text FROM xdb.start_processes(processes => %s::text::jsonb) AS started"
 
     def read(rows: Rows) -> list[Execution]:
         return [Execution(one.process_id, UUID(row[0])) for one, row in zip(many, rows, strict=True)]
 
-    return Query(sql, (_json([one.arguments() for one in many]),), read)
+    return Query(sql, (_json([one.arguments(traceparent) for one in many]),), read)
 
 
 # --- RPCs and messages
@@ -139,10 +139,11 @@ def rpc(
     idempotency_key: str | None,
     timeout: Seconds | None,
     execution: AnyExecution,
+    traceparent: str | None,
 ) -> Query[Any]:
     sql = """SELECT xdb.invoke_rpc(process_id => %s::text, rpc_name => %s::text, input => %s::text::jsonb,
         timeout => %s::text::interval, idempotency_key => %s::text, execution_id => %s::text::uuid)::text"""
-    params = (
+    params: tuple[str | None, ...] = (
         process_id,
         rpc.name,
         _json(input_of(rpc, input)),
@@ -150,6 +151,9 @@ def rpc(
         idempotency_key,
         _uuid(execution),
     )
+    if traceparent is not None:
+        # A part of the same statement, so that it comes before the call, also through a pooler; it ends with the transaction.
+        sql, params = f"{sql} FROM set_config('xdb.traceparent', %s::text, true)", (*params, traceparent)
     return Query(sql, params, lambda rows: codec.decode(_loaded(rows), rpc.output_type, f"output of the RPC {rpc.name}"))
 
 
