@@ -67,10 +67,9 @@ class Worker:
             if each._xdb.name in self.types:
                 raise TypeError(f"two of the processes are called {each._xdb.name!r}: give one another name=")
             self.types[each._xdb.name] = each
-        secrets = [secret] if isinstance(secret, str) else list(secret or ())
-        self._secrets = secrets
+        self._secrets = (secret,) if isinstance(secret, str) else tuple(secret or ())
         seconds = tolerance.total_seconds() if isinstance(tolerance, timedelta) else tolerance
-        self.options = _Options(tuple(key_of(each) for each in secrets), seconds, threads, max_body, debug)
+        self.options = _Options(tuple(key_of(each) for each in self._secrets), seconds, threads, max_body, debug)
         self._around: list[Around] = []
         self._warned = False
 
@@ -90,7 +89,7 @@ class Worker:
         """
         from .admin import Admin
 
-        secret = self._secrets[0] if self._secrets else None
+        secret = next(iter(self._secrets), None)
         with Admin() as admin:
             return admin.register(
                 self, name=worker_name, url=url, secret=secret, force=force, dry_run=dry_run, conn=conn
