@@ -59,7 +59,7 @@ _making = threading.RLock()
 
 def _key(annotation: Any) -> Any:
     """What tells an annotation from others. Python takes unions for equal whose types stand in another order."""
-    args = typing.get_args(annotation)
+    args = getattr(annotation, "__args__", None)
     if not args or typing.get_origin(annotation) is Literal:
         return annotation
     return typing.get_origin(annotation), tuple(_key(each) for each in args)
