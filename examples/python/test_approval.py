@@ -35,7 +35,7 @@ def test_a_veto(db: Database) -> None:
 def test_somebody_else(db: Database) -> None:
     with pytest.raises(xdb.errors.WorkerFailed) as failed:
         db.client.rpc(Approval.approve, "a", "eve")
-    assert "NotAnApprover" in str(failed.value)
+    assert failed.value.error_type == "NotAnApprover"
     db.client.stop("a")
 
 

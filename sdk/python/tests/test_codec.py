@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import enum
 import math
+import sys
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -233,3 +234,49 @@ def test_pydantic_and_msgspec_are_known_without_an_import() -> None:
     for cls in (Model, struct):
         with pytest.raises(CodecError, match=r"x\[0\]: not a "):
             decode([{"price": "no"}], list[cls], "x")
+
+
+def test_a_union_is_tried_in_its_own_order() -> None:
+    """Python takes `int | str` for equal to `str | int`: what was made for one is not that of the other."""
+    assert decode("1.5", Union[Decimal, str]) == Decimal("1.5")
+    assert decode("1.5", Union[str, Decimal]) == "1.5"
+    assert decode(["1.5"], list[Union[str, Decimal]]) == ["1.5"]
+    assert decode(["1.5"], list[Union[Decimal, str]]) == [Decimal("1.5")]
+
+
+if sys.version_info >= (3, 11):
+
+    class Partly(TypedDict):
+        name: str
+        size: typing.NotRequired[int]
+
+    class Mostly(TypedDict, total=False):
+        name: Annotated[typing.Required[str], "a note"]
+        size: int
+
+    @pytest.mark.parametrize("cls", [Partly, Mostly])
+    def test_keys_that_may_be_missing(cls: Any) -> None:
+        """Their annotations are texts here, of which Python's own `__required_keys__` knows nothing."""
+        assert encode({"name": "n"}, cls) == decode({"name": "n"}, cls) == {"name": "n"}
+        with pytest.raises(CodecError, match="name: is missing"):
+            decode({"size": 1}, cls)
+
+
+@pytest.mark.parametrize(
+    "value, annotation, message",
+    [
+        ({"name": "a\0b"}, dict[str, str], r"at\['name'\]: it has the character \\0, which jsonb can't hold"),
+        (["a", "\ud800"], Any, r"at\[1\]: it has half of a surrogate pair"),
+        ({"\ud800": 1}, dict[str, int], "half of a surrogate pair"),
+        ({1: "a", "1": "b"}, dict, "two keys are '1' in JSON"),
+    ],
+    ids=["zero", "surrogate", "key", "keys"],
+)
+def test_what_the_server_could_not_keep_is_refused_with_its_place(value: Any, annotation: Any, message: str) -> None:
+    with pytest.raises(CodecError, match=message):
+        encode(value, annotation, "at")
+
+
+def test_what_a_set_can_not_hold() -> None:
+    with pytest.raises(CodecError, match=r"at: not a set\[list\[int\]\]: unhashable type"):
+        decode([[1]], set[list[int]], "at")

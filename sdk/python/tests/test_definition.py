@@ -220,6 +220,8 @@ WRONG_ROWS: list[tuple[str, Any]] = [
     ("a: complex has no JSON: use a dataclass", lambda: _row({"a": complex})),
     ("a: what: complex has no JSON", lambda: _row({"a": Bad})),
     ("a row needs table= and key=", lambda: _row({"a": int}, key=())),
+    ("a row needs table= and key=, as texts", lambda: _row({"a": int}, key=5)),
+    ("a row needs table= and key=, as texts", lambda: _row({"a": int}, table=_row)),
     ("'row' is reserved", lambda: _row({"row": int})),
     ("an annotation can't be read: name 'Nowhere' is not defined", lambda: _row({"a": "Nowhere"})),
 ]
@@ -351,6 +353,67 @@ def _wait_options_without_wait() -> None:
             return xdb.complete()
 
 
+def _timeout_without_a_unit() -> None:
+    class P(xdb.Process):
+        @xdb.state(timeout=30)  # type: ignore
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _timeout_of_a_wait_without_a_unit() -> None:
+    class P(xdb.Process):
+        @xdb.state(wait=xdb.timer(days=1), wait_timeout=3)  # type: ignore
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _no_time() -> None:
+    class P(xdb.Process):
+        @xdb.rpc(timeout=timedelta(0))
+        def a(self) -> None:
+            return None
+
+
+def _timeout_of_an_rpc_without_a_unit() -> None:
+    class P(xdb.Process):
+        @xdb.rpc(timeout=5)  # type: ignore
+        def a(self) -> None:
+            return None
+
+
+def _timeout_of_the_process_without_a_unit() -> None:
+    class P(xdb.Process, timeout=3600):  # type: ignore
+        pass
+
+
+def _retry_as_a_number() -> None:
+    class P(xdb.Process):
+        @xdb.state(retry=5)  # type: ignore
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _wait_function_with_more() -> None:
+    class P(xdb.Process):
+        @xdb.state(wait=lambda self, input: xdb.timer(days=1))
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _wait_function_with_much_more() -> None:
+    class P(xdb.Process):
+        @xdb.state(wait=lambda self, input, more: xdb.timer(days=1))
+        def a(self, n: int) -> xdb.Decision:
+            return xdb.complete()
+
+
+def _generator() -> None:
+    class P(xdb.Process):
+        @xdb.state
+        def a(self) -> xdb.Decision:  # type: ignore
+            yield xdb.complete()
+
+
 def _wait_for_nothing() -> None:
     class P(xdb.Process):
         @xdb.state(wait=5)  # type: ignore
@@ -426,6 +489,15 @@ WRONG: list[tuple[str, Any, str]] = [
     ("it waits for a queue 'verified' that the class does not have", _wait_for_another_class, "P.a"),
     ("wait_retry= and wait_timeout= are for the call of a state with wait=", _wait_options_without_wait, "P.a"),
     ("5 is nothing to wait for: use a queue", _wait_for_nothing, "P.a"),
+    ("timeout=30 is no timedelta: write timedelta(seconds=...)", _timeout_without_a_unit, "P.a"),
+    ("wait_timeout=3 is no timedelta", _timeout_of_a_wait_without_a_unit, "P.a"),
+    ("timeout=datetime.timedelta(0) leaves no time", _no_time, "P.a"),
+    ("timeout=5 is no timedelta", _timeout_of_an_rpc_without_a_unit, "P.a"),
+    ("timeout=3600 is no timedelta", _timeout_of_the_process_without_a_unit, "P"),
+    ("5 is no retry policy: give xdb.Retry(attempts=5) or the like", _retry_as_a_number, "P.a"),
+    ("its wait= takes self, and nothing else", _wait_function_with_more, "P.a"),
+    ("its wait= takes self and its input, and nothing else", _wait_function_with_much_more, "P.a"),
+    ("it has a `yield`, and a handler returns once", _generator, "P.a"),
     ("load= names 'nope'; the attributes are note", _unknown_load, "P.a"),
     ("load='note' is a text: write load=('note',)", _load_of_letters, "P.a"),
     ("lock='all' is neither", _lock, "P.a"),
@@ -465,3 +537,20 @@ def test_rows_are_checked_before_any_sql() -> None:
 def test_a_first_pause_that_is_longer_than_the_longest() -> None:
     with pytest.raises(ValueError, match="never waits longer than maximum=0:01:40: give one that initial=6:00:00 fits into"):
         xdb.Retry(initial=timedelta(hours=6))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"initial": 5}, "its times are timedeltas, as timedelta"),
+        ({"give_up_after": 3}, "its times are timedeltas"),
+        ({"attempts": 2.5}, "attempts of a Retry is a whole number"),
+        ({"attempts": -1}, "a Retry has no negative number"),
+        ({"give_up_after": timedelta(-1)}, "a Retry has no negative number"),
+        ({"factor": 0.5}, "a factor of 1 at least"),
+    ],
+    ids=str,
+)
+def test_a_retry_that_is_none(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        xdb.Retry(**options)

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import signup
 import transfer
-from support import BASE, EXECUTION, PATHS, SECRET, headers, post, request
+from support import EXECUTION, PATHS, headers, post, request
 
 import xdb
+import xdb.testing
 from xdb import codec
+from xdb.live import Live
 from xdb.request import Job
 
 FORM = {"name": "Alice", "email": "a@x"}
@@ -74,6 +76,20 @@ class Order(xdb.Process):
     @xdb.state
     def fatal(self) -> xdb.Decision:
         raise xdb.Fatal("OutOfStock", "no more red ones")
+
+    @xdb.state
+    def odd(self, kind: str) -> xdb.Decision:
+        class Mute(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("no")
+
+        errors: dict[str, Exception] = {
+            "surrogate": xdb.Fatal("\ud800", "\ud800"),
+            "number": xdb.Fatal(5, "x"),  # type: ignore[arg-type]
+            "mute": Mute(),
+            "long": ValueError("x" * 100_000),
+        }
+        raise errors[kind]
 
     @xdb.state
     def retryable(self) -> xdb.Decision:
@@ -282,6 +298,13 @@ def test_a_wait_that_is_worked_out() -> None:
     assert answer["errorType"] == "NoDecision" and "it returns what to wait for" in answer["detail"]
 
 
+def test_a_state_that_waits_no_more_is_not_called_too_early() -> None:
+    """The engine has the definition of before: in it the state waits."""
+    assert post(WORKER, "Order", "raises", "wait-until")[1] == {"commandRequest": {"waitingType": "EmptyCommand"}}
+    with pytest.raises(LookupError):
+        xdb.testing.call(Order.raises)
+
+
 def test_rpcs() -> None:
     assert post(WORKER, "Order", "ask", "rpc", input=3)[1] == {"output": {"sku": "asked", "amount": 3}}
     assert post(WORKER, "Order", "starts", "rpc")[1] == {
@@ -333,6 +356,26 @@ def test_a_failed_handler_says_why(name: str, error_type: str, detail: str) -> N
     assert answer["detail"].startswith(detail)
     assert answer.get("final") is (True if name == "fatal" else None)
     assert set(answer) <= {"errorType", "detail", "final"}
+
+
+@pytest.mark.parametrize(
+    "kind, error_type, detail",
+    [
+        ("surrogate", "?", "?"),
+        ("number", "5", "x"),
+        ("mute", "Mute", "its message can't be read: RuntimeError"),
+        ("long", "ValueError", "x" * 1000),
+    ],
+)
+def test_an_odd_exception_is_a_failed_attempt_like_any_other(kind: str, error_type: str, detail: str) -> None:
+    status, answer = execute("odd", input=kind)
+    assert (status, answer["errorType"], answer["detail"]) == (500, error_type, detail)
+
+
+def test_an_async_handler_past_its_deadline_is_cancelled_in_the_pure_core_too() -> None:
+    began = time.monotonic()
+    assert execute("sleeps_async")[1]["errorType"] == "DeadlineExceeded"
+    assert time.monotonic() - began < 10
 
 
 def test_an_async_handler_that_was_cancelled_inside_has_failed() -> None:
@@ -394,6 +437,24 @@ def test_after_the_handler_has_returned_nothing_is_lost_in_silence() -> None:
         order.basket.note = "late"
 
 
+def test_nothing_is_lost_while_the_answer_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that goes on publishes while what the handler has left is encoded: it is told."""
+    job = opened("publishes")
+    order: Any = job.instance
+    refused: list[BaseException] = []
+    effects = Live.effects
+
+    def slowly(live: Live) -> Any:
+        made = effects(live)
+        with pytest.raises(xdb.CallOver) as raised:
+            order.parts.publish(Line("late", 1))
+        refused.append(raised.value)
+        return made
+
+    monkeypatch.setattr(Live, "effects", slowly)
+    assert job.run().status == 200 and len(refused) == 1
+
+
 def test_what_can_not_be_kept_can_not_be_assigned() -> None:
     order: Any = opened("reads").instance
     with pytest.raises(AttributeError, match="Order has no attribute 'tires' that can be assigned: annotate it"):
@@ -433,115 +494,6 @@ def test_outside_of_a_call_there_is_none() -> None:
 def test_debug_gives_the_traceback() -> None:
     worker = xdb.Worker(Order, debug=True)
     assert "in raises" in post(worker, "Order", "raises", rows=NO_ROW)[1]["detail"]
-
-
-# --- what goes wrong before them -------------------------------------------------------------------------------------
-
-
-def test_who_is_not_here() -> None:
-    status, answer = execute("nowhere")
-    assert (status, answer["errorType"]) == (404, "UnknownState")
-    assert answer["detail"].startswith("Order has no state 'nowhere' here, only nothing, foreign")
-    assert post(WORKER, "Order", "nowhere", "rpc")[1]["errorType"] == "UnknownRpc"
-    assert post(WORKER, "Nobody", "x")[1]["errorType"] == "UnknownProcessType"
-
-
-def test_other_paths_and_methods() -> None:
-    assert WORKER.handle("POST", "/api/v1/xdb/worker/other", {}, b"").status == 404
-    assert WORKER.handle("POST", "/", {}, b"").status == 404
-    refused = WORKER.handle("GET", PATHS["execute"], {}, b"")
-    assert (refused.status, refused.headers["allow"]) == (405, "POST")
-    health: Any = codec.loads(WORKER.handle("GET", "/x" + BASE + "health", {}, b"").body)
-    assert health["sdk"] == f"python/{xdb.__version__}"
-    assert health["types"]["Order"] == f"sha256:{Order.definition_hash()}"
-
-
-@pytest.mark.parametrize(
-    "body, detail",
-    [
-        (b"", "the body can't be read as JSON"),
-        (b"{", "the body can't be read as JSON"),
-        (b"[" * 100000, "the body can't be read as JSON"),
-        (b"[]", "this is no call of the engine"),
-        (b"{}", "this is no call of the engine: 'context' is missing"),
-        (b'{"context": {}, "processType": "Order", "stateId": "reads"}', "'callId' is missing"),
-        (b'{"context": {}, "processType": [], "stateId": "reads"}', "this is no call of the engine"),
-    ],
-    ids=["empty", "half", "deep", "list", "object", "context", "type"],
-)
-def test_a_body_that_is_no_call(body: bytes, detail: str) -> None:
-    reply = WORKER.handle("POST", PATHS["execute"], {}, body)
-    answer: Any = codec.loads(reply.body)
-    assert reply.status == 400 and detail in answer["detail"]
-
-
-def test_a_body_that_somebody_has_eaten() -> None:
-    body = request("Order", "reads")
-    worker = xdb.Worker(Order, secret=SECRET)
-    reply = worker.handle("POST", PATHS["execute"], headers(body, SECRET), b"")
-    answer: Any = codec.loads(reply.body)
-    assert (reply.status, answer["errorType"]) == (500, "RawBodyConsumed")
-    assert f"0 of {len(body)} bytes of the body are left: something before XDB has read it" in answer["detail"]
-    large = xdb.Worker(Order, max_body=10).handle("POST", PATHS["execute"], headers(body), body)
-    assert large.status == 413 and b"raise max_body" in large.body
-
-
-def test_a_worker_that_is_none() -> None:
-    with pytest.raises(TypeError, match="a worker needs its processes"):
-        xdb.Worker()
-    with pytest.raises(TypeError, match="two of the processes are called 'Order'"):
-        xdb.Worker(Order, Order)
-    with pytest.raises(ValueError, match="the secret is empty: is the environment variable set"):
-        xdb.Worker(Order, secret="")
-    with pytest.raises(ValueError, match="not base64"):
-        xdb.Worker(Order, secret="whsec_?")
-    with pytest.raises(TypeError, match="Order.cancelled, Order.sleeps_async, Order.quick_async: async handlers need worker.asgi"):
-        WORKER.wsgi()
-
-
-# --- signatures ------------------------------------------------------------------------------------------------------
-
-
-def signed(worker: xdb.Worker, given: dict[str, str], body: bytes) -> tuple[int, str]:
-    reply = worker.handle("POST", PATHS["rpc"], given, body)
-    answer: Any = codec.loads(reply.body)
-    return reply.status, answer.get("detail", "")
-
-
-def test_signatures() -> None:
-    body = request("Order", "ask", "rpc", input=1)
-    worker = xdb.Worker(Order, secret=[SECRET, "an old one"])
-    assert signed(worker, headers(body, SECRET), body)[0] == 200
-    assert signed(worker, headers(body, "an old one"), body)[0] == 200
-    # While the engine changes its secret it sends two signatures.
-    assert signed(worker, headers(body, "unknown", SECRET), body)[0] == 200
-    assert signed(worker, headers(body), body) == (
-        401,
-        "the call is not signed: register the worker with the secret that it has here",
-    )
-    status, detail = signed(worker, headers(body, "unknown"), body)
-    assert status == 401 and detail.startswith("no signature is right: the worker was registered with another secret")
-    assert signed(worker, headers(body, SECRET), body[:-1] + b" ")[0] == 401
-    for age, said in ((400, "s old, more than 300 s"), (-400, "in the future")):
-        status, detail = signed(worker, headers(body, SECRET, age=age), body)
-        assert status == 401 and said in detail and "compare the clocks" in detail
-    status, detail = signed(worker, {**headers(body, SECRET), "Idempotency-Key": "other"}, body)
-    assert (status, detail) == (401, "webhook-id is not the Idempotency-Key")
-    assert signed(worker, {**headers(body, SECRET), "webhook-timestamp": "soon"}, body)[0] == 401
-    assert signed(worker, {**headers(body, SECRET), "webhook-signature": "v1,ü v2,x"}, body)[0] == 401
-
-
-def test_a_signature_of_the_standard() -> None:
-    """The example of the specification of Standard Webhooks."""
-    from xdb.signatures import key_of, sign, verify
-
-    key = key_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    body, signature = b'{"test": 2432232314}', "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-    assert sign(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", body) == signature
-    id = "msg_p5jXN8AQM9LWM0D4loKWxJek"
-    given = {"webhook-id": id, "webhook-timestamp": "1614265330", "idempotency-key": id}
-    verify([key], {**given, "webhook-signature": signature}, body, 1614265330, 300)
-    assert key_of("whsec_QUI") == key_of("whsec_QUI=") == b"AB"
 
 
 # --- logging ---------------------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ class Admin:
     ) -> None:
         """Registers a worker, or changes the one of this name. Without a secret its calls are not signed."""
         with self._transaction(conn) as execute:
-            _register_worker(execute, name, url, secret, headers, max_concurrency)
+            _register_worker(execute, _Served(name, url, secret, headers, max_concurrency))
 
     def register(
         self,
@@ -125,7 +125,8 @@ class Admin:
         """Registers a worker and its process types, in one transaction, and gives what that changes.
 
         What is registered as it is stays untouched. A secret and headers can't be compared: they are registered again where
-        they are given. `Stranding` if executions that run would have no code any more, unless `force`.
+        they are given. Where the worker is new or changes, and no secret is given, it is the worker's own: it would refuse calls
+        that are not signed. `Stranding` if executions that run would have no code any more, unless `force`.
         """
         with self._transaction(conn) as execute:
             execute("SELECT pg_advisory_xact_lock(%s::text::bigint)", (str(_LOCK),))
@@ -135,12 +136,14 @@ class Admin:
                     raise Stranding(stranding)
             if max_concurrency is None:
                 max_concurrency = _registered_concurrency(execute, name)
-            changes = [_worker_change(execute, name, url, secret, headers, max_concurrency)]
+            own = next(iter(worker._secrets), None)
+            served = _Served(name, url, own if secret is None else secret, headers, max_concurrency)
+            changes = [_worker_change(execute, served, secret is not None)]
             changes += [_type_change(execute, process, name) for process in worker.types.values()]
             if dry_run:
                 return changes
             if changes[0]:
-                _register_worker(execute, name, url, secret, headers, max_concurrency)
+                _register_worker(execute, served)
             for process, change in zip(worker.types.values(), changes[1:], strict=True):
                 if change:
                     _register_type(execute, process, name)
@@ -231,22 +234,26 @@ def _definition(process: type[Process]) -> dict[str, Any]:
     return made
 
 
-def _register_worker(
-    execute: Execute,
-    name: str,
-    url: str,
-    secret: str | None,
-    headers: Mapping[str, str] | None,
-    max_concurrency: int | None,
-) -> None:
+@dataclass(frozen=True)
+class _Served:
+    """A worker as it is to be registered."""
+
+    name: str
+    url: str
+    secret: str | None
+    headers: Mapping[str, str] | None
+    max_concurrency: int | None
+
+
+def _register_worker(execute: Execute, worker: _Served) -> None:
     given: list[tuple[str, str | None]] = [
-        ("name => %s::text", name),
-        ("url => %s::text", url),
-        ("secret => %s::text", secret),
-        ("headers => %s::text::jsonb", None if headers is None else json.dumps(dict(headers))),
+        ("name => %s::text", worker.name),
+        ("url => %s::text", worker.url),
+        ("secret => %s::text", worker.secret),
+        ("headers => %s::text::jsonb", None if worker.headers is None else json.dumps(dict(worker.headers))),
     ]
-    if max_concurrency is not None:
-        given.append(("max_concurrency => %s::text::int", str(max_concurrency)))
+    if worker.max_concurrency is not None:
+        given.append(("max_concurrency => %s::text::int", str(worker.max_concurrency)))
     arguments = ", ".join(argument for argument, _ in given)
     execute(f"SELECT xdb.register_worker({arguments})", tuple(value for _, value in given))
 
@@ -265,34 +272,29 @@ def _registered_concurrency(execute: Execute, name: str) -> int | None:
     return rows[0][0] if rows else None
 
 
-def _worker_change(
-    execute: Execute,
-    name: str,
-    url: str,
-    secret: str | None,
-    headers: Mapping[str, str] | None,
-    max_concurrency: int | None,
-) -> Change:
-    rows = execute("SELECT url, max_concurrency FROM xdb.workers WHERE name = %s::text", (name,))
+def _worker_change(execute: Execute, worker: _Served, secret_is_given: bool) -> Change:
+    rows = execute("SELECT url, max_concurrency FROM xdb.workers WHERE name = %s::text", (worker.name,))
     if not rows:
-        return Change("worker", name, True, (f"url: {url}",))
+        return Change("worker", worker.name, True, (f"url: {worker.url}",))
     details = []
     ((old_url, old_concurrency),) = rows
     if old_url is None:
         details.append("what is registered can't be seen: the worker belongs to another role")
-    elif old_url != url:
-        details.append(f"url: {old_url} -> {url}")
-    if max_concurrency is not None and old_concurrency not in (None, max_concurrency):
-        details.append(f"max_concurrency: {old_concurrency} -> {max_concurrency}")
-    if secret is not None:
+    elif old_url != worker.url:
+        details.append(f"url: {old_url} -> {worker.url}")
+    if worker.max_concurrency is not None and old_concurrency not in (None, worker.max_concurrency):
+        details.append(f"max_concurrency: {old_concurrency} -> {worker.max_concurrency}")
+    if secret_is_given:
         details.append("secret: registered again, since what is registered can't be read")
+    elif details and worker.secret is not None:
+        details.append("secret: none is given, so it is the worker's own")
     elif details:
         details.append("secret: none is given, so calls are not signed any more if they were")
-    if details and headers is None:
+    if details and worker.headers is None:
         details.append("headers: none are given, so none are sent any more if there were some")
-    if headers is not None:
+    if worker.headers is not None:
         details.append("headers: registered again, since what is registered can't be read")
-    return Change("worker", name, False, tuple(details))
+    return Change("worker", worker.name, False, tuple(details))
 
 
 @dataclass(frozen=True)

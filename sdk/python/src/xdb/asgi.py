@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from .request import BadRequest, Job, Reply, error_reply
+from .request import BadRequest, Job, Reply, error_reply, length_of
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -61,11 +61,31 @@ class AsgiApp:
         if refused is not None:
             return refused
         try:
-            body = await _body(receive, headers, self.worker.options.max_body)
+            body = await self._body(receive, headers)
         except BadRequest as error:
             return error.reply
         opened = self.worker.open(scope["method"], path, headers, body)
         return opened if isinstance(opened, Reply) else await self._run(opened)
+
+    async def _body(self, receive: Receive, headers: dict[str, str]) -> bytes:
+        """The body as it came. What has none left is found out by the worker, which knows the length."""
+        told = length_of(headers.get("content-length"))
+        self.worker.refuse_size(told or 0)
+        parts: list[bytes] = []
+        size = 0
+        while told != 0:
+            try:
+                message = await asyncio.wait_for(receive(), FIRST_PART_SECONDS if not parts else None)
+            except asyncio.TimeoutError:
+                break
+            if message["type"] != "http.request":
+                break
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            self.worker.refuse_size(size)
+            if not message.get("more_body", False):
+                break
+        return b"".join(parts)
 
     async def _run(self, job: Job) -> Reply:
         if job.is_known:
@@ -84,28 +104,3 @@ class AsgiApp:
 
 def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in pairs}
-
-
-async def _body(receive: Receive, headers: dict[str, str], most: int) -> bytes:
-    """The body as it came. What has none left is found out by the worker, which knows the length."""
-    from .worker import too_large
-
-    told = headers.get("content-length", "")
-    if told.isdecimal() and int(told) > most:
-        raise too_large(int(told), most)
-    parts: list[bytes] = []
-    size = 0
-    while told != "0":
-        try:
-            message = await asyncio.wait_for(receive(), FIRST_PART_SECONDS if not parts else None)
-        except asyncio.TimeoutError:
-            break
-        if message["type"] != "http.request":
-            break
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > most:
-            raise too_large(size, most)
-        if not message.get("more_body", False):
-            break
-    return b"".join(parts)

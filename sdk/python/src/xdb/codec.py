@@ -16,15 +16,19 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Union
 
 from .choices import one_of, union
+from .hints import hints_of, required_keys
 from .jsontext import JSON, dumps, exact, loads
 from .scalars import SCALARS, CodecError, Exact, Plan, name_of, wrong
 
 __all__ = ["JSON", "CodecError", "Exact", "check", "decode", "dumps", "encode", "is_immutable", "loads", "name_of"]
 
 
-def encode(value: object, annotation: Any = Any) -> JSON:
-    """The JSON of a value, or CodecError if it does not fit its annotation."""
-    result: JSON = _plan(annotation).encode(value)
+def encode(value: object, annotation: Any = Any, path: str = "") -> JSON:
+    """The JSON of a value, or CodecError with the place in it if it does not fit its annotation."""
+    try:
+        result: JSON = _plan(annotation).encode(value)
+    except CodecError as error:
+        raise error.under(path)
     return result
 
 
@@ -33,7 +37,7 @@ def decode(raw: JSON, annotation: Any = Any, path: str = "") -> Any:
     try:
         return _plan(annotation).decode(raw)
     except CodecError as error:
-        raise error.under(path) if path else error
+        raise error.under(path)
 
 
 def check(annotation: Any) -> None:
@@ -53,19 +57,28 @@ _unfinished: dict[Any, Plan] = {}
 _making = threading.RLock()
 
 
+def _key(annotation: Any) -> Any:
+    """What tells an annotation from others. Python takes unions for equal whose types stand in another order."""
+    args = getattr(annotation, "__args__", None)
+    if not args or typing.get_origin(annotation) is Literal:
+        return annotation
+    return typing.get_origin(annotation), tuple(_key(each) for each in args)
+
+
 def _plan(annotation: Any) -> Plan:
+    key = _key(annotation)
     try:
-        found = _plans.get(annotation)
+        found = _plans.get(key)
     except TypeError:  # Annotated[..., what can't be hashed]
         return _make(annotation)
     if found is not None:
         return found
     with _making:
-        if annotation in _unfinished:
-            return _unfinished[annotation]
+        if key in _unfinished:
+            return _unfinished[key]
         outermost = not _unfinished
         try:
-            plan = _unfinished[annotation] = Plan(_contains_itself, _contains_itself)
+            plan = _unfinished[key] = Plan(_contains_itself, _contains_itself)
             made = _make(annotation)
             plan.encode, plan.decode = made.encode, made.decode
             if outermost:
@@ -138,7 +151,11 @@ def _collection(annotation: Any, origin: Any, args: tuple[Any, ...]) -> Plan | N
             # A set has no order, but one that has not changed has to look as before.
             return sorted(items, key=dumps) if cls in (set, frozenset) else items
 
-        return Plan(to_json, lambda raw: cls(_items(_expect(raw, list, annotation), item.decode)))
+        def from_json(raw: Any) -> Any:
+            items = _items(_expect(raw, list, annotation), item.decode)
+            return _built(annotation, cls, items)
+
+        return Plan(to_json, from_json)
     if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
         key, value = (_plan(each) for each in args or (Any, Any))
         whole = bool(args) and args[0] is int
@@ -175,6 +192,8 @@ def _entries(values: Mapping[Any, Any], to: Callable[[Any], Any], one: Callable[
                 if not isinstance(code, int) or isinstance(code, bool):
                     raise CodecError("a key in JSON is a text")
                 code = str(code)
+            if code in result:
+                raise CodecError(f"two keys are {code!r} in JSON")
             result[code] = one(value)
         except CodecError as error:
             raise error.under(f"[{key!r}]")
@@ -213,7 +232,7 @@ def _class(cls: Any) -> Plan | None:
             lambda raw: _built(cls, lambda given: msgspec.json.decode(exact(given), type=cls), raw),
         )
     if typing.is_typeddict(cls) or hasattr(cls, "__required_keys__"):
-        return _record(cls, dict, cls.__required_keys__, lambda value: value)
+        return _record(cls, dict, required_keys(cls), lambda value: value)
     if tuple in bases and hasattr(cls, "_fields"):
         required = set(cls._fields) - set(cls._field_defaults)
         return _record(cls, cls, required, lambda value: value._asdict())
@@ -242,10 +261,7 @@ def _record(
     names: Iterable[str] | None = None,
 ) -> Plan:
     """A class with annotated fields, an object in JSON. Keys that it does not know are left out."""
-    try:
-        hints = typing.get_type_hints(cls)
-    except NameError as error:
-        raise CodecError(f"an annotation of {name_of(cls)} can't be read: {error}", cls) from None
+    hints = hints_of(cls)
     needed, plans = frozenset(required), {}
     for name in hints if names is None else names:
         try:

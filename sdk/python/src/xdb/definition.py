@@ -10,13 +10,13 @@ import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeGuard
 
 from . import codec
 from .codec import CodecError
 from .live import MISSING, Attribute
 from .queues import GlobalQueue, Queue
-from .states import Handler, Loading, Member, Rpc, State, call_options, find_state
+from .states import Handler, Loading, Member, Rpc, State, call_options, find_state, timeout_seconds
 from .waits import Combined, Commands, Leaf, Wait, WaitError, as_wait, commands
 
 
@@ -107,9 +107,9 @@ def _annotated(cls: type, base: type) -> list[str]:
 def columns(cls: Any, base: type) -> dict[str, Attribute]:
     """The attributes of a row."""
     place = _Place(cls)
-    key = (cls._key,) if isinstance(cls._key, str) else tuple(cls._key)
-    if not cls._table or not key or not all(key):
-        place.refuse("a row needs table= and key=: the column, or the columns, of a unique key")
+    key = (cls._key,) if isinstance(cls._key, str) else cls._key
+    if not isinstance(key, (tuple, list)) or not key or not all(isinstance(each, str) and each for each in (cls._table, *key)):
+        place.refuse("a row needs table= and key=, as texts: the column, or the columns, of a unique key")
     hints, attributes = place.hints(cls), {}
     for name in _annotated(cls, base):
         annotation = hints[name]
@@ -296,18 +296,22 @@ def _table(row: Any) -> dict[str, Any]:
     }
 
 
+_PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
 def _handler(member: Member, place: _Place) -> Handler:
     """What the signature of a member says."""
     fn = member.fn
     if not inspect.isfunction(fn):
         place.refuse(f"{member.attribute} is no method: the decorator stands above a `def`")
     parameters = list(inspect.signature(fn).parameters.values())
-    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if not parameters or any(each.kind not in plain for each in parameters):
+    if not parameters or any(each.kind not in _PLAIN for each in parameters):
         place.refuse("it takes self, and at most one input: no *args, no keywords", fn)
     if len(parameters) > 2:
         names = ", ".join(each.name for each in parameters[1:])
         place.refuse(f"it has more than one input ({names}): put them into a dataclass", fn)
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        place.refuse("it has a `yield`, and a handler returns once: publish messages, or move to the same state again", fn)
     hints = place.hints(fn, fn)
     output = hints.get("return", Any)
     if typing.get_origin(output) in (Awaitable, Coroutine):
@@ -338,6 +342,9 @@ def _wait(state: State[Any], place: _Place) -> Commands | None:
     if is_function(wait):
         if inspect.iscoroutinefunction(wait):
             place.refuse("wait= takes an ordinary function, not an async one", fn)
+        taken, most = list(inspect.signature(wait).parameters.values()), 2 if state.takes_input else 1
+        if len(taken) > most or any(each.kind not in _PLAIN for each in taken):
+            place.refuse(f"its wait= takes self{' and its input' if state.takes_input else ''}, and nothing else", fn)
         return None
     try:
         made = as_wait(wait)
@@ -359,7 +366,7 @@ def _check_queues(wait: Wait, place: _Place, fn: Callable[..., Any]) -> None:
             place.refuse(f"it waits for a queue {wait.queue.name!r} that the class does not have", fn)
 
 
-def is_function(wait: object) -> bool:
+def is_function(wait: object) -> TypeGuard[Callable[..., Any]]:
     """Whether a wait is worked out when the state begins."""
     return callable(wait) and not isinstance(wait, Wait) and not hasattr(wait, "take")
 
@@ -420,9 +427,10 @@ def _rpc_config(
 ) -> dict[str, Any]:
     config: dict[str, Any] = {}
     if rpc.options.timeout is not None:
-        if rpc.options.timeout <= timedelta(0):
-            place.refuse("a timeout is longer than no time", rpc.fn)
-        config["timeoutSeconds"] = rpc.options.timeout.total_seconds()
+        try:
+            config["timeoutSeconds"] = timeout_seconds("timeout", rpc.options.timeout)
+        except ValueError as error:
+            place.refuse(str(error), rpc.fn)
     for key, names in (("loadGlobalAttributes", global_names), ("loadLocalAttributes", local)):
         options = loading.options(names)
         if options is not None:
@@ -434,9 +442,10 @@ def _process_options(
     definition: dict[str, Any], timeout: timedelta | None, history: str | int, place: _Place
 ) -> None:
     if timeout is not None:
-        if timeout < timedelta(0):
-            place.refuse("timeout= is negative")
-        definition["timeoutSeconds"] = timeout.total_seconds()
+        try:
+            definition["timeoutSeconds"] = timeout_seconds("timeout", timeout)
+        except ValueError as error:
+            place.refuse(str(error))
     if isinstance(history, int) and not isinstance(history, bool) and history >= 1:
         definition["history"] = {"keepLast": history}
     elif history == "none":

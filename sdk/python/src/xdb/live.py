@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -92,7 +93,7 @@ class _Cell:
     def has_changed(self) -> bool:
         if self.assigned or is_immutable(self.value):
             return self.assigned
-        return dumps(encode(self.value, self.attribute.annotation)) != self.baseline
+        return dumps(encode(self.value, self.attribute.annotation, self.attribute.place)) != self.baseline
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,8 @@ class Live:
     received: dict[str, list[Any]] = field(default_factory=dict)
     decision: Decision | None = None
     closed: str | None = None
+    # Between the check that a call is open and what is then kept, another thread may not close it.
+    guard: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def read(self, attribute: Attribute) -> Any:
         """The value of an attribute."""
@@ -192,17 +195,21 @@ class Live:
 
     def write(self, attribute: Attribute, value: object) -> None:
         """Assigns an attribute. A value that does not fit is refused here, where it is assigned."""
-        self.check_open(f"{attribute.place} can't be written")
-        try:
-            encode(value, attribute.annotation)
-        except CodecError as error:
-            raise error.under(attribute.place) from None
-        self.cells[attribute.key] = _Cell(attribute, value, assigned=True)
+        encode(value, attribute.annotation, attribute.place)
+        with self.guard:
+            self.check_open(f"{attribute.place} can't be written")
+            self.cells[attribute.key] = _Cell(attribute, value, assigned=True)
 
     def publish(self, messages: list[dict[str, JSON]], message: dict[str, JSON]) -> None:
         """Sends a message with the answer."""
-        self.check_open(f"nothing can be published to {message['queueName']}")
-        messages.append({key: value for key, value in message.items() if value is not None})
+        with self.guard:
+            self.check_open(f"nothing can be published to {message['queueName']}")
+            messages.append({key: value for key, value in message.items() if value is not None})
+
+    def close(self, why: str) -> None:
+        """Ends the call: from now on writing and publishing raise. The first reason stays."""
+        with self.guard:
+            self.closed = self.closed or why
 
     def check_open(self, what: str) -> None:
         """Raises when the call is over."""
@@ -240,11 +247,7 @@ class Live:
         written: dict[bool, dict[str, JSON]] = {True: {}, False: {}}
         for (is_global, name), cell in self.cells.items():
             if cell.has_changed():
-                try:
-                    raw = encode(cell.value, cell.attribute.annotation)
-                except CodecError as error:
-                    raise error.under(cell.attribute.place) from None
-                written[is_global][name] = raw
+                written[is_global][name] = encode(cell.value, cell.attribute.annotation, cell.attribute.place)
         answer: dict[str, JSON] = {
             "writeToGlobalAttributes": written[True],
             "writeToLocalAttributes": written[False],

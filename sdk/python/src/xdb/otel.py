@@ -10,27 +10,43 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from opentelemetry import context, trace
-from opentelemetry.propagate import inject
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from .call import Call
+from .request import Around
 
 if TYPE_CHECKING:
+    from .client import AsyncClient, Client
     from .worker import Worker
 
+_W3C = TraceContextTextMapPropagator()
 
-def instrument(worker: Worker, *, mode: Literal["parent", "link"] = "parent") -> None:
+
+def instrument(
+    worker: Worker | None = None,
+    client: Client | AsyncClient | None = None,
+    *,
+    mode: Literal["parent", "link"] = "parent",
+) -> None:
     """Has each call of this worker in a span, below the trace that the process was started with.
 
-    With `mode="link"` each call begins a trace of its own with a link to that one, for processes of days.
+    With `mode="link"` each call begins a trace of its own with a link to that one, for processes of days. What this client
+    starts, and the RPCs that it calls, belong to the trace that is current then.
     """
+    if client is not None:
+        client._traceparent = current_traceparent
+    if worker is not None:
+        worker.add_around(_spans(mode))
+
+
+def _spans(mode: str) -> Around:
     tracer = trace.get_tracer("xdb")
 
     @contextlib.contextmanager
     def span(call: Call, api: str) -> Iterator[None]:
         inside = trace.get_current_span().get_span_context().is_valid
         carrier = {"traceparent": call.traceparent} if call.traceparent else {}
-        given = TraceContextTextMapPropagator().extract(carrier, context=context.Context())
+        given = _W3C.extract(carrier, context=context.Context())
         start = trace.get_current_span(given).get_span_context()
         links = [trace.Link(start)] if start.is_valid and (mode == "link" or inside) else []
         # A server's own span around the call stays the parent: it has the headers too.
@@ -44,7 +60,7 @@ def instrument(worker: Worker, *, mode: Literal["parent", "link"] = "parent") ->
         ):
             yield
 
-    worker.add_around(span)
+    return span
 
 
 def _attributes(call: Call) -> dict[str, Any]:
@@ -61,5 +77,5 @@ def _attributes(call: Call) -> dict[str, Any]:
 def current_traceparent() -> str | None:
     """The W3C trace context of this moment, for the start of a process."""
     carrier: dict[str, str] = {}
-    inject(carrier)
+    _W3C.inject(carrier)
     return carrier.get("traceparent")

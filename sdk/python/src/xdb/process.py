@@ -80,10 +80,7 @@ class RowStart:
             raise TypeError(f"the key of {name} is a dict with {', '.join(columns)}, not {self.key!r}")
         encoded = {}
         for column in columns:
-            try:
-                encoded[column] = encode(given[column])
-            except CodecError as error:
-                raise error.under(f"{name}.{column}") from None
+            encoded[column] = encode(given[column], path=f"{name}.{column}")
             if not isinstance(encoded[column], (str, int, float)):
                 raise CodecError(f"{given[column]!r} is no key: it is a text, a number or a boolean", path=f"{name}.{column}")
         return encoded
@@ -97,10 +94,7 @@ class RowStart:
             if attribute is None:
                 known = ", ".join(self.type._attributes)
                 raise TypeError(f"{self.type.__name__} has no attribute {name!r}; it has {known}")
-            try:
-                encoded[name] = encode(value, attribute.annotation)
-            except CodecError as error:
-                raise error.under(attribute.place) from None
+            encoded[name] = encode(value, attribute.annotation, attribute.place)
         return encoded
 
 

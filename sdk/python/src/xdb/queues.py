@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, overload
 
-from .codec import CodecError, encode
+from .codec import encode
 from .live import Live, Message
 from .waits import Leaf, Wait, amount
 
@@ -40,7 +40,7 @@ class BoundQueue(Generic[T]):
 
     def publish(self, message: T, *, message_id: str | None = None) -> None:
         """Sends a message to this process' queue, with the answer. A `message_id` that was used before is ignored."""
-        payload = _payload(message, self._queue.message_type, self.name)
+        payload = encode(message, self._queue.message_type, self.name)
         sent = {"queueName": self.name, "messageId": message_id, "payload": payload}
         self._live.publish(self._live.local_messages, sent)
 
@@ -113,7 +113,7 @@ class BoundGlobalQueue(Generic[T]):
             "queueName": self.name,
             "key": key,
             "messageId": message_id,
-            "payload": _payload(message, self._queue.message_type, self.name),
+            "payload": encode(message, self._queue.message_type, self.name),
             "ttlSeconds": None if ttl is None else ttl.total_seconds(),
         }
         self._live.publish(self._live.global_messages, sent)
@@ -167,10 +167,3 @@ def _first(messages: list[T], name: str) -> T:
     if not messages:
         raise LookupError(f"no message of {name} was received: ask {name}.received first")
     return messages[0]
-
-
-def _payload(message: object, message_type: Any, name: str) -> Any:
-    try:
-        return encode(message, message_type)
-    except CodecError as error:
-        raise error.under(name) from None

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from .call import Call, DatabaseError, Recovered, running
-from .codec import CodecError, decode, dumps, encode
+from .codec import decode, dumps, encode
 from .decisions import Decision, Failure, Fatal
 from .definition import is_function
 from .live import Live, live
@@ -49,6 +49,13 @@ class BadRequest(Exception):
         self.reply = error_reply(status, error_type, detail)
 
 
+def length_of(header: str | None) -> int | None:
+    """A Content-Length, or None where it is none."""
+    if header is None or not (header.isascii() and header.isdecimal()):
+        return None
+    return int(header[:20])  # Python refuses to read thousands of digits
+
+
 # A handler that ends the program by sys.exit() has failed; the worker goes on.
 _FAILURES = (Exception, SystemExit)
 
@@ -62,13 +69,16 @@ class DeadlineExceeded(TimeoutError):
 
 
 def error_reply(status: int, error_type: str, detail: str, final: bool = False) -> Reply:
-    """An answer with another status than 200."""
-    body: dict[str, Any] = {"errorType": error_type[:200], "detail": detail}
+    """An answer with another status than 200. Of what the engine would cut, no more is sent than it keeps."""
+    body: dict[str, Any] = {"errorType": _kept(error_type, 200), "detail": _kept(detail, 1000)}
     if final:
         body["final"] = True
-    # A message may have half of a surrogate pair.
-    body["detail"] = detail.encode("utf-8", "replace").decode()
     return Reply(status, dumps(body))
+
+
+def _kept(text: str, most: int) -> str:
+    # A message may have half of a surrogate pair.
+    return text[:most].encode("utf-8", "replace").decode()
 
 
 Around = Callable[[Call, str], AbstractContextManager[Any]]
@@ -94,20 +104,14 @@ class Job:
         return f"wait= of {self.member.label}" if self.api == "wait-until" else self.member.label
 
     @property
-    def function(self) -> Callable[..., Any]:
-        """What is to be called."""
-        wait = self.member.options.wait if isinstance(self.member, State) else None
-        return wait if self.api == "wait-until" and callable(wait) else self.member.fn
-
-    @property
     def is_async(self) -> bool:
         """Whether it has to run on an event loop."""
-        return inspect.iscoroutinefunction(self.function)
+        return self.api != "wait-until" and self.member.handler.is_async
 
     @property
     def is_known(self) -> bool:
         """Whether the answer is there before anything runs: a wait that is no function."""
-        return self.api == "wait-until" and self.member.name in self.member.process._xdb.waits
+        return self.api == "wait-until" and not _waits_by_function(self.member)
 
     def seconds_left(self) -> float | None:
         """Until the engine gives up."""
@@ -131,19 +135,19 @@ class Job:
             yield
 
     def _begin(self) -> Any:
-        state = self.member
-        if self.api == "wait-until" and isinstance(state, State):
-            known = state.process._xdb.waits.get(state.name)
-            if known is not None:
-                return known.request
-            return self.function(*self._arguments()[: len(inspect.signature(self.function).parameters)])
-        return self.function(*self._arguments())
+        if self.is_known:
+            known = self.member.process._xdb.waits.get(self.member.name)
+            # A state that waits for nothing any more: the engine still has its definition of before.
+            return {"waitingType": "EmptyCommand"} if known is None else known.request
+        if self.api == "wait-until" and isinstance(self.member, State):
+            wait: Any = self.member.options.wait
+            return wait(*self._arguments()[: len(inspect.signature(wait).parameters)])
+        return self.member.fn(*self._arguments())
 
     def _arguments(self) -> tuple[Any, ...]:
         if not self.member.takes_input:
             return (self.instance,)
-        place = f"{self.member.label}({self.member.handler.parameter})"
-        return (self.instance, decode(self.input, self.member.input_type, place))
+        return (self.instance, decode(self.input, self.member.input_type, self.member.input_place))
 
     def perform(self) -> Reply:
         """Calls the handler in this thread, an async one on a loop of its own, and raises what it raises."""
@@ -155,6 +159,8 @@ class Job:
         """The same, with an answer whatever happens."""
         with self.current():
             try:
+                if self.is_async:
+                    return asyncio.run(self.run_async())
                 reply = self.perform()
             except _FAILURES as error:
                 reply = self._failed(error)
@@ -190,7 +196,7 @@ class Job:
 
     def late(self) -> Reply:
         """The answer to an engine that waits for none any more. What the handler still does changes nothing."""
-        self.live.closed = self.live.closed or "the time of the call is over, and the engine will make it again"
+        self.live.close("the time of the call is over, and the engine will make it again")
         error = DeadlineExceeded(
             f"{self.label} took longer than {self.call.timeout:g} s, and the engine has given up: "
             "give it more with timeout=, or let it do less"
@@ -208,10 +214,10 @@ class Job:
             answer = {"output": self._output(value)}
             if self.live.decision is not None:
                 answer["stateDecision"] = self.live.decision.body
+        # What is written or sent from now on, by a thread that goes on, would be lost.
+        self.live.close("its handler has returned, and the answer is on its way")
         answer.update(self.live.effects())
-        reply = Reply(200, dumps(answer))
-        self.live.closed = self.live.closed or "its handler has returned, and the answer is on its way"
-        return reply
+        return Reply(200, dumps(answer))
 
     def _request(self, value: Any) -> Mapping[str, Any]:
         if isinstance(value, Mapping):
@@ -236,19 +242,23 @@ class Job:
         )
 
     def _output(self, value: Any) -> Any:
-        try:
-            return encode(value, self.member.handler.output_type)
-        except CodecError as error:
-            raise error.under(f"{self.label}() returned") from None
+        return encode(value, self.member.handler.output_type, f"{self.label}() returned")
 
     def _failed(self, error: BaseException) -> Reply:
-        self.live.closed = self.live.closed or "its handler has failed, and nothing of it is kept"
-        error_type = error.error_type if isinstance(error, Failure) else type(error).__name__
-        detail = str(error) or type(error).__name__
+        self.live.close("its handler has failed, and nothing of it is kept")
+        error_type = str(error.error_type) if isinstance(error, Failure) else type(error).__name__
+        detail = _message_of(error) or type(error).__name__
         log.error("%s failed in attempt %d: %s: %s", self.label, self.call.attempt, error_type, detail, exc_info=error)
         if self.debug:
             detail = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-1000:]
         return error_reply(500, error_type, detail, final=isinstance(error, Fatal))
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as other:
+        return f"its message can't be read: {type(other).__name__}"
 
 
 async def _awaited(value: Any) -> Any:

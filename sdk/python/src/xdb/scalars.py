@@ -101,6 +101,17 @@ def _same(value: Any) -> Any:
     return value
 
 
+def _text(value: str) -> str:
+    if "\0" in value:
+        raise CodecError("it has the character \\0, which jsonb can't hold", str)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise CodecError("it has half of a surrogate pair, which is no text", str) from None
+    return value
+
+
 def _float(value: float) -> float | str:
     # Postgres writes and reads these as texts.
     if math.isfinite(value):
@@ -171,7 +182,7 @@ def _bytes_back(raw: str) -> bytes:
 
 
 SCALARS: dict[Any, Plan] = {
-    str: scalar(str, str, str, _same, _same),
+    str: scalar(str, str, str, _text, _same),
     bool: scalar(bool, bool, bool, _same, _same),
     int: scalar(int, int, (int, float), _same, _int_back),
     float: scalar(float, (int, float), (int, float, str), _float, _float_back),

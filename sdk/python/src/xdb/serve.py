@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .logging import install, log
-from .request import BadRequest, Job, Reply
+from .request import BadRequest, Job, Reply, length_of
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -221,14 +221,11 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_GET = do_PUT = do_DELETE = do_PATCH = _serve
 
     def _body(self, headers: dict[str, str]) -> bytes:
-        from .worker import too_large
-
-        told, most = headers.get("content-length", "0"), self._http.worker.options.max_body
-        if not told.isdecimal() or "transfer-encoding" in headers:
+        length = length_of(headers.get("content-length", "0"))
+        if length is None or "transfer-encoding" in headers:
             raise BadRequest(400, "BadRequest", "a call has a Content-Length")
-        if int(told) > most:
-            raise too_large(int(told), most)
-        return self.rfile.read(int(told))
+        self._http.worker.refuse_size(length)
+        return self.rfile.read(length)
 
     def log_message(self, format: str, *args: Any) -> None:
         log.debug(format, *args)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Generic, Literal, Protocol, TypeVar, Union, overload
 
-from .codec import CodecError, encode
+from .codec import encode
 from .decisions import Decision
 from .waits import Wait, Waitable
 
@@ -33,7 +33,10 @@ class Retry:
     give_up_after: timedelta | None = None
 
     def __post_init__(self) -> None:
-        if self.attempts < 0 or self.factor < 1 or min(self.initial, self.maximum) < timedelta(0):
+        times = [self.initial, self.maximum, *(() if self.give_up_after is None else (self.give_up_after,))]
+        if not isinstance(self.attempts, int) or not all(isinstance(each, timedelta) for each in times):
+            raise TypeError("attempts of a Retry is a whole number; its times are timedeltas, as timedelta(seconds=5)")
+        if self.attempts < 0 or self.factor < 1 or min(times) < timedelta(0):
             raise ValueError("a Retry has no negative number, and a factor of 1 at least")
         if self.initial > self.maximum:
             raise ValueError(f"a Retry never waits longer than maximum={self.maximum}: give one that initial={self.initial} fits into")
@@ -124,6 +127,11 @@ class Member:
         return self.handler.parameter is not None
 
     @property
+    def input_place(self) -> str:
+        """Its input for people."""
+        return f"{self.label}({self.handler.parameter})"
+
+    @property
     def label(self) -> str:
         """Its name for people."""
         return f"{self.process.__name__}.{self.attribute}" if self.process else self.attribute
@@ -148,10 +156,7 @@ class State(Member, Generic[I]):
         if self.takes_input:
             if input is _NOTHING:
                 raise TypeError(f"{self.label} takes an input: self.{self.attribute}({self.handler.parameter})")
-            try:
-                movement["stateInput"] = encode(input, self.input_type)
-            except CodecError as error:
-                raise error.under(f"{self.label}({self.handler.parameter})") from None
+            movement["stateInput"] = encode(input, self.input_type, self.input_place)
         elif input is not _NOTHING and input is not None:
             raise TypeError(f"{self.label} takes no input: give its method a parameter for one")
         if self.config is not None:
@@ -182,18 +187,28 @@ def call_options(options: StateOptions, states: Mapping[str, State[Any]]) -> dic
     config: dict[str, Any] = {}
     for key, policy in (("executeApiRetryPolicy", options.retry), ("waitUntilApiRetryPolicy", options.wait_retry)):
         if policy is not None:
+            if not isinstance(policy, Retry):
+                raise ValueError(f"{policy!r} is no retry policy: give xdb.Retry(attempts=5) or the like")
             config[key] = policy.options()
-    for key, time in (("executeApiTimeoutSeconds", options.timeout), ("waitUntilApiTimeoutSeconds", options.wait_timeout)):
-        if time is not None:
-            if time <= timedelta(0):
-                raise ValueError("a timeout is longer than no time")
-            config[key] = time.total_seconds()
+    if options.timeout is not None:
+        config["executeApiTimeoutSeconds"] = timeout_seconds("timeout", options.timeout)
+    if options.wait_timeout is not None:
+        config["waitUntilApiTimeoutSeconds"] = timeout_seconds("wait_timeout", options.wait_timeout)
     if options.on_failure is not None:
         config["stateFailureRecoveryOptions"] = {
             "policy": "PROCEED_TO_CONFIGURED_STATE",
             "stateFailureProceedStateId": find_state(options.on_failure, states).name,
         }
     return config
+
+
+def timeout_seconds(option: str, time: object) -> float:
+    """An option that is a timeout, or ValueError."""
+    if not isinstance(time, timedelta):
+        raise ValueError(f"{option}={time!r} is no timedelta: write timedelta(seconds=...)")
+    if time <= timedelta(0):
+        raise ValueError(f"{option}={time!r} leaves no time")
+    return time.total_seconds()
 
 
 def find_state(wanted: str | State[Any], states: Mapping[str, State[Any]]) -> State[Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from .codec import CodecError, dumps, loads
 from .logging import log
 from .process import Process
-from .request import Around, BadRequest, Job, Reply, error_reply, read
+from .request import Around, BadRequest, Job, Reply, error_reply, length_of, read
 from .signatures import BadSignature, key_of, verify
 from .states import Member
 from .version import VERSION
@@ -35,7 +35,7 @@ ROUTES = {
 class _Options:
     """What a worker was made with."""
 
-    keys: tuple[bytes, ...]
+    keys: tuple[bytes, ...] = field(repr=False)
     tolerance: float
     threads: int
     max_body: int
@@ -67,10 +67,9 @@ class Worker:
             if each._xdb.name in self.types:
                 raise TypeError(f"two of the processes are called {each._xdb.name!r}: give one another name=")
             self.types[each._xdb.name] = each
-        secrets = [secret] if isinstance(secret, str) else list(secret or ())
-        self._secrets = secrets
+        self._secrets = (secret,) if isinstance(secret, str) else tuple(secret or ())
         seconds = tolerance.total_seconds() if isinstance(tolerance, timedelta) else tolerance
-        self.options = _Options(tuple(key_of(each) for each in secrets), seconds, threads, max_body, debug)
+        self.options = _Options(tuple(key_of(each) for each in self._secrets), seconds, threads, max_body, debug)
         self._around: list[Around] = []
         self._warned = False
 
@@ -90,7 +89,7 @@ class Worker:
         """
         from .admin import Admin
 
-        secret = self._secrets[0] if self._secrets else None
+        secret = next(iter(self._secrets), None)
         with Admin() as admin:
             return admin.register(
                 self, name=worker_name, url=url, secret=secret, force=force, dry_run=dry_run, conn=conn
@@ -132,22 +131,28 @@ class Worker:
             return error_reply(401, "BadSignature", str(error))
 
     def _read_body(self, headers: Mapping[str, str], body: bytes) -> Any:
-        told = headers.get("content-length")
-        if told is not None and told.isdecimal() and int(told) != len(body):
+        told = length_of(headers.get("content-length"))
+        if told is not None and told != len(body):
             raise BadRequest(
                 500,
                 "RawBodyConsumed",
                 f"{len(body)} of {told} bytes of the body are left: something before XDB has read it. Mount the worker "
                 "before, or outside of, the middleware that reads bodies",
             )
-        if len(body) > self.options.max_body:
-            raise too_large(len(body), self.options.max_body)
+        self.refuse_size(len(body))
         if self.options.keys:
             verify(self.options.keys, headers, body, time.time(), self.options.tolerance)
         try:
             return loads(body)
         except (ValueError, CodecError, RecursionError) as error:
             raise BadRequest(400, "BadRequest", f"the body can't be read as JSON: {error}") from None
+
+    def refuse_size(self, size: int) -> None:
+        """Raises for a body that is larger than it takes. Adapters ask before they read it."""
+        most = self.options.max_body
+        if size > most:
+            detail = f"the body has {size} bytes, more than {most}: raise max_body of the worker"
+            raise BadRequest(413, "RequestTooLarge", detail)
 
     @staticmethod
     def route(path: str) -> str | None:
@@ -202,11 +207,6 @@ class Worker:
             return
         self._warned = True
         log.warning("calls are not signed, and %s can be reached from elsewhere: give the worker a secret", host)
-
-
-def too_large(size: int, most: int) -> BadRequest:
-    """The error for a body that is larger than the worker takes."""
-    return BadRequest(413, "RequestTooLarge", f"the body has {size} bytes, more than {most}: raise max_body of the worker")
 
 
 def _is_loopback(host: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from .request import BadRequest, Reply, error_reply
+from .request import BadRequest, Reply, error_reply, length_of
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -47,14 +47,9 @@ class WsgiApp:
         return self.worker.handle(environ["REQUEST_METHOD"], environ.get("SCRIPT_NAME", "") + path, headers, body)
 
     def _body(self, environ: Environ) -> tuple[bytes, int | None]:
-        from .worker import too_large
-
-        most = self.worker.options.max_body
-        told = environ.get("CONTENT_LENGTH") or ""
-        length = int(told) if told.isdecimal() else None
-        if length is not None and length > most:
-            raise too_large(length, most)
+        length = length_of(environ.get("CONTENT_LENGTH"))
+        self.worker.refuse_size(length or 0)
         if length is None and not environ.get("wsgi.input_terminated"):
             return b"", None
-        body: bytes = environ["wsgi.input"].read(most + 1 if length is None else length)
+        body: bytes = environ["wsgi.input"].read(self.worker.options.max_body + 1 if length is None else length)
         return body, length

@@ -145,6 +145,22 @@ def test_a_worker_registers_itself(shop: Any, worker: ProtocolWorker) -> None:
     assert "secret => 'env:MINE'" in mine.sql("mine", worker.url, secret="env:MINE")
 
 
+def test_a_worker_that_has_a_secret_is_not_registered_without(shop: Any, worker: ProtocolWorker) -> None:
+    """It would refuse each call. What is registered as it is keeps its secret, which may be a reference."""
+    signed, mine = "SELECT value FROM xdb.worker_secret", xdb.Worker(Order, Delivery, Idle, secret="its own")
+
+    def registered() -> list[Any]:
+        with psycopg.connect(shop.superuser_dsn) as conn:
+            return conn.execute(signed).fetchall()
+
+    shop.admin.register(mine, name="mine", url=worker.url)
+    assert registered() == [("its own",)]
+    shop.admin.register(mine, name="mine", url=worker.url, secret="another")
+    assert not shop.admin.register(mine, name="mine", url=worker.url)[0] and registered() == [("another",)]
+    moved = str(shop.admin.register(mine, name="mine", url=worker.url.replace("127.0.0.1", "localhost"))[0])
+    assert "secret: none is given, so it is the worker's own" in moved and registered() == [("its own",)]
+
+
 def test_who_may(shop: Any, worker: ProtocolWorker) -> None:
     mine = admin.Admin(shop.dsn)
     assert "can't be seen: it belongs to postgres" in str(mine.check(EVERYTHING)[0])

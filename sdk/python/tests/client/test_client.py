@@ -120,7 +120,7 @@ def test_rpcs(shop: Any, worker: ProtocolWorker) -> None:
     with pytest.raises(errors.WorkerFailed) as failed:
         shop.client.rpc(Order.ping, "o")
     assert failed.value.retryable and "OutOfStock" in (failed.value.detail or "")
-    assert failed.value.error_type in (None, "OutOfStock")  # None from a server that does not tell
+    assert failed.value.error_type == "OutOfStock"
 
 
 def test_an_output_of_another_type_names_its_place(shop: Any, worker: ProtocolWorker) -> None:

@@ -17,6 +17,7 @@ import sqlalchemy.orm
 from shop import Idle, Order, start_row, wait_until
 from transactions import async_engine, asyncpg_arguments, django_connection, url
 
+import xdb
 from xdb import errors
 from xdb.admin import Admin
 from xdb.client import AsyncClient, Client, Start
@@ -65,6 +66,23 @@ def test_functions_that_give_a_connection(shop: Any) -> None:
     assert shop.client.describe("session").status == "RUNNING"
     with django_connection(shop) as conn, pytest.raises(TypeError, match="give it as conn="):
         Client(lambda: conn).describe("i")
+
+
+def test_registering_is_one_transaction_whatever_the_connection_does(shop: Any) -> None:
+    class Nowhere(xdb.Row, table="public.nowhere", key="id"):
+        name: str
+
+    class Refused(xdb.Process):
+        row: Nowhere
+
+    both = xdb.Worker(Idle, Refused)
+    for connect in (
+        lambda: psycopg.connect(shop.superuser_dsn, autocommit=True),
+        lambda: psycopg.connect(shop.superuser_dsn),
+    ):
+        with pytest.raises(errors.InvalidDefinition):
+            Admin(connect).register(both, name="new", url="http://127.0.0.1:1")
+        assert shop.execute("SELECT count(*) FROM xdb.workers WHERE name = 'new'") == [(0,)]
 
 
 async def is_good_for_coroutines(db: Any, client: AsyncClient) -> None:

@@ -37,6 +37,8 @@ class AsyncClient:
 
     def __init__(self, connections: Any = "") -> None:
         self._source = async_source_of(connections)
+        # Of the moment; xdb.otel sets it.
+        self._traceparent: Callable[[], str | None] = lambda: None
 
     async def close(self) -> None:
         """Closes the client's own connections."""
@@ -76,7 +78,7 @@ class AsyncClient:
         one = Start(
             process, process_id, input, rows, local, id_reuse, timeout, start_at, conflict, idempotency_key, traceparent
         )
-        return await self._run(statements.start(one), conn)
+        return await self._run(statements.start(one, self._traceparent()), conn)
 
     async def start_many(self, starts: Iterable[Start], *, conn: Any = None) -> List[Execution]:
         """Starts many processes, and gives their executions in the same order.
@@ -85,11 +87,11 @@ class AsyncClient:
         repeat the whole after an error.
         """
         if conn is not None:
-            return await self._run(statements.start_many(tuple(starts)), conn)
+            return await self._run(statements.start_many(tuple(starts), self._traceparent()), conn)
         chunks = statements.in_chunks(starts, CHUNK)
         started: List[Execution] = []
         for chunk in chunks:
-            started += await self._run(statements.start_many(chunk), None)
+            started += await self._run(statements.start_many(chunk, self._traceparent()), None)
         return started
 
     # --- RPCs and messages
@@ -118,7 +120,8 @@ class AsyncClient:
         conn: Any = None,
     ) -> Any:
         """Calls an RPC, and gives its output. Repeated with its `idempotency_key` it gives the first output again."""
-        return await self._run(statements.rpc(rpc, process_id, input, idempotency_key, timeout, execution), conn)
+        query = statements.rpc(rpc, process_id, input, idempotency_key, timeout, execution, self._traceparent())
+        return await self._run(query, conn)
 
     async def publish(
         self,

@@ -41,6 +41,8 @@ class Client:
 
     def __init__(self, connections: Any = "") -> None:
         self._source = source_of(connections)
+        # Of the moment; xdb.otel sets it.
+        self._traceparent: Callable[[], str | None] = lambda: None
 
     def close(self) -> None:
         """Closes the client's own connections."""
@@ -78,7 +80,7 @@ class Client:
         one = Start(
             process, process_id, input, rows, local, id_reuse, timeout, start_at, conflict, idempotency_key, traceparent
         )
-        return self._run(statements.start(one), conn)
+        return self._run(statements.start(one, self._traceparent()), conn)
 
     def start_many(self, starts: Iterable[Start], *, conn: Any = None) -> List[Execution]:
         """Starts many processes, and gives their executions in the same order.
@@ -87,9 +89,9 @@ class Client:
         repeat the whole after an error.
         """
         if conn is not None:
-            return self._run(statements.start_many(tuple(starts)), conn)
+            return self._run(statements.start_many(tuple(starts), self._traceparent()), conn)
         chunks = statements.in_chunks(starts, CHUNK)
-        return list(chain.from_iterable(self._run(statements.start_many(chunk), None) for chunk in chunks))
+        return list(chain.from_iterable(self._run(statements.start_many(chunk, self._traceparent()), None) for chunk in chunks))
 
     # --- RPCs and messages
 
@@ -117,7 +119,8 @@ class Client:
         conn: Any = None,
     ) -> Any:
         """Calls an RPC, and gives its output. Repeated with its `idempotency_key` it gives the first output again."""
-        return self._run(statements.rpc(rpc, process_id, input, idempotency_key, timeout, execution), conn)
+        query = statements.rpc(rpc, process_id, input, idempotency_key, timeout, execution, self._traceparent())
+        return self._run(query, conn)
 
     def publish(
         self,

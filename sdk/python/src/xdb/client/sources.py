@@ -46,7 +46,7 @@ def source_of(given: Any) -> Source:
         if kind_of(given, kinds):
             return _Borrowed(partial(borrow, given))
     if callable(given):
-        return _Borrowed(lambda _block: _made(given))
+        return _Borrowed(lambda block: _made(given, block))
     raise TypeError(_REFUSED.format(type(given)))
 
 
@@ -242,7 +242,7 @@ async def _async_engine(engine: Any) -> AsyncIterator[AsyncExecute]:
 
 
 @contextmanager
-def _made(make: Callable[[], Any]) -> Iterator[Execute]:
+def _made(make: Callable[[], Any], block: bool) -> Iterator[Execute]:
     """A connection that a function makes: ours to commit and close. A context manager does both itself."""
     made = make()
     if not is_known(made) and hasattr(made, "__enter__"):
@@ -250,6 +250,8 @@ def _made(make: Callable[[], Any]) -> Iterator[Execute]:
             yield sync_execute(conn)
         return
     _refuse_djangos(made)
+    if block and getattr(made, "autocommit", False):
+        made.autocommit = False
     try:
         yield sync_execute(made)
         made.commit()

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from .. import codec
 from ..process import view
+from ..states import Member
 from .connections import Rows
 from .outcome import (
     Description,
@@ -74,21 +75,21 @@ class Start:
     idempotency_key: str | None = None
     traceparent: str | None = None
 
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `xdb.start_process` that are given, checked, as JSON."""
+    def arguments(self, traceparent: str | None = None) -> dict[str, Any]:
+        """The arguments of `xdb.start_process` that are given, checked, as JSON. `traceparent` is for one that has none."""
         global_attributes, options = _rows(self.rows)
         if self.conflict != "override":
             options["globalAttributeConflictMode"] = _word(_CONFLICT, "conflict", self.conflict)
         if self.idempotency_key is not None:
             options["requestId"] = self.idempotency_key
-        if self.traceparent is not None:
-            options["traceparent"] = self.traceparent
+        if self.traceparent is not None or traceparent is not None:
+            options["traceparent"] = traceparent if self.traceparent is None else self.traceparent
         arguments = {
             "process_id": self.process_id,
             "process_type": type_name(self.process),
             "input": _start_input(self.process, self.input),
             "global_attributes": global_attributes or None,
-            "local_attributes": _locals(self.process, self.local) if self.local else None,
+            "local_attributes": locals_of(self.process, self.local) if self.local else None,
             "id_reuse_policy": _word(_ID_REUSE, "id_reuse", self.id_reuse),
             "timeout": None if self.timeout is None else interval(self.timeout),
             "start_at": None if self.start_at is None else aware(self.start_at),
@@ -100,8 +101,8 @@ class Start:
 # --- starting
 
 
-def start(one: Start) -> Query[Execution]:
-    given = one.arguments()
+def start(one: Start, traceparent: str | None) -> Query[Execution]:
+    given = one.arguments(traceparent)
     sql = """SELECT xdb.start_process(process_id => %s::text, process_type => %s::text, input => %s::text::jsonb,
         global_attributes => %s::text::jsonb, local_attributes => %s::text::jsonb, id_reuse_policy => %s::text,
         timeout => %s::text::interval, start_at => %s::text::timestamptz, options => %s::text::jsonb)::text"""
@@ -119,13 +120,13 @@ def start(one: Start) -> Query[Execution]:
     return Query(sql, params, lambda rows: Execution(one.process_id, UUID(rows[0][0])))
 
 
-def start_many(many: Sequence[Start]) -> Query[list[Execution]]:
+def start_many(many: Sequence[Start], traceparent: str | None) -> Query[list[Execution]]:
     sql = "SELECT started::text FROM xdb.start_processes(processes => %s::text::jsonb) AS started"
 
     def read(rows: Rows) -> list[Execution]:
         return [Execution(one.process_id, UUID(row[0])) for one, row in zip(many, rows, strict=True)]
 
-    return Query(sql, (_json([one.arguments() for one in many]),), read)
+    return Query(sql, (_json([one.arguments(traceparent) for one in many]),), read)
 
 
 # --- RPCs and messages
@@ -138,17 +139,21 @@ def rpc(
     idempotency_key: str | None,
     timeout: Seconds | None,
     execution: AnyExecution,
+    traceparent: str | None,
 ) -> Query[Any]:
     sql = """SELECT xdb.invoke_rpc(process_id => %s::text, rpc_name => %s::text, input => %s::text::jsonb,
         timeout => %s::text::interval, idempotency_key => %s::text, execution_id => %s::text::uuid)::text"""
-    params = (
+    params: tuple[str | None, ...] = (
         process_id,
         rpc.name,
-        _json(_encoded(input, rpc.input_type, f"the RPC {rpc.name}")),
+        _json(input_of(rpc, input)),
         None if timeout is None else interval(timeout),
         idempotency_key,
         _uuid(execution),
     )
+    if traceparent is not None:
+        # A part of the same statement, so that it comes before the call, also through a pooler; it ends with the transaction.
+        sql, params = f"{sql} FROM set_config('xdb.traceparent', %s::text, true)", (*params, traceparent)
     return Query(sql, params, lambda rows: codec.decode(_loaded(rows), rpc.output_type, f"output of the RPC {rpc.name}"))
 
 
@@ -157,7 +162,7 @@ def publish(
 ) -> Query[None]:
     sql = """SELECT xdb.publish(process_id => %s::text, queue_name => %s::text, message => %s::text::jsonb,
         message_id => %s::text, execution_id => %s::text::uuid)"""
-    message = codec.encode(message, queue.message_type)
+    message = codec.encode(message, queue.message_type, queue.name)
     return Query(sql, (process_id, queue.name, _json(message), message_id, _uuid(execution)), _nothing)
 
 
@@ -166,7 +171,7 @@ def publish_global(
 ) -> Query[None]:
     sql = """SELECT xdb.publish_global(queue_name => %s::text, message => %s::text::jsonb, key => %s::text,
         message_id => %s::text, ttl => %s::text::interval)"""
-    message = codec.encode(message, queue.message_type)
+    message = codec.encode(message, queue.message_type, queue.name)
     return Query(sql, (queue.name, _json(message), key, message_id, None if ttl is None else interval(ttl)), _nothing)
 
 
@@ -224,7 +229,7 @@ def set_local(
 ) -> Query[None]:
     sql = """SELECT xdb.set_local_attributes(process_id => %s::text, attributes => %s::text::jsonb,
         execution_id => %s::text::uuid)"""
-    return Query(sql, (process_id, _json(_locals(process, values)), _uuid(execution)), _nothing)
+    return Query(sql, (process_id, _json(locals_of(process, values)), _uuid(execution)), _nothing)
 
 
 def skip_timer(
@@ -352,27 +357,34 @@ def _state_execution(state: State[Any], number: int) -> str:
     return f"{state.name}-{number}"
 
 
-def _encoded(value: object, annotation: Any, what: str) -> Any:
-    if annotation in (None, type(None)):
-        if value is not None:
-            raise TypeError(f"{what} takes no input")
-        return None
-    return codec.encode(value, annotation)
+def input_of(member: Member, value: object) -> Any:
+    """The JSON of an input of a state or an RPC."""
+    if member.takes_input:
+        return codec.encode(value, member.input_type, member.input_place)
+    if value is not None:
+        raise TypeError(f"{member.label} takes no input")
+    return None
 
 
 def _start_input(process: type[Process], value: object) -> Any:
     name = process._xdb.definition.get("startingState")
-    if name is None:
-        return _encoded(value, None, f"{type_name(process)} has no starting state, and")
-    return _encoded(value, process._xdb.states[name].input_type, f"the starting state {name}")
+    if name is not None:
+        return input_of(process._xdb.states[name], value)
+    if value is not None:
+        raise TypeError(f"{type_name(process)} has no starting state, and takes no input")
+    return None
 
 
-def _locals(process: type[Process], values: Mapping[str, object]) -> dict[str, Any]:
+def locals_of(process: type[Process], values: Mapping[str, object]) -> dict[str, Any]:
+    """The JSON of local attributes."""
     declared = process._xdb.local
     unknown = [name for name in values if name not in declared]
     if unknown:
-        raise TypeError(f"{type_name(process)} has no local attribute {', '.join(unknown)}")
-    return {name: codec.encode(value, declared[name].annotation) for name, value in values.items()}
+        known = ", ".join(declared) or "none"
+        raise TypeError(f"{process.__name__} has no local attribute {', '.join(unknown)}; it has {known}")
+    return {
+        name: codec.encode(value, declared[name].annotation, f"{process.__name__}.{name}") for name, value in values.items()
+    }
 
 
 def _rows(rows: Sequence[RowStart]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from ..codec import CodecError, decode, dumps, encode, loads
+from ..client.statements import input_of, locals_of
+from ..codec import decode, dumps, encode, loads
 from ..decisions import Decision
-from ..live import Attribute, Message
+from ..live import Message
 from ..process import Process, Row
 from ..queues import GlobalQueue
 from ..request import Job, read
@@ -111,9 +112,9 @@ def _job(
         },
         "processType": process._xdb.name,
         "rpcName" if is_rpc else "stateId": member.name,
-        "input" if is_rpc else "stateInput": encode(input, member.input_type) if member.takes_input else None,
+        "input" if is_rpc else "stateInput": input_of(member, input),
         "loadedGlobalAttributes": _global(process, rows or {}),
-        "loadedLocalAttributes": {name: encode(value, _local(process, name)) for name, value in (local or {}).items()},
+        "loadedLocalAttributes": locals_of(process, local or {}),
     }
     # Through the text, as over the wire.
     job = read(api, loads(dumps(request)), f"{call_id}/0", None, {process._xdb.name: process})
@@ -141,23 +142,10 @@ def _global(process: type[Process], rows: Mapping[type[Row], Mapping[str, Any] |
             if name not in row._attributes:
                 raise TypeError(f"{row.__name__} has no attribute {name!r}; it has {', '.join(row._attributes)}")
             if value is not None:
-                loaded[name] = _encoded(value, row._attributes[name])
+                attribute = row._attributes[name]
+                loaded[name] = encode(value, attribute.annotation, attribute.place)
         loaded.update((name, None) for name in row._attributes if name not in loaded)
     return loaded
-
-
-def _encoded(value: Any, attribute: Attribute) -> Any:
-    try:
-        return encode(value, attribute.annotation)
-    except CodecError as error:
-        raise error.under(attribute.place) from None
-
-
-def _local(process: type[Process], name: str) -> Any:
-    if name not in process._xdb.local:
-        known = ", ".join(process._xdb.local) or "none"
-        raise TypeError(f"{process.__name__} has no local attribute {name!r}; it has {known}")
-    return process._xdb.local[name].annotation
 
 
 def _results(
@@ -184,13 +172,13 @@ def _results(
 
 
 def _messages(queue: Any, messages: Iterable[Any]) -> list[dict[str, Any]]:
-    message_type = Any if isinstance(queue, str) else queue.message_type
+    message_type, name = (Any, queue) if isinstance(queue, str) else (queue.message_type, queue.name)
     made = []
     for each in messages:
         payload, key, message_id = (
             (each.payload, each.key, each.message_id) if isinstance(each, Message) else (each, None, None)
         )
-        made.append({"payload": encode(payload, message_type), "key": key, "messageId": message_id})
+        made.append({"payload": encode(payload, message_type, name), "key": key, "messageId": message_id})
     found: list[dict[str, Any]] = loads(dumps(made))  # type: ignore[assignment]
     return found
 

@@ -69,7 +69,7 @@ class Database:
 
     def serve(self, *processes: type[Process], name: str = "test-worker", secret: str | None = None) -> WorkerServer:
         """Serves processes until the end of the test, and registers them: their tables have to be there."""
-        serving = WorkerServer(Worker(*processes, secret=secret, debug=True), port=0).start()
+        serving = WorkerServer(Worker(*processes, secret=secret), port=0).start()
         self._serving.append(serving)
         self.admin.register(serving.worker, name=name, url=serving.url, secret=secret)
         return serving

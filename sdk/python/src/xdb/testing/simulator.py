@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from uuid import UUID
 
 from ..client.outcome import Description, Execution, Outcome, description_of
-from ..client.statements import AnyExecution, Conflict, IdReuse, Seconds, Start, aware, seconds_of
+from ..client.statements import AnyExecution, Conflict, IdReuse, Seconds, Start, aware, input_of, locals_of, seconds_of
 from ..codec import decode, dumps, encode
 from ..process import Process, Row, RowStart, view
 from ..request import Reply
@@ -171,13 +171,11 @@ class Simulator:
         execution: AnyExecution = None,
     ) -> Any:
         """Calls an RPC, and gives its output."""
-        if input is not None and not rpc.takes_input:
-            raise TypeError(f"the RPC {rpc.name} takes no input")
         begun = self._ask(
             "rpc",
             process_id=process_id,
             rpc_name=rpc.name,
-            input=encode(input, rpc.input_type) if rpc.takes_input else None,
+            input=input_of(rpc, input),
             timeout=None if timeout is None else seconds_of(timeout),
             idempotency_key=idempotency_key,
             execution_id=_uuid(execution),
@@ -195,7 +193,7 @@ class Simulator:
             "publish",
             process_id=process_id,
             queue_name=queue.name,
-            message=encode(message, queue.message_type),
+            message=encode(message, queue.message_type, queue.name),
             message_id=message_id,
             execution_id=_uuid(execution),
         )
@@ -210,7 +208,7 @@ class Simulator:
         ttl: Seconds | None = None,
     ) -> None:
         """Sends a message to a global queue."""
-        payload = encode(message, queue.message_type)
+        payload = encode(message, queue.message_type, queue.name)
         seconds = None if ttl is None else seconds_of(ttl)
         self._do("publish_global", queue_name=queue.name, message=payload, key=key, message_id=message_id, ttl=seconds)
 
@@ -225,11 +223,7 @@ class Simulator:
         self, process: type[Process], process_id: str, *, execution: AnyExecution = None, **values: object
     ) -> None:
         """Writes local attributes."""
-        declared = process._xdb.local
-        for name in values:
-            if name not in declared:
-                raise TypeError(f"{process.__name__} has no local attribute {name}")
-        attributes = {name: encode(value, declared[name].annotation) for name, value in values.items()}
+        attributes = locals_of(process, values)
         self._do("set_local_attributes", process_id=process_id, attributes=attributes, execution_id=_uuid(execution))
 
     def local(self, process: type[P], process_id: str, *, execution: AnyExecution = None) -> P:

@@ -1,0 +1,31 @@
+"""The annotations of classes, as types."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+from .scalars import CodecError, name_of
+
+
+def hints_of(cls: Any, include_extras: bool = False) -> dict[str, Any]:
+    """The annotations of a class and of those above it."""
+    try:
+        return typing.get_type_hints(cls, include_extras=include_extras)
+    except NameError as error:
+        raise CodecError(f"an annotation of {name_of(cls)} can't be read: {error}", cls) from None
+
+
+def required_keys(cls: Any) -> set[str]:
+    """The keys that a TypedDict has to have. Where annotations are texts, `__required_keys__` knows nothing of NotRequired."""
+    required = set(cls.__required_keys__)
+    for name, hint in hints_of(cls, include_extras=True).items():
+        while typing.get_origin(hint) is typing.Annotated:
+            hint = typing.get_args(hint)[0]
+        # By their names: those of typing_extensions are others, in Python 3.10.
+        marker = getattr(typing.get_origin(hint), "_name", None)
+        if marker == "Required":
+            required.add(name)
+        elif marker == "NotRequired":
+            required.discard(name)
+    return required
