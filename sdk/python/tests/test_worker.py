@@ -372,6 +372,14 @@ def test_an_odd_exception_is_a_failed_attempt_like_any_other(kind: str, error_ty
     assert (status, answer["errorType"], answer["detail"]) == (500, error_type, detail)
 
 
+def test_an_async_handler_is_tested_from_an_async_test_too() -> None:
+    async def test() -> Any:
+        assert execute("quick_async", input=1)[0] == 200
+        return xdb.testing.call(Order.quick_async, 1).decision
+
+    assert asyncio.run(test()) == xdb.complete(2)
+
+
 def test_an_async_handler_past_its_deadline_is_cancelled_in_the_pure_core_too() -> None:
     began = time.monotonic()
     assert execute("sleeps_async")[1]["errorType"] == "DeadlineExceeded"
