@@ -73,6 +73,8 @@ def test_a_worker_that_is_none() -> None:
         xdb.Worker(Order, Order)
     with pytest.raises(ValueError, match="the secret is empty: is the environment variable set"):
         xdb.Worker(Order, secret="")
+    with pytest.raises(ValueError, match="secret= has no secret in it"):
+        xdb.Worker(Order, secret=[])
     with pytest.raises(ValueError, match="not base64"):
         xdb.Worker(Order, secret="whsec_?")
     with pytest.raises(TypeError, match="Order.cancelled, Order.sleeps_async, Order.quick_async: async handlers need worker.asgi"):
