@@ -13,10 +13,16 @@ import xdb
 from xdb.testing import call
 
 
+PAGE = (Path(__file__).parents[3] / "docs" / "python.md").read_text()
+
+
+def blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
 def test_the_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).parents[1] / "README.md").read_text()
-    hello, _, test = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert hello in (Path(__file__).parents[3] / "docs" / "python.md").read_text(), "the quick start has another one"
+    hello, _, test = blocks((Path(__file__).parents[1] / "README.md").read_text())
+    assert hello in PAGE, "the quick start has another one"
     module = types.ModuleType("hello")
     monkeypatch.setitem(sys.modules, "hello", module)
     exec(hello, vars(module))
@@ -27,3 +33,12 @@ def test_the_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert call(process.greet, rows=rows, received={process.names: []}).decision == process.greet()
     assert call(process.say, "Ada").output == "thank you, Ada"
     assert isinstance(vars(module)["worker"], xdb.Worker)
+
+
+def test_the_process_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("hello")
+    monkeypatch.setitem(sys.modules, "hello", module)
+    exec(blocks(PAGE)[0], vars(module))
+    [test] = blocks(PAGE.partition("## Testing a whole process in memory")[2])
+    exec(test, vars(module))
+    vars(module)["test_in_memory"]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from typing import Any
 
 import pytest
@@ -73,10 +74,25 @@ def test_a_worker_that_is_none() -> None:
         xdb.Worker(Order, Order)
     with pytest.raises(ValueError, match="the secret is empty: is the environment variable set"):
         xdb.Worker(Order, secret="")
+    with pytest.raises(ValueError, match="secret= has no secret in it"):
+        xdb.Worker(Order, secret=[])
     with pytest.raises(ValueError, match="not base64"):
         xdb.Worker(Order, secret="whsec_?")
     with pytest.raises(TypeError, match="Order.cancelled, Order.sleeps_async, Order.quick_async: async handlers need worker.asgi"):
         WORKER.wsgi()
+
+
+def test_a_defect_of_the_worker_is_in_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(*_: object) -> Any:
+        raise ZeroDivisionError("a defect")
+
+    with xdb.Server(xdb.Worker(Order), port=0) as server:
+        monkeypatch.setattr(server.worker, "open", broken)
+        body = request("Order", "reads")
+        with pytest.raises(OSError):
+            urllib.request.urlopen(urllib.request.Request(server.url + PATHS["execute"], body), timeout=10)
+    assert [each.levelname for each in caplog.records if "a connection broke" in each.getMessage()] == ["ERROR"]
+    assert "ZeroDivisionError: a defect" in caplog.text
 
 
 # --- signatures ------------------------------------------------------------------------------------------------------

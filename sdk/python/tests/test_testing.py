@@ -58,6 +58,7 @@ def test_all_that_a_handler_can_do() -> None:
     assert result.published == [
         Published("parts", Line("a", 1), None, "m1"),
         Published("prices", Decimal("1.10"), "EUR", None, timedelta(hours=1)),
+        Published("prices", Decimal("1.20"), None, None, timedelta(seconds=90)),
     ]
     assert result.decision == xdb.complete_if_empty(Order.parts, result="empty", otherwise=Order.reads())
     result = call(

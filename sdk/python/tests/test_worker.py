@@ -129,6 +129,7 @@ class Order(xdb.Process):
     def publishes(self) -> xdb.Decision:
         self.parts.publish(Line("a", 1), message_id="m1")
         self.prices.publish(Decimal("1.10"), key="EUR", ttl=timedelta(hours=1))
+        self.prices.publish(Decimal("1.20"), ttl=90)
         return xdb.complete_if_empty(self.parts, result="empty", otherwise=self.reads())
 
     @xdb.state(
@@ -240,7 +241,8 @@ def test_messages_go_out_with_the_answer() -> None:
         {"queueName": "parts", "messageId": "m1", "payload": {"sku": "a", "amount": 1}}
     ]
     assert answer["publishToGlobalQueue"] == [
-        {"queueName": "prices", "key": "EUR", "payload": "1.10", "ttlSeconds": 3600.0}
+        {"queueName": "prices", "key": "EUR", "payload": "1.10", "ttlSeconds": 3600.0},
+        {"queueName": "prices", "payload": "1.20", "ttlSeconds": 90},
     ]
     assert answer["stateDecision"] == {
         "conditionalClose": {
@@ -372,6 +374,14 @@ def test_an_odd_exception_is_a_failed_attempt_like_any_other(kind: str, error_ty
     assert (status, answer["errorType"], answer["detail"]) == (500, error_type, detail)
 
 
+def test_an_async_handler_is_tested_from_an_async_test_too() -> None:
+    async def test() -> Any:
+        assert execute("quick_async", input=1)[0] == 200
+        return xdb.testing.call(Order.quick_async, 1).decision
+
+    assert asyncio.run(test()) == xdb.complete(2)
+
+
 def test_an_async_handler_past_its_deadline_is_cancelled_in_the_pure_core_too() -> None:
     began = time.monotonic()
     assert execute("sleeps_async")[1]["errorType"] == "DeadlineExceeded"
@@ -473,6 +483,13 @@ def test_what_can_not_be_kept_can_not_be_assigned() -> None:
         order.reads(3)
     with pytest.raises(TypeError, match="only movements to states can be added"):
         order.reads() + xdb.complete()
+
+
+def test_a_result_that_has_no_json_names_the_place() -> None:
+    with pytest.raises(xdb.CodecError, match=r"result\['a'\]\[1\]: object has no JSON"):
+        xdb.complete({"a": [1, object()]})
+    with pytest.raises(ValueError, match="a message for prices needs a ttl above zero"):
+        opened("publishes").instance.prices.publish(Decimal(1), ttl=0)  # type: ignore[attr-defined]
 
 
 def test_attributes_of_a_process_can_be_looked_at_without_a_call() -> None:

@@ -215,7 +215,10 @@ def sql(worker: Worker, *, name: str, url: str, secret: str | None = None, max_c
     given = [f"{key} => {_literal(value)}" for key, value in arguments.items() if value is not None]
     if max_concurrency is not None:
         given.append(f"max_concurrency => {int(max_concurrency)}")
-    lines = [] if secret is not None else ["-- Without a secret calls are not signed, also if they were before."]
+    lines = []
+    if secret is None:
+        refused = " This worker has one, and refuses them: give a reference." if worker._secrets else ""
+        lines.append(f"-- Without a secret calls are not signed, also if they were before.{refused}")
     lines.append(f"SELECT xdb.register_worker({', '.join(given)});")
     for process in sorted(worker.types.values(), key=type_name):
         text = json.dumps(_definition(process), sort_keys=True, indent=2, ensure_ascii=False)

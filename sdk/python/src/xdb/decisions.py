@@ -45,7 +45,7 @@ def end_thread() -> Decision:
 
 
 def _close(close_type: str, result: object) -> Decision:
-    return Decision({"threadCloseDecision": {"closeType": close_type, "closeInput": encode(result)}})
+    return Decision({"threadCloseDecision": {"closeType": close_type, "closeInput": encode(result, path="result")}})
 
 
 def complete_if_empty(*queues: Any, result: object = None, otherwise: Decision, force: bool = False) -> Decision:
@@ -56,7 +56,7 @@ def complete_if_empty(*queues: Any, result: object = None, otherwise: Decision, 
         raise TypeError("otherwise= takes a movement to a state, as in otherwise=self.next_order()")
     close = {
         "closeType": "FORCE_COMPLETE_PROCESS" if force else "GRACEFUL_COMPLETE_PROCESS",
-        "closeInput": encode(result),
+        "closeInput": encode(result, path="result"),
         "whenLocalQueuesEmpty": [queue if isinstance(queue, str) else queue.name for queue in queues],
     }
     return Decision({"conditionalClose": close, "nextStates": list(otherwise.body["nextStates"])})

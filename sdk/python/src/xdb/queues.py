@@ -104,17 +104,18 @@ class BoundGlobalQueue(Generic[T]):
         return _first(self.messages, self.name)
 
     def publish(
-        self, message: T, *, key: str | None = None, message_id: str | None = None, ttl: timedelta | None = None
+        self, message: T, *, key: str | None = None, message_id: str | None = None, ttl: float | timedelta | None = None
     ) -> None:
-        """Sends a message, with the answer. It is kept until a state takes it, or until its `ttl` is over."""
-        if ttl is not None and ttl <= timedelta(0):
+        """Sends a message, with the answer. It is kept until a state takes it, or until its `ttl` is over, in seconds."""
+        seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+        if seconds is not None and seconds <= 0:
             raise ValueError(f"a message for {self.name} needs a ttl above zero, or none")
         sent = {
             "queueName": self.name,
             "key": key,
             "messageId": message_id,
             "payload": encode(message, self._queue.message_type, self.name),
-            "ttlSeconds": None if ttl is None else ttl.total_seconds(),
+            "ttlSeconds": seconds,
         }
         self._live.publish(self._live.global_messages, sent)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 from .call import Call, DatabaseError, Recovered, running
 from .codec import decode, dumps, encode
@@ -22,6 +24,8 @@ from .logging import log
 from .process import Process, bound
 from .states import Member, Rpc, State
 from .waits import as_wait, commands
+
+T = TypeVar("T")
 
 # That of the engine, where a definition says nothing.
 DEFAULT_TIMEOUT = 10.0
@@ -153,14 +157,14 @@ class Job:
         """Calls the handler in this thread, an async one on a loop of its own, and raises what it raises."""
         with self._surrounded():
             value = self._begin()
-            return self._answered(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
+            return self._answered(_run_on_a_loop(_awaited(value)) if inspect.isawaitable(value) else value)
 
     def run(self) -> Reply:
         """The same, with an answer whatever happens."""
         with self.current():
             try:
                 if self.is_async:
-                    return asyncio.run(self.run_async())
+                    return _run_on_a_loop(self.run_async())
                 reply = self.perform()
             except _FAILURES as error:
                 reply = self._failed(error)
@@ -263,6 +267,16 @@ def _message_of(error: BaseException) -> str:
 
 async def _awaited(value: Any) -> Any:
     return await value
+
+
+def _run_on_a_loop(made: Coroutine[Any, Any, T]) -> T:
+    """Runs it to its end, in a thread of its own where this one has a loop that runs, as in an async test."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(made)
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(contextvars.copy_context().run, asyncio.run, made).result()
 
 
 def _short(value: object) -> str:

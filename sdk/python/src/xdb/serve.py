@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -178,7 +179,8 @@ class _Http(ThreadingHTTPServer):
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        log.debug("a connection broke", exc_info=True)
+        broken = isinstance(sys.exc_info()[1], OSError)
+        log.log(logging.DEBUG if broken else logging.ERROR, "a connection broke", exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -68,6 +68,8 @@ class Worker:
                 raise TypeError(f"two of the processes are called {each._xdb.name!r}: give one another name=")
             self.types[each._xdb.name] = each
         self._secrets = (secret,) if isinstance(secret, str) else tuple(secret or ())
+        if secret is not None and not self._secrets:
+            raise ValueError("secret= has no secret in it, so that everybody could call: give one, or None if that is meant")
         seconds = tolerance.total_seconds() if isinstance(tolerance, timedelta) else tolerance
         self.options = _Options(tuple(key_of(each) for each in self._secrets), seconds, threads, max_body, debug)
         self._around: list[Around] = []

@@ -143,6 +143,8 @@ def test_a_worker_registers_itself(shop: Any, worker: ProtocolWorker) -> None:
         conn.execute(mine.sql("mine", worker.url))
     assert shop.admin.check(mine) == []
     assert "secret => 'env:MINE'" in mine.sql("mine", worker.url, secret="env:MINE")
+    assert "This worker has one, and refuses them" in mine.sql("mine", worker.url)
+    assert "refuses" not in mine.sql("mine", worker.url, secret="env:MINE") + EVERYTHING.sql("shop", worker.url)
 
 
 def test_a_worker_that_has_a_secret_is_not_registered_without(shop: Any, worker: ProtocolWorker) -> None:
