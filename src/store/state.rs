@@ -15,7 +15,7 @@ use crate::pg::param::{Jsonb, array, value};
 use crate::pg::spi::{Row, Spi, Statement};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use xdb_engine::*;
 use xdb_sched::portion::Portion;
@@ -227,10 +227,16 @@ fn read_portion(
     Ok(Ok(state.read_back()?))
 }
 
-/// Those that are not loaded yet.
+/// Those that are not loaded yet, each once, however many timers of it are due.
 fn unknown(loaded: &BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Vec<StateKey> {
     let is_unknown = |(id, seq): &&StateKey| loaded.get(id).is_some_and(|entry| !entry.before.states.contains_key(seq));
-    keys.iter().filter(is_unknown).copied().collect()
+    each_once(keys.iter().filter(is_unknown))
+}
+
+/// In the order in which they come first. Read twice, a large one would count twice in its portion, and perhaps be left out of it.
+fn each_once<'a>(keys: impl Iterator<Item = &'a StateKey>) -> Vec<StateKey> {
+    let mut seen = HashSet::new();
+    keys.copied().filter(|key| seen.insert(*key)).collect()
 }
 
 /// Loads these state executions into their executions.
@@ -306,7 +312,7 @@ pub fn answered(
     portion: &mut Portion,
 ) -> Result<AnsweredCalls> {
     let mut answered = AnsweredCalls::default();
-    let locked: Vec<_> = keys.iter().filter(|(id, _)| loaded.contains_key(id)).copied().collect();
+    let locked = each_once(keys.iter().filter(|(id, _)| loaded.contains_key(id)));
     if locked.is_empty() {
         return Ok(answered);
     }
