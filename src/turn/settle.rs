@@ -103,7 +103,9 @@ impl Memory {
         self.seen.took_large = saved.took_large;
         self.seen.for_runners = for_runners;
         self.scans.settle(prepared.ends, saved.timers);
-        let next_timer = self.scans.owners_of_timers.next(began).filter(|_| !self.seen.paused);
+        // A clock may have been set back meanwhile.
+        let now = began.min(clock::now());
+        let next_timer = self.scans.owners_of_timers.next(now).filter(|_| !self.seen.paused);
         self.seen.next_due = next_due.into_iter().chain(next_timer).min();
         let scanned = prepared.drained.is_some();
         if let Some(drained) = prepared.drained {
