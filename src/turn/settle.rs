@@ -181,7 +181,7 @@ impl Memory {
                     self.backlog.went_well(&id);
                 }
                 ItemOutcome::Locked => {
-                    self.backlog.defer(id, Patience::Short);
+                    self.backlog.defer_put_off(id, &self.registry);
                     self.backlog.keep(item);
                 }
                 ItemOutcome::Behind => self.backlog.keep(item),
