@@ -140,7 +140,7 @@ fn current(spi: &Spi, registry: &mut Registry, name: &str) -> Result<std::sync::
 }
 
 fn check_queue(spi: &Spi, registry: &mut Registry, locked: &FoundExecution, queue: &str) -> Result<()> {
-    if let Some(process_type) = registry.process_type(spi, locked.type_id)?.registered()
+    if let Some(process_type) = registry.process_type(spi, locked.type_id, locked.owner)?.registered()
         && !current(spi, registry, &process_type.name)?.knows_queue(queue)
     {
         return Err(error::unknown_queue(queue));

@@ -250,11 +250,11 @@ pub fn executions(
     let rows = spi.rows(lock.statement(), &[array(ids)], read_execution)?;
     let mut loaded = BTreeMap::new();
     for (mut meta, execution) in rows {
-        meta.process_type = match registry.process_type(spi, meta.type_id)? {
+        meta.process_type = match registry.process_type(spi, meta.type_id, meta.owner)? {
             Found::Registered(process_type) => Some(process_type),
             Found::Missing => None,
-            Found::Later => {
-                registry.put_off(execution.id);
+            Found::Later(until) => {
+                registry.put_off(execution.id, until);
                 continue;
             }
         };

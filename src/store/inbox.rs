@@ -6,6 +6,7 @@ use super::table::{Read, Record, batch, delete, insert, insert_but, record, rows
 use super::versions::of_schema;
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, array, value};
+use crate::pg::process::random;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -108,14 +109,17 @@ statements! {
     USE_KEY = format!("{} ON CONFLICT DO NOTHING", insert::<MessageKey>());
     KEYS = insert::<MessageKey>();
     // By execution, so that nobody takes walking through the whole inbox in its order for a way to these. Of each owner the first
-    // kilobyte, then of each the second and so on, until there are enough.
+    // kilobyte, then of each the second and so on, until there are enough: whose first ones are large would wait for all who send
+    // small ones. So where large ones may go ($5) a message counts with what comes before it, and those of different owners that
+    // begin at the same place are shuffled ($6).
     ARRIVALS = format!("SELECT h.execution_id, h.inbox_id, h.goes, {} FROM ( \
-            SELECT o.execution_id, o.inbox_id, sum(o.weight) OVER taken <= $4 OR $5 AND row_number() OVER taken = 1 AS goes \
-            FROM (SELECT v.execution_id, n.inbox_id, n.weight, \
-                    sum(n.weight) OVER (PARTITION BY v.owner ORDER BY n.inbox_id) AS of_owner \
+            SELECT o.execution_id, o.inbox_id, sum(o.weight) OVER taken - o.own <= $4 AS goes \
+            FROM (SELECT v.execution_id, n.inbox_id, n.weight, CASE WHEN $5 THEN n.weight ELSE 0 END AS own, \
+                    sum(n.weight) OVER (PARTITION BY v.owner ORDER BY n.inbox_id) AS of_owner, \
+                    pg_catalog.hashoidextended(v.owner, $6) AS shuffled \
                 FROM {} CROSS JOIN LATERAL (SELECT i.inbox_id, 1 + i.bytes / 1024 AS weight FROM xdb.inbox i \
                     WHERE i.execution_id = v.execution_id ORDER BY i.inbox_id LIMIT $3) AS n) AS o \
-            WINDOW taken AS (ORDER BY o.of_owner, o.inbox_id)) AS h \
+            WINDOW taken AS (ORDER BY o.of_owner - o.own, o.shuffled, o.inbox_id)) AS h \
         LEFT JOIN xdb.inbox i ON h.goes AND i.execution_id = h.execution_id AND i.inbox_id = h.inbox_id ORDER BY h.inbox_id",
         select::<TakenMessage>("i"), batch::<Receiver>());
     UNSEEN = "SELECT EXISTS (SELECT FROM xdb.inbox WHERE execution_id = $1 \
@@ -246,7 +250,8 @@ pub fn arrivals(spi: &Spi, of: &[(ExecutionId, pg_sys::Oid)], takes_large: bool)
         |(execution_id, owner): &(ExecutionId, pg_sys::Oid)| Receiver { execution_id: *execution_id, owner: *owner };
     let mut params = Receiver::arrays(&of.iter().map(receiver).collect::<Vec<_>>());
     let most = Portion::of_messages(takes_large);
-    params.extend([value(of_each as i64), value(most as i64), value(takes_large)]);
+    let shuffle = (random() * i64::MAX as f64) as i64;
+    params.extend([value(of_each as i64), value(most as i64), value(takes_large), value(shuffle)]);
     let found = spi.rows(&ARRIVALS, &params, |row| {
         let key = InboxKey::read(row)?;
         if !row.get::<bool>("goes")? {

@@ -13,7 +13,7 @@ use crate::pg::spi::{Row, Spi};
 use crate::pg::subxact::{guarded, lock_extension_object};
 use crate::pg::wake;
 use pgrx::pg_sys;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xdb_engine::{Definition, ExecutionId, TableMapping, Timestamp};
@@ -85,7 +85,10 @@ struct Known {
 struct TurnsPart {
     /// What has been read in this turn weighs so much.
     weight: usize,
-    put_off: BTreeSet<ExecutionId>,
+    /// For whose processes any was that is not small.
+    read_for: HashSet<pg_sys::Oid>,
+    /// Executions that are left alone, and until when if that is known.
+    put_off: BTreeMap<ExecutionId, Option<Instant>>,
     /// Definitions that can't be read, and when to try again.
     unreadable: HashMap<TypeId, (RowVersion, Instant)>,
 }
@@ -94,8 +97,8 @@ struct TurnsPart {
 pub enum Found {
     Registered(Arc<ProcessType>),
     Missing,
-    /// The engine is to read it in another turn.
-    Later,
+    /// The engine is to read it in another turn: not before then.
+    Later(Option<Instant>),
 }
 
 impl Found {
@@ -112,7 +115,8 @@ const KEPT_BY_SESSION: usize = 16 * 1024 * 1024;
 /// Attributes of the mappings that are kept.
 const MAPPED: usize = 100_000;
 
-/// How much one turn reads of definitions, and one more at most. It takes tens of milliseconds.
+/// How much one turn reads of definitions, and one more at most. It takes tens of milliseconds. One for each owner's processes goes in
+/// any case: nobody waits until others need none.
 const OF_ONE_TURN: usize = 32 * 1024 * 1024;
 
 /// What takes no more bytes, as it is stored, is read in any case.
@@ -406,6 +410,7 @@ impl Registry {
     pub fn refresh(&mut self, spi: &Spi, generation: i64) -> Result<bool> {
         if let Some(turn) = &mut self.turn {
             turn.weight = 0;
+            turn.read_for.clear();
             turn.put_off.clear();
         }
         let changed = self.generation != Some(generation) || self.read.is_stale();
@@ -459,27 +464,32 @@ impl Registry {
         self.workers.get(&id).map(|worker| worker.at)
     }
 
-    /// A type by its id. In the engine it is as of this turn; a session may have read it some time ago.
-    pub fn process_type(&mut self, spi: &Spi, id: TypeId) -> Result<Found> {
+    /// A type by its id, for a process of this owner. In the engine it is as of this turn; a session may have read it some time ago.
+    pub fn process_type(&mut self, spi: &Spi, id: TypeId, owner: pg_sys::Oid) -> Result<Found> {
         match self.types.get(&id) {
             Some(known) if known.checked == self.read.times => Ok(Found::Registered(known.process_type.clone())),
-            _ => self.read_type(spi, id),
+            _ => self.read_type(spi, id, owner),
         }
     }
 
-    /// An execution that is left alone in this turn, because its definition is to be read in another one.
-    pub fn put_off(&mut self, id: ExecutionId) {
+    /// An execution that is left alone in this turn, because its definition is to be read in another one: not before then.
+    pub fn put_off(&mut self, id: ExecutionId, until: Option<Instant>) {
         if let Some(turn) = &mut self.turn {
-            turn.put_off.insert(id);
+            turn.put_off.insert(id, until);
         }
     }
 
     pub fn is_put_off(&self, id: ExecutionId) -> bool {
-        self.turn.as_ref().is_some_and(|turn| turn.put_off.contains(&id))
+        self.turn.as_ref().is_some_and(|turn| turn.put_off.contains_key(&id))
+    }
+
+    /// Until when an execution is put off, if that is known.
+    pub fn put_off_until(&self, id: ExecutionId) -> Option<Instant> {
+        self.turn.as_ref().and_then(|turn| turn.put_off.get(&id).copied().flatten())
     }
 
     /// Reads a type, and of one that is known and has not changed all but the definition.
-    fn read_type(&mut self, spi: &Spi, id: TypeId) -> Result<Found> {
+    fn read_type(&mut self, spi: &Spi, id: TypeId, owner: pg_sys::Oid) -> Result<Found> {
         let known = self.types.get(&id).map(|known| (known.process_type.clone(), known.weight));
         let mut version = None;
         if known.is_some() || self.turn.is_some() {
@@ -496,8 +506,9 @@ impl Registry {
             {
                 return Ok(Found::Registered(self.keep(head.with(known.definition.clone()), weight)));
             }
-            if self.turn.as_mut().is_some_and(|turn| !turn.may_read(&head.version, stored_bytes.max(0) as usize)) {
-                return Ok(Found::Later);
+            let stored_bytes = stored_bytes.max(0) as usize;
+            if let Some(later) = self.turn.as_mut().and_then(|turn| turn.later(&head.version, stored_bytes, owner)) {
+                return Ok(later);
             }
             version = Some(head.version);
         }
@@ -507,8 +518,9 @@ impl Registry {
                 Err(error) if error.code != QUERY_CANCELED => {
                     let what = format!("the definition of process type {id} can't be read, and its processes wait");
                     log_error(&what, &error);
-                    turn.unreadable.insert(id, (version, Instant::now() + READ_AGAIN));
-                    return Ok(Found::Later);
+                    let again_at = Instant::now() + READ_AGAIN;
+                    turn.unreadable.insert(id, (version, again_at));
+                    return Ok(Found::Later(Some(again_at)));
                 }
                 read => {
                     let read = read?;
@@ -590,7 +602,7 @@ impl Registry {
             {
                 return Ok(Some(known.process_type.clone()));
             }
-            if let Some(found) = self.read_type(spi, current.id)?.registered() {
+            if let Some(found) = self.read_type(spi, current.id, pg_sys::InvalidOid)?.registered() {
                 return Ok(Some(found));
             }
             // Another one may have taken its place meanwhile.
@@ -686,15 +698,19 @@ fn whole_type(spi: &Spi, id: TypeId) -> Result<Option<(ProcessType, usize)>> {
 }
 
 impl TurnsPart {
-    /// Whether this turn is to read a definition that takes so many bytes.
-    fn may_read(&mut self, version: &RowVersion, stored_bytes: usize) -> bool {
+    /// If this turn is not to read a definition that takes so many bytes, for a process of this owner.
+    fn later(&mut self, version: &RowVersion, stored_bytes: usize, owner: pg_sys::Oid) -> Option<Found> {
         if let Some((unreadable, again_at)) = self.unreadable.get(&version.id) {
             if unreadable == version && *again_at > Instant::now() {
-                return false;
+                return Some(Found::Later(Some(*again_at)));
             }
             self.unreadable.remove(&version.id);
         }
-        stored_bytes <= SMALL || self.weight < OF_ONE_TURN
+        if stored_bytes <= SMALL {
+            return None;
+        }
+        let is_first = self.read_for.insert(owner);
+        (!is_first && self.weight >= OF_ONE_TURN).then_some(Found::Later(None))
     }
 }
 

@@ -227,11 +227,16 @@ fn read_portion(
     Ok(Ok(state.read_back()?))
 }
 
-/// Those that are not loaded yet, once each: several timers of a state may be due.
+/// Those that are not loaded yet, each once, however many timers of it are due.
 fn unknown(loaded: &BTreeMap<ExecutionId, Loaded>, keys: &[StateKey]) -> Vec<StateKey> {
-    let mut seen = HashSet::new();
     let is_unknown = |(id, seq): &&StateKey| loaded.get(id).is_some_and(|entry| !entry.before.states.contains_key(seq));
-    keys.iter().filter(is_unknown).filter(|key| seen.insert(**key)).copied().collect()
+    each_once(keys.iter().filter(is_unknown))
+}
+
+/// In the order in which they come first. Read twice, a large one would count twice in its portion, and perhaps be left out of it.
+fn each_once<'a>(keys: impl Iterator<Item = &'a StateKey>) -> Vec<StateKey> {
+    let mut seen = HashSet::new();
+    keys.copied().filter(|key| seen.insert(*key)).collect()
 }
 
 /// Loads these state executions into their executions.
@@ -307,7 +312,7 @@ pub fn answered(
     portion: &mut Portion,
 ) -> Result<AnsweredCalls> {
     let mut answered = AnsweredCalls::default();
-    let locked: Vec<_> = keys.iter().filter(|(id, _)| loaded.contains_key(id)).copied().collect();
+    let locked = each_once(keys.iter().filter(|(id, _)| loaded.contains_key(id)));
     if locked.is_empty() {
         return Ok(answered);
     }

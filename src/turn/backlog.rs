@@ -15,6 +15,7 @@
 use super::item::Item;
 use super::role::Role;
 use crate::store::StateKey;
+use crate::store::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
@@ -250,6 +251,14 @@ impl Backlog {
     pub fn defer(&mut self, id: ExecutionId, patience: Patience) {
         self.executions.defer(id, Instant::now(), patience);
         self.goes_behind(id);
+    }
+
+    /// Somebody else has locked the execution, or its definition is to be read in another turn.
+    pub fn defer_put_off(&mut self, id: ExecutionId, registry: &Registry) {
+        match registry.put_off_until(id) {
+            Some(until) => self.defer_until(id, until),
+            None => self.defer(id, Patience::Short),
+        }
     }
 
     /// A table of the execution is left alone until then.

@@ -328,7 +328,7 @@ impl Claiming<'_, '_> {
     ) -> Option<Leased> {
         let Candidate { due, was_parked, now } = *call;
         if self.registry.is_put_off(due.key.0) {
-            self.backlog.defer(due.key.0, Patience::Short);
+            self.backlog.defer_put_off(due.key.0, self.registry);
             self.locks.step_aside(due.key, None);
             return None;
         }

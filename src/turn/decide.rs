@@ -69,8 +69,7 @@ struct Decider<'t, 'a, 'i> {
     local: LocalVersions,
     told: &'t mut Told,
     closing: BTreeMap<ExecutionId, CloseCommand>,
-    /// Of what is large.
-    portion: Portion,
+    portions: Portions,
     /// Executions with an item that waits for the next turn.
     put_off: BTreeSet<ExecutionId>,
     /// Executions with an answer that waits.
@@ -80,6 +79,15 @@ struct Decider<'t, 'a, 'i> {
     /// And those that are written by what is to close its execution.
     closing_rows: HashSet<UsersRow>,
     decided: Decided<'i>,
+}
+
+/// Of what is large.
+struct Portions {
+    answers: Portion,
+    /// All else has one of its own: answers that come all the time would leave nothing to timers, which come later.
+    others: Portion,
+    /// States whose timers have gone into that, all at once.
+    fired: HashSet<StateKey>,
 }
 
 /// A table, and the key of a row in it.
@@ -116,7 +124,7 @@ pub fn decide<'i>(
         local,
         told,
         closing: BTreeMap::new(),
-        portion: Portion::of_rows().or_none(turn.takes_large),
+        portions: Portions::of(turn),
         put_off: BTreeSet::new(),
         held_up: BTreeSet::new(),
         rows: HashSet::new(),
@@ -143,8 +151,19 @@ pub fn decide<'i>(
         }
     }
     decider.close()?;
-    decider.decided.took_large |= decider.portion.has_taken() || decider.decided.taken_in.large;
+    decider.decided.took_large |= decider.portions.have_taken() || decider.decided.taken_in.large;
     Ok(decider.decided)
+}
+
+impl Portions {
+    fn of(turn: &Turn) -> Self {
+        let portion = || Portion::of_rows().or_none(turn.takes_large);
+        Self { answers: portion(), others: portion(), fired: HashSet::new() }
+    }
+
+    fn have_taken(&self) -> bool {
+        self.answers.has_taken() || self.others.has_taken()
+    }
 }
 
 impl Decider<'_, '_, '_> {
@@ -238,7 +257,7 @@ impl Decider<'_, '_, '_> {
                     return Ok(());
                 }
                 self.decided.current.insert(record.key);
-                if !self.portion.take(answered.size()) {
+                if !self.portions.answers.take(answered.size()) {
                     self.decided.outcomes[number] = ItemOutcome::NotInPortion;
                     return Ok(());
                 }
@@ -250,13 +269,21 @@ impl Decider<'_, '_, '_> {
 
     /// Whether the state of a timer may go on in this turn: it is written as a whole, and all its timers fire that are due.
     fn has_room_for(&mut self, timer: &DueTimer) -> bool {
+        let key = (timer.execution_id, timer.seq);
+        if self.portions.fired.contains(&key) {
+            return true;
+        }
         let loaded = self.decided.executions.get(&timer.execution_id);
         let commands = match loaded.and_then(|loaded| loaded.execution.states.get(&timer.seq)).map(|state| &state.phase)
         {
             Some(Phase::Waiting(wait)) => wait.commands.len(),
             _ => 0,
         };
-        self.portion.take(commands)
+        let goes = self.portions.others.take(commands);
+        if goes {
+            self.portions.fired.insert(key);
+        }
+        goes
     }
 
     /// The failed attempt that an answer with warnings is, if its process type says so.
@@ -285,8 +312,11 @@ impl Decider<'_, '_, '_> {
         let closes = events.iter().any(|event| matches!(event, Event::ProcessClosed { .. }));
         if closes && !locked_for_close {
             let threads = self.loaded(item.execution()).map_or(0, |loaded| loaded.execution.live_threads);
-            let taken = if let Item::Answer(_, answered) = item { answered.size() } else { 0 };
-            if !self.portion.take_more(taken, threads as usize) {
+            let (portion, taken) = match item {
+                Item::Answer(_, answered) => (&mut self.portions.answers, answered.size()),
+                _ => (&mut self.portions.others, 0),
+            };
+            if !portion.take_more(taken, threads as usize) {
                 self.decided.outcomes[number] = ItemOutcome::NotInPortion;
                 return Ok(());
             }

@@ -157,7 +157,7 @@ impl Gathering<'_> {
             // What is dead at the head is walked over once.
             let since = |owner: &Owner| match from_head {
                 true => (*owner, scans.owners_of_timers.first(*owner)),
-                false => (*owner, scans.timers.from(owner)),
+                false => (*owner, scans.owners_of_timers.since(*owner, scans.timers.from(owner))),
             };
             found = timer::due_timers(turn.spi, turn.began, owners.iter().map(since), busy, of_each)?;
         }
@@ -170,7 +170,8 @@ impl Gathering<'_> {
         for (owner, next) in timer::next_timers(turn.spi, turn.began, all.collect::<Vec<_>>())? {
             ends.entry(owner).and_modify(|end| end.first = Some(next));
         }
-        let InTurns { taken, left } = in_turns(found, limit, |timer| (timer.owner.to_u32(), timer.fire_at));
+        let InTurns { taken, left } =
+            in_turns(found, limit, turn.number, |timer| (timer.owner.to_u32(), timer.fire_at));
         leave(&mut ends, left);
         work.more |= ends.values().any(|end| end.first.is_some_and(|first| first <= turn.began));
         work.ends.timers = ends;
@@ -199,7 +200,7 @@ impl Gathering<'_> {
         if !owners.is_empty() {
             let since = |owner: &Owner| match from_head {
                 true => (*owner, scans.owners_of_messages.first(*owner)),
-                false => (*owner, scans.messages.from(owner)),
+                false => (*owner, scans.owners_of_messages.since(*owner, scans.messages.from(owner))),
             };
             found = inbox::arrived(turn.spi, owners.iter().map(since), busy, of_each)?;
         }
@@ -209,7 +210,8 @@ impl Gathering<'_> {
         }
         let last = found.last().map(|last| last.inbox_id);
         let mut ends = ends(owners, last, of_each, &found, |message| (message.owner.to_u32(), message.inbox_id));
-        let InTurns { taken, left } = in_turns(found, limit, |message| (message.owner.to_u32(), message.inbox_id));
+        let InTurns { taken, left } =
+            in_turns(found, limit, turn.number, |message| (message.owner.to_u32(), message.inbox_id));
         leave(&mut ends, left);
         work.more |= ends.values().any(|end| end.first.is_some());
         work.ends.messages = ends;

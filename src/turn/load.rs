@@ -99,12 +99,14 @@ pub fn load<'i>(
     batch.leases = answered.leases;
     batch.local = attribute::versions(turn.spi, &named.with_locked_keys)?;
     timers.load(turn, &mut batch.executions, &mut batch.locked, &named.timers)?;
+    // Each kind has a portion of its own: else answers that come all the time would leave nothing to the others.
+    let mut waiters = Portion::of_bytes().or_none(turn.takes_large);
     let mut waits = Portion::of_waits().or_none(turn.takes_large);
-    for (keys, portion) in [(&named.states, &mut portion), (&named.with_timers, &mut waits)] {
+    for (keys, portion) in [(&named.states, &mut waiters), (&named.with_timers, &mut waits)] {
         let mut left_out = load::states_in(turn.spi, &mut batch.executions, keys, portion)?;
         batch.left_out.append(&mut left_out);
     }
-    batch.took_large = portion.has_taken() || waits.has_taken();
+    batch.took_large = portion.has_taken() || waiters.has_taken() || waits.has_taken();
     load::queues(turn.spi, &mut batch.executions, &named.queues)?;
     batch.now = clock::now();
     let may_have_arrivals =

@@ -103,7 +103,9 @@ impl Memory {
         self.seen.took_large = saved.took_large;
         self.seen.for_runners = for_runners;
         self.scans.settle(prepared.ends, saved.timers);
-        let next_timer = self.scans.owners_of_timers.next(began).filter(|_| !self.seen.paused);
+        // A clock may have been set back meanwhile.
+        let now = began.min(clock::now());
+        let next_timer = self.scans.owners_of_timers.next(now).filter(|_| !self.seen.paused);
         self.seen.next_due = next_due.into_iter().chain(next_timer).min();
         let scanned = prepared.drained.is_some();
         if let Some(drained) = prepared.drained {
@@ -179,7 +181,7 @@ impl Memory {
                     self.backlog.went_well(&id);
                 }
                 ItemOutcome::Locked => {
-                    self.backlog.defer(id, Patience::Short);
+                    self.backlog.defer_put_off(id, &self.registry);
                     self.backlog.keep(item);
                 }
                 ItemOutcome::Behind => self.backlog.keep(item),

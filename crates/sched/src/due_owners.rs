@@ -9,6 +9,7 @@
 
 use crate::room::Owner;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
 /// So long after there was something of an owner for the last time the owner is forgotten.
@@ -62,6 +63,12 @@ impl<T: Ord + Copy> DueOwners<T> {
         self.known.get(&owner).and_then(|known| known.first)
     }
 
+    /// Where to look from on for what is this owner's, if all that could be seen before `cursor` was taken: what was written since
+    /// may come before that, when a clock was set back.
+    pub fn since(&self, owner: Owner, cursor: Option<T>) -> Option<T> {
+        cursor.map(|cursor| self.first(owner).map_or(cursor, |first| first.min(cursor)))
+    }
+
     /// Everybody.
     pub fn all(&self) -> impl Iterator<Item = Owner> + '_ {
         self.known.keys().copied()
@@ -90,14 +97,21 @@ pub struct InTurns<I, T> {
     pub left: HashMap<Owner, T>,
 }
 
-/// Takes so many at most, of each owner the first, then the second of each and so on. Those of one owner keep their order.
-pub fn in_turns<I, T: Ord + Copy>(found: Vec<I>, limit: usize, of: impl Fn(&I) -> (Owner, T)) -> InTurns<I, T> {
-    let mut count = HashMap::<Owner, usize>::new();
+/// Takes so many at most, of each owner the first, then the second of each and so on. Those of one owner keep their order. Who comes
+/// first among owners is another one in each turn: there may be room for one large item alone, and it shall not be the same owner's
+/// each time.
+pub fn in_turns<I, T: Ord + Copy>(
+    found: Vec<I>,
+    limit: usize,
+    turn: i64,
+    of: impl Fn(&I) -> (Owner, T),
+) -> InTurns<I, T> {
+    let mut places = HashMap::<Owner, (usize, u64)>::new();
     let nth = |item: &I| {
-        let (owner, at) = of(item);
-        let nth = count.entry(owner).or_default();
+        let (owner, _) = of(item);
+        let (nth, shuffled) = places.entry(owner).or_insert_with(|| (0, shuffled(owner, turn)));
         *nth += 1;
-        (*nth, at)
+        (*nth, *shuffled)
     };
     let places: Vec<_> = found.iter().map(nth).collect();
     let mut taken: Vec<_> = places.into_iter().zip(found).collect();
@@ -110,4 +124,10 @@ pub fn in_turns<I, T: Ord + Copy>(found: Vec<I>, limit: usize, of: impl Fn(&I) -
         *first = at.min(*first);
     }
     InTurns { taken: taken.into_iter().map(|(_, item)| item).collect(), left }
+}
+
+fn shuffled(owner: Owner, turn: i64) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (owner, turn).hash(&mut hasher);
+    hasher.finish()
 }

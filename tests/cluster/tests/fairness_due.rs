@@ -81,12 +81,12 @@ fn one_turn_fires_so_many_timers_and_no_more() {
 
 /// The engine looks into the inbox when all of these are there. How many of the greedy role's messages were received when the modest
 /// one's was.
-fn received_before(app: &App, publish: &str, count: i64) -> i64 {
+fn received_before(app: &App, publish: &str, modest: &str, count: i64) -> i64 {
     let mut superuser = app.superuser();
     superuser.run("SELECT xdb.pause()");
     wait_until("the engine has paused", 10, || superuser.text("SELECT state FROM xdb.status()") == "paused");
     app.db().run(publish);
-    app.session("other").publish("modest", "letters", json!(1));
+    app.session("other").run(&format!("SELECT xdb.publish('modest', 'letters', to_jsonb({modest}))"));
     superuser.run("SELECT xdb.resume()");
     let received = "xdb.queue_message m JOIN xdb.process_execution p USING (execution_id) WHERE true";
     wait_until("all are received", 120, || superuser.count(received) == count + 1);
@@ -98,7 +98,10 @@ fn received_before(app: &App, publish: &str, count: i64) -> i64 {
 
 /// Processes that run, and look for no message that comes.
 fn readers(name: &str, count: usize) -> (App, Worker) {
-    let app = App::new(name);
+    readers_of(App::new(name), count)
+}
+
+fn readers_of(app: App, count: usize) -> (App, Worker) {
     let worker = app.worker(|_| any_of(&[local_queue("m", "never", 1)]));
     app.register("reader", &mailbox());
     start_many(&mut app.db(), "greedy", "reader", count);
@@ -116,8 +119,8 @@ fn large_messages_of_one_do_not_delay_another() {
         "SELECT count(xdb.publish('greedy-' || 1 + n % 8, 'letters', to_jsonb(repeat(md5(n::text), 30000))))
          FROM generate_series(1, {MESSAGES}) n"
     );
-    let before = received_before(&app, &publish, MESSAGES);
-    assert!(before <= 4, "{before} of {MESSAGES} large messages were received before a small one");
+    let before = received_before(&app, &publish, "1", MESSAGES);
+    assert!(before <= 5, "{before} of {MESSAGES} large messages were received before a small one");
     app.done(&[]);
 }
 
@@ -127,7 +130,7 @@ fn messages_for_many_processes_of_one_do_not_delay_another() {
     let (app, _worker) = readers("due_many_messages", PROCESSES);
     let publish =
         format!("SELECT count(xdb.publish('greedy-' || n, 'letters', '1')) FROM generate_series(1, {PROCESSES}) n");
-    let before = received_before(&app, &publish, PROCESSES as i64);
+    let before = received_before(&app, &publish, "1", PROCESSES as i64);
     assert!(before <= 256, "{before} of {PROCESSES} messages were received before another's");
     app.done(&[]);
 }
@@ -138,7 +141,19 @@ fn messages_for_one_process_of_one_do_not_delay_another() {
     let (app, _worker) = readers("due_messages_for_one", 1);
     let publish =
         format!("SELECT count(xdb.publish('greedy-1', 'letters', '1')) FROM generate_series(1, {MESSAGES}) n");
-    let before = received_before(&app, &publish, MESSAGES);
+    let before = received_before(&app, &publish, "1", MESSAGES);
     assert!(before <= 4096, "{before} of {MESSAGES} messages were received before another's");
+    app.done(&[]);
+}
+
+#[test]
+fn small_messages_of_others_do_not_keep_a_large_one_out() {
+    const SMALL: i64 = 16_000;
+    let app = App::alone("due_largest_message", ClusterOptions::default().set("xdb.max_payload_size", "8MB"));
+    let (app, _worker) = readers_of(app, 8);
+    let publish =
+        format!("SELECT count(xdb.publish('greedy-' || 1 + n % 8, 'letters', '1')) FROM generate_series(1, {SMALL}) n");
+    let before = received_before(&app, &publish, "repeat('x', 6000000)", SMALL);
+    assert!(before <= 8192, "{before} of {SMALL} small messages were received before a large one");
     app.done(&[]);
 }

@@ -376,6 +376,29 @@ fn an_engine_keeps_so_much_of_definitions_and_no_more() {
 }
 
 #[test]
+fn definitions_of_one_keep_no_process_of_another_waiting() {
+    const GREEDY: usize = 40;
+    let app = App::alone("memory_definitions_shared", ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match call.process_id() {
+        "modest" => force_complete(json!(null)),
+        _ => next_all(&[("Only", json!(null))]),
+    });
+    enlarge(&app, GREEDY + 1, 10_000);
+    let mut db = app.db();
+    for number in 1..=GREEDY {
+        db.start(&format!("greedy{number}"), &format!("large{number}")).go();
+    }
+    wait_until("they go on and on", 60, || worker.count(|_| true) >= 5 * GREEDY);
+    let before = worker.count(|_| true);
+    let mut other = app.session("other");
+    other.start("modest", &format!("large{}", GREEDY + 1)).go();
+    other.completes("modest");
+    let meanwhile = worker.count(|_| true) - before;
+    assert!(meanwhile <= 100, "{meanwhile} calls were made before one of another role");
+    app.done(&[]);
+}
+
+#[test]
 fn a_definition_has_so_many_bytes_and_states_and_no_more() {
     let app = App::new("memory_of_definitions");
     let _worker = app.worker(|_| force_complete(json!(null)));
