@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy
 import sqlalchemy.orm
-from shop import Idle, Order, start_row
+from shop import Idle, Order, start_row, wait_until
 from transactions import ASYNC_TRANSACTIONS, TRANSACTIONS, Undo, url
 
 from xdb import errors
 from xdb.client import AsyncClient, Client, Start
+
+@pytest.fixture
+def shop(shop_of_module: Any) -> Iterator[Any]:
+    """One database for all of them, which is empty again after each."""
+    db = shop_of_module
+    yield db
+    problems = db.problems()
+    for one in list(db.client.list(status="RUNNING")):
+        db.client.stop(one.process_id)
+    db.execute("DELETE FROM orders")
+    # What the engine has locked at that moment stays.
+    wait_until("its processes are purged", lambda: db.admin.purge(0) == 0 and everything(db) == ([], []))
+    assert problems == []
+
 
 NOWHERE = "host=/nowhere"  # of a client that has no connection of its own
 STATUS = "100% 'new' \\"

@@ -11,6 +11,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -107,10 +108,17 @@ def xdb_server() -> Iterator[TestServer]:
 @pytest.fixture
 def xdb_db(xdb_server: TestServer) -> Iterator[Database]:
     """A database for one test: `.client` and `.execute` as the role `app`, `.admin`, `.serve(...)`, `.clock`."""
+    with new_database(xdb_server) as database:
+        yield database
+
+
+@contextmanager
+def new_database(server: TestServer) -> Iterator[Database]:
+    """A database as `xdb_db`, for fixtures of another scope. At its end its processes are checked, and it is dropped."""
     name = f"xdb_test_{os.getpid()}_{next(_numbers)}"
-    with _connect(xdb_server.dsn) as conn:
+    with _connect(server.dsn) as conn:
         conn.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8'")
-    database = Database(xdb_server, name)
+    database = Database(server, name)
     try:
         _prepare(database)
         yield database
@@ -121,7 +129,7 @@ def xdb_db(xdb_server: TestServer) -> Iterator[Database]:
     finally:
         database.clock.reset()
         database.close()
-        _drop(xdb_server, name)
+        _drop(server, name)
 
 
 def _prepare(database: Database) -> None:
