@@ -6,7 +6,7 @@ use crate::guc;
 use crate::http::{
     HostPolicy, Names, Notifier, WorkerUrl, check_secret, system_lookup, validate_headers, validate_url,
 };
-use crate::pg::catch::{PgError, Result, sqlstate};
+use crate::pg::catch::{Result, sqlstate};
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::latch::wait_for_fd_or_latch;
@@ -137,8 +137,7 @@ fn check_host(url: &WorkerUrl) -> Result<Option<String>> {
     let policy = HostPolicy::parse(&text).map_err(|what| {
         error::host_not_allowed(format!("the setting xdb.allowed_worker_hosts can't be read: {what}"))
     })?;
-    let notifier = Notifier::new().map(Arc::new);
-    let notifier = notifier.map_err(|e| PgError::internal(format!("the worker's host can't be checked: {e}")))?;
+    let notifier = Arc::new(Notifier::new().map_err(|why| error::no_client(&why))?);
     if identity::is_engine() && url.host.parse::<IpAddr>().is_err() {
         return Ok(None);
     }

@@ -399,7 +399,10 @@ impl<'r> Row<'r> {
         }
         // SAFETY: the type was compared. The value lives as long as the result, of which this is a row.
         let value = if self.nulls[place] { T::null() } else { unsafe { T::read(self.values[place]) } };
-        value.map_err(|error| PgError::internal(format!("{}: {}", column(), error.message)))
+        value.map_err(|mut error| {
+            error.message = format!("{}: {}", column(), error.message);
+            error
+        })
     }
 
     fn name(&self, place: usize) -> &[u8] {

@@ -11,7 +11,7 @@ mod xdb_tests {
         Fields, PgError, QUERY_CANCELED, Result, UNIQUE_VIOLATION, catch, edge, run_caught, sqlstate, throw,
     };
     use crate::pg::descriptors::Descriptors;
-    use crate::pg::param::{array, column, value};
+    use crate::pg::param::{FromColumn, array, column, value};
     use crate::pg::row_locks::{OthersForUpdate, others_for_update};
     use crate::pg::shmem::over::{self, Kind};
     use crate::pg::shmem::{attribute_locks, waiter};
@@ -220,6 +220,25 @@ mod xdb_tests {
         assert!(error.message.contains("a statement gives no column four"), "{error}");
         let error = error_of(|| spi::connect(|spi| spi.first(sql, &[], |row| row.get::<i64>("three"))));
         assert!(error.message.contains("column three of a result: a column that can't be null is"), "{error}");
+    }
+
+    /// A column for which there is no memory.
+    #[derive(Debug)]
+    struct TooMuch;
+
+    impl FromColumn<'_> for TooMuch {
+        const OID: pg_sys::Oid = pg_sys::TEXTOID;
+        unsafe fn read(_: pg_sys::Datum) -> Result<Self> {
+            Err(PgError::new(sqlstate(b"53200"), "out of memory").detail("7 bytes were needed."))
+        }
+    }
+
+    #[pg_test]
+    fn an_error_of_a_column_names_it_and_is_the_same_otherwise() {
+        let error =
+            error_of(|| spi::connect(|spi| spi.first("SELECT 'a'::text AS one", &[], |row| row.get::<TooMuch>("one"))));
+        assert_eq!(error.message, "column one of a result: out of memory");
+        assert_eq!((error.code, error.detail.as_deref()), (sqlstate(b"53200"), Some("7 bytes were needed.")));
     }
 
     #[pg_test]
