@@ -61,7 +61,7 @@ use crate::pg::shmem::{self, EngineState, Role, Slot};
 use crate::pg::spi::{self, Spi};
 use crate::pg::subxact::lock_table;
 use crate::pg::{self, extension, identity, wake};
-use crate::store::app_tables::Tables;
+use crate::store::app_tables::{Tables, defer_nothing};
 use crate::store::instance;
 use crate::store::process::FoundExecution;
 use crate::store::registry::{Owner, Registry};
@@ -168,6 +168,18 @@ impl Caller {
         });
         // Where in the engine's own SQL an error came up is no concern of the caller.
         result.map_err(PgError::without_place)
+    }
+
+    /// Runs `body` on users' tables, as the caller.
+    fn on_users_tables<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
+        identity::as_caller(|| {
+            spi::connect(|spi| {
+                if identity::is_restricted() {
+                    defer_nothing(spi)?;
+                }
+                body(spi)
+            })
+        })
     }
 
     /// Looks up the tables that have one of these attributes; they stay as they are until the transaction ends. Where the role

@@ -65,7 +65,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let local = caller.on_system_tables(|spi, _| local_attributes(spi, id, &loading_local))?;
     caller.look_up(&mut tables, &meta.mapping, TableUse::Select, |attribute| loading.wants(attribute))?;
     let held = Held::of(if loading.locks() { loading.lock_type } else { LockType::NoLocking });
-    let load = || identity::as_caller(|| spi::connect(|spi| tables.load(spi, meta, &loading, held)));
+    let load = || Caller::on_users_tables(|spi| tables.load(spi, meta, &loading, held));
     let global = if loading.locks() { locking.within(Locking::names, load)? } else { load()? }.object;
     if locking.is_wanted() {
         crash::point("rpc-locked");
@@ -351,7 +351,7 @@ fn apply(
         if let Some(meta) = meta {
             refuse_superuser(caller, meta, |attribute| attributes.contains_key(attribute))?;
             caller.look_up(tables, &meta.mapping, TableUse::Update, |attribute| attributes.contains_key(attribute))?;
-            identity::as_caller(|| spi::connect(|spi| tables.update(spi, meta, &attributes)))?;
+            Caller::on_users_tables(|spi| tables.update(spi, meta, &attributes))?;
         }
     }
     caller.on_system_tables(|spi, _| {

@@ -7,7 +7,7 @@ use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
 use crate::pg::process::database;
 use crate::pg::shmem::over::{self, Kind};
-use crate::pg::spi::{self, Spi};
+use crate::pg::spi::Spi;
 use crate::store::app_tables::Tables;
 use crate::store::attribute::Size;
 use crate::store::load::{Loaded, Meta};
@@ -108,12 +108,10 @@ pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)])
     for (mapping, names) in written.values() {
         caller.look_up_keys(&mut tables, mapping, |attribute| names.contains(attribute))?;
     }
-    identity::as_caller(|| {
-        spi::connect(|spi| {
-            writing.iter().try_for_each(|(request, loaded)| {
-                let mode = request.options.global_attribute_conflict_mode;
-                tables.upsert(spi, &loaded.meta, &request.start.global_attributes, mode)
-            })
+    Caller::on_users_tables(|spi| {
+        writing.iter().try_for_each(|(request, loaded)| {
+            let mode = request.options.global_attribute_conflict_mode;
+            tables.upsert(spi, &loaded.meta, &request.start.global_attributes, mode)
         })
     })
 }

@@ -23,6 +23,13 @@ pub const FIRST_USER_TIMEOUT: c_int = if cfg!(any(feature = "pg17", feature = "p
 pub const MORE_SETTINGS: &[(&CStr, &CStr)] =
     if cfg!(any(feature = "pg17", feature = "pg18")) { &[(c"transaction_timeout", c"0")] } else { &[] };
 
+/// Settings by which a statement can end its process, whoever runs it.
+pub const DEADLY_SETTINGS: &[&CStr] = if cfg!(any(feature = "pg17", feature = "pg18")) {
+    &[c"exit_on_error", c"transaction_timeout"]
+} else {
+    &[c"exit_on_error"]
+};
+
 /// A set with room for so many events, which lives as long as the process.
 pub fn new_wait_event_set(events: c_int) -> *mut pg_sys::WaitEventSet {
     // SAFETY: memory of the process's own life, and no resource owner that would free it earlier.
@@ -46,6 +53,23 @@ pub fn known_settings() -> usize {
             pg_sys::pfree(pg_sys::get_guc_variables(&raw mut count).cast());
             count as usize
         }
+    }
+}
+
+/// Runs `body` on every setting that this process knows.
+pub fn each_setting(mut body: impl FnMut(&mut pg_sys::config_generic)) {
+    // SAFETY: as many entries as the server says, each of which it keeps; the list is given back where it was made for this.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        let (all, count) = (pg_sys::get_guc_variables(), pg_sys::GetNumConfigOptions());
+        #[cfg(not(feature = "pg15"))]
+        let (all, count) = {
+            let mut count: c_int = 0;
+            (pg_sys::get_guc_variables(&raw mut count), count)
+        };
+        std::slice::from_raw_parts(all, count as usize).iter().for_each(|setting| body(&mut **setting));
+        #[cfg(not(feature = "pg15"))]
+        pg_sys::pfree(all.cast());
     }
 }
 

@@ -34,10 +34,32 @@ pub fn as_engine<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Runs `body` on users' tables in a caller's transaction: as the caller, with the caller's `search_path`, and the formats of
 /// values pinned. What a trigger sets stays, but `role` and `session_authorization` it can't set, as in a function of
-/// another's rights: the session may be that of a superuser who has become somebody else to start this.
+/// another's rights.
+///
+/// In the session of a superuser who has become the caller, nothing that a trigger does may come to the superuser's ears later:
+/// it is restricted as in a step, so that it makes nothing temporary and Postgres refuses to defer a trigger (it would run at the
+/// commit, where it may change its role), and what it sets ends with it. `body` has constraints checked at once, if
+/// [`is_restricted`].
 pub fn as_caller<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    let caller = (current_user(), pg_sys::SECURITY_LOCAL_USERID_CHANGE as c_int);
-    scope(Some(caller), &FORMATS, Settings::PinnedBack, body)
+    let caller = current_user();
+    let (more, back) = match is_lent_by_superuser(caller) {
+        true => (pg_sys::SECURITY_RESTRICTED_OPERATION, Settings::AllBack),
+        false => (0, Settings::PinnedBack),
+    };
+    scope(Some((caller, (pg_sys::SECURITY_LOCAL_USERID_CHANGE | more) as c_int)), &FORMATS, back, body)
+}
+
+/// Whether the session, or what has called a function of another's rights, has a superuser's rights beside those of this role.
+fn is_lent_by_superuser(role: pg_sys::Oid) -> bool {
+    // SAFETY: plain accessors.
+    let behind = unsafe { [pg_sys::GetAuthenticatedUserId(), pg_sys::GetSessionUserId(), pg_sys::GetOuterUserId()] };
+    behind.iter().any(|lender| *lender != role && is_superuser(*lender)) && !is_superuser(role)
+}
+
+/// Whether deferred triggers are refused here.
+pub fn is_restricted() -> bool {
+    // SAFETY: a plain accessor.
+    unsafe { pg_sys::InSecurityRestrictedOperation() }
 }
 
 /// Runs `body` with the formats of values pinned and nothing else changed.

@@ -1,5 +1,5 @@
 //! Session settings of the engine's processes, which no `ALTER ROLE` or `ALTER DATABASE` may change.
-use super::compat::{MORE_SETTINGS, known_settings};
+use super::compat::{DEADLY_SETTINGS, MORE_SETTINGS, each_setting, known_settings};
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString};
 
@@ -38,8 +38,9 @@ pub const FORMATS: [(&CStr, &CStr); 9] = [
 ];
 
 /// Settings that hold from before the connection.
-const BEFORE_CONNECTION: [(&CStr, &CStr); 9] = [
+const BEFORE_CONNECTION: [(&CStr, &CStr); 10] = [
     (c"role", c"none"),
+    (c"exit_on_error", c"off"),
     (c"search_path", c"pg_catalog, pg_temp"),
     (c"zero_damaged_pages", c"false"),
     (c"statement_timeout", c"0"),
@@ -82,6 +83,18 @@ pub fn pin_before_connection() {
 pub fn pin_after_connection() {
     AFTER_CONNECTION.iter().chain(&FORMATS).for_each(|(name, value)| set(name, value));
     pin_synchronous_commit();
+    keep_from_users();
+}
+
+/// Has this process refuse a `SET` of what would end it with the next error, or after a while: any role may set that, and a
+/// trigger is in the process for which everybody waits. What is taken back after the step would come too late.
+fn keep_from_users() {
+    each_setting(|setting| {
+        // SAFETY: the name of a setting is a C string.
+        if DEADLY_SETTINGS.contains(&unsafe { CStr::from_ptr(setting.name) }) {
+            setting.context = pg_sys::GucContext::PGC_SIGHUP;
+        }
+    });
 }
 
 /// An answer that was applied stays applied: `off` is overridden, what waits for standbys too is the administrator's choice.

@@ -244,6 +244,60 @@ fn a_policy_that_feigns_a_broken_server() {
 }
 
 #[test]
+fn a_trigger_by_whose_word_an_error_would_end_the_engine() {
+    let app = App::new("defence_exit");
+    let _worker = app.worker(|call: &Call| {
+        let done = force_complete(json!(call.refused_write()["sqlState"]));
+        let writes = call.refused_write().is_null() && !call.process_id().starts_with("plain");
+        if writes { done.globals(json!({"n": 1})) } else { done }
+    });
+    let (mut db, mut other, mut superuser) = (app.db(), app.session("other"), app.superuser());
+    db.run(
+        "CREATE TABLE mine (id text PRIMARY KEY, n int);
+         CREATE FUNCTION with_clause() RETURNS void LANGUAGE plpgsql SET exit_on_error = on AS $$ BEGIN RAISE 'no'; END $$;
+         CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN EXECUTE new.id; PERFORM pg_sleep(0.01); RAISE 'no'; END $$;
+         CREATE TRIGGER trap BEFORE UPDATE ON mine FOR EACH ROW EXECUTE FUNCTION trap();",
+    );
+    app.register("mine", &one_step().maps("public.mine", "id", &["n"]));
+    app.register("plain", &one_step());
+    let mut ways = vec![
+        "SET exit_on_error = on",
+        "SET LOCAL exit_on_error = on",
+        "SELECT set_config('exit_on_error', 'on', false)",
+        "SELECT public.with_clause()",
+    ];
+    if superuser.count("pg_settings WHERE name = 'transaction_timeout'") == 1 {
+        ways.push("SET transaction_timeout = '1ms'");
+    }
+    let scheduler = app.scheduler();
+    for way in &ways {
+        db.run(&format!("INSERT INTO mine VALUES ($${way}$$, 0)"));
+        db.start(way, "mine").key(way).go();
+    }
+    for way in &ways {
+        assert_eq!(db.completes(way).result(), "55P02", "{way}: the setting can't be changed now");
+        let beside = format!("plain, beside {way}");
+        other.start(&beside, "plain").go();
+        other.completes(&beside);
+    }
+    assert_eq!(app.scheduler(), scheduler, "the engine goes on");
+    // Nor by a word of the database's owner, who needs no privilege for it.
+    superuser.run("ALTER DATABASE defence_exit SET exit_on_error = on");
+    superuser.run(&format!("SELECT pg_terminate_backend({scheduler})"));
+    wait_until("another scheduler is there", 20, || {
+        app.cluster().find_scheduler("defence_exit").is_some_and(|pid| pid != scheduler)
+    });
+    let scheduler = app.scheduler();
+    superuser.run("ALTER DATABASE defence_exit RESET exit_on_error");
+    db.run("INSERT INTO mine VALUES ('SELECT 1 / 0', 0)");
+    db.start("error", "mine").key("SELECT 1 / 0").go();
+    assert_eq!(db.completes("error").result(), "22012");
+    assert_eq!(app.scheduler(), scheduler, "the engine goes on");
+    app.done(&[]);
+}
+
+#[test]
 fn nothing_stays_in_the_lane_of_a_table_that_was_mended() {
     let app = App::new("defence_lane");
     let mut db = app.db();

@@ -219,6 +219,39 @@ fn everything_of_an_owner_is_dropped_while_its_processes_run() {
 }
 
 #[test]
+fn what_an_owner_has_is_reassigned_while_its_processes_run() {
+    let app = App::new("lives_reassigned");
+    let _worker = app.worker(write);
+    let mut superuser = app.superuser();
+    superuser.run(
+        "CREATE ROLE parting LOGIN; SELECT xdb.grant_usage('parting');
+         CREATE TABLE partings (id text PRIMARY KEY, n int); ALTER TABLE partings OWNER TO parting",
+    );
+    app.register("parting", &mailbox().step("Write").maps("public.partings", "id", &["n"]));
+    let mut db = app.session("parting");
+    for id in ["a", "b"] {
+        db.start(id, "parting").key(id).globals(json!({"n": 0})).go();
+    }
+    wait_until("both wait", 20, || db.count("xdb.state_executions WHERE status = 'WAITING'") == 2);
+    // Postgres gives its table to another role, and none of its processes: their steps are refused by the table, and say so.
+    superuser.run("REASSIGN OWNED BY parting TO other");
+    assert_eq!(superuser.count("xdb.processes WHERE owner = 'parting' AND status = 'RUNNING'"), 2);
+    db.publish("a", "inbox", json!(1));
+    wait_until("the refusal is shown", 10, || views::fails_saying(&mut db, "a", &["42501"]));
+    superuser.run("GRANT ALL ON partings TO parting");
+    assert_eq!(db.completes("a").result(), "done");
+    // The other half is the extension's own function. After both nothing stands in the role's way, and nothing waits for it.
+    superuser.run("SELECT xdb.reassign_owned('parting', 'other'); DROP OWNED BY parting");
+    drop(db);
+    wait_until("it can be dropped", 10, || superuser.try_run("DROP ROLE parting").is_ok());
+    let mut other = app.session("other");
+    other.publish("b", "inbox", json!(1));
+    assert_eq!(other.completes("b").result(), "done");
+    assert_eq!(other.all::<i32>("SELECT n FROM partings ORDER BY id"), [7, 7]);
+    app.done(&[]);
+}
+
+#[test]
 fn an_engine_in_which_triggers_have_made_thousands_of_settings_ends_in_good_order() {
     // So that steps are the scheduler's also on a busy machine.
     let app = App::alone("life_settings", ClusterOptions::default().set("xdb.apply_timeout", "20s"));

@@ -86,6 +86,52 @@ fn an_owners_setting_that_is_changed_is_seen_soon() {
     app.done(&[]);
 }
 
+#[test]
+fn they_hold_in_steps_of_runners_too_and_nothing_is_left_behind_there() {
+    let (app, _worker) = application("setting_runners");
+    let (mut superuser, mut db, mut other) = (app.superuser(), app.db(), app.session("other"));
+    superuser.run(
+        "CREATE TABLE runs (id text, pid int, who text, tenant text, path text, escape text, locks bigint, helper text, cursors bigint);
+         GRANT INSERT ON runs TO app, other;
+         CREATE OR REPLACE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE
+             escape text := 'none';
+             left_open refcursor := 'left open';
+         BEGIN
+             BEGIN
+                 EXECUTE 'RESET ROLE';
+             EXCEPTION WHEN OTHERS THEN escape := SQLSTATE;
+             END;
+             INSERT INTO public.runs SELECT new.id, pg_backend_pid(), current_user, current_setting('app.tenant'),
+                 current_setting('search_path'), escape,
+                 (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
+                 to_regprocedure('pg_temp.helper()'), (SELECT count(*) FROM pg_cursors WHERE name = 'left open');
+             PERFORM pg_advisory_lock(4711);
+             CREATE FUNCTION pg_temp.helper() RETURNS int LANGUAGE sql AS 'SELECT 1';
+             OPEN left_open FOR SELECT 1;
+             SET app.tenant = 'left behind'; SET search_path = public;
+             RETURN new; END $$;
+         INSERT INTO xdb.slow_object (kind, object, reason, pause)
+             VALUES ('TABLE', 'public.accounts'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
+    );
+    wait_until("the table is slow", 10, || views::engine(&mut superuser).contains("public.accounts: "));
+    for i in 1..=10 {
+        db.start(&format!("a{i}"), "writer").key(&format!("a{i}")).go();
+        other.start(&format!("b{i}"), "writer").key(&format!("b{i}")).go();
+    }
+    for i in 1..=10 {
+        let expected = json!({"shown": 0, "refused": null});
+        assert_eq!(*db.completes(&format!("a{i}")).result(), expected);
+        assert_eq!(*other.completes(&format!("b{i}")).result(), expected);
+    }
+    let scheduler = app.scheduler();
+    assert_eq!(superuser.count(&format!("runs WHERE pid = {scheduler}")), 0, "the steps are runners'");
+    let seen: Vec<String> = superuser
+        .all("SELECT DISTINCT concat_ws(' ', who, tenant, path, escape, locks, helper, cursors) FROM runs ORDER BY 1");
+    let clean = "pg_catalog, pg_temp 42501 0 0";
+    assert_eq!(seen, [format!("app a {clean}"), format!("other b {clean}")]);
+    app.done(&[]);
+}
+
 /// What a step of this role sees: `app.tenant`, `app.role`, `app.superuser`.
 fn sees(app: &App, role: &str, process: &str) -> (String, String, String) {
     let mut db = app.session(role);

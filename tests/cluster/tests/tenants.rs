@@ -76,6 +76,61 @@ fn a_trigger_of_a_start_or_an_rpc_cannot_leave_its_role() {
 }
 
 #[test]
+fn a_trigger_leaves_nothing_for_later_in_the_session_of_a_superuser_who_has_become_its_owner() {
+    let (app, _worker) = application("tenant_deferred");
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE caught (who text);
+         CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             EXECUTE current_setting('trap.' || TG_NAME);
+             INSERT INTO public.caught VALUES (current_user);
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER first BEFORE INSERT OR UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION trap();
+         CREATE CONSTRAINT TRIGGER late AFTER INSERT OR UPDATE ON counters DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW EXECUTE FUNCTION trap();
+         CREATE FUNCTION starts(id text) RETURNS uuid LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+             $$ SELECT xdb.start_process(id, 'mail', global_attribute_pk => id, global_attributes => '{\"n\": 1}') $$;",
+    );
+    let mut superuser = app.superuser();
+    let with = |superuser: &mut Db, first: &str, late: &str| {
+        superuser.run(&format!("SET trap.first = $${first}$$; SET trap.late = $${late}$$"));
+    };
+    with(&mut superuser, "SELECT 1", "SELECT 1");
+    superuser.run("SET ROLE app");
+    superuser.start("p", "mail").key("p").globals(json!({"n": 1})).go();
+    for (first, late, message) in [
+        ("SELECT 1", "RESET ROLE", "security-definer function"),
+        ("SELECT 1", "SET SESSION AUTHORIZATION postgres", "security-definer function"),
+        ("SET CONSTRAINTS ALL DEFERRED", "RESET ROLE", "cannot fire deferred trigger"),
+        ("CREATE TEMP VIEW users AS SELECT 1", "SELECT 1", "cannot create temporary table"),
+    ] {
+        with(&mut superuser, first, late);
+        for role in ["ROLE app", "SESSION AUTHORIZATION app", "ROLE postgres"] {
+            superuser.run(&format!("SET {role}"));
+            let start = match role {
+                "ROLE postgres" => "SELECT starts('q')".to_owned(),
+                _ => superuser.start("q", "mail").key("q").globals(json!({"n": 1})).sql(),
+            };
+            let error = superuser.refused(codes::INSUFFICIENT_PRIVILEGE, &start);
+            assert!(error.message.contains(message), "{role}, {first}, {late}: {error:?}");
+            superuser.run("RESET SESSION AUTHORIZATION; SET ROLE app");
+        }
+        let error = superuser.refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT xdb.invoke_rpc('p', 'write')");
+        assert!(error.message.contains(message), "{first}, {late}: {error:?}");
+    }
+    // Nor does it set what the superuser looks for names by.
+    with(&mut superuser, "SET search_path = app, public", "SELECT set_config('search_path', 'app', false)");
+    superuser.start("r", "mail").key("r").globals(json!({"n": 1})).go();
+    superuser.run("SELECT xdb.invoke_rpc('r', 'write'); RESET ROLE");
+    superuser.run("SELECT starts('s')");
+    assert_eq!(superuser.text("SHOW search_path"), app.db().text("SHOW search_path"));
+    assert_eq!(superuser.text("SELECT string_agg(DISTINCT who, ',') FROM caught"), "app");
+    app.done(&[]);
+}
+
+#[test]
 fn a_start_locks_no_table_that_it_may_not_or_need_not_write() {
     let (app, _worker) = application("tenant_locks");
     let mut holder = app.superuser();
