@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -325,3 +329,17 @@ def test_a_simulator_that_has_ended_is_told(sim: Simulator) -> None:
     with pytest.raises(RuntimeError, match="has ended"):
         other.describe("p")
     assert os.path.exists(program.find())
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="there is no Rust")
+def test_pip_installs_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels, environment = Path(sys.prefix) / "wheels", tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    offline = ["--no-index", "--find-links", str(wheels)] if wheels.exists() else []
+    command = [str(environment / "bin" / "pip"), "install", *offline, str(Path(__file__).parents[2] / "sim")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
+    monkeypatch.setenv("XDB_SIM", str(environment / "bin" / "xdb-sim"))
+    with Simulator(SignUp) as installed:
+        alice(installed)
+        assert installed.describe("signup-alice").process_type == "UserSignup"
