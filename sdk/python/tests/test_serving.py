@@ -183,6 +183,12 @@ def test_serve_is_stopped_beside_connections_that_say_nothing() -> None:
         assert silent.recv(1) == b""
 
 
+def test_serve_may_be_stopped_twice() -> None:
+    with xdb.Server(xdb.Worker(Steps), port=0) as server:
+        assert ask(int(server.url.rpartition(":")[2]), "quick")[0] == 200
+        assert server.stop(10)
+
+
 def test_serve_does_not_wait_for_ever(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     server = xdb.Server(xdb.Worker(Steps), port=0).start()
     port = int(server.url.rpartition(":")[2])

@@ -45,9 +45,10 @@ class Server:
         return self
 
     def stop(self, grace: float = 30) -> bool:
-        """Takes no more calls, and answers those that have come. Whether all were answered within `grace` seconds."""
+        """Takes no more calls, and answers those that have come. Whether all were answered within `grace` seconds. Once more does no harm."""
         self._http.stopping = True
-        if self._thread is not None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
             self._http.shutdown()
             self._http.take_waiting()
         self._http.server_close()
