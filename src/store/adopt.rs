@@ -2,7 +2,7 @@
 
 use super::registry::{MissingType, WITHOUT_TYPE};
 use super::table::statements;
-use super::{claim, engine, instance, slow, suspects, versions, worker_secret};
+use super::{claim, engine, instance, owners, slow, suspects, versions, worker_secret};
 use crate::pg::catch::Result;
 use crate::pg::param::value;
 use crate::pg::spi::Spi;
@@ -77,7 +77,7 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
         worker_secret::move_out_of_workers(spi)?;
         spi.rows(&NUMBERS, &[], |_| Ok(()))?;
     }
-    claim::take_owners(spi)?;
+    owners::put_into_lines(spi)?;
     claim::forget_leases(spi)?;
     slow::forget_all(spi)?;
     suspects::forget_all(spi)?;

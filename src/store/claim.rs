@@ -3,9 +3,9 @@
 use super::StateKey;
 use super::lines::{OLDER, OWN, Schema, read_line};
 use super::registry::WorkerId;
+use super::suspects;
 use super::table::{Read, Record, batch, delete, insert, record, run, set_to_v, statements, table};
 use super::versions::{self, of_schema};
-use super::{inbox, suspects, timer};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Spi};
@@ -130,8 +130,6 @@ statements! {
         UPDATE xdb.task k SET worker_id = t.worker_id \
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
         WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq";
-    TAKE_OWNERS = "UPDATE xdb.task t SET owner = p.owner FROM xdb.process_execution p \
-        WHERE p.execution_id = t.execution_id AND p.owner <> t.owner";
     FORGET_LEASES = format!("UPDATE xdb.task SET lane = 0, {NO_LEASE} WHERE lane <> 0 OR lease_epoch <> 0");
 }
 
@@ -467,16 +465,5 @@ pub fn adopt_orphans(spi: &Spi, lane: i16, known: &[WorkerId]) -> Result<bool> {
 /// Makes all leases void, and all calls the scheduler's.
 pub(super) fn forget_leases(spi: &Spi) -> Result<()> {
     spi.run(&FORGET_LEASES, &[])?;
-    Ok(())
-}
-
-/// Puts tasks, timers and messages into the lines of their processes' owners, who are others than they were. Those of a dump of
-/// an older release have none.
-pub(super) fn take_owners(spi: &Spi) -> Result<()> {
-    if versions::is_own() {
-        spi.run(&TAKE_OWNERS, &[])?;
-        timer::take_owners(spi)?;
-        inbox::take_owners(spi)?;
-    }
     Ok(())
 }

@@ -1,13 +1,14 @@
 //! Messages that were published and not taken in yet, and the message ids that queues have seen: the tables `inbox` and
 //! `message_key`.
 
+use super::lines::{self, Schema, firsts_of, read_first};
 use super::loaded::Loaded;
 use super::table::{Read, Record, batch, delete, insert, insert_but, record, rows, run, select, statements, table};
 use super::versions::of_schema;
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, array, value};
 use crate::pg::process::random;
-use crate::pg::spi::{Row, Spi};
+use crate::pg::spi::Spi;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use xdb_engine::*;
@@ -81,17 +82,14 @@ record! {
     }
 }
 
-/// That the message `i` stands in the line that `v` tells. In a schema of an older release there is one, and it is nobody's.
-const OWN_LINE: &str = "i.owner = v.owner";
-const ONE_LINE: &str = "v.owner = 0::oid";
-
-fn arrived_of(in_line: &str) -> String {
+fn arrived_of(schema: &Schema) -> String {
     format!(
         "SELECT a.execution_id, a.inbox_id, v.owner FROM {} CROSS JOIN LATERAL ( \
-            SELECT i.execution_id, i.inbox_id FROM xdb.inbox i \
-            WHERE {in_line} AND i.inbox_id >= v.since AND i.execution_id <> ALL ($3) ORDER BY i.inbox_id LIMIT $4) AS a \
+            SELECT t.execution_id, t.inbox_id FROM xdb.inbox t \
+            WHERE {} AND t.inbox_id >= v.since AND t.execution_id <> ALL ($3) ORDER BY t.inbox_id LIMIT $4) AS a \
         ORDER BY a.inbox_id",
-        batch::<ArrivedFor>()
+        batch::<ArrivedFor>(),
+        (schema.of_owner)("v")
     )
 }
 
@@ -111,7 +109,7 @@ statements! {
     // By execution, so that nobody takes walking through the whole inbox in its order for a way to these. Of each owner the first
     // kilobyte, then of each the second and so on, until there are enough: whose first ones are large would wait for all who send
     // small ones. So where large ones may go ($5) a message counts with what comes before it, and those of different owners that
-    // begin at the same place are shuffled ($6).
+    // begin at the same place are shuffled ($6). Nothing is looked up of those that don't go.
     ARRIVALS = format!("SELECT h.execution_id, h.inbox_id, h.goes, {} FROM ( \
             SELECT o.execution_id, o.inbox_id, sum(o.weight) OVER taken - o.own <= $4 AS goes \
             FROM (SELECT v.execution_id, n.inbox_id, n.weight, CASE WHEN $5 THEN n.weight ELSE 0 END AS own, \
@@ -120,21 +118,14 @@ statements! {
                 FROM {} CROSS JOIN LATERAL (SELECT i.inbox_id, 1 + i.bytes / 1024 AS weight FROM xdb.inbox i \
                     WHERE i.execution_id = v.execution_id ORDER BY i.inbox_id LIMIT $3) AS n) AS o \
             WINDOW taken AS (ORDER BY o.of_owner - o.own, o.shuffled, o.inbox_id)) AS h \
-        LEFT JOIN xdb.inbox i ON h.goes AND i.execution_id = h.execution_id AND i.inbox_id = h.inbox_id ORDER BY h.inbox_id",
+        LEFT JOIN xdb.inbox i ON i.execution_id = CASE WHEN h.goes THEN h.execution_id END AND i.inbox_id = h.inbox_id ORDER BY h.inbox_id",
         select::<TakenMessage>("i"), batch::<Receiver>());
     UNSEEN = "SELECT EXISTS (SELECT FROM xdb.inbox WHERE execution_id = $1 \
         AND queue_name = COALESCE($2, queue_name)) AS unseen";
-    HEADS = "WITH RECURSIVE head (owner, inbox_id) AS ( \
-            (SELECT i.owner, i.inbox_id FROM xdb.inbox i ORDER BY i.owner, i.inbox_id LIMIT 1) \
-            UNION ALL SELECT n.owner, n.inbox_id FROM head h CROSS JOIN LATERAL ( \
-                SELECT i.owner, i.inbox_id FROM xdb.inbox i WHERE i.owner > h.owner \
-                ORDER BY i.owner, i.inbox_id LIMIT 1) AS n) \
-        SELECT owner, inbox_id FROM head";
-    HEAD_OF_OLDER = "SELECT 0::oid AS owner, i.inbox_id FROM xdb.inbox i ORDER BY i.inbox_id LIMIT 1";
-    ARRIVED = arrived_of(OWN_LINE);
-    ARRIVED_OF_OLDER = arrived_of(ONE_LINE);
-    TAKE_OWNERS = "UPDATE xdb.inbox i SET owner = p.owner FROM xdb.process_execution p \
-        WHERE p.execution_id = i.execution_id AND p.owner <> i.owner";
+    FIRSTS = firsts_of(&lines::OWN, "inbox", "inbox_id");
+    FIRST_OF_OLDER = firsts_of(&lines::OLDER, "inbox", "inbox_id");
+    ARRIVED = arrived_of(&lines::OWN);
+    ARRIVED_OF_OLDER = arrived_of(&lines::OLDER);
     DELETE = delete::<Inbox, InboxKey>();
     DELETE_ALL = "DELETE FROM xdb.inbox WHERE execution_id = ANY ($1)";
     DELETE_ALL_KEYS = "DELETE FROM xdb.message_key WHERE execution_id = ANY ($1)";
@@ -156,12 +147,6 @@ pub fn publish(spi: &Spi, message: NewMessage) -> Result<()> {
         }
     }
     run(spi, of_schema(&INSERT, &INSERT_OF_OLDER), &[message])?;
-    Ok(())
-}
-
-/// Puts messages into the lines of their processes' owners: see [`super::claim::take_owners`].
-pub(super) fn take_owners(spi: &Spi) -> Result<()> {
-    spi.run(&TAKE_OWNERS, &[])?;
     Ok(())
 }
 
@@ -317,9 +302,8 @@ pub fn has_unseen_arrivals(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> R
 }
 
 /// The first message of each owner's processes.
-pub fn heads(spi: &Spi) -> Result<Vec<(Owner, i64)>> {
-    let read = |row: &Row| Ok((row.get::<pg_sys::Oid>("owner")?.to_u32(), row.get("inbox_id")?));
-    spi.rows(of_schema(&HEADS, &HEAD_OF_OLDER), &[], read)
+pub fn firsts(spi: &Spi) -> Result<Vec<(Owner, i64)>> {
+    spi.rows(of_schema(&FIRSTS, &FIRST_OF_OLDER), &[], read_first)
 }
 
 /// Messages in the inbox for processes of these owners, with this id or higher ones; of each owner so many, the oldest first.

@@ -4,10 +4,9 @@
 use super::claim::{Lane, RUNNERS_LANE, free_for_runners};
 use super::registry::{MissingType, WITHOUT_TYPE, WorkerId};
 use super::table::{Record, batch, record, statements};
-use super::timer;
 use super::versions::of_schema;
 use crate::pg::catch::Result;
-use crate::pg::param::{array, value};
+use crate::pg::param::{FromColumn, array, value};
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use xdb_engine::Timestamp;
@@ -21,8 +20,10 @@ pub(super) struct Schema {
     pub owner: &'static str,
     /// The lines of a lane with the due times of their first calls, leased or not: a relation `line` for `WITH RECURSIVE`.
     lines: fn(&str) -> String,
-    /// The first timers of all owners: a relation `first_timer` likewise.
-    first_timers: &'static str,
+    /// Whether the row `t` of a table that has a line for each owner stands in the line that a relation tells.
+    pub of_owner: fn(&str) -> String,
+    /// The firsts of all lines of such a table, by this column: a relation `first (owner, at)` likewise.
+    first: fn(&str, &str) -> String,
 }
 
 /// One descent in the index per line, however many calls there are.
@@ -40,10 +41,18 @@ pub(super) const OWN: Schema = Schema {
                     ORDER BY t.worker_id, t.owner, t.due_at LIMIT 1) AS n)"
         )
     },
-    first_timers: timer::FIRSTS,
+    of_owner: |line| format!("t.owner = {line}.owner"),
+    first: |table, at| {
+        format!(
+            "first (owner, at) AS ( \
+                (SELECT t.owner, t.{at} FROM xdb.{table} t ORDER BY t.owner, t.{at} LIMIT 1) \
+                UNION ALL SELECT n.owner, n.{at} FROM first f CROSS JOIN LATERAL ( \
+                    SELECT t.owner, t.{at} FROM xdb.{table} t WHERE t.owner > f.owner ORDER BY t.owner, t.{at} LIMIT 1) AS n)"
+        )
+    },
 };
 
-/// In a schema of an older release all calls to a worker stand in one line.
+/// In a schema of an older release all calls to a worker stand in one line, and all timers, and all messages: that of nobody.
 pub(super) const OLDER: Schema = Schema {
     in_line: |line| format!("t.worker_id = {line}.worker_id"),
     owner: "0::oid",
@@ -54,7 +63,13 @@ pub(super) const OLDER: Schema = Schema {
                     WHERE t.lane = {lane} AND t.worker_id = w.worker_id ORDER BY t.due_at LIMIT 1) AS n)"
         )
     },
-    first_timers: timer::FIRST_OF_OLDER,
+    of_owner: |line| format!("{line}.owner = 0::oid"),
+    first: |table, at| {
+        format!(
+            "first (owner, at) AS (SELECT 0::oid, f.{at} \
+                FROM (SELECT t.{at} FROM xdb.{table} t ORDER BY t.{at} LIMIT 1) AS f)"
+        )
+    },
 };
 
 record! {
@@ -110,6 +125,16 @@ fn lines_of(schema: &Schema) -> String {
     format!("WITH RECURSIVE {} SELECT l.worker_id, l.owner, l.due_at FROM line l", (schema.lines)("$1"))
 }
 
+/// A query of the firsts of all lines of a table that has one for each owner, by this column.
+pub(super) fn firsts_of(schema: &Schema, table: &str, at: &str) -> String {
+    format!("WITH RECURSIVE {} SELECT f.owner, f.at FROM first f", (schema.first)(table, at))
+}
+
+/// Reads one of these.
+pub(super) fn read_first<T: for<'r> FromColumn<'r>>(row: &Row) -> Result<(Owner, T)> {
+    Ok((row.get::<pg_sys::Oid>("owner")?.to_u32(), row.get("at")?))
+}
+
 fn next_due_of(schema: &Schema) -> String {
     format!(
         "SELECT min(n.due_at) AS next FROM {} CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
@@ -124,9 +149,9 @@ fn earliest_of(schema: &Schema) -> String {
         "WITH RECURSIVE {}, {} \
         SELECT NULL::oid AS owner, min(l.due_at) AS due_at, EXISTS (SELECT FROM xdb.inbox) AS messages \
             FROM line l WHERE l.worker_id = ANY ($1) \
-        UNION ALL SELECT f.owner, f.fire_at, false FROM first_timer f",
+        UNION ALL SELECT f.owner, f.at, false FROM first f",
         (schema.lines)("$2"),
-        schema.first_timers
+        (schema.first)("timer", "fire_at")
     )
 }
 

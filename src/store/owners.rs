@@ -2,7 +2,7 @@
 //! its name: in another server the name counts.
 
 use super::table::statements;
-use super::{claim, instance};
+use super::{instance, versions};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Param, value};
 use crate::pg::spi::{Row, Spi};
@@ -15,6 +15,14 @@ const OF_OLD: &str = "(t.owner = $1::oid OR $1::oid IS NULL AND NOT EXISTS ( \
 
 fn give(table: &str) -> String {
     format!("UPDATE xdb.{table} t SET owner = $2, owner_name = $3 WHERE {OF_OLD}")
+}
+
+/// Puts the rows of a table into the lines of their processes' owners.
+fn into_lines(table: &str) -> String {
+    format!(
+        "UPDATE xdb.{table} t SET owner = p.owner FROM xdb.process_execution p \
+        WHERE p.execution_id = t.execution_id AND p.owner <> t.owner"
+    )
 }
 
 statements! {
@@ -36,6 +44,9 @@ statements! {
             (SELECT s.execution_id FROM slice s ORDER BY s.execution_id OFFSET $2 - 1 LIMIT 1) AS more_after";
     WORKERS = give("worker");
     TYPES = give("process_type");
+    TASKS_INTO_LINES = into_lines("task");
+    TIMERS_INTO_LINES = into_lines("timer");
+    INBOX_INTO_LINES = into_lines("inbox");
 }
 
 /// A slice of all executions.
@@ -68,7 +79,7 @@ pub struct Moves<'a> {
 pub fn reassign(spi: &Spi, moves: &Moves<'_>) -> Result<i64> {
     let params: [Param; 3] = [value(moves.from), value(moves.to), value(moves.name)];
     let running = spi.first(&PROCESSES, &params, |row| row.get("running"))?.unwrap_or(0);
-    claim::take_owners(spi)?;
+    put_into_lines(spi)?;
     spi.run(&WORKERS, &params)?;
     spi.run(&TYPES, &params)?;
     if moves.messages {
@@ -78,4 +89,15 @@ pub fn reassign(spi: &Spi, moves: &Moves<'_>) -> Result<i64> {
     // Their calls stand in other lines now, which the scheduler has to look at from the head.
     instance::bump(spi)?;
     Ok(running)
+}
+
+/// Puts tasks, timers and messages into the lines of their processes' owners, who are others than they were. Those of a dump of
+/// an older release have none.
+pub(super) fn put_into_lines(spi: &Spi) -> Result<()> {
+    if versions::is_own() {
+        for into_lines in [&TASKS_INTO_LINES, &TIMERS_INTO_LINES, &INBOX_INTO_LINES] {
+            spi.run(into_lines, &[])?;
+        }
+    }
+    Ok(())
 }

@@ -1,11 +1,12 @@
 //! Timers that states wait for, and timeouts of processes: the table `timer`.
 
 use super::StateKey;
+use super::lines::{self, Schema, firsts_of, read_first};
 use super::table::{Record, batch, delete, insert, insert_but, record, rows, run, statements, table};
 use super::versions::{self, of_schema};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
-use crate::pg::spi::{Row, Spi};
+use crate::pg::spi::Spi;
 use pgrx::pg_sys;
 use xdb_engine::{ExecutionId, StateSeq, Timestamp};
 use xdb_sched::room::Owner;
@@ -52,47 +53,36 @@ record! {
     struct DueOf { owner: pg_sys::Oid, since: Timestamp }
 }
 
-/// That the timer `t` stands in the line that `v` tells. In a schema of an older release there is one, and it is nobody's.
-const OWN_LINE: &str = "t.owner = v.owner";
-const ONE_LINE: &str = "v.owner = 0::oid";
-
-fn due_of(in_line: &str) -> String {
+fn due_of(schema: &Schema) -> String {
     format!(
         "SELECT d.execution_id, d.seq, d.command, d.fire_at, v.owner FROM {} CROSS JOIN LATERAL ( \
             SELECT t.execution_id, t.seq, t.command, t.fire_at FROM xdb.timer t \
-            WHERE {in_line} AND t.fire_at <= $3 AND t.fire_at >= v.since AND t.execution_id <> ALL ($4) \
+            WHERE {} AND t.fire_at <= $3 AND t.fire_at >= v.since AND t.execution_id <> ALL ($4) \
             ORDER BY t.fire_at LIMIT $5) AS d",
-        batch::<DueOf>()
+        batch::<DueOf>(),
+        (schema.of_owner)("v")
     )
 }
 
-fn next_of(in_line: &str) -> String {
+fn next_of(schema: &Schema) -> String {
     format!(
-        "SELECT v.owner, n.fire_at FROM {} CROSS JOIN LATERAL (SELECT t.fire_at FROM xdb.timer t \
-            WHERE {in_line} AND t.fire_at > v.since ORDER BY t.fire_at LIMIT 1) AS n",
-        batch::<DueOf>()
+        "SELECT v.owner, n.fire_at AS at FROM {} CROSS JOIN LATERAL (SELECT t.fire_at FROM xdb.timer t \
+            WHERE {} AND t.fire_at > v.since ORDER BY t.fire_at LIMIT 1) AS n",
+        batch::<DueOf>(),
+        (schema.of_owner)("v")
     )
 }
-
-/// The first timers of all lines: a relation `first_timer` for `WITH RECURSIVE`, at one descent in the index for each.
-pub(super) const FIRSTS: &str = "first_timer (owner, fire_at) AS ( \
-    (SELECT t.owner, t.fire_at FROM xdb.timer t ORDER BY t.owner, t.fire_at LIMIT 1) \
-    UNION ALL SELECT n.owner, n.fire_at FROM first_timer f CROSS JOIN LATERAL ( \
-        SELECT t.owner, t.fire_at FROM xdb.timer t WHERE t.owner > f.owner ORDER BY t.owner, t.fire_at LIMIT 1) AS n)";
-pub(super) const FIRST_OF_OLDER: &str = "first_timer (owner, fire_at) AS (SELECT 0::oid, f.fire_at FROM (SELECT t.fire_at FROM xdb.timer t ORDER BY t.fire_at LIMIT 1) AS f)";
 
 statements! {
     INSERT = insert::<Timer>();
     INSERT_OF_OLDER = insert_but::<Timer>(&["owner"]);
     DELETE = delete::<Timer, TimerKey>();
-    HEADS = format!("WITH RECURSIVE {FIRSTS} SELECT owner, fire_at FROM first_timer");
-    HEAD_OF_OLDER = format!("WITH {FIRST_OF_OLDER} SELECT owner, fire_at FROM first_timer");
-    DUE = due_of(OWN_LINE);
-    DUE_OF_OLDER = due_of(ONE_LINE);
-    NEXT = next_of(OWN_LINE);
-    NEXT_OF_OLDER = next_of(ONE_LINE);
-    TAKE_OWNERS = "UPDATE xdb.timer t SET owner = p.owner FROM xdb.process_execution p \
-        WHERE p.execution_id = t.execution_id AND p.owner <> t.owner";
+    FIRSTS = firsts_of(&lines::OWN, "timer", "fire_at");
+    FIRST_OF_OLDER = firsts_of(&lines::OLDER, "timer", "fire_at");
+    DUE = due_of(&lines::OWN);
+    DUE_OF_OLDER = due_of(&lines::OLDER);
+    NEXT = next_of(&lines::OWN);
+    NEXT_OF_OLDER = next_of(&lines::OLDER);
     COUNT = "SELECT count(*) AS timers FROM (SELECT FROM xdb.timer t \
         WHERE t.execution_id = $1 AND t.seq > 0 LIMIT $2) AS counted";
     DELETE_ALL = "DELETE FROM xdb.timer WHERE execution_id = ANY ($1)";
@@ -125,24 +115,14 @@ pub(super) fn write(spi: &Spi, gone: &[TimerKey], new: &[Timer]) -> Result<()> {
     Ok(())
 }
 
-/// Puts timers into the lines of their processes' owners: see [`super::claim::take_owners`].
-pub(super) fn take_owners(spi: &Spi) -> Result<()> {
-    spi.run(&TAKE_OWNERS, &[])?;
-    Ok(())
-}
-
 pub(super) fn delete_all(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     spi.run(&DELETE_ALL, &[array(ids)])?;
     Ok(())
 }
 
 /// When the first timer of each owner comes due or came due.
-pub fn heads(spi: &Spi) -> Result<Vec<(Owner, Timestamp)>> {
-    spi.rows(of_schema(&HEADS, &HEAD_OF_OLDER), &[], read_first)
-}
-
-fn read_first(row: &Row) -> Result<(Owner, Timestamp)> {
-    Ok((row.get::<pg_sys::Oid>("owner")?.to_u32(), row.get("fire_at")?))
+pub fn firsts(spi: &Spi) -> Result<Vec<(Owner, Timestamp)>> {
+    spi.rows(of_schema(&FIRSTS, &FIRST_OF_OLDER), &[], read_first)
 }
 
 /// Timers of these owners that are due, and have been at a time or later; of each owner so many, those that have been for longest

@@ -113,7 +113,7 @@ impl Gathering<'_> {
             return Ok(false);
         }
         self.scans.scanned_all(began);
-        self.scans.owners_of_timers.found(earliest.timers, began);
+        self.scans.timers.owners.found(earliest.timers, began);
         self.scans.nothing_left(turn.began_at);
         self.seen.next_due = first;
         Ok(true)
@@ -144,35 +144,30 @@ impl Gathering<'_> {
         limit: usize,
         work: &mut Work,
     ) -> Result<Vec<timer::DueTimer>> {
-        let scans = &mut *self.scans;
+        let scan = &mut self.scans.timers;
         let began = Instant::now();
-        let from_head = scans.timers.from_head(began);
+        let from_head = scan.due.from_head(began);
         if from_head {
-            scans.owners_of_timers.found(timer::heads(turn.spi)?, began);
+            scan.owners.found(timer::firsts(turn.spi)?, began);
         }
-        let owners: Vec<_> = scans.owners_of_timers.due(turn.began).collect();
+        let owners: Vec<_> = scan.owners.due(turn.began).collect();
         let of_each = share(limit, owners.len());
         let mut found = Vec::new();
         if !owners.is_empty() {
-            // What is dead at the head is walked over once.
-            let since = |owner: &Owner| match from_head {
-                true => (*owner, scans.owners_of_timers.first(*owner)),
-                false => (*owner, scans.owners_of_timers.since(*owner, scans.timers.from(owner))),
-            };
-            found = timer::due_timers(turn.spi, turn.began, owners.iter().map(since), busy, of_each)?;
+            let since = owners.iter().map(|owner| (*owner, scan.since(*owner, from_head)));
+            found = timer::due_timers(turn.spi, turn.began, since, busy, of_each)?;
         }
         if from_head {
             let ended = Instant::now();
-            scans.timers.scanned_from_head(ended, ended - began, poll_interval());
+            scan.due.scanned_from_head(ended, ended - began, poll_interval());
         }
-        let mut ends = ends(owners, Some(turn.began), of_each, &found, |timer| (timer.owner.to_u32(), timer.fire_at));
+        let of = |timer: &timer::DueTimer| (timer.owner.to_u32(), timer.fire_at);
+        let mut ends = ends(owners, Some(turn.began), of_each, &found, of);
+        let taken = take(turn, found, limit, &mut ends, of);
         let all = ends.iter().filter(|(_, end)| end.first.is_none()).map(|(owner, _)| *owner);
         for (owner, next) in timer::next_timers(turn.spi, turn.began, all.collect::<Vec<_>>())? {
             ends.entry(owner).and_modify(|end| end.first = Some(next));
         }
-        let InTurns { taken, left } =
-            in_turns(found, limit, turn.number, |timer| (timer.owner.to_u32(), timer.fire_at));
-        leave(&mut ends, left);
         work.more |= ends.values().any(|end| end.first.is_some_and(|first| first <= turn.began));
         work.ends.timers = ends;
         Ok(taken)
@@ -185,34 +180,30 @@ impl Gathering<'_> {
         limit: usize,
         work: &mut Work,
     ) -> Result<Vec<inbox::Arrived>> {
-        let scans = &mut *self.scans;
+        let scan = &mut self.scans.messages;
         let began = Instant::now();
-        let from_head = scans.messages.from_head(began);
+        let from_head = scan.due.from_head(began);
         if from_head {
-            scans.owners_of_messages.found(inbox::heads(turn.spi)?, began);
+            scan.owners.found(inbox::firsts(turn.spi)?, began);
         }
-        let of_each = share(limit, scans.owners_of_messages.due(i64::MAX).count());
+        let of_each = share(limit, scan.owners.due(i64::MAX).count());
         let owners: Vec<_> = match from_head {
-            true => scans.owners_of_messages.due(i64::MAX).collect(),
-            false => scans.owners_of_messages.all().collect(),
+            true => scan.owners.due(i64::MAX).collect(),
+            false => scan.owners.all().collect(),
         };
         let mut found = Vec::new();
         if !owners.is_empty() {
-            let since = |owner: &Owner| match from_head {
-                true => (*owner, scans.owners_of_messages.first(*owner)),
-                false => (*owner, scans.owners_of_messages.since(*owner, scans.messages.from(owner))),
-            };
-            found = inbox::arrived(turn.spi, owners.iter().map(since), busy, of_each)?;
+            let since = owners.iter().map(|owner| (*owner, scan.since(*owner, from_head)));
+            found = inbox::arrived(turn.spi, since, busy, of_each)?;
         }
         if from_head {
             let ended = Instant::now();
-            scans.messages.scanned_from_head(ended, ended - began, poll_interval());
+            scan.due.scanned_from_head(ended, ended - began, poll_interval());
         }
+        let of = |message: &inbox::Arrived| (message.owner.to_u32(), message.inbox_id);
         let last = found.last().map(|last| last.inbox_id);
-        let mut ends = ends(owners, last, of_each, &found, |message| (message.owner.to_u32(), message.inbox_id));
-        let InTurns { taken, left } =
-            in_turns(found, limit, turn.number, |message| (message.owner.to_u32(), message.inbox_id));
-        leave(&mut ends, left);
+        let mut ends = ends(owners, last, of_each, &found, of);
+        let taken = take(turn, found, limit, &mut ends, of);
         work.more |= ends.values().any(|end| end.first.is_some());
         work.ends.messages = ends;
         Ok(taken)
@@ -291,13 +282,21 @@ fn ends<I, T: Ord + Copy>(
     ends
 }
 
-/// The first of each owner's that the turn does not take.
-fn leave<T: Ord + Copy>(ends: &mut HashMap<Owner, End<T>>, left: HashMap<Owner, T>) {
+/// What the turn takes of it, of each owner in turn. Where each owner's rest begins goes into `ends`.
+fn take<I, T: Ord + Copy>(
+    turn: &Turn,
+    found: Vec<I>,
+    limit: usize,
+    ends: &mut HashMap<Owner, End<T>>,
+    of: impl Fn(&I) -> (Owner, T),
+) -> Vec<I> {
+    let InTurns { taken, left } = in_turns(found, limit, turn.number, of);
     for (owner, at) in left {
         if let Some(end) = ends.get_mut(&owner) {
             end.left(at);
         }
     }
+    taken
 }
 
 /// Puts items that use users' tables behind all others. The items of one execution keep their order.

@@ -22,16 +22,45 @@ pub struct Scans {
     quiet_until: Option<Instant>,
     /// Due calls, by worker and owner.
     pub calls: DueScan<Line, Timestamp>,
-    /// Due timers, by owner.
-    pub timers: DueScan<Owner, Timestamp>,
-    pub owners_of_timers: DueOwners<Timestamp>,
-    /// Messages in the inbox, by owner and their ids.
-    pub messages: DueScan<Owner, i64>,
-    pub owners_of_messages: DueOwners<i64>,
+    /// Due timers.
+    pub timers: ScanByOwner<Timestamp>,
+    /// Messages in the inbox, by their ids.
+    pub messages: ScanByOwner<i64>,
     /// The call that alone is being claimed: if that fails, it is left alone.
     pub suspect: Option<StateKey>,
     /// When calls of workers that are gone were looked for last.
     pub adopted: Option<Instant>,
+}
+
+/// A scan for what stands in lines of owners.
+pub struct ScanByOwner<T> {
+    pub due: DueScan<Owner, T>,
+    pub owners: DueOwners<T>,
+}
+
+impl<T> Default for ScanByOwner<T> {
+    fn default() -> Self {
+        Self { due: DueScan::default(), owners: DueOwners::default() }
+    }
+}
+
+impl<T: Ord + Copy> ScanByOwner<T> {
+    /// Where to look from on for what is this owner's. What is dead at the head is walked over once.
+    pub fn since(&self, owner: Owner, from_head: bool) -> Option<T> {
+        match from_head {
+            true => self.owners.first(owner),
+            false => self.owners.since(owner, self.due.from(&owner)),
+        }
+    }
+
+    /// The turn that began then has committed.
+    fn settle(&mut self, ends: HashMap<Owner, End<T>>, began: Instant, held: impl Fn(T) -> T) {
+        let now = Instant::now();
+        for (owner, End { to, first, any }) in ends {
+            to.into_iter().for_each(|to| self.due.advance(owner, held(to), began));
+            self.owners.taken(owner, first, any, now);
+        }
+    }
 }
 
 /// How far the scans of a turn came. It counts once the turn has committed.
@@ -98,14 +127,14 @@ impl Scans {
     pub fn failed(&mut self) {
         self.quiet_until = None;
         self.calls.from_head_again();
-        self.timers.from_head_again();
-        self.messages.from_head_again();
+        self.timers.due.from_head_again();
+        self.messages.due.from_head_again();
     }
 
     fn may_be_behind(&mut self) {
         self.calls.may_be_behind();
-        self.timers.may_be_behind();
-        self.messages.may_be_behind();
+        self.timers.due.may_be_behind();
+        self.messages.due.may_be_behind();
     }
 
     /// Whether a scan would find nothing.
@@ -138,28 +167,28 @@ impl Scans {
     pub fn reset(&mut self) {
         self.quiet_until = None;
         self.calls.forget_all();
-        self.timers.forget_all();
-        self.messages.forget_all();
+        self.timers.due.forget_all();
+        self.messages.due.forget_all();
     }
 
     /// When to scan from the head for what may be behind the cursors. None: nothing is, or the turn that began then could have
     /// scanned and did not, for lack of room: that comes with an answer.
     pub fn head_at(&self, began: Instant) -> Option<Instant> {
-        let behind = [self.calls.behind_at(), self.timers.behind_at(), self.messages.behind_at()];
+        let behind = [self.calls.behind_at(), self.timers.due.behind_at(), self.messages.due.behind_at()];
         behind.into_iter().flatten().filter(|at| *at > began).min()
     }
 
     /// Whether all scans may be made from the head.
     pub fn may_scan_all(&self, now: Instant) -> bool {
-        self.calls.from_head(now) && self.timers.from_head(now) && self.messages.from_head(now)
+        self.calls.from_head(now) && self.timers.due.from_head(now) && self.messages.due.from_head(now)
     }
 
     /// All scans were made from the head, together.
     pub fn scanned_all(&mut self, began: Instant) {
         let (now, took) = (Instant::now(), began.elapsed());
         self.calls.scanned_from_head(now, took, poll_interval());
-        self.timers.scanned_from_head(now, took, poll_interval());
-        self.messages.scanned_from_head(now, took, poll_interval());
+        self.timers.due.scanned_from_head(now, took, poll_interval());
+        self.messages.due.scanned_from_head(now, took, poll_interval());
     }
 
     /// The turn has committed. `timers`: the first of each owner's that it has written.
@@ -170,16 +199,10 @@ impl Scans {
             let left = ends.left.get(&line).copied();
             self.calls.advance(line, held(left.map_or(to, |left| to.min(left))), ends.began);
         }
+        self.timers.settle(ends.timers, ends.began, held);
+        self.messages.settle(ends.messages, ends.began, |to| to);
         let now = Instant::now();
-        for (owner, End { to, first, any }) in ends.timers {
-            to.into_iter().for_each(|to| self.timers.advance(owner, held(to), ends.began));
-            self.owners_of_timers.taken(owner, first, any, now);
-        }
-        for (owner, End { to, first, any }) in ends.messages {
-            to.into_iter().for_each(|to| self.messages.advance(owner, to, ends.began));
-            self.owners_of_messages.taken(owner, first, any, now);
-        }
-        timers.into_iter().for_each(|(owner, at)| self.owners_of_timers.note(owner, at, now));
+        timers.into_iter().for_each(|(owner, at)| self.timers.owners.note(owner, at, now));
         if ends.left_out {
             self.may_be_behind();
         }

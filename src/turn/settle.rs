@@ -105,7 +105,7 @@ impl Memory {
         self.scans.settle(prepared.ends, saved.timers);
         // A clock may have been set back meanwhile.
         let now = began.min(clock::now());
-        let next_timer = self.scans.owners_of_timers.next(now).filter(|_| !self.seen.paused);
+        let next_timer = self.scans.timers.owners.next(now).filter(|_| !self.seen.paused);
         self.seen.next_due = next_due.into_iter().chain(next_timer).min();
         let scanned = prepared.drained.is_some();
         if let Some(drained) = prepared.drained {
