@@ -240,7 +240,7 @@ BEGIN
     -- rest. Of a worker the headers stay out; its secrets are in a table that is granted to nobody.
     EXECUTE format(
         'GRANT SELECT ON xdb.processes, xdb.state_executions, xdb.waits, xdb.timers, xdb.queue_messages, '
-        'xdb.failures, xdb.history, xdb.workers, xdb.process_types, xdb.attribute_locks, '
+        'xdb.failures, xdb.incidents, xdb.history, xdb.workers, xdb.process_types, xdb.attribute_locks, '
         'xdb.process_execution, xdb.latest_execution, xdb.state_execution, xdb.timer, xdb.inbox, '
         'xdb.queue_message, xdb.global_message, xdb.history_event, xdb.process_type TO %I', grantee);
     EXECUTE format(

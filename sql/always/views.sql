@@ -57,7 +57,8 @@ SELECT
         WHEN s.status OPERATOR(pg_catalog.=) 'EXECUTE' THEN 'EXECUTE_API'
     END AS api,
     COALESCE(s.call['attempt']::int, s.call['failedAttempts']::int OPERATOR(pg_catalog.+) 1) AS attempt,
-    pg_catalog.to_timestamp(s.call['notBefore']::double precision OPERATOR(pg_catalog./) 1e6) AS next_attempt_at,
+    CASE WHEN s.call['incident'] IS NULL
+        THEN pg_catalog.to_timestamp(s.call['notBefore']::double precision OPERATOR(pg_catalog./) 1e6) END AS next_attempt_at,
     s.input,
     s.config,
     pg_catalog.jsonb_extract_path_text(s.recovery, 'stateExecutionId') AS recovers_from,
@@ -75,7 +76,7 @@ COMMENT ON COLUMN xdb.state_executions.started_at IS 'When its thread came to it
 COMMENT ON COLUMN xdb.state_executions.ended_at IS 'When it ended; null while it is live.';
 COMMENT ON COLUMN xdb.state_executions.api IS 'The call it is at, WAIT_UNTIL_API or EXECUTE_API; null while it waits and when it has ended.';
 COMMENT ON COLUMN xdb.state_executions.attempt IS 'Attempt of that call which is in progress or comes next, from 1; when the state has ended, the attempt that ended it. Null while it waits, and for states that ended before 0.3.0.';
-COMMENT ON COLUMN xdb.state_executions.next_attempt_at IS 'The call is not made before this moment; in the past when it is due or in progress.';
+COMMENT ON COLUMN xdb.state_executions.next_attempt_at IS 'The call is not made before this moment; in the past when it is due or in progress. Null when it has an incident.';
 COMMENT ON COLUMN xdb.state_executions.input IS 'Input of the state.';
 COMMENT ON COLUMN xdb.state_executions.config IS 'State options that came with the movement.';
 COMMENT ON COLUMN xdb.state_executions.recovers_from IS 'Failed state execution that it recovers from.';
@@ -252,7 +253,8 @@ SELECT
     pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'appDatabaseError', 'table') AS table_name,
     pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'appDatabaseError', 'constraint')
         AS constraint_name,
-    pg_catalog.to_timestamp(s.call['notBefore']::double precision OPERATOR(pg_catalog./) 1e6) AS next_attempt_at
+    CASE WHEN s.call['incident'] IS NULL
+        THEN pg_catalog.to_timestamp(s.call['notBefore']::double precision OPERATOR(pg_catalog./) 1e6) END AS next_attempt_at
 FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
 WHERE s.last_failure IS NOT NULL
@@ -275,7 +277,7 @@ JOIN xdb.crash_suspect AS c ON c.execution_id OPERATOR(pg_catalog.=) p.execution
 JOIN xdb.state_execution AS s
     ON s.execution_id OPERATOR(pg_catalog.=) c.execution_id AND s.seq OPERATOR(pg_catalog.=) c.seq
 WHERE c.held_at IS NOT NULL AND s.ended_at IS NULL;
-COMMENT ON VIEW xdb.failures IS 'Last failed attempts of calls that are in backoff, are repeated, or were given up; calls that are held after crashes; and running processes whose type is not registered.';
+COMMENT ON VIEW xdb.failures IS 'Last failed attempts of calls that are in backoff, are repeated, or were given up or left with an incident; calls that are held after crashes; and running processes whose type is not registered.';
 COMMENT ON COLUMN xdb.failures.process_id IS 'Process it belongs to.';
 COMMENT ON COLUMN xdb.failures.execution_id IS 'Process execution it belongs to.';
 COMMENT ON COLUMN xdb.failures.state_execution_id IS 'State execution whose call failed; null where the process has no type.';
@@ -290,6 +292,37 @@ COMMENT ON COLUMN xdb.failures.sql_state IS 'SQLSTATE, if a user''s table refuse
 COMMENT ON COLUMN xdb.failures.table_name IS 'The table that refused.';
 COMMENT ON COLUMN xdb.failures.constraint_name IS 'The constraint that was violated.';
 COMMENT ON COLUMN xdb.failures.next_attempt_at IS 'When the next attempt may be made, in the past when it is due or in progress; null when there is none.';
+
+CREATE OR REPLACE VIEW xdb.incidents WITH (security_invoker = true, security_barrier = true) AS
+SELECT
+    p.process_id,
+    s.execution_id,
+    s.state_id OPERATOR(pg_catalog.||) '-' OPERATOR(pg_catalog.||) s.number AS state_execution_id,
+    s.status OPERATOR(pg_catalog.||) '_API' AS api,
+    s.call['failedAttempts']::int AS attempt,
+    pg_catalog.to_timestamp(s.last_failure['at']::double precision OPERATOR(pg_catalog./) 1e6) AS raised_at,
+    s.last_failure['failure']['status']::int AS http_status,
+    pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'errorType') AS error_type,
+    pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'detail') AS detail,
+    pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'appDatabaseError', 'sqlState') AS sql_state,
+    pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'appDatabaseError', 'table') AS table_name,
+    pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'appDatabaseError', 'constraint') AS constraint_name
+FROM xdb.process_execution AS p
+JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
+WHERE s.ended_at IS NULL AND s.call['incident'] IS NOT NULL;
+COMMENT ON VIEW xdb.incidents IS 'Calls of running processes whose retries are spent, where the policy is RAISE_INCIDENT: none is made until xdb.retry_now().';
+COMMENT ON COLUMN xdb.incidents.process_id IS 'Process it belongs to.';
+COMMENT ON COLUMN xdb.incidents.execution_id IS 'Process execution it belongs to.';
+COMMENT ON COLUMN xdb.incidents.state_execution_id IS 'State execution that stays at the call.';
+COMMENT ON COLUMN xdb.incidents.api IS 'The call that failed, WAIT_UNTIL_API or EXECUTE_API.';
+COMMENT ON COLUMN xdb.incidents.attempt IS 'Which attempt failed last, from 1.';
+COMMENT ON COLUMN xdb.incidents.raised_at IS 'When it failed.';
+COMMENT ON COLUMN xdb.incidents.http_status IS 'HTTP status of the answer; null if there was none.';
+COMMENT ON COLUMN xdb.incidents.error_type IS 'The worker''s word for the kind of its error.';
+COMMENT ON COLUMN xdb.incidents.detail IS 'What went wrong.';
+COMMENT ON COLUMN xdb.incidents.sql_state IS 'SQLSTATE, if a user''s table refused what the answer wrote.';
+COMMENT ON COLUMN xdb.incidents.table_name IS 'The table that refused.';
+COMMENT ON COLUMN xdb.incidents.constraint_name IS 'The constraint that was violated.';
 
 CREATE OR REPLACE VIEW xdb.attribute_locks WITH (security_invoker = true, security_barrier = true) AS
 SELECT

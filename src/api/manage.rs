@@ -59,7 +59,7 @@ pub fn retry_now(args: &Args) -> Result<Value> {
     let retried = command(caller, &process_id, args.execution_id(2), |spi, loaded, id, now| {
         let only = state.as_ref().map(|state| seq(spi, id, state)).transpose()?;
         released = suspects::retry(spi, id, only)?;
-        let states = state::in_backoff(spi, id, only, now)?;
+        let states = state::standing(spi, id, only, now)?;
         let keys: Vec<_> = states.iter().map(|seq| (id, *seq)).collect();
         load::states_without_inputs(spi, loaded, &keys)?;
         Ok(Command::RetryNow(states))

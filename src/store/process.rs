@@ -107,7 +107,7 @@ statements! {
                 'stateExecutionId', s.state_id || '-' || s.number, 'status', s.status, 'startedAt', s.started_at, \
                 'api', t.api, 'worker', w.name, 'attempt', (s.call ->> 'failedAttempts')::int + 1, \
                 'firstAttemptAt', t.first_attempt_at, \
-                'repeats', (s.call ->> 'repeats')::int, \
+                'repeats', (s.call ->> 'repeats')::int, 'incident', (s.call ->> 'incident')::bool, \
                 'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) \
                     FROM unnest($2::int[], $3::text[]) AS l (seq, name) WHERE l.seq = s.seq), \
                 'callUntil', CASE WHEN e.epoch IS NOT NULL AND t.lease_until < 'infinity' THEN t.lease_until END, \

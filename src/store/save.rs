@@ -234,7 +234,7 @@ impl<'a> Changes<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// A state at a call has exactly one task.
+    /// A state at a call has exactly one task, unless it has an incident: then nobody makes the call.
     fn collect_task(
         &mut self,
         meta: &Meta,
@@ -244,7 +244,7 @@ impl<'a> Rows<'a> {
         calls: &Calls,
     ) {
         let key = (id, state.seq);
-        let (had, has) = (old.and_then(StateExecution::current_call), state.current_call());
+        let (had, has) = (old.and_then(StateExecution::open_call), state.open_call());
         let Some((api, call)) = has else {
             if had.is_some() {
                 self.tasks_gone.push(key);

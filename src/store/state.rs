@@ -104,10 +104,10 @@ statements! {
         'attempt', (call ->> 'failedAttempts')::int + 1, 'repeats', COALESCE((call ->> 'repeats')::int, 0)) END");
     ABORT_OF_OLDER = abort_with("NULL");
     BY_NAME = "SELECT seq, status FROM xdb.state_execution WHERE execution_id = $1 AND state_id = $2 AND number = $3";
-    IN_BACKOFF = "SELECT seq FROM xdb.state_execution \
+    STANDING = "SELECT seq FROM xdb.state_execution \
         WHERE execution_id = $1 AND ($2::int IS NULL OR seq = $2) AND ended_at IS NULL \
             AND (call ->> 'failedAttempts')::int + COALESCE((call ->> 'repeats')::int, 0) > 0 \
-            AND (call ->> 'notBefore')::bigint > $3 ORDER BY seq";
+            AND ((call ->> 'notBefore')::bigint > $3 OR call ? 'incident') ORDER BY seq";
     FORGET = "DELETE FROM xdb.state_execution WHERE execution_id = $1 AND seq = ANY ($2)";
 }
 
@@ -362,10 +362,10 @@ pub fn by_name(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<O
     spi.first(&BY_NAME, &params, |row| Ok((row.get("seq")?, row.get("status")?)))
 }
 
-/// States of an execution whose calls are in backoff; only the named one, if it is.
-pub fn in_backoff(spi: &Spi, id: ExecutionId, only: Option<StateSeq>, now: Timestamp) -> Result<Vec<StateSeq>> {
+/// States of an execution whose calls are in backoff or have an incident; only the named one, if it is.
+pub fn standing(spi: &Spi, id: ExecutionId, only: Option<StateSeq>, now: Timestamp) -> Result<Vec<StateSeq>> {
     let params = [value(id), value(only), value(now.0)];
-    spi.rows(&IN_BACKOFF, &params, |row| row.get("seq"))
+    spi.rows(&STANDING, &params, |row| row.get("seq"))
 }
 
 /// Deletes states that ended in events which are no longer kept.

@@ -95,7 +95,16 @@ impl Execution {
                 call.generation += u32::from(!same_request);
                 call.not_before = *next_call_at;
             }),
-            Event::RetryRequested { seq, api } => self.with_call(*seq, *api, |call| call.not_before = at),
+            Event::RetryRequested { seq, api, resolves } => self.with_call(*seq, *api, |call| {
+                call.not_before = at;
+                if *resolves {
+                    call.resolve_incident();
+                }
+            }),
+            Event::IncidentRaised { seq, api, attempt, failure } => {
+                let last = LastFailure { api: *api, attempt: *attempt, at, failure: failure.clone() };
+                self.with_call(*seq, *api, |call| call.raise_incident(last));
+            }
             Event::StateFailed { seq, api, attempt, failure } => {
                 let last = LastFailure { api: *api, attempt: *attempt, at, failure: failure.clone() };
                 self.end_state(*seq, StateStatus::Failed, Some(last), at);
@@ -190,7 +199,7 @@ impl Execution {
 }
 
 impl CallState {
-    fn note_failure(&mut self, last: LastFailure, not_before: Timestamp) {
+    pub(crate) fn note_failure(&mut self, last: LastFailure, not_before: Timestamp) {
         self.failed_attempts = last.attempt;
         self.not_before = not_before;
         if let Some(error) = &last.failure.app_database_error {

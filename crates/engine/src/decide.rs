@@ -301,15 +301,15 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Calls that wait for their start, or are due, are not in backoff.
+    /// Calls that wait for their start, or are due, are not in backoff. An incident is resolved.
     fn retry_now(&mut self, states: &[StateSeq]) {
         for seq in states {
             let Some(state) = self.execution.states.get(seq) else { continue };
             let in_backoff =
                 |call: &CallState| call.failed_attempts + call.repeats > 0 && call.not_before > self.context.now;
-            let api = [Api::WaitUntil, Api::Execute].into_iter().find(|api| state.call(*api).is_some_and(in_backoff));
-            if let Some(api) = api {
-                self.emit(Event::RetryRequested { seq: *seq, api });
+            let stands = state.current_call().filter(|(_, call)| call.incident || in_backoff(call));
+            if let Some((api, resolves)) = stands.map(|(api, call)| (api, call.incident)) {
+                self.emit(Event::RetryRequested { seq: *seq, api, resolves });
             }
         }
     }
@@ -317,10 +317,11 @@ impl Draft<'_> {
     fn call_failed(&mut self, failed: &CallFailed) -> Result<(), Rejection> {
         // An attempt that was told before, or is older than one that was: numbers only grow.
         let told = |call: &CallState| failed.attempt <= call.failed_attempts;
-        let call = self.execution.states.get(&failed.seq).and_then(|state| state.call(failed.api));
-        let Some(repeats) = call.filter(|call| !told(call)).map(|call| call.repeats) else {
+        let call = self.open_call(failed.seq, failed.api)?;
+        if told(call) {
             return Err(Rejection::Stale);
-        };
+        }
+        let (repeats, resolved) = (call.repeats, call.resolved_attempts);
         if let Some(effects) = &failed.applied {
             self.check_effects(effects)?;
         }
@@ -329,7 +330,7 @@ impl Draft<'_> {
         let policy = config.retry_policy(api);
         let now = self.context.now;
         let soonest = now + self.context.quotas.retry_interval;
-        let failed = FailedAttempt { attempt, first_attempt_at, repeats, further };
+        let failed = FailedAttempt { attempt: attempt - resolved, first_attempt_at, repeats, further };
         let next = next_retry(&policy, failed, now, self.context.jitter);
         if let Retry::Repeat(at) = next {
             self.emit(Event::CallRepeated { seq, api, next_call_at: at.max(soonest), same_request: true });
@@ -354,10 +355,7 @@ impl Draft<'_> {
     }
 
     fn call_repeated(&mut self, seq: StateSeq, api: Api) -> Result<(), Rejection> {
-        let Some(call) = self.execution.states.get(&seq).and_then(|state| state.call(api)) else {
-            return Err(Rejection::Stale);
-        };
-        let repeat = call.repeats + 1;
+        let repeat = self.open_call(seq, api)?.repeats + 1;
         let policy = self.config_of(seq).retry_policy(api);
         let next_call_at = next_repeat(&policy, repeat, self.context.now, self.context.jitter);
         self.emit(Event::CallRepeated { seq, api, next_call_at, same_request: false });
@@ -366,13 +364,17 @@ impl Draft<'_> {
 
     /// The retries of a state are spent.
     fn recover(&mut self, seq: StateSeq, api: Api, attempt: u32, failure: Failure, options: FailureRecovery) {
+        if options.policy == FailurePolicy::RaiseIncident {
+            self.emit(Event::IncidentRaised { seq, api, attempt, failure });
+            return;
+        }
         let Some(state) = self.execution.states.get(&seq) else { return };
         let failed_id = state.id.clone();
         let input = state.input.clone();
         self.emit(Event::StateFailed { seq, api, attempt, failure: failure.clone() });
         let proceed = match options.policy {
             FailurePolicy::ProceedToConfiguredState => options.state_failure_proceed_state_id,
-            FailurePolicy::FailProcess => None,
+            FailurePolicy::FailProcess | FailurePolicy::RaiseIncident => None,
         };
         // A state that a later registration no longer lists can't be proceeded to.
         match proceed.filter(|state_id| self.context.definition.states.contains_key(state_id)) {
@@ -572,10 +574,13 @@ impl Draft<'_> {
     }
 
     fn check_call(&self, seq: StateSeq, api: Api) -> Result<(), Rejection> {
-        match self.execution.states.get(&seq).and_then(|state| state.call(api)) {
-            Some(_) => Ok(()),
-            None => Err(Rejection::Stale),
-        }
+        self.open_call(seq, api).map(drop)
+    }
+
+    /// The call that an answer or a failure is about.
+    fn open_call(&self, seq: StateSeq, api: Api) -> Result<&CallState, Rejection> {
+        let open = self.execution.states.get(&seq).and_then(|state| state.open_call());
+        open.filter(|(at, _)| *at == api).map(|(_, call)| call).ok_or(Rejection::Stale)
     }
 
     fn check_effects(&self, effects: &Effects) -> Result<(), Rejection> {

@@ -96,10 +96,19 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "is_false")]
         same_request: bool,
     },
-    /// A caller wants a call that is in backoff made at once.
+    /// A caller wants a call made at once that is in backoff, or stands still because of an incident, which that resolves.
     RetryRequested {
         seq: StateSeq,
         api: Api,
+        #[serde(default, skip_serializing_if = "is_false")]
+        resolves: bool,
+    },
+    /// The retries of a state were spent, and it stays at its call: no attempt is made until somebody requests one.
+    IncidentRaised {
+        seq: StateSeq,
+        api: Api,
+        attempt: u32,
+        failure: Failure,
     },
     /// The retries of a state were spent.
     StateFailed {
@@ -210,6 +219,7 @@ impl Event {
             Event::AttemptsFolded { .. } => "AttemptsFolded",
             Event::CallRepeated { .. } => "CallRepeated",
             Event::RetryRequested { .. } => "RetryRequested",
+            Event::IncidentRaised { .. } => "IncidentRaised",
             Event::StateFailed { .. } => "StateFailed",
             Event::LocalAttributesWritten { .. } => "LocalAttributesWritten",
             Event::GlobalAttributesWritten { .. } => "GlobalAttributesWritten",

@@ -184,6 +184,11 @@ impl StateExecution {
         }
     }
 
+    /// The same, if it is to be made, now or later: nothing makes a call with an incident.
+    pub fn open_call(&self) -> Option<(Api, &CallState)> {
+        self.current_call().filter(|(_, call)| !call.incident)
+    }
+
     /// The call that is to be made or repeated, if the state is at one.
     pub fn call(&self, api: Api) -> Option<&CallState> {
         match (&self.phase, api) {
@@ -264,6 +269,12 @@ pub struct CallState {
     /// Told to the worker with every further attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_database_error: Option<AppDatabaseError>,
+    /// The retries are spent: the call is not made until somebody resolves that.
+    #[serde(skip_serializing_if = "is_false")]
+    pub incident: bool,
+    /// Attempts up to the last incident that was resolved. The bounds of the retry policy don't count them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub resolved_attempts: u32,
 }
 
 impl CallState {
@@ -275,6 +286,10 @@ impl CallState {
 
 fn is_zero(count: &u32) -> bool {
     *count == 0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -30,7 +30,8 @@
 //!        └────────┘                    └─────┘                     └─────┘
 //!      AttemptFailed,            CommandCompleted,           AttemptFailed,
 //!      CallRepeated,             GlobalMessagesTaken,        CallRepeated,
-//!      RetryRequested            TimerSkipped                RetryRequested
+//!      RetryRequested,           TimerSkipped                RetryRequested,
+//!      IncidentRaised                                        IncidentRaised
 //!
 //!      from WAIT_UNTIL and EXECUTE:   StateFailed (the retries are spent) ────▶ FAILED
 //!      from each of the three:        ProcessClosed ──────────────────────────▶ ABORTED
@@ -39,7 +40,8 @@
 //! In `WAIT_UNTIL` and `EXECUTE` the worker is called, and is called again after a failed attempt; in `WAITING` nothing is
 //! held but a row. A wait that can end at once ends in the same decision. What an answer did besides (attributes that it
 //! wrote, messages that it published) is told by events of their own, before the one that ends its call. A state that
-//! failed is followed by the one that its options name, or it fails the process.
+//! failed is followed by the one that its options name, or it fails the process. Or it does not fail: with an incident it
+//! stays at its call, which nothing makes until somebody requests it.
 //!
 //! The process runs until a `ProcessClosed`: by a decision that forces it, by the end of its last thread once a graceful
 //! completion was requested, by spent retries, its timeout, or somebody who stops it. Closed is closed: all commands but
@@ -59,6 +61,7 @@
 //! | `decide.rs`, `global_queues.rs` | what follows from a command |
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
+//! | `incident.rs` | a call that stands still because its retries are spent |
 //! | `definition.rs`, `options.rs` | what a process type is registered with |
 //! | `replay.rs` | an execution out of its history, and snapshots that stand for a part of it |
 
@@ -69,6 +72,7 @@ mod definition;
 mod event;
 mod execution;
 mod global_queues;
+mod incident;
 mod json;
 mod options;
 mod replay;

@@ -36,6 +36,8 @@ words! {
         #[default]
         FailProcess = "FAIL_PROCESS_ON_STATE_FAILURE",
         ProceedToConfiguredState = "PROCEED_TO_CONFIGURED_STATE",
+        /// The state stays where it is until somebody has it go on.
+        RaiseIncident = "RAISE_INCIDENT",
     }
 }
 

@@ -138,6 +138,7 @@ impl Replay {
         let last = stored.last_failure.as_ref();
         let fits = stored.failed_attempts > RECORDED_ATTEMPTS
             && last.is_some_and(|last| last.api == api && last.attempt == stored.failed_attempts)
+            && (stored.incident, stored.resolved_attempts) == (call.incident, call.resolved_attempts)
             && stored.generation >= call.generation
             && (stored.generation > call.generation || stored.app_database_error == call.app_database_error);
         if fits {

@@ -78,7 +78,7 @@ fn the_runs_get_everywhere() {
     let everything = "Start WaitUntilAnswered ExecuteAnswered CallFailed CallRepeated TimerFired ProcessTimeout \
         MessagesArrived GlobalMessagesArrived RpcAnswered SetLocalAttributes SkipTimer RetryNow Stop Fail ProcessStarted \
         StateStarted WaitStarted CommandCompleted GlobalMessagesTaken TimerSkipped WaitCompleted StateCompleted \
-        AttemptFailed AttemptsFolded CallRepeated RetryRequested StateFailed LocalAttributesWritten \
+        AttemptFailed AttemptsFolded CallRepeated RetryRequested IncidentRaised StateFailed LocalAttributesWritten \
         GlobalAttributesWritten MessagesReceived GlobalMessagesPublished RpcApplied CompletionRequested ResultGiven";
     let statuses = ["COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"].map(|status| format!("ProcessClosed as {status}"));
     let refusals = "NotRunning Stale InvalidAnswer InvalidOptions UnusedInput UnknownState UnknownQueue \

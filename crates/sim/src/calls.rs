@@ -106,7 +106,7 @@ impl Simulator {
         let mut due = Vec::new();
         for (id, run) in self.runs.iter().filter(|(_, run)| run.execution.is_running()) {
             for state in run.execution.states.values() {
-                let at = state.current_call().map(|(_, call)| call.not_before);
+                let at = state.open_call().map(|(_, call)| call.not_before);
                 let is_open = || self.open.values().any(|open| open.is_of(*id, state.seq));
                 if let Some(at) = at.filter(|at| *at <= self.now && !is_open()) {
                     due.push((at, *id, state.seq));
@@ -221,7 +221,7 @@ impl Simulator {
 /// The state, and the API of its call.
 fn at_call(run: &Run, seq: StateSeq) -> Option<(&StateExecution, Api)> {
     let state = run.execution.states.get(&seq)?;
-    state.current_call().map(|(api, _)| (state.as_ref(), api))
+    state.open_call().map(|(api, _)| (state.as_ref(), api))
 }
 
 /// What `execute` is told of the wait.

@@ -95,7 +95,7 @@ impl Simulator {
     /// When something comes due that is not due now.
     fn next(&self) -> Option<Timestamp> {
         let calls = self.running().flat_map(|run| run.execution.states.values());
-        let calls = calls.filter_map(|state| state.current_call()).map(|(_, call)| call.not_before);
+        let calls = calls.filter_map(|state| state.open_call()).map(|(_, call)| call.not_before);
         let timers = self.timers().into_iter().map(|(at, _)| at);
         calls.chain(timers).filter(|at| *at > self.now).min()
     }

@@ -68,6 +68,8 @@ struct DescribedCall {
     #[serde(skip_serializing_if = "Option::is_none")]
     call_until: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    incident: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     next_attempt_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_failure: Option<DescribedFailure>,
@@ -151,7 +153,8 @@ impl Simulator {
             first_attempt_at: run.first_attempts.get(&(state.seq, api)).map(|at| shown(*at)),
             repeats: Some(call.repeats).filter(|repeats| *repeats > 0),
             call_until: open.map(shown),
-            next_attempt_at: open.is_none().then(|| shown(call.not_before)),
+            incident: call.incident.then_some(true),
+            next_attempt_at: (open.is_none() && !call.incident).then(|| shown(call.not_before)),
             last_failure: call.last_failure.as_ref().map(|last| described(last, None)),
         });
         let wait = match &state.phase {

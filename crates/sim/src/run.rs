@@ -72,7 +72,10 @@ impl Run {
             Event::LocalAttributesWritten { attributes } => {
                 self.local_versions.extend(attributes.keys().map(|name| (name.clone(), number)));
             }
-            Event::WaitStarted { seq, .. } | Event::StateCompleted { seq, .. } | Event::StateFailed { seq, .. } => {
+            Event::WaitStarted { seq, .. }
+            | Event::StateCompleted { seq, .. }
+            | Event::IncidentRaised { seq, .. }
+            | Event::StateFailed { seq, .. } => {
                 self.first_attempts.retain(|(of, _), _| of != seq);
             }
             _ => {}

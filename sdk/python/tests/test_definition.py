@@ -246,6 +246,16 @@ def _two_starts() -> None:
             return xdb.complete()
 
 
+def test_a_state_may_raise_an_incident_when_its_retries_are_spent() -> None:
+    class P(xdb.Process):
+        @xdb.state(start=True, retry=xdb.Retry(attempts=2), on_failure=xdb.RAISE_INCIDENT)
+        def a(self) -> xdb.Decision:
+            return xdb.complete()
+
+    states = P.definition()["states"]
+    assert states["a"]["stateFailureRecoveryOptions"] == {"policy": "RAISE_INCIDENT"}
+
+
 def _unknown_failure_state() -> None:
     class P(xdb.Process):
         @xdb.state(on_failure="nowhere")

@@ -119,9 +119,9 @@ pub fn expected(known: &Known, shard: i16, owner: pg_sys::Oid, arrived: &[(Strin
     let id = execution.id;
     let states = || execution.states.values().map(AsRef::as_ref);
     let state_rows = states().map(|state| State::of(id, shard, state)).collect::<Result<Vec<_>>>()?;
-    // A state at a call has a task, and nothing else has.
+    // A state at a call has a task, unless it has an incident, and nothing else has.
     let task = |state: &StateExecution| {
-        state.current_call().map(|(api, call)| Task::of((id, state.seq), shard, owner, api, call.not_before))
+        state.open_call().map(|(api, call)| Task::of((id, state.seq), shard, owner, api, call.not_before))
     };
     Ok(vec![
         own(execution, shard, received_at.is_some())?,

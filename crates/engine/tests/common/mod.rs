@@ -181,6 +181,12 @@ pub fn attempts(maximum_attempts: u32) -> StateConfig {
     }
 }
 
+/// The same, which raises an incident when its retries are spent.
+pub fn raising(config: StateConfig) -> StateConfig {
+    let recovery = FailureRecovery { policy: FailurePolicy::RaiseIncident, ..FailureRecovery::default() };
+    StateConfig { state_failure_recovery_options: Some(recovery), ..config }
+}
+
 pub fn json(text: &str) -> Json {
     Json::from_trusted(text)
 }

@@ -115,7 +115,9 @@ fn compare_call(is: &mut Differences, call: &CallState, expected: &Call) {
     let refused: Vec<_> =
         expected.failures.iter().filter_map(|last| last.failure.app_database_error.as_ref()).collect();
     is.same("refused write", call.app_database_error.as_ref(), refused.last().copied());
-    let others = expected.repeats - expected.same_requests + expected.applied;
+    is.same("incident", call.incident, expected.stands);
+    is.same("resolved attempts", call.resolved_attempts, expected.counted_after());
+    let others = expected.repeats - expected.same_requests + expected.applied + expected.resolved.len() as u32;
     is.same("generation", call.generation, refused.len() as u32 + others);
 }
 

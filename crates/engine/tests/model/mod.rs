@@ -90,6 +90,23 @@ pub struct Call {
     pub same_requests: u32,
     /// Failed attempts that have changed something.
     pub applied: u32,
+    /// The retries are spent, and nobody has resolved that.
+    pub stands: bool,
+    /// For each incident that was resolved: how many failures there were by then.
+    pub resolved: Vec<usize>,
+}
+
+impl Call {
+    /// What went wrong since the last incident that was resolved.
+    pub fn since_resolved(&self) -> &[LastFailure] {
+        &self.failures[self.resolved.last().copied().unwrap_or(0)..]
+    }
+
+    /// The attempt that the retry policy begins to count after.
+    pub fn counted_after(&self) -> u32 {
+        let last = self.resolved.last().and_then(|count| self.failures.get(count.checked_sub(1)?));
+        last.map_or(0, |failure| failure.attempt)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -158,10 +175,10 @@ impl Model {
         self.seqs().into_iter().filter(|seq| self.state(*seq).is_some_and(|state| state.ended.is_none())).collect()
     }
 
-    /// The call that the state is at, if it is at that of this API.
+    /// The call that the state is at, if it is at that of this API, and it is made some time.
     pub fn call(&self, seq: StateSeq, api: Api) -> Option<&Call> {
         match self.state(seq) {
-            Some(State { place: Place::Call(at, call), ended: None, .. }) if *at == api => Some(call),
+            Some(State { place: Place::Call(at, call), ended: None, .. }) if *at == api && !call.stands => Some(call),
             _ => None,
         }
     }

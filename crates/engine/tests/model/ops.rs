@@ -317,8 +317,13 @@ fn config() -> impl Strategy<Value = StateConfig> {
             },
         )
     };
-    let recovery = (any::<bool>(), state_id(), option::of(one())).prop_map(|(proceeds, to, config)| FailureRecovery {
-        policy: if proceeds { FailurePolicy::ProceedToConfiguredState } else { FailurePolicy::FailProcess },
+    let policy = prop_oneof![
+        1 => Just(FailurePolicy::FailProcess),
+        2 => Just(FailurePolicy::ProceedToConfiguredState),
+        2 => Just(FailurePolicy::RaiseIncident),
+    ];
+    let recovery = (policy, state_id(), option::of(one())).prop_map(|(policy, to, config)| FailureRecovery {
+        policy,
         state_failure_proceed_state_id: Some(to),
         state_failure_proceed_state_config: config.map(Box::new),
     });

@@ -238,7 +238,8 @@ impl Run {
             Attempt::Skipped => last + 2,
             Attempt::Same => last.max(1),
         };
-        let first_attempt_at = failures.first().map_or(self.now, |first| first.at);
+        let since = self.model.call(seq, api).and_then(|call| call.since_resolved().first());
+        let first_attempt_at = since.map_or(self.now, |first| first.at);
         let failed = CallFailed { seq, api, attempt, first_attempt_at, failure: failure.clone(), further, applied };
         self.submit(Command::CallFailed(failed), jitter, 0)
     }
@@ -428,7 +429,11 @@ fn check_folded(command: &Command, events: &[Event], before: &Execution, after: 
 /// something, in the order of states.
 fn uncounted(before: &Execution, after: &Execution, events: &[Event]) -> Vec<(StateSeq, Event)> {
     let changes = |of: StateSeq| {
-        events.iter().any(|event| matches!(event, Event::AttemptFailed { seq, applied: true, .. } if *seq == of))
+        events.iter().any(|event| match event {
+            Event::AttemptFailed { seq, applied, .. } => *applied && *seq == of,
+            Event::IncidentRaised { seq, .. } => *seq == of,
+            _ => false,
+        })
     };
     let mut events = Vec::new();
     for (seq, state) in &before.states {

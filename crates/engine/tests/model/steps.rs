@@ -114,10 +114,14 @@ impl Model {
             }
             Command::RetryNow(seqs) => {
                 for seq in seqs {
-                    if let Some(State { place: Place::Call(_, call), ended: None, .. }) = self.state(*seq)
-                        && (!call.failures.is_empty() || call.repeats > 0)
-                        && call.not_before > context.now
-                    {
+                    let Some(State { place: Place::Call(_, call), ended: None, .. }) = self.state(*seq) else {
+                        continue;
+                    };
+                    if call.stands {
+                        let call = self.call_mut(*seq);
+                        (call.stands, call.not_before) = (false, context.now);
+                        call.resolved.push(call.failures.len());
+                    } else if (!call.failures.is_empty() || call.repeats > 0) && call.not_before > context.now {
                         self.call_mut(*seq).not_before = context.now;
                     }
                 }
@@ -192,7 +196,15 @@ impl Model {
             started_at: context.now,
             place: Place::Call(
                 api,
-                Call { not_before, failures: Vec::new(), repeats: 0, same_requests: 0, applied: 0 },
+                Call {
+                    not_before,
+                    failures: Vec::new(),
+                    repeats: 0,
+                    same_requests: 0,
+                    applied: 0,
+                    stands: false,
+                    resolved: Vec::new(),
+                },
             ),
             wait: None,
             ended: None,
@@ -282,26 +294,33 @@ impl Model {
         }
         if let Some(effects) = &failed.applied {
             self.effects(effects, context);
-            self.call_mut(*seq).applied += 1;
         }
         let last = LastFailure { api: *api, attempt: *attempt, at: context.now, failure: failure.clone() };
-        self.call_mut(*seq).failures.push(last);
+        let call = self.call_mut(*seq);
+        call.failures.push(last);
+        let counted = attempt - call.counted_after();
         let next = match failed.further {
             Further::After(asked) => context.now + asked.max(Duration(100_000)),
-            _ => context.now + pause(&policy, *attempt, context.jitter),
+            _ => context.now + pause(&policy, counted, context.jitter),
         };
         let spent = matches!(failed.further, Further::Never | Further::Repeat(_))
-            || (policy.maximum_attempts > 0 && *attempt >= policy.maximum_attempts)
+            || (policy.maximum_attempts > 0 && counted >= policy.maximum_attempts)
             || too_late(next);
         if !spent {
-            self.call_mut(*seq).not_before = next;
+            let call = self.call_mut(*seq);
+            call.not_before = next;
+            call.applied += u32::from(failed.applied.is_some());
             return;
         }
-        self.end(*seq, StateStatus::Failed, context);
         let state = self.state(*seq).expect("there is such a state").clone();
         let recovery = option(context.definition, &state.state_id, state.config.as_deref(), |config| {
             config.state_failure_recovery_options.clone()
         });
+        if recovery.as_ref().is_some_and(|recovery| recovery.policy == FailurePolicy::RaiseIncident) {
+            self.call_mut(*seq).stands = true;
+            return;
+        }
+        self.end(*seq, StateStatus::Failed, context);
         let to = recovery.filter(|recovery| recovery.policy == FailurePolicy::ProceedToConfiguredState).and_then(
             |recovery| Some((recovery.state_failure_proceed_state_id?, recovery.state_failure_proceed_state_config)),
         );

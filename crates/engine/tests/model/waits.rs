@@ -99,7 +99,15 @@ impl Model {
         };
         if satisfied {
             self.complete_due_timers(seq, context);
-            let call = Call { not_before: context.now, failures: Vec::new(), repeats: 0, same_requests: 0, applied: 0 };
+            let call = Call {
+                not_before: context.now,
+                failures: Vec::new(),
+                repeats: 0,
+                same_requests: 0,
+                applied: 0,
+                stands: false,
+                resolved: Vec::new(),
+            };
             self.state_mut(seq).place = Place::Call(Api::Execute, call);
         }
     }

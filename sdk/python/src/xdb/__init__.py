@@ -20,7 +20,7 @@ from .queues import GlobalQueue, Queue
 from .request import DeadlineExceeded, NoDecision, Reply
 from .serve import Server, serve
 from .signatures import BadSignature
-from .states import Retry, Rpc, State, rpc, state
+from .states import RAISE_INCIDENT, OnFailure, Retry, Rpc, State, rpc, state
 from .version import VERSION as __version__
 from .waits import Wait, WaitError, all_of, any_of, queue, timer
 from .worker import Worker
@@ -47,9 +47,11 @@ __all__ = [
     "NoDecision",
     "NotLoaded",
     "NullAttribute",
+    "OnFailure",
     "Outcome",
     "Process",
     "Queue",
+    "RAISE_INCIDENT",
     "Recovered",
     "Reply",
     "Result",

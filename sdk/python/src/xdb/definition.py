@@ -16,7 +16,7 @@ from . import codec
 from .codec import CodecError
 from .live import MISSING, Attribute
 from .queues import GlobalQueue, Queue
-from .states import Handler, Loading, Member, Rpc, State, call_options, find_state, timeout_seconds
+from .states import Handler, Loading, Member, OnFailure, Rpc, State, call_options, find_state, timeout_seconds
 from .waits import Combined, Commands, Leaf, Wait, WaitError, as_wait, commands
 
 
@@ -404,8 +404,9 @@ def _state_config(
         config.update(call_options(state.options, states))
     except ValueError as error:
         place.refuse(str(error), state.fn)
-    if state.options.on_failure is not None and not state.takes_input:
-        target = find_state(state.options.on_failure, states)
+    on_failure = state.options.on_failure
+    if on_failure is not None and not isinstance(on_failure, OnFailure) and not state.takes_input:
+        target = find_state(on_failure, states)
         try:
             codec.encode(None, target.input_type)
         except CodecError as error:

@@ -8,7 +8,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic, Literal, Protocol, TypeVar, Union, overload
+from enum import Enum
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, Union, overload
 
 from .codec import encode
 from .decisions import Decision
@@ -57,6 +58,16 @@ class Retry:
         return policy
 
 
+class OnFailure(Enum):
+    """What becomes of a state whose retries are spent, where no other one follows."""
+
+    RAISE_INCIDENT = "RAISE_INCIDENT"
+
+
+#: The state stays where it is until `client.retry_now()`.
+RAISE_INCIDENT: Final = OnFailure.RAISE_INCIDENT
+
+
 @dataclass(frozen=True)
 class StateOptions:
     """What `@xdb.state` takes."""
@@ -68,7 +79,7 @@ class StateOptions:
     wait_retry: Retry | None = None
     timeout: timedelta | None = None
     wait_timeout: timedelta | None = None
-    on_failure: str | State[Any] | None = None
+    on_failure: str | State[Any] | OnFailure | None = None
     load: Iterable[str] | None = None
     lock: Lock | None = None
 
@@ -170,7 +181,7 @@ class State(Member, Generic[I]):
         wait_retry: Retry | None = None,
         timeout: timedelta | None = None,
         wait_timeout: timedelta | None = None,
-        on_failure: str | State[Any] | None = None,
+        on_failure: str | State[Any] | OnFailure | None = None,
     ) -> State[I]:
         """The same state with other options for one movement: `self.bill.with_config(retry=...)(order)`."""
         given = StateOptions(
@@ -194,7 +205,9 @@ def call_options(options: StateOptions, states: Mapping[str, State[Any]]) -> dic
         config["executeApiTimeoutSeconds"] = timeout_seconds("timeout", options.timeout)
     if options.wait_timeout is not None:
         config["waitUntilApiTimeoutSeconds"] = timeout_seconds("wait_timeout", options.wait_timeout)
-    if options.on_failure is not None:
+    if isinstance(options.on_failure, OnFailure):
+        config["stateFailureRecoveryOptions"] = {"policy": options.on_failure.value}
+    elif options.on_failure is not None:
         config["stateFailureRecoveryOptions"] = {
             "policy": "PROCEED_TO_CONFIGURED_STATE",
             "stateFailureProceedStateId": find_state(options.on_failure, states).name,
@@ -264,7 +277,7 @@ def state(
     wait_retry: Retry | None = ...,
     timeout: timedelta | None = ...,
     wait_timeout: timedelta | None = ...,
-    on_failure: str | State[Any] | None = ...,
+    on_failure: str | State[Any] | OnFailure | None = ...,
     load: Iterable[str] | None = ...,
     lock: Lock | None = ...,
 ) -> _StateDecorator: ...
