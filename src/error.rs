@@ -152,6 +152,12 @@ pub fn may_not_map(table: &str, missing: &str) -> PgError {
         .hint("Whoever maps a table needs SELECT and INSERT on the columns of the key and the attributes, and UPDATE on the latter.")
 }
 
+/// Whoever names a function has the processes of others call it.
+pub fn may_not_name(function: &str) -> PgError {
+    PgError::new(INSUFFICIENT_PRIVILEGE, format!("permission denied for function {function}"))
+        .hint("Whoever registers a function needs EXECUTE on it and USAGE on its schema, and so do the owners of the processes that call it.")
+}
+
 pub fn may_not_reassign() -> PgError {
     PgError::new(INSUFFICIENT_PRIVILEGE, "permission denied to reassign what a role owns")
         .hint("Only a superuser, or a member of both roles, may do this.")

@@ -150,7 +150,8 @@ impl Bulk<'_> {
     }
 
     fn writes_tables(&self, number: usize) -> bool {
-        !self.requests[number].start.global_attributes.is_empty()
+        let start = &self.requests[number].start;
+        !start.global_attributes.is_empty() || !start.call_functions.is_empty()
     }
 
     /// Says which start was refused, where the error does not explain itself further.

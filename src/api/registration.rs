@@ -13,6 +13,7 @@ use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::memory::room_for;
 use crate::pg::param::Jsonb;
 use crate::pg::spi::{self, Spi};
+use crate::store::app_functions;
 use crate::store::catalog::{self, TableKind};
 use crate::store::registry::{self, NewWorker, TypeToPut};
 use crate::store::worker_secret::{self, Secret};
@@ -199,8 +200,16 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     }
     // Names of tables are looked up as the caller sees them.
     let owner_name = owner_name(caller)?;
-    spi::connect(|spi| definition.global_attributes.iter_mut().try_for_each(|table| resolve_table(spi, table)))?;
+    spi::connect(|spi| {
+        definition.global_attributes.iter_mut().try_for_each(|table| resolve_table(spi, table))?;
+        definition.functions.values_mut().try_for_each(|name| {
+            *name = app_functions::named(spi, name)?;
+            Ok(())
+        })
+    })?;
     caller.on_system_tables(|spi, _| {
+        let gives = app_functions::Gives::JsonOrNothing;
+        definition.functions.values().try_for_each(|name| app_functions::check(spi, caller.role, name, 2, gives))?;
         let mut relations = BTreeSet::new();
         for table in &definition.global_attributes {
             if !relations.insert(table.relation) {

@@ -14,6 +14,7 @@ use crate::pg::memory;
 use crate::pg::process::{configuration_read_at, database_name, has_transaction_snapshot};
 use crate::pg::spi::{self};
 use crate::pg::wake;
+use crate::store::app_functions::Calls;
 use crate::store::app_tables::{Held, Tables, object};
 use crate::store::attribute::{self, Found, Size};
 use crate::store::load::{self, Loaded, Lock, Meta};
@@ -79,14 +80,14 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
         idempotency_key: idempotency_key.as_deref(),
         values,
     };
-    let mut answer = call(&target, &invocation, &global, &local.members)?;
+    let (mut answer, context) = call(&target, &invocation, &global, &local.members)?;
     crash::point("rpc-answer");
     let about = (&target.loaded.before.process_type, &rpc_name);
     TOLD.with_borrow_mut(|told| told.keep_new(about, &mut answer.effects.warnings));
     let warnings = answer.effects.warnings.clone();
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
     let read = Read { size: local.size, locked: loading_local.locks().then_some((loading_local, local.versions)) };
-    let applied = apply(caller, &invocation, id, answer, &mut tables, read);
+    let applied = apply(caller, &invocation, id, answer, &context, &mut tables, read);
     TOLD.with_borrow_mut(|told| if applied.is_ok() { told.settle() } else { told.undo() });
     applied?;
     // An answer that changes nothing has no event: its caller gets them as NOTICEs too.
@@ -117,6 +118,12 @@ fn refuse_superuser(caller: Caller, meta: &Meta, touched: impl Fn(&str) -> bool)
         return Err(error::superuser_rpc());
     }
     Ok(())
+}
+
+/// Refuses to call functions as a superuser: they are somebody's code.
+fn refuse_superuser_functions(caller: Caller, functions: &[FunctionCall]) -> Result<()> {
+    let is_refused = identity::is_superuser(caller.role) && !guc::ALLOW_SUPERUSER_PROCESSES.get();
+    if is_refused && !functions.is_empty() { Err(error::superuser_rpc()) } else { Ok(()) }
 }
 
 /// What is to be called, unless the idempotency key has its answer already.
@@ -261,7 +268,8 @@ impl ToCall {
     }
 }
 
-fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str) -> Result<RpcAnswer> {
+/// The answer, and what functions that it calls are told of the call.
+fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str) -> Result<(RpcAnswer, String)> {
     let Invocation { rpc_name, input, timeout, idempotency_key, values, .. } = *invocation;
     let execution = &target.loaded.before;
     let worker = &target.process_type.worker;
@@ -303,7 +311,9 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
         timeout,
         secrets,
     };
-    answered(target, rpc_name, Client::call(call)?)
+    let answer = answered(target, rpc_name, Client::call(call)?)?;
+    let context = if answer.effects.call_functions.is_empty() { String::new() } else { request.context.encode() };
+    Ok((answer, context))
 }
 
 /// The answer of an RPC, or its caller's error.
@@ -333,6 +343,7 @@ fn apply(
     invocation: &Invocation<'_>,
     id: ExecutionId,
     answer: RpcAnswer,
+    context: &str,
     tables: &mut Tables,
     read: Read,
 ) -> Result<()> {
@@ -342,17 +353,23 @@ fn apply(
     }
     let output = answer.output.clone();
     let attributes = answer.effects.write_global_attributes.clone();
+    let functions = answer.effects.call_functions.clone();
     let (loaded, now) =
         caller.on_system_tables(|spi, registry| decide(spi, registry, caller.role, invocation, id, answer, read))?;
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wrote();
-    if !attributes.is_empty() && loaded.values().any(|entry| !entry.events.is_empty()) {
-        let meta = loaded.values().next().map(|entry| &entry.meta);
-        if let Some(meta) = meta {
-            refuse_superuser(caller, meta, |attribute| attributes.contains_key(attribute))?;
-            caller.look_up(tables, &meta.mapping, TableUse::Update, |attribute| attributes.contains_key(attribute))?;
-            Caller::on_users_tables(|spi| tables.update(spi, meta, &attributes))?;
-        }
+    let changed = loaded.values().find(|entry| !entry.events.is_empty()).map(|entry| &entry.meta);
+    if let Some(meta) = changed.filter(|_| !attributes.is_empty() || !functions.is_empty()) {
+        refuse_superuser_functions(caller, &functions)?;
+        refuse_superuser(caller, meta, |attribute| attributes.contains_key(attribute))?;
+        caller.look_up(tables, &meta.mapping, TableUse::Update, |attribute| attributes.contains_key(attribute))?;
+        let definition = meta.definition();
+        let look_up = || Calls::look_up(&definition, &functions, || Ok(context.to_owned()));
+        let calls = caller.on_system_tables(|_, _| look_up())?;
+        Caller::on_users_tables(|spi| {
+            tables.update(spi, meta, &attributes)?;
+            calls.run(spi)
+        })?;
     }
     caller.on_system_tables(|spi, _| {
         let changed = loaded.values().filter(|entry| !entry.events.is_empty());

@@ -5,9 +5,10 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
-use crate::pg::process::database;
+use crate::pg::process::{database, database_name};
 use crate::pg::shmem::over::{self, Kind};
 use crate::pg::spi::Spi;
+use crate::store::app_functions::Calls;
 use crate::store::app_tables::Tables;
 use crate::store::attribute::Size;
 use crate::store::load::{Loaded, Meta};
@@ -18,7 +19,7 @@ use crate::{clock, error, guc};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use xdb_engine::*;
-use xdb_protocol::{StartOptions, arguments, parse_start_options};
+use xdb_protocol::{StartContext, StartOptions, arguments, parse_start_options};
 
 /// What a caller asks for.
 pub(super) struct StartRequest {
@@ -87,10 +88,13 @@ pub fn start_process(args: &Args) -> Result<Value> {
     Ok(Value::of(id))
 }
 
-/// Writes the global attributes of starts to the users' tables, as the caller.
+/// Writes the global attributes of starts to the users' tables and calls their functions, as the caller.
 pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)]) -> Result<()> {
     let mut tables = Tables::default();
-    let writing: Vec<_> = started.iter().filter(|(_, loaded)| !loaded.meta.mapping.is_empty()).collect();
+    let uses = |request: &StartRequest, loaded: &Loaded| {
+        !loaded.meta.mapping.is_empty() || !request.start.call_functions.is_empty()
+    };
+    let writing: Vec<_> = started.iter().filter(|(request, loaded)| uses(request, loaded)).collect();
     if writing.is_empty() {
         return Ok(());
     }
@@ -108,12 +112,30 @@ pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)])
     for (mapping, names) in written.values() {
         caller.look_up_keys(&mut tables, mapping, |attribute| names.contains(attribute))?;
     }
+    let calls = |(request, loaded): &&(&StartRequest, &Loaded)| {
+        Calls::look_up(&loaded.meta.definition(), &request.start.call_functions, || context(loaded))
+    };
+    let calls = caller.on_system_tables(|_, _| writing.iter().map(calls).collect::<Result<Vec<_>>>())?;
     Caller::on_users_tables(|spi| {
-        writing.iter().try_for_each(|(request, loaded)| {
+        writing.iter().zip(&calls).try_for_each(|((request, loaded), calls)| {
             let mode = request.options.global_attribute_conflict_mode;
-            tables.upsert(spi, &loaded.meta, &request.start.global_attributes, mode)
+            tables.upsert(spi, &loaded.meta, &request.start.global_attributes, mode)?;
+            calls.run(spi)
         })
     })
+}
+
+/// What functions are told that a start calls.
+fn context(loaded: &Loaded) -> Result<String> {
+    let execution = &loaded.execution;
+    let context = StartContext {
+        process_id: &execution.process_id,
+        execution: execution.id,
+        owner: Some(&loaded.meta.owner_name),
+        database: &database_name(),
+        process_started_at: execution.started_at,
+    };
+    Ok(context.encode())
 }
 
 /// Checks the parameters. `place` stands before their names in errors.
@@ -148,6 +170,7 @@ pub(super) fn read(place: &str, given: Given) -> Result<StartRequest> {
         input,
         local_attributes,
         global_attributes,
+        call_functions: options.call_functions.clone(),
         timeout,
         starting_state_config: options.starting_state_config.clone(),
         start_at,

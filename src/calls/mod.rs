@@ -28,7 +28,7 @@ pub use record::{CallRecord, ReadSet};
 use crate::error;
 use crate::guc;
 use crate::pg::catch::{PgError, Result};
-use crate::pg::memory;
+use crate::pg::{identity, memory, process};
 use crate::store::load::Loaded;
 use crate::store::registry::Worker;
 use crate::transport::{FailureKind, Outcome, Request};
@@ -100,6 +100,29 @@ pub fn body<'a>(loaded: &'a Loaded, state: &'a StateExecution, attempt: &Attempt
         results,
         app_database_error: attempt.call.app_database_error.as_ref(),
     }
+}
+
+/// What functions that an answer calls are told of the call: the `context` of its request.
+pub fn function_context(loaded: &Loaded, record: &CallRecord) -> Result<String> {
+    let (execution, seq) = (&loaded.execution, record.key.1);
+    let state =
+        execution.states.get(&seq).ok_or_else(|| PgError::internal("an answer of a state that is not there"))?;
+    let config = loaded.meta.definition().options_of(&state.id.state_id, state.config.as_deref());
+    let context = CallContext {
+        process_id: &execution.process_id,
+        execution: execution.id,
+        owner: identity::role_name(loaded.meta.owner)?.as_deref(),
+        database: &process::database_name(),
+        process_started_at: execution.started_at,
+        state_execution_id: Some(&state.id),
+        attempt: record.attempt,
+        call_id: &call_id(execution.id, &state.id, record.api),
+        first_attempt_at: record.first_attempt_at,
+        timeout: config.timeout(record.api).as_std(),
+        recovery: state.recovery.as_ref(),
+    }
+    .encode();
+    Ok(context)
 }
 
 /// The request of a state's call.
@@ -182,9 +205,11 @@ impl Answered {
             Self::Failed(..) => return 0,
         };
         let attributes = effects.write_local_attributes.values().map(|value| value.as_str().len());
+        let arguments = effects.call_functions.iter().map(|call| call.argument.as_ref());
         let local = effects.publish_to_local_queue.iter().map(|publish| publish.payload.as_ref());
         let global = effects.publish_to_global_queue.iter().map(|publish| publish.payload.as_ref());
-        let messages = local.chain(global).map(|payload| payload.map_or(0, |payload| payload.as_str().len()));
+        let messages =
+            local.chain(global).chain(arguments).map(|payload| payload.map_or(0, |payload| payload.as_str().len()));
         let (rows, bytes) = attributes.chain(messages).fold((own, 0), |(rows, all), bytes| (rows + 1, all + bytes));
         rows + bytes / 1024
     }

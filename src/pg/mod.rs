@@ -34,7 +34,7 @@
 //! | `memory.rs` | memory that is not there is an error, and no end of the process |
 //! | `row_locks.rs`, `roles.rs` | who has locked a row; whether roles have changed |
 //! | `snapshot.rs` | a session that does nothing but wait gives its snapshot back while it sleeps |
-//! | `names.rs` | lists of names in settings |
+//! | `names.rs`, `routine.rs` | lists of names in settings; users' functions by their names |
 //! | `secret_sources.rs` | secrets in the environment and in files |
 //! | `tests.rs` | tests inside of a server, in builds for tests alone |
 //! | `compat.rs` | what differs between the major versions of Postgres |
@@ -68,6 +68,7 @@ pub mod param;
 pub mod process;
 pub mod raw;
 pub mod roles;
+pub mod routine;
 pub mod row_locks;
 pub mod secret_sources;
 pub mod session;

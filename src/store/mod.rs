@@ -35,10 +35,11 @@
 //!
 //! Without tables of their own: [`role_settings`] reads what roles have set; [`load`] names what loads executions; [`phases`] says what
 //! of a state's phase has rows; [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with its history;
-//! [`versions`] says which schemas this library works with. [`app_tables`] reads and writes users' tables, and
+//! [`versions`] says which schemas this library works with. [`app_tables`] reads and writes users' tables, [`app_functions`] calls users' functions, and
 //! [`catalog`] says what they are.
 
 pub mod adopt;
+pub mod app_functions;
 pub mod app_tables;
 pub mod attribute;
 pub mod catalog;

@@ -1,6 +1,6 @@
 //! What is slow inside the database, as the scheduler and its runners have found out: the table `slow_object`.
 
-use super::table::{record, run, statements, table};
+use super::table::{Record, record, statements, table};
 use super::versions;
 use crate::pg::catch::Result;
 use crate::pg::param::{Interval, value};
@@ -12,7 +12,7 @@ use xdb_engine::Timestamp;
 use xdb_sched::slow::{FORGOTTEN_AFTER, Mark, Reason};
 
 table! {
-    /// Something that is slow, or was within the last hour.
+    /// Something that is slow: a table, a function, or what a role uses, or was within the last hour.
     pub struct SlowObject<'a> in "slow_object" {
         key { kind: &'a str, object: pg_sys::Oid }
         other {
@@ -27,10 +27,12 @@ table! {
 
 record! {
     /// A mark that is set.
-    struct Marking<'a> of SlowObject<'a> { kind: &'a str, object: pg_sys::Oid, reason: &'a str, pause: Interval }
+    struct Marking<'a> of SlowObject<'a> { kind: Option<&'a str>, object: pg_sys::Oid, reason: &'a str, pause: Interval }
 }
 
-const TABLE: &str = "TABLE";
+/// A table, or a function: whichever has the oid.
+const KIND: &str = "CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = v.object) \
+    OR NOT EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.oid = v.object) THEN 'TABLE' ELSE 'FUNCTION' END";
 /// All tables that steps of a role use. Nobody probes that: it is over when its pause is.
 const ROLE: &str = "ROLE";
 
@@ -41,21 +43,25 @@ statements! {
     MARKS = format!("SELECT o.kind, o.object, o.reason, o.pause, \
             COALESCE({OVER_AT} <= pg_catalog.clock_timestamp(), false) AS is_mended, \
             GREATEST(pg_catalog.clock_timestamp() - COALESCE(o.probed_at, o.since), '0') AS age FROM xdb.slow_object o \
-        WHERE o.kind IN ('TABLE', 'ROLE') AND COALESCE({OVER_AT} > pg_catalog.clock_timestamp() - $1::interval, true)");
-    MARK = format!("INSERT INTO xdb.slow_object AS o (kind, object, reason, pause) SELECT v.kind, v.object, v.reason, v.pause \
-        FROM {} ON CONFLICT (kind, object) DO UPDATE SET since = pg_catalog.clock_timestamp(), reason = EXCLUDED.reason, \
-            pause = EXCLUDED.pause, probed_at = NULL, mended_at = NULL", super::table::batch::<Marking>());
+        WHERE COALESCE({OVER_AT} > pg_catalog.clock_timestamp() - $1::interval, true)");
+    MARK = format!("INSERT INTO xdb.slow_object AS o (kind, object, reason, pause) \
+        SELECT COALESCE(v.kind, {KIND}), v.object, v.reason, v.pause FROM {} ON CONFLICT (kind, object) DO UPDATE SET since = pg_catalog.clock_timestamp(), reason = EXCLUDED.reason, \
+            pause = EXCLUDED.pause, probed_at = NULL, mended_at = NULL \
+        RETURNING lower(o.kind) AS kind", super::table::batch::<Marking>());
     PROBED = "UPDATE xdb.slow_object SET pause = $3::interval, probed_at = pg_catalog.clock_timestamp(), \
             mended_at = CASE WHEN $4::bool THEN pg_catalog.clock_timestamp() END \
-        WHERE kind = 'TABLE' AND object = $1::oid AND reason = $2::text AND mended_at IS NULL";
+        WHERE kind IN ('TABLE', 'FUNCTION') AND object = $1::oid AND reason = $2::text AND mended_at IS NULL \
+        RETURNING lower(kind) AS kind";
     FORGET = format!("DELETE FROM xdb.slow_object o WHERE {OVER_AT} < pg_catalog.clock_timestamp() - $1::interval \
             OR o.kind = 'TABLE' AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = o.object) \
+            OR o.kind = 'FUNCTION' AND NOT EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.oid = o.object) \
             OR o.kind = 'ROLE' AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = o.object)");
     FORGET_ALL = "DELETE FROM xdb.slow_object";
     NAMES = format!("SELECT CASE o.kind WHEN 'ROLE' \
                 THEN 'all tables of processes of ' || o.object::regrole::text || ': a process died in one' \
+                WHEN 'FUNCTION' THEN o.object::regprocedure::text || ': ' || o.reason \
                 ELSE o.object::regclass::text || ': ' || o.reason END AS name FROM xdb.slow_object o \
-        WHERE o.kind IN ('TABLE', 'ROLE') AND COALESCE({OVER_AT} > pg_catalog.clock_timestamp(), true) \
+        WHERE COALESCE({OVER_AT} > pg_catalog.clock_timestamp(), true) \
         ORDER BY o.since, o.kind, o.object");
 }
 
@@ -93,30 +99,32 @@ pub fn marks(spi: &Spi) -> Result<Marks> {
     Ok(marks)
 }
 
-/// The scheduler has found out that a table is slow.
-pub fn mark(spi: &Spi, relation: u32, mark: Mark) -> Result<()> {
-    mark_object(spi, TABLE, relation, mark)
+/// The scheduler has found out that a table or a function is slow. Says which of the two it is.
+pub fn mark(spi: &Spi, object: u32, mark: Mark) -> Result<String> {
+    mark_object(spi, None, object, mark)
 }
 
 /// A process has died in a step of this role.
 pub fn mark_role(spi: &Spi, role: u32, mark: Mark) -> Result<()> {
-    mark_object(spi, ROLE, role, mark)
+    mark_object(spi, Some(ROLE), role, mark).map(drop)
 }
 
-fn mark_object(spi: &Spi, kind: &str, object: u32, mark: Mark) -> Result<()> {
+fn mark_object(spi: &Spi, kind: Option<&str>, object: u32, mark: Mark) -> Result<String> {
     let (reason, pause) = (mark.reason.as_str(), Interval(mark.pause));
-    run(spi, &MARK, &[Marking { kind, object: object.into(), reason, pause }])?;
-    Ok(())
+    let params = Marking::arrays(&[Marking { kind, object: object.into(), reason, pause }]);
+    Ok(spi.first(&MARK, &params, |row| row.get("kind"))?.unwrap_or_default())
 }
 
-/// What a runner's probe of a table has shown. It counts unless somebody has marked the table anew since.
-pub fn probed(spi: &Spi, relation: u32, mark: Mark) -> Result<()> {
-    let object = pg_sys::Oid::from(relation);
+/// What a runner's probe of a table or a function has shown. It counts unless somebody has marked that anew since. Says which of
+/// the two it is.
+pub fn probed(spi: &Spi, object: u32, mark: Mark) -> Result<String> {
+    let object = pg_sys::Oid::from(object);
     let params = [value(object), value(mark.reason.as_str()), value(Interval(mark.pause)), value(mark.is_mended)];
-    if spi.run(&PROBED, &params)? > 0 && mark.is_mended {
+    let kind = spi.first(&PROBED, &params, |row| row.get("kind"))?;
+    if kind.is_some() && mark.is_mended {
         crate::pg::wake::wake_scheduler_at_commit();
     }
-    Ok(())
+    Ok(kind.unwrap_or_else(|| "object".to_owned()))
 }
 
 /// Forgets what was mended long ago, and what is gone.

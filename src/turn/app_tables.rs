@@ -1,4 +1,5 @@
-//! Users' tables in a turn: as the process's owner, within a budget of time, and never waited for.
+//! Users' tables in a turn: as the process's owner, within a budget of time, and never waited for. Functions that answers call are
+//! used as tables are.
 //!
 //! A use of a table is a statement or two: rows are read, locked or written. All uses of one turn together take at most
 //! `xdb.apply_timeout`; what comes after that is put off to the next turn. The first use of a turn may take all of it. Whose uses
@@ -11,10 +12,12 @@ use super::transaction::{Mode, Turn};
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
 use crate::pg::identity::{Setting, as_engine, as_process_owner, clean_session};
 use crate::pg::process::database;
+use crate::pg::routine;
 use crate::pg::shmem::row_places;
 use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, times_in_tables, try_lock_table, with_timeout};
 use crate::store::StateKey;
+use crate::store::app_functions::{Called, Calls};
 use crate::store::app_tables::{Held, LoadedRows, Tables, defer_nothing};
 use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::load::Meta;
@@ -115,18 +118,24 @@ impl<'a> AppTables<'a> {
 
     /// The lane of an execution's calls.
     pub fn lane_of(&self, meta: &Meta) -> i16 {
-        let mut relations = meta.mapping.iter().map(|table| table.relation);
-        let is_deadly = !meta.mapping.is_empty() && self.slow.is_deadly(meta.owner.to_u32());
-        if is_deadly || relations.any(|relation| self.slow.is_slow(relation)) { RUNNERS_LANE } else { SCHEDULERS_LANE }
+        if !self.slow.is_any() {
+            return SCHEDULERS_LANE;
+        }
+        let mut objects = objects(meta).peekable();
+        let is_deadly = objects.peek().is_some() && self.slow.is_deadly(meta.owner.to_u32());
+        if is_deadly || objects.any(|object| self.slow.is_slow(object)) { RUNNERS_LANE } else { SCHEDULERS_LANE }
     }
 
-    /// A table of the process that this one may not use, and for how long.
+    /// A table or a function of the process that this one may not use, and for how long.
     pub fn kept_from(&self, meta: &Meta) -> Option<(Relation, Kept)> {
-        let mut relations = meta.mapping.iter().map(|table| table.relation);
-        if self.slow.keeps_role_away(meta.owner.to_u32()) {
-            return relations.next().map(|relation| (relation, Kept::Away));
+        if !self.slow.is_any() {
+            return None;
         }
-        relations.find_map(|relation| Some((relation, self.slow.kept_until(relation)?)))
+        let mut objects = objects(meta);
+        if self.slow.keeps_role_away(meta.owner.to_u32()) {
+            return objects.next().map(|object| (object, Kept::Away));
+        }
+        objects.find_map(|object| Some((object, self.slow.kept_until(object)?)))
     }
 
     pub fn busy_until(&self, relation: Relation) -> Option<Instant> {
@@ -159,13 +168,14 @@ impl<'a> AppTables<'a> {
         self.slow.write(self.spi)
     }
 
-    /// Writes the attributes of an answer.
-    pub fn write(&mut self, meta: &Meta, attributes: &BTreeMap<String, Json>) -> Result<Used<()>> {
+    /// Writes the attributes of an answer, and calls its functions after that: all of it, or nothing.
+    pub fn write(&mut self, meta: &Meta, attributes: &BTreeMap<String, Json>, calls: &Calls) -> Result<Used<()>> {
         let spi = self.spi;
         let touched = |name: &String| attributes.contains_key(name);
-        self.access(meta, &touched, Access::Write, |tables| {
+        self.access(meta, &touched, &calls.called, Access::Write, |tables| {
             defer_nothing(spi)?;
-            tables.update(spi, meta, attributes)
+            tables.update(spi, meta, attributes)?;
+            calls.run(spi)
         })
     }
 
@@ -174,36 +184,38 @@ impl<'a> AppTables<'a> {
         let spi = self.spi;
         let touched = |name: &String| loading.wants(name);
         let held = if loading.locks() { Held::Remembered } else { Held::Not };
-        self.access(meta, &touched, Access::Read, |tables| tables.load(spi, meta, loading, held))
+        self.access(meta, &touched, &[], Access::Read, |tables| tables.load(spi, meta, loading, held))
     }
 
     /// Locks the rows that a call has loaded, and reads their versions.
     pub fn lock_rows(&mut self, meta: &Meta, loading: &Loading) -> Result<Used<Vec<Option<String>>>> {
         let spi = self.spi;
         let touched = |name: &String| loading.wants(name);
-        self.access(meta, &touched, Access::Lock, |tables| tables.lock_rows(spi, meta, loading))
+        self.access(meta, &touched, &[], Access::Lock, |tables| tables.lock_rows(spi, meta, loading))
     }
 
     fn access<T>(
         &mut self,
         meta: &Meta,
         touched: &dyn Fn(&String) -> bool,
+        called: &[Called],
         access: Access,
         body: impl FnOnce(&Tables) -> Result<T>,
     ) -> Result<Used<T>> {
         let mappings: Vec<_> = meta.mapping.iter().filter(|table| table.attributes.keys().any(touched)).collect();
-        let Some(first) = mappings.first().map(|table| table.relation) else {
+        let functions = || called.iter().map(|function| function.oid);
+        let Some(first) = mappings.first().map(|table| table.relation).or_else(|| functions().next()) else {
             // Nothing of a user's is touched.
             return body(&self.tables).map(Used::Done);
         };
         let Some(limit) = self.budget.next_use(self.is_first) else { return Ok(self.had_no_time()) };
-        if let Some(used) = self.lock_tables(&mappings, access)? {
+        if let Some(used) = self.lock_tables(&mappings, access)?.or_else(|| self.left_alone(functions())) {
             return Ok(used);
         }
         let own = self.settings.of(self.spi, meta.owner)?;
         let began = Instant::now();
-        let contended = |table: &&TableMapping| self.health.is_contended(table.relation, began);
-        let lock_timeout = self.role.lock_timeout(mappings.iter().any(contended));
+        let used = || mappings.iter().map(|table| table.relation).chain(functions());
+        let lock_timeout = self.role.lock_timeout(used().any(|object| self.health.is_contended(object, began)));
         let (spi, waits, tables) = (self.spi, self.role.waits_for_tables(), &mut self.tables);
         let in_owners_tables = || {
             // Here the locks are waited for, within the limits; without them a table could change its name.
@@ -229,7 +241,7 @@ impl<'a> AppTables<'a> {
         }
         match result {
             Ok(value) => {
-                mappings.iter().for_each(|table| self.health.went_well(table.relation, access));
+                used().for_each(|object| self.health.went_well(object, access));
                 Ok(Used::Done(value))
             }
             Err(error) => {
@@ -259,11 +271,8 @@ impl<'a> AppTables<'a> {
     /// Locks tables if they are free, so that they keep their names and shapes. Says what keeps them from being used.
     fn lock_tables<T>(&mut self, mappings: &[&TableMapping], access: Access) -> Result<Option<Used<T>>> {
         for table in mappings {
-            if self.health.is_busy(table.relation, Instant::now()) {
-                return Ok(Some(Used::Busy(table.relation)));
-            }
-            if !self.health.may_wait(table.relation) {
-                return Ok(Some(Used::Locked));
+            if let Some(used) = self.left_alone([table.relation].into_iter()) {
+                return Ok(Some(used));
             }
             if self.role.waits_for_tables() {
                 continue;
@@ -275,6 +284,15 @@ impl<'a> AppTables<'a> {
             self.tables.look_up(self.spi, table)?;
         }
         Ok(None)
+    }
+
+    /// What keeps one of these from being used now, whatever its locks.
+    fn left_alone<T>(&self, mut objects: impl Iterator<Item = Relation>) -> Option<Used<T>> {
+        objects.find_map(|object| match () {
+            () if self.health.is_busy(object, Instant::now()) => Some(Used::Busy(object)),
+            () if !self.health.may_wait(object) => Some(Used::Locked),
+            () => None,
+        })
     }
 
     /// The turn has too little time for a use of tables: it, or what comes after it, is the first one in a later turn.
@@ -312,6 +330,15 @@ impl<'a> AppTables<'a> {
 /// A use of users' tables under a guard: where it fails it leaves nothing behind, no lock of the session either.
 fn guarded_use<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     guarded(body).inspect_err(|_| clean_session())
+}
+
+/// The tables of a process, and the functions that its answers may call.
+fn objects(meta: &Meta) -> impl Iterator<Item = Relation> {
+    let definition = meta.process_type.as_ref().map(|process_type| &process_type.definition);
+    let functions = definition.into_iter().flat_map(|definition| definition.functions.values());
+    // One that can't be looked up is not there: calling it says why.
+    let functions = functions.filter_map(|name| routine::of_jsonb(name, 2).ok()?);
+    meta.mapping.iter().map(|table| table.relation).chain(functions)
 }
 
 fn error_of<T>(used: Used<T>) -> PgError {

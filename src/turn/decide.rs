@@ -12,6 +12,7 @@ use crate::pg::crash;
 use crate::pg::process::random;
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
+use crate::store::app_functions::Calls;
 use crate::store::attribute;
 use crate::store::global_queue::Gathered;
 use crate::store::load::{self, DueTimer, Loaded};
@@ -325,7 +326,7 @@ impl Decider<'_, '_, '_> {
             return Ok(());
         }
         let used = match self.is_unchanged(item, &command)? {
-            Used::Done(true) => self.write_tables(item, &events)?,
+            Used::Done(true) => self.write_tables(item, &command, &events)?,
             Used::Done(false) => {
                 let Item::Answer(record, _) = item else { return Ok(()) };
                 let again = Command::CallRepeated { seq: record.key.1, api: record.api };
@@ -441,19 +442,26 @@ impl Decider<'_, '_, '_> {
         loaded.is_some_and(|loaded| self.app.kept_from(&loaded.meta).is_some())
     }
 
-    fn write_tables(&mut self, item: &Item, events: &[Event]) -> Result<Used<()>> {
+    /// Writes the attributes of an answer, and calls its functions.
+    fn write_tables(&mut self, item: &Item, command: &Command, events: &[Event]) -> Result<Used<()>> {
         let Some(loaded) = self.decided.executions.get(&item.execution()) else { return Ok(Used::Done(())) };
-        for event in events {
-            let Event::GlobalAttributesWritten { attributes } = event else { continue };
-            if let Some((relation, _)) = self.app.kept_from(&loaded.meta) {
-                return Ok(Used::Busy(relation));
-            }
-            match self.app.write(&loaded.meta, attributes)? {
-                Used::Done(()) => {}
-                other => return Ok(other),
-            }
+        let written = events.iter().find_map(|event| match event {
+            Event::GlobalAttributesWritten { attributes } => Some(attributes),
+            _ => None,
+        });
+        let calls = command.function_calls();
+        if written.is_none() && calls.is_empty() {
+            return Ok(Used::Done(()));
         }
-        Ok(Used::Done(()))
+        if let Some((relation, _)) = self.app.kept_from(&loaded.meta) {
+            return Ok(Used::Busy(relation));
+        }
+        let Item::Answer(record, _) = item else { return Ok(Used::Done(())) };
+        let context = || calls::function_context(loaded, record);
+        match Calls::look_up(&loaded.meta.definition(), calls, context) {
+            Ok(calls) => self.app.write(&loaded.meta, written.unwrap_or(&BTreeMap::new()), &calls),
+            Err(error) => Ok(Used::Refused(error)),
+        }
     }
 
     /// The optimistic check: whether what a call has loaded under locks is what is there now. Users' rows are locked until the

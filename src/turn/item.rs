@@ -43,10 +43,12 @@ impl Item {
         }
     }
 
-    /// Whether deciding about it uses a user's table.
+    /// Whether deciding about it uses a user's table or function.
     pub fn uses_tables(&self) -> bool {
         let Self::Answer(record, answered) = self else { return false };
-        let writes = answered.effects().is_some_and(|effects| !effects.write_global_attributes.is_empty());
+        let writes = answered
+            .effects()
+            .is_some_and(|effects| !effects.write_global_attributes.is_empty() || !effects.call_functions.is_empty());
         writes || record.reads.as_ref().is_some_and(|reads| reads.global.locks())
     }
 }

@@ -1,4 +1,4 @@
-//! Users' tables that are slow. The scheduler finds out which are, and leaves their steps to runners; runners find out which
+//! Users' tables, and functions that answers call, that are slow. The scheduler finds out which are, and leaves their steps to runners; runners find out which
 //! are no more. What has to last are rows of `xdb.slow_object`.
 
 use super::role::{RUNNERS_CALLS, Role, apply_timeout};
@@ -69,9 +69,9 @@ impl SlowTables {
                     );
                 }
                 for (relation, mark) in found {
-                    slow::mark(spi, relation, mark)?;
+                    let kind = slow::mark(spi, relation, mark)?;
                     crash::point("turn-mark-slow");
-                    pgrx::log!("xdb: table {relation} is slow: {}; its steps are a runner's", mark.reason.as_str());
+                    pgrx::log!("xdb: {kind} {relation} is slow: {}; its steps are a runner's", mark.reason.as_str());
                 }
             }
             Self::Probed { probes, roles, found, .. } => {
@@ -88,13 +88,22 @@ impl SlowTables {
     pub fn write(&self, spi: &Spi) -> Result<()> {
         let Self::Probed { found, .. } = self else { return Ok(()) };
         for (relation, mark) in found {
-            slow::probed(spi, *relation, *mark)?;
+            let kind = slow::probed(spi, *relation, *mark)?;
             crash::point("turn-probe");
             if mark.is_mended {
-                pgrx::log!("xdb: table {relation} is not slow any more");
+                pgrx::log!("xdb: {kind} {relation} is not slow any more");
             }
         }
         Ok(())
+    }
+
+    /// Whether anything is slow.
+    pub fn is_any(&self) -> bool {
+        match self {
+            Self::Watched { tables, roles } => tables.is_any() || roles.is_any(),
+            Self::Probed { probes, roles, .. } => probes.is_any() || !roles.is_empty(),
+            Self::Ignored => false,
+        }
     }
 
     /// Whether its steps are a runner's.

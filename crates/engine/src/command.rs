@@ -63,6 +63,18 @@ pub enum Command {
 }
 
 impl Command {
+    /// Functions that it calls, in their order.
+    pub fn function_calls(&self) -> &[FunctionCall] {
+        match self {
+            Self::Start(start) => &start.call_functions,
+            Self::WaitUntilAnswered { answer, .. } => &answer.effects.call_functions,
+            Self::ExecuteAnswered { answer, .. } => &answer.effects.call_functions,
+            Self::RpcAnswered { answer, .. } => &answer.effects.call_functions,
+            Self::CallFailed(CallFailed { applied: Some(effects), .. }) => &effects.call_functions,
+            _ => &[],
+        }
+    }
+
     /// The name of the command, as in the history.
     pub fn name(&self) -> &'static str {
         match self {
@@ -104,6 +116,7 @@ pub struct Start {
     pub input: Option<Json>,
     pub local_attributes: BTreeMap<String, Json>,
     pub global_attributes: BTreeMap<String, Json>,
+    pub call_functions: Vec<FunctionCall>,
     /// Overrides the timeout of the definition; zero = none.
     pub timeout: Option<Duration>,
     pub starting_state_config: Option<Box<StateConfig>>,
@@ -174,6 +187,14 @@ pub struct Publish {
     pub payload: Option<Json>,
 }
 
+/// A function of the database that is called where the attributes are written, after them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FunctionCall {
+    /// Its name in the definition.
+    pub function: String,
+    pub argument: Option<Json>,
+}
+
 /// What every answer may do besides its decision.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effects {
@@ -181,6 +202,7 @@ pub struct Effects {
     pub publish_to_global_queue: Vec<GlobalPublish>,
     pub write_local_attributes: BTreeMap<String, Json>,
     pub write_global_attributes: BTreeMap<String, Json>,
+    pub call_functions: Vec<FunctionCall>,
     /// What in it changes nothing, a sentence each: told in the answer's event.
     pub warnings: Vec<String>,
 }
@@ -192,6 +214,7 @@ impl Effects {
             && self.publish_to_global_queue.is_empty()
             && self.write_local_attributes.is_empty()
             && self.write_global_attributes.is_empty()
+            && self.call_functions.is_empty()
     }
 }
 
@@ -312,6 +335,8 @@ pub enum Rejection {
     UnknownLocalAttribute(String),
     /// The mapping of the execution has no such global attribute.
     UnknownGlobalAttribute(String),
+    /// The definition lists no function of this name.
+    UnknownFunction(String),
     /// The state execution waits for no such timer; says which one was meant.
     NoTimer(String),
 }
@@ -328,6 +353,7 @@ impl std::fmt::Display for Rejection {
             Self::UnknownGlobalQueue(name) => write!(f, "unknown global queue \"{name}\""),
             Self::UnknownLocalAttribute(name) => write!(f, "unknown local attribute \"{name}\""),
             Self::UnknownGlobalAttribute(name) => write!(f, "unknown global attribute \"{name}\""),
+            Self::UnknownFunction(name) => write!(f, "unknown function \"{name}\""),
             Self::NoTimer(which) => write!(f, "the state execution waits for no {which}"),
         }
     }

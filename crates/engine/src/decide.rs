@@ -158,6 +158,7 @@ impl Draft<'_> {
             return Err(Rejection::Stale);
         }
         self.check_attributes(&start.local_attributes, &start.global_attributes)?;
+        self.check_functions(&start.call_functions)?;
         let definition = self.context.definition;
         let timeout = match start.timeout {
             Some(own) => Some(own).filter(|t| t.0 > 0),
@@ -599,7 +600,16 @@ impl Draft<'_> {
                 return Err(Rejection::OverQuota(what));
             }
         }
+        self.check_functions(&effects.call_functions)?;
         self.check_attributes(&effects.write_local_attributes, &effects.write_global_attributes)
+    }
+
+    /// Functions are called outside: here it is only known which of them may be.
+    fn check_functions(&self, calls: &[FunctionCall]) -> Result<(), Rejection> {
+        match calls.iter().find(|call| !self.context.definition.functions.contains_key(&call.function)) {
+            Some(call) => Err(Rejection::UnknownFunction(call.function.clone())),
+            None => Ok(()),
+        }
     }
 
     fn check_attributes(

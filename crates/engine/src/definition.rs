@@ -23,6 +23,9 @@ pub struct Definition {
     pub global_queues: Option<BTreeSet<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpcs: Option<BTreeMap<String, RpcConfig>>,
+    /// Functions of the database that answers call, by the names that answers have for them: schema and name, quoted as in SQL.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub functions: BTreeMap<String, String>,
     /// Process timeout; None or 0 = none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<f64>,

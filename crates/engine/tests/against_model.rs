@@ -82,7 +82,7 @@ fn the_runs_get_everywhere() {
         GlobalAttributesWritten MessagesReceived GlobalMessagesPublished RpcApplied CompletionRequested ResultGiven";
     let statuses = ["COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"].map(|status| format!("ProcessClosed as {status}"));
     let refusals = "NotRunning Stale InvalidAnswer InvalidOptions UnusedInput UnknownState UnknownQueue \
-        UnknownGlobalQueue UnknownLocalAttribute UnknownGlobalAttribute NoTimer";
+        UnknownGlobalQueue UnknownLocalAttribute UnknownGlobalAttribute UnknownFunction NoTimer";
     let refusals = refusals.split_whitespace().map(|kind| format!("refused as {kind}"));
     let wanted = everything.split_whitespace().map(str::to_owned).chain(statuses).chain(refusals);
     let rare: Vec<_> = wanted.filter(|what| seen.get(what).is_none_or(|times| *times < 5)).collect();

@@ -91,6 +91,7 @@ fn effects() -> impl Strategy<Value = Effects> {
             publish_to_local_queue,
             write_local_attributes,
             write_global_attributes: BTreeMap::new(),
+            call_functions: vec![],
             warnings: vec![],
         },
     )

@@ -4,6 +4,7 @@ use crate::config::state_config;
 use crate::fields::{
     Fault, Object, Read, UnknownKeys, boolean, cut, list, name, payload, quote, seconds, string, whole, word,
 };
+use crate::functions::{FUNCTION_CALL, function_call, function_calls};
 use crate::payload::MAX_PAYLOAD_DEPTH;
 use crate::scan::{Rules, scan};
 use crate::unknown::Unknown;
@@ -32,7 +33,7 @@ const MAX_ANSWER_DEPTH: usize = MAX_PAYLOAD_DEPTH + 16;
 /// The keys of an answer: its own, and those of its effects.
 macro_rules! keys {
     ($($own:literal),*) => {
-        &[$($own,)* "publishToLocalQueue", "publishToGlobalQueue", "writeToLocalAttributes", "writeToGlobalAttributes"]
+        &[$($own,)* "publishToLocalQueue", "publishToGlobalQueue", "writeToLocalAttributes", "writeToGlobalAttributes", "callFunctions"]
     };
 }
 
@@ -271,6 +272,9 @@ fn effects(object: &mut Object<'_>, reader: Reader<'_>) -> Read<Effects> {
         publish_to_global_queue: object.list_of("publishToGlobalQueue", |text| publish_globally(text, reader))?,
         write_local_attributes: object.map_of("writeToLocalAttributes", value)?,
         write_global_attributes: object.map_of("writeToGlobalAttributes", value)?,
+        call_functions: function_calls(object, |text| {
+            function_call(reader.object(text, FUNCTION_CALL)?, reader.limits.max_payload_bytes)
+        })?,
         warnings: Vec::new(),
     })
 }

@@ -3,6 +3,7 @@
 
 use crate::config::{call_timeout, loading, state_config};
 use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, map, name, quote, seconds, string, word};
+use crate::functions::{function_call, function_calls, functions};
 use crate::payload::{MAX_PAYLOAD_DEPTH, check_payload};
 use crate::scan::{Rules, scan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +30,7 @@ pub struct StartOptions {
     pub request_id: Option<String>,
     pub history: Option<HistoryPolicy>,
     pub traceparent: Option<String>,
+    pub call_functions: Vec<FunctionCall>,
 }
 
 /// The longest definition, in bytes: what executes it keeps it in memory, and reads it again when it has changed.
@@ -63,6 +65,10 @@ pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
             request_id: object.optional("requestId", name)?,
             history: object.optional("history", history)?,
             traceparent: object.optional("traceparent", traceparent)?,
+            call_functions: function_calls(&mut object, |text| {
+                // As long as the options may be: a start is not what a worker says.
+                function_call(Object::read(text, UnknownKeys::Refused)?, usize::MAX)
+            })?,
         };
         object.finish(options)
     })
@@ -82,6 +88,7 @@ fn definition(mut object: Object<'_>) -> Read<Definition> {
         local_queues: object.optional("localQueues", names)?,
         global_queues: Some(object.optional("globalQueues", names)?.unwrap_or_default()),
         rpcs: object.optional("rpcs", |text| map(text, |text| or_default(text, rpc_config)))?,
+        functions: functions(&mut object)?,
         timeout_seconds: object.optional("timeoutSeconds", seconds)?,
         history: object.optional("history", history)?.unwrap_or_default(),
         strict_answers: object.optional("strictAnswers", boolean)?.unwrap_or_default(),

@@ -18,9 +18,8 @@
 //!   errors.
 //!
 //! From below: `scan.rs` walks over JSON, `payload.rs` says what a payload is, `fields.rs` takes objects apart and notes in
-//! `unknown.rs` what nobody asks for, `config.rs`
-//! reads the options of states, which stand in definitions and in answers; `definition.rs` and `answer.rs` read whole
-//! documents, `arguments.rs` the other arguments of the functions. `request.rs` writes, and `refusal.rs` has the words of errors.
+//! `unknown.rs` what nobody asks for; `config.rs` reads the options of states, and `functions.rs` the calls of functions, which
+//! stand in definitions and in answers; `definition.rs` and `answer.rs` read whole documents, `arguments.rs` the other arguments of the functions. `request.rs` writes, and `refusal.rs` has the words of errors.
 
 mod answer;
 pub mod arguments;
@@ -28,6 +27,7 @@ mod clock_offset;
 mod config;
 mod definition;
 mod fields;
+mod functions;
 mod payload;
 pub mod refusal;
 mod request;
@@ -44,9 +44,10 @@ pub use definition::{
     parse_start_options,
 };
 pub use fields::MAX_NAME_BYTES;
+pub use functions::MAX_FUNCTION_CALLS;
 pub use payload::{MAX_PAYLOAD_DEPTH, check_payload};
 pub use request::{
-    CallContext, EXECUTE_PATH, RPC_PATH, RpcRequest, StateRequest, WAIT_UNTIL_PATH, call_id, fingerprint, object,
-    request_key, rpc_call_id,
+    CallContext, EXECUTE_PATH, RPC_PATH, RpcRequest, StartContext, StateRequest, WAIT_UNTIL_PATH, call_id, fingerprint,
+    object, request_key, rpc_call_id,
 };
 pub use scan::PayloadError;

@@ -154,9 +154,10 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
         Rejection::UnknownState(name) => unknown_state(name),
         Rejection::UnknownQueue(name) => unknown_queue(name),
         Rejection::UnknownGlobalQueue(name) => unknown_global_queue(name),
-        Rejection::UnknownLocalAttribute(_) | Rejection::UnknownGlobalAttribute(_) | Rejection::InvalidOptions(_) => {
-            Refusal::new(b"XD009", rejection.to_string())
-        }
+        Rejection::UnknownLocalAttribute(_)
+        | Rejection::UnknownGlobalAttribute(_)
+        | Rejection::UnknownFunction(_)
+        | Rejection::InvalidOptions(_) => Refusal::new(b"XD009", rejection.to_string()),
         Rejection::OverQuota(what) => over_quota(what),
         Rejection::NoTimer(_) => {
             Refusal::new(b"XD019", rejection.to_string()).hint("xdb.waits shows what it waits for.")

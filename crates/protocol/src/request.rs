@@ -101,6 +101,33 @@ pub struct CallContext<'a> {
     pub recovery: Option<&'a Recovery>,
 }
 
+impl CallContext<'_> {
+    /// The text of the object, for functions that an answer calls.
+    pub fn encode(&self) -> String {
+        let mut text = Writer::with_room_for(0);
+        text.context_object(self);
+        text.finish()
+    }
+}
+
+/// What functions that a start calls are told of it.
+#[derive(Clone, Copy, Debug)]
+pub struct StartContext<'a> {
+    pub process_id: &'a str,
+    pub execution: ExecutionId,
+    pub owner: Option<&'a str>,
+    pub database: &'a str,
+    pub process_started_at: Timestamp,
+}
+
+impl StartContext<'_> {
+    pub fn encode(&self) -> String {
+        let mut text = Writer::with_room_for(0);
+        text.object(|body| body.process(self));
+        text.finish()
+    }
+}
+
 /// A call of a state's `waitUntil` or `execute`. Attributes are the texts of JSON objects, as the database made them.
 #[derive(Clone, Copy, Debug)]
 pub struct StateRequest<'a> {
@@ -220,12 +247,21 @@ impl Writer {
 
     fn context(&mut self, context: &CallContext<'_>) {
         self.key("context");
+        self.context_object(context);
+    }
+
+    fn process(&mut self, process: &StartContext<'_>) {
+        self.field("processId", process.process_id);
+        self.field("processExecutionId", process.execution.to_string());
+        self.field("owner", process.owner);
+        self.field("database", process.database);
+        self.field("processStartedTimestamp", process.process_started_at.unix_seconds());
+    }
+
+    fn context_object(&mut self, context: &CallContext<'_>) {
+        let &CallContext { process_id, execution, owner, database, process_started_at, .. } = context;
         self.object(|body| {
-            body.field("processId", context.process_id);
-            body.field("processExecutionId", context.execution.to_string());
-            body.field("owner", context.owner);
-            body.field("database", context.database);
-            body.field("processStartedTimestamp", context.process_started_at.unix_seconds());
+            body.process(&StartContext { process_id, execution, owner, database, process_started_at });
             if let Some(id) = context.state_execution_id {
                 body.field("stateExecutionId", id);
             }

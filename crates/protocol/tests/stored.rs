@@ -41,6 +41,7 @@ fn assert_read_again(definition: &Definition, options: &StateConfig) {
         input: None,
         local_attributes: BTreeMap::new(),
         global_attributes: BTreeMap::new(),
+        call_functions: vec![],
         timeout: None,
         starting_state_config: Some(Box::new(options.clone())),
         start_at: None,

@@ -1,4 +1,5 @@
-//! What is slow inside the database: users' tables now, functions later. They are named by their oids.
+//! What is slow inside the database: users' tables, and functions that answers call. They are named by their oids: the server
+//! counts those of both with one counter, and where it has begun anew, two of one oid are slow together.
 //!
 //! ```text
 //!             used for more than half of ten seconds,
@@ -167,6 +168,11 @@ impl Watcher {
         self.died_in.push(key);
     }
 
+    /// Whether anything is slow.
+    pub fn is_any(&self) -> bool {
+        self.marks.values().chain(self.found.values()).any(|mark| !mark.is_mended)
+    }
+
     /// Whether its steps are a runner's.
     pub fn is_slow(&self, key: &Relation) -> bool {
         self.last(key).is_some_and(|mark| !mark.is_mended)
@@ -209,6 +215,11 @@ impl Probes {
     pub fn kept_until(&self, key: &Relation, now: Instant) -> Option<Instant> {
         let (mark, probe_at) = self.slow.get(key)?;
         (mark.reason == Reason::Died && *probe_at > now).then_some(*probe_at)
+    }
+
+    /// Whether anything is slow.
+    pub fn is_any(&self) -> bool {
+        !self.slow.is_empty()
     }
 
     /// Whether its steps are a runner's.

@@ -104,6 +104,7 @@ impl Simulator {
             }
         }
         self.tell_once(id, &mut events);
+        self.call_functions(id, command.function_calls());
         self.apply(id, events);
         Answered::State { applied: true, failure: None }
     }

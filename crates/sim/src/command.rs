@@ -23,6 +23,7 @@ pub enum SimulatorCommand {
     SkipTimer(SkipTimerArguments),
     RetryNow(RetryNowArguments),
     Rows(RowsArguments),
+    Called(NoArguments),
     Describe(ProcessArguments),
     History(ProcessArguments),
     Check(ProcessArguments),

@@ -20,6 +20,7 @@
 //! | `calls.rs`, `answers.rs`, `rpc.rs` | calls that are due, given out, and answered |
 //! | `clock.rs` | what comes due as time goes by |
 //! | `tables.rs` | rows for global attributes |
+//! | `functions.rs` | calls of functions that a database would have |
 //! | `global.rs` | global queues, and who waits for them |
 //! | `locks.rs` | what calls have locked, and whether it has changed |
 //! | `look.rs` | descriptions, histories, and whether both agree |
@@ -28,6 +29,7 @@ mod answers;
 mod calls;
 mod clock;
 mod command;
+mod functions;
 mod global;
 mod line;
 mod locks;
@@ -43,6 +45,7 @@ pub use answers::Answered;
 pub use calls::Call;
 pub use clock::Advanced;
 pub use command::*;
+pub use functions::CalledFunction;
 pub use look::{Description, HistoryEvent};
 pub use rpc::RpcCall;
 
@@ -91,6 +94,7 @@ pub struct Simulator {
     /// Calls that were given out and not answered, by number.
     open: BTreeMap<u64, OpenCall>,
     told: Told,
+    called: Vec<CalledFunction>,
     last_call: u64,
     last_id: u64,
 }
@@ -109,6 +113,7 @@ impl Simulator {
             queues: GlobalQueues::default(),
             open: BTreeMap::new(),
             told: Told::default(),
+            called: Vec::new(),
             last_call: 0,
             last_id: 0,
         }

@@ -61,6 +61,7 @@ impl Simulator {
             C::SkipTimer(arguments) => result(self.skip_timer(arguments)?),
             C::RetryNow(arguments) => result(self.retry_now(arguments)?),
             C::Rows(arguments) => result(self.rows(arguments)?),
+            C::Called(_) => result(self.called()),
             C::Describe(arguments) => {
                 let process_id = name("process_id", arguments.process_id)?;
                 result(self.describe(&process_id, arguments.execution_id.as_deref())?)

@@ -151,6 +151,7 @@ impl Simulator {
         if !events.is_empty() {
             self.tables.update(&self.runs[id], &attributes).map_err(|refused| refused.refusal)?;
         }
+        self.call_functions(*id, command.function_calls());
         self.apply(*id, events);
         if let Some(key) = &rpc.idempotency_key {
             self.rpc_answers.insert((*id, key.clone()), output.clone());

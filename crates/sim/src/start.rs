@@ -36,6 +36,7 @@ impl Simulator {
         let id = self.new_id();
         let run = Run::new(id, process_type.mapping.clone(), keys, options.traceparent.clone());
         let (attributes, mode) = (start.global_attributes.clone(), options.global_attribute_conflict_mode);
+        let functions = start.call_functions.clone();
         let events = run
             .decide(&Command::Start(Box::new(start)), &process_type.definition, self.now, &[])
             .map_err(|rejection| refusal::rejected_start(&process_id, &rejection))?;
@@ -48,6 +49,7 @@ impl Simulator {
         self.runs.insert(id, run);
         self.latest.insert(process_id, id);
         self.requests.extend(request.map(|request| (request, id)));
+        self.call_functions(id, &functions);
         self.apply(id, events);
         Ok(id)
     }
@@ -82,6 +84,7 @@ fn read(given: StartArguments) -> Result<StartRequest> {
         input,
         local_attributes,
         global_attributes,
+        call_functions: options.call_functions.clone(),
         timeout,
         starting_state_config: options.starting_state_config.clone(),
         start_at,

@@ -198,6 +198,7 @@ pub fn start() -> Command {
         input: Some(json("{\"n\":1.50}")),
         local_attributes: BTreeMap::new(),
         global_attributes: BTreeMap::new(),
+        call_functions: vec![],
         timeout: None,
         starting_state_config: None,
         start_at: None,

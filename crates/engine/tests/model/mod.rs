@@ -132,6 +132,7 @@ pub enum Refusal {
     UnknownGlobalQueue(String),
     UnknownLocalAttribute(String),
     UnknownGlobalAttribute(String),
+    UnknownFunction(String),
     NoTimer,
 }
 
@@ -149,6 +150,7 @@ impl From<&Rejection> for Refusal {
             Rejection::UnknownGlobalQueue(name) => Self::UnknownGlobalQueue(name.clone()),
             Rejection::UnknownLocalAttribute(name) => Self::UnknownLocalAttribute(name.clone()),
             Rejection::UnknownGlobalAttribute(name) => Self::UnknownGlobalAttribute(name.clone()),
+            Rejection::UnknownFunction(name) => Self::UnknownFunction(name.clone()),
             Rejection::NoTimer(_) => Self::NoTimer,
         }
     }

@@ -214,13 +214,23 @@ fn publish_globally() -> impl Strategy<Value = GlobalPublish> {
         .prop_map(|(queue, key, message_id, payload, ttl)| GlobalPublish { queue, key, message_id, payload, ttl })
 }
 
+/// `f` is always listed, `g` by few.
+fn function_calls() -> impl Strategy<Value = Vec<FunctionCall>> {
+    let name = prop_oneof![12 => Just("f"), 1 => Just("g")];
+    let call =
+        (name, option::of(json())).prop_map(|(name, argument)| FunctionCall { function: name.to_owned(), argument });
+    prop_oneof![3 => Just(vec![]), 1 => vec(call, 1..3)]
+}
+
 fn effects() -> impl Strategy<Value = Effects> {
-    let some = (vec(publish(), 0..4), vec(publish_globally(), 0..2), attributes(), global_attributes()).prop_map(
-        |(publish_to_local_queue, publish_to_global_queue, write_local_attributes, write_global_attributes)| Effects {
-            publish_to_local_queue,
-            publish_to_global_queue,
+    let messages = (vec(publish(), 0..4), vec(publish_globally(), 0..2));
+    let some = (messages, attributes(), global_attributes(), function_calls()).prop_map(
+        |((local, global), write_local_attributes, write_global_attributes, call_functions)| Effects {
+            publish_to_local_queue: local,
+            publish_to_global_queue: global,
             write_local_attributes,
             write_global_attributes,
+            call_functions,
             warnings: vec![],
         },
     );
@@ -478,6 +488,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                     local_queues,
                     global_queues,
                     rpcs: None,
+                    functions: BTreeMap::from([("f".to_owned(), "app.f".to_owned())]),
                     timeout_seconds,
                     history: HistoryPolicy::Full,
                     strict_answers: false,
@@ -505,16 +516,20 @@ fn start() -> impl Strategy<Value = Start> {
         prop::sample::select(&[None, None, Some(0), Some(4), Some(20)][..]),
         option::weighted(0.2, config()),
         prop::sample::select(&[None, None, None, Some(-2), Some(0), Some(3)][..]),
+        function_calls(),
     )
-        .prop_map(|(input, local_attributes, global_attributes, timeout, config, start_at)| Start {
-            process_id: "p-1".to_owned(),
-            process_type: "T".to_owned(),
-            input,
-            local_attributes,
-            global_attributes,
-            timeout: timeout.map(|seconds: i64| Duration(seconds * SECOND)),
-            starting_state_config: config.map(Box::new),
-            start_at: start_at.map(|seconds: i64| Timestamp(T0 + seconds * SECOND)),
+        .prop_map(|(input, local_attributes, global_attributes, timeout, config, start_at, call_functions)| {
+            Start {
+                process_id: "p-1".to_owned(),
+                process_type: "T".to_owned(),
+                input,
+                local_attributes,
+                global_attributes,
+                call_functions,
+                timeout: timeout.map(|seconds: i64| Duration(seconds * SECOND)),
+                starting_state_config: config.map(Box::new),
+                start_at: start_at.map(|seconds: i64| Timestamp(T0 + seconds * SECOND)),
+            }
         })
 }
 

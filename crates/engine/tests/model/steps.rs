@@ -141,6 +141,7 @@ impl Model {
     fn start(&mut self, start: &Start, context: &Context<'_>) -> Result<(), Vec<Refusal>> {
         let mut faults = local_faults(&start.local_attributes, context);
         faults.extend(global_faults(&start.global_attributes, context));
+        faults.extend(function_faults(&start.call_functions, context));
         let first = &context.definition.starting_state;
         match first {
             None if start.input.is_some() => faults.push(Refusal::UnusedInput),
@@ -408,10 +409,16 @@ fn global_queue_fault(queue: &str, context: &Context<'_>) -> Option<Refusal> {
     (!listed.contains(queue)).then(|| Refusal::UnknownGlobalQueue(queue.to_owned()))
 }
 
+fn function_faults(calls: &[FunctionCall], context: &Context<'_>) -> Vec<Refusal> {
+    let unknown = calls.iter().filter(|call| !context.definition.functions.contains_key(&call.function));
+    unknown.map(|call| Refusal::UnknownFunction(call.function.clone())).collect()
+}
+
 fn effect_faults(effects: &Effects, context: &Context<'_>) -> Vec<Refusal> {
     let mut faults = local_faults(&effects.write_local_attributes, context);
     faults.extend(global_faults(&effects.write_global_attributes, context));
     faults.extend(effects.publish_to_local_queue.iter().filter_map(|message| queue_fault(&message.queue, context)));
+    faults.extend(function_faults(&effects.call_functions, context));
     let global = &effects.publish_to_global_queue;
     faults.extend(global.iter().filter_map(|message| global_queue_fault(&message.queue, context)));
     faults

@@ -14,6 +14,7 @@ from .codec import CodecError
 from .decisions import Decision, Fatal, Retryable, complete, complete_if_empty, end_thread, fail, force_complete
 from .definition import DefinitionError
 from .errors import XdbError
+from .functions import Function
 from .live import CallOver, Message, NotLoaded, NullAttribute, Results, results, then
 from .process import Process, Row, RowStart
 from .queues import GlobalQueue, Queue
@@ -42,6 +43,7 @@ __all__ = [
     "Execution",
     "Fatal",
     "Finding",
+    "Function",
     "GlobalQueue",
     "Message",
     "NoDecision",

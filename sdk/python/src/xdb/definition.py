@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NoReturn, TypeGuard
 
 from . import codec
 from .codec import CodecError
+from .functions import Function
 from .live import MISSING, Attribute
 from .queues import GlobalQueue, Queue
 from .states import Handler, Loading, Member, OnFailure, Rpc, State, call_options, find_state, timeout_seconds
@@ -41,6 +42,7 @@ class Description:
     rpcs: Mapping[str, Rpc[Any, Any]]
     queues: Mapping[str, Queue[Any]]
     global_queues: Mapping[str, GlobalQueue[Any]]
+    functions: Mapping[str, Function[Any]]
     rows: Mapping[str, type[Any]]
     local: Mapping[str, Local]
     # The commands of waits that are no functions, by state, and what a call of a member leaves out.
@@ -150,6 +152,7 @@ def describe(
     rpcs = _by_name(Rpc, members, place)
     queues = _by_name(Queue, members, place)
     global_queues = _by_name(GlobalQueue, members, place)
+    functions = _by_name(Function, members, place)
     rows, local = _attributes(cls, base, row_base, members, place)
     global_names = _global_names(rows, place)
     callable_members: list[Member] = [*states.values(), *rpcs.values()]
@@ -178,13 +181,15 @@ def describe(
     definition["rpcs"] = {
         id: _rpc_config(rpc, loading[rpc.attribute], global_names, local, place) for id, rpc in rpcs.items()
     }
+    if functions:
+        definition["functions"] = {name: function.sql_name for name, function in functions.items()}
     _process_options(definition, timeout, history, place)
     not_loaded = {
         attribute: frozenset() if each.names is None else frozenset(local) - each.names
         for attribute, each in loading.items()
     }
     return Description(
-        name, states, rpcs, queues, global_queues, rows, local, waits, not_loaded, definition
+        name, states, rpcs, queues, global_queues, functions, rows, local, waits, not_loaded, definition
     )
 
 
@@ -198,7 +203,7 @@ def _members(cls: Any, base: type, place: _Place) -> dict[str, Any]:
             if name in _RESERVED or name in ("_live", "_xdb"):
                 if name != "_xdb":
                     place.refuse(f"{name!r} is reserved: call it otherwise")
-            elif isinstance(value, (State, Rpc, Queue, GlobalQueue)):
+            elif isinstance(value, (State, Rpc, Queue, GlobalQueue, Function)):
                 if each is not cls:
                     value = copy.copy(value)
                 members[name] = value
@@ -208,13 +213,17 @@ def _members(cls: Any, base: type, place: _Place) -> dict[str, Any]:
         if vars(cls).get(name) is not value:
             setattr(cls, name, value)
         if isinstance(value, (Queue, GlobalQueue)):
-            _message_type(name, value, place)
+            value.message_type = _written_type(name, value, place)
+            if not value.name:
+                place.refuse(f"the queue {name} has an empty name")
+        if isinstance(value, Function):
+            value.argument_type = _written_type(name, value, place)
     return members
 
 
-def _message_type(name: str, queue: Any, place: _Place) -> None:
+def _written_type(name: str, member: Any, place: _Place) -> Any:
     """What stands in the brackets of `xdb.Queue[...]()`, or in those of its annotation."""
-    written = getattr(queue, "__orig_class__", None)
+    written = getattr(member, "__orig_class__", None)
     if written is None and name in inspect.get_annotations(place.cls):
         written = place.hints(place.cls)[name]
     args = typing.get_args(written)
@@ -223,9 +232,8 @@ def _message_type(name: str, queue: Any, place: _Place) -> None:
         if isinstance(annotation, typing.ForwardRef):
             annotation = place.evaluated(annotation.__forward_arg__)
         place.check(annotation, name)
-        queue.message_type = annotation
-    if not queue.name:
-        place.refuse(f"the queue {name} has an empty name")
+        return annotation
+    return Any
 
 
 def _by_name(kind: Any, members: Mapping[str, Any], place: _Place) -> dict[str, Any]:
@@ -254,6 +262,8 @@ def _attributes(
             place.refuse(f"{name!r} is reserved: call the attribute otherwise")
         if typing.get_origin(annotation) in (Queue, GlobalQueue) or annotation in (Queue, GlobalQueue):
             place.refuse(f"{name} is annotated as a queue, but is none: write {name} = xdb.Queue[...]()")
+        if typing.get_origin(annotation) is Function or annotation is Function:
+            place.refuse(f'{name} is annotated as a function, but is none: write {name} = xdb.Function[...]("schema.name")')
         if isinstance(annotation, type) and issubclass(annotation, row_base):
             rows[name] = annotation
             continue

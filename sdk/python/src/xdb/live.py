@@ -154,6 +154,7 @@ class Live:
     rows: dict[type, Any] = field(default_factory=dict)
     local_messages: list[dict[str, JSON]] = field(default_factory=list)
     global_messages: list[dict[str, JSON]] = field(default_factory=list)
+    function_calls: list[dict[str, JSON]] = field(default_factory=list)
     received: dict[str, list[Any]] = field(default_factory=dict)
     decision: Decision | None = None
     closed: str | None = None
@@ -206,6 +207,12 @@ class Live:
             self.check_open(f"nothing can be published to {message['queueName']}")
             messages.append({key: value for key, value in message.items() if value is not None})
 
+    def call_function(self, call: dict[str, JSON]) -> None:
+        """Has a function of the database called with the answer."""
+        with self.guard:
+            self.check_open(f"{call['function']} can't be called")
+            self.function_calls.append(call)
+
     def close(self, why: str) -> None:
         """Ends the call: from now on writing and publishing raise. The first reason stays."""
         with self.guard:
@@ -253,6 +260,7 @@ class Live:
             "writeToLocalAttributes": written[False],
             "publishToLocalQueue": self.local_messages,
             "publishToGlobalQueue": self.global_messages,
+            "callFunctions": self.function_calls,
         }
         return {key: value for key, value in answer.items() if value}
 

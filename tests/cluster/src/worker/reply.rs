@@ -76,6 +76,12 @@ impl Answer {
         self.with("publishToGlobalQueue", json!([{"queueName": queue, "payload": payload}]))
     }
 
+    /// Has functions of the database called, each with its argument.
+    pub fn calls(self, functions: &[(&str, Value)]) -> Answer {
+        let calls = functions.iter().map(|(function, argument)| json!({"function": function, "argument": argument}));
+        self.with("callFunctions", calls.collect())
+    }
+
     /// Adds a decision to an RPC's answer.
     pub fn and(mut self, decision: Answer) -> Answer {
         self.0.extend(decision.0);

@@ -16,7 +16,7 @@ from ..queues import GlobalQueue
 from ..request import Job, read
 from ..states import Member, Rpc, State
 
-__all__ = ["Published", "Result", "call", "wait"]
+__all__ = ["CalledFunction", "Published", "Result", "call", "wait"]
 
 EXECUTION = "00000000-0000-7000-8000-000000000000"
 
@@ -33,6 +33,14 @@ class Published:
 
 
 @dataclass(frozen=True)
+class CalledFunction:
+    """A function of the database that a handler has called."""
+
+    function: str
+    argument: Any = None
+
+
+@dataclass(frozen=True)
 class Result:
     """What became of a handler. `local` and `rows` have what was written, and nothing else."""
 
@@ -41,6 +49,7 @@ class Result:
     local: dict[str, Any] = field(default_factory=dict)
     rows: dict[type[Row], dict[str, Any]] = field(default_factory=dict)
     published: list[Published] = field(default_factory=list)
+    called: list[CalledFunction] = field(default_factory=list)
 
 
 def call(
@@ -72,6 +81,7 @@ def call(
         _written(answer.get("writeToLocalAttributes") or {}, process),
         _written_rows(answer.get("writeToGlobalAttributes") or {}, process),
         _published(answer, process),
+        [_called(each, process) for each in answer.get("callFunctions") or ()],
     )
 
 
@@ -203,6 +213,11 @@ def _written_rows(raw: Mapping[str, Any], process: type[Process]) -> dict[type[R
         if found:
             rows[row] = found
     return rows
+
+
+def _called(call: Mapping[str, Any], process: type[Process]) -> CalledFunction:
+    name = call["function"]
+    return CalledFunction(name, decode(call.get("argument"), process._xdb.functions[name].argument_type, name))
 
 
 def _published(answer: Mapping[str, Any], process: type[Process]) -> list[Published]:

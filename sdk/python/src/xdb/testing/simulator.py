@@ -67,6 +67,15 @@ class Event:
     details: Mapping[str, Any] = field(repr=False)
 
 
+@dataclass(frozen=True)
+class FunctionCall:
+    """A function that an answer calls: by its name in the class, with the JSON of its argument."""
+
+    process_id: str
+    function: str
+    argument: Any
+
+
 @dataclass
 class _Fault:
     """Calls that are to fail."""
@@ -315,6 +324,12 @@ class Simulator:
     def delete_row(self, row: type[Row], key: Any) -> None:
         """Deletes a row, as plain SQL would."""
         self._do("rows", table=row._table, key=row.row(key).key_columns, delete=True)
+
+    # --- functions
+
+    def called_functions(self) -> list[FunctionCall]:
+        """The functions that answers have called since this was asked last. There are none here: nothing ran, and none fails."""
+        return [FunctionCall(each["process_id"], each["function"], each["argument"]) for each in self._ask("called")]
 
     # --- faults
 

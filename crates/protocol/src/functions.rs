@@ -1,0 +1,39 @@
+//! Functions of the database: what a definition says of them, and what answers and starts ask of them.
+
+use crate::fields::{Fault, Object, Read, name, payload};
+use std::collections::BTreeMap;
+use xdb_engine::FunctionCall;
+
+/// Most functions that one answer or start calls.
+pub const MAX_FUNCTION_CALLS: usize = 100;
+
+/// The keys of a call.
+pub(crate) const FUNCTION_CALL: &[&str] = &["function", "argument"];
+
+/// The calls of an answer or a start, in their order.
+pub(crate) fn function_calls<'a>(
+    object: &mut Object<'a>,
+    read: impl FnMut(&'a str) -> Read<FunctionCall>,
+) -> Read<Vec<FunctionCall>> {
+    let calls = object.list_of("callFunctions", read)?;
+    match calls.len() {
+        too_many if too_many > MAX_FUNCTION_CALLS => {
+            let what = format!("has {too_many} entries; at most {MAX_FUNCTION_CALLS} are allowed");
+            Err(Fault::new(what).at("callFunctions"))
+        }
+        _ => Ok(calls),
+    }
+}
+
+pub(crate) fn function_call(mut object: Object<'_>, max_payload_bytes: usize) -> Read<FunctionCall> {
+    let call = FunctionCall {
+        function: object.required("function", name)?,
+        argument: object.optional("argument", |text| payload(text, max_payload_bytes))?,
+    };
+    object.finish(call)
+}
+
+/// Functions as a definition names them. How a name is written is for the database to judge.
+pub(crate) fn functions(object: &mut Object<'_>) -> Read<BTreeMap<String, String>> {
+    object.map_of("functions", name)
+}

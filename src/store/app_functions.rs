@@ -1,0 +1,132 @@
+//! Functions of users that answers and starts call.
+//!
+//! A definition has their names and no oids. A function that is dropped and made again, or comes out of a dump, is the one that is
+//! meant; one that is called otherwise now is not there. Each call looks it up, as SQL does that names it.
+//!
+//! Whoever calls one has switched to the right role (see `pg::identity`) and decides what an error means.
+
+use super::table::statements;
+use crate::error;
+use crate::pg::catch::{PgError, Result, sqlstate};
+use crate::pg::param::value;
+use crate::pg::routine;
+use crate::pg::spi::Spi;
+use crate::pg::subxact::now_in_table;
+use pgrx::pg_sys;
+use xdb_engine::{Definition, FunctionCall};
+
+statements! {
+    // Quoted where that is needed, so that it can stand in SQL.
+    NAMED = "SELECT pg_catalog.cardinality(a.parts) AS parts, \
+            pg_catalog.quote_ident(a.parts[1]) || '.' || pg_catalog.quote_ident(a.parts[2]) AS name \
+        FROM (SELECT pg_catalog.parse_ident($1) AS parts) AS a";
+    KIND = "SELECT p.prokind = 'f' AND NOT p.proretset AS is_plain, \
+            p.prorettype = 'jsonb'::pg_catalog.regtype AS gives_json, p.prorettype = 'void'::pg_catalog.regtype AS gives_nothing, \
+            n.nspname LIKE 'pg\\_temp%' AS is_temporary, pg_catalog.has_function_privilege($2::oid, p.oid, 'EXECUTE') \
+                AND pg_catalog.has_schema_privilege($2::oid, n.oid, 'USAGE') AS may_execute \
+        FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = $1::oid";
+}
+
+/// A function that is to be called.
+#[derive(Debug)]
+pub struct Called {
+    pub oid: u32,
+    /// As in SQL, with its schema.
+    name: String,
+    /// The text of a JSON value.
+    argument: String,
+}
+
+/// Functions that are to be called, in their order, and what each of them is told of who calls.
+#[derive(Debug, Default)]
+pub struct Calls {
+    pub called: Vec<Called>,
+    context: String,
+}
+
+impl Calls {
+    /// Looks the functions up, as the engine. `context` is asked for if there are any.
+    pub fn look_up(
+        definition: &Definition,
+        calls: &[FunctionCall],
+        context: impl FnOnce() -> Result<String>,
+    ) -> Result<Self> {
+        if calls.is_empty() {
+            return Ok(Self::default());
+        }
+        let called = calls.iter().map(|call| {
+            // The engine has decided about the call: it is listed.
+            let listed = definition.functions.get(&call.function);
+            let name = listed.ok_or_else(|| PgError::internal("a function that is not listed is called"))?;
+            let oid = routine::of_jsonb(name, 2)?.ok_or_else(|| missing(name, 2))?;
+            let argument = call.argument.as_ref().map_or("null", |argument| argument.as_str()).to_owned();
+            Ok(Called { oid, name: name.clone(), argument })
+        });
+        Ok(Self { called: called.collect::<Result<_>>()?, context: context()? })
+    }
+
+    /// Calls them. What they give is of no concern.
+    pub fn run(&self, spi: &Spi) -> Result<()> {
+        for Called { oid, name, argument } in &self.called {
+            now_in_table(*oid);
+            let sql =
+                format!("SELECT {name}($1::pg_catalog.text::pg_catalog.jsonb, $2::pg_catalog.text::pg_catalog.jsonb)");
+            spi.on_users_tables().run(&sql, &[value(argument.as_str()), value(self.context.as_str())])?;
+        }
+        Ok(())
+    }
+}
+
+/// As the server itself says it.
+fn missing(name: &str, arguments: usize) -> PgError {
+    let types = vec!["jsonb"; arguments].join(", ");
+    PgError::new(sqlstate(b"42883"), format!("function {name}({types}) does not exist"))
+}
+
+/// What a function gives that is named in a definition.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Gives {
+    Json,
+    JsonOrNothing,
+}
+
+/// The name of a function as definitions have it, for one that a definition names; as the current role finds it.
+pub fn named(spi: &Spi, text: &str) -> Result<String> {
+    let wrong = |what: String| error::invalid_definition(format!("function {text}: {what}"));
+    let read = |row: &crate::pg::spi::Row| Ok((row.get::<i32>("parts")?, row.get::<Option<String>>("name")?));
+    let found = spi.first(&NAMED, &[value(text)], read);
+    let found = found.map_err(|error| if error.code == NOT_A_NAME { wrong(error.message.clone()) } else { error })?;
+    match found {
+        Some((2, Some(name))) => Ok(name),
+        Some((1, _)) => {
+            Err(wrong("its name has no schema: it is looked for where it is, and on no search_path".to_owned()))
+        }
+        _ => Err(wrong("it is no name with a schema".to_owned())),
+    }
+}
+
+/// What `parse_ident` calls a text that it can't read.
+const NOT_A_NAME: i32 = sqlstate(b"22023");
+
+/// The function can be called so, and the role may call it: processes of others would do it for whoever registers.
+pub fn check(spi: &Spi, role: pg_sys::Oid, name: &str, arguments: usize, gives: Gives) -> Result<()> {
+    let wrong = |what: &str| Err(error::invalid_definition(format!("function {name}: {what}")));
+    let Some(oid) = routine::of_jsonb(name, arguments)? else {
+        let types = vec!["jsonb"; arguments].join(", ");
+        return wrong(&format!("there is no function {name}({types})"));
+    };
+    let row = spi.first(&KIND, &[value(pg_sys::Oid::from(oid)), value(role)], |row| {
+        let gives_json = row.get::<bool>("gives_json")?;
+        let fits = gives_json || gives == Gives::JsonOrNothing && row.get("gives_nothing")?;
+        Ok((row.get::<bool>("is_plain")?, fits, row.get::<bool>("is_temporary")?, row.get::<bool>("may_execute")?))
+    })?;
+    match row {
+        Some((_, _, true, _)) => wrong("it is temporary: the engine can't see it"),
+        Some((false, ..)) => wrong("it is no ordinary function that gives one value"),
+        Some((_, false, ..)) if gives == Gives::Json => wrong("it must return jsonb"),
+        Some((_, false, ..)) => wrong("it must return jsonb or void"),
+        Some((_, _, _, false)) => Err(error::may_not_name(name)),
+        Some(_) => Ok(()),
+        None => wrong("it is gone"),
+    }
+}

@@ -1,0 +1,81 @@
+-- Functions that answers and starts call: what a definition may name.
+\set SHOW_CONTEXT never
+SELECT xdb.pause();
+CREATE ROLE golden_caller;
+SELECT xdb.grant_usage('golden_caller', deployer => true);
+CREATE SCHEMA golden_shop;
+GRANT USAGE, CREATE ON SCHEMA golden_shop TO golden_caller;
+CREATE SCHEMA golden_closed;
+CREATE TABLE golden_shop.log (id int GENERATED ALWAYS AS IDENTITY, what text, who text);
+GRANT INSERT, SELECT ON golden_shop.log TO golden_caller;
+CREATE FUNCTION golden_shop.secret(jsonb, jsonb) RETURNS void LANGUAGE sql AS '';
+REVOKE EXECUTE ON FUNCTION golden_shop.secret(jsonb, jsonb) FROM PUBLIC;
+CREATE FUNCTION golden_closed.closed(jsonb, jsonb) RETURNS void LANGUAGE sql AS '';
+
+SET ROLE golden_caller;
+CREATE FUNCTION golden_shop.log(argument jsonb, context jsonb) RETURNS jsonb LANGUAGE sql AS
+    $$ INSERT INTO golden_shop.log (what, who) VALUES (concat_ws(' ', argument #>> '{}', context->>'processId'), current_user) RETURNING '1'::jsonb $$;
+CREATE FUNCTION golden_shop."Log it"(argument jsonb, context jsonb) RETURNS void LANGUAGE sql AS
+    $$ INSERT INTO golden_shop.log (what, who) VALUES ('it', current_user) $$;
+CREATE FUNCTION golden_shop.one(jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT $1';
+CREATE FUNCTION golden_shop.texts(text, text) RETURNS jsonb LANGUAGE sql AS 'SELECT to_jsonb($1)';
+CREATE FUNCTION golden_shop.number(jsonb, jsonb) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION golden_shop.many(jsonb, jsonb) RETURNS SETOF jsonb LANGUAGE sql AS 'SELECT $1';
+CREATE PROCEDURE golden_shop.procedure(jsonb, jsonb) LANGUAGE sql AS '';
+SELECT xdb.register_worker('golden_shop', 'http://127.0.0.1:1');
+
+-- It is a function of two values of jsonb that gives one, or nothing, and its name has a schema.
+CREATE FUNCTION pg_temp.register(functions jsonb) RETURNS void LANGUAGE sql AS
+    $$ SELECT xdb.register_process_type('Shop', 'golden_shop', jsonb_build_object('functions', functions)) $$;
+SELECT pg_temp.register('{"f": "log"}');
+SELECT pg_temp.register('{"f": "postgres.golden_shop.log"}');
+SELECT pg_temp.register('{"f": "golden_shop.log(jsonb, jsonb)"}');
+SELECT pg_temp.register('{"f": "golden_shop."}');
+SELECT pg_temp.register('{"f": ""}');
+SELECT pg_temp.register('{"f": 1}');
+SELECT pg_temp.register('{"": "golden_shop.log"}');
+SELECT pg_temp.register('["golden_shop.log"]');
+SELECT pg_temp.register('{"f": "golden_shop.nothing"}');
+SELECT pg_temp.register('{"f": "golden_shop.one"}');
+SELECT pg_temp.register('{"f": "golden_shop.texts"}');
+SELECT pg_temp.register('{"f": "golden_shop.number"}');
+SELECT pg_temp.register('{"f": "golden_shop.many"}');
+SELECT pg_temp.register('{"f": "golden_shop.procedure"}');
+SELECT pg_temp.register('{"f": "nowhere.log"}');
+-- Whoever registers needs EXECUTE, and USAGE on the schema.
+SELECT pg_temp.register('{"f": "golden_shop.secret"}');
+SELECT pg_temp.register('{"f": "golden_closed.closed"}');
+
+-- Names are kept as SQL writes them.
+SELECT pg_temp.register('{"log": "Golden_Shop.LOG", "it": "golden_shop.\"Log it\""}');
+RESET ROLE;
+SELECT definition -> 'functions' FROM xdb.process_type WHERE process_type = 'Shop';
+
+-- A start calls them, as the caller.
+SET ROLE golden_caller;
+SELECT xdb.start_process('golden-f', 'Shop', options =>
+    '{"callFunctions": [{"function": "log", "argument": "began"}, {"function": "it"}]}') IS NOT NULL AS started;
+SELECT what, who FROM golden_shop.log ORDER BY id;
+SELECT xdb.start_process('golden-g', 'Shop', options => '{"callFunctions": [{"function": "golden_shop.log"}]}');
+SELECT xdb.start_process('golden-g', 'Shop', options => '{"callFunctions": [{"argument": 1}]}');
+SELECT xdb.start_process('golden-g', 'Shop', options => '{"callFunctions": {"function": "log"}}');
+SELECT xdb.start_process('golden-g', 'Shop', options => '{"callFunctions": [{"function": "log", "arguments": 1}]}');
+SELECT xdb.start_process('golden-g', 'Shop', options => jsonb_build_object('callFunctions',
+    (SELECT jsonb_agg('{"function": "log"}'::jsonb) FROM generate_series(1, 101))));
+-- One that is gone says so, as in SQL.
+DROP FUNCTION golden_shop.log(jsonb, jsonb);
+SELECT xdb.start_process('golden-g', 'Shop', options => '{"callFunctions": [{"function": "log"}]}');
+SELECT count(*) FROM xdb.processes WHERE process_id = 'golden-g';
+
+-- Clean up.
+SELECT xdb.stop_process('golden-f');
+RESET ROLE;
+DROP FUNCTION pg_temp.register(jsonb);
+SELECT xdb.unregister_process_type('Shop');
+SELECT xdb.unregister_worker('golden_shop');
+SET client_min_messages = warning;
+DROP SCHEMA golden_shop, golden_closed CASCADE;
+RESET client_min_messages;
+SELECT xdb.revoke_usage('golden_caller');
+DROP ROLE golden_caller;
+SELECT xdb.resume();
