@@ -2,7 +2,7 @@
 //! server have their words in `crates/protocol/src/refusal.rs`.
 
 use crate::pg::catch::{PgError, sqlstate};
-use xdb_engine::{Failure, Quotas, Rejection, StateExecutionId};
+use xdb_engine::{Failure, Pause, PauseMode, Quotas, Rejection, StateExecutionId};
 use xdb_protocol::refusal::{self, Refusal, sentence};
 
 /// As the server's own refusals.
@@ -55,6 +55,19 @@ pub fn locks_not_granted(rpc_name: &str, what: &str) -> PgError {
     PgError::new(sqlstate(b"XD020"), format!("RPC \"{rpc_name}\" did not get its locks in time"))
         .detail(format!("It waited for {what}."))
         .hint("Another transaction has them: pg_catalog.pg_blocking_pids() says whose, while it waits.")
+}
+
+/// A caller asks for something that a pause refuses, or has waited for its end in vain. `what` is paused.
+pub fn paused(what: &str, pause: &Pause) -> PgError {
+    let mut detail = match pause.mode {
+        PauseMode::Reject => "It refuses requests".to_owned(),
+        PauseMode::Wait => "It did not end in time".to_owned(),
+    };
+    if let Some(until) = pause.until {
+        detail.push_str(&format!(" until {}", until.iso8601()));
+    }
+    detail.push_str(&pause.reason.as_ref().map_or_else(|| ".".to_owned(), |reason| format!(": {reason}")));
+    PgError::new(sqlstate(b"XD023"), format!("{what} is paused")).detail(detail)
 }
 
 /// A session has no thread or no descriptor for its connection to workers.

@@ -81,6 +81,24 @@ CREATE OR REPLACE FUNCTION xdb.retry_now(process_id text, state_execution_id tex
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_retry_now';
 COMMENT ON FUNCTION xdb.retry_now(text, text, uuid) IS 'Makes the calls of a process that are in backoff due at once, and lets those go that are held after crashes; or only that of one state execution. Returns how many.';
 
+CREATE OR REPLACE FUNCTION xdb.pause_process(process_id text, mode text DEFAULT 'WAIT', until timestamptz DEFAULT NULL,
+    reason text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_pause_process';
+COMMENT ON FUNCTION xdb.pause_process(text, text, timestamptz, text, uuid) IS 'Has no call of a process begin until xdb.resume_process(), or until that time. Requests of callers wait, or with the mode REJECT are refused.';
+
+CREATE OR REPLACE FUNCTION xdb.resume_process(process_id text, execution_id uuid DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_resume_process';
+COMMENT ON FUNCTION xdb.resume_process(text, uuid) IS 'Ends the pause of a process. One that is not paused stays as it is.';
+
+CREATE OR REPLACE FUNCTION xdb.pause_process_type(process_type text, mode text DEFAULT 'WAIT', until timestamptz DEFAULT NULL,
+    reason text DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_pause_process_type';
+COMMENT ON FUNCTION xdb.pause_process_type(text, text, timestamptz, text) IS 'Has no call of the processes of a type begin until xdb.resume_process_type(), or until that time. With the mode REJECT starts, publishes and RPCs are refused. For operators and members of the type''s owner.';
+
+CREATE OR REPLACE FUNCTION xdb.resume_process_type(process_type text) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_resume_process_type';
+COMMENT ON FUNCTION xdb.resume_process_type(text) IS 'Ends the pause of a process type. One that is not paused stays as it is. For operators and members of the type''s owner.';
+
 CREATE OR REPLACE FUNCTION xdb.get_local_attributes(process_id text, keys text[] DEFAULT NULL, execution_id uuid DEFAULT NULL)
     RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_get_local_attributes';
@@ -193,6 +211,8 @@ DECLARE
         'start_process', 'invoke_rpc', 'publish', 'stop_process',
         'describe_process', 'wait_for_process', 'get_local_attributes',
         'start_processes', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
+        'pause_process', 'resume_process',
+        'pause_process_type', 'resume_process_type',  -- which look at the owner of the type themselves
         'check_process', 'process_problems', 'library_version', 'reassign_owned',
         'process_type_usage', 'process_type_figures',  -- which look at the owner of the type themselves
         'knows_roles',  -- called by the policies, as whoever reads

@@ -25,7 +25,10 @@ SELECT
     p.live_threads,
     CASE WHEN pg_catalog.jsonb_array_length(p.results) OPERATOR(pg_catalog.=) 1 THEN p.results[0]['output'] END
         AS result,
-    p.results
+    p.results,
+    p.extra['pause'] IS NOT NULL AS paused,
+    pg_catalog.to_timestamp(p.extra['pause']['until']::double precision OPERATOR(pg_catalog./) 1e6) AS paused_until,
+    pg_catalog.jsonb_extract_path_text(p.extra, 'pause', 'reason') AS pause_reason
 FROM xdb.process_execution AS p;
 COMMENT ON VIEW xdb.processes IS 'Process executions that the reader may see.';
 COMMENT ON COLUMN xdb.processes.process_id IS 'Business identifier, chosen by whoever started it.';
@@ -41,6 +44,9 @@ COMMENT ON COLUMN xdb.processes.reason IS 'Why it failed or was stopped.';
 COMMENT ON COLUMN xdb.processes.live_threads IS 'Threads that have not ended.';
 COMMENT ON COLUMN xdb.processes.result IS 'The output, if exactly one thread gave one.';
 COMMENT ON COLUMN xdb.processes.results IS 'All outputs, [{"stateExecutionId", "output"}].';
+COMMENT ON COLUMN xdb.processes.paused IS 'Whether it is paused itself, by xdb.pause_process(); its type may be paused besides.';
+COMMENT ON COLUMN xdb.processes.paused_until IS 'When its pause ends by itself; null when it does not, or there is none.';
+COMMENT ON COLUMN xdb.processes.pause_reason IS 'Why it is paused.';
 
 CREATE OR REPLACE VIEW xdb.state_executions WITH (security_invoker = true, security_barrier = true) AS
 SELECT
@@ -183,9 +189,9 @@ LEFT JOIN xdb.state_execution AS s
 COMMENT ON VIEW xdb.timers IS 'Timers of the processes that the reader may see.';
 COMMENT ON COLUMN xdb.timers.process_id IS 'Process it belongs to.';
 COMMENT ON COLUMN xdb.timers.execution_id IS 'Process execution it belongs to.';
-COMMENT ON COLUMN xdb.timers.state_execution_id IS 'State execution that waits for it; null for a process timeout.';
+COMMENT ON COLUMN xdb.timers.state_execution_id IS 'State execution that waits for it; null for one of the process.';
 COMMENT ON COLUMN xdb.timers.command_id IS 'Id that the worker gave the command, if any.';
-COMMENT ON COLUMN xdb.timers.kind IS 'PROCESS_TIMEOUT or TIMER_COMMAND.';
+COMMENT ON COLUMN xdb.timers.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME (the end of a pause) or TIMER_COMMAND.';
 COMMENT ON COLUMN xdb.timers.fire_at IS 'When it fires.';
 
 CREATE OR REPLACE VIEW xdb.queue_messages WITH (security_invoker = true, security_barrier = true) AS
@@ -405,7 +411,7 @@ COMMENT ON COLUMN xdb.workers.next_probe_at IS 'From when on one call may be mad
 COMMENT ON COLUMN xdb.workers.owner IS 'Role that it belongs to; null if that is gone, or nobody knows.';
 
 CREATE OR REPLACE VIEW xdb.process_types WITH (security_invoker = true, security_barrier = true) AS
-SELECT n.process_type, n.worker, n.owner, t.definition, t.version, t.registered_at
+SELECT n.process_type, n.worker, n.owner, t.definition, t.version, t.registered_at, t.pause_mode, t.paused_until, t.pause_reason
 FROM pg_catalog.jsonb_to_recordset(xdb.process_type_names())
     AS n (type_id int, process_type text, worker text, owner text)
 LEFT JOIN xdb.process_type AS t ON t.type_id OPERATOR(pg_catalog.=) n.type_id;
@@ -416,3 +422,6 @@ COMMENT ON COLUMN xdb.process_types.owner IS 'Role that it belongs to; null if t
 COMMENT ON COLUMN xdb.process_types.definition IS 'States, options, attributes, queues and RPCs, as registered last.';
 COMMENT ON COLUMN xdb.process_types.version IS 'Grows with every registration, of its worker too.';
 COMMENT ON COLUMN xdb.process_types.registered_at IS 'When it was registered last.';
+COMMENT ON COLUMN xdb.process_types.pause_mode IS 'WAIT or REJECT while it is paused: what becomes of requests. Null when it is not.';
+COMMENT ON COLUMN xdb.process_types.paused_until IS 'When the pause ends by itself; null when it does not, or there is none.';
+COMMENT ON COLUMN xdb.process_types.pause_reason IS 'Why it is paused.';

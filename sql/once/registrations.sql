@@ -120,8 +120,12 @@ CREATE TABLE xdb.process_type (
     version bigint NOT NULL DEFAULT 1,
     registered_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     owner oid NOT NULL DEFAULT 0,
-    owner_name text NOT NULL DEFAULT ''
+    owner_name text NOT NULL DEFAULT '',
+    pause_mode text,
+    paused_until timestamptz,
+    pause_reason text
 );
+CREATE INDEX process_type_paused ON xdb.process_type (paused_until) WHERE pause_mode IS NOT NULL;
 COMMENT ON TABLE xdb.process_type IS 'Registered process types, by xdb.register_process_type.';
 COMMENT ON COLUMN xdb.process_type.type_id IS 'Key within this database.';
 COMMENT ON COLUMN xdb.process_type.process_type IS 'Name it was registered under.';
@@ -132,5 +136,8 @@ COMMENT ON COLUMN xdb.process_type.version IS 'Grows with every registration.';
 COMMENT ON COLUMN xdb.process_type.registered_at IS 'When it was registered last.';
 COMMENT ON COLUMN xdb.process_type.owner IS 'Role that registered it: its members and superusers may change it. Zero, or gone: superusers alone.';
 COMMENT ON COLUMN xdb.process_type.owner_name IS 'Name that the owner had then: by it the owner is found in another server.';
+COMMENT ON COLUMN xdb.process_type.pause_mode IS 'WAIT or REJECT: what becomes of requests while the type is paused; null = it is not.';
+COMMENT ON COLUMN xdb.process_type.paused_until IS 'When the pause ends by itself; null = it does not.';
+COMMENT ON COLUMN xdb.process_type.pause_reason IS 'Why it is paused.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_type', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_type_type_id_seq', '');

@@ -83,7 +83,8 @@ CREATE TABLE xdb.process_execution (
     history_limit int,
     request_id text,
     traceparent text,
-    full_queues text[]
+    full_queues text[],
+    extra jsonb
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status OPERATOR(pg_catalog.=) 'RUNNING';
@@ -119,6 +120,7 @@ COMMENT ON COLUMN xdb.process_execution.history_limit IS 'How many of the last e
 COMMENT ON COLUMN xdb.process_execution.request_id IS 'The starter''s requestId: starting again with it gives this execution.';
 COMMENT ON COLUMN xdb.process_execution.traceparent IS 'Trace context of the starter, sent with every call.';
 COMMENT ON COLUMN xdb.process_execution.full_queues IS 'Local queues that take no more messages, since the execution has as many as it may; an empty name stands for all. Null: none is full.';
+COMMENT ON COLUMN xdb.process_execution.extra IS 'What few executions have: the pause. Null: nothing of it.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_execution', '');
 
 CREATE TABLE xdb.latest_execution (
@@ -191,7 +193,7 @@ COMMENT ON TABLE xdb.task IS 'Calls that are to be made. Hot: a row lives from t
 COMMENT ON COLUMN xdb.task.execution_id IS 'Process execution it belongs to.';
 COMMENT ON COLUMN xdb.task.seq IS 'State execution that makes the call.';
 COMMENT ON COLUMN xdb.task.shard IS 'Hash of the process id, 0 to 1023.';
-COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody: it is held.';
+COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody: it is held, after crashes or in a pause.';
 COMMENT ON COLUMN xdb.task.worker_id IS 'Worker that is called.';
 COMMENT ON COLUMN xdb.task.api IS 'WAIT_UNTIL_API or EXECUTE_API.';
 COMMENT ON COLUMN xdb.task.due_at IS 'When it may be claimed.';
@@ -215,12 +217,12 @@ CREATE TABLE xdb.timer (
     PRIMARY KEY (execution_id, seq, command)
 ) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 CREATE INDEX timer_due ON xdb.timer (owner, fire_at);
-COMMENT ON TABLE xdb.timer IS 'Durable timers: process timeouts and timer commands. A row is gone when it fired or its scope ended.';
+COMMENT ON TABLE xdb.timer IS 'Durable timers: process timeouts, ends of pauses, and timer commands. A row is gone when it fired or its scope ended.';
 COMMENT ON COLUMN xdb.timer.execution_id IS 'Process execution it belongs to.';
-COMMENT ON COLUMN xdb.timer.seq IS 'State execution that waits for it; 0 = the process timeout.';
-COMMENT ON COLUMN xdb.timer.command IS 'Position of the command in the state''s request, from 0; 0 for a process timeout.';
+COMMENT ON COLUMN xdb.timer.seq IS 'State execution that waits for it; 0 = a timer of the process.';
+COMMENT ON COLUMN xdb.timer.command IS 'Position of the command in the state''s request, from 0. Of the process''s own, 0 = its timeout, 1 = the end of its pause.';
 COMMENT ON COLUMN xdb.timer.shard IS 'Hash of the process id, 0 to 1023.';
-COMMENT ON COLUMN xdb.timer.kind IS 'PROCESS_TIMEOUT or TIMER_COMMAND.';
+COMMENT ON COLUMN xdb.timer.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME or TIMER_COMMAND.';
 COMMENT ON COLUMN xdb.timer.fire_at IS 'When it fires; never earlier.';
 COMMENT ON COLUMN xdb.timer.owner IS 'Owner of the process. The timers of each owner stand in a line of their own.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.timer', '');

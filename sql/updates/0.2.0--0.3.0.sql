@@ -77,7 +77,7 @@ COMMENT ON TABLE xdb.engine IS 'This database''s engine: a row for the scheduler
 COMMENT ON COLUMN xdb.engine.lane IS '0 = the scheduler, 10 to 25 = the runners.';
 COMMENT ON COLUMN xdb.engine.epoch IS 'Of the leases that the process gives. A new one at each of its starts, and when a runner is gone; above all others, so that no lease is ever issued twice.';
 COMMENT ON COLUMN xdb.engine.paused IS 'Of the scheduler''s row, for all: whether xdb.pause() was called and xdb.resume() was not since.';
-COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody: it is held.';
+COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody: it is held, after crashes or in a pause.';
 
 -- Calls that may bring the server down.
 CREATE TABLE xdb.crash_suspect (
@@ -218,3 +218,16 @@ BEGIN
     END IF;
 END
 $body$;
+
+-- Pauses of processes and of process types.
+ALTER TABLE xdb.process_execution ADD COLUMN extra jsonb;
+COMMENT ON COLUMN xdb.process_execution.extra IS 'What few executions have: the pause. Null: nothing of it.';
+COMMENT ON COLUMN xdb.timer.seq IS 'State execution that waits for it; 0 = a timer of the process.';
+COMMENT ON COLUMN xdb.timer.command IS 'Position of the command in the state''s request, from 0. Of the process''s own, 0 = its timeout, 1 = the end of its pause.';
+COMMENT ON COLUMN xdb.timer.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME or TIMER_COMMAND.';
+COMMENT ON TABLE xdb.timer IS 'Durable timers: process timeouts, ends of pauses, and timer commands. A row is gone when it fired or its scope ended.';
+ALTER TABLE xdb.process_type ADD COLUMN pause_mode text, ADD COLUMN paused_until timestamptz, ADD COLUMN pause_reason text;
+CREATE INDEX process_type_paused ON xdb.process_type (paused_until) WHERE pause_mode IS NOT NULL;
+COMMENT ON COLUMN xdb.process_type.pause_mode IS 'WAIT or REJECT: what becomes of requests while the type is paused; null = it is not.';
+COMMENT ON COLUMN xdb.process_type.paused_until IS 'When the pause ends by itself; null = it does not.';
+COMMENT ON COLUMN xdb.process_type.pause_reason IS 'Why it is paused.';

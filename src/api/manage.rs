@@ -19,7 +19,7 @@ use xdb_protocol::arguments;
 /// Executions that a purge deletes at a time.
 const PURGED_AT_ONCE: usize = 1000;
 
-type Executions = BTreeMap<ExecutionId, Loaded>;
+pub(super) type Executions = BTreeMap<ExecutionId, Loaded>;
 
 pub fn set_local_attributes(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.set_local_attributes()")?;
@@ -81,7 +81,7 @@ fn seq(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<StateSeq>
 
 /// Gives a command to a running execution, under its lock, in the caller's transaction. `prepare` loads what the
 /// command needs. Returns how many events followed from the command.
-fn command(
+pub(super) fn command(
     caller: Caller,
     process_id: &str,
     execution: Option<ExecutionId>,

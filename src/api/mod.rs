@@ -19,10 +19,11 @@
 //! | `registration.rs` | `register_worker`, `set_worker_secret`, `register_process_type`, and their ends |
 //! | `start.rs`, `bulk.rs` | `start_process`, `start_processes` |
 //! | `process.rs`, `global.rs` | `publish`, `stop_process`; `publish_global` |
-//! | `rpc.rs`, `rpc_locks.rs` | `invoke_rpc`, and how it locks what it loads |
+//! | `rpc.rs`, `rpc_locks.rs`, `rpc_pause.rs` | `invoke_rpc`, how it locks what it loads, and waits for the end of a pause |
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, what `check_process` stands on |
 //! | `lock_holders.rs` | what holds a process up, for `describe_process` |
 //! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
+//! | `pause.rs` | `pause_process`, `resume_process`, and the same of types |
 //! | `owners.rs` | `reassign_owned` |
 //! | `admin.rs`, `attribute_locks.rs` | `pause`, `resume`, `adopt`, versions; the figures behind `status` and the views |
 //! | `subscriptions.rs` | no function: which tables a subscription leaves out |
@@ -42,11 +43,13 @@ mod global;
 mod lock_holders;
 mod manage;
 mod owners;
+mod pause;
 mod process;
 mod query;
 mod registration;
 mod rpc;
 mod rpc_locks;
+mod rpc_pause;
 mod start;
 mod subscriptions;
 
@@ -90,6 +93,10 @@ crate::sql_functions! {
     xdb_wait_for_state / pg_finfo_xdb_wait_for_state => query::wait_for_state;
     xdb_set_local_attributes / pg_finfo_xdb_set_local_attributes => manage::set_local_attributes;
     xdb_skip_timer / pg_finfo_xdb_skip_timer => manage::skip_timer;
+    xdb_pause_process / pg_finfo_xdb_pause_process => pause::pause_process;
+    xdb_resume_process / pg_finfo_xdb_resume_process => pause::resume_process;
+    xdb_pause_process_type / pg_finfo_xdb_pause_process_type => pause::pause_process_type;
+    xdb_resume_process_type / pg_finfo_xdb_resume_process_type => pause::resume_process_type;
     xdb_retry_now / pg_finfo_xdb_retry_now => manage::retry_now;
     xdb_purge / pg_finfo_xdb_purge => manage::purge;
     xdb_process_problems / pg_finfo_xdb_process_problems => query::process_problems;

@@ -1,5 +1,6 @@
 //! Publishing to a process and stopping one.
 
+use super::pause;
 use super::{Caller, json, name, name_if_given, needed, payload, wrote};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
@@ -19,7 +20,7 @@ use crate::store::save;
 use crate::{clock, error, guc};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use xdb_engine::{Command, Definition, ExecutionId, Json, ProcessStatus, StopType, is_full};
+use xdb_engine::{Command, ExecutionId, Json, ProcessStatus, StopType, is_full};
 
 /// How often a publisher polls for the end of a conditional close.
 const CLOSE_POLL_MS: i64 = 10;
@@ -27,7 +28,7 @@ const CLOSE_POLL_MS: i64 = 10;
 /// How long a publisher polls before it waits in the server's sight, and until it does so again when nobody was in the way.
 const POLLS_FOR: Duration = Duration::from_millis(200);
 
-/// Longest reason of a stop.
+/// Longest reason of a stop or a pause.
 const MAX_REASON_BYTES: usize = 10_000;
 
 pub fn publish(args: &Args) -> Result<Value> {
@@ -60,7 +61,8 @@ pub fn publish(args: &Args) -> Result<Value> {
             }
             check_running(&process_id, &locked)?;
             wake::note_locked(locked.id.0);
-            check_queue(spi, registry, &locked, &queue)?;
+            pause::refuse(&format!("process \"{process_id}\""), locked.pause.as_ref(), clock::now())?;
+            check_type(spi, registry, &locked, &queue)?;
             put_in(spi, &process_id, &locked, &queue, message_id.as_deref(), message.as_ref())?;
             crash::point("publish");
             Ok(Tried::Published)
@@ -133,19 +135,18 @@ pub(super) fn follower(
     }
 }
 
-/// The definition as it is registered now, whatever this session remembers.
-fn current(spi: &Spi, registry: &mut Registry, name: &str) -> Result<std::sync::Arc<Definition>> {
-    let process_type = registry.process_type_by_name(spi, name)?;
-    Ok(process_type.map(|process_type| process_type.definition.clone()).unwrap_or_default())
-}
-
-fn check_queue(spi: &Spi, registry: &mut Registry, locked: &FoundExecution, queue: &str) -> Result<()> {
-    if let Some(process_type) = registry.process_type(spi, locked.type_id, locked.owner)?.registered()
-        && !current(spi, registry, &process_type.name)?.knows_queue(queue)
-    {
-        return Err(error::unknown_queue(queue));
+/// What the type says about a message to this queue, as it is registered now, whatever this session remembers.
+fn check_type(spi: &Spi, registry: &mut Registry, locked: &FoundExecution, queue: &str) -> Result<()> {
+    let known = registry.process_type(spi, locked.type_id, locked.owner)?.registered();
+    let Some(known) = known else { return Ok(()) };
+    let current = registry.process_type_by_name(spi, &known.name)?;
+    if let Some(current) = &current {
+        pause::refuse_type(current, clock::now())?;
     }
-    Ok(())
+    match current.map(|current| current.definition.clone()).unwrap_or_default().knows_queue(queue) {
+        true => Ok(()),
+        false => Err(error::unknown_queue(queue)),
+    }
 }
 
 /// Puts a message into the inbox of an execution that this transaction has locked. One that was published before changes nothing,
@@ -192,11 +193,7 @@ pub fn stop_process(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let word = needed("stop_type", args.text(1))?;
     let stop_type = StopType::parse(&word).ok_or_else(|| error::unknown_word("stop_type", &word, StopType::WORDS))?;
-    let reason = args.text(2);
-    if let Some(length) = reason.as_ref().map(String::len).filter(|length| *length > MAX_REASON_BYTES) {
-        let what = format!("it is {length} bytes long; at most {MAX_REASON_BYTES} are allowed");
-        return Err(error::invalid_argument("reason", what));
-    }
+    let reason = reason(args, 2)?;
     let execution = args.execution_id(3);
     caller.on_system_tables(|spi, registry| {
         let mut found = caller.find(spi, &process_id, execution)?;
@@ -211,6 +208,18 @@ pub fn stop_process(args: &Args) -> Result<Value> {
     })?;
     wrote();
     Ok(Value::Void)
+}
+
+/// Why somebody does something, if they say so.
+pub(super) fn reason(args: &Args, number: usize) -> Result<Option<String>> {
+    let reason = args.text(number);
+    match reason.as_ref().map(String::len).filter(|length| *length > MAX_REASON_BYTES) {
+        Some(length) => {
+            let what = format!("it is {length} bytes long; at most {MAX_REASON_BYTES} are allowed");
+            Err(error::invalid_argument("reason", what))
+        }
+        None => Ok(reason),
+    }
 }
 
 /// Closes an execution in the caller's transaction, after everybody who publishes to it.

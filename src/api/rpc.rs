@@ -1,6 +1,7 @@
 //! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
 
 use super::rpc_locks::Locking;
+use super::rpc_pause;
 use super::{Caller, json, name, name_if_given, payload, session_traceparent, wrote};
 use crate::calls;
 use crate::http::{AuthorityFile, HostPolicy, Notifier, Reactor};
@@ -46,11 +47,11 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let execution = args.execution_id(5);
 
     let mut tables = Tables::default();
-    let target = match find(caller, &process_id, execution, &rpc_name, idempotency_key.as_deref())? {
+    let mut target = match find(caller, &process_id, execution, &rpc_name, idempotency_key.as_deref())? {
         Target::Answered(output) => return Ok(output.map_or(Value::Null, Value::Json)),
         Target::ToCall(target) => *target,
     };
-    let timeout = target.timeout(timeout);
+    let timeout = target.begin(caller, &process_id, &rpc_name, timeout)?;
     let (meta, id) = (&target.loaded.meta, target.loaded.before.id);
     let (loading, loading_local) = target.loading();
     refuse_superuser(caller, meta, |attribute| loading.wants(attribute))?;
@@ -254,6 +255,22 @@ fn target(
 }
 
 impl ToCall {
+    /// Waits until the pause is over, if it is in one. Says how long the call may take.
+    fn begin(
+        &mut self,
+        caller: Caller,
+        process_id: &str,
+        rpc_name: &str,
+        asked: Option<Duration>,
+    ) -> Result<std::time::Duration> {
+        let (id, timeout) = (self.loaded.before.id, self.timeout(asked));
+        let is_paused = self.loaded.before.pause().is_some() || self.process_type.pause.is_some();
+        if is_paused && rpc_pause::wait(caller, process_id, id, Instant::now() + timeout)? {
+            *self = caller.on_system_tables(|spi, registry| target(spi, registry, process_id, rpc_name, id))?;
+        }
+        Ok(timeout)
+    }
+
     fn timeout(&self, asked: Option<Duration>) -> std::time::Duration {
         let own = self.config.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds);
         let default = Duration(i64::from(guc::RPC_TIMEOUT_MS.get()) * 1000).min(guc::max_call_timeout());

@@ -289,6 +289,7 @@ pub(super) fn decide_start(
     }
     let process_id = &request.start.process_id;
     let process_type = &to_start.process_type;
+    super::pause::refuse_type(process_type, now)?;
     let history = request.options.history.unwrap_or(process_type.definition.history);
     let meta = Meta {
         shard: shard_of(process_id),

@@ -287,6 +287,8 @@ pub struct LineClaim {
 pub const SCHEDULERS_LANE: i16 = 0;
 /// The lane of the runners' calls.
 pub const RUNNERS_LANE: i16 = 1;
+/// The lane of calls that nobody makes: see [`super::held`] and [`super::suspects`].
+pub(super) const HELD_LANE: i16 = 2;
 
 /// What a process claims from.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use super::loaded::{Loaded, Meta};
 use super::registry::{Found, MappingId, Registry, TypeId};
-use super::table::{batch, insert_but, names_but, record, run, select_but, set_to_v, statements, table};
+use super::table::{batch, insert_but, names_but, record, run, select_but, set_to_v, statements, table, update};
 use super::{from_json, to_json, versions};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, TextArray, array};
@@ -33,6 +33,8 @@ table! {
             completing: bool,
             state_numbers: Jsonb<'a>,
             results: Jsonb<'a>,
+            /// What few have. Not in the schemas of older releases.
+            extra: Option<Jsonb<'a>>,
         }
         other {
             type_id: TypeId,
@@ -72,22 +74,27 @@ record! {
 }
 
 record! {
+    /// What few have of it: seldom written, so it is no part of the above.
+    struct ExtraUpdate<'a> of Process<'a> { execution_id: ExecutionId, extra: Option<Jsonb<'a>> }
+}
+
+record! {
     /// A close that waits for open publishers.
     struct Close { execution_id: ExecutionId, conditional: bool }
 }
 
 /// What is loaded of these executions. Results are only added to, and request ids only looked for. `full_queues` is a column, or what
-/// stands for it in a schema that has none.
-fn of_ids(full_queues: &str, lock: &str) -> String {
-    let columns = select_but::<Process>("p", &["results", "request_id", "full_queues"]);
+/// stands for it in a schema that has none; so is `extra`.
+fn of_ids((full_queues, extra): (&str, &str), lock: &str) -> String {
+    let columns = select_but::<Process>("p", &["results", "request_id", "full_queues", "extra"]);
     format!(
-        "SELECT {columns}, {full_queues} AS full_queues FROM xdb.process_execution p \
+        "SELECT {columns}, {full_queues} AS full_queues, {extra} AS extra FROM xdb.process_execution p \
          WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}"
     )
 }
 
-const FULL: &str = "p.full_queues";
-const NONE_FULL: &str = "NULL::text[]";
+const FULL: (&str, &str) = ("p.full_queues", "p.extra::text");
+const NONE_FULL: (&str, &str) = ("NULL::text[]", "NULL::text");
 
 fn unmark(which: &str) -> String {
     format!(
@@ -98,13 +105,14 @@ fn unmark(which: &str) -> String {
 }
 
 statements! {
-    INSERT = insert_but::<Process>(&["full_queues"]);
+    INSERT = insert_but::<Process>(&["full_queues", "extra"]);
     // next_event of the loaded row is compared: a trigger of the users' tables may have changed the execution in this very
     // transaction, behind what was loaded.
     UPDATE = format!("UPDATE xdb.process_execution p SET {}, closing = NULL, \
             results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results END \
         FROM {} WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event",
         set_to_v(&names_but::<ExecutionUpdate>(&["execution_id", "loaded_event", "results"])), batch::<ExecutionUpdate>());
+    PUT_EXTRA = update::<ExtraUpdate>();
     STEP_OR_SKIP = of_ids(FULL, " FOR NO KEY UPDATE SKIP LOCKED");
     STEP = of_ids(FULL, " FOR NO KEY UPDATE");
     CLOSE = of_ids(FULL, " FOR UPDATE");
@@ -171,6 +179,7 @@ impl<'a> Process<'a> {
             completing: execution.completing,
             state_numbers: Jsonb(to_json(&execution.state_numbers)?.into()),
             results: Jsonb(to_json(&execution.results)?.into()),
+            extra: extra(execution)?,
             type_id: 0,
             owner: pg_sys::InvalidOid,
             owner_name: "",
@@ -239,6 +248,18 @@ pub(super) fn write(spi: &Spi, changed: &[&Loaded]) -> Result<()> {
     }
 }
 
+/// Writes what these executions have that few do.
+pub(super) fn write_extra(spi: &Spi, changed: &[&Execution]) -> Result<()> {
+    let row = |execution: &&Execution| Ok(ExtraUpdate { execution_id: execution.id, extra: extra(execution)? });
+    run(spi, &PUT_EXTRA, &changed.iter().map(row).collect::<Result<Vec<_>>>()?)?;
+    Ok(())
+}
+
+fn extra(execution: &Execution) -> Result<Option<Jsonb<'static>>> {
+    let text = execution.extra.as_deref().map(to_json).transpose()?;
+    Ok(text.map(|text| Jsonb(text.into())))
+}
+
 /// Loads the executions' own rows. With [`Lock::StepOrSkip`] what is missing is locked by others, or gone. In the engine those are left
 /// out, and put off, whose definitions this turn is not to read.
 pub fn executions(
@@ -286,6 +307,7 @@ fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     execution.live_threads = row.get("live_threads")?;
     execution.completing = row.get("completing")?;
     execution.state_numbers = from_json(row.get("state_numbers")?)?;
+    execution.extra = row.get::<Option<&str>>("extra")?.map(from_json).transpose()?;
     let meta = Meta {
         shard,
         type_id: row.get("type_id")?,

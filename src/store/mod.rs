@@ -9,6 +9,7 @@
 //! | [`execution`] | `process_execution` | locks, loads and saves executions |
 //! | [`state`] | `state_execution` | loads and saves state executions |
 //! | [`claim`] | `task` | hands calls out under leases, moves them between workers and lanes |
+//! | [`held`] | | calls that are held because of a pause |
 //! | [`lines`] | | lines of calls in `task`: which there are, and when their calls are due |
 //! | [`timer`] | `timer` | timers that are due |
 //! | [`inbox`] | `inbox`, `message_key` | publishing, and taking messages in |
@@ -20,6 +21,7 @@
 //! | [`history`] | `history_event` | replaying and cutting histories |
 //! | [`process`] | `latest_execution`, `rpc_answer` | what the SQL functions look for, lock and describe |
 //! | [`registry`] | `worker`, `process_type`, `mapped_table` | registrations, kept in memory |
+//! | [`pauses`] | | pauses of process types |
 //! | [`worker_secret`] | `worker_secret` | what calls are signed with, and where it is |
 //! | [`instance`] | `instances`, `registry`, `registration_count` | whose the processes of this database are |
 //! | [`owners`] | | gives what a role owns to another one |
@@ -50,6 +52,7 @@ pub mod execution;
 pub mod full_queues;
 pub mod global_queue;
 pub mod global_waiter;
+pub mod held;
 pub mod history;
 pub mod inbox;
 pub mod instance;
@@ -59,6 +62,7 @@ pub mod loaded;
 pub mod lock_holders;
 pub mod locks;
 pub mod owners;
+pub mod pauses;
 pub mod phases;
 pub mod process;
 #[cfg(feature = "pg_test")]

@@ -3,14 +3,14 @@
 
 use super::loaded::{Loaded, Meta};
 use super::table::{Record, batch, statements, table};
-use super::versions;
+use super::{from_json, versions};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, value};
 use crate::pg::row_locks::{OthersForUpdate, others_for_update};
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
-use xdb_engine::{Execution, ExecutionId, ProcessStatus, StateExecutionId, Timestamp};
+use xdb_engine::{Execution, ExecutionId, Pause, ProcessStatus, StateExecutionId, StateSeq, Timestamp};
 
 pub use super::execution::insert_started as insert;
 
@@ -42,6 +42,8 @@ pub struct FoundExecution {
     pub shard: i16,
     /// Queues that take no more messages; an empty name stands for all. Known of what a publisher has locked.
     pub full_queues: Vec<String>,
+    /// The pause that it is in. Known of what a publisher has locked.
+    pub pause: Option<Pause>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +59,9 @@ statements! {
     FIND_EXECUTION = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 AND p.process_id = $2");
     FIND_LATEST = format!("SELECT {FOUND} FROM xdb.latest_execution l JOIN xdb.process_execution p USING (execution_id) \
         WHERE l.process_id = $1");
-    LOCK_FOR_PUBLISH = format!("SELECT {FOUND}, p.full_queues FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
-    LOCK_FOR_PUBLISH_OF_OLDER = format!("SELECT {FOUND}, NULL::text[] AS full_queues \
+    LOCK_FOR_PUBLISH = format!("SELECT {FOUND}, p.full_queues, (p.extra -> 'pause')::text AS pause \
+        FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
+    LOCK_FOR_PUBLISH_OF_OLDER = format!("SELECT {FOUND}, NULL::text[] AS full_queues, NULL::text AS pause \
         FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE");
     LOCKERS = "SELECT p.xmax::text AS xmax FROM xdb.process_execution p WHERE p.execution_id = $1";
     LOCK_FOR_CLOSE = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE");
@@ -96,6 +99,13 @@ statements! {
         'processId', p.process_id, 'processExecutionId', p.execution_id, 'processType', p.process_type, \
         'owner', p.owner_name, 'status', p.status, 'closing', p.closing, 'startedAt', p.started_at, \
         'closedAt', p.closed_at, 'timeoutAt', p.timeout_at, 'reason', p.reason, 'ownerProblem', $4::text, 'heldUpBy', $5::text::jsonb, \
+        'pause', (SELECT pg_catalog.jsonb_build_object('mode', e.pause -> 'mode', 'reason', e.pause -> 'reason', \
+                'until', pg_catalog.to_timestamp((e.pause ->> 'until')::float8 / 1e6)) \
+            FROM (SELECT pg_catalog.to_jsonb(p) -> 'extra' -> 'pause' AS pause) AS e WHERE e.pause IS NOT NULL), \
+        'typePause', (SELECT pg_catalog.jsonb_build_object('mode', y.row -> 'pause_mode', 'reason', y.row -> 'pause_reason', \
+                'until', y.row -> 'paused_until') \
+            FROM (SELECT pg_catalog.to_jsonb(t) AS row FROM xdb.process_type t WHERE t.type_id = p.type_id) AS y \
+            WHERE y.row ->> 'pause_mode' IS NOT NULL AND p.status = 'RUNNING'), \
         'completing', CASE WHEN p.completing THEN true END, 'liveThreads', p.live_threads, \
         'lastFailure', (SELECT s.last_failure || pg_catalog.jsonb_build_object( \
                 'stateExecutionId', s.state_id || '-' || s.number, \
@@ -111,8 +121,8 @@ statements! {
                 'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) \
                     FROM unnest($2::int[], $3::text[]) AS l (seq, name) WHERE l.seq = s.seq), \
                 'callUntil', CASE WHEN e.epoch IS NOT NULL AND t.lease_until < 'infinity' THEN t.lease_until END, \
-                'nextAttemptAt', CASE WHEN NOT (t.lane = 2 AND $6) AND (e.epoch IS NULL OR t.lease_until = 'infinity') THEN t.due_at END, \
-                'held', CASE WHEN t.lane = 2 AND $6 THEN 'twice the server crashed while this call was made or its answer was applied: \
+                'nextAttemptAt', CASE WHEN NOT s.seq = ANY ($6::int[]) AND (e.epoch IS NULL OR t.lease_until = 'infinity') THEN t.due_at END, \
+                'held', CASE WHEN s.seq = ANY ($6::int[]) THEN 'twice the server crashed while this call was made or its answer was applied: \
                     xdb.retry_now() has it made again' END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
                     'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)), \
@@ -155,12 +165,14 @@ fn read_found(row: &Row) -> Result<FoundExecution> {
         type_id: row.get("type_id")?,
         shard: row.get("shard")?,
         full_queues: Vec::new(),
+        pause: None,
     })
 }
 
 fn read_locked(row: &Row) -> Result<FoundExecution> {
     let full_queues = row.get::<Option<Vec<String>>>("full_queues")?.unwrap_or_default();
-    Ok(FoundExecution { full_queues, ..read_found(row)? })
+    let pause = row.get::<Option<&str>>("pause")?.map(from_json).transpose()?;
+    Ok(FoundExecution { full_queues, pause, ..read_found(row)? })
 }
 
 /// The latest execution of a process id, or the one that is named.
@@ -285,18 +297,18 @@ pub fn results(spi: &Spi, id: ExecutionId) -> Result<Results> {
 /// failed last.
 ///
 /// `lock_waits` are names of what its state executions wait to lock, `owner_problem` why its owner can't own it,
-/// `held_up` a JSON array of the locks that hold it up.
+/// `held_up` a JSON array of the locks that hold it up, `held` the states whose calls are held after crashes.
 pub fn describe(
     spi: &Spi,
     id: ExecutionId,
     lock_waits: &[(i32, String)],
     owner_problem: Option<&str>,
     held_up: Option<&str>,
+    held: &[StateSeq],
 ) -> Result<Option<String>> {
     let (seqs, names) = (lock_waits.iter().map(|wait| wait.0), lock_waits.iter().map(|wait| wait.1.as_str()));
-    // In the schema of an older release the lane is that of calls that waited for locks.
-    let has_held = versions::is_own();
-    let params = [value(id), array(seqs), array(names), value(owner_problem), value(held_up), value(has_held)];
+    let held = array(held.iter().copied());
+    let params = [value(id), array(seqs), array(names), value(owner_problem), value(held_up), held];
     spi.first(&DESCRIBE, &params, |row| row.get("description"))
 }
 

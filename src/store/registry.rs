@@ -1,6 +1,7 @@
 //! Workers and process types as registered: the tables `worker`, `process_type` and `mapped_table`.
 
 use super::instance::{bump, take_into_use};
+use super::pauses;
 use super::table::{Read, Record, insert, insert_row, insert_with_identity, record, run, select, statements, table};
 use super::versions::{self, of_schema};
 use super::worker_secret::{self, Secret, Signing};
@@ -16,7 +17,7 @@ use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xdb_engine::{Definition, ExecutionId, TableMapping, Timestamp};
+use xdb_engine::{Definition, ExecutionId, Pause, TableMapping, Timestamp};
 use xdb_sched::kept::Kept;
 
 pub type WorkerId = i32;
@@ -44,7 +45,16 @@ pub struct ProcessType {
     pub worker: Arc<Worker>,
     pub definition: Arc<Definition>,
     pub mapping_id: Option<MappingId>,
+    /// It may be over by itself.
+    pub pause: Option<Pause>,
     pub version: RowVersion,
+}
+
+impl ProcessType {
+    /// The pause that its processes are in.
+    pub fn pause(&self, now: Timestamp) -> Option<&Pause> {
+        self.pause.as_ref().filter(|pause| !pause.is_over(now))
+    }
 }
 
 /// Tells one state of a row from all others: also from one that was rolled back, or of another row of that name.
@@ -273,9 +283,9 @@ table! {
 }
 
 /// A type with its worker, whose secrets these columns are.
-fn type_with(definition: &str, secrets: &str) -> String {
+fn type_with(definition: &str, (secrets, pause): (&str, &str)) -> String {
     format!(
-        "SELECT t.type_id, t.process_type, {definition}, t.mapping_id, t.version, t.xmin::text AS xmin, \
+        "SELECT t.type_id, t.process_type, {definition}, t.mapping_id, t.version, t.xmin::text AS xmin, {pause}, \
             w.worker_id, w.url, {secrets}, w.headers::text FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
             WHERE t.type_id = $1"
     )
@@ -285,6 +295,10 @@ const DEFINITION: &str = "t.definition::text";
 
 /// In its place, what it takes to read it.
 const STORED_BYTES: &str = "pg_catalog.pg_column_size(t.definition) AS stored_bytes";
+
+/// The columns of a type that not every schema has: the secrets of its worker, and its pause.
+const OWN: (&str, &str) = (worker_secret::COLUMNS, pauses::COLUMNS);
+const OLDER: (&str, &str) = (worker_secret::COLUMNS_OF_OLDER, pauses::COLUMNS_OF_OLDER);
 
 fn workers_with(secrets: &str) -> String {
     format!("SELECT w.worker_id, w.name, w.max_concurrency, w.registered_at, {secrets} FROM xdb.worker w")
@@ -307,11 +321,11 @@ pub(super) const WITHOUT_TYPE: &str =
     "p.status = 'RUNNING' AND NOT EXISTS (SELECT FROM xdb.process_type t WHERE t.type_id = p.type_id)";
 
 statements! {
-    TYPE = type_with(DEFINITION, worker_secret::COLUMNS);
-    TYPE_OF_OLDER = type_with(DEFINITION, worker_secret::COLUMNS_OF_OLDER);
+    TYPE = type_with(DEFINITION, OWN);
+    TYPE_OF_OLDER = type_with(DEFINITION, OLDER);
     // What a change of its worker changes, without the definition.
-    HEAD = type_with(STORED_BYTES, worker_secret::COLUMNS);
-    HEAD_OF_OLDER = type_with(STORED_BYTES, worker_secret::COLUMNS_OF_OLDER);
+    HEAD = type_with(STORED_BYTES, OWN);
+    HEAD_OF_OLDER = type_with(STORED_BYTES, OLDER);
     VERSION_OF_NAME = "SELECT t.type_id, t.version, t.xmin::text AS xmin FROM xdb.process_type t WHERE t.process_type = $1";
     WORKERS = workers_with(worker_secret::COLUMNS);
     WORKERS_OF_OLDER = workers_with(worker_secret::COLUMNS_OF_OLDER);
@@ -655,6 +669,7 @@ struct Head {
     id: TypeId,
     name: String,
     mapping_id: Option<MappingId>,
+    pause: Option<Pause>,
     version: RowVersion,
     worker: Worker,
 }
@@ -669,6 +684,7 @@ impl Head {
             id: row.get("type_id")?,
             name: row.get("process_type")?,
             mapping_id: row.get("mapping_id")?,
+            pause: pauses::read(row)?,
             version: read_version(row)?,
             worker: Worker {
                 id: row.get("worker_id")?,
@@ -680,8 +696,8 @@ impl Head {
     }
 
     fn with(self, definition: Arc<Definition>) -> ProcessType {
-        let Self { id, name, mapping_id, version, worker } = self;
-        ProcessType { id, name, worker: Arc::new(worker), definition, mapping_id, version }
+        let Self { id, name, mapping_id, pause, version, worker } = self;
+        ProcessType { id, name, worker: Arc::new(worker), definition, mapping_id, pause, version }
     }
 }
 

@@ -12,7 +12,7 @@ use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
 use super::state::{self, State, StateUpdate};
 use super::timer::{self, Timer, TimerKey};
-use super::{StateKey, execution, full_queues, global_queue, global_waiter};
+use super::{StateKey, execution, full_queues, global_queue, global_waiter, held};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
@@ -47,6 +47,8 @@ pub struct SavedBatch {
     pub earliest: Option<Timestamp>,
     /// The same of the timers of each owner.
     pub timers: BTreeMap<Owner, Timestamp>,
+    /// Calls that were held may be claimed again, whenever they came due.
+    pub let_go: bool,
 }
 
 /// Saves a batch, and leaves it to the caller to hand on what its calls had locked, and to look at what is due.
@@ -68,6 +70,7 @@ pub fn save_batch<'a>(
         calls_over: changes.calls_over || !changes.closed.all.is_empty(),
         earliest: changes.rows.earliest(),
         timers: changes.rows.earliest_timers(),
+        let_go: !changes.resumed.is_empty(),
     })
 }
 
@@ -89,6 +92,10 @@ struct Changes<'a> {
     rows: Rows<'a>,
     global: global_queue::Changes<'a>,
     history_cuts: Vec<(ExecutionId, u64)>,
+    /// Those whose part that few have has changed.
+    extra: Vec<&'a Execution>,
+    /// Executions whose pause is over.
+    resumed: Vec<ExecutionId>,
 }
 
 /// Executions that close, and what they may leave.
@@ -131,7 +138,7 @@ impl Closed {
             self.with_threads.push(*id);
         }
         let waits = |state: &Arc<StateExecution>| state.status() == StateStatus::Waiting;
-        if has_more || before.timeout_at.is_some() || before.states.values().any(waits) {
+        if has_more || before.timeout_at.or(before.pause_ends_at()).is_some() || before.states.values().any(waits) {
             self.waiting.push(*id);
         }
         if before.next_message > 1 {
@@ -193,6 +200,10 @@ impl<'a> Changes<'a> {
             }
             self.rows.collect_messages(meta, before, execution, calls.now);
         }
+        if before.extra != execution.extra {
+            self.extra.push(execution);
+            self.collect_pause(loaded, closes);
+        }
         self.global.collect(loaded, closes, calls.now);
         self.rows.collect_events(loaded, closes);
         if let HistoryPolicy::KeepLast(keep) = meta.history
@@ -204,17 +215,35 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
+    fn collect_pause(&mut self, Loaded { meta, before, execution, .. }: &'a Loaded, closes: bool) {
+        let (ended, ends) = (before.pause_ends_at(), execution.pause_ends_at());
+        if closes || before.pause() == execution.pause() {
+            return;
+        }
+        if ended.is_some() {
+            let key = TimerKey { execution_id: execution.id, seq: StateSeq(0), command: timer::OF_PAUSE };
+            self.rows.timers_gone.push(key);
+        }
+        let timer = |at| Timer::of_pause(execution.id, meta.shard, meta.owner, at);
+        self.rows.timers_new.extend(ends.map(timer));
+        if execution.pause().is_none() {
+            self.resumed.push(execution.id);
+        }
+    }
+
     fn write(&self, spi: &Spi, now: Timestamp) -> Result<()> {
         let Rows { states_new, states_changed, tasks_new, tasks_changed, tasks_gone, timers_new, timers_gone, .. } =
             &self.rows;
         let Rows { waiters_new, waiters_gone, messages_new, messages_gone, message_keys, attributes, history, .. } =
             &self.rows;
         execution::write(spi, &self.updated)?;
+        execution::write_extra(spi, &self.extra)?;
         self.closed.delete_what_they_leave(spi, now)?;
         self.tell_waiters();
         state::write(spi, states_new, states_changed)?;
         crash::point(if is_engine() { "turn-save" } else { "caller-save" });
         claim::write(spi, tasks_gone, tasks_changed, tasks_new)?;
+        held::let_go(spi, &self.resumed)?;
         timer::write(spi, timers_gone, timers_new)?;
         queue::write_waiters(spi, waiters_gone, waiters_new)?;
         queue::write(spi, messages_gone, messages_new)?;
@@ -230,6 +259,8 @@ impl<'a> Changes<'a> {
         for (id, state) in &self.ended {
             crate::pg::wake::state_ended_at_commit(id.0, &state.to_string());
         }
+        // RPCs wait for the end of a pause.
+        self.resumed.iter().for_each(|id| crate::pg::wake::processes_closed_at_commit(id.0));
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! The scheduler says in its slot whether there are any. While there are none, nobody reads or writes the table.
 
-use super::claim::{NO_LEASE, SCHEDULERS_LANE};
+use super::claim::{HELD_LANE, NO_LEASE, SCHEDULERS_LANE};
 use super::table::{Record, batch, delete, run, statements, table};
 use super::{StateKey, versions};
 use crate::pg::catch::Result;
@@ -25,9 +25,6 @@ table! {
         other { deaths: i32, held_at: Option<Timestamp> }
     }
 }
-
-/// The lane of calls that nobody makes.
-const HELD_LANE: i16 = 2;
 
 statements! {
     // The calls that were under way belong to the epochs that were current. Parked ones were not made, and pull workers have no epoch.
@@ -68,6 +65,7 @@ statements! {
             AND ($2::int IS NULL OR c.seq = $2) AND c.held_at IS NOT NULL RETURNING c.seq) \
         UPDATE xdb.task t SET lane = {SCHEDULERS_LANE}, {NO_LEASE} FROM released r \
         WHERE t.execution_id = $1 AND t.seq = r.seq");
+    HELD_OF = "SELECT c.seq FROM xdb.crash_suspect c WHERE c.execution_id = $1 AND c.held_at IS NOT NULL";
     FORGET_ALL = "DELETE FROM xdb.crash_suspect";
 }
 
@@ -91,6 +89,10 @@ pub fn count(spi: &Spi) -> Result<Suspects> {
     let read = |row: &Row| Ok(Suspects { open: row.get("open")?, held: row.get("held")? });
     Ok(spi.first(&COUNT, &[], read)?.unwrap_or_default())
 }
+
+/// That the task `t` is held after crashes: no end of a pause lets it go.
+pub(super) const HELD: &str = "EXISTS (SELECT FROM xdb.crash_suspect c \
+    WHERE c.execution_id = t.execution_id AND c.seq = t.seq AND c.held_at IS NOT NULL)";
 
 /// How many there are in this database, as the scheduler has counted last.
 pub fn known() -> Suspects {
@@ -144,6 +146,14 @@ pub fn retry(spi: &Spi, id: ExecutionId, only: Option<StateSeq>) -> Result<usize
         return Ok(0);
     }
     Ok(spi.run(&RETRY, &[value(id), value(only)])? as usize)
+}
+
+/// The states of an execution whose calls are held after crashes.
+pub fn held_of(spi: &Spi, id: ExecutionId) -> Result<Vec<StateSeq>> {
+    if !versions::is_own() {
+        return Ok(Vec::new());
+    }
+    spi.rows(&HELD_OF, &[value(id)], |row| row.get("seq"))
 }
 
 /// What a copy was suspected of, its original was.

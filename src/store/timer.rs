@@ -14,9 +14,13 @@ use xdb_sched::room::Owner;
 /// What a timer is for, as it is stored.
 const PROCESS_TIMEOUT: &str = "PROCESS_TIMEOUT";
 const TIMER_COMMAND: &str = "TIMER_COMMAND";
+const PROCESS_RESUME: &str = "PROCESS_RESUME";
+
+/// Which of the timers of a process, whose sequence is 0, ends a pause.
+pub const OF_PAUSE: u32 = 1;
 
 table! {
-    /// A timer command, or (with `seq` 0) a process timeout.
+    /// A timer command, or (with `seq` 0) a process timeout or the end of a pause.
     pub struct Timer<'a> in "timer" {
         key { execution_id: ExecutionId, seq: StateSeq, command: u32 }
         compared {
@@ -36,7 +40,7 @@ record! {
 }
 
 record! {
-    /// A timer that came due. Sequence 0 stands for the process timeout.
+    /// A timer that came due. Sequence 0 stands for the process timeout, or the end of a pause.
     #[derive(Clone, Copy, Debug)]
     pub struct DueTimer {
         execution_id: ExecutionId,
@@ -101,6 +105,11 @@ impl Timer<'static> {
 
     pub fn of_process(execution_id: ExecutionId, shard: i16, owner: pg_sys::Oid, fire_at: Timestamp) -> Self {
         Self { execution_id, seq: StateSeq(0), command: 0, shard, kind: PROCESS_TIMEOUT, fire_at, owner }
+    }
+
+    /// That ends a pause.
+    pub fn of_pause(execution_id: ExecutionId, shard: i16, owner: pg_sys::Oid, fire_at: Timestamp) -> Self {
+        Self { execution_id, seq: StateSeq(0), command: OF_PAUSE, shard, kind: PROCESS_RESUME, fire_at, owner }
     }
 
     /// In whose line it stands.

@@ -18,10 +18,11 @@ use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::store::StateKey;
 use crate::store::claim::{self, Due, LineClaim, RUNNERS_LANE, SCHEDULERS_LANE};
+use crate::store::held;
 use crate::store::lines;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks::{self, KeyTypes};
-use crate::store::registry::{Registry, WorkerId};
+use crate::store::registry::{ProcessType, Registry, TypeId, WorkerId};
 use crate::store::save::Lease;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Instant;
@@ -94,6 +95,11 @@ struct Verdicts {
     parked: Vec<StateKey>,
     /// Those of them that do so no more, without being called.
     unparked: Vec<StateKey>,
+    /// Calls of paused processes.
+    held: Vec<StateKey>,
+    /// Types that are paused, and the lines in which calls of theirs were found.
+    held_types: BTreeSet<TypeId>,
+    held_lines: BTreeSet<Line>,
     /// Calls of the other lane: a table became slow, or is not any more.
     moved: Vec<StateKey>,
     /// Calls without a place now, whose process type has moved to this worker: left where they are, they would stand in the
@@ -306,7 +312,9 @@ impl Claiming<'_, '_> {
         let progress = claims.leased.len() + verdicts.parked.len() + verdicts.moved.len() > 0;
         claims.more |= progress && unfinished.iter().any(|line| room.has(*line));
         self.write(&verdicts, &mut claims, now)?;
-        let is_taken = |key: &StateKey| verdicts.leases.contains_key(key) || verdicts.parked.contains(key);
+        let held = self.hold(&verdicts, &found, &mut claims, now)?;
+        let is_taken =
+            |key: &StateKey| verdicts.leases.contains_key(key) || verdicts.parked.contains(key) || held.contains(key);
         found.iter().filter(|due| !is_taken(&due.key)).for_each(|due| claims.ends.left(due.line, due.due_at));
         // In the line of another worker it may be behind the cursor.
         let went = |due: &&Due| verdicts.elsewhere.iter().any(|(key, _)| *key == due.key);
@@ -341,6 +349,20 @@ impl Claiming<'_, '_> {
         };
         let state = loaded.execution.states.get(&due.key.1)?;
         let (api, current) = state.current_call()?;
+        if let Some(paused) = Paused::of(loaded, process_type, now) {
+            self.locks.release(due.key);
+            match paused {
+                // The scheduler alone holds calls.
+                _ if !self.turn.role.gathers() => verdicts.moved.push(due.key),
+                Paused::Process => verdicts.held.push(due.key),
+                Paused::Type(id) => {
+                    verdicts.unparked.extend(was_parked.then_some(due.key));
+                    verdicts.held_types.insert(id);
+                    verdicts.held_lines.insert(due.line);
+                }
+            }
+            return None;
+        }
         if self.app.lane_of(&loaded.meta) != self.turn.role.lane() {
             self.locks.release(due.key);
             verdicts.moved.push(due.key);
@@ -424,6 +446,33 @@ impl Claiming<'_, '_> {
         KeyTypes::read(self.turn.spi, locking.flat_map(|loaded| loaded.meta.mapping.iter()))
     }
 
+    /// Holds calls of what is paused. One whose process or type somebody else has locked is left alone for a while.
+    fn hold(
+        &mut self,
+        verdicts: &Verdicts,
+        found: &[Due],
+        claims: &mut Claims,
+        now: Timestamp,
+    ) -> Result<HashSet<StateKey>> {
+        let spi = self.turn.spi;
+        let mut held: HashSet<_> = held::hold_of_processes(spi, &verdicts.held)?.into_iter().collect();
+        let (types, lines) = (&verdicts.held_types, &verdicts.held_lines);
+        held.extend(held::hold_of_types(spi, self.turn.lane, types, lines, now, self.turn.real)?);
+        if verdicts.held.is_empty() && types.is_empty() {
+            return Ok(held);
+        }
+        // There may be more of them in these lines, and they stand before others.
+        claims.more |= !held.is_empty();
+        let is_paused = |due: &&Due| verdicts.held.contains(&due.key) || lines.contains(&due.line);
+        for due in found.iter().filter(is_paused) {
+            let of_type = claims.executions.get(&due.key.0).is_some_and(|loaded| types.contains(&loaded.meta.type_id));
+            if !held.contains(&due.key) && (of_type || verdicts.held.contains(&due.key)) {
+                self.backlog.defer(due.key.0, Patience::Short);
+            }
+        }
+        Ok(held)
+    }
+
     fn write(&mut self, verdicts: &Verdicts, claims: &mut Claims, now: Timestamp) -> Result<()> {
         let (spi, lane) = (self.turn.spi, self.turn.lane);
         if let Some(drained) = &mut claims.drained {
@@ -448,6 +497,21 @@ impl Claiming<'_, '_> {
         claim::lease(spi, &verdicts.leases, now)?;
         crash::point("turn-claim");
         Ok(())
+    }
+}
+
+/// Why a call is held.
+enum Paused {
+    Process,
+    Type(TypeId),
+}
+
+impl Paused {
+    fn of(loaded: &Loaded, process_type: &ProcessType, now: Timestamp) -> Option<Self> {
+        if loaded.execution.pause().is_some() {
+            return Some(Self::Process);
+        }
+        process_type.pause(now).map(|_| Self::Type(process_type.id))
     }
 }
 

@@ -17,6 +17,7 @@ use crate::store::attribute;
 use crate::store::global_queue::Gathered;
 use crate::store::load::{self, DueTimer, Loaded};
 use crate::store::locks;
+use crate::store::timer::OF_PAUSE;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::*;
 use xdb_protocol::invalid_answer;
@@ -240,6 +241,7 @@ impl Decider<'_, '_, '_> {
                 }
                 return Ok(());
             }
+            Item::Timer(timer) if timer.seq.0 == 0 && timer.command == OF_PAUSE => Command::PauseEnds,
             Item::Timer(timer) if timer.seq.0 == 0 => Command::ProcessTimeout,
             Item::Timer(timer) => {
                 if !self.has_room_for(timer) {

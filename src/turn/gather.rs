@@ -12,8 +12,9 @@ use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE, TaskPlace};
+use crate::store::held::Walk;
 use crate::store::registry::{Registry, WorkerId};
-use crate::store::{StateKey, claim, global_queue, inbox, lines, load, timer};
+use crate::store::{StateKey, claim, global_queue, held, inbox, lines, load, pauses, timer, versions};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
@@ -43,6 +44,8 @@ pub struct Work {
 pub struct Moved {
     /// Calls of workers that are gone were looked for, and these are all.
     pub adopted: Option<bool>,
+    /// How far the calls were looked through that are held.
+    pub held: Option<Walk>,
     /// How far calls that wait for workers which can't be reached were looked through; None: to the end.
     pub looked_through: Vec<(WorkerId, Option<TaskPlace>)>,
 }
@@ -222,6 +225,7 @@ impl Gathering<'_> {
             work.moved.adopted = Some(!more);
             self.scans.reset();
         }
+        self.follow_pauses(turn, registered, work)?;
         if turn.scope.claim == 0 || turn.paused {
             return Ok(());
         }
@@ -232,6 +236,32 @@ impl Gathering<'_> {
             work.more |= up_to.is_some();
             self.scans.reset();
             work.moved.looked_through.push((worker, up_to));
+        }
+        Ok(())
+    }
+
+    /// Lets calls go that were held, where the pause of their type is over, or the scheduler that held them is gone.
+    fn follow_pauses(&mut self, turn: &Turn, registered: bool, work: &mut Work) -> Result<()> {
+        if !turn.role.gathers() || !versions::is_own() {
+            return Ok(());
+        }
+        let pauses = &mut self.scans.pauses;
+        if registered || pauses.next_end.is_none() {
+            pauses.next_end = Some(pauses::next_end(turn.spi)?);
+            pauses.walk = Walk::After(None);
+        }
+        if turn.paused || !turn.scope.gather {
+            return Ok(());
+        }
+        if pauses.next_end.flatten().is_some_and(|at| at <= turn.began) {
+            // Their end counts as a registration: what follows is for the next turn.
+            work.more |= pauses::end(turn.spi, turn.began)?;
+        }
+        if let Walk::After(place) = pauses.walk {
+            let walked = held::walk(turn.spi, place, turn.began)?;
+            work.more |= walked != pauses.walk && walked != Walk::Done;
+            work.moved.held = Some(walked);
+            self.scans.reset();
         }
         Ok(())
     }

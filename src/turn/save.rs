@@ -61,7 +61,7 @@ pub fn save(
     let Dispatch { leased: dispatched, new_line, more, .. } = dispatch;
     release_locks(locks, &decided);
     let leases = dispatched.iter().map(|leased| (leased.key, leased.lease)).collect();
-    let (wrote, SavedBatch { earliest, timers, .. }) = write(turn, app, &decided, &leases)?;
+    let (wrote, SavedBatch { earliest, timers, let_go, .. }) = write(turn, app, &decided, &leases)?;
     if !turn.role.is_told() {
         earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
     }
@@ -90,8 +90,8 @@ pub fn save(
         messages_left: taken_in.left_from,
         wrote,
         took_large,
-        left_out: next_turn || new_line,
-        more: more || more_messages || next_turn || taken_in.left_from.is_some(),
+        left_out: next_turn || new_line || let_go,
+        more: more || let_go || more_messages || next_turn || taken_in.left_from.is_some(),
         now,
     })
 }
@@ -190,6 +190,10 @@ impl Dispatch<'_> {
 
     fn of_execution(&mut self, loaded: &Loaded, answered: bool, now: Timestamp, room: &mut Room) {
         let Some(process_type) = &loaded.meta.process_type else { return };
+        if loaded.execution.pause().is_some() || process_type.pause(now).is_some() {
+            // Claiming holds the call.
+            return;
+        }
         if self.app.lane_of(&loaded.meta) != self.turn.role.lane() {
             return;
         }

@@ -5,6 +5,7 @@
 
 use crate::guc;
 use crate::store::StateKey;
+use crate::store::held::Walk;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
@@ -30,6 +31,21 @@ pub struct Scans {
     pub suspect: Option<StateKey>,
     /// When calls of workers that are gone were looked for last.
     pub adopted: Option<Instant>,
+    pub pauses: Pauses,
+}
+
+/// What follows from pauses of process types.
+pub struct Pauses {
+    /// When the next one ends by itself, if one does; None: nobody has looked.
+    pub next_end: Option<Option<Timestamp>>,
+    /// Through the calls that are held, for those that nothing holds any more.
+    pub walk: Walk,
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self { next_end: None, walk: Walk::After(None) }
+    }
 }
 
 /// A scan for what stands in lines of owners.

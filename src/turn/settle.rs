@@ -106,7 +106,8 @@ impl Memory {
         // A clock may have been set back meanwhile.
         let now = began.min(clock::now());
         let next_timer = self.scans.timers.owners.next(now).filter(|_| !self.seen.paused);
-        self.seen.next_due = next_due.into_iter().chain(next_timer).min();
+        let pause_ends = self.scans.pauses.next_end.flatten().filter(|at| *at > now && !self.seen.paused);
+        self.seen.next_due = next_due.into_iter().chain(next_timer).chain(pause_ends).min();
         let scanned = prepared.drained.is_some();
         if let Some(drained) = prepared.drained {
             self.calls.lines.drained(&drained);
@@ -116,6 +117,9 @@ impl Memory {
         });
         if let Some(all) = work.moved.adopted {
             self.scans.adopted = all.then(Instant::now);
+        }
+        if let Some(walk) = work.moved.held {
+            self.scans.pauses.walk = walk;
         }
         for (worker, up_to) in work.moved.looked_through {
             self.calls.breakers.looked_through(worker, up_to);

@@ -123,6 +123,10 @@ impl Execution {
                 let state_execution_id = seq.and_then(|seq| self.states.get(&seq)).map(|state| state.id.clone());
                 self.results.push(ProcessResult { state_execution_id, output: output.clone() });
             }
+            Event::ProcessPaused { mode, until, reason } => {
+                self.set_pause(Some(Pause { mode: *mode, until: *until, reason: reason.clone() }));
+            }
+            Event::ProcessResumed {} => self.set_pause(None),
             Event::ProcessClosed { status, reason } => self.close(*status, reason.clone(), at),
         }
     }
@@ -146,6 +150,9 @@ impl Execution {
         self.status = status;
         self.reason = reason;
         self.closed_at = Some(at);
+        if self.extra.is_some() {
+            self.set_pause(None);
+        }
         self.live_threads = 0;
         self.queues.clear();
         for state in self.states.values_mut().filter(|state| state.status().is_live()) {

@@ -52,6 +52,11 @@ pub enum Command {
     },
     /// A caller wants the calls of these states that are in backoff made at once.
     RetryNow(Vec<StateSeq>),
+    /// A caller wants no calls made for a while.
+    Pause(Pause),
+    Resume,
+    /// The end of the pause came due.
+    PauseEnds,
     Stop {
         stop_type: StopType,
         reason: Option<String>,
@@ -88,6 +93,9 @@ impl Command {
             Self::MessagesArrived(_) => "MessagesArrived",
             Self::GlobalMessagesArrived { .. } => "GlobalMessagesArrived",
             Self::RpcAnswered { .. } => "RpcAnswered",
+            Self::Pause(_) => "Pause",
+            Self::Resume => "Resume",
+            Self::PauseEnds => "PauseEnds",
             Self::Stop { .. } => "Stop",
             Self::Fail { .. } => "Fail",
             Self::SetLocalAttributes(_) => "SetLocalAttributes",

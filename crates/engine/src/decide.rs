@@ -138,6 +138,15 @@ impl Draft<'_> {
                 self.retry_now(states);
                 Ok(())
             }
+            Command::Pause(pause) => {
+                self.pause(pause);
+                Ok(())
+            }
+            Command::Resume => {
+                self.resume();
+                Ok(())
+            }
+            Command::PauseEnds => self.pause_ends(),
             Command::Stop { stop_type, reason } => {
                 let status = match stop_type {
                     StopType::Terminate => ProcessStatus::Terminated,

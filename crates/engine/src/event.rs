@@ -145,6 +145,15 @@ pub enum Event {
         seq: Option<StateSeq>,
         output: Json,
     },
+    /// From now on no call of its states begins.
+    ProcessPaused {
+        mode: PauseMode,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    ProcessResumed {},
     ProcessClosed {
         status: ProcessStatus,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -228,6 +237,8 @@ impl Event {
             Event::RpcApplied { .. } => "RpcApplied",
             Event::CompletionRequested {} => "CompletionRequested",
             Event::ResultGiven { .. } => "ResultGiven",
+            Event::ProcessPaused { .. } => "ProcessPaused",
+            Event::ProcessResumed {} => "ProcessResumed",
             Event::ProcessClosed { .. } => "ProcessClosed",
             Event::CommandRejected { .. } => "CommandRejected",
             Event::Snapshot(_) => "Snapshot",

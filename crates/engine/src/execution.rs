@@ -42,6 +42,8 @@ pub struct Execution {
     pub message_ids: BTreeSet<(String, String)>,
     pub local_attributes: BTreeMap<String, Json>,
     pub results: Vec<ProcessResult>,
+    /// None for nearly all.
+    pub extra: Option<Box<Extra>>,
 }
 
 impl Execution {
@@ -67,6 +69,7 @@ impl Execution {
             message_ids: BTreeSet::new(),
             local_attributes: BTreeMap::new(),
             results: Vec::new(),
+            extra: None,
         }
     }
 

@@ -61,6 +61,7 @@
 //! | `decide.rs`, `global_queues.rs` | what follows from a command |
 //! | `apply.rs` | what an event changes |
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
+//! | `pause.rs` | processes whose calls are not made for a while |
 //! | `incident.rs` | a call that stands still because its retries are spent |
 //! | `definition.rs`, `options.rs` | what a process type is registered with |
 //! | `replay.rs` | an execution out of its history, and snapshots that stand for a part of it |
@@ -75,6 +76,7 @@ mod global_queues;
 mod incident;
 mod json;
 mod options;
+mod pause;
 mod replay;
 mod retry;
 mod types;
@@ -88,6 +90,7 @@ pub use execution::*;
 pub use global_queues::*;
 pub use json::Json;
 pub use options::*;
+pub use pause::{Extra, Pause, PauseMode};
 pub use replay::{MessageIds, Replay, Snapshot, history_cut};
 pub use retry::{FailedAttempt, REPEATS_AT_ONCE, Retry, next_repeat, next_retry};
 pub use types::*;

@@ -24,6 +24,8 @@ pub struct Snapshot {
     message_ids: MessageIds,
     local_attributes: BTreeMap<String, Json>,
     results: Vec<ProcessResult>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    extra: Option<Box<Extra>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,6 +73,7 @@ impl Execution {
         }
         self.local_attributes.clone_from(&snapshot.local_attributes);
         self.results.clone_from(&snapshot.results);
+        self.extra.clone_from(&snapshot.extra);
     }
 }
 
@@ -181,6 +184,7 @@ impl Replay {
             message_ids,
             local_attributes: execution.local_attributes.clone(),
             results: execution.results.clone(),
+            extra: execution.extra.clone(),
         };
         Some((Event::Snapshot(Box::new(snapshot)), dropped.into_iter().map(|state| state.seq).collect()))
     }

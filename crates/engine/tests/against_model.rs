@@ -76,10 +76,10 @@ fn the_runs_get_everywhere() {
         }
     }
     let everything = "Start WaitUntilAnswered ExecuteAnswered CallFailed CallRepeated TimerFired ProcessTimeout \
-        MessagesArrived GlobalMessagesArrived RpcAnswered SetLocalAttributes SkipTimer RetryNow Stop Fail ProcessStarted \
+        MessagesArrived GlobalMessagesArrived RpcAnswered SetLocalAttributes SkipTimer RetryNow Pause Resume PauseEnds Stop Fail ProcessStarted \
         StateStarted WaitStarted CommandCompleted GlobalMessagesTaken TimerSkipped WaitCompleted StateCompleted \
         AttemptFailed AttemptsFolded CallRepeated RetryRequested IncidentRaised StateFailed LocalAttributesWritten \
-        GlobalAttributesWritten MessagesReceived GlobalMessagesPublished RpcApplied CompletionRequested ResultGiven";
+        GlobalAttributesWritten MessagesReceived GlobalMessagesPublished RpcApplied CompletionRequested ResultGiven ProcessPaused ProcessResumed";
     let statuses = ["COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"].map(|status| format!("ProcessClosed as {status}"));
     let refusals = "NotRunning Stale InvalidAnswer InvalidOptions UnusedInput UnknownState UnknownQueue \
         UnknownGlobalQueue UnknownLocalAttribute UnknownGlobalAttribute UnknownFunction NoTimer";

@@ -74,6 +74,10 @@ enum Step {
     Again,
     Pass(i64),
     Timeout,
+    /// For so many seconds, or for ever.
+    Pause(Option<i64>),
+    Resume,
+    PauseEnds,
     Stop,
 }
 
@@ -179,6 +183,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Again),
         3 => (1i64..40).prop_map(Step::Pass),
         1 => Just(Step::Timeout),
+        1 => option::of(1i64..30).prop_map(Step::Pause),
+        1 => Just(Step::Resume),
+        1 => Just(Step::PauseEnds),
         1 => prop_oneof![20 => Just(Step::Pass(1)), 1 => Just(Step::Stop)],
     ]
 }
@@ -290,6 +297,12 @@ impl Watched {
             }
             Step::Pass(seconds) => self.world.pass(seconds),
             Step::Timeout => self.run(Command::ProcessTimeout),
+            Step::Pause(seconds) => {
+                let until = seconds.map(|seconds| self.world.now + Duration(seconds * SECOND));
+                self.run(Command::Pause(Pause { mode: PauseMode::Wait, until, reason: None }));
+            }
+            Step::Resume => self.run(Command::Resume),
+            Step::PauseEnds => self.run(Command::PauseEnds),
             Step::Stop => self.run(Command::Stop { stop_type: StopType::Terminate, reason: None }),
         }
     }

@@ -46,6 +46,8 @@ pub const MISSING_OWNERS: &str = "XD021";
 /// The library does not work with the version of the schema.
 pub const OTHER_SCHEMA: &str = "XD022";
 
+/// The process or its type is paused.
+pub const PAUSED: &str = "XD023";
 /// There are as many of something as there may be.
 pub const OVER_QUOTA: &str = "XD029";
 

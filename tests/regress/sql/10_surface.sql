@@ -43,6 +43,8 @@ INSERT INTO calls (call) VALUES
     ('xdb.set_local_attributes(''surface-1'', ''{}'', execution_id => $1)'),
     ('xdb.skip_timer(''surface-1'', ''First-1'', execution_id => $1)'),
     ('xdb.retry_now(''surface-1'', execution_id => $1)'),
+    ('xdb.pause_process(''surface-1'', execution_id => $1)'),
+    ('xdb.resume_process(''surface-1'', execution_id => $1)'),
     ('xdb.stop_process(''surface-1'', execution_id => $1)');
 CREATE FUNCTION pg_temp.answer(call text, execution uuid) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN

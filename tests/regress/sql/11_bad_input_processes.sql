@@ -29,7 +29,7 @@ SELECT xdb.start_process('known', 'BadProcess') IS NOT NULL AND xdb.start_proces
 SELECT id, call, told(format('SELECT ' || call, id)) FROM (VALUES (NULL), (''), ('Known'), ('known '), ('../known'), ('it''s "odd"; --'), ('%')) AS i (id),
     (VALUES ('xdb.publish(%L, ''known'')'), ('xdb.stop_process(%L)'), ('xdb.describe_process(%L)'), ('xdb.wait_for_process(%L, ''0'')'),
         ('xdb.wait_for_state(%L, ''First-1'', ''0'')'), ('xdb.get_local_attributes(%L)'), ('xdb.set_local_attributes(%L, ''{}'')'),
-        ('xdb.skip_timer(%L, ''First-1'')'), ('xdb.retry_now(%L)'), ('xdb.invoke_rpc(%L, ''known'')'), ('xdb.check_process(%L)')) AS c (call)
+        ('xdb.skip_timer(%L, ''First-1'')'), ('xdb.retry_now(%L)'), ('xdb.pause_process(%L)'), ('xdb.resume_process(%L)'), ('xdb.invoke_rpc(%L, ''known'')'), ('xdb.check_process(%L)')) AS c (call)
 ORDER BY call COLLATE "C", id COLLATE "C";
 SELECT told('SELECT xdb.describe_process(repeat(''x'', 10000))');
 SELECT told('SELECT xdb.publish(repeat(''x'', 1025), ''known'')');
@@ -40,7 +40,7 @@ FROM (VALUES ('00000000-0000-0000-0000-000000000000'), ('ffffffff-ffff-ffff-ffff
 SELECT call, told(format('SELECT ' || call, 'known', (SELECT execution_id FROM xdb.processes WHERE process_id = 'open'))) FROM
     (VALUES ('xdb.publish(%L, ''known'', execution_id => %L)'), ('xdb.stop_process(%L, execution_id => %L)'), ('xdb.describe_process(%L, %L)'), ('xdb.wait_for_process(%L, ''0'', %L)'),
         ('xdb.wait_for_state(%L, ''First-1'', ''0'', %L)'), ('xdb.get_local_attributes(%L, NULL, %L)'), ('xdb.set_local_attributes(%L, ''{}'', %L)'),
-        ('xdb.skip_timer(%L, ''First-1'', NULL, %L)'), ('xdb.retry_now(%L, NULL, %L)'), ('xdb.invoke_rpc(%L, ''known'', execution_id => %L)'), ('xdb.check_process(%L, %L)')) AS c (call);
+        ('xdb.skip_timer(%L, ''First-1'', NULL, %L)'), ('xdb.retry_now(%L, NULL, %L)'), ('xdb.pause_process(%L, ''WAIT'', NULL, NULL, %L)'), ('xdb.resume_process(%L, %L)'), ('xdb.invoke_rpc(%L, ''known'', execution_id => %L)'), ('xdb.check_process(%L, %L)')) AS c (call);
 
 -- publish: the queue, the message and its id.
 SELECT queue, told(format('SELECT xdb.publish(%L, %L)', 'known', queue)) FROM (VALUES (NULL), (''), ('Known'), ('known '), ('select'), ('"known"')) AS v (queue);

@@ -20,6 +20,8 @@ pub fn differences(model: &Model, execution: &Execution) -> Vec<String> {
         Some(Closed { reason: Some(reason), .. }) => is.same("reason", &execution.reason, reason),
         Some(Closed { reason: None, .. }) => {}
     }
+    is.same("pause", execution.pause(), model.pause.as_ref());
+    is.same("extra", execution.extra.is_some(), model.pause.is_some());
     is.same("graceful completion", execution.completing, model.completing);
     is.same("live threads", execution.live_threads as usize, model.live().len());
     is.same("next state", execution.next_state as usize, model.states.len() + 1);

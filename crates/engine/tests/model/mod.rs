@@ -33,6 +33,7 @@ pub struct Model {
     /// Writes of global attributes that others carry out.
     pub global_writes: Vec<(String, Json)>,
     pub global_publishes: Vec<PublishedGlobally>,
+    pub pause: Option<Pause>,
     waits_begun: u64,
 }
 

@@ -56,6 +56,12 @@ pub enum Op {
         pick: usize,
         early: i64,
     },
+    Pause(Pause),
+    Resume,
+    /// So much earlier than the pause ends by itself.
+    PauseEnds {
+        early: i64,
+    },
     ProcessTimeout {
         early: i64,
     },
@@ -417,6 +423,15 @@ fn rpc() -> impl Strategy<Value = RpcAnswer> {
         .prop_map(|(output, decision, effects)| RpcAnswer { output, decision, effects })
 }
 
+fn pause() -> impl Strategy<Value = Pause> {
+    let until = prop::sample::select(&[None, Some(-1), Some(2), Some(5)][..]);
+    (any::<bool>(), until, option::of(Just("a reason".to_owned()))).prop_map(|(rejects, until, reason)| Pause {
+        mode: if rejects { PauseMode::Reject } else { PauseMode::Wait },
+        until: until.map(|seconds: i64| Timestamp(T0 + seconds * SECOND)),
+        reason,
+    })
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let attempt = prop_oneof![8 => Just(Attempt::Next), 1 => Just(Attempt::Skipped), 1 => Just(Attempt::Same)];
     let early = || prop_oneof![8 => Just(0), 2 => Just(-SECOND), 1 => Just(1), 1 => Just(SECOND)];
@@ -451,6 +466,9 @@ fn op() -> impl Strategy<Value = Op> {
         3 => attributes().prop_map(Op::SetAttributes),
         4 => (whom(), command_id()).prop_map(|(whom, command_id)| Op::SkipTimer { whom, command_id }),
         4 => vec(whom(), 0..5).prop_map(Op::RetryNow),
+        3 => pause().prop_map(Op::Pause),
+        2 => Just(Op::Resume),
+        2 => early().prop_map(|early| Op::PauseEnds { early }),
         2 => end,
         1 => Just(Op::StartAgain),
         3 => Just(Op::Again),

@@ -153,6 +153,14 @@ impl Run {
                 self.now = self.brought_to(fire_at, *early);
                 self.submit(Command::TimerFired { seq, command }, 0.5, 0)
             }
+            Op::Pause(pause) => self.submit(Command::Pause(pause.clone()), 0.5, 0),
+            Op::Resume => self.submit(Command::Resume, 0.5, 0),
+            Op::PauseEnds { early } => {
+                if let Some(until) = self.model.pause.as_ref().and_then(|pause| pause.until) {
+                    self.now = self.brought_to(until, *early);
+                }
+                self.submit(Command::PauseEnds, 0.5, 0)
+            }
             Op::ProcessTimeout { early } => {
                 if let Some(at) = self.model.begun.as_ref().and_then(|begun| begun.timeout_at) {
                     self.now = self.brought_to(at, *early);

@@ -69,6 +69,15 @@ impl Model {
                 self.complete_due_timers(*seq, context);
                 self.go_on_if_satisfied(*seq, context);
             }
+            Command::Pause(pause) => self.pause = Some(pause.clone()),
+            Command::Resume => self.pause = None,
+            Command::PauseEnds => {
+                let until = self.pause.as_ref().and_then(|pause| pause.until);
+                if until.is_none_or(|until| until > context.now) {
+                    return Err(vec![Refusal::Stale]);
+                }
+                self.pause = None;
+            }
             Command::ProcessTimeout => {
                 let at = self.begun.as_ref().and_then(|begun| begun.timeout_at);
                 if at.is_none_or(|at| context.now < at) {
@@ -220,6 +229,7 @@ impl Model {
         for seq in self.live() {
             self.end(seq, StateStatus::Aborted, context);
         }
+        self.pause = None;
         self.closed = Some(Closed { status, at: context.now, reason });
     }
 

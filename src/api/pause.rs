@@ -1,0 +1,92 @@
+//! Pausing processes and process types, and what a pause refuses.
+
+use super::manage::command;
+use super::process::reason;
+use super::{Caller, name, needed};
+use crate::pg::catch::Result;
+use crate::pg::function::{Args, Value};
+use crate::pg::identity;
+use crate::pg::spi::Spi;
+use crate::store::pauses;
+use crate::store::registry::{ProcessType, TypeId};
+use crate::{clock, error};
+use xdb_engine::{Command, Pause, PauseMode, Timestamp};
+
+pub fn pause_process(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.pause_process()")?;
+    let process_id = name("process_id", args.text(0))?;
+    let pause = asked(args)?;
+    command(caller, &process_id, args.execution_id(4), |_, _, _, now| {
+        check_until(&pause, now)?;
+        Ok(Command::Pause(pause))
+    })?;
+    Ok(Value::Void)
+}
+
+pub fn resume_process(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.resume_process()")?;
+    let process_id = name("process_id", args.text(0))?;
+    command(caller, &process_id, args.execution_id(1), |_, _, _, _| Ok(Command::Resume))?;
+    Ok(Value::Void)
+}
+
+pub fn pause_process_type(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.pause_process_type()")?;
+    let process_type = name("process_type", args.text(0))?;
+    let pause = asked(args)?;
+    check_until(&pause, clock::now())?;
+    caller.on_system_tables(|spi, _| pauses::pause(spi, to_pause(caller, spi, &process_type)?, &pause))?;
+    Ok(Value::Void)
+}
+
+pub fn resume_process_type(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.resume_process_type()")?;
+    let process_type = name("process_type", args.text(0))?;
+    caller.on_system_tables(|spi, _| pauses::resume(spi, to_pause(caller, spi, &process_type)?))?;
+    Ok(Value::Void)
+}
+
+/// The pause that the second to the fourth parameter tell.
+fn asked(args: &Args) -> Result<Pause> {
+    let word = needed("mode", args.text(1))?;
+    let mode = PauseMode::parse(&word).ok_or_else(|| error::unknown_word("mode", &word, PauseMode::WORDS))?;
+    let until = match args.time(2) {
+        Some(None) => return Err(error::invalid_argument("until", "it must be finite")),
+        Some(until) => until,
+        None => None,
+    };
+    Ok(Pause { mode, until, reason: reason(args, 3)? })
+}
+
+fn check_until(pause: &Pause, now: Timestamp) -> Result<()> {
+    if pause.is_over(now) {
+        return Err(error::invalid_argument("until", "it must not be in the past"));
+    }
+    Ok(())
+}
+
+/// The type, if the caller may pause it: an operator, or a member of its owner.
+fn to_pause(caller: Caller, spi: &Spi, name: &str) -> Result<TypeId> {
+    let Some((id, owner)) = pauses::type_to_pause(spi, name)? else {
+        return Err(error::unknown_process_type(name));
+    };
+    if !identity::is_administrator(caller.role) {
+        caller.own_registration("process type", name, owner)?;
+    }
+    Ok(id)
+}
+
+/// Refuses a request to what is paused, if the pause says so.
+pub(super) fn refuse(what: &str, pause: Option<&Pause>, now: Timestamp) -> Result<()> {
+    match pause.filter(|pause| pause.mode == PauseMode::Reject && !pause.is_over(now)) {
+        Some(pause) => Err(error::paused(what, pause)),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn refuse_type(process_type: &ProcessType, now: Timestamp) -> Result<()> {
+    match &process_type.pause {
+        None => Ok(()),
+        pause => refuse(&format!("process type \"{}\"", process_type.name), pause.as_ref(), now),
+    }
+}

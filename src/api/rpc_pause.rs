@@ -1,0 +1,54 @@
+//! RPCs of what is paused: they are refused, or wait for the end of the pause.
+
+use super::pause::refuse;
+use super::{Caller, error};
+use crate::clock;
+use crate::pg::catch::Result;
+use crate::pg::wake::waiter::Registration;
+use crate::store::load::{self, Lock};
+use std::time::{Duration, Instant};
+use xdb_engine::{ExecutionId, Pause};
+
+/// Nobody tells who waits for the end of a type's pause: they look so often.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What is paused, in words, and how.
+type Paused = Option<(String, Pause)>;
+
+/// Waits until a process can be called, or refuses. Says whether it has waited.
+pub(super) fn wait(caller: Caller, process_id: &str, id: ExecutionId, deadline: Instant) -> Result<bool> {
+    let Some(mut paused) = look(caller, process_id, id)? else { return Ok(false) };
+    // Before the next look: what ends the pause after it wakes this session.
+    let registration = Registration::register(&id.0);
+    loop {
+        let (what, pause) = &paused;
+        refuse(what, Some(pause), clock::now())?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(error::paused(what, pause));
+        }
+        registration.wait(left.min(LOOK_EVERY).as_millis() as i64 + 1);
+        match look(caller, process_id, id)? {
+            Some(still) => paused = still,
+            None => return Ok(true),
+        }
+    }
+}
+
+/// With the latest snapshot, whatever the isolation level.
+fn look(caller: Caller, process_id: &str, id: ExecutionId) -> Result<Paused> {
+    caller.on_system_tables(|spi, registry| {
+        spi.with_latest_snapshot(|spi| {
+            let mut loaded = load::executions(spi, registry, &[id], Lock::None)?;
+            let Some(loaded) = loaded.remove(&id) else { return Ok(None) };
+            let now = clock::now();
+            if let Some(pause) = loaded.before.pause().filter(|pause| !pause.is_over(now)) {
+                return Ok(Some((format!("process \"{process_id}\""), pause.clone())));
+            }
+            let name = &loaded.before.process_type;
+            let process_type = registry.process_type_by_name(spi, name)?.filter(|_| loaded.before.is_running());
+            let pause = process_type.and_then(|process_type| process_type.pause(now).cloned());
+            Ok(pause.map(|pause| (format!("process type \"{name}\""), pause)))
+        })
+    })
+}

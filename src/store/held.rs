@@ -1,0 +1,136 @@
+//! Calls that are held because their process or its type is paused. They stand in a lane of the table `task` that nobody claims from,
+//! and so cost nobody anything. (What crashes hold stands there too: see `suspects.rs`. Its row says so, and it stays.)
+//!
+//! The scheduler judges a call when it claims or dispatches it, and moves it here as it finds it; a runner gives such a call back to
+//! the scheduler. Whoever moves a call in has locked the row that says why, so who takes the reason away has to wait for that, and then
+//! sees the call. The end of a process's pause moves its calls back at once, under the lock of the execution; that of a type's pause
+//! has the scheduler walk through the lane, in slices. So does its start. The lane is an optimisation: what is moved back too early is
+//! found and held again.
+
+use super::StateKey;
+use super::claim::{HELD_LANE, Lane, NO_LEASE, SCHEDULERS_LANE, TaskPlace};
+use super::registry::{TypeId, WorkerId};
+use super::suspects;
+use super::table::{Record, batch, record, rows, statements};
+use crate::pg::catch::Result;
+use crate::pg::param::{array, value};
+use crate::pg::spi::Spi;
+use pgrx::pg_sys;
+use std::collections::BTreeSet;
+use xdb_engine::{ExecutionId, StateSeq, Timestamp};
+use xdb_sched::room::Line;
+
+record! {
+    struct OfLine { worker_id: WorkerId, owner: pg_sys::Oid }
+}
+
+/// So many calls are moved at once, of each line.
+const SLICE: i64 = 1000;
+
+/// That the type `y` is paused.
+const PAUSED_TYPE: &str = "y.pause_mode IS NOT NULL AND (y.paused_until IS NULL OR y.paused_until > $5)";
+
+statements! {
+    HOLD_OF_PROCESSES = format!("WITH paused AS MATERIALIZED (SELECT p.execution_id FROM xdb.process_execution p \
+            WHERE p.execution_id = ANY ($3) AND p.extra ? 'pause' ORDER BY p.execution_id FOR NO KEY UPDATE SKIP LOCKED) \
+        UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM {} JOIN paused USING (execution_id) \
+        WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", batch::<StateKey>());
+    // The first of each line, whatever their types: of what else is due no more than a slice is walked over.
+    HOLD_OF_TYPES = format!("WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y \
+            WHERE y.type_id = ANY ($3) AND {PAUSED_TYPE} ORDER BY y.type_id FOR SHARE SKIP LOCKED), \
+        slice AS MATERIALIZED (SELECT s.execution_id, s.seq FROM {} CROSS JOIN LATERAL ( \
+            SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = {SCHEDULERS_LANE} \
+                AND t.worker_id = v.worker_id AND t.owner = v.owner AND t.due_at <= $5 ORDER BY t.due_at LIMIT $4) AS s), \
+        free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s \
+            JOIN xdb.process_execution p ON p.execution_id = s.execution_id JOIN paused y ON y.type_id = p.type_id \
+            JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
+            WHERE t.lane = {SCHEDULERS_LANE} AND (t.lease_until IS NULL OR t.lease_epoch < $6 OR t.lease_until <= $7) \
+            FOR UPDATE OF t SKIP LOCKED) \
+        UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM free f \
+        WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq", batch::<OfLine>());
+    LET_GO = format!("UPDATE xdb.task t SET lane = {SCHEDULERS_LANE} \
+        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE} AND NOT {}", suspects::HELD);
+    WALK = format!("WITH slice AS MATERIALIZED (SELECT t.worker_id, t.owner, t.due_at, t.execution_id, t.seq FROM xdb.task t \
+            WHERE t.lane = {HELD_LANE} AND (t.worker_id, t.owner, t.due_at, t.execution_id, t.seq) > ($1, $2, $3, $4, $6) \
+            ORDER BY t.worker_id, t.owner, t.due_at, t.execution_id, t.seq LIMIT {SLICE}), \
+        free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s \
+            JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
+            JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
+            LEFT JOIN xdb.process_type y ON y.type_id = p.type_id AND {PAUSED_TYPE} \
+            WHERE t.lane = {HELD_LANE} AND y.type_id IS NULL AND NOT COALESCE(p.extra ? 'pause', false) AND NOT {}), \
+        locked AS MATERIALIZED (SELECT t.execution_id, t.seq FROM free f \
+            JOIN xdb.task t ON t.execution_id = f.execution_id AND t.seq = f.seq FOR UPDATE OF t SKIP LOCKED), \
+        moved AS (UPDATE xdb.task t SET lane = {SCHEDULERS_LANE} FROM locked l \
+            WHERE t.execution_id = l.execution_id AND t.seq = l.seq) \
+        SELECT worker_id, owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = {SLICE} AS more, \
+            (SELECT count(*) FROM free) AS free, (SELECT count(*) FROM locked) AS moved FROM slice \
+        ORDER BY worker_id DESC, owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1", suspects::HELD);
+}
+
+/// Holds those of these due calls, which are locked, whose processes are paused. One whose process somebody else has locked is
+/// left. Gives those that are held now.
+pub fn hold_of_processes(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: BTreeSet<_> = keys.iter().map(|key| key.0).collect();
+    let mut params = StateKey::arrays(keys);
+    params.push(array(ids));
+    rows(spi, &HOLD_OF_PROCESSES, &params)
+}
+
+/// Holds due calls of paused types, those that stand first in these lines: also others than were found, so that however many there
+/// are, nobody else waits for long. Gives those that are held now.
+pub fn hold_of_types(
+    spi: &Spi,
+    lane: Lane,
+    types: &BTreeSet<TypeId>,
+    lines: &BTreeSet<Line>,
+    now: Timestamp,
+    real: Timestamp,
+) -> Result<Vec<StateKey>> {
+    if types.is_empty() {
+        return Ok(Vec::new());
+    }
+    let lines: Vec<_> = lines.iter().map(|line| OfLine { worker_id: line.worker, owner: line.owner.into() }).collect();
+    let mut params = OfLine::arrays(&lines);
+    params.extend([array(types.iter().copied()), value(SLICE), value(now), value(lane.epoch), value(real)]);
+    rows(spi, &HOLD_OF_TYPES, &params)
+}
+
+/// Lets the calls of executions go whose pause is over, under their locks.
+pub(super) fn let_go(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
+    if !ids.is_empty() {
+        spi.run(&LET_GO, &[array(ids)])?;
+    }
+    Ok(())
+}
+
+/// The place of a call among those that are held.
+pub type HeldPlace = (WorkerId, TaskPlace);
+
+const FIRST: HeldPlace = (i32::MIN, (pg_sys::InvalidOid, Timestamp::EARLIEST, ExecutionId([0; 16]), StateSeq(0)));
+
+/// How far a walk through the held calls has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// What comes after this is to be looked through.
+    After(Option<HeldPlace>),
+    Done,
+}
+
+/// Lets the next slice of calls go that nothing holds any more. What somebody has locked is looked at again.
+pub fn walk(spi: &Spi, after: Option<HeldPlace>, now: Timestamp) -> Result<Walk> {
+    let (worker, (owner, due_at, execution, seq)) = after.unwrap_or(FIRST);
+    let params = [value(worker), value(owner), value(due_at), value(execution), value(now), value(seq)];
+    let end = spi.first(&WALK, &params, |row| {
+        let task = (row.get("owner")?, row.get("due_at")?, row.get("execution_id")?, row.get("seq")?);
+        let all = row.get::<i64>("free")? == row.get::<i64>("moved")?;
+        Ok(((row.get("worker_id")?, task), row.get::<bool>("more")?, all))
+    })?;
+    Ok(match end {
+        Some((_, _, false)) => Walk::After(after),
+        Some((place, true, true)) => Walk::After(Some(place)),
+        Some((_, false, true)) | None => Walk::Done,
+    })
+}

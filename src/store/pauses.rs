@@ -1,0 +1,68 @@
+//! Pauses of process types: columns of the table `process_type`. Whoever changes them counts as one who registers, so the engine reads
+//! the type again in its next turn.
+
+use super::instance::bump;
+use super::registry::{Owner, TypeId};
+use super::table::statements;
+use crate::pg::catch::{PgError, Result};
+use crate::pg::param::value;
+use crate::pg::spi::{Row, Spi};
+use xdb_engine::{Pause, PauseMode, Timestamp};
+
+/// The columns of the type `t` that [`read`] reads, and what stands for them in a schema that has none.
+pub(super) const COLUMNS: &str = "t.pause_mode, t.paused_until, t.pause_reason";
+pub(super) const COLUMNS_OF_OLDER: &str =
+    "NULL::text AS pause_mode, NULL::timestamptz AS paused_until, NULL::text AS pause_reason";
+
+const NO_PAUSE: &str = "pause_mode = NULL, paused_until = NULL, pause_reason = NULL, version = version + 1";
+
+statements! {
+    TO_PAUSE = "SELECT t.type_id, t.owner FROM xdb.process_type t WHERE t.process_type = $1 FOR NO KEY UPDATE";
+    PAUSE = "UPDATE xdb.process_type SET pause_mode = $2, paused_until = $3, pause_reason = $4, version = version + 1 \
+        WHERE type_id = $1";
+    RESUME = format!("UPDATE xdb.process_type SET {NO_PAUSE} WHERE type_id = $1 AND pause_mode IS NOT NULL");
+    NEXT_END = "SELECT min(t.paused_until) AS next FROM xdb.process_type t WHERE t.pause_mode IS NOT NULL";
+    END = format!("UPDATE xdb.process_type SET {NO_PAUSE} WHERE type_id = ANY (ARRAY( \
+        SELECT t.type_id FROM xdb.process_type t \
+        WHERE t.pause_mode IS NOT NULL AND t.paused_until <= $1 ORDER BY t.type_id FOR NO KEY UPDATE SKIP LOCKED))");
+}
+
+pub(super) fn read(row: &Row) -> Result<Option<Pause>> {
+    let Some(mode) = row.get::<Option<&str>>("pause_mode")? else { return Ok(None) };
+    let mode = PauseMode::parse(mode).ok_or_else(|| PgError::internal("a process type has an unknown pause mode"))?;
+    let reason = row.get::<Option<&str>>("pause_reason")?.map(str::to_owned);
+    Ok(Some(Pause { mode, until: row.get("paused_until")?, reason }))
+}
+
+/// A type that is to be paused or resumed, and its owner: it stays as it is until this transaction ends.
+pub fn type_to_pause(spi: &Spi, name: &str) -> Result<Option<(TypeId, Owner)>> {
+    spi.first(&TO_PAUSE, &[value(name)], |row| Ok((row.get("type_id")?, row.get("owner")?)))
+}
+
+/// Pauses a type, or changes its pause.
+pub fn pause(spi: &Spi, id: TypeId, Pause { mode, until, reason }: &Pause) -> Result<()> {
+    spi.run(&PAUSE, &[value(id), value(mode.as_str()), value(*until), value(reason.as_deref())])?;
+    bump(spi)
+}
+
+/// Ends the pause of a type, if it is in one.
+pub fn resume(spi: &Spi, id: TypeId) -> Result<()> {
+    if spi.run(&RESUME, &[value(id)])? > 0 {
+        bump(spi)?;
+    }
+    Ok(())
+}
+
+/// When the next pause of a type ends by itself.
+pub fn next_end(spi: &Spi) -> Result<Option<Timestamp>> {
+    Ok(spi.first(&NEXT_END, &[], |row| row.get("next"))?.flatten())
+}
+
+/// Ends the pauses that are over by themselves. What somebody has locked is left. Says whether there were any.
+pub fn end(spi: &Spi, now: Timestamp) -> Result<bool> {
+    let any = spi.run(&END, &[value(now)])? > 0;
+    if any {
+        bump(spi)?;
+    }
+    Ok(any)
+}
