@@ -83,13 +83,15 @@ CREATE TABLE xdb.process_execution (
     history_limit int,
     request_id text,
     traceparent text,
-    full_queues text[]
+    full_queues text[],
+    purge_at timestamptz
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status OPERATOR(pg_catalog.=) 'RUNNING';
 CREATE UNIQUE INDEX process_execution_one_per_request ON xdb.process_execution (process_id, request_id)
     WHERE request_id IS NOT NULL;
-CREATE INDEX process_execution_closed ON xdb.process_execution (closed_at, execution_id) WHERE closed_at IS NOT NULL;
+CREATE INDEX process_execution_closed ON xdb.process_execution (closed_at, execution_id) WHERE closed_at IS NOT NULL AND purge_at IS NULL;
+CREATE INDEX process_execution_purge ON xdb.process_execution (purge_at, execution_id) WHERE purge_at IS NOT NULL;
 CREATE INDEX process_execution_closing ON xdb.process_execution (execution_id) WHERE closing IS NOT NULL;
 CREATE INDEX process_execution_full ON xdb.process_execution (execution_id) WHERE full_queues IS NOT NULL;
 COMMENT ON TABLE xdb.process_execution IS 'Process executions: one row per run of a process id. Its row lock guards everything that belongs to the execution.';
@@ -119,6 +121,7 @@ COMMENT ON COLUMN xdb.process_execution.history_limit IS 'How many of the last e
 COMMENT ON COLUMN xdb.process_execution.request_id IS 'The starter''s requestId: starting again with it gives this execution.';
 COMMENT ON COLUMN xdb.process_execution.traceparent IS 'Trace context of the starter, sent with every call.';
 COMMENT ON COLUMN xdb.process_execution.full_queues IS 'Local queues that take no more messages, since the execution has as many as it may; an empty name stands for all. Null: none is full.';
+COMMENT ON COLUMN xdb.process_execution.purge_at IS 'When it is deleted, instead of by xdb.retention: set by the close where its type has retentionSeconds. Infinite = never.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_execution', '');
 
 CREATE TABLE xdb.latest_execution (

@@ -218,3 +218,10 @@ BEGIN
     END IF;
 END
 $body$;
+
+-- Closed executions with a retention of their own.
+ALTER TABLE xdb.process_execution ADD COLUMN purge_at timestamptz;
+DROP INDEX xdb.process_execution_closed;
+CREATE INDEX process_execution_closed ON xdb.process_execution (closed_at, execution_id) WHERE closed_at IS NOT NULL AND purge_at IS NULL;
+CREATE INDEX process_execution_purge ON xdb.process_execution (purge_at, execution_id) WHERE purge_at IS NOT NULL;
+COMMENT ON COLUMN xdb.process_execution.purge_at IS 'When it is deleted, instead of by xdb.retention: set by the close where its type has retentionSeconds. Infinite = never.';

@@ -42,8 +42,7 @@ pub fn start_processes(args: &Args) -> Result<Value> {
     let caller = starter(c"xdb.start_processes()")?;
     let processes = needed("processes", json_of(args, 0, "processes", guc::max_bulk_bytes())?)?;
     memory::room_for(processes.len().saturating_mul(TAKEN))?;
-    let requests = requests(&processes)?;
-    let mut ids: Vec<_> = requests.iter().map(|_| new_id()).collect();
+    let (requests, mut ids): (Vec<_>, Vec<_>) = requests(&processes)?.into_iter().unzip();
     // Sorted, so that two callers with the same process ids don't lock each other out; those of one process id stay
     // in the order of the array.
     let mut order: Vec<_> = (0..requests.len()).collect();
@@ -163,13 +162,17 @@ impl Bulk<'_> {
     }
 }
 
-/// Reads the array.
-fn requests(text: &str) -> Result<Vec<StartRequest>> {
+/// Reads the array. Each start gets the id of its execution.
+fn requests(text: &str) -> Result<Vec<(StartRequest, ExecutionId)>> {
     let elements: Vec<Json> = serde_json::from_str(text)
         .map_err(|_| error::invalid_argument("processes", "it must be an array of objects"))?;
     let given = elements.iter().enumerate().map(|(number, element)| element_of(number, element));
     let given = given.collect::<Result<Vec<_>>>()?;
-    given.into_iter().enumerate().map(|(number, given)| read(&format!("processes[{number}]."), given)).collect()
+    let read = |(number, given)| {
+        let id = new_id();
+        Ok((read(&format!("processes[{number}]."), given, id)?, id))
+    };
+    given.into_iter().enumerate().map(read).collect()
 }
 
 /// The members of an object. Lengths of time and moments are read as the caller's session does.

@@ -1,6 +1,6 @@
 //! `start_process`: everything in the caller's transaction, or nothing.
 
-use super::{Caller, json, name, object, owner_name, payload, session_traceparent, wrote};
+use super::{Caller, json, name, name_if_given, object, owner_name, payload, session_traceparent, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -73,8 +73,8 @@ pub fn start_process(args: &Args) -> Result<Value> {
         start_at: args.time(8),
         options: json(args, 9, "options")?,
     };
-    let request = read("", given)?;
     let id = new_id();
+    let request = read("", given, id)?;
     let begun = caller.on_system_tables(|spi, registry| begin(spi, registry, caller, &request, id))?;
     let loaded = match begun {
         StartResult::New(loaded) => *loaded,
@@ -116,10 +116,12 @@ pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)])
     })
 }
 
-/// Checks the parameters. `place` stands before their names in errors.
-pub(super) fn read(place: &str, given: Given) -> Result<StartRequest> {
+/// Checks the parameters. `place` stands before their names in errors, and `id` is the process id where none is given.
+pub(super) fn read(place: &str, given: Given, id: ExecutionId) -> Result<StartRequest> {
     let at = |argument: &str| format!("{place}{argument}");
-    let process_id = name(&at("process_id"), given.process_id)?;
+    let own_id = name_if_given(&at("process_id"), given.process_id)?;
+    let has_own_id = own_id.is_some();
+    let process_id = own_id.unwrap_or_else(|| id.to_string());
     let process_type = name(&at("process_type"), given.process_type)?;
     let input = payload(&at("input"), given.input)?;
     let global_attributes = object(&at("global_attributes"), given.global_attributes)?;
@@ -142,6 +144,9 @@ pub(super) fn read(place: &str, given: Given) -> Result<StartRequest> {
         Some(text) => parse_start_options(&text).map_err(|what| error::invalid_argument(&at("options"), what))?,
         None => StartOptions::default(),
     };
+    if !has_own_id && options.request_id.is_some() {
+        return Err(arguments::request_without_id(&at("options")).into());
+    }
     let start = Start {
         process_id,
         process_type,
@@ -149,6 +154,7 @@ pub(super) fn read(place: &str, given: Given) -> Result<StartRequest> {
         local_attributes,
         global_attributes,
         timeout,
+        starting_state: options.starting_state.clone(),
         starting_state_config: options.starting_state_config.clone(),
         start_at,
     };

@@ -2,7 +2,7 @@
 
 use super::loaded::{Loaded, Meta};
 use super::registry::{Found, MappingId, Registry, TypeId};
-use super::table::{batch, insert_but, names_but, record, run, select_but, set_to_v, statements, table};
+use super::table::{batch, batch_but, insert_but, names_but, record, run, select_but, set_to_v, statements, table};
 use super::{from_json, to_json, versions};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, TextArray, array};
@@ -48,6 +48,8 @@ table! {
             traceparent: Option<&'a str>,
             /// See [`full_queues`](super::full_queues). Not in the schemas of older releases.
             full_queues: Option<TextArray>,
+            /// When it is deleted, instead of by `xdb.retention`; infinite = never. Not in the schemas of older releases.
+            purge_at: Option<Timestamp>,
         }
     }
 }
@@ -68,6 +70,8 @@ record! {
         state_numbers: Jsonb<'a>,
         /// Results that come to those that are there.
         results: Option<Jsonb<'a>>,
+        /// When it is deleted: of one that closes with a retention of its own, where None is never.
+        purge_at: Option<Timestamp>,
     }
 }
 
@@ -79,7 +83,7 @@ record! {
 /// What is loaded of these executions. Results are only added to, and request ids only looked for. `full_queues` is a column, or what
 /// stands for it in a schema that has none.
 fn of_ids(full_queues: &str, lock: &str) -> String {
-    let columns = select_but::<Process>("p", &["results", "request_id", "full_queues"]);
+    let columns = select_but::<Process>("p", &["results", "request_id", "full_queues", "purge_at"]);
     format!(
         "SELECT {columns}, {full_queues} AS full_queues FROM xdb.process_execution p \
          WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}"
@@ -88,6 +92,16 @@ fn of_ids(full_queues: &str, lock: &str) -> String {
 
 const FULL: &str = "p.full_queues";
 const NONE_FULL: &str = "NULL::text[]";
+
+fn update(also: &str, without: &[&str]) -> String {
+    let set = set_to_v(&names_but::<ExecutionUpdate>(&["execution_id", "loaded_event", "results", "purge_at"]));
+    format!(
+        "UPDATE xdb.process_execution p SET {set}, {also}closing = NULL, \
+            results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results END \
+        FROM {} WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event",
+        batch_but::<ExecutionUpdate>(without)
+    )
+}
 
 fn unmark(which: &str) -> String {
     format!(
@@ -98,13 +112,11 @@ fn unmark(which: &str) -> String {
 }
 
 statements! {
-    INSERT = insert_but::<Process>(&["full_queues"]);
+    INSERT = insert_but::<Process>(&["full_queues", "purge_at"]);
     // next_event of the loaded row is compared: a trigger of the users' tables may have changed the execution in this very
     // transaction, behind what was loaded.
-    UPDATE = format!("UPDATE xdb.process_execution p SET {}, closing = NULL, \
-            results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results END \
-        FROM {} WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event",
-        set_to_v(&names_but::<ExecutionUpdate>(&["execution_id", "loaded_event", "results"])), batch::<ExecutionUpdate>());
+    UPDATE = update("", &["purge_at"]);
+    UPDATE_RETAINED = update("purge_at = COALESCE(v.purge_at, 'infinity'), ", &[]);
     STEP_OR_SKIP = of_ids(FULL, " FOR NO KEY UPDATE SKIP LOCKED");
     STEP = of_ids(FULL, " FOR NO KEY UPDATE");
     CLOSE = of_ids(FULL, " FOR UPDATE");
@@ -181,6 +193,7 @@ impl<'a> Process<'a> {
             request_id: None,
             traceparent: None,
             full_queues: None,
+            purge_at: None,
         })
     }
 
@@ -202,7 +215,8 @@ impl<'a> Process<'a> {
 }
 
 impl<'a> ExecutionUpdate<'a> {
-    fn of(Loaded { before, execution, .. }: &'a Loaded) -> Result<Self> {
+    fn of(loaded: &'a Loaded) -> Result<Self> {
+        let Loaded { before, execution, .. } = loaded;
         let results = &execution.results;
         let results = if results.is_empty() { None } else { Some(Jsonb(to_json(results)?.into())) };
         Ok(Self {
@@ -218,6 +232,10 @@ impl<'a> ExecutionUpdate<'a> {
             completing: execution.completing,
             state_numbers: Jsonb(to_json(&execution.state_numbers)?.into()),
             results,
+            purge_at: match own_retention(loaded) {
+                Some(Retention::For(kept)) => execution.closed_at.map(|at| at + kept),
+                _ => None,
+            },
         })
     }
 }
@@ -232,11 +250,25 @@ pub fn insert_started(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<
 /// Writes what became of executions that were there before.
 pub(super) fn write(spi: &Spi, changed: &[&Loaded]) -> Result<()> {
     let there = changed.iter().filter(|loaded| loaded.before.exists());
-    let rows = there.map(|loaded| ExecutionUpdate::of(loaded)).collect::<Result<Vec<_>>>()?;
-    match run(spi, &UPDATE, &rows)? {
-        updated if updated == rows.len() as u64 => Ok(()),
+    let (retained, others): (Vec<&Loaded>, _) = there.partition(|loaded| own_retention(loaded).is_some());
+    let updated = update_with(spi, &UPDATE, &others)? + update_with(spi, &UPDATE_RETAINED, &retained)?;
+    match updated {
+        all if all == (retained.len() + others.len()) as u64 => Ok(()),
         _ => Err(PgError::internal("a process was changed by a trigger of a table that it writes")),
     }
+}
+
+fn update_with(spi: &Spi, statement: &'static Statement, changed: &[&Loaded]) -> Result<u64> {
+    run(spi, statement, &changed.iter().map(|loaded| ExecutionUpdate::of(loaded)).collect::<Result<Vec<_>>>()?)
+}
+
+/// The retention that its type has for an execution which closes now.
+fn own_retention(Loaded { meta, before, execution, .. }: &Loaded) -> Option<Retention> {
+    if !before.is_running() || execution.is_running() || !versions::is_own() {
+        return None;
+    }
+    let retention = meta.process_type.as_ref().map(|process_type| process_type.definition.retention());
+    retention.filter(|retention| *retention != Retention::BySetting)
 }
 
 /// Loads the executions' own rows. With [`Lock::StepOrSkip`] what is missing is locked by others, or gone. In the engine those are left

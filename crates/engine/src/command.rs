@@ -106,6 +106,8 @@ pub struct Start {
     pub global_attributes: BTreeMap<String, Json>,
     /// Overrides the timeout of the definition; zero = none.
     pub timeout: Option<Duration>,
+    /// In place of the definition's.
+    pub starting_state: Option<String>,
     pub starting_state_config: Option<Box<StateConfig>>,
     /// The first state starts then, if that is in the future.
     pub start_at: Option<Timestamp>,
@@ -285,6 +287,27 @@ pub struct StateMovement {
     pub state_id: String,
     pub input: Option<Json>,
     pub config: Option<Box<StateConfig>>,
+    pub begin: Begin,
+}
+
+/// When the first call of a state may be made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Begin {
+    #[default]
+    AtOnce,
+    After(Duration),
+    At(Timestamp),
+}
+
+impl Begin {
+    /// Never before `now`.
+    pub fn not_before(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::AtOnce => now,
+            Self::After(delay) => now + delay,
+            Self::At(at) => at.max(now),
+        }
+    }
 }
 
 /// Why a command was refused. Nothing changed.

@@ -171,14 +171,15 @@ impl Draft<'_> {
             timeout_at: timeout.map(|t| begins_at + t),
         });
         self.write_attributes(&start.local_attributes, &start.global_attributes);
-        if let Some(state_id) = &definition.starting_state {
+        if let Some(state_id) = start.starting_state.as_ref().or(definition.starting_state.as_ref()) {
             let movement = StateMovement {
                 state_id: state_id.clone(),
                 input: start.input.clone(),
                 config: start.starting_state_config.clone(),
+                begin: Begin::At(begins_at),
             };
             self.check_movements(std::slice::from_ref(&movement))?;
-            self.start_state(&movement, None, begins_at);
+            self.start_state(&movement, None);
         } else if start.input.is_some() {
             return Err(Rejection::UnusedInput);
         } else if start.starting_state_config.is_some() {
@@ -381,8 +382,8 @@ impl Draft<'_> {
             Some(state_id) => {
                 let config = options.state_failure_proceed_state_config;
                 let recovery = Recovery { state_execution_id: failed_id, api, failure };
-                let movement = StateMovement { state_id, input, config };
-                self.start_state(&movement, Some(recovery), self.context.now);
+                let movement = StateMovement { state_id, input, config, begin: Begin::AtOnce };
+                self.start_state(&movement, Some(recovery));
             }
             None => {
                 let reason = format!("state {failed_id} failed after {attempt} attempts: {}", failure.detail);
@@ -406,7 +407,7 @@ impl Draft<'_> {
             Decision::NextStates(movements) => {
                 self.complete_state(seq, None, warnings);
                 for movement in movements {
-                    self.start_state(movement, None, self.context.now);
+                    self.start_state(movement, None);
                 }
                 self.complete_if_last();
             }
@@ -457,7 +458,7 @@ impl Draft<'_> {
         self.emit(Event::ProcessClosed { status, reason });
     }
 
-    fn start_state(&mut self, movement: &StateMovement, recovery: Option<Recovery>, not_before: Timestamp) {
+    fn start_state(&mut self, movement: &StateMovement, recovery: Option<Recovery>) {
         let number = self.execution.state_numbers.get(&movement.state_id).map_or(1, |last| last + 1);
         let config = self.context.definition.options_of(&movement.state_id, movement.config.as_deref());
         self.emit(Event::StateStarted {
@@ -467,7 +468,7 @@ impl Draft<'_> {
             config: movement.config.clone(),
             recovery,
             skip_wait_until: config.skip_wait_until.unwrap_or(false),
-            not_before,
+            not_before: movement.begin.not_before(self.context.now),
         });
     }
 

@@ -486,6 +486,36 @@ fn a_start_in_the_future_holds_the_first_state_back() {
     assert_eq!(world.state(1).call(Api::WaitUntil).unwrap().not_before, world.now);
 }
 
+#[test]
+fn a_start_may_begin_in_another_state() {
+    let Command::Start(start) = start() else { unreachable!() };
+    let at = |state: &str| Command::Start(Box::new(Start { starting_state: Some(state.to_owned()), ..(*start).clone() }));
+    let mut world = World::new(definition(&[("A", plain()), ("B", skipping())]));
+    world.run(at("B")).unwrap();
+    assert_eq!(world.state(1).id.to_string(), "B-1");
+    assert_eq!(world.state(1).input, start.input, "it gets the input");
+    assert_eq!(World::new(world.definition.clone()).run(at("C")), Err(Rejection::UnknownState("C".to_owned())));
+    // Also where the definition has none.
+    let mut world = World::new(Definition { starting_state: None, ..world.definition });
+    world.run(at("A")).unwrap();
+    assert_eq!(world.state(1).id.to_string(), "A-1");
+}
+
+#[test]
+fn a_movement_may_begin_later() {
+    let mut world = World::started(definition(&[("A", skipping()), ("B", plain())]));
+    let (later, past) = (world.now + Duration(5 * SECOND), Timestamp(5));
+    let begins = [Begin::After(Duration(1_500_000)), Begin::At(later), Begin::At(past), Begin::AtOnce];
+    let next = begins.map(|begin| StateMovement { begin, ..movement("B") }).to_vec();
+    world.run(execute(1, Decision::NextStates(next))).unwrap();
+    let not_before = |seq| world.state(seq).call(Api::WaitUntil).unwrap().not_before;
+    let soon = world.now + Duration(1_500_000);
+    assert_eq!([2, 3, 4, 5].map(not_before), [soon, later, world.now, world.now]);
+    // It is no backoff that somebody may cut short.
+    world.run(Command::RetryNow((2..=5).map(StateSeq).collect())).unwrap();
+    assert_eq!(world.state(3).call(Api::WaitUntil).unwrap().not_before, later);
+}
+
 fn named_timer(id: &str, seconds: i64) -> RequestedCommand {
     RequestedCommand { command_id: Some(id.to_owned()), ..timer(seconds) }
 }

@@ -2,7 +2,7 @@
 //! error, so that a typing error is found when it is made.
 
 use crate::config::{call_timeout, loading, state_config};
-use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, map, name, quote, seconds, string, word};
+use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, map, name, number, quote, seconds, string, word};
 use crate::payload::{MAX_PAYLOAD_DEPTH, check_payload};
 use crate::scan::{Rules, scan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +25,8 @@ pub struct StartOptions {
     /// Table, as the definition names it, to key column to key value: a string, number or boolean.
     pub global_attribute_keys: BTreeMap<String, BTreeMap<String, Json>>,
     pub global_attribute_conflict_mode: ConflictMode,
+    /// In place of the registered one.
+    pub starting_state: Option<String>,
     pub starting_state_config: Option<Box<StateConfig>>,
     pub request_id: Option<String>,
     pub history: Option<HistoryPolicy>,
@@ -57,6 +59,7 @@ pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
             global_attribute_conflict_mode: object
                 .optional("globalAttributeConflictMode", |text| word(text, ConflictMode::WORDS, ConflictMode::parse))?
                 .unwrap_or_default(),
+            starting_state: object.optional("startingState", name)?,
             starting_state_config: object
                 .optional("startingStateConfig", |text| state_config(text, UnknownKeys::Refused))?
                 .map(Box::new),
@@ -83,10 +86,19 @@ fn definition(mut object: Object<'_>) -> Read<Definition> {
         global_queues: Some(object.optional("globalQueues", names)?.unwrap_or_default()),
         rpcs: object.optional("rpcs", |text| map(text, |text| or_default(text, rpc_config)))?,
         timeout_seconds: object.optional("timeoutSeconds", seconds)?,
+        retention_seconds: object.optional("retentionSeconds", retention)?,
         history: object.optional("history", history)?.unwrap_or_default(),
         strict_answers: object.optional("strictAnswers", boolean)?.unwrap_or_default(),
     };
     object.finish(definition)
+}
+
+fn retention(text: &str) -> Read<f64> {
+    match number(text)? {
+        for_ever if for_ever == -1.0 => Ok(for_ever),
+        negative if negative < 0.0 => Err(Fault::new("is negative, and not -1")),
+        seconds => Ok(seconds),
+    }
 }
 
 fn states(text: &str) -> Read<BTreeMap<String, StateConfig>> {

@@ -42,6 +42,7 @@ fn assert_read_again(definition: &Definition, options: &StateConfig) {
         local_attributes: BTreeMap::new(),
         global_attributes: BTreeMap::new(),
         timeout: None,
+        starting_state: None,
         starting_state_config: Some(Box::new(options.clone())),
         start_at: None,
     };

@@ -3,7 +3,7 @@
 use crate::run::Run;
 use crate::{LIMITS, Result, Simulator, StartArguments};
 use xdb_engine::*;
-use xdb_protocol::arguments::{name, payload, payloads, row_keys};
+use xdb_protocol::arguments::{name, name_if_given, payload, payloads, request_without_id, row_keys};
 use xdb_protocol::refusal::{self, invalid_argument};
 use xdb_protocol::{StartOptions, parse_moment, parse_start_options};
 
@@ -18,7 +18,8 @@ struct StartRequest {
 impl Simulator {
     /// Starts a process, and gives the execution's id.
     pub fn start(&mut self, arguments: StartArguments) -> Result<ExecutionId> {
-        let StartRequest { start, key, policy, options } = read(arguments)?;
+        // A refused start takes no number.
+        let StartRequest { start, key, policy, options } = read(arguments, self.next_id())?;
         let process_id = start.process_id.clone();
         let Some(process_type) = self.types.get(&start.process_type).cloned() else {
             return Err(refusal::unknown_process_type(&start.process_type));
@@ -53,7 +54,8 @@ impl Simulator {
     }
 }
 
-fn read(given: StartArguments) -> Result<StartRequest> {
+/// `id` is the process id where none is given.
+fn read(given: StartArguments, id: ExecutionId) -> Result<StartRequest> {
     let most = LIMITS.max_payload_bytes;
     let text = |json: &Option<Json>| json.as_ref().map(|json| json.as_str().to_owned());
     let policy = match given.id_reuse_policy {
@@ -61,7 +63,9 @@ fn read(given: StartArguments) -> Result<StartRequest> {
         Some(word) => IdReusePolicy::parse(&word)
             .ok_or_else(|| refusal::unknown_word("id_reuse_policy", &word, IdReusePolicy::WORDS))?,
     };
-    let process_id = name("process_id", given.process_id)?;
+    let own_id = name_if_given("process_id", given.process_id)?;
+    let has_own_id = own_id.is_some();
+    let process_id = own_id.unwrap_or_else(|| id.to_string());
     let process_type = name("process_type", given.process_type)?;
     let input = payload("input", text(&given.input).as_deref(), most)?;
     let global_attributes = payloads("global_attributes", text(&given.global_attributes).as_deref(), most)?;
@@ -76,6 +80,9 @@ fn read(given: StartArguments) -> Result<StartRequest> {
         Some(options) => parse_start_options(options.as_str()).map_err(|what| invalid_argument("options", what))?,
         None => StartOptions::default(),
     };
+    if !has_own_id && options.request_id.is_some() {
+        return Err(request_without_id("options"));
+    }
     let start = Start {
         process_id,
         process_type,
@@ -83,6 +90,7 @@ fn read(given: StartArguments) -> Result<StartRequest> {
         local_attributes,
         global_attributes,
         timeout,
+        starting_state: options.starting_state.clone(),
         starting_state_config: options.starting_state_config.clone(),
         start_at,
     };

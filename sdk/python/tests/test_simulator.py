@@ -289,6 +289,53 @@ def test_global_queues_are_shared(sim: Simulator) -> None:
     assert [taker.outcome.result for taker in takers] == [5, 6]
 
 
+class Later(xdb.Process):
+    said = xdb.Queue(str)
+
+    @xdb.state(start=True)
+    def first(self, name: str) -> xdb.Decision:
+        return self.second.later(minutes=1.5)(name) + self.second.later(at=NOW + timedelta(hours=1))("at")
+
+    @xdb.state
+    def second(self, name: str) -> xdb.Decision:
+        self.said.publish(name)
+        if self.call.attempt == 1:
+            return xdb.retry("Halfway", "said it", after=timedelta(minutes=2))
+        if self.call.attempt == 2:
+            raise xdb.Retryable("Busy", after=timedelta(minutes=3))
+        return xdb.complete(name)
+
+
+def test_movements_begin_later_and_failures_say_when_they_are_repeated(sim: Simulator) -> None:
+    p = sim.start(Later, None, "me")
+    assert p.process_id == str(p.execution_id)
+    due = [thread["nextAttemptAt"] for thread in p.describe().threads]
+    assert due == [(NOW + timedelta(seconds=90)).isoformat(), (NOW + timedelta(hours=1)).isoformat()]
+    sim.advance(minutes=1.5)
+    assert [event.type for event in p.history()][-2:] == ["MessagesReceived", "AttemptFailed"]
+    sim.advance(minutes=2)
+    assert p.describe().last_failure["errorType"] == "Busy"
+    sim.advance(minutes=2.9)
+    assert len(p.describe().threads) == 2
+    sim.advance(minutes=0.2)
+    assert len(p.describe().threads) == 1
+    elsewhere = sim.start(Later, None, "there", starting_state=Later.second)
+    assert [event.type for event in elsewhere.history()][2:] == ["MessagesReceived", "AttemptFailed"]
+    with pytest.raises(ValueError, match="is no state of"):
+        sim.start(Later, None, starting_state=SignUp.verify)
+
+
+def test_a_movement_has_one_time_that_can_be_meant() -> None:
+    with pytest.raises(ValueError, match="not both"):
+        Later.second.later(seconds=1, at=NOW)
+    with pytest.raises(ValueError, match="before now"):
+        Later.second.later(seconds=-1)
+    with pytest.raises(ValueError, match="needs a time zone"):
+        Later.second.later(at=datetime(2030, 1, 1))
+    with pytest.raises(ValueError, match="no time from now"):
+        xdb.retry(after=timedelta(seconds=-1))
+
+
 def test_rows_change_beside_the_process(sim: Simulator) -> None:
     p = alice(sim, start_at=NOW + timedelta(hours=1), timeout=timedelta(hours=24.5))
     assert MAILS == []

@@ -332,8 +332,13 @@ fn config() -> impl Strategy<Value = StateConfig> {
 }
 
 fn movements() -> impl Strategy<Value = Vec<StateMovement>> {
-    let one = (state_id(), option::of(json()), option::weighted(0.3, config()))
-        .prop_map(|(state_id, input, config)| StateMovement { state_id, input, config: config.map(Box::new) });
+    let begin = prop_oneof![
+        8 => Just(Begin::AtOnce),
+        1 => (0..3i64).prop_map(|seconds| Begin::After(Duration(seconds * SECOND / 2))),
+        1 => (-2..6i64).prop_map(|seconds| Begin::At(Timestamp(T0 + seconds * SECOND))),
+    ];
+    let one = (state_id(), option::of(json()), option::weighted(0.3, config()), begin)
+        .prop_map(|(state_id, input, config, begin)| StateMovement { state_id, input, config: config.map(Box::new), begin });
     prop_oneof![40 => vec(one, 1..4), 1 => Just(Vec::new())]
 }
 
@@ -479,6 +484,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                     global_queues,
                     rpcs: None,
                     timeout_seconds,
+                    retention_seconds: None,
                     history: HistoryPolicy::Full,
                     strict_answers: false,
                 }
@@ -503,16 +509,17 @@ fn start() -> impl Strategy<Value = Start> {
         attributes(),
         global_attributes(),
         prop::sample::select(&[None, None, Some(0), Some(4), Some(20)][..]),
-        option::weighted(0.2, config()),
+        (option::weighted(0.1, state_id()), option::weighted(0.2, config())),
         prop::sample::select(&[None, None, None, Some(-2), Some(0), Some(3)][..]),
     )
-        .prop_map(|(input, local_attributes, global_attributes, timeout, config, start_at)| Start {
+        .prop_map(|(input, local_attributes, global_attributes, timeout, (starting_state, config), start_at)| Start {
             process_id: "p-1".to_owned(),
             process_type: "T".to_owned(),
             input,
             local_attributes,
             global_attributes,
             timeout: timeout.map(|seconds: i64| Duration(seconds * SECOND)),
+            starting_state,
             starting_state_config: config.map(Box::new),
             start_at: start_at.map(|seconds: i64| Timestamp(T0 + seconds * SECOND)),
         })

@@ -141,7 +141,7 @@ impl Model {
     fn start(&mut self, start: &Start, context: &Context<'_>) -> Result<(), Vec<Refusal>> {
         let mut faults = local_faults(&start.local_attributes, context);
         faults.extend(global_faults(&start.global_attributes, context));
-        let first = &context.definition.starting_state;
+        let first = if start.starting_state.is_some() { &start.starting_state } else { &context.definition.starting_state };
         match first {
             None if start.input.is_some() => faults.push(Refusal::UnusedInput),
             None if start.starting_state_config.is_some() => faults.push(Refusal::InvalidOptions),
@@ -238,7 +238,12 @@ impl Model {
 
     fn go_to(&mut self, movements: &[StateMovement], context: &Context<'_>) {
         for to in movements {
-            self.start_state(&to.state_id, to.input.clone(), to.config.clone(), None, context.now, context);
+            let not_before = match to.begin {
+                Begin::At(at) if at > context.now => at,
+                Begin::After(delay) => context.now + delay,
+                Begin::AtOnce | Begin::At(_) => context.now,
+            };
+            self.start_state(&to.state_id, to.input.clone(), to.config.clone(), None, not_before, context);
         }
     }
 

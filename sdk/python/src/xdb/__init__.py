@@ -11,7 +11,7 @@ from .admin import Admin, Change, Finding, Stranding
 from .call import Call, DatabaseError, Recovered, current
 from .client import AsyncClient, Client, Description, Execution, Outcome, Result, Start, StateOutcome, Summary
 from .codec import CodecError
-from .decisions import Decision, Fatal, Retryable, complete, complete_if_empty, end_thread, fail, force_complete
+from .decisions import Decision, Fatal, Retryable, complete, complete_if_empty, end_thread, fail, force_complete, retry
 from .definition import DefinitionError
 from .errors import XdbError
 from .live import CallOver, Message, NotLoaded, NullAttribute, Results, results, then
@@ -83,6 +83,7 @@ __all__ = [
     "force_complete",
     "queue",
     "results",
+    "retry",
     "rpc",
     "serve",
     "state",

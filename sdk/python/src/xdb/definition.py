@@ -141,7 +141,13 @@ _RESERVED = frozenset({"call", "definition", "definition_hash"})
 
 
 def describe(
-    cls: Any, base: type, row_base: type, name: str, timeout: timedelta | None, history: str | int
+    cls: Any,
+    base: type,
+    row_base: type,
+    name: str,
+    timeout: timedelta | None,
+    history: str | int,
+    retention: timedelta | None,
 ) -> Description:
     """Everything that the class says. Members of classes above it are copied, so that they know their process."""
     place = _Place(cls)
@@ -178,7 +184,7 @@ def describe(
     definition["rpcs"] = {
         id: _rpc_config(rpc, loading[rpc.attribute], global_names, local, place) for id, rpc in rpcs.items()
     }
-    _process_options(definition, timeout, history, place)
+    _process_options(definition, timeout, history, retention, place)
     not_loaded = {
         attribute: frozenset() if each.names is None else frozenset(local) - each.names
         for attribute, each in loading.items()
@@ -440,7 +446,11 @@ def _rpc_config(
 
 
 def _process_options(
-    definition: dict[str, Any], timeout: timedelta | None, history: str | int, place: _Place
+    definition: dict[str, Any],
+    timeout: timedelta | None,
+    history: str | int,
+    retention: timedelta | None,
+    place: _Place,
 ) -> None:
     if timeout is not None:
         try:
@@ -453,3 +463,9 @@ def _process_options(
         definition["history"] = "none"
     elif history != "full":
         place.refuse(f'history={history!r} is neither "full" nor "none" nor how many events are kept')
+    if retention == timedelta.max:
+        definition["retentionSeconds"] = -1
+    elif isinstance(retention, timedelta) and retention >= timedelta(0):
+        definition["retentionSeconds"] = retention.total_seconds()
+    elif retention is not None:
+        place.refuse(f"retention={retention!r} is no time to keep what has closed: write timedelta(days=...), or timedelta.max")

@@ -57,7 +57,7 @@ class AsyncClient:
     async def start(
         self,
         process: type[Process],
-        process_id: str,
+        process_id: str | None,
         input: object = None,
         *,
         rows: Sequence[RowStart] = (),
@@ -68,15 +68,19 @@ class AsyncClient:
         conflict: Conflict = "override",
         idempotency_key: str | None = None,
         traceparent: str | None = None,
+        starting_state: State[Any] | None = None,
         conn: Any = None,
     ) -> Execution:
         """Starts a process. Every row that its class maps has to be in `rows`, by its key; values are written to it.
+
+        Without a process id it has that of its execution. It begins in `starting_state`, or where its class says.
 
         `conflict` is for a row that is there already: write over it, ignore the values, or an error. A start that is repeated
         with its `idempotency_key` gives the execution of the first time.
         """
         one = Start(
-            process, process_id, input, rows, local, id_reuse, timeout, start_at, conflict, idempotency_key, traceparent
+            process, process_id, input, rows, local, id_reuse, timeout, start_at, conflict, idempotency_key, traceparent,
+            starting_state,
         )
         return await self._run(statements.start(one, self._traceparent()), conn)
 

@@ -126,7 +126,7 @@ class Simulator:
     def start(
         self,
         process: type[P],
-        process_id: str,
+        process_id: str | None,
         input: object = None,
         *,
         rows: Sequence[RowStart] = (),
@@ -137,14 +137,16 @@ class Simulator:
         conflict: Conflict = "override",
         idempotency_key: str | None = None,
         traceparent: str | None = None,
+        starting_state: State[Any] | None = None,
     ) -> Handle[P]:
         """Starts a process, as `Client.start`, and makes the calls that are due."""
         one = Start(
-            process, process_id, input, rows, local, id_reuse, None, start_at, conflict, idempotency_key, traceparent
+            process, process_id, input, rows, local, id_reuse, None, start_at, conflict, idempotency_key, traceparent,
+            starting_state,
         )
         id = self._ask("start", **{**one.arguments(), "timeout": None if timeout is None else seconds_of(timeout)})
-        handle = Handle(self, process, process_id, id)
-        self._executions.append(Execution(process_id, handle.execution_id))
+        handle = Handle(self, process, id if process_id is None else process_id, id)
+        self._executions.append(Execution(handle.process_id, handle.execution_id))
         self._rest()
         return handle
 
