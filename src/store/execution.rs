@@ -3,7 +3,8 @@
 use super::loaded::{Loaded, Meta};
 use super::registry::{Found, MappingId, Registry, TypeId};
 use super::table::{batch, batch_but, insert_but, names_but, record, run, select_but, set_to_v, statements, table};
-use super::{from_json, to_json, versions};
+use super::versions::{self, of_schema};
+use super::{from_json, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, TextArray, array};
 use crate::pg::spi::{Row, Spi, Statement};
@@ -46,9 +47,12 @@ table! {
             history_limit: Option<i32>,
             request_id: Option<&'a str>,
             traceparent: Option<&'a str>,
-            /// See [`full_queues`](super::full_queues). Not in the schemas of older releases.
+            /// What its shard was made of, if it was not the process id. Neither this column nor the following ones are in the
+            /// schemas of older releases.
+            shard_key: Option<&'a str>,
+            /// See [`full_queues`](super::full_queues).
             full_queues: Option<TextArray>,
-            /// When it is deleted, instead of by `xdb.retention`; infinite = never. Not in the schemas of older releases.
+            /// When it is deleted, instead of by `xdb.retention`; infinite = never.
             purge_at: Option<Timestamp>,
         }
     }
@@ -80,18 +84,18 @@ record! {
     struct Close { execution_id: ExecutionId, conditional: bool }
 }
 
-/// What is loaded of these executions. Results are only added to, and request ids only looked for. `full_queues` is a column, or what
-/// stands for it in a schema that has none.
-fn of_ids(full_queues: &str, lock: &str) -> String {
-    let columns = select_but::<Process>("p", &["results", "request_id", "full_queues", "purge_at"]);
+/// What is loaded of these executions. Results are only added to, and request ids only looked for. `new` are columns, or what stands
+/// for them in a schema that has none.
+fn of_ids(new: &str, lock: &str) -> String {
+    let columns = select_but::<Process>("p", &["results", "request_id", "shard_key", "full_queues", "purge_at"]);
     format!(
-        "SELECT {columns}, {full_queues} AS full_queues FROM xdb.process_execution p \
+        "SELECT {columns}, {new} FROM xdb.process_execution p \
          WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}"
     )
 }
 
-const FULL: &str = "p.full_queues";
-const NONE_FULL: &str = "NULL::text[]";
+const NEW: &str = "p.shard_key, p.full_queues";
+const NONE_NEW: &str = "NULL::text AS shard_key, NULL::text[] AS full_queues";
 
 fn update(also: &str, without: &[&str]) -> String {
     let set = set_to_v(&names_but::<ExecutionUpdate>(&["execution_id", "loaded_event", "results", "purge_at"]));
@@ -113,18 +117,19 @@ fn unmark(which: &str) -> String {
 
 statements! {
     INSERT = insert_but::<Process>(&["full_queues", "purge_at"]);
+    INSERT_OF_OLDER = insert_but::<Process>(&["shard_key", "full_queues", "purge_at"]);
     // next_event of the loaded row is compared: a trigger of the users' tables may have changed the execution in this very
     // transaction, behind what was loaded.
     UPDATE = update("", &["purge_at"]);
     UPDATE_RETAINED = update("purge_at = COALESCE(v.purge_at, 'infinity'), ", &[]);
-    STEP_OR_SKIP = of_ids(FULL, " FOR NO KEY UPDATE SKIP LOCKED");
-    STEP = of_ids(FULL, " FOR NO KEY UPDATE");
-    CLOSE = of_ids(FULL, " FOR UPDATE");
-    LOOK = of_ids(FULL, "");
-    STEP_OR_SKIP_OF_OLDER = of_ids(NONE_FULL, " FOR NO KEY UPDATE SKIP LOCKED");
-    STEP_OF_OLDER = of_ids(NONE_FULL, " FOR NO KEY UPDATE");
-    CLOSE_OF_OLDER = of_ids(NONE_FULL, " FOR UPDATE");
-    LOOK_OF_OLDER = of_ids(NONE_FULL, "");
+    STEP_OR_SKIP = of_ids(NEW, " FOR NO KEY UPDATE SKIP LOCKED");
+    STEP = of_ids(NEW, " FOR NO KEY UPDATE");
+    CLOSE = of_ids(NEW, " FOR UPDATE");
+    LOOK = of_ids(NEW, "");
+    STEP_OR_SKIP_OF_OLDER = of_ids(NONE_NEW, " FOR NO KEY UPDATE SKIP LOCKED");
+    STEP_OF_OLDER = of_ids(NONE_NEW, " FOR NO KEY UPDATE");
+    CLOSE_OF_OLDER = of_ids(NONE_NEW, " FOR UPDATE");
+    LOOK_OF_OLDER = of_ids(NONE_NEW, "");
     EXISTING = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1)";
     CLOSE_OR_SKIP = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1) \
         ORDER BY execution_id FOR UPDATE SKIP LOCKED";
@@ -192,6 +197,7 @@ impl<'a> Process<'a> {
             history_limit: None,
             request_id: None,
             traceparent: None,
+            shard_key: None,
             full_queues: None,
             purge_at: None,
         })
@@ -209,6 +215,7 @@ impl<'a> Process<'a> {
             history_limit: super::history::column::of(meta.history),
             request_id,
             traceparent: meta.traceparent.as_deref(),
+            shard_key: meta.shard_key.as_deref(),
             ..Self::of(execution, meta.shard)?
         })
     }
@@ -243,7 +250,7 @@ impl<'a> ExecutionUpdate<'a> {
 /// Inserts the rows of executions that have just been started, each with its request id.
 pub fn insert_started(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
     let rows = started.iter().map(|(loaded, request_id)| Process::of_new(loaded, *request_id));
-    run(spi, &INSERT, &rows.collect::<Result<Vec<_>>>()?)?;
+    run(spi, of_schema(&INSERT, &INSERT_OF_OLDER), &rows.collect::<Result<Vec<_>>>()?)?;
     Ok(())
 }
 
@@ -320,6 +327,7 @@ fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     execution.state_numbers = from_json(row.get("state_numbers")?)?;
     let meta = Meta {
         shard,
+        shard_key: row.get("shard_key")?,
         type_id: row.get("type_id")?,
         process_type: None,
         owner: row.get("owner")?,

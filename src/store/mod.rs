@@ -18,6 +18,7 @@
 //! | [`global_waiter`] | `global_waiter`, `global_passed_over` | whom the matcher of global queues asks |
 //! | [`attribute`] | `local_attribute` | local attributes |
 //! | [`history`] | `history_event` | replaying and cutting histories |
+//! | [`correlated`] | `correlated_start` | what starts may be merged into, and what a merge writes |
 //! | [`process`] | `latest_execution`, `rpc_answer` | what the SQL functions look for, lock and describe |
 //! | [`registry`] | `worker`, `process_type`, `mapped_table` | registrations, kept in memory |
 //! | [`worker_secret`] | `worker_secret` | what calls are signed with, and where it is |
@@ -36,14 +37,16 @@
 //! Without tables of their own: [`role_settings`] reads what roles have set; [`load`] names what loads executions; [`phases`] says what
 //! of a state's phase has rows; [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with its history;
 //! [`versions`] says which schemas this library works with. [`app_tables`] reads and writes users' tables, and
-//! [`catalog`] says what they are.
+//! [`catalog`] says what they are; [`app_functions`] calls users' functions.
 
 pub mod adopt;
+pub mod app_functions;
 pub mod app_tables;
 pub mod attribute;
 pub mod catalog;
 pub mod check;
 pub mod claim;
+pub mod correlated;
 pub mod engine;
 pub mod execution;
 pub mod full_queues;

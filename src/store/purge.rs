@@ -53,6 +53,7 @@ statements! {
     NOTE = insert::<Purged>();
     NOTED = "SELECT execution_id FROM xdb.purged ORDER BY execution_id LIMIT $1 FOR UPDATE SKIP LOCKED";
     FORGET = "DELETE FROM xdb.purged WHERE execution_id = ANY ($1)";
+    FORGET_CORRELATED = "DELETE FROM xdb.correlated_start WHERE execution_id = ANY ($1)";
     DELETE_LATEST = "DELETE FROM xdb.latest_execution WHERE process_id = ANY ($1)";
     DELETE = "DELETE FROM xdb.process_execution WHERE execution_id = ANY ($1)";
     HISTORY = some_of(history::HistoryEvent::NAME);
@@ -184,6 +185,9 @@ fn delete(spi: &Spi, ids: &[ExecutionId], latest: &[(&str, ExecutionId)], rows: 
     }
     if !latest.is_empty() {
         spi.run(&DELETE_LATEST, &[array(latest.iter().map(|l| l.0))])?;
+    }
+    if versions::is_own() {
+        spi.run(&FORGET_CORRELATED, &[array(ids)])?;
     }
     spi.run(&DELETE, &[array(ids)])?;
     Ok(left)

@@ -6,6 +6,12 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     Start(Box<Start>),
+    /// Another start is merged into this execution, whose first call has not begun, as whoever says this has made sure: it gets
+    /// this input, and this is when its first call is due.
+    MergeStart {
+        input: Option<Json>,
+        not_before: Timestamp,
+    },
     /// A worker answered `waitUntil`.
     WaitUntilAnswered {
         seq: StateSeq,
@@ -67,6 +73,7 @@ impl Command {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Start(_) => "Start",
+            Self::MergeStart { .. } => "MergeStart",
             Self::WaitUntilAnswered { .. } => "WaitUntilAnswered",
             Self::ExecuteAnswered { .. } => "ExecuteAnswered",
             Self::CallFailed(_) => "CallFailed",

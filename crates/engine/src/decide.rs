@@ -109,6 +109,7 @@ impl Draft<'_> {
     fn command(&mut self, command: &Command) -> Result<(), Rejection> {
         match command {
             Command::Start(start) => self.start(start),
+            Command::MergeStart { input, not_before } => self.merge_start(input.clone(), *not_before),
             Command::WaitUntilAnswered { seq, answer } => self.wait_until_answered(*seq, answer),
             Command::ExecuteAnswered { seq, answer } => self.execute_answered(*seq, answer),
             Command::CallFailed(failed) => self.call_failed(failed),
@@ -186,6 +187,16 @@ impl Draft<'_> {
             let what = "the process type has no starting state";
             return Err(Rejection::InvalidOptions(what.to_owned()));
         }
+        Ok(())
+    }
+
+    fn merge_start(&mut self, input: Option<Json>, not_before: Timestamp) -> Result<(), Rejection> {
+        let was_due = self.execution.first_call().ok_or(Rejection::Stale)?.not_before;
+        let changes = self.execution.states.get(&FIRST_STATE).is_some_and(|state| state.input != input);
+        let without_input = changes && input.is_none();
+        // The time of a process runs from the moment that its first state may start.
+        let timeout_at = self.execution.timeout_at.map(|at| at + Duration(not_before.since(was_due)));
+        self.emit(Event::StartMerged { input: input.filter(|_| changes), without_input, not_before, timeout_at });
         Ok(())
     }
 

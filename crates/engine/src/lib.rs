@@ -63,6 +63,7 @@
 //! | `wait.rs`, `retry.rs` | when a wait is over, and when a call is made again |
 //! | `incident.rs` | a call that stands still because its retries are spent |
 //! | `definition.rs`, `options.rs` | what a process type is registered with |
+//! | `merge.rs` | what becomes of a start that is merged into another one |
 //! | `replay.rs` | an execution out of its history, and snapshots that stand for a part of it |
 
 mod apply;
@@ -74,12 +75,14 @@ mod execution;
 mod global_queues;
 mod incident;
 mod json;
+mod merge;
 mod options;
 mod replay;
 mod retry;
 mod types;
 mod wait;
 
+pub use apply::FIRST_STATE;
 pub use command::*;
 pub use decide::{Context, Quotas, Spent, decide, is_full};
 pub use definition::*;
@@ -87,6 +90,7 @@ pub use event::*;
 pub use execution::*;
 pub use global_queues::*;
 pub use json::Json;
+pub use merge::{MergeOptions, MergedInput, MergedStart, merged};
 pub use options::*;
 pub use replay::{MessageIds, Replay, Snapshot, history_cut};
 pub use retry::{FailedAttempt, REPEATS_AT_ONCE, Retry, next_repeat, next_retry};

@@ -489,7 +489,8 @@ fn a_start_in_the_future_holds_the_first_state_back() {
 #[test]
 fn a_start_may_begin_in_another_state() {
     let Command::Start(start) = start() else { unreachable!() };
-    let at = |state: &str| Command::Start(Box::new(Start { starting_state: Some(state.to_owned()), ..(*start).clone() }));
+    let at =
+        |state: &str| Command::Start(Box::new(Start { starting_state: Some(state.to_owned()), ..(*start).clone() }));
     let mut world = World::new(definition(&[("A", plain()), ("B", skipping())]));
     world.run(at("B")).unwrap();
     assert_eq!(world.state(1).id.to_string(), "B-1");
@@ -499,6 +500,54 @@ fn a_start_may_begin_in_another_state() {
     let mut world = World::new(Definition { starting_state: None, ..world.definition });
     world.run(at("A")).unwrap();
     assert_eq!(world.state(1).id.to_string(), "A-1");
+}
+
+fn merge(input: Option<&str>, not_before: Timestamp) -> Command {
+    Command::MergeStart { input: input.map(json), not_before }
+}
+
+#[test]
+fn a_start_is_merged_into_one_that_has_not_begun() {
+    let Command::Start(start) = start() else { unreachable!() };
+    let mut world = World::new(definition(&[("A", plain())]));
+    let (soon, later) = (world.now + Duration(60 * SECOND), world.now + Duration(90 * SECOND));
+    let timeout = Some(Duration(5 * SECOND));
+    world.run(Command::Start(Box::new(Start { start_at: Some(soon), timeout, ..*start }))).unwrap();
+    world.run(merge(Some("7"), later)).unwrap();
+    let state = world.state(1);
+    let call = state.call(Api::WaitUntil).unwrap();
+    assert_eq!((state.input.clone(), call.not_before, call.generation), (Some(json("7")), later, 1));
+    let timeout_at = world.execution.timeout_at;
+    assert_eq!(timeout_at, Some(later + Duration(5 * SECOND)), "its time runs from its beginning");
+    // What changes nothing is another request neither.
+    world.run(merge(Some("7"), later)).unwrap();
+    assert_eq!(world.state(1).call(Api::WaitUntil).unwrap().generation, 1);
+    world.run(merge(None, soon)).unwrap();
+    assert_eq!(world.state(1).input, None);
+    assert_eq!(world.execution.timeout_at, Some(soon + Duration(5 * SECOND)));
+}
+
+#[test]
+fn nothing_is_merged_into_what_has_begun() {
+    let tried = |step: fn(&mut World)| {
+        let mut world = World::started(definition(&[("A", plain()), ("B", plain())]));
+        step(&mut world);
+        world.decide(&merge(Some("7"), world.now))
+    };
+    assert_eq!(
+        tried(|world| { world.run(failed(1, Api::WaitUntil, 1, world.now)).map(drop).unwrap() }),
+        Err(Rejection::Stale)
+    );
+    let answered = |world: &mut World| {
+        let request = CommandRequest { waiting_type: WaitingType::Empty, commands: vec![], combinations: vec![] };
+        let answer = WaitUntilAnswer { request, effects: Effects::default() };
+        world.run(Command::WaitUntilAnswered { seq: StateSeq(1), answer }).map(drop).unwrap();
+    };
+    assert_eq!(tried(answered), Err(Rejection::Stale), "it is at its second call");
+    let stopped = |world: &mut World| {
+        world.run(Command::Stop { stop_type: StopType::Fail, reason: None }).map(drop).unwrap();
+    };
+    assert_eq!(tried(stopped), Err(Rejection::NotRunning(ProcessStatus::Failed)));
 }
 
 #[test]

@@ -31,6 +31,19 @@ pub fn request_without_id(options: &str) -> Refusal {
     refusal::invalid_argument(&format!("{options}.requestId"), what)
 }
 
+/// A start that may be merged into another one has nothing that could not be.
+pub fn check_correlated(place: &str, has_id: bool, has_global_attributes: bool) -> Result<()> {
+    let refused = |argument: &str| {
+        let what = "a start with options.correlationKey has none: it may be merged into another one";
+        Err(refusal::invalid_argument(&format!("{place}{argument}"), what))
+    };
+    match (has_id, has_global_attributes) {
+        (true, _) => refused("process_id"),
+        (_, true) => refused("global_attributes"),
+        (false, false) => Ok(()),
+    }
+}
+
 /// `what` of the argument has at least one byte, and at most so many.
 fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Result<()> {
     match text.len() {

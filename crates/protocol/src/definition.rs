@@ -3,6 +3,7 @@
 
 use crate::config::{call_timeout, loading, state_config};
 use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, map, name, number, quote, seconds, string, word};
+use crate::merge::merge_options;
 use crate::payload::{MAX_PAYLOAD_DEPTH, check_payload};
 use crate::scan::{Rules, scan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +32,17 @@ pub struct StartOptions {
     pub request_id: Option<String>,
     pub history: Option<HistoryPolicy>,
     pub traceparent: Option<String>,
+    /// Tells the shard in place of the process id.
+    pub shard_key: Option<String>,
+    /// The start may be merged into one of its type, owner and key that has not begun.
+    pub correlation: Option<Correlation>,
+}
+
+/// What starts have in common that may be merged, and how they are.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Correlation {
+    pub key: String,
+    pub merge: MergeOptions,
 }
 
 /// The longest definition, in bytes: what executes it keeps it in memory, and reads it again when it has changed.
@@ -66,9 +78,21 @@ pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
             request_id: object.optional("requestId", name)?,
             history: object.optional("history", history)?,
             traceparent: object.optional("traceparent", traceparent)?,
+            shard_key: object.optional("shardKey", name)?,
+            correlation: correlation(&mut object)?,
         };
         object.finish(options)
     })
+}
+
+fn correlation(object: &mut Object<'_>) -> Read<Option<Correlation>> {
+    let key = object.optional("correlationKey", name)?;
+    let merge = object.optional("merge", merge_options)?;
+    match (key, merge) {
+        (Some(key), merge) => Ok(Some(Correlation { key, merge: merge.unwrap_or_default() })),
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(Fault::new("needs a correlationKey").at("merge")),
+    }
 }
 
 fn document<T>(text: &str, document: &str, read: impl FnOnce(Object<'_>) -> Read<T>) -> Result<T, String> {

@@ -93,6 +93,8 @@ pub struct Simulator {
     told: Told,
     last_call: u64,
     last_id: u64,
+    /// The latest start of each process type and correlation key.
+    correlated: BTreeMap<(String, String), ExecutionId>,
 }
 
 impl Simulator {
@@ -111,6 +113,7 @@ impl Simulator {
             told: Told::default(),
             last_call: 0,
             last_id: 0,
+            correlated: BTreeMap::new(),
         }
     }
 

@@ -1,11 +1,12 @@
 //! Starts: all of it, or nothing.
 
+use crate::calls::OpenCall;
 use crate::run::Run;
 use crate::{LIMITS, Result, Simulator, StartArguments};
 use xdb_engine::*;
-use xdb_protocol::arguments::{name, name_if_given, payload, payloads, request_without_id, row_keys};
+use xdb_protocol::arguments::{check_correlated, name, name_if_given, payload, payloads, request_without_id, row_keys};
 use xdb_protocol::refusal::{self, invalid_argument};
-use xdb_protocol::{StartOptions, parse_moment, parse_start_options};
+use xdb_protocol::{Correlation, StartOptions, parse_moment, parse_start_options};
 
 /// What a caller asks for.
 struct StartRequest {
@@ -20,10 +21,15 @@ impl Simulator {
     pub fn start(&mut self, arguments: StartArguments) -> Result<ExecutionId> {
         // A refused start takes no number.
         let StartRequest { start, key, policy, options } = read(arguments, self.next_id())?;
-        let process_id = start.process_id.clone();
+        let (process_id, process_type_name) = (start.process_id.clone(), start.process_type.clone());
         let Some(process_type) = self.types.get(&start.process_type).cloned() else {
             return Err(refusal::unknown_process_type(&start.process_type));
         };
+        if let Some(correlation) = &options.correlation
+            && let Some(into) = self.merge(&start, correlation)?
+        {
+            return Ok(into);
+        }
         let keys = row_keys(&process_type.mapping, key.as_deref(), &options.global_attribute_keys)?;
         let request = options.request_id.clone().map(|request| (process_id.clone(), request));
         if let Some(repeated) = request.as_ref().and_then(|request| self.requests.get(request)) {
@@ -48,6 +54,7 @@ impl Simulator {
         self.tables.insert(&run, &attributes, mode);
         self.runs.insert(id, run);
         self.latest.insert(process_id, id);
+        self.correlated.extend(options.correlation.map(|correlation| ((process_type_name, correlation.key), id)));
         self.requests.extend(request.map(|request| (request, id)));
         self.apply(id, events);
         Ok(id)
@@ -55,6 +62,36 @@ impl Simulator {
 }
 
 /// `id` is the process id where none is given.
+impl Simulator {
+    /// Merges a start into the latest one of its key, if that has not begun and the options want it.
+    fn merge(&mut self, start: &Start, correlation: &Correlation) -> Result<Option<ExecutionId>> {
+        let key = (start.process_type.clone(), correlation.key.clone());
+        let Some(latest) = self.correlated.get(&key).copied() else { return Ok(None) };
+        // A call that is given out has begun.
+        if self.open.values().any(|open| matches!(open, OpenCall::State(open) if open.execution == latest)) {
+            return Ok(None);
+        }
+        let execution = &self.run(latest).execution;
+        let Some(call) = execution.first_call() else { return Ok(None) };
+        let new_due = start.start_at.map_or(self.now, |at| at.max(self.now));
+        let Some(not_before) = correlation.merge.due(execution.started_at, call.not_before, new_due) else {
+            return Ok(None);
+        };
+        let old = execution.states.get(&FIRST_STATE).and_then(|state| state.input.clone());
+        let input = match &correlation.merge.input {
+            MergedInput::Keep => old,
+            MergedInput::Replace => start.input.clone(),
+            MergedInput::Merge => merged(old.as_ref(), start.input.as_ref()),
+            MergedInput::Function(_) => {
+                return Err(invalid_argument("options.merge.input", "the simulator calls no function of a database"));
+            }
+        };
+        let Ok(events) = self.decide(latest, &Command::MergeStart { input, not_before }) else { return Ok(None) };
+        self.apply(latest, events);
+        Ok(Some(latest))
+    }
+}
+
 fn read(given: StartArguments, id: ExecutionId) -> Result<StartRequest> {
     let most = LIMITS.max_payload_bytes;
     let text = |json: &Option<Json>| json.as_ref().map(|json| json.as_str().to_owned());
@@ -80,6 +117,9 @@ fn read(given: StartArguments, id: ExecutionId) -> Result<StartRequest> {
         Some(options) => parse_start_options(options.as_str()).map_err(|what| invalid_argument("options", what))?,
         None => StartOptions::default(),
     };
+    if options.correlation.is_some() {
+        check_correlated("", has_own_id, !global_attributes.is_empty())?;
+    }
     if !has_own_id && options.request_id.is_some() {
         return Err(request_without_id("options"));
     }

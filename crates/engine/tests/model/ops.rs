@@ -83,6 +83,8 @@ pub enum Op {
         reason: Option<String>,
     },
     FailProcess,
+    /// Another start is merged into this one, so many microseconds after the beginning of the run.
+    MergeStart(Option<Json>, i64),
     StartAgain,
     /// The last command comes once more.
     Again,
@@ -337,8 +339,9 @@ fn movements() -> impl Strategy<Value = Vec<StateMovement>> {
         1 => (0..3i64).prop_map(|seconds| Begin::After(Duration(seconds * SECOND / 2))),
         1 => (-2..6i64).prop_map(|seconds| Begin::At(Timestamp(T0 + seconds * SECOND))),
     ];
-    let one = (state_id(), option::of(json()), option::weighted(0.3, config()), begin)
-        .prop_map(|(state_id, input, config, begin)| StateMovement { state_id, input, config: config.map(Box::new), begin });
+    let one = (state_id(), option::of(json()), option::weighted(0.3, config()), begin).prop_map(
+        |(state_id, input, config, begin)| StateMovement { state_id, input, config: config.map(Box::new), begin },
+    );
     prop_oneof![40 => vec(one, 1..4), 1 => Just(Vec::new())]
 }
 
@@ -447,6 +450,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (whom(), command_id()).prop_map(|(whom, command_id)| Op::SkipTimer { whom, command_id }),
         4 => vec(whom(), 0..5).prop_map(Op::RetryNow),
         2 => end,
+        3 => (option::weighted(0.8, json()), 0..9i64).prop_map(|(input, at)| Op::MergeStart(input, at * SECOND)),
         1 => Just(Op::StartAgain),
         3 => Just(Op::Again),
         6 => prop_oneof![3 => 0..3i64, 1 => -3..0i64].prop_map(|seconds| Op::Clock(seconds * SECOND)),
@@ -512,16 +516,18 @@ fn start() -> impl Strategy<Value = Start> {
         (option::weighted(0.1, state_id()), option::weighted(0.2, config())),
         prop::sample::select(&[None, None, None, Some(-2), Some(0), Some(3)][..]),
     )
-        .prop_map(|(input, local_attributes, global_attributes, timeout, (starting_state, config), start_at)| Start {
-            process_id: "p-1".to_owned(),
-            process_type: "T".to_owned(),
-            input,
-            local_attributes,
-            global_attributes,
-            timeout: timeout.map(|seconds: i64| Duration(seconds * SECOND)),
-            starting_state,
-            starting_state_config: config.map(Box::new),
-            start_at: start_at.map(|seconds: i64| Timestamp(T0 + seconds * SECOND)),
+        .prop_map(|(input, local_attributes, global_attributes, timeout, (starting_state, config), start_at)| {
+            Start {
+                process_id: "p-1".to_owned(),
+                process_type: "T".to_owned(),
+                input,
+                local_attributes,
+                global_attributes,
+                timeout: timeout.map(|seconds: i64| Duration(seconds * SECOND)),
+                starting_state,
+                starting_state_config: config.map(Box::new),
+                start_at: start_at.map(|seconds: i64| Timestamp(T0 + seconds * SECOND)),
+            }
         })
 }
 

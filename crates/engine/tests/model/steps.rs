@@ -24,6 +24,7 @@ impl Model {
         }
         match command {
             Command::Start(start) => self.start(start, context)?,
+            Command::MergeStart { input, not_before } => self.merge_start(input, *not_before)?,
             Command::WaitUntilAnswered { seq, answer } => {
                 self.at_call(*seq, Api::WaitUntil)?;
                 let mut faults = request_faults(&answer.request, context);
@@ -141,7 +142,8 @@ impl Model {
     fn start(&mut self, start: &Start, context: &Context<'_>) -> Result<(), Vec<Refusal>> {
         let mut faults = local_faults(&start.local_attributes, context);
         faults.extend(global_faults(&start.global_attributes, context));
-        let first = if start.starting_state.is_some() { &start.starting_state } else { &context.definition.starting_state };
+        let first =
+            if start.starting_state.is_some() { &start.starting_state } else { &context.definition.starting_state };
         match first {
             None if start.input.is_some() => faults.push(Refusal::UnusedInput),
             None if start.starting_state_config.is_some() => faults.push(Refusal::InvalidOptions),
@@ -167,6 +169,25 @@ impl Model {
         if let Some(state_id) = first {
             let config = start.starting_state_config.clone();
             self.start_state(state_id, start.input.clone(), config, None, begin, context);
+        }
+        Ok(())
+    }
+
+    fn merge_start(&mut self, input: &Option<Json>, not_before: Timestamp) -> Result<(), Vec<Refusal>> {
+        let untried = |state: &&mut State| {
+            let first = matches!(&state.place, Place::Call(_, call) if call.failures.is_empty() && call.repeats == 0);
+            first && state.wait.is_none() && state.ended.is_none()
+        };
+        let first = self.states.first_mut().filter(untried).ok_or_else(|| vec![Refusal::Stale])?;
+        let Place::Call(_, call) = &mut first.place else { return Err(vec![Refusal::Stale]) };
+        let moved = not_before.0 - call.not_before.0;
+        call.not_before = not_before;
+        if first.input != *input {
+            first.input.clone_from(input);
+            call.merged += 1;
+        }
+        if let Some(begun) = &mut self.begun {
+            begun.timeout_at = begun.timeout_at.map(|at| Timestamp(at.0 + moved));
         }
         Ok(())
     }
@@ -202,6 +223,7 @@ impl Model {
                     repeats: 0,
                     same_requests: 0,
                     applied: 0,
+                    merged: 0,
                     stands: false,
                     resolved: Vec::new(),
                 },

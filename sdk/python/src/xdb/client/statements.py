@@ -60,6 +60,35 @@ class Query(Generic[R_co]):
 
 
 @dataclass(frozen=True)
+class Merge:
+    """How a start is merged into one of the same class and `correlation_key` that has not begun.
+
+    `input` is "keep", "replace", "merge", or the name of a function of the database with its schema, which gets both. `start_at`
+    is when the one start of both is due.
+    """
+
+    input: str = "keep"
+    start_at: Literal["keep", "replace", "earliest", "latest"] = "keep"
+    within: Seconds | None = None
+    at_most: Seconds | None = None
+
+    def options(self) -> dict[str, Any]:
+        """As `merge` in the options of a start."""
+        options: dict[str, Any] = {
+            "input": self.input.upper() if self.input in ("keep", "replace", "merge") else self.input,
+            "startAt": _word(_MERGED_START, "start_at", self.start_at),
+        }
+        if self.within is not None:
+            options["withinSeconds"] = seconds_of(self.within)
+        if self.at_most is not None:
+            options["atMostSeconds"] = seconds_of(self.at_most)
+        return options
+
+
+_MERGED_START = {word: word.upper() for word in ("keep", "replace", "earliest", "latest")}
+
+
+@dataclass(frozen=True)
 class Start:
     """What `Client.start` takes, for `start_many`."""
 
@@ -75,6 +104,9 @@ class Start:
     idempotency_key: str | None = None
     traceparent: str | None = None
     starting_state: State[Any] | None = None
+    shard_key: str | None = None
+    correlation_key: str | None = None
+    merge: Merge | None = None
 
     def arguments(self, traceparent: str | None = None) -> dict[str, Any]:
         """The arguments of `xdb.start_process` that are given, checked, as JSON. `traceparent` is for one that has none."""
@@ -87,6 +119,12 @@ class Start:
             options["traceparent"] = traceparent if self.traceparent is None else self.traceparent
         if self.starting_state is not None:
             options["startingState"] = _state_of(self.process, self.starting_state).name
+        if self.shard_key is not None:
+            options["shardKey"] = self.shard_key
+        if self.correlation_key is not None:
+            options["correlationKey"] = self.correlation_key
+        if self.merge is not None:
+            options["merge"] = self.merge.options()
         arguments = {
             "process_id": self.process_id,
             "process_type": type_name(self.process),
