@@ -335,6 +335,7 @@ impl Run {
             | Command::GlobalMessagesArrived { seq }
             | Command::SkipTimer { seq, .. } => vec![*seq],
             Command::RetryNow(seqs) => seqs.clone(),
+            Command::MergeStart { .. } => vec![FIRST_STATE],
             _ => Vec::new(),
         };
         let mut part = self.execution.clone();
