@@ -290,7 +290,7 @@ def test_global_queues_are_shared(sim: Simulator) -> None:
 
 
 class Later(xdb.Process):
-    said = xdb.Queue(str)
+    said = xdb.Queue[str]()
 
     @xdb.state(start=True)
     def first(self, name: str) -> xdb.Decision:
@@ -306,23 +306,52 @@ class Later(xdb.Process):
         return xdb.complete(name)
 
 
-def test_movements_begin_later_and_failures_say_when_they_are_repeated(sim: Simulator) -> None:
-    p = sim.start(Later, None, "me")
+@pytest.fixture
+def later() -> Any:
+    with Simulator(Later, now=NOW) as made:
+        yield made
+
+
+def times(handle: Any) -> list[datetime]:
+    return [datetime.fromisoformat(thread["nextAttemptAt"]) for thread in handle.description.threads]
+
+
+def test_movements_begin_later_and_failures_say_when_they_are_repeated(later: Simulator) -> None:
+    p = later.start(Later, None, "me")
     assert p.process_id == str(p.execution_id)
-    due = [thread["nextAttemptAt"] for thread in p.describe().threads]
-    assert due == [(NOW + timedelta(seconds=90)).isoformat(), (NOW + timedelta(hours=1)).isoformat()]
-    sim.advance(minutes=1.5)
-    assert [event.type for event in p.history()][-2:] == ["MessagesReceived", "AttemptFailed"]
-    sim.advance(minutes=2)
-    assert p.describe().last_failure["errorType"] == "Busy"
-    sim.advance(minutes=2.9)
-    assert len(p.describe().threads) == 2
-    sim.advance(minutes=0.2)
-    assert len(p.describe().threads) == 1
-    elsewhere = sim.start(Later, None, "there", starting_state=Later.second)
-    assert [event.type for event in elsewhere.history()][2:] == ["MessagesReceived", "AttemptFailed"]
+    assert times(p) == [NOW + timedelta(seconds=90), NOW + timedelta(hours=1)]
+    later.advance(minutes=1.5)
+    assert [event.type for event in p.history][-2:] == ["MessagesReceived", "AttemptFailed"]
+    assert times(p)[0] == NOW + timedelta(seconds=90 + 120)
+    later.advance(minutes=2)
+    failed = p.description.last_failure
+    assert failed is not None and failed["errorType"] == "Busy"
+    assert times(p)[0] == NOW + timedelta(seconds=90 + 120 + 180)
+    later.advance(minutes=3)
+    assert times(p) == [NOW + timedelta(hours=1)]
+    elsewhere = later.start(Later, None, "there", starting_state=Later.second)
+    assert [event.type for event in elsewhere.history][-2:] == ["MessagesReceived", "AttemptFailed"]
     with pytest.raises(ValueError, match="is no state of"):
-        sim.start(Later, None, starting_state=SignUp.verify)
+        later.start(Later, None, starting_state=SignUp.verify)
+
+
+def test_starts_are_merged_while_they_wait(later: Simulator) -> None:
+    def start(text: str, minutes: float, **how: Any) -> Any:
+        at = NOW + timedelta(minutes=minutes)
+        merge = xdb.Merge(within=timedelta(hours=1), **how)
+        return later.start(Later, None, text, start_at=at, correlation_key="k", merge=merge)
+
+    first = start("one", 10)
+    assert start("two", 20).execution_id == first.execution_id
+    assert start("three", 30, input="replace", start_at="latest").execution_id == first.execution_id
+    assert start("four", 90).execution_id != first.execution_id
+    assert times(first) == [NOW + timedelta(minutes=30)]
+    merged = [event.details for event in first.history if event.type == "StartMerged"]
+    assert [details.get("input") for details in merged] == [None, "three"]
+    with pytest.raises(xdb.errors.InvalidArgument, match="calls no function"):
+        start("five", 90, input="app.merge")
+    with pytest.raises(ValueError, match="start_at is one of"):
+        xdb.Merge(start_at="soon").options()  # type: ignore[arg-type]
 
 
 def test_a_movement_has_one_time_that_can_be_meant() -> None:
