@@ -325,7 +325,7 @@ def test_movements_begin_later_and_failures_say_when_they_are_repeated(later: Si
     assert times(p)[0] == NOW + timedelta(seconds=90 + 120)
     later.advance(minutes=2)
     failed = p.description.last_failure
-    assert failed is not None and failed["errorType"] == "Busy"
+    assert failed is not None and failed["failure"]["errorType"] == "Busy"
     assert times(p)[0] == NOW + timedelta(seconds=90 + 120 + 180)
     later.advance(minutes=3)
     assert times(p) == [NOW + timedelta(hours=1)]
