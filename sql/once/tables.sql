@@ -21,6 +21,7 @@
 --   +- message_key, rpc_answer    keys that were used, so that doing it twice does it once
 --   +- local_attribute    what states and RPCs have kept
 --   +- history_event      what happened, in order: replaying it gives all of the above
+--   +- correlated_start   it is the latest start of a correlation key
 --   +- purged             the execution is gone, and its rows are being deleted
 -- global_message, global_message_key: messages of no process, until a state takes one.
 -- slow_object: users' tables so slow that their steps are runners'.
@@ -32,7 +33,7 @@
 -- they are described, in src/store, and xdb.check_process verifies it; a CHECK holds only what that can't see.
 --
 -- Lock order, kept by every transaction of the engine and of the SQL functions:
---   1. latest_execution         one process id at a time
+--   1. latest_execution         one process id at a time; then correlated_start, by a start with a correlation key
 --   2. rpc_answer               by an RPC with an idempotency key, before its call
 --   3. process_execution        in the order of execution ids; publishers KEY SHARE, steps NO KEY UPDATE, a close UPDATE. An RPC
 --                               that excludes others locks it before its call
@@ -45,6 +46,7 @@
 -- state that waits, and deleted by the scheduler alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at
 -- most (a runner 500 ms), and never looks for a deadlock itself, so it is never cancelled for one. Purging takes 1 and 3 with
 -- SKIP LOCKED too, for many executions in one transaction. A bulk start takes all of 1 first, in the order of the process ids.
+-- A start that may be merged locks the task of the other start's first call behind 3; a claim locks tasks alone, with SKIP LOCKED.
 -- Rows of engine are locked in the order of the lanes. The locks on attributes that the calls of states have are in the
 -- scheduler's memory, granted all at once or not at all, and nobody keeps a transaction open for them.
 --
@@ -84,18 +86,21 @@ CREATE TABLE xdb.process_execution (
     request_id text,
     traceparent text,
     full_queues text[],
-    extra jsonb
+    extra jsonb,
+    purge_at timestamptz,
+    shard_key text
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status OPERATOR(pg_catalog.=) 'RUNNING';
 CREATE UNIQUE INDEX process_execution_one_per_request ON xdb.process_execution (process_id, request_id)
     WHERE request_id IS NOT NULL;
-CREATE INDEX process_execution_closed ON xdb.process_execution (closed_at, execution_id) WHERE closed_at IS NOT NULL;
+CREATE INDEX process_execution_closed ON xdb.process_execution (closed_at, execution_id) WHERE closed_at IS NOT NULL AND purge_at IS NULL;
+CREATE INDEX process_execution_purge ON xdb.process_execution (purge_at, execution_id) WHERE purge_at IS NOT NULL;
 CREATE INDEX process_execution_closing ON xdb.process_execution (execution_id) WHERE closing IS NOT NULL;
 CREATE INDEX process_execution_full ON xdb.process_execution (execution_id) WHERE full_queues IS NOT NULL;
 COMMENT ON TABLE xdb.process_execution IS 'Process executions: one row per run of a process id. Its row lock guards everything that belongs to the execution.';
 COMMENT ON COLUMN xdb.process_execution.execution_id IS 'UUID, version 7.';
-COMMENT ON COLUMN xdb.process_execution.shard IS 'Hash of the process id, 0 to 1023.';
+COMMENT ON COLUMN xdb.process_execution.shard IS 'Hash of the process id, or of the shard key, 0 to 1023. The tables below it carry the same.';
 COMMENT ON COLUMN xdb.process_execution.process_id IS 'Business identifier, chosen by whoever started it.';
 COMMENT ON COLUMN xdb.process_execution.type_id IS 'Its process type. Not a foreign key: closed executions may outlive their type.';
 COMMENT ON COLUMN xdb.process_execution.process_type IS 'Name of its process type.';
@@ -121,6 +126,8 @@ COMMENT ON COLUMN xdb.process_execution.request_id IS 'The starter''s requestId:
 COMMENT ON COLUMN xdb.process_execution.traceparent IS 'Trace context of the starter, sent with every call.';
 COMMENT ON COLUMN xdb.process_execution.full_queues IS 'Local queues that take no more messages, since the execution has as many as it may; an empty name stands for all. Null: none is full.';
 COMMENT ON COLUMN xdb.process_execution.extra IS 'What few executions have: the pause. Null: nothing of it.';
+COMMENT ON COLUMN xdb.process_execution.shard_key IS 'The starter''s shardKey; null = the shard is that of the process id.';
+COMMENT ON COLUMN xdb.process_execution.purge_at IS 'When it is deleted, instead of by xdb.retention: set by the close where its type has retentionSeconds. Infinite = never.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_execution', '');
 
 CREATE TABLE xdb.latest_execution (
@@ -131,6 +138,20 @@ COMMENT ON TABLE xdb.latest_execution IS 'The latest execution of every process 
 COMMENT ON COLUMN xdb.latest_execution.process_id IS 'Process id.';
 COMMENT ON COLUMN xdb.latest_execution.execution_id IS 'Its latest execution, running or closed.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.latest_execution', '');
+
+CREATE TABLE xdb.correlated_start (
+    type_id int NOT NULL,
+    owner oid NOT NULL,
+    correlation_key text NOT NULL,
+    execution_id uuid NOT NULL,
+    PRIMARY KEY (type_id, owner, correlation_key)
+) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
+CREATE INDEX correlated_start_of_execution ON xdb.correlated_start (execution_id);
+COMMENT ON TABLE xdb.correlated_start IS 'The latest start of each correlation key, for those that may be merged into it. A hint, which a dump leaves out; its row lock decides between starts of a key.';
+COMMENT ON COLUMN xdb.correlated_start.type_id IS 'Process type of the starts.';
+COMMENT ON COLUMN xdb.correlated_start.owner IS 'Role that starts.';
+COMMENT ON COLUMN xdb.correlated_start.correlation_key IS 'Their correlationKey.';
+COMMENT ON COLUMN xdb.correlated_start.execution_id IS 'The latest execution, whether it has begun or not.';
 
 CREATE TABLE xdb.state_execution (
     execution_id uuid NOT NULL,

@@ -231,3 +231,28 @@ CREATE INDEX process_type_paused ON xdb.process_type (paused_until) WHERE pause_
 COMMENT ON COLUMN xdb.process_type.pause_mode IS 'WAIT or REJECT: what becomes of requests while the type is paused; null = it is not.';
 COMMENT ON COLUMN xdb.process_type.paused_until IS 'When the pause ends by itself; null = it does not.';
 COMMENT ON COLUMN xdb.process_type.pause_reason IS 'Why it is paused.';
+
+-- Closed executions with a retention of their own.
+ALTER TABLE xdb.process_execution ADD COLUMN purge_at timestamptz;
+DROP INDEX xdb.process_execution_closed;
+CREATE INDEX process_execution_closed ON xdb.process_execution (closed_at, execution_id) WHERE closed_at IS NOT NULL AND purge_at IS NULL;
+CREATE INDEX process_execution_purge ON xdb.process_execution (purge_at, execution_id) WHERE purge_at IS NOT NULL;
+COMMENT ON COLUMN xdb.process_execution.purge_at IS 'When it is deleted, instead of by xdb.retention: set by the close where its type has retentionSeconds. Infinite = never.';
+
+-- Starts that are merged, and the shard that a start has chosen.
+CREATE TABLE xdb.correlated_start (
+    type_id int NOT NULL,
+    owner oid NOT NULL,
+    correlation_key text NOT NULL,
+    execution_id uuid NOT NULL,
+    PRIMARY KEY (type_id, owner, correlation_key)
+) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
+CREATE INDEX correlated_start_of_execution ON xdb.correlated_start (execution_id);
+COMMENT ON TABLE xdb.correlated_start IS 'The latest start of each correlation key, for those that may be merged into it. A hint, which a dump leaves out; its row lock decides between starts of a key.';
+COMMENT ON COLUMN xdb.correlated_start.type_id IS 'Process type of the starts.';
+COMMENT ON COLUMN xdb.correlated_start.owner IS 'Role that starts.';
+COMMENT ON COLUMN xdb.correlated_start.correlation_key IS 'Their correlationKey.';
+COMMENT ON COLUMN xdb.correlated_start.execution_id IS 'The latest execution, whether it has begun or not.';
+ALTER TABLE xdb.process_execution ADD COLUMN shard_key text;
+COMMENT ON COLUMN xdb.process_execution.shard IS 'Hash of the process id, or of the shard key, 0 to 1023. The tables below it carry the same.';
+COMMENT ON COLUMN xdb.process_execution.shard_key IS 'The starter''s shardKey; null = the shard is that of the process id.';

@@ -1,5 +1,6 @@
 //! `start_processes`: many starts in one transaction, with a handful of statements where ids are new.
 
+use super::merge::{lock_all, merge_or_begin};
 use super::start::{
     Given, StartRequest, StartResult, TypeToStart, begin, decide_start, keys, new_id, of_another, read, repeated,
     starter, write_tables,
@@ -42,15 +43,17 @@ pub fn start_processes(args: &Args) -> Result<Value> {
     let caller = starter(c"xdb.start_processes()")?;
     let processes = needed("processes", json_of(args, 0, "processes", guc::max_bulk_bytes())?)?;
     memory::room_for(processes.len().saturating_mul(TAKEN))?;
-    let requests = requests(&processes)?;
-    let mut ids: Vec<_> = requests.iter().map(|_| new_id()).collect();
+    let (requests, mut ids): (Vec<_>, Vec<_>) = requests(&processes)?.into_iter().unzip();
     // Sorted, so that two callers with the same process ids don't lock each other out; those of one process id stay
     // in the order of the array.
-    let mut order: Vec<_> = (0..requests.len()).collect();
+    let (merged, mut order): (Vec<_>, Vec<_>) =
+        (0..requests.len()).partition(|number| requests[*number].options.correlation.is_some());
     order.sort_by(|a, b| requests[*a].start.process_id.cmp(&requests[*b].start.process_id));
-    let started = caller.on_system_tables(|spi, registry| {
-        Bulk { spi, caller, requests: &requests, order: &order }.start(registry, &mut ids)
-    })?;
+    let bulk = Bulk { caller, requests: &requests, order: &order };
+    let mut started = caller.on_system_tables(|spi, registry| bulk.start(spi, registry, &mut ids))?;
+    if !merged.is_empty() {
+        started.extend(bulk.merge_or_begin(&merged, &mut ids)?);
+    }
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wrote();
     let started: Vec<_> = started.iter().map(|(number, loaded)| (&requests[*number], loaded)).collect();
@@ -60,19 +63,19 @@ pub fn start_processes(args: &Args) -> Result<Value> {
 }
 
 struct Bulk<'a> {
-    spi: &'a Spi,
     caller: Caller,
     requests: &'a [StartRequest],
+    /// Those without a correlation key, by their process ids.
     order: &'a [usize],
 }
 
 impl Bulk<'_> {
     /// Starts everything. Gives those that write users' tables, and puts the ids of repeated starts in their places.
-    fn start(&self, registry: &mut Registry, ids: &mut [ExecutionId]) -> Result<Vec<(usize, Loaded)>> {
+    fn start(&self, spi: &Spi, registry: &mut Registry, ids: &mut [ExecutionId]) -> Result<Vec<(usize, Loaded)>> {
         let mut types = BTreeMap::new();
         let names: BTreeSet<_> = self.requests.iter().map(|request| request.start.process_type.as_str()).collect();
         for name in names {
-            let to_start = TypeToStart::find(self.spi, registry, name).map_err(|error| {
+            let to_start = TypeToStart::find(spi, registry, name).map_err(|error| {
                 let of_type = |request: &StartRequest| request.start.process_type == name;
                 self.at(self.requests.iter().position(of_type).unwrap_or_default(), error)
             })?;
@@ -85,11 +88,11 @@ impl Bulk<'_> {
         let mut keys = (0..self.requests.len()).map(keys_of).collect::<Result<Vec<_>>>()?;
 
         let process_id = |number: usize| self.requests[number].start.process_id.as_str();
-        let order = self.without_repeated_of_others(ids)?;
+        let order = self.without_repeated_of_others(spi, ids)?;
         let mut first = order.clone();
         first.dedup_by_key(|number| process_id(*number));
         let wanted: Vec<_> = first.iter().map(|number| (process_id(*number), ids[*number])).collect();
-        let new = process::lock_process_ids(self.spi, &wanted)?;
+        let new = process::lock_process_ids(spi, &wanted)?;
         first.retain(|number| new.contains(process_id(*number)));
 
         let mut writing = Vec::new();
@@ -105,8 +108,8 @@ impl Bulk<'_> {
             }
             let request_id = |number: usize| self.requests[number].options.request_id.as_deref();
             let rows: Vec<_> = batch.iter().map(|(number, loaded)| (loaded, request_id(*number))).collect();
-            process::insert(self.spi, &rows)?;
-            save::save(self.spi, batch.iter().map(|(_, loaded)| loaded), &HashMap::new(), &|_| 0, now)?;
+            process::insert(spi, &rows)?;
+            save::save(spi, batch.iter().map(|(_, loaded)| loaded), &HashMap::new(), &|_| 0, now)?;
             writing.extend(batch.into_iter().filter(|(number, _)| self.writes_tables(*number)));
         }
 
@@ -114,7 +117,7 @@ impl Bulk<'_> {
         let begun: BTreeSet<_> = first.into_iter().collect();
         for number in order.into_iter().filter(|number| !begun.contains(number)) {
             let request = &self.requests[number];
-            let begun = begin(self.spi, registry, self.caller, request, ids[number]);
+            let begun = begin(spi, registry, self.caller, request, ids[number]);
             match begun.map_err(|error| self.at(number, error))? {
                 StartResult::New(loaded) if self.writes_tables(number) => writing.push((number, *loaded)),
                 StartResult::New(_) => {}
@@ -127,19 +130,36 @@ impl Bulk<'_> {
         Ok(writing)
     }
 
+    /// Starts with correlation keys, each of which needs a decision of its own. Gives what [`Bulk::start`] gives.
+    fn merge_or_begin(&self, numbers: &[usize], ids: &mut [ExecutionId]) -> Result<Vec<(usize, Loaded)>> {
+        let starts: Vec<_> = numbers.iter().map(|number| (&self.requests[*number], ids[*number])).collect();
+        lock_all(self.caller, &starts)?;
+        let mut begun = Vec::new();
+        for number in numbers {
+            let request = &self.requests[*number];
+            let Some(correlation) = &request.options.correlation else { continue };
+            let result = merge_or_begin(self.caller, request, correlation, ids[*number]);
+            match result.map_err(|error| self.at(*number, error))? {
+                StartResult::New(loaded) => begun.push((*number, *loaded)),
+                StartResult::Repeated(id) => ids[*number] = id,
+            }
+        }
+        Ok(begun)
+    }
+
     /// Those to decide about, in their order. Process ids of other roles are refused before anything is locked; a request that
     /// was made before, when the id was its owner's still, has its answer.
-    fn without_repeated_of_others(&self, ids: &mut [ExecutionId]) -> Result<Vec<usize>> {
+    fn without_repeated_of_others(&self, spi: &Spi, ids: &mut [ExecutionId]) -> Result<Vec<usize>> {
         let request = |number: &usize| &self.requests[*number];
         let mut known: Vec<_> = self.order.iter().map(|number| request(number).start.process_id.as_str()).collect();
         known.dedup();
-        let owners = process::owners_of_ids(self.spi, &known)?;
+        let owners = process::owners_of_ids(spi, &known)?;
         let mut order = Vec::with_capacity(self.order.len());
         for number in self.order {
             let process_id = &request(number).start.process_id;
             match owners.get(process_id) {
                 Some(owner) if !self.caller.may_drive(*owner)? => {
-                    let repeated = repeated(self.spi, self.caller, request(number));
+                    let repeated = repeated(spi, self.caller, request(number));
                     let repeated = repeated.and_then(|found| found.ok_or_else(|| of_another(process_id)));
                     ids[*number] = repeated.map_err(|error| self.at(*number, error))?;
                 }
@@ -164,13 +184,17 @@ impl Bulk<'_> {
     }
 }
 
-/// Reads the array.
-fn requests(text: &str) -> Result<Vec<StartRequest>> {
+/// Reads the array. Each start gets the id of its execution.
+fn requests(text: &str) -> Result<Vec<(StartRequest, ExecutionId)>> {
     let elements: Vec<Json> = serde_json::from_str(text)
         .map_err(|_| error::invalid_argument("processes", "it must be an array of objects"))?;
     let given = elements.iter().enumerate().map(|(number, element)| element_of(number, element));
     let given = given.collect::<Result<Vec<_>>>()?;
-    given.into_iter().enumerate().map(|(number, given)| read(&format!("processes[{number}]."), given)).collect()
+    let read = |(number, given)| {
+        let id = new_id();
+        Ok((read(&format!("processes[{number}]."), given, id)?, id))
+    };
+    given.into_iter().enumerate().map(read).collect()
 }
 
 /// The members of an object. Lengths of time and moments are read as the caller's session does.

@@ -9,7 +9,7 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::attribute;
 use crate::store::load::{self, Loaded, Lock};
-use crate::store::purge::{self, Cursor};
+use crate::store::purge::{self, Cursor, Old};
 use crate::store::{save, state, suspects};
 use crate::{clock, error};
 use std::collections::{BTreeMap, HashMap};
@@ -125,14 +125,17 @@ pub fn purge(args: &Args) -> Result<Value> {
     let older_than = needed("older_than", args.interval(0))?
         .ok_or_else(|| error::invalid_argument("older_than", "it must not be negative"))?;
     let before = clock::behind().before(older_than);
-    let (mut purged, mut after) = (0, Cursor::START);
-    loop {
-        let batch = caller.on_system_tables(|spi, _| purge::batch(spi, before, after, PURGED_AT_ONCE, None))?;
-        crash::point("purge");
-        purged += batch.purged as i64;
-        after = batch.reached;
-        if !batch.more {
-            break;
+    let mut purged = 0;
+    for old in [Old::Closed(before), Old::Retained(before)] {
+        let mut after = Cursor::START;
+        loop {
+            let batch = caller.on_system_tables(|spi, _| purge::batch(spi, old, after, PURGED_AT_ONCE, None))?;
+            crash::point("purge");
+            purged += batch.purged as i64;
+            after = batch.reached;
+            if !batch.more {
+                break;
+            }
         }
     }
     Ok(Value::of(purged))

@@ -17,7 +17,7 @@
 //! | file | functions |
 //! |---|---|
 //! | `registration.rs` | `register_worker`, `set_worker_secret`, `register_process_type`, and their ends |
-//! | `start.rs`, `bulk.rs` | `start_process`, `start_processes` |
+//! | `start.rs`, `bulk.rs`, `merge.rs` | `start_process`, `start_processes`, and starts that are merged |
 //! | `process.rs`, `global.rs` | `publish`, `stop_process`; `publish_global` |
 //! | `rpc.rs`, `rpc_locks.rs`, `rpc_pause.rs` | `invoke_rpc`, how it locks what it loads, and waits for the end of a pause |
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, what `check_process` stands on |
@@ -42,6 +42,7 @@ mod engine_state;
 mod global;
 mod lock_holders;
 mod manage;
+mod merge;
 mod owners;
 mod pause;
 mod process;
@@ -180,6 +181,18 @@ impl Caller {
     /// Runs `body` on users' tables, as the caller.
     fn on_users_tables<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
         identity::as_caller(|| {
+            spi::connect(|spi| {
+                if identity::is_restricted() {
+                    defer_nothing(spi)?;
+                }
+                body(spi)
+            })
+        })
+    }
+
+    /// Runs `body`, which calls functions of the users, as the caller.
+    fn on_functions<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
+        identity::as_caller_of_function(|| {
             spi::connect(|spi| {
                 if identity::is_restricted() {
                     defer_nothing(spi)?;

@@ -27,7 +27,7 @@ use xdb_engine::{Definition, Json, TableMapping};
 use xdb_protocol::{MAX_DEFINITION_BYTES, parse_definition};
 
 /// Headers that the protocol sets itself.
-const OWN_HEADERS: [&str; 2] = ["idempotency-key", "traceparent"];
+const OWN_HEADERS: [&str; 3] = ["idempotency-key", "traceparent", "xdb-shard"];
 
 pub fn register_worker(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.register_worker()")?;

@@ -295,7 +295,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
     let secrets = worker.signing.clone().map_err(unsigned)?;
     let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
     let id = rpc_call_id(execution.id, &invocation);
-    let owner = identity::role_name(target.loaded.meta.owner)?;
+    let (owner, shard) = (identity::role_name(target.loaded.meta.owner)?, target.loaded.meta.chosen_shard());
     // The call belongs to what its caller does.
     let traceparent = session_traceparent()?.or_else(|| target.loaded.meta.traceparent.clone());
     let request = RpcRequest {
@@ -310,6 +310,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
             call_id: &id,
             first_attempt_at: clock::now(),
             timeout,
+            shard,
             recovery: None,
         },
         process_type: &execution.process_type,
@@ -323,7 +324,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
     let call = Request {
         tag: 0,
         url: calls::rpc_url(worker),
-        headers: calls::headers(worker, request_key(&id, 0, values), traceparent.as_deref()),
+        headers: calls::headers(worker, request_key(&id, 0, values), shard, traceparent.as_deref()),
         body: request.encode().into_bytes(),
         timeout,
         secrets,

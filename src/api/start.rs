@@ -1,6 +1,7 @@
 //! `start_process`: everything in the caller's transaction, or nothing.
 
-use super::{Caller, json, name, object, owner_name, payload, session_traceparent, wrote};
+use super::merge::merge_or_begin;
+use super::{Caller, json, name, name_if_given, object, owner_name, payload, session_traceparent, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -13,8 +14,8 @@ use crate::store::app_tables::Tables;
 use crate::store::attribute::Size;
 use crate::store::load::{Loaded, Meta};
 use crate::store::process::{self, FoundExecution};
-use crate::store::registry::{Mapping, ProcessType, Registry};
-use crate::store::{save, shard_of};
+use crate::store::registry::{Mapping, ProcessType, Registry, TypeId};
+use crate::store::{save, shard_of, versions};
 use crate::{clock, error, guc};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -74,9 +75,12 @@ pub fn start_process(args: &Args) -> Result<Value> {
         start_at: args.time(8),
         options: json(args, 9, "options")?,
     };
-    let request = read("", given)?;
     let id = new_id();
-    let begun = caller.on_system_tables(|spi, registry| begin(spi, registry, caller, &request, id))?;
+    let request = read("", given, id)?;
+    let begun = match &request.options.correlation {
+        None => caller.on_system_tables(|spi, registry| begin(spi, registry, caller, &request, id)),
+        Some(correlation) => merge_or_begin(caller, &request, correlation, id),
+    }?;
     let loaded = match begun {
         StartResult::New(loaded) => *loaded,
         StartResult::Repeated(id) => return Ok(Value::of(id)),
@@ -138,10 +142,12 @@ fn context(loaded: &Loaded) -> Result<String> {
     Ok(context.encode())
 }
 
-/// Checks the parameters. `place` stands before their names in errors.
-pub(super) fn read(place: &str, given: Given) -> Result<StartRequest> {
+/// Checks the parameters. `place` stands before their names in errors, and `id` is the process id where none is given.
+pub(super) fn read(place: &str, given: Given, id: ExecutionId) -> Result<StartRequest> {
     let at = |argument: &str| format!("{place}{argument}");
-    let process_id = name(&at("process_id"), given.process_id)?;
+    let own_id = name_if_given(&at("process_id"), given.process_id)?;
+    let has_own_id = own_id.is_some();
+    let process_id = own_id.unwrap_or_else(|| id.to_string());
     let process_type = name(&at("process_type"), given.process_type)?;
     let input = payload(&at("input"), given.input)?;
     let global_attributes = object(&at("global_attributes"), given.global_attributes)?;
@@ -164,6 +170,16 @@ pub(super) fn read(place: &str, given: Given) -> Result<StartRequest> {
         Some(text) => parse_start_options(&text).map_err(|what| error::invalid_argument(&at("options"), what))?,
         None => StartOptions::default(),
     };
+    if options.correlation.is_some() {
+        versions::need_own("options.correlationKey")?;
+        arguments::check_correlated(place, has_own_id, !global_attributes.is_empty())?;
+    }
+    if options.shard_key.is_some() {
+        versions::need_own("options.shardKey")?;
+    }
+    if !has_own_id && options.request_id.is_some() {
+        return Err(arguments::request_without_id(&at("options")).into());
+    }
     let start = Start {
         process_id,
         process_type,
@@ -172,6 +188,7 @@ pub(super) fn read(place: &str, given: Given) -> Result<StartRequest> {
         global_attributes,
         call_functions: options.call_functions.clone(),
         timeout,
+        starting_state: options.starting_state.clone(),
         starting_state_config: options.starting_state_config.clone(),
         start_at,
     };
@@ -180,7 +197,7 @@ pub(super) fn read(place: &str, given: Given) -> Result<StartRequest> {
 
 pub(super) enum StartResult {
     New(Box<Loaded>),
-    /// The start was made before, with the same request id.
+    /// The start was made before, with the same request id, or is merged into this one.
     Repeated(ExecutionId),
 }
 
@@ -266,6 +283,15 @@ pub(super) struct TypeToStart {
 }
 
 impl TypeToStart {
+    pub fn id(&self) -> TypeId {
+        self.process_type.id
+    }
+
+    /// Whether this start of it begins with a thread.
+    pub fn starts_in_a_state(&self, start: &Start) -> bool {
+        start.starting_state.is_some() || self.process_type.definition.starting_state.is_some()
+    }
+
     pub fn find(spi: &Spi, registry: &mut Registry, name: &str) -> Result<Self> {
         let found = registry.process_type_to_start(spi, name)?;
         let process_type = found.ok_or_else(|| error::unknown_process_type(name))?;
@@ -292,7 +318,8 @@ pub(super) fn decide_start(
     super::pause::refuse_type(process_type, now)?;
     let history = request.options.history.unwrap_or(process_type.definition.history);
     let meta = Meta {
-        shard: shard_of(process_id),
+        shard: shard_of(request.options.shard_key.as_deref().unwrap_or(process_id)),
+        shard_key: request.options.shard_key.clone(),
         type_id: process_type.id,
         owner: caller.role,
         owner_name,

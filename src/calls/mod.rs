@@ -42,11 +42,19 @@ pub fn url(worker: &Worker, path: &str) -> String {
 }
 
 /// Headers of a call, besides those that are set for every request.
-pub fn headers(worker: &Worker, idempotency_key: String, traceparent: Option<&str>) -> Vec<(String, String)> {
+pub fn headers(
+    worker: &Worker,
+    idempotency_key: String,
+    shard: Option<i16>,
+    traceparent: Option<&str>,
+) -> Vec<(String, String)> {
     let mut headers = worker.headers.clone();
     headers.push(("Idempotency-Key".to_owned(), idempotency_key));
     if let Some(traceparent) = traceparent {
         headers.push(("traceparent".to_owned(), traceparent.to_owned()));
+    }
+    if let Some(shard) = shard {
+        headers.push(("Xdb-Shard".to_owned(), shard.to_string()));
     }
     headers
 }
@@ -84,6 +92,7 @@ pub fn body<'a>(loaded: &'a Loaded, state: &'a StateExecution, attempt: &Attempt
         call_id: attempt.call_id,
         first_attempt_at: attempt.first_at,
         timeout: attempt.timeout.as_std(),
+        shard: loaded.meta.chosen_shard(),
         recovery: state.recovery.as_ref(),
     };
     let results = match &state.phase {
@@ -120,6 +129,7 @@ pub fn function_context(loaded: &Loaded, record: &CallRecord) -> Result<String> 
         first_attempt_at: record.first_attempt_at,
         timeout: config.timeout(record.api).as_std(),
         recovery: state.recovery.as_ref(),
+        shard: loaded.meta.chosen_shard(),
     }
     .encode();
     Ok(context)
@@ -138,7 +148,7 @@ pub fn request(
     Ok(Request {
         tag: 0,
         url: url(worker, path),
-        headers: headers(worker, key, loaded.meta.traceparent.as_deref()),
+        headers: headers(worker, key, loaded.meta.chosen_shard(), loaded.meta.traceparent.as_deref()),
         body: body.encode().into_bytes(),
         timeout: attempt.timeout.as_std(),
         secrets: attempt.secrets.clone(),

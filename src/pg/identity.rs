@@ -49,6 +49,12 @@ pub fn as_caller<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     scope(Some((caller, (pg_sys::SECURITY_LOCAL_USERID_CHANGE | more) as c_int)), &FORMATS, back, body)
 }
 
+/// Runs `body`, which calls a function of the users in a caller's transaction: as [`as_caller`], with a pinned `search_path` that
+/// only the function's own takes the place of.
+pub fn as_caller_of_function<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    as_caller(|| scope(None, &SEARCH_PATH, Settings::PinnedBack, body))
+}
+
 /// Whether the session, or what has called a function of another's rights, has a superuser's rights beside those of this role.
 fn is_lent_by_superuser(role: pg_sys::Oid) -> bool {
     // SAFETY: plain accessors.

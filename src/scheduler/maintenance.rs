@@ -1,10 +1,12 @@
 //! What a scheduler does besides its turns: what is old goes.
 
 use super::main_loop::in_transaction;
+use crate::pg::catch::Result;
 use crate::pg::session::Session;
+use crate::pg::spi::Spi;
 use crate::pg::{crash, identity};
 use crate::store::global_queue::{self as global, KeyCursor};
-use crate::store::purge::{self, Cursor};
+use crate::store::purge::{self, Cursor, Old};
 use crate::store::slow;
 use crate::{clock, guc};
 use std::time::{Duration, Instant};
@@ -12,9 +14,12 @@ use std::time::{Duration, Instant};
 /// How often to scan for executions that have become too old, at most.
 const SCAN_EVERY: Duration = Duration::from_secs(60);
 
-/// After so many scans, the next one begins at the oldest execution again: what was locked, or came late, is found
+/// After the time of so many scans, the next one begins at the oldest execution again: what was locked, or came late, is found
 /// then. Not every time, because deleted rows that an old snapshot keeps have to be walked over.
 const SCANS: u32 = 60;
+
+/// Those with a retention of their own may be deleted as soon as they close, so that more of them come late.
+const OVERDUE_AGAIN: Duration = SCAN_EVERY;
 
 /// Most executions in one transaction.
 const EXECUTIONS: usize = 100;
@@ -24,6 +29,9 @@ const ROWS: i64 = 1_000;
 
 /// While there is more to delete, the scheduler rests from it this many times as long as it took.
 const REST: u32 = 4;
+
+/// As long as executions of types with a retention of their own are deleted, the next ones are looked for so soon.
+const SCAN_AGAIN: Duration = Duration::from_secs(1);
 const SHORTEST_REST: Duration = Duration::from_millis(50);
 
 /// Keeps to `xdb.retention`, and to the time that messages of global queues have.
@@ -32,8 +40,12 @@ pub struct Maintenance {
     /// How long after the last scan the next one is due, while there is more to delete.
     rest: Option<Duration>,
     after: Cursor,
+    /// The same among those with a retention of their own.
+    after_overdue: Cursor,
     after_key: KeyCursor,
-    scans: u32,
+    /// When scans began at the oldest execution.
+    begun: Instant,
+    begun_overdue: Instant,
     /// The offset of the clock at the last scan.
     clock_offset: i64,
 }
@@ -44,8 +56,10 @@ impl Maintenance {
             scanned: Instant::now(),
             rest: None,
             after: Cursor::START,
+            after_overdue: Cursor::START,
             after_key: KeyCursor::start(),
-            scans: 0,
+            begun: Instant::now(),
+            begun_overdue: Instant::now(),
             clock_offset: clock::offset(),
         }
     }
@@ -56,7 +70,46 @@ impl Maintenance {
     }
 
     fn begin_again(&mut self) {
-        (self.after, self.after_key) = (Cursor::START, KeyCursor::start());
+        (self.after, self.after_key, self.begun) = (Cursor::START, KeyCursor::start(), Instant::now());
+        self.begin_overdue_again();
+    }
+
+    fn begin_overdue_again(&mut self) {
+        (self.after_overdue, self.begun_overdue) = (Cursor::START, Instant::now());
+    }
+
+    fn scan(&self, spi: &Spi, retention: Option<xdb_engine::Duration>) -> Result<Scan> {
+        // A crash brings back at most what is deleted again.
+        identity::set_local(c"synchronous_commit", c"off")?;
+        let now = clock::now();
+        slow::forget(spi)?;
+        let expiring = global::expire(spi, now, ROWS)?;
+        crash::point("expire");
+        let left = purge::sweep(spi, ROWS)?;
+        if left {
+            crash::point("sweep");
+        }
+        let overdue = Old::Overdue(clock::behind());
+        let overdue = purge::batch(spi, overdue, self.after_overdue, EXECUTIONS, Some(ROWS))?;
+        let mut scan = Scan {
+            after: self.after,
+            after_overdue: overdue.reached,
+            after_key: self.after_key.clone(),
+            purged_overdue: overdue.purged > 0,
+            more: expiring || left || overdue.left || overdue.more,
+        };
+        let mut purged = overdue.purged;
+        if let Some(before) = retention.map(|kept| clock::behind().before(kept)) {
+            let batch = purge::batch(spi, Old::Closed(before), self.after, EXECUTIONS, Some(ROWS))?;
+            let (key, keys) = global::forget_keys(spi, before, &self.after_key, ROWS)?;
+            (scan.after, scan.after_key) = (batch.reached, key);
+            scan.more |= batch.left || batch.more || keys;
+            purged += batch.purged;
+        }
+        if purged > 0 {
+            crash::point("retention");
+        }
+        Ok(scan)
     }
 
     /// Deletes a batch of what is old if it is time. To be called between turns.
@@ -71,42 +124,32 @@ impl Maintenance {
             return;
         }
         let began = Instant::now();
-        let done = in_transaction(session, |spi| {
-            // A crash brings back at most what is deleted again.
-            identity::set_local(c"synchronous_commit", c"off")?;
-            let now = clock::now();
-            slow::forget(spi)?;
-            let expiring = global::expire(spi, now, ROWS)?;
-            crash::point("expire");
-            let Some(before) = retention.map(|kept| clock::behind().before(kept)) else {
-                return Ok((self.after, self.after_key.clone(), expiring));
-            };
-            let left = purge::sweep(spi, ROWS)?;
-            if left {
-                crash::point("sweep");
-            }
-            let batch = purge::batch(spi, before, self.after, EXECUTIONS, Some(ROWS))?;
-            let (key, keys) = global::forget_keys(spi, before, &self.after_key, ROWS)?;
-            if batch.purged > 0 {
-                crash::point("retention");
-            }
-            Ok((batch.reached, key, expiring || left || batch.left || batch.more || keys))
-        });
+        let done = in_transaction(session, |spi| self.scan(spi, retention));
         self.scanned = Instant::now();
-        let more = match done {
-            Some((reached, key, more)) => {
-                (self.after, self.after_key) = (reached, key);
-                more
+        let (more, again) = match done {
+            Some(scan) => {
+                (self.after, self.after_overdue, self.after_key) = (scan.after, scan.after_overdue, scan.after_key);
+                (scan.more, scan.purged_overdue)
             }
-            None => false,
+            None => (false, false),
         };
-        if !more {
-            self.scans += 1;
-            if self.scans >= SCANS {
-                self.scans = 0;
-                self.begin_again();
-            }
+        if !more && self.begun.elapsed() >= every * SCANS {
+            self.begin_again();
+        } else if !more && self.begun_overdue.elapsed() >= OVERDUE_AGAIN {
+            self.begin_overdue_again();
         }
-        self.rest = more.then(|| ((self.scanned - began) * REST).max(SHORTEST_REST));
+        self.rest = match more {
+            true => Some(((self.scanned - began) * REST).max(SHORTEST_REST)),
+            false => again.then_some(SCAN_AGAIN),
+        };
     }
+}
+
+/// What a scan has come to.
+struct Scan {
+    after: Cursor,
+    after_overdue: Cursor,
+    after_key: KeyCursor,
+    purged_overdue: bool,
+    more: bool,
 }

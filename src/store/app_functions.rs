@@ -1,19 +1,20 @@
-//! Functions of users that answers and starts call.
+//! Functions of users that answers and starts call, and those that merge inputs.
 //!
 //! A definition has their names and no oids. A function that is dropped and made again, or comes out of a dump, is the one that is
 //! meant; one that is called otherwise now is not there. Each call looks it up, as SQL does that names it.
 //!
 //! Whoever calls one has switched to the right role (see `pg::identity`) and decides what an error means.
 
+use super::catalog::quote;
 use super::table::statements;
 use crate::error;
 use crate::pg::catch::{PgError, Result, sqlstate};
-use crate::pg::param::value;
+use crate::pg::param::{Jsonb, value};
 use crate::pg::routine;
 use crate::pg::spi::Spi;
 use crate::pg::subxact::now_in_table;
 use pgrx::pg_sys;
-use xdb_engine::{Definition, FunctionCall};
+use xdb_engine::{Definition, FunctionCall, Json};
 
 statements! {
     // Quoted where that is needed, so that it can stand in SQL.
@@ -25,6 +26,11 @@ statements! {
             n.nspname LIKE 'pg\\_temp%' AS is_temporary, pg_catalog.has_function_privilege($2::oid, p.oid, 'EXECUTE') \
                 AND pg_catalog.has_schema_privilege($2::oid, n.oid, 'USAGE') AS may_execute \
         FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = $1::oid";
+    // By its name and argument types: what is found is called under the name that it has there.
+    MERGING = "SELECT n.nspname::text AS schema, p.proname::text AS name, \
+            p.prokind = 'f' AND NOT p.proretset AND p.prorettype = 'pg_catalog.jsonb'::pg_catalog.regtype AS fits \
+        FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
+        WHERE p.oid = pg_catalog.to_regprocedure($1)";
 }
 
 /// A function that is to be called.
@@ -129,4 +135,22 @@ pub fn check(spi: &Spi, role: pg_sys::Oid, name: &str, arguments: usize, gives: 
         Some(_) => Ok(()),
         None => wrong("it is gone"),
     }
+}
+
+/// What a function makes of two inputs, as whoever is the current user. Outer None: it does not want them merged.
+pub fn merge(spi: &Spi, function: &str, pending: Option<&Json>, new: Option<&Json>) -> Result<Option<Json>> {
+    let signature = format!("{function}(pg_catalog.jsonb, pg_catalog.jsonb)");
+    let found = spi.first(&MERGING, &[value(signature.as_str())], |row| {
+        Ok((row.get::<String>("schema")?, row.get::<String>("name")?, row.get::<bool>("fits")?))
+    })?;
+    let refused = |what: String| Err(error::invalid_argument("options.merge.input", what));
+    let (schema, name) = match found {
+        Some((schema, name, true)) => (schema, name),
+        Some(_) => return refused(format!("{function}(jsonb, jsonb) is no function that returns one jsonb")),
+        None => return refused(format!("there is no function {function}(jsonb, jsonb)")),
+    };
+    let sql = format!("SELECT {}.{}($1::jsonb, $2::jsonb)::text AS merged", quote(&schema), quote(&name));
+    let params = [value(pending.map(Jsonb::from)), value(new.map(Jsonb::from))];
+    let merged = spi.on_users_tables().first(sql.as_str(), &params, |row| row.get::<Option<String>>("merged"))?;
+    Ok(merged.flatten().map(Json::from_trusted))
 }

@@ -24,8 +24,9 @@ use xdb_engine::*;
 pub use super::process::newest;
 
 statements! {
-    WHAT_IT_IS = "SELECT process_id, owner, history_limit IS DISTINCT FROM 0 AS has_history FROM xdb.process_execution \
-        WHERE execution_id = $1";
+    // The schemas of older releases have no column `shard_key`.
+    WHAT_IT_IS = "SELECT COALESCE(pg_catalog.to_jsonb(p) ->> 'shard_key', p.process_id) AS shard_key, p.owner, \
+            p.history_limit IS DISTINCT FROM 0 AS has_history FROM xdb.process_execution p WHERE p.execution_id = $1";
     CALLS_WITH_MANY_ATTEMPTS = "SELECT seq, call::text FROM xdb.state_execution WHERE execution_id = $1 \
         AND ended_at IS NULL AND (call -> 'failedAttempts') > pg_catalog.to_jsonb($2::int)";
     ENDED_WITHOUT_CALL = "SELECT seq FROM xdb.state_execution WHERE execution_id = $1 AND ended_at IS NOT NULL AND call IS NULL";
@@ -35,9 +36,9 @@ statements! {
 pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
     let mut check = Check { spi, id, problems: Vec::new() };
     let own = check.one(&WHAT_IT_IS, |row| {
-        Ok((row.get::<String>("process_id")?, row.get("owner")?, row.get::<bool>("has_history")?))
+        Ok((row.get::<String>("shard_key")?, row.get("owner")?, row.get::<bool>("has_history")?))
     })?;
-    let (process_id, owner, has_history) = own.ok_or_else(|| PgError::internal("an execution is gone"))?;
+    let (shard_key, owner, has_history) = own.ok_or_else(|| PgError::internal("an execution is gone"))?;
     let replayed = if has_history { check.replay()? } else { None };
     let known = match replayed {
         Some(mut replay) => {
@@ -52,7 +53,7 @@ pub fn problems(spi: &Spi, id: ExecutionId) -> Result<Vec<String>> {
     };
     check.values()?;
     if let Some(known) = &known {
-        let shard = shard_of(&process_id);
+        let shard = shard_of(&shard_key);
         let tables = rows::expected(known, shard, owner, &inbox::keys_in_inbox(spi, id)?)?;
         for table in &tables {
             check.compare(table)?;

@@ -2,8 +2,9 @@
 
 use super::loaded::{Loaded, Meta};
 use super::registry::{Found, MappingId, Registry, TypeId};
-use super::table::{batch, insert_but, names_but, record, run, select_but, set_to_v, statements, table, update};
-use super::{from_json, to_json, versions};
+use super::table::{batch, batch_but, insert_but, names_but, record, run, select_but, set_to_v, statements, table};
+use super::versions::{self, of_schema};
+use super::{from_json, to_json};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, TextArray, array};
 use crate::pg::spi::{Row, Spi, Statement};
@@ -48,8 +49,13 @@ table! {
             history_limit: Option<i32>,
             request_id: Option<&'a str>,
             traceparent: Option<&'a str>,
-            /// See [`full_queues`](super::full_queues). Not in the schemas of older releases.
+            /// What its shard was made of, if it was not the process id. Neither this column nor the following ones are in the
+            /// schemas of older releases.
+            shard_key: Option<&'a str>,
+            /// See [`full_queues`](super::full_queues).
             full_queues: Option<TextArray>,
+            /// When it is deleted, instead of by `xdb.retention`; infinite = never.
+            purge_at: Option<Timestamp>,
         }
     }
 }
@@ -70,6 +76,8 @@ record! {
         state_numbers: Jsonb<'a>,
         /// Results that come to those that are there.
         results: Option<Jsonb<'a>>,
+        /// When it is deleted: of one that closes with a retention of its own, where None is never.
+        purge_at: Option<Timestamp>,
     }
 }
 
@@ -83,18 +91,29 @@ record! {
     struct Close { execution_id: ExecutionId, conditional: bool }
 }
 
-/// What is loaded of these executions. Results are only added to, and request ids only looked for. `full_queues` is a column, or what
-/// stands for it in a schema that has none; so is `extra`.
-fn of_ids((full_queues, extra): (&str, &str), lock: &str) -> String {
-    let columns = select_but::<Process>("p", &["results", "request_id", "full_queues", "extra"]);
+/// What is loaded of these executions. Results are only added to, and request ids only looked for. `new` are columns, or what stands
+/// for them in a schema that has none.
+fn of_ids(new: &str, lock: &str) -> String {
+    let columns =
+        select_but::<Process>("p", &["results", "request_id", "shard_key", "full_queues", "extra", "purge_at"]);
     format!(
-        "SELECT {columns}, {full_queues} AS full_queues, {extra} AS extra FROM xdb.process_execution p \
+        "SELECT {columns}, {new} FROM xdb.process_execution p \
          WHERE execution_id = ANY ($1) ORDER BY execution_id{lock}"
     )
 }
 
-const FULL: (&str, &str) = ("p.full_queues", "p.extra::text");
-const NONE_FULL: (&str, &str) = ("NULL::text[]", "NULL::text");
+const NEW: &str = "p.shard_key, p.full_queues, p.extra::text AS extra";
+const NONE_NEW: &str = "NULL::text AS shard_key, NULL::text[] AS full_queues, NULL::text AS extra";
+
+fn update(also: &str, without: &[&str]) -> String {
+    let set = set_to_v(&names_but::<ExecutionUpdate>(&["execution_id", "loaded_event", "results", "purge_at"]));
+    format!(
+        "UPDATE xdb.process_execution p SET {set}, {also}closing = NULL, \
+            results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results END \
+        FROM {} WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event",
+        batch_but::<ExecutionUpdate>(without)
+    )
+}
 
 fn unmark(which: &str) -> String {
     format!(
@@ -105,22 +124,21 @@ fn unmark(which: &str) -> String {
 }
 
 statements! {
-    INSERT = insert_but::<Process>(&["full_queues", "extra"]);
+    INSERT = insert_but::<Process>(&["full_queues", "extra", "purge_at"]);
+    INSERT_OF_OLDER = insert_but::<Process>(&["shard_key", "full_queues", "extra", "purge_at"]);
     // next_event of the loaded row is compared: a trigger of the users' tables may have changed the execution in this very
     // transaction, behind what was loaded.
-    UPDATE = format!("UPDATE xdb.process_execution p SET {}, closing = NULL, \
-            results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results END \
-        FROM {} WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event",
-        set_to_v(&names_but::<ExecutionUpdate>(&["execution_id", "loaded_event", "results"])), batch::<ExecutionUpdate>());
-    PUT_EXTRA = update::<ExtraUpdate>();
-    STEP_OR_SKIP = of_ids(FULL, " FOR NO KEY UPDATE SKIP LOCKED");
-    STEP = of_ids(FULL, " FOR NO KEY UPDATE");
-    CLOSE = of_ids(FULL, " FOR UPDATE");
-    LOOK = of_ids(FULL, "");
-    STEP_OR_SKIP_OF_OLDER = of_ids(NONE_FULL, " FOR NO KEY UPDATE SKIP LOCKED");
-    STEP_OF_OLDER = of_ids(NONE_FULL, " FOR NO KEY UPDATE");
-    CLOSE_OF_OLDER = of_ids(NONE_FULL, " FOR UPDATE");
-    LOOK_OF_OLDER = of_ids(NONE_FULL, "");
+    UPDATE = update("", &["purge_at"]);
+    UPDATE_RETAINED = update("purge_at = COALESCE(v.purge_at, 'infinity'), ", &[]);
+    PUT_EXTRA = super::table::update::<ExtraUpdate>();
+    STEP_OR_SKIP = of_ids(NEW, " FOR NO KEY UPDATE SKIP LOCKED");
+    STEP = of_ids(NEW, " FOR NO KEY UPDATE");
+    CLOSE = of_ids(NEW, " FOR UPDATE");
+    LOOK = of_ids(NEW, "");
+    STEP_OR_SKIP_OF_OLDER = of_ids(NONE_NEW, " FOR NO KEY UPDATE SKIP LOCKED");
+    STEP_OF_OLDER = of_ids(NONE_NEW, " FOR NO KEY UPDATE");
+    CLOSE_OF_OLDER = of_ids(NONE_NEW, " FOR UPDATE");
+    LOOK_OF_OLDER = of_ids(NONE_NEW, "");
     EXISTING = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1)";
     CLOSE_OR_SKIP = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1) \
         ORDER BY execution_id FOR UPDATE SKIP LOCKED";
@@ -189,7 +207,9 @@ impl<'a> Process<'a> {
             history_limit: None,
             request_id: None,
             traceparent: None,
+            shard_key: None,
             full_queues: None,
+            purge_at: None,
         })
     }
 
@@ -205,13 +225,15 @@ impl<'a> Process<'a> {
             history_limit: super::history::column::of(meta.history),
             request_id,
             traceparent: meta.traceparent.as_deref(),
+            shard_key: meta.shard_key.as_deref(),
             ..Self::of(execution, meta.shard)?
         })
     }
 }
 
 impl<'a> ExecutionUpdate<'a> {
-    fn of(Loaded { before, execution, .. }: &'a Loaded) -> Result<Self> {
+    fn of(loaded: &'a Loaded) -> Result<Self> {
+        let Loaded { before, execution, .. } = loaded;
         let results = &execution.results;
         let results = if results.is_empty() { None } else { Some(Jsonb(to_json(results)?.into())) };
         Ok(Self {
@@ -227,6 +249,10 @@ impl<'a> ExecutionUpdate<'a> {
             completing: execution.completing,
             state_numbers: Jsonb(to_json(&execution.state_numbers)?.into()),
             results,
+            purge_at: match own_retention(loaded) {
+                Some(Retention::For(kept)) => execution.closed_at.map(|at| at + kept),
+                _ => None,
+            },
         })
     }
 }
@@ -234,16 +260,17 @@ impl<'a> ExecutionUpdate<'a> {
 /// Inserts the rows of executions that have just been started, each with its request id.
 pub fn insert_started(spi: &Spi, started: &[(&Loaded, Option<&str>)]) -> Result<()> {
     let rows = started.iter().map(|(loaded, request_id)| Process::of_new(loaded, *request_id));
-    run(spi, &INSERT, &rows.collect::<Result<Vec<_>>>()?)?;
+    run(spi, of_schema(&INSERT, &INSERT_OF_OLDER), &rows.collect::<Result<Vec<_>>>()?)?;
     Ok(())
 }
 
 /// Writes what became of executions that were there before.
 pub(super) fn write(spi: &Spi, changed: &[&Loaded]) -> Result<()> {
     let there = changed.iter().filter(|loaded| loaded.before.exists());
-    let rows = there.map(|loaded| ExecutionUpdate::of(loaded)).collect::<Result<Vec<_>>>()?;
-    match run(spi, &UPDATE, &rows)? {
-        updated if updated == rows.len() as u64 => Ok(()),
+    let (retained, others): (Vec<&Loaded>, _) = there.partition(|loaded| own_retention(loaded).is_some());
+    let updated = update_with(spi, &UPDATE, &others)? + update_with(spi, &UPDATE_RETAINED, &retained)?;
+    match updated {
+        all if all == (retained.len() + others.len()) as u64 => Ok(()),
         _ => Err(PgError::internal("a process was changed by a trigger of a table that it writes")),
     }
 }
@@ -258,6 +285,19 @@ pub(super) fn write_extra(spi: &Spi, changed: &[&Execution]) -> Result<()> {
 fn extra(execution: &Execution) -> Result<Option<Jsonb<'static>>> {
     let text = execution.extra.as_deref().map(to_json).transpose()?;
     Ok(text.map(|text| Jsonb(text.into())))
+}
+
+fn update_with(spi: &Spi, statement: &'static Statement, changed: &[&Loaded]) -> Result<u64> {
+    run(spi, statement, &changed.iter().map(|loaded| ExecutionUpdate::of(loaded)).collect::<Result<Vec<_>>>()?)
+}
+
+/// The retention that its type has for an execution which closes now.
+fn own_retention(Loaded { meta, before, execution, .. }: &Loaded) -> Option<Retention> {
+    if !before.is_running() || execution.is_running() || !versions::is_own() {
+        return None;
+    }
+    let retention = meta.process_type.as_ref().map(|process_type| process_type.definition.retention());
+    retention.filter(|retention| *retention != Retention::BySetting)
 }
 
 /// Loads the executions' own rows. With [`Lock::StepOrSkip`] what is missing is locked by others, or gone. In the engine those are left
@@ -310,6 +350,7 @@ fn read_execution(row: &Row) -> Result<(Meta, Execution)> {
     execution.extra = row.get::<Option<&str>>("extra")?.map(from_json).transpose()?;
     let meta = Meta {
         shard,
+        shard_key: row.get("shard_key")?,
         type_id: row.get("type_id")?,
         process_type: None,
         owner: row.get("owner")?,

@@ -60,6 +60,8 @@ pub(super) struct Waiting {
 #[derive(Clone, Debug)]
 pub struct Meta {
     pub shard: i16,
+    /// What the shard was made of, if it was not the process id. Then workers are told the shard.
+    pub shard_key: Option<String>,
     pub type_id: TypeId,
     /// None when the type is no longer registered.
     pub process_type: Option<Arc<ProcessType>>,
@@ -78,6 +80,11 @@ pub struct Meta {
 }
 
 impl Meta {
+    /// The shard, where somebody has chosen it.
+    pub fn chosen_shard(&self) -> Option<i16> {
+        self.shard_key.as_ref().map(|_| self.shard)
+    }
+
     /// The line in which its calls to this worker stand.
     pub fn line_at(&self, worker: WorkerId) -> Line {
         Line { worker, owner: self.owner.to_u32() }

@@ -19,6 +19,7 @@
 //! | [`global_waiter`] | `global_waiter`, `global_passed_over` | whom the matcher of global queues asks |
 //! | [`attribute`] | `local_attribute` | local attributes |
 //! | [`history`] | `history_event` | replaying and cutting histories |
+//! | [`correlated`] | `correlated_start` | what starts may be merged into, and what a merge writes |
 //! | [`process`] | `latest_execution`, `rpc_answer` | what the SQL functions look for, lock and describe |
 //! | [`registry`] | `worker`, `process_type`, `mapped_table` | registrations, kept in memory |
 //! | [`pauses`] | | pauses of process types |
@@ -47,6 +48,7 @@ pub mod attribute;
 pub mod catalog;
 pub mod check;
 pub mod claim;
+pub mod correlated;
 pub mod engine;
 pub mod execution;
 pub mod full_queues;

@@ -4,7 +4,7 @@
 //! row is; rows that belong to it may follow later, and `xdb.purged` says which.
 
 use super::table::{Table, insert, run, statements, table};
-use super::{attribute, claim, global_waiter, history, inbox, process, queue, state, suspects, timer};
+use super::{attribute, claim, global_waiter, history, inbox, process, queue, state, suspects, timer, versions};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Spi, Statement};
@@ -26,12 +26,22 @@ fn some_of(table: &str) -> String {
     )
 }
 
-statements! {
-    CLOSED = "SELECT p.execution_id, p.closed_at, p.process_id, l.process_id IS NOT NULL AS is_latest \
+/// Executions of which `which` holds, in the order of a column.
+fn old(column: &str, which: &str) -> String {
+    format!(
+        "SELECT p.execution_id, NULLIF(p.{column}, 'infinity') AS at, p.process_id, l.process_id IS NOT NULL AS is_latest \
         FROM xdb.process_execution p LEFT JOIN xdb.latest_execution l \
             ON l.process_id = p.process_id AND l.execution_id = p.execution_id \
-        WHERE p.closed_at <= $1 AND (p.closed_at, p.execution_id) > ($2, $3) \
-        ORDER BY p.closed_at, p.execution_id LIMIT $4";
+        WHERE {which} AND (p.{column}, p.execution_id) > (COALESCE($2, 'infinity'), $3) \
+        ORDER BY p.{column}, p.execution_id LIMIT $4"
+    )
+}
+
+statements! {
+    CLOSED = old("closed_at", "p.closed_at <= $1 AND p.purge_at IS NULL");
+    CLOSED_OF_OLDER = old("closed_at", "p.closed_at <= $1");
+    OVERDUE = old("purge_at", "p.purge_at <= $1");
+    RETAINED = old("purge_at", "p.purge_at IS NOT NULL AND p.closed_at <= $1");
     LOCK_LATEST = "SELECT l.execution_id FROM xdb.latest_execution l \
         JOIN unnest($1::text[], $2::uuid[]) AS k (process_id, execution_id) \
             ON l.process_id = k.process_id AND l.execution_id = k.execution_id \
@@ -43,6 +53,7 @@ statements! {
     NOTE = insert::<Purged>();
     NOTED = "SELECT execution_id FROM xdb.purged ORDER BY execution_id LIMIT $1 FOR UPDATE SKIP LOCKED";
     FORGET = "DELETE FROM xdb.purged WHERE execution_id = ANY ($1)";
+    FORGET_CORRELATED = "DELETE FROM xdb.correlated_start WHERE execution_id = ANY ($1)";
     DELETE_LATEST = "DELETE FROM xdb.latest_execution WHERE process_id = ANY ($1)";
     DELETE = "DELETE FROM xdb.process_execution WHERE execution_id = ANY ($1)";
     HISTORY = some_of(history::HistoryEvent::NAME);
@@ -76,13 +87,24 @@ static TABLES: [&Statement; 11] = [
 /// Most executions whose left rows are deleted in one sweep.
 const SWEPT: i64 = 100;
 
-/// A place in the order of closing.
+/// Which executions are old.
 #[derive(Clone, Copy, Debug)]
-pub struct Cursor(Timestamp, ExecutionId);
+pub enum Old {
+    /// They closed until then, and have no retention of their own.
+    Closed(Timestamp),
+    /// Their own retention ended until then.
+    Overdue(Timestamp),
+    /// They closed until then, and have a retention of their own, whichever it is.
+    Retained(Timestamp),
+}
+
+/// A place in the order of closing, or of deleting. No time is the infinite one.
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor(Option<Timestamp>, ExecutionId);
 
 impl Cursor {
     /// Before all executions.
-    pub const START: Self = Self(Timestamp(i64::MIN), ExecutionId([0; 16]));
+    pub const START: Self = Self(Some(Timestamp(i64::MIN)), ExecutionId([0; 16]));
 }
 
 /// What became of a batch.
@@ -97,17 +119,26 @@ pub struct PurgedBatch {
     pub left: bool,
 }
 
-/// Deletes executions that closed until `before`, the oldest first, at most `limit` of them. `rows` is the most rows
-/// of one table that are deleted at once.
-pub fn batch(spi: &Spi, before: Timestamp, after: Cursor, limit: usize, rows: Option<i64>) -> Result<PurgedBatch> {
-    let params = [value(before), value(after.0), value(after.1), value(limit as i64)];
-    let closed = spi.rows(&CLOSED, &params, |row| {
+/// Deletes old executions, the oldest first, at most `limit` of them. `rows` is the most rows of one table that are deleted at once.
+pub fn batch(spi: &Spi, old: Old, after: Cursor, limit: usize, rows: Option<i64>) -> Result<PurgedBatch> {
+    let (statement, until) = match (old, versions::is_own()) {
+        (Old::Closed(until), true) => (&CLOSED, until),
+        (Old::Closed(until), false) => (&CLOSED_OF_OLDER, until),
+        (Old::Overdue(until), true) => (&OVERDUE, until),
+        (Old::Retained(until), true) => (&RETAINED, until),
+        // In the schema of an older release none has a retention of its own.
+        (Old::Overdue(_) | Old::Retained(_), false) => {
+            return Ok(PurgedBatch { purged: 0, reached: after, more: false, left: false });
+        }
+    };
+    let params = [value(until), value(after.0), value(after.1), value(limit as i64)];
+    let closed = spi.rows(statement, &params, |row| {
         let id: ExecutionId = row.get("execution_id")?;
-        let closed_at: Timestamp = row.get("closed_at")?;
+        let at: Option<Timestamp> = row.get("at")?;
         let process_id: String = row.get("process_id")?;
-        Ok((id, closed_at, row.get::<bool>("is_latest")?.then_some(process_id)))
+        Ok((id, at, row.get::<bool>("is_latest")?.then_some(process_id)))
     })?;
-    let reached = closed.last().map_or(after, |(id, closed_at, _)| Cursor(*closed_at, *id));
+    let reached = closed.last().map_or(after, |(id, at, _)| Cursor(*at, *id));
     let latest: Vec<_> = closed.iter().filter_map(|(id, _, latest)| Some((latest.as_deref()?, *id))).collect();
     let latest_locked = lock_latest(spi, &latest)?;
     let free = closed.iter().filter(|(id, _, latest)| latest.is_none() || latest_locked.contains(id));
@@ -154,6 +185,9 @@ fn delete(spi: &Spi, ids: &[ExecutionId], latest: &[(&str, ExecutionId)], rows: 
     }
     if !latest.is_empty() {
         spi.run(&DELETE_LATEST, &[array(latest.iter().map(|l| l.0))])?;
+    }
+    if versions::is_own() {
+        spi.run(&FORGET_CORRELATED, &[array(ids)])?;
     }
     spi.run(&DELETE, &[array(ids)])?;
     Ok(left)

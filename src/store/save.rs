@@ -5,6 +5,7 @@ pub use super::claim::Lease;
 
 use super::attribute::{self, LocalAttribute};
 use super::claim::{self, Task};
+use super::correlated;
 use super::history::{self, HistoryEvent};
 use super::inbox::{self, MessageKey};
 use super::loaded::{Loaded, Meta};
@@ -127,6 +128,7 @@ struct Rows<'a> {
     message_keys: Vec<MessageKey<'a>>,
     attributes: Vec<LocalAttribute<'a>>,
     history: Vec<HistoryEvent<'static>>,
+    merged: Vec<&'a Loaded>,
 }
 
 impl Closed {
@@ -251,6 +253,7 @@ impl<'a> Changes<'a> {
         self.global.write(spi, now)?;
         attribute::write(spi, attributes)?;
         history::write(spi, history)?;
+        correlated::write(spi, &self.rows.merged)?;
         self.history_cuts.iter().try_for_each(|(id, up_to)| history::cut(spi, *id, *up_to))
     }
 
@@ -335,7 +338,8 @@ impl<'a> Rows<'a> {
         }
     }
 
-    fn collect_events(&mut self, Loaded { meta, before, execution, events, .. }: &'a Loaded, closes: bool) {
+    fn collect_events(&mut self, loaded: &'a Loaded, closes: bool) {
+        let Loaded { meta, before, execution, events, .. } = loaded;
         let execution_id = execution.id;
         let mut attributes = BTreeMap::new();
         let mut event_id = before.next_event;
@@ -349,6 +353,7 @@ impl<'a> Rows<'a> {
                     };
                     self.message_keys.extend(messages.iter().filter_map(key));
                 }
+                Event::StartMerged { .. } => self.merged.push(loaded),
                 _ => {}
             }
             if event.is_recorded() {

@@ -64,7 +64,13 @@ pub fn run<R: Record>(spi: &Spi, statement: &'static Statement, rows: &[R]) -> R
 
 /// The batch as a relation `v` with the record's columns. It has the first parameters.
 pub fn batch<R: Record>() -> String {
-    let columns = (1..).zip(R::COLUMNS).map(|(n, column)| format!("{} AS {}", element(n, column), column.name));
+    batch_but::<R>(&[])
+}
+
+/// The same without some of the record's columns, whose parameters are not used.
+pub fn batch_but<R: Record>(without: &[&str]) -> String {
+    let columns = (1..).zip(R::COLUMNS).filter(|(_, column)| !without.contains(&column.name));
+    let columns = columns.map(|(n, column)| format!("{} AS {}", element(n, column), column.name));
     format!("(SELECT {}) AS v", columns.collect::<Vec<_>>().join(", "))
 }
 

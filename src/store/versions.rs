@@ -55,6 +55,14 @@ pub fn is_own() -> bool {
     extension::with_version(|schema| schema == OWN)
 }
 
+/// Refuses an option that a schema of an older release has no room for.
+pub fn need_own(option: &str) -> Result<()> {
+    match is_own() {
+        true => Ok(()),
+        false => Err(error::invalid_argument(option, "it needs ALTER EXTENSION xdb UPDATE in this database")),
+    }
+}
+
 /// The statement for the schema of this library, or for an older one.
 pub(super) fn of_schema(own: &'static Statement, older: &'static Statement) -> &'static Statement {
     if is_own() { own } else { older }

@@ -1,6 +1,9 @@
 use crate::*;
 use std::sync::Arc;
 
+/// The state that a process starts in, if it starts in any.
+pub const FIRST_STATE: StateSeq = StateSeq(1);
+
 impl Execution {
     /// Changes the execution as the event says. Events that name a state which is not loaded change the counters
     /// alone, so that a part and a whole agree on them.
@@ -31,6 +34,20 @@ impl Execution {
                         true => Phase::Execute { call, results: None },
                         false => Phase::WaitUntil(call),
                     },
+                });
+            }
+            Event::StartMerged { input, without_input, not_before, timeout_at } => {
+                self.timeout_at = *timeout_at;
+                let changes = *without_input || input.is_some();
+                self.with_state(FIRST_STATE, |state| {
+                    if changes {
+                        state.input.clone_from(input);
+                    }
+                    if let Phase::WaitUntil(call) | Phase::Execute { call, .. } = &mut state.phase {
+                        call.not_before = *not_before;
+                        // An attempt may have begun whose lease a crash has forgotten.
+                        call.generation += u32::from(changes);
+                    }
                 });
             }
             Event::WaitStarted { seq, waiting_type, commands, combinations, .. } => {
@@ -164,6 +181,15 @@ impl Execution {
             state.phase = state.phase.ended(StateStatus::Aborted, last_failure);
             state.ended_at = Some(at);
         }
+    }
+
+    /// The call of the first state, if no attempt of it is known of.
+    pub fn first_call(&self) -> Option<&CallState> {
+        let call = match &self.states.get(&FIRST_STATE)?.phase {
+            Phase::WaitUntil(call) | Phase::Execute { call, results: None } => call,
+            _ => return None,
+        };
+        (call.failed_attempts == 0 && call.repeats == 0).then_some(call)
     }
 
     fn with_state(&mut self, seq: StateSeq, change: impl FnOnce(&mut StateExecution)) {

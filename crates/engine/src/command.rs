@@ -6,6 +6,12 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     Start(Box<Start>),
+    /// Another start is merged into this execution, whose first call has not begun, as whoever says this has made sure: it gets
+    /// this input, and this is when its first call is due.
+    MergeStart {
+        input: Option<Json>,
+        not_before: Timestamp,
+    },
     /// A worker answered `waitUntil`.
     WaitUntilAnswered {
         seq: StateSeq,
@@ -84,6 +90,7 @@ impl Command {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Start(_) => "Start",
+            Self::MergeStart { .. } => "MergeStart",
             Self::WaitUntilAnswered { .. } => "WaitUntilAnswered",
             Self::ExecuteAnswered { .. } => "ExecuteAnswered",
             Self::CallFailed(_) => "CallFailed",
@@ -127,6 +134,8 @@ pub struct Start {
     pub call_functions: Vec<FunctionCall>,
     /// Overrides the timeout of the definition; zero = none.
     pub timeout: Option<Duration>,
+    /// In place of the definition's.
+    pub starting_state: Option<String>,
     pub starting_state_config: Option<Box<StateConfig>>,
     /// The first state starts then, if that is in the future.
     pub start_at: Option<Timestamp>,
@@ -316,6 +325,27 @@ pub struct StateMovement {
     pub state_id: String,
     pub input: Option<Json>,
     pub config: Option<Box<StateConfig>>,
+    pub begin: Begin,
+}
+
+/// When the first call of a state may be made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Begin {
+    #[default]
+    AtOnce,
+    After(Duration),
+    At(Timestamp),
+}
+
+impl Begin {
+    /// Never before `now`.
+    pub fn not_before(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::AtOnce => now,
+            Self::After(delay) => now + delay,
+            Self::At(at) => at.max(now),
+        }
+    }
 }
 
 /// Why a command was refused. Nothing changed.

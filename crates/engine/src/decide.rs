@@ -109,6 +109,7 @@ impl Draft<'_> {
     fn command(&mut self, command: &Command) -> Result<(), Rejection> {
         match command {
             Command::Start(start) => self.start(start),
+            Command::MergeStart { input, not_before } => self.merge_start(input.clone(), *not_before),
             Command::WaitUntilAnswered { seq, answer } => self.wait_until_answered(*seq, answer),
             Command::ExecuteAnswered { seq, answer } => self.execute_answered(*seq, answer),
             Command::CallFailed(failed) => self.call_failed(failed),
@@ -181,20 +182,31 @@ impl Draft<'_> {
             timeout_at: timeout.map(|t| begins_at + t),
         });
         self.write_attributes(&start.local_attributes, &start.global_attributes);
-        if let Some(state_id) = &definition.starting_state {
+        if let Some(state_id) = start.starting_state.as_ref().or(definition.starting_state.as_ref()) {
             let movement = StateMovement {
                 state_id: state_id.clone(),
                 input: start.input.clone(),
                 config: start.starting_state_config.clone(),
+                begin: Begin::At(begins_at),
             };
             self.check_movements(std::slice::from_ref(&movement))?;
-            self.start_state(&movement, None, begins_at);
+            self.start_state(&movement, None);
         } else if start.input.is_some() {
             return Err(Rejection::UnusedInput);
         } else if start.starting_state_config.is_some() {
             let what = "the process type has no starting state";
             return Err(Rejection::InvalidOptions(what.to_owned()));
         }
+        Ok(())
+    }
+
+    fn merge_start(&mut self, input: Option<Json>, not_before: Timestamp) -> Result<(), Rejection> {
+        let was_due = self.execution.first_call().ok_or(Rejection::Stale)?.not_before;
+        let changes = self.execution.states.get(&FIRST_STATE).is_some_and(|state| state.input != input);
+        let without_input = changes && input.is_none();
+        // The time of a process runs from the moment that its first state may start.
+        let timeout_at = self.execution.timeout_at.map(|at| at + Duration(not_before.since(was_due)));
+        self.emit(Event::StartMerged { input: input.filter(|_| changes), without_input, not_before, timeout_at });
         Ok(())
     }
 
@@ -391,8 +403,8 @@ impl Draft<'_> {
             Some(state_id) => {
                 let config = options.state_failure_proceed_state_config;
                 let recovery = Recovery { state_execution_id: failed_id, api, failure };
-                let movement = StateMovement { state_id, input, config };
-                self.start_state(&movement, Some(recovery), self.context.now);
+                let movement = StateMovement { state_id, input, config, begin: Begin::AtOnce };
+                self.start_state(&movement, Some(recovery));
             }
             None => {
                 let reason = format!("state {failed_id} failed after {attempt} attempts: {}", failure.detail);
@@ -416,7 +428,7 @@ impl Draft<'_> {
             Decision::NextStates(movements) => {
                 self.complete_state(seq, None, warnings);
                 for movement in movements {
-                    self.start_state(movement, None, self.context.now);
+                    self.start_state(movement, None);
                 }
                 self.complete_if_last();
             }
@@ -467,7 +479,7 @@ impl Draft<'_> {
         self.emit(Event::ProcessClosed { status, reason });
     }
 
-    fn start_state(&mut self, movement: &StateMovement, recovery: Option<Recovery>, not_before: Timestamp) {
+    fn start_state(&mut self, movement: &StateMovement, recovery: Option<Recovery>) {
         let number = self.execution.state_numbers.get(&movement.state_id).map_or(1, |last| last + 1);
         let config = self.context.definition.options_of(&movement.state_id, movement.config.as_deref());
         self.emit(Event::StateStarted {
@@ -477,7 +489,7 @@ impl Draft<'_> {
             config: movement.config.clone(),
             recovery,
             skip_wait_until: config.skip_wait_until.unwrap_or(false),
-            not_before,
+            not_before: movement.begin.not_before(self.context.now),
         });
     }
 

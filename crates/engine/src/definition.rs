@@ -29,6 +29,9 @@ pub struct Definition {
     /// Process timeout; None or 0 = none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<f64>,
+    /// How long closed executions are kept, in place of the setting; less than 0 = for ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention_seconds: Option<f64>,
     pub history: HistoryPolicy,
     /// An answer with a key that nobody knows is a failed attempt.
     #[serde(skip_serializing_if = "is_false")]
@@ -59,6 +62,15 @@ impl Definition {
     /// How long its processes may run, if that is bounded.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout_seconds.filter(|s| *s > 0.0).map(Duration::from_seconds)
+    }
+
+    /// How long its executions are kept that close.
+    pub fn retention(&self) -> Retention {
+        match self.retention_seconds {
+            None => Retention::BySetting,
+            Some(seconds) if seconds < 0.0 => Retention::ForEver,
+            Some(seconds) => Retention::For(Duration::from_seconds(seconds)),
+        }
     }
 
     /// Where it asks for a call that is longer than this, if anywhere.
@@ -166,6 +178,14 @@ pub struct RpcConfig {
     pub load_global_attributes: Option<Loading>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_local_attributes: Option<Loading>,
+}
+
+/// How long a closed execution is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retention {
+    BySetting,
+    For(Duration),
+    ForEver,
 }
 
 /// How much of the history is kept.

@@ -26,6 +26,19 @@ pub enum Event {
         skip_wait_until: bool,
         not_before: Timestamp,
     },
+    /// Another start was merged into this one, whose first call had not begun.
+    StartMerged {
+        /// The first state has this input now. Absent: it has the one that it had.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<Json>,
+        /// It has none now.
+        #[serde(default, skip_serializing_if = "is_false")]
+        without_input: bool,
+        not_before: Timestamp,
+        /// When the process times out, which is as long after its beginning as before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_at: Option<Timestamp>,
+    },
     /// `waitUntil` was answered: the state waits.
     WaitStarted {
         seq: StateSeq,
@@ -218,6 +231,7 @@ impl Event {
         match self {
             Event::ProcessStarted { .. } => "ProcessStarted",
             Event::StateStarted { .. } => "StateStarted",
+            Event::StartMerged { .. } => "StartMerged",
             Event::WaitStarted { .. } => "WaitStarted",
             Event::CommandCompleted { .. } => "CommandCompleted",
             Event::GlobalMessagesTaken { .. } => "GlobalMessagesTaken",

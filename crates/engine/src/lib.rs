@@ -64,6 +64,7 @@
 //! | `pause.rs` | processes whose calls are not made for a while |
 //! | `incident.rs` | a call that stands still because its retries are spent |
 //! | `definition.rs`, `options.rs` | what a process type is registered with |
+//! | `merge.rs` | what becomes of a start that is merged into another one |
 //! | `replay.rs` | an execution out of its history, and snapshots that stand for a part of it |
 
 mod apply;
@@ -75,6 +76,7 @@ mod execution;
 mod global_queues;
 mod incident;
 mod json;
+mod merge;
 mod options;
 mod pause;
 mod replay;
@@ -82,6 +84,7 @@ mod retry;
 mod types;
 mod wait;
 
+pub use apply::FIRST_STATE;
 pub use command::*;
 pub use decide::{Context, Quotas, Spent, decide, is_full};
 pub use definition::*;
@@ -89,6 +92,7 @@ pub use event::*;
 pub use execution::*;
 pub use global_queues::*;
 pub use json::Json;
+pub use merge::{MergeOptions, MergedInput, MergedStart, merged};
 pub use options::*;
 pub use pause::{Extra, Pause, PauseMode};
 pub use replay::{MessageIds, Replay, Snapshot, history_cut};

@@ -50,7 +50,7 @@ fn the_runs_get_everywhere() {
     let plans = model::ops::plan(40);
     let mut seen: BTreeMap<String, u32> = BTreeMap::new();
     let mut longest = 0;
-    for _ in 0..1000 {
+    for _ in 0..1500 {
         let plan = plans.new_tree(&mut runner).expect("a plan").current();
         let run = model::run::carry_out(&plan).expect("the model agrees");
         let accepted = run.steps.iter().filter(|step| step.outcome.is_ok());
@@ -76,8 +76,8 @@ fn the_runs_get_everywhere() {
         }
     }
     let everything = "Start WaitUntilAnswered ExecuteAnswered CallFailed CallRepeated TimerFired ProcessTimeout \
-        MessagesArrived GlobalMessagesArrived RpcAnswered SetLocalAttributes SkipTimer RetryNow Pause Resume PauseEnds Stop Fail ProcessStarted \
-        StateStarted WaitStarted CommandCompleted GlobalMessagesTaken TimerSkipped WaitCompleted StateCompleted \
+        MessagesArrived GlobalMessagesArrived RpcAnswered SetLocalAttributes SkipTimer RetryNow MergeStart Pause Resume PauseEnds Stop Fail ProcessStarted \
+        StateStarted StartMerged WaitStarted CommandCompleted GlobalMessagesTaken TimerSkipped WaitCompleted StateCompleted \
         AttemptFailed AttemptsFolded CallRepeated RetryRequested IncidentRaised StateFailed LocalAttributesWritten \
         GlobalAttributesWritten MessagesReceived GlobalMessagesPublished RpcApplied CompletionRequested ResultGiven ProcessPaused ProcessResumed";
     let statuses = ["COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"].map(|status| format!("ProcessClosed as {status}"));

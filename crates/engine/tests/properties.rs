@@ -139,6 +139,7 @@ fn decision() -> impl Strategy<Value = Decision> {
         state_id,
         input: input.as_deref().map(json),
         config: None,
+        begin: Begin::AtOnce,
     });
     let output = || option::of(Just(json("\"done\"")));
     let conditional = prop_oneof![Just(CloseType::GracefulComplete), Just(CloseType::ForceComplete)];

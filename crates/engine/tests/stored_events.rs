@@ -26,6 +26,8 @@ proptest! {
                 skip_wait_until: false,
                 not_before: Timestamp(-1),
             },
+            Event::StartMerged { input: Some(number.clone()), without_input: false, not_before: Timestamp(5), timeout_at: Some(Timestamp(-7)) },
+            Event::StartMerged { input: None, without_input: true, not_before: Timestamp(5), timeout_at: None },
             Event::LocalAttributesWritten { attributes: BTreeMap::from([(text.clone(), text_json.clone()), (format!("{text}2"), Json::null())]) },
             Event::MessagesReceived {
                 publisher: Publisher::Rpc,

@@ -486,6 +486,85 @@ fn a_start_in_the_future_holds_the_first_state_back() {
     assert_eq!(world.state(1).call(Api::WaitUntil).unwrap().not_before, world.now);
 }
 
+#[test]
+fn a_start_may_begin_in_another_state() {
+    let Command::Start(start) = start() else { unreachable!() };
+    let at =
+        |state: &str| Command::Start(Box::new(Start { starting_state: Some(state.to_owned()), ..(*start).clone() }));
+    let mut world = World::new(definition(&[("A", plain()), ("B", skipping())]));
+    world.run(at("B")).unwrap();
+    assert_eq!(world.state(1).id.to_string(), "B-1");
+    assert_eq!(world.state(1).input, start.input, "it gets the input");
+    assert_eq!(World::new(world.definition.clone()).run(at("C")), Err(Rejection::UnknownState("C".to_owned())));
+    // Also where the definition has none.
+    let mut world = World::new(Definition { starting_state: None, ..world.definition });
+    world.run(at("A")).unwrap();
+    assert_eq!(world.state(1).id.to_string(), "A-1");
+}
+
+fn merge(input: Option<&str>, not_before: Timestamp) -> Command {
+    Command::MergeStart { input: input.map(json), not_before }
+}
+
+#[test]
+fn a_start_is_merged_into_one_that_has_not_begun() {
+    let Command::Start(start) = start() else { unreachable!() };
+    let mut world = World::new(definition(&[("A", plain())]));
+    let (soon, later) = (world.now + Duration(60 * SECOND), world.now + Duration(90 * SECOND));
+    let timeout = Some(Duration(5 * SECOND));
+    world.run(Command::Start(Box::new(Start { start_at: Some(soon), timeout, ..*start }))).unwrap();
+    world.run(merge(Some("7"), later)).unwrap();
+    let state = world.state(1);
+    let call = state.call(Api::WaitUntil).unwrap();
+    assert_eq!((state.input.clone(), call.not_before, call.generation), (Some(json("7")), later, 1));
+    let timeout_at = world.execution.timeout_at;
+    assert_eq!(timeout_at, Some(later + Duration(5 * SECOND)), "its time runs from its beginning");
+    // What changes nothing is another request neither.
+    world.run(merge(Some("7"), later)).unwrap();
+    assert_eq!(world.state(1).call(Api::WaitUntil).unwrap().generation, 1);
+    world.run(merge(None, soon)).unwrap();
+    assert_eq!(world.state(1).input, None);
+    assert_eq!(world.execution.timeout_at, Some(soon + Duration(5 * SECOND)));
+}
+
+#[test]
+fn nothing_is_merged_into_what_has_begun() {
+    let tried = |step: fn(&mut World)| {
+        let mut world = World::started(definition(&[("A", plain()), ("B", plain())]));
+        step(&mut world);
+        world.decide(&merge(Some("7"), world.now))
+    };
+    assert_eq!(
+        tried(|world| { world.run(failed(1, Api::WaitUntil, 1, world.now)).map(drop).unwrap() }),
+        Err(Rejection::Stale)
+    );
+    let answered = |world: &mut World| {
+        let request = CommandRequest { waiting_type: WaitingType::Empty, commands: vec![], combinations: vec![] };
+        let answer = WaitUntilAnswer { request, effects: Effects::default() };
+        world.run(Command::WaitUntilAnswered { seq: StateSeq(1), answer }).map(drop).unwrap();
+    };
+    assert_eq!(tried(answered), Err(Rejection::Stale), "it is at its second call");
+    let stopped = |world: &mut World| {
+        world.run(Command::Stop { stop_type: StopType::Fail, reason: None }).map(drop).unwrap();
+    };
+    assert_eq!(tried(stopped), Err(Rejection::NotRunning(ProcessStatus::Failed)));
+}
+
+#[test]
+fn a_movement_may_begin_later() {
+    let mut world = World::started(definition(&[("A", skipping()), ("B", plain())]));
+    let (later, past) = (world.now + Duration(5 * SECOND), Timestamp(5));
+    let begins = [Begin::After(Duration(1_500_000)), Begin::At(later), Begin::At(past), Begin::AtOnce];
+    let next = begins.map(|begin| StateMovement { begin, ..movement("B") }).to_vec();
+    world.run(execute(1, Decision::NextStates(next))).unwrap();
+    let not_before = |seq| world.state(seq).call(Api::WaitUntil).unwrap().not_before;
+    let soon = world.now + Duration(1_500_000);
+    assert_eq!([2, 3, 4, 5].map(not_before), [soon, later, world.now, world.now]);
+    // It is no backoff that somebody may cut short.
+    world.run(Command::RetryNow((2..=5).map(StateSeq).collect())).unwrap();
+    assert_eq!(world.state(3).call(Api::WaitUntil).unwrap().not_before, later);
+}
+
 fn named_timer(id: &str, seconds: i64) -> RequestedCommand {
     RequestedCommand { command_id: Some(id.to_owned()), ..timer(seconds) }
 }

@@ -499,12 +499,23 @@ fn conditional_close(text: &str, reader: Reader<'_>) -> Read<(CloseType, Option<
 }
 
 fn movement(text: &str, reader: Reader<'_>) -> Read<StateMovement> {
-    let mut object = reader.object(text, &["stateId", "stateInput", "stateConfig"])?;
+    let mut object = reader.object(text, &["stateId", "stateInput", "stateConfig", "delayInSeconds", "startAt"])?;
     Ok(StateMovement {
         state_id: object.required("stateId", name)?,
         input: object.optional("stateInput", |text| reader.payload(text))?,
         config: object
             .optional("stateConfig", |text| state_config(text, UnknownKeys::Noted(reader.unknown)))?
             .map(Box::new),
+        begin: begin(&mut object)?,
     })
+}
+
+fn begin(object: &mut Object<'_>) -> Read<Begin> {
+    let delay = object.optional("delayInSeconds", seconds)?;
+    match (delay, object.optional("startAt", moment)?) {
+        (None, None) => Ok(Begin::AtOnce),
+        (Some(delay), None) => Ok(Begin::After(Duration::from_seconds(delay))),
+        (None, Some(at)) => Ok(Begin::At(at)),
+        (Some(_), Some(_)) => Err(Fault::new("has both delayInSeconds and startAt")),
+    }
 }

@@ -25,6 +25,25 @@ pub fn name_if_given(argument: &str, value: Option<String>) -> Result<Option<Str
     value.map(|value| name(argument, Some(value))).transpose()
 }
 
+/// A start without a process id can't be repeated by its request id: that is looked for under the process id.
+pub fn request_without_id(options: &str) -> Refusal {
+    let what = "it is compared with those of the same process id, and process_id is NULL";
+    refusal::invalid_argument(&format!("{options}.requestId"), what)
+}
+
+/// A start that may be merged into another one has nothing that could not be.
+pub fn check_correlated(place: &str, has_id: bool, has_global_attributes: bool) -> Result<()> {
+    let refused = |argument: &str| {
+        let what = "a start with options.correlationKey has none: it may be merged into another one";
+        Err(refusal::invalid_argument(&format!("{place}{argument}"), what))
+    };
+    match (has_id, has_global_attributes) {
+        (true, _) => refused("process_id"),
+        (_, true) => refused("global_attributes"),
+        (false, false) => Ok(()),
+    }
+}
+
 /// `what` of the argument has at least one byte, and at most so many.
 fn check_length(argument: &str, what: &str, text: &str, limit: usize) -> Result<()> {
     match text.len() {

@@ -2,8 +2,9 @@
 //! error, so that a typing error is found when it is made.
 
 use crate::config::{call_timeout, loading, state_config};
-use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, map, name, quote, seconds, string, word};
+use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, map, name, number, quote, seconds, string, word};
 use crate::functions::{function_call, function_calls, functions};
+use crate::merge::merge_options;
 use crate::payload::{MAX_PAYLOAD_DEPTH, check_payload};
 use crate::scan::{Rules, scan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,11 +27,24 @@ pub struct StartOptions {
     /// Table, as the definition names it, to key column to key value: a string, number or boolean.
     pub global_attribute_keys: BTreeMap<String, BTreeMap<String, Json>>,
     pub global_attribute_conflict_mode: ConflictMode,
+    /// In place of the registered one.
+    pub starting_state: Option<String>,
     pub starting_state_config: Option<Box<StateConfig>>,
     pub request_id: Option<String>,
     pub history: Option<HistoryPolicy>,
     pub traceparent: Option<String>,
     pub call_functions: Vec<FunctionCall>,
+    /// Tells the shard in place of the process id.
+    pub shard_key: Option<String>,
+    /// The start may be merged into one of its type, owner and key that has not begun.
+    pub correlation: Option<Correlation>,
+}
+
+/// What starts have in common that may be merged, and how they are.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Correlation {
+    pub key: String,
+    pub merge: MergeOptions,
 }
 
 /// The longest definition, in bytes: what executes it keeps it in memory, and reads it again when it has changed.
@@ -59,6 +73,7 @@ pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
             global_attribute_conflict_mode: object
                 .optional("globalAttributeConflictMode", |text| word(text, ConflictMode::WORDS, ConflictMode::parse))?
                 .unwrap_or_default(),
+            starting_state: object.optional("startingState", name)?,
             starting_state_config: object
                 .optional("startingStateConfig", |text| state_config(text, UnknownKeys::Refused))?
                 .map(Box::new),
@@ -69,9 +84,21 @@ pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
                 // As long as the options may be: a start is not what a worker says.
                 function_call(Object::read(text, UnknownKeys::Refused)?, usize::MAX)
             })?,
+            shard_key: object.optional("shardKey", name)?,
+            correlation: correlation(&mut object)?,
         };
         object.finish(options)
     })
+}
+
+fn correlation(object: &mut Object<'_>) -> Read<Option<Correlation>> {
+    let key = object.optional("correlationKey", name)?;
+    let merge = object.optional("merge", merge_options)?;
+    match (key, merge) {
+        (Some(key), merge) => Ok(Some(Correlation { key, merge: merge.unwrap_or_default() })),
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(Fault::new("needs a correlationKey").at("merge")),
+    }
 }
 
 fn document<T>(text: &str, document: &str, read: impl FnOnce(Object<'_>) -> Read<T>) -> Result<T, String> {
@@ -90,10 +117,19 @@ fn definition(mut object: Object<'_>) -> Read<Definition> {
         rpcs: object.optional("rpcs", |text| map(text, |text| or_default(text, rpc_config)))?,
         functions: functions(&mut object)?,
         timeout_seconds: object.optional("timeoutSeconds", seconds)?,
+        retention_seconds: object.optional("retentionSeconds", retention)?,
         history: object.optional("history", history)?.unwrap_or_default(),
         strict_answers: object.optional("strictAnswers", boolean)?.unwrap_or_default(),
     };
     object.finish(definition)
+}
+
+fn retention(text: &str) -> Read<f64> {
+    match number(text)? {
+        for_ever if for_ever == -1.0 => Ok(for_ever),
+        negative if negative < 0.0 => Err(Fault::new("is negative, and not -1")),
+        seconds => Ok(seconds),
+    }
 }
 
 fn states(text: &str) -> Read<BTreeMap<String, StateConfig>> {

@@ -19,7 +19,8 @@
 //!
 //! From below: `scan.rs` walks over JSON, `payload.rs` says what a payload is, `fields.rs` takes objects apart and notes in
 //! `unknown.rs` what nobody asks for; `config.rs` reads the options of states, and `functions.rs` the calls of functions, which
-//! stand in definitions and in answers; `definition.rs` and `answer.rs` read whole documents, `arguments.rs` the other arguments of the functions. `request.rs` writes, and `refusal.rs` has the words of errors.
+//! stand in definitions and in answers; `definition.rs` and `answer.rs` read whole documents (`merge.rs` a part of them),
+//! `arguments.rs` the other arguments of the functions. `request.rs` writes, and `refusal.rs` has the words of errors.
 
 mod answer;
 pub mod arguments;
@@ -28,6 +29,7 @@ mod config;
 mod definition;
 mod fields;
 mod functions;
+mod merge;
 mod payload;
 pub mod refusal;
 mod request;
@@ -40,8 +42,8 @@ pub use answer::{
 };
 pub use clock_offset::parse_clock_offset;
 pub use definition::{
-    ConflictMode, MAX_DEFINITION_BYTES, MAX_STATES, StartOptions, is_traceparent, not_a_traceparent, parse_definition,
-    parse_start_options,
+    ConflictMode, Correlation, MAX_DEFINITION_BYTES, MAX_STATES, StartOptions, is_traceparent, not_a_traceparent,
+    parse_definition, parse_start_options,
 };
 pub use fields::MAX_NAME_BYTES;
 pub use functions::MAX_FUNCTION_CALLS;

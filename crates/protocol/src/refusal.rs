@@ -171,6 +171,9 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
 /// A start that the engine refuses.
 pub fn rejected_start(process_id: &str, rejection: &Rejection) -> Refusal {
     match rejection {
+        Rejection::UnknownState(name) => {
+            invalid_argument("options.startingState", format_args!("\"{name}\" is not listed in states"))
+        }
         Rejection::InvalidOptions(what) => invalid_argument("options.startingStateConfig", what),
         Rejection::UnusedInput => invalid_argument("input", "the process type has no starting state"),
         rejection => rejected(process_id, rejection),

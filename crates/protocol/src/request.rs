@@ -98,6 +98,8 @@ pub struct CallContext<'a> {
     pub first_attempt_at: Timestamp,
     /// For everything until the last byte of the answer.
     pub timeout: std::time::Duration,
+    /// Of a process that was started with a key for it.
+    pub shard: Option<i16>,
     pub recovery: Option<&'a Recovery>,
 }
 
@@ -269,6 +271,9 @@ impl Writer {
             body.field("callId", context.call_id);
             body.field("firstAttemptTimestamp", context.first_attempt_at.unix_seconds());
             body.seconds("timeoutSeconds", context.timeout);
+            if let Some(shard) = context.shard {
+                body.field("shard", shard);
+            }
             if let Some(Recovery { state_execution_id, api, failure }) = context.recovery {
                 let Failure { status, error_type, detail, .. } = failure;
                 body.field("recoverFromStateExecutionId", state_execution_id);

@@ -116,6 +116,31 @@ fn little_answers() {
     assert_eq!(rpc(r#"{"output": 1.0 }"#).unwrap().output, Some(json("1.0")));
 }
 
+fn movement(state_id: &str) -> StateMovement {
+    StateMovement { state_id: state_id.to_owned(), input: None, config: None, begin: Begin::AtOnce }
+}
+
+#[test]
+fn movements_begin_at_once_later_or_at_a_time() {
+    let begin = |said: &str| {
+        let body = format!(r#"{{"stateDecision":{{"nextStates":[{{"stateId":"B"{said}}}]}}}}"#);
+        execute(&body).map(|answer| match answer.decision {
+            Decision::NextStates(next) => next[0].begin,
+            other => panic!("{other:?}"),
+        })
+    };
+    assert_eq!(begin(""), Ok(Begin::AtOnce));
+    assert_eq!(begin(r#","delayInSeconds":null,"startAt":null"#), Ok(Begin::AtOnce));
+    assert_eq!(begin(r#","delayInSeconds":2.5"#), Ok(Begin::After(Duration(2_500_000))));
+    let at = Timestamp(1_764_028_800_000_000);
+    assert_eq!(begin(r#","startAt":"2025-11-25T01:00:00+01:00""#), Ok(Begin::At(at)));
+    let refused = |said: &str| begin(said).unwrap_err();
+    let both = refused(r#","delayInSeconds":1,"startAt":"2025-11-25T00:00:00Z""#);
+    assert_eq!(both, "stateDecision.nextStates[0] has both delayInSeconds and startAt");
+    assert_eq!(refused(r#","delayInSeconds":-1"#), "stateDecision.nextStates[0].delayInSeconds is negative");
+    assert!(refused(r#","startAt":"tomorrow""#).contains("\"tomorrow\" is not a time in RFC 3339"));
+}
+
 #[test]
 fn decisions() {
     let next = execute(
@@ -123,11 +148,11 @@ fn decisions() {
            {"stateId":"B","stateInput":null,"stateConfig":null}],"threadCloseDecision":null}}"#,
     );
     let config = Box::new(StateConfig { skip_wait_until: Some(true), ..StateConfig::default() });
-    let b = StateMovement { state_id: "B".to_owned(), input: None, config: None };
+    let b = movement("B");
     assert_eq!(
         next.unwrap().decision,
         Decision::NextStates(vec![
-            StateMovement { state_id: "Verify".to_owned(), input: Some(json("{\"n\":10.0}")), config: Some(config) },
+            StateMovement { input: Some(json("{\"n\":10.0}")), config: Some(config), ..movement("Verify") },
             b.clone(),
         ])
     );

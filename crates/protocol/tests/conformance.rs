@@ -53,6 +53,7 @@ fn context<'a>(id: Option<&'a StateExecutionId>, call_id: &'a str) -> CallContex
         timeout: std::time::Duration::from_secs(30),
         call_id,
         first_attempt_at: Timestamp(1_795_172_931_999_999),
+        shard: None,
         recovery: None,
     }
 }

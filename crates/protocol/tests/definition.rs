@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use xdb_engine::*;
-use xdb_protocol::{ConflictMode, MAX_DEFINITION_BYTES, MAX_STATES, parse_definition, parse_start_options};
+use xdb_protocol::{
+    ConflictMode, Correlation, MAX_DEFINITION_BYTES, MAX_STATES, parse_definition, parse_start_options,
+};
 
 const FULL: &str = r#"{"startingState": "Submit",
  "states": {"Submit": {"skipWaitUntil": true, "executeApiTimeoutSeconds": 0},
@@ -199,6 +201,20 @@ fn wrong_definitions_are_told_what_is_wrong() {
 }
 
 #[test]
+fn a_definition_says_how_long_executions_are_kept() {
+    let retention = |seconds: &str| {
+        parse_definition(&format!(r#"{{"retentionSeconds": {seconds}}}"#)).map(|definition| definition.retention())
+    };
+    assert_eq!(parse_definition("{}").unwrap().retention(), Retention::BySetting);
+    assert_eq!(retention("null"), Ok(Retention::BySetting));
+    assert_eq!(retention("0"), Ok(Retention::For(Duration(0))));
+    assert_eq!(retention("1.5"), Ok(Retention::For(Duration(1_500_000))));
+    assert_eq!(retention("-1"), Ok(Retention::ForEver));
+    assert_eq!(retention("-1.0"), Ok(Retention::ForEver));
+    assert_eq!(retention("-2"), Err("retentionSeconds is negative, and not -1".to_owned()));
+}
+
+#[test]
 fn start_options() {
     assert_eq!(parse_start_options("{}").unwrap(), Default::default());
     let options = parse_start_options(
@@ -218,7 +234,37 @@ fn start_options() {
     assert!(options.traceparent.unwrap().starts_with("00-4bf"));
     let options = parse_start_options(r#"{"history": {"keepLast": 5}}"#).unwrap();
     assert_eq!(options.history, Some(HistoryPolicy::KeepLast(5)));
+    let options = parse_start_options(
+        r#"{"startingState": "B", "shardKey": "k", "correlationKey": "c", "merge": {"input": "app.merge_report",
+            "startAt": "LATEST", "withinSeconds": 3600, "atMostSeconds": 0.5}}"#,
+    )
+    .unwrap();
+    assert_eq!((options.starting_state.as_deref(), options.shard_key.as_deref()), (Some("B"), Some("k")));
+    let merge = MergeOptions {
+        input: MergedInput::Function("app.merge_report".to_owned()),
+        start_at: MergedStart::Latest,
+        within: Some(Duration(3_600_000_000)),
+        at_most: Some(Duration(500_000)),
+    };
+    assert_eq!(options.correlation, Some(Correlation { key: "c".to_owned(), merge }));
+    let options = parse_start_options(r#"{"correlationKey": "c", "merge": null}"#).unwrap();
+    assert_eq!(options.correlation.unwrap().merge, MergeOptions::default());
     for (text, message) in [
+        (r#"{"merge":{}}"#, "merge needs a correlationKey"),
+        (
+            r#"{"correlationKey":"c","merge":{"input":"keep"}}"#,
+            r#"merge.input is "keep": it is one of KEEP, REPLACE, MERGE, or"#,
+        ),
+        (
+            r#"{"correlationKey":"c","merge":{"startAt":"SOON"}}"#,
+            r#"merge.startAt "SOON" is unknown; known are KEEP, REPLACE"#,
+        ),
+        (
+            r#"{"correlationKey":"c","merge":{"atMostSeconds":1}}"#,
+            "merge.atMostSeconds needs startAt REPLACE or LATEST",
+        ),
+        (r#"{"correlationKey":"c","merge":{"within":1}}"#, r#"merge has the unknown key "within""#),
+        (r#"{"correlationKey":""}"#, "correlationKey is empty"),
         (r#"{"requestid":"a"}"#, r#"options has the unknown key "requestid"; known are globalAttributeKeys, "#),
         (r#"{"requestId":""}"#, "requestId is empty"),
         (

@@ -43,6 +43,7 @@ fn assert_read_again(definition: &Definition, options: &StateConfig) {
         global_attributes: BTreeMap::new(),
         call_functions: vec![],
         timeout: None,
+        starting_state: None,
         starting_state_config: Some(Box::new(options.clone())),
         start_at: None,
     };

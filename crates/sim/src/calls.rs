@@ -251,6 +251,7 @@ pub(crate) fn context<'a>(
         call_id,
         first_attempt_at,
         timeout: timeout.as_std(),
+        shard: None,
         recovery: None,
     }
 }

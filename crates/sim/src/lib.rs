@@ -97,6 +97,8 @@ pub struct Simulator {
     called: Vec<CalledFunction>,
     last_call: u64,
     last_id: u64,
+    /// The latest start of each process type and correlation key.
+    correlated: BTreeMap<(String, String), ExecutionId>,
 }
 
 impl Simulator {
@@ -116,6 +118,7 @@ impl Simulator {
             called: Vec::new(),
             last_call: 0,
             last_id: 0,
+            correlated: BTreeMap::new(),
         }
     }
 
@@ -129,14 +132,20 @@ impl Simulator {
         self.runs.keys().copied()
     }
 
-    /// Version 7, as the server's: the time, and a number in place of chance.
     fn new_id(&mut self) -> ExecutionId {
+        let id = self.next_id();
         self.last_id += 1;
+        id
+    }
+
+    /// What [`Simulator::new_id`] gives. Version 7, as the server's: the time, and a number in place of chance.
+    fn next_id(&self) -> ExecutionId {
+        let number = self.last_id + 1;
         let millis = self.now.0.max(0) / 1000;
         let mut id = [0; 16];
         id[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
         id[6] = 0x70;
-        id[8..].copy_from_slice(&self.last_id.to_be_bytes());
+        id[8..].copy_from_slice(&number.to_be_bytes());
         id[8] = 0x80;
         ExecutionId(id)
     }

@@ -23,7 +23,7 @@ class Stock(xdb.Row, table="stock", key=("shop", "sku")):
     amount: int
 
 
-class Everything(xdb.Process, name="all", timeout=timedelta(days=3), history=50):
+class Everything(xdb.Process, name="all", timeout=timedelta(days=3), history=50, retention=timedelta(hours=1)):
     limit: ClassVar[int] = 3
     user: User
     stock: Stock
@@ -125,7 +125,21 @@ def test_a_definition_has_everything_that_the_class_says() -> None:
         },
         "timeoutSeconds": 259200.0,
         "history": {"keepLast": 50},
+        "retentionSeconds": 3600.0,
     }
+
+
+def test_closed_executions_are_kept_for_a_time_or_for_ever() -> None:
+    class Job(xdb.Process, retention=timedelta(0)):
+        pass
+
+    class Record(xdb.Process, retention=timedelta.max):
+        pass
+
+    assert (Job.definition()["retentionSeconds"], Record.definition()["retentionSeconds"]) == (0, -1)
+    for wrong in (timedelta(seconds=-1), 5):
+        with pytest.raises(xdb.DefinitionError, match="is no time to keep what has closed"):
+            type("Wrong", (xdb.Process,), {}, retention=wrong)
 
 
 def test_what_the_calling_side_asks_of_a_class() -> None:

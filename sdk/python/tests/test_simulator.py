@@ -289,6 +289,82 @@ def test_global_queues_are_shared(sim: Simulator) -> None:
     assert [taker.outcome.result for taker in takers] == [5, 6]
 
 
+class Later(xdb.Process):
+    said = xdb.Queue[str]()
+
+    @xdb.state(start=True)
+    def first(self, name: str) -> xdb.Decision:
+        return self.second.later(minutes=1.5)(name) + self.second.later(at=NOW + timedelta(hours=1))("at")
+
+    @xdb.state
+    def second(self, name: str) -> xdb.Decision:
+        self.said.publish(name)
+        if self.call.attempt == 1:
+            return xdb.retry("Halfway", "said it", after=timedelta(minutes=2))
+        if self.call.attempt == 2:
+            raise xdb.Retryable("Busy", after=timedelta(minutes=3))
+        return xdb.complete(name)
+
+
+@pytest.fixture
+def later() -> Any:
+    with Simulator(Later, now=NOW) as made:
+        yield made
+
+
+def times(handle: Any) -> list[datetime]:
+    return [datetime.fromisoformat(thread["nextAttemptAt"]) for thread in handle.description.threads]
+
+
+def test_movements_begin_later_and_failures_say_when_they_are_repeated(later: Simulator) -> None:
+    p = later.start(Later, None, "me")
+    assert p.process_id == str(p.execution_id)
+    assert times(p) == [NOW + timedelta(seconds=90), NOW + timedelta(hours=1)]
+    later.advance(minutes=1.5)
+    assert [event.type for event in p.history][-2:] == ["MessagesReceived", "AttemptFailed"]
+    assert times(p)[0] == NOW + timedelta(seconds=90 + 120)
+    later.advance(minutes=2)
+    failed = p.description.last_failure
+    assert failed is not None and failed["failure"]["errorType"] == "Busy"
+    assert times(p)[0] == NOW + timedelta(seconds=90 + 120 + 180)
+    later.advance(minutes=3)
+    assert times(p) == [NOW + timedelta(hours=1)]
+    elsewhere = later.start(Later, None, "there", starting_state=Later.second)
+    assert [event.type for event in elsewhere.history][-2:] == ["MessagesReceived", "AttemptFailed"]
+    with pytest.raises(ValueError, match="is no state of"):
+        later.start(Later, None, starting_state=SignUp.verify)
+
+
+def test_starts_are_merged_while_they_wait(later: Simulator) -> None:
+    def start(text: str, minutes: float, **how: Any) -> Any:
+        at = NOW + timedelta(minutes=minutes)
+        merge = xdb.Merge(within=timedelta(hours=1), **how)
+        return later.start(Later, None, text, start_at=at, correlation_key="k", merge=merge)
+
+    first = start("one", 10)
+    assert start("two", 20).execution_id == first.execution_id
+    assert start("three", 30, input="replace", start_at="latest").execution_id == first.execution_id
+    assert start("four", 90).execution_id != first.execution_id
+    assert times(first) == [NOW + timedelta(minutes=30)]
+    merged = [event.details for event in first.history if event.type == "StartMerged"]
+    assert [details.get("input") for details in merged] == [None, "three"]
+    with pytest.raises(xdb.errors.InvalidArgument, match="calls no function"):
+        start("five", 90, input="app.merge")
+    with pytest.raises(ValueError, match="start_at is one of"):
+        xdb.Merge(start_at="soon").options()  # type: ignore[arg-type]
+
+
+def test_a_movement_has_one_time_that_can_be_meant() -> None:
+    with pytest.raises(ValueError, match="not both"):
+        Later.second.later(seconds=1, at=NOW)
+    with pytest.raises(ValueError, match="before now"):
+        Later.second.later(seconds=-1)
+    with pytest.raises(ValueError, match="needs a time zone"):
+        Later.second.later(at=datetime(2030, 1, 1))
+    with pytest.raises(ValueError, match="no time from now"):
+        xdb.retry(after=timedelta(seconds=-1))
+
+
 def test_rows_change_beside_the_process(sim: Simulator) -> None:
     p = alice(sim, start_at=NOW + timedelta(hours=1), timeout=timedelta(hours=24.5))
     assert MAILS == []

@@ -287,6 +287,7 @@ fn what_administrators_have_granted_and_users_have_built_survives_an_update() {
                 "xdb.set_aside",
                 "xdb.slow_object",
                 "xdb.crash_suspect",
+                "xdb.correlated_start",
                 "xdb.registration_count",
                 "xdb.status()",
                 "xdb.grant_usage",

@@ -69,7 +69,7 @@ SELECT xdb.stop_process('errors-closed');
 \echo :SQLSTATE
 
 -- XD009: arguments that are none.
-SELECT xdb.start_process(NULL, 'Errors');
+SELECT xdb.start_process('x', NULL);
 \echo :SQLSTATE
 SELECT xdb.start_process('', 'Errors');
 SELECT xdb.start_process(repeat('x', 100000), 'Errors');

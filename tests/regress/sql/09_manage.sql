@@ -59,7 +59,7 @@ SELECT * FROM xdb.start_processes(NULL);
 SELECT * FROM xdb.start_processes('{}');
 SELECT * FROM xdb.start_processes('[1]');
 SELECT * FROM xdb.start_processes('[{"process_id": "n-1", "process_type": "ManagePlain"}, {"process_id": "n-2", "processType": "ManagePlain"}]');
-SELECT * FROM xdb.start_processes('[{"process_type": "ManagePlain"}]');
+SELECT * FROM xdb.start_processes('[{"process_id": "n-1"}]');
 SELECT * FROM xdb.start_processes('[{"process_id": 1, "process_type": "ManagePlain"}]');
 SELECT * FROM xdb.start_processes('[{"process_id": "n-1", "process_type": "Nowhere"}]');
 SELECT * FROM xdb.start_processes('[{"process_id": "n-1", "process_type": "ManagePlain", "timeout": "-1 s"}]');

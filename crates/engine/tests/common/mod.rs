@@ -200,6 +200,7 @@ pub fn start() -> Command {
         global_attributes: BTreeMap::new(),
         call_functions: vec![],
         timeout: None,
+        starting_state: None,
         starting_state_config: None,
         start_at: None,
     }))
@@ -224,7 +225,7 @@ pub fn failed(seq: u32, api: Api, attempt: u32, now: Timestamp) -> Command {
 }
 
 pub fn movement(state_id: &str) -> StateMovement {
-    StateMovement { state_id: state_id.to_owned(), input: None, config: None }
+    StateMovement { state_id: state_id.to_owned(), input: None, config: None, begin: Begin::AtOnce }
 }
 
 pub fn next(states: &[&str]) -> Decision {

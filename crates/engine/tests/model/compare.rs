@@ -119,7 +119,8 @@ fn compare_call(is: &mut Differences, call: &CallState, expected: &Call) {
     is.same("refused write", call.app_database_error.as_ref(), refused.last().copied());
     is.same("incident", call.incident, expected.stands);
     is.same("resolved attempts", call.resolved_attempts, expected.counted_after());
-    let others = expected.repeats - expected.same_requests + expected.applied + expected.resolved.len() as u32;
+    let others =
+        expected.repeats - expected.same_requests + expected.applied + expected.merged + expected.resolved.len() as u32;
     is.same("generation", call.generation, refused.len() as u32 + others);
 }
 

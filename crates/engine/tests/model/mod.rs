@@ -91,6 +91,8 @@ pub struct Call {
     pub same_requests: u32,
     /// Failed attempts that have changed something.
     pub applied: u32,
+    /// Starts that were merged into it and have changed its input.
+    pub merged: u32,
     /// The retries are spent, and nobody has resolved that.
     pub stands: bool,
     /// For each incident that was resolved: how many failures there were by then.

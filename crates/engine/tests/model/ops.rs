@@ -89,6 +89,8 @@ pub enum Op {
         reason: Option<String>,
     },
     FailProcess,
+    /// Another start is merged into this one, so many microseconds after the beginning of the run.
+    MergeStart(Option<Json>, i64),
     StartAgain,
     /// The last command comes once more.
     Again,
@@ -348,8 +350,14 @@ fn config() -> impl Strategy<Value = StateConfig> {
 }
 
 fn movements() -> impl Strategy<Value = Vec<StateMovement>> {
-    let one = (state_id(), option::of(json()), option::weighted(0.3, config()))
-        .prop_map(|(state_id, input, config)| StateMovement { state_id, input, config: config.map(Box::new) });
+    let begin = prop_oneof![
+        8 => Just(Begin::AtOnce),
+        1 => (0..3i64).prop_map(|seconds| Begin::After(Duration(seconds * SECOND / 2))),
+        1 => (-2..6i64).prop_map(|seconds| Begin::At(Timestamp(T0 + seconds * SECOND))),
+    ];
+    let one = (state_id(), option::of(json()), option::weighted(0.3, config()), begin).prop_map(
+        |(state_id, input, config, begin)| StateMovement { state_id, input, config: config.map(Box::new), begin },
+    );
     prop_oneof![40 => vec(one, 1..4), 1 => Just(Vec::new())]
 }
 
@@ -470,6 +478,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::Resume),
         2 => early().prop_map(|early| Op::PauseEnds { early }),
         2 => end,
+        3 => (option::weighted(0.8, json()), 0..9i64).prop_map(|(input, at)| Op::MergeStart(input, at * SECOND)),
         1 => Just(Op::StartAgain),
         3 => Just(Op::Again),
         6 => prop_oneof![3 => 0..3i64, 1 => -3..0i64].prop_map(|seconds| Op::Clock(seconds * SECOND)),
@@ -508,6 +517,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                     rpcs: None,
                     functions: BTreeMap::from([("f".to_owned(), "app.f".to_owned())]),
                     timeout_seconds,
+                    retention_seconds: None,
                     history: HistoryPolicy::Full,
                     strict_answers: false,
                 }
@@ -532,23 +542,34 @@ fn start() -> impl Strategy<Value = Start> {
         attributes(),
         global_attributes(),
         prop::sample::select(&[None, None, Some(0), Some(4), Some(20)][..]),
-        option::weighted(0.2, config()),
+        (option::weighted(0.1, state_id()), option::weighted(0.2, config())),
         prop::sample::select(&[None, None, None, Some(-2), Some(0), Some(3)][..]),
         function_calls(),
     )
-        .prop_map(|(input, local_attributes, global_attributes, timeout, config, start_at, call_functions)| {
-            Start {
-                process_id: "p-1".to_owned(),
-                process_type: "T".to_owned(),
+        .prop_map(
+            |(
                 input,
                 local_attributes,
                 global_attributes,
+                timeout,
+                (starting_state, config),
+                start_at,
                 call_functions,
-                timeout: timeout.map(|seconds: i64| Duration(seconds * SECOND)),
-                starting_state_config: config.map(Box::new),
-                start_at: start_at.map(|seconds: i64| Timestamp(T0 + seconds * SECOND)),
-            }
-        })
+            )| {
+                Start {
+                    process_id: "p-1".to_owned(),
+                    process_type: "T".to_owned(),
+                    input,
+                    local_attributes,
+                    global_attributes,
+                    call_functions,
+                    timeout: timeout.map(|seconds: i64| Duration(seconds * SECOND)),
+                    starting_state,
+                    starting_state_config: config.map(Box::new),
+                    start_at: start_at.map(|seconds: i64| Timestamp(T0 + seconds * SECOND)),
+                }
+            },
+        )
 }
 
 /// A run of at most so many steps.

@@ -220,6 +220,10 @@ impl Run {
                 self.submit(Command::Stop { stop_type: *stop_type, reason: reason.clone() }, 0.5, 0)
             }
             Op::FailProcess => self.submit(Command::Fail { reason: "its owner is gone".to_owned() }, 0.5, 0),
+            Op::MergeStart(input, at) => {
+                let not_before = Timestamp(T0 + at);
+                self.submit(Command::MergeStart { input: input.clone(), not_before }, 0.5, 0)
+            }
             Op::StartAgain => self.submit(Command::Start(Box::new(self.start.clone())), 0.5, 0),
             Op::Again => match self.steps.last() {
                 Some(step) => self.submit(step.command.clone(), 0.5, 0),
@@ -339,6 +343,7 @@ impl Run {
             | Command::GlobalMessagesArrived { seq }
             | Command::SkipTimer { seq, .. } => vec![*seq],
             Command::RetryNow(seqs) => seqs.clone(),
+            Command::MergeStart { .. } => vec![FIRST_STATE],
             _ => Vec::new(),
         };
         let mut part = self.execution.clone();

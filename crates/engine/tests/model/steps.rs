@@ -24,6 +24,7 @@ impl Model {
         }
         match command {
             Command::Start(start) => self.start(start, context)?,
+            Command::MergeStart { input, not_before } => self.merge_start(input, *not_before)?,
             Command::WaitUntilAnswered { seq, answer } => {
                 self.at_call(*seq, Api::WaitUntil)?;
                 let mut faults = request_faults(&answer.request, context);
@@ -151,7 +152,8 @@ impl Model {
         let mut faults = local_faults(&start.local_attributes, context);
         faults.extend(global_faults(&start.global_attributes, context));
         faults.extend(function_faults(&start.call_functions, context));
-        let first = &context.definition.starting_state;
+        let first =
+            if start.starting_state.is_some() { &start.starting_state } else { &context.definition.starting_state };
         match first {
             None if start.input.is_some() => faults.push(Refusal::UnusedInput),
             None if start.starting_state_config.is_some() => faults.push(Refusal::InvalidOptions),
@@ -177,6 +179,25 @@ impl Model {
         if let Some(state_id) = first {
             let config = start.starting_state_config.clone();
             self.start_state(state_id, start.input.clone(), config, None, begin, context);
+        }
+        Ok(())
+    }
+
+    fn merge_start(&mut self, input: &Option<Json>, not_before: Timestamp) -> Result<(), Vec<Refusal>> {
+        let untried = |state: &&mut State| {
+            let first = matches!(&state.place, Place::Call(_, call) if call.failures.is_empty() && call.repeats == 0);
+            first && state.wait.is_none() && state.ended.is_none()
+        };
+        let first = self.states.first_mut().filter(untried).ok_or_else(|| vec![Refusal::Stale])?;
+        let Place::Call(_, call) = &mut first.place else { return Err(vec![Refusal::Stale]) };
+        let moved = not_before.0 - call.not_before.0;
+        call.not_before = not_before;
+        if first.input != *input {
+            first.input.clone_from(input);
+            call.merged += 1;
+        }
+        if let Some(begun) = &mut self.begun {
+            begun.timeout_at = begun.timeout_at.map(|at| Timestamp(at.0 + moved));
         }
         Ok(())
     }
@@ -212,6 +233,7 @@ impl Model {
                     repeats: 0,
                     same_requests: 0,
                     applied: 0,
+                    merged: 0,
                     stands: false,
                     resolved: Vec::new(),
                 },
@@ -249,7 +271,12 @@ impl Model {
 
     fn go_to(&mut self, movements: &[StateMovement], context: &Context<'_>) {
         for to in movements {
-            self.start_state(&to.state_id, to.input.clone(), to.config.clone(), None, context.now, context);
+            let not_before = match to.begin {
+                Begin::At(at) if at > context.now => at,
+                Begin::After(delay) => context.now + delay,
+                Begin::AtOnce | Begin::At(_) => context.now,
+            };
+            self.start_state(&to.state_id, to.input.clone(), to.config.clone(), None, not_before, context);
         }
     }
 

@@ -105,6 +105,7 @@ impl Model {
                 repeats: 0,
                 same_requests: 0,
                 applied: 0,
+                merged: 0,
                 stands: false,
                 resolved: Vec::new(),
             };

@@ -9,9 +9,9 @@ from __future__ import annotations
 from . import errors
 from .admin import Admin, Change, Finding, Stranding
 from .call import Call, DatabaseError, Recovered, current
-from .client import AsyncClient, Client, Description, Execution, Outcome, Result, Start, StateOutcome, Summary
+from .client import AsyncClient, Client, Description, Execution, Merge, Outcome, Result, Start, StateOutcome, Summary
 from .codec import CodecError
-from .decisions import Decision, Fatal, Retryable, complete, complete_if_empty, end_thread, fail, force_complete
+from .decisions import Decision, Fatal, Retryable, complete, complete_if_empty, end_thread, fail, force_complete, retry
 from .definition import DefinitionError
 from .errors import XdbError
 from .functions import Function
@@ -45,6 +45,7 @@ __all__ = [
     "Finding",
     "Function",
     "GlobalQueue",
+    "Merge",
     "Message",
     "NoDecision",
     "NotLoaded",
@@ -85,6 +86,7 @@ __all__ = [
     "force_complete",
     "queue",
     "results",
+    "retry",
     "rpc",
     "serve",
     "state",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from .codec import encode
@@ -62,12 +63,38 @@ def complete_if_empty(*queues: Any, result: object = None, otherwise: Decision, 
     return Decision({"conditionalClose": close, "nextStates": list(otherwise.body["nextStates"])})
 
 
+def retry(
+    error_type: str | None = None, detail: str | None = None, *, after: timedelta | None = None, final: bool = False
+) -> Decision:
+    """A failed attempt of which everything that was written and published is kept, in one step.
+
+    `after` takes the place of the retry policy's interval this once; `final` spends the retries.
+    """
+    said: dict[str, Any] = {}
+    if error_type is not None:
+        said["errorType"] = error_type
+    if detail is not None:
+        said["detail"] = detail
+    if after is not None:
+        said["retryAfterSeconds"] = _seconds_until(after)
+    if final:
+        said["final"] = True
+    return Decision({"retry": said})
+
+
+def _seconds_until(after: timedelta) -> float:
+    if not isinstance(after, timedelta) or after < timedelta(0):
+        raise ValueError(f"after={after!r} is no time from now: write timedelta(seconds=...)")
+    return after.total_seconds()
+
+
 class Failure(Exception):
     """A failed attempt with an `errorType` of its own."""
 
     def __init__(self, error_type: str, detail: str = "") -> None:
         super().__init__(error_type, detail)
         self.error_type, self.detail = error_type, detail
+        self.retry_after: float | None = None
 
     def __str__(self) -> str:
         return self.detail or self.error_type
@@ -78,4 +105,8 @@ class Fatal(Failure):
 
 
 class Retryable(Failure):
-    """Retried as any other exception is; this one chooses its `errorType`."""
+    """Retried as any other exception is; this one chooses its `errorType`, and with `after` when the next attempt is made."""
+
+    def __init__(self, error_type: str, detail: str = "", *, after: timedelta | None = None) -> None:
+        super().__init__(error_type, detail)
+        self.retry_after = None if after is None else _seconds_until(after)

@@ -143,7 +143,13 @@ _RESERVED = frozenset({"call", "definition", "definition_hash"})
 
 
 def describe(
-    cls: Any, base: type, row_base: type, name: str, timeout: timedelta | None, history: str | int
+    cls: Any,
+    base: type,
+    row_base: type,
+    name: str,
+    timeout: timedelta | None,
+    history: str | int,
+    retention: timedelta | None,
 ) -> Description:
     """Everything that the class says. Members of classes above it are copied, so that they know their process."""
     place = _Place(cls)
@@ -183,7 +189,7 @@ def describe(
     }
     if functions:
         definition["functions"] = {name: function.sql_name for name, function in functions.items()}
-    _process_options(definition, timeout, history, place)
+    _process_options(definition, timeout, history, retention, place)
     not_loaded = {
         attribute: frozenset() if each.names is None else frozenset(local) - each.names
         for attribute, each in loading.items()
@@ -450,7 +456,11 @@ def _rpc_config(
 
 
 def _process_options(
-    definition: dict[str, Any], timeout: timedelta | None, history: str | int, place: _Place
+    definition: dict[str, Any],
+    timeout: timedelta | None,
+    history: str | int,
+    retention: timedelta | None,
+    place: _Place,
 ) -> None:
     if timeout is not None:
         try:
@@ -463,3 +473,9 @@ def _process_options(
         definition["history"] = "none"
     elif history != "full":
         place.refuse(f'history={history!r} is neither "full" nor "none" nor how many events are kept')
+    if retention == timedelta.max:
+        definition["retentionSeconds"] = -1
+    elif isinstance(retention, timedelta) and retention >= timedelta(0):
+        definition["retentionSeconds"] = retention.total_seconds()
+    elif retention is not None:
+        place.refuse(f"retention={retention!r} is no time to keep what has closed: write timedelta(days=...), or timedelta.max")

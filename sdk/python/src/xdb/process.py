@@ -118,10 +118,11 @@ class RowAttribute:
 
 
 class Process:
-    """A durable process: subclass it with `name=` (else the class's), `timeout=` and `history=`.
+    """A durable process: subclass it with `name=` (else the class's), `timeout=`, `history=` and `retention=`.
 
     Annotations are its attributes: subclasses of `Row` the columns of a row, all others local attributes. `history` is
-    "full", "none", or how many events are kept.
+    "full", "none", or how many events are kept; `retention` is how long closed executions are kept, in place of the server's
+    setting, and `timedelta.max` for ever.
     """
 
     call: Call
@@ -129,10 +130,15 @@ class Process:
     _xdb: ClassVar[Description]
 
     def __init_subclass__(
-        cls, *, name: str | None = None, timeout: timedelta | None = None, history: str | int = "full"
+        cls,
+        *,
+        name: str | None = None,
+        timeout: timedelta | None = None,
+        history: str | int = "full",
+        retention: timedelta | None = None,
     ) -> None:
         super().__init_subclass__()
-        cls._xdb = _definition.describe(cls, Process, Row, name or cls.__name__, timeout, history)
+        cls._xdb = _definition.describe(cls, Process, Row, name or cls.__name__, timeout, history, retention)
         for attribute, row in cls._xdb.rows.items():
             setattr(cls, attribute, RowAttribute(attribute, row))
         for attribute, local in cls._xdb.local.items():

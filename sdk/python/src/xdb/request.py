@@ -72,11 +72,15 @@ class DeadlineExceeded(TimeoutError):
     """A handler that took longer than the engine waits."""
 
 
-def error_reply(status: int, error_type: str, detail: str, final: bool = False) -> Reply:
+def error_reply(
+    status: int, error_type: str, detail: str, final: bool = False, retry_after: float | None = None
+) -> Reply:
     """An answer with another status than 200. Of what the engine would cut, no more is sent than it keeps."""
     body: dict[str, Any] = {"errorType": _kept(error_type, 200), "detail": _kept(detail, 1000)}
     if final:
         body["final"] = True
+    if retry_after is not None:
+        body["retryAfterSeconds"] = retry_after
     return Reply(status, dumps(body))
 
 
@@ -255,7 +259,8 @@ class Job:
         log.error("%s failed in attempt %d: %s: %s", self.label, self.call.attempt, error_type, detail, exc_info=error)
         if self.debug:
             detail = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-1000:]
-        return error_reply(500, error_type, detail, final=isinstance(error, Fatal))
+        retry_after = error.retry_after if isinstance(error, Failure) else None
+        return error_reply(500, error_type, detail, isinstance(error, Fatal), retry_after)
 
 
 def _message_of(error: BaseException) -> str:

@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar, Union, overload
 
@@ -152,11 +152,13 @@ class State(Member, Generic[I]):
     """A step of a process. Calling it is the movement to it: `return self.verify()`."""
 
     config: Mapping[str, Any] | None
+    begin: Mapping[str, Any]
 
     def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
         self.options = StateOptions(**options)
         super().__init__(fn, self.options.name, self.options.load, self.options.lock)
         self.config = None
+        self.begin = {}
 
     @overload
     def __call__(self: State[None]) -> Decision: ...
@@ -172,7 +174,28 @@ class State(Member, Generic[I]):
             raise TypeError(f"{self.label} takes no input: give its method a parameter for one")
         if self.config is not None:
             movement["stateConfig"] = dict(self.config)
-        return Decision({"nextStates": [movement]})
+        return Decision({"nextStates": [{**movement, **self.begin}]})
+
+    def later(
+        self,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        at: datetime | None = None,
+    ) -> State[I]:
+        """The same state, called after so long, or not before a moment: `self.remind.later(days=3)(order)`. `at` needs a time zone."""
+        delay = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
+        if at is not None and delay:
+            raise ValueError(f"{self.label}.later() has a delay or at=, not both")
+        if delay < 0:
+            raise ValueError(f"{self.label}.later() can't begin before now")
+        if at is not None and at.utcoffset() is None:
+            raise ValueError("at= needs a time zone, as in datetime(2027, 1, 31, 8, tzinfo=timezone.utc)")
+        other = copy.copy(self)
+        other.begin = {"delayInSeconds": delay} if at is None else {"startAt": at.astimezone(timezone.utc).isoformat()}
+        return other
 
     def with_config(
         self,

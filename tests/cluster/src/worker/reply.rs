@@ -82,6 +82,20 @@ impl Answer {
         self.with("callFunctions", calls.collect())
     }
 
+    /// Any decision.
+    pub fn deciding(decision: Value) -> Answer {
+        decide(decision)
+    }
+
+    /// Its first next state begins later: `delayInSeconds` or `startAt`.
+    pub fn delayed(mut self, begin: Value) -> Answer {
+        let movement = &mut self.0["stateDecision"]["nextStates"][0];
+        if let (Some(movement), Value::Object(begin)) = (movement.as_object_mut(), begin) {
+            movement.extend(begin);
+        }
+        self
+    }
+
     /// Adds a decision to an RPC's answer.
     pub fn and(mut self, decision: Answer) -> Answer {
         self.0.extend(decision.0);

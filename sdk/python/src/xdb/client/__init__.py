@@ -3,13 +3,14 @@
 from .aio import AsyncClient
 from .client import Client
 from .outcome import Description, Execution, Outcome, Result, StateOutcome, Summary
-from .statements import Start
+from .statements import Merge, Start
 
 __all__ = [
     "AsyncClient",
     "Client",
     "Description",
     "Execution",
+    "Merge",
     "Outcome",
     "Result",
     "Start",

@@ -14,7 +14,7 @@ from .client import CHUNK, refuse
 from .connections import async_execute
 from .outcome import Description, Execution, Outcome, StateOutcome, Summary
 from .sources import async_source_of
-from .statements import LONGEST_SLICE, AnyExecution, Conflict, IdReuse, Listing, Query, Seconds, Start, Status
+from .statements import LONGEST_SLICE, AnyExecution, Conflict, IdReuse, Listing, Merge, Query, Seconds, Start, Status
 
 if TYPE_CHECKING:
     from .. import GlobalQueue, Process, Queue, RowStart, Rpc, State
@@ -57,7 +57,7 @@ class AsyncClient:
     async def start(
         self,
         process: type[Process],
-        process_id: str,
+        process_id: str | None,
         input: object = None,
         *,
         rows: Sequence[RowStart] = (),
@@ -68,15 +68,23 @@ class AsyncClient:
         conflict: Conflict = "override",
         idempotency_key: str | None = None,
         traceparent: str | None = None,
+        starting_state: State[Any] | None = None,
+        shard_key: str | None = None,
+        correlation_key: str | None = None,
+        merge: Merge | None = None,
         conn: Any = None,
     ) -> Execution:
         """Starts a process. Every row that its class maps has to be in `rows`, by its key; values are written to it.
+
+        Without a process id it has that of its execution. It begins in `starting_state`, or where its class says.
+        With a `correlation_key` it is merged into the latest start of the class and key, if that has not begun.
 
         `conflict` is for a row that is there already: write over it, ignore the values, or an error. A start that is repeated
         with its `idempotency_key` gives the execution of the first time.
         """
         one = Start(
-            process, process_id, input, rows, local, id_reuse, timeout, start_at, conflict, idempotency_key, traceparent
+            process, process_id, input, rows, local, id_reuse, timeout, start_at, conflict, idempotency_key, traceparent,
+            starting_state, shard_key, correlation_key, merge,
         )
         return await self._run(statements.start(one, self._traceparent()), conn)
 

@@ -60,11 +60,40 @@ class Query(Generic[R_co]):
 
 
 @dataclass(frozen=True)
+class Merge:
+    """How a start is merged into one of the same class and `correlation_key` that has not begun.
+
+    `input` is "keep", "replace", "merge", or the name of a function of the database with its schema, which gets both. `start_at`
+    is when the one start of both is due.
+    """
+
+    input: str = "keep"
+    start_at: Literal["keep", "replace", "earliest", "latest"] = "keep"
+    within: Seconds | None = None
+    at_most: Seconds | None = None
+
+    def options(self) -> dict[str, Any]:
+        """As `merge` in the options of a start."""
+        options: dict[str, Any] = {
+            "input": self.input.upper() if self.input in ("keep", "replace", "merge") else self.input,
+            "startAt": _word(_MERGED_START, "start_at", self.start_at),
+        }
+        if self.within is not None:
+            options["withinSeconds"] = seconds_of(self.within)
+        if self.at_most is not None:
+            options["atMostSeconds"] = seconds_of(self.at_most)
+        return options
+
+
+_MERGED_START = {word: word.upper() for word in ("keep", "replace", "earliest", "latest")}
+
+
+@dataclass(frozen=True)
 class Start:
     """What `Client.start` takes, for `start_many`."""
 
     process: type[Process]
-    process_id: str
+    process_id: str | None
     input: object = None
     rows: Sequence[RowStart] = ()
     local: Mapping[str, object] | None = None
@@ -74,6 +103,10 @@ class Start:
     conflict: Conflict = "override"
     idempotency_key: str | None = None
     traceparent: str | None = None
+    starting_state: State[Any] | None = None
+    shard_key: str | None = None
+    correlation_key: str | None = None
+    merge: Merge | None = None
 
     def arguments(self, traceparent: str | None = None) -> dict[str, Any]:
         """The arguments of `xdb.start_process` that are given, checked, as JSON. `traceparent` is for one that has none."""
@@ -84,10 +117,18 @@ class Start:
             options["requestId"] = self.idempotency_key
         if self.traceparent is not None or traceparent is not None:
             options["traceparent"] = traceparent if self.traceparent is None else self.traceparent
+        if self.starting_state is not None:
+            options["startingState"] = _state_of(self.process, self.starting_state).name
+        if self.shard_key is not None:
+            options["shardKey"] = self.shard_key
+        if self.correlation_key is not None:
+            options["correlationKey"] = self.correlation_key
+        if self.merge is not None:
+            options["merge"] = self.merge.options()
         arguments = {
             "process_id": self.process_id,
             "process_type": type_name(self.process),
-            "input": _start_input(self.process, self.input),
+            "input": _start_input(self.process, self.input, self.starting_state),
             "global_attributes": global_attributes or None,
             "local_attributes": locals_of(self.process, self.local) if self.local else None,
             "id_reuse_policy": _word(_ID_REUSE, "id_reuse", self.id_reuse),
@@ -107,7 +148,7 @@ def start(one: Start, traceparent: str | None) -> Query[Execution]:
         global_attributes => %s::text::jsonb, local_attributes => %s::text::jsonb, id_reuse_policy => %s::text,
         timeout => %s::text::interval, start_at => %s::text::timestamptz, options => %s::text::jsonb)::text"""
     params = (
-        given["process_id"],
+        given.get("process_id"),
         given["process_type"],
         _json(given.get("input")),
         _json(given.get("global_attributes")),
@@ -117,16 +158,21 @@ def start(one: Start, traceparent: str | None) -> Query[Execution]:
         given.get("start_at"),
         _json(given.get("options")),
     )
-    return Query(sql, params, lambda rows: Execution(one.process_id, UUID(rows[0][0])))
+    return Query(sql, params, lambda rows: _started(one, rows[0][0]))
 
 
 def start_many(many: Sequence[Start], traceparent: str | None) -> Query[list[Execution]]:
     sql = "SELECT started::text FROM xdb.start_processes(processes => %s::text::jsonb) AS started"
 
     def read(rows: Rows) -> list[Execution]:
-        return [Execution(one.process_id, UUID(row[0])) for one, row in zip(many, rows, strict=True)]
+        return [_started(one, row[0]) for one, row in zip(many, rows, strict=True)]
 
     return Query(sql, (_json([one.arguments(traceparent) for one in many]),), read)
+
+
+def _started(one: Start, execution_id: str) -> Execution:
+    """Without an id of its own a process has that of its execution."""
+    return Execution(execution_id if one.process_id is None else one.process_id, UUID(execution_id))
 
 
 # --- RPCs and messages
@@ -366,7 +412,16 @@ def input_of(member: Member, value: object) -> Any:
     return None
 
 
-def _start_input(process: type[Process], value: object) -> Any:
+def _state_of(process: type[Process], state: State[Any]) -> State[Any]:
+    for own in process._xdb.states.values():
+        if own.fn is state.fn:
+            return own
+    raise ValueError(f"{state.label} is no state of {type_name(process)}")
+
+
+def _start_input(process: type[Process], value: object, starting_state: State[Any] | None) -> Any:
+    if starting_state is not None:
+        return input_of(_state_of(process, starting_state), value)
     name = process._xdb.definition.get("startingState")
     if name is not None:
         return input_of(process._xdb.states[name], value)

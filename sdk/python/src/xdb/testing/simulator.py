@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from uuid import UUID
 
 from ..client.outcome import Description, Execution, Outcome, description_of
-from ..client.statements import AnyExecution, Conflict, IdReuse, Seconds, Start, aware, input_of, locals_of, seconds_of
+from ..client.statements import AnyExecution, Conflict, IdReuse, Merge, Seconds, Start, aware, input_of, locals_of, seconds_of
 from ..codec import decode, dumps, encode
 from ..process import Process, Row, RowStart, view
 from ..request import Reply
@@ -135,7 +135,7 @@ class Simulator:
     def start(
         self,
         process: type[P],
-        process_id: str,
+        process_id: str | None,
         input: object = None,
         *,
         rows: Sequence[RowStart] = (),
@@ -146,14 +146,21 @@ class Simulator:
         conflict: Conflict = "override",
         idempotency_key: str | None = None,
         traceparent: str | None = None,
+        starting_state: State[Any] | None = None,
+        shard_key: str | None = None,
+        correlation_key: str | None = None,
+        merge: Merge | None = None,
     ) -> Handle[P]:
         """Starts a process, as `Client.start`, and makes the calls that are due."""
         one = Start(
-            process, process_id, input, rows, local, id_reuse, None, start_at, conflict, idempotency_key, traceparent
+            process, process_id, input, rows, local, id_reuse, None, start_at, conflict, idempotency_key, traceparent,
+            starting_state, shard_key, correlation_key, merge,
         )
         id = self._ask("start", **{**one.arguments(), "timeout": None if timeout is None else seconds_of(timeout)})
-        handle = Handle(self, process, process_id, id)
-        self._executions.append(Execution(process_id, handle.execution_id))
+        handle = Handle(self, process, id if process_id is None else process_id, id)
+        started = Execution(handle.process_id, handle.execution_id)
+        if started not in self._executions:
+            self._executions.append(started)
         self._rest()
         return handle
 

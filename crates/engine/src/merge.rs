@@ -1,0 +1,182 @@
+//! A start that is merged into one which has not begun: what becomes of the input, and when it is due.
+
+use crate::words;
+use crate::{Duration, Json, Timestamp};
+use std::collections::BTreeMap;
+
+/// What a start with a correlation key does when another one of the key waits for its first call.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MergeOptions {
+    pub input: MergedInput,
+    pub start_at: MergedStart,
+    /// Only if the new start is due less than so long after the one that waits.
+    pub within: Option<Duration>,
+    /// A start is never put off further than so long after the first one.
+    pub at_most: Option<Duration>,
+}
+
+/// The input of a merged start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum MergedInput {
+    /// That of the start which waits.
+    #[default]
+    Keep,
+    Replace,
+    /// Both, as [`merged`] says.
+    Merge,
+    /// What a function of two inputs gives, by its qualified name.
+    Function(String),
+}
+
+impl MergedInput {
+    /// The words of an input that no function makes.
+    pub const WORDS: &'static [&'static str] = &["KEEP", "REPLACE", "MERGE"];
+
+    /// What is meant, if it is one of the words.
+    pub fn parse(word: &str) -> Option<Self> {
+        match word {
+            "KEEP" => Some(Self::Keep),
+            "REPLACE" => Some(Self::Replace),
+            "MERGE" => Some(Self::Merge),
+            _ => None,
+        }
+    }
+}
+
+words! {
+    /// When a merged start is due.
+    #[derive(Default)]
+    MergedStart {
+        /// When the start which waits is: the first of many decides.
+        #[default]
+        Keep = "KEEP",
+        /// When the new one is: the last of many decides.
+        Replace = "REPLACE",
+        Earliest = "EARLIEST",
+        Latest = "LATEST",
+    }
+}
+
+impl MergeOptions {
+    /// When a start that is due at `pending`, and was made at `first`, is due with a new one that is due at `new`. None: they
+    /// are too far apart to be one.
+    pub fn due(&self, first: Timestamp, pending: Timestamp, new: Timestamp) -> Option<Timestamp> {
+        if self.within.is_some_and(|within| new >= pending + within) {
+            return None;
+        }
+        let due = match self.start_at {
+            MergedStart::Keep => pending,
+            MergedStart::Replace => new,
+            MergedStart::Earliest => pending.min(new),
+            MergedStart::Latest => pending.max(new),
+        };
+        // What was due later than that from the first stays as it is.
+        Some(match self.at_most {
+            Some(most) if due > pending => due.min((first + most).max(pending)),
+            _ => due,
+        })
+    }
+}
+
+/// Two inputs as one: of objects the keys of both, with the new one's values; arrays one after the other; of all else the new one.
+pub fn merged(pending: Option<&Json>, new: Option<&Json>) -> Option<Json> {
+    let (Some(old), Some(added)) = (pending, new) else { return new.or(pending).cloned() };
+    let objects = (object(old), object(added));
+    if let (Some(mut members), Some(more)) = objects {
+        members.extend(more);
+        let member = |(name, value): (&String, &Json)| {
+            // A string always has a JSON form.
+            format!("{}:{}", serde_json::to_string(name).unwrap_or_default(), value.as_str())
+        };
+        return Some(joined('{', members.iter().map(member), '}'));
+    }
+    match (array(old), array(added)) {
+        (Some(mut items), Some(more)) => {
+            items.extend(more);
+            Some(joined('[', items.iter().map(|item| item.as_str().to_owned()), ']'))
+        }
+        _ => Some(added.clone()),
+    }
+}
+
+fn object(json: &Json) -> Option<BTreeMap<String, Json>> {
+    serde_json::from_str(json.as_str()).ok()
+}
+
+fn array(json: &Json) -> Option<Vec<Json>> {
+    serde_json::from_str(json.as_str()).ok()
+}
+
+fn joined(open: char, parts: impl Iterator<Item = String>, close: char) -> Json {
+    Json::from_trusted(format!("{open}{}{close}", parts.collect::<Vec<_>>().join(",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp(seconds * SECOND)
+    }
+
+    fn due(options: &MergeOptions, pending: i64, new: i64) -> Option<i64> {
+        options.due(at(100), at(pending), at(new)).map(|due| due.0 / SECOND)
+    }
+
+    #[test]
+    fn a_merged_start_is_due_as_its_options_say() {
+        let with = |start_at| MergeOptions { start_at, ..MergeOptions::default() };
+        let both = |start_at| [due(&with(start_at), 110, 120), due(&with(start_at), 110, 105)];
+        assert_eq!(both(MergedStart::Keep), [Some(110), Some(110)]);
+        assert_eq!(both(MergedStart::Replace), [Some(120), Some(105)]);
+        assert_eq!(both(MergedStart::Earliest), [Some(110), Some(105)]);
+        assert_eq!(both(MergedStart::Latest), [Some(120), Some(110)]);
+    }
+
+    #[test]
+    fn what_is_due_too_late_is_another_start() {
+        let within = MergeOptions { within: Some(Duration(10 * SECOND)), ..MergeOptions::default() };
+        assert_eq!(due(&within, 110, 119), Some(110));
+        assert_eq!(due(&within, 110, 120), None, "not less than so long after it");
+        assert_eq!(due(&within, 110, 90), Some(110), "before it is no time after it");
+    }
+
+    #[test]
+    fn a_start_is_put_off_no_further_than_it_may_be() {
+        for start_at in [MergedStart::Replace, MergedStart::Latest] {
+            let bounded = MergeOptions { start_at, at_most: Some(Duration(30 * SECOND)), ..MergeOptions::default() };
+            assert_eq!(due(&bounded, 110, 120), Some(120), "{start_at}");
+            assert_eq!(due(&bounded, 120, 131), Some(130), "{start_at}: the first was made at 100");
+            assert_eq!(due(&bounded, 150, 160), Some(150), "{start_at}: it was due later by itself");
+        }
+        let earlier =
+            MergeOptions { start_at: MergedStart::Replace, at_most: Some(Duration(0)), ..MergeOptions::default() };
+        assert_eq!(due(&earlier, 110, 105), Some(105));
+    }
+
+    #[test]
+    fn inputs_are_merged_by_their_kind_and_keep_their_digits() {
+        let merge = |old: &str, new: &str| {
+            let json = |text: &str| (!text.is_empty()).then(|| Json::from_trusted(text));
+            merged(json(old).as_ref(), json(new).as_ref()).map(|json| json.as_str().to_owned())
+        };
+        let is = |old, new, both: &str| assert_eq!(merge(old, new).as_deref(), Some(both), "{old} and {new}");
+        is(
+            r#"{"a": 1, "b": {"x": 1}}"#,
+            r#"{"b": 1.50, "c": 12345678901234567890123}"#,
+            r#"{"a":1,"b":1.50,"c":12345678901234567890123}"#,
+        );
+        is("[1, [2]]", "[3.0]", "[1,[2],3.0]");
+        is("[]", "[]", "[]");
+        is("{}", "{}", "{}");
+        is("1", "2", "2");
+        is("[1]", "2", "2");
+        is("[1]", "{}", "{}");
+        is("{\"\\\"\": 1}", "{}", "{\"\\\"\":1}");
+        is("", "2", "2");
+        is("[1]", "", "[1]");
+        assert_eq!(merge("", ""), None);
+    }
+}

@@ -1,0 +1,37 @@
+//! How a start is merged into another one, as the options of a start say it.
+
+use crate::fields::{Fault, Object, Read, UnknownKeys, name, quote, seconds, word};
+use xdb_engine::{Duration, MergeOptions, MergedInput, MergedStart};
+
+pub(crate) fn merge_options(text: &str) -> Read<MergeOptions> {
+    let mut object = Object::read(text, UnknownKeys::Refused)?;
+    let options = MergeOptions {
+        input: object.optional("input", input)?.unwrap_or_default(),
+        start_at: object
+            .optional("startAt", |text| word(text, MergedStart::WORDS, MergedStart::parse))?
+            .unwrap_or_default(),
+        within: object.optional("withinSeconds", |text| seconds(text).map(Duration::from_seconds))?,
+        at_most: object.optional("atMostSeconds", |text| seconds(text).map(Duration::from_seconds))?,
+    };
+    let puts_off = matches!(options.start_at, MergedStart::Replace | MergedStart::Latest);
+    if options.at_most.is_some() && !puts_off {
+        return Err(Fault::new("needs startAt REPLACE or LATEST: nothing else puts a start off").at("atMostSeconds"));
+    }
+    object.finish(options)
+}
+
+/// One of the words, or a function's name, which is qualified: a misspelt word is none.
+fn input(text: &str) -> Read<MergedInput> {
+    let given = name(text)?;
+    match MergedInput::parse(&given) {
+        Some(known) => Ok(known),
+        None if given.contains('.') && !given.contains('(') => Ok(MergedInput::Function(given)),
+        None => {
+            let words = MergedInput::WORDS.join(", ");
+            Err(Fault::new(format!(
+                "is {}: it is one of {words}, or the name of a function with its schema",
+                quote(&given)
+            )))
+        }
+    }
+}

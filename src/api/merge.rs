@@ -1,0 +1,146 @@
+//! Starts with a correlation key: each is merged into one that has not begun, or is a start of its own.
+//!
+//! ```text
+//!   correlated_start ── lock the key: starts of one key wait for each other
+//!        ▼ latest start
+//!   process_execution ── lock: it runs, is the caller's, its first state is at its first call
+//!        ▼
+//!   task ── lock: no attempt has begun, and none begins as long as this transaction has not ended
+//!        ▼
+//!   the caller's function makes one input of two, as the caller
+//!        ▼ still so?  ── it may have done anything
+//!   StartMerged, or a start of its own that is the latest one from now on
+//! ```
+
+use super::start::{StartRequest, StartResult, TypeToStart, begin};
+use super::{Caller, owner_name, payload, wrote};
+use crate::pg::catch::Result;
+use crate::pg::spi::Spi;
+use crate::pg::wake;
+use crate::store::correlated::{self, Key};
+use crate::store::load::{self, Loaded, Lock};
+use crate::store::registry::{Registry, TypeId};
+use crate::store::{app_functions, save};
+use crate::{clock, error};
+use std::collections::HashMap;
+use xdb_engine::*;
+use xdb_protocol::Correlation;
+
+/// A start that waits for its first call.
+struct Pending {
+    loaded: Loaded,
+    due: Timestamp,
+}
+
+impl Pending {
+    fn input(&self) -> Option<&Json> {
+        self.loaded.execution.states.get(&FIRST_STATE)?.input.as_ref()
+    }
+}
+
+/// What becomes of a start that is merged.
+struct Merge {
+    into: ExecutionId,
+    input: Option<Json>,
+    not_before: Timestamp,
+}
+
+/// Locks the keys of these starts, in an order that is the same for everybody.
+pub(super) fn lock_all(caller: Caller, starts: &[(&StartRequest, ExecutionId)]) -> Result<()> {
+    caller.on_system_tables(|spi, registry| {
+        let mut keys = Vec::with_capacity(starts.len());
+        for (request, id) in starts {
+            let Some(correlation) = &request.options.correlation else { continue };
+            let to_start = TypeToStart::find(spi, registry, &request.start.process_type)?;
+            keys.push((key(caller, to_start.id(), correlation), *id));
+        }
+        keys.sort();
+        keys.dedup_by_key(|(key, _)| *key);
+        keys.into_iter().try_for_each(|(key, id)| correlated::lock(spi, key, id).map(drop))
+    })
+}
+
+fn key(caller: Caller, type_id: TypeId, correlation: &Correlation) -> Key<'_> {
+    Key { type_id, owner: caller.role.to_u32(), key: &correlation.key }
+}
+
+/// Merges a start into the latest one of its key, or starts it.
+pub(super) fn merge_or_begin(
+    caller: Caller,
+    request: &StartRequest,
+    correlation: &Correlation,
+    id: ExecutionId,
+) -> Result<StartResult> {
+    let (type_id, found) = caller.on_system_tables(|spi, registry| {
+        let to_start = TypeToStart::find(spi, registry, &request.start.process_type)?;
+        if !to_start.starts_in_a_state(&request.start) {
+            let what = "the process type has no starting state, so that nothing can be merged";
+            return Err(error::invalid_argument("options.correlationKey", what));
+        }
+        let latest = correlated::lock(spi, key(caller, to_start.id(), correlation), id)?;
+        let pending = latest.map(|latest| pending(spi, registry, caller, latest)).transpose()?;
+        Ok((to_start.id(), pending.flatten()))
+    })?;
+    if let Some(found) = found
+        && let Some(merge) = merge_with(&found, request, correlation)?
+        && caller.on_system_tables(|spi, registry| apply(spi, registry, caller, &merge))?
+    {
+        wrote();
+        return Ok(StartResult::Repeated(merge.into));
+    }
+    caller.on_system_tables(|spi, registry| {
+        let begun = begin(spi, registry, caller, request, id)?;
+        correlated::set(spi, key(caller, type_id, correlation), id)?;
+        Ok(begun)
+    })
+}
+
+/// The start of this execution, if it is one that another can be merged into. It stays so until the transaction ends, whatever
+/// the engine does.
+fn pending(spi: &Spi, registry: &mut Registry, caller: Caller, id: ExecutionId) -> Result<Option<Pending>> {
+    // Waits for steps and RPCs, under the caller's timeouts.
+    let mut loaded = load::executions(spi, registry, &[id], Lock::Step)?;
+    wake::note_locked(id.0);
+    let owner_name = owner_name(caller)?;
+    let is_own = |Loaded { before, meta, .. }: &Loaded| {
+        before.is_running() && meta.owner == caller.role && meta.owner_name == owner_name
+    };
+    if !loaded.get(&id).is_some_and(is_own) || !correlated::is_untried(spi, id)? {
+        return Ok(None);
+    }
+    load::states(spi, &mut loaded, &[(id, FIRST_STATE)])?;
+    let Some(loaded) = loaded.remove(&id) else { return Ok(None) };
+    let due = loaded.execution.first_call().map(|call| call.not_before);
+    Ok(due.map(|due| Pending { loaded, due }))
+}
+
+/// How the options want the two merged. None: not at all.
+fn merge_with(found: &Pending, request: &StartRequest, correlation: &Correlation) -> Result<Option<Merge>> {
+    let (first, now) = (found.loaded.execution.started_at, clock::now());
+    let new_due = request.start.start_at.map_or(now, |at| at.max(now));
+    let options = &correlation.merge;
+    let Some(not_before) = options.due(first, found.due, new_due) else { return Ok(None) };
+    let (old, new) = (found.input(), request.start.input.as_ref());
+    let input = match &options.input {
+        MergedInput::Keep => old.cloned(),
+        MergedInput::Replace => new.cloned(),
+        MergedInput::Merge => merged(old, new),
+        MergedInput::Function(name) => match Caller::on_functions(|spi| app_functions::merge(spi, name, old, new))? {
+            Some(made) => Some(made),
+            None => return Ok(None),
+        },
+    };
+    let input = payload("input", input.map(|input| input.as_str().to_owned()))?;
+    Ok(Some(Merge { into: found.loaded.execution.id, input, not_before }))
+}
+
+/// False: what the function has done makes the start one of its own.
+fn apply(spi: &Spi, registry: &mut Registry, caller: Caller, merge: &Merge) -> Result<bool> {
+    let Some(Pending { mut loaded, .. }) = pending(spi, registry, caller, merge.into)? else { return Ok(false) };
+    let now = clock::now();
+    let command = Command::MergeStart { input: merge.input.clone(), not_before: merge.not_before };
+    let Ok(events) = loaded.decide(&command, now, 0.5) else { return Ok(false) };
+    loaded.apply(events, now);
+    save::save(spi, std::iter::once(&loaded), &HashMap::new(), &|_| 0, now)?;
+    Ok(true)
+}

@@ -1,0 +1,92 @@
+//! Starts that may be merged: the table `correlated_start`, and what a merge writes.
+
+use super::loaded::Loaded;
+use super::registry::TypeId;
+use super::state::State;
+use super::table::{batch, insert, record, run, set_to_v, statements, table};
+use crate::pg::catch::Result;
+use crate::pg::param::{Jsonb, value};
+use crate::pg::spi::Spi;
+use pgrx::pg_sys;
+use xdb_engine::{ExecutionId, FIRST_STATE, StateSeq};
+
+table! {
+    /// The latest start of a correlation key, for those that may be merged into it. A hint: nothing follows from a row but where to
+    /// look, and one that is missing costs a merge.
+    pub struct CorrelatedStart<'a> in "correlated_start" {
+        key { type_id: TypeId, owner: pg_sys::Oid, correlation_key: &'a str }
+        other { execution_id: ExecutionId }
+    }
+}
+
+record! {
+    /// What of the first state a merge changes that nothing else does.
+    struct MergedInput<'a> of State<'a> { execution_id: ExecutionId, seq: StateSeq, input: Option<Jsonb<'a>> }
+}
+
+statements! {
+    NEW = format!("{} ON CONFLICT DO NOTHING", insert::<CorrelatedStart>());
+    LOCK = "SELECT execution_id FROM xdb.correlated_start \
+        WHERE type_id = $1 AND owner = $2 AND correlation_key = $3 FOR UPDATE";
+    SET = "UPDATE xdb.correlated_start SET execution_id = $4 WHERE type_id = $1 AND owner = $2 AND correlation_key = $3";
+    // A claim takes it with SKIP LOCKED: so the call is merged before it is claimed, or found under its lease.
+    IS_UNTRIED = "SELECT t.attempt = 0 AND t.lease_until IS NULL AS is_untried FROM xdb.task t \
+        WHERE t.execution_id = $1 AND t.seq = $2 FOR UPDATE";
+    SET_INPUT = format!("UPDATE xdb.state_execution s SET {} FROM {} WHERE s.execution_id = v.execution_id AND s.seq = v.seq",
+        set_to_v(&["input"]), batch::<MergedInput>());
+    MOVE_TIMEOUT = "UPDATE xdb.process_execution SET timeout_at = $2 WHERE execution_id = $1";
+    MOVE_TIMER = "UPDATE xdb.timer SET fire_at = $2 WHERE execution_id = $1 AND seq = 0";
+}
+
+/// What starts have in common that may be merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key<'a> {
+    pub type_id: TypeId,
+    pub owner: u32,
+    pub key: &'a str,
+}
+
+/// Makes sure that this transaction alone starts what has this key: the one that comes second waits here for the first. Gives the
+/// latest start, which is `new` from now on if there was none.
+pub fn lock(spi: &Spi, key: Key<'_>, new: ExecutionId) -> Result<Option<ExecutionId>> {
+    let row =
+        CorrelatedStart { type_id: key.type_id, owner: key.owner.into(), correlation_key: key.key, execution_id: new };
+    loop {
+        if run(spi, &NEW, std::slice::from_ref(&row))? == 1 {
+            return Ok(None);
+        }
+        let params = [value(key.type_id), value(pg_sys::Oid::from(key.owner)), value(key.key)];
+        // None: the row that stood in the way was deleted meanwhile; try again.
+        if let Some(latest) = spi.first(&LOCK, &params, |row| row.get("execution_id"))? {
+            return Ok(Some(latest));
+        }
+    }
+}
+
+/// Makes an execution the latest one of a key that is locked.
+pub fn set(spi: &Spi, key: Key<'_>, id: ExecutionId) -> Result<()> {
+    let owner = pg_sys::Oid::from(key.owner);
+    spi.run(&SET, &[value(key.type_id), value(owner), value(key.key), value(id)])?;
+    Ok(())
+}
+
+/// Locks the call of an execution's first state. Whether no attempt of it has begun; waits for whoever is claiming it.
+pub fn is_untried(spi: &Spi, id: ExecutionId) -> Result<bool> {
+    let found = spi.first(&IS_UNTRIED, &[value(id), value(FIRST_STATE)], |row| row.get("is_untried"))?;
+    Ok(found.unwrap_or(false))
+}
+
+/// Writes what merges have changed of these, besides what every step changes.
+pub(super) fn write(spi: &Spi, merged: &[&Loaded]) -> Result<()> {
+    for Loaded { before, execution, .. } in merged {
+        let (execution_id, seq) = (execution.id, FIRST_STATE);
+        let first = execution.states.get(&seq);
+        let input = first.and_then(|state| state.input.as_ref()).map(Jsonb::from);
+        run(spi, &SET_INPUT, &[MergedInput { execution_id, seq, input }])?;
+        if let Some(at) = execution.timeout_at.filter(|_| execution.timeout_at != before.timeout_at) {
+            spi.run(&MOVE_TIMEOUT, &[value(execution_id), value(at)])?;
+            spi.run(&MOVE_TIMER, &[value(execution_id), value(at)])?;
+        }
+    }
+    Ok(())
+}

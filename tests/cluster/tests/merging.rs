@@ -1,0 +1,212 @@
+//! Starts with a correlation key: merged into one that has not begun, and counted once.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use xdb_cluster_tests::prelude::*;
+
+const ADD: &str = "CREATE FUNCTION app_add(pending jsonb, new jsonb) RETURNS jsonb LANGUAGE sql
+    RETURN to_jsonb(pending::numeric + new::numeric)";
+
+/// A process type `job` of one state, whose worker completes at once.
+fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
+    let app = App::alone(name, options);
+    let worker = app.worker(|_: &Call| force_complete(json!("done")));
+    app.register("job", &one_step());
+    app.db().run(ADD);
+    (app, worker)
+}
+
+fn start(db: &mut Db, input: &str, options: &Value, start_at: &str) -> String {
+    let sql = format!(
+        "SELECT xdb.start_process(NULL, 'job', input => '{input}', options => '{options}', start_at => {start_at})::text"
+    );
+    db.one(&sql)
+}
+
+/// What each execution was called with, in the end.
+fn called_with(worker: &Worker) -> BTreeMap<String, Value> {
+    worker.calls().iter().map(|call| (call.call_id().to_owned(), call.input().clone())).collect()
+}
+
+#[test]
+fn of_sixty_four_sessions_every_start_is_counted_once() {
+    let (app, worker) = application("merge_counters", ClusterOptions::default());
+    let sessions: Vec<Mutex<Db>> = (0..64).map(|_| Mutex::new(app.db())).collect();
+    let each = 25;
+    at_once(64, |n| {
+        let mut db = sessions[n].lock().expect("nobody else has it");
+        for round in 0..each {
+            // Some are due at once, so that they are claimed while others are merged into them.
+            let options =
+                json!({"correlationKey": format!("key-{}", (n + round) % 3), "merge": {"input": "public.app_add"}});
+            let start_at = if round % 3 == 0 { "NULL" } else { "clock_timestamp() + interval '30 ms'" };
+            start(&mut db, "1", &options, start_at);
+        }
+    });
+    let mut db = app.db();
+    wait_until("all have closed", 60, || db.count("xdb.processes WHERE status = 'RUNNING'") == 0);
+    let called = called_with(&worker);
+    let sum: i64 = called.values().map(|input| input.as_i64().expect("a number")).sum();
+    assert_eq!(sum, 64 * each as i64);
+    let executions = db.count("xdb.processes");
+    assert_eq!(executions as usize, called.len(), "each execution was called");
+    let merged = db.count("xdb.history WHERE event_type = 'StartMerged'");
+    assert_eq!(executions + merged, 64 * each as i64, "each start is an execution, or was merged into one");
+    assert!(merged > 0 && executions > 3, "{executions} executions, {merged} merged");
+    app.done(&[]);
+}
+
+#[test]
+fn it_happens_again_within_ten_minutes_and_is_emailed_once() {
+    let (app, worker) = application("merge_email", ClusterOptions::default());
+    let mut db = app.db();
+    let throttle = json!({"correlationKey": "customer-7", "merge": {"withinSeconds": 600}});
+    let first = start(&mut db, "\"it happened\"", &throttle, "now() + interval '10 minutes'");
+    for _ in 0..3 {
+        assert_eq!(start(&mut db, "\"again\"", &throttle, "now() + interval '10 minutes'"), first);
+    }
+    assert_ne!(start(&mut db, "\"much later\"", &throttle, "now() + interval '21 minutes'"), first);
+    app.cluster().set("xdb.now", "11 min");
+    db.completes(&first);
+    assert_eq!(worker.calls().iter().map(|call| call.input().clone()).collect::<Vec<_>>(), ["it happened"]);
+    app.done(&[]);
+}
+
+#[test]
+fn multiple_events_are_batched_into_one_by_event_id() {
+    let (app, worker) = application("merge_events", ClusterOptions::default());
+    let mut db = app.db();
+    db.run(
+        "CREATE FUNCTION count_events(pending jsonb, new jsonb) RETURNS jsonb LANGUAGE sql RETURN
+            pending || jsonb_build_object('event_count', (pending ->> 'event_count')::int + (new ->> 'event_count')::int)",
+    );
+    let count = |event: &str| json!({"correlationKey": event, "merge": {"input": "public.count_events"}});
+    for event in ["e-1", "e-2", "e-1", "e-1"] {
+        let input = format!("{{\"event\": \"{event}\", \"event_count\": 1}}");
+        start(&mut db, &input, &count(event), "now() + interval '2 s'");
+    }
+    wait_until("both are called", 20, || db.count("xdb.processes WHERE status = 'COMPLETED'") == 2);
+    let mut counts: Vec<_> = worker
+        .calls()
+        .iter()
+        .map(|call| (call.input()["event"].clone(), call.input()["event_count"].clone()))
+        .collect();
+    counts.sort_by_key(|(event, _)| event.to_string());
+    assert_eq!(counts, [(json!("e-1"), json!(3)), (json!("e-2"), json!(1))]);
+    app.done(&[]);
+}
+
+#[test]
+fn likes_are_batched_and_updated_once_every_x_minutes() {
+    let (app, worker) = application("merge_likes", ClusterOptions::default());
+    let mut db = app.db();
+    // Debounced, and put off no further than two seconds.
+    let like = json!({"correlationKey": "resource-9",
+        "merge": {"input": "public.app_add", "startAt": "REPLACE", "atMostSeconds": 2}});
+    let began = Instant::now();
+    let mut likes = 0;
+    while began.elapsed() < Duration::from_millis(3500) {
+        start(&mut db, "1", &like, "clock_timestamp() + interval '1 s'");
+        likes += 1;
+    }
+    wait_until("all are counted", 20, || db.count("xdb.processes WHERE status = 'RUNNING'") == 0);
+    let updates = called_with(&worker);
+    assert_eq!(updates.values().map(|input| input.as_i64().expect("a number")).sum::<i64>(), likes);
+    assert!((2..=4).contains(&updates.len()), "{} updates for {likes} likes", updates.len());
+    app.done(&[]);
+}
+
+#[test]
+fn multiple_report_requests_are_a_single_report_within_60_minutes() {
+    let (app, worker) = application("merge_reports", ClusterOptions::default());
+    let mut db = app.db();
+    db.run(
+        "CREATE FUNCTION merge_report(pending jsonb, new jsonb) RETURNS jsonb LANGUAGE sql RETURN
+            jsonb_build_object('from', least(pending ->> 'from', new ->> 'from'))",
+    );
+    let report = json!({"correlationKey": "vendor-7",
+        "merge": {"input": "public.merge_report", "startAt": "REPLACE", "withinSeconds": 3600}});
+    let mut ask = |from: &str, minutes: i32| {
+        let at = format!("date_trunc('minute', now()) + interval '{minutes} min'");
+        start(&mut db, &format!("{{\"from\": \"{from}\"}}"), &report, &at)
+    };
+    let first = ask("2026-11-05", 10);
+    assert_eq!(ask("2026-11-01", 40), first);
+    assert_eq!(ask("2026-11-03", 99), first, "less than an hour after the last one");
+    let second = ask("2026-10-30", 160);
+    assert_ne!(second, first, "more than an hour after it");
+    app.cluster().set("xdb.now", "100 min");
+    db.completes(&first);
+    assert_eq!(worker.calls()[0].input(), &json!({"from": "2026-11-01"}));
+    assert_eq!(db.status(&second), "RUNNING");
+    app.done(&[]);
+}
+
+#[test]
+fn what_has_begun_takes_no_other_start() {
+    let (app, worker) = application("merge_begun", ClusterOptions::default());
+    worker.misbehave(|_| Reply::hang(force_complete(json!("late"))));
+    let mut db = app.db();
+    let options = json!({"correlationKey": "k", "merge": {"input": "REPLACE"}});
+    let first = start(&mut db, "1", &options, "NULL");
+    worker.wait_for("the first is called", 10, |call| call.process_id() == first);
+    let second = start(&mut db, "2", &options, "now() + interval '1 hour'");
+    assert_ne!(second, first);
+    assert_eq!(start(&mut db, "3", &options, "NULL"), second, "the latest one counts");
+    // A failed attempt has begun too.
+    worker.heal();
+    worker.misbehave(|_| error(500, "Broken", "not now"));
+    worker.release();
+    let third = start(&mut db, "4", &json!({"correlationKey": "other"}), "NULL");
+    wait_until("it is in backoff", 10, || views::fails_saying(&mut db, &third, &["not now"]));
+    assert_ne!(start(&mut db, "5", &json!({"correlationKey": "other"}), "NULL"), third);
+    worker.heal();
+    db.completes(&third);
+    db.completes(&first);
+    app.done(&[]);
+}
+
+#[test]
+fn a_merge_is_a_part_of_its_transaction_and_survives_a_crash() {
+    let (app, worker) = application("merge_crash", ClusterOptions::default());
+    let mut db = app.db();
+    let add = json!({"correlationKey": "k", "merge": {"input": "public.app_add"}});
+    let first = start(&mut db, "1", &add, "now() + interval '1 hour'");
+    db.run("BEGIN");
+    assert_eq!(start(&mut db, "10", &add, "NULL"), first);
+    db.run("ROLLBACK");
+    assert_eq!(start(&mut db, "100", &add, "NULL"), first);
+    app.cluster().crash();
+    app.cluster().launch();
+    let mut db = app.db();
+    assert_eq!(start(&mut db, "1000", &add, "NULL"), first, "it waits still");
+    app.cluster().set("xdb.now", "2 hours");
+    db.completes(&first);
+    assert_eq!(called_with(&worker).into_values().filter(|input| input.is_number()).collect::<Vec<_>>(), [json!(1101)]);
+    app.done(&[]);
+}
+
+#[test]
+fn the_timeout_of_a_process_moves_with_its_beginning() {
+    let (app, worker) = application("merge_timeout", ClusterOptions::default());
+    worker.misbehave(|_| Reply::hang(force_complete(json!("late"))));
+    app.register("short", &one_step().with("timeoutSeconds", json!(2)));
+    let mut db = app.db();
+    let ask = |db: &mut Db, after: &str| {
+        db.one::<String>(&format!(
+            "SELECT xdb.start_process(NULL, 'short', start_at => clock_timestamp() + interval '{after}',
+                options => '{{\"correlationKey\": \"k\", \"merge\": {{\"startAt\": \"REPLACE\"}}}}')::text"
+        ))
+    };
+    let first = ask(&mut db, "1 s");
+    assert_eq!(ask(&mut db, "4 s"), first);
+    assert_eq!(db.outcome(&first).status(), "TIMEOUT");
+    assert_eq!(worker.count(|call| call.process_id() == first), 1, "it had begun");
+    let ran: f64 = db.one(&format!(
+        "SELECT extract(epoch FROM closed_at - started_at)::float8 FROM xdb.processes WHERE process_id = '{first}'"
+    ));
+    assert!((6.0..20.0).contains(&ran), "{ran} s");
+    worker.release();
+    app.done(&[]);
+}
