@@ -173,6 +173,7 @@ pub(super) fn read(place: &str, given: Given) -> Result<StartRequest> {
         call_functions: options.call_functions.clone(),
         timeout,
         starting_state_config: options.starting_state_config.clone(),
+        priority: options.priority,
         start_at,
     };
     Ok(StartRequest { start, key: given.global_attribute_pk, policy, options })

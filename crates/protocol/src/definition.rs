@@ -31,6 +31,7 @@ pub struct StartOptions {
     pub history: Option<HistoryPolicy>,
     pub traceparent: Option<String>,
     pub call_functions: Vec<FunctionCall>,
+    pub priority: Option<i8>,
 }
 
 /// The longest definition, in bytes: what executes it keeps it in memory, and reads it again when it has changed.
@@ -69,6 +70,7 @@ pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
                 // As long as the options may be: a start is not what a worker says.
                 function_call(Object::read(text, UnknownKeys::Refused)?, usize::MAX)
             })?,
+            priority: object.optional("priority", priority)?,
         };
         object.finish(options)
     })
@@ -92,6 +94,7 @@ fn definition(mut object: Object<'_>) -> Read<Definition> {
         timeout_seconds: object.optional("timeoutSeconds", seconds)?,
         history: object.optional("history", history)?.unwrap_or_default(),
         strict_answers: object.optional("strictAnswers", boolean)?.unwrap_or_default(),
+        priority: object.optional("priority", priority)?.unwrap_or_default(),
     };
     object.finish(definition)
 }
@@ -181,6 +184,12 @@ fn history(text: &str) -> Read<HistoryPolicy> {
         "none" => Some(HistoryPolicy::None),
         _ => None,
     })
+}
+
+fn priority(text: &str) -> Read<i8> {
+    let (lowest, highest) = (PRIORITIES.start(), PRIORITIES.end());
+    let priority = text.parse::<i8>().ok().filter(|priority| PRIORITIES.contains(priority));
+    priority.ok_or_else(|| Fault::new(format!("must be a whole number from {lowest} to {highest}")))
 }
 
 /// Largest number of events that `keepLast` takes.

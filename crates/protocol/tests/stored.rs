@@ -45,6 +45,7 @@ fn assert_read_again(definition: &Definition, options: &StateConfig) {
         timeout: None,
         starting_state_config: Some(Box::new(options.clone())),
         start_at: None,
+        priority: None,
     };
     let context = Context {
         now: Timestamp(1),

@@ -87,6 +87,7 @@ fn read(given: StartArguments) -> Result<StartRequest> {
         call_functions: options.call_functions.clone(),
         timeout,
         starting_state_config: options.starting_state_config.clone(),
+        priority: options.priority,
         start_at,
     };
     Ok(StartRequest { start, key: given.global_attribute_pk, policy, options })

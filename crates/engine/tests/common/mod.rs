@@ -202,6 +202,7 @@ pub fn start() -> Command {
         timeout: None,
         starting_state_config: None,
         start_at: None,
+        priority: None,
     }))
 }
 
