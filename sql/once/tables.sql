@@ -125,9 +125,9 @@ COMMENT ON COLUMN xdb.process_execution.history_limit IS 'How many of the last e
 COMMENT ON COLUMN xdb.process_execution.request_id IS 'The starter''s requestId: starting again with it gives this execution.';
 COMMENT ON COLUMN xdb.process_execution.traceparent IS 'Trace context of the starter, sent with every call.';
 COMMENT ON COLUMN xdb.process_execution.full_queues IS 'Local queues that take no more messages, since the execution has as many as it may; an empty name stands for all. Null: none is full.';
-COMMENT ON COLUMN xdb.process_execution.extra IS 'What few executions have: the pause. Null: nothing of it.';
 COMMENT ON COLUMN xdb.process_execution.shard_key IS 'The starter''s shardKey; null = the shard is that of the process id.';
 COMMENT ON COLUMN xdb.process_execution.purge_at IS 'When it is deleted, instead of by xdb.retention: set by the close where its type has retentionSeconds. Infinite = never.';
+COMMENT ON COLUMN xdb.process_execution.extra IS 'What few executions have: the pause, the priority. Null: nothing of it.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_execution', '');
 
 CREATE TABLE xdb.latest_execution (
@@ -214,7 +214,7 @@ COMMENT ON TABLE xdb.task IS 'Calls that are to be made. Hot: a row lives from t
 COMMENT ON COLUMN xdb.task.execution_id IS 'Process execution it belongs to.';
 COMMENT ON COLUMN xdb.task.seq IS 'State execution that makes the call.';
 COMMENT ON COLUMN xdb.task.shard IS 'Hash of the process id, 0 to 1023.';
-COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody: it is held, after crashes or in a pause.';
+COMMENT ON COLUMN xdb.task.lane IS 'Who may claim it: 0 = the scheduler, 1 = runners, 2 = nobody: it is held, after crashes or in a pause; 16 to 36 = the scheduler too, by priority: 26 less it.';
 COMMENT ON COLUMN xdb.task.worker_id IS 'Worker that is called.';
 COMMENT ON COLUMN xdb.task.api IS 'WAIT_UNTIL_API or EXECUTE_API.';
 COMMENT ON COLUMN xdb.task.due_at IS 'When it may be claimed.';

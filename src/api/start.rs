@@ -190,6 +190,7 @@ pub(super) fn read(place: &str, given: Given, id: ExecutionId) -> Result<StartRe
         timeout,
         starting_state: options.starting_state.clone(),
         starting_state_config: options.starting_state_config.clone(),
+        priority: options.priority,
         start_at,
     };
     Ok(StartRequest { start, key: given.global_attribute_pk, policy, options })

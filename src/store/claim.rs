@@ -96,8 +96,8 @@ statements! {
         AS any", free_for_runners("$2", "$3"));
     TAKE_BACK = format!("WITH back AS MATERIALIZED (SELECT t.execution_id, t.seq FROM xdb.task t \
             WHERE t.lane = {RUNNERS_LANE} AND {} LIMIT $1 FOR UPDATE OF t SKIP LOCKED) \
-        UPDATE xdb.task t SET lane = {SCHEDULERS_LANE}, {NO_LEASE} FROM back \
-        WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("$2", "$3"));
+        UPDATE xdb.task t SET lane = {}, {NO_LEASE} FROM back \
+        WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("$2", "$3"), own_lane());
     TAKE_OVER_LANES = format!("UPDATE xdb.task SET lane = {SCHEDULERS_LANE}, {NO_LEASE} WHERE lane IN (1, 2)");
     PARKED = parked_of(&OWN);
     PARKED_OF_OLDER = parked_of(&OLDER);
@@ -108,6 +108,15 @@ statements! {
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", set_to_v(LEASE), batch::<TaskLease>());
     LEASES = format!("SELECT t.execution_id, t.seq, t.lease_epoch, t.lease_number \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
+    UNPARK = format!("UPDATE xdb.task t SET {NO_LEASE} \
+        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
+    LEVELS = format!("WITH RECURSIVE level (lane) AS ( \
+            (SELECT t.lane FROM xdb.task t WHERE t.lane >= {FIRST_PRIORITY_LANE} ORDER BY t.lane LIMIT 1) \
+            UNION ALL SELECT n.lane FROM level CROSS JOIN LATERAL ( \
+                SELECT t.lane FROM xdb.task t WHERE t.lane > level.lane ORDER BY t.lane LIMIT 1) AS n) \
+        SELECT lane FROM level");
+    MOVE_TO_OWN_LANE = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE} \
+        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", own_lane(), batch::<StateKey>());
     MOVE_TO_LANE = format!("UPDATE xdb.task t SET lane = $3, {NO_LEASE} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
     MOVE_TO_WORKERS = super::table::update::<TaskMove>();
@@ -153,7 +162,7 @@ fn parked_of(schema: &Schema) -> String {
     format!(
         "SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, {} AS owner, t.due_at \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
-        WHERE t.lane = $3 AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
+        WHERE (t.lane = $3 OR t.lane >= {FIRST_PRIORITY_LANE}) AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
         schema.owner,
         batch::<StateKey>()
     )
@@ -290,6 +299,29 @@ pub const RUNNERS_LANE: i16 = 1;
 /// The lane of calls that nobody makes: see [`super::held`] and [`super::suspects`].
 pub(super) const HELD_LANE: i16 = 2;
 
+/// The lanes of the scheduler's calls of processes with a priority: the higher it is, the lower the lane. Calls of all others stand in
+/// [`SCHEDULERS_LANE`].
+pub(super) const FIRST_PRIORITY_LANE: i16 = 16;
+const NO_PRIORITY: i16 = 26;
+
+/// The scheduler's lane for calls of processes with this priority.
+pub fn lane_of_priority(priority: i8) -> i16 {
+    if priority == 0 { SCHEDULERS_LANE } else { NO_PRIORITY - i16::from(priority) }
+}
+
+/// Whether calls in this lane of the scheduler's come before those without a priority.
+pub fn comes_first(lane: i16) -> bool {
+    lane < NO_PRIORITY
+}
+
+/// The scheduler's lane for the task `t`.
+pub(super) fn own_lane() -> String {
+    format!(
+        "COALESCE((SELECT {NO_PRIORITY} - (p.extra ->> 'priority')::smallint FROM xdb.process_execution p \
+            WHERE p.execution_id = t.execution_id AND p.extra ? 'priority'), {SCHEDULERS_LANE})"
+    )
+}
+
 /// What a process claims from.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane {
@@ -360,6 +392,10 @@ pub fn leases(spi: &Spi, keys: &[StateKey]) -> Result<HashMap<StateKey, (i64, i6
 
 /// Gives calls to another lane, without a lease: those that [`due`] has locked, or the caller's own.
 pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
+    if lane == SCHEDULERS_LANE {
+        run(spi, &MOVE_TO_OWN_LANE, keys)?;
+        return Ok(());
+    }
     if keys.is_empty() {
         return Ok(());
     }
@@ -367,6 +403,17 @@ pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
     params.push(value(lane));
     spi.run(&MOVE_TO_LANE, &params)?;
     Ok(())
+}
+
+/// Has calls that this scheduler has parked wait as all others.
+pub fn unpark(spi: &Spi, keys: &[StateKey]) -> Result<()> {
+    run(spi, &UNPARK, keys)?;
+    Ok(())
+}
+
+/// The lanes of priorities that have calls, those with the highest first: one descent in the index for each.
+pub fn levels(spi: &Spi) -> Result<Vec<i16>> {
+    spi.rows(&LEVELS, &[], |row| row.get("lane"))
 }
 
 /// Whether any call waits for a runner, whatever its worker.

@@ -32,17 +32,17 @@ statements! {
         ON CONFLICT (lane) DO UPDATE SET epoch = EXCLUDED.epoch RETURNING e.epoch";
     RETIRE = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1";
     PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0";
-    STATE = state_where("EXISTS (SELECT FROM xdb.slow_object)", instance::GENERATION);
+    STATE = state_where("EXISTS (SELECT FROM xdb.slow_object)", instance::GENERATION, "EXISTS (SELECT FROM xdb.task WHERE lane >= 16)");
     DATABASE = "SELECT datistemplate, datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1";
     // Of a release without runners.
-    STATE_OF_OLDER = state_where("false", "r.generation");
+    STATE_OF_OLDER = state_where("false", "r.generation", "false");
 }
 
 /// All in one statement, because every turn begins with it.
-fn state_where(any_slow: &str, generation: &str) -> String {
+fn state_where(any_slow: &str, generation: &str, priorities: &str) -> String {
     format!(
         "SELECT e.epoch, m.paused, {generation} AS generation, \
-            EXISTS (SELECT FROM xdb.task WHERE lane = 1) AS runners_have_calls, \
+            EXISTS (SELECT FROM xdb.task WHERE lane = 1) AS runners_have_calls, {priorities} AS priorities, \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
                 OR EXISTS (SELECT FROM xdb.global_passed_over) AS global_work, \
             {any_slow} AS any_slow, s.* \
@@ -61,6 +61,8 @@ pub struct TurnInput {
     pub generation: i64,
     /// There are calls in the runners' lane.
     pub runners_have_calls: bool,
+    /// There are calls of processes with a priority.
+    pub priorities: bool,
     /// Messages of global queues are to be handed out.
     pub global_work: bool,
     /// Whether the processes are this database's own.
@@ -114,6 +116,7 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
             paused: row.get("paused")?,
             generation: row.get("generation")?,
             runners_have_calls: row.get("runners_have_calls")?,
+            priorities: row.get("priorities")?,
             global_work: row.get("global_work")?,
             ownership: instance::read_ownership(row)?,
             slow: Marks::default(),

@@ -8,7 +8,7 @@
 //! found and held again.
 
 use super::StateKey;
-use super::claim::{HELD_LANE, Lane, NO_LEASE, SCHEDULERS_LANE, TaskPlace};
+use super::claim::{HELD_LANE, Lane, NO_LEASE, SCHEDULERS_LANE, TaskPlace, own_lane};
 use super::registry::{TypeId, WorkerId};
 use super::suspects;
 use super::table::{Record, batch, record, rows, statements};
@@ -39,17 +39,18 @@ statements! {
     HOLD_OF_TYPES = format!("WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y \
             WHERE y.type_id = ANY ($3) AND {PAUSED_TYPE} ORDER BY y.type_id FOR SHARE SKIP LOCKED), \
         slice AS MATERIALIZED (SELECT s.execution_id, s.seq FROM {} CROSS JOIN LATERAL ( \
-            SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = {SCHEDULERS_LANE} \
-                AND t.worker_id = v.worker_id AND t.owner = v.owner AND t.due_at <= $5 ORDER BY t.due_at LIMIT $4) AS s), \
+            SELECT t.execution_id, t.seq FROM unnest($8::smallint[]) AS l (lane) CROSS JOIN LATERAL ( \
+                SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = l.lane \
+                AND t.worker_id = v.worker_id AND t.owner = v.owner AND t.due_at <= $5 ORDER BY t.due_at LIMIT $4) AS t) AS s), \
         free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s \
             JOIN xdb.process_execution p ON p.execution_id = s.execution_id JOIN paused y ON y.type_id = p.type_id \
             JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
-            WHERE t.lane = {SCHEDULERS_LANE} AND (t.lease_until IS NULL OR t.lease_epoch < $6 OR t.lease_until <= $7) \
+            WHERE t.lane = ANY ($8) AND (t.lease_until IS NULL OR t.lease_epoch < $6 OR t.lease_until <= $7) \
             FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM free f \
         WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq", batch::<OfLine>());
-    LET_GO = format!("UPDATE xdb.task t SET lane = {SCHEDULERS_LANE} \
-        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE} AND NOT {}", suspects::HELD);
+    LET_GO = format!("UPDATE xdb.task t SET lane = {} \
+        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE} AND NOT {}", own_lane(), suspects::HELD);
     WALK = format!("WITH slice AS MATERIALIZED (SELECT t.worker_id, t.owner, t.due_at, t.execution_id, t.seq FROM xdb.task t \
             WHERE t.lane = {HELD_LANE} AND (t.worker_id, t.owner, t.due_at, t.execution_id, t.seq) > ($1, $2, $3, $4, $6) \
             ORDER BY t.worker_id, t.owner, t.due_at, t.execution_id, t.seq LIMIT {SLICE}), \
@@ -60,11 +61,11 @@ statements! {
             WHERE t.lane = {HELD_LANE} AND y.type_id IS NULL AND NOT COALESCE(p.extra ? 'pause', false) AND NOT {}), \
         locked AS MATERIALIZED (SELECT t.execution_id, t.seq FROM free f \
             JOIN xdb.task t ON t.execution_id = f.execution_id AND t.seq = f.seq FOR UPDATE OF t SKIP LOCKED), \
-        moved AS (UPDATE xdb.task t SET lane = {SCHEDULERS_LANE} FROM locked l \
+        moved AS (UPDATE xdb.task t SET lane = {} FROM locked l \
             WHERE t.execution_id = l.execution_id AND t.seq = l.seq) \
         SELECT worker_id, owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = {SLICE} AS more, \
             (SELECT count(*) FROM free) AS free, (SELECT count(*) FROM locked) AS moved FROM slice \
-        ORDER BY worker_id DESC, owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1", suspects::HELD);
+        ORDER BY worker_id DESC, owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1", suspects::HELD, own_lane());
 }
 
 /// Holds those of these due calls, which are locked, whose processes are paused. One whose process somebody else has locked is
@@ -79,11 +80,12 @@ pub fn hold_of_processes(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> 
     rows(spi, &HOLD_OF_PROCESSES, &params)
 }
 
-/// Holds due calls of paused types, those that stand first in these lines: also others than were found, so that however many there
+/// Holds due calls of paused types, in the scheduler's lane and these `levels` of priority: those that stand first in these lines: also others than were found, so that however many there
 /// are, nobody else waits for long. Gives those that are held now.
 pub fn hold_of_types(
     spi: &Spi,
     lane: Lane,
+    levels: &[i16],
     types: &BTreeSet<TypeId>,
     lines: &BTreeSet<Line>,
     now: Timestamp,
@@ -95,6 +97,7 @@ pub fn hold_of_types(
     let lines: Vec<_> = lines.iter().map(|line| OfLine { worker_id: line.worker, owner: line.owner.into() }).collect();
     let mut params = OfLine::arrays(&lines);
     params.extend([array(types.iter().copied()), value(SLICE), value(now), value(lane.epoch), value(real)]);
+    params.push(array(levels.iter().copied().chain([SCHEDULERS_LANE])));
     rows(spi, &HOLD_OF_TYPES, &params)
 }
 

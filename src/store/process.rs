@@ -106,7 +106,7 @@ statements! {
                 'until', y.row -> 'paused_until') \
             FROM (SELECT pg_catalog.to_jsonb(t) AS row FROM xdb.process_type t WHERE t.type_id = p.type_id) AS y \
             WHERE y.row ->> 'pause_mode' IS NOT NULL AND p.status = 'RUNNING'), \
-        'completing', CASE WHEN p.completing THEN true END, 'liveThreads', p.live_threads, \
+        'priority', pg_catalog.to_jsonb(p) -> 'extra' -> 'priority', 'completing', CASE WHEN p.completing THEN true END, 'liveThreads', p.live_threads, \
         'lastFailure', (SELECT s.last_failure || pg_catalog.jsonb_build_object( \
                 'stateExecutionId', s.state_id || '-' || s.number, \
                 'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)) \

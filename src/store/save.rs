@@ -190,7 +190,7 @@ impl<'a> Changes<'a> {
                     self.ended.push((id, &state.id));
                 }
                 self.calls_over |= old.and_then(StateExecution::current_call).is_some();
-                self.rows.collect_task(meta, id, old, state, calls);
+                self.rows.collect_task(meta, execution, old, state, calls);
                 self.rows.collect_waits(meta, id, old, state);
             }
         }
@@ -272,12 +272,12 @@ impl<'a> Rows<'a> {
     fn collect_task(
         &mut self,
         meta: &Meta,
-        id: ExecutionId,
+        execution: &Execution,
         old: Option<&StateExecution>,
         state: &StateExecution,
         calls: &Calls,
     ) {
-        let key = (id, state.seq);
+        let key = (execution.id, state.seq);
         let (had, has) = (old.and_then(StateExecution::open_call), state.open_call());
         let Some((api, call)) = has else {
             if had.is_some() {
@@ -286,7 +286,10 @@ impl<'a> Rows<'a> {
             return;
         };
         let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
-        row.lane = (calls.lane)(meta);
+        row.lane = match (calls.lane)(meta) {
+            claim::SCHEDULERS_LANE => claim::lane_of_priority(execution.priority()),
+            other => other,
+        };
         // A type that is gone has no worker; its tasks wait for nobody until it is registered again.
         row.worker_id = meta.process_type.as_ref().map_or(0, |t| t.worker.id);
         row.attempt = call.failed_attempts;

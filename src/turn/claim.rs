@@ -79,12 +79,12 @@ pub struct Claiming<'t, 'a> {
 
 /// What a scan has found.
 #[derive(Default)]
-struct Found {
-    due: Vec<Due>,
+pub(super) struct Found {
+    pub due: Vec<Due>,
     /// Lines in which there may be more.
-    unfinished: Vec<Line>,
+    pub unfinished: Vec<Line>,
     /// Lines were found empty that were not known to be: others come forward.
-    emptied: bool,
+    pub emptied: bool,
 }
 
 /// What becomes of it.
@@ -135,7 +135,8 @@ impl Claiming<'_, '_> {
         let ready = if room.has_any() { self.ready(limit.max(1), room)? } else { Vec::new() };
         let busy = self.busy(saved);
         // Also without room: who has come meanwhile is to be known when there is some.
-        let found = if limit > 0 { self.scan(room, limit, &busy, saved.now, &mut claims)? } else { Found::default() };
+        let found =
+            if limit > 0 { self.scan_levels(room, limit, &busy, saved.now, &mut claims)? } else { Found::default() };
         claims.more = found.emptied && found.unfinished.iter().any(|line| room.has(*line));
         if ready.is_empty() && found.due.is_empty() {
             return Ok(claims);
@@ -184,7 +185,7 @@ impl Claiming<'_, '_> {
 
     /// Locks due calls, of each line as many as there is room for. From the head it asks first which lines there are, and where
     /// each begins: so what is dead at the head is walked over once, and in lines that are not due yet nothing is looked for.
-    fn scan(
+    pub(super) fn scan(
         &mut self,
         room: &Room,
         limit: usize,
@@ -457,7 +458,7 @@ impl Claiming<'_, '_> {
         let spi = self.turn.spi;
         let mut held: HashSet<_> = held::hold_of_processes(spi, &verdicts.held)?.into_iter().collect();
         let (types, lines) = (&verdicts.held_types, &verdicts.held_lines);
-        held.extend(held::hold_of_types(spi, self.turn.lane, types, lines, now, self.turn.real)?);
+        held.extend(held::hold_of_types(spi, self.turn.lane, &self.turn.levels, types, lines, now, self.turn.real)?);
         if verdicts.held.is_empty() && types.is_empty() {
             return Ok(held);
         }
@@ -489,7 +490,7 @@ impl Claiming<'_, '_> {
             claims.more = true;
             crate::pg::wake::wake_scheduler_at_commit();
         }
-        claim::move_to_lane(spi, &verdicts.unparked, lane.number)?;
+        claim::unpark(spi, &verdicts.unparked)?;
         claim::park(spi, lane, self.turn.number, &verdicts.parked)?;
         if !verdicts.parked.is_empty() {
             crash::point("turn-park");

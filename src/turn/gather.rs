@@ -11,7 +11,7 @@ use super::transaction::{Started, Turn};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
-use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE, TaskPlace};
+use crate::store::claim::{Lane, RUNNERS_LANE, SCHEDULERS_LANE, TaskPlace};
 use crate::store::held::Walk;
 use crate::store::registry::{Registry, WorkerId};
 use crate::store::{StateKey, claim, global_queue, held, inbox, lines, load, pauses, timer, versions};
@@ -75,7 +75,8 @@ impl Gathering<'_> {
             moved: Moved::default(),
             workers,
         };
-        let may_be_idle = turn.scope.gather && !started.has_global_work && !started.has_work_for_runners;
+        let may_be_idle =
+            turn.scope.gather && !started.has_global_work && !started.has_work_for_runners && turn.levels.is_empty();
         work.nothing_due = may_be_idle && (self.scans.are_idle() || self.nothing_is_due(turn, &work.workers)?);
         self.matching.begin_turn(turn.scope.gather);
         if turn.scope.gather && !work.nothing_due && !turn.paused {
@@ -220,6 +221,9 @@ impl Gathering<'_> {
                 // A call may commit under a worker that was unregistered meanwhile.
                 more |= claim::adopt_orphans(turn.spi, SCHEDULERS_LANE, &work.workers)?;
                 more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &work.workers)?;
+                for level in &turn.levels {
+                    more |= claim::adopt_orphans(turn.spi, *level, &work.workers)?;
+                }
             }
             work.more |= more;
             work.moved.adopted = Some(!more);
@@ -233,6 +237,10 @@ impl Gathering<'_> {
         // as long as the breaker is open.
         for (worker, after) in self.calls.breakers.to_look_through() {
             let up_to = claim::follow_types(turn.spi, turn.lane, worker, after)?;
+            for level in &turn.levels {
+                // Of these the first slice: they are few, or go on once that has moved.
+                claim::follow_types(turn.spi, Lane { number: *level, ..turn.lane }, worker, None)?;
+            }
             work.more |= up_to.is_some();
             self.scans.reset();
             work.moved.looked_through.push((worker, up_to));

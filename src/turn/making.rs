@@ -189,6 +189,7 @@ fn requests_in(memory: &mut Memory, spi: &Spi, calls: &[Leased], mode: Mode) -> 
         spi,
         role: memory.role,
         lane: memory.lane,
+        levels: Vec::new(),
         number: memory.number,
         scope: Scope { mode, ..Scope::APPLY },
         paused: memory.seen.paused,

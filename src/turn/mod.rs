@@ -21,6 +21,7 @@
 //! | `gather.rs`, `scans.rs` | what is due, and where the scans for it begin |
 //! | `load.rs`, `decide.rs`, `save.rs` | from items to rows |
 //! | `claim.rs`, `prepare.rs`, `settle.rs` | from due calls to requests, and what is left to do after the commit |
+//! | `priorities.rs` | the scans where some processes have priorities |
 //! | `making.rs` | after a crash: leases that are committed before their calls are prepared, and suspects one at a time |
 //! | `app_tables.rs`, `slow_tables.rs` | users' tables: as their owners, within a budget of time; and which are slow |
 //! | `global_queues.rs` | who gets the messages of global queues |
@@ -50,6 +51,7 @@ mod memory;
 mod owner_settings;
 mod owners;
 mod prepare;
+mod priorities;
 mod role;
 mod save;
 mod scans;

@@ -199,9 +199,11 @@ impl Dispatch<'_> {
         }
         let line = loaded.meta.line_at(process_type.worker.id);
         self.new_line |= !self.lines.has(&line);
-        if !answered && !self.lines.is_drained(line.worker) {
+        let has_place = answered && self.turn.levels.is_empty() && loaded.execution.priority() == 0;
+        if !has_place && !self.lines.is_drained(line.worker) {
             // Others may have been due for longer. What goes on after an answer has the place of the call that was answered;
-            // all else is claimed later in this transaction, in the order of due times.
+            // all else, and all calls while some have
+            // priorities, is claimed later in this transaction, in the order that calls have.
             return;
         }
         for (seq, state) in &loaded.execution.states {

@@ -67,8 +67,12 @@ impl TurnOutcome {
             true => None,
             false if idle => saved.earliest.into_iter().chain(seen.next_due).min(),
             false => {
-                let lines = lines.iter().map(|(line, _)| line);
-                lines::next_due(turn.spi, turn.role.lane(), lines, saved.now)?
+                let lines = || lines.iter().map(|(line, _)| line);
+                let mut next = lines::next_due(turn.spi, turn.role.lane(), lines(), saved.now)?;
+                for level in &turn.levels {
+                    next = next.into_iter().chain(lines::next_due(turn.spi, *level, lines(), saved.now)?).min();
+                }
+                next
             }
         };
         let most = guc::RUNNERS.get() as usize;

@@ -14,7 +14,7 @@ use crate::pg::catch::{
 };
 use crate::pg::session::{Begun, Session};
 use crate::pg::{crash, identity, spi};
-use crate::store::claim::Lane;
+use crate::store::claim::{self as store_claim, Lane};
 use crate::store::engine;
 use crate::store::instance::Ownership;
 use std::time::{Duration, Instant};
@@ -68,6 +68,8 @@ pub(super) struct Turn<'a> {
     pub spi: &'a spi::Spi,
     pub role: Role,
     pub lane: Lane,
+    /// Lanes of the scheduler's that hold calls of processes with a priority, the highest first.
+    pub levels: Vec<i16>,
     /// Of the leases that it gives.
     pub number: i64,
     pub scope: Scope,
@@ -359,6 +361,7 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
         spi,
         role: memory.role,
         lane: memory.lane,
+        levels: if state.priorities && memory.role.gathers() { store_claim::levels(spi)? } else { Vec::new() },
         number: memory.number,
         scope,
         paused: memory.seen.paused,

@@ -14,11 +14,14 @@ impl Execution {
             self.next_event += 1;
         }
         match event {
-            Event::ProcessStarted { process_id, process_type, timeout_at } => {
+            Event::ProcessStarted { process_id, process_type, timeout_at, priority } => {
                 self.process_id.clone_from(process_id);
                 self.process_type.clone_from(process_type);
                 self.started_at = at;
                 self.timeout_at = *timeout_at;
+                if *priority != 0 {
+                    self.set_priority(*priority);
+                }
             }
             Event::StateStarted { seq, state_execution_id, input, config, recovery, skip_wait_until, not_before } => {
                 let call = CallState { not_before: *not_before, ..CallState::default() };

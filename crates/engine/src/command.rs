@@ -139,6 +139,8 @@ pub struct Start {
     pub starting_state_config: Option<Box<StateConfig>>,
     /// The first state starts then, if that is in the future.
     pub start_at: Option<Timestamp>,
+    /// Overrides the priority of the definition.
+    pub priority: Option<i8>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

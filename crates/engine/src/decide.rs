@@ -180,6 +180,7 @@ impl Draft<'_> {
             process_id: start.process_id.clone(),
             process_type: start.process_type.clone(),
             timeout_at: timeout.map(|t| begins_at + t),
+            priority: start.priority.unwrap_or(definition.priority),
         });
         self.write_attributes(&start.local_attributes, &start.global_attributes);
         if let Some(state_id) = start.starting_state.as_ref().or(definition.starting_state.as_ref()) {

@@ -36,10 +36,17 @@ pub struct Definition {
     /// An answer with a key that nobody knows is a failed attempt.
     #[serde(skip_serializing_if = "is_false")]
     pub strict_answers: bool,
+    /// Of its processes, where the start says nothing: see [`Execution::priority`](crate::Execution::priority).
+    #[serde(skip_serializing_if = "is_zero")]
+    pub priority: i8,
 }
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn is_zero(value: &i8) -> bool {
+    *value == 0
 }
 
 /// Among the global queues of a definition: all there are.

@@ -13,6 +13,8 @@ pub enum Event {
         process_type: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_at: Option<Timestamp>,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        priority: i8,
     },
     StateStarted {
         seq: StateSeq,
@@ -188,6 +190,10 @@ pub enum Event {
 
 fn is_false(flag: &bool) -> bool {
     !flag
+}
+
+fn is_zero(number: &i8) -> bool {
+    *number == 0
 }
 
 /// Who published a message.

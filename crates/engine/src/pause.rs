@@ -35,14 +35,6 @@ impl Pause {
     }
 }
 
-/// What few executions have.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Extra {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pause: Option<Pause>,
-}
-
 impl Execution {
     /// The pause that it is in.
     pub fn pause(&self) -> Option<&Pause> {
@@ -55,10 +47,7 @@ impl Execution {
     }
 
     pub(crate) fn set_pause(&mut self, pause: Option<Pause>) {
-        let mut extra = self.extra.take().unwrap_or_default();
-        extra.pause = pause;
-        // Who has nothing of it has none: so are rows that were never changed.
-        self.extra = Some(extra).filter(|extra| **extra != Extra::default());
+        self.with_extra(|extra| extra.pause = pause);
     }
 }
 

@@ -34,6 +34,7 @@ pub struct StartOptions {
     pub history: Option<HistoryPolicy>,
     pub traceparent: Option<String>,
     pub call_functions: Vec<FunctionCall>,
+    pub priority: Option<i8>,
     /// Tells the shard in place of the process id.
     pub shard_key: Option<String>,
     /// The start may be merged into one of its type, owner and key that has not begun.
@@ -84,6 +85,7 @@ pub fn parse_start_options(text: &str) -> Result<StartOptions, String> {
                 // As long as the options may be: a start is not what a worker says.
                 function_call(Object::read(text, UnknownKeys::Refused)?, usize::MAX)
             })?,
+            priority: object.optional("priority", priority)?,
             shard_key: object.optional("shardKey", name)?,
             correlation: correlation(&mut object)?,
         };
@@ -120,6 +122,7 @@ fn definition(mut object: Object<'_>) -> Read<Definition> {
         retention_seconds: object.optional("retentionSeconds", retention)?,
         history: object.optional("history", history)?.unwrap_or_default(),
         strict_answers: object.optional("strictAnswers", boolean)?.unwrap_or_default(),
+        priority: object.optional("priority", priority)?.unwrap_or_default(),
     };
     object.finish(definition)
 }
@@ -217,6 +220,12 @@ fn history(text: &str) -> Read<HistoryPolicy> {
         "none" => Some(HistoryPolicy::None),
         _ => None,
     })
+}
+
+fn priority(text: &str) -> Read<i8> {
+    let (lowest, highest) = (PRIORITIES.start(), PRIORITIES.end());
+    let priority = text.parse::<i8>().ok().filter(|priority| PRIORITIES.contains(priority));
+    priority.ok_or_else(|| Fault::new(format!("must be a whole number from {lowest} to {highest}")))
 }
 
 /// Largest number of events that `keepLast` takes.

@@ -46,6 +46,7 @@ fn assert_read_again(definition: &Definition, options: &StateConfig) {
         starting_state: None,
         starting_state_config: Some(Box::new(options.clone())),
         start_at: None,
+        priority: None,
     };
     let context = Context {
         now: Timestamp(1),

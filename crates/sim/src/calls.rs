@@ -90,7 +90,7 @@ pub(crate) struct Loaded {
 }
 
 impl Simulator {
-    /// Gives out the calls that are due, in the order in which they came due. One that wants what another one has locked stays.
+    /// Gives out the calls that are due, by priority, and then in the order in which they came due. One that wants what another one has locked stays.
     pub fn calls(&mut self) -> Vec<Call> {
         let mut calls = Vec::new();
         for (id, seq) in self.due() {
@@ -109,12 +109,12 @@ impl Simulator {
                 let at = state.open_call().map(|(_, call)| call.not_before);
                 let is_open = || self.open.values().any(|open| open.is_of(*id, state.seq));
                 if let Some(at) = at.filter(|at| *at <= self.now && !is_open()) {
-                    due.push((at, *id, state.seq));
+                    due.push((-run.execution.priority(), at, *id, state.seq));
                 }
             }
         }
         due.sort_unstable();
-        due.into_iter().map(|(_, id, seq)| (id, seq)).collect()
+        due.into_iter().map(|(.., id, seq)| (id, seq)).collect()
     }
 
     /// Whether a call that is due can be given out now.

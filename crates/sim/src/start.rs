@@ -135,6 +135,7 @@ fn read(given: StartArguments, id: ExecutionId) -> Result<StartRequest> {
         timeout,
         starting_state: options.starting_state.clone(),
         starting_state_config: options.starting_state_config.clone(),
+        priority: options.priority,
         start_at,
     };
     Ok(StartRequest { start, key: given.global_attribute_pk, policy, options })

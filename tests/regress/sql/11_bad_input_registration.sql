@@ -116,6 +116,7 @@ SELECT definition, defined(definition) FROM (VALUES
     ('{"rpcs": {"r\"; --": {"loadLocalAttributes": {"names": ["a"]}}}}'),
     ('{"timeoutSeconds": "1"}'), ('{"timeoutSeconds": -1}'), ('{"timeoutSeconds": -0}'), ('{"timeoutSeconds": -1e400}'), ('{"timeoutSeconds": 1e300}'),
     ('{"timeoutSeconds": []}'), ('{"timeoutSeconds": true}'),
+    ('{"priority": 11}'), ('{"priority": -11}'), ('{"priority": 1.5}'), ('{"priority": "1"}'), ('{"priority": 300}'), ('{"priority": true}'),
     ('{"history": "some"}'), ('{"history": "FULL"}'), ('{"history": 1}'), ('{"history": ["full"]}'), ('{"history": {}}'), ('{"history": ""}')
 ) AS v (definition);
 

@@ -203,6 +203,7 @@ pub fn start() -> Command {
         starting_state: None,
         starting_state_config: None,
         start_at: None,
+        priority: None,
     }))
 }
 

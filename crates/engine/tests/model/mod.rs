@@ -43,6 +43,7 @@ pub struct Begun {
     pub process_type: String,
     pub at: Timestamp,
     pub timeout_at: Option<Timestamp>,
+    pub priority: i8,
 }
 
 #[derive(Clone, Debug)]

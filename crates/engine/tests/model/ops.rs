@@ -500,9 +500,18 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
         listed(&["p", "q"]),
         listed(&["G", "H"]),
         prop::sample::select(&[None, Some(0.0), Some(9.0), Some(30.0)][..]),
+        prop::sample::select(&[0, 0, 7][..]),
     )
         .prop_map(
-            |(starting_state, (a, b, c, d, has_d), local_attributes, local_queues, global_queues, timeout_seconds)| {
+            |(
+                starting_state,
+                (a, b, c, d, has_d),
+                local_attributes,
+                local_queues,
+                global_queues,
+                timeout_seconds,
+                priority,
+            )| {
                 let mut states = BTreeMap::from([("A".to_owned(), a), ("B".to_owned(), b), ("C".to_owned(), c)]);
                 if has_d {
                     states.insert("D".to_owned(), d);
@@ -520,6 +529,7 @@ fn definitions() -> impl Strategy<Value = [Definition; 2]> {
                     retention_seconds: None,
                     history: HistoryPolicy::Full,
                     strict_answers: false,
+                    priority,
                 }
             },
         );
@@ -545,6 +555,7 @@ fn start() -> impl Strategy<Value = Start> {
         (option::weighted(0.1, state_id()), option::weighted(0.2, config())),
         prop::sample::select(&[None, None, None, Some(-2), Some(0), Some(3)][..]),
         function_calls(),
+        prop::sample::select(&[None, None, Some(0), Some(-10)][..]),
     )
         .prop_map(
             |(
@@ -555,8 +566,10 @@ fn start() -> impl Strategy<Value = Start> {
                 (starting_state, config),
                 start_at,
                 call_functions,
+                priority,
             )| {
                 Start {
+                    priority,
                     process_id: "p-1".to_owned(),
                     process_type: "T".to_owned(),
                     input,

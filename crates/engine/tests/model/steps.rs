@@ -173,6 +173,7 @@ impl Model {
             process_type: start.process_type.clone(),
             at: context.now,
             timeout_at: timeout.filter(|timeout| timeout.0 > 0).map(|timeout| begin + timeout),
+            priority: start.priority.unwrap_or(context.definition.priority),
         });
         self.write(&start.local_attributes);
         self.global_writes.extend(start.global_attributes.clone());

@@ -1,0 +1,99 @@
+//! Calls of processes with a priority. Each level is a lane of the scheduler's, scanned from the head: those above all others before
+//! them, those below after them, in the room that is left. Priorities order the calls of each line: an owner's calls to a worker.
+//! How owners share a worker does not depend on them.
+//!
+//! Without such calls there is one scan, as if there were no priorities.
+
+use super::claim::{Claiming, Claims, Found};
+use crate::pg::catch::Result;
+use crate::store::claim::{self, Lane, LineClaim};
+use crate::store::lines;
+use std::collections::HashMap;
+use xdb_engine::{ExecutionId, Timestamp};
+use xdb_sched::room::{Line, Room};
+
+/// The scans of one turn.
+struct Scanning<'s> {
+    /// What is left of it, if all that was found goes out.
+    room: Room,
+    limit: usize,
+    busy: &'s [ExecutionId],
+    now: Timestamp,
+    found: Found,
+    /// Lines in which there may be more with a priority.
+    undrained: Vec<Line>,
+}
+
+impl Claiming<'_, '_> {
+    /// Locks due calls, of each line as many as there is room for: those with a high priority first.
+    pub(super) fn scan_levels(
+        &mut self,
+        room: &Room,
+        limit: usize,
+        busy: &[ExecutionId],
+        now: Timestamp,
+        claims: &mut Claims,
+    ) -> Result<Found> {
+        if self.turn.levels.is_empty() {
+            return self.scan(room, limit, busy, now, claims);
+        }
+        let (above, below): (Vec<_>, Vec<_>) = self.turn.levels.iter().partition(|lane| claim::comes_first(**lane));
+        let (found, undrained) = (Found::default(), Vec::new());
+        let mut scanning = Scanning { room: room.clone(), limit, busy, now, found, undrained };
+        above.into_iter().try_for_each(|lane| self.scan_level(lane, &mut scanning))?;
+        if scanning.limit > 0 {
+            let Found { due, unfinished, emptied } = self.scan(&scanning.room, scanning.limit, busy, now, claims)?;
+            scanning.found.emptied = emptied;
+            scanning.take(due, unfinished);
+        } else {
+            // Of what has no priority nothing is known.
+            claims.drained = Some(Default::default());
+        }
+        below.into_iter().try_for_each(|lane| self.scan_level(lane, &mut scanning))?;
+        if let Some(drained) = &mut claims.drained {
+            drained.retain(|line| !scanning.undrained.contains(line));
+        }
+        Ok(scanning.found)
+    }
+
+    fn scan_level(&mut self, number: &i16, scanning: &mut Scanning<'_>) -> Result<()> {
+        let lane = Lane { number: *number, ..self.turn.lane };
+        let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, lane)?.into_iter().collect();
+        heads.retain(|line, first| *first <= scanning.now && self.registry.registered_at(line.worker).is_some());
+        self.lines.found(heads.keys().copied(), std::time::Instant::now());
+        if scanning.limit == 0 {
+            scanning.undrained.extend(heads.into_keys());
+            return Ok(());
+        }
+        let wanted = scanning.room.wanted(heads.keys().map(|line| (*line, true)), scanning.limit);
+        let wanted: Vec<_> = wanted
+            .lines
+            .into_iter()
+            .map(|(line, at_most)| LineClaim { line, at_most, from: heads.get(&line).copied() })
+            .collect();
+        let mut due = Vec::new();
+        if !wanted.is_empty() {
+            due = claim::due(self.turn.spi, lane, &wanted, scanning.busy, scanning.now, self.turn.real)?;
+            due.sort_by_key(|due| due.due_at);
+        }
+        let all_found = |line: &Line| {
+            let found = due.iter().filter(|due| due.line == *line).count();
+            wanted.iter().any(|wanted| wanted.line == *line && found < wanted.at_most)
+        };
+        let unfinished: Vec<_> = heads.into_keys().filter(|line| !all_found(line)).collect();
+        scanning.undrained.extend(&unfinished);
+        scanning.take(due, unfinished);
+        Ok(())
+    }
+}
+
+impl Scanning<'_> {
+    fn take(&mut self, due: Vec<claim::Due>, unfinished: Vec<Line>) {
+        for due in &due {
+            self.room.take(due.line);
+        }
+        self.limit = self.limit.saturating_sub(due.len());
+        self.found.due.extend(due);
+        self.found.unfinished.extend(unfinished);
+    }
+}

@@ -1,0 +1,130 @@
+//! Processes with a priority: whose calls are made first.
+
+use xdb_cluster_tests::prelude::*;
+
+/// One call at a time, in the order in which they are made, each with its process id.
+fn application(name: &str) -> (App, Worker) {
+    let app = App::alone(name, ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match call.target() {
+        "First" => next("Only", json!(null)),
+        _ => force_complete(json!("done")),
+    });
+    app.superuser().run(&format!("SELECT xdb.register_worker('stub', '{}', max_concurrency => 1)", worker.url()));
+    app.register("todo", &one_step());
+    app.register("chore", &one_step().with("priority", json!(-5)));
+    app.register("two", &Definition::starting_with("First").step("First").step("Only"));
+    (app, worker)
+}
+
+fn made(worker: &Worker) -> Vec<String> {
+    worker.calls().iter().map(|call| call.process_id().to_owned()).collect()
+}
+
+fn start(db: &mut Db, id: &str, process_type: &str, priority: Option<i64>) {
+    let options = priority.map_or(json!({}), |priority| json!({"priority": priority}));
+    db.start(id, process_type).options(options).go();
+}
+
+/// Seed 4: `SysPriority`.
+#[test]
+fn todos_are_carried_out_by_sys_priority_and_then_by_their_start_date() {
+    let (app, worker) = application("priority_order");
+    let mut db = app.db();
+    app.superuser().run("SELECT xdb.pause()");
+    for (id, process_type, priority) in [
+        ("low", "todo", Some(-10)),
+        ("chore", "chore", None),
+        ("plain-1", "todo", None),
+        ("high-1", "todo", Some(3)),
+        ("raised", "chore", Some(0)),
+        ("high-2", "todo", Some(3)),
+        ("top", "todo", Some(10)),
+        ("plain-2", "todo", Some(0)),
+    ] {
+        start(&mut db, id, process_type, priority);
+    }
+    app.superuser().run("SELECT xdb.resume()");
+    db.completes("low");
+    let order = ["top", "high-1", "high-2", "plain-1", "raised", "plain-2", "chore", "low"];
+    assert_eq!(made(&worker), order);
+    assert_eq!(db.json("SELECT xdb.describe_process('top')")["priority"], 10);
+    assert_eq!(db.json("SELECT xdb.describe_process('plain-1')")["priority"], json!(null));
+    app.done(&[]);
+}
+
+#[test]
+fn under_overload_what_is_urgent_does_not_wait_for_the_rest() {
+    let (app, worker) = application("priority_overload");
+    let mut db = app.db();
+    app.superuser().run("SELECT xdb.pause()");
+    for number in 0..300 {
+        start(&mut db, &format!("two-{number}"), "two", Some(-1));
+    }
+    app.superuser().run("SELECT xdb.resume()");
+    worker.wait_for_count("the engine is at it", 20, 20, |_| true);
+    // Also what follows from an answer gives the place up.
+    for number in 0..5 {
+        let id = format!("urgent-{number}");
+        start(&mut db, &id, "two", Some(5));
+        db.completes(&id);
+        let calls = made(&worker);
+        let (first, last) = (calls.iter().position(|call| *call == id), calls.iter().rposition(|call| *call == id));
+        let between = last.zip(first).map(|(last, first)| last - first);
+        assert!(between.is_some_and(|between| between <= 3), "{id} had to wait between its calls: {calls:?}");
+    }
+    assert!(views::with_status(&mut db, "two-%", "RUNNING") > 100, "the rest waits");
+    wait_until("all have completed", 120, || views::with_status(&mut db, "two-%", "RUNNING") == 0);
+    app.done(&[]);
+}
+
+/// Whatever else moves calls about keeps their order.
+#[test]
+fn priorities_outlast_pauses_backoff_and_crashes() {
+    let (app, worker) = application("priority_kept");
+    let mut db = app.db();
+    app.session("boss").run("SELECT xdb.pause_process_type('todo')");
+    start(&mut db, "plain", "todo", None);
+    start(&mut db, "high", "todo", Some(4));
+    start(&mut db, "paused", "todo", Some(9));
+    db.run("SELECT xdb.pause_process('paused')");
+    wait_until("all are held", 15, || app.superuser().count("xdb.task WHERE lane = 2") == 3);
+    app.cluster().crash();
+    app.cluster().launch();
+    let mut db = app.db();
+    db.run("SELECT 1");
+    app.session("boss").run("SELECT xdb.pause()");
+    db.run("SELECT xdb.resume_process('paused')");
+    app.session("boss").run("SELECT xdb.resume_process_type('todo')");
+    app.session("boss").run("SELECT xdb.resume()");
+    db.completes("plain");
+    assert_eq!(made(&worker).last().map(String::as_str), Some("plain"), "{:?}", made(&worker));
+    // A call in backoff that comes due stands where it stood, and wakes the engine by itself.
+    worker.misbehave(|_| error(500, "Broken", "not now"));
+    start(&mut db, "again", "todo", Some(4));
+    worker.wait_for("it fails", 10, |call| call.process_id() == "again");
+    worker.heal();
+    db.completes("again");
+    app.done(&[]);
+}
+
+#[test]
+fn what_is_no_priority_is_refused() {
+    let (app, _worker) = application("priority_refused");
+    let mut db = app.db();
+    for wrong in ["11", "-11", "1.5", "\"high\"", "null", "1e1"] {
+        let sql = format!("SELECT xdb.start_process('p', 'todo', options => '{{\"priority\": {wrong}}}')");
+        let error = db.try_run(&sql);
+        match wrong {
+            "null" => assert!(error.is_ok()),
+            // `jsonb` writes it as 10.
+            "1e1" => assert_eq!(error.expect_err("it runs").code, codes::ALREADY_STARTED),
+            _ => {
+                let error = error.expect_err("it is no priority");
+                let told = "invalid value for options: priority must be a whole number from -10 to 10";
+                assert_eq!((error.code.as_str(), error.message.as_str()), (codes::INVALID_ARGUMENT, told), "{wrong}");
+            }
+        }
+    }
+    db.completes("p");
+    app.done(&[]);
+}
