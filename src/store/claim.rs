@@ -9,6 +9,7 @@ use super::versions::{self, of_schema};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Spi};
+use crate::pg::wake;
 use pgrx::pg_sys;
 use std::collections::HashMap;
 use xdb_engine::{Api, ExecutionId, StateSeq, Timestamp};
@@ -417,6 +418,7 @@ pub fn move_to_workers(spi: &Spi, tasks: &[(StateKey, WorkerId)]) -> Result<()> 
         worker_id: *worker_id,
     };
     run(spi, &MOVE_TO_WORKERS, &tasks.iter().map(moved).collect::<Vec<_>>())?;
+    tasks.iter().for_each(|(_, worker)| wake::call_worker_at_commit(*worker));
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use super::inbox::{self, MessageKey};
 use super::loaded::{Loaded, Meta};
 use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
+use super::registry::WorkerId;
 use super::state::{self, State, StateUpdate};
 use super::timer::{self, Timer, TimerKey};
 use super::{StateKey, execution, full_queues, global_queue, global_waiter, held};
@@ -68,7 +69,7 @@ pub fn save_batch<'a>(
     full_queues::mark(spi, &changes.updated)?;
     Ok(SavedBatch {
         calls_over: changes.calls_over || !changes.closed.all.is_empty(),
-        earliest: changes.rows.earliest(),
+        earliest: changes.rows.earliest(&changes.pulling),
         timers: changes.rows.earliest_timers(),
         let_go: !changes.resumed.is_empty(),
     })
@@ -89,6 +90,8 @@ struct Changes<'a> {
     ended: Vec<(ExecutionId, &'a StateExecutionId)>,
     /// Calls that were made, or waited to be made, and are over or begin anew: their locks go.
     calls_over: bool,
+    /// Workers that fetch their calls, and have new ones.
+    pulling: BTreeSet<WorkerId>,
     rows: Rows<'a>,
     global: global_queue::Changes<'a>,
     history_cuts: Vec<(ExecutionId, u64)>,
@@ -188,7 +191,8 @@ impl<'a> Changes<'a> {
                     self.ended.push((id, &state.id));
                 }
                 self.calls_over |= old.and_then(StateExecution::current_call).is_some();
-                self.rows.collect_task(meta, id, old, state, calls);
+                let has_call = self.rows.collect_task(meta, id, old, state, calls);
+                self.pulling.extend(meta.pulled_by().filter(|_| has_call));
                 self.rows.collect_waits(meta, id, old, state);
             }
         }
@@ -240,6 +244,7 @@ impl<'a> Changes<'a> {
         execution::write_extra(spi, &self.extra)?;
         self.closed.delete_what_they_leave(spi, now)?;
         self.tell_waiters();
+        self.pulling.iter().for_each(|worker| crate::pg::wake::call_worker_at_commit(*worker));
         state::write(spi, states_new, states_changed)?;
         crash::point(if is_engine() { "turn-save" } else { "caller-save" });
         claim::write(spi, tasks_gone, tasks_changed, tasks_new)?;
@@ -265,7 +270,7 @@ impl<'a> Changes<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// A state at a call has exactly one task, unless it has an incident: then nobody makes the call.
+    /// A state at a call has exactly one task, unless it has an incident: then nobody makes the call. Says whether it has one.
     fn collect_task(
         &mut self,
         meta: &Meta,
@@ -273,14 +278,14 @@ impl<'a> Rows<'a> {
         old: Option<&StateExecution>,
         state: &StateExecution,
         calls: &Calls,
-    ) {
+    ) -> bool {
         let key = (id, state.seq);
         let (had, has) = (old.and_then(StateExecution::open_call), state.open_call());
         let Some((api, call)) = has else {
             if had.is_some() {
                 self.tasks_gone.push(key);
             }
-            return;
+            return false;
         };
         let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
         row.lane = (calls.lane)(meta);
@@ -294,6 +299,7 @@ impl<'a> Rows<'a> {
             None => self.tasks_new.push(row),
             Some(_) => self.tasks_changed.push(row),
         }
+        true
     }
 
     fn collect_waits(&mut self, meta: &Meta, id: ExecutionId, old: Option<&StateExecution>, state: &'a StateExecution) {
@@ -373,10 +379,11 @@ impl<'a> Rows<'a> {
         }));
     }
 
-    fn earliest(&self) -> Option<Timestamp> {
-        let new = self.tasks_new.iter().filter(|task| task.lease_until.is_none()).map(|task| task.due_at);
-        let changed = self.tasks_changed.iter().filter(|task| task.lease_until.is_none()).map(|task| task.due_at);
-        new.chain(changed).chain(self.timers_new.iter().map(|timer| timer.fire_at)).min()
+    /// When the engine has to look again: not for calls that these workers fetch.
+    fn earliest(&self, pulling: &BTreeSet<WorkerId>) -> Option<Timestamp> {
+        let waits = |task: &&Task| task.lease_until.is_none() && !pulling.contains(&task.worker_id);
+        let calls = self.tasks_new.iter().chain(&self.tasks_changed).filter(waits).map(|task| task.due_at);
+        calls.chain(self.timers_new.iter().map(|timer| timer.fire_at)).min()
     }
 
     fn earliest_timers(&self) -> BTreeMap<Owner, Timestamp> {

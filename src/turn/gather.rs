@@ -218,8 +218,9 @@ impl Gathering<'_> {
             let mut more = false;
             if turn.role.gathers() {
                 // A call may commit under a worker that was unregistered meanwhile.
-                more |= claim::adopt_orphans(turn.spi, SCHEDULERS_LANE, &work.workers)?;
-                more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &work.workers)?;
+                let registered = self.registry.registered_workers();
+                more |= claim::adopt_orphans(turn.spi, SCHEDULERS_LANE, &registered)?;
+                more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &registered)?;
             }
             work.more |= more;
             work.moved.adopted = Some(!more);
