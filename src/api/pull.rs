@@ -14,6 +14,7 @@ use crate::pg::identity::{self, TableUse};
 use crate::pg::process::has_transaction_snapshot;
 use crate::pg::spi::Spi;
 use crate::pg::wake::{self, waiter::Registration};
+use crate::store::app_functions::Calls;
 use crate::store::app_tables::Tables;
 use crate::store::attribute::{self, Size};
 use crate::store::load::{self, Lock};
@@ -21,6 +22,7 @@ use crate::store::locks;
 use crate::store::pull::{self, Leased, OfToken, PullRole};
 use crate::store::registry::Registry;
 use crate::{clock, error, guc};
+use std::collections::BTreeMap;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_protocol::decode_failure;
@@ -244,25 +246,42 @@ fn apply(caller: Caller, said: Said<'_>) -> Result<()> {
     if said.reads && fingerprint_now(caller, &owners, &mut tables, &loaded, key)? != token.fingerprint {
         return Err(error::call_has_changed(&found.process_id));
     }
-    let command = (said.command)(&found.begun.record(token.leased.number));
-    let now = caller.on_system_tables(|spi, registry| {
+    let record = found.begun.record(token.leased.number);
+    let command = (said.command)(&record);
+    let functions = command.function_calls();
+    let (now, context) = caller.on_system_tables(|spi, registry| {
         let now = clock::now();
+        let context = match loaded.get(&key.0) {
+            Some(entry) if !functions.is_empty() => calls::function_context(entry, &record)?,
+            _ => String::new(),
+        };
         let answering =
             Answering { id: key.0, command: &command, queues: said.queues, lock: Lock::Step, local_size: None::<Size> };
         match answering.decide(spi, registry, &mut loaded, now)? {
-            Ok(()) => Ok(now),
+            Ok(()) => Ok((now, context)),
             Err(Rejection::Stale | Rejection::NotRunning(_)) => Err(error::call_is_lost()),
             Err(other) => Err(error::call_not_applied(&found.process_id, other.to_string())),
         }
     })?;
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wake::note_uncommitted_write();
-    for (event, _) in loaded.get(&key.0).map_or(&[][..], |entry| &entry.events) {
-        let Event::GlobalAttributesWritten { attributes } = event else { continue };
-        let meta = &loaded[&key.0].meta;
+    let entry = loaded.get(&key.0).ok_or_else(error::call_is_lost)?;
+    let written = entry.events.iter().find_map(|(event, _)| match event {
+        Event::GlobalAttributesWritten { attributes } => Some(attributes),
+        _ => None,
+    });
+    if written.is_some() || !functions.is_empty() {
+        let (meta, nothing) = (&entry.meta, BTreeMap::new());
+        let attributes = written.unwrap_or(&nothing);
         let of_owner = Caller { role: meta.owner };
         of_owner.look_up(&mut tables, &meta.mapping, TableUse::Update, |name| attributes.contains_key(name))?;
-        owners(&loaded)?.write(|spi| tables.update(spi, meta, attributes))?;
+        let definition = meta.definition();
+        let look_up = || Calls::look_up(&definition, functions, || Ok(context));
+        let calls = caller.on_system_tables(|_, _| look_up())?;
+        owners(&loaded)?.write(|spi| {
+            tables.update(spi, meta, attributes)?;
+            calls.run(spi)
+        })?;
     }
     caller.on_system_tables(|spi, _| answering::save_fetched(spi, &loaded, now))
 }
@@ -306,6 +325,6 @@ fn fingerprint_now(
 }
 
 /// Stands for versions of rows and local attributes.
-pub(super) fn fingerprint(rows: &[Option<String>], keys: &std::collections::BTreeMap<String, String>) -> u64 {
+pub(super) fn fingerprint(rows: &[Option<String>], keys: &BTreeMap<String, String>) -> u64 {
     xdb_protocol::fingerprint(&format!("{rows:?}"), &format!("{keys:?}"))
 }

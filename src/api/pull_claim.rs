@@ -17,11 +17,12 @@ use crate::pg::subxact::guarded;
 use crate::pg::wake;
 use crate::store::app_tables::{Held, LoadedRows, Tables, object};
 use crate::store::attribute::{self, Found, LocalAttributes, Versioned};
+use crate::store::claim::Lane;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::pull::{self as store, Begun, DueCall, Leased, Wanted};
 use crate::store::registry::{Registry, WorkerId};
 use crate::store::save::Lease;
-use crate::store::{StateKey, claim, locks};
+use crate::store::{StateKey, claim, held, locks};
 use crate::turn::{refused, why_unfit};
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use xdb_engine::*;
 use xdb_protocol::call_id;
 use xdb_sched::portion::Portion;
+use xdb_sched::room::Line;
 
 /// How often calls are looked for again, behind those that can't be claimed.
 const ROUNDS: usize = 16;
@@ -175,6 +177,7 @@ impl Look {
         round.executions = answering::executions(spi, registry, &ids, Lock::None)?;
         load::states_in(spi, &mut round.executions, &keys, &mut Portion::of_bytes())?;
         self.move_elsewhere(spi, &mut round, seen)?;
+        self.hold_paused(spi, &mut round, seen)?;
         self.refuse_unfit(spi, registry, &mut round, seen)?;
         let wants_local = |id: &ExecutionId| round.calls().any(|call| call.due.key.0 == *id && call.wants_local());
         let with_local: Vec<_> = ids.into_iter().filter(wants_local).collect();
@@ -190,6 +193,27 @@ impl Look {
         claim::move_to_workers(spi, &moved)?;
         moved.iter().for_each(|(key, _)| drop(round.executions.remove(&key.0)));
         seen.wrote |= !moved.is_empty();
+        Ok(())
+    }
+
+    /// Calls of what is paused are held, as the scheduler holds them, and what somebody else has locked is left out.
+    fn hold_paused(&self, spi: &Spi, round: &mut Round, seen: &mut Seen) -> Result<()> {
+        let (now, real) = (clock::now(), clock::real());
+        let (mut keys, mut types, mut lines) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        for call in round.calls() {
+            let meta = &call.loaded.meta;
+            if call.loaded.execution.pause().is_some() {
+                keys.push(call.due.key);
+            } else if meta.process_type.as_ref().is_some_and(|process_type| process_type.pause(now).is_some()) {
+                types.insert(meta.type_id);
+                lines.insert(Line { worker: seen.worker, owner: meta.owner.into() });
+            }
+        }
+        let lane = Lane { number: claim::SCHEDULERS_LANE, epoch: 0 };
+        seen.wrote |= !held::hold_of_processes(spi, &keys)?.is_empty();
+        seen.wrote |= !held::hold_of_types(spi, lane, &types, &lines, now, real)?.is_empty();
+        keys.iter().for_each(|key| drop(round.executions.remove(&key.0)));
+        round.executions.retain(|_, loaded| !types.contains(&loaded.meta.type_id));
         Ok(())
     }
 

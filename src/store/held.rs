@@ -125,7 +125,12 @@ pub fn walk(spi: &Spi, after: Option<HeldPlace>, now: Timestamp) -> Result<Walk>
     let params = [value(worker), value(owner), value(due_at), value(execution), value(now), value(seq)];
     let end = spi.first(&WALK, &params, |row| {
         let task = (row.get("owner")?, row.get("due_at")?, row.get("execution_id")?, row.get("seq")?);
-        let all = row.get::<i64>("free")? == row.get::<i64>("moved")?;
+        let moved = row.get::<i64>("moved")?;
+        if moved > 0 {
+            // Whoever fetches calls may find some now.
+            crate::pg::wake::wake_everybody_at_commit();
+        }
+        let all = row.get::<i64>("free")? == moved;
         Ok(((row.get("worker_id")?, task), row.get::<bool>("more")?, all))
     })?;
     Ok(match end {

@@ -232,6 +232,7 @@ impl<'a> Changes<'a> {
         self.rows.timers_new.extend(ends.map(timer));
         if execution.pause().is_none() {
             self.resumed.push(execution.id);
+            self.pulling.extend(meta.pulled_by());
         }
     }
 

@@ -246,4 +246,38 @@ SELECT count(*) FROM xdb.claim_calls('pull');
 RESET ROLE;
 SELECT xdb.register_worker('pull', NULL, role => 'golden_pull_worker');
 SELECT xdb.resume();
+
+-- What is paused is not claimed, and its answers still count: they call functions as the owner.
+RESET ROLE;
+CREATE TABLE pull_noted (what text, who text, process text, call text);
+GRANT INSERT ON pull_noted TO golden_pull;
+CREATE FUNCTION pull_note(argument jsonb, context jsonb) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO public.pull_noted VALUES (argument #>> '{}', current_user, context->>'processId', split_part(context->>'callId', '/', 2)) $$;
+SELECT xdb.register_process_type('PulledCalls', 'pull', '{"startingState": "Do", "states": {"Do": {"skipWaitUntil": true}},
+    "functions": {"note": "public.pull_note"}}');
+SET ROLE golden_pull_member;
+SELECT count(*) FROM xdb.claim_calls('pull', 10);
+SET ROLE golden_pull;
+SELECT xdb.start_process('p-9', 'PulledCalls') IS NOT NULL AS started;
+SELECT xdb.pause_process('p-9');
+SET ROLE golden_pull_member;
+SELECT count(*) FROM xdb.claim_calls('pull');
+SET ROLE golden_pull;
+SELECT xdb.resume_process('p-9');
+RESET ROLE;
+SELECT xdb.pause_process_type('PulledCalls');
+SET ROLE golden_pull_member;
+SELECT count(*) FROM xdb.claim_calls('pull');
+RESET ROLE;
+SELECT xdb.resume_process_type('PulledCalls');
+SET ROLE golden_pull_member;
+SELECT token, api FROM xdb.claim_calls('pull', wait => '20 s') \gset c_
+SELECT :'c_api';
+SET ROLE golden_pull;
+SELECT xdb.pause_process('p-9');
+SET ROLE golden_pull_member;
+SELECT xdb.complete_call(:'c_token', '{"callFunctions": [{"function": "unknown"}], "stateDecision": {"threadCloseDecision": {"closeType": "DEAD_END"}}}');
+SELECT xdb.complete_call(:'c_token', '{"callFunctions": [{"function": "note", "argument": "done"}], "stateDecision": {"threadCloseDecision": {"closeType": "DEAD_END"}}}');
+RESET ROLE;
+SELECT * FROM pull_noted;
 SELECT process_id, p.problem FROM xdb.processes AS x, xdb.check_process(x.process_id, x.execution_id) AS p WHERE process_id LIKE 'p-%';
