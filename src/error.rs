@@ -70,6 +70,72 @@ pub fn paused(what: &str, pause: &Pause) -> PgError {
     PgError::new(sqlstate(b"XD023"), format!("{what} is paused")).detail(detail)
 }
 
+/// What a token stands for is not the caller's to end.
+pub fn call_is_lost() -> PgError {
+    PgError::new(sqlstate(b"XD025"), "the call is not yours any more")
+        .detail("Its lease is over, it was made again, or it has ended; or there is none of that token.")
+        .hint("Roll back. If the answer to a commit was lost, it may be this very call that ended: xdb.describe_process() tells.")
+}
+
+/// What a call has loaded under locks is not so any more.
+pub fn call_has_changed(process_id: &str) -> PgError {
+    let what = format!("could not serialize access: what a call of process \"{process_id}\" has loaded has changed");
+    PgError::new(crate::pg::catch::SERIALIZATION_FAILURE, what)
+        .hint("Roll back, give the call back with xdb.fail_call(token), and claim again.")
+}
+
+/// As the answer of an RPC that can't be applied.
+pub fn call_not_applied(process_id: &str, what: impl AsRef<str>) -> PgError {
+    PgError::new(sqlstate(b"XD010"), format!("the answer to a call of process \"{process_id}\" can't be applied"))
+        .detail(sentence(what.as_ref()))
+}
+
+/// An RPC of a worker that fetches its calls.
+pub fn worker_is_not_called(rpc_name: &str) -> PgError {
+    PgError::new(sqlstate(b"XD026"), format!("RPC \"{rpc_name}\" can't be called"))
+        .detail("The worker of the process type has no URL: it fetches its calls, and RPCs are not among them.")
+}
+
+/// Calls of a worker that is called by the engine can't be claimed.
+pub fn worker_has_url(worker: &str) -> PgError {
+    PgError::new(sqlstate(b"XD026"), format!("the calls of worker \"{worker}\" can't be claimed"))
+        .detail("It has a URL: the engine calls it.")
+        .hint("Register it without a URL and with a role, whose members claim its calls.")
+}
+
+pub fn may_not_claim(worker: &str, role: Option<&str>) -> PgError {
+    let detail = match role {
+        Some(role) => format!("Members of role \"{role}\" may claim its calls."),
+        None => "The role whose members may claim its calls is gone.".to_owned(),
+    };
+    PgError::new(INSUFFICIENT_PRIVILEGE, format!("permission denied for worker \"{worker}\"")).detail(detail)
+}
+
+pub fn needs_read_committed(function: &str) -> PgError {
+    PgError::new(sqlstate(b"0A000"), format!("{function} needs a transaction of isolation level READ COMMITTED"))
+        .hint("It has to see what is due now. xdb.complete_call() can be called in a transaction of any level.")
+}
+
+/// A process's owner, with whose rights a call would use tables.
+pub fn owner_is_unfit(why: &str) -> PgError {
+    PgError::new(sqlstate(b"XD010"), "the call can't use tables as the owner of its process").detail(sentence(why))
+}
+
+/// The code of others would find them.
+pub fn temporary_objects() -> PgError {
+    PgError::new(
+        INSUFFICIENT_PRIVILEGE,
+        "tables of the process's owner can't be used in a session with temporary objects",
+    )
+    .detail("Triggers of these tables run with the owner's rights, and find names in pg_temp first.")
+    .hint("DISCARD TEMP removes the session's temporary objects; or be a member of the owner.")
+}
+
+/// Code of a process's owner has made something in another's session.
+pub fn left_temporary_objects() -> PgError {
+    PgError::new(INSUFFICIENT_PRIVILEGE, "a trigger of the process's owner has left temporary objects in the session")
+}
+
 /// A session has no thread or no descriptor for its connection to workers.
 pub fn no_client(why: &std::io::Error) -> PgError {
     PgError::new(sqlstate(b"53000"), format!("no connection to workers can be made: {why}"))

@@ -1,9 +1,9 @@
 -- The SQL surface. Every function that waits, calls or writes is VOLATILE, runs as its caller, and is native.
 
 CREATE OR REPLACE FUNCTION xdb.register_worker(name text, url text, secret text DEFAULT NULL, headers jsonb DEFAULT NULL,
-    max_concurrency int DEFAULT 96) RETURNS void
+    max_concurrency int DEFAULT 96, role text DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_register_worker';
-COMMENT ON FUNCTION xdb.register_worker(text, text, text, jsonb, integer) IS 'Registers a worker, or changes the one of this name. Decides which URL the server calls.';
+COMMENT ON FUNCTION xdb.register_worker(text, text, text, jsonb, integer, text) IS 'Registers a worker, or changes the one of this name. Decides which URL the server calls; with url NULL, that members of the role fetch the calls.';
 
 CREATE OR REPLACE FUNCTION xdb.set_worker_secret(name text, secret text, second_secret text DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_set_worker_secret';
@@ -36,6 +36,24 @@ CREATE OR REPLACE FUNCTION xdb.invoke_rpc(process_id text, rpc_name text, input 
     timeout interval DEFAULT NULL, idempotency_key text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_invoke_rpc';
 COMMENT ON FUNCTION xdb.invoke_rpc(text, text, jsonb, interval, text, uuid) IS 'Calls an RPC of a process, applies its answer in the caller''s transaction and returns its output.';
+
+CREATE OR REPLACE FUNCTION xdb.claim_calls(worker text, max_calls int DEFAULT 1, wait interval DEFAULT '0',
+    lease interval DEFAULT NULL, shards int4range DEFAULT NULL)
+    RETURNS TABLE (token text, call_id text, api text, request jsonb, lease_until timestamptz)
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_claim_calls';
+COMMENT ON FUNCTION xdb.claim_calls(text, int, interval, interval, int4range) IS 'Fetches due calls of a worker without URL, under leases that count when the transaction commits; waits for the first one at most for wait. For members of the worker''s role.';
+
+CREATE OR REPLACE FUNCTION xdb.complete_call(token text, answer jsonb) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_complete_call';
+COMMENT ON FUNCTION xdb.complete_call(text, jsonb) IS 'Applies the answer to a call that xdb.claim_calls() gave, in the caller''s transaction: what else that does counts if the answer does.';
+
+CREATE OR REPLACE FUNCTION xdb.fail_call(token text, failure jsonb DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_fail_call';
+COMMENT ON FUNCTION xdb.fail_call(text, jsonb) IS 'Fails the attempt of a call that xdb.claim_calls() gave: {"errorType", "detail", "retryAfterSeconds", "final"}. Without a failure gives it back: the same attempt is made again.';
+
+CREATE OR REPLACE FUNCTION xdb.extend_call(token text, lease interval) RETURNS timestamptz
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_extend_call';
+COMMENT ON FUNCTION xdb.extend_call(text, interval) IS 'Has the lease of a call that xdb.claim_calls() gave end so long after now, and returns when.';
 
 CREATE OR REPLACE FUNCTION xdb.publish(process_id text, queue_name text, message jsonb DEFAULT NULL,
     message_id text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS void
@@ -209,6 +227,7 @@ DECLARE
     -- Every function of the extension that others than its owner may call stands in one of these lists.
     of_users CONSTANT name[] := ARRAY[
         'start_process', 'invoke_rpc', 'publish', 'stop_process',
+        'claim_calls', 'complete_call', 'fail_call', 'extend_call',  -- which look at the role of the worker themselves
         'describe_process', 'wait_for_process', 'get_local_attributes',
         'start_processes', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
         'pause_process', 'resume_process',
@@ -264,7 +283,7 @@ BEGIN
         'xdb.process_execution, xdb.latest_execution, xdb.state_execution, xdb.timer, xdb.inbox, '
         'xdb.queue_message, xdb.global_message, xdb.history_event, xdb.process_type TO %I', grantee);
     EXECUTE format(
-        'GRANT SELECT (worker_id, name, url, max_concurrency, registered_at) ON xdb.worker TO %I', grantee);
+        'GRANT SELECT (worker_id, name, url, max_concurrency, registered_at, role_name) ON xdb.worker TO %I', grantee);
     IF admin OR grant_usage.operator THEN
         EXECUTE format('GRANT SELECT ON xdb.instances TO %I', grantee);
     END IF;

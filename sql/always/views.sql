@@ -389,17 +389,18 @@ SELECT
     f.breaker,
     f.breaker_open_since,
     f.next_probe_at,
-    f.owner
+    f.owner,
+    w.role_name AS role
 FROM pg_catalog.jsonb_to_recordset(xdb.worker_figures()) AS f (worker_id int, name text, owner text, in_flight int, calls bigint,
     failures bigint, consecutive_failures int, average_latency_us double precision, last_error_at timestamptz,
     breaker text, breaker_open_since timestamptz, next_probe_at timestamptz)
 LEFT JOIN xdb.worker AS w ON w.worker_id OPERATOR(pg_catalog.=) f.worker_id;
 COMMENT ON VIEW xdb.workers IS 'Registered workers, without their secrets, and how the calls to them went since the server started. All but name and owner for members of the owner and operators.';
 COMMENT ON COLUMN xdb.workers.name IS 'Name it was registered under.';
-COMMENT ON COLUMN xdb.workers.url IS 'Where it listens.';
+COMMENT ON COLUMN xdb.workers.url IS 'Where it listens; null: it fetches its calls.';
 COMMENT ON COLUMN xdb.workers.max_concurrency IS 'Calls that may run at it at one time.';
 COMMENT ON COLUMN xdb.workers.registered_at IS 'When it was registered first or last changed.';
-COMMENT ON COLUMN xdb.workers.in_flight IS 'Calls that run now.';
+COMMENT ON COLUMN xdb.workers.in_flight IS 'Calls that run now; of a worker without URL, those under a lease, counted up to 10000.';
 COMMENT ON COLUMN xdb.workers.calls IS 'Calls that were made.';
 COMMENT ON COLUMN xdb.workers.failures IS 'Calls that failed.';
 COMMENT ON COLUMN xdb.workers.consecutive_failures IS 'Calls that failed since the last one that did not.';
@@ -408,6 +409,7 @@ COMMENT ON COLUMN xdb.workers.last_error_at IS 'When a call failed last; null = 
 COMMENT ON COLUMN xdb.workers.breaker IS 'closed; open: many calls in a row could not reach it, and none are made; half-open: one call is made, or will be as soon as one is due, and tells whether it is back.';
 COMMENT ON COLUMN xdb.workers.breaker_open_since IS 'Since when it could not be reached; null when the breaker is closed.';
 COMMENT ON COLUMN xdb.workers.next_probe_at IS 'From when on one call may be made to find out; null when the breaker is closed or that call is under way.';
+COMMENT ON COLUMN xdb.workers.role IS 'Role whose members may claim its calls; null if it has a URL.';
 COMMENT ON COLUMN xdb.workers.owner IS 'Role that it belongs to; null if that is gone, or nobody knows.';
 
 CREATE OR REPLACE VIEW xdb.process_types WITH (security_invoker = true, security_barrier = true) AS

@@ -50,19 +50,21 @@ COMMENT ON COLUMN xdb.registration_count.registrations IS 'Changes of workers an
 CREATE TABLE xdb.worker (
     worker_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text NOT NULL CONSTRAINT worker_name_unique UNIQUE,
-    url text NOT NULL,
+    url text,
     secret text,
     headers jsonb,
     max_concurrency int NOT NULL DEFAULT 96 CONSTRAINT worker_concurrency_positive CHECK (max_concurrency OPERATOR(pg_catalog.>) 0),
     registered_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     owner oid NOT NULL DEFAULT 0,
     owner_name text NOT NULL DEFAULT '',
-    secrets smallint NOT NULL DEFAULT 0
+    secrets smallint NOT NULL DEFAULT 0,
+    role oid,
+    role_name text
 );
 COMMENT ON TABLE xdb.worker IS 'Registered workers, by xdb.register_worker.';
 COMMENT ON COLUMN xdb.worker.worker_id IS 'Key within this database.';
 COMMENT ON COLUMN xdb.worker.name IS 'Name it was registered under.';
-COMMENT ON COLUMN xdb.worker.url IS 'Where it listens; the paths of the worker protocol are appended.';
+COMMENT ON COLUMN xdb.worker.url IS 'Where it listens; the paths of the worker protocol are appended. Null: it fetches its calls with xdb.claim_calls().';
 COMMENT ON COLUMN xdb.worker.secret IS 'Null. A dump of a release before 0.3.0 has the secret here, and xdb.adopt() moves it to worker_secret. Granted to nobody.';
 COMMENT ON COLUMN xdb.worker.headers IS 'HTTP headers sent with every call to it, {name: value}. Granted to nobody.';
 COMMENT ON COLUMN xdb.worker.max_concurrency IS 'Calls that may run at it at one time.';
@@ -70,6 +72,8 @@ COMMENT ON COLUMN xdb.worker.registered_at IS 'When it was registered first or l
 COMMENT ON COLUMN xdb.worker.owner IS 'Role that registered it: its members and superusers may change it. Zero, or gone: superusers alone.';
 COMMENT ON COLUMN xdb.worker.owner_name IS 'Name that the owner had then: by it the owner is found in another server.';
 COMMENT ON COLUMN xdb.worker.secrets IS 'How many secrets sign each call to it. A dump need not have them: while one is missing, no call is made.';
+COMMENT ON COLUMN xdb.worker.role IS 'Role whose members may claim its calls; null: it has a URL, or the role is gone.';
+COMMENT ON COLUMN xdb.worker.role_name IS 'Name that the role had then: by it the role is found in another server.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.worker', '');
 SELECT pg_catalog.pg_extension_config_dump('xdb.worker_worker_id_seq', '');
 

@@ -210,6 +210,9 @@ CREATE TABLE xdb.task (
 -- The lease is not in it, so that taking and losing one stays a heap-only update. A line for each owner, so that the calls of
 -- one are never walked over for those of another.
 CREATE INDEX task_claim ON xdb.task (lane, worker_id, owner, due_at);
+-- Numbers of the leases of workers that fetch their calls. Not dumped: leases are not either.
+CREATE SEQUENCE xdb.pull_lease;
+COMMENT ON SEQUENCE xdb.pull_lease IS 'Numbers the leases that xdb.claim_calls() gives.';
 COMMENT ON TABLE xdb.task IS 'Calls that are to be made. Hot: a row lives from the decision to call until the answer is applied.';
 COMMENT ON COLUMN xdb.task.execution_id IS 'Process execution it belongs to.';
 COMMENT ON COLUMN xdb.task.seq IS 'State execution that makes the call.';
@@ -220,7 +223,7 @@ COMMENT ON COLUMN xdb.task.api IS 'WAIT_UNTIL_API or EXECUTE_API.';
 COMMENT ON COLUMN xdb.task.due_at IS 'When it may be claimed.';
 COMMENT ON COLUMN xdb.task.attempt IS 'Attempts whose start is durable.';
 COMMENT ON COLUMN xdb.task.first_attempt_at IS 'When the first attempt began; null = none has.';
-COMMENT ON COLUMN xdb.task.lease_epoch IS 'Engine epoch of the lease. Only the answer of the lease that stands here is applied.';
+COMMENT ON COLUMN xdb.task.lease_epoch IS 'Engine epoch of the lease; 0 with a worker that fetches its calls. Only the answer of the lease that stands here is applied.';
 COMMENT ON COLUMN xdb.task.lease_number IS 'Number of the lease within its epoch.';
 COMMENT ON COLUMN xdb.task.lease_until IS 'When the lease ends and the call may be made again; null = not leased.';
 COMMENT ON COLUMN xdb.task.owner IS 'Owner of the process. At each worker the calls of each owner stand in a line of their own.';

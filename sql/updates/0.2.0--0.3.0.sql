@@ -141,6 +141,17 @@ INSERT INTO xdb.worker_secret (worker_id, position, source, value)
     SELECT w.worker_id, 1, 'literal', w.secret FROM xdb.worker AS w WHERE w.secret IS NOT NULL;
 UPDATE xdb.worker SET secret = NULL, secrets = 1 WHERE secret IS NOT NULL;
 
+-- Workers that fetch their calls.
+ALTER TABLE xdb.worker ALTER COLUMN url DROP NOT NULL, ADD COLUMN role oid, ADD COLUMN role_name text;
+COMMENT ON COLUMN xdb.worker.url IS 'Where it listens; the paths of the worker protocol are appended. Null: it fetches its calls with xdb.claim_calls().';
+COMMENT ON COLUMN xdb.worker.role IS 'Role whose members may claim its calls; null: it has a URL, or the role is gone.';
+COMMENT ON COLUMN xdb.worker.role_name IS 'Name that the role had then: by it the role is found in another server.';
+CREATE SEQUENCE xdb.pull_lease;
+COMMENT ON SEQUENCE xdb.pull_lease IS 'Numbers the leases that xdb.claim_calls() gives.';
+COMMENT ON COLUMN xdb.task.lease_epoch IS 'Engine epoch of the lease; 0 with a worker that fetches its calls. Only the answer of the lease that stands here is applied.';
+-- It has another parameter.
+DROP FUNCTION xdb.register_worker(text, text, text, jsonb, integer);
+
 -- Of workers that are registered from now on.
 ALTER TABLE xdb.worker ALTER COLUMN max_concurrency SET DEFAULT 96;
 

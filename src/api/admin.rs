@@ -18,7 +18,7 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Ownership};
 use crate::store::registry::{self, MissingType, Owner};
-use crate::store::{adopt, engine, lines, slow, subscription, suspects, to_json, usage, versions};
+use crate::store::{adopt, engine, lines, pull, slow, subscription, suspects, to_json, usage, versions};
 use serde::Serialize;
 
 pub fn pause(_: &Args) -> Result<Value> {
@@ -94,7 +94,8 @@ fn set_paused(paused: bool) -> Result<Value> {
     let caller = Caller::writing(if paused { c"xdb.pause()" } else { c"xdb.resume()" })?;
     caller.on_system_tables(|spi, _| engine::set_paused(spi, paused))?;
     crash::point("pause");
-    wake::wake_scheduler_at_commit();
+    // Those too who wait for calls that they fetch.
+    wake::wake_everybody_at_commit();
     Ok(Value::Void)
 }
 
@@ -232,7 +233,8 @@ struct WorkerFigures {
     /// None before the first call.
     average_latency_us: Option<i64>,
     last_error_at: Option<String>,
-    breaker: &'static str,
+    /// None: it fetches its calls.
+    breaker: Option<&'static str>,
     breaker_open_since: Option<String>,
     next_probe_at: Option<String>,
 }
@@ -249,14 +251,29 @@ pub fn worker_figures(_: &Args) -> Result<Value> {
         .map(|worker| {
             // None were counted of a worker that was never called.
             let of_worker = || counted.iter().find(|counted| counted.worker == worker.id).cloned().unwrap_or_default();
-            let figures = sees.all_of(worker.owner).then(|| WorkerFigures::of(&of_worker()));
+            let figures = match sees.all_of(worker.owner) {
+                false => None,
+                true if worker.pulls => Some(WorkerFigures::of_pulling(leased(caller, worker.id)?)),
+                true => Some(WorkerFigures::of(&of_worker())),
+            };
             Ok(KnownWorker { worker_id: worker.id, owner: sees.name_of(worker.owner)?, name: worker.name, figures })
         })
         .collect::<Result<_>>()?;
     Ok(Value::Json(to_json(&workers)?))
 }
 
+/// Calls that a worker has fetched, and that are not over.
+fn leased(caller: Caller, worker: registry::WorkerId) -> Result<i64> {
+    caller.on_system_tables(|spi, _| spi.with_latest_snapshot(|spi| pull::leased(spi, worker, clock::real())))
+}
+
 impl WorkerFigures {
+    /// Nobody counts what it does but the tables.
+    fn of_pulling(leased: i64) -> Self {
+        let in_flight = leased.try_into().unwrap_or(i32::MAX);
+        Self { in_flight, breaker: None, ..Self::of(&call::CallStatistics::default()) }
+    }
+
     fn of(worker: &call::CallStatistics) -> Self {
         let now = raw::now_micros();
         Self {
@@ -266,11 +283,11 @@ impl WorkerFigures {
             consecutive_failures: worker.consecutive_failures,
             average_latency_us: (worker.calls > 0).then(|| worker.total_latency_us / worker.calls),
             last_error_at: moment(worker.last_error_at),
-            breaker: match worker.open {
+            breaker: Some(match worker.open {
                 None => "closed",
                 Some(call::OpenBreaker { next_probe: Some(at), .. }) if at > now => "open",
                 Some(_) => "half-open",
-            },
+            }),
             breaker_open_since: worker.open.and_then(|open| moment(open.since)),
             next_probe_at: worker.open.and_then(|open| moment(open.next_probe?)),
         }

@@ -43,8 +43,8 @@ pub fn skip_timer(args: &Args) -> Result<Value> {
     command(caller, &process_id, args.execution_id(3), |spi, loaded, id, now| {
         let seq = seq(spi, id, &state)?;
         // What was published before the skip may end the wait with it, or before it.
-        super::rpc::take_in(spi, loaded, id, now)?;
-        super::rpc::refuse_unseen(spi, id, None)?;
+        super::answering::take_in(spi, loaded, id, now)?;
+        super::answering::refuse_unseen(spi, id, None)?;
         load::states(spi, loaded, &[(id, seq)])?;
         Ok(Command::SkipTimer { seq, command_id })
     })?;
@@ -66,6 +66,7 @@ pub fn retry_now(args: &Args) -> Result<Value> {
     })?;
     if released > 0 {
         wrote();
+        wake::wake_everybody_at_commit();
     }
     Ok(Value::of((retried + released) as i32))
 }

@@ -20,6 +20,8 @@
 //! | `start.rs`, `bulk.rs`, `merge.rs` | `start_process`, `start_processes`, and starts that are merged |
 //! | `process.rs`, `global.rs` | `publish`, `stop_process`; `publish_global` |
 //! | `rpc.rs`, `rpc_locks.rs`, `rpc_pause.rs` | `invoke_rpc`, how it locks what it loads, and waits for the end of a pause |
+//! | `pull.rs`, `pull_claim.rs` | `claim_calls`, `complete_call`, `fail_call`, `extend_call` |
+//! | `answering.rs`, `owners_tables.rs` | no function: how what a worker has said is applied in a session, and how a session uses tables as a process's owner |
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, what `check_process` stands on |
 //! | `lock_holders.rs` | what holds a process up, for `describe_process` |
 //! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
@@ -36,6 +38,7 @@
 //! - A function that waits or calls is an error inside the engine ([`Caller::outside_engine`]).
 
 mod admin;
+mod answering;
 mod attribute_locks;
 mod bulk;
 mod engine_state;
@@ -44,8 +47,11 @@ mod lock_holders;
 mod manage;
 mod merge;
 mod owners;
+mod owners_tables;
 mod pause;
 mod process;
+mod pull;
+mod pull_claim;
 mod query;
 mod registration;
 mod rpc;
@@ -86,6 +92,10 @@ crate::sql_functions! {
     xdb_start_process / pg_finfo_xdb_start_process => start::start_process;
     xdb_start_processes / pg_finfo_xdb_start_processes => bulk::start_processes;
     xdb_invoke_rpc / pg_finfo_xdb_invoke_rpc => rpc::invoke_rpc;
+    xdb_claim_calls / pg_finfo_xdb_claim_calls => pull::claim_calls;
+    xdb_complete_call / pg_finfo_xdb_complete_call => pull::complete_call;
+    xdb_fail_call / pg_finfo_xdb_fail_call => pull::fail_call;
+    xdb_extend_call / pg_finfo_xdb_extend_call => pull::extend_call;
     xdb_publish / pg_finfo_xdb_publish => process::publish;
     xdb_publish_global / pg_finfo_xdb_publish_global => global::publish_global;
     xdb_stop_process / pg_finfo_xdb_stop_process => process::stop_process;

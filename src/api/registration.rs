@@ -32,9 +32,12 @@ const OWN_HEADERS: [&str; 3] = ["idempotency-key", "traceparent", "xdb-shard"];
 pub fn register_worker(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.register_worker()")?;
     let worker = name("name", args.text(0))?;
-    let url = needed("url", args.text(1))?;
-    let target = validate_url(&url).map_err(|what| error::invalid_argument("url", what))?;
-    let not_found = check_host(&target)?;
+    let url = args.text(1);
+    let role = pulling_role(url.is_some(), args.text(5))?;
+    let not_found = match &url {
+        Some(url) => check_host(&validate_url(url).map_err(|what| error::invalid_argument("url", what))?)?,
+        None => None,
+    };
     let secret = secret(args, 2, "secret")?;
     let headers = json(args, 3, "headers")?.filter(|text| text != "null");
     if let Some(text) = &headers {
@@ -43,6 +46,10 @@ pub fn register_worker(args: &Args) -> Result<Value> {
         if let Some((own, _)) = pairs.iter().find(|(n, _)| OWN_HEADERS.contains(&n.to_ascii_lowercase().as_str())) {
             return Err(error::invalid_argument("headers", format_args!("\"{own}\" is set by the engine")));
         }
+    }
+    if url.is_none() && (secret.is_some() || headers.is_some()) {
+        let argument = if secret.is_some() { "secret" } else { "headers" };
+        return Err(error::invalid_argument(argument, "a worker without a URL is sent none"));
     }
     let max_concurrency = needed("max_concurrency", args.int(4))?;
     if max_concurrency < 1 {
@@ -56,12 +63,14 @@ pub fn register_worker(args: &Args) -> Result<Value> {
             check_secrets(spi, caller, &worker, secret.as_slice())?;
             let new = NewWorker {
                 name: &worker,
-                url: &url,
+                url: url.as_deref(),
                 headers: headers.as_deref().map(|text| Jsonb(text.into())),
                 max_concurrency,
                 owner: caller.role,
                 owner_name: &owner_name,
                 secrets: secret.is_some().into(),
+                role: role.as_ref().map(|(oid, _)| *oid),
+                role_name: role.as_ref().map(|(_, name)| name.as_str()),
             };
             if registry::put_worker(spi, new, secret.as_ref(), owner.unwrap_or(caller.role))? {
                 return Ok(());
@@ -74,6 +83,22 @@ pub fn register_worker(args: &Args) -> Result<Value> {
         pgrx::ereport!(PgLogLevel::NOTICE, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message, detail);
     }
     Ok(Value::Void)
+}
+
+/// The role whose members may claim the calls of a worker without URL.
+fn pulling_role(has_url: bool, role: Option<String>) -> Result<Option<(pg_sys::Oid, String)>> {
+    match role {
+        Some(_) if has_url => Err(error::invalid_argument("role", "the engine calls a worker that has a URL")),
+        None if !has_url => {
+            let what = "it must not be null for a worker without a URL: its members fetch the calls";
+            Err(error::invalid_argument("role", what))
+        }
+        Some(name) => match identity::role_named(&name)? {
+            Some(oid) => Ok(Some((oid, name))),
+            None => Err(error::invalid_argument("role", format_args!("there is no role \"{name}\""))),
+        },
+        None => Ok(None),
+    }
 }
 
 pub fn set_worker_secret(args: &Args) -> Result<Value> {

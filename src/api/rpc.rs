@@ -1,18 +1,19 @@
 //! `invoke_rpc`: the worker is called on behalf of the caller, and its answer is applied in the caller's transaction.
 
+use super::answering::{self, Answering};
 use super::rpc_locks::Locking;
 use super::rpc_pause;
 use super::{Caller, json, name, name_if_given, payload, session_traceparent, wrote};
 use crate::calls;
 use crate::http::{AuthorityFile, HostPolicy, Notifier, Reactor};
-use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
+use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
 use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::memory;
-use crate::pg::process::{configuration_read_at, database_name, has_transaction_snapshot};
+use crate::pg::process::{configuration_read_at, database_name};
 use crate::pg::spi::{self};
 use crate::pg::wake;
 use crate::store::app_functions::Calls;
@@ -20,22 +21,16 @@ use crate::store::app_tables::{Held, Tables, object};
 use crate::store::attribute::{self, Found, Size};
 use crate::store::load::{self, Loaded, Lock, Meta};
 use crate::store::registry::{ProcessType, Registry};
-use crate::store::{locks, process, save};
+use crate::store::{locks, process};
 use crate::transport::{FailureKind, Outcome, Request};
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
 use xdb_protocol::*;
-use xdb_sched::told::Told;
-
-thread_local! {
-    /// What this session was told of unknown keys in answers.
-    static TOLD: RefCell<Told> = RefCell::default();
-}
 
 pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.invoke_rpc()")?.outside_engine("invoke_rpc")?;
@@ -83,14 +78,14 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     };
     let (mut answer, context) = call(&target, &invocation, &global, &local.members)?;
     crash::point("rpc-answer");
-    let about = (&target.loaded.before.process_type, &rpc_name);
-    TOLD.with_borrow_mut(|told| told.keep_new(about, &mut answer.effects.warnings));
-    let warnings = answer.effects.warnings.clone();
+    let about = (target.loaded.before.process_type.as_str(), rpc_name.as_str());
+    let mut warnings = std::mem::take(&mut answer.effects.warnings);
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
     let read = Read { size: local.size, locked: loading_local.locks().then_some((loading_local, local.versions)) };
-    let applied = apply(caller, &invocation, id, answer, &context, &mut tables, read);
-    TOLD.with_borrow_mut(|told| if applied.is_ok() { told.settle() } else { told.undo() });
-    applied?;
+    answering::telling(about, &mut warnings, |warnings| {
+        answer.effects.warnings = warnings.to_vec();
+        apply(caller, &invocation, id, answer, &context, &mut tables, read)
+    })?;
     // An answer that changes nothing has no event: its caller gets them as NOTICEs too.
     for warning in warnings {
         pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}");
@@ -251,6 +246,9 @@ fn target(
             process_type.definition.rpcs.iter().flat_map(|rpcs| rpcs.keys().map(String::as_str)).collect();
         return Err(error::unknown_word("rpc_name", rpc_name, &known));
     };
+    if process_type.worker.url.is_none() {
+        return Err(error::worker_is_not_called(rpc_name));
+    }
     Ok(ToCall { loaded, process_type, config })
 }
 
@@ -323,7 +321,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
     memory::room_for(request.payload_bytes())?;
     let call = Request {
         tag: 0,
-        url: calls::rpc_url(worker),
+        url: calls::rpc_url(worker)?,
         headers: calls::headers(worker, request_key(&id, 0, values), shard, traceparent.as_deref()),
         body: request.encode().into_bytes(),
         timeout,
@@ -390,8 +388,7 @@ fn apply(
         })?;
     }
     caller.on_system_tables(|spi, _| {
-        let changed = loaded.values().filter(|entry| !entry.events.is_empty());
-        save::save(spi, changed, &HashMap::new(), &|_| 0, now)?;
+        answering::save(spi, &loaded, now)?;
         if let Some(key) = idempotency_key {
             process::keep_rpc_answer(spi, id, key, output.as_ref().map(Json::as_str))?;
         }
@@ -410,12 +407,10 @@ fn decide(
     read: Read,
 ) -> Result<(BTreeMap<ExecutionId, Loaded>, Timestamp)> {
     let Invocation { process_id, rpc_name, .. } = *invocation;
-    let written = answer.effects.write_local_attributes.clone();
     let closes = matches!(answer.decision, Some(Decision::Close { .. }));
     let command = Command::RpcAnswered { rpc_name: rpc_name.to_owned(), answer };
     let lock = if closes { Lock::Close } else { Lock::Step };
-    let mut loaded = load::executions(spi, registry, &[id], lock)?;
-    wake::note_locked(id.0);
+    let mut loaded = answering::lock(spi, registry, process_id, id, lock)?;
     // Under the lock: the times of events are in their order.
     let now = clock::now();
     if let Some((loading, versions)) = &read.locked
@@ -423,67 +418,13 @@ fn decide(
     {
         return Err(error::local_attributes_changed(rpc_name));
     }
-    if let Some(refusal) = attribute::refusal(spi, id, Some(read.size), &written)? {
-        return Err(refusal);
+    if let Some(entry) = loaded.get_mut(&id) {
+        entry.acting_as = Some(role);
     }
-    let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
-    let type_name = entry.before.process_type.clone();
-    entry.meta.process_type = registry.process_type_by_name(spi, &type_name)?;
-    entry.acting_as = Some(role);
-    if entry.before.is_running() {
-        take_in(spi, &mut loaded, id, now)?;
-        for publish in command.publishes() {
-            refuse_unseen(spi, id, Some(&publish.queue))?;
-        }
-        let queues = command.publishes().iter().map(|publish| (publish.queue.clone(), 0)).collect();
-        load::queues(spi, &mut loaded, &load::QueueDemand::from([(id, queues)]))?;
-        if closes {
-            load::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
-        }
-    }
-    let ids = command.publishes().iter();
-    let ids: Vec<_> = ids.filter_map(|p| Some((id, p.queue.clone(), p.message_id.clone()?))).collect();
-    load::message_ids(spi, &mut loaded, &ids)?;
-    let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
-    entry.prepare(spi, &command)?;
-    let events =
-        entry.decide(&command, now, 0.5).map_err(|rejection| error::rejected_rpc(process_id, rpc_name, &rejection))?;
-    entry.apply(events, now);
+    let answering = Answering { id, command: &command, queues: Vec::new(), lock, local_size: Some(read.size) };
+    let decided = answering.decide(spi, registry, &mut loaded, now)?;
+    decided.map_err(|rejection| error::rejected_rpc(process_id, rpc_name, &rejection))?;
     Ok((loaded, now))
-}
-
-/// What was published before is received before what the caller does to the process.
-pub(super) fn take_in(
-    spi: &spi::Spi,
-    loaded: &mut BTreeMap<ExecutionId, Loaded>,
-    id: ExecutionId,
-    now: Timestamp,
-) -> Result<()> {
-    loop {
-        // Whose they are makes no difference: they are all of one.
-        let load::Arrivals { arrivals, left, .. } = load::arrivals(spi, &[(id, pg_sys::InvalidOid)], true)?;
-        let keys: Vec<_> = arrivals.iter().map(|arrival| arrival.key).collect();
-        let queues = arrivals.iter().map(|arrival| (arrival.publish.queue.clone(), 0)).collect();
-        load::queues(spi, loaded, &load::QueueDemand::from([(id, queues)]))?;
-        if let Some(entry) = loaded.get_mut(&id) {
-            entry.receive(spi, arrivals, now)?;
-        }
-        load::delete_arrivals(spi, &keys)?;
-        if left.is_empty() {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// Above `READ COMMITTED` the transaction may be older than messages that were published before it came here. They can't be
-/// taken in, and must not be overtaken.
-pub(super) fn refuse_unseen(spi: &spi::Spi, id: ExecutionId, queue: Option<&str>) -> Result<()> {
-    if has_transaction_snapshot() && load::has_unseen_arrivals(spi, id, queue)? {
-        let message = "could not serialize access: a message was published to the process meanwhile";
-        return Err(PgError::new(SERIALIZATION_FAILURE, message));
-    }
-    Ok(())
 }
 
 /// This session's way to workers.

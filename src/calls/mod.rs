@@ -36,9 +36,10 @@ use std::sync::Arc;
 use xdb_engine::*;
 use xdb_protocol::*;
 
-/// Where a path of the protocol is at a worker.
-pub fn url(worker: &Worker, path: &str) -> String {
-    format!("{}{path}", worker.url.trim_end_matches('/'))
+/// Where a path of the protocol is at a worker. One that fetches its calls is not called.
+pub fn url(worker: &Worker, path: &str) -> Result<String> {
+    let url = worker.url.as_deref().ok_or_else(|| PgError::internal("a worker without a URL is not called"))?;
+    Ok(format!("{}{path}", url.trim_end_matches('/')))
 }
 
 /// Headers of a call, besides those that are set for every request.
@@ -147,7 +148,7 @@ pub fn request(
     let key = request_key(attempt.call_id, attempt.call.generation, attempt.values);
     Ok(Request {
         tag: 0,
-        url: url(worker, path),
+        url: url(worker, path)?,
         headers: headers(worker, key, loaded.meta.chosen_shard(), loaded.meta.traceparent.as_deref()),
         body: body.encode().into_bytes(),
         timeout: attempt.timeout.as_std(),
@@ -172,7 +173,7 @@ pub fn request_too_large(error: &PgError) -> Failure {
 }
 
 /// Where RPCs go.
-pub fn rpc_url(worker: &Worker) -> String {
+pub fn rpc_url(worker: &Worker) -> Result<String> {
     url(worker, RPC_PATH)
 }
 
@@ -227,6 +228,27 @@ impl Answered {
     /// What in the answer changes nothing.
     pub fn warnings(&self) -> &[String] {
         self.effects().map_or(&[], |effects| &effects.warnings)
+    }
+
+    /// Takes them out.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        self.effects_mut().map(|effects| std::mem::take(&mut effects.warnings)).unwrap_or_default()
+    }
+
+    /// Has these in place of its own.
+    pub fn put_warnings(&mut self, warnings: Vec<String>) {
+        if let Some(effects) = self.effects_mut() {
+            effects.warnings = warnings;
+        }
+    }
+
+    fn effects_mut(&mut self) -> Option<&mut Effects> {
+        match self {
+            Self::WaitUntil(answer) => Some(&mut answer.effects),
+            Self::Execute(answer) => Some(&mut answer.effects),
+            Self::Retry(retried) => Some(&mut retried.effects),
+            Self::Failed(..) => None,
+        }
     }
 
     /// A failure of an attempt that was answered so, with what was odd about the answer.
@@ -286,7 +308,6 @@ fn call_failed(record: &CallRecord, failure: Failure, further: Further) -> CallF
 
 /// Reads a worker's answer. Whatever it is, the result is an answer or a failed attempt.
 pub fn decode(api: Api, outcome: &Outcome) -> Answered {
-    let limits = limits();
     let body = match outcome {
         Outcome::Answer { status: 200, body, .. } => body,
         Outcome::Answer { status, retry_after, body } => {
@@ -295,14 +316,18 @@ pub fn decode(api: Api, outcome: &Outcome) -> Answered {
         }
         Outcome::Failed { kind, message } => return failed_by_policy(transport_failure(*kind, message)),
     };
-    let decoded = match api {
-        Api::WaitUntil => decode_wait_until(body, &limits).map(Answered::WaitUntil),
-        Api::Execute => decode_execute(body, &limits).map(|executed| match executed {
+    decode_answer(api, body).unwrap_or_else(|what| failed_by_policy(invalid_answer(what)))
+}
+
+/// Reads the body of an answer that is no failure; or says what is wrong with it.
+pub fn decode_answer(api: Api, body: &[u8]) -> std::result::Result<Answered, String> {
+    match api {
+        Api::WaitUntil => decode_wait_until(body, &limits()).map(Answered::WaitUntil),
+        Api::Execute => decode_execute(body, &limits()).map(|executed| match executed {
             Executed::Decided(answer) => Answered::Execute(answer),
             Executed::Retry(retried) => Answered::Retry(retried),
         }),
-    };
-    decoded.unwrap_or_else(|what| failed_by_policy(invalid_answer(what)))
+    }
 }
 
 /// A failed attempt of which nothing is said but that it has failed.

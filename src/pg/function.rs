@@ -6,6 +6,7 @@
 use super::catch::{PgError, Result, catch, edge, sqlstate, throw};
 use super::param::{FromColumn, SqlValue, from_postgres, other_type};
 use super::{json, memory, snapshot};
+use pgrx::datum::{Range, RangeBound};
 use pgrx::{Array, FromDatum, pg_sys};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -127,6 +128,21 @@ impl Args {
         unsafe { json::with_text(datum, read) }
     }
 
+    /// The first and the last number of an `int4range`, as far as it has them. None within: it is empty.
+    #[allow(clippy::type_complexity)]
+    pub fn range(&self, number: usize) -> Option<Option<(Option<i32>, Option<i32>)>> {
+        let datum = self.datum(number, pg_sys::INT4RANGEOID)?;
+        // SAFETY: the argument is such a range.
+        let range = unsafe { Range::<i32>::from_datum(datum, false)? };
+        // Postgres has whole numbers up to the upper bound, without it.
+        let bound = |bound: Option<&RangeBound<i32>>, less: i32| match bound {
+            Some(RangeBound::Inclusive(number)) => Some(*number),
+            Some(RangeBound::Exclusive(number)) => Some(number.saturating_sub(less)),
+            Some(RangeBound::Infinite) | None => None,
+        };
+        Some((!range.is_empty()).then(|| (bound(range.lower(), -1), bound(range.upper(), 1))))
+    }
+
     /// A `regrole`. Zero is no role, and any other one may be gone.
     pub fn role(&self, number: usize) -> Option<pg_sys::Oid> {
         self.datum(number, pg_sys::REGROLEOID).map(|datum| pg_sys::Oid::from(datum.value() as u32))
@@ -190,6 +206,8 @@ pub enum Value {
     Of(pg_sys::Oid, pg_sys::Datum),
     /// A set, of a function that returns one.
     Executions(Vec<ExecutionId>),
+    /// Rows, of a function that returns a table: as many values in each as that has columns.
+    Rows(Vec<Vec<Value>>),
     /// JSON text, as `jsonb`.
     Json(String),
 }
@@ -199,6 +217,16 @@ impl Value {
         value.datum().map_or(Self::Null, |datum| Self::Of(T::TYPE.oid, datum))
     }
 
+    /// The value itself, and whether it is null. Sets have none.
+    fn datum(self) -> Result<(pg_sys::Datum, bool)> {
+        Ok(match self {
+            Self::Null | Self::Executions(_) | Self::Rows(_) => (pg_sys::Datum::null(), true),
+            Self::Void => (pg_sys::Datum::null(), false),
+            Self::Of(_, datum) => (datum, false),
+            Self::Json(text) => (read(raw::jsonb_in, &text)?, false),
+        })
+    }
+
     /// The type that a function which returns this is declared with; `None` if any will do.
     fn declared_as(&self) -> Option<pg_sys::Oid> {
         match self {
@@ -206,6 +234,7 @@ impl Value {
             Self::Void => Some(pg_sys::VOIDOID),
             Self::Of(oid, _) => Some(*oid),
             Self::Executions(_) => Some(pg_sys::UUIDOID),
+            Self::Rows(_) => Some(pg_sys::RECORDOID),
             Self::Json(_) => Some(pg_sys::JSONBOID),
         }
     }
@@ -222,15 +251,23 @@ pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) ->
             return Err(other_type("the result of an SQL function", args.signature.result, wanted));
         }
         let (datum, null) = match value {
-            Value::Null => (pg_sys::Datum::null(), true),
-            Value::Void => (pg_sys::Datum::null(), false),
-            Value::Of(_, datum) => (datum, false),
             Value::Executions(ids) => {
+                // A uuid's datum points to its 16 bytes.
+                let row = |id: &ExecutionId| (vec![pg_sys::Datum::from(std::ptr::from_ref(id))], vec![false]);
                 // SAFETY: as above; only functions that return a set give this value.
-                unsafe { give_set(info, &ids) };
+                unsafe { give_set(info, ids.iter().map(row)) };
                 (pg_sys::Datum::null(), true)
             }
-            Value::Json(text) => (read(raw::jsonb_in, &text)?, false),
+            Value::Rows(rows) => {
+                let row = |row: Vec<Value>| {
+                    Ok(row.into_iter().map(Value::datum).collect::<Result<Vec<_>>>()?.into_iter().unzip())
+                };
+                let rows: Vec<(Vec<_>, Vec<_>)> = rows.into_iter().map(row).collect::<Result<_>>()?;
+                // SAFETY: as above.
+                unsafe { give_set(info, rows.into_iter()) };
+                (pg_sys::Datum::null(), true)
+            }
+            other => other.datum()?,
         };
         // SAFETY: as above.
         unsafe { (*info).isnull = null };
@@ -242,16 +279,14 @@ pub fn call(info: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Value>) ->
 ///
 /// # Safety
 /// Postgres is calling a function that is declared to return a set.
-unsafe fn give_set(info: pg_sys::FunctionCallInfo, ids: &[ExecutionId]) {
+unsafe fn give_set(info: pg_sys::FunctionCallInfo, rows: impl Iterator<Item = (Vec<pg_sys::Datum>, Vec<bool>)>) {
     // SAFETY: as the caller says. What is put into the store is copied, and the store lives as long as the statement.
     unsafe {
         let set = (*info).resultinfo.cast::<pg_sys::ReturnSetInfo>();
         let before = pg_sys::MemoryContextSwitchTo((*(*set).econtext).ecxt_per_query_memory);
         let store = pg_sys::tuplestore_begin_heap(true, false, pg_sys::work_mem);
-        for id in ids {
-            // A uuid's datum points to its 16 bytes.
-            let mut value = pg_sys::Datum::from(std::ptr::from_ref(id));
-            pg_sys::tuplestore_putvalues(store, (*set).expectedDesc, &raw mut value, &mut false);
+        for (mut values, mut nulls) in rows {
+            pg_sys::tuplestore_putvalues(store, (*set).expectedDesc, values.as_mut_ptr(), nulls.as_mut_ptr());
         }
         pg_sys::MemoryContextSwitchTo(before);
         (*set).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;

@@ -137,6 +137,25 @@ pub fn as_process_owner<T>(
     Ok(result)
 }
 
+/// The same in a client's transaction, whose session this is: nothing of it is taken back, and the time limits are the client's.
+/// What the owner's code may leave in the session, and what it may find there, is for the caller to look at.
+pub fn as_owner_in_session<T>(owner: pg_sys::Oid, own: &[Setting], body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
+    scope(Some((owner, flags as c_int)), &FORMATS, Settings::AllBack, || {
+        own.iter().for_each(|(name, value)| set_own(name, value));
+        set(SEARCH_PATH[0].0, SEARCH_PATH[0].1);
+        body()
+    })
+}
+
+/// The schema of the session's temporary objects, if it ever had any.
+pub fn temporary_schema() -> Option<pg_sys::Oid> {
+    let (mut schema, mut toast) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
+    // SAFETY: an accessor.
+    unsafe { pg_sys::GetTempNamespaceState(&raw mut schema, &raw mut toast) };
+    (schema != pg_sys::InvalidOid).then_some(schema)
+}
+
 /// Closes the cursors and the descriptors of large objects that a trigger has left open: whoever comes next could read from them,
 /// or find the name of a cursor taken. An error closes them by itself. What runs at the end of a cursor's statement runs as the
 /// owner still.

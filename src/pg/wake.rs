@@ -24,6 +24,8 @@ struct Notes {
     /// What to wake the schedulers for.
     wakeup: Option<Wakeup>,
     closed: Vec<[u8; 16]>,
+    /// Workers that fetch their calls, and may find some.
+    called: Vec<i32>,
     closed_many: bool,
     /// Executions that this transaction has locked: their closes wait for its end.
     locked: Vec<[u8; 16]>,
@@ -49,6 +51,7 @@ impl Notes {
         for id in other.closed {
             self.close(id);
         }
+        other.called.into_iter().for_each(|worker| self.call(worker));
         self.poke_launcher |= other.poke_launcher;
         self.rescan |= other.rescan;
         self.forgotten.extend(other.forgotten);
@@ -56,6 +59,12 @@ impl Notes {
 
     fn tell(&mut self, wakeup: Wakeup) {
         self.wakeup = self.wakeup.max(Some(wakeup));
+    }
+
+    fn call(&mut self, worker: i32) {
+        if !self.called.contains(&worker) {
+            self.called.push(worker);
+        }
     }
 
     fn close(&mut self, execution: [u8; 16]) {
@@ -130,6 +139,16 @@ pub fn state_ended_at_commit(execution: [u8; 16], state_execution_id: &str) {
     note(|n| n.close(state_key(&execution, state_execution_id)));
 }
 
+/// Wakes the sessions that wait for calls of this worker when the transaction commits.
+pub fn call_worker_at_commit(worker: i32) {
+    note(|n| n.call(worker));
+}
+
+/// Stands for a worker where executions are waited for.
+fn worker_key(worker: i32) -> [u8; 16] {
+    fnv1a_128(b"worker".iter().copied().chain(worker.to_be_bytes())).to_be_bytes()
+}
+
 /// Stands for a state execution where executions are waited for. Two of the same key wake each other for nothing.
 fn state_key(execution: &[u8; 16], state_execution_id: &str) -> [u8; 16] {
     (u128::from_be_bytes(*execution) ^ fnv1a_128(state_execution_id.bytes())).to_be_bytes()
@@ -165,6 +184,11 @@ pub fn calls_over_at_commit() {
         n.calls_over = true;
         n.tell(Wakeup::Work);
     });
+}
+
+/// The same without waking it: it may know of none of them.
+pub fn calls_over_quietly_at_commit() {
+    note(|n| n.calls_over = true);
 }
 
 /// Says that an RPC of this transaction is about to lock what it loads.
@@ -246,6 +270,10 @@ fn carry_out(notes: &Notes) {
         places::wake(database, None);
     } else if !notes.closed.is_empty() {
         places::wake(database, Some(&notes.closed));
+    }
+    if !notes.called.is_empty() && !notes.closed_many {
+        let keys: Vec<_> = notes.called.iter().map(|worker| worker_key(*worker)).collect();
+        places::wake(database, Some(&keys));
     }
     if notes.poke_launcher {
         shmem::poke(database);
@@ -330,6 +358,11 @@ pub mod waiter {
         /// Takes a place to wait for the end of one state execution.
         pub fn register_state(execution: &[u8; 16], state_execution_id: &str) -> Registration {
             Self::register(&super::state_key(execution, state_execution_id))
+        }
+
+        /// Takes a place to wait for calls of one worker.
+        pub fn register_worker(worker: i32) -> Registration {
+            Self::register(&super::worker_key(worker))
         }
 
         /// Whether it has a place.

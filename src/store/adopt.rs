@@ -35,6 +35,9 @@ statements! {
         ORDER BY 1, 2, 4 ON CONFLICT DO NOTHING");
     WORKERS = name_owners("worker");
     TYPES = name_owners("process_type");
+    // Without it nobody claims but superusers.
+    PULL_ROLES = "UPDATE xdb.worker t SET role = (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = t.role_name) \
+        WHERE t.role_name IS NOT NULL AND ($1::bool OR NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = t.role))";
     NUMBERS = [
         ("inbox", "inbox_id", "inbox_inbox_id_seq"),
         ("worker", "worker_id", "worker_worker_id_seq"),
@@ -74,6 +77,7 @@ pub fn adopt(spi: &Spi, roles_by_name: bool) -> Result<()> {
         spi.run(&MESSAGE_IDS, &[value(roles_by_name)])?;
         spi.run(&WORKERS, &[value(roles_by_name)])?;
         spi.run(&TYPES, &[value(roles_by_name)])?;
+        spi.run(&PULL_ROLES, &[value(roles_by_name)])?;
         worker_secret::move_out_of_workers(spi)?;
         spi.rows(&NUMBERS, &[], |_| Ok(()))?;
     }

@@ -9,6 +9,7 @@ use super::versions::{self, of_schema};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Spi};
+use crate::pg::wake;
 use pgrx::pg_sys;
 use std::collections::HashMap;
 use xdb_engine::{Api, ExecutionId, StateSeq, Timestamp};
@@ -314,6 +315,11 @@ pub fn comes_first(lane: i16) -> bool {
     lane < NO_PRIORITY
 }
 
+/// By what the calls of a relation with their lanes are ordered, where priorities count: those with the highest come first.
+pub(super) fn level_of(relation: &str) -> String {
+    format!("CASE WHEN {relation}.lane < {FIRST_PRIORITY_LANE} THEN {NO_PRIORITY} ELSE {relation}.lane END")
+}
+
 /// The scheduler's lane for the task `t`.
 pub(super) fn own_lane() -> String {
     format!(
@@ -464,6 +470,7 @@ pub fn move_to_workers(spi: &Spi, tasks: &[(StateKey, WorkerId)]) -> Result<()> 
         worker_id: *worker_id,
     };
     run(spi, &MOVE_TO_WORKERS, &tasks.iter().map(moved).collect::<Vec<_>>())?;
+    tasks.iter().for_each(|(_, worker)| wake::call_worker_at_commit(*worker));
     Ok(())
 }
 

@@ -80,8 +80,8 @@ pub fn hold_of_processes(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> 
     rows(spi, &HOLD_OF_PROCESSES, &params)
 }
 
-/// Holds due calls of paused types, in the scheduler's lane and these `levels` of priority: those that stand first in these lines: also others than were found, so that however many there
-/// are, nobody else waits for long. Gives those that are held now.
+/// Holds due calls of paused types, in the scheduler's lane and these `levels` of priority, those that stand first in these lines: also
+/// others than were found, so that however many there are, nobody else waits for long. Gives those that are held now.
 pub fn hold_of_types(
     spi: &Spi,
     lane: Lane,
@@ -128,7 +128,12 @@ pub fn walk(spi: &Spi, after: Option<HeldPlace>, now: Timestamp) -> Result<Walk>
     let params = [value(worker), value(owner), value(due_at), value(execution), value(now), value(seq)];
     let end = spi.first(&WALK, &params, |row| {
         let task = (row.get("owner")?, row.get("due_at")?, row.get("execution_id")?, row.get("seq")?);
-        let all = row.get::<i64>("free")? == row.get::<i64>("moved")?;
+        let moved = row.get::<i64>("moved")?;
+        if moved > 0 {
+            // Whoever fetches calls may find some now.
+            crate::pg::wake::wake_everybody_at_commit();
+        }
+        let all = row.get::<i64>("free")? == moved;
         Ok(((row.get("worker_id")?, task), row.get::<bool>("more")?, all))
     })?;
     Ok(match end {

@@ -147,10 +147,10 @@ pub(super) fn become_own(spi: &Spi) -> Result<()> {
     Ok(())
 }
 
-/// Tells every scheduler that registrations changed, when the transaction commits.
+/// Tells every scheduler, and every worker that waits for calls, that registrations changed, when the transaction commits.
 pub(super) fn bump(spi: &Spi) -> Result<()> {
     spi.run(of_schema(&BUMP, &BUMP_OF_OLDER), &[])?;
     crate::pg::crash::point("register");
-    crate::pg::wake::wake_scheduler_at_commit();
+    crate::pg::wake::wake_everybody_at_commit();
     Ok(())
 }

@@ -90,6 +90,16 @@ impl Meta {
         Line { worker, owner: self.owner.to_u32() }
     }
 
+    /// Options of a state execution: its own over the registered ones.
+    pub fn options_of(&self, state: &StateExecution) -> StateConfig {
+        self.definition().options_of(&state.id.state_id, state.config.as_deref())
+    }
+
+    /// The worker that fetches its calls, if one does.
+    pub fn pulled_by(&self) -> Option<WorkerId> {
+        self.process_type.as_ref().filter(|of| of.worker.url.is_none()).map(|of| of.worker.id)
+    }
+
     /// The definition to decide with; an empty one when the type is gone.
     pub fn definition(&self) -> Arc<Definition> {
         self.process_type.as_ref().map(|t| t.definition.clone()).unwrap_or_default()

@@ -10,6 +10,7 @@
 //! | [`state`] | `state_execution` | loads and saves state executions |
 //! | [`claim`] | `task` | hands calls out under leases, moves them between workers and lanes |
 //! | [`held`] | | calls that are held because of a pause |
+//! | [`pull`] | | calls that workers fetch, in `task`: under which leases |
 //! | [`lines`] | | lines of calls in `task`: which there are, and when their calls are due |
 //! | [`timer`] | `timer` | timers that are due |
 //! | [`inbox`] | `inbox`, `message_key` | publishing, and taking messages in |
@@ -38,7 +39,7 @@
 //!
 //! Without tables of their own: [`role_settings`] reads what roles have set; [`load`] names what loads executions; [`phases`] says what
 //! of a state's phase has rows; [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with its history;
-//! [`versions`] says which schemas this library works with. [`app_tables`] reads and writes users' tables, [`app_functions`] calls users' functions, and
+//! [`left_behind`] knows what code of others may leave in a client's session; [`versions`] says which schemas this library works with. [`app_tables`] reads and writes users' tables, [`app_functions`] calls users' functions, and
 //! [`catalog`] says what they are.
 
 pub mod adopt;
@@ -58,6 +59,7 @@ pub mod held;
 pub mod history;
 pub mod inbox;
 pub mod instance;
+pub mod left_behind;
 pub mod lines;
 pub mod load;
 pub mod loaded;
@@ -69,6 +71,7 @@ pub mod phases;
 pub mod process;
 #[cfg(feature = "pg_test")]
 mod proof;
+pub mod pull;
 pub mod purge;
 pub mod queue;
 pub mod quotas;

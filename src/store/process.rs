@@ -120,8 +120,8 @@ statements! {
                 'repeats', (s.call ->> 'repeats')::int, 'incident', (s.call ->> 'incident')::bool, \
                 'waitingForLocks', (SELECT pg_catalog.jsonb_agg(l.name ORDER BY l.name) \
                     FROM unnest($2::int[], $3::text[]) AS l (seq, name) WHERE l.seq = s.seq), \
-                'callUntil', CASE WHEN e.epoch IS NOT NULL AND t.lease_until < 'infinity' THEN t.lease_until END, \
-                'nextAttemptAt', CASE WHEN NOT s.seq = ANY ($6::int[]) AND (e.epoch IS NULL OR t.lease_until = 'infinity') THEN t.due_at END, \
+                'callUntil', CASE WHEN (e.epoch IS NOT NULL OR t.lease_epoch = 0 AND t.lease_until IS NOT NULL) AND t.lease_until < 'infinity' THEN t.lease_until END, \
+                'nextAttemptAt', CASE WHEN NOT s.seq = ANY ($6::int[]) AND (e.epoch IS NULL AND (t.lease_epoch <> 0 OR t.lease_until IS NULL) OR t.lease_until = 'infinity') THEN t.due_at END, \
                 'held', CASE WHEN s.seq = ANY ($6::int[]) THEN 'twice the server crashed while this call was made or its answer was applied: \
                     xdb.retry_now() has it made again' END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \

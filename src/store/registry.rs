@@ -32,7 +32,8 @@ pub type Owner = Option<pg_sys::Oid>;
 #[derive(Debug)]
 pub struct Worker {
     pub id: WorkerId,
-    pub url: String,
+    /// None: it fetches its calls itself.
+    pub url: Option<String>,
     pub signing: Signing,
     pub headers: Vec<(String, String)>,
 }
@@ -174,6 +175,8 @@ impl Reading {
 /// What a scheduler knows of a worker besides its types.
 struct Registered {
     name: String,
+    /// It fetches its calls itself.
+    pulls: bool,
     max_concurrency: usize,
     at: Timestamp,
     /// Why its calls can't be signed.
@@ -186,7 +189,7 @@ table! {
         key { worker_id: WorkerId }
         other {
             name: &'a str,
-            url: &'a str,
+            url: Option<&'a str>,
             secret: Option<&'a str>,
             headers: Option<Jsonb<'a>>,
             max_concurrency: i32,
@@ -194,6 +197,9 @@ table! {
             owner: pg_sys::Oid,
             owner_name: &'a str,
             secrets: i16,
+            /// Of a worker without URL: its members may claim calls.
+            role: Option<pg_sys::Oid>,
+            role_name: Option<&'a str>,
         }
     }
 }
@@ -202,12 +208,14 @@ record! {
     /// A worker that is registered, or registered again: then it keeps its owner.
     pub struct NewWorker<'a> of WorkerRow<'a> {
         name: &'a str,
-        url: &'a str,
+        url: Option<&'a str>,
         headers: Option<Jsonb<'a>>,
         max_concurrency: i32,
         owner: pg_sys::Oid,
         owner_name: &'a str,
         secrets: i16,
+        role: Option<pg_sys::Oid>,
+        role_name: Option<&'a str>,
     }
 }
 
@@ -215,7 +223,7 @@ record! {
     /// The same in a schema of an older release.
     struct NewWorkerOfOlder<'a> of WorkerRow<'a> {
         name: &'a str,
-        url: &'a str,
+        url: Option<&'a str>,
         secret: Option<&'a str>,
         headers: Option<Jsonb<'a>>,
         max_concurrency: i32,
@@ -301,7 +309,9 @@ const OWN: (&str, &str) = (worker_secret::COLUMNS, pauses::COLUMNS);
 const OLDER: (&str, &str) = (worker_secret::COLUMNS_OF_OLDER, pauses::COLUMNS_OF_OLDER);
 
 fn workers_with(secrets: &str) -> String {
-    format!("SELECT w.worker_id, w.name, w.max_concurrency, w.registered_at, {secrets} FROM xdb.worker w")
+    format!(
+        "SELECT w.worker_id, w.name, w.url IS NULL AS pulls, w.max_concurrency, w.registered_at, {secrets} FROM xdb.worker w"
+    )
 }
 
 /// A process type that is not registered, and how many of its executions run.
@@ -330,7 +340,8 @@ statements! {
     WORKERS = workers_with(worker_secret::COLUMNS);
     WORKERS_OF_OLDER = workers_with(worker_secret::COLUMNS_OF_OLDER);
     MAPPING = format!("SELECT {} FROM xdb.mapped_table m WHERE mapping_id = $1 ORDER BY position", select::<MappedTable>("m"));
-    PUT_WORKER = format!("{} WHERE worker.owner = $8 RETURNING worker_id", put_worker_as(&insert::<NewWorker>(), "secret = NULL, secrets = excluded.secrets"));
+    PUT_WORKER = format!("{} WHERE worker.owner = $10 RETURNING worker_id", put_worker_as(&insert::<NewWorker>(),
+        "secret = NULL, secrets = excluded.secrets, role = excluded.role, role_name = excluded.role_name"));
     PUT_WORKER_OF_OLDER = format!("{} RETURNING worker_id", put_worker_as(&insert::<NewWorkerOfOlder>(), "secret = excluded.secret"));
     PUT_SECRETS = "UPDATE xdb.worker SET secret = NULL, secrets = $2, registered_at = pg_catalog.clock_timestamp() WHERE worker_id = $1";
     // Callers compare the version of a type only, so a change of its worker is a change of the type.
@@ -372,7 +383,7 @@ fn worker_of_name(owner: &str, lock: &str) -> String {
 }
 
 fn shown_workers_with(owner: &str) -> String {
-    format!("SELECT w.worker_id, w.name, {owner} AS owner FROM xdb.worker w")
+    format!("SELECT w.worker_id, w.name, {owner} AS owner, w.url IS NULL AS pulls FROM xdb.worker w")
 }
 
 fn put_worker_as(insert: &str, secrets: &str) -> String {
@@ -468,9 +479,20 @@ impl Registry {
         self.workers.iter().filter_map(|(id, worker)| Some((*id, &*worker.name, worker.unusable.as_ref()?)))
     }
 
-    /// All workers, with how many calls each takes at once.
+    /// All workers that are called, with how many calls each takes at once. Those that fetch their calls are not among them.
     pub fn workers(&self) -> Vec<(WorkerId, usize)> {
-        self.workers.iter().map(|(id, worker)| (*id, worker.max_concurrency)).collect()
+        let called = self.workers.iter().filter(|(_, worker)| !worker.pulls);
+        called.map(|(id, worker)| (*id, worker.max_concurrency)).collect()
+    }
+
+    /// All that are registered.
+    pub fn registered_workers(&self) -> Vec<WorkerId> {
+        self.workers.keys().copied().collect()
+    }
+
+    /// Whether a worker is registered, and called by the engine.
+    pub fn is_called(&self, id: WorkerId) -> bool {
+        self.workers.get(&id).is_some_and(|worker| !worker.pulls)
     }
 
     /// When a worker was registered last; `None` if it is not.
@@ -653,7 +675,8 @@ fn read_workers(spi: &Spi, secrets: &mut worker_secret::Reader) -> Result<BTreeM
     let workers = spi.rows(of_schema(&WORKERS, &WORKERS_OF_OLDER), &[], |row| {
         let max_concurrency = row.get::<i32>("max_concurrency")?.max(1) as usize;
         let (name, at, unusable) = (row.get("name")?, row.get("registered_at")?, secrets.signing(row)?.err());
-        Ok((row.get("worker_id")?, Registered { name, max_concurrency, at, unusable }))
+        let pulls = row.get("pulls")?;
+        Ok((row.get("worker_id")?, Registered { name, pulls, max_concurrency, at, unusable }))
     })?;
     Ok(workers.into_iter().collect())
 }
@@ -795,11 +818,14 @@ pub struct ShownWorker {
     pub id: WorkerId,
     pub name: String,
     pub owner: Owner,
+    /// It fetches its calls itself.
+    pub pulls: bool,
 }
 
 pub fn shown_workers(spi: &Spi) -> Result<Vec<ShownWorker>> {
     spi.rows(of_schema(&SHOWN_WORKERS, &SHOWN_WORKERS_OF_OLDER), &[], |row| {
-        Ok(ShownWorker { id: row.get("worker_id")?, name: row.get("name")?, owner: row.get("owner")? })
+        let (id, name) = (row.get("worker_id")?, row.get("name")?);
+        Ok(ShownWorker { id, name, owner: row.get("owner")?, pulls: row.get("pulls")? })
     })
 }
 

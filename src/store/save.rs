@@ -11,6 +11,7 @@ use super::inbox::{self, MessageKey};
 use super::loaded::{Loaded, Meta};
 use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
+use super::registry::WorkerId;
 use super::state::{self, State, StateUpdate};
 use super::timer::{self, Timer, TimerKey};
 use super::{StateKey, execution, full_queues, global_queue, global_waiter, held};
@@ -69,7 +70,7 @@ pub fn save_batch<'a>(
     full_queues::mark(spi, &changes.updated)?;
     Ok(SavedBatch {
         calls_over: changes.calls_over || !changes.closed.all.is_empty(),
-        earliest: changes.rows.earliest(),
+        earliest: changes.rows.earliest(&changes.pulling),
         timers: changes.rows.earliest_timers(),
         let_go: !changes.resumed.is_empty(),
     })
@@ -90,6 +91,8 @@ struct Changes<'a> {
     ended: Vec<(ExecutionId, &'a StateExecutionId)>,
     /// Calls that were made, or waited to be made, and are over or begin anew: their locks go.
     calls_over: bool,
+    /// Workers that fetch their calls, and have new ones.
+    pulling: BTreeSet<WorkerId>,
     rows: Rows<'a>,
     global: global_queue::Changes<'a>,
     history_cuts: Vec<(ExecutionId, u64)>,
@@ -190,7 +193,8 @@ impl<'a> Changes<'a> {
                     self.ended.push((id, &state.id));
                 }
                 self.calls_over |= old.and_then(StateExecution::current_call).is_some();
-                self.rows.collect_task(meta, execution, old, state, calls);
+                let has_call = self.rows.collect_task(meta, execution, old, state, calls);
+                self.pulling.extend(meta.pulled_by().filter(|_| has_call));
                 self.rows.collect_waits(meta, id, old, state);
             }
         }
@@ -230,6 +234,7 @@ impl<'a> Changes<'a> {
         self.rows.timers_new.extend(ends.map(timer));
         if execution.pause().is_none() {
             self.resumed.push(execution.id);
+            self.pulling.extend(meta.pulled_by());
         }
     }
 
@@ -242,6 +247,7 @@ impl<'a> Changes<'a> {
         execution::write_extra(spi, &self.extra)?;
         self.closed.delete_what_they_leave(spi, now)?;
         self.tell_waiters();
+        self.pulling.iter().for_each(|worker| crate::pg::wake::call_worker_at_commit(*worker));
         state::write(spi, states_new, states_changed)?;
         crash::point(if is_engine() { "turn-save" } else { "caller-save" });
         claim::write(spi, tasks_gone, tasks_changed, tasks_new)?;
@@ -268,7 +274,7 @@ impl<'a> Changes<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// A state at a call has exactly one task, unless it has an incident: then nobody makes the call.
+    /// A state at a call has exactly one task, unless it has an incident: then nobody makes the call. Says whether it has one.
     fn collect_task(
         &mut self,
         meta: &Meta,
@@ -276,14 +282,14 @@ impl<'a> Rows<'a> {
         old: Option<&StateExecution>,
         state: &StateExecution,
         calls: &Calls,
-    ) {
+    ) -> bool {
         let key = (execution.id, state.seq);
         let (had, has) = (old.and_then(StateExecution::open_call), state.open_call());
         let Some((api, call)) = has else {
             if had.is_some() {
                 self.tasks_gone.push(key);
             }
-            return;
+            return false;
         };
         let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
         row.lane = match (calls.lane)(meta) {
@@ -300,6 +306,7 @@ impl<'a> Rows<'a> {
             None => self.tasks_new.push(row),
             Some(_) => self.tasks_changed.push(row),
         }
+        true
     }
 
     fn collect_waits(&mut self, meta: &Meta, id: ExecutionId, old: Option<&StateExecution>, state: &'a StateExecution) {
@@ -381,10 +388,11 @@ impl<'a> Rows<'a> {
         }));
     }
 
-    fn earliest(&self) -> Option<Timestamp> {
-        let new = self.tasks_new.iter().filter(|task| task.lease_until.is_none()).map(|task| task.due_at);
-        let changed = self.tasks_changed.iter().filter(|task| task.lease_until.is_none()).map(|task| task.due_at);
-        new.chain(changed).chain(self.timers_new.iter().map(|timer| timer.fire_at)).min()
+    /// When the engine has to look again: not for calls that these workers fetch.
+    fn earliest(&self, pulling: &BTreeSet<WorkerId>) -> Option<Timestamp> {
+        let waits = |task: &&Task| task.lease_until.is_none() && !pulling.contains(&task.worker_id);
+        let calls = self.tasks_new.iter().chain(&self.tasks_changed).filter(waits).map(|task| task.due_at);
+        calls.chain(self.timers_new.iter().map(|timer| timer.fire_at)).min()
     }
 
     fn earliest_timers(&self) -> BTreeMap<Owner, Timestamp> {

@@ -118,6 +118,10 @@ impl<'a> AppTables<'a> {
 
     /// The lane of an execution's calls.
     pub fn lane_of(&self, meta: &Meta) -> i16 {
+        if meta.pulled_by().is_some() {
+            // Whoever fetches them waits for tables in a transaction of its own.
+            return SCHEDULERS_LANE;
+        }
         if !self.slow.is_any() {
             return SCHEDULERS_LANE;
         }

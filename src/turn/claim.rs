@@ -237,10 +237,11 @@ impl Claiming<'_, '_> {
         Ok(found)
     }
 
-    /// The lines that there are, with the due times of their first calls. Those of workers that are gone are in nobody's way.
+    /// The lines that there are, with the due times of their first calls. Those of workers that are gone, or fetch their calls, are in
+    /// nobody's way.
     fn heads(&mut self) -> Result<HashMap<Line, Timestamp>> {
         let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, self.turn.lane)?.into_iter().collect();
-        heads.retain(|line, _| self.registry.registered_at(line.worker).is_some());
+        heads.retain(|line, _| self.registry.is_called(line.worker));
         self.lines.found(heads.keys().copied(), Instant::now());
         Ok(heads)
     }
@@ -350,6 +351,12 @@ impl Claiming<'_, '_> {
         };
         let state = loaded.execution.states.get(&due.key.1)?;
         let (api, current) = state.current_call()?;
+        if process_type.worker.url.is_none() {
+            self.locks.release(due.key);
+            verdicts.unparked.extend(was_parked.then_some(due.key));
+            verdicts.elsewhere.push((due.key, process_type.worker.id));
+            return None;
+        }
         if let Some(paused) = Paused::of(loaded, process_type, now) {
             self.locks.release(due.key);
             match paused {
@@ -574,5 +581,5 @@ pub fn wants_locks(config: &StateConfig, api: Api) -> bool {
 
 /// Options of a state execution: its own over the registered ones.
 pub fn config(loaded: &Loaded, state: &StateExecution) -> StateConfig {
-    loaded.meta.definition().options_of(&state.id.state_id, state.config.as_deref())
+    loaded.meta.options_of(state)
 }

@@ -219,10 +219,11 @@ impl Gathering<'_> {
             let mut more = false;
             if turn.role.gathers() {
                 // A call may commit under a worker that was unregistered meanwhile.
-                more |= claim::adopt_orphans(turn.spi, SCHEDULERS_LANE, &work.workers)?;
-                more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &work.workers)?;
+                let registered = self.registry.registered_workers();
+                more |= claim::adopt_orphans(turn.spi, SCHEDULERS_LANE, &registered)?;
+                more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &registered)?;
                 for level in &turn.levels {
-                    more |= claim::adopt_orphans(turn.spi, *level, &work.workers)?;
+                    more |= claim::adopt_orphans(turn.spi, *level, &registered)?;
                 }
             }
             work.more |= more;

@@ -60,6 +60,7 @@ mod slow_tables;
 mod timers;
 mod transaction;
 
+pub use app_tables::refused;
 pub use memory::Memory;
 pub use owners::why_unfit;
 pub use role::RUNNERS_CALLS;

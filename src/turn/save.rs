@@ -190,6 +190,10 @@ impl Dispatch<'_> {
 
     fn of_execution(&mut self, loaded: &Loaded, answered: bool, now: Timestamp, room: &mut Room) {
         let Some(process_type) = &loaded.meta.process_type else { return };
+        if process_type.worker.url.is_none() {
+            // It fetches its calls.
+            return;
+        }
         if loaded.execution.pause().is_some() || process_type.pause(now).is_some() {
             // Claiming holds the call.
             return;

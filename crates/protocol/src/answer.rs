@@ -217,6 +217,18 @@ pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Fail
     (Failure { status: Some(status), error_type, detail, app_database_error: None }, further)
 }
 
+/// Reads what a worker that fetches its calls says of a failure: as in the decision `retry`, but nothing in it may be unknown.
+pub fn decode_failure(text: &str) -> Result<(Failure, Further), String> {
+    scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).map_err(|error| format!("it {error}"))?;
+    let read = || {
+        let mut object = Object::read(text, UnknownKeys::Refused)?;
+        let read = failure(&mut object, "the worker has failed the call")?;
+        object.finish(read)
+    };
+    let (failure, further) = read().map_err(|fault: Fault| fault.message("it"))?;
+    Ok((Failure { status: None, ..failure }, further))
+}
+
 /// A 200 that can't be applied.
 pub fn invalid_answer(what: String) -> Failure {
     Failure { status: Some(200), error_type: Some("InvalidAnswer".to_owned()), detail: what, app_database_error: None }
@@ -438,7 +450,13 @@ fn choice(text: &str, reader: Reader<'_>) -> Read<Choice> {
 }
 
 fn retry(text: &str, reader: Reader<'_>) -> Read<(Failure, Further)> {
-    let mut object = reader.object(text, &["errorType", "detail", "retryAfterSeconds", "final"])?;
+    failure(&mut reader.object(text, FAILURE)?, "the worker decided to have the call made again")
+}
+
+/// What code says of a failure.
+const FAILURE: &[&str] = &["errorType", "detail", "retryAfterSeconds", "final"];
+
+fn failure(object: &mut Object<'_>, without_detail: &str) -> Read<(Failure, Further)> {
     let error_type = object.optional("errorType", string)?;
     let detail = object.optional("detail", string)?.filter(|detail| !detail.trim().is_empty());
     let after = object.optional("retryAfterSeconds", retry_after)?;
@@ -446,10 +464,7 @@ fn retry(text: &str, reader: Reader<'_>) -> Read<(Failure, Further)> {
         Some(true) => Further::Never,
         _ => after.unwrap_or_default(),
     };
-    let detail = detail.map_or_else(
-        || "the worker decided to have the call made again".to_owned(),
-        |detail| printable(&detail, MAX_DETAIL_CHARS),
-    );
+    let detail = detail.map_or_else(|| without_detail.to_owned(), |detail| printable(&detail, MAX_DETAIL_CHARS));
     let error_type = kept_error_type(error_type);
     Ok((Failure { status: Some(200), error_type, detail, app_database_error: None }, further))
 }

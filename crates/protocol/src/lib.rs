@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Execution, Attributes ──▶ request ──▶ body ──▶ worker ──▶ body ──▶ answer ──▶ CommandRequest, Decision, Effects
-//!                                                                    (decode_error, if the status is not 200)
+//!                                                                    (decode_error, decode_failure, if the status is not 200)
 //!   definition, options of a start ──────────────────────────────────▶ definition ──▶ Definition, StartOptions
 //! ```
 //!
@@ -37,8 +37,8 @@ mod scan;
 mod unknown;
 
 pub use answer::{
-    Executed, Limits, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_rpc, decode_wait_until,
-    invalid_answer, parse_moment, with_warnings,
+    Executed, Limits, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_failure, decode_rpc,
+    decode_wait_until, invalid_answer, parse_moment, with_warnings,
 };
 pub use clock_offset::parse_clock_offset;
 pub use definition::{

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use xdb_engine::*;
 use xdb_protocol::{
-    Executed, Limits, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_rpc, decode_wait_until,
+    Executed, Limits, MAX_DETAIL_CHARS, Retried, decode_error, decode_execute, decode_failure, decode_rpc,
+    decode_wait_until,
 };
 
 fn failure_of(status: u16, body: &[u8]) -> Failure {
@@ -558,5 +559,27 @@ proptest! {
         let answer = rpc(&body).unwrap();
         prop_assert_eq!(answer.output.as_ref().map(Json::as_str), Some(&*digits));
         prop_assert_eq!(answer.effects.write_local_attributes["k"].as_str(), format!("[ {digits} ]"));
+    }
+}
+
+/// What a worker that fetches its calls says of a failure is an argument: nothing in it may be odd.
+#[test]
+fn a_failure_that_is_an_argument_is_read_strictly() {
+    let (failure, further) =
+        decode_failure(r#"{"errorType": "Busy", "detail": "later", "retryAfterSeconds": 2.5}"#).unwrap();
+    assert_eq!((failure.status, failure.error_type.as_deref(), &*failure.detail), (None, Some("Busy"), "later"));
+    assert_eq!(further, Further::After(Duration::from_seconds(2.5)));
+    assert_eq!(decode_failure(r#"{"final": true, "retryAfterSeconds": 1}"#).unwrap().1, Further::Never);
+    assert_eq!(decode_failure("{}").unwrap().1, Further::ByPolicy);
+    for wrong in [
+        "[]",
+        "1",
+        "{",
+        r#"{"errorTyp": "x"}"#,
+        r#"{"retryAfterSeconds": -1}"#,
+        r#"{"final": "yes"}"#,
+        r#"{"detail": 1}"#,
+    ] {
+        assert!(decode_failure(wrong).is_err(), "{wrong}");
     }
 }

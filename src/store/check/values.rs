@@ -45,7 +45,11 @@ const STATE: &[(&str, &str)] = &[
 const TASK: &[(&str, &str)] = &[
     ("t.lane NOT IN (0, 1, 2)", "'its lane is unknown'"),
     ("t.attempt > 0 AND t.first_attempt_at IS NULL", "'it has begun an attempt, and first_attempt_at is null'"),
-    ("(t.lease_until IS NULL) <> (t.lease_epoch = 0)", "'only one of lease_epoch and lease_until is set'"),
+    // A worker that fetches its calls has leases of epoch 0, with a number.
+    (
+        "(t.lease_until IS NULL) <> (t.lease_epoch = 0 AND t.lease_number = 0)",
+        "'only one of lease_epoch and lease_until is set'",
+    ),
     (
         "pg_catalog.to_jsonb(t.attempt) < (s.call -> 'failedAttempts')",
         "'attempt is ' || t.attempt || ', and more attempts than that have failed'",

@@ -132,6 +132,14 @@ pub fn go_on(number: u64, states: u64, more: &str, reply: &mut Reply) {
     reply.say("}");
 }
 
+/// The answer of the state of this number, for whoever answers without HTTP.
+pub fn answer(number: u64, states: u64) -> String {
+    match number < states {
+        true => format!(r#"{{"stateDecision":{{"nextStates":[{{"stateId":"S{}"}}]}}}}"#, number + 1),
+        false => format!("{DONE_BUT_FOR_ITS_END}}}"),
+    }
+}
+
 /// The number of each closed process and when it closed, in seconds since 1970 by the server's clock.
 pub fn closing_times(stage: &Stage<'_>, prefix: &str) -> Result<Vec<(usize, f64)>, String> {
     let sql = format!(

@@ -1,7 +1,7 @@
 """Durable processes inside Postgres.
 
 Define a process as a class (`Process`, `Row`, `state`, `rpc`, `Queue`), serve it (`Worker`, `serve`), register it (`Admin`), and start
-and call it (`Client`, `AsyncClient`).
+and call it (`Client`, `AsyncClient`). `PullWorker` fetches its calls instead of being called.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .errors import XdbError
 from .functions import Function
 from .live import CallOver, Message, NotLoaded, NullAttribute, Results, results, then
 from .process import Process, Row, RowStart
+from .pull import AsyncPullWorker, PullWorker, connection
 from .queues import GlobalQueue, Queue
 from .request import DeadlineExceeded, NoDecision, Reply
 from .serve import Server, serve
@@ -29,6 +30,7 @@ from .worker import Worker
 __all__ = [
     "Admin",
     "AsyncClient",
+    "AsyncPullWorker",
     "BadSignature",
     "Call",
     "CallOver",
@@ -53,6 +55,7 @@ __all__ = [
     "OnFailure",
     "Outcome",
     "Process",
+    "PullWorker",
     "Queue",
     "RAISE_INCIDENT",
     "Recovered",
@@ -79,6 +82,7 @@ __all__ = [
     "any_of",
     "complete",
     "complete_if_empty",
+    "connection",
     "current",
     "end_thread",
     "errors",

@@ -98,26 +98,31 @@ class Admin:
     def register_worker(
         self,
         name: str,
-        url: str,
+        url: str | None,
         *,
         secret: str | None = None,
         headers: Mapping[str, str] | None = None,
         max_concurrency: int | None = None,
+        role: str | None = None,
         conn: Any = None,
     ) -> None:
-        """Registers a worker, or changes the one of this name. Without a secret its calls are not signed."""
+        """Registers a worker, or changes the one of this name. Without a secret its calls are not signed.
+
+        With `url=None` it fetches its calls, and members of `role` may do that.
+        """
         with self._transaction(conn) as execute:
-            _register_worker(execute, _Served(name, url, secret, headers, max_concurrency))
+            _register_worker(execute, _Served(name, url, secret, headers, max_concurrency, role))
 
     def register(
         self,
         worker: Worker,
         *,
         name: str,
-        url: str,
+        url: str | None,
         secret: str | None = None,
         headers: Mapping[str, str] | None = None,
         max_concurrency: int | None = None,
+        role: str | None = None,
         force: bool = False,
         dry_run: bool = False,
         conn: Any = None,
@@ -126,7 +131,7 @@ class Admin:
 
         What is registered as it is stays untouched. A secret and headers can't be compared: they are registered again where
         they are given. Where the worker is new or changes, and no secret is given, it is the worker's own: it would refuse calls
-        that are not signed. `Stranding` if executions that run would have no code any more, unless `force`.
+        that are not signed. With `url=None` members of `role` fetch its calls. `Stranding` if executions that run would have no code any more, unless `force`.
         """
         with self._transaction(conn) as execute:
             execute("SELECT pg_advisory_xact_lock(%s::text::bigint)", (str(_LOCK),))
@@ -136,8 +141,8 @@ class Admin:
                     raise Stranding(stranding)
             if max_concurrency is None:
                 max_concurrency = _registered_concurrency(execute, name)
-            own = next(iter(worker._secrets), None)
-            served = _Served(name, url, own if secret is None else secret, headers, max_concurrency)
+            own = next(iter(worker._secrets), None) if url is not None else None
+            served = _Served(name, url, own if secret is None else secret, headers, max_concurrency, role)
             changes = [_worker_change(execute, served, secret is not None)]
             changes += [_type_change(execute, process, name) for process in worker.types.values()]
             if dry_run:
@@ -204,19 +209,29 @@ class Admin:
                     yield execute
 
 
-def sql(worker: Worker, *, name: str, url: str, secret: str | None = None, max_concurrency: int | None = None) -> str:
+def sql(
+    worker: Worker,
+    *,
+    name: str,
+    url: str | None,
+    secret: str | None = None,
+    max_concurrency: int | None = None,
+    role: str | None = None,
+) -> str:
     """A script that registers a worker and its process types: the same text for the same code, for migrations.
 
     `secret` may only be a reference, `env:NAME` or `file:NAME`, which the server follows.
     """
     if secret is not None and not secret.startswith(("env:", "file:")):
         raise ValueError("a script is no place for a secret: give a reference, env:NAME or file:NAME")
-    arguments = {"name": name, "url": url, "secret": secret}
+    arguments = {"name": name, "url": url, "secret": secret, "role": role}
     given = [f"{key} => {_literal(value)}" for key, value in arguments.items() if value is not None]
+    if url is None:
+        given.insert(1, "url => NULL")
     if max_concurrency is not None:
         given.append(f"max_concurrency => {int(max_concurrency)}")
     lines = []
-    if secret is None:
+    if secret is None and url is not None:
         refused = " This worker has one, and refuses them: give a reference." if worker._secrets else ""
         lines.append(f"-- Without a secret calls are not signed, also if they were before.{refused}")
     lines.append(f"SELECT xdb.register_worker({', '.join(given)});")
@@ -242,10 +257,16 @@ class _Served:
     """A worker as it is to be registered."""
 
     name: str
-    url: str
+    url: str | None
     secret: str | None
     headers: Mapping[str, str] | None
     max_concurrency: int | None
+    role: str | None = None
+
+    @property
+    def place(self) -> str:
+        """Where its calls go, for people."""
+        return self.url or f"none, {self.role} fetches its calls"
 
 
 def _register_worker(execute: Execute, worker: _Served) -> None:
@@ -255,6 +276,8 @@ def _register_worker(execute: Execute, worker: _Served) -> None:
         ("secret => %s::text", worker.secret),
         ("headers => %s::text::jsonb", None if worker.headers is None else json.dumps(dict(worker.headers))),
     ]
+    if worker.role is not None:
+        given.append(("role => %s::text", worker.role))
     if worker.max_concurrency is not None:
         given.append(("max_concurrency => %s::text::int", str(worker.max_concurrency)))
     arguments = ", ".join(argument for argument, _ in given)
@@ -276,15 +299,23 @@ def _registered_concurrency(execute: Execute, name: str) -> int | None:
 
 
 def _worker_change(execute: Execute, worker: _Served, secret_is_given: bool) -> Change:
-    rows = execute("SELECT url, max_concurrency FROM xdb.workers WHERE name = %s::text", (worker.name,))
+    # An older server has no roles of workers.
+    rows = execute(
+        """SELECT url, max_concurrency, to_jsonb(w) ->> 'role', registered_at IS NOT NULL
+        FROM xdb.workers AS w WHERE name = %s::text""",
+        (worker.name,),
+    )
     if not rows:
-        return Change("worker", worker.name, True, (f"url: {worker.url}",))
+        return Change("worker", worker.name, True, (f"url: {worker.place}",))
     details = []
-    ((old_url, old_concurrency),) = rows
-    if old_url is None:
+    ((old_url, old_concurrency, old_role, is_seen),) = rows
+    old = _Served(worker.name, old_url, None, None, old_concurrency, old_role)
+    if not is_seen:
         details.append("what is registered can't be seen: the worker belongs to another role")
-    elif old_url != worker.url:
-        details.append(f"url: {old_url} -> {worker.url}")
+    elif old.place != worker.place:
+        details.append(f"url: {old.place} -> {worker.place}")
+    if worker.url is None:
+        return Change("worker", worker.name, False, tuple(details))
     if worker.max_concurrency is not None and old_concurrency not in (None, worker.max_concurrency):
         details.append(f"max_concurrency: {old_concurrency} -> {worker.max_concurrency}")
     if secret_is_given:

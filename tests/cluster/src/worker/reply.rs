@@ -56,6 +56,11 @@ impl Answer {
         self
     }
 
+    /// As it is sent.
+    pub fn json(&self) -> Value {
+        Value::Object(self.0.clone())
+    }
+
     /// Writes columns.
     pub fn globals(self, attributes: Value) -> Answer {
         self.with("writeToGlobalAttributes", attributes)

@@ -25,13 +25,21 @@ _IDLE = 0  # psycopg.pq.TransactionStatus.IDLE
 class Source(Protocol):
     """Gives connections to a client. Of several statements, those in one `open(block=True)` are one transaction."""
 
-    def open(self, *, block: bool = False) -> AbstractContextManager[Execute]: ...
+    def borrow(self, *, block: bool = False) -> AbstractContextManager[Any]:
+        """The driver's own connection."""
+        ...
+
+    def open(self, *, block: bool = False) -> AbstractContextManager[Execute]:
+        """What executes on it."""
+        ...
 
     def close(self) -> None: ...
 
 
 class AsyncSource(Protocol):
     """The same for coroutines."""
+
+    def borrow(self, *, block: bool = False) -> AbstractAsyncContextManager[Any]: ...
 
     def open(self) -> AbstractAsyncContextManager[AsyncExecute]: ...
 
@@ -58,7 +66,7 @@ def async_source_of(given: Any) -> AsyncSource:
         if kind_of(given, kinds):
             return _BorrowedAsync(partial(borrow, given))
     if callable(given):
-        return _BorrowedAsync(lambda: _made_async(given))
+        return _BorrowedAsync(lambda block: _made_async(given, block))
     raise TypeError(_REFUSED.format(type(given)))
 
 
@@ -86,13 +94,18 @@ class _Own:
 
     @contextmanager
     def open(self, *, block: bool = False) -> Iterator[Execute]:
+        with self.borrow(block=block) as conn:
+            yield sync_execute(conn)
+
+    @contextmanager
+    def borrow(self, *, block: bool = False) -> Iterator[Any]:
         conn = self._take()
         try:
             if block:
                 with conn.transaction():
-                    yield sync_execute(conn)
+                    yield conn
             else:
-                yield sync_execute(conn)
+                yield conn
         finally:
             if self._closed or len(self._idle) >= KEPT or not _reusable(conn):
                 conn.close()
@@ -132,9 +145,18 @@ class _OwnAsync:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[AsyncExecute]:
+        async with self.borrow() as conn:
+            yield async_execute(conn)
+
+    @asynccontextmanager
+    async def borrow(self, *, block: bool = False) -> AsyncIterator[Any]:
         conn = await self._take()
         try:
-            yield async_execute(conn)
+            if block:
+                async with conn.transaction():
+                    yield conn
+            else:
+                yield conn
         finally:
             if self._closed or len(self._idle) >= KEPT or not _reusable(conn):
                 await conn.close()
@@ -173,10 +195,15 @@ def _has_news(conn: Any) -> bool:
 class _Borrowed:
     """Connections of somebody else's pool, or made by somebody else; closing is theirs too."""
 
-    def __init__(self, borrow: Callable[[bool], AbstractContextManager[Execute]]) -> None:
+    def __init__(self, borrow: Callable[[bool], AbstractContextManager[Any]]) -> None:
         self._borrow = borrow
 
-    def open(self, *, block: bool = False) -> AbstractContextManager[Execute]:
+    @contextmanager
+    def open(self, *, block: bool = False) -> Iterator[Execute]:
+        with self._borrow(block) as conn:
+            yield sync_execute(conn)
+
+    def borrow(self, *, block: bool = False) -> AbstractContextManager[Any]:
         return self._borrow(block)
 
     def close(self) -> None:
@@ -184,11 +211,16 @@ class _Borrowed:
 
 
 class _BorrowedAsync:
-    def __init__(self, borrow: Callable[[], AbstractAsyncContextManager[AsyncExecute]]) -> None:
+    def __init__(self, borrow: Callable[[bool], AbstractAsyncContextManager[Any]]) -> None:
         self._borrow = borrow
 
-    def open(self) -> AbstractAsyncContextManager[AsyncExecute]:
-        return self._borrow()
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[AsyncExecute]:
+        async with self._borrow(False) as conn:
+            yield async_execute(conn)
+
+    def borrow(self, *, block: bool = False) -> AbstractAsyncContextManager[Any]:
+        return self._borrow(block)
 
     async def close(self) -> None:
         """Nothing is ours."""
@@ -198,78 +230,90 @@ class _BorrowedAsync:
 
 
 @contextmanager
-def _psycopg_pool(pool: Any, block: bool) -> Iterator[Execute]:
+def _psycopg_pool(pool: Any, block: bool) -> Iterator[Any]:
     with pool.connection() as conn:
         if block:
             with conn.transaction():
-                yield sync_execute(conn)
+                yield conn
         else:
-            yield sync_execute(conn)
+            yield conn
 
 
 @contextmanager
-def _psycopg2_pool(pool: Any, _block: bool) -> Iterator[Execute]:
+def _psycopg2_pool(pool: Any, _block: bool) -> Iterator[Any]:
     conn = pool.getconn()
     try:
         with conn:  # commits or rolls back, and leaves it open
-            yield sync_execute(conn)
+            yield conn
     finally:
         pool.putconn(conn)
 
 
 @contextmanager
-def _engine(engine: Any, _block: bool) -> Iterator[Execute]:
+def _engine(engine: Any, _block: bool) -> Iterator[Any]:
     with engine.begin() as conn:
-        yield sync_execute(conn)
+        yield conn
 
 
 @asynccontextmanager
-async def _psycopg_async_pool(pool: Any) -> AsyncIterator[AsyncExecute]:
+async def _psycopg_async_pool(pool: Any, block: bool) -> AsyncIterator[Any]:
     async with pool.connection() as conn:
-        yield async_execute(conn)
+        if block:
+            async with conn.transaction():
+                yield conn
+        else:
+            yield conn
 
 
 @asynccontextmanager
-async def _asyncpg_pool(pool: Any) -> AsyncIterator[AsyncExecute]:
+async def _asyncpg_pool(pool: Any, block: bool) -> AsyncIterator[Any]:
     async with pool.acquire() as conn:
-        yield async_execute(conn)
+        if block:
+            async with conn.transaction():
+                yield conn
+        else:
+            yield conn
 
 
 @asynccontextmanager
-async def _async_engine(engine: Any) -> AsyncIterator[AsyncExecute]:
+async def _async_engine(engine: Any, _block: bool) -> AsyncIterator[Any]:
     async with engine.begin() as conn:
-        yield async_execute(conn)
+        yield conn
 
 
 @contextmanager
-def _made(make: Callable[[], Any], block: bool) -> Iterator[Execute]:
+def _made(make: Callable[[], Any], block: bool) -> Iterator[Any]:
     """A connection that a function makes: ours to commit and close. A context manager does both itself."""
     made = make()
     if not is_known(made) and hasattr(made, "__enter__"):
         with made as conn:
-            yield sync_execute(conn)
+            yield conn
         return
     _refuse_djangos(made)
     if block and getattr(made, "autocommit", False):
         made.autocommit = False
     try:
-        yield sync_execute(made)
+        yield made
         made.commit()
     finally:
         made.close()
 
 
 @asynccontextmanager
-async def _made_async(make: Callable[[], Any]) -> AsyncIterator[AsyncExecute]:
+async def _made_async(make: Callable[[], Any], block: bool) -> AsyncIterator[Any]:
     made = make()
     if hasattr(made, "__await__") and not hasattr(made, "__aenter__"):
         made = await made
     if not is_known(made) and hasattr(made, "__aenter__"):
         async with made as conn:
-            yield async_execute(conn)
+            yield conn
         return
     try:
-        yield async_execute(made)
+        if block and kind_of(made, _WITH_TRANSACTIONS):
+            async with made.transaction():
+                yield made
+        else:
+            yield made
         # asyncpg commits each statement outside of a block by itself.
         if (commit := getattr(made, "commit", None)) is not None:
             await commit()
@@ -277,18 +321,21 @@ async def _made_async(make: Callable[[], Any]) -> AsyncIterator[AsyncExecute]:
         await made.close()
 
 
+_WITH_TRANSACTIONS = (("psycopg", "AsyncConnection"), ("asyncpg", "Connection"))
+
+
 def _refuse_djangos(conn: Any) -> None:
     if kind_of(conn, [("django", "BaseDatabaseWrapper"), ("django", "ConnectionProxy")]):
         raise TypeError("Django commits and closes its connections itself: give it as conn= to each call")
 
 
-_POOLS: tuple[tuple[tuple[tuple[str, str], ...], Callable[[Any, bool], AbstractContextManager[Execute]]], ...] = (
+_POOLS: tuple[tuple[tuple[tuple[str, str], ...], Callable[[Any, bool], AbstractContextManager[Any]]], ...] = (
     ((("psycopg_pool", "ConnectionPool"), ("psycopg_pool", "NullConnectionPool")), _psycopg_pool),
     ((("psycopg2", "AbstractConnectionPool"),), _psycopg2_pool),
     ((("sqlalchemy", "Engine"),), _engine),
 )
 
-_ASYNC_POOLS: tuple[tuple[tuple[tuple[str, str], ...], Callable[[Any], AbstractAsyncContextManager[AsyncExecute]]], ...] = (
+_ASYNC_POOLS: tuple[tuple[tuple[tuple[str, str], ...], Callable[[Any, bool], AbstractAsyncContextManager[Any]]], ...] = (
     ((("psycopg_pool", "AsyncConnectionPool"), ("psycopg_pool", "AsyncNullConnectionPool")), _psycopg_async_pool),
     ((("asyncpg", "Pool"),), _asyncpg_pool),
     ((("sqlalchemy", "AsyncEngine"),), _async_engine),

@@ -1,0 +1,270 @@
+"""Workers that fetch their calls, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from shop import wait_until
+
+import xdb
+
+TABLES = """
+CREATE TABLE bills (id text PRIMARY KEY, status text CHECK (status <> 'refused'));
+CREATE TABLE ledger (bill text, step text, UNIQUE (bill, step))
+"""
+
+
+class Bill(xdb.Row, table="public.bills", key="id"):
+    status: str | None
+
+
+def note(step: str) -> None:
+    """Writes in the handler's own transaction."""
+    xdb.connection().execute("INSERT INTO ledger VALUES (%s, %s)", (xdb.current().process_id, step))
+
+
+class Billing(xdb.Process):
+    bill: Bill
+    tries: int = 0
+    paid = xdb.Queue[str]()
+
+    @xdb.state(start=True, retry=xdb.Retry(attempts=3, initial=timedelta(milliseconds=100)))
+    def send(self, how: str | None) -> xdb.Decision:
+        note("send")
+        if how == "fails once" and self.call.attempt == 1:
+            raise xdb.Retryable("Busy", "the printer is busy")
+        if how == "fails":
+            raise xdb.Fatal("OutOfPaper", "no paper")
+        self.bill.status = "refused" if how == "refused" and self.call.attempt == 1 else "sent"
+        return self.collect()
+
+    @xdb.state(wait=paid)
+    def collect(self) -> xdb.Decision:
+        note("collect")
+        self.bill.status = "paid"
+        return xdb.complete(self.paid.message)
+
+    @xdb.rpc
+    def hello(self) -> str:
+        return "hello"
+
+
+class AsyncBilling(xdb.Process):
+    bill: Bill
+
+    @xdb.state(start=True)
+    async def send(self) -> xdb.Decision:
+        await xdb.connection().execute("INSERT INTO ledger VALUES (%s, 'send')", (self.call.process_id,))
+        self.bill.status = "sent"
+        return self.file()
+
+    @xdb.state
+    def file(self) -> xdb.Decision:
+        return xdb.complete("filed")
+
+
+@pytest.fixture
+def billing(xdb_db: Any) -> Iterator[Any]:
+    """A database with the tables and types of this file, whose calls `app` may fetch."""
+    xdb_db.execute(TABLES)
+    with psycopg.connect(xdb_db.superuser_dsn) as conn:
+        changes = xdb.PullWorker(Billing, AsyncBilling, name="billing").register(conn, role="app")
+    assert [change.is_new for change in changes] == [True, True, True]
+    yield xdb_db
+    assert xdb_db.problems() == []
+
+
+def start(database: Any, id: str, process: Any = Billing, input: str | None = None) -> None:
+    database.client.start(process, id, input, rows=[Bill.row(id, status="new")])
+
+
+def steps(database: Any, id: str) -> list[str]:
+    return [step for (step,) in database.execute("SELECT step FROM ledger WHERE bill = %s ORDER BY step", id)]
+
+
+def status(database: Any, id: str) -> Any:
+    return database.execute("SELECT status FROM bills WHERE id = %s", id)[0][0]
+
+
+def test_calls_are_fetched_and_answered_with_what_their_handlers_wrote(billing: Any) -> None:
+    worker = xdb.PullWorker(Billing, name="billing", connections=billing.dsn)
+    assert worker.work() == 0
+    start(billing, "b1")
+    assert worker.work() == 2  # send, and what collect waits for
+    assert (steps(billing, "b1"), status(billing, "b1")) == (["send"], "sent")
+    billing.client.publish(Billing.paid, "b1", "cash")
+    wait_until("the message has come", lambda: worker.work() == 1)
+    assert billing.client.wait(Billing, "b1").result == "cash"
+    assert (steps(billing, "b1"), status(billing, "b1")) == (["collect", "send"], "paid")
+    with pytest.raises(xdb.errors.WrongKindOfWorker):
+        start(billing, "b2")
+        billing.client.rpc(Billing.hello, "b2")
+    worker.close()
+
+
+def test_what_a_handler_wrote_goes_with_its_failure(billing: Any) -> None:
+    worker = xdb.PullWorker(Billing, name="billing", connections=billing.dsn, batch=10)
+    for how in ("fails once", "refused"):
+        start(billing, how, input=how)
+    start(billing, "fails", input="fails")
+    assert worker.work() == 3
+    assert [steps(billing, id) for id in ("fails once", "refused", "fails")] == [[], [], []]
+    told = dict(billing.execute("SELECT process_id, error_type FROM xdb.failures"))
+    assert told["fails once"] == "Busy" and told["refused"] == "CheckViolation"
+    assert billing.client.wait(Billing, "fails").status == "FAILED"
+    wait_until("they are made again", lambda: worker.work() >= 0 and status(billing, "refused") == status(billing, "fails once") == "sent")
+    assert [steps(billing, id) for id in ("fails once", "refused")] == [["send"], ["send"]]
+    worker.close()
+
+
+@pytest.mark.parametrize("kind", ["conninfo", "pool", "function"])
+def test_connections_are_those_of_a_client(billing: Any, kind: str) -> None:
+    with ConnectionPool(billing.dsn, open=True) as pool:
+        given: Any = {"conninfo": billing.dsn, "pool": pool, "function": lambda: psycopg.connect(billing.dsn)}[kind]
+        worker = xdb.PullWorker(Billing, name="billing", connections=given)
+        start(billing, "b1", input="fails once")
+        wait_until("the step is made", lambda: worker.work() >= 0 and steps(billing, "b1") == ["send"])
+        worker.close()
+
+
+def test_threads_share_the_work_and_stop_when_they_are_told(billing: Any) -> None:
+    for n in range(20):
+        start(billing, f"b{n}")
+    with xdb.PullWorker(Billing, name="billing", connections=billing.dsn, threads=3, batch=4, wait=0.2) as worker:
+        wait_until("all are sent", lambda: billing.execute("SELECT count(*) FROM ledger")[0][0] == 20)
+        threads = [each for each in threading.enumerate() if each.name.startswith("xdb-pull")]
+        assert len(threads) == 3
+    assert not any(each.is_alive() for each in threads)
+    worker.close()
+    # What had been fetched and not begun was given back.
+    assert billing.execute("SELECT in_flight FROM xdb.workers WHERE name = 'billing'") in ([(None,)], [(0,)])
+
+
+def test_a_call_that_is_lost_leaves_nothing(billing: Any, caplog: Any) -> None:
+    stopped: list[str] = []
+
+    class Stopping(xdb.Process):
+        @xdb.state(start=True)
+        def only(self) -> xdb.Decision:
+            note("lost")
+            billing.client.stop("lost")
+            stopped.append(self.call.process_id)
+            return xdb.complete()
+
+    with psycopg.connect(billing.superuser_dsn) as conn:
+        xdb.PullWorker(Stopping, name="billing").register(conn, role="app")
+    billing.client.start(Stopping, "lost")
+    worker = xdb.PullWorker(Stopping, name="billing", connections=billing.dsn)
+    assert worker.work() == 1
+    assert stopped == ["lost"] and steps(billing, "lost") == []
+    assert "a call was lost" in caplog.text
+    worker.close()
+
+
+def test_a_wrong_name_ends_the_program(billing: Any) -> None:
+    with pytest.raises(xdb.errors.UnknownWorker):
+        xdb.PullWorker(Billing, name="nobody", connections=billing.dsn).run()
+    with pytest.raises(LookupError, match="no transaction"):
+        xdb.connection()
+    with pytest.raises(ValueError, match="batch"):
+        xdb.PullWorker(Billing, name="billing", batch=0)
+
+
+def test_registering_shows_what_changes(billing: Any) -> None:
+    worker = xdb.PullWorker(Billing, name="billing")
+    with psycopg.connect(billing.superuser_dsn) as conn:
+        assert not any(worker.register(conn, role="app"))
+        [change, *_] = worker.register(conn, role="postgres", dry_run=True)
+        assert str(change) == (
+            "worker billing changes\n    url: none, app fetches its calls -> none, postgres fetches its calls"
+        )
+    assert "register_worker(name => 'billing', url => NULL, role => 'app')" in worker.sql(role="app")
+
+
+def test_coroutines_fetch_calls(billing: Any) -> None:
+    async def run() -> None:
+        for n in range(5):
+            start(billing, f"a{n}", AsyncBilling)
+        worker = xdb.AsyncPullWorker(AsyncBilling, name="billing", connections=billing.dsn, concurrency=2, wait=0.2)
+        working = asyncio.create_task(worker.run())
+        for n in range(5):
+            outcome = await asyncio.to_thread(billing.client.wait, AsyncBilling, f"a{n}")
+            assert outcome.result == "filed"
+        worker.stop()
+        await asyncio.wait_for(working, 30)
+        await worker.close()
+
+    asyncio.run(run())
+    assert billing.execute("SELECT count(*), count(DISTINCT bill) FROM ledger") == [(5, 5)]
+
+
+def test_coroutines_take_a_pool(billing: Any) -> None:
+    async def run() -> int:
+        start(billing, "a1", AsyncBilling)
+        async with AsyncConnectionPool(billing.dsn, open=False) as pool:
+            return await xdb.AsyncPullWorker(AsyncBilling, name="billing", connections=pool).work()
+
+    assert asyncio.run(run()) == 2
+    assert steps(billing, "a1") == ["send"]
+
+
+PROGRAM = """
+import sys, xdb
+class Slow(xdb.Process):
+    @xdb.state(start=True)
+    def only(self) -> xdb.Decision:
+        xdb.connection().execute("INSERT INTO ledger VALUES (%s, 'only')", (self.call.process_id,))
+        print(self.call.process_id, flush=True)
+        sys.stdin.readline()
+        return xdb.complete()
+xdb.PullWorker(Slow, name="slow", connections=sys.argv[1], batch=3, wait=0.5).run()
+"""
+
+
+class Slow(xdb.Process):
+    @xdb.state(start=True)
+    def only(self) -> xdb.Decision:
+        return xdb.complete()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_program_that_is_stopped_or_killed(billing: Any, tmp_path: Path, how: signal.Signals) -> None:
+    with psycopg.connect(billing.superuser_dsn) as conn:
+        xdb.PullWorker(Slow, name="slow").register(conn, role="app")
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, billing.dsn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ},
+    )
+    assert program.stdin is not None and program.stdout is not None
+    for n in range(3):
+        billing.client.start(Slow, f"s{n}")
+    begun = program.stdout.readline().strip()
+    program.send_signal(how)
+    if how == signal.SIGTERM:  # it answers what has begun, and gives the others back
+        program.stdin.write("\n")
+        program.stdin.flush()
+        program.communicate(timeout=60)
+        assert program.returncode == 0
+        assert steps(billing, begun) == ["only"]
+    else:
+        program.wait(60)
+        assert steps(billing, begun) == []
+    worker = xdb.PullWorker(Slow, name="slow", connections=billing.dsn)
+    deadline = "SELECT count(*) FROM xdb.processes WHERE process_type = 'Slow' AND status = 'COMPLETED'"
+    with psycopg.connect(billing.superuser_dsn, autocommit=True) as conn:
+        conn.execute("UPDATE xdb.task SET lease_until = clock_timestamp() WHERE lease_until IS NOT NULL")
+    wait_until("all are completed", lambda: worker.work() >= 0 and billing.execute(deadline) == [(3,)])
+    assert billing.execute("SELECT count(*) FROM ledger WHERE step = 'only'") == [(1 if how == signal.SIGTERM else 0,)]
+    worker.close()

@@ -1,0 +1,330 @@
+//! Workers that fetch their calls: `claim_calls`, and what they say to a call.
+//!
+//! A call is known by its token, `<execution>/<seq>/<number>[/<fingerprint>]`: the lease, and what was loaded under locks. A token is
+//! no secret: it is worth something to those alone who may claim the worker's calls.
+
+use super::answering::{self, Answering, Executions};
+use super::owners_tables::OwnersTables;
+use super::pull_claim::{self, Look};
+use super::{Caller, json, name, needed};
+use crate::calls::{self, CallRecord};
+use crate::pg::catch::Result;
+use crate::pg::function::{Args, Value};
+use crate::pg::identity::{self, TableUse};
+use crate::pg::process::has_transaction_snapshot;
+use crate::pg::spi::Spi;
+use crate::pg::wake::{self, waiter::Registration};
+use crate::store::app_functions::Calls;
+use crate::store::app_tables::Tables;
+use crate::store::attribute::{self, Size};
+use crate::store::load::{self, Lock};
+use crate::store::locks;
+use crate::store::pull::{self, Leased, OfToken, PullRole};
+use crate::store::registry::Registry;
+use crate::{clock, error, guc};
+use std::collections::BTreeMap;
+use std::time::Instant;
+use xdb_engine::*;
+use xdb_protocol::decode_failure;
+
+/// The longest wait for calls.
+const LONGEST_WAIT: Duration = Duration(3_600_000_000);
+
+/// The longest lease.
+const LONGEST_LEASE: Duration = Duration(86_400_000_000);
+
+/// Most calls that are claimed at a time.
+const MOST_CALLS: i32 = 1000;
+
+/// The numbers of shards.
+const SHARDS: (i16, i16) = (0, 1023);
+
+/// A call, its lease, and what it has loaded under locks.
+struct Token {
+    leased: Leased,
+    fingerprint: Option<u64>,
+}
+
+pub(super) fn token_of(Leased { key: (execution, seq), number }: Leased, fingerprint: Option<u64>) -> String {
+    match fingerprint {
+        Some(fingerprint) => format!("{execution}/{}/{number}/{fingerprint:016x}", seq.0),
+        None => format!("{execution}/{}/{number}", seq.0),
+    }
+}
+
+impl Token {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('/');
+        let execution = ExecutionId(*uuid::Uuid::try_parse(parts.next()?).ok()?.as_bytes());
+        let seq = StateSeq(parts.next()?.parse().ok()?);
+        let number = parts.next()?.parse().ok()?;
+        let fingerprint = parts.next().map(|text| u64::from_str_radix(text, 16)).transpose().ok()?;
+        let leased = Leased { key: (execution, seq), number };
+        parts.next().is_none().then_some(Self { leased, fingerprint })
+    }
+
+    fn of(args: &Args) -> Result<Self> {
+        Self::parse(&needed("token", args.text(0))?).ok_or_else(error::call_is_lost)
+    }
+
+    /// The call, if the lease is this one still and the caller may have it.
+    fn find(&self, spi: &Spi, caller: Caller) -> Result<OfToken> {
+        let found = pull::of_token(spi, self.leased)?.filter(|found| found.is_leased);
+        match found {
+            Some(found) if may_claim(caller, found.role.as_ref())? => Ok(found),
+            _ => Err(error::call_is_lost()),
+        }
+    }
+}
+
+/// Whether the caller is a member of the worker's role. A copy does not know its roles before it is adopted.
+pub(super) fn may_claim(caller: Caller, role: Option<&PullRole>) -> Result<bool> {
+    let is_member = |role: &PullRole| identity::has_privileges_of(caller.role, role.oid);
+    Ok(identity::is_superuser(caller.role) || role.is_some_and(is_member) && super::knows_roles()?)
+}
+
+pub fn claim_calls(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.claim_calls()")?.outside_engine("claim_calls")?;
+    let look = Look {
+        caller,
+        worker: name("worker", args.text(0))?,
+        at_most: at_most(args.int(1))?,
+        lease: lease_given(args.interval(3))?,
+        shards: shards(args.range(4))?,
+    };
+    let wait = length("wait", needed("wait", args.interval(2))?, LONGEST_WAIT, "one hour")?.as_std();
+    if !wait.is_zero() && wake::has_uncommitted_writes() {
+        return Err(error::own_writes());
+    }
+    if has_transaction_snapshot() {
+        return Err(error::needs_read_committed("xdb.claim_calls()"));
+    }
+    let deadline = Instant::now() + wait;
+    let mut place: Option<(i32, Registration)> = None;
+    loop {
+        let seen = look.once()?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !seen.calls.is_empty() || seen.wrote || left.is_zero() {
+            return Ok(Value::Rows(seen.calls.into_iter().map(pull_claim::Claimed::row).collect()));
+        }
+        match &place {
+            Some((worker, place)) if *worker == seen.worker => {
+                let milliseconds = |due: Timestamp| due.since(clock::now()).max(0) / 1000;
+                let until_due = seen.next_due.map_or(i64::MAX, milliseconds);
+                let pause = until_due.min(left.as_millis() as i64).min(guc::POLL_INTERVAL_MS.get().into());
+                args.sleep(|| place.wait(pause + 1));
+            }
+            // In this order: what becomes due after the look that follows wakes this session.
+            _ => place = Some((seen.worker, Registration::register_worker(seen.worker))),
+        }
+    }
+}
+
+fn at_most(number: Option<i32>) -> Result<usize> {
+    match needed("max_calls", number)? {
+        calls @ 1..=MOST_CALLS => Ok(calls as usize),
+        _ => Err(error::invalid_argument("max_calls", format_args!("it must be from 1 to {MOST_CALLS}"))),
+    }
+}
+
+/// A length of time that is neither negative nor longer than this.
+fn length(argument: &str, given: Option<Duration>, most: Duration, in_words: &str) -> Result<Duration> {
+    match given {
+        Some(length) if length <= most => Ok(length),
+        Some(_) => Err(error::invalid_argument(argument, format_args!("it must be at most {in_words}"))),
+        None => Err(error::invalid_argument(argument, "it must not be negative")),
+    }
+}
+
+fn lease_length(given: Option<Duration>) -> Result<Duration> {
+    match given {
+        None | Some(Duration(0)) => Err(error::invalid_argument("lease", "it must be positive")),
+        given => length("lease", given, LONGEST_LEASE, "one day"),
+    }
+}
+
+fn lease_given(argument: Option<Option<Duration>>) -> Result<Option<Duration>> {
+    argument.map(lease_length).transpose()
+}
+
+/// The first and the last one.
+#[allow(clippy::type_complexity)]
+fn shards(range: Option<Option<(Option<i32>, Option<i32>)>>) -> Result<(i16, i16)> {
+    let wrong = || error::invalid_argument("shards", "it must be a range of numbers from 0 to 1023, and not empty");
+    let Some(range) = range else { return Ok(SHARDS) };
+    let (first, last) = range.ok_or_else(wrong)?;
+    let number = |given: Option<i32>, without: i16| given.map_or(Ok(without), i16::try_from).map_err(|_| wrong());
+    match (number(first, SHARDS.0)?, number(last, SHARDS.1)?) {
+        (first, last) if SHARDS.0 <= first && first <= last && last <= SHARDS.1 => Ok((first, last)),
+        _ => Err(wrong()),
+    }
+}
+
+pub fn complete_call(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.complete_call()")?.outside_engine("complete_call")?;
+    let token = Token::of(args)?;
+    let text = needed("answer", json(args, 1, "answer")?)?;
+    let found = caller.on_system_tables(|spi, _| token.find(spi, caller))?;
+    let answered = calls::decode_answer(found.begun.api, text.as_bytes());
+    let mut answered = answered.map_err(|what| error::call_not_applied(&found.process_id, what))?;
+    let mut warnings = answered.take_warnings();
+    let state = caller.on_system_tables(|spi, registry| {
+        let known = answering::executions(spi, registry, &[token.leased.key.0], Lock::None)?;
+        Ok(known.into_values().next().map(|loaded| (loaded.before.process_type.clone(), loaded.meta.definition())))
+    })?;
+    let (process_type, definition) = state.ok_or_else(error::call_is_lost)?;
+    if definition.strict_answers && !warnings.is_empty() {
+        return Err(error::call_not_applied(&found.process_id, warnings.join("; ")));
+    }
+    answering::telling((&process_type, "call"), &mut warnings, |new| {
+        answered.put_warnings(new.to_vec());
+        let said =
+            Said { token: &token, queues: answered.queues(), reads: true, command: &|call| answered.command(call) };
+        apply(caller, said)
+    })?;
+    for warning in warnings {
+        pgrx::notice!("xdb: answer to a call of process \"{}\": {warning}", found.process_id);
+    }
+    Ok(Value::Void)
+}
+
+pub fn fail_call(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.fail_call()")?.outside_engine("fail_call")?;
+    let token = Token::of(args)?;
+    let Some(text) = json(args, 1, "failure")?.filter(|text| text != "null") else {
+        return give_back(caller, &token);
+    };
+    let (failure, further) = decode_failure(&text).map_err(|what| error::invalid_argument("failure", what))?;
+    let command = |call: &CallRecord| calls::failed(call, failure.clone(), further);
+    apply(caller, Said { token: &token, queues: Vec::new(), reads: false, command: &command })?;
+    Ok(Value::Void)
+}
+
+/// Nothing has happened: whoever claims next makes the same attempt.
+fn give_back(caller: Caller, token: &Token) -> Result<Value> {
+    caller.on_system_tables(|spi, _| {
+        let found = token.find(spi, caller)?;
+        if !pull::give_back(spi, token.leased)? {
+            return Err(error::call_is_lost());
+        }
+        wake::call_worker_at_commit(found.worker);
+        Ok(Value::Void)
+    })
+}
+
+pub fn extend_call(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.extend_call()")?.outside_engine("extend_call")?;
+    let token = Token::of(args)?;
+    let lease = lease_length(needed("lease", args.interval(1))?)?;
+    let until = clock::real() + lease;
+    caller.on_system_tables(|spi, _| {
+        token.find(spi, caller)?;
+        if pull::extend(spi, token.leased, until)? { Ok(()) } else { Err(error::call_is_lost()) }
+    })?;
+    Ok(Value::of(until))
+}
+
+/// What a worker says to a call.
+struct Said<'a> {
+    token: &'a Token,
+    queues: Vec<(String, usize)>,
+    /// It stands on what the call has loaded.
+    reads: bool,
+    command: &'a dyn Fn(&CallRecord) -> Command,
+}
+
+/// Applies it under the execution's lock: attributes are written as the process's owner, in the caller's transaction.
+fn apply(caller: Caller, said: Said<'_>) -> Result<()> {
+    let (token, key) = (said.token, said.token.leased.key);
+    let mut tables = Tables::default();
+    let (mut loaded, found) = caller.on_system_tables(|spi, registry| lock(spi, registry, caller, token))?;
+    let owners = |loaded: &Executions| {
+        let meta = loaded.get(&key.0).map(|entry| (entry.meta.owner, entry.meta.owner_name.clone()));
+        let (owner, name) = meta.ok_or_else(error::call_is_lost)?;
+        OwnersTables::of(caller, owner, &name)
+    };
+    if said.reads && fingerprint_now(caller, &owners, &mut tables, &loaded, key)? != token.fingerprint {
+        return Err(error::call_has_changed(&found.process_id));
+    }
+    let record = found.begun.record(token.leased.number);
+    let command = (said.command)(&record);
+    let functions = command.function_calls();
+    let (now, context) = caller.on_system_tables(|spi, registry| {
+        let now = clock::now();
+        let context = match loaded.get(&key.0) {
+            Some(entry) if !functions.is_empty() => calls::function_context(entry, &record)?,
+            _ => String::new(),
+        };
+        let answering =
+            Answering { id: key.0, command: &command, queues: said.queues, lock: Lock::Step, local_size: None::<Size> };
+        match answering.decide(spi, registry, &mut loaded, now)? {
+            Ok(()) => Ok((now, context)),
+            Err(Rejection::Stale | Rejection::NotRunning(_)) => Err(error::call_is_lost()),
+            Err(other) => Err(error::call_not_applied(&found.process_id, other.to_string())),
+        }
+    })?;
+    // Before the user's triggers run: what waits in them would wait for this very transaction.
+    wake::note_uncommitted_write();
+    let entry = loaded.get(&key.0).ok_or_else(error::call_is_lost)?;
+    let written = entry.events.iter().find_map(|(event, _)| match event {
+        Event::GlobalAttributesWritten { attributes } => Some(attributes),
+        _ => None,
+    });
+    if written.is_some() || !functions.is_empty() {
+        let (meta, nothing) = (&entry.meta, BTreeMap::new());
+        let attributes = written.unwrap_or(&nothing);
+        let of_owner = Caller { role: meta.owner };
+        of_owner.look_up(&mut tables, &meta.mapping, TableUse::Update, |name| attributes.contains_key(name))?;
+        let definition = meta.definition();
+        let look_up = || Calls::look_up(&definition, functions, || Ok(context));
+        let calls = caller.on_system_tables(|_, _| look_up())?;
+        owners(&loaded)?.write(|spi| {
+            tables.update(spi, meta, attributes)?;
+            calls.run(spi)
+        })?;
+    }
+    caller.on_system_tables(|spi, _| answering::save_fetched(spi, &loaded, now))
+}
+
+/// Locks the execution of a call whose lease is this one still, with the state that has made it.
+fn lock(spi: &Spi, registry: &mut Registry, caller: Caller, token: &Token) -> Result<(Executions, OfToken)> {
+    let key = token.leased.key;
+    let found = token.find(spi, caller)?;
+    let mut loaded = answering::lock(spi, registry, &found.process_id, key.0, Lock::Step)?;
+    // While this waited, somebody may have had the last word.
+    let found = token.find(spi, caller)?;
+    load::states(spi, &mut loaded, &[key])?;
+    Ok((loaded, found))
+}
+
+/// Stands for what a call would load now under locks, which are taken here; none if it loads nothing so.
+fn fingerprint_now(
+    caller: Caller,
+    owners: &dyn Fn(&Executions) -> Result<OwnersTables>,
+    tables: &mut Tables,
+    loaded: &Executions,
+    key: (ExecutionId, StateSeq),
+) -> Result<Option<u64>> {
+    let entry = loaded.get(&key.0).ok_or_else(error::call_is_lost)?;
+    let state = entry.execution.states.get(&key.1).ok_or_else(error::call_is_lost)?;
+    let (api, _) = state.current_call().ok_or_else(error::call_is_lost)?;
+    let config = entry.meta.options_of(state);
+    let (global, local) = (config.load_global(api), config.load_local(api));
+    if !global.locks() && !local.locks() {
+        return Ok(None);
+    }
+    let mut rows = Vec::new();
+    if global.locks() {
+        let meta = &entry.meta;
+        Caller { role: meta.owner }.look_up(tables, &meta.mapping, TableUse::Select, |name| global.wants(name))?;
+        rows = owners(loaded)?.write(|spi| tables.lock_rows(spi, meta, &global))?;
+    }
+    let keys = caller.on_system_tables(|spi, _| attribute::versions(spi, &[key.0]))?;
+    let keys = locks::versions_of(&local, keys.get(&key.0).into_iter().flatten());
+    Ok(Some(fingerprint(&rows, &keys)))
+}
+
+/// Stands for versions of rows and local attributes.
+pub(super) fn fingerprint(rows: &[Option<String>], keys: &BTreeMap<String, String>) -> u64 {
+    xdb_protocol::fingerprint(&format!("{rows:?}"), &format!("{keys:?}"))
+}

@@ -1,0 +1,478 @@
+//! One look for calls of a worker that fetches them: notes attempts whose leases have ended, leases due calls, and makes their
+//! requests.
+//!
+//! No execution is locked for a claim: the lock on its task is enough, as in a turn. Whatever somebody else has locked is passed over.
+
+use super::answering::{self, closes};
+use super::owners_tables::OwnersTables;
+use super::{Caller, process, pull};
+use crate::calls::{self, Attempt, CallRecord};
+use crate::pg::catch::{PgError, Result};
+use crate::pg::function::Value;
+use crate::pg::identity::{self, TableUse};
+use crate::pg::memory;
+use crate::pg::process::{database_name, random};
+use crate::pg::spi::Spi;
+use crate::pg::subxact::guarded;
+use crate::pg::wake;
+use crate::store::app_tables::{Held, LoadedRows, Tables, object};
+use crate::store::attribute::{self, Found, LocalAttributes, Versioned};
+use crate::store::claim::Lane;
+use crate::store::load::{self, Loaded, Lock};
+use crate::store::pull::{self as store, Begun, DueCall, Leased, Wanted};
+use crate::store::registry::{Registry, WorkerId};
+use crate::store::save::Lease;
+use crate::store::{StateKey, claim, held, locks};
+use crate::turn::{refused, why_unfit};
+use crate::{clock, error, guc};
+use pgrx::pg_sys;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use xdb_engine::*;
+use xdb_protocol::call_id;
+use xdb_sched::portion::Portion;
+use xdb_sched::room::Line;
+
+/// How often calls are looked for again, behind those that can't be claimed.
+const ROUNDS: usize = 16;
+
+/// What is looked for.
+pub(super) struct Look {
+    pub caller: Caller,
+    pub worker: String,
+    pub at_most: usize,
+    /// None: as long as each call may take.
+    pub lease: Option<Duration>,
+    pub shards: (i16, i16),
+}
+
+/// What was found.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub worker: WorkerId,
+    pub calls: Vec<Claimed>,
+    /// Something was written but leases: it counts when the transaction commits.
+    pub wrote: bool,
+    /// When the next call comes due.
+    pub next_due: Option<Timestamp>,
+}
+
+/// A call that was claimed.
+pub(super) struct Claimed {
+    token: String,
+    call_id: String,
+    api: Api,
+    request: String,
+    lease_until: Timestamp,
+}
+
+impl Claimed {
+    /// As a row of the function's table.
+    pub fn row(self) -> Vec<Value> {
+        let Self { token, call_id, api, request, lease_until } = self;
+        let (token, call_id, api) = (Value::of(token), Value::of(call_id), Value::of(api));
+        vec![token, call_id, api, Value::Json(request), Value::of(lease_until)]
+    }
+}
+
+/// Due calls of one round, their tasks locked.
+#[derive(Default)]
+struct Round {
+    due: Vec<DueCall>,
+    executions: BTreeMap<ExecutionId, Loaded>,
+    local: Option<LocalAttributes<Versioned>>,
+    /// Attempts that fail before anybody gets their calls.
+    failed: Vec<(Begun, Failure)>,
+}
+
+/// A call of a round.
+struct Call<'r> {
+    due: DueCall,
+    loaded: &'r Loaded,
+    state: &'r StateExecution,
+    api: Api,
+    current: &'r CallState,
+    config: StateConfig,
+}
+
+/// What a call gets, and for how long.
+struct Made {
+    request: String,
+    call_id: String,
+    fingerprint: Option<u64>,
+    lease: Duration,
+}
+
+impl Look {
+    pub fn once(&self) -> Result<Seen> {
+        let mut seen = Seen::default();
+        let may_claim = self.caller.on_system_tables(|spi, registry| {
+            let worker = store::worker(spi, &self.worker)?;
+            if !worker.pulls {
+                return Err(error::worker_has_url(&self.worker));
+            }
+            if !pull::may_claim(self.caller, worker.role.as_ref())? {
+                return Err(error::may_not_claim(&self.worker, worker.role.as_ref().map(|role| role.name.as_str())));
+            }
+            seen.worker = worker.id;
+            if !store::may_be_made(spi)? {
+                return Ok(false);
+            }
+            seen.wrote = note_over(spi, registry, worker.id)?;
+            Ok(true)
+        })?;
+        if !may_claim {
+            return Ok(seen);
+        }
+        // These can't be claimed now, and stand in front of others.
+        let (mut passed_over, mut bytes) = (BTreeSet::new(), 0);
+        for _ in 0..ROUNDS {
+            let wanted = self.at_most - seen.calls.len();
+            let round =
+                self.caller.on_system_tables(|spi, registry| self.find(spi, registry, &mut seen, &passed_over))?;
+            if round.due.is_empty() {
+                break;
+            }
+            let was_all = round.due.len() < wanted;
+            passed_over.extend(round.due.iter().map(|due| due.key.0));
+            self.claim(round, &mut seen, &mut bytes)?;
+            if was_all || seen.calls.len() >= self.at_most || bytes >= guc::max_request_bytes() {
+                break;
+            }
+        }
+        if seen.wrote {
+            wake::note_uncommitted_write();
+        } else if seen.calls.is_empty() {
+            let next = |spi: &Spi, _: &mut Registry| store::next_due(spi, seen.worker, clock::now());
+            seen.next_due = self.caller.on_system_tables(next)?;
+        }
+        Ok(seen)
+    }
+
+    /// Locks due calls and loads what there is to know of them. Whoever can't be claimed is dealt with here.
+    fn find(
+        &self,
+        spi: &Spi,
+        registry: &mut Registry,
+        seen: &mut Seen,
+        passed_over: &BTreeSet<ExecutionId>,
+    ) -> Result<Round> {
+        let except: Vec<_> = passed_over.iter().copied().collect();
+        let wanted = Wanted {
+            worker: seen.worker,
+            at_most: self.at_most - seen.calls.len(),
+            shards: self.shards,
+            except: &except,
+            now: clock::now(),
+        };
+        let due = store::due(spi, &wanted)?;
+        let keys: Vec<_> = due.iter().map(|due| due.key).collect();
+        let ids: BTreeSet<_> = keys.iter().map(|key| key.0).collect();
+        let ids: Vec<_> = ids.into_iter().collect();
+        let mut round = Round { due, ..Round::default() };
+        if ids.is_empty() {
+            return Ok(round);
+        }
+        round.executions = answering::executions(spi, registry, &ids, Lock::None)?;
+        load::states_in(spi, &mut round.executions, &keys, &mut Portion::of_bytes())?;
+        self.move_elsewhere(spi, &mut round, seen)?;
+        self.hold_paused(spi, &mut round, seen)?;
+        self.refuse_unfit(spi, registry, &mut round, seen)?;
+        let wants_local = |id: &ExecutionId| round.calls().any(|call| call.due.key.0 == *id && call.wants_local());
+        let with_local: Vec<_> = ids.into_iter().filter(wants_local).collect();
+        round.local = Some(attribute::with_versions(spi, &with_local, Some(Portion::BYTES))?);
+        Ok(round)
+    }
+
+    /// Calls follow their process types to other workers.
+    fn move_elsewhere(&self, spi: &Spi, round: &mut Round, seen: &mut Seen) -> Result<()> {
+        let worker_of = |key: &StateKey| Some(round.executions.get(&key.0)?.meta.process_type.as_ref()?.worker.id);
+        let moved = round.due.iter().filter_map(|due| Some((due.key, worker_of(&due.key)?)));
+        let moved: Vec<_> = moved.filter(|(_, worker)| *worker != seen.worker).collect();
+        claim::move_to_workers(spi, &moved)?;
+        moved.iter().for_each(|(key, _)| drop(round.executions.remove(&key.0)));
+        seen.wrote |= !moved.is_empty();
+        Ok(())
+    }
+
+    /// Calls of what is paused are held, as the scheduler holds them, and what somebody else has locked is left out.
+    fn hold_paused(&self, spi: &Spi, round: &mut Round, seen: &mut Seen) -> Result<()> {
+        let (now, real) = (clock::now(), clock::real());
+        let (mut keys, mut types, mut lines) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        for call in round.calls() {
+            let meta = &call.loaded.meta;
+            if call.loaded.execution.pause().is_some() {
+                keys.push(call.due.key);
+            } else if meta.process_type.as_ref().is_some_and(|process_type| process_type.pause(now).is_some()) {
+                types.insert(meta.type_id);
+                lines.insert(Line { worker: seen.worker, owner: meta.owner.into() });
+            }
+        }
+        let lane = Lane { number: claim::SCHEDULERS_LANE, epoch: 0 };
+        seen.wrote |= !held::hold_of_processes(spi, &keys)?.is_empty();
+        let levels = if types.is_empty() { Vec::new() } else { claim::levels(spi)? };
+        seen.wrote |= !held::hold_of_types(spi, lane, &levels, &types, &lines, now, real)?.is_empty();
+        keys.iter().for_each(|key| drop(round.executions.remove(&key.0)));
+        round.executions.retain(|_, loaded| !types.contains(&loaded.meta.type_id));
+        Ok(())
+    }
+
+    /// Processes whose owner is gone fail. What can't be called at all is a failed attempt.
+    fn refuse_unfit(&self, spi: &Spi, registry: &mut Registry, round: &mut Round, seen: &mut Seen) -> Result<()> {
+        let mut failed = Vec::new();
+        let mut closed = Vec::new();
+        for call in round.calls() {
+            let (meta, id) = (&call.loaded.meta, call.due.key.0);
+            let unfit = why_unfit(meta.owner, &meta.owner_name)?;
+            let state_id = &call.state.id.state_id;
+            if let Some(unfit) = unfit.as_ref().filter(|unfit| unfit.for_good) {
+                closed.push((id, call.loaded.before.process_id.clone(), unfit.why));
+            } else if let Some(unfit) = unfit {
+                failed.push(call.fails(Failure { detail: unfit.why.to_owned(), ..Failure::default() }));
+            } else if !meta.definition().states.contains_key(state_id) {
+                let detail = format!("unknown state \"{state_id}\": the process type does not list it");
+                failed.push(call.fails(Failure { detail, ..Failure::default() }));
+            }
+        }
+        for (id, process_id, why) in closed {
+            round.executions.remove(&id);
+            if !load::lock_for_close(spi, &[id])?.is_empty() {
+                process::close(spi, registry, &process_id, id, &Command::Fail { reason: why.to_owned() })?;
+                seen.wrote = true;
+            }
+        }
+        failed.iter().for_each(|(begun, _)| drop(round.executions.remove(&begun.key.0)));
+        round.failed = failed;
+        Ok(())
+    }
+
+    /// Makes the requests of a round, leases their calls, and notes the attempts that fail before.
+    fn claim(&self, mut round: Round, seen: &mut Seen, bytes: &mut usize) -> Result<()> {
+        let (mut made, mut failed) = (Vec::new(), std::mem::take(&mut round.failed));
+        let mut owners = HashMap::new();
+        for call in round.calls() {
+            if *bytes >= guc::max_request_bytes() {
+                // In the next claim.
+                break;
+            }
+            match self.request(&round, &call, &mut owners)? {
+                Some(Ok(request)) => {
+                    *bytes += request.request.len();
+                    made.push((call.due, call.api, request));
+                }
+                Some(Err(failure)) => failed.push(call.fails(failure)),
+                None => {}
+            }
+        }
+        let (now, real) = (clock::now(), clock::real());
+        self.caller.on_system_tables(|spi, registry| {
+            if !made.is_empty() {
+                let number = store::number(spi)?;
+                let lease = |made: &Made| Lease { epoch: 0, number, until: real + made.lease };
+                let leases: Vec<_> = made.iter().map(|(due, _, made)| (*due, lease(made))).collect();
+                store::lease(spi, &leases, now)?;
+                seen.calls.extend(made.into_iter().map(|(due, api, made)| Claimed {
+                    token: pull::token_of(Leased { key: due.key, number }, made.fingerprint),
+                    call_id: made.call_id,
+                    api,
+                    request: made.request,
+                    lease_until: real + made.lease,
+                }));
+            }
+            seen.wrote |= fail(spi, registry, failed)?;
+            Ok(())
+        })
+    }
+
+    /// The request of a call; None: not now.
+    fn request(
+        &self,
+        round: &Round,
+        call: &Call<'_>,
+        owners: &mut Owners,
+    ) -> Result<Option<std::result::Result<Made, Failure>>> {
+        let (meta, id) = (&call.loaded.meta, call.due.key.0);
+        let (loading, wanted) = (call.config.load_global(call.api), call.config.load_local(call.api));
+        let (mut members, mut keys) = ("{}".to_owned(), BTreeMap::new());
+        if call.wants_local() {
+            match round.local.as_ref().map(|local| local.of(id)) {
+                Some(Found::All(_, all)) => {
+                    let of_call = all.iter().filter(|(name, _)| wanted.wants(name));
+                    members = object(of_call.map(|(name, entry)| (name.as_str(), entry.value.as_str())))?;
+                    keys = locks::versions_of(&wanted, all.iter().map(|(name, entry)| (name, &entry.version)));
+                }
+                Some(Found::TooLarge(size)) => {
+                    return Ok(Some(Err(calls::request_too_large(&attribute::too_large(size)))));
+                }
+                Some(Found::LeftOut) | None => return Ok(None),
+            }
+        }
+        let global = match self.read(meta, &loading, owners)? {
+            Ok(global) => global,
+            Err(error) => return Ok(Some(Err(refused(&error)))),
+        };
+        let locks = loading.locks() || wanted.locks();
+        let fingerprint = locks.then(|| pull::fingerprint(&global.versions, &keys));
+        let owner = identity::role_name(meta.owner)?;
+        let lease = self.lease.unwrap_or_else(|| call.config.timeout(call.api));
+        let call_id = call_id(id, &call.state.id, call.api);
+        let attempt = Attempt {
+            call_id: &call_id,
+            call: call.current,
+            secrets: &Arc::from([]),
+            number: call.due.attempts + 1,
+            owner: owner.as_deref(),
+            database: &database_name(),
+            first_at: call.due.first_attempt_at.unwrap_or_else(clock::now),
+            timeout: lease,
+            global_attributes: &global.object,
+            local_attributes: &members,
+            values: None,
+        };
+        let body = calls::body(call.loaded, call.state, &attempt);
+        if let Err(error) = calls::check_size(body.payload_bytes()) {
+            return Ok(Some(Err(calls::request_too_large(&error))));
+        }
+        memory::room_for(body.payload_bytes())?;
+        let request = body.encode();
+        Ok(Some(Ok(Made { request, call_id, fingerprint, lease })))
+    }
+
+    /// Global attributes, as the owner; or why they can't be read.
+    fn read(
+        &self,
+        meta: &load::Meta,
+        loading: &Loading,
+        owners: &mut Owners,
+    ) -> Result<std::result::Result<LoadedRows, PgError>> {
+        let is_used = meta.mapping.iter().any(|table| table.attributes.keys().any(|name| loading.wants(name)));
+        if !is_used {
+            return Ok(Ok(LoadedRows { object: "{}".to_owned(), versions: Vec::new() }));
+        }
+        let owners = match owners.entry(meta.owner) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(OwnersTables::of(self.caller, meta.owner, &meta.owner_name)?),
+        };
+        let mut tables = Tables::default();
+        let held = if loading.locks() { Held::Remembered } else { Held::Not };
+        let of_owner = Caller { role: meta.owner };
+        let read = guarded(|| {
+            of_owner.look_up(&mut tables, &meta.mapping, TableUse::Select, |name| loading.wants(name))?;
+            owners.read(|spi| tables.load(spi, meta, loading, held))
+        });
+        match read {
+            Err(error) if is_passing(&error) => Err(error),
+            read => Ok(read),
+        }
+    }
+}
+
+/// Whose tables a claim has read.
+type Owners = HashMap<pg_sys::Oid, OwnersTables>;
+
+impl Round {
+    /// Its calls, as far as they may be made.
+    fn calls(&self) -> impl Iterator<Item = Call<'_>> {
+        self.due.iter().filter_map(|due| {
+            let loaded = self.executions.get(&due.key.0)?;
+            // Until the type is registered again, its calls wait.
+            loaded.meta.process_type.as_ref()?;
+            let state = loaded.execution.states.get(&due.key.1)?;
+            let (api, current) = state.current_call()?;
+            Some(Call { due: *due, loaded, state, api, current, config: loaded.meta.options_of(state) })
+        })
+    }
+}
+
+impl Call<'_> {
+    fn wants_local(&self) -> bool {
+        self.config.load_local(self.api).policy != LoadPolicy::None
+    }
+
+    fn fails(&self, failure: Failure) -> (Begun, Failure) {
+        let DueCall { key, attempts, first_attempt_at, .. } = self.due;
+        (Begun { key, api: self.api, attempt: attempts + 1, first_attempt_at }, failure)
+    }
+}
+
+/// Errors that are the claimer's and say nothing of the call: its waits for locks were cut short, the server is in trouble.
+fn is_passing(error: &PgError) -> bool {
+    let state = error.sqlstate();
+    matches!(&state[..2], "40" | "53" | "55" | "57" | "58")
+}
+
+/// Notes the failed attempts of calls whose leases have ended. Says whether it wrote anything.
+fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId) -> Result<bool> {
+    let over = store::over(spi, worker, clock::now(), clock::real())?;
+    if over.is_empty() {
+        return Ok(false);
+    }
+    let ids: BTreeSet<_> = over.iter().map(|key| key.0).collect();
+    let ids: Vec<_> = ids.into_iter().collect();
+    let locked = load::executions(spi, registry, &ids, Lock::StepOrSkip)?;
+    let over: Vec<_> = over.into_iter().filter(|key| locked.contains_key(&key.0)).collect();
+    let ended = Failure {
+        status: None,
+        error_type: Some("Timeout".to_owned()),
+        detail: "the lease ended before anybody had completed the call".to_owned(),
+        app_database_error: None,
+    };
+    let over = store::still_over(spi, worker, &over, clock::real())?;
+    fail(spi, registry, over.into_iter().map(|begun| (begun, ended.clone())).collect())
+}
+
+/// Applies failed attempts, as far as nobody has locked their executions. Says whether it wrote anything.
+fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<(Begun, Failure)>) -> Result<bool> {
+    if attempts.is_empty() {
+        return Ok(false);
+    }
+    let keys: Vec<_> = attempts.iter().map(|(begun, _)| begun.key).collect();
+    let ids: BTreeSet<_> = keys.iter().map(|key| key.0).collect();
+    let ids: Vec<_> = ids.into_iter().collect();
+    let mut loaded = answering::executions(spi, registry, &ids, Lock::StepOrSkip)?;
+    loaded.retain(|_, entry| entry.before.is_running());
+    load::states(spi, &mut loaded, &keys)?;
+    let now = clock::now();
+    for (begun, failure) in attempts {
+        let id = begun.key.0;
+        let Some(entry) = loaded.get(&id) else { continue };
+        let command = calls::failed(&begun.record(0), failure, Further::ByPolicy);
+        let Ok(mut events) = entry.decide(&command, now, random()) else { continue };
+        if closes(&events) {
+            if load::lock_for_close(spi, &[id])?.is_empty() {
+                // Somebody publishes to it: in a later claim.
+                loaded.remove(&id);
+                continue;
+            }
+            load::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
+            let decided = loaded.get(&id).map(|entry| entry.decide(&command, now, random()));
+            let Some(Ok(again)) = decided else { continue };
+            events = again;
+        }
+        if let Some(entry) = loaded.get_mut(&id) {
+            entry.apply(events, now);
+        }
+    }
+    answering::save_fetched(spi, &loaded, now)?;
+    Ok(loaded.values().any(|entry| !entry.events.is_empty()))
+}
+
+impl Begun {
+    /// As the record of a call.
+    pub(super) fn record(&self, lease_number: i64) -> CallRecord {
+        CallRecord {
+            key: self.key,
+            api: self.api,
+            attempt: self.attempt,
+            first_attempt_at: self.first_attempt_at.unwrap_or_else(clock::now),
+            lease_number,
+            worker_id: 0,
+            answer_number: 0,
+            owner: 0,
+            local_size: attribute::Size::default(),
+            is_suspect: false,
+            reads: None,
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! W14: workers that fetch their calls, over one connection and over eight. A step is claimed in a batch and completed in a
+//! transaction of its own.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use xdb_cluster_tests::db::{jsonb, literal};
+use xdb_cluster_tests::wait::at_once;
+
+use super::Workload;
+use crate::chain;
+use crate::lab::{Lab, Stage};
+use crate::meter::Meter;
+use crate::report::{Row, Run, figure};
+use crate::stats::Distribution;
+use crate::verify::{self, Expected};
+
+pub const WORKLOAD: Workload = Workload { name: "W14", about: "workers that fetch their calls with SQL", measure };
+
+/// Calls that are claimed at a time.
+const BATCH: i32 = 10;
+/// States of each process: all but the last one lead to the next.
+const STATES: u64 = 5;
+
+const CLAIM: &str = "SELECT token, request ->> 'stateId' FROM xdb.claim_calls('pull', $1)";
+const COMPLETE: &str = "SELECT xdb.complete_call($1, $2::text::jsonb)";
+
+fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    for (name, connections, processes) in [("W14 pull, one", 1, 3_000), ("W14 pull, eight", 8, 10_000)] {
+        let processes = lab.options.scaled(processes, 100);
+        let runs = lab.runs(name, || pull(&lab.stage(), connections, processes))?;
+        rows.push(Row {
+            workload: name,
+            ran: format!("{processes} processes of {STATES} no-op states from a backlog, {connections} connections, {BATCH} calls in a claim"),
+            latency: "the statement that completes a call, as the client sees it",
+            runs,
+            targets: Vec::new(),
+        });
+    }
+    Ok(rows)
+}
+
+fn pull(stage: &Stage<'_>, connections: usize, processes: u64) -> Result<Run, String> {
+    register(stage, &chain::definition(STATES));
+    stage.pause();
+    stage.start("p-", "chain", 0, processes, "'{}'");
+    stage.come_to_rest(Duration::from_secs(1))?;
+    stage.resume();
+    // Nobody calls it: what is measured is the server and its sessions.
+    let nobody = stage.worker(|_, reply| chain::end(reply));
+    let meter = Meter::begin(stage, &nobody);
+    let begun = Instant::now();
+    let worked = at_once(connections, |_| one_connection(stage)).into_iter().collect::<Result<Vec<_>, String>>()?;
+    // Until the last completion: who finds nothing looks for a while longer.
+    let ended = worked.iter().map(|(_, ended)| *ended).max().ok_or("nobody worked")?;
+    let seconds = ended.saturating_duration_since(begun).as_secs_f64();
+    let latencies = worked.into_iter().flat_map(|(latencies, _)| latencies).collect();
+    let steps = processes * STATES;
+    let mut run = meter.end(steps);
+    run.set(figure::STEPS, steps as f64 / seconds);
+    run.set(figure::PROCESSES, processes as f64 / seconds);
+    chain::set_percentiles(&mut run, &Distribution::of(latencies));
+    Expected { prefix: "p-", processes, states: steps, output: chain::OUTPUT }.check(stage)?;
+    verify::at_rest(stage, &[])?;
+    Ok(run)
+}
+
+fn register(stage: &Stage<'_>, definition: &Value) {
+    stage.superuser().run(&format!(
+        "SELECT xdb.register_worker('pull', NULL, role => 'app');
+         SELECT xdb.register_process_type({}, 'pull', {})",
+        literal("chain"),
+        jsonb(definition)
+    ));
+}
+
+/// Works until there is nothing to be claimed. Milliseconds of each completion, and when the last one was.
+fn one_connection(stage: &Stage<'_>) -> Result<(Vec<f64>, Instant), String> {
+    let mut db = stage.app();
+    let failed = |error: postgres::Error| format!("a pull worker: {error}");
+    let claim = db.client().prepare(CLAIM).map_err(failed)?;
+    let complete = db.client().prepare(COMPLETE).map_err(failed)?;
+    let (mut taken, mut ended) = (Vec::new(), Instant::now());
+    loop {
+        let calls = db.client().query(&claim, &[&BATCH]).map_err(failed)?;
+        if calls.is_empty() {
+            // Others may have what there is, and bring the next steps.
+            if ended.elapsed() > Duration::from_millis(200) {
+                return Ok((taken, ended));
+            }
+            continue;
+        }
+        for call in calls {
+            let (token, state): (&str, &str) = (call.get(0), call.get(1));
+            let number = state[1..].parse().map_err(|_| format!("an unknown state {state}"))?;
+            let begun = Instant::now();
+            db.client().execute(&complete, &[&token, &chain::answer(number, STATES)]).map_err(failed)?;
+            ended = Instant::now();
+            taken.push((ended - begun).as_secs_f64() * 1000.0);
+        }
+    }
+}

@@ -1,0 +1,478 @@
+//! Workers that fetch their calls: what they write counts exactly once, whoever dies; who waits for calls is woken by the commit
+//! that makes one due.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use xdb_cluster_tests::db::jsonb;
+use xdb_cluster_tests::log::AFTER_A_CRASH;
+use xdb_cluster_tests::prelude::*;
+
+const STEPS: i64 = 5;
+
+/// A process type of this worker, whose members of `app` fetch its calls, and tables of theirs.
+fn application(name: &str, options: ClusterOptions) -> App {
+    let app = App::alone(name, options);
+    app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
+    app.register_with(
+        "pull",
+        "counter",
+        &Definition::starting_with("Count").step("Count").maps("public.counters", "id", &["n"]),
+    );
+    app.db().run("CREATE TABLE ledger (process_id text, n bigint)");
+    app
+}
+
+/// Claims one call, does its work, and completes it with the work in one transaction. The token and the request of the call, if
+/// there was one; `dies` is asked whether the worker dies between the two.
+fn work_once(db: &mut Db, dies: impl FnOnce() -> bool) -> Result<bool, SqlError> {
+    let claim = "SELECT jsonb_build_object('token', token, 'request', request)::text
+        FROM xdb.claim_calls('pull', wait => '500 ms', lease => '2 s')";
+    let Some(claimed) = db.try_maybe::<String>(claim)? else { return Ok(false) };
+    let claimed: Value = serde_json::from_str(&claimed).expect("it is JSON");
+    if dies() {
+        return Ok(false);
+    }
+    let (token, request) = (claimed["token"].as_str().expect("a text"), &claimed["request"]);
+    let process = request["context"]["processId"].as_str().expect("a text").to_owned();
+    let n = request["loadedGlobalAttributes"]["n"].as_i64().expect("a number") + 1;
+    let decision = if n < STEPS { next("Count", json!(null)) } else { force_complete(json!(n)) };
+    let answer = decision.globals(json!({"n": n})).json();
+    db.try_run(&format!(
+        "BEGIN; INSERT INTO ledger VALUES ('{process}', {n}); SELECT xdb.complete_call('{token}', {}); COMMIT",
+        jsonb(&answer)
+    ))?;
+    Ok(true)
+}
+
+/// Works until it is told to stop, and goes on after whatever happens to its session.
+fn works(app: &App, stop: &AtomicBool, mut dies: impl FnMut() -> bool) {
+    let connect =
+        || app.cluster().try_connect(app.database(), "app", Duration::from_secs(30)).expect("the server is there");
+    let mut db = connect();
+    while !stop.load(Ordering::SeqCst) {
+        let mut died = false;
+        match work_once(&mut db, || {
+            died = dies();
+            died
+        }) {
+            Ok(_) if !died => {}
+            // What it had claimed is claimed by somebody else, when the lease is over.
+            Ok(_) => db = connect(),
+            Err(error) => {
+                let expected = ["XD025", "40001", "40P01", "57P01", "57P02", "57P03", "08006", "08P01", "XX000"];
+                assert!(error.code.is_empty() || expected.contains(&&*error.code), "{error:?}");
+                if db.try_run("ROLLBACK").is_err() {
+                    db = connect();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn effects_are_exactly_once_whoever_dies() {
+    let app = application("pull_ledger", ClusterOptions::default());
+    let mut db = app.db();
+    let count = 30;
+    for n in 0..count {
+        db.start(&format!("c{n}"), "counter").key(&format!("c{n}")).globals(json!({"n": 0})).go();
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (app, stop) = (&app, &stop);
+        let mut turns = 0;
+        let dying = move || {
+            turns += 1;
+            turns % 3 == 0
+        };
+        scope.spawn(move || works(app, stop, dying));
+        scope.spawn(move || works(app, stop, || false));
+        scope.spawn(move || works(app, stop, || false));
+        let steps = |least: i64| {
+            let connected = app.cluster().try_connect(app.database(), "app", Duration::from_secs(30));
+            connected.is_ok_and(|mut db| db.count("ledger") >= least)
+        };
+        wait_until("some steps are made", 60, || steps(20));
+        app.kill_scheduler();
+        wait_until("more steps are made", 60, || steps(50));
+        app.cluster().crash();
+        app.cluster().launch();
+        wait_until("all steps are made", 90, || steps(count * STEPS));
+        stop.store(true, Ordering::SeqCst);
+    });
+    let mut db = app.db();
+    for n in 0..count {
+        assert_eq!(db.completes(&format!("c{n}")).result(), STEPS);
+    }
+    assert_eq!(db.count("ledger"), count * STEPS, "work of a step counted twice");
+    assert_eq!(db.count("(SELECT DISTINCT process_id, n FROM ledger) AS steps"), count * STEPS);
+    assert_eq!(db.count(&format!("counters WHERE n = {STEPS}")), count);
+    app.done(AFTER_A_CRASH);
+}
+
+/// A worker that dies costs an attempt when its lease is over, and nobody needs to run for that.
+#[test]
+fn a_lease_that_ends_is_a_failed_attempt() {
+    let app = application("pull_lease", ClusterOptions::default());
+    let mut db = app.db();
+    let policy = json!({"executeApiRetryPolicy": {"maximumAttempts": 2, "initialIntervalSeconds": 0.1}});
+    app.register_with("pull", "twice", &Definition::starting_with("Only").step_with("Only", policy));
+    db.start("p", "twice").go();
+    let claim = "SELECT count(*) FROM xdb.claim_calls('pull', wait => '200 ms', lease => '100 ms')";
+    wait_until("the attempts are spent", 60, || {
+        db.run(claim);
+        db.status("p") == "FAILED"
+    });
+    let failed = db.rows("SELECT attempt, error_type, detail FROM xdb.failures WHERE process_id = 'p'");
+    assert_eq!(failed[0]["attempt"], 2, "{failed:?}");
+    assert_eq!(failed[0]["error_type"], "Timeout", "{failed:?}");
+    app.done(&[]);
+}
+
+#[test]
+fn who_waits_for_calls_is_woken_by_the_commit_that_makes_one_due() {
+    let app = application("pull_woken", ClusterOptions::default().set("xdb.poll_interval", "1h"));
+    let mut definition = Definition::starting_with("Wait").waiting_step("Wait");
+    definition = definition.step_with("Again", json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 1}}));
+    app.register_with("pull", "waiter", &definition);
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    let claims = |what: &str, done: &mut dyn FnMut(&mut Db)| -> Value {
+        std::thread::scope(|scope| {
+            let app = &app;
+            let claim = "SELECT jsonb_build_object('token', token, 'api', api, 'request', request)
+                FROM xdb.claim_calls('pull', wait => '80 s')";
+            let waits = scope.spawn(move || (app.db().json(claim), Instant::now()));
+            let mut look = app.superuser();
+            wait_until("it waits", 20, || {
+                look.count("pg_stat_activity WHERE query LIKE '%claim_calls(%wait%' AND wait_event = 'Extension' AND pid <> pg_backend_pid()") == 1
+            });
+            let mut session = app.db();
+            let began = Instant::now();
+            done(&mut session);
+            let (claimed, woken) = waits.join().expect("no panic");
+            let took = woken.saturating_duration_since(began);
+            assert!(took < Duration::from_secs(15), "{what}: woken after {took:?}");
+            claimed
+        })
+    };
+    let complete = |claimed: &Value, answer: Answer| {
+        format!("SELECT xdb.complete_call('{}', {})", claimed["token"].as_str().expect("a text"), jsonb(&answer.json()))
+    };
+    let started = claims("a start", &mut |db| drop(db.start("p", "waiter").go()));
+    assert_eq!(started["api"], "WAIT_UNTIL_API");
+    // The engine makes the call due: by a timer, then by a message of a global queue.
+    let fired = claims("a timer", &mut |db| db.run(&complete(&started, any_of(&[timer("t", 1.0)]))));
+    assert_eq!(fired["request"]["commandResults"]["timerResults"][0]["status"], "COMPLETED_COMMAND", "{fired}");
+    // The next step, in the same process.
+    let next_step = claims("a step", &mut |db| db.run(&complete(&fired, next("Again", json!(null)))));
+    // Backoff: nobody commits anything when it is over.
+    let token = next_step["token"].as_str().expect("a text").to_owned();
+    let again = claims("a backoff that is over", &mut |db| {
+        db.run(&format!("SELECT xdb.fail_call('{token}', '{{\"detail\": \"once more\"}}')"))
+    });
+    assert_eq!(again["request"]["context"]["attempt"], 2);
+    let token = again["token"].as_str().expect("a text").to_owned();
+    let given_back = claims("a call that is given back", &mut |db| db.run(&format!("SELECT xdb.fail_call('{token}')")));
+    assert_eq!(given_back["request"]["context"]["attempt"], 2);
+    let token = given_back["token"].as_str().expect("a text").to_owned();
+    db.run(&format!("SELECT xdb.fail_call('{token}', '{{\"retryAfterSeconds\": 86400}}')"));
+    let retried = claims("retry_now", &mut |db| db.run("SELECT xdb.retry_now('p')"));
+    db.run(&complete(&retried, force_complete(json!(1))));
+    superuser.run("SELECT xdb.pause()");
+    db.start("q", "waiter").go();
+    let resumed = claims("the end of a pause", &mut |_| app.superuser().run("SELECT xdb.resume()"));
+    db.run(&complete(&resumed, no_command()));
+    assert_eq!(db.text("SELECT api FROM xdb.claim_calls('pull')"), "EXECUTE_API");
+    app.done(&[]);
+}
+
+/// What begins to wait in a session is served by the engine: timers, local queues, global ones.
+#[test]
+fn what_a_fetched_call_waits_for_comes() {
+    let app = application("pull_waits", ClusterOptions::default());
+    let definition = Definition::starting_with("Wait").waiting_step("Wait").with("globalQueues", json!(["prices"]));
+    app.register_with("pull", "waiter", &definition);
+    let mut db = app.db();
+    for (id, wait) in [
+        ("timer", all_of(&[timer("t", 0.2)])),
+        ("local", all_of(&[local_queue("m", "box", 1)])),
+        ("global", all_of(&[global_queue("g", "prices", 1)])),
+    ] {
+        db.start(id, "waiter").go();
+        if id == "local" {
+            db.publish(id, "box", json!("before"));
+        }
+        let token: String = db.one("SELECT token FROM xdb.claim_calls('pull', wait => '20 s')");
+        db.run(&format!("SELECT xdb.complete_call('{token}', {})", jsonb(&wait.json())));
+        if id == "global" {
+            db.run("SELECT xdb.publish_global('prices', '7')");
+        }
+        let token: String = db.one("SELECT token FROM xdb.claim_calls('pull', wait => '20 s')");
+        db.run(&format!("SELECT xdb.complete_call('{token}', {})", jsonb(&force_complete(json!(id)).json())));
+        assert_eq!(db.completes(id).result(), id);
+    }
+    app.done(&[]);
+}
+
+/// Processes of two roles at one worker, in the order in which they are due, and workers of two roles beside each other.
+#[test]
+fn each_worker_fetches_its_own_calls_whosever_processes_they_are() {
+    let app = application("pull_owners", ClusterOptions::default());
+    app.superuser().run("SELECT xdb.register_worker('others', NULL, role => 'other')");
+    app.register_with("pull", "plain", &Definition::starting_with("Only").step("Only"));
+    app.register_with("others", "theirs", &Definition::starting_with("Only").step("Only"));
+    let (mut db, mut other) = (app.db(), app.session("other"));
+    let count = 10;
+    for n in 0..count {
+        db.start(&format!("pull-app-{n}"), "plain").go();
+        other.start(&format!("pull-other-{n}"), "plain").go();
+        db.start(&format!("others-app-{n}"), "theirs").go();
+        other.start(&format!("others-other-{n}"), "theirs").go();
+    }
+    db.refused("42501", "SELECT * FROM xdb.claim_calls('others')");
+    let token: String = db.one("SELECT token FROM xdb.claim_calls('pull')");
+    other.refused("XD025", &format!("SELECT xdb.fail_call('{token}')"));
+    db.run(&format!("SELECT xdb.fail_call('{token}')"));
+    let in_order = "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull', 1000)";
+    db.run("BEGIN");
+    let order: Vec<String> = db.all(in_order);
+    db.run("ROLLBACK");
+    let expected: Vec<_> = (0..count).flat_map(|n| [format!("pull-app-{n}"), format!("pull-other-{n}")]).collect();
+    assert_eq!(order, expected);
+    std::thread::scope(|scope| {
+        for (role, worker) in [("app", "pull"), ("app", "pull"), ("other", "others"), ("other", "others")] {
+            let app = &app;
+            scope.spawn(move || {
+                let mut db = app.session(role);
+                let answer = jsonb(&force_complete(json!(worker)).json());
+                let sql =
+                    format!("SELECT count(xdb.complete_call(token, {answer})) FROM xdb.claim_calls('{worker}', 3)");
+                while db.one::<i64>(&sql) > 0 {}
+            });
+        }
+    });
+    for (role, worker) in [("app", "pull"), ("other", "pull"), ("app", "others"), ("other", "others")] {
+        let mut db = app.session(role);
+        for n in 0..count {
+            assert_eq!(db.completes(&format!("{worker}-{role}-{n}")).result(), worker);
+        }
+    }
+    app.done(&[]);
+}
+
+/// What was taken since somebody's old snapshot stays in the way, and is passed over.
+#[test]
+fn calls_are_claimed_under_an_old_snapshot() {
+    let app = application("pull_old_snapshot", ClusterOptions::default());
+    app.register_with("pull", "plain", &Definition::starting_with("Only").step("Only"));
+    let (mut db, mut old) = (app.db(), app.superuser());
+    let count = 300;
+    old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM xdb.task");
+    db.run(&format!("SELECT xdb.start_process('p' || n, 'plain') FROM generate_series(1, {count}) AS n"));
+    let answer = jsonb(&force_complete(json!(1)).json());
+    let claimed: Vec<i64> = std::thread::scope(|scope| {
+        let (app, answer) = (&app, &answer);
+        let work = move || {
+            let (mut db, mut all) = (app.db(), 0);
+            let sql = format!("SELECT count(xdb.complete_call(token, {answer})) FROM xdb.claim_calls('pull', 4)");
+            loop {
+                match db.one::<i64>(&sql) {
+                    0 => return all,
+                    some => all += some,
+                }
+            }
+        };
+        let workers: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
+    });
+    // Who finds nothing has found that all others were claimed.
+    assert_eq!(claimed.iter().sum::<i64>(), count, "{claimed:?}");
+    assert_eq!(db.count("xdb.processes WHERE status = 'COMPLETED'"), count);
+    old.run("COMMIT");
+    app.done(&[]);
+}
+
+/// The engine calls a worker that is given a URL, and stops to when that is taken away.
+#[test]
+fn a_worker_is_called_or_fetches_as_it_is_registered() {
+    let app = application("pull_and_call", ClusterOptions::default());
+    app.register_with("pull", "plain", &Definition::starting_with("Only").step("Only"));
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    db.start("p", "plain").go();
+    let token: String = db.one("SELECT token FROM xdb.claim_calls('pull', lease => '1 hour')");
+    let worker = app.worker_named("pull", |call: &Call| match call.process_id() {
+        "q" => Reply::hang(force_complete(json!("called"))),
+        _ => Reply::from(force_complete(json!("called"))),
+    });
+    assert_eq!(db.completes("p").result(), "called");
+    db.refused("XD025", &format!("SELECT xdb.complete_call('{token}', '{{}}')"));
+    db.refused("XD026", "SELECT * FROM xdb.claim_calls('pull')");
+    db.start("q", "plain").go();
+    worker.wait_for("its call", 10, |call| call.process_id() == "q");
+    superuser.run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
+    let answer = jsonb(&force_complete(json!("fetched")).json());
+    let token: String = db.one("SELECT token FROM xdb.claim_calls('pull', wait => '20 s', lease => '1 hour')");
+    worker.release();
+    db.run(&format!("SELECT xdb.complete_call('{token}', {answer})"));
+    assert_eq!(db.completes("q").result(), "fetched");
+    // A type moves to a worker that fetches, and its calls with it.
+    let called = app.worker_named("called", |_: &Call| error(500, "Broken", "for now"));
+    app.register_with("called", "moves", &Definition::starting_with("Only").step("Only"));
+    db.start("m", "moves").go();
+    called.wait_for("its call", 10, |call| call.process_id() == "m");
+    app.register_with("pull", "moves", &Definition::starting_with("Only").step("Only"));
+    let token: String = db.one("SELECT token FROM xdb.claim_calls('pull', wait => '20 s')");
+    db.run(&format!("SELECT xdb.complete_call('{token}', {answer})"));
+    assert_eq!(db.completes("m").result(), "fetched");
+    app.done(&[]);
+}
+
+/// The owner's code runs with the owner's rights, and leaves the session as it was; the worker's own never does.
+#[test]
+fn neither_runs_with_the_rights_of_the_other() {
+    let app = application("pull_rights", ClusterOptions::default());
+    app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'other')");
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE seen (who text, path text);
+         CREATE FUNCTION spy() RETURNS trigger LANGUAGE plpgsql AS $$
+         DECLARE left_open CURSOR FOR SELECT 1;
+         BEGIN
+             INSERT INTO public.seen VALUES (current_user, current_setting('search_path'));
+             PERFORM set_config('search_path', 'nowhere', false);
+             OPEN left_open;
+             RETURN new;
+         END $$;
+         CREATE TRIGGER spy BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION spy();",
+    );
+    db.start("c", "counter").key("c").globals(json!({"n": 0})).go();
+    db.run("DELETE FROM seen");
+    let mut other = app.session("other");
+    other.run(
+        "CREATE TABLE deferring (id int PRIMARY KEY, who text);
+         CREATE FUNCTION noting() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN UPDATE public.deferring SET who = current_user WHERE id = new.id; RETURN NULL; END $$;
+         CREATE CONSTRAINT TRIGGER noting AFTER INSERT ON deferring DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW EXECUTE FUNCTION noting();",
+    );
+    let token: String = other.one("SELECT token FROM xdb.claim_calls('pull')");
+    let answer = jsonb(&force_complete(json!(1)).globals(json!({"n": 5})).json());
+    other.run("BEGIN");
+    other.run("DECLARE mine CURSOR FOR SELECT 1; SELECT pg_advisory_lock(7); INSERT INTO deferring VALUES (1)");
+    other.run(&format!("SELECT xdb.complete_call('{token}', {answer})"));
+    assert_eq!(other.all::<String>("SELECT name FROM pg_cursors WHERE is_holdable OR name <> ''"), ["mine"]);
+    assert_ne!(other.text("SHOW search_path"), "nowhere");
+    assert!(other.one::<bool>("SELECT pg_advisory_unlock(7)"), "its own lock is gone");
+    other.run("COMMIT");
+    assert_eq!(other.all::<String>("SELECT who FROM deferring"), ["other"]);
+    assert_eq!(db.all::<String>("SELECT who || ' ' || path FROM seen"), ["app pg_catalog, pg_temp"]);
+    assert_eq!(db.completes("c").result(), 1);
+    app.done(&[]);
+}
+
+/// Seed 5: a job is created, activated in batches, completed, failed; its retries are updated.
+#[test]
+fn jobs_are_activated_in_batches_completed_failed_and_their_retries_updated() {
+    let app = application("pull_jobs", ClusterOptions::default());
+    let policy = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 3600, "maximumAttempts": 2}});
+    app.register_with("pull", "job", &Definition::starting_with("Job").step_with("Job", policy));
+    let mut db = app.db();
+    for id in ["completed", "retried", "spent"] {
+        db.start(id, "job").go();
+    }
+    let batch = db.rows(
+        "SELECT token, request->'context'->>'processId' AS process, request->'context'->>'attempt' AS attempt
+        FROM xdb.claim_calls('pull', 10) WITH ORDINALITY ORDER BY ordinality",
+    );
+    let of = |batch: &[Value], id: &str| -> String {
+        let call =
+            batch.iter().find(|call| call["process"] == id).unwrap_or_else(|| panic!("{id} is not in {batch:?}"));
+        call["token"].as_str().expect("a text").to_owned()
+    };
+    assert_eq!(batch.len(), 3, "{batch:?}");
+    let complete =
+        |token: &str| format!("SELECT xdb.complete_call('{token}', {})", jsonb(&force_complete(json!(1)).json()));
+    let fail = |token: &str, more: Value| format!("SELECT xdb.fail_call('{token}', {})", jsonb(&more));
+    db.run(&complete(&of(&batch, "completed")));
+    db.run(&fail(&of(&batch, "retried"), json!({"errorType": "Busy", "detail": "later"})));
+    db.run(&fail(&of(&batch, "spent"), json!({"errorType": "Busy", "retryAfterSeconds": 0.1})));
+    // Retries are updated: at once, in place of in an hour.
+    assert_eq!(db.one::<i32>("SELECT xdb.retry_now('retried')"), 1);
+    let again = db.rows("SELECT token, request->'context'->>'processId' AS process FROM xdb.claim_calls('pull', 10)");
+    db.run(&complete(&of(&again, "retried")));
+    let token = match again.len() {
+        2 => of(&again, "spent"),
+        _ => db.one("SELECT token FROM xdb.claim_calls('pull', wait => '20 s')"),
+    };
+    db.run(&fail(&token, json!({"errorType": "Busy", "detail": "for good"})));
+    let mut history = |id: &str| -> Vec<String> {
+        db.all(&format!("SELECT event_type FROM xdb.history WHERE process_id = '{id}' ORDER BY event_id"))
+    };
+    let begins = ["ProcessStarted", "StateStarted"];
+    let completes = ["ResultGiven", "StateCompleted", "ProcessClosed"];
+    assert_eq!(history("completed"), [&begins[..], &completes].concat());
+    assert_eq!(history("retried"), [&begins[..], &["AttemptFailed", "RetryRequested"], &completes].concat());
+    assert_eq!(history("spent"), [&begins[..], &["AttemptFailed", "StateFailed", "ProcessClosed"]].concat());
+    app.done(&[]);
+}
+
+/// Seed 4: host sets have shards, each process is of one of them for ever.
+#[test]
+fn host_sets_have_the_calls_of_their_shards_and_no_others() {
+    let app = application("pull_shards", ClusterOptions::default());
+    app.register_with("pull", "plain", &Definition::starting_with("Only").step("Only"));
+    let mut db = app.db();
+    let count = 200;
+    db.run(&format!("SELECT xdb.start_process('p' || n, 'plain') FROM generate_series(1, {count}) AS n"));
+    let mut of_hosts = Vec::new();
+    for shards in ["[0,341]", "[342,682]", "[683,)"] {
+        let claimed: Vec<String> = db.all(&format!(
+            "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull', 1000, shards => '{shards}')"
+        ));
+        assert!(claimed.len() > 40, "{} calls of {shards}", claimed.len());
+        let wrong: i64 = app.superuser().count(&format!(
+            "xdb.process_execution WHERE process_id = ANY (ARRAY[{}]) AND NOT shard::int <@ int4range('{shards}')",
+            claimed.iter().map(|id| format!("'{id}'")).collect::<Vec<_>>().join(", ")
+        ));
+        assert_eq!(wrong, 0);
+        of_hosts.extend(claimed);
+    }
+    of_hosts.sort();
+    of_hosts.dedup();
+    assert_eq!(of_hosts.len(), count);
+    app.done(&[]);
+}
+
+/// Names are looked for in `pg_temp` first: nothing of a client's is there when an owner's code runs, nor is what that leaves.
+#[test]
+fn nobody_finds_what_the_other_has_left_in_the_session() {
+    let app = application("pull_traps", ClusterOptions::default());
+    app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'other')");
+    let mut db = app.db();
+    db.run(
+        "CREATE FUNCTION leaving() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             EXECUTE 'CREATE FUNCTION pg_temp.trap() RETURNS int LANGUAGE sql RETURN 1';
+             RETURN new;
+         END $$;
+         CREATE TRIGGER leaving BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION leaving();",
+    );
+    db.start("c", "counter").key("c").globals(json!({"n": 0})).go();
+    let mut other = app.session("other");
+    other.run("CREATE TEMPORARY TABLE trap (a int)");
+    other.refused("42501", "SELECT token FROM xdb.claim_calls('pull')");
+    other.run("DISCARD TEMP");
+    let token: String = other.one("SELECT token FROM xdb.claim_calls('pull')");
+    let answer = jsonb(&force_complete(json!(1)).globals(json!({"n": 5})).json());
+    let complete = format!("SELECT xdb.complete_call('{token}', {answer})");
+    let refused = other.refused("42501", &complete);
+    assert!(refused.message.contains("left temporary objects"), "{refused:?}");
+    assert_eq!(app.superuser().count("pg_proc WHERE proname = 'trap'"), 0);
+    assert_eq!(db.status("c"), "RUNNING");
+    // Whose rights the client has anyway needs no such care.
+    db.run("DROP TRIGGER leaving ON counters");
+    app.superuser().run("GRANT app TO other");
+    other.run(&format!("CREATE TEMPORARY TABLE trap (a int); {complete}"));
+    assert_eq!(db.completes("c").result(), 1);
+    app.superuser().run("REVOKE app FROM other");
+    app.done(&[]);
+}
