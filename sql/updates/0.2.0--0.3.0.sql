@@ -231,3 +231,7 @@ CREATE INDEX process_type_paused ON xdb.process_type (paused_until) WHERE pause_
 COMMENT ON COLUMN xdb.process_type.pause_mode IS 'WAIT or REJECT: what becomes of requests while the type is paused; null = it is not.';
 COMMENT ON COLUMN xdb.process_type.paused_until IS 'When the pause ends by itself; null = it does not.';
 COMMENT ON COLUMN xdb.process_type.pause_reason IS 'Why it is paused.';
+
+-- Functions of the database may answer all calls of a process type.
+ALTER TABLE xdb.process_type ALTER COLUMN worker_id DROP NOT NULL;
+COMMENT ON COLUMN xdb.process_type.worker_id IS 'Worker that implements its states and RPCs; null: functions of the database do.';

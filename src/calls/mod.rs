@@ -169,6 +169,8 @@ pub fn rpc_url(worker: &Worker) -> String {
 /// What became of a state's call.
 #[derive(Clone, Debug)]
 pub enum Answered {
+    /// A function answers it, which is called where its answer is applied.
+    Uncalled,
     WaitUntil(WaitUntilAnswer),
     Execute(ExecuteAnswer),
     Failed(Failure, Further),
@@ -181,6 +183,7 @@ impl Answered {
     pub fn command(&self, record: &CallRecord) -> Command {
         let seq = record.key.1;
         match self {
+            Self::Uncalled => Command::CallRepeated { seq, api: record.api },
             Self::WaitUntil(answer) => Command::WaitUntilAnswered { seq, answer: answer.clone() },
             Self::Execute(answer) => Command::ExecuteAnswered { seq, answer: answer.clone() },
             Self::Failed(failure, further) => failed(record, failure.clone(), *further),
@@ -202,7 +205,7 @@ impl Answered {
                 Decision::Close { .. } => (0, effects),
             },
             Self::Retry(retried) => (0, &retried.effects),
-            Self::Failed(..) => return 0,
+            Self::Failed(..) | Self::Uncalled => return 0,
         };
         let attributes = effects.write_local_attributes.values().map(|value| value.as_str().len());
         let arguments = effects.call_functions.iter().map(|call| call.argument.as_ref());
@@ -230,7 +233,7 @@ impl Answered {
             Self::WaitUntil(answer) => Some(&answer.effects),
             Self::Execute(answer) => Some(&answer.effects),
             Self::Retry(retried) => Some(&retried.effects),
-            Self::Failed(..) => None,
+            Self::Failed(..) | Self::Uncalled => None,
         }
     }
 
@@ -252,7 +255,7 @@ impl Answered {
             Self::Execute(ExecuteAnswer { decision: Decision::ConditionalClose { queues, .. }, .. }) => {
                 queues.iter().map(|queue| (queue.clone(), 1)).collect()
             }
-            Self::Execute(_) | Self::Failed(..) | Self::Retry(_) => Vec::new(),
+            Self::Execute(_) | Self::Failed(..) | Self::Retry(_) | Self::Uncalled => Vec::new(),
         }
     }
 }
@@ -274,9 +277,19 @@ fn call_failed(record: &CallRecord, failure: Failure, further: Further) -> CallF
     }
 }
 
+/// Reads what a function has answered, in the same way.
+pub fn of_function(api: Api, text: Option<&str>) -> Answered {
+    let invalid = |what: String| failed_by_policy(Failure { status: None, ..invalid_answer(what) });
+    let Some(text) = text else { return invalid("the function has answered with NULL".to_owned()) };
+    let most = guc::max_response_bytes();
+    if text.len() > most {
+        return invalid(format!("the answer has {} bytes, and xdb.max_response_size is {most}", text.len()));
+    }
+    decode_body(api, text.as_bytes()).unwrap_or_else(invalid)
+}
+
 /// Reads a worker's answer. Whatever it is, the result is an answer or a failed attempt.
 pub fn decode(api: Api, outcome: &Outcome) -> Answered {
-    let limits = limits();
     let body = match outcome {
         Outcome::Answer { status: 200, body, .. } => body,
         Outcome::Answer { status, retry_after, body } => {
@@ -285,14 +298,18 @@ pub fn decode(api: Api, outcome: &Outcome) -> Answered {
         }
         Outcome::Failed { kind, message } => return failed_by_policy(transport_failure(*kind, message)),
     };
-    let decoded = match api {
+    decode_body(api, body).unwrap_or_else(|what| failed_by_policy(invalid_answer(what)))
+}
+
+fn decode_body(api: Api, body: &[u8]) -> std::result::Result<Answered, String> {
+    let limits = limits();
+    match api {
         Api::WaitUntil => decode_wait_until(body, &limits).map(Answered::WaitUntil),
         Api::Execute => decode_execute(body, &limits).map(|executed| match executed {
             Executed::Decided(answer) => Answered::Execute(answer),
             Executed::Retry(retried) => Answered::Retry(retried),
         }),
-    };
-    decoded.unwrap_or_else(|what| failed_by_policy(invalid_answer(what)))
+    }
 }
 
 /// A failed attempt of which nothing is said but that it has failed.

@@ -2,7 +2,7 @@
 
 use super::StateKey;
 use super::lines::{OLDER, OWN, Schema, read_line};
-use super::registry::WorkerId;
+use super::registry::{NO_WORKER, WorkerId};
 use super::suspects;
 use super::table::{Read, Record, batch, delete, insert, record, run, set_to_v, statements, table};
 use super::versions::{self, of_schema};
@@ -95,7 +95,7 @@ statements! {
     ANY_FOR_RUNNERS = format!("SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = {RUNNERS_LANE} AND t.due_at <= $1 AND {}) \
         AS any", free_for_runners("$2", "$3"));
     TAKE_BACK = format!("WITH back AS MATERIALIZED (SELECT t.execution_id, t.seq FROM xdb.task t \
-            WHERE t.lane = {RUNNERS_LANE} AND {} LIMIT $1 FOR UPDATE OF t SKIP LOCKED) \
+            WHERE t.lane = {RUNNERS_LANE} AND t.worker_id > {NO_WORKER} AND {} LIMIT $1 FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {SCHEDULERS_LANE}, {NO_LEASE} FROM back \
         WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("$2", "$3"));
     TAKE_OVER_LANES = format!("UPDATE xdb.task SET lane = {SCHEDULERS_LANE}, {NO_LEASE} WHERE lane IN (1, 2)");
@@ -127,11 +127,15 @@ statements! {
         SELECT worker_id FROM ids WHERE worker_id IS NOT NULL AND worker_id <> ALL ($2)";
     ADOPT = "WITH orphan AS MATERIALIZED (SELECT k.execution_id, k.seq FROM xdb.task k \
             WHERE k.lane = $1 AND k.worker_id = ANY ($2) LIMIT $3 FOR UPDATE SKIP LOCKED) \
-        UPDATE xdb.task k SET worker_id = t.worker_id \
+        UPDATE xdb.task k SET worker_id = COALESCE(t.worker_id, 0), lane = CASE WHEN t.worker_id IS NULL THEN 1 ELSE k.lane END \
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
         WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq";
-    FORGET_LEASES = format!("UPDATE xdb.task SET lane = 0, {NO_LEASE} WHERE lane <> 0 OR lease_epoch <> 0");
+    // Calls that functions answer stay the runners'.
+    FORGET_LEASES = format!("UPDATE xdb.task SET lane = {LANE_OF_ALL}, {NO_LEASE} WHERE lane <> {LANE_OF_ALL} OR lease_epoch <> 0");
 }
+
+/// The lane of a call whose tables are not slow.
+pub(super) const LANE_OF_ALL: &str = "CASE WHEN worker_id = 0 AND lane <> 0 THEN 1 ELSE 0 END";
 
 /// Nobody has a good lease on the task `t` of the scheduler.
 const FREE: &str = "(t.lease_until IS NULL OR t.lease_epoch < $7 OR t.lease_until <= $8)";

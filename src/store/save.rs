@@ -4,12 +4,13 @@
 pub use super::claim::Lease;
 
 use super::attribute::{self, LocalAttribute};
-use super::claim::{self, Task};
+use super::claim::{self, RUNNERS_LANE, Task};
 use super::history::{self, HistoryEvent};
 use super::inbox::{self, MessageKey};
 use super::loaded::{Loaded, Meta};
 use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
+use super::registry::NO_WORKER;
 use super::state::{self, State, StateUpdate};
 use super::timer::{self, Timer, TimerKey};
 use super::{StateKey, execution, full_queues, global_queue, global_waiter, held};
@@ -283,9 +284,12 @@ impl<'a> Rows<'a> {
             return;
         };
         let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
-        row.lane = (calls.lane)(meta);
         // A type that is gone has no worker; its tasks wait for nobody until it is registered again.
-        row.worker_id = meta.process_type.as_ref().map_or(0, |t| t.worker.id);
+        (row.lane, row.worker_id) = match &meta.process_type {
+            Some(t) if t.is_for_function(&state.id.state_id, api) => (RUNNERS_LANE, NO_WORKER),
+            Some(t) => ((calls.lane)(meta), t.worker_id()),
+            None => ((calls.lane)(meta), NO_WORKER),
+        };
         row.attempt = call.failed_attempts;
         if let Some(lease) = calls.leases.get(&key) {
             row.begin(*lease, calls.now);

@@ -7,7 +7,7 @@
 //!
 //! The scheduler says in its slot whether there are any. While there are none, nobody reads or writes the table.
 
-use super::claim::{HELD_LANE, NO_LEASE, SCHEDULERS_LANE};
+use super::claim::{HELD_LANE, LANE_OF_ALL, NO_LEASE};
 use super::table::{Record, batch, delete, run, statements, table};
 use super::{StateKey, versions};
 use crate::pg::catch::Result;
@@ -63,7 +63,7 @@ statements! {
     ALL_OVER = "DELETE FROM xdb.crash_suspect WHERE execution_id = ANY ($1)";
     RETRY = format!("WITH released AS (DELETE FROM xdb.crash_suspect c WHERE c.execution_id = $1 \
             AND ($2::int IS NULL OR c.seq = $2) AND c.held_at IS NOT NULL RETURNING c.seq) \
-        UPDATE xdb.task t SET lane = {SCHEDULERS_LANE}, {NO_LEASE} FROM released r \
+        UPDATE xdb.task t SET lane = {LANE_OF_ALL}, {NO_LEASE} FROM released r \
         WHERE t.execution_id = $1 AND t.seq = r.seq");
     HELD_OF = "SELECT c.seq FROM xdb.crash_suspect c WHERE c.execution_id = $1 AND c.held_at IS NOT NULL";
     FORGET_ALL = "DELETE FROM xdb.crash_suspect";

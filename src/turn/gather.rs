@@ -13,7 +13,7 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE, TaskPlace};
 use crate::store::held::Walk;
-use crate::store::registry::{Registry, WorkerId};
+use crate::store::registry::{NO_WORKER, Registry, WorkerId};
 use crate::store::{StateKey, claim, global_queue, held, inbox, lines, load, pauses, timer, versions};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -219,7 +219,8 @@ impl Gathering<'_> {
             if turn.role.gathers() {
                 // A call may commit under a worker that was unregistered meanwhile.
                 more |= claim::adopt_orphans(turn.spi, SCHEDULERS_LANE, &work.workers)?;
-                more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &work.workers)?;
+                let known: Vec<_> = work.workers.iter().copied().chain([NO_WORKER]).collect();
+                more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &known)?;
             }
             work.more |= more;
             work.moved.adopted = Some(!more);

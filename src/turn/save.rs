@@ -197,7 +197,7 @@ impl Dispatch<'_> {
         if self.app.lane_of(&loaded.meta) != self.turn.role.lane() {
             return;
         }
-        let line = loaded.meta.line_at(process_type.worker.id);
+        let line = loaded.meta.line_at(process_type.worker_id());
         self.new_line |= !self.lines.has(&line);
         if !answered && !self.lines.is_drained(line.worker) {
             // Others may have been due for longer. What goes on after an answer has the place of the call that was answered;
@@ -209,6 +209,11 @@ impl Dispatch<'_> {
             if call.failed_attempts > 0 {
                 // A repeat knows how many attempts there were from its task: it is claimed.
                 self.more |= call.not_before <= now;
+                continue;
+            }
+            if process_type.is_for_function(&state.id.state_id, api) {
+                // Whoever calls functions claims them.
+                self.more |= self.turn.role.calls_functions() && call.not_before <= now;
                 continue;
             }
             let config = config(loaded, state);

@@ -49,8 +49,8 @@ impl Simulator {
         self.runs.insert(id, run);
         self.latest.insert(process_id, id);
         self.requests.extend(request.map(|request| (request, id)));
-        self.call_functions(id, &functions);
         self.apply(id, events);
+        self.call_functions(id, &functions);
         Ok(id)
     }
 }

@@ -7,6 +7,7 @@ mod w10_rpc;
 mod w11_start;
 mod w12_fan_out;
 mod w13_many_open;
+mod w14_functions;
 mod w1_chain;
 mod w2_single;
 mod w3_latency;
@@ -43,6 +44,7 @@ pub const WORKLOADS: &[Workload] = &[
     w11_start::WORKLOAD,
     w12_fan_out::WORKLOAD,
     w13_many_open::WORKLOAD,
+    w14_functions::WORKLOAD,
     growth::WORKLOAD,
     tenants::WORKLOAD,
 ];
