@@ -1,12 +1,15 @@
 # The work is done by scripts/; this file is the list of what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-upgrade explore fuzz torture torture-plants crash-points bench lint setup all install psql
+.PHONY: help demo demo-sql test test-upgrade explore fuzz torture torture-plants crash-points bench lint setup all install psql
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: ## install what is missing, build, and watch two processes run (some minutes the first time)
 	@scripts/demo
+
+demo-sql: ## watch two orders that are handled by functions of the database, with psql alone
+	@scripts/demo-sql
 
 test: ## run every test suite (PG=15-assert, PG=17: against another server; see docs/versions.md)
 	@scripts/test

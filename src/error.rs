@@ -195,9 +195,24 @@ pub fn superuser_process() -> PgError {
 }
 
 pub fn superuser_rpc() -> PgError {
-    PgError::new(sqlstate(b"XD013"), "superusers can't invoke RPCs here that use mapped tables")
-        .detail("Triggers and policies of these tables run with the rights of the caller.")
+    PgError::new(sqlstate(b"XD013"), "superusers can't invoke RPCs here that use mapped tables or functions")
+        .detail("Triggers and policies of these tables, and functions, run with the rights of the caller.")
         .hint("Use an ordinary role, with SET ROLE, or set xdb.allow_superuser_processes.")
+}
+
+pub fn no_worker_for_rpc(rpc_name: &str) -> PgError {
+    PgError::new(sqlstate(b"XD026"), format!("nobody answers RPC \"{rpc_name}\""))
+        .detail("Its process type has no worker, and the RPC no function.")
+        .hint("The definition names functions in \"rpcs\".")
+}
+
+/// A step of the process itself is what calls.
+pub fn own_step(function: &str) -> PgError {
+    PgError::new(
+        sqlstate(b"XD016"),
+        format!("a function that answers a call of a process can't call {function} for it"),
+    )
+    .hint("Its answer says what becomes of the process.")
 }
 
 /// Somebody changes, removes or uses what another role has registered. `owner` is its name, if it is there.

@@ -118,7 +118,7 @@ CREATE TABLE xdb.process_type (
     type_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     process_type text NOT NULL CONSTRAINT process_type_unique UNIQUE,
     -- Not a foreign key: pg_restore loads the tables in any order, and would lose the rows. Registrations lock the worker's row.
-    worker_id int NOT NULL,
+    worker_id int,
     definition jsonb NOT NULL,
     mapping_id int,
     version bigint NOT NULL DEFAULT 1,
@@ -133,7 +133,7 @@ CREATE INDEX process_type_paused ON xdb.process_type (paused_until) WHERE pause_
 COMMENT ON TABLE xdb.process_type IS 'Registered process types, by xdb.register_process_type.';
 COMMENT ON COLUMN xdb.process_type.type_id IS 'Key within this database.';
 COMMENT ON COLUMN xdb.process_type.process_type IS 'Name it was registered under.';
-COMMENT ON COLUMN xdb.process_type.worker_id IS 'Worker that implements its states and RPCs.';
+COMMENT ON COLUMN xdb.process_type.worker_id IS 'Worker that implements its states and RPCs; null: functions of the database do.';
 COMMENT ON COLUMN xdb.process_type.definition IS 'States, options, attributes, queues and RPCs, as registered last.';
 COMMENT ON COLUMN xdb.process_type.mapping_id IS 'Global attributes of executions that start from now on; null = none.';
 COMMENT ON COLUMN xdb.process_type.version IS 'Grows with every registration.';

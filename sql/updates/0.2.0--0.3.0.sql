@@ -267,3 +267,7 @@ COMMENT ON COLUMN xdb.correlated_start.execution_id IS 'The latest execution, wh
 ALTER TABLE xdb.process_execution ADD COLUMN shard_key text;
 COMMENT ON COLUMN xdb.process_execution.shard IS 'Hash of the process id, or of the shard key, 0 to 1023. The tables below it carry the same.';
 COMMENT ON COLUMN xdb.process_execution.shard_key IS 'The starter''s shardKey; null = the shard is that of the process id.';
+
+-- Functions of the database may answer all calls of a process type.
+ALTER TABLE xdb.process_type ALTER COLUMN worker_id DROP NOT NULL;
+COMMENT ON COLUMN xdb.process_type.worker_id IS 'Worker that implements its states and RPCs; null: functions of the database do.';

@@ -20,7 +20,7 @@ use crate::store::attribute::{self, Found, LocalAttributes, Versioned};
 use crate::store::claim::Lane;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::pull::{self as store, Begun, DueCall, Leased, Wanted};
-use crate::store::registry::{Registry, WorkerId};
+use crate::store::registry::{NO_WORKER, Registry, WorkerId};
 use crate::store::save::Lease;
 use crate::store::{StateKey, claim, held, locks};
 use crate::turn::{refused, why_unfit};
@@ -187,9 +187,17 @@ impl Look {
 
     /// Calls follow their process types to other workers.
     fn move_elsewhere(&self, spi: &Spi, round: &mut Round, seen: &mut Seen) -> Result<()> {
-        let worker_of = |key: &StateKey| Some(round.executions.get(&key.0)?.meta.process_type.as_ref()?.worker.id);
+        let worker_of = |key: &StateKey| {
+            let loaded = round.executions.get(&key.0)?;
+            let (process_type, state) = (loaded.meta.process_type.as_ref()?, loaded.execution.states.get(&key.1)?);
+            let is_for_function = process_type.is_for_function(&state.id.state_id, state.current_call()?.0);
+            Some(if is_for_function { NO_WORKER } else { process_type.worker_id() })
+        };
         let moved = round.due.iter().filter_map(|due| Some((due.key, worker_of(&due.key)?)));
         let moved: Vec<_> = moved.filter(|(_, worker)| *worker != seen.worker).collect();
+        let for_functions: Vec<_> =
+            moved.iter().filter(|(_, worker)| *worker == NO_WORKER).map(|(key, _)| *key).collect();
+        claim::move_to_lane(spi, &for_functions, claim::RUNNERS_LANE)?;
         claim::move_to_workers(spi, &moved)?;
         moved.iter().for_each(|(key, _)| drop(round.executions.remove(&key.0)));
         seen.wrote |= !moved.is_empty();

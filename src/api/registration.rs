@@ -1,6 +1,6 @@
 //! Workers and process types.
 
-use super::{Caller, json, name, needed, owner_name};
+use super::{Caller, json, name, name_if_given, needed, owner_name};
 use crate::error;
 use crate::guc;
 use crate::http::{
@@ -13,9 +13,9 @@ use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::memory::room_for;
 use crate::pg::param::Jsonb;
 use crate::pg::spi::{self, Spi};
-use crate::store::app_functions;
+use crate::store::app_functions::{self, Gives};
 use crate::store::catalog::{self, TableKind};
-use crate::store::registry::{self, NewWorker, TypeToPut};
+use crate::store::registry::{self, NewWorker, TypeToPut, WorkerId};
 use crate::store::worker_secret::{self, Secret};
 use crate::transport::FailureKind;
 use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
@@ -214,7 +214,7 @@ pub fn unregister_worker(args: &Args) -> Result<Value> {
 pub fn register_process_type(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.register_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
-    let worker = name("worker", args.text(1))?;
+    let worker = name_if_given("worker", args.text(1))?;
     let text = needed("definition", json(args, 2, "definition")?)?;
     if text.len() <= MAX_DEFINITION_BYTES {
         room_for(Definition::weight(&text))?;
@@ -223,18 +223,19 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     if let Some(longer) = definition.longer_call(guc::max_call_timeout()) {
         return Err(error::over_quota(longer.to_string()));
     }
+    if worker.is_none()
+        && let Some(what) = definition.needs_worker()
+    {
+        return Err(error::invalid_definition(format!("{what} has no function, and there is no worker")));
+    }
     // Names of tables are looked up as the caller sees them.
     let owner_name = owner_name(caller)?;
     spi::connect(|spi| {
         definition.global_attributes.iter_mut().try_for_each(|table| resolve_table(spi, table))?;
-        definition.functions.values_mut().try_for_each(|name| {
-            *name = app_functions::named(spi, name)?;
-            Ok(())
-        })
+        name_functions(spi, &mut definition)
     })?;
     caller.on_system_tables(|spi, _| {
-        let gives = app_functions::Gives::JsonOrNothing;
-        definition.functions.values().try_for_each(|name| app_functions::check(spi, caller.role, name, 2, gives))?;
+        check_functions(spi, caller, &mut definition)?;
         let mut relations = BTreeSet::new();
         for table in &definition.global_attributes {
             if !relations.insert(table.relation) {
@@ -242,11 +243,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
             }
             check_table(spi, caller, table)?;
         }
-        let Some((worker_id, owner)) = registry::worker_to_use(spi, &worker)? else {
-            return Err(error::unknown_worker(&worker).hint("Register it with xdb.register_worker()."));
-        };
-        // Its processes are told to the worker, who decides what they do.
-        caller.own_registration("worker", &worker, owner)?;
+        let worker_id = worker.as_deref().map(|worker| worker_to_use(spi, caller, worker)).transpose()?;
         let put = TypeToPut {
             name: &process_type,
             worker: worker_id,
@@ -270,6 +267,35 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
         }
     })?;
     Ok(Value::Void)
+}
+
+/// Puts the names of functions as definitions have them, schema and name.
+fn name_functions(spi: &Spi, definition: &mut Definition) -> Result<()> {
+    for name in definition.functions.values_mut() {
+        *name = app_functions::named(spi, name)?;
+    }
+    for name in definition.handlers_mut() {
+        *name = app_functions::named(spi, name)?;
+    }
+    Ok(())
+}
+
+/// The functions can be called, by whoever registers them too.
+fn check_functions(spi: &Spi, caller: Caller, definition: &mut Definition) -> Result<()> {
+    let called: BTreeSet<_> = definition.functions.values().cloned().collect();
+    let handlers: BTreeSet<_> = definition.handlers_mut().map(|name| name.clone()).collect();
+    let check = |name: &String, arguments, gives| app_functions::check(spi, caller.role, name, arguments, gives);
+    called.iter().try_for_each(|name| check(name, 2, Gives::JsonOrNothing))?;
+    handlers.iter().try_for_each(|name| check(name, 1, Gives::Json))
+}
+
+/// The worker of a process type, whose processes are told to it, and which decides what they do.
+fn worker_to_use(spi: &Spi, caller: Caller, worker: &str) -> Result<WorkerId> {
+    let Some((worker_id, owner)) = registry::worker_to_use(spi, worker)? else {
+        return Err(error::unknown_worker(worker).hint("Register it with xdb.register_worker()."));
+    };
+    caller.own_registration("worker", worker, owner)?;
+    Ok(worker_id)
 }
 
 /// What Postgres calls texts that can't name a table: too many parts, another database.

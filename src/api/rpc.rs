@@ -16,7 +16,7 @@ use crate::pg::memory;
 use crate::pg::process::{configuration_read_at, database_name};
 use crate::pg::spi::{self};
 use crate::pg::wake;
-use crate::store::app_functions::Calls;
+use crate::store::app_functions::{self, Calls};
 use crate::store::app_tables::{Held, Tables, object};
 use crate::store::attribute::{self, Found, Size};
 use crate::store::load::{self, Loaded, Lock, Meta};
@@ -117,9 +117,9 @@ fn refuse_superuser(caller: Caller, meta: &Meta, touched: impl Fn(&str) -> bool)
 }
 
 /// Refuses to call functions as a superuser: they are somebody's code.
-fn refuse_superuser_functions(caller: Caller, functions: &[FunctionCall]) -> Result<()> {
+fn refuse_superuser_code(caller: Caller) -> Result<()> {
     let is_refused = identity::is_superuser(caller.role) && !guc::ALLOW_SUPERUSER_PROCESSES.get();
-    if is_refused && !functions.is_empty() { Err(error::superuser_rpc()) } else { Ok(()) }
+    if is_refused { Err(error::superuser_rpc()) } else { Ok(()) }
 }
 
 /// What is to be called, unless the idempotency key has its answer already.
@@ -246,7 +246,7 @@ fn target(
             process_type.definition.rpcs.iter().flat_map(|rpcs| rpcs.keys().map(String::as_str)).collect();
         return Err(error::unknown_word("rpc_name", rpc_name, &known));
     };
-    if process_type.worker.url.is_none() {
+    if config.function.is_none() && process_type.pulled_by().is_some() {
         return Err(error::worker_is_not_called(rpc_name));
     }
     Ok(ToCall { loaded, process_type, config })
@@ -261,6 +261,9 @@ impl ToCall {
         rpc_name: &str,
         asked: Option<Duration>,
     ) -> Result<std::time::Duration> {
+        if self.config.function.is_some() {
+            refuse_superuser_code(caller)?;
+        }
         let (id, timeout) = (self.loaded.before.id, self.timeout(asked));
         let is_paused = self.loaded.before.pause().is_some() || self.process_type.pause.is_some();
         if is_paused && rpc_pause::wait(caller, process_id, id, Instant::now() + timeout)? {
@@ -287,10 +290,7 @@ impl ToCall {
 fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str) -> Result<(RpcAnswer, String)> {
     let Invocation { rpc_name, input, timeout, idempotency_key, values, .. } = *invocation;
     let execution = &target.loaded.before;
-    let worker = &target.process_type.worker;
     let failed = |what: String| error::worker_failed(rpc_name, what);
-    let unsigned = |why: Arc<str>| failed(format!("the worker's secret can't be used: {why}"));
-    let secrets = worker.signing.clone().map_err(unsigned)?;
     let invocation = idempotency_key.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned);
     let id = rpc_call_id(execution.id, &invocation);
     let (owner, shard) = (identity::role_name(target.loaded.meta.owner)?, target.loaded.meta.chosen_shard());
@@ -319,6 +319,19 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
     };
     calls::check_size(request.payload_bytes())?;
     memory::room_for(request.payload_bytes())?;
+    let context = |answer: &RpcAnswer| {
+        if answer.effects.call_functions.is_empty() { String::new() } else { request.context.encode() }
+    };
+    if let Some(function) = &target.config.function {
+        let text = Caller::on_users_tables(|spi| app_functions::rpc_answer(spi, function, &request.encode()))?;
+        let body = text.ok_or_else(|| failed("the function has answered with NULL".to_owned()))?.into_bytes();
+        let answer = answered(target, rpc_name, Outcome::Answer { status: 200, retry_after: None, body })?;
+        let context = context(&answer);
+        return Ok((answer, context));
+    }
+    let worker = target.process_type.worker.as_ref().ok_or_else(|| error::no_worker_for_rpc(rpc_name))?;
+    let unsigned = |why: Arc<str>| failed(format!("the worker's secret can't be used: {why}"));
+    let secrets = worker.signing.clone().map_err(unsigned)?;
     let call = Request {
         tag: 0,
         url: calls::rpc_url(worker)?,
@@ -328,7 +341,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
         secrets,
     };
     let answer = answered(target, rpc_name, Client::call(call)?)?;
-    let context = if answer.effects.call_functions.is_empty() { String::new() } else { request.context.encode() };
+    let context = context(&answer);
     Ok((answer, context))
 }
 
@@ -376,7 +389,9 @@ fn apply(
     wrote();
     let changed = loaded.values().find(|entry| !entry.events.is_empty()).map(|entry| &entry.meta);
     if let Some(meta) = changed.filter(|_| !attributes.is_empty() || !functions.is_empty()) {
-        refuse_superuser_functions(caller, &functions)?;
+        if !functions.is_empty() {
+            refuse_superuser_code(caller)?;
+        }
         refuse_superuser(caller, meta, |attribute| attributes.contains_key(attribute))?;
         caller.look_up(tables, &meta.mapping, TableUse::Update, |attribute| attributes.contains_key(attribute))?;
         let definition = meta.definition();

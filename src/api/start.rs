@@ -1,7 +1,9 @@
 //! `start_process`: everything in the caller's transaction, or nothing.
 
 use super::merge::merge_or_begin;
-use super::{Caller, json, name, name_if_given, object, owner_name, payload, session_traceparent, wrote};
+use super::{
+    Caller, json, name, name_if_given, object, owner_name, payload, refuse_own_step, session_traceparent, wrote,
+};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -353,6 +355,7 @@ fn make_way(
     latest: ExecutionId,
 ) -> Result<()> {
     let process_id = &request.start.process_id;
+    refuse_own_step(latest, "xdb.start_process()")?;
     match process::find(spi, process_id, Some(latest))? {
         None => return Ok(()),
         Some(found) if !caller.may_drive(found.owner)? => return Err(of_another(process_id)),

@@ -180,6 +180,8 @@ pub fn rpc_url(worker: &Worker) -> Result<String> {
 /// What became of a state's call.
 #[derive(Clone, Debug)]
 pub enum Answered {
+    /// A function answers it, which is called where its answer is applied.
+    Uncalled,
     WaitUntil(WaitUntilAnswer),
     Execute(ExecuteAnswer),
     Failed(Failure, Further),
@@ -192,6 +194,7 @@ impl Answered {
     pub fn command(&self, record: &CallRecord) -> Command {
         let seq = record.key.1;
         match self {
+            Self::Uncalled => Command::CallRepeated { seq, api: record.api },
             Self::WaitUntil(answer) => Command::WaitUntilAnswered { seq, answer: answer.clone() },
             Self::Execute(answer) => Command::ExecuteAnswered { seq, answer: answer.clone() },
             Self::Failed(failure, further) => failed(record, failure.clone(), *further),
@@ -213,7 +216,7 @@ impl Answered {
                 Decision::Close { .. } => (0, effects),
             },
             Self::Retry(retried) => (0, &retried.effects),
-            Self::Failed(..) => return 0,
+            Self::Failed(..) | Self::Uncalled => return 0,
         };
         let attributes = effects.write_local_attributes.values().map(|value| value.as_str().len());
         let arguments = effects.call_functions.iter().map(|call| call.argument.as_ref());
@@ -247,7 +250,7 @@ impl Answered {
             Self::WaitUntil(answer) => Some(&mut answer.effects),
             Self::Execute(answer) => Some(&mut answer.effects),
             Self::Retry(retried) => Some(&mut retried.effects),
-            Self::Failed(..) => None,
+            Self::Failed(..) | Self::Uncalled => None,
         }
     }
 
@@ -262,7 +265,7 @@ impl Answered {
             Self::WaitUntil(answer) => Some(&answer.effects),
             Self::Execute(answer) => Some(&answer.effects),
             Self::Retry(retried) => Some(&retried.effects),
-            Self::Failed(..) => None,
+            Self::Failed(..) | Self::Uncalled => None,
         }
     }
 
@@ -284,7 +287,7 @@ impl Answered {
             Self::Execute(ExecuteAnswer { decision: Decision::ConditionalClose { queues, .. }, .. }) => {
                 queues.iter().map(|queue| (queue.clone(), 1)).collect()
             }
-            Self::Execute(_) | Self::Failed(..) | Self::Retry(_) => Vec::new(),
+            Self::Execute(_) | Self::Failed(..) | Self::Retry(_) | Self::Uncalled => Vec::new(),
         }
     }
 }
@@ -304,6 +307,17 @@ fn call_failed(record: &CallRecord, failure: Failure, further: Further) -> CallF
         further,
         applied: None,
     }
+}
+
+/// Reads what a function has answered, in the same way.
+pub fn of_function(api: Api, text: Option<&str>) -> Answered {
+    let invalid = |what: String| failed_by_policy(Failure { status: None, ..invalid_answer(what) });
+    let Some(text) = text else { return invalid("the function has answered with NULL".to_owned()) };
+    let most = guc::max_response_bytes();
+    if text.len() > most {
+        return invalid(format!("the answer has {} bytes, and xdb.max_response_size is {most}", text.len()));
+    }
+    decode_answer(api, text.as_bytes()).unwrap_or_else(invalid)
 }
 
 /// Reads a worker's answer. Whatever it is, the result is an answer or a failed attempt.

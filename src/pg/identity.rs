@@ -156,6 +156,20 @@ pub fn temporary_schema() -> Option<pg_sys::Oid> {
     (schema != pg_sys::InvalidOid).then_some(schema)
 }
 
+/// Runs `body` as [`as_process_owner`] does, for a function that has so many milliseconds: locks are waited for as long, and it gives way
+/// in a deadlock before any session does that waits with it.
+pub fn as_function_owner<T>(
+    owner: pg_sys::Oid,
+    own: &[Setting],
+    milliseconds: c_int,
+    body: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let timeout = CString::new(format!("{milliseconds}ms")).unwrap_or_default();
+    scope(None, &[(c"deadlock_timeout", c"200ms")], Settings::PinnedBack, || {
+        as_process_owner(owner, own, Some(&timeout), body)
+    })
+}
+
 /// Closes the cursors and the descriptors of large objects that a trigger has left open: whoever comes next could read from them,
 /// or find the name of a cursor taken. An error closes them by itself. What runs at the end of a cursor's statement runs as the
 /// owner still.

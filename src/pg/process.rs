@@ -3,7 +3,7 @@
 use super::shmem::{self, Slot, call};
 use super::{compat, identity, raw, settings};
 use pgrx::pg_sys;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::{CStr, c_int};
 use std::rc::Rc;
 
@@ -169,6 +169,28 @@ pub fn refuse_if_read_only(function: &CStr) {
 pub fn is_server_start() -> bool {
     // SAFETY: flags of the server, set before libraries are loaded.
     unsafe { pg_sys::process_shared_preload_libraries_in_progress && !pg_sys::IsBinaryUpgrade }
+}
+
+thread_local! {
+    static IN_STEP_OF: Cell<Option<[u8; 16]>> = const { Cell::new(None) };
+}
+
+/// The execution of which a function answers a call right now.
+pub fn in_step_of() -> Option<[u8; 16]> {
+    IN_STEP_OF.get()
+}
+
+/// Runs a function that answers a call of this execution.
+pub fn as_step_of<T>(execution: [u8; 16], body: impl FnOnce() -> T) -> T {
+    struct Over;
+    impl Drop for Over {
+        fn drop(&mut self) {
+            IN_STEP_OF.set(None);
+        }
+    }
+    IN_STEP_OF.set(Some(execution));
+    let _over = Over;
+    body()
 }
 
 /// A random number in 0..1, for what needs no secrecy. For the main thread alone.

@@ -83,8 +83,20 @@ impl Calls {
     }
 }
 
+/// What a function answers to a request, as the text of its `jsonb`.
+pub fn answer(spi: &Spi, oid: u32, name: &str, request: &str) -> Result<Option<String>> {
+    now_in_table(oid);
+    rpc_answer(spi, name, request)
+}
+
+/// What a function answers to an RPC, in a caller's transaction.
+pub fn rpc_answer(spi: &Spi, name: &str, request: &str) -> Result<Option<String>> {
+    let sql = format!("SELECT {name}($1::pg_catalog.text::pg_catalog.jsonb)::pg_catalog.text");
+    Ok(spi.on_users_tables().first(&sql, &[value(request)], |row| row.at::<Option<String>>(0))?.flatten())
+}
+
 /// As the server itself says it.
-fn missing(name: &str, arguments: usize) -> PgError {
+pub fn missing(name: &str, arguments: usize) -> PgError {
     let types = vec!["jsonb"; arguments].join(", ");
     PgError::new(sqlstate(b"42883"), format!("function {name}({types}) does not exist"))
 }

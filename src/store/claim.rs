@@ -2,7 +2,7 @@
 
 use super::StateKey;
 use super::lines::{OLDER, OWN, Schema, read_line};
-use super::registry::WorkerId;
+use super::registry::{NO_WORKER, WorkerId};
 use super::suspects;
 use super::table::{Read, Record, batch, delete, insert, record, run, set_to_v, statements, table};
 use super::versions::{self, of_schema};
@@ -96,9 +96,9 @@ statements! {
     ANY_FOR_RUNNERS = format!("SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = {RUNNERS_LANE} AND t.due_at <= $1 AND {}) \
         AS any", free_for_runners("$2", "$3"));
     TAKE_BACK = format!("WITH back AS MATERIALIZED (SELECT t.execution_id, t.seq FROM xdb.task t \
-            WHERE t.lane = {RUNNERS_LANE} AND {} LIMIT $1 FOR UPDATE OF t SKIP LOCKED) \
+            WHERE t.lane = {RUNNERS_LANE} AND t.worker_id > {NO_WORKER} AND {} LIMIT $1 FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {}, {NO_LEASE} FROM back \
-        WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("$2", "$3"), own_lane());
+        WHERE t.execution_id = back.execution_id AND t.seq = back.seq", free_for_runners("$2", "$3"), schedulers_lane());
     TAKE_OVER_LANES = format!("UPDATE xdb.task SET lane = {SCHEDULERS_LANE}, {NO_LEASE} WHERE lane IN (1, 2)");
     PARKED = parked_of(&OWN);
     PARKED_OF_OLDER = parked_of(&OLDER);
@@ -116,8 +116,8 @@ statements! {
             UNION ALL SELECT n.lane FROM level CROSS JOIN LATERAL ( \
                 SELECT t.lane FROM xdb.task t WHERE t.lane > level.lane ORDER BY t.lane LIMIT 1) AS n) \
         SELECT lane FROM level");
-    MOVE_TO_OWN_LANE = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE} \
-        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", own_lane(), batch::<StateKey>());
+    MOVE_TO_SCHEDULER = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE} \
+        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", schedulers_lane(), batch::<StateKey>());
     MOVE_TO_LANE = format!("UPDATE xdb.task t SET lane = $3, {NO_LEASE} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
     MOVE_TO_WORKERS = super::table::update::<TaskMove>();
@@ -137,11 +137,15 @@ statements! {
         SELECT worker_id FROM ids WHERE worker_id IS NOT NULL AND worker_id <> ALL ($2)";
     ADOPT = "WITH orphan AS MATERIALIZED (SELECT k.execution_id, k.seq FROM xdb.task k \
             WHERE k.lane = $1 AND k.worker_id = ANY ($2) LIMIT $3 FOR UPDATE SKIP LOCKED) \
-        UPDATE xdb.task k SET worker_id = t.worker_id \
+        UPDATE xdb.task k SET worker_id = COALESCE(t.worker_id, 0), lane = CASE WHEN t.worker_id IS NULL THEN 1 ELSE k.lane END \
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
         WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq";
-    FORGET_LEASES = format!("UPDATE xdb.task SET lane = 0, {NO_LEASE} WHERE lane <> 0 OR lease_epoch <> 0");
+    // Calls that functions answer stay the runners'.
+    FORGET_LEASES = format!("UPDATE xdb.task SET lane = {LANE_OF_ALL}, {NO_LEASE} WHERE lane <> {LANE_OF_ALL} OR lease_epoch <> 0");
 }
+
+/// The lane of a call whose tables are not slow.
+pub(super) const LANE_OF_ALL: &str = "CASE WHEN worker_id = 0 AND lane <> 0 THEN 1 ELSE 0 END";
 
 /// Nobody has a good lease on the task `t` of the scheduler.
 const FREE: &str = "(t.lease_until IS NULL OR t.lease_epoch < $7 OR t.lease_until <= $8)";
@@ -320,8 +324,16 @@ pub(super) fn level_of(relation: &str) -> String {
     format!("CASE WHEN {relation}.lane < {FIRST_PRIORITY_LANE} THEN {NO_PRIORITY} ELSE {relation}.lane END")
 }
 
-/// The scheduler's lane for the task `t`.
+/// The lane for the task `t`, if its tables are not slow. What functions answer is the runners'.
 pub(super) fn own_lane() -> String {
+    let schedulers = schedulers_lane();
+    format!(
+        "CASE WHEN t.worker_id = {NO_WORKER} AND t.lane <> {SCHEDULERS_LANE} THEN {RUNNERS_LANE} ELSE {schedulers} END"
+    )
+}
+
+/// The scheduler's lane for the task `t`.
+fn schedulers_lane() -> String {
     format!(
         "COALESCE((SELECT {NO_PRIORITY} - (p.extra ->> 'priority')::smallint FROM xdb.process_execution p \
             WHERE p.execution_id = t.execution_id AND p.extra ? 'priority'), {SCHEDULERS_LANE})"
@@ -399,7 +411,7 @@ pub fn leases(spi: &Spi, keys: &[StateKey]) -> Result<HashMap<StateKey, (i64, i6
 /// Gives calls to another lane, without a lease: those that [`due`] has locked, or the caller's own.
 pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
     if lane == SCHEDULERS_LANE {
-        run(spi, &MOVE_TO_OWN_LANE, keys)?;
+        run(spi, &MOVE_TO_SCHEDULER, keys)?;
         return Ok(());
     }
     if keys.is_empty() {

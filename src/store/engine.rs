@@ -5,6 +5,7 @@
 
 use super::claim;
 use super::instance::{self, Ownership};
+use super::registry::{NO_WORKER, WorkerId};
 use super::table::{statements, table};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::value;
@@ -42,7 +43,7 @@ statements! {
 fn state_where(any_slow: &str, generation: &str, priorities: &str) -> String {
     format!(
         "SELECT e.epoch, m.paused, {generation} AS generation, \
-            EXISTS (SELECT FROM xdb.task WHERE lane = 1) AS runners_have_calls, {priorities} AS priorities, \
+            (SELECT max(worker_id) FROM xdb.task WHERE lane = 1) AS runners_last_worker, {priorities} AS priorities, \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
                 OR EXISTS (SELECT FROM xdb.global_passed_over) AS global_work, \
             {any_slow} AS any_slow, s.* \
@@ -61,6 +62,8 @@ pub struct TurnInput {
     pub generation: i64,
     /// There are calls in the runners' lane.
     pub runners_have_calls: bool,
+    /// Some of them are workers'.
+    pub workers_calls_are_runners: bool,
     /// There are calls of processes with a priority.
     pub priorities: bool,
     /// Messages of global queues are to be handed out.
@@ -111,11 +114,13 @@ pub fn retire_runners(spi: &Spi, is_gone: impl Fn(Role) -> bool) -> Result<()> {
 pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
     let (system, database) = instance::here();
     let read = |row: &Row| {
+        let last_worker: Option<WorkerId> = row.get("runners_last_worker")?;
         let state = TurnInput {
             epoch: row.get("epoch")?,
             paused: row.get("paused")?,
             generation: row.get("generation")?,
-            runners_have_calls: row.get("runners_have_calls")?,
+            runners_have_calls: last_worker.is_some(),
+            workers_calls_are_runners: last_worker.is_some_and(|worker| worker != NO_WORKER),
             priorities: row.get("priorities")?,
             global_work: row.get("global_work")?,
             ownership: instance::read_ownership(row)?,

@@ -1,8 +1,8 @@
 //! Calls that are held because their process or its type is paused. They stand in a lane of the table `task` that nobody claims from,
 //! and so cost nobody anything. (What crashes hold stands there too: see `suspects.rs`. Its row says so, and it stays.)
 //!
-//! The scheduler judges a call when it claims or dispatches it, and moves it here as it finds it; a runner gives such a call back to
-//! the scheduler. Whoever moves a call in has locked the row that says why, so who takes the reason away has to wait for that, and then
+//! The scheduler judges a call when it claims or dispatches it, and moves it here as it finds it; so does a runner with a call that a
+//! function answers, and it gives a worker's call back to the scheduler. Whoever moves a call in has locked the row that says why, so who takes the reason away has to wait for that, and then
 //! sees the call. The end of a process's pause moves its calls back at once, under the lock of the execution; that of a type's pause
 //! has the scheduler walk through the lane, in slices. So does its start. The lane is an optimisation: what is moved back too early is
 //! found and held again.
@@ -49,6 +49,12 @@ statements! {
             FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM free f \
         WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq", batch::<OfLine>());
+    HOLD_FUNCTIONS = format!("WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y \
+            WHERE y.type_id = ANY ($3) AND y.pause_mode IS NOT NULL AND (y.paused_until IS NULL OR y.paused_until > $4) \
+            ORDER BY y.type_id FOR SHARE SKIP LOCKED) \
+        UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} \
+        FROM {} JOIN xdb.process_execution p ON p.execution_id = v.execution_id JOIN paused y ON y.type_id = p.type_id \
+        WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", batch::<StateKey>());
     LET_GO = format!("UPDATE xdb.task t SET lane = {} \
         WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE} AND NOT {}", own_lane(), suspects::HELD);
     WALK = format!("WITH slice AS MATERIALIZED (SELECT t.worker_id, t.owner, t.due_at, t.execution_id, t.seq FROM xdb.task t \
@@ -99,6 +105,19 @@ pub fn hold_of_types(
     params.extend([array(types.iter().copied()), value(SLICE), value(now), value(lane.epoch), value(real)]);
     params.push(array(levels.iter().copied().chain([SCHEDULERS_LANE])));
     rows(spi, &HOLD_OF_TYPES, &params)
+}
+
+/// Holds those of these due calls, which are locked, whose types are paused: calls that functions answer, which a runner has found.
+/// Gives those that are held now.
+pub fn hold_functions(spi: &Spi, calls: &[(StateKey, TypeId)], now: Timestamp) -> Result<Vec<StateKey>> {
+    if calls.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys: Vec<_> = calls.iter().map(|(key, _)| *key).collect();
+    let types: BTreeSet<_> = calls.iter().map(|(_, id)| *id).collect();
+    let mut params = StateKey::arrays(&keys);
+    params.extend([array(types), value(now)]);
+    rows(spi, &HOLD_FUNCTIONS, &params)
 }
 
 /// Lets the calls of executions go whose pause is over, under their locks.

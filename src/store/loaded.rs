@@ -97,7 +97,7 @@ impl Meta {
 
     /// The worker that fetches its calls, if one does.
     pub fn pulled_by(&self) -> Option<WorkerId> {
-        self.process_type.as_ref().filter(|of| of.worker.url.is_none()).map(|of| of.worker.id)
+        self.process_type.as_ref()?.pulled_by()
     }
 
     /// The definition to decide with; an empty one when the type is gone.

@@ -17,7 +17,7 @@ use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xdb_engine::{Definition, ExecutionId, Pause, TableMapping, Timestamp};
+use xdb_engine::{Api, Definition, ExecutionId, Pause, TableMapping, Timestamp};
 use xdb_sched::kept::Kept;
 
 pub type WorkerId = i32;
@@ -43,7 +43,8 @@ pub struct Worker {
 pub struct ProcessType {
     pub id: TypeId,
     pub name: String,
-    pub worker: Arc<Worker>,
+    /// None: functions answer all of its calls.
+    pub worker: Option<Arc<Worker>>,
     pub definition: Arc<Definition>,
     pub mapping_id: Option<MappingId>,
     /// It may be over by itself.
@@ -51,10 +52,27 @@ pub struct ProcessType {
     pub version: RowVersion,
 }
 
+/// In the tasks of calls that functions answer, and of types that are not registered.
+pub const NO_WORKER: WorkerId = 0;
+
 impl ProcessType {
     /// The pause that its processes are in.
     pub fn pause(&self, now: Timestamp) -> Option<&Pause> {
         self.pause.as_ref().filter(|pause| !pause.is_over(now))
+    }
+
+    pub fn worker_id(&self) -> WorkerId {
+        self.worker.as_ref().map_or(NO_WORKER, |worker| worker.id)
+    }
+
+    /// The worker that fetches its calls, if it is such a one.
+    pub fn pulled_by(&self) -> Option<WorkerId> {
+        self.worker.as_ref().filter(|worker| worker.url.is_none()).map(|worker| worker.id)
+    }
+
+    /// Whether a call of this state is a runner's: because a function answers it, or since there is no worker who could.
+    pub fn is_for_function(&self, state_id: &str, api: Api) -> bool {
+        self.worker.is_none() || self.definition.function_of(state_id, api).is_some()
     }
 }
 
@@ -236,7 +254,7 @@ table! {
         key { type_id: TypeId }
         other {
             process_type: &'a str,
-            worker_id: WorkerId,
+            worker_id: Option<WorkerId>,
             definition: Jsonb<'a>,
             mapping_id: Option<MappingId>,
             version: i64,
@@ -251,7 +269,7 @@ record! {
     /// A process type that is registered, or registered again: then it keeps its owner.
     struct NewType<'a> of TypeRow<'a> {
         process_type: &'a str,
-        worker_id: WorkerId,
+        worker_id: Option<WorkerId>,
         definition: Jsonb<'a>,
         mapping_id: Option<MappingId>,
         owner: pg_sys::Oid,
@@ -263,7 +281,7 @@ record! {
     /// The same in a schema of an older release.
     struct NewTypeOfOlder<'a> of TypeRow<'a> {
         process_type: &'a str,
-        worker_id: WorkerId,
+        worker_id: Option<WorkerId>,
         definition: Jsonb<'a>,
         mapping_id: Option<MappingId>,
     }
@@ -274,7 +292,7 @@ record! {
     struct FoundAgain<'a> of TypeRow<'a> {
         type_id: TypeId,
         process_type: &'a str,
-        worker_id: WorkerId,
+        worker_id: Option<WorkerId>,
         definition: Jsonb<'a>,
         mapping_id: Option<MappingId>,
         owner: pg_sys::Oid,
@@ -294,8 +312,8 @@ table! {
 fn type_with(definition: &str, (secrets, pause): (&str, &str)) -> String {
     format!(
         "SELECT t.type_id, t.process_type, {definition}, t.mapping_id, t.version, t.xmin::text AS xmin, {pause}, \
-            w.worker_id, w.url, {secrets}, w.headers::text FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
-            WHERE t.type_id = $1"
+            w.worker_id, w.url, {secrets}, w.headers::text FROM xdb.process_type t LEFT JOIN xdb.worker w USING (worker_id) \
+            WHERE t.type_id = $1 AND (t.worker_id IS NULL OR w.worker_id IS NOT NULL)"
     )
 }
 
@@ -531,7 +549,7 @@ impl Registry {
         if known.is_some() || self.turn.is_some() {
             let mut secrets = worker_secret::Reader::default();
             let head = spi.first(of_schema(&HEAD, &HEAD_OF_OLDER), &[value(id)], |row| {
-                Ok((Head::read(row, secrets.signing(row)?)?, row.get::<i32>("stored_bytes")?))
+                Ok((Head::read(row, &mut secrets)?, row.get::<i32>("stored_bytes")?))
             })?;
             let Some((head, stored_bytes)) = head else {
                 self.forget(id);
@@ -634,7 +652,7 @@ impl Registry {
             if let Some(known) = self.types.get(&current.id)
                 && known.process_type.version == current
                 && known.checked == self.read.times
-                && known.process_type.worker.signing.is_ok()
+                && known.process_type.worker.as_ref().is_none_or(|worker| worker.signing.is_ok())
             {
                 return Ok(Some(known.process_type.clone()));
             }
@@ -694,14 +712,24 @@ struct Head {
     mapping_id: Option<MappingId>,
     pause: Option<Pause>,
     version: RowVersion,
-    worker: Worker,
+    worker: Option<Worker>,
 }
 
-impl Head {
-    fn read(row: &Row, signing: Signing) -> Result<Self> {
+impl Worker {
+    fn read(row: &Row, id: WorkerId, signing: Signing) -> Result<Self> {
         let headers: BTreeMap<String, String> = match row.get::<Option<&str>>("headers")? {
             Some(text) => from_json(text)?,
             None => BTreeMap::new(),
+        };
+        Ok(Self { id, url: row.get("url")?, signing, headers: headers.into_iter().collect() })
+    }
+}
+
+impl Head {
+    fn read(row: &Row, secrets: &mut worker_secret::Reader) -> Result<Self> {
+        let worker = match row.get::<Option<WorkerId>>("worker_id")? {
+            Some(id) => Some(Worker::read(row, id, secrets.signing(row)?)?),
+            None => None,
         };
         Ok(Self {
             id: row.get("type_id")?,
@@ -709,18 +737,13 @@ impl Head {
             mapping_id: row.get("mapping_id")?,
             pause: pauses::read(row)?,
             version: read_version(row)?,
-            worker: Worker {
-                id: row.get("worker_id")?,
-                url: row.get("url")?,
-                signing,
-                headers: headers.into_iter().collect(),
-            },
+            worker,
         })
     }
 
     fn with(self, definition: Arc<Definition>) -> ProcessType {
         let Self { id, name, mapping_id, pause, version, worker } = self;
-        ProcessType { id, name, worker: Arc::new(worker), definition, mapping_id, pause, version }
+        ProcessType { id, name, worker: worker.map(Arc::new), definition, mapping_id, pause, version }
     }
 }
 
@@ -728,7 +751,7 @@ impl Head {
 fn whole_type(spi: &Spi, id: TypeId) -> Result<Option<(ProcessType, usize)>> {
     let mut secrets = worker_secret::Reader::default();
     spi.first(of_schema(&TYPE, &TYPE_OF_OLDER), &[value(id)], |row| {
-        let head = Head::read(row, secrets.signing(row)?)?;
+        let head = Head::read(row, &mut secrets)?;
         let text = row.get::<&str>("definition")?;
         let weight = Definition::weight(text);
         room_for(weight)?;
@@ -883,7 +906,7 @@ pub fn type_to_put_in(spi: &Spi, name: &str) -> Result<Option<KnownType>> {
 /// What a process type is registered with.
 pub struct TypeToPut<'a> {
     pub name: &'a str,
-    pub worker: WorkerId,
+    pub worker: Option<WorkerId>,
     pub definition: &'a Definition,
     /// The role that registers it, and its name.
     pub role: pg_sys::Oid,
@@ -904,6 +927,10 @@ pub fn lost_type(spi: &Spi, name: &str) -> Result<Option<TypeId>> {
 /// was looked for. A mapping that differs from the last one gets a new id, because running executions keep theirs.
 pub fn put_process_type(spi: &Spi, put: &TypeToPut<'_>, known: Option<&KnownType>) -> Result<bool> {
     let TypeToPut { name: process_type, worker: worker_id, definition, role, role_name, lost } = *put;
+    if worker_id.is_none() {
+        // Else the registration of the worker has done so.
+        take_into_use(spi)?;
+    }
     let mapping_id = match known {
         Some(known) if known.global_attributes == definition.global_attributes => known.mapping_id,
         _ => insert_mapping(spi, &definition.global_attributes)?,

@@ -4,14 +4,14 @@
 pub use super::claim::Lease;
 
 use super::attribute::{self, LocalAttribute};
-use super::claim::{self, Task};
+use super::claim::{self, RUNNERS_LANE, SCHEDULERS_LANE, Task};
 use super::correlated;
 use super::history::{self, HistoryEvent};
 use super::inbox::{self, MessageKey};
 use super::loaded::{Loaded, Meta};
 use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
-use super::registry::WorkerId;
+use super::registry::{NO_WORKER, WorkerId};
 use super::state::{self, State, StateUpdate};
 use super::timer::{self, Timer, TimerKey};
 use super::{StateKey, execution, full_queues, global_queue, global_waiter, held};
@@ -292,12 +292,15 @@ impl<'a> Rows<'a> {
             return false;
         };
         let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
-        row.lane = match (calls.lane)(meta) {
-            claim::SCHEDULERS_LANE => claim::lane_of_priority(execution.priority()),
-            other => other,
-        };
         // A type that is gone has no worker; its tasks wait for nobody until it is registered again.
-        row.worker_id = meta.process_type.as_ref().map_or(0, |t| t.worker.id);
+        (row.lane, row.worker_id) = match &meta.process_type {
+            Some(t) if t.is_for_function(&state.id.state_id, api) => (RUNNERS_LANE, NO_WORKER),
+            Some(t) => ((calls.lane)(meta), t.worker_id()),
+            None => ((calls.lane)(meta), NO_WORKER),
+        };
+        if row.lane == SCHEDULERS_LANE {
+            row.lane = claim::lane_of_priority(execution.priority());
+        }
         row.attempt = call.failed_attempts;
         if let Some(lease) = calls.leases.get(&key) {
             row.begin(*lease, calls.now);

@@ -10,8 +10,8 @@ use super::role::Role;
 use super::slow_tables::{Kept, SlowTables, Times};
 use super::transaction::{Mode, Turn};
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
-use crate::pg::identity::{Setting, as_engine, as_process_owner, clean_session};
-use crate::pg::process::database;
+use crate::pg::identity::{Setting, as_engine, as_function_owner, as_process_owner, clean_session};
+use crate::pg::process::{as_step_of, database};
 use crate::pg::routine;
 use crate::pg::shmem::row_places;
 use crate::pg::spi::Spi;
@@ -21,10 +21,11 @@ use crate::store::app_functions::{Called, Calls};
 use crate::store::app_tables::{Held, LoadedRows, Tables, defer_nothing};
 use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::load::Meta;
+use crate::store::registry::ProcessType;
 use pgrx::pg_sys;
 use std::collections::BTreeMap;
-use std::time::Instant;
-use xdb_engine::{AppDatabaseError, Failure, Json, Loading, TableMapping};
+use std::time::{Duration, Instant};
+use xdb_engine::{Api, AppDatabaseError, Failure, Json, Loading, TableMapping};
 use xdb_sched::budget::{Budget, Part, Parts};
 use xdb_sched::table_health::{Access, Relation, TableHealth};
 
@@ -140,6 +141,48 @@ impl<'a> AppTables<'a> {
             return objects.next().map(|object| (object, Kept::Away));
         }
         objects.find_map(|object| Some((object, self.slow.kept_until(object)?)))
+    }
+
+    /// Until when nobody calls the function that answers this call, because processes died in it.
+    pub fn function_kept_until(&self, process_type: &ProcessType, state_id: &str, api: Api) -> Option<Instant> {
+        if !self.slow.is_any() {
+            return None;
+        }
+        let name = process_type.definition.function_of(state_id, api)?;
+        match self.slow.kept_until(routine::of_jsonb(name, 1).ok()??)? {
+            Kept::Until(until) => Some(until),
+            Kept::Away => None,
+        }
+    }
+
+    /// Runs a function that answers in place of a worker: as the process's owner, for so long, and not within the time that users'
+    /// tables have. What it has done is to be undone by the caller if it fails.
+    pub fn in_function<T>(
+        &mut self,
+        key: StateKey,
+        meta: &Meta,
+        function: Relation,
+        timeout: Duration,
+        body: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let own = self.settings.of(self.spi, meta.owner)?;
+        let milliseconds = timeout.as_millis().clamp(1, i32::MAX as u128) as i32;
+        let body = || as_step_of(key.0.0, body);
+        let as_owner = || as_function_owner(meta.owner, &own, milliseconds, body);
+        let value = with_timeout(milliseconds, function, meta.owner, as_owner)?;
+        self.slow.step_ended(key, &times_in_tables());
+        Ok(value)
+    }
+
+    /// Reads the attributes of a call that a function answers; those that it wants under a lock are locked until the transaction ends.
+    pub fn read_in_step(&mut self, meta: &Meta, loading: &Loading) -> Result<Used<LoadedRows>> {
+        let spi = self.spi;
+        let touched = |name: &String| loading.wants(name);
+        let (held, access) = match loading.locks() {
+            true => (Held::of(loading.lock_type), Access::Lock),
+            false => (Held::Not, Access::Read),
+        };
+        self.access(meta, &touched, &[], access, |tables| tables.load(spi, meta, loading, held))
     }
 
     pub fn busy_until(&self, relation: Relation) -> Option<Instant> {

@@ -14,6 +14,7 @@
 
 use super::item::Item;
 use super::role::Role;
+use crate::calls::Answered;
 use crate::store::StateKey;
 use crate::store::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -82,7 +83,8 @@ impl Backlog {
         let item = self.waiting.remove(&number)?;
         self.last += 1;
         self.turns.insert(owner_of(&item), self.last);
-        self.took_in_turn = true;
+        // What leases functions takes as many as there is room for: it waits until they are called.
+        self.took_in_turn = !matches!(item, Item::Answer(_, Answered::Uncalled));
         Some(item)
     }
 

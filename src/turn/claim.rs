@@ -7,7 +7,7 @@ use super::gather::Work;
 use super::item::Item;
 use super::memory::OpenCalls;
 use super::owners::{self, NamedRole, Unfit};
-use super::role::Role;
+use super::role::{RUNNERS_CALLS, Role};
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans, poll_interval};
 use super::slow_tables::Kept;
@@ -22,7 +22,7 @@ use crate::store::held;
 use crate::store::lines;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks::{self, KeyTypes};
-use crate::store::registry::{ProcessType, Registry, TypeId, WorkerId};
+use crate::store::registry::{NO_WORKER, ProcessType, Registry, TypeId, WorkerId};
 use crate::store::save::Lease;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Instant;
@@ -97,6 +97,8 @@ struct Verdicts {
     unparked: Vec<StateKey>,
     /// Calls of paused processes.
     held: Vec<StateKey>,
+    /// The same of runners, where their types are paused.
+    held_functions: Vec<(StateKey, TypeId)>,
     /// Types that are paused, and the lines in which calls of theirs were found.
     held_types: BTreeSet<TypeId>,
     held_lines: BTreeSet<Line>,
@@ -143,7 +145,12 @@ impl Claiming<'_, '_> {
         }
         let candidates = in_turn(room, ready, found.due);
         // One alone is claimed to find out which of them is at fault.
-        let candidates: Vec<_> = candidates.into_iter().take(if limit == 1 { 1 } else { usize::MAX }).collect();
+        let mut candidates: Vec<_> = candidates.into_iter().take(if limit == 1 { 1 } else { usize::MAX }).collect();
+        if self.turn.role.calls_functions() && self.turn.scope.claim > 1 {
+            // Preparing a worker's call may take all of the time of a step.
+            let functions = candidates.iter().take_while(|(due, _)| due.line.worker == NO_WORKER).count();
+            candidates.truncate(functions.max(1));
+        }
         if let [(only, _)] = candidates.as_slice() {
             self.scans.suspect = Some(only.key);
         }
@@ -241,7 +248,9 @@ impl Claiming<'_, '_> {
     /// nobody's way.
     fn heads(&mut self) -> Result<HashMap<Line, Timestamp>> {
         let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, self.turn.lane)?.into_iter().collect();
-        heads.retain(|line, _| self.registry.is_called(line.worker));
+        let calls_functions = self.turn.role.calls_functions();
+        let is_known = |worker| self.registry.is_called(worker) || calls_functions && worker == NO_WORKER;
+        heads.retain(|line, _| is_known(line.worker));
         self.lines.found(heads.keys().copied(), Instant::now());
         Ok(heads)
     }
@@ -347,22 +356,28 @@ impl Claiming<'_, '_> {
             // Until the type is registered again it has no worker, and is in nobody's way.
             self.locks.release(due.key);
             verdicts.unparked.extend(was_parked.then_some(due.key));
+            verdicts.moved.extend((self.turn.role.lane() == RUNNERS_LANE).then_some(due.key));
             return None;
         };
         let state = loaded.execution.states.get(&due.key.1)?;
         let (api, current) = state.current_call()?;
-        if process_type.worker.url.is_none() {
+        let is_for_function = process_type.is_for_function(&state.id.state_id, api);
+        let lane = if is_for_function { RUNNERS_LANE } else { self.app.lane_of(&loaded.meta) };
+        let worker = if is_for_function { NO_WORKER } else { process_type.worker_id() };
+        if let Some(pull_worker) = process_type.pulled_by().filter(|_| !is_for_function) {
             self.locks.release(due.key);
             verdicts.unparked.extend(was_parked.then_some(due.key));
-            verdicts.elsewhere.push((due.key, process_type.worker.id));
+            verdicts.elsewhere.push((due.key, pull_worker));
             return None;
         }
         if let Some(paused) = Paused::of(loaded, process_type, now) {
             self.locks.release(due.key);
+            let is_runners = due.line.worker == NO_WORKER;
             match paused {
-                // The scheduler alone holds calls.
-                _ if !self.turn.role.gathers() => verdicts.moved.push(due.key),
+                // The scheduler alone holds calls of workers.
+                _ if !self.turn.role.gathers() && !is_runners => verdicts.moved.push(due.key),
                 Paused::Process => verdicts.held.push(due.key),
+                Paused::Type(id) if is_runners => verdicts.held_functions.push((due.key, id)),
                 Paused::Type(id) => {
                     verdicts.unparked.extend(was_parked.then_some(due.key));
                     verdicts.held_types.insert(id);
@@ -371,9 +386,16 @@ impl Claiming<'_, '_> {
             }
             return None;
         }
-        if self.app.lane_of(&loaded.meta) != self.turn.role.lane() {
+        if lane != self.turn.role.lane() {
             self.locks.release(due.key);
             verdicts.moved.push(due.key);
+            if is_for_function || due.line.worker == NO_WORKER {
+                verdicts.elsewhere.push((due.key, worker));
+            }
+            return None;
+        }
+        if let Some(until) = self.app.function_kept_until(process_type, &state.id.state_id, api) {
+            self.backlog.executions.defer_until(due.key.0, until.min(Instant::now() + KEPT_FOR));
             return None;
         }
         if let Some((_, Kept::Until(until))) = self.app.kept_from(&loaded.meta) {
@@ -392,12 +414,20 @@ impl Claiming<'_, '_> {
         let known = process_type.definition.states.contains_key(&state.id.state_id);
         let unfit = match (unfit, known) {
             (Some(unfit), _) => Some(unfit.why.to_owned()),
+            (None, true)
+                if is_for_function && process_type.definition.function_of(&state.id.state_id, api).is_none() =>
+            {
+                Some(format!(
+                    "state \"{}\" has no function for this call, and its process type no worker",
+                    state.id.state_id
+                ))
+            }
             (None, true) => None,
             (None, false) => {
                 Some(format!("unknown state \"{}\": the process type does not list it", state.id.state_id))
             }
         };
-        let line = loaded.meta.line_at(process_type.worker.id);
+        let line = loaded.meta.line_at(worker);
         if claims.leased.len() >= self.turn.scope.claim || !room.has(line) {
             if was_parked {
                 self.locks.step_aside(due.key, Some(line));
@@ -466,7 +496,13 @@ impl Claiming<'_, '_> {
         let mut held: HashSet<_> = held::hold_of_processes(spi, &verdicts.held)?.into_iter().collect();
         let (types, lines) = (&verdicts.held_types, &verdicts.held_lines);
         held.extend(held::hold_of_types(spi, self.turn.lane, &self.turn.levels, types, lines, now, self.turn.real)?);
-        if verdicts.held.is_empty() && types.is_empty() {
+        let functions = &verdicts.held_functions;
+        held.extend(held::hold_functions(spi, functions, now)?);
+        functions
+            .iter()
+            .filter(|(key, _)| !held.contains(key))
+            .for_each(|(key, _)| self.backlog.defer(key.0, Patience::Short));
+        if verdicts.held.is_empty() && types.is_empty() && functions.is_empty() {
             return Ok(held);
         }
         // There may be more of them in these lines, and they stand before others.
@@ -509,13 +545,13 @@ impl Claiming<'_, '_> {
 }
 
 /// Why a call is held.
-enum Paused {
+pub(super) enum Paused {
     Process,
     Type(TypeId),
 }
 
 impl Paused {
-    fn of(loaded: &Loaded, process_type: &ProcessType, now: Timestamp) -> Option<Self> {
+    pub(super) fn of(loaded: &Loaded, process_type: &ProcessType, now: Timestamp) -> Option<Self> {
         if loaded.execution.pause().is_some() {
             return Some(Self::Process);
         }
@@ -554,7 +590,8 @@ impl OpenCalls {
         let now = Instant::now();
         let breakers = &mut self.breakers;
         let admits = |worker| breakers.admits(worker, now);
-        let workers = registry.workers();
+        let mut workers = registry.workers();
+        workers.extend(role.calls_functions().then_some((NO_WORKER, RUNNERS_CALLS)));
         let mut room = Room::new(&self.in_flight, max_calls, Descriptors::most(), max_bytes(), &workers, admits);
         // Of those that are applied one by one all count, and each for its owner.
         for line in backlog.lines().filter(|_| takes_turns) {

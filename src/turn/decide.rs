@@ -1,6 +1,8 @@
 //! Decides about the items of a turn, in order, and applies what follows in memory. Users' tables are written here, each
 //! answer's before its events are applied.
 
+mod functions;
+
 use super::app_tables::{AppTables, Used, refused};
 use super::global_queues::Free;
 use super::item::{Item, ItemOutcome};
@@ -17,10 +19,11 @@ use crate::store::attribute;
 use crate::store::global_queue::Gathered;
 use crate::store::load::{self, DueTimer, Loaded};
 use crate::store::locks;
+use crate::store::registry::NO_WORKER;
 use crate::store::timer::OF_PAUSE;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::*;
-use xdb_protocol::invalid_answer;
+use xdb_protocol::{invalid_answer, with_warnings};
 use xdb_sched::budget::Part;
 use xdb_sched::portion::Portion;
 use xdb_sched::table_health::Relation;
@@ -255,11 +258,18 @@ impl Decider<'_, '_, '_> {
             Item::Answer(record, answered) => {
                 let lease = (self.turn.lane.epoch, record.lease_number);
                 if self.leases.get(&record.key) != Some(&lease) {
+                    if matches!(answered, Answered::Uncalled) {
+                        // Nothing has happened.
+                        return Ok(());
+                    }
                     let why = "its lease is gone: the call was made again or is over";
                     self.reject(record, &answered.command(record), why);
                     return Ok(());
                 }
                 self.decided.current.insert(record.key);
+                if matches!(answered, Answered::Uncalled) {
+                    return self.call_function(number, record);
+                }
                 if !self.portions.answers.take(answered.size()) {
                     self.decided.outcomes[number] = ItemOutcome::NotInPortion;
                     return Ok(());

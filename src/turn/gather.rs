@@ -13,7 +13,7 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::store::claim::{Lane, RUNNERS_LANE, SCHEDULERS_LANE, TaskPlace};
 use crate::store::held::Walk;
-use crate::store::registry::{Registry, WorkerId};
+use crate::store::registry::{NO_WORKER, Registry, WorkerId};
 use crate::store::{StateKey, claim, global_queue, held, inbox, lines, load, pauses, timer, versions};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -219,12 +219,13 @@ impl Gathering<'_> {
             let mut more = false;
             if turn.role.gathers() {
                 // A call may commit under a worker that was unregistered meanwhile.
-                let registered = self.registry.registered_workers();
+                let mut registered = self.registry.registered_workers();
                 more |= claim::adopt_orphans(turn.spi, SCHEDULERS_LANE, &registered)?;
-                more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &registered)?;
                 for level in &turn.levels {
                     more |= claim::adopt_orphans(turn.spi, *level, &registered)?;
                 }
+                registered.push(NO_WORKER);
+                more |= claim::adopt_orphans(turn.spi, RUNNERS_LANE, &registered)?;
             }
             work.more |= more;
             work.moved.adopted = Some(!more);

@@ -128,6 +128,10 @@ impl Named {
                 Item::Answer(record, answer) => {
                     let id = record.key.0;
                     named.answered.push(record.key);
+                    if matches!(answer, Answered::Uncalled) {
+                        // With all that a request needs.
+                        named.states.push(record.key);
+                    }
                     if record.reads.as_ref().is_some_and(|reads| reads.local.locks()) {
                         named.with_locked_keys.push(id);
                     }

@@ -126,7 +126,8 @@ pub fn make(
 }
 
 fn of_suspect(mut made: Requests) -> Requests {
-    made.calls.iter_mut().for_each(|(_, record)| record.is_suspect = true);
+    let sent = made.calls.iter_mut().map(|(_, record)| record);
+    sent.chain(&mut made.functions).for_each(|record| record.is_suspect = true);
     made
 }
 
@@ -197,6 +198,7 @@ fn requests_in(memory: &mut Memory, spi: &Spi, calls: &[Leased], mode: Mode) -> 
         began: crate::clock::now(),
         began_at: Instant::now(),
         real: crate::clock::real(),
+        is_alone: false,
     };
     let keys: Vec<_> = calls.iter().map(|call| call.key).collect();
     // A session may have ended the call meanwhile.

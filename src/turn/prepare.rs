@@ -16,7 +16,7 @@ use crate::store::app_tables::object;
 use crate::store::attribute::{self, Found, LocalAttributes, Size, Versioned};
 use crate::store::load::Loaded;
 use crate::store::locks;
-use crate::store::registry::ProcessType;
+use crate::store::registry::{NO_WORKER, ProcessType};
 use crate::store::{StateKey, claim};
 use crate::transport::Request;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -47,6 +47,8 @@ pub struct Prepared {
 #[derive(Default)]
 pub struct Requests {
     pub calls: Vec<(Request, CallRecord)>,
+    /// Calls that functions answer: they are made in the turns that apply what these say.
+    pub functions: Vec<CallRecord>,
     /// Attempts that failed before their calls were made, and processes that can't go on.
     pub failed: Vec<Item>,
     /// Calls whose leases were given back: nothing has happened.
@@ -95,6 +97,8 @@ enum Local<'l> {
 /// What became of preparing one call.
 enum Preparation {
     Call(Box<Request>),
+    /// A function answers it.
+    Function,
     /// The lease is given back.
     Release,
     Failed(Failure),
@@ -161,6 +165,7 @@ pub fn requests<'s>(
         let call = leased.call;
         match preparing.one(&leased, &mut record)? {
             Preparation::Call(request) => made.calls.push((*request, record)),
+            Preparation::Function => made.functions.push(record),
             Preparation::Release => {
                 made.earliest_released = made.earliest_released.into_iter().chain([call.due_at]).min();
                 made.released.push(call.key);
@@ -193,14 +198,17 @@ fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s Leased) -> Opt
     Some(LeasedCall { loaded, process_type, state, api, current, call })
 }
 
-fn record(&LeasedCall { loaded, process_type, api, call, .. }: &LeasedCall<'_>) -> CallRecord {
+fn record(&LeasedCall { loaded, process_type, state, api, call, .. }: &LeasedCall<'_>) -> CallRecord {
     CallRecord {
         key: call.key,
         api,
         attempt: call.attempt,
         first_attempt_at: call.first_attempt_at,
         lease_number: call.lease.number,
-        worker_id: process_type.worker.id,
+        worker_id: match process_type.is_for_function(&state.id.state_id, api) {
+            true => NO_WORKER,
+            false => process_type.worker_id(),
+        },
         answer_number: 0,
         owner: loaded.meta.owner.to_u32(),
         local_size: Size::default(),
@@ -217,7 +225,10 @@ impl Preparing<'_, '_> {
             return Ok(Preparation::Failed(unfit.clone()));
         }
         // A worker whose secrets can't be read is not called.
-        let Ok(secrets) = &process_type.worker.signing else { return Ok(Preparation::Release) };
+        let Some(worker) = process_type.worker.as_ref().filter(|_| record.worker_id != NO_WORKER) else {
+            return Ok(Preparation::Function);
+        };
+        let Ok(secrets) = &worker.signing else { return Ok(Preparation::Release) };
         let config = config(loaded, state);
         let wanted = config.load_local(api);
         let (size, local) = match self.local.of(call.key.0, &wanted) {
@@ -291,7 +302,7 @@ impl Preparing<'_, '_> {
         if !self.has_room(record.line(), bytes) {
             return Ok(Preparation::Release);
         }
-        Ok(Preparation::Call(Box::new(calls::request(loaded, &process_type.worker, &attempt, &body)?)))
+        Ok(Preparation::Call(Box::new(calls::request(loaded, worker, &attempt, &body)?)))
     }
 
     /// Takes room for a request, if there is any.

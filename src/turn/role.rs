@@ -3,8 +3,8 @@
 //!
 //! | | the scheduler | a runner |
 //! |---|---|---|
-//! | claims calls of | lane 0 | lane 1: processes with a slow table |
-//! | in one transaction | up to `xdb.claim_batch` items, and what is due | one item, of each owner in turn, and one call after it |
+//! | claims calls of | lane 0 | lane 1: processes with a slow table, and functions that answer in place of workers |
+//! | in one transaction | up to `xdb.claim_batch` items, and what is due | one item, of each owner in turn; one call of a worker, or leases for several functions |
 //! | calls at once | `xdb.max_in_flight` | 16 |
 //! | time in users' tables | `xdb.apply_timeout` for all of them in a turn | 5 s for a step |
 //! | waits for a user's table, or a row | never for a table; 50 ms for a row | 500 ms |
@@ -60,12 +60,17 @@ impl Role {
     }
 
     /// What a turn does at first. A runner applies an answer or claims a call: both may take all of the time of a step.
-    pub(super) fn scope(self, has_items: bool) -> Scope {
+    pub(super) fn scope(self, has_items: bool, one_call: bool) -> Scope {
         match self {
             Role::Scheduler => Scope::ALL,
             Role::Runner(_) if has_items => Scope::APPLY,
-            Role::Runner(_) => Scope { claim: 1, ..Scope::APPLY },
+            Role::Runner(_) => Scope { claim: if one_call { 1 } else { RUNNERS_CALLS }, ..Scope::APPLY },
         }
+    }
+
+    /// Functions of the database that answer in place of workers.
+    pub fn calls_functions(self) -> bool {
+        !self.is_scheduler()
     }
 
     /// Most calls under way.

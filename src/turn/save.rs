@@ -190,10 +190,6 @@ impl Dispatch<'_> {
 
     fn of_execution(&mut self, loaded: &Loaded, answered: bool, now: Timestamp, room: &mut Room) {
         let Some(process_type) = &loaded.meta.process_type else { return };
-        if process_type.worker.url.is_none() {
-            // It fetches its calls.
-            return;
-        }
         if loaded.execution.pause().is_some() || process_type.pause(now).is_some() {
             // Claiming holds the call.
             return;
@@ -201,7 +197,7 @@ impl Dispatch<'_> {
         if self.app.lane_of(&loaded.meta) != self.turn.role.lane() {
             return;
         }
-        let line = loaded.meta.line_at(process_type.worker.id);
+        let line = loaded.meta.line_at(process_type.worker_id());
         self.new_line |= !self.lines.has(&line);
         let has_place = answered && self.turn.levels.is_empty() && loaded.execution.priority() == 0;
         if !has_place && !self.lines.is_drained(line.worker) {
@@ -215,6 +211,15 @@ impl Dispatch<'_> {
             if call.failed_attempts > 0 {
                 // A repeat knows how many attempts there were from its task: it is claimed.
                 self.more |= call.not_before <= now;
+                continue;
+            }
+            if process_type.is_for_function(&state.id.state_id, api) {
+                // Whoever calls functions claims them.
+                self.more |= self.turn.role.calls_functions() && call.not_before <= now;
+                continue;
+            }
+            if process_type.pulled_by().is_some() {
+                // It fetches its calls.
                 continue;
             }
             let config = config(loaded, state);

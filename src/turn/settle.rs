@@ -8,7 +8,7 @@ use super::prepare::{Prepared, Requests};
 use super::role::max_in_flight;
 use super::save::Saved;
 use super::transaction::{Progress, Started};
-use crate::calls::CallRecord;
+use crate::calls::{Answered, CallRecord};
 use crate::clock;
 use crate::guc;
 use crate::pg::catch::Result;
@@ -16,7 +16,7 @@ use crate::pg::crash;
 use crate::pg::session::Session;
 use crate::pg::shmem;
 use crate::store::lines;
-use crate::store::registry::Registry;
+use crate::store::registry::{NO_WORKER, Registry};
 use crate::transport::Request;
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
@@ -78,7 +78,10 @@ impl TurnOutcome {
         let most = guc::RUNNERS.get() as usize;
         let (for_runners, next_for_runners) = match started.has_work_for_runners && turn.role.gathers() && !turn.paused
         {
-            true => lines::for_runners(turn.spi, &work.workers, saved.now, turn.real, most)?,
+            true => {
+                let workers: Vec<_> = work.workers.iter().copied().chain([NO_WORKER]).collect();
+                lines::for_runners(turn.spi, &workers, saved.now, turn.real, most)?
+            }
             false => (0, None),
         };
         let next_due = next_due.into_iter().chain(next_for_runners).min();
@@ -156,7 +159,7 @@ impl Memory {
         after_items: bool,
         submit: &mut Submit<'_>,
     ) {
-        let Requests { calls, failed, released, unfit, took_large, .. } = requests;
+        let Requests { calls, functions, failed, released, unfit, took_large, .. } = requests;
         if !calls.is_empty() {
             crash::point(if after_items { "commit-dispatch" } else { "claim-call" });
         }
@@ -164,6 +167,7 @@ impl Memory {
         released.iter().for_each(|key| self.locks.release(*key));
         self.locks.settle();
         self.backlog.keep_all(failed);
+        self.backlog.keep_all(functions.into_iter().map(|record| Item::Answer(record, Answered::Uncalled)).collect());
         self.calls.submit(session, &self.registry, calls, submit);
         unfit.into_iter().for_each(|(line, bytes)| self.calls.in_flight.wants(line, bytes));
     }

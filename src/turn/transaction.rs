@@ -22,6 +22,9 @@ use xdb_engine::{Failure, Further, Timestamp};
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::GUARDED_ITEMS;
 
+/// What takes longer is not to have others leased behind it.
+const SLOW_FUNCTION: Duration = Duration::from_millis(100);
+
 /// How long a call whose claim fails by itself is left alone.
 pub(super) const SUSPECT_FOR: Duration = Duration::from_secs(10);
 
@@ -82,6 +85,8 @@ pub(super) struct Turn<'a> {
     pub began_at: Instant,
     /// The real time, for leases.
     pub real: Timestamp,
+    /// Nothing else waits to be applied or called.
+    pub is_alone: bool,
 }
 
 enum Transacted {
@@ -95,9 +100,13 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
     memory.making.begin_turn(session);
     let items = memory.backlog.take(memory.role);
     let mut items = making::apply_suspects(memory, session, items, submit);
-    let scope = memory.role.scope(!items.is_empty());
+    let scope = memory.role.scope(!items.is_empty(), memory.seen.functions_are_slow);
+    let (began, calls) = (Instant::now(), items.iter().any(|item| matches!(item, Item::Answer(_, Answered::Uncalled))));
     let mut progress = match transact(memory, session, &mut items, scope) {
         Ok(Transacted::Done(outcome)) => {
+            if calls {
+                memory.seen.functions_are_slow = began.elapsed() > SLOW_FUNCTION;
+            }
             let progress = follow(memory, session, items, *outcome, submit);
             // What was not claimed yet is to be claimed at once.
             if scope.claim == 0 { Progress::More } else { progress }
@@ -192,7 +201,7 @@ pub(super) fn apply_guarded(
 /// A turn failed, and nobody knows which part of it is at fault. What is due is claimed by itself: a few calls under guards,
 /// or else one.
 fn claim_in_parts(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
-    for limit in [GUARDED_ITEMS.min(memory.role.scope(false).claim), 1] {
+    for limit in [GUARDED_ITEMS.min(memory.role.scope(false, true).claim), 1] {
         memory.scans.suspect = None;
         let scope = Scope { claim: limit, ..Scope::APPLY };
         match transact(memory, session, &mut Vec::new(), scope) {
@@ -335,7 +344,7 @@ pub(super) struct Started<'a> {
     pub has_global_work: bool,
     /// There are calls in the runners' lane, or something is slow whose calls go there.
     pub has_work_for_runners: bool,
-    /// There are calls in the runners' lane, and nothing is slow any more.
+    /// There are workers' calls in the runners' lane, and nothing is slow any more.
     pub has_mended_calls: bool,
     /// Registrations have changed since the last turn.
     pub registered: bool,
@@ -369,12 +378,13 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
         began,
         began_at,
         real: crate::clock::real(),
+        is_alone: memory.backlog.is_empty(),
     };
     Ok(Some(Started {
         turn,
         has_global_work: state.global_work,
         has_work_for_runners: any_slow || state.runners_have_calls,
-        has_mended_calls: state.runners_have_calls && !any_slow,
+        has_mended_calls: state.workers_calls_are_runners && !any_slow,
         registered,
     }))
 }

@@ -1,4 +1,4 @@
-use crate::{Duration, Loading, LongerCall, StateConfig};
+use crate::{Api, Duration, Loading, LongerCall, StateConfig};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -99,6 +99,30 @@ impl Definition {
         }
     }
 
+    /// The function of the database that a call of a state calls in place of a worker, if there is one.
+    pub fn function_of(&self, state_id: &str, api: Api) -> Option<&str> {
+        self.states.get(state_id)?.function(api)
+    }
+
+    /// The names of all functions that are called in place of a worker.
+    pub fn handlers_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        let states = self.states.values_mut();
+        let of_states =
+            states.flat_map(|state| state.wait_until_function.iter_mut().chain(&mut state.execute_function));
+        of_states.chain(self.rpcs.iter_mut().flatten().filter_map(|(_, rpc)| rpc.function.as_mut()))
+    }
+
+    /// The first state or RPC, in words, that only a worker can answer.
+    pub fn needs_worker(&self) -> Option<String> {
+        let lacks = |state: &StateConfig| {
+            state.execute_function.is_none()
+                || !state.skip_wait_until.unwrap_or(false) && state.wait_until_function.is_none()
+        };
+        let state = self.states.iter().find(|(_, state)| lacks(state)).map(|(id, _)| format!("state {id:?}"));
+        let rpc = || self.rpcs.iter().flatten().find(|(_, rpc)| rpc.function.is_none());
+        state.or_else(|| rpc().map(|(name, _)| format!("RPC {name:?}")))
+    }
+
     /// Whether its processes may use this local queue.
     pub fn knows_queue(&self, name: &str) -> bool {
         self.local_queues.as_ref().is_none_or(|known| known.contains(name))
@@ -185,6 +209,9 @@ pub struct RpcConfig {
     pub load_global_attributes: Option<Loading>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_local_attributes: Option<Loading>,
+    /// A function of the database that is called in place of a worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
 }
 
 /// How long a closed execution is kept.

@@ -135,6 +135,11 @@ pub struct StateConfig {
     pub wait_until_load_local_attributes: Option<Loading>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execute_load_local_attributes: Option<Loading>,
+    /// Functions of the database that are called in place of a worker: schema and name, quoted as in SQL. Of registered states alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_until_function: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub execute_function: Option<String>,
 }
 
 /// A timeout of a call that is longer than it may be.
@@ -199,7 +204,17 @@ impl StateConfig {
             execute_load_global_attributes,
             wait_until_load_local_attributes,
             execute_load_local_attributes,
+            wait_until_function,
+            execute_function,
         )
+    }
+
+    /// The function of the database that is called in place of a worker, if there is one.
+    pub fn function(&self, api: Api) -> Option<&str> {
+        match api {
+            Api::WaitUntil => self.wait_until_function.as_deref(),
+            Api::Execute => self.execute_function.as_deref(),
+        }
     }
 
     /// How long a call may take.

@@ -22,6 +22,7 @@ const STATE_CONFIG: &[&str] = &[
     "waitUntilLoadLocalAttributes",
     "executeLoadLocalAttributes",
 ];
+const FUNCTIONS: [&str; 2] = ["waitUntilFunction", "executeFunction"];
 const RETRY_POLICY: &[&str] = &[
     "initialIntervalSeconds",
     "backoffCoefficient",
@@ -32,18 +33,36 @@ const RETRY_POLICY: &[&str] = &[
 const FAILURE_RECOVERY: &[&str] = &["policy", "stateFailureProceedStateId", "stateFailureProceedStateConfig"];
 const LOADING: &[&str] = &["policy", "names", "lockType"];
 
+/// Options that come with a movement or a start. To name code is for whoever registers.
 pub(crate) fn state_config(text: &str, unknown: UnknownKeys<'_>) -> Read<StateConfig> {
     nested_state_config(text, unknown, MAX_NESTED_OPTIONS)
 }
 
+/// Options of a state in a definition.
+pub(crate) fn registered_state_config(text: &str) -> Read<StateConfig> {
+    let mut object = Object::read(text, UnknownKeys::Refused)?;
+    let options = options(&mut object, UnknownKeys::Refused, MAX_NESTED_OPTIONS)?;
+    let [wait_until, execute] = FUNCTIONS;
+    let (wait_until_function, execute_function) = (object.optional(wait_until, name)?, object.optional(execute, name)?);
+    object.finish(StateConfig { wait_until_function, execute_function, ..options })
+}
+
 fn nested_state_config(text: &str, unknown: UnknownKeys<'_>, levels_left: usize) -> Read<StateConfig> {
     let mut object = Object::read(text, unknown)?.knowing(STATE_CONFIG);
+    if let Some(function) = FUNCTIONS.into_iter().find(|key| object.has_any(&[*key])) {
+        return Err(Fault::new("is for the states of a definition alone").at(function));
+    }
+    let options = options(&mut object, unknown, levels_left)?;
+    object.finish(options)
+}
+
+fn options(object: &mut Object<'_>, unknown: UnknownKeys<'_>, levels_left: usize) -> Read<StateConfig> {
     let retries = |text| retry_policy(text, unknown);
     let load = |text| loading(text, unknown);
-    let config = StateConfig {
+    Ok(StateConfig {
         skip_wait_until: object.optional("skipWaitUntil", boolean)?,
-        wait_until_api_timeout_seconds: call_timeout(&mut object, "waitUntilApiTimeoutSeconds")?,
-        execute_api_timeout_seconds: call_timeout(&mut object, "executeApiTimeoutSeconds")?,
+        wait_until_api_timeout_seconds: call_timeout(object, "waitUntilApiTimeoutSeconds")?,
+        execute_api_timeout_seconds: call_timeout(object, "executeApiTimeoutSeconds")?,
         wait_until_api_retry_policy: object.optional("waitUntilApiRetryPolicy", retries)?,
         execute_api_retry_policy: object.optional("executeApiRetryPolicy", retries)?,
         state_failure_recovery_options: object
@@ -54,8 +73,9 @@ fn nested_state_config(text: &str, unknown: UnknownKeys<'_>, levels_left: usize)
         execute_load_global_attributes: object.optional("executeLoadGlobalAttributes", load)?,
         wait_until_load_local_attributes: object.optional("waitUntilLoadLocalAttributes", load)?,
         execute_load_local_attributes: object.optional("executeLoadLocalAttributes", load)?,
-    };
-    object.finish(config)
+        wait_until_function: None,
+        execute_function: None,
+    })
 }
 
 /// The timeout of a call. Zero is as good as absent: a call that may take no time at all could never succeed.

@@ -1,7 +1,7 @@
 //! The JSON documents of the SQL functions. Unlike a worker's answers they are read strictly: an unknown key is an
 //! error, so that a typing error is found when it is made.
 
-use crate::config::{call_timeout, loading, state_config};
+use crate::config::{call_timeout, loading, registered_state_config, state_config};
 use crate::fields::{Fault, Object, Read, UnknownKeys, boolean, list, map, name, number, quote, seconds, string, word};
 use crate::functions::{function_call, function_calls, functions};
 use crate::merge::merge_options;
@@ -142,7 +142,7 @@ fn states(text: &str) -> Read<BTreeMap<String, StateConfig>> {
         return Err(Fault::new(format!("has {} entries; at most {MAX_STATES} are allowed", listed.len())));
     }
     let read = |(id, text): (String, &str)| {
-        let config = or_default(text, |text| state_config(text, UnknownKeys::Refused));
+        let config = or_default(text, registered_state_config);
         Ok((id.clone(), config.map_err(|fault| fault.at(&id))?))
     };
     listed.into_iter().map(read).collect()
@@ -202,6 +202,7 @@ fn rpc_config(text: &str) -> Read<RpcConfig> {
         timeout_seconds: call_timeout(&mut object, "timeoutSeconds")?,
         load_global_attributes: object.optional("loadGlobalAttributes", load)?,
         load_local_attributes: object.optional("loadLocalAttributes", load)?,
+        function: object.optional("function", name)?,
     };
     object.finish(config)
 }

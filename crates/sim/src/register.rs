@@ -24,6 +24,10 @@ impl Simulator {
         if let Some(longer) = definition.longer_call(QUOTAS.call_timeout) {
             return Err(over_quota(longer.to_string()));
         }
+        if let Some(function) = definition.handlers_mut().next() {
+            let what = format!("function {function}: the simulator has no database whose functions could answer calls");
+            return Err(invalid_definition(what));
+        }
         let mut relations = BTreeSet::new();
         for table in &mut definition.global_attributes {
             table.relation = self.tables.relation(&table.table);

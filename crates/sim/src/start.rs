@@ -57,8 +57,8 @@ impl Simulator {
         self.latest.insert(process_id, id);
         self.correlated.extend(options.correlation.map(|correlation| ((process_type_name, correlation.key), id)));
         self.requests.extend(request.map(|request| (request, id)));
-        self.call_functions(id, &functions);
         self.apply(id, events);
+        self.call_functions(id, &functions);
         Ok(id)
     }
 }

@@ -448,3 +448,31 @@ fn payloads_pass_as_they_are_and_replies_are_lines() {
     let line = sim.0.line(r#"{"describe": {"process_id": "p"}}"#);
     assert!(line.contains("\"a\": 1") && !line.contains(['\n', '\r']), "{line}");
 }
+
+#[test]
+fn calls_of_functions_are_kept_and_handlers_are_refused() {
+    let mut definition = one_state(json!({}));
+    definition["functions"] = json!({"f": "app.f"});
+    let mut sim = Sim::of(definition.clone());
+    let options = json!({"callFunctions": [{"function": "f", "argument": "began"}]});
+    sim.ask("start", json!({"process_id": "p", "process_type": "P", "options": options}));
+    let mut answer = done(json!(1));
+    answer["callFunctions"] = json!([{"function": "f", "argument": {"n": 1}}, {"function": "f"}]);
+    sim.answered(answer);
+    let called = |argument: Value| json!({"process_id": "p", "function": "f", "argument": argument});
+    let expected = json!([called(json!("began")), called(json!({"n": 1})), called(json!(null))]);
+    assert_eq!(sim.ask("called", json!({})), expected);
+    assert_eq!(sim.ask("called", json!({})), json!([]));
+    // An answer that is refused calls nothing.
+    sim.start("q");
+    let mut answer = done(json!(1));
+    answer["callFunctions"] = json!([{"function": "f"}, {"function": "g"}]);
+    let failure = sim.answered(answer);
+    assert_eq!(failure["failure"]["detail"], "unknown function \"g\"");
+    assert_eq!(sim.ask("called", json!({})), json!([]));
+    sim.is_sound();
+    let handlers = one_state(json!({"executeFunction": "app.f"}));
+    let (sqlstate, what) = sim.refused("register", json!({"process_type": "H", "definition": handlers}));
+    assert_eq!(sqlstate, "XD008");
+    assert!(what.contains("has no database"), "{what}");
+}

@@ -54,7 +54,10 @@ const TASK: &[(&str, &str)] = &[
         "pg_catalog.to_jsonb(t.attempt) < (s.call -> 'failedAttempts')",
         "'attempt is ' || t.attempt || ', and more attempts than that have failed'",
     ),
-    ("w.worker_id IS NULL AND y.type_id IS NOT NULL", "'its worker is not registered'"),
+    (
+        "w.worker_id IS NULL AND y.type_id IS NOT NULL AND (t.worker_id <> 0 OR t.lane = 0)",
+        "'its worker is not registered'",
+    ),
 ];
 
 /// Of a message in the inbox, with whether the execution runs and its shard.

@@ -67,6 +67,40 @@ DROP FUNCTION golden_shop.log(jsonb, jsonb);
 SELECT xdb.start_process('golden-g', 'Shop', options => '{"callFunctions": [{"function": "log"}]}');
 SELECT count(*) FROM xdb.processes WHERE process_id = 'golden-g';
 
+-- Functions in place of a worker: they take the request alone, and give an answer.
+SET ROLE golden_caller;
+CREATE FUNCTION golden_shop.step(request jsonb) RETURNS jsonb LANGUAGE sql AS
+    $$ SELECT '{"stateDecision": {"threadCloseDecision": {"closeType": "DEAD_END"}}}'::jsonb $$;
+CREATE FUNCTION golden_shop.rpc(request jsonb) RETURNS jsonb LANGUAGE sql AS
+    $$ SELECT jsonb_build_object('output', jsonb_build_array(current_user, request->'rpcName', request->'input', request->'context'->'processId')) $$;
+CREATE FUNCTION golden_shop.nothing(request jsonb) RETURNS void LANGUAGE sql AS '';
+SELECT xdb.register_process_type('Alone', NULL, '{"states": {"A": {"executeFunction": "golden_shop.step"}}}');
+SELECT xdb.register_process_type('Alone', NULL, '{"states": {"A": {"skipWaitUntil": true}}}');
+SELECT xdb.register_process_type('Alone', NULL, '{"rpcs": {"r": {}}}');
+SELECT xdb.register_process_type('Alone', NULL, '{"states": {"A": {"skipWaitUntil": true, "executeFunction": "golden_shop.nothing"}}}');
+SELECT xdb.register_process_type('Alone', NULL, '{"states": {"A": {"skipWaitUntil": true, "executeFunction": "golden_shop.many"}}}');
+SELECT xdb.register_process_type('Alone', NULL, '{"states": {"A": {"skipWaitUntil": true, "executeFunction": "step"}}}');
+SELECT xdb.register_process_type('Alone', NULL, '{"rpcs": {"r": {"function": "golden_shop.missing"}}}');
+SELECT xdb.register_process_type('Alone', NULL, '{"startingState": "A", "rpcs": {"r": {"function": "golden_shop.rpc"}}, "states": {"A":
+    {"waitUntilFunction": "golden_shop.step", "executeFunction": "Golden_Shop.Step"}}}');
+-- Only a definition names functions.
+SELECT xdb.start_process('golden-a', 'Alone', options => '{"startingStateConfig": {"executeFunction": "golden_shop.step"}}');
+SELECT xdb.register_process_type('Alone', NULL, '{"states": {"A": {"skipWaitUntil": true, "executeFunction": "golden_shop.step",
+    "stateFailureRecoveryOptions": {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "A",
+        "stateFailureProceedStateConfig": {"executeFunction": "golden_shop.step"}}}}}');
+-- An RPC is called in the caller's transaction. One without a function needs a worker.
+SELECT xdb.start_process('golden-a', 'Alone') IS NOT NULL AS started;
+SELECT xdb.invoke_rpc('golden-a', 'r', '{"n": 1}');
+SELECT xdb.invoke_rpc('golden-a', 's');
+SELECT xdb.register_process_type('Alone', NULL, '{"startingState": "A", "states": {"A": {"skipWaitUntil": true, "executeFunction": "golden_shop.step"}}}');
+SELECT xdb.invoke_rpc('golden-a', 's');
+RESET ROLE;
+-- Its call is a runner's, and no worker's.
+SELECT lane, worker_id FROM xdb.task k JOIN xdb.process_execution p USING (execution_id) WHERE p.process_id = 'golden-a';
+SELECT xdb.stop_process('golden-a');
+SELECT worker_id IS NULL AS without_worker FROM xdb.process_type WHERE process_type = 'Alone';
+SELECT xdb.unregister_process_type('Alone');
+
 -- Clean up.
 SELECT xdb.stop_process('golden-f');
 RESET ROLE;

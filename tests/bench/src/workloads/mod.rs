@@ -7,7 +7,8 @@ mod w10_rpc;
 mod w11_start;
 mod w12_fan_out;
 mod w13_many_open;
-mod w14_pull;
+mod w14_functions;
+mod w15_pull;
 mod w1_chain;
 mod w2_single;
 mod w3_latency;
@@ -44,7 +45,8 @@ pub const WORKLOADS: &[Workload] = &[
     w11_start::WORKLOAD,
     w12_fan_out::WORKLOAD,
     w13_many_open::WORKLOAD,
-    w14_pull::WORKLOAD,
+    w14_functions::WORKLOAD,
+    w15_pull::WORKLOAD,
     growth::WORKLOAD,
     tenants::WORKLOAD,
 ];

@@ -1,4 +1,4 @@
-//! W14: workers that fetch their calls, over one connection and over eight. A step is claimed in a batch and completed in a
+//! W15: workers that fetch their calls, over one connection and over eight. A step is claimed in a batch and completed in a
 //! transaction of its own.
 
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::report::{Row, Run, figure};
 use crate::stats::Distribution;
 use crate::verify::{self, Expected};
 
-pub const WORKLOAD: Workload = Workload { name: "W14", about: "workers that fetch their calls with SQL", measure };
+pub const WORKLOAD: Workload = Workload { name: "W15", about: "workers that fetch their calls with SQL", measure };
 
 /// Calls that are claimed at a time.
 const BATCH: i32 = 10;
@@ -27,7 +27,7 @@ const COMPLETE: &str = "SELECT xdb.complete_call($1, $2::text::jsonb)";
 
 fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
-    for (name, connections, processes) in [("W14 pull, one", 1, 3_000), ("W14 pull, eight", 8, 10_000)] {
+    for (name, connections, processes) in [("W15 pull, one", 1, 3_000), ("W15 pull, eight", 8, 10_000)] {
         let processes = lab.options.scaled(processes, 100);
         let runs = lab.runs(name, || pull(&lab.stage(), connections, processes))?;
         rows.push(Row {

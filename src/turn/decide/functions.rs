@@ -1,0 +1,328 @@
+//! Functions of the database that answer a state's calls in place of a worker. A runner calls them where it applies what they say:
+//!
+//! ```text
+//!   lease ─▶ COMMIT     the call is claimed as any other, several at once; nothing is prepared
+//!   load  ─▶ [ attributes ─▶ function ─▶ decide ─▶ close? ─▶ attributes, callFunctions ─▶ apply ] ─▶ save ─▶ COMMIT
+//!              └─────────────── one subtransaction: all of it, or an attempt that failed ──────┘
+//! ```
+//!
+//! What the function has done and what comes of its answer are one transaction, so both are there once. States that follow and are
+//! answered by functions too are called in the same transaction, if nothing else waits: one that fails there is undone, and claimed
+//! like any other, so that its attempts count.
+
+use super::super::claim::Paused;
+use super::*;
+use crate::calls::{Attempt, of_function};
+use crate::pg::identity::{self, clean_session};
+use crate::pg::process;
+use crate::pg::routine;
+use crate::pg::subxact::guarded;
+use crate::store::app_functions;
+use crate::store::app_tables::{defer_nothing, object};
+use crate::store::attribute::{Found, Size};
+use std::sync::Arc;
+use xdb_protocol::call_id;
+
+/// Most calls of one process in one transaction.
+const IN_ONE_TRANSACTION: usize = 16;
+
+/// Why a call was undone.
+enum Undone {
+    /// It was an attempt.
+    Failed(Failure, Further),
+    /// Somebody publishes to the process, which is to close: with the condition that there are no messages, or without.
+    Closing(bool),
+    /// It is made again later, and was no attempt.
+    Later(ItemOutcome),
+    /// There is nothing more to be called.
+    Over,
+}
+
+impl Undone {
+    fn invalid(what: String) -> Self {
+        Self::Failed(Failure { status: None, ..invalid_answer(what) }, Further::ByPolicy)
+    }
+}
+
+/// An error of the function itself: its SQLSTATE is the word for it.
+fn raised(error: &PgError) -> Failure {
+    Failure { error_type: Some(error.sqlstate()), detail: error.message.clone(), ..Failure::default() }
+}
+
+impl Decider<'_, '_, '_> {
+    /// Makes a call that a function answers, and what follows from it at once.
+    pub(super) fn call_function(&mut self, number: usize, record: &CallRecord) -> Result<()> {
+        if self.turn.paused || self.is_paused(record.key.0) {
+            self.give_back(number, record.key);
+            return Ok(());
+        }
+        match self.make(record)? {
+            None => self.go_on(record.key.0),
+            Some(Undone::Failed(failure, further)) => {
+                let failed = calls::failed(record, failure.clone(), further);
+                let item = Item::Answer(record.clone(), Answered::Failed(failure, further));
+                self.decide(number, &item, failed, false)
+            }
+            Some(Undone::Closing(conditional)) => {
+                self.decided.still_closing.push((record.key.0, conditional));
+                self.decided.outcomes[number] = ItemOutcome::Locked;
+                Ok(())
+            }
+            Some(Undone::Later(ItemOutcome::GivenAway)) => {
+                self.give_back(number, record.key);
+                Ok(())
+            }
+            Some(Undone::Later(outcome)) => {
+                self.decided.outcomes[number] = outcome;
+                Ok(())
+            }
+            Some(Undone::Over) => Ok(()),
+        }
+    }
+
+    /// Whether the process or its type is paused: what was leased before, and has not begun, is held.
+    fn is_paused(&self, id: ExecutionId) -> bool {
+        let Some(loaded) = self.decided.executions.get(&id) else { return false };
+        let process_type = loaded.meta.process_type.as_ref();
+        process_type.is_some_and(|process_type| Paused::of(loaded, process_type, self.decided.now).is_some())
+    }
+
+    fn give_back(&mut self, number: usize, key: StateKey) {
+        self.decided.given_away.push(key);
+        self.decided.outcomes[number] = ItemOutcome::GivenAway;
+    }
+
+    /// Calls what follows, as long as functions answer it and nobody else waits.
+    fn go_on(&mut self, id: ExecutionId) -> Result<()> {
+        for _ in 1..IN_ONE_TRANSACTION {
+            let may_go_on = self.turn.is_alone && !self.is_paused(id);
+            let Some(next) = self.next_call(id).filter(|_| may_go_on) else { return Ok(()) };
+            if self.make(&next)?.is_some() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// A call that has become due in this turn, and that a function answers.
+    fn next_call(&self, id: ExecutionId) -> Option<CallRecord> {
+        let (now, loaded) = (self.decided.now, self.decided.executions.get(&id)?);
+        let process_type = loaded.meta.process_type.as_ref()?;
+        let running = loaded.execution.is_running();
+        let mut states = loaded.execution.states.iter().filter(|(_, state)| running && loaded.has_changed(state));
+        states.find_map(|(seq, state)| {
+            let (api, call) = state.current_call()?;
+            let is_first = call.failed_attempts == 0 && call.repeats == 0 && call.not_before <= now;
+            let function = process_type.definition.function_of(&state.id.state_id, api)?;
+            let is_kept = || self.app.function_kept_until(process_type, &state.id.state_id, api).is_some();
+            (is_first && !function.is_empty() && !is_kept()).then(|| CallRecord {
+                key: (id, *seq),
+                api,
+                attempt: 1,
+                first_attempt_at: now,
+                lease_number: 0,
+                worker_id: NO_WORKER,
+                answer_number: 0,
+                owner: loaded.meta.owner.to_u32(),
+                local_size: Size::default(),
+                is_suspect: false,
+                reads: None,
+            })
+        })
+    }
+
+    /// Makes one call: applied as a whole, or undone as a whole.
+    fn make(&mut self, record: &CallRecord) -> Result<Option<Undone>> {
+        let mut undone = None;
+        let made = guarded(|| match self.made(record)? {
+            None => Ok(()),
+            Some(why) => {
+                undone = Some(why);
+                Err(PgError::internal("a call of a function is undone"))
+            }
+        });
+        match (made, undone) {
+            (Ok(()), _) => Ok(None),
+            (Err(_), Some(why)) => {
+                clean_session();
+                Ok(Some(why))
+            }
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    // Long because a call is one way down, and each of its steps may end it.
+    fn made(&mut self, record: &CallRecord) -> Result<Option<Undone>> {
+        let (spi, id) = (self.turn.spi, record.key.0);
+        self.app.next_item();
+        let Some(loaded) = self.decided.executions.get(&id) else { return Ok(Some(Undone::Over)) };
+        let (meta, definition) = (loaded.meta.clone(), loaded.meta.definition());
+        let Some(state) = loaded.execution.states.get(&record.key.1).cloned() else { return Ok(Some(Undone::Over)) };
+        let Some(name) = definition.function_of(&state.id.state_id, record.api) else {
+            // It was registered otherwise meanwhile.
+            return Ok(Some(Undone::Later(ItemOutcome::GivenAway)));
+        };
+        let Some(function) = routine::of_jsonb(name, 1)? else {
+            return Ok(Some(Undone::Failed(raised(&app_functions::missing(name, 1)), Further::ByPolicy)));
+        };
+        let config = definition.options_of(&state.id.state_id, state.config.as_deref());
+        let timeout = config.timeout(record.api).as_std();
+        let (request, size) = match self.request(record, &state, &config)? {
+            Ok(request) => request,
+            Err(undone) => return Ok(Some(undone)),
+        };
+        let called = self.app.in_function(record.key, &meta, function, timeout, || {
+            defer_nothing(spi)?;
+            app_functions::answer(spi, function, name, &request)
+        });
+        let answered = match called {
+            Ok(answer) => of_function(record.api, answer.as_deref()),
+            // Nothing may run in the subtransaction any more: it is undone at once.
+            Err(error) => return Ok(Some(Undone::Failed(raised(&error), Further::ByPolicy))),
+        };
+        if let Answered::Failed(failure, further) = answered {
+            return Ok(Some(Undone::Failed(failure, further)));
+        }
+        if definition.strict_answers && !answered.warnings().is_empty() {
+            return Ok(Some(Undone::invalid(answered.warnings().join("; "))));
+        }
+        self.applied(record, &answered, size)
+    }
+
+    /// What the function is asked: as the body of a worker's call. With the size of the local attributes.
+    fn request(
+        &mut self,
+        record: &CallRecord,
+        state: &StateExecution,
+        config: &StateConfig,
+    ) -> Result<std::result::Result<(String, Size), Undone>> {
+        let id = record.key.0;
+        let Some(loaded) = self.decided.executions.get(&id) else { return Ok(Err(Undone::Over)) };
+        let wanted = config.load_local(record.api);
+        let read = attribute::local_attributes(self.turn.spi, &[id], Some(usize::MAX))?;
+        let (size, mut local) = match read.of(id) {
+            Found::All(size, all) => (size, all.clone()),
+            Found::TooLarge(size) => {
+                let failure = calls::request_too_large(&attribute::too_large(size));
+                return Ok(Err(Undone::Failed(failure, Further::ByPolicy)));
+            }
+            Found::LeftOut => return Ok(Err(Undone::Later(ItemOutcome::NotInPortion))),
+        };
+        // What this very transaction has written is not in the table yet.
+        for (event, _) in &loaded.events {
+            if let Event::LocalAttributesWritten { attributes } = event {
+                local.extend(attributes.iter().map(|(key, value)| (key.clone(), value.as_str().to_owned())));
+            }
+        }
+        let members = local.iter().filter(|(key, _)| wanted.wants(key));
+        let members = object(members.map(|(key, value)| (key.as_str(), value.as_str())))?;
+        let global = match self.app.read_in_step(&loaded.meta, &config.load_global(record.api))? {
+            Used::Done(rows) => rows.object,
+            Used::Busy(relation) => return Ok(Err(Undone::Later(ItemOutcome::TableBusy(relation)))),
+            Used::Locked => return Ok(Err(Undone::Later(ItemOutcome::RowLocked))),
+            Used::OverBudget => return Ok(Err(Undone::Later(ItemOutcome::OverBudget))),
+            Used::Refused(error) => return Ok(Err(Undone::Failed(refused(&error), Further::ByPolicy))),
+        };
+        let Some((_, current)) = state.current_call() else { return Ok(Err(Undone::Over)) };
+        let owner = identity::role_name(loaded.meta.owner)?;
+        let attempt = Attempt {
+            call_id: &call_id(id, &state.id, record.api),
+            call: current,
+            secrets: &Arc::from([]),
+            number: record.attempt,
+            owner: owner.as_deref(),
+            database: &process::database_name(),
+            first_at: record.first_attempt_at,
+            timeout: config.timeout(record.api),
+            global_attributes: &global,
+            local_attributes: &members,
+            values: None,
+        };
+        let body = calls::body(loaded, state, &attempt);
+        if let Err(error) = calls::check_size(body.payload_bytes()) {
+            return Ok(Err(Undone::Failed(calls::request_too_large(&error), Further::ByPolicy)));
+        }
+        crate::pg::memory::room_for(body.payload_bytes())?;
+        Ok(Ok((body.encode(), size)))
+    }
+
+    /// Decides about an answer and applies it, users' tables and functions first.
+    // Long because it is what `decide` does for all others, in one go.
+    fn applied(&mut self, record: &CallRecord, answered: &Answered, size: Size) -> Result<Option<Undone>> {
+        let (turn, now, id) = (self.turn, self.decided.now, record.key.0);
+        let mut queues = load::QueueDemand::new();
+        let publishes = answered.effects().map_or(&[][..], |effects| &effects.publish_to_local_queue);
+        let published_to = publishes.iter().map(|publish| (publish.queue.clone(), 0));
+        for (queue, wanted) in answered.queues().into_iter().chain(published_to) {
+            *queues.entry(id).or_default().entry(queue).or_default() += wanted;
+        }
+        let with_id = publishes.iter().filter_map(|p| Some((id, p.queue.clone(), p.message_id.clone()?)));
+        let with_id: Vec<_> = with_id.collect();
+        load::queues(turn.spi, &mut self.decided.executions, &queues)?;
+        load::message_ids(turn.spi, &mut self.decided.executions, &with_id)?;
+        let command = answered.command(record);
+        let Some(loaded) = self.loaded(id) else { return Ok(Some(Undone::Over)) };
+        loaded.prepare(turn.spi, &command)?;
+        let mut events = match loaded.decide(&command, now, random()) {
+            Ok(events) => events,
+            Err(Rejection::Stale | Rejection::NotRunning(_)) => return Ok(Some(Undone::Over)),
+            Err(rejection) => {
+                return Ok(Some(Undone::invalid(with_warnings(rejection.to_string(), answered.warnings()))));
+            }
+        };
+        for event in &events {
+            let Event::LocalAttributesWritten { attributes } = event else { continue };
+            if let Some(why) = attribute::refusal(turn.spi, id, Some(size), attributes)? {
+                return Ok(Some(Undone::invalid(why.message.clone())));
+            }
+        }
+        if events.iter().any(|event| matches!(event, Event::ProcessClosed { .. })) {
+            let conditional = is_conditional_close(&command);
+            match self.close_with(id, conditional)? {
+                None => {}
+                undone => return Ok(undone),
+            }
+            let Some(loaded) = self.loaded(id) else { return Ok(Some(Undone::Over)) };
+            events = match loaded.decide(&command, now, random()) {
+                Ok(events) => events,
+                Err(rejection) => return Ok(Some(Undone::invalid(rejection.to_string()))),
+            };
+        }
+        let item = Item::Answer(record.clone(), answered.clone());
+        match self.write_tables(&item, &command, &events)? {
+            Used::Done(()) => {}
+            Used::Busy(relation) => return Ok(Some(Undone::Later(ItemOutcome::TableBusy(relation)))),
+            Used::Locked => return Ok(Some(Undone::Later(ItemOutcome::RowLocked))),
+            Used::OverBudget => return Ok(Some(Undone::Later(ItemOutcome::OverBudget))),
+            Used::Refused(error) => {
+                return Ok(Some(Undone::Failed(answered.warn(refused(&error)), Further::ByPolicy)));
+            }
+        }
+        self.app.step_ended(record.key);
+        if let Some(loaded) = self.decided.executions.get_mut(&id) {
+            tell_once(self.told, loaded, &mut events);
+            loaded.apply(events, now);
+        }
+        Ok(None)
+    }
+
+    /// Takes the lock that a close needs, and loads what it looks at. It waits for nobody: what the function has done would be locked
+    /// as long.
+    fn close_with(&mut self, id: ExecutionId, conditional: bool) -> Result<Option<Undone>> {
+        let (turn, ids) = (self.turn, [id]);
+        if load::lock_for_close(turn.spi, &ids)?.is_empty() {
+            return Ok(Some(Undone::Closing(conditional)));
+        }
+        load::states_with_unrecorded_attempts(turn.spi, &mut self.decided.executions, &ids)?;
+        if conditional {
+            // What was published before the lock is received before the answer: by the next turn.
+            let of = self.decided.executions.get(&id).map(|loaded| (id, loaded.meta.owner));
+            let found = load::arrivals(turn.spi, of.as_slice(), turn.takes_large)?;
+            let is_new = |arrival: &load::Arrival| !self.decided.taken_in.keys.contains(&arrival.key);
+            if found.arrivals.iter().any(is_new) || !found.left.is_empty() {
+                return Ok(Some(Undone::Later(ItemOutcome::Behind)));
+            }
+        }
+        Ok(None)
+    }
+}

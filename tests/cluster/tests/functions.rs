@@ -1,0 +1,491 @@
+//! Functions of the database answer the calls of states and RPCs, in place of a worker: what they do, and what comes of their answers,
+//! is one transaction.
+
+use xdb_cluster_tests::log::AFTER_A_CRASH;
+use xdb_cluster_tests::prelude::*;
+
+/// A ledger that functions write, and functions for the states of `Order`.
+const ORDER: &str = "
+    CREATE TABLE ledger (id int GENERATED ALWAYS AS IDENTITY, process text, what text, attempt int, who text, pid int, txid bigint);
+    CREATE FUNCTION step(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+    DECLARE
+        n CONSTANT int := (request->'stateInput')::int;
+    BEGIN
+        INSERT INTO public.ledger (process, what, attempt, who, pid, txid)
+        VALUES (request->'context'->>'processId', 'step ' || n, (request->'context'->>'attempt')::int, current_user, pg_backend_pid(),
+                txid_current());
+        IF n > 1 THEN
+            RETURN jsonb_build_object('stateDecision', jsonb_build_object('nextStates', jsonb_build_array(
+                jsonb_build_object('stateId', 'Step', 'stateInput', n - 1))));
+        END IF;
+        RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"GRACEFUL_COMPLETE_PROCESS\", \"closeInput\": \"all done\"}}}';
+    END $$;";
+
+/// Functions alone, without a worker.
+fn register(app: &App, process_type: &str, definition: &Definition) {
+    app.superuser().run(&format!("SELECT xdb.register_process_type('{process_type}', NULL, '{}')", definition.json()));
+}
+
+fn steps() -> Definition {
+    Definition::starting_with("Step").step_with("Step", json!({"executeFunction": "public.step"}))
+}
+
+fn functions(name: &str, sql: &str) -> App {
+    let app = App::new(name);
+    app.db().run(ORDER);
+    app.db().run(sql);
+    app
+}
+
+/// What a failed attempt of a process says, once there is one.
+fn failure(db: &mut Db, process_id: &str) -> Value {
+    let sql = format!(
+        "SELECT details->'failure' FROM xdb.history WHERE process_id = '{process_id}' AND event_type = 'AttemptFailed' \
+         ORDER BY event_id LIMIT 1"
+    );
+    wait_until("an attempt fails", 60, || db.count(&format!("({sql}) f")) > 0);
+    db.json(&sql)
+}
+
+#[test]
+fn states_that_functions_answer_follow_each_other_in_one_transaction_as_the_owner() {
+    let app = functions("functions_steps", "");
+    let mut db = app.db();
+    register(&app, "Steps", &steps());
+    db.start("p", "Steps").input(json!(5)).go();
+    assert_eq!(db.completes("p").result(), "all done");
+    let ledger = db.rows("SELECT what, attempt, who, pid, txid FROM ledger ORDER BY id");
+    let what: Vec<_> = ledger.iter().map(|row| row["what"].clone()).collect();
+    assert_eq!(what, ["step 5", "step 4", "step 3", "step 2", "step 1"]);
+    assert!(ledger.iter().all(|row| row["attempt"] == 1 && row["who"] == "app"), "{ledger:?}");
+    assert!(ledger.iter().all(|row| row["txid"] == ledger[0]["txid"]), "one transaction: {ledger:?}");
+    assert_ne!(ledger[0]["pid"], json!(app.scheduler()), "a runner calls functions, and never the scheduler");
+    views::assert_history_is_whole(&mut db, "p");
+    app.done(&[]);
+}
+
+#[test]
+fn many_processes_are_answered_each_step_once() {
+    let app = functions("functions_many", "");
+    let mut db = app.db();
+    register(&app, "Steps", &steps());
+    for n in 0..100 {
+        db.start(&format!("p{n}"), "Steps").input(json!(3)).go();
+    }
+    wait_until("all complete", 120, || views::with_status(&mut db, "p%", "COMPLETED") == 100);
+    assert_eq!(db.count("ledger"), 300);
+    assert_eq!(db.count("(SELECT FROM ledger GROUP BY process, what HAVING count(*) > 1) twice"), 0);
+    app.done(&[]);
+}
+
+#[test]
+fn a_function_waits_reads_and_writes_attributes_and_gets_messages() {
+    let app = functions(
+        "functions_attributes",
+        "CREATE TABLE item (id text PRIMARY KEY, n int); INSERT INTO item VALUES ('r', 1);
+         CREATE FUNCTION wait_for(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_build_object(
+             'commandRequest', '{\"waitingType\": \"AnyOfCompletion\", \"localQueueCommands\": [{\"commandId\": \"m\", \"queueName\": \"inbox\", \"atLeast\": 1}]}'::jsonb,
+             'writeToLocalAttributes', '{\"asked\": true}'::jsonb) $$;
+         CREATE FUNCTION take(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             RETURN jsonb_build_object(
+                 'writeToGlobalAttributes', jsonb_build_object('n', (request->'loadedGlobalAttributes'->>'n')::int + 1),
+                 'writeToLocalAttributes', jsonb_build_object('got', request#>'{commandResults,localQueueResults,0,messages,0,payload}'),
+                 'stateDecision', '{\"nextStates\": [{\"stateId\": \"Tell\"}]}'::jsonb);
+         END $$;
+         CREATE FUNCTION tell(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_build_object('stateDecision',
+             jsonb_build_object('threadCloseDecision', jsonb_build_object('closeType', 'FORCE_COMPLETE_PROCESS', 'closeInput',
+             jsonb_build_object('n', request->'loadedGlobalAttributes'->'n', 'local', request->'loadedLocalAttributes')))) $$;",
+    );
+    let mut db = app.db();
+    let locked = json!({"lockType": "EXCLUSIVE_LOCK", "policy": "ALL"});
+    let definition = Definition::starting_with("Take")
+        .waiting_step_with(
+            "Take",
+            json!({"waitUntilFunction": "public.wait_for", "executeFunction": "public.take", "loadGlobalAttributes": locked,
+                   "loadLocalAttributes": locked}),
+        )
+        .step_with("Tell", json!({"executeFunction": "public.tell"}))
+        .maps("public.item", "id", &["n"]);
+    register(&app, "Items", &definition);
+    db.start("p", "Items").key("r").go();
+    wait_until("it waits", 30, || views::waits(&mut db, "p").len() == 1);
+    db.publish("p", "inbox", json!({"letter": 7}));
+    // What an earlier step of the same transaction has written is there for the next one.
+    assert_eq!(db.completes("p").result(), &json!({"n": 2, "local": {"asked": true, "got": {"letter": 7}}}));
+    assert_eq!(db.one::<i32>("SELECT n FROM item"), 2);
+    views::assert_history_is_whole(&mut db, "p");
+    app.done(&[]);
+}
+
+#[test]
+fn one_type_mixes_functions_and_a_worker() {
+    let app = functions("functions_mixed", "");
+    let mut db = app.db();
+    let worker = app.worker(|call: &Call| next("Step", json!(call.input().as_i64().unwrap_or(0) + 1)));
+    app.register("Mixed", &steps().with("startingState", json!("Ask")).step("Ask"));
+    db.start("p", "Mixed").input(json!(1)).go();
+    assert_eq!(db.completes("p").result(), "all done");
+    assert_eq!(worker.count(|_| true), 1);
+    assert_eq!(db.count("ledger"), 2);
+    // From the next call on it is as registered last.
+    app.superuser().run("SELECT xdb.pause()");
+    db.start("q", "Mixed").input(json!(1)).go();
+    app.register(
+        "Mixed",
+        &steps().with("startingState", json!("Ask")).step_with("Ask", json!({"executeFunction": "public.step"})),
+    );
+    app.superuser().run("SELECT xdb.resume()");
+    db.completes("q");
+    assert_eq!(worker.count(|_| true), 1, "the call that waited for the worker is a function's");
+    app.done(&[]);
+}
+
+#[test]
+fn what_goes_wrong_is_a_failed_attempt_and_leaves_nothing() {
+    let app = functions(
+        "functions_fail",
+        "CREATE FUNCTION misbehave(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+         DECLARE how CONSTANT text := request->>'stateInput';
+         BEGIN
+             INSERT INTO public.ledger (process, what) VALUES (request->'context'->>'processId', how);
+             IF (request->'context'->>'attempt')::int > 1 THEN
+                 RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}';
+             END IF;
+             CASE how
+                 WHEN 'raise' THEN RAISE EXCEPTION 'no such account' USING ERRCODE = 'AC404';
+                 WHEN 'null' THEN RETURN NULL;
+                 WHEN 'garbage' THEN RETURN '[1, 2]';
+                 WHEN 'nowhere' THEN RETURN '{\"stateDecision\": {\"nextStates\": [{\"stateId\": \"Nowhere\"}]}}';
+                 WHEN 'serialize' THEN RAISE serialization_failure;
+                 WHEN 'temporary' THEN CREATE TEMPORARY TABLE t (n int);
+                 WHEN 'role' THEN SET LOCAL ROLE postgres;
+                 WHEN 'listen' THEN EXECUTE 'LISTEN x';
+                 WHEN 'drop' THEN DROP TABLE public.own;
+                     RETURN '{\"stateDecision\": {\"nextStates\": [{\"stateId\": \"Nowhere\"}]}}';
+                 WHEN 'publish' THEN PERFORM xdb.publish(request->'context'->>'processId', 'q', '1');
+                 WHEN 'stop' THEN PERFORM xdb.stop_process(request->'context'->>'processId');
+                 WHEN 'start' THEN PERFORM xdb.start_process(request->'context'->>'processId', 'Bad', id_reuse_policy => 'TERMINATE_IF_RUNNING');
+                 WHEN 'rpc' THEN PERFORM xdb.invoke_rpc('other', 'r');
+                 WHEN 'wait' THEN PERFORM xdb.wait_for_process('other', '1 s');
+             END CASE;
+             RETURN NULL;
+         END $$;
+         CREATE TABLE own (n int); INSERT INTO own VALUES (1);",
+    );
+    let mut db = app.db();
+    let bad = Definition::starting_with("Bad").step_with("Bad", json!({"executeFunction": "public.misbehave"}));
+    register(&app, "Bad", &bad);
+    let cases = [
+        ("raise", "AC404", "no such account"),
+        ("null", "InvalidAnswer", "the function has answered with NULL"),
+        ("garbage", "InvalidAnswer", "must be an object"),
+        ("nowhere", "InvalidAnswer", "unknown state"),
+        ("serialize", "40001", ""),
+        ("temporary", "42501", "security-restricted operation"),
+        ("role", "42501", ""),
+        ("listen", "42501", "LISTEN"),
+        ("drop", "InvalidAnswer", "unknown state"),
+        ("publish", "XD016", "xdb.publish()"),
+        ("stop", "XD016", "xdb.stop_process()"),
+        ("start", "XD016", "xdb.start_process()"),
+        ("rpc", "XD016", "invoke_rpc"),
+        ("wait", "XD016", "wait_for_process"),
+    ];
+    for (how, ..) in cases {
+        db.start(how, "Bad").input(json!(how)).go();
+    }
+    for (how, kind, words) in cases {
+        let failed = failure(&mut db, how);
+        assert_eq!(failed["errorType"], kind, "{how}: {failed}");
+        assert!(failed["detail"].as_str().is_some_and(|detail| detail.contains(words)), "{how}: {failed}");
+        db.completes(how);
+        // The attempt that failed is undone, with what it wrote.
+        assert_eq!(db.count(&format!("ledger WHERE process = '{how}'")), 1, "{how}");
+        views::assert_history_is_whole(&mut db, how);
+    }
+    assert_eq!(db.count("own"), 1, "what it dropped is there again");
+    app.done(&[]);
+}
+
+#[test]
+fn a_function_starts_stops_and_publishes_to_other_processes_once() {
+    let app = functions(
+        "functions_others",
+        "CREATE FUNCTION drive(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             PERFORM xdb.start_process('child', 'Waits');
+             PERFORM xdb.publish('other', 'inbox', '\"hello\"');
+             PERFORM xdb.stop_process('victim');
+             IF (request->'context'->>'attempt')::int = 1 THEN RAISE EXCEPTION 'once more'; END IF;
+             RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}';
+         END $$;",
+    );
+    let mut db = app.db();
+    let _worker = app.worker(|call: &Call| match call.api {
+        Api::WaitUntil => any_of(&[local_queue("m", "inbox", 1)]),
+        _ => force_complete(call.messages("m")[0].clone()),
+    });
+    app.register("Waits", &mailbox());
+    register(
+        &app,
+        "Drives",
+        &Definition::starting_with("Drive").step_with("Drive", json!({"executeFunction": "public.drive"})),
+    );
+    db.start("other", "Waits").go();
+    db.start("victim", "Waits").go();
+    db.start("driver", "Drives").go();
+    db.completes("driver");
+    assert_eq!(db.completes("other").result(), "hello");
+    assert_eq!(db.outcome("victim").status(), "TERMINATED");
+    assert_eq!(db.count("xdb.processes WHERE process_id = 'child'"), 1);
+    db.publish("child", "inbox", json!(1));
+    db.completes("child");
+    app.done(&[]);
+}
+
+#[test]
+fn a_function_that_never_ends_is_cancelled_and_others_go_on() {
+    let app = App::alone("functions_endless", ClusterOptions::default().set("xdb.runners", "2"));
+    let mut db = app.db();
+    db.run(ORDER);
+    db.run(
+        "CREATE FUNCTION endless(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO public.ledger (process, what) VALUES (request->'context'->>'processId', 'endless');
+             IF (request->'context'->>'attempt')::int > 1 THEN
+                 RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}';
+             END IF;
+             LOOP END LOOP;
+         END $$;",
+    );
+    let _worker = app.worker(|_: &Call| force_complete(json!(null)));
+    app.register("Quick", &one_step());
+    register(&app, "Steps", &steps());
+    let options = json!({"executeFunction": "public.endless", "executeApiTimeoutSeconds": 2});
+    register(&app, "Endless", &Definition::starting_with("Loop").step_with("Loop", options));
+    db.start("endless", "Endless").go();
+    // The scheduler serves workers meanwhile, and the other runner functions.
+    for n in 0..5 {
+        db.start(&format!("quick{n}"), "Quick").go();
+        db.completes(&format!("quick{n}"));
+    }
+    let failed = failure(&mut db, "endless");
+    assert_eq!(failed["errorType"], "57014", "{failed}");
+    db.completes("endless");
+    assert_eq!(db.count("ledger WHERE what = 'endless'"), 1);
+    db.start("steps", "Steps").input(json!(2)).go();
+    db.completes("steps");
+    app.done(&[]);
+}
+
+#[test]
+fn a_function_that_swallows_its_cancellation_ends_its_runner_alone() {
+    let app = App::alone("functions_swallow", ClusterOptions::default());
+    let mut db = app.db();
+    db.run(ORDER);
+    db.run(
+        "CREATE TABLE switch (on_ boolean); INSERT INTO switch VALUES (true);
+         CREATE FUNCTION swallow(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             WHILE (SELECT on_ FROM public.switch) LOOP
+                 BEGIN PERFORM pg_sleep(60); EXCEPTION WHEN query_canceled THEN NULL; END;
+             END LOOP;
+             RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}';
+         END $$;",
+    );
+    let _worker = app.worker(|_: &Call| force_complete(json!(null)));
+    app.register("Quick", &one_step());
+    let options = json!({"executeFunction": "public.swallow", "executeApiTimeoutSeconds": 1});
+    register(&app, "Swallows", &Definition::starting_with("Loop").step_with("Loop", options));
+    let scheduler = app.scheduler();
+    db.start("p", "Swallows").go();
+    wait_until("the function is named", 60, || {
+        views::engine(&mut app.superuser()).contains("swallow(jsonb): a process died in it")
+    });
+    assert_eq!(app.scheduler(), scheduler, "the scheduler goes on");
+    db.start("quick", "Quick").go();
+    db.completes("quick");
+    assert_eq!(db.status("p"), "RUNNING");
+    // It is left alone for a while; when that is over, and it ends, so does the process.
+    db.run("UPDATE switch SET on_ = false");
+    app.superuser().run("UPDATE xdb.slow_object SET pause = '1 s'");
+    db.completes("p");
+    app.done(&["a process died", "is slow", "terminating background worker", "is not slow any more"]);
+}
+
+#[test]
+fn a_close_while_somebody_publishes_is_undone_and_made_again_as_the_same_attempt() {
+    let app = functions(
+        "functions_close",
+        "CREATE FUNCTION close(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO public.ledger (process, what, attempt) VALUES
+                 (request->'context'->>'processId', 'close', (request->'context'->>'attempt')::int);
+             RETURN '{\"stateDecision\": {\"conditionalClose\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\",
+                 \"whenLocalQueuesEmpty\": [\"letters\"]}, \"nextStates\": [{\"stateId\": \"Close\"}]}}';
+         END $$;
+         CREATE FUNCTION wait_for(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT '{\"commandRequest\": {\"waitingType\":
+             \"AnyOfCompletion\", \"localQueueCommands\": [{\"queueName\": \"letters\"}]}}'::jsonb $$;",
+    );
+    let mut db = app.db();
+    let handlers = json!({"waitUntilFunction": "public.wait_for", "executeFunction": "public.close"});
+    register(&app, "Closes", &Definition::starting_with("Close").waiting_step_with("Close", handlers));
+    db.start("p", "Closes").go();
+    wait_until("it waits", 30, || views::waits(&mut db, "p").len() == 1);
+    let mut other = app.db();
+    other.run("BEGIN; SELECT xdb.publish('p', 'letters', '2')");
+    db.publish("p", "letters", json!(1));
+    let mut superuser = app.superuser();
+    wait_until("the close waits for the publisher", 30, || {
+        superuser.count("xdb.process_execution WHERE process_id = 'p' AND closing IS NOT NULL") == 1
+    });
+    assert_eq!(db.count("ledger"), 0, "what the function did is undone with its close");
+    other.run("COMMIT");
+    // The message that came first is taken by the next state, which closes.
+    db.completes("p");
+    assert_eq!(db.rows("SELECT attempt FROM ledger ORDER BY id"), [json!({"attempt": 1}), json!({"attempt": 1})]);
+    assert_eq!(db.count("xdb.history WHERE process_id = 'p' AND event_type = 'AttemptFailed'"), 0);
+    views::assert_history_is_whole(&mut db, "p");
+    app.done(&[]);
+}
+
+#[test]
+fn pauses_hold_calls_of_functions() {
+    let app = functions("functions_paused", "");
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    register(&app, "Steps", &steps());
+    let held = |superuser: &mut Db, id: &str| {
+        let sql =
+            format!("xdb.task JOIN xdb.process_execution USING (execution_id) WHERE process_id = '{id}' AND lane = 2");
+        wait_until("the call is held", 30, || superuser.count(&sql) == 1);
+    };
+    superuser.run("SELECT xdb.pause_process_type('Steps')");
+    db.start("p", "Steps").input(json!(2)).go();
+    held(&mut superuser, "p");
+    superuser.run("SELECT xdb.resume_process_type('Steps')");
+    db.completes("p");
+    db.run("BEGIN");
+    db.start("q", "Steps").input(json!(2)).go();
+    db.run("SELECT xdb.pause_process('q'); COMMIT");
+    held(&mut superuser, "q");
+    assert_eq!(db.count("ledger WHERE process = 'q'"), 0);
+    db.run("SELECT xdb.resume_process('q')");
+    db.completes("q");
+    assert_eq!(db.count("ledger"), 4);
+    app.done(&[]);
+}
+
+#[test]
+fn a_call_whose_function_the_server_dies_of_is_held_the_second_time() {
+    let app = App::alone("functions_deadly", ClusterOptions::default());
+    app.db().run(ORDER);
+    app.db().run(
+        "CREATE TABLE switch (on_ boolean); INSERT INTO switch VALUES (true);
+         CREATE FUNCTION deadly(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO public.ledger (process, what) VALUES (request->'context'->>'processId', 'deadly');
+             IF (SELECT on_ FROM public.switch) THEN PERFORM pg_sleep(60); END IF;
+             RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}';
+         END $$;",
+    );
+    register(&app, "Steps", &steps());
+    let options = json!({"executeFunction": "public.deadly", "executeApiTimeoutSeconds": 100});
+    register(&app, "Deadly", &Definition::starting_with("Die").step_with("Die", options));
+    app.db().start("p", "Deadly").go();
+    let asleep = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'xdb runner' AND wait_event = 'PgSleep' \
+                  AND datname = current_database() LIMIT 1";
+    for _ in 0..2 {
+        let mut superuser = app.superuser();
+        let mut pid = None;
+        wait_until("the function runs", 60, || {
+            pid = superuser.try_maybe::<i32>(asleep).expect("it can be asked");
+            pid.is_some()
+        });
+        app.cluster().kill_process(pid.expect("it runs"));
+    }
+    let mut db = app.db();
+    wait_until("it is held", 60, || db.count("xdb.failures WHERE process_id = 'p' AND error_type = 'CallHeld'") == 1);
+    db.start("steps", "Steps").input(json!(2)).go();
+    db.completes("steps");
+    // Whoever has mended it lets it go.
+    db.run("UPDATE switch SET on_ = false");
+    db.run("SELECT xdb.retry_now('p')");
+    db.completes("p");
+    assert_eq!(db.count("ledger WHERE what = 'deadly'"), 1);
+    app.done(AFTER_A_CRASH);
+}
+
+#[test]
+fn each_effect_is_there_once_whatever_is_killed() {
+    let app = App::alone("functions_killed", ClusterOptions::default());
+    let mut db = app.db();
+    db.run(ORDER);
+    db.run(
+        "CREATE OR REPLACE FUNCTION pause() RETURNS float8 LANGUAGE sql AS 'SELECT 0.02::float8';
+         CREATE FUNCTION slowly(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             PERFORM pg_sleep(0.02);
+             RETURN public.step(request);
+         END $$;",
+    );
+    let definition = Definition::starting_with("Step").step_with("Step", json!({"executeFunction": "public.slowly"}));
+    register(&app, "Steps", &definition);
+    for n in 0..40 {
+        db.start(&format!("p{n}"), "Steps").input(json!(4)).go();
+    }
+    let runner =
+        "SELECT pid FROM pg_stat_activity WHERE backend_type = 'xdb runner' AND datname = current_database() LIMIT 1";
+    // A runner is ended, and then the whole server dies, with steps under way.
+    for round in 0..3 {
+        let mut superuser = app.superuser();
+        wait_until("some steps are made", 60, || db.count("ledger") > 10 * (round + 1));
+        if let Some(pid) = superuser.try_maybe::<i32>(runner).expect("it can be asked") {
+            superuser.run(&format!("SELECT pg_terminate_backend({pid})"));
+        }
+    }
+    if let Some(pid) = app.superuser().try_maybe::<i32>(runner).expect("it can be asked") {
+        app.cluster().kill_process(pid);
+    }
+    wait_until("the server is back", 60, || {
+        app.cluster()
+            .try_connect(app.database(), "app", Duration::from_secs(5))
+            .is_ok_and(|mut db| db.try_one::<i32>("SELECT 1").is_ok())
+    });
+    let mut db = app.db();
+    wait_until("all complete", 120, || views::with_status(&mut db, "p%", "COMPLETED") == 40);
+    assert_eq!(db.count("ledger"), 160, "each step has worked once");
+    assert_eq!(db.count("(SELECT FROM ledger GROUP BY process, what HAVING count(*) > 1) twice"), 0);
+    for n in 0..40 {
+        views::assert_history_is_whole(&mut db, &format!("p{n}"));
+    }
+    app.done(AFTER_A_CRASH);
+}
+
+#[test]
+fn an_rpc_with_a_function_is_called_in_the_callers_transaction() {
+    let app = functions(
+        "functions_rpc",
+        "CREATE FUNCTION pay(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO public.ledger (process, what, who, pid) VALUES
+                 (request->'context'->>'processId', request->>'rpcName', current_user, pg_backend_pid());
+             IF request->'input' = '\"raise\"' THEN RAISE EXCEPTION 'no money' USING ERRCODE = 'PY001'; END IF;
+             IF request->'input' = '\"null\"' THEN RETURN NULL; END IF;
+             RETURN jsonb_build_object('output', request->'input', 'writeToLocalAttributes', '{\"paid\": true}'::jsonb,
+                 'stateDecision', '{\"nextStates\": [{\"stateId\": \"Step\", \"stateInput\": 1}]}'::jsonb);
+         END $$;",
+    );
+    let mut db = app.db();
+    let definition = Definition::without_start()
+        .step_with("Step", json!({"executeFunction": "public.step"}))
+        .rpc("pay", json!({"function": "public.pay"}));
+    register(&app, "Pays", &definition);
+    db.start("p", "Pays").go();
+    db.run("BEGIN");
+    assert_eq!(db.rpc("p", "pay", json!(5)), json!(5));
+    assert_eq!(db.one::<i32>("SELECT pid FROM ledger"), db.one::<i32>("SELECT pg_backend_pid()"));
+    db.run("ROLLBACK");
+    assert_eq!(db.count("ledger"), 0);
+    // Its errors are the caller's.
+    let refused = db.refused("PY001", "SELECT xdb.invoke_rpc('p', 'pay', '\"raise\"')");
+    assert_eq!(refused.message, "no money");
+    db.refused("XD010", "SELECT xdb.invoke_rpc('p', 'pay', '\"null\"')");
+    db.refused("XD009", "SELECT xdb.invoke_rpc('p', 'other')");
+    assert_eq!(db.count("ledger"), 0);
+    assert_eq!(db.rpc("p", "pay", json!(7)), json!(7));
+    assert_eq!(db.completes("p").result(), "all done");
+    app.done(&[]);
+}
