@@ -73,6 +73,7 @@ pub(super) fn merge_or_begin(
 ) -> Result<StartResult> {
     let (type_id, found) = caller.on_system_tables(|spi, registry| {
         let to_start = TypeToStart::find(spi, registry, &request.start.process_type)?;
+        to_start.refuse_if_paused()?;
         if !to_start.starts_in_a_state(&request.start) {
             let what = "the process type has no starting state, so that nothing can be merged";
             return Err(error::invalid_argument("options.correlationKey", what));

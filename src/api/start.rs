@@ -290,6 +290,11 @@ impl TypeToStart {
         self.process_type.id
     }
 
+    /// Refuses starts while the type is paused so.
+    pub fn refuse_if_paused(&self) -> Result<()> {
+        super::pause::refuse_type(&self.process_type, clock::now())
+    }
+
     /// Whether this start of it begins with a thread.
     pub fn starts_in_a_state(&self, start: &Start) -> bool {
         start.starting_state.is_some() || self.process_type.definition.starting_state.is_some()

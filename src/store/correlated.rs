@@ -35,7 +35,7 @@ statements! {
     SET_INPUT = format!("UPDATE xdb.state_execution s SET {} FROM {} WHERE s.execution_id = v.execution_id AND s.seq = v.seq",
         set_to_v(&["input"]), batch::<MergedInput>());
     MOVE_TIMEOUT = "UPDATE xdb.process_execution SET timeout_at = $2 WHERE execution_id = $1";
-    MOVE_TIMER = "UPDATE xdb.timer SET fire_at = $2 WHERE execution_id = $1 AND seq = 0";
+    MOVE_TIMER = "UPDATE xdb.timer SET fire_at = $2 WHERE execution_id = $1 AND seq = 0 AND command = 0";
 }
 
 /// What starts have in common that may be merged.

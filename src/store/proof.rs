@@ -14,12 +14,14 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
     let files = [
         STATEMENTS,
         adopt::STATEMENTS,
+        app_functions::STATEMENTS,
         attribute::STATEMENTS,
         catalog::STATEMENTS,
         check::STATEMENTS,
         check::ROWS,
         check::VALUES,
         claim::STATEMENTS,
+        correlated::STATEMENTS,
         engine::STATEMENTS,
         execution::STATEMENTS,
         full_queues::STATEMENTS,
@@ -63,6 +65,7 @@ fn tables() -> Vec<Description> {
     vec![
         of::<attribute::LocalAttribute>(),
         of::<claim::Task>(),
+        of::<correlated::CorrelatedStart>(),
         of::<engine::Engine>(),
         of::<slow::SlowObject>(),
         of::<execution::Process>(),

@@ -32,7 +32,7 @@ fn old(column: &str, which: &str) -> String {
         "SELECT p.execution_id, NULLIF(p.{column}, 'infinity') AS at, p.process_id, l.process_id IS NOT NULL AS is_latest \
         FROM xdb.process_execution p LEFT JOIN xdb.latest_execution l \
             ON l.process_id = p.process_id AND l.execution_id = p.execution_id \
-        WHERE {which} AND (p.{column}, p.execution_id) > (COALESCE($2, 'infinity'), $3) \
+        WHERE {which} AND (p.{column}, p.execution_id) > (COALESCE($2, 'infinity'::timestamptz), $3) \
         ORDER BY p.{column}, p.execution_id LIMIT $4"
     )
 }

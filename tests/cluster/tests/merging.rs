@@ -210,3 +210,34 @@ fn the_timeout_of_a_process_moves_with_its_beginning() {
     worker.release();
     app.done(&[]);
 }
+
+#[test]
+fn what_is_paused_has_not_begun_and_takes_other_starts() {
+    let (app, worker) = application("merge_paused", ClusterOptions::default());
+    let mut db = app.db();
+    let add = json!({"correlationKey": "k", "merge": {"input": "public.app_add"}});
+    let first = start(&mut db, "1", &add, "clock_timestamp() + interval '500 ms'");
+    db.run(&format!("SELECT xdb.pause_process('{first}')"));
+    // By the time that this one completes, the engine has found the other one due, and may not call it.
+    db.start("other", "job").go();
+    wait_until("it is due", 10, || {
+        db.one::<bool>(&format!(
+            "SELECT started_at + interval '600 ms' < clock_timestamp() FROM xdb.processes WHERE process_id = '{first}'"
+        ))
+    });
+    db.start("another", "job").go();
+    db.completes("another");
+    assert_eq!(start(&mut db, "10", &add, "NULL"), first);
+    db.run(&format!("SELECT xdb.resume_process('{first}')"));
+    db.completes(&first);
+    assert_eq!(called_with(&worker).into_values().filter(|input| input.is_number()).collect::<Vec<_>>(), [json!(11)]);
+
+    let waits = start(&mut db, "1", &add, "now() + interval '1 hour'");
+    app.superuser().run("SELECT xdb.pause_process_type('job', 'REJECT')");
+    let sql = format!("SELECT xdb.start_process(NULL, 'job', input => '1', options => '{add}')");
+    db.refused(codes::PAUSED, &sql);
+    app.superuser().run("SELECT xdb.resume_process_type('job')");
+    assert_eq!(start(&mut db, "1", &add, "NULL"), waits);
+    db.run(&format!("SELECT xdb.stop_process('{waits}')"));
+    app.done(&[]);
+}
