@@ -162,6 +162,18 @@ def test_helping_along(shop: Any, worker: ProtocolWorker) -> None:
     assert shop.client.wait_for_state(Order.pay, "timer").status == "COMPLETED"
     assert shop.client.wait(Order, "timer").result is None
 
+    shop.client.start(Order, "paused", rows=start_row("3"))
+    waits(shop, "paused")
+    until = datetime.now(timezone.utc) + timedelta(days=1)
+    shop.client.pause("paused", reject=True, until=until, reason="an audit")
+    with pytest.raises(errors.Paused, match="is paused") as refused:
+        shop.client.publish(Order.paid, "paused", "hello")
+    assert refused.value.retryable
+    shop.client.pause("paused")
+    shop.client.resume("paused")
+    shop.client.resume("paused")
+    shop.client.stop("paused")
+
     worker.answer = lambda call, request: (500, {"errorType": "Broken"})
     shop.client.start(Order, "broken", rows=start_row("2"))
     wait_until("it has failed", lambda: shop.client.describe("broken").threads[0].get("lastFailure"))

@@ -258,6 +258,23 @@ class AsyncClient:
         """Makes calls that wait for their next attempt due at once, and gives how many: all, or that of one state execution."""
         return await self._run(statements.retry_now(process_id, state, number, execution), conn)
 
+    async def pause(
+        self,
+        process_id: str,
+        *,
+        reject: bool = False,
+        until: datetime | None = None,
+        reason: str | None = None,
+        execution: AnyExecution = None,
+        conn: Any = None,
+    ) -> None:
+        """Has no call of a process begin until `resume()`, or until that time. With `reject` messages and RPCs are `errors.Paused`."""
+        await self._run(statements.pause(process_id, reject, until, reason, execution), conn)
+
+    async def resume(self, process_id: str, *, execution: AnyExecution = None, conn: Any = None) -> None:
+        """Ends the pause of a process; one that is not paused stays as it is."""
+        await self._run(statements.resume(process_id, execution), conn)
+
     async def list(
         self,
         *,

@@ -295,6 +295,20 @@ def retry_now(process_id: str, state: State[Any] | None, number: int | None, exe
     return Query(sql, (process_id, which, _uuid(execution)), lambda rows: int(rows[0][0]))
 
 
+def pause(
+    process_id: str, reject: bool, until: datetime | None, reason: str | None, execution: AnyExecution
+) -> Query[None]:
+    sql = """SELECT xdb.pause_process(process_id => %s::text, mode => %s::text, until => %s::text::timestamptz,
+        reason => %s::text, execution_id => %s::text::uuid)"""
+    at = None if until is None else aware(until)
+    return Query(sql, (process_id, "REJECT" if reject else "WAIT", at, reason, _uuid(execution)), _nothing)
+
+
+def resume(process_id: str, execution: AnyExecution) -> Query[None]:
+    sql = "SELECT xdb.resume_process(process_id => %s::text, execution_id => %s::text::uuid)"
+    return Query(sql, (process_id, _uuid(execution)), _nothing)
+
+
 @dataclass(frozen=True)
 class Listing:
     """Which executions `Client.list` gives."""
