@@ -139,7 +139,7 @@ impl Claiming<'_, '_> {
         // Also without room: who has come meanwhile is to be known when there is some.
         let found =
             if limit > 0 { self.scan_levels(room, limit, &busy, saved.now, &mut claims)? } else { Found::default() };
-        claims.more = found.emptied && found.unfinished.iter().any(|line| room.has(*line));
+        claims.more |= found.emptied && found.unfinished.iter().any(|line| room.has(*line));
         if ready.is_empty() && found.due.is_empty() {
             return Ok(claims);
         }
@@ -202,7 +202,10 @@ impl Claiming<'_, '_> {
     ) -> Result<Found> {
         let began = Instant::now();
         let from_head = !self.turn.role.has_cursors() || self.scans.calls.from_head(began);
+        let knew_functions = knows_functions(self.lines);
         let heads = if from_head { Some(self.heads()?) } else { None };
+        // The room of the next turn has places for them.
+        claims.more |= self.turn.role.calls_functions() && !knew_functions && knows_functions(self.lines);
         let begins = |line: &Line| match &heads {
             Some(heads) => heads.get(line).copied(),
             None => self.scans.calls.from(line),
@@ -591,7 +594,8 @@ impl OpenCalls {
         let breakers = &mut self.breakers;
         let admits = |worker| breakers.admits(worker, now);
         let mut workers = registry.workers();
-        workers.extend(role.calls_functions().then_some((NO_WORKER, RUNNERS_CALLS)));
+        // Where there are no functions, workers have all places.
+        workers.extend((role.calls_functions() && knows_functions(&self.lines)).then_some((NO_WORKER, RUNNERS_CALLS)));
         let mut room = Room::new(&self.in_flight, max_calls, Descriptors::most(), max_bytes(), &workers, admits);
         // Of those that are applied one by one all count, and each for its owner.
         for line in backlog.lines().filter(|_| takes_turns) {
@@ -599,6 +603,11 @@ impl OpenCalls {
         }
         room
     }
+}
+
+/// Whether any calls wait that functions answer.
+fn knows_functions(lines: &Lines) -> bool {
+    lines.iter().any(|(line, _)| line.worker == NO_WORKER)
 }
 
 /// The most bytes of requests that are under way.
