@@ -153,6 +153,7 @@ const READ_UNCOUNTED: usize = 100;
 /// That other queues are not known of a state that waits for them too changes nothing: it was served from them
 /// as their messages came in.
 pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &QueueDemand) -> Result<()> {
+    look_further(spi, loaded, demand)?;
     let mut new = Vec::new();
     for (id, queues) in demand {
         let Some(entry) = loaded.get(id) else { continue };
@@ -196,6 +197,31 @@ pub fn queues(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &Qu
         let taken = waiting.filter(|_| unread.is_none()).map_or(0, |waiting| waiting.wanted);
         to_read.push(ToRead::new(*id, queue, 0, looked_into.saturating_add(taken)));
         entry.heads.insert((*queue).to_owned(), QueueHead { looked_into: *looked_into, unread });
+    }
+    for ((id, queue), messages) in read(spi, to_read)? {
+        if let Some(entry) = loaded.get_mut(&id) {
+            entry.put_in(queue, messages);
+        }
+    }
+    Ok(())
+}
+
+/// Reads on in queues that are known, but less of them than somebody takes now: of what was received meanwhile the head is known only
+/// as far as others wanted it.
+fn look_further(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &QueueDemand) -> Result<()> {
+    let mut to_read = Vec::new();
+    for (id, queues) in demand {
+        let Some(entry) = loaded.get_mut(id) else { continue };
+        for (queue, looked_into) in queues {
+            let head = entry.heads.get_mut(queue).filter(|head| head.looked_into < *looked_into);
+            let Some(head) = head else { continue };
+            head.looked_into = *looked_into;
+            if let Some(unread) = &mut head.unread {
+                unread.count = unread.count.saturating_sub(*looked_into);
+            }
+            let last = entry.before.queues.get(queue).and_then(VecDeque::back).map_or(0, |message| message.number);
+            to_read.push(ToRead::new(*id, queue, last, *looked_into));
+        }
     }
     for ((id, queue), messages) in read(spi, to_read)? {
         if let Some(entry) = loaded.get_mut(&id) {
