@@ -34,8 +34,6 @@ table! {
             completing: bool,
             state_numbers: Jsonb<'a>,
             results: Jsonb<'a>,
-            /// What few have. Not in the schemas of older releases.
-            extra: Option<Jsonb<'a>>,
         }
         other {
             type_id: TypeId,
@@ -54,6 +52,8 @@ table! {
             shard_key: Option<&'a str>,
             /// See [`full_queues`](super::full_queues).
             full_queues: Option<TextArray>,
+            /// What few have: it is compared too, where it is a column.
+            extra: Option<Jsonb<'a>>,
             /// When it is deleted, instead of by `xdb.retention`; infinite = never.
             purge_at: Option<Timestamp>,
         }

@@ -261,6 +261,10 @@ table! {
             registered_at: Timestamp,
             owner: pg_sys::Oid,
             owner_name: &'a str,
+            /// See [`pauses`]. Neither of these is in the schemas of older releases.
+            pause_mode: Option<&'a str>,
+            paused_until: Option<Timestamp>,
+            pause_reason: Option<&'a str>,
         }
     }
 }
