@@ -2,7 +2,7 @@
 //! server have their words in `crates/protocol/src/refusal.rs`.
 
 use crate::pg::catch::{PgError, sqlstate};
-use xdb_engine::{Failure, Pause, PauseMode, Quotas, Rejection, StateExecutionId};
+use xdb_engine::{Failure, Pause, Quotas, Rejection, StateExecutionId};
 use xdb_protocol::refusal::{self, Refusal, sentence};
 
 /// As the server's own refusals.
@@ -42,6 +42,7 @@ refusals! {
     local_attributes_changed(rpc_name: &str);
     payload(name: &str, what: impl std::fmt::Display);
     over_quota(what: impl Into<String>);
+    paused(what: &str, pause: &Pause);
     rejected(process_id: &str, rejection: &Rejection);
     rejected_start(process_id: &str, rejection: &Rejection);
     rejected_rpc(process_id: &str, rpc_name: &str, rejection: &Rejection);
@@ -55,19 +56,6 @@ pub fn locks_not_granted(rpc_name: &str, what: &str) -> PgError {
     PgError::new(sqlstate(b"XD020"), format!("RPC \"{rpc_name}\" did not get its locks in time"))
         .detail(format!("It waited for {what}."))
         .hint("Another transaction has them: pg_catalog.pg_blocking_pids() says whose, while it waits.")
-}
-
-/// A caller asks for something that a pause refuses, or has waited for its end in vain. `what` is paused.
-pub fn paused(what: &str, pause: &Pause) -> PgError {
-    let mut detail = match pause.mode {
-        PauseMode::Reject => "It refuses requests".to_owned(),
-        PauseMode::Wait => "It did not end in time".to_owned(),
-    };
-    if let Some(until) = pause.until {
-        detail.push_str(&format!(" until {}", until.iso8601()));
-    }
-    detail.push_str(&pause.reason.as_ref().map_or_else(|| ".".to_owned(), |reason| format!(": {reason}")));
-    PgError::new(sqlstate(b"XD023"), format!("{what} is paused")).detail(detail)
 }
 
 /// What a token stands for is not the caller's to end.
@@ -226,8 +214,8 @@ pub fn not_registered_by(what: &str, name: &str, owner: Option<&str>) -> PgError
     )
 }
 
-/// Somebody asks what the processes of a type do, which may be other roles'.
-pub fn usage_not_shown(process_type: &str, owner: Option<&str>) -> PgError {
+/// Somebody asks what the processes of a type do, which may be other roles', or pauses it.
+pub fn not_of_operator(process_type: &str, owner: Option<&str>) -> PgError {
     not_registered_by("process type", process_type, owner)
         .hint("Members of the role that has registered it, operators and superusers may do this.")
 }

@@ -356,7 +356,7 @@ pub fn process_type_figures(args: &Args) -> Result<Value> {
         let shown = types.into_iter().find(|shown| shown.name == process_type);
         let shown = shown.ok_or_else(|| error::unknown_process_type(&process_type))?;
         if !sees.all_of(Some(shown.owner)) {
-            return Err(error::usage_not_shown(&process_type, sees.name_of(Some(shown.owner))?.as_deref()));
+            return Err(error::not_of_operator(&process_type, sees.name_of(Some(shown.owner))?.as_deref()));
         }
         usage::of_type(spi, shown.id)
     })?;

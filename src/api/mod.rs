@@ -249,13 +249,20 @@ impl Caller {
 
     /// Refuses to change, remove or use what somebody else has registered.
     fn own_registration(self, what: &str, name: &str, owner: Owner) -> Result<()> {
-        let Some(owner) = owner else { return Ok(()) };
+        match self.another(owner)? {
+            None => Ok(()),
+            Some(owner) => Err(error::not_registered_by(what, name, owner.as_deref())),
+        }
+    }
+
+    /// Who has registered something that the caller may not change: the name of the role, if it is there.
+    fn another(self, owner: Owner) -> Result<Option<Option<String>>> {
+        let Some(owner) = owner else { return Ok(None) };
         let known = knows_roles()?;
         if identity::is_superuser(self.role) || known && identity::has_privileges_of(self.role, owner) {
-            return Ok(());
+            return Ok(None);
         }
-        let owner = if known { identity::role_name(owner)? } else { None };
-        Err(error::not_registered_by(what, name, owner.as_deref()))
+        Ok(Some(if known { identity::role_name(owner)? } else { None }))
     }
 
     /// The latest execution of a process id, or the one that is named, if the caller may know of it.

@@ -21,15 +21,13 @@ use crate::{clock, error, guc};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use xdb_engine::{Command, ExecutionId, Json, ProcessStatus, StopType, is_full};
+use xdb_protocol::arguments;
 
 /// How often a publisher polls for the end of a conditional close.
 const CLOSE_POLL_MS: i64 = 10;
 
 /// How long a publisher polls before it waits in the server's sight, and until it does so again when nobody was in the way.
 const POLLS_FOR: Duration = Duration::from_millis(200);
-
-/// Longest reason of a stop or a pause.
-const MAX_REASON_BYTES: usize = 10_000;
 
 pub fn publish(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.publish()")?;
@@ -193,7 +191,7 @@ pub fn stop_process(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let word = needed("stop_type", args.text(1))?;
     let stop_type = StopType::parse(&word).ok_or_else(|| error::unknown_word("stop_type", &word, StopType::WORDS))?;
-    let reason = reason(args, 2)?;
+    let reason = arguments::reason(args.text(2))?;
     let execution = args.execution_id(3);
     caller.on_system_tables(|spi, registry| {
         let mut found = caller.find_to_change(spi, &process_id, execution, "xdb.stop_process()")?;
@@ -208,18 +206,6 @@ pub fn stop_process(args: &Args) -> Result<Value> {
     })?;
     wrote();
     Ok(Value::Void)
-}
-
-/// Why somebody does something, if they say so.
-pub(super) fn reason(args: &Args, number: usize) -> Result<Option<String>> {
-    let reason = args.text(number);
-    match reason.as_ref().map(String::len).filter(|length| *length > MAX_REASON_BYTES) {
-        Some(length) => {
-            let what = format!("it is {length} bytes long; at most {MAX_REASON_BYTES} are allowed");
-            Err(error::invalid_argument("reason", what))
-        }
-        None => Ok(reason),
-    }
 }
 
 /// Closes an execution in the caller's transaction, after everybody who publishes to it.

@@ -8,6 +8,9 @@ use xdb_engine::{Json, StateExecutionId, TableMapping};
 
 type Result<T> = std::result::Result<T, Refusal>;
 
+/// Longest reason of a stop or a pause.
+const MAX_REASON_BYTES: usize = 10_000;
+
 /// An argument that must be given.
 pub fn needed<T>(argument: &str, value: Option<T>) -> Result<T> {
     value.ok_or_else(|| refusal::missing(argument))
@@ -23,6 +26,17 @@ pub fn name(argument: &str, value: Option<String>) -> Result<String> {
 /// A name that need not be given.
 pub fn name_if_given(argument: &str, value: Option<String>) -> Result<Option<String>> {
     value.map(|value| name(argument, Some(value))).transpose()
+}
+
+/// Why somebody does something, if they say so.
+pub fn reason(value: Option<String>) -> Result<Option<String>> {
+    match value.as_ref().map(String::len).filter(|length| *length > MAX_REASON_BYTES) {
+        Some(length) => {
+            let what = format_args!("it is {length} bytes long; at most {MAX_REASON_BYTES} are allowed");
+            Err(refusal::invalid_argument("reason", what))
+        }
+        None => Ok(value),
+    }
 }
 
 /// A start without a process id can't be repeated by its request id: that is looked for under the process id.

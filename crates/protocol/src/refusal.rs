@@ -3,7 +3,7 @@
 //! Here are those that say nothing of a server: whoever offers the functions says the same.
 
 use std::fmt;
-use xdb_engine::{Failure, Rejection, StateExecutionId};
+use xdb_engine::{Failure, Pause, PauseMode, Rejection, StateExecutionId};
 
 /// An error of a function, as its caller gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,6 +145,19 @@ pub fn payload(name: &str, what: impl fmt::Display) -> Refusal {
 /// Somebody asks for more than a process may have. `what` names the setting and its value.
 pub fn over_quota(what: impl Into<String>) -> Refusal {
     Refusal::new(b"XD029", what.into()).hint("Ask for less, or have a superuser raise the setting.")
+}
+
+/// A caller asks for something that a pause refuses, or has waited for its end in vain. `what` is paused.
+pub fn paused(what: &str, pause: &Pause) -> Refusal {
+    let mut detail = match pause.mode {
+        PauseMode::Reject => "It refuses requests".to_owned(),
+        PauseMode::Wait => "It did not end in time".to_owned(),
+    };
+    if let Some(until) = pause.until {
+        detail.push_str(&format!(" until {}", until.iso8601()));
+    }
+    detail.push_str(&pause.reason.as_ref().map_or_else(|| ".".to_owned(), |reason| format!(": {reason}")));
+    Refusal::new(b"XD023", format!("{what} is paused")).detail(detail)
 }
 
 /// A command of a caller that the engine refuses.

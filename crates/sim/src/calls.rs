@@ -101,10 +101,10 @@ impl Simulator {
         calls
     }
 
-    /// States at calls that are due and not given out.
+    /// States at calls that are due, not given out, and not held by a pause.
     pub(crate) fn due(&self) -> Vec<(ExecutionId, StateSeq)> {
         let mut due = Vec::new();
-        for (id, run) in self.runs.iter().filter(|(_, run)| run.execution.is_running()) {
+        for (id, run) in self.runs.iter().filter(|(_, run)| run.execution.is_running() && !self.is_held(run)) {
             for state in run.execution.states.values() {
                 let at = state.open_call().map(|(_, call)| call.not_before);
                 let is_open = || self.open.values().any(|open| open.is_of(*id, state.seq));

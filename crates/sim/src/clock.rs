@@ -26,6 +26,7 @@ pub struct Advanced {
 enum Due {
     ProcessTimeout(ExecutionId),
     Timer(ExecutionId, StateSeq, u32),
+    PauseEnds(ExecutionId),
     /// The time of an open call is over.
     Deadline(u64),
 }
@@ -77,6 +78,7 @@ impl Simulator {
             let (id, command) = match due {
                 Due::ProcessTimeout(id) => (id, Command::ProcessTimeout),
                 Due::Timer(id, seq, command) => (id, Command::TimerFired { seq, command }),
+                Due::PauseEnds(id) => (id, Command::PauseEnds),
                 Due::Deadline(call) => {
                     if let Some(OpenCall::State(open)) = self.open.remove(&call) {
                         self.times_out(&open);
@@ -94,10 +96,11 @@ impl Simulator {
 
     /// When something comes due that is not due now.
     fn next(&self) -> Option<Timestamp> {
-        let calls = self.running().flat_map(|run| run.execution.states.values());
+        // A call that is held comes due when the pause ends, if it does so by itself.
+        let calls = self.running().filter(|run| !self.is_held(run)).flat_map(|run| run.execution.states.values());
         let calls = calls.filter_map(|state| state.open_call()).map(|(_, call)| call.not_before);
         let timers = self.timers().into_iter().map(|(at, _)| at);
-        calls.chain(timers).filter(|at| *at > self.now).min()
+        calls.chain(timers).chain(self.ends_of_pauses()).filter(|at| *at > self.now).min()
     }
 
     fn running(&self) -> impl Iterator<Item = &crate::run::Run> {
@@ -110,6 +113,7 @@ impl Simulator {
         for run in self.running() {
             let id = run.execution.id;
             timers.extend(run.execution.timeout_at.map(|at| (at, Due::ProcessTimeout(id))));
+            timers.extend(run.execution.pause_ends_at().map(|at| (at, Due::PauseEnds(id))));
             for state in run.execution.states.values() {
                 let seq = state.seq;
                 timers.extend(state.open_timers().map(|(command, at)| (at, Due::Timer(id, seq, command))));

@@ -22,6 +22,11 @@ pub enum SimulatorCommand {
     GetLocalAttributes(GetLocalAttributesArguments),
     SkipTimer(SkipTimerArguments),
     RetryNow(RetryNowArguments),
+    PauseProcess(PauseProcessArguments),
+    ResumeProcess(ProcessArguments),
+    PauseProcessType(PauseProcessTypeArguments),
+    ResumeProcessType(ProcessTypeArguments),
+    Incidents(ProcessArguments),
     Rows(RowsArguments),
     Called(NoArguments),
     Describe(ProcessArguments),
@@ -78,6 +83,9 @@ arguments! {
     GetLocalAttributesArguments { process_id: String, keys: Vec<String>, execution_id: String }
     SkipTimerArguments { process_id: String, state_execution_id: String, command_id: String, execution_id: String }
     RetryNowArguments { process_id: String, state_execution_id: String, execution_id: String }
+    PauseProcessArguments { process_id: String, mode: String, until: String, reason: String, execution_id: String }
+    PauseProcessTypeArguments { process_type: String, mode: String, until: String, reason: String }
+    ProcessTypeArguments { process_type: String }
     RowsArguments {
         table: String,
         /// Column to value.

@@ -17,6 +17,7 @@
 //! | `line.rs`, `command.rs` | lines of JSON: what may be asked, and what is answered (README.md) |
 //! | `run.rs` | an execution with its history, and the events that follow from a command |
 //! | `register.rs`, `start.rs`, `manage.rs` | what callers do to processes |
+//! | `pauses.rs` | pauses of processes and types, and incidents |
 //! | `calls.rs`, `answers.rs`, `rpc.rs` | calls that are due, given out, and answered |
 //! | `clock.rs` | what comes due as time goes by |
 //! | `tables.rs` | rows for global attributes |
@@ -35,6 +36,7 @@ mod line;
 mod locks;
 mod look;
 mod manage;
+mod pauses;
 mod register;
 mod rpc;
 mod run;
@@ -47,6 +49,7 @@ pub use clock::Advanced;
 pub use command::*;
 pub use functions::CalledFunction;
 pub use look::{Description, HistoryEvent};
+pub use pauses::Incident;
 pub use rpc::RpcCall;
 
 use calls::OpenCall;
@@ -99,6 +102,8 @@ pub struct Simulator {
     last_id: u64,
     /// The latest start of each process type and correlation key.
     correlated: BTreeMap<(String, String), ExecutionId>,
+    /// Pauses of process types, also those that are over.
+    paused_types: BTreeMap<String, Pause>,
 }
 
 impl Simulator {
@@ -119,6 +124,7 @@ impl Simulator {
             last_call: 0,
             last_id: 0,
             correlated: BTreeMap::new(),
+            paused_types: BTreeMap::new(),
         }
     }
 

@@ -60,6 +60,11 @@ impl Simulator {
             }
             C::SkipTimer(arguments) => result(self.skip_timer(arguments)?),
             C::RetryNow(arguments) => result(self.retry_now(arguments)?),
+            C::PauseProcess(arguments) => result(self.pause_process(arguments)?),
+            C::ResumeProcess(arguments) => result(self.resume_process(arguments)?),
+            C::PauseProcessType(arguments) => result(self.pause_process_type(arguments)?),
+            C::ResumeProcessType(arguments) => result(self.resume_process_type(arguments)?),
+            C::Incidents(arguments) => result(self.incidents(arguments)?),
             C::Rows(arguments) => result(self.rows(arguments)?),
             C::Called(_) => result(self.called()),
             C::Describe(arguments) => {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::*;
 
+// Wide because `xdb.describe_process` says as much.
 /// What a process does and waits for: as `xdb.describe_process` says it, as far as there is such a thing here.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -25,12 +26,25 @@ pub struct Description {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pause: Option<DescribedPause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    type_pause: Option<DescribedPause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     completing: Option<bool>,
     live_threads: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_failure: Option<DescribedFailure>,
     threads: Vec<Thread>,
     results: Vec<ProcessResult>,
+}
+
+#[derive(Debug, Serialize)]
+struct DescribedPause {
+    mode: PauseMode,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -124,6 +138,7 @@ impl Simulator {
         let live = execution.states.values().filter(|state| state.status().is_live());
         let failures = execution.states.values().filter_map(|state| Some((last_failure(state)?, state)));
         let last = failures.max_by_key(|(last, state)| (last.at, state.seq));
+        let type_pause = self.pause_of_type(&execution.process_type).filter(|_| execution.is_running());
         Ok(Description {
             process_id: execution.process_id.clone(),
             process_execution_id: id.to_string(),
@@ -134,6 +149,8 @@ impl Simulator {
             closed_at: execution.closed_at.map(shown),
             timeout_at: execution.timeout_at.map(shown),
             reason: execution.reason.clone(),
+            pause: execution.pause().map(described_pause),
+            type_pause: type_pause.map(described_pause),
             completing: execution.completing.then_some(true),
             live_threads: execution.live_threads,
             last_failure: last.map(|(last, state)| described(last, Some(&state.id))),
@@ -226,6 +243,10 @@ fn described(last: &LastFailure, state: Option<&StateExecutionId>) -> DescribedF
         at: shown(last.at),
         failure: last.failure.clone(),
     }
+}
+
+fn described_pause(Pause { mode, until, reason }: &Pause) -> DescribedPause {
+    DescribedPause { mode: *mode, until: until.map(shown), reason: reason.clone() }
 }
 
 fn described_command(run: &Run, command: &WaitCommand) -> DescribedCommand {

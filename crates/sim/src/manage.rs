@@ -7,11 +7,8 @@ use crate::{
 };
 use std::collections::BTreeMap;
 use xdb_engine::*;
-use xdb_protocol::arguments::{key_text, name, name_if_given, needed, payload, payloads, state_execution_id};
+use xdb_protocol::arguments::{key_text, name, name_if_given, needed, payload, payloads, reason, state_execution_id};
 use xdb_protocol::refusal;
-
-/// Longest reason of a stop.
-const MAX_REASON_BYTES: usize = 10_000;
 
 impl Simulator {
     /// Sends a message to a local queue.
@@ -26,6 +23,7 @@ impl Simulator {
         if !run.execution.is_running() {
             return Err(refusal::rejected(&process_id, &Rejection::NotRunning(run.execution.status)));
         }
+        self.refuse_message(run)?;
         if !self.definition(run).knows_queue(&queue) {
             return Err(refusal::unknown_queue(&queue));
         }
@@ -58,11 +56,7 @@ impl Simulator {
                 StopType::parse(&word).ok_or_else(|| refusal::unknown_word("stop_type", &word, StopType::WORDS))?
             }
         };
-        let reason = arguments.reason;
-        if let Some(length) = reason.as_ref().map(String::len).filter(|length| *length > MAX_REASON_BYTES) {
-            let what = format!("it is {length} bytes long; at most {MAX_REASON_BYTES} are allowed");
-            return Err(refusal::invalid_argument("reason", what));
-        }
+        let reason = reason(arguments.reason)?;
         let id = self.find(&process_id, arguments.execution_id.as_deref())?;
         self.command(&process_id, id, &Command::Stop { stop_type, reason }).map(drop)
     }

@@ -67,6 +67,7 @@ impl Simulator {
             let known: Vec<_> = definition.rpcs.iter().flat_map(|rpcs| rpcs.keys().map(String::as_str)).collect();
             return Err(refusal::unknown_word("rpc_name", &rpc_name, &known));
         };
+        self.refuse_rpc(run)?;
         let global = config.load_global_attributes.unwrap_or_default();
         let local = config.load_local_attributes.unwrap_or_default();
         let locks = Locks::wanted(run, &global, &local);

@@ -25,10 +25,11 @@ impl Simulator {
         let Some(process_type) = self.types.get(&start.process_type).cloned() else {
             return Err(refusal::unknown_process_type(&start.process_type));
         };
-        if let Some(correlation) = &options.correlation
-            && let Some(into) = self.merge(&start, correlation)?
-        {
-            return Ok(into);
+        if let Some(correlation) = &options.correlation {
+            self.refuse_type(&start.process_type)?;
+            if let Some(into) = self.merge(&start, correlation)? {
+                return Ok(into);
+            }
         }
         let keys = row_keys(&process_type.mapping, key.as_deref(), &options.global_attribute_keys)?;
         let request = options.request_id.clone().map(|request| (process_id.clone(), request));
@@ -40,6 +41,7 @@ impl Simulator {
         if let (Reuse::Refuse(why), Some(latest)) = (reuse, latest) {
             return Err(refusal::already_started(&process_id, &format!("Execution {latest} {why}.")));
         }
+        self.refuse_type(&start.process_type)?;
         let id = self.new_id();
         let run = Run::new(id, process_type.mapping.clone(), keys, options.traceparent.clone());
         let (attributes, mode) = (start.global_attributes.clone(), options.global_attribute_conflict_mode);

@@ -40,6 +40,7 @@ fn definition(locks: &str) -> Value {
             "B": {"skipWaitUntil": true, "executeApiRetryPolicy": {"maximumAttempts": 3}, "stateFailureRecoveryOptions":
                 {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "C"}},
             "C": {"loadGlobalAttributes": {"policy": "ALL", "lockType": locks}, "waitUntilApiTimeoutSeconds": 3,
+                "executeApiRetryPolicy": {"maximumAttempts": 2}, "stateFailureRecoveryOptions": {"policy": "RAISE_INCIDENT"},
                 "loadLocalAttributes": {"policy": "PARTIAL", "names": ["a"], "lockType": locks}},
         },
         "globalAttributes": [{"table": "t", "primaryKey": "id", "attributes": {"n": "n"}}],
@@ -118,9 +119,15 @@ fn answer(random: &mut Random, call: &Value) -> Value {
     json!({"answer": {"call": call["call"], "status": status, "body": body.to_string()}})
 }
 
+/// How something is paused: until later, or earlier.
+fn pause(random: &mut Random) -> (&'static str, Option<&'static str>) {
+    let until = random.one_of(&[None, Some("2027-01-01T00:01:00Z"), Some("2027-01-01T00:10:00Z")]);
+    (random.one_of(xdb_engine::PauseMode::WORDS), until)
+}
+
 fn command(random: &mut Random, open: &mut Vec<Value>) -> Value {
     let process_id = random.one_of(PROCESSES);
-    match random.below(24) {
+    match random.below(30) {
         0..3 => {
             let policy = random.one_of(xdb_engine::IdReusePolicy::WORDS);
             let mode = random.one_of(xdb_protocol::ConflictMode::WORDS);
@@ -158,6 +165,16 @@ fn command(random: &mut Random, open: &mut Vec<Value>) -> Value {
             }
         }
         22 => json!({"set_local_attributes": {"process_id": process_id, "attributes": {"a": random.below(9)}}}),
+        23 => {
+            let (mode, until) = pause(random);
+            json!({"pause_process": {"process_id": process_id, "mode": mode, "until": until}})
+        }
+        24 if random.chance(30) => {
+            let (mode, until) = pause(random);
+            json!({"pause_process_type": {"process_type": "P", "mode": mode, "until": until}})
+        }
+        25 => json!({"resume_process": {"process_id": process_id}}),
+        26 => json!({"resume_process_type": {"process_type": "P"}}),
         _ if random.chance(50) => json!({"advance": {}}),
         _ => json!({"advance": {"by": random.below(100)}}),
     }
@@ -202,6 +219,7 @@ fn whatever_is_asked_histories_tell_what_is_there() {
         "XD006",
         "XD007",
         "XD010",
+        "XD023",
         "23505",
         "recoverFromApi",
         "globalQueueResults\\\":[{",

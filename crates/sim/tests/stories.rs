@@ -476,3 +476,91 @@ fn calls_of_functions_are_kept_and_handlers_are_refused() {
     assert_eq!(sqlstate, "XD008");
     assert!(what.contains("has no database"), "{what}");
 }
+
+#[test]
+fn a_paused_process_makes_no_call_and_takes_all_else() {
+    let mut sim = Sim::of(waiting());
+    sim.start("p");
+    sim.answered(wait(json!({"localQueueCommands": [{"queueName": "q"}], "timerCommands": [{"delayInSeconds": 600}]})));
+    sim.ask("pause_process", json!({"process_id": "p", "until": "2027-01-01T01:00:00Z", "reason": "an audit"}));
+    let pause = json!({"mode": "WAIT", "until": "2027-01-01T01:00:00+00:00", "reason": "an audit"});
+    assert_eq!(sim.describe("p")["pause"], pause);
+    sim.ask("publish", json!({"process_id": "p", "queue_name": "q", "message": 1}));
+    assert_eq!(sim.describe("p")["threads"][0]["status"], "EXECUTE", "the message is taken");
+    assert_eq!(sim.calls(), Vec::<Value>::new());
+    // Nobody ends it while an RPC waits.
+    let rpc = json!({"process_id": "p", "rpc_name": "r"});
+    let (state, detail) = sim.refused("rpc", rpc.clone());
+    assert_eq!(
+        (state.as_str(), detail.as_str()),
+        ("XD023", "It did not end in time until 2027-01-01T01:00:00.000000Z: an audit")
+    );
+    sim.ask("pause_process", json!({"process_id": "p", "mode": "REJECT", "until": "2027-01-01T02:00:00Z"}));
+    assert_eq!(sim.refused("rpc", rpc).0, "XD023");
+    let message = json!({"process_id": "p", "queue_name": "q", "message": 1});
+    let refused = ("XD023".to_owned(), "It refuses requests until 2027-01-01T02:00:00.000000Z.".to_owned());
+    assert_eq!(sim.refused("publish", message), refused);
+    assert_eq!((sim.next(), sim.describe("p")["pause"].take()), (7200.0, Value::Null));
+    sim.answered(done(json!("done")));
+    assert_eq!(sim.status("p"), "COMPLETED");
+    let pauses: Vec<_> =
+        sim.events("p").into_iter().filter(|event| event.contains("use") || event.contains("Res")).collect();
+    assert_eq!(pauses, ["ProcessPaused", "ProcessPaused", "ProcessResumed", "ResultGiven"]);
+    assert_eq!(sim.refused("pause_process", json!({"process_id": "p"})).0, "XD007");
+    sim.is_sound();
+}
+
+#[test]
+fn a_paused_type_holds_calls_or_refuses_starts() {
+    let mut sim = Sim::of(one_state(json!({})));
+    sim.ask("pause_process_type", json!({"process_type": "P"}));
+    sim.start("p");
+    assert_eq!(sim.calls(), Vec::<Value>::new());
+    assert_eq!(sim.describe("p")["typePause"], json!({"mode": "WAIT"}));
+    sim.ask("pause_process_type", json!({"process_type": "P", "mode": "REJECT", "until": "2027-01-01T01:00:00Z"}));
+    assert_eq!(sim.refused("start", json!({"process_id": "q", "process_type": "P"})).0, "XD023");
+    let merged = json!({"process_type": "P", "options": {"correlationKey": "k"}});
+    assert_eq!(sim.refused("start", merged).0, "XD023");
+    assert_eq!(sim.refused("rpc", json!({"process_id": "p", "rpc_name": "r"})).0, "XD023");
+    assert_eq!((sim.next(), sim.calls().len()), (3600.0, 1));
+    sim.start("q");
+    sim.ask("pause_process_type", json!({"process_type": "P"}));
+    assert_eq!(sim.calls(), Vec::<Value>::new());
+    sim.ask("resume_process_type", json!({"process_type": "P"}));
+    sim.answered(done(json!(null)));
+    assert_eq!(sim.status("q"), "COMPLETED");
+    assert_eq!(sim.refused("pause_process_type", json!({"process_type": "Q"})).0, "XD002");
+    let past = json!({"process_type": "P", "until": "2026-01-01T00:00:00Z"});
+    assert_eq!(sim.refused("pause_process_type", past).0, "XD009");
+    sim.is_sound();
+}
+
+#[test]
+fn an_incident_stays_until_it_is_retried() {
+    let mut sim = Sim::of(one_state(json!({
+        "executeApiRetryPolicy": {"maximumAttempts": 2}, "stateFailureRecoveryOptions": {"policy": "RAISE_INCIDENT"}
+    })));
+    sim.start("p");
+    sim.start("q");
+    for _ in 0..2 {
+        for call in sim.calls() {
+            sim.fail(&call, "Broken");
+        }
+        sim.next();
+    }
+    let incidents = sim.ask("incidents", json!({}));
+    assert_eq!(incidents.as_array().unwrap().len(), 2);
+    assert_eq!(incidents[0]["state_execution_id"], "A-1");
+    let failed = json!([incidents[0]["attempt"], incidents[0]["http_status"], incidents[0]["error_type"]]);
+    assert_eq!(failed, json!([2, 500, "Broken"]));
+    assert_eq!(sim.describe("p")["threads"][0]["incident"], true);
+    assert_eq!(sim.advance(1e6)["next"], Value::Null, "nothing makes its call");
+    assert_eq!(sim.calls(), Vec::<Value>::new());
+    assert_eq!(sim.ask("retry_now", json!({"process_id": "p"})), 1);
+    let call = sim.call();
+    assert_eq!(call["attempt"], 3);
+    sim.answer(&call, done(json!("mended")));
+    assert_eq!(sim.ask("incidents", json!({"process_id": "p"})), json!([]));
+    assert_eq!(sim.ask("incidents", json!({"process_id": "q"})).as_array().unwrap().len(), 1);
+    sim.is_sound();
+}

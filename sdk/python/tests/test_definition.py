@@ -142,6 +142,19 @@ def test_closed_executions_are_kept_for_a_time_or_for_ever() -> None:
             type("Wrong", (xdb.Process,), {}, retention=wrong)
 
 
+def test_calls_of_a_class_may_come_before_others() -> None:
+    class Urgent(xdb.Process, priority=7):
+        pass
+
+    class Plain(xdb.Process, priority=0):
+        pass
+
+    assert Urgent.definition()["priority"] == 7 and "priority" not in Plain.definition()
+    for wrong in (11, -11, 1.5, True, "high"):
+        with pytest.raises(xdb.DefinitionError, match="is no whole number from -10 to 10"):
+            type("Wrong", (xdb.Process,), {}, priority=wrong)
+
+
 def test_what_the_calling_side_asks_of_a_class() -> None:
     described = Everything._xdb
     assert described.name == "all"

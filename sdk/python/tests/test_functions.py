@@ -51,9 +51,29 @@ def test_an_answer_calls_them_in_order() -> None:
     assert xdb.testing.call(Order.tell).called == [CalledFunction("told", "told")]
 
 
+def test_a_start_calls_them_in_order() -> None:
+    calls = [Order.reserve.on_start(Reservation("a1", Decimal("1.50"))), Order.note.on_start("begun")]
+    arguments = xdb.Start(Order, "o-1", "a1", calls=calls, priority=-3).arguments()
+    assert arguments["options"] == {
+        "priority": -3,
+        "callFunctions": [
+            {"function": "reserve", "argument": {"sku": "a1", "quantity": "1.50"}},
+            {"function": "told", "argument": "begun"},
+        ],
+    }
+
+    class Other(xdb.Process):
+        reserve = xdb.Function[Reservation]("app.another")
+
+    with pytest.raises(ValueError, match=r"reserve \(app.another\) is no function of Order"):
+        xdb.Start(Order, "o-1", "a1", calls=[Other.reserve.on_start(Reservation("a1", Decimal(1)))]).arguments()
+
+
 def test_an_argument_that_does_not_fit_is_refused_where_it_is_given() -> None:
     with pytest.raises(xdb.CodecError, match="reserve"):
         xdb.testing.call(Order.wrong)
+    with pytest.raises(xdb.CodecError, match="reserve"):
+        Order.reserve.on_start("two")  # type: ignore[arg-type]
 
 
 def test_an_annotation_alone_is_no_function() -> None:

@@ -354,6 +354,61 @@ def test_starts_are_merged_while_they_wait(later: Simulator) -> None:
         xdb.Merge(start_at="soon").options()  # type: ignore[arg-type]
 
 
+class Fragile(xdb.Process):
+    said = xdb.Function[str]("app.said")
+    mended: bool = False
+
+    @xdb.state(start=True, retry=xdb.Retry(attempts=2), on_failure=xdb.RAISE_INCIDENT)
+    def send(self) -> xdb.Decision:
+        if not self.mended:
+            raise xdb.Retryable("NoAddress", "where to?")
+        return xdb.complete(self.call.attempt)
+
+
+@pytest.fixture
+def held() -> Any:
+    with Simulator(Fragile, Later, now=NOW) as made:
+        yield made
+
+
+def test_an_incident_stays_until_it_is_mended_and_retried(held: Simulator) -> None:
+    p, q = held.start(Fragile, "p"), held.start(Fragile, "q", calls=[Fragile.said.on_start("begun")])
+    assert [(each.process_id, each.function, each.argument) for each in held.called_functions()] == [("q", "said", "begun")]
+    held.start(Later, "later", "me")
+    held.advance(minutes=1)
+    assert [each.process_id for each in held.incidents()] == ["p", "q"] and held.incidents(Later) == []
+    [found] = held.incidents(Fragile, process_id="q")
+    assert (found.execution_id, found.state_execution_id, found.attempt) == (q.execution_id, "send-1", 2)
+    assert (found.error_type, found.detail) == ("NoAddress", "where to?") and found.raised_at > NOW
+    held.advance(days=30)
+    assert p.description.threads[0]["incident"]
+    held.set_local(Fragile, "p", mended=True)
+    assert held.retry_now("p") == 1 and p.outcome.result == 3
+    q.stop()
+    assert held.incidents() == []
+
+
+def test_a_pause_holds_calls_back(held: Simulator) -> None:
+    later = held.start(Later, "p", "me")
+    later.pause(until=NOW + timedelta(minutes=2), reason="an audit")
+    held.advance(minutes=1.6)
+    assert [event.type for event in later.history][-1] == "ProcessPaused"
+    held.advance(minutes=1)
+    assert "ProcessResumed" in [event.type for event in later.history] and later.description.last_failure
+    later.pause(reject=True)
+    with pytest.raises(xdb.errors.Paused, match="is paused"):
+        later.publish(Later.said, "hello")
+    later.resume()
+    held.pause_type(Later)
+    waiting = held.start(Later, "q", "me")
+    assert [event.type for event in waiting.history] == ["ProcessStarted", "StateStarted"]
+    held.pause_type("Later", reject=True)
+    with pytest.raises(xdb.errors.Paused):
+        held.start(Later, "r", "me")
+    held.resume_type(Later)
+    assert "StateCompleted" in [event.type for event in waiting.history]
+
+
 def test_a_movement_has_one_time_that_can_be_meant() -> None:
     with pytest.raises(ValueError, match="not both"):
         Later.second.later(seconds=1, at=NOW)

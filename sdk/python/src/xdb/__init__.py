@@ -9,12 +9,12 @@ from __future__ import annotations
 from . import errors
 from .admin import Admin, Change, Finding, Stranding
 from .call import Call, DatabaseError, Recovered, current
-from .client import AsyncClient, Client, Description, Execution, Merge, Outcome, Result, Start, StateOutcome, Summary
+from .client import AsyncClient, Client, Description, Execution, Incident, Merge, Outcome, Result, Start, StateOutcome, Summary
 from .codec import CodecError
 from .decisions import Decision, Fatal, Retryable, complete, complete_if_empty, end_thread, fail, force_complete, retry
 from .definition import DefinitionError
 from .errors import XdbError
-from .functions import Function
+from .functions import Function, StartCall
 from .live import CallOver, Message, NotLoaded, NullAttribute, Results, results, then
 from .process import Process, Row, RowStart
 from .pull import AsyncPullWorker, PullWorker, connection
@@ -47,6 +47,7 @@ __all__ = [
     "Finding",
     "Function",
     "GlobalQueue",
+    "Incident",
     "Merge",
     "Message",
     "NoDecision",
@@ -69,6 +70,7 @@ __all__ = [
     "Rpc",
     "Server",
     "Start",
+    "StartCall",
     "State",
     "StateOutcome",
     "Stranding",

@@ -51,6 +51,16 @@ class Description:
     definition: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class ProcessOptions:
+    """What stands beside the base of a class."""
+
+    timeout: timedelta | None
+    history: str | int
+    retention: timedelta | None
+    priority: int
+
+
 class _Place:
     """Where a class is made: for its errors, and for the names that its annotations may use."""
 
@@ -147,9 +157,7 @@ def describe(
     base: type,
     row_base: type,
     name: str,
-    timeout: timedelta | None,
-    history: str | int,
-    retention: timedelta | None,
+    options: ProcessOptions,
 ) -> Description:
     """Everything that the class says. Members of classes above it are copied, so that they know their process."""
     place = _Place(cls)
@@ -189,7 +197,7 @@ def describe(
     }
     if functions:
         definition["functions"] = {name: function.sql_name for name, function in functions.items()}
-    _process_options(definition, timeout, history, retention, place)
+    _process_options(definition, options, place)
     not_loaded = {
         attribute: frozenset() if each.names is None else frozenset(local) - each.names
         for attribute, each in loading.items()
@@ -455,13 +463,8 @@ def _rpc_config(
     return config
 
 
-def _process_options(
-    definition: dict[str, Any],
-    timeout: timedelta | None,
-    history: str | int,
-    retention: timedelta | None,
-    place: _Place,
-) -> None:
+def _process_options(definition: dict[str, Any], options: ProcessOptions, place: _Place) -> None:
+    timeout, history, retention, priority = options.timeout, options.history, options.retention, options.priority
     if timeout is not None:
         try:
             definition["timeoutSeconds"] = timeout_seconds("timeout", timeout)
@@ -479,3 +482,7 @@ def _process_options(
         definition["retentionSeconds"] = retention.total_seconds()
     elif retention is not None:
         place.refuse(f"retention={retention!r} is no time to keep what has closed: write timedelta(days=...), or timedelta.max")
+    if isinstance(priority, bool) or not isinstance(priority, int) or not -10 <= priority <= 10:
+        place.refuse(f"priority={priority!r} is no whole number from -10 to 10")
+    if priority != 0:
+        definition["priority"] = priority

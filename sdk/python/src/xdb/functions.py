@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
-from .codec import encode
+from .codec import JSON, encode
 from .live import Live
 
 A = TypeVar("A")
@@ -30,6 +31,15 @@ class BoundFunction(Generic[A]):
         self._live.call_function({"function": self.name, "argument": encoded})
 
 
+@dataclass(frozen=True)
+class StartCall:
+    """A call that a start makes, of `Function.on_start`."""
+
+    name: str
+    sql_name: str
+    argument: JSON
+
+
 class Function(Generic[A]):
     """A function of the database, declared in a process: `reserve = xdb.Function[Reservation]("app.reserve_stock")`.
 
@@ -44,6 +54,10 @@ class Function(Generic[A]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = self.name or name
+
+    def on_start(self, argument: A) -> StartCall:
+        """Its call by a start: `client.start(Order, "o-1", calls=[Order.reserve.on_start(reservation)])`."""
+        return StartCall(self.name, self.sql_name, encode(argument, self.argument_type, self.name))
 
     @overload
     def __get__(self, obj: None, owner: Any) -> Function[A]: ...

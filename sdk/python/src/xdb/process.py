@@ -118,11 +118,11 @@ class RowAttribute:
 
 
 class Process:
-    """A durable process: subclass it with `name=` (else the class's), `timeout=`, `history=` and `retention=`.
+    """A durable process: subclass it with `name=` (else the class's), `timeout=`, `history=`, `retention=` and `priority=`.
 
     Annotations are its attributes: subclasses of `Row` the columns of a row, all others local attributes. `history` is
     "full", "none", or how many events are kept; `retention` is how long closed executions are kept, in place of the server's
-    setting, and `timedelta.max` for ever.
+    setting, and `timedelta.max` for ever. Calls of a higher `priority`, from -10 to 10, are made before others.
     """
 
     call: Call
@@ -136,9 +136,11 @@ class Process:
         timeout: timedelta | None = None,
         history: str | int = "full",
         retention: timedelta | None = None,
+        priority: int = 0,
     ) -> None:
         super().__init_subclass__()
-        cls._xdb = _definition.describe(cls, Process, Row, name or cls.__name__, timeout, history, retention)
+        options = _definition.ProcessOptions(timeout, history, retention, priority)
+        cls._xdb = _definition.describe(cls, Process, Row, name or cls.__name__, options)
         for attribute, row in cls._xdb.rows.items():
             setattr(cls, attribute, RowAttribute(attribute, row))
         for attribute, local in cls._xdb.local.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import uuid
 from datetime import datetime, timedelta, timezone
@@ -15,7 +16,7 @@ from shop import Delivery, Idle, Order, Orders, ProtocolWorker, Stock, answers, 
 import xdb
 from xdb import errors
 from xdb.admin import Admin
-from xdb.client import Client, Execution, Start
+from xdb.client import AsyncClient, Client, Execution, Start
 
 
 def waits(shop: Any, process_id: str) -> None:
@@ -188,6 +189,103 @@ def test_helping_along(shop: Any, worker: ProtocolWorker) -> None:
     assert (described.status, described.reason) == ("FAILED", "enough")
     with pytest.raises(errors.NotRunning):
         shop.client.stop("broken")
+
+
+class Fragile(xdb.Process, priority=-2):
+    """Notes that it was started, and stays where it is when it fails."""
+
+    note = xdb.Function[str]("public.note_start")
+
+    @xdb.state(start=True, retry=xdb.Retry(attempts=1), on_failure=xdb.RAISE_INCIDENT)
+    def send(self) -> xdb.Decision:
+        return xdb.complete("sent")
+
+
+def fragile(shop: Any, worker: ProtocolWorker) -> None:
+    shop.execute("CREATE TABLE notes (process text, note text)")
+    shop.execute(
+        """CREATE FUNCTION note_start(argument jsonb, context jsonb) RETURNS void LANGUAGE sql AS
+        $$ INSERT INTO public.notes VALUES (context ->> 'processId', argument #>> '{}') $$"""
+    )
+    shop.admin.register(xdb.Worker(Fragile), name="shop", url=worker.url)
+    worker.answer = lambda call, request: (422, {"errorType": "NoAddress", "detail": "where to?"})
+
+
+def sends(call: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    close = {"closeType": "GRACEFUL_COMPLETE_PROCESS", "closeInput": "sent"}
+    return 200, {"stateDecision": {"threadCloseDecision": close}}
+
+
+def test_a_start_has_a_priority_and_calls_functions(shop: Any, worker: ProtocolWorker) -> None:
+    fragile(shop, worker)
+    worker.answer = sends
+    shop.client.start(Fragile, "own", priority=5, calls=[Fragile.note.on_start("begun"), Fragile.note.on_start("twice")])
+    [one] = shop.client.start_many([Start(Fragile, "class", calls=[Fragile.note.on_start("ü")])])
+    assert shop.execute("SELECT process, note FROM notes ORDER BY 1, 2") == [("class", "ü"), ("own", "begun"), ("own", "twice")]
+    assert (shop.client.describe("own").raw["priority"], shop.client.describe(one.process_id).raw["priority"]) == (5, -2)
+    assert shop.client.wait(Fragile, "own").result == "sent"
+    with pytest.raises(errors.InvalidArgument, match="priority must be a whole number"):
+        shop.client.start(Fragile, "wrong", priority=11)
+
+
+def test_incidents(shop: Any, worker: ProtocolWorker) -> None:
+    fragile(shop, worker)
+    started = shop.client.start(Fragile, "first")
+    wait_until("it stays", lambda: len(shop.client.incidents()) == 1)
+    shop.client.start(Fragile, "second")
+    wait_until("both stay", lambda: len(shop.client.incidents(Fragile)) == 2)
+    [first, second] = shop.client.incidents()
+    assert (first.process_id, first.execution_id, second.process_id) == ("first", started.execution_id, "second")
+    assert (first.state_execution_id, first.api, first.attempt, first.http_status) == ("send-1", "EXECUTE_API", 1, 422)
+    assert (first.error_type, first.detail, first.sql_state, first.table_name) == ("NoAddress", "where to?", None, None)
+    assert first.raised_at < second.raised_at and first.raised_at.utcoffset() is not None
+    assert shop.client.incidents(Idle) == [] and shop.client.incidents("Fragile", process_id="second") == [second]
+    worker.answer = sends
+    with psycopg.connect(shop.dsn) as conn:
+        for each in shop.client.incidents(Fragile, conn=conn):
+            assert shop.client.retry_now(each.process_id, conn=conn) == 1
+        assert shop.client.incidents(conn=conn) == []
+    assert shop.client.wait(Fragile, "first").result == shop.client.wait(Fragile, "second").result == "sent"
+
+
+def test_a_type_is_paused_and_resumed(shop: Any) -> None:
+    until = datetime.now(timezone.utc) + timedelta(days=1)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        shop.client.pause_type(Idle)
+    with Client(shop.superuser_dsn) as operator:
+        operator.pause_type(Idle, reject=True, until=until, reason="a migration")
+        with pytest.raises(errors.Paused, match="is paused"):
+            shop.client.start(Idle, "refused")
+        operator.pause_type("Idle")
+        shop.client.start(Idle, "held")
+        wait_until("its call is held", lambda: shop.client.describe("held").raw["typePause"] == {"mode": "WAIT"})
+        assert not shop.client.describe("held").threads[0].get("waitingFor")
+        operator.resume_type(Idle)
+        operator.resume_type("Idle")
+        with pytest.raises(errors.UnknownProcessType):
+            operator.resume_type("Another")
+    waits(shop, "held")
+
+
+def test_the_same_by_coroutines(shop: Any, worker: ProtocolWorker) -> None:
+    fragile(shop, worker)
+
+    async def run() -> None:
+        async with AsyncClient(shop.superuser_dsn) as operator, AsyncClient(shop.dsn) as client:
+            await operator.pause_type(Fragile, reject=True)
+            with pytest.raises(errors.Paused):
+                await client.start(Fragile, "a")
+            await operator.resume_type(Fragile)
+            await client.start(Fragile, "a", priority=1, calls=[Fragile.note.on_start("async")])
+            while not (found := await client.incidents(Fragile)):
+                await asyncio.sleep(0.02)
+            assert found == await client.incidents("Fragile", process_id="a") and found[0].process_id == "a"
+            worker.answer = sends
+            assert await client.retry_now("a") == 1
+            assert (await client.wait(Fragile, "a")).result == "sent"
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert shop.execute("SELECT * FROM notes") == [("a", "async")]
 
 
 def test_a_list_in_pages(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:

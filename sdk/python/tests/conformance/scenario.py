@@ -18,7 +18,7 @@ from xdb.errors import XdbError
 SCENARIOS = Path(__file__).parents[4] / "sdk" / "conformance" / "scenarios"
 
 # Members of events that are times, in microseconds since 1970.
-_TIMES = {"at", "expiresAt", "fireAt", "nextAttemptAt", "nextCallAt", "notBefore", "timeoutAt"}
+_TIMES = {"at", "expiresAt", "fireAt", "nextAttemptAt", "nextCallAt", "notBefore", "timeoutAt", "until"}
 # Backoff on a server comes with a tenth of jitter, and a real clock goes on between an event and what follows from it.
 _JITTER, _SLACK = 0.1, 2.0
 

@@ -20,6 +20,10 @@ from xdb.testing.pytest_plugin import Database
 
 # Real seconds.
 WITHIN = 60.0
+# Arguments that are a moment: in a scenario, seconds from now.
+MOMENTS = {"start_at", "until"}
+# Columns of views that say of one run when it was.
+OF_ONE_RUN = {"execution_id", "raised_at"}
 
 
 class OnSimulator:
@@ -43,12 +47,14 @@ class OnSimulator:
             while not self._program.ask("advance", {"until": until.isoformat()})["reached"]:
                 self._answer_calls()
             return None
+        for name in MOMENTS & arguments.keys():
+            later = moment(self._now()) + timedelta(seconds=arguments[name])
+            arguments = {**arguments, name: later.isoformat()}
+        result = self._program.ask(command, arguments)
         if command == "start":
             self._processes.add(arguments["process_id"])
-            if "start_at" in arguments:
-                late = moment(self._now()) + timedelta(seconds=arguments["start_at"])
-                arguments = {**arguments, "start_at": late.isoformat()}
-        result = self._program.ask(command, arguments)
+        if command == "incidents":
+            return incidents(result)
         if command == "rpc":
             if "call" in result:
                 call = result["call"]
@@ -93,10 +99,11 @@ class OnSimulator:
         return self._program.ask("answer", {"call": call, "status": status, "headers": headers, "body": body})
 
 
-# The functions of a client's commands, and the arguments that have a type of their own.
+# The functions of a client's commands, those of operators, and the arguments that have a type of their own.
 FUNCTIONS = {"start": "start_process", "rpc": "invoke_rpc", "stop": "stop_process"}
 JSON = {"input", "global_attributes", "local_attributes", "options", "message", "attributes"}
 SECONDS = {"timeout", "ttl"}
+OPERATORS = {"pause_process_type", "resume_process_type"}
 
 
 class OnServer:
@@ -128,11 +135,16 @@ class OnServer:
             return None
         if command == "rows":
             return self._rows(**arguments)
+        if command == "incidents":
+            return incidents([row for [row] in self._database.execute("SELECT to_jsonb(i) FROM xdb.incidents AS i")])
         named = ", ".join(f"{name} => {_placeholder(name)}" for name in arguments)
+        sql = f"SELECT to_jsonb(xdb.{FUNCTIONS.get(command, command)}({named}))"
+        given = tuple(map(self._argument, arguments.items()))
         try:
-            [[result]] = self._database.execute(
-                f"SELECT to_jsonb(xdb.{FUNCTIONS.get(command, command)}({named}))", *map(self._argument, arguments.items())
-            )
+            if command in OPERATORS:
+                [[result]] = self._superuser.execute(sql, given).fetchall()
+            else:
+                [[result]] = self._database.execute(sql, *given)
         except psycopg.Error as error:
             raise XdbError(str(error), sqlstate=error.sqlstate) from error
         # A function that gives nothing gives an empty text here.
@@ -170,7 +182,7 @@ class OnServer:
 
     def _argument(self, argument: tuple[str, Any]) -> Any:
         name, value = argument
-        if name == "start_at":
+        if name in MOMENTS:
             return datetime.now(timezone.utc) + self._database.clock._offset + timedelta(seconds=value)
         if name in JSON:
             return json.dumps(value)
@@ -179,6 +191,12 @@ class OnServer:
 
 def _placeholder(name: str) -> str:
     return "%s::jsonb" if name in JSON else "%s"
+
+
+def incidents(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the view, by process: what is the same in every run, and is not null."""
+    kept = [{name: value for name, value in row.items() if value is not None and name not in OF_ONE_RUN} for row in rows]
+    return sorted(kept, key=lambda row: (row["process_id"], row["state_execution_id"]))
 
 
 def has_happened(answer: Mapping[str, Any], history: Callable[[str], History]) -> bool:

@@ -2,7 +2,7 @@
 
 from .aio import AsyncClient
 from .client import Client
-from .outcome import Description, Execution, Outcome, Result, StateOutcome, Summary
+from .outcome import Description, Execution, Incident, Outcome, Result, StateOutcome, Summary
 from .statements import Merge, Start
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Client",
     "Description",
     "Execution",
+    "Incident",
     "Merge",
     "Outcome",
     "Result",

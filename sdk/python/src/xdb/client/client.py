@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, List, TypeVar, overload
 from .. import errors
 from . import statements
 from .connections import sync_execute
-from .outcome import Description, Execution, Outcome, StateOutcome, Summary
+from .outcome import Description, Execution, Incident, Outcome, StateOutcome, Summary
 from .sources import source_of
 from .statements import LONGEST_SLICE, AnyExecution, Conflict, IdReuse, Listing, Merge, Query, Seconds, Start, Status
 
 if TYPE_CHECKING:
     from .. import GlobalQueue, Process, Queue, RowStart, Rpc, State
+    from ..functions import StartCall
 
 I = TypeVar("I")
 O = TypeVar("O")
@@ -74,19 +75,22 @@ class Client:
         shard_key: str | None = None,
         correlation_key: str | None = None,
         merge: Merge | None = None,
+        priority: int | None = None,
+        calls: Sequence[StartCall] = (),
         conn: Any = None,
     ) -> Execution:
         """Starts a process. Every row that its class maps has to be in `rows`, by its key; values are written to it.
 
         Without a process id it has that of its execution. It begins in `starting_state`, or where its class says.
         With a `correlation_key` it is merged into the latest start of the class and key, if that has not begun.
+        `priority` takes the place of that of the class. `calls` are functions of the database that are called in the transaction of the start.
 
         `conflict` is for a row that is there already: write over it, ignore the values, or an error. A start that is repeated
         with its `idempotency_key` gives the execution of the first time.
         """
         one = Start(
             process, process_id, input, rows, local, id_reuse, timeout, start_at, conflict, idempotency_key, traceparent,
-            starting_state, shard_key, correlation_key, merge,
+            starting_state, shard_key, correlation_key, merge, priority, calls,
         )
         return self._run(statements.start(one, self._traceparent()), conn)
 
@@ -273,6 +277,31 @@ class Client:
     def resume(self, process_id: str, *, execution: AnyExecution = None, conn: Any = None) -> None:
         """Ends the pause of a process; one that is not paused stays as it is."""
         self._run(statements.resume(process_id, execution), conn)
+
+    def pause_type(
+        self,
+        process: type[Process] | str,
+        *,
+        reject: bool = False,
+        until: datetime | None = None,
+        reason: str | None = None,
+        conn: Any = None,
+    ) -> None:
+        """Has no call of any process of a type begin. With `reject` starts are `errors.Paused` too. For its owner, and operators."""
+        self._run(statements.pause_type(process, reject, until, reason), conn)
+
+    def resume_type(self, process: type[Process] | str, *, conn: Any = None) -> None:
+        """Ends the pause of a process type; one that is not paused stays as it is."""
+        self._run(statements.resume_type(process), conn)
+
+    def incidents(
+        self, process: type[Process] | str | None = None, *, process_id: str | None = None, conn: Any = None
+    ) -> List[Incident]:
+        """Calls whose retries are spent and that stay where they are (`xdb.RAISE_INCIDENT`): of all, a type, or a process.
+
+        Those that were raised first come first. `retry_now()` resolves them.
+        """
+        return self._run(statements.incidents(process, process_id), conn)
 
     def list(
         self,

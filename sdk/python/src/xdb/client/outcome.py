@@ -84,6 +84,24 @@ class Summary:
     is_latest: bool
 
 
+@dataclass(frozen=True)
+class Incident:
+    """A call whose retries are spent, and which stays where it is until `retry_now()`; what it failed with last."""
+
+    process_id: str
+    execution_id: UUID
+    state_execution_id: str
+    api: str
+    attempt: int
+    raised_at: datetime
+    http_status: int | None
+    error_type: str | None
+    detail: str | None
+    sql_state: str | None
+    table_name: str | None
+    constraint_name: str | None
+
+
 def results_of(raw: Any) -> tuple[Result, ...]:
     return tuple(Result(one["stateExecutionId"], one["output"]) for one in raw or ())
 

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union, cast, g
 from uuid import UUID
 
 from .. import codec
+from ..functions import StartCall
 from ..process import view
 from ..states import Member
 from .connections import Rows
 from .outcome import (
     Description,
     Execution,
+    Incident,
     Outcome,
     StateOutcome,
     Summary,
@@ -107,6 +109,8 @@ class Start:
     shard_key: str | None = None
     correlation_key: str | None = None
     merge: Merge | None = None
+    priority: int | None = None
+    calls: Sequence[StartCall] = ()
 
     def arguments(self, traceparent: str | None = None) -> dict[str, Any]:
         """The arguments of `xdb.start_process` that are given, checked, as JSON. `traceparent` is for one that has none."""
@@ -125,6 +129,10 @@ class Start:
             options["correlationKey"] = self.correlation_key
         if self.merge is not None:
             options["merge"] = self.merge.options()
+        if self.priority is not None:
+            options["priority"] = self.priority
+        if self.calls:
+            options["callFunctions"] = [_function_call(self.process, call) for call in self.calls]
         arguments = {
             "process_id": self.process_id,
             "process_type": type_name(self.process),
@@ -309,6 +317,35 @@ def resume(process_id: str, execution: AnyExecution) -> Query[None]:
     return Query(sql, (process_id, _uuid(execution)), _nothing)
 
 
+def pause_type(process: type[Process] | str, reject: bool, until: datetime | None, reason: str | None) -> Query[None]:
+    sql = """SELECT xdb.pause_process_type(process_type => %s::text, mode => %s::text, until => %s::text::timestamptz,
+        reason => %s::text)"""
+    at = None if until is None else aware(until)
+    return Query(sql, (_type_or_name(process), "REJECT" if reject else "WAIT", at, reason), _nothing)
+
+
+def resume_type(process: type[Process] | str) -> Query[None]:
+    return Query("SELECT xdb.resume_process_type(process_type => %s::text)", (_type_or_name(process),), _nothing)
+
+
+def incidents(process: type[Process] | str | None, process_id: str | None) -> Query[list[Incident]]:
+    where: list[tuple[str, str]] = []
+    if process is not None:
+        of_type = "i.execution_id IN (SELECT execution_id FROM xdb.processes WHERE process_type = %s::text AND status = 'RUNNING')"
+        where.append((of_type, _type_or_name(process)))
+    if process_id is not None:
+        where.append(("i.process_id = %s::text", process_id))
+    conditions = " AND ".join(condition for condition, _ in where) or "true"
+    sql = f"""SELECT process_id, execution_id::text AS execution, state_execution_id, api, attempt, {_micros("raised_at")}, http_status,
+        error_type, detail, sql_state, table_name, constraint_name
+        FROM xdb.incidents AS i WHERE {conditions} ORDER BY i.raised_at, i.execution_id, i.state_execution_id"""
+
+    def read(rows: Rows) -> list[Incident]:
+        return [Incident(p, UUID(e), s, api, n, cast(datetime, moment(at)), *failure) for p, e, s, api, n, at, *failure in rows]
+
+    return Query(sql, tuple(value for _, value in where), read)
+
+
 @dataclass(frozen=True)
 class Listing:
     """Which executions `Client.list` gives."""
@@ -323,8 +360,7 @@ class Listing:
         if self.status is not None:
             where.append(("status = %s::text", self.status))
         if self.process is not None:
-            name = self.process if isinstance(self.process, str) else type_name(self.process)
-            where.append(("process_type = %s::text", name))
+            where.append(("process_type = %s::text", _type_or_name(self.process)))
         if self.prefix is not None:
             where.append(("process_id LIKE %s::text", re.sub(r"([\\%_])", r"\\\1", self.prefix) + "%"))
         if before is not None:
@@ -356,6 +392,10 @@ def type_name(process: type[Process]) -> str:
         return process._xdb.name
     except AttributeError:
         raise TypeError(f"{process!r} is no subclass of xdb.Process") from None
+
+
+def _type_or_name(process: type[Process] | str) -> str:
+    return process if isinstance(process, str) else type_name(process)
 
 
 def interval(time: Seconds) -> str:
@@ -454,6 +494,13 @@ def locals_of(process: type[Process], values: Mapping[str, object]) -> dict[str,
     return {
         name: codec.encode(value, declared[name].annotation, f"{process.__name__}.{name}") for name, value in values.items()
     }
+
+
+def _function_call(process: type[Process], call: StartCall) -> dict[str, Any]:
+    own = process._xdb.functions.get(call.name)
+    if own is None or own.sql_name != call.sql_name:
+        raise ValueError(f"{call.name} ({call.sql_name}) is no function of {type_name(process)}")
+    return {"function": call.name, "argument": call.argument}
 
 
 def _rows(rows: Sequence[RowStart]) -> tuple[dict[str, Any], dict[str, Any]]:

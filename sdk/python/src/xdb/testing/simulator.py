@@ -19,9 +19,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from uuid import UUID
 
-from ..client.outcome import Description, Execution, Outcome, description_of
-from ..client.statements import AnyExecution, Conflict, IdReuse, Merge, Seconds, Start, aware, input_of, locals_of, seconds_of
+from ..client.outcome import Description, Execution, Incident, Outcome, description_of
+from ..client.statements import (
+    AnyExecution,
+    Conflict,
+    IdReuse,
+    Merge,
+    Seconds,
+    Start,
+    aware,
+    input_of,
+    locals_of,
+    seconds_of,
+    type_name,
+)
 from ..codec import decode, dumps, encode
+from ..functions import StartCall
 from ..process import Process, Row, RowStart, view
 from ..request import Reply
 from ..states import Rpc, State
@@ -150,11 +163,13 @@ class Simulator:
         shard_key: str | None = None,
         correlation_key: str | None = None,
         merge: Merge | None = None,
+        priority: int | None = None,
+        calls: Sequence[StartCall] = (),
     ) -> Handle[P]:
         """Starts a process, as `Client.start`, and makes the calls that are due."""
         one = Start(
             process, process_id, input, rows, local, id_reuse, None, start_at, conflict, idempotency_key, traceparent,
-            starting_state, shard_key, correlation_key, merge,
+            starting_state, shard_key, correlation_key, merge, priority, calls,
         )
         id = self._ask("start", **{**one.arguments(), "timeout": None if timeout is None else seconds_of(timeout)})
         handle = Handle(self, process, id if process_id is None else process_id, id)
@@ -280,7 +295,47 @@ class Simulator:
         )
         return retried
 
+    def pause(
+        self,
+        process_id: str,
+        *,
+        reject: bool = False,
+        until: datetime | None = None,
+        reason: str | None = None,
+        execution: AnyExecution = None,
+    ) -> None:
+        """Has no call of a process begin until `resume()`, or until that time. RPCs are `errors.Paused`, with `reject` messages too."""
+        pause = _pause(reject, until, reason)
+        self._do("pause_process", process_id=process_id, execution_id=_uuid(execution), **pause)
+
+    def resume(self, process_id: str, *, execution: AnyExecution = None) -> None:
+        """Ends the pause of a process."""
+        self._do("resume_process", process_id=process_id, execution_id=_uuid(execution))
+
+    def pause_type(
+        self,
+        process: type[Process] | str,
+        *,
+        reject: bool = False,
+        until: datetime | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Has no call of any process of a type begin. With `reject` starts are `errors.Paused` too."""
+        self._do("pause_process_type", process_type=_name(process), **_pause(reject, until, reason))
+
+    def resume_type(self, process: type[Process] | str) -> None:
+        """Ends the pause of a process type."""
+        self._do("resume_process_type", process_type=_name(process))
+
     # --- looking
+
+    def incidents(self, process: type[Process] | str | None = None, *, process_id: str | None = None) -> list[Incident]:
+        """Calls whose retries are spent and that stay where they are: of all, a type, or a process. `retry_now()` resolves them."""
+        found = [each for each in map(_incident, self._ask("incidents")) if process_id in (None, each.process_id)]
+        if process is not None:
+            described = [(each, self.describe(each.process_id, execution=each.execution_id)) for each in found]
+            found = [each for each, of in described if of.process_type == _name(process)]
+        return sorted(found, key=lambda each: (each.raised_at, each.execution_id, each.state_execution_id))
 
     def describe(self, process_id: str, *, execution: AnyExecution = None) -> Description:
         """What a process does, what it waits for, and what failed last."""
@@ -474,6 +529,14 @@ class Handle(Generic[P]):
         """Ends it."""
         self._simulator.stop(self.process_id, reason, fail, execution=self.execution_id)
 
+    def pause(self, *, reject: bool = False, until: datetime | None = None, reason: str | None = None) -> None:
+        """Has none of its calls begin until `resume()`, or until that time."""
+        self._simulator.pause(self.process_id, reject=reject, until=until, reason=reason, execution=self.execution_id)
+
+    def resume(self) -> None:
+        """Ends its pause."""
+        self._simulator.resume(self.process_id, execution=self.execution_id)
+
     @property
     def status(self) -> str:
         """RUNNING, COMPLETED, FAILED, TIMEOUT or TERMINATED."""
@@ -504,6 +567,19 @@ def _uuid(execution: AnyExecution) -> str | None:
     if execution is None:
         return None
     return str(execution.execution_id if isinstance(execution, Execution) else execution)
+
+
+def _name(process: type[Process] | str) -> str:
+    return process if isinstance(process, str) else type_name(process)
+
+
+def _pause(reject: bool, until: datetime | None, reason: str | None) -> dict[str, str | None]:
+    at = None if until is None else aware(until)
+    return {"mode": "REJECT" if reject else "WAIT", "until": at, "reason": reason}
+
+
+def _incident(raw: Mapping[str, Any]) -> Incident:
+    return Incident(**{**raw, "execution_id": UUID(raw["execution_id"]), "raised_at": _moment(raw["raised_at"])})
 
 
 def _moment(text: str) -> datetime:
