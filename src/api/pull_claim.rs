@@ -18,11 +18,12 @@ use crate::pg::wake;
 use crate::store::app_tables::{Held, LoadedRows, Tables, object};
 use crate::store::attribute::{self, Found, LocalAttributes, Versioned};
 use crate::store::claim::Lane;
+use crate::store::held::{self, OfPausedTypes};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::pull::{self as store, Begun, DueCall, Leased, Wanted};
 use crate::store::registry::{NO_WORKER, Registry, WorkerId};
 use crate::store::save::Lease;
-use crate::store::{StateKey, claim, held, locks};
+use crate::store::{StateKey, claim, locks};
 use crate::turn::{refused, why_unfit};
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
@@ -207,22 +208,23 @@ impl Look {
     /// Calls of what is paused are held, as the scheduler holds them, and what somebody else has locked is left out.
     fn hold_paused(&self, spi: &Spi, round: &mut Round, seen: &mut Seen) -> Result<()> {
         let (now, real) = (clock::now(), clock::real());
-        let (mut keys, mut types, mut lines) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        let (mut keys, mut of_types) = (Vec::new(), OfPausedTypes::default());
         for call in round.calls() {
             let meta = &call.loaded.meta;
             if call.loaded.execution.pause().is_some() {
                 keys.push(call.due.key);
             } else if meta.process_type.as_ref().is_some_and(|process_type| process_type.pause(now).is_some()) {
-                types.insert(meta.type_id);
-                lines.insert(Line { worker: seen.worker, owner: meta.owner.into() });
+                of_types.types.insert(meta.type_id);
+                of_types.lines.insert(Line { worker: seen.worker, owner: meta.owner.into() });
+                of_types.found.push(call.due.key);
             }
         }
         let lane = Lane { number: claim::SCHEDULERS_LANE, epoch: 0 };
         seen.wrote |= !held::hold_of_processes(spi, &keys)?.is_empty();
-        let levels = if types.is_empty() { Vec::new() } else { claim::levels(spi)? };
-        seen.wrote |= !held::hold_of_types(spi, lane, &levels, &types, &lines, now, real)?.is_empty();
+        let levels = if of_types.types.is_empty() { Vec::new() } else { claim::levels(spi)? };
+        seen.wrote |= !held::hold_of_types(spi, lane, &levels, &of_types, now, real)?.is_empty();
         keys.iter().for_each(|key| drop(round.executions.remove(&key.0)));
-        round.executions.retain(|_, loaded| !types.contains(&loaded.meta.type_id));
+        round.executions.retain(|_, loaded| !of_types.types.contains(&loaded.meta.type_id));
         Ok(())
     }
 

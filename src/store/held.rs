@@ -35,13 +35,14 @@ statements! {
             WHERE p.execution_id = ANY ($3) AND p.extra ? 'pause' ORDER BY p.execution_id FOR NO KEY UPDATE SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM {} JOIN paused USING (execution_id) \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", batch::<StateKey>());
-    // The first of each line, whatever their types: of what else is due no more than a slice is walked over.
+    // Those that were found, and the first of each line, whatever their types: of what else is due no more than a slice is walked over.
     HOLD_OF_TYPES = format!("WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y \
             WHERE y.type_id = ANY ($3) AND {PAUSED_TYPE} ORDER BY y.type_id FOR SHARE SKIP LOCKED), \
         slice AS MATERIALIZED (SELECT s.execution_id, s.seq FROM {} CROSS JOIN LATERAL ( \
             SELECT t.execution_id, t.seq FROM unnest($8::smallint[]) AS l (lane) CROSS JOIN LATERAL ( \
                 SELECT t.execution_id, t.seq FROM xdb.task t WHERE t.lane = l.lane \
-                AND t.worker_id = v.worker_id AND t.owner = v.owner AND t.due_at <= $5 ORDER BY t.due_at LIMIT $4) AS t) AS s), \
+                AND t.worker_id = v.worker_id AND t.owner = v.owner AND t.due_at <= $5 ORDER BY t.due_at LIMIT $4) AS t) AS s \
+            UNION SELECT f.execution_id, f.seq FROM unnest($9::uuid[], $10::integer[]) AS f (execution_id, seq)), \
         free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s \
             JOIN xdb.process_execution p ON p.execution_id = s.execution_id JOIN paused y ON y.type_id = p.type_id \
             JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
@@ -86,14 +87,21 @@ pub fn hold_of_processes(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> 
     rows(spi, &HOLD_OF_PROCESSES, &params)
 }
 
-/// Holds due calls of paused types, in the scheduler's lane and these `levels` of priority, those that stand first in these lines: also
-/// others than were found, so that however many there are, nobody else waits for long. Gives those that are held now.
+/// Due calls of paused types that were found, and the lines in which they were: there may be more.
+#[derive(Default)]
+pub struct OfPausedTypes {
+    pub types: BTreeSet<TypeId>,
+    pub lines: BTreeSet<Line>,
+    pub found: Vec<StateKey>,
+}
+
+/// Holds due calls of paused types, in the scheduler's lane and these `levels` of priority: those that were found, and those that stand
+/// first in their lines, so that however many there are, nobody else waits for long. Gives those that are held now.
 pub fn hold_of_types(
     spi: &Spi,
     lane: Lane,
     levels: &[i16],
-    types: &BTreeSet<TypeId>,
-    lines: &BTreeSet<Line>,
+    OfPausedTypes { types, lines, found }: &OfPausedTypes,
     now: Timestamp,
     real: Timestamp,
 ) -> Result<Vec<StateKey>> {
@@ -104,6 +112,7 @@ pub fn hold_of_types(
     let mut params = OfLine::arrays(&lines);
     params.extend([array(types.iter().copied()), value(SLICE), value(now), value(lane.epoch), value(real)]);
     params.push(array(levels.iter().copied().chain([SCHEDULERS_LANE])));
+    params.extend(StateKey::arrays(found));
     rows(spi, &HOLD_OF_TYPES, &params)
 }
 

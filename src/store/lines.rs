@@ -112,7 +112,7 @@ fn missing_types_of(schema: &Schema) -> String {
     )
 }
 
-/// The lines of both lanes.
+/// The lines of all lanes from which calls are claimed.
 fn all_lines(schema: &Schema) -> String {
     format!(
         "SELECT a.lane, o.* FROM (SELECT n::smallint FROM pg_catalog.generate_series(0, 36) AS n WHERE n < 2 OR n >= 16) AS a (lane) \

@@ -18,7 +18,7 @@ use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
 use crate::store::StateKey;
 use crate::store::claim::{self, Due, LineClaim, RUNNERS_LANE, SCHEDULERS_LANE};
-use crate::store::held;
+use crate::store::held::{self, OfPausedTypes};
 use crate::store::lines;
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks::{self, KeyTypes};
@@ -99,9 +99,7 @@ struct Verdicts {
     held: Vec<StateKey>,
     /// The same of runners, where their types are paused.
     held_functions: Vec<(StateKey, TypeId)>,
-    /// Types that are paused, and the lines in which calls of theirs were found.
-    held_types: BTreeSet<TypeId>,
-    held_lines: BTreeSet<Line>,
+    of_paused_types: OfPausedTypes,
     /// Calls of the other lane: a table became slow, or is not any more.
     moved: Vec<StateKey>,
     /// Calls without a place now, whose process type has moved to this worker: left where they are, they would stand in the
@@ -379,12 +377,16 @@ impl Claiming<'_, '_> {
             match paused {
                 // The scheduler alone holds calls of workers.
                 _ if !self.turn.role.gathers() && !is_runners => verdicts.moved.push(due.key),
-                Paused::Process => verdicts.held.push(due.key),
                 Paused::Type(id) if is_runners => verdicts.held_functions.push((due.key, id)),
+                Paused::Process => {
+                    verdicts.unparked.extend(was_parked.then_some(due.key));
+                    verdicts.held.push(due.key);
+                }
                 Paused::Type(id) => {
                     verdicts.unparked.extend(was_parked.then_some(due.key));
-                    verdicts.held_types.insert(id);
-                    verdicts.held_lines.insert(due.line);
+                    verdicts.of_paused_types.types.insert(id);
+                    verdicts.of_paused_types.lines.insert(due.line);
+                    verdicts.of_paused_types.found.push(due.key);
                 }
             }
             return None;
@@ -497,25 +499,24 @@ impl Claiming<'_, '_> {
     ) -> Result<HashSet<StateKey>> {
         let spi = self.turn.spi;
         let mut held: HashSet<_> = held::hold_of_processes(spi, &verdicts.held)?.into_iter().collect();
-        let (types, lines) = (&verdicts.held_types, &verdicts.held_lines);
-        held.extend(held::hold_of_types(spi, self.turn.lane, &self.turn.levels, types, lines, now, self.turn.real)?);
+        let of_types = &verdicts.of_paused_types;
+        held.extend(held::hold_of_types(spi, self.turn.lane, &self.turn.levels, of_types, now, self.turn.real)?);
         let functions = &verdicts.held_functions;
         held.extend(held::hold_functions(spi, functions, now)?);
         functions
             .iter()
             .filter(|(key, _)| !held.contains(key))
             .for_each(|(key, _)| self.backlog.defer(key.0, Patience::Short));
-        if verdicts.held.is_empty() && types.is_empty() && functions.is_empty() {
+        // What stands in no line of calls that wait for locks any more may be behind the cursor.
+        claims.ends.left_out |= verdicts.unparked.iter().any(|key| !held.contains(key));
+        if verdicts.held.is_empty() && of_types.types.is_empty() && functions.is_empty() {
             return Ok(held);
         }
         // There may be more of them in these lines, and they stand before others.
         claims.more |= !held.is_empty();
-        let is_paused = |due: &&Due| verdicts.held.contains(&due.key) || lines.contains(&due.line);
-        for due in found.iter().filter(is_paused) {
-            let of_type = claims.executions.get(&due.key.0).is_some_and(|loaded| types.contains(&loaded.meta.type_id));
-            if !held.contains(&due.key) && (of_type || verdicts.held.contains(&due.key)) {
-                self.backlog.defer(due.key.0, Patience::Short);
-            }
+        let is_paused = |due: &&Due| verdicts.held.contains(&due.key) || of_types.found.contains(&due.key);
+        for due in found.iter().filter(is_paused).filter(|due| !held.contains(&due.key)) {
+            self.backlog.defer(due.key.0, Patience::Short);
         }
         Ok(held)
     }

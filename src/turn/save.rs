@@ -201,9 +201,8 @@ impl Dispatch<'_> {
         self.new_line |= !self.lines.has(&line);
         let has_place = answered && self.turn.levels.is_empty() && loaded.execution.priority() == 0;
         if !has_place && !self.lines.is_drained(line.worker) {
-            // Others may have been due for longer. What goes on after an answer has the place of the call that was answered;
-            // all else, and all calls while some have
-            // priorities, is claimed later in this transaction, in the order that calls have.
+            // Others may have been due for longer. What goes on after an answer has the place of the call that was answered. All
+            // else is claimed later in this transaction, in the order that calls have; while some have priorities, this too.
             return;
         }
         for (seq, state) in &loaded.execution.states {

@@ -411,8 +411,9 @@ fn a_call_whose_function_the_server_dies_of_is_held_the_second_time() {
     app.done(AFTER_A_CRASH);
 }
 
+/// "A step is an SQL function: exactly once, no HTTP."
 #[test]
-fn each_effect_is_there_once_whatever_is_killed() {
+fn a_step_is_an_sql_function_exactly_once_without_http_whatever_is_killed() {
     let app = App::alone("functions_killed", ClusterOptions::default());
     let mut db = app.db();
     db.run(ORDER);
@@ -425,6 +426,7 @@ fn each_effect_is_there_once_whatever_is_killed() {
     );
     let definition = Definition::starting_with("Step").step_with("Step", json!({"executeFunction": "public.slowly"}));
     register(&app, "Steps", &definition);
+    assert_eq!(app.superuser().count("xdb.worker WHERE url IS NOT NULL"), 0, "there is nobody to call");
     for n in 0..40 {
         db.start(&format!("p{n}"), "Steps").input(json!(4)).go();
     }

@@ -16,8 +16,9 @@ fn later(state: &str, begin: Value) -> Answer {
     Answer::deciding(json!({"nextStates": [movement]}))
 }
 
+/// Seed 3: "control whether to execute the next step immediately": of states, RPCs and conditional closes.
 #[test]
-fn a_movement_begins_later_from_states_rpcs_and_conditional_closes() {
+fn control_whether_to_execute_the_next_step_immediately() {
     let app = App::new("jobs_later");
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
         (Api::Rpc, _) => output(json!("later")).and(later("Last", json!({"delayInSeconds": 1.0}))),
@@ -68,8 +69,9 @@ fn a_movement_that_waits_is_seen_survives_a_kill_and_is_not_hurried() {
     app.done(&[]);
 }
 
+/// Seed 4: "the Complete flag signals the runtime to discard the instance after successful execution".
 #[test]
-fn what_is_kept_for_no_time_goes_and_what_is_kept_for_ever_stays() {
+fn complete_signals_the_runtime_to_discard_the_instance_at_once_later_or_never() {
     let app = App::alone("jobs_retention", ClusterOptions::default().set("xdb.retention", "1s"));
     let _worker = app.worker(|_: &Call| force_complete(json!("done")));
     app.register("ever", &one_step().with("retentionSeconds", json!(-1)));

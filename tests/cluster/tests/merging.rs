@@ -57,6 +57,34 @@ fn of_sixty_four_sessions_every_start_is_counted_once() {
     app.done(&[]);
 }
 
+/// Seed 4: `Merge` "determines whether the new instance should be dropped, merged with the existing one, or created as a separate one".
+#[test]
+fn the_new_instance_is_dropped_merged_with_the_existing_one_or_created_as_a_separate_one() {
+    let (app, worker) = application("merge_decides", ClusterOptions::default());
+    let mut db = app.db();
+    db.run(
+        "CREATE FUNCTION decide(pending jsonb, new jsonb) RETURNS jsonb LANGUAGE sql RETURN CASE new ->> 'what'
+            WHEN 'drop' THEN pending WHEN 'merge' THEN pending || jsonb_build_object('n', (pending ->> 'n')::int + (new ->> 'n')::int) END",
+    );
+    let by_function = json!({"correlationKey": "k", "merge": {"input": "public.decide"}});
+    let mut ask = |what: &str, n: i32| {
+        start(&mut db, &json!({"what": what, "n": n}).to_string(), &by_function, "now() + interval '1 hour'")
+    };
+    let first = ask("first", 1);
+    assert_eq!([ask("drop", 10), ask("merge", 100)], [first.clone(), first.clone()]);
+    let separate = ask("separate", 1000);
+    assert_ne!(separate, first);
+    assert_eq!(ask("merge", 10_000), separate, "with the latest one in the queue");
+    app.cluster().set("xdb.now", "2 hours");
+    [&first, &separate].into_iter().for_each(|id| drop(db.completes(id)));
+    let inputs: BTreeMap<_, _> =
+        worker.calls().iter().map(|call| (call.process_id().to_owned(), call.input().clone())).collect();
+    assert_eq!(inputs[&first], json!({"what": "first", "n": 101}));
+    assert_eq!(inputs[&separate], json!({"what": "separate", "n": 11_000}));
+    assert_eq!(worker.calls().len(), 2);
+    app.done(&[]);
+}
+
 #[test]
 fn it_happens_again_within_ten_minutes_and_is_emailed_once() {
     let (app, worker) = application("merge_email", ClusterOptions::default());
@@ -239,5 +267,62 @@ fn what_is_paused_has_not_begun_and_takes_other_starts() {
     app.superuser().run("SELECT xdb.resume_process_type('job')");
     assert_eq!(start(&mut db, "1", &add, "NULL"), waits);
     db.run(&format!("SELECT xdb.stop_process('{waits}')"));
+    app.done(&[]);
+}
+
+#[test]
+fn a_merge_leaves_the_end_of_a_pause_where_it_is_and_moves_the_timeout() {
+    let (app, worker) = application("merge_pause_until", ClusterOptions::default().own_clock());
+    app.register("short", &one_step().with("timeoutSeconds", json!(7200)));
+    let mut db = app.db();
+    let ask = |db: &mut Db, hours: u32| {
+        db.one::<String>(&format!(
+            "SELECT xdb.start_process(NULL, 'short', input => '{hours}', start_at => now() + interval '{hours} h',
+                options => '{{\"correlationKey\": \"k\", \"merge\": {{\"input\": \"REPLACE\", \"startAt\": \"REPLACE\"}}}}')::text"
+        ))
+    };
+    let first = ask(&mut db, 1);
+    db.run(&format!("SELECT xdb.pause_process('{first}', until => now() + interval '90 min')"));
+    let fires = |db: &mut Db, kind: &str| {
+        db.one::<f64>(&format!("SELECT extract(epoch FROM fire_at)::float8 FROM xdb.timers WHERE kind = '{kind}'"))
+    };
+    let (ends, times_out) = (fires(&mut db, "PROCESS_RESUME"), fires(&mut db, "PROCESS_TIMEOUT"));
+    assert_eq!(ask(&mut db, 2), first);
+    assert_eq!(fires(&mut db, "PROCESS_RESUME"), ends);
+    let moved = fires(&mut db, "PROCESS_TIMEOUT") - times_out;
+    assert!((3600.0..3700.0).contains(&moved), "{moved} s");
+    // Had the one taken the other's place, the pause would not be over now, or the process would be.
+    app.cluster().set_clock(5500.0);
+    let paused = format!("SELECT paused FROM xdb.processes WHERE process_id = '{first}'");
+    wait_until("the pause is over", 15, || !db.one::<bool>(&paused));
+    db.start("other", "job").go();
+    db.completes("other");
+    assert_eq!(worker.count(|call| call.process_id() == first), 0, "it is not due yet");
+    app.cluster().set_clock(7300.0);
+    db.completes(&first);
+    assert_eq!(worker.wait_for("its call", 5, |call| call.process_id() == first).input(), &json!(2));
+    app.done(&[]);
+}
+
+/// The engine passes over what an open transaction merges; nobody but the end of that transaction tells it to look again.
+#[test]
+fn a_merge_that_is_rolled_back_after_its_call_came_due_leaves_it_to_the_engine() {
+    let (app, worker) = application("merge_rolled_back", ClusterOptions::default().set("xdb.poll_interval", "1h"));
+    let mut db = app.db();
+    let add = json!({"correlationKey": "k", "merge": {"input": "public.app_add", "startAt": "KEEP"}});
+    app.superuser().run("SELECT xdb.pause()");
+    let first = start(&mut db, "1", &add, "NULL");
+    db.run("BEGIN");
+    assert_eq!(start(&mut db, "10", &add, "NULL"), first);
+    app.superuser().run("SELECT xdb.resume()");
+    let mut other = app.db();
+    for id in ["other", "another"] {
+        other.start(id, "job").go();
+        other.completes(id);
+    }
+    assert_eq!(worker.count(|call| call.process_id() == first), 0, "it is being merged into");
+    db.run("ROLLBACK");
+    db.completes(&first);
+    assert_eq!(worker.wait_for("its call", 5, |call| call.process_id() == first).input(), &json!(1));
     app.done(&[]);
 }

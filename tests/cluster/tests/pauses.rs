@@ -231,6 +231,60 @@ fn what_a_crash_holds_no_end_of_a_pause_lets_go() {
     app.done(&[]);
 }
 
+/// The lane of held calls is an optimisation: what stands in it for no reason is let go by the next scheduler, a slice in a turn.
+#[test]
+fn a_scheduler_that_starts_lets_go_what_nothing_holds() {
+    let (app, worker) = application("pause_orphans", ClusterOptions::default());
+    let mut db = app.db();
+    app.superuser().run("SELECT xdb.pause()");
+    db.run(
+        "SELECT count(*) FROM xdb.start_processes((SELECT jsonb_agg(jsonb_build_object('process_id', 'p' || n, \
+         'process_type', 'one')) FROM generate_series(1, 2500) AS n))",
+    );
+    db.start("paused", "one").go();
+    db.run("SELECT xdb.pause_process('paused')");
+    app.superuser().run("UPDATE xdb.task SET lane = 2");
+    app.superuser().run("SELECT xdb.resume()");
+    let id = "other";
+    db.start(id, "steps").go();
+    db.completes(id);
+    assert_eq!((held(&app), worker.count(|call| call.process_id() != id)), (2501, 0));
+    app.kill_scheduler();
+    let mut db = app.db();
+    wait_until("all have completed", 60, || views::with_status(&mut db, "p%", "COMPLETED") == 2500);
+    assert_eq!((held(&app), calls_of(&worker, "paused")), (1, 0));
+    db.run("SELECT xdb.stop_process('paused')");
+    app.done(&[]);
+}
+
+#[test]
+fn a_step_that_starts_what_is_paused_is_refused_as_by_a_table() {
+    let app = App::alone("pause_in_step", ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match call.process_id() {
+        "writes" => force_complete(call.refused_write()["sqlState"].clone()).globals(json!({"n": 1})),
+        _ => force_complete(json!("done")),
+    });
+    app.register("one", &one_step());
+    let retries = json!({"executeApiRetryPolicy": quick_retries()});
+    let writing = Definition::starting_with("Only").step_with("Only", retries);
+    app.register("writing", &writing.maps("public.counters", "id", &["n"]));
+    let mut db = app.db();
+    db.run(
+        "CREATE FUNCTION begin_one() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM xdb.start_process('started', 'one'); RETURN new; END $$;
+         CREATE TRIGGER begin_one AFTER UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION begin_one();",
+    );
+    app.session("boss").run("SELECT xdb.pause_process_type('one', 'REJECT', reason => 'migration')");
+    db.start("writes", "writing").key("k").globals(json!({"n": 0})).go();
+    wait_until("its step is refused", 15, || db.count("xdb.failures WHERE sql_state = 'XD023'") == 1);
+    assert_eq!(db.count("xdb.processes"), 1);
+    app.session("boss").run("SELECT xdb.resume_process_type('one')");
+    assert_eq!(db.completes("writes").result(), "XD023", "the worker was told");
+    assert_eq!(db.completes("started").result(), "done");
+    assert!(worker.count(|call| call.process_id() == "writes") >= 2);
+    app.done(&[]);
+}
+
 /// Pausing and resuming all the time loses no call, and lets none begin in a pause.
 #[test]
 fn pauses_that_come_and_go_lose_no_call() {
@@ -256,6 +310,227 @@ fn pauses_that_come_and_go_lose_no_call() {
     ids.iter().for_each(|id| drop(db.completes(id)));
     assert_eq!(app.superuser().count("xdb.task"), 0);
     app.done(&[]);
+}
+
+/// Seed 3: `ImmediateRejectionError` "indicates that the request was rejected due to an active lock", and `SleepStateError` "that the
+/// request is put into a sleep state": which is no error, but can be seen.
+#[test]
+fn an_immediate_rejection_error_is_told_from_a_request_that_is_put_into_a_sleep_state() {
+    let (app, worker) = application("pause_errors", ClusterOptions::default());
+    let (mut db, mut boss) = (app.db(), app.session("boss"));
+    boss.run("SELECT xdb.pause_process_type('steps', 'REJECT', reason => 'maintenance')");
+    let error = db.start("p", "steps").refused(codes::PAUSED);
+    assert_eq!(
+        (&*error.message, &*error.detail),
+        ("process type \"steps\" is paused", "It refuses requests: maintenance")
+    );
+    assert_eq!(db.count("xdb.processes"), 0);
+    boss.run("SELECT xdb.pause_process_type('steps', 'WAIT', reason => 'maintenance')");
+    db.start("p", "steps").go();
+    wait_until("it sleeps", 10, || held(&app) == 1);
+    assert_eq!(db.status("p"), "RUNNING");
+    let described = db.json("SELECT xdb.describe_process('p')");
+    assert_eq!(described["typePause"], json!({"mode": "WAIT", "reason": "maintenance"}));
+    assert_eq!(described["threads"][0]["held"], Value::Null, "a crash holds it not");
+    assert_eq!(boss.count("xdb.process_types WHERE pause_mode = 'WAIT' AND pause_reason = 'maintenance'"), 1);
+    let error = db.refused(codes::PAUSED, "SELECT xdb.invoke_rpc('p', 'ask', timeout => '200 ms')");
+    assert_eq!(error.detail, "It did not end in time: maintenance");
+    assert_eq!(calls_of(&worker, "p"), 0);
+    boss.run("SELECT xdb.resume_process_type('steps')");
+    assert_eq!(db.completes("p").result(), "done");
+    app.done(&[]);
+}
+
+/// A claim takes no lock on the process: a turn that began before the pause was committed makes its call, and no later one does.
+#[test]
+fn a_pause_and_a_claim() {
+    let (app, worker) = application("pause_and_claim", ClusterOptions::default());
+    let (mut db, mut pauser) = (app.db(), app.db());
+    app.superuser().run("SELECT xdb.pause()");
+    db.start("p", "steps").go();
+    pauser.run("BEGIN; SELECT xdb.pause_process('p')");
+    app.superuser().run("SELECT xdb.resume()");
+    worker.wait_for("the call goes out", 10, |call| call.process_id() == "p");
+    pauser.run("COMMIT");
+    wait_until("its answer is applied, and the next call held", 10, || held(&app) == 1);
+    assert_eq!(calls_of(&worker, "p"), 1);
+    // One that is paused when it comes due is held, and one whose pause was taken back goes out.
+    db.run("BEGIN; SELECT xdb.start_process('q', 'steps'); SELECT xdb.pause_process('q'); COMMIT");
+    pauser.run("BEGIN; SELECT xdb.pause_process('p', reason => 'no other'); ROLLBACK");
+    wait_until("both are held", 10, || held(&app) == 2);
+    turns_pass(&mut db, "other");
+    assert_eq!((calls_of(&worker, "p"), calls_of(&worker, "q")), (1, 0));
+    db.run("SELECT xdb.resume_process('p'); SELECT xdb.resume_process('q')");
+    ["p", "q"].into_iter().for_each(|id| drop(db.completes(id)));
+    assert_eq!((calls_of(&worker, "p"), calls_of(&worker, "q")), (2, 2));
+    app.done(&[]);
+}
+
+/// Both are under the lock of the process: the answer is applied before the pause, or finds it and makes no call.
+#[test]
+fn a_pause_and_an_answer_that_dispatches_the_next_call_in_its_turn() {
+    let (app, worker) = application("pause_and_answer", ClusterOptions::default());
+    let mut db = app.db();
+    worker.misbehave(|call| match call.target() {
+        "One" => Reply::hang(next("Two", json!(null))),
+        _ => force_complete(json!("done")).into(),
+    });
+    for id in ["paused", "taken_back"] {
+        db.start(id, "steps").go();
+        worker.wait_for("One is called", 10, |call| call.process_id() == id);
+    }
+    let (mut pauser, mut other) = (app.db(), app.db());
+    pauser.run("BEGIN; SELECT xdb.pause_process('paused')");
+    other.run("BEGIN; SELECT xdb.pause_process('taken_back')");
+    worker.release();
+    turns_pass(&mut db, "first");
+    let at = "xdb.state_executions WHERE state_execution_id = 'One-1' AND status = 'COMPLETED'";
+    assert_eq!(db.count(at), 0, "the answers wait for who has locked the processes");
+    pauser.run("COMMIT");
+    other.run("ROLLBACK");
+    assert_eq!(db.completes("taken_back").result(), "done");
+    wait_until("the call of the other one is held", 10, || held(&app) == 1);
+    turns_pass(&mut db, "second");
+    assert_eq!((calls_of(&worker, "paused"), calls_of(&worker, "taken_back")), (1, 2));
+    db.run("SELECT xdb.resume_process('paused')");
+    assert_eq!(db.completes("paused").result(), "done");
+    app.done(&[]);
+}
+
+/// What began before its commit counts, and nothing that begins after: a claim, an answer, and a start that had read the type.
+#[test]
+fn a_pause_of_a_type_and_the_turns_and_starts_beside_it() {
+    let (app, worker) = application("pause_type_races", ClusterOptions::default());
+    let (mut db, mut late, mut boss) = (app.db(), app.db(), app.session("boss"));
+    worker.misbehave(|call| match (call.target(), call.process_id()) {
+        ("One", "before" | "after") => Reply::hang(next("Two", json!(null))),
+        ("One", _) => next("Two", json!(null)).into(),
+        _ => force_complete(json!("done")).into(),
+    });
+    for id in ["before", "after"] {
+        db.start(id, "steps").go();
+        worker.wait_for("One is called", 10, |call| call.process_id() == id);
+    }
+    boss.run("BEGIN; SELECT xdb.pause_process_type('steps', 'REJECT')");
+    // Nobody waits for what is not committed.
+    late.run("BEGIN; SELECT xdb.start_process('late', 'steps')");
+    db.start("early", "steps").go();
+    assert_eq!(db.completes("early").result(), "done");
+    boss.run("COMMIT");
+    db.start("refused", "steps").refused(codes::PAUSED);
+    late.run("COMMIT");
+    wait_until("the start that had read the type is held", 10, || held(&app) == 1);
+    worker.release();
+    wait_until("so is what follows from the answers", 10, || held(&app) == 3);
+    turns_pass(&mut db, "other");
+    assert_eq!(["before", "after", "late"].map(|id| calls_of(&worker, id)), [1, 1, 0]);
+    boss.run("SELECT xdb.resume_process_type('steps')");
+    for id in ["before", "after", "late"] {
+        assert_eq!(db.completes(id).result(), "done");
+        assert_eq!(calls_of(&worker, id), 2);
+    }
+    app.done(&[]);
+}
+
+/// A process that waits for a lock when it is paused, and whose turn comes while somebody has locked it, is not forgotten.
+#[test]
+fn what_waits_for_a_lock_and_is_paused_goes_on_after_the_pause() {
+    let (app, worker) = application("pause_parked", ClusterOptions::default());
+    let exclusive = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}});
+    app.register(
+        "locking",
+        &Definition::starting_with("Only").step_with("Only", exclusive).maps("public.counters", "id", &["n"]),
+    );
+    let mut db = app.db();
+    worker.misbehave(|_| Reply::hang(force_complete(json!("done"))));
+    db.run("INSERT INTO counters VALUES ('k', 0)");
+    db.start("holder", "locking").key("k").go();
+    worker.wait_for("it is called", 10, |call| call.process_id() == "holder");
+    for id in ["paused", "free"] {
+        db.start(id, "locking").key("k").go();
+        let waits = format!("xdb.attribute_locks WHERE process_id = '{id}' AND NOT granted");
+        wait_until("it waits for the lock", 10, || db.count(&waits) == 1);
+    }
+    db.run("SELECT xdb.pause_process('paused')");
+    let mut busy = app.db();
+    busy.run("BEGIN; SELECT xdb.set_local_attributes('paused', '{\"a\": 1}')");
+    worker.heal();
+    worker.release();
+    db.completes("holder");
+    db.completes("free");
+    busy.run("ROLLBACK");
+    wait_until("it is held", 10, || held(&app) == 1);
+    app.session("boss").run("SELECT xdb.pause_process_type('locking')");
+    db.run("SELECT xdb.resume_process('paused')");
+    wait_until("its type holds it", 10, || held(&app) == 1);
+    app.session("boss").run("SELECT xdb.resume_process_type('locking')");
+    db.completes("paused");
+    app.done(&[]);
+}
+
+/// What of a paused type stands behind thousands of calls that wait for a lock is set aside too, so that nobody finds it again and again.
+#[test]
+fn a_call_of_a_paused_type_is_held_however_many_wait_before_it() {
+    let (app, worker) = application("pause_behind", ClusterOptions::default());
+    let exclusive = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}});
+    app.register(
+        "locking",
+        &Definition::starting_with("Only").step_with("Only", exclusive).maps("public.counters", "id", &["n"]),
+    );
+    worker.misbehave(|_| Reply::hang(force_complete(json!("done"))));
+    let mut db = app.db();
+    app.session("boss").run("SELECT xdb.pause_process_type('steps')");
+    db.run("INSERT INTO counters VALUES ('k', 0)");
+    db.run(
+        "SELECT count(*) FROM xdb.start_processes((SELECT jsonb_agg(jsonb_build_object('process_id', 'l' || n, \
+         'process_type', 'locking', 'global_attribute_pk', 'k')) FROM generate_series(1, 1500) AS n))",
+    );
+    let waiting = "SELECT count(*) FROM xdb.task WHERE lease_until = 'infinity'";
+    wait_until("they wait for the lock", 30, || app.superuser().one::<i64>(waiting) == 1499);
+    db.start("p", "steps").go();
+    wait_until("it is held", 10, || held(&app) == 1);
+    db.run("SELECT count(xdb.stop_process(process_id)) FROM xdb.processes WHERE process_type = 'locking'");
+    worker.heal();
+    worker.release();
+    app.session("boss").run("SELECT xdb.resume_process_type('steps')");
+    db.completes("p");
+    app.done(&[]);
+}
+
+/// However many calls of a paused type are due, another type of the same worker waits for as many turns as it takes to set them aside,
+/// a thousand at a time.
+#[test]
+fn a_paused_type_with_many_due_calls_does_not_hold_up_another_one_for_long() {
+    const DUE: i64 = 30_000;
+    let (app, worker) = application("pause_in_the_way", ClusterOptions::default());
+    let mut db = app.db();
+    app.session("boss").run("SELECT xdb.pause_process_type('steps')");
+    worker.misbehave(|_| Reply::hang(force_complete(json!("done"))));
+    // The number of a lease is that of the turn.
+    let turn_of = |id: &str| {
+        worker.wait_for("it is called", 120, |call| call.process_id() == id);
+        let lease =
+            "SELECT lease_number FROM xdb.task JOIN xdb.process_execution USING (execution_id) WHERE process_id";
+        app.superuser().one::<i64>(&format!("{lease} = '{id}'"))
+    };
+    app.superuser().run("SELECT xdb.pause()");
+    for batch in 0..DUE / 1000 {
+        db.run(&format!(
+            "SELECT count(*) FROM xdb.start_processes((SELECT jsonb_agg(jsonb_build_object('process_id', 'p{batch}-' || n, \
+             'process_type', 'steps')) FROM generate_series(1, 1000) AS n))"
+        ));
+    }
+    // Of another role: its line has nothing in front of it.
+    app.session("other").start("beside", "one").go();
+    db.start("behind", "one").go();
+    app.superuser().run("SELECT xdb.resume()");
+    let turns = turn_of("behind") - turn_of("beside");
+    assert!(turns <= DUE / 1000 + 10, "{turns} turns for {DUE} calls");
+    assert_eq!(worker.count(|call| call.target() == "One"), 0);
+    worker.heal();
+    worker.release();
+    // Whoever is done looks through the history of every process, which is for fewer of them.
+    db.completes("behind");
 }
 
 /// How long another type of the same worker and owner waits behind a hundred thousand calls of a paused type: by hand, since it measures.

@@ -69,7 +69,7 @@ fn works(app: &App, stop: &AtomicBool, mut dies: impl FnMut() -> bool) {
 }
 
 #[test]
-fn effects_are_exactly_once_whoever_dies() {
+fn pull_workers_over_a_plain_connection_are_exactly_once_whoever_dies() {
     let app = application("pull_ledger", ClusterOptions::default());
     let mut db = app.db();
     let count = 30;

@@ -89,6 +89,7 @@ fn the_distribution_is_done_based_on_the_sharding_key() {
     app.done(&[]);
 }
 
+/// Seed 3: "serialize and deserialize state machines for storage and resumption", `ResumeFromStep`.
 #[test]
 fn an_instance_resumes_from_the_step_that_was_serialized_elsewhere() {
     let app = App::new("todo_resume");
