@@ -215,12 +215,13 @@ fn look_further(spi: &Spi, loaded: &mut BTreeMap<ExecutionId, Loaded>, demand: &
         for (queue, looked_into) in queues {
             let head = entry.heads.get_mut(queue).filter(|head| head.looked_into < *looked_into);
             let Some(head) = head else { continue };
+            let more = *looked_into - head.looked_into;
             head.looked_into = *looked_into;
             if let Some(unread) = &mut head.unread {
-                unread.count = unread.count.saturating_sub(*looked_into);
+                unread.count = unread.count.saturating_sub(more);
             }
             let last = entry.before.queues.get(queue).and_then(VecDeque::back).map_or(0, |message| message.number);
-            to_read.push(ToRead::new(*id, queue, last, *looked_into));
+            to_read.push(ToRead::new(*id, queue, last, more));
         }
     }
     for ((id, queue), messages) in read(spi, to_read)? {
@@ -267,6 +268,11 @@ fn read(spi: &Spi, mut queues: Vec<ToRead>) -> Result<Messages> {
 }
 
 impl Loaded {
+    /// How many of the oldest messages of a queue are loaded for those who look into it, whether they were taken since or not.
+    pub fn looked_into(&self, queue: &str) -> usize {
+        self.heads.get(queue).map_or(0, |head| head.looked_into)
+    }
+
     /// To be called before a decision: reads messages that were left unread, of queues from which somebody who waits may be
     /// served with what the command publishes.
     pub fn prepare(&mut self, spi: &Spi, command: &Command) -> Result<()> {

@@ -253,8 +253,11 @@ impl Decider<'_, '_, '_> {
         let mut queues = load::QueueDemand::new();
         let publishes = answered.effects().map_or(&[][..], |effects| &effects.publish_to_local_queue);
         let published_to = publishes.iter().map(|publish| (publish.queue.clone(), 0));
+        // Calls come one after the other in a transaction: each takes what those before have left.
+        let of = self.decided.executions.get(&id);
         for (queue, wanted) in answered.queues().into_iter().chain(published_to) {
-            *queues.entry(id).or_default().entry(queue).or_default() += wanted;
+            let before = of.map_or(0, |loaded| loaded.looked_into(&queue));
+            *queues.entry(id).or_default().entry(queue).or_insert(before) += wanted;
         }
         let with_id = publishes.iter().filter_map(|p| Some((id, p.queue.clone(), p.message_id.clone()?)));
         let with_id: Vec<_> = with_id.collect();

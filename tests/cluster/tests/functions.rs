@@ -117,6 +117,31 @@ fn a_function_waits_reads_and_writes_attributes_and_gets_messages() {
     app.done(&[]);
 }
 
+/// Several steps in one transaction take from one queue: each takes what those before have left.
+#[test]
+fn steps_of_one_transaction_take_one_message_each() {
+    let app = functions(
+        "functions_queue",
+        "CREATE FUNCTION wait_for(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_build_object('commandRequest',
+             '{\"waitingType\": \"AnyOfCompletion\", \"localQueueCommands\": [{\"queueName\": \"inbox\"}]}'::jsonb) $$;",
+    );
+    let mut db = app.db();
+    let options = json!({"waitUntilFunction": "public.wait_for", "executeFunction": "public.step"});
+    register(&app, "Letters", &Definition::starting_with("Step").waiting_step_with("Step", options));
+    let mut superuser = app.superuser();
+    superuser.run("SELECT xdb.pause_process_type('Letters')");
+    db.start("p", "Letters").input(json!(6)).go();
+    for number in 1..=6 {
+        db.publish("p", "inbox", json!(number));
+    }
+    wait_until("they are taken in", 15, || superuser.count("xdb.queue_message") == 6);
+    superuser.run("SELECT xdb.resume_process_type('Letters')");
+    db.completes("p");
+    assert_eq!(db.one::<i64>("SELECT count(DISTINCT txid) FROM ledger"), 1, "one transaction");
+    views::assert_history_is_whole(&mut db, "p");
+    app.done(&[]);
+}
+
 #[test]
 fn one_type_mixes_functions_and_a_worker() {
     let app = functions("functions_mixed", "");
