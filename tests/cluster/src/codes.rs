@@ -48,6 +48,8 @@ pub const OTHER_SCHEMA: &str = "XD022";
 
 /// The process or its type is paused.
 pub const PAUSED: &str = "XD023";
+/// The call that was fetched is somebody else's, or over.
+pub const CALL_IS_LOST: &str = "XD025";
 /// There are as many of something as there may be.
 pub const OVER_QUOTA: &str = "XD029";
 

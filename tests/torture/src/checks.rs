@@ -2,13 +2,14 @@
 //! tell the same story.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use xdb_cluster_tests::db::Db;
 
 use crate::record::{Fate, Page};
 use crate::shapes::Shape;
+use crate::sql_checks;
 use crate::world::World;
 
 /// Something that must not be, with what shows it.
@@ -36,7 +37,7 @@ impl Findings {
         }
     }
 
-    fn all(&mut self, kind: &'static str, what: impl IntoIterator<Item = String>) {
+    pub fn all(&mut self, kind: &'static str, what: impl IntoIterator<Item = String>) {
         what.into_iter().for_each(|what| self.add(kind, what));
     }
 
@@ -50,6 +51,7 @@ impl Findings {
 /// A process execution as the tables have it in the end.
 struct Ended {
     process_id: String,
+    process_type: String,
     execution: String,
     status: String,
     request: String,
@@ -60,6 +62,8 @@ struct Ended {
 struct Effect {
     call: String,
     nonce: u64,
+    /// Of whom the workers' ledger knows nothing.
+    by_function: bool,
     messages: Vec<String>,
 }
 
@@ -80,17 +84,20 @@ pub fn check(world: &World, db: &mut Db, page: &Page, findings: &mut Findings) {
     messages(page, &ended, &effects, findings);
     rpcs(page, &effects, findings);
     seen(page, &ended, findings);
-    in_sql(db, findings);
+    fetched(db, page, findings);
+    resolved(db, page, findings);
+    sql_checks::check(db, findings);
     sound(world, findings);
 }
 
 fn ended(db: &mut Db) -> Vec<Ended> {
     let text = |row: &Value, field: &str| row[field].as_str().unwrap_or_default().to_owned();
-    let sql = "SELECT process_id AS p, execution_id AS e, status AS s, request_id AS r, results AS o \
+    let sql = "SELECT process_id AS p, process_type AS t, execution_id AS e, status AS s, request_id AS r, results AS o \
         FROM xdb.process_execution";
     let rows = db.rows(sql);
     let ended = rows.iter().map(|row| Ended {
         process_id: text(row, "p"),
+        process_type: text(row, "t"),
         execution: text(row, "e"),
         status: text(row, "s"),
         request: text(row, "r"),
@@ -107,6 +114,7 @@ fn effects(db: &mut Db) -> Vec<Effect> {
         Effect {
             call: effect["call"].as_str().unwrap_or_default().to_owned(),
             nonce: effect["nonce"].as_u64().unwrap_or_default(),
+            by_function: effect["by"] == "function",
             messages: messages.into_iter().flatten().filter_map(|uid| uid.as_str()).map(str::to_owned).collect(),
         }
     });
@@ -146,13 +154,18 @@ fn starts(db: &mut Db, page: &Page, ended: &[Ended], findings: &mut Findings) {
         if last_one_completes && found.status != "COMPLETED" {
             findings.add("wrong end", format!("{process_id} ({}), the last, is {}", found.execution, found.status));
         }
-        let counts = matches!(start.shape, Shape::Chain | Shape::Reuse) && found.status == "COMPLETED";
+        let counts = start.shape.counts() && found.status == "COMPLETED";
         if counts && found.results[0]["output"]["n"] != start.length {
             let what = format!("{process_id} counted to {} instead of {}", found.results, start.length);
             findings.add("wrong sum", what);
         }
     }
-    for ended in ended.iter().filter(|ended| !page.starts.contains_key(&ended.request)) {
+    // What starts that are merged ask for are messages.
+    let (merged, others): (Vec<_>, Vec<_>) = ended.iter().partition(|ended| ended.process_type == Shape::Merge.name());
+    for ended in merged.iter().filter(|ended| ended.status != "COMPLETED") {
+        findings.add("wrong end", format!("{} is {}", ended.process_id, ended.status));
+    }
+    for ended in others.iter().filter(|ended| !page.starts.contains_key(&ended.request)) {
         findings.add("ghost start", format!("{} ({}) was started by nobody", ended.process_id, ended.execution));
     }
     let known: BTreeSet<&String> = page.starts.keys().collect();
@@ -166,7 +179,8 @@ fn applied(world: &World, ended: &[Ended], effects: &[Effect], findings: &mut Fi
     let executions: BTreeSet<&str> = ended.iter().map(|ended| ended.execution.as_str()).collect();
     let mut calls: BTreeMap<&str, u64> = BTreeMap::new();
     for effect in effects {
-        if let Some(objection) = world.ledger.objection(effect.nonce, &effect.call) {
+        let objection = || world.ledger.objection(effect.nonce, &effect.call);
+        if let Some(objection) = (!effect.by_function).then(objection).flatten() {
             findings.add("wrong answer applied", objection);
         }
         if let Some(before) = calls.insert(&effect.call, effect.nonce) {
@@ -279,102 +293,37 @@ fn seen(page: &Page, ended: &[Ended], findings: &mut Findings) {
     }
 }
 
-/// Checks that the server makes better itself: each query gives one line per violation.
-const IN_SQL: &[(&str, &str)] = &[
-    (
-        "user rows and history disagree",
-        "SELECT format('answer %s of %s: %s in the history, %s on the table', nonce, x, sum(h), sum(e)) FROM (
-             SELECT execution_id::text AS x, details #>> '{attributes,effect,nonce}' AS nonce, 1 AS h, 0 AS e
-             FROM xdb.history_event
-             WHERE event_type = 'GlobalAttributesWritten' AND details -> 'attributes' ? 'effect'
-             UNION ALL SELECT split_part(effect ->> 'call', '/', 1), effect ->> 'nonce', 0, 1 FROM effects) found
-         GROUP BY nonce, x HAVING sum(e) <> 1 OR sum(h) > 1 OR sum(h) < 1 AND EXISTS
-             (SELECT FROM xdb.process_execution WHERE execution_id::text = x AND history_limit IS NULL)",
-    ),
-    (
-        "steps without an effect",
-        "SELECT format('%s: %s steps and RPCs, %s effects', execution_id, steps, effects) FROM (
-             SELECT execution_id,
-                 count(*) FILTER (WHERE event_type IN ('StateCompleted', 'RpcApplied')) AS steps,
-                 count(*) FILTER (WHERE event_type = 'GlobalAttributesWritten'
-                     AND details -> 'attributes' ? 'effect') AS effects
-             FROM xdb.history_event JOIN xdb.process_execution USING (execution_id)
-             WHERE history_limit IS NULL GROUP BY execution_id) counts WHERE steps <> effects",
-    ),
-    (
-        "lost update",
-        "SELECT format('row %s counts %s after %s increments', w.id, w.n, count(e.number))
-         FROM work w LEFT JOIN effects e ON e.row_id = w.id
-         WHERE w.id ~ '^x[0-9]+$' GROUP BY w.id, w.n HAVING coalesce(w.n, 0) <> count(e.number)",
-    ),
-    (
-        "timer fired twice",
-        "SELECT format('%s: command %s of state %s, %s times', execution_id, details ->> 'command', details ->> 'seq',
-             count(*))
-         FROM xdb.history_event WHERE event_type = 'CommandCompleted'
-         GROUP BY execution_id, details ->> 'seq', details ->> 'command' HAVING count(*) > 1",
-    ),
-    (
-        "timer fired early",
-        "SELECT format('%s: due at %s, fired at %s', c.execution_id, w.fire_at, c.event_time)
-         FROM xdb.history_event c
-         JOIN (SELECT execution_id, details ->> 'seq' AS seq, n - 1 AS command,
-                   to_timestamp((command -> 'kind' -> 'timer' ->> 'fireAt')::float8 / 1e6) AS fire_at
-               FROM xdb.history_event, jsonb_array_elements(details -> 'commands') WITH ORDINALITY AS t (command, n)
-               WHERE event_type = 'WaitStarted' AND command -> 'kind' ? 'timer') w
-             ON w.execution_id = c.execution_id AND w.seq = c.details ->> 'seq'
-                 AND w.command = (c.details ->> 'command')::int
-         WHERE c.event_type = 'CommandCompleted' AND c.event_time < w.fire_at - interval '1 ms'",
-    ),
-    (
-        "timeout early",
-        "SELECT format('%s: %s before %s', process_id, closed_at, timeout_at) FROM xdb.process_execution
-         WHERE status = 'TIMEOUT' AND (timeout_at IS NULL OR closed_at < timeout_at)",
-    ),
-    (
-        "left behind",
-        "SELECT format('%s rows of %s', count(*), t) FROM (
-             SELECT 'task' AS t FROM xdb.task UNION ALL SELECT 'timer' FROM xdb.timer
-             UNION ALL SELECT 'inbox' FROM xdb.inbox UNION ALL SELECT 'queue_message' FROM xdb.queue_message
-             UNION ALL SELECT 'queue_waiter' FROM xdb.queue_waiter UNION ALL SELECT 'message_key' FROM xdb.message_key
-             UNION ALL SELECT 'global_message' FROM xdb.global_message
-             UNION ALL SELECT 'global_waiter' FROM xdb.global_waiter
-             UNION ALL SELECT 'global_passed_over' FROM xdb.global_passed_over
-             UNION ALL SELECT 'attribute_locks' FROM xdb.attribute_locks
-             UNION ALL SELECT 'closing marks' FROM xdb.process_execution WHERE closing IS NOT NULL
-             UNION ALL SELECT 'live states' FROM xdb.state_execution WHERE ended_at IS NULL) rows
-         GROUP BY t",
-    ),
-    (
-        "rows of no execution",
-        "SELECT format('%s rows of %s', count(*), t) FROM (
-             SELECT execution_id, 'state_execution' AS t FROM xdb.state_execution
-             UNION ALL SELECT execution_id, 'history_event' FROM xdb.history_event
-             UNION ALL SELECT execution_id, 'local_attribute' FROM xdb.local_attribute
-             UNION ALL SELECT execution_id, 'rpc_answer' FROM xdb.rpc_answer
-             UNION ALL SELECT execution_id, 'latest_execution' FROM xdb.latest_execution) rows
-         WHERE NOT EXISTS (SELECT FROM xdb.process_execution p WHERE p.execution_id = rows.execution_id)
-         GROUP BY t",
-    ),
-    (
-        "slow",
-        "SELECT 'tables are slow: ' || object::regclass || ', ' || reason FROM xdb.slow_object WHERE mended_at IS NULL AND kind = 'TABLE'",
-    ),
-];
-
-fn in_sql(db: &mut Db, findings: &mut Findings) {
-    for (kind, sql) in IN_SQL {
-        // What is being cleared away may take a moment.
-        let deadline =
-            Instant::now() + Duration::from_secs(if *kind == "left behind" || *kind == "slow" { 30 } else { 0 });
-        let rows = loop {
-            let rows = db.all::<String>(sql);
-            if rows.is_empty() || Instant::now() >= deadline {
-                break rows;
+/// A worker that fetched a call knows what became of its answer, and so of the deed in the same transaction.
+fn fetched(db: &mut Db, page: &Page, findings: &mut Findings) {
+    let deeds: BTreeSet<i64> = db.all("SELECT nonce FROM deeds").into_iter().collect();
+    for (nonce, fate) in &page.answers {
+        match (fate, deeds.contains(&(*nonce as i64))) {
+            (Fate::Acknowledged, false) => {
+                findings.add("answer lost", format!("{nonce} was acknowledged, and its deed is not there"));
             }
-            std::thread::sleep(Duration::from_millis(50));
-        };
-        findings.all(kind, rows);
+            (Fate::RolledBack | Fate::Refused, true) => {
+                findings.add("ghost answer", format!("{nonce} was {fate:?}, and its deed is there"));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a client has had go on has gone on.
+fn resolved(db: &mut Db, page: &Page, findings: &mut Findings) {
+    let sql = "SELECT process_id AS p, count(*) AS n FROM xdb.history_event JOIN xdb.process_execution USING (execution_id) \
+        WHERE event_type = 'RetryRequested' AND history_limit IS NULL GROUP BY process_id \
+        UNION ALL SELECT process_id, NULL FROM xdb.process_execution WHERE history_limit IS NOT NULL";
+    let rows = db.rows(sql);
+    // None: nobody knows any more.
+    let known: BTreeMap<&str, Option<u64>> =
+        rows.iter().filter_map(|row| Some((row["p"].as_str()?, row["n"].as_u64()))).collect();
+    for (process_id, times) in &page.resolved {
+        let Some(requested) = known.get(process_id.as_str()).copied().unwrap_or(Some(0)) else { continue };
+        if requested < *times {
+            let what = format!("{process_id} was had to go on {times} times, and its history has {requested}");
+            findings.add("resolved and undone", what);
+        }
     }
 }
 

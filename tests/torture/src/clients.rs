@@ -8,17 +8,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use xdb_cluster_tests::db::{Db, SqlError, jsonb, literal};
 
+use crate::hand::Urgent;
 use crate::record::{Fate, Message, Rpc, Seen, Start};
+use crate::schema::{COUNTERS, MERGE_KEYS, SHARED_ROWS};
 use crate::session::{Attempt, Session};
-use crate::shapes::{Shape, Urgent};
+use crate::shapes::Shape;
 use crate::world::World;
 use xdb_cluster_tests::random::Random;
-
-/// Rows that the processes of [`Shape::Shared`] share.
-pub const SHARED_ROWS: u64 = 20;
-
-/// Rows that the processes of [`Shape::Counter`] count in.
-pub const COUNTERS: u64 = 10;
 
 /// One client. It has a story to tell about each process that it starts.
 pub struct Client<'a> {
@@ -28,6 +24,9 @@ pub struct Client<'a> {
     /// Begins the ids of its processes.
     name: String,
     number: u64,
+    /// Some of its processes have a priority. As long as there are calls of such, no others follow at once from an answer: so there are
+    /// rounds without.
+    with_priorities: bool,
 }
 
 /// A start in the making.
@@ -39,6 +38,7 @@ struct Plan {
     last: bool,
     /// How much of its history is kept.
     history: Value,
+    priority: Option<i64>,
 }
 
 impl Plan {
@@ -47,7 +47,7 @@ impl Plan {
     }
 
     fn options(&self) -> Value {
-        json!({"requestId": self.request, "history": self.history})
+        json!({"requestId": self.request, "history": self.history, "priority": self.priority})
     }
 
     /// `start_process` as an expression, and the user's row that stands for the start.
@@ -80,9 +80,9 @@ impl Plan {
 }
 
 impl<'a> Client<'a> {
-    pub fn new(world: &'a World, name: String) -> Client<'a> {
+    pub fn new(world: &'a World, name: String, with_priorities: bool) -> Client<'a> {
         let random = Random::new(world.seed, &format!("client {name}"));
-        Client { world, session: Session::new(world, "app"), random, name, number: 0 }
+        Client { world, session: Session::new(world, "app"), random, name, number: 0, with_priorities }
     }
 
     /// Works until the round is over.
@@ -100,15 +100,15 @@ impl<'a> Client<'a> {
         if self.world.behind.load(Ordering::Relaxed) && self.random.permille(500) {
             return self.bulk();
         }
-        match self.random.below(100) {
+        match self.random.below(140) {
             0..6 => self.plain(Shape::Chain),
             6..11 => self.plain(Shape::Counter),
             11..15 => self.pool(),
             15..25 => self.plain(Shape::Timer),
-            25..38 => self.mailbox(),
+            25..38 => self.mailbox(Shape::Mailbox),
             38..46 => self.plain(Shape::Fan),
             46..60 => self.conditional(),
-            60..68 => self.rpcs(),
+            60..68 => self.rpcs(Shape::Rpc),
             68..71 => self.plain(Shape::Recover),
             71..73 => self.plain(Shape::Fail),
             73..76 => self.plain(Shape::Timeout),
@@ -119,6 +119,15 @@ impl<'a> Client<'a> {
             90..93 => self.late_commit(),
             93..97 => self.rolled_back(),
             97..99 => self.lost(),
+            99..106 => self.plain(Shape::Steps),
+            106..110 => self.mailbox(Shape::Letters),
+            110..113 => self.rpcs(Shape::Letters),
+            113..120 => self.plain(Shape::Fetched),
+            120..124 => self.mailbox(Shape::Parcels),
+            124..128 => self.plain(Shape::Tally),
+            128..133 => self.merges(),
+            133..136 => self.plain(Shape::Incident),
+            136..139 => self.plain(Shape::Delayed),
             _ => self.bulk(),
         }
     }
@@ -128,7 +137,8 @@ impl<'a> Client<'a> {
         let process_id = format!("{}-{}-{}", shape.name(), self.name, self.number);
         let length = match shape {
             Shape::Chain | Shape::Mailbox | Shape::Fan => self.random.between(2, 4),
-            Shape::Timer | Shape::Rpc | Shape::Conditional => self.random.between(1, 2),
+            Shape::Steps | Shape::Fetched | Shape::Letters | Shape::Parcels => self.random.between(2, 4),
+            Shape::Timer | Shape::Rpc | Shape::Conditional | Shape::Delayed => self.random.between(1, 2),
             Shape::Reuse => 3,
             _ => 1,
         };
@@ -137,7 +147,9 @@ impl<'a> Client<'a> {
             1 => json!({"keepLast": self.random.between(1, 6)}),
             _ => json!("full"),
         };
-        Plan { shape, request: process_id.clone(), process_id, length, last: true, history }
+        let priority =
+            (self.with_priorities && self.random.permille(200)).then(|| self.random.between(0, 20) as i64 - 10);
+        Plan { shape, request: process_id.clone(), process_id, length, last: true, history, priority }
     }
 
     fn count(&self, processes: u64) {
@@ -190,8 +202,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn mailbox(&mut self) {
-        let Some(plan) = self.started(Shape::Mailbox) else { return };
+    fn mailbox(&mut self, shape: Shape) {
+        let Some(plan) = self.started(shape) else { return };
         for place in 1..=plan.length {
             self.publish(&plan.process_id, place);
         }
@@ -227,8 +239,55 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn rpcs(&mut self) {
-        let Some(plan) = self.started(Shape::Rpc) else { return };
+    /// Starts of a few keys, many of which are merged. What a start asks for is a message to whatever process takes it in.
+    fn merges(&mut self) {
+        for _ in 0..self.random.between(2, 6) {
+            self.number += 1;
+            let uid = format!("merge-{}-{}", self.name, self.number);
+            let sql = self.merge_sql(&uid);
+            let fate = if self.random.permille(150) {
+                // However it ends, it is not committed.
+                let attempt = self.session.attempt(|db| db.try_run(&format!("BEGIN; {sql}; ROLLBACK")));
+                if let Attempt::Unknown = attempt {
+                    self.world.record.note(&format!("{uid} was rolled back with its session"));
+                }
+                Fate::RolledBack
+            } else {
+                let outcome = self.session.settle_run(&format!("the start of {uid}"), &sql);
+                self.fate("start", &uid, &outcome)
+            };
+            self.count(u64::from(fate == Fate::Acknowledged));
+            self.world.record.message(&uid, Message { process_id: uid.clone(), fate, place: 0 });
+        }
+    }
+
+    /// One statement, which does nothing when it is repeated after it was committed.
+    fn merge_sql(&mut self, uid: &str) -> String {
+        let key = self.random.below(MERGE_KEYS);
+        let start_at = *self.random.pick(&["KEEP", "REPLACE", "EARLIEST", "LATEST"]);
+        let mut merge = json!({"input": "public.merge_asked", "startAt": start_at});
+        if matches!(start_at, "REPLACE" | "LATEST") {
+            merge["atMostSeconds"] = json!(2);
+        } else if self.random.permille(300) {
+            merge["withinSeconds"] = json!(0.5);
+        }
+        let options = json!({"correlationKey": format!("key-{key}"), "merge": merge});
+        let due = match self.random.below(1000) {
+            500.. => "NULL".to_owned(),
+            milliseconds => format!("clock_timestamp() + interval '{milliseconds} ms'"),
+        };
+        format!(
+            "WITH new AS (INSERT INTO asked VALUES ({uid}) ON CONFLICT DO NOTHING RETURNING uid)
+             SELECT xdb.start_process(NULL, 'merge', {input}, global_attribute_pk => 'm{key}', start_at => {due},
+                 options => {options}) FROM new",
+            uid = literal(uid),
+            input = jsonb(&json!({"uids": [uid]})),
+            options = jsonb(&options)
+        )
+    }
+
+    fn rpcs(&mut self, shape: Shape) {
+        let Some(plan) = self.started(shape) else { return };
         for number in 0..plan.length {
             let key = format!("{}/r{number}", plan.process_id);
             let sql = Self::rpc_sql(&plan.process_id, &key);

@@ -11,6 +11,7 @@ use xdb_cluster_tests::db::{Db, literal};
 use xdb_cluster_tests::worker::Worker;
 
 use crate::mischief::Mood;
+use crate::pauses;
 use crate::wal::WalDisk;
 use crate::world::World;
 use xdb_cluster_tests::random::Random;
@@ -40,6 +41,10 @@ pub enum Kind {
     StatementTimeout,
     Quotas,
     WalFull,
+    KillRunner,
+    TerminateRunner,
+    KillFetcher,
+    PauseTypes,
 }
 
 impl Kind {
@@ -67,6 +72,10 @@ impl Kind {
         Kind::StatementTimeout,
         Kind::Quotas,
         Kind::WalFull,
+        Kind::KillRunner,
+        Kind::TerminateRunner,
+        Kind::KillFetcher,
+        Kind::PauseTypes,
     ];
 
     /// Those that end every round: what they interrupt has to come to its end.
@@ -99,6 +108,10 @@ impl fmt::Display for Kind {
             Kind::StatementTimeout => "statement timeout everywhere",
             Kind::Quotas => "quotas that are too small",
             Kind::WalFull => "disk full for the WAL",
+            Kind::KillRunner => "kill -9 of a runner in a function",
+            Kind::TerminateRunner => "SIGTERM of a runner in a function",
+            Kind::KillFetcher => "kill -9 of a session with calls that it fetched",
+            Kind::PauseTypes => "pauses of process types",
         })
     }
 }
@@ -227,24 +240,14 @@ impl<'a> Saboteur<'a> {
             Kind::WorkerReset => self.mood(Mood::Reset, length),
             Kind::WorkerDouble => self.mood(Mood::Double, length),
             Kind::WorkerLate => self.mood(Mood::Late, length),
-            Kind::Quotas => {
-                let (world, length) = (self.world, length + COUNTED_WITHIN);
-                match scope {
-                    Some(scope) => drop(scope.spawn(move || small_quotas(world, length))),
-                    None => small_quotas(world, length),
-                }
-                true
-            }
+            Kind::Quotas => self.meanwhile(scope, move |world, _| small_quotas(world, length + COUNTED_WITHIN)),
             Kind::IdleInTransaction => {
-                let (world, seed) = (self.world, self.random.below(u64::MAX));
-                match scope {
-                    Some(scope) => {
-                        drop(scope.spawn(move || idle_in_transaction(world, Random::new(seed, "idle"), length)))
-                    }
-                    None => idle_in_transaction(world, Random::new(seed, "idle"), length),
-                }
-                true
+                self.meanwhile(scope, move |world, random| idle_in_transaction(world, random, length))
             }
+            Kind::PauseTypes => self.meanwhile(scope, move |world, random| pauses::of_types(world, random, length)),
+            Kind::KillRunner => self.runner_in_function().is_some_and(|pid| self.kill(pid)),
+            Kind::TerminateRunner => self.runner_in_function().is_some_and(terminate),
+            Kind::KillFetcher => self.with_calls().is_some_and(|pid| self.kill(pid)),
             Kind::Pause => self.pause(length / 2),
             Kind::StatementTimeout => self.statement_timeout(length),
             Kind::WalFull => self.wal.is_some_and(|disk| {
@@ -255,6 +258,23 @@ impl<'a> Saboteur<'a> {
                 full && (self.back(Duration::from_secs(3)) || self.launch())
             }),
         }
+    }
+
+    /// What goes on while other faults happen, with choices of its own.
+    fn meanwhile<'scope>(
+        &mut self,
+        scope: Option<&'scope Scope<'scope, '_>>,
+        work: impl FnOnce(&'a World, Random) + Send + 'scope,
+    ) -> bool
+    where
+        'a: 'scope,
+    {
+        let (world, random) = (self.world, Random::new(self.random.below(u64::MAX), "meanwhile"));
+        match scope {
+            Some(scope) => drop(scope.spawn(move || work(world, random))),
+            None => work(world, random),
+        }
+        true
     }
 
     fn mood(&self, mood: Mood, length: Duration) -> bool {
@@ -336,13 +356,41 @@ impl<'a> Saboteur<'a> {
     /// Has the worker hold RPCs until a session is in one, and does something to that session.
     fn in_mid_rpc(&mut self, then: impl FnOnce(&mut Self, i32) -> bool) -> bool {
         let held = self.world.mischief.hold_rpcs(Duration::from_secs(2));
-        let pids = self.world.pids_in_rpc();
+        let pids = self.world.in_rpc.all();
         let done = held && !pids.is_empty() && {
             let pid = *self.random.pick(&pids);
             then(self, pid)
         };
         self.world.mischief.release_rpcs();
         done
+    }
+
+    /// A runner whose function has done its deed and not answered yet; after a while, any runner.
+    fn runner_in_function(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < deadline {
+            if let Some(pid) = self.anyone("backend_type LIKE 'xdb runner%' AND wait_event = 'PgSleep'") {
+                return Some(pid);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        self.anyone("backend_type LIKE 'xdb runner%'")
+    }
+
+    /// A session between the claim of a call and its answer.
+    fn with_calls(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < deadline {
+            let pids: Vec<_> = self.world.with_calls.all().iter().map(i32::to_string).collect();
+            let which = format!("pid = ANY ('{{{}}}')", pids.join(","));
+            if !pids.is_empty()
+                && let Some(pid) = self.anyone(&which)
+            {
+                return Some(pid);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        None
     }
 
     /// A smart shutdown waits for the clients, which go on; so it is followed by a fast one.

@@ -1,4 +1,4 @@
-//! The worker's own ledger: every call that came and every answer that was given.
+//! The workers' own ledger: every call that came or was fetched, and every answer that was given.
 //!
 //! It knows what the engine may not know: which answers were sent when. What a call carries was decided by a committed
 //! transaction, so a call that comes again with another request shows that a decision was taken back.
@@ -18,7 +18,7 @@ pub struct Given {
     /// The call's id.
     pub call: String,
     /// Which arrival of the call it answers.
-    arrival: usize,
+    order: i64,
     /// It left the worker at this moment or later.
     sent: Instant,
     /// Of the timer that it asks for.
@@ -27,9 +27,23 @@ pub struct Given {
     surplus: bool,
 }
 
+/// A call that came, or was fetched. Those of the same call are in the order of these numbers: where workers fetch their calls, it is
+/// that of the leases, since two sessions may get around to say so in another order.
+struct Arrival {
+    order: i64,
+    at: Instant,
+}
+
+/// Until then nobody else may get the call.
+struct Lease {
+    number: i64,
+    until: Instant,
+}
+
 struct Calls {
     request: String,
-    arrivals: Vec<Instant>,
+    arrivals: Vec<Arrival>,
+    lease: Option<Lease>,
 }
 
 #[derive(Default)]
@@ -42,6 +56,7 @@ struct State {
     next_nonce: u64,
     count: u64,
     repeated: u64,
+    fetched: u64,
 }
 
 /// What the worker has seen and done in this round.
@@ -53,44 +68,56 @@ impl Ledger {
         self.0.lock().expect("nothing panics with the lock")
     }
 
-    /// Notes a call, compares it with what came before, and gives its number among those with its id.
-    pub fn arrived(&self, call: &Call) -> usize {
-        let request = match call.api {
-            Api::Execute => format!("{} {}", call.body["stateInput"], call.body["commandResults"]),
-            _ => call.input().to_string(),
-        };
+    /// Notes a call that the engine made, and gives its number among those with its id.
+    pub fn arrived(&self, call: &Call) -> i64 {
         let mut state = self.state();
+        let known = seen(&mut state, call);
+        let order = known.arrivals.len() as i64;
+        known.arrivals.push(Arrival { order, at: call.at });
         state.count += 1;
-        check_timers(&mut state, call);
-        for uid in messages(call) {
-            let first = state.delivered.entry(uid.clone()).or_insert_with(|| call.call_id().to_owned()).clone();
-            if first != call.call_id() {
-                state.complaints.push(format!("message {uid} was given to {first} and to {}", call.call_id()));
-            }
+        state.repeated += u64::from(order > 0);
+        order
+    }
+
+    /// Notes what was fetched in a transaction that is not committed: it may be fetched again.
+    pub fn looked_at(&self, call: &Call) {
+        seen(&mut self.state(), call);
+    }
+
+    /// Notes a call that was fetched under the lease of this number, and that nobody else may get before `until`.
+    pub fn fetched(&self, call: &Call, number: i64, until: Instant) {
+        let mut state = self.state();
+        state.fetched += 1;
+        let known = seen(&mut state, call);
+        let at = call.at;
+        known.arrivals.push(Arrival { order: number, at });
+        let before = known.lease.as_ref().filter(|before| before.number < number);
+        let early = before.and_then(|before| before.until.checked_duration_since(at + CLOCK_TOLERANCE));
+        if known.lease.as_ref().is_none_or(|lease| lease.number < number) {
+            known.lease = Some(Lease { number, until });
         }
-        let known = state
-            .calls
-            .entry(call.call_id().to_owned())
-            .or_insert_with(|| Calls { request: request.clone(), arrivals: Vec::new() });
-        known.arrivals.push(call.at);
-        let arrival = known.arrivals.len() - 1;
-        let before = (known.request != request).then(|| known.request.clone());
-        state.repeated += u64::from(arrival > 0);
-        if let Some(before) = before {
+        if let Some(early) = early {
             let id = call.call_id();
-            state.complaints.push(format!(
-                "{id} came with the request {before} and again with {request}: a decision that was dispatched was undone"
-            ));
+            let what = format!("{id} was given to somebody else {early:?} before its lease had ended");
+            state.complaints.push(what);
         }
-        arrival
+    }
+
+    /// The lease of this number ends then.
+    pub fn lease_ends(&self, call: &Call, number: i64, until: Instant) {
+        let mut state = self.state();
+        let lease = state.calls.get_mut(call.call_id()).and_then(|known| known.lease.as_mut());
+        if let Some(lease) = lease.filter(|lease| lease.number == number) {
+            lease.until = until;
+        }
     }
 
     /// Notes an answer that is about to be given, and gives the number that it carries.
-    pub fn gives(&self, call: &Call, arrival: usize, after: Duration, delay: Option<Duration>, surplus: bool) -> u64 {
+    pub fn gives(&self, call: &Call, order: i64, after: Duration, delay: Option<Duration>, surplus: bool) -> u64 {
         let mut state = self.state();
         state.next_nonce += 1;
         let nonce = state.next_nonce;
-        let given = Given { call: call.call_id().to_owned(), arrival, sent: Instant::now() + after, delay, surplus };
+        let given = Given { call: call.call_id().to_owned(), order, sent: Instant::now() + after, delay, surplus };
         state.given.insert(nonce, given);
         nonce
     }
@@ -107,9 +134,9 @@ impl Ledger {
         if given.surplus {
             return Some(format!("answer {nonce}, the second one to a request of {call}, was applied"));
         }
-        let later = state.calls.get(call).and_then(|calls| calls.arrivals.get(given.arrival + 1));
-        if let Some(later) = later.filter(|later| **later < given.sent) {
-            let gap = (given.sent - *later).as_millis();
+        let arrivals = state.calls.get(call).map_or(&[][..], |calls| &calls.arrivals);
+        if let Some(later) = arrivals.iter().find(|later| later.order > given.order && later.at < given.sent) {
+            let gap = (given.sent - later.at).as_millis();
             return Some(format!(
                 "answer {nonce} to {call} was applied, though the call had been made again {gap} ms before it was given"
             ));
@@ -122,45 +149,74 @@ impl Ledger {
         self.state().complaints.clone()
     }
 
-    /// Calls in all, and those of them that were repeated.
-    pub fn counts(&self) -> (u64, u64) {
+    /// Calls that the engine made, those of them that were repeated, and calls that were fetched.
+    pub fn counts(&self) -> (u64, u64, u64) {
         let state = self.state();
-        (state.count, state.repeated)
+        (state.count, state.repeated, state.fetched)
     }
 
     /// Forgets everything but the numbers of answers, which stay unique, and the counts.
     pub fn turn_the_page(&self) {
         let mut state = self.state();
-        let State { next_nonce, count, repeated, .. } = *state;
-        *state = State { next_nonce, count, repeated, ..State::default() };
+        let State { next_nonce, count, repeated, fetched, .. } = *state;
+        *state = State { next_nonce, count, repeated, fetched, ..State::default() };
     }
 }
 
-/// A timer that is reported as fired has had its time since the answer that asked for it.
-fn check_timers(state: &mut State, call: &Call) {
-    let Some(results) = call.body["commandResults"]["timerResults"].as_array() else { return };
-    for result in results.iter().filter(|result| result["status"] == "COMPLETED_COMMAND") {
-        let nonce = result["commandId"].as_str().and_then(|id| id.strip_prefix('t')?.parse::<u64>().ok());
-        let Some((sent, delay)) =
-            nonce.and_then(|nonce| state.given.get(&nonce)).and_then(|g| Some((g.sent, g.delay?)))
-        else {
-            let id = call.call_id();
-            state.complaints.push(format!("{id} reports a timer that nobody asked for: {result}"));
+/// Compares a call with what came before.
+fn seen<'s>(state: &'s mut State, call: &Call) -> &'s mut Calls {
+    let request = match call.api {
+        Api::Execute => format!("{} {}", call.body["stateInput"], call.body["commandResults"]),
+        _ => call.input().to_string(),
+    };
+    check_times(state, call);
+    let id = call.call_id();
+    for uid in messages(call) {
+        let first = state.delivered.entry(uid.clone()).or_insert_with(|| id.to_owned()).clone();
+        if first != id {
+            state.complaints.push(format!("message {uid} was given to {first} and to {id}"));
+        }
+    }
+    let new = || Calls { request: request.clone(), arrivals: Vec::new(), lease: None };
+    let known = state.calls.entry(id.to_owned()).or_insert_with(new);
+    if known.request != request {
+        let before = &known.request;
+        state.complaints.push(format!(
+            "{id} came with the request {before} and again with {request}: a decision that was dispatched was undone"
+        ));
+    }
+    known
+}
+
+/// A timer that is reported as fired, and a step that was to begin later, has had its time since the answer that asked for it.
+fn check_times(state: &mut State, call: &Call) {
+    let timers = call.body["commandResults"]["timerResults"].as_array();
+    let fired = timers.into_iter().flatten().filter(|result| result["status"] == "COMPLETED_COMMAND");
+    let of_timer = |result: &Value| result["commandId"].as_str().and_then(|id| id.strip_prefix('t')?.parse().ok());
+    let mut waited_for: Vec<Option<u64>> = fired.map(of_timer).collect();
+    let moved = call.input()["nonce"].as_u64().filter(|_| call.executes("Later"));
+    waited_for.extend(moved.map(Some));
+    for nonce in waited_for {
+        let id = call.call_id();
+        let asked = nonce.and_then(|nonce| state.given.get(&nonce)).and_then(|given| Some((given.sent, given.delay?)));
+        let Some((sent, delay)) = asked else {
+            state.complaints.push(format!("{id} has waited for a time that nobody asked for: answer {nonce:?}"));
             continue;
         };
         if call.at + CLOCK_TOLERANCE < sent + delay {
             let early = (sent + delay - call.at).as_millis();
-            let id = call.call_id();
             state.complaints.push(format!("the timer of {delay:?} of {id} fired {early} ms early"));
         }
     }
 }
 
-/// The messages that a call brings, by the ids in their payloads.
+/// The messages that a call brings, by the ids in their payloads; and the starts that were merged into this one.
 pub fn messages(call: &Call) -> Vec<String> {
     let results = ["localQueueResults", "globalQueueResults"].map(|kind| call.body["commandResults"][kind].as_array());
     let messages = results.into_iter().flatten().flatten().filter_map(|result| result["messages"].as_array()).flatten();
-    messages.filter_map(|message| message["payload"]["uid"].as_str()).map(str::to_owned).collect()
+    let starts = call.input()["uids"].as_array().into_iter().flatten();
+    let uids = messages.map(|message| &message["payload"]["uid"]).chain(starts);
+    uids.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// A field of a call's input.

@@ -5,15 +5,21 @@
 mod checks;
 mod clients;
 mod faults;
+mod fetchers;
+mod hand;
 mod ledger;
 mod log_check;
+mod mending;
 mod mischief;
 mod options;
+mod pauses;
 mod proof;
 mod rack;
 mod record;
+mod schema;
 mod session;
 mod shapes;
+mod sql_checks;
 mod wal;
 mod world;
 
@@ -47,6 +53,10 @@ fn print(options: &Options, report: &Report) {
     println!("\n=== Summary: SEED={}, {} rounds in {:.0} s", options.seed, report.rounds, report.took.as_secs_f64());
     println!("{:>8}  processes started, and known to be", report.started);
     println!("{:>8}  calls of the worker, {} of them repeated", report.calls, report.repeated_calls);
+    println!("{:>8}  calls that were fetched", report.fetched_calls);
+    for (what, count) in &report.figures {
+        println!("{count:>8}  {what}");
+    }
     println!("{:>8}  operations of clients that were repeated", report.repeated_operations);
     println!("{:>8}  times a quota refused one", report.over_quota);
     println!("{faults:>8}  faults, {:.1} a minute:", faults as f64 / minutes.max(0.001));

@@ -1,11 +1,14 @@
 //! Without faults and without polling, nothing waits: proof that no wake-up is lost.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use xdb_cluster_tests::db::{Db, jsonb, literal};
 
 use crate::checks::Findings;
+use crate::fetchers::Fetcher;
+use crate::hand::Hand;
 use crate::record::{Fate, Message, Start};
 use crate::shapes::Shape;
 use crate::world::World;
@@ -16,15 +19,18 @@ const TIMES: u32 = 3;
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 /// Starts processes one after the other and waits for each, while nothing but a wake-up can make the engine look.
-pub fn wake_ups(world: &World, round: u32, findings: &mut Findings) {
+pub fn wake_ups(world: &World, hand: &Hand, round: u32, findings: &mut Findings) {
     world.cluster().set("xdb.poll_interval", "3600000");
     let (mut db, mut superuser) = (world.app.db(), world.app.superuser());
     let mut proof = Proof { world, findings, db: &mut db, superuser: &mut superuser };
-    for number in 0..TIMES {
-        if !(proof.message(round, number) && proof.late_commit(round, number)) {
-            break;
-        }
-    }
+    let both = |proof: &mut Proof<'_>, number: u32| {
+        proof.message(Shape::Mailbox, round, number) && proof.late_commit(round, number)
+    };
+    // Functions and workers that fetch their calls have wake-ups of their own.
+    let _all = (0..TIMES).all(|number| both(&mut proof, number))
+        && proof.message(Shape::Letters, round, 0)
+        && proof.functions(round)
+        && proof.fetched(hand, round);
     world.cluster().set("xdb.poll_interval", "1000");
 }
 
@@ -36,7 +42,6 @@ struct Proof<'a> {
 }
 
 impl Proof<'_> {
-    /// Waits until the engine has been waiting for a while: what comes while it is at work is found without a wake-up, and
     /// Waits until the engine has been waiting for a while: what comes while it is at work is found without a wake-up, and
     /// it may be at work again a moment later, or show twice within a second how many calls it made.
     fn until_idle(&mut self) {
@@ -60,27 +65,27 @@ impl Proof<'_> {
         ended
     }
 
-    fn start(db: &mut Db, process_id: &str, shape: Shape, work: &str) {
+    fn start(db: &mut Db, process_id: &str, shape: Shape, length: u64, work: &str) {
         let (id, kind) = (literal(process_id), shape.name());
-        let options = jsonb(&json!({"requestId": process_id}));
+        let (input, options) = (jsonb(&json!({"left": length})), jsonb(&json!({"requestId": process_id})));
         db.run(&format!(
             "BEGIN; INSERT INTO orders VALUES ({id}, {id});
-             SELECT xdb.start_process({id}, '{kind}', '{{\"left\": 1}}', global_attribute_pk => {id},
+             SELECT xdb.start_process({id}, '{kind}', {input}, global_attribute_pk => {id},
                  global_attributes => '{{\"n\": 0}}', options => {options}); {work}"
         ));
     }
 
-    fn note(&self, process_id: &str, shape: Shape) {
-        let start = Start { shape, fate: Fate::Acknowledged, length: 1, last: true };
+    fn note(&self, process_id: &str, shape: Shape, length: u64) {
+        let start = Start { shape, fate: Fate::Acknowledged, length, last: true };
         self.world.record.start(process_id, process_id, start);
     }
 
     /// A start and, when it waits, a message.
-    fn message(&mut self, round: u32, number: u32) -> bool {
-        let process_id = format!("mailbox-proof-{round}-{number}");
+    fn message(&mut self, shape: Shape, round: u32, number: u32) -> bool {
+        let process_id = format!("{}-proof-{round}-{number}", shape.name());
         self.until_idle();
-        Self::start(self.db, &process_id, Shape::Mailbox, "COMMIT");
-        self.note(&process_id, Shape::Mailbox);
+        Self::start(self.db, &process_id, shape, 1, "COMMIT");
+        self.note(&process_id, shape, 1);
         let waits = format!("xdb.waits WHERE process_id = {}", literal(&process_id));
         let deadline = Instant::now() + AT_ONCE;
         while self.db.count(&waits) == 0 {
@@ -103,13 +108,46 @@ impl Proof<'_> {
     fn late_commit(&mut self, round: u32, number: u32) -> bool {
         let (late, early) = (format!("chain-late-{round}-{number}"), format!("chain-early-{round}-{number}"));
         let mut other = self.world.app.db();
-        Self::start(&mut other, &late, Shape::Chain, "");
-        Self::start(self.db, &early, Shape::Chain, "COMMIT");
-        self.note(&early, Shape::Chain);
+        Self::start(&mut other, &late, Shape::Chain, 1, "");
+        Self::start(self.db, &early, Shape::Chain, 1, "COMMIT");
+        self.note(&early, Shape::Chain, 1);
         let ended = self.ended(&early, "its start");
         self.until_idle();
         other.run("COMMIT");
-        self.note(&late, Shape::Chain);
+        self.note(&late, Shape::Chain, 1);
         ended && self.ended(&late, "its late commit")
+    }
+
+    /// Calls that runners make.
+    fn functions(&mut self, round: u32) -> bool {
+        let process_id = format!("steps-proof-{round}");
+        self.until_idle();
+        Self::start(self.db, &process_id, Shape::Steps, 3, "COMMIT");
+        self.note(&process_id, Shape::Steps, 3);
+        self.ended(&process_id, "its start")
+    }
+
+    /// A worker that waits for a call is woken by the start, and a runner by that worker's answer.
+    fn fetched(&mut self, hand: &Hand, round: u32) -> bool {
+        const WAITS: &str = "SELECT count(*) = 1 FROM pg_stat_activity \
+            WHERE query LIKE '%claim_calls(%' AND wait_event = 'Extension' AND pid <> pg_backend_pid()";
+        let process_id = format!("fetched-proof-{round}");
+        let world = self.world;
+        self.until_idle();
+        let came = thread::scope(|scope| {
+            let waits = scope.spawn(move || Fetcher::new(world, hand, &format!("{round}-proof")).one(AT_ONCE));
+            let deadline = Instant::now() + AT_ONCE;
+            while !self.superuser.one::<bool>(WAITS) && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(2));
+            }
+            Self::start(self.db, &process_id, Shape::Fetched, 2, "COMMIT");
+            self.note(&process_id, Shape::Fetched, 2);
+            waits.join().expect("its panic is printed above")
+        });
+        if !came {
+            let what = format!("who waits for calls was not given that of {process_id} within {AT_ONCE:?}");
+            self.findings.add("wake-up lost", what);
+        }
+        came && self.ended(&process_id, "its call was answered")
     }
 }

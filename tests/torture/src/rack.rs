@@ -8,36 +8,48 @@ use std::time::{Duration, Instant};
 
 use xdb_cluster_tests::app::App;
 use xdb_cluster_tests::cluster::ClusterOptions;
-use xdb_cluster_tests::db::literal;
+use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::worker::Worker;
 
 use crate::checks::{self, Findings, Violation};
-use crate::clients::{self, COUNTERS, Client, SHARED_ROWS};
-use crate::faults::{Kind, Saboteur, Schedule};
+use crate::clients::{self, Client};
+use crate::faults::{Kind, Planned, Saboteur, Schedule};
+use crate::fetchers::Fetcher;
+use crate::hand::{Hand, Urgent};
 use crate::ledger::Ledger;
 use crate::log_check;
+use crate::mending;
 use crate::mischief::Mischief;
 use crate::options::Options;
+use crate::pauses;
 use crate::proof;
 use crate::record::Record;
-use crate::shapes::{Hand, Shape, Urgent};
+use crate::schema;
+use crate::shapes::{FETCHING, Shape};
+use crate::sql_checks;
 use crate::wal::{self, WalDisk};
 use crate::world::World;
 
 /// Clients that work at the same time.
 const CLIENTS: usize = 8;
+/// Sessions that fetch calls.
+const FETCHERS: usize = 4;
 /// Beyond so many running processes, clients wait.
 const MOST_RUNNING: u64 = 3000;
 /// A process that has not ended so long after the last fault never will.
 const DRAINED_WITHIN: Duration = Duration::from_secs(120);
 
 /// What came of a run.
+#[derive(Default)]
 pub struct Report {
     pub rounds: u32,
     pub took: Duration,
     pub started: u64,
     pub calls: u64,
     pub repeated_calls: u64,
+    pub fetched_calls: u64,
+    /// What the processes have done, by what it is.
+    pub figures: BTreeMap<&'static str, i64>,
     pub repeated_operations: u64,
     pub over_quota: u64,
     pub faults: BTreeMap<Kind, u64>,
@@ -69,10 +81,20 @@ impl Drop for End<'_> {
     }
 }
 
+/// Ends the fetching of calls, however the round ends.
+struct Fetched<'a>(&'a World);
+
+impl Drop for Fetched<'_> {
+    fn drop(&mut self) {
+        self.0.fetched_all.store(true, Ordering::Relaxed);
+    }
+}
+
 struct Rack {
     /// Before the disk of the WAL: it stops the server.
     world: World,
     worker: Worker,
+    hand: Arc<Hand>,
     urgent: Mutex<std::sync::mpsc::Receiver<Urgent>>,
     wal: Option<WalDisk>,
     left_out: Vec<(Kind, String)>,
@@ -89,25 +111,22 @@ impl Rack {
         let (sender, urgent) = channel();
         let (ledger, mischief) = (Arc::new(Ledger::default()), Arc::new(Mischief::default()));
         let hand = Hand { seed: options.seed, ledger: ledger.clone(), mischief: mischief.clone(), urgent: sender };
-        let worker = Worker::start_forgetful(move |call| hand.answer(call));
+        let hand = Arc::new(hand);
+        let of_worker = hand.clone();
+        let worker = Worker::start_forgetful(move |call| of_worker.answer(call));
         app.superuser().run(&format!("SELECT xdb.register_worker('stub', {})", literal(&worker.url())));
-        app.db().run(
-            "CREATE TABLE orders (request text PRIMARY KEY, process_id text NOT NULL);
-             CREATE TABLE work (id text PRIMARY KEY, n int CHECK (n >= 0), effect jsonb);
-             CREATE TABLE effects (number bigserial PRIMARY KEY, row_id text, effect jsonb NOT NULL);
-             CREATE FUNCTION note_effect() RETURNS trigger LANGUAGE plpgsql AS
-                 $$ BEGIN INSERT INTO public.effects (row_id, effect) VALUES (new.id, new.effect); RETURN NULL; END $$;
-             CREATE TRIGGER note_effect AFTER INSERT OR UPDATE OF effect ON work
-                 FOR EACH ROW WHEN (new.effect IS NOT NULL) EXECUTE FUNCTION note_effect();",
-        );
+        app.superuser().run(&format!("SELECT xdb.register_worker('{FETCHING}', NULL, role => 'app')"));
+        app.db().run(&schema::tables());
         for shape in Shape::ALL {
-            app.register(shape.name(), &shape.definition());
+            let worker = shape.worker().map_or("NULL".to_owned(), literal);
+            let (name, definition) = (shape.name(), jsonb(shape.definition().json()));
+            app.superuser().run(&format!("SELECT xdb.register_process_type('{name}', {worker}, {definition})"));
         }
-        app.superuser().run(&shared_rows());
+        app.superuser().run(&schema::shared_rows());
         let log = app.cluster().directory().join("clients.log");
         let record = Record::create(&log).unwrap_or_else(|error| panic!("{}: {error}", log.display()));
         let world = World::new(app, options.seed, ledger, mischief, record);
-        Rack { world, worker, urgent: Mutex::new(urgent), wal, left_out }
+        Rack { world, worker, hand, urgent: Mutex::new(urgent), wal, left_out }
     }
 
     fn rounds(&self, options: &Options) -> Report {
@@ -116,84 +135,109 @@ impl Rack {
             Kind::ALL.iter().copied().filter(|kind| self.left_out.iter().all(|(out, _)| out != kind)).collect();
         let mut schedule = Schedule::new(options.seed, kinds);
         let mut saboteur = Saboteur::new(world, &self.worker, self.wal.as_ref());
-        let mut report = Report {
-            rounds: 0,
-            took: Duration::ZERO,
-            started: 0,
-            calls: 0,
-            repeated_calls: 0,
-            repeated_operations: 0,
-            over_quota: 0,
-            faults: BTreeMap::new(),
-            fault_time: Duration::ZERO,
-            left_out: self.left_out.clone(),
-            recoveries: Vec::new(),
-            violations: Vec::new(),
-            said: BTreeMap::new(),
-        };
+        let mut report = Report { left_out: self.left_out.clone(), ..Report::default() };
         let mut log_end = 0;
         let begun = Instant::now();
-        loop {
+        while report.violations.is_empty() {
             let elapsed = begun.elapsed();
             let enough = elapsed >= options.length && world.started.load(Ordering::Relaxed) >= options.processes;
             if enough || elapsed >= options.length * 2 {
                 break;
             }
-            let round = report.rounds;
-            report.rounds += 1;
             let last = options.length.saturating_sub(elapsed);
             let length = options.round.min(last.max(options.round / 3));
             let planned = schedule.round(length, options.between_faults);
-            let text: Vec<_> = planned.iter().map(|p| format!("{:.1} {}", p.after.as_secs_f64(), p.kind)).collect();
-            println!("round {round}, {:.0} s: {}", length.as_secs_f64(), text.join("; "));
             self.plan(options, elapsed, length);
-            let mut findings = Findings::default();
-            let worked = Instant::now();
-            self.work(round, &planned, length, &mut saboteur);
-            report.fault_time += worked.elapsed();
-            let restart = Kind::RESTARTS[round as usize % Kind::RESTARTS.len()];
-            let restarted = Instant::now();
-            world.record.note(&format!("LAST FAULT {restart}"));
-            if saboteur.fault(restart, None) {
-                *saboteur.counts.entry(restart).or_default() += 1;
-            }
-            let drained = self.drain(&mut findings);
-            report.recoveries.push(restarted.elapsed());
-            if drained {
-                proof::wake_ups(world, round, &mut findings);
-            }
-            let page = world.record.turn_the_page();
-            let checking = Instant::now();
-            if let Some(mut db) = world.superuser(Duration::from_secs(60)) {
-                checks::check(world, &mut db, &page, &mut findings);
-            } else {
-                findings.add("server", "it takes no connections");
-            }
-            log_end = log_check::check(world, log_end, self.wal.is_some(), &mut findings);
-            report.violations = findings.into_violations();
-            println!(
-                "round {round}: {} processes so far; the last one ended {:.1} s after: {restart}; checks took {:.1} s; {}",
-                world.started.load(Ordering::Relaxed),
-                report.recoveries.last().map_or(0.0, Duration::as_secs_f64),
-                checking.elapsed().as_secs_f64(),
-                if report.violations.is_empty() { "sound".to_owned() } else { "VIOLATIONS".to_owned() },
-            );
-            if !report.violations.is_empty() {
-                break;
-            }
-            self.clear(&mut report.violations);
-            if !report.violations.is_empty() {
-                break;
+            log_end = self.round(&planned, length, &mut saboteur, &mut report, log_end);
+            if report.violations.is_empty() {
+                self.clear(&mut report.violations);
             }
         }
         report.took = begun.elapsed();
         report.started = world.started.load(Ordering::Relaxed);
-        (report.calls, report.repeated_calls) = world.ledger.counts();
+        (report.calls, report.repeated_calls, report.fetched_calls) = world.ledger.counts();
         report.repeated_operations = world.repeats();
         report.over_quota = world.over_quota();
         report.faults = saboteur.counts;
         report.said = log_check::engine_says(world);
         report
+    }
+
+    /// Work, a restart, and the checks. Gives the end of the log that was looked at.
+    fn round(
+        &self,
+        planned: &[Planned],
+        length: Duration,
+        saboteur: &mut Saboteur<'_>,
+        report: &mut Report,
+        log_end: usize,
+    ) -> usize {
+        let (world, round) = (&self.world, report.rounds);
+        report.rounds += 1;
+        let text: Vec<_> = planned.iter().map(|p| format!("{:.1} {}", p.after.as_secs_f64(), p.kind)).collect();
+        println!("round {round}, {:.0} s: {}", length.as_secs_f64(), text.join("; "));
+        let mut findings = Findings::default();
+        let restart = Kind::RESTARTS[round as usize % Kind::RESTARTS.len()];
+        if self.fetching(round, || self.work_and_drain(planned, length, saboteur, restart, report, &mut findings)) {
+            proof::wake_ups(world, &self.hand, round, &mut findings);
+        }
+        let page = world.record.turn_the_page();
+        let checking = Instant::now();
+        if let Some(mut db) = world.superuser(Duration::from_secs(60)) {
+            checks::check(world, &mut db, &page, &mut findings);
+            for (what, count) in sql_checks::figures(&mut db) {
+                *report.figures.entry(what).or_default() += count;
+            }
+        } else {
+            findings.add("server", "it takes no connections");
+        }
+        let log_end = log_check::check(world, log_end, self.wal.is_some(), &mut findings);
+        report.violations = findings.into_violations();
+        println!(
+            "round {round}: {} processes so far; the last one ended {:.1} s after: {restart}; checks took {:.1} s; {}",
+            world.started.load(Ordering::Relaxed),
+            report.recoveries.last().map_or(0.0, Duration::as_secs_f64),
+            checking.elapsed().as_secs_f64(),
+            if report.violations.is_empty() { "sound" } else { "VIOLATIONS" },
+        );
+        log_end
+    }
+
+    /// While this runs, workers fetch their calls.
+    fn fetching<T>(&self, round: u32, work: impl FnOnce() -> T) -> T {
+        let world = &self.world;
+        world.fetched_all.store(false, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let _end = Fetched(world);
+            for number in 0..FETCHERS {
+                let fetcher = Fetcher::new(world, &self.hand, &format!("{round}-{number}"));
+                scope.spawn(move || fetcher.run());
+            }
+            work()
+        })
+    }
+
+    /// Whether all processes have come to their ends.
+    fn work_and_drain(
+        &self,
+        planned: &[Planned],
+        length: Duration,
+        saboteur: &mut Saboteur<'_>,
+        restart: Kind,
+        report: &mut Report,
+        findings: &mut Findings,
+    ) -> bool {
+        let worked = Instant::now();
+        self.work(report.rounds - 1, planned, length, saboteur);
+        report.fault_time += worked.elapsed();
+        let restarted = Instant::now();
+        self.world.record.note(&format!("LAST FAULT {restart}"));
+        if saboteur.fault(restart, None) {
+            *saboteur.counts.entry(restart).or_default() += 1;
+        }
+        let drained = self.drain(findings);
+        report.recoveries.push(restarted.elapsed());
+        drained
     }
 
     /// How fast to start processes, so that there are enough in the end.
@@ -205,7 +249,7 @@ impl Rack {
         self.world.pace(share, length);
     }
 
-    fn work(&self, round: u32, planned: &[crate::faults::Planned], length: Duration, saboteur: &mut Saboteur<'_>) {
+    fn work(&self, round: u32, planned: &[Planned], length: Duration, saboteur: &mut Saboteur<'_>) {
         let world = &self.world;
         world.stop.store(false, Ordering::Relaxed);
         // What the worker wanted published while the last round came to its end.
@@ -213,12 +257,16 @@ impl Rack {
         std::thread::scope(|scope| {
             let _end = End(world);
             for number in 0..CLIENTS {
-                let client = Client::new(world, format!("{round}-{number}"));
+                let client = Client::new(world, format!("{round}-{number}"), round.is_multiple_of(2));
                 scope.spawn(move || client.run());
             }
             for _ in 0..2 {
                 scope.spawn(|| clients::publish_urgently(world, &self.urgent));
                 scope.spawn(|| clients::watch(world));
+            }
+            for name in ["a", "b"] {
+                scope.spawn(move || mending::resolve(world, &format!("{round}-{name}")));
+                scope.spawn(move || pauses::go_on(world, &format!("{round}-{name}")));
             }
             scope.spawn(|| world.keep_pace(MOST_RUNNING));
             saboteur.run(planned, length, scope);
@@ -231,11 +279,7 @@ impl Rack {
         let deadline = Instant::now() + DRAINED_WITHIN;
         loop {
             if let Some(mut db) = self.world.superuser(Duration::from_secs(30)) {
-                // A fault may have come twice in the moment in which a call was made.
-                let held = "SELECT xdb.retry_now(process_id, state_execution_id, execution_id) FROM xdb.failures \
-                    WHERE error_type = 'CallHeld'";
-                // A process that has ended meanwhile fails it, and the next look does the rest.
-                let _ = db.try_all::<i32>(held);
+                mending::let_go(&mut db);
                 let running = "SELECT count(*) FROM xdb.process_execution WHERE status = 'RUNNING'";
                 let left = db.try_one::<i64>(running);
                 if left == Ok(0) {
@@ -272,6 +316,7 @@ impl Rack {
         for table in [
             "process_execution",
             "latest_execution",
+            "correlated_start",
             "state_execution",
             "task",
             "timer",
@@ -289,8 +334,7 @@ impl Rack {
                 violations.push(format!("not purged: {left} rows of {table}"));
             }
         }
-        db.run("TRUNCATE orders, work, effects");
-        db.run(&shared_rows());
+        db.run(&schema::cleared());
         self.world.ledger.turn_the_page();
     }
 
@@ -310,16 +354,6 @@ impl Rack {
         drop(world);
         report
     }
-}
-
-/// The rows that processes share are there before them.
-fn shared_rows() -> String {
-    format!(
-        "INSERT INTO work SELECT 's' || n FROM generate_series(0, {}) n
-         UNION ALL SELECT 'x' || n FROM generate_series(0, {}) n",
-        SHARED_ROWS - 1,
-        COUNTERS - 1
-    )
 }
 
 /// Puts the WAL onto a disk of its own.

@@ -65,6 +65,10 @@ pub struct Page {
     pub messages: BTreeMap<String, Message>,
     pub rpcs: BTreeMap<String, Rpc>,
     pub seen: Vec<Seen>,
+    /// Answers to calls that were fetched, by their numbers.
+    pub answers: BTreeMap<u64, Fate>,
+    /// Of each process, how many of its incidents were resolved.
+    pub resolved: BTreeMap<String, u64>,
     /// What no client should ever meet.
     pub complaints: Vec<String>,
 }
@@ -116,6 +120,18 @@ impl Record {
     pub fn rpc(&self, key: &str, rpc: Rpc) {
         self.note(&format!("rpc {key}: {:?} {:?}", rpc.fate, rpc.nonce));
         self.page().rpcs.insert(key.to_owned(), rpc);
+    }
+
+    /// An answer to a call that was fetched, and what became of it.
+    pub fn answer(&self, call: &str, nonce: u64, fate: Fate) {
+        self.note(&format!("answer {nonce} to {call}: {fate:?}"));
+        self.page().answers.insert(nonce, fate);
+    }
+
+    /// An incident that was resolved.
+    pub fn resolved(&self, process_id: &str) {
+        self.note(&format!("resolved {process_id}"));
+        *self.page().resolved.entry(process_id.to_owned()).or_default() += 1;
     }
 
     /// A process that was seen closed.

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use xdb_cluster_tests::codes;
 use xdb_cluster_tests::db::{Db, SqlError};
 
-use crate::world::World;
+use crate::world::{Known, Pids, World};
 
 /// How an attempt ended.
 pub enum Attempt<T> {
@@ -26,7 +27,7 @@ pub struct Session<'a> {
 }
 
 /// What a quota refuses with.
-const OVER_QUOTA: &str = "XD029";
+const OVER_QUOTA: &str = codes::OVER_QUOTA;
 
 /// An operation that can't be settled in this time will never be.
 const SETTLED_WITHIN: Duration = Duration::from_secs(120);
@@ -134,17 +135,21 @@ impl<'a> Session<'a> {
 
     /// While `work` runs, the session is known to be in an RPC.
     pub fn in_rpc<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
-        // The pid is that of the session as it is now; a session that is made anew meanwhile is not the one meant.
-        let connected = self.db().is_some();
-        if connected {
-            self.world.in_rpc(self.pid, true);
-        }
-        let pid = self.pid;
+        let known = self.known_in(&self.world.in_rpc);
         let value = work(self);
-        if connected {
-            self.world.in_rpc(pid, false);
-        }
+        drop(known);
         value
+    }
+
+    /// The session as it is now is one of these, until what this gives is dropped. One that is made anew meanwhile is not the one
+    /// meant.
+    pub fn known_in<'p>(&mut self, pids: &'p Pids) -> Option<Known<'p>> {
+        self.db().is_some().then(|| pids.know(self.pid))
+    }
+
+    /// Ends the connection without a word.
+    pub fn hang_up(&mut self) {
+        self.db = None;
     }
 }
 
@@ -154,9 +159,9 @@ fn is_lost(error: &SqlError) -> bool {
 }
 
 /// An error that a repeat may get past: conflicts, timeouts, a worker that failed, a server that is full, a
-/// quota that is used up.
-fn passes(error: &SqlError) -> bool {
-    matches!(&*error.code, "40001" | "40P01" | "55P03" | "57014" | "57P03" | "XD010" | OVER_QUOTA)
+/// quota that is used up, a pause.
+pub fn passes(error: &SqlError) -> bool {
+    matches!(&*error.code, "40001" | "40P01" | "55P03" | "57014" | "57P03" | "XD010" | OVER_QUOTA | codes::PAUSED)
         || error.code.starts_with("53")
         || error.code.starts_with("58")
 }

@@ -31,7 +31,12 @@ pub struct World {
     pace: Mutex<Pace>,
     repeats: AtomicU64,
     over_quota: AtomicU64,
-    in_rpc: Mutex<HashSet<i32>>,
+    /// Backends of clients that are in an RPC.
+    pub in_rpc: Pids,
+    /// Backends of workers between the claim of a call and its answer.
+    pub with_calls: Pids,
+    /// Nobody fetches calls any more.
+    pub fetched_all: AtomicBool,
     /// Processes that were killed with SIGKILL by the rack.
     killed: Mutex<HashSet<i32>>,
     /// Ids of processes that were started lately, for those who watch.
@@ -48,6 +53,30 @@ struct Pace {
 
 const RECENT_KEPT: usize = 200;
 
+/// Processes of the server that are in the middle of something.
+#[derive(Default)]
+pub struct Pids(Mutex<HashSet<i32>>);
+
+/// A process is one of these until this is dropped.
+pub struct Known<'p>(&'p Pids, i32);
+
+impl Pids {
+    pub fn know(&self, pid: i32) -> Known<'_> {
+        self.0.lock().expect("never poisoned").insert(pid);
+        Known(self, pid)
+    }
+
+    pub fn all(&self) -> Vec<i32> {
+        self.0.lock().expect("never poisoned").iter().copied().collect()
+    }
+}
+
+impl Drop for Known<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().expect("never poisoned").remove(&self.1);
+    }
+}
+
 impl World {
     pub fn new(app: App, seed: u64, ledger: Arc<Ledger>, mischief: Arc<Mischief>, record: Record) -> World {
         World {
@@ -63,7 +92,9 @@ impl World {
             pace: Mutex::default(),
             repeats: AtomicU64::new(0),
             over_quota: AtomicU64::new(0),
-            in_rpc: Mutex::default(),
+            in_rpc: Pids::default(),
+            with_calls: Pids::default(),
+            fetched_all: AtomicBool::new(false),
             killed: Mutex::default(),
             recent: Mutex::default(),
         }
@@ -133,20 +164,6 @@ impl World {
     /// Operations that a quota refused, each time.
     pub fn over_quota(&self) -> u64 {
         self.over_quota.load(Ordering::Relaxed)
-    }
-
-    pub fn in_rpc(&self, pid: i32, is: bool) {
-        let mut pids = self.in_rpc.lock().expect("never poisoned");
-        if is {
-            pids.insert(pid);
-        } else {
-            pids.remove(&pid);
-        }
-    }
-
-    /// Backends of clients that are in an RPC.
-    pub fn pids_in_rpc(&self) -> Vec<i32> {
-        self.in_rpc.lock().expect("never poisoned").iter().copied().collect()
     }
 
     /// Kills a process of the server, if it is there still.

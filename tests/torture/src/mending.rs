@@ -1,0 +1,61 @@
+//! What waits for somebody's hand: incidents, held calls, and pauses that nobody has ended.
+
+use std::thread;
+use std::time::Duration;
+
+use xdb_cluster_tests::codes;
+use xdb_cluster_tests::db::{Db, literal};
+use xdb_cluster_tests::random::Random;
+
+use crate::session::{Attempt, Session, passes};
+use crate::world::World;
+
+/// Resolves incidents until the round is over: most of them after mending what is wrong, others in vain, and some not after all.
+pub fn resolve(world: &World, name: &str) {
+    let mut session = Session::new(world, "app");
+    let mut random = Random::new(world.seed, &format!("resolver {name}"));
+    let found = "SELECT process_id FROM xdb.incidents ORDER BY random() LIMIT 1";
+    while !world.stopping() {
+        thread::sleep(Duration::from_millis(random.between(20, 150)));
+        let Attempt::Done(Some(id)) = session.attempt(|db| db.try_maybe::<String>(found)) else { continue };
+        let mends = random.permille(700);
+        let end = if random.permille(150) { "ROLLBACK" } else { "COMMIT" };
+        let attempt = session.attempt(|db| {
+            db.try_run("BEGIN")?;
+            if mends {
+                db.try_run(&format!("SELECT {}", mended(&literal(&id))))?;
+            }
+            let resolved = db.try_one::<i32>(&format!("SELECT xdb.retry_now({})", literal(&id)))?;
+            db.try_run(end)?;
+            Ok(resolved)
+        });
+        match attempt {
+            Attempt::Done(1) if end == "COMMIT" => world.record.resolved(&id),
+            // Somebody else was first, and it has ended.
+            Attempt::Refused(error) if error.code == codes::NOT_RUNNING || passes(&error) => {}
+            Attempt::Refused(error) => world.record.complain(format!("the incident of {id} stays: {error:?}")),
+            _ => {}
+        }
+    }
+}
+
+fn mended(id: &str) -> String {
+    format!("xdb.set_local_attributes({id}, '{{\"mended\": true}}')")
+}
+
+/// Lets go, once, what only a person would let go. A process that has ended meanwhile fails a statement, and the next look does the
+/// rest.
+pub fn let_go(db: &mut Db) {
+    let incidents = format!("SELECT {}, xdb.retry_now(process_id) FROM xdb.incidents", mended("process_id"));
+    for sql in [
+        // A fault may have come twice in the moment in which a call was made.
+        "SELECT xdb.retry_now(process_id, state_execution_id, execution_id) FROM xdb.failures WHERE error_type = 'CallHeld'",
+        "SELECT xdb.resume_process_type(process_type) FROM xdb.process_type WHERE pause_mode IS NOT NULL",
+        "SELECT xdb.resume_process(process_id, execution_id) FROM xdb.process_execution
+         WHERE status = 'RUNNING' AND extra ? 'pause'",
+        incidents.as_str(),
+    ] {
+        // Several statements in a row would be one transaction.
+        let _ = db.try_run(sql);
+    }
+}

@@ -1,0 +1,192 @@
+//! What must hold when every process of a round has come to its end, asked of the server: each query gives one line per violation.
+
+use std::time::{Duration, Instant};
+
+use xdb_cluster_tests::db::Db;
+
+use crate::checks::Findings;
+
+const IN_SQL: &[(&str, &str)] = &[
+    (
+        "user rows and history disagree",
+        "SELECT format('answer %s of %s: %s in the history, %s on the table', nonce, x, sum(h), sum(e)) FROM (
+             SELECT execution_id::text AS x, details #>> '{attributes,effect,nonce}' AS nonce, 1 AS h, 0 AS e
+             FROM xdb.history_event
+             WHERE event_type = 'GlobalAttributesWritten' AND details -> 'attributes' ? 'effect'
+             UNION ALL SELECT split_part(effect ->> 'call', '/', 1), effect ->> 'nonce', 0, 1 FROM effects) found
+         GROUP BY nonce, x HAVING sum(e) <> 1 OR sum(h) > 1 OR sum(h) < 1 AND EXISTS
+             (SELECT FROM xdb.process_execution WHERE execution_id::text = x AND history_limit IS NULL)",
+    ),
+    (
+        "steps without an effect",
+        "SELECT format('%s: %s steps and RPCs, %s effects', execution_id, steps, effects) FROM (
+             SELECT execution_id,
+                 count(*) FILTER (WHERE event_type IN ('StateCompleted', 'RpcApplied')) AS steps,
+                 count(*) FILTER (WHERE event_type = 'GlobalAttributesWritten'
+                     AND details -> 'attributes' ? 'effect') AS effects
+             FROM xdb.history_event JOIN xdb.process_execution USING (execution_id)
+             WHERE history_limit IS NULL GROUP BY execution_id) counts WHERE steps <> effects",
+    ),
+    (
+        "deeds and answers disagree",
+        "SELECT format('answer %s to %s: %s deeds, applied %s times', nonce, call, sum(d), sum(a)) FROM (
+             SELECT call, nonce, 1 AS d, 0 AS a FROM deeds WHERE call NOT LIKE '%/wait-until'
+             UNION ALL SELECT effect ->> 'call', (effect ->> 'nonce')::bigint, 0, 1 FROM effects WHERE effect ? 'by') found
+         GROUP BY call, nonce HAVING sum(d) <> 1 OR sum(a) <> 1",
+    ),
+    (
+        "deeds and waits disagree",
+        "SELECT format('%s: %s waits, %s deeds for %s calls', execution_id, waits, deeds, calls) FROM (
+             SELECT p.execution_id,
+                 (SELECT count(*) FROM xdb.history_event h
+                  WHERE h.execution_id = p.execution_id AND h.event_type = 'WaitStarted') AS waits,
+                 count(d.call) AS deeds, count(DISTINCT d.call) AS calls
+             FROM xdb.process_execution p
+             LEFT JOIN (SELECT split_part(call, '/', 1) AS x, call FROM deeds WHERE call LIKE '%/wait-until') d
+                 ON d.x = p.execution_id::text
+             WHERE p.process_type IN ('letters', 'parcels') AND p.history_limit IS NULL
+             GROUP BY p.execution_id) counts
+         WHERE deeds <> calls OR deeds <> waits",
+    ),
+    (
+        "miscounted",
+        "SELECT format('tally %s is %s after %s answers', t.id, t.n, count(e.number))
+         FROM tallies t LEFT JOIN effects e ON e.effect ->> 'tally' = t.id
+         GROUP BY t.id, t.n HAVING t.n <> count(e.number)",
+    ),
+    (
+        "merges do not add up",
+        "SELECT format('%s starts, %s of them processes, %s merged', asked, begun, merged) FROM (
+             SELECT (SELECT count(*) FROM asked) AS asked,
+                 (SELECT count(*) FROM xdb.process_execution WHERE process_type = 'merge') AS begun,
+                 (SELECT count(*) FROM xdb.history_event WHERE event_type = 'StartMerged') AS merged) counts
+         WHERE asked <> begun + merged",
+    ),
+    (
+        "incident not resolved once",
+        "SELECT format('%s: %s incidents, %s resolved', execution_id, raised, resolved) FROM (
+             SELECT p.execution_id, count(*) FILTER (WHERE event_type = 'IncidentRaised') AS raised,
+                 count(*) FILTER (WHERE event_type = 'RetryRequested' AND details -> 'resolves' = 'true') AS resolved
+             FROM xdb.process_execution p
+             JOIN xdb.history_event h USING (execution_id)
+             WHERE p.process_type = 'incident' AND p.history_limit IS NULL GROUP BY p.execution_id) counts
+         WHERE raised = 0 OR raised <> resolved
+         UNION ALL SELECT format('%s stands at %s', process_id, state_execution_id) FROM xdb.incidents",
+    ),
+    (
+        // A call that is under way may end in a pause. One of a state that has begun in it may not begin.
+        "called while paused",
+        "SELECT format('%s: state %s, begun as event %s, has %s as event %s, in the pause since event %s', p.execution_id,
+             s.details ->> 'seq', s.event_id, e.event_type, e.event_id, p.event_id)
+         FROM xdb.history_event p
+         JOIN xdb.history_event s ON s.execution_id = p.execution_id AND s.event_id > p.event_id
+         JOIN xdb.history_event e ON e.execution_id = p.execution_id AND e.event_id > s.event_id
+             AND e.details -> 'seq' = s.details -> 'seq'
+         WHERE p.event_type = 'ProcessPaused' AND s.event_type = 'StateStarted'
+             AND e.event_type IN ('WaitStarted', 'StateCompleted', 'AttemptFailed')
+             AND NOT EXISTS (SELECT FROM xdb.history_event r WHERE r.execution_id = p.execution_id
+                 AND r.event_type = 'ProcessResumed' AND r.event_id BETWEEN p.event_id AND e.event_id)",
+    ),
+    (
+        "lost update",
+        "SELECT format('row %s counts %s after %s increments', w.id, w.n, count(e.number))
+         FROM work w LEFT JOIN effects e ON e.row_id = w.id
+         WHERE w.id ~ '^x[0-9]+$' GROUP BY w.id, w.n HAVING coalesce(w.n, 0) <> count(e.number)",
+    ),
+    (
+        "timer fired twice",
+        "SELECT format('%s: command %s of state %s, %s times', execution_id, details ->> 'command', details ->> 'seq',
+             count(*))
+         FROM xdb.history_event WHERE event_type = 'CommandCompleted'
+         GROUP BY execution_id, details ->> 'seq', details ->> 'command' HAVING count(*) > 1",
+    ),
+    (
+        "timer fired early",
+        "SELECT format('%s: due at %s, fired at %s', c.execution_id, w.fire_at, c.event_time)
+         FROM xdb.history_event c
+         JOIN (SELECT execution_id, details ->> 'seq' AS seq, n - 1 AS command,
+                   to_timestamp((command -> 'kind' -> 'timer' ->> 'fireAt')::float8 / 1e6) AS fire_at
+               FROM xdb.history_event, jsonb_array_elements(details -> 'commands') WITH ORDINALITY AS t (command, n)
+               WHERE event_type = 'WaitStarted' AND command -> 'kind' ? 'timer') w
+             ON w.execution_id = c.execution_id AND w.seq = c.details ->> 'seq'
+                 AND w.command = (c.details ->> 'command')::int
+         WHERE c.event_type = 'CommandCompleted' AND c.event_time < w.fire_at - interval '1 ms'",
+    ),
+    (
+        "timeout early",
+        "SELECT format('%s: %s before %s', process_id, closed_at, timeout_at) FROM xdb.process_execution
+         WHERE status = 'TIMEOUT' AND (timeout_at IS NULL OR closed_at < timeout_at)",
+    ),
+    (
+        "left behind",
+        "SELECT format('%s rows of %s', count(*), t) FROM (
+             SELECT 'task' AS t FROM xdb.task UNION ALL SELECT 'timer' FROM xdb.timer
+             UNION ALL SELECT 'inbox' FROM xdb.inbox UNION ALL SELECT 'queue_message' FROM xdb.queue_message
+             UNION ALL SELECT 'queue_waiter' FROM xdb.queue_waiter UNION ALL SELECT 'message_key' FROM xdb.message_key
+             UNION ALL SELECT 'global_message' FROM xdb.global_message
+             UNION ALL SELECT 'global_waiter' FROM xdb.global_waiter
+             UNION ALL SELECT 'global_passed_over' FROM xdb.global_passed_over
+             UNION ALL SELECT 'attribute_locks' FROM xdb.attribute_locks
+             UNION ALL SELECT 'crash_suspect' FROM xdb.crash_suspect
+             UNION ALL SELECT 'paused types' FROM xdb.process_type WHERE pause_mode IS NOT NULL
+             UNION ALL SELECT 'pauses' FROM xdb.process_execution WHERE extra ? 'pause'
+             UNION ALL SELECT 'closing marks' FROM xdb.process_execution WHERE closing IS NOT NULL
+             UNION ALL SELECT 'live states' FROM xdb.state_execution WHERE ended_at IS NULL) rows
+         GROUP BY t",
+    ),
+    (
+        "rows of no execution",
+        "SELECT format('%s rows of %s', count(*), t) FROM (
+             SELECT execution_id, 'state_execution' AS t FROM xdb.state_execution
+             UNION ALL SELECT execution_id, 'history_event' FROM xdb.history_event
+             UNION ALL SELECT execution_id, 'local_attribute' FROM xdb.local_attribute
+             UNION ALL SELECT execution_id, 'rpc_answer' FROM xdb.rpc_answer
+             UNION ALL SELECT execution_id, 'latest_execution' FROM xdb.latest_execution) rows
+         WHERE NOT EXISTS (SELECT FROM xdb.process_execution p WHERE p.execution_id = rows.execution_id)
+         GROUP BY t",
+    ),
+    (
+        "slow",
+        "SELECT 'tables are slow: ' || object::regclass || ', ' || reason FROM xdb.slow_object WHERE mended_at IS NULL AND kind = 'TABLE'",
+    ),
+];
+
+/// Adds what the queries find.
+pub fn check(db: &mut Db, findings: &mut Findings) {
+    for (kind, sql) in IN_SQL {
+        // What is being cleared away may take a moment.
+        let deadline =
+            Instant::now() + Duration::from_secs(if *kind == "left behind" || *kind == "slow" { 30 } else { 0 });
+        let rows = loop {
+            let rows = db.all::<String>(sql);
+            if rows.is_empty() || Instant::now() >= deadline {
+                break rows;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        findings.all(kind, rows);
+    }
+}
+
+/// How much of what there was in a round: a reader wants to know that the checks had something to check.
+const FIGURES: &[(&str, &str)] = &[
+    ("answers of functions", "SELECT count(*) FROM effects WHERE effect ->> 'by' = 'function'"),
+    ("answers to calls that were fetched", "SELECT count(*) FROM effects WHERE effect ->> 'by' = 'fetched'"),
+    ("answers that functions counted", "SELECT sum(n)::bigint FROM tallies"),
+    ("starts that were merged", "SELECT count(*) FROM xdb.history_event WHERE event_type = 'StartMerged'"),
+    ("incidents", "SELECT count(*) FROM xdb.history_event WHERE event_type = 'IncidentRaised'"),
+    ("pauses of processes", "SELECT count(*) FROM xdb.history_event WHERE event_type = 'ProcessPaused'"),
+    (
+        "states that began in a pause",
+        "SELECT count(DISTINCT (s.execution_id, s.event_id)) FROM xdb.history_event p
+         JOIN xdb.history_event s ON s.execution_id = p.execution_id AND s.event_id > p.event_id
+         WHERE p.event_type = 'ProcessPaused' AND s.event_type = 'StateStarted'
+             AND NOT EXISTS (SELECT FROM xdb.history_event r WHERE r.execution_id = p.execution_id
+                 AND r.event_type = 'ProcessResumed' AND r.event_id BETWEEN p.event_id AND s.event_id)",
+    ),
+];
+
+/// The figures of a round.
+pub fn figures(db: &mut Db) -> impl Iterator<Item = (&'static str, i64)> {
+    FIGURES.iter().map(move |(what, sql)| (*what, db.one(sql)))
+}
