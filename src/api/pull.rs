@@ -6,18 +6,21 @@
 use super::answering::{self, Answering, Executions};
 use super::owners_tables::OwnersTables;
 use super::pull_claim::{self, Look};
+use super::rpc_locks::Locking;
 use super::{Caller, json, name, needed};
 use crate::calls::{self, CallRecord};
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
 use crate::pg::process::has_transaction_snapshot;
+use crate::pg::shmem::attribute_locks::RESPECTED_FOR;
 use crate::pg::spi::Spi;
 use crate::pg::wake::{self, waiter::Registration};
+use crate::store::StateKey;
 use crate::store::app_functions::Calls;
 use crate::store::app_tables::Tables;
 use crate::store::attribute::{self, Size};
-use crate::store::load::{self, Lock};
+use crate::store::load::{self, Loaded, Lock};
 use crate::store::locks;
 use crate::store::pull::{self, Leased, OfToken, PullRole};
 use crate::store::registry::Registry;
@@ -168,13 +171,20 @@ pub fn complete_call(args: &Args) -> Result<Value> {
     let answered = calls::decode_answer(found.begun.api, text.as_bytes());
     let mut answered = answered.map_err(|what| error::call_not_applied(&found.process_id, what))?;
     let mut warnings = answered.take_warnings();
-    let state = caller.on_system_tables(|spi, registry| {
-        let known = answering::executions(spi, registry, &[token.leased.key.0], Lock::None)?;
-        Ok(known.into_values().next().map(|loaded| (loaded.before.process_type.clone(), loaded.meta.definition())))
+    let known = caller.on_system_tables(|spi, registry| {
+        let mut known = answering::executions(spi, registry, &[token.leased.key.0], Lock::None)?;
+        if token.fingerprint.is_some() {
+            load::states(spi, &mut known, &[token.leased.key])?;
+        }
+        Ok(known.into_values().next())
     })?;
-    let (process_type, definition) = state.ok_or_else(error::call_is_lost)?;
+    let loaded = known.ok_or_else(error::call_is_lost)?;
+    let (process_type, definition) = (loaded.before.process_type.clone(), loaded.meta.definition());
     if definition.strict_answers && !warnings.is_empty() {
         return Err(error::call_not_applied(&found.process_id, warnings.join("; ")));
+    }
+    if token.fingerprint.is_some() {
+        respect_marks(caller, &loaded, token.leased.key, found.begun.api)?;
     }
     answering::telling((&process_type, "call"), &mut warnings, |new| {
         answered.put_warnings(new.to_vec());
@@ -186,6 +196,16 @@ pub fn complete_call(args: &Args) -> Result<Value> {
         pgrx::notice!("xdb: answer to a call of process \"{}\": {warning}", found.process_id);
     }
     Ok(Value::Void)
+}
+
+/// What the engine wants for calls that were repeated too often is left alone for a while, as RPCs leave it.
+fn respect_marks(caller: Caller, loaded: &Loaded, (execution, seq): StateKey, api: Api) -> Result<()> {
+    let Some(state) = loaded.execution.states.get(&seq) else { return Ok(()) };
+    let config = loaded.meta.options_of(state);
+    let (global, local) = (config.load_global(api), config.load_local(api));
+    let deadline = Instant::now() + RESPECTED_FOR;
+    Locking { rpc_name: "", meta: &loaded.meta, execution, global: &global, local: &local, deadline }
+        .respect_marks(caller)
 }
 
 pub fn fail_call(args: &Args) -> Result<Value> {

@@ -16,10 +16,7 @@ use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Loading, LockType};
 use xdb_sched::lock_table::{LockMode, Object};
 
-/// Longest wait for objects that are marked. The states they are marked for may be held up by others, or by a worker.
-const MARK_RESPECTED_FOR: Duration = Duration::from_secs(5);
-
-/// What an RPC locks, and how long it may take.
+/// What an RPC locks, or the answer to a call that was fetched, and how long it may take.
 pub(super) struct Locking<'a> {
     pub rpc_name: &'a str,
     pub meta: &'a Meta,
@@ -75,7 +72,7 @@ impl Locking<'_> {
         }
         let wants =
             caller.on_system_tables(|spi, _| Ok(self.wants(&KeyTypes::read(spi, self.meta.mapping.iter())?)))?;
-        let until = self.deadline.min(Instant::now() + MARK_RESPECTED_FOR);
+        let until = self.deadline.min(Instant::now() + attribute_locks::RESPECTED_FOR);
         let is_marked = |(object, mode): &&(Object, LockMode)| {
             attribute_locks::is_marked(database, object, *mode as u32) && is_running()
         };

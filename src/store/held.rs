@@ -36,6 +36,8 @@ statements! {
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM {} JOIN paused USING (execution_id) \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", batch::<StateKey>());
     // Those that were found, and the first of each line, whatever their types: of what else is due no more than a slice is walked over.
+    // Whoever has no epoch fetches calls, and leaves those with a lease of its kind alone: when that has ended, a failed attempt is still
+    // to be noted.
     HOLD_OF_TYPES = format!("WITH paused AS MATERIALIZED (SELECT y.type_id FROM xdb.process_type y \
             WHERE y.type_id = ANY ($3) AND {PAUSED_TYPE} ORDER BY y.type_id FOR SHARE SKIP LOCKED), \
         slice AS MATERIALIZED (SELECT s.execution_id, s.seq FROM {} CROSS JOIN LATERAL ( \
@@ -46,7 +48,8 @@ statements! {
         free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM slice s \
             JOIN xdb.process_execution p ON p.execution_id = s.execution_id JOIN paused y ON y.type_id = p.type_id \
             JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
-            WHERE t.lane = ANY ($8) AND (t.lease_until IS NULL OR t.lease_epoch < $6 OR t.lease_until <= $7) \
+            WHERE t.lane = ANY ($8) AND (t.lease_until IS NULL OR CASE WHEN $6 = 0 THEN t.lease_epoch <> 0 \
+                ELSE t.lease_epoch < $6 OR t.lease_until <= $7 END) \
             FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} FROM free f \
         WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.execution_id, t.seq", batch::<OfLine>());

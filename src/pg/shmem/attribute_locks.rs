@@ -12,6 +12,7 @@ use super::waiter::{self, words};
 use pgrx::pg_sys;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 use xdb_sched::lock_table::LockMode;
 
 /// One for the slot of each scheduler.
@@ -22,6 +23,9 @@ pub const ENTRIES: usize = 1024;
 const ENTRIES_OF_DATABASE: usize = 256;
 /// Marks of one database.
 const MARKS: usize = 64;
+
+/// So long who locks rows leaves marked ones alone. The states they are marked for may be held up by others, or by a worker.
+pub const RESPECTED_FOR: Duration = Duration::from_secs(5);
 
 const NAME_WORDS: usize = NAME_BYTES / 8;
 /// Object, execution, due, state and mode, granted, name.

@@ -128,6 +128,58 @@ fn a_lease_that_ends_is_a_failed_attempt() {
     app.done(&[]);
 }
 
+/// Whoever holds the calls of a paused type leaves those alone of which an attempt is still to be noted.
+#[test]
+fn a_lease_that_ends_is_a_failed_attempt_whatever_is_paused_meanwhile() {
+    let app = application("pull_lease_paused", ClusterOptions::default());
+    let policy = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 3600}});
+    app.register_with("pull", "patient", &Definition::starting_with("Only").step_with("Only", policy));
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    db.start("p", "patient").go();
+    assert_eq!(db.count("xdb.claim_calls('pull', lease => '1 microsecond')"), 1);
+    // Nobody can note it now.
+    let mut other = app.db();
+    other.run("BEGIN; SELECT xdb.set_local_attributes('p', '{\"n\": 1}')");
+    db.start("q", "patient").go();
+    superuser.run("SELECT xdb.pause_process_type('patient')");
+    let all = "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull', 10, wait => '20 s')";
+    assert_eq!(db.all::<String>(all), Vec::<String>::new());
+    let held = "SELECT process_id FROM xdb.task JOIN xdb.process_execution USING (execution_id) WHERE lane = 2";
+    assert_eq!(superuser.all::<String>(held), ["q"]);
+    other.run("ROLLBACK");
+    superuser.run("SELECT xdb.resume_process_type('patient')");
+    // It counts whoever comes next, and its backoff holds.
+    let mut claimed = Vec::new();
+    wait_until("the held one is claimed", 20, || {
+        claimed.extend(db.all::<String>(all));
+        claimed.contains(&"q".to_owned())
+    });
+    assert_eq!(claimed, ["q"]);
+    let failed = db.rows("SELECT attempt, error_type FROM xdb.failures WHERE process_id = 'p'");
+    assert_eq!(failed, [json!({"attempt": 1, "error_type": "Timeout"})]);
+    app.done(&[]);
+}
+
+/// The call that a waiting session gets, soon after `done`.
+fn gets_soon(app: &App, what: &str, done: &mut dyn FnMut(&mut Db)) -> Value {
+    std::thread::scope(|scope| {
+        let claim = "SELECT jsonb_build_object('token', token, 'api', api, 'request', request)
+            FROM xdb.claim_calls('pull', wait => '80 s')";
+        let waits = scope.spawn(move || (app.db().json(claim), Instant::now()));
+        let mut look = app.superuser();
+        wait_until("it waits", 20, || {
+            look.count("pg_stat_activity WHERE query LIKE '%claim_calls(%wait%' AND wait_event = 'Extension' AND pid <> pg_backend_pid()") == 1
+        });
+        let mut session = app.db();
+        let began = Instant::now();
+        done(&mut session);
+        let (claimed, woken) = waits.join().expect("no panic");
+        let took = woken.saturating_duration_since(began);
+        assert!(took < Duration::from_secs(15), "{what}: woken after {took:?}");
+        claimed
+    })
+}
+
 #[test]
 fn who_waits_for_calls_is_woken_by_the_commit_that_makes_one_due() {
     let app = application("pull_woken", ClusterOptions::default().set("xdb.poll_interval", "1h"));
@@ -135,25 +187,7 @@ fn who_waits_for_calls_is_woken_by_the_commit_that_makes_one_due() {
     definition = definition.step_with("Again", json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 1}}));
     app.register_with("pull", "waiter", &definition);
     let (mut db, mut superuser) = (app.db(), app.superuser());
-    let claims = |what: &str, done: &mut dyn FnMut(&mut Db)| -> Value {
-        std::thread::scope(|scope| {
-            let app = &app;
-            let claim = "SELECT jsonb_build_object('token', token, 'api', api, 'request', request)
-                FROM xdb.claim_calls('pull', wait => '80 s')";
-            let waits = scope.spawn(move || (app.db().json(claim), Instant::now()));
-            let mut look = app.superuser();
-            wait_until("it waits", 20, || {
-                look.count("pg_stat_activity WHERE query LIKE '%claim_calls(%wait%' AND wait_event = 'Extension' AND pid <> pg_backend_pid()") == 1
-            });
-            let mut session = app.db();
-            let began = Instant::now();
-            done(&mut session);
-            let (claimed, woken) = waits.join().expect("no panic");
-            let took = woken.saturating_duration_since(began);
-            assert!(took < Duration::from_secs(15), "{what}: woken after {took:?}");
-            claimed
-        })
-    };
+    let claims = |what: &str, done: &mut dyn FnMut(&mut Db)| gets_soon(&app, what, done);
     let complete = |claimed: &Value, answer: Answer| {
         format!("SELECT xdb.complete_call('{}', {})", claimed["token"].as_str().expect("a text"), jsonb(&answer.json()))
     };
@@ -182,6 +216,50 @@ fn who_waits_for_calls_is_woken_by_the_commit_that_makes_one_due() {
     let resumed = claims("the end of a pause", &mut |_| app.superuser().run("SELECT xdb.resume()"));
     db.run(&complete(&resumed, no_command()));
     assert_eq!(db.text("SELECT api FROM xdb.claim_calls('pull')"), "EXECUTE_API");
+    app.done(&[]);
+}
+
+/// Nobody polls, and a call that is held is let go by the engine.
+#[test]
+fn who_waits_for_calls_is_woken_by_the_end_of_a_pause() {
+    let app = application("pull_resumed", ClusterOptions::default().set("xdb.poll_interval", "1h"));
+    app.register_with("pull", "plain", &Definition::starting_with("Only").step("Only"));
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    let held = |superuser: &mut Db, db: &mut Db| {
+        assert_eq!(db.count("xdb.claim_calls('pull')"), 0, "it is paused");
+        assert_eq!(superuser.count("xdb.task WHERE lane = 2"), 1);
+    };
+    let complete = |claimed: &Value, id: &str| {
+        assert_eq!(claimed["request"]["context"]["processId"], id, "{claimed}");
+        let token = claimed["token"].as_str().expect("a text");
+        app.db().run(&format!("SELECT xdb.complete_call('{token}', {})", jsonb(&force_complete(json!(id)).json())));
+    };
+    superuser.run("SELECT xdb.pause_process_type('plain')");
+    db.start("type", "plain").go();
+    held(&mut superuser, &mut db);
+    let call = gets_soon(&app, "a resumed type", &mut |_| {
+        app.superuser().run("SELECT xdb.resume_process_type('plain')");
+    });
+    complete(&call, "type");
+    db.run("BEGIN");
+    db.start("process", "plain").go();
+    db.run("SELECT xdb.pause_process('process'); COMMIT");
+    held(&mut superuser, &mut db);
+    complete(
+        &gets_soon(&app, "a resumed process", &mut |db| db.run("SELECT xdb.resume_process('process')")),
+        "process",
+    );
+    // By itself.
+    superuser.run("SELECT xdb.pause_process_type('plain', until => now() + interval '4 seconds')");
+    db.start("until", "plain").go();
+    held(&mut superuser, &mut db);
+    complete(&gets_soon(&app, "the end of a pause", &mut |_| {}), "until");
+    // Who ends the pause keeps others from holding calls.
+    superuser.run("SELECT xdb.pause_process_type('plain')");
+    db.start("between", "plain").go();
+    superuser.run("BEGIN; SELECT xdb.resume_process_type('plain')");
+    let call = gets_soon(&app, "a pause whose end is not committed", &mut |_| superuser.run("COMMIT"));
+    complete(&call, "between");
     app.done(&[]);
 }
 
@@ -381,6 +459,106 @@ fn a_worker_is_called_or_fetches_as_it_is_registered() {
     db.run(&format!("SELECT xdb.complete_call('{token}', {answer})"));
     assert_eq!(db.completes("m").result(), "fetched");
     app.done(&[]);
+}
+
+#[test]
+fn a_url_takes_nothing_from_an_answer_that_came_before_it_and_voids_a_claim_that_commits_after_it() {
+    let app = application("pull_url_races", ClusterOptions::default());
+    app.register_with("pull", "plain", &Definition::starting_with("Only").step("Only"));
+    let mut db = app.db();
+    db.start("answered", "plain").go();
+    let mut answers = app.db();
+    let token: String = answers.one("SELECT token FROM xdb.claim_calls('pull')");
+    answers.run("BEGIN; INSERT INTO ledger VALUES ('answered', 1)");
+    let complete = |token: &str| {
+        format!("SELECT xdb.complete_call('{token}', {})", jsonb(&force_complete(json!("fetched")).json()))
+    };
+    answers.run(&complete(&token));
+    db.start("claimed", "plain").go();
+    let mut claims = app.db();
+    claims.run("BEGIN");
+    let token: String = claims.one("SELECT token FROM xdb.claim_calls('pull', lease => '1 hour')");
+    let worker = app.worker_named("pull", |_: &Call| force_complete(json!("called")));
+    // The engine takes the worker's calls from now on, and comes by.
+    db.start("later", "plain").go();
+    assert_eq!(db.completes("later").result(), "called");
+    answers.run("COMMIT");
+    claims.run("COMMIT");
+    assert_eq!(db.completes("answered").result(), "fetched");
+    assert_eq!(worker.count(|call| call.process_id() == "answered"), 0);
+    assert_eq!(db.count("ledger"), 1);
+    assert_eq!(db.completes("claimed").result(), "called");
+    claims.refused("XD025", &complete(&token));
+    app.done(&[]);
+}
+
+/// Two workers that fetch count without a pause. States over HTTP that lock the same row get through while they do.
+#[test]
+fn states_and_fetched_calls_that_count_in_one_row_lose_no_update_and_nobody_starves() {
+    const STATES: i64 = 10;
+    let app = application("pull_crowd", ClusterOptions::default());
+    let locking = Definition::starting_with("Count")
+        .step_with("Count", json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}}))
+        .maps("public.counters", "id", &["n"]);
+    app.register_with("pull", "fetched", &locking);
+    let _worker = app.worker(|call: &Call| {
+        // Long enough for others to come between.
+        std::thread::sleep(Duration::from_millis(30));
+        let n = json!(call.global("n").as_i64().unwrap_or_default() + 1);
+        force_complete(n.clone()).globals(json!({"n": n}))
+    });
+    app.register("called", &locking);
+    let mut db = app.db();
+    db.run("INSERT INTO counters VALUES ('r', 0)");
+    for n in 0..2 {
+        db.start(&format!("fetched{n}"), "fetched").key("r").go();
+    }
+    let stop = AtomicBool::new(false);
+    let counts = || {
+        let mut db = app.db();
+        while !stop.load(Ordering::SeqCst) {
+            let claim = "SELECT jsonb_build_object('token', token, 'n', request->'loadedGlobalAttributes'->'n')::text
+                FROM xdb.claim_calls('pull', wait => '200 ms')";
+            let Some(claimed) = db.try_maybe::<String>(claim).expect("it may claim") else { continue };
+            let claimed: Value = serde_json::from_str(&claimed).expect("it is JSON");
+            let (token, n) = (claimed["token"].as_str().expect("a text"), claimed["n"].as_i64().expect("a number") + 1);
+            let answer = jsonb(&next("Count", json!(null)).globals(json!({"n": n})).json());
+            let completed = db.try_run(&format!(
+                "BEGIN; SELECT xdb.complete_call('{token}', {answer}); INSERT INTO ledger VALUES ('r', {n}); COMMIT"
+            ));
+            if let Err(error) = completed {
+                assert!(["40001", "40P01"].contains(&&*error.code), "{error:?}");
+                db.run(&format!("ROLLBACK; SELECT xdb.fail_call('{token}')"));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let stopping = Stopping(&stop);
+        scope.spawn(counts);
+        scope.spawn(counts);
+        wait_until("they count", 30, || db.count("ledger") >= 20);
+        for n in 0..STATES {
+            db.start(&format!("called{n}"), "called").key("r").go();
+        }
+        wait_until("the states are through", 45, || views::with_status(&mut db, "called%", "COMPLETED") == STATES);
+        let before = db.count("ledger");
+        wait_until("the others go on", 30, || db.count("ledger") > before);
+        drop(stopping);
+    });
+    let counted = db.count("ledger") + STATES;
+    assert_eq!(i64::from(db.one::<i32>("SELECT n FROM counters WHERE id = 'r'")), counted);
+    assert_eq!(db.count("xdb.history WHERE event_type = 'AttemptFailed'"), 0);
+    db.run("SELECT xdb.stop_process(process_id) FROM xdb.processes WHERE status = 'RUNNING'");
+    app.done(&[]);
+}
+
+/// However a test ends, its threads end too.
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// The owner's code runs with the owner's rights, and leaves the session as it was; the worker's own never does.
