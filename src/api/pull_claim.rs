@@ -198,8 +198,8 @@ impl Look {
         let moved: Vec<_> = moved.filter(|(_, worker)| *worker != seen.worker).collect();
         let for_functions: Vec<_> =
             moved.iter().filter(|(_, worker)| *worker == NO_WORKER).map(|(key, _)| *key).collect();
-        claim::move_to_lane(spi, &for_functions, claim::RUNNERS_LANE)?;
         claim::move_to_workers(spi, &moved)?;
+        claim::move_to_lane(spi, &for_functions, claim::RUNNERS_LANE)?;
         moved.iter().for_each(|(key, _)| drop(round.executions.remove(&key.0)));
         seen.wrote |= !moved.is_empty();
         Ok(())

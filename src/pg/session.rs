@@ -181,12 +181,12 @@ impl Session {
         self.slot.asked_to_leave()
     }
 
-    /// Sees to it that so many runners run, and that those with less than `at_once` calls under way look for more. To be called
+    /// Sees to it that these runners run, and that those with less than `at_once` calls under way look for more. To be called
     /// in each turn of the scheduler.
-    pub fn want_runners(&self, wanted: usize, at_once: usize) {
+    pub fn want_runners(&self, wanted: &[Role], at_once: usize) {
         let mut missing = 0;
-        for role in Role::runners().take(wanted) {
-            match Slot::find(self.database, role).filter(|slot| slot.phase() == shmem::SlotPhase::Live) {
+        for role in wanted {
+            match Slot::find(self.database, *role).filter(|slot| slot.phase() == shmem::SlotPhase::Live) {
                 Some(slot) if slot.in_flight() >= at_once => {}
                 Some(slot) => slot.wake(shmem::Wakeup::Anything),
                 None => missing |= 1 << (role.index() - 1),

@@ -93,8 +93,9 @@ statements! {
     DUE = due_where(&OWN, FREE);
     DUE_OF_OLDER = due_where(&OLDER, FREE);
     DUE_FOR_RUNNERS = due_where(&OWN, &free_for_runners("$7", "$8"));
-    ANY_FOR_RUNNERS = format!("SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = {RUNNERS_LANE} AND t.due_at <= $1 AND {}) \
-        AS any", free_for_runners("$2", "$3"));
+    ANY_FOR_RUNNERS = format!("SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = {RUNNERS_LANE} AND t.due_at <= $1 AND {free}) \
+            OR EXISTS (SELECT FROM xdb.task t WHERE t.lane >= {FIRST_FUNCTIONS_LANE} AND t.due_at <= $1 AND {free}) AS any",
+        free = free_for_runners("$2", "$3"));
     TAKE_BACK = format!("WITH back AS MATERIALIZED (SELECT t.execution_id, t.seq FROM xdb.task t \
             WHERE t.lane = {RUNNERS_LANE} AND t.worker_id > {NO_WORKER} AND {} LIMIT $1 FOR UPDATE OF t SKIP LOCKED) \
         UPDATE xdb.task t SET lane = {}, {NO_LEASE} FROM back \
@@ -111,15 +112,15 @@ statements! {
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
     UNPARK = format!("UPDATE xdb.task t SET {NO_LEASE} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
-    LEVELS = format!("WITH RECURSIVE level (lane) AS ( \
-            (SELECT t.lane FROM xdb.task t WHERE t.lane >= {FIRST_PRIORITY_LANE} ORDER BY t.lane LIMIT 1) \
+    LEVELS = "WITH RECURSIVE level (lane) AS ( \
+            (SELECT t.lane FROM xdb.task t WHERE t.lane >= $1 AND t.lane < $2 ORDER BY t.lane LIMIT 1) \
             UNION ALL SELECT n.lane FROM level CROSS JOIN LATERAL ( \
-                SELECT t.lane FROM xdb.task t WHERE t.lane > level.lane ORDER BY t.lane LIMIT 1) AS n) \
-        SELECT lane FROM level");
+                SELECT t.lane FROM xdb.task t WHERE t.lane > level.lane AND t.lane < $2 ORDER BY t.lane LIMIT 1) AS n) \
+        SELECT lane FROM level";
     MOVE_TO_SCHEDULER = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE} \
         FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", schedulers_lane(), batch::<StateKey>());
-    MOVE_TO_LANE = format!("UPDATE xdb.task t SET lane = $3, {NO_LEASE} \
-        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", batch::<StateKey>());
+    MOVE_TO_RUNNERS = format!("UPDATE xdb.task t SET lane = CASE WHEN t.worker_id = {NO_WORKER} THEN {} ELSE {RUNNERS_LANE} END, {NO_LEASE} \
+        FROM {} WHERE t.execution_id = v.execution_id AND t.seq = v.seq", functions_lane(), batch::<StateKey>());
     MOVE_TO_WORKERS = super::table::update::<TaskMove>();
     FOLLOW_TYPES = follow_types_of(&OWN);
     FOLLOW_TYPES_OF_OLDER = follow_types_of(&OLDER);
@@ -135,17 +136,17 @@ statements! {
                 WHERE k.lane = $1 AND k.worker_id > ids.worker_id ORDER BY k.worker_id LIMIT 1) \
             FROM ids WHERE ids.worker_id IS NOT NULL) \
         SELECT worker_id FROM ids WHERE worker_id IS NOT NULL AND worker_id <> ALL ($2)";
-    ADOPT = "WITH orphan AS MATERIALIZED (SELECT k.execution_id, k.seq FROM xdb.task k \
+    // Of a type that has functions alone now, the level of priority stays.
+    ADOPT = format!("WITH orphan AS MATERIALIZED (SELECT k.execution_id, k.seq FROM xdb.task k \
             WHERE k.lane = $1 AND k.worker_id = ANY ($2) LIMIT $3 FOR UPDATE SKIP LOCKED) \
-        UPDATE xdb.task k SET worker_id = COALESCE(t.worker_id, 0), lane = CASE WHEN t.worker_id IS NULL THEN 1 ELSE k.lane END \
+        UPDATE xdb.task k SET worker_id = COALESCE(t.worker_id, {NO_WORKER}), lane = CASE WHEN t.worker_id IS NOT NULL THEN k.lane \
+            WHEN k.lane BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE} THEN k.lane + {FUNCTIONS_FURTHER} ELSE {RUNNERS_LANE} END \
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
-        WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq";
+        WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq");
     // Calls that functions answer stay the runners'.
-    FORGET_LEASES = format!("UPDATE xdb.task SET lane = {LANE_OF_ALL}, {NO_LEASE} WHERE lane <> {LANE_OF_ALL} OR lease_epoch <> 0");
+    FORGET_LEASES = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE} WHERE lane <> {SCHEDULERS_LANE} OR lease_epoch <> 0", own_lane());
+    FORGET_LEASES_OF_OLDER = format!("UPDATE xdb.task SET lane = {SCHEDULERS_LANE}, {NO_LEASE} WHERE lane <> {SCHEDULERS_LANE} OR lease_epoch <> 0");
 }
-
-/// The lane of a call whose tables are not slow.
-pub(super) const LANE_OF_ALL: &str = "CASE WHEN worker_id = 0 AND lane <> 0 THEN 1 ELSE 0 END";
 
 /// Nobody has a good lease on the task `t` of the scheduler.
 const FREE: &str = "(t.lease_until IS NULL OR t.lease_epoch < $7 OR t.lease_until <= $8)";
@@ -167,7 +168,7 @@ fn parked_of(schema: &Schema) -> String {
     format!(
         "SELECT t.execution_id, t.seq, t.attempt, t.first_attempt_at, t.worker_id, {} AS owner, t.due_at \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
-        WHERE (t.lane = $3 OR t.lane >= {FIRST_PRIORITY_LANE}) AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
+        WHERE (t.lane = $3 OR t.lane BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE}) AND t.lease_epoch = $4 AND t.lease_until = 'infinity' FOR UPDATE OF t SKIP LOCKED",
         schema.owner,
         batch::<StateKey>()
     )
@@ -307,16 +308,31 @@ pub(super) const HELD_LANE: i16 = 2;
 /// The lanes of the scheduler's calls of processes with a priority: the higher it is, the lower the lane. Calls of all others stand in
 /// [`SCHEDULERS_LANE`].
 pub(super) const FIRST_PRIORITY_LANE: i16 = 16;
+const LAST_PRIORITY_LANE: i16 = 36;
 const NO_PRIORITY: i16 = 26;
+
+/// So much further are the lanes of calls of such processes that functions answer: they are the runners', as those of all others are
+/// that functions answer.
+const FUNCTIONS_FURTHER: i16 = 24;
+pub const FIRST_FUNCTIONS_LANE: i16 = FIRST_PRIORITY_LANE + FUNCTIONS_FURTHER;
 
 /// The scheduler's lane for calls of processes with this priority.
 pub fn lane_of_priority(priority: i8) -> i16 {
     if priority == 0 { SCHEDULERS_LANE } else { NO_PRIORITY - i16::from(priority) }
 }
 
-/// Whether calls in this lane of the scheduler's come before those without a priority.
+/// The runners' lane for calls of processes with this priority that functions answer.
+pub fn lane_of_functions(priority: i8) -> i16 {
+    if priority == 0 { RUNNERS_LANE } else { lane_of_priority(priority) + FUNCTIONS_FURTHER }
+}
+
+fn is_runners(lane: i16) -> bool {
+    lane == RUNNERS_LANE || lane >= FIRST_FUNCTIONS_LANE
+}
+
+/// Whether calls in this lane of processes with a priority come before those without one.
 pub fn comes_first(lane: i16) -> bool {
-    lane < NO_PRIORITY
+    lane < NO_PRIORITY || is_runners(lane) && lane < NO_PRIORITY + FUNCTIONS_FURTHER
 }
 
 /// By what the calls of a relation with their lanes are ordered, where priorities count: those with the highest come first.
@@ -326,17 +342,26 @@ pub(super) fn level_of(relation: &str) -> String {
 
 /// The lane for the task `t`, if its tables are not slow. What functions answer is the runners'.
 pub(super) fn own_lane() -> String {
-    let schedulers = schedulers_lane();
+    let (schedulers, functions) = (schedulers_lane(), functions_lane());
     format!(
-        "CASE WHEN t.worker_id = {NO_WORKER} AND t.lane <> {SCHEDULERS_LANE} THEN {RUNNERS_LANE} ELSE {schedulers} END"
+        "CASE WHEN t.worker_id = {NO_WORKER} AND t.lane <> {SCHEDULERS_LANE} THEN {functions} ELSE {schedulers} END"
     )
 }
 
 /// The scheduler's lane for the task `t`.
 fn schedulers_lane() -> String {
+    by_priority(NO_PRIORITY, SCHEDULERS_LANE)
+}
+
+/// The lane for the task `t`, which a function answers.
+fn functions_lane() -> String {
+    by_priority(NO_PRIORITY + FUNCTIONS_FURTHER, RUNNERS_LANE)
+}
+
+fn by_priority(middle: i16, without: i16) -> String {
     format!(
-        "COALESCE((SELECT {NO_PRIORITY} - (p.extra ->> 'priority')::smallint FROM xdb.process_execution p \
-            WHERE p.execution_id = t.execution_id AND p.extra ? 'priority'), {SCHEDULERS_LANE})"
+        "COALESCE((SELECT {middle} - (p.extra ->> 'priority')::smallint FROM xdb.process_execution p \
+            WHERE p.execution_id = t.execution_id AND p.extra ? 'priority'), {without})"
     )
 }
 
@@ -369,8 +394,7 @@ pub fn due(
         .collect();
     let mut params = LineRoom::arrays(&rows);
     params.extend([value(lane.number), value(now), value(lane.epoch), value(real), array(except)]);
-    let runners = lane.number == RUNNERS_LANE;
-    let statement = if runners { &DUE_FOR_RUNNERS } else { of_schema(&DUE, &DUE_OF_OLDER) };
+    let statement = if is_runners(lane.number) { &DUE_FOR_RUNNERS } else { of_schema(&DUE, &DUE_OF_OLDER) };
     spi.rows(statement, &params, read_due)
 }
 
@@ -408,18 +432,10 @@ pub fn leases(spi: &Spi, keys: &[StateKey]) -> Result<HashMap<StateKey, (i64, i6
     Ok(spi.rows(&LEASES, &StateKey::arrays(keys), read)?.into_iter().collect())
 }
 
-/// Gives calls to another lane, without a lease: those that [`due`] has locked, or the caller's own.
+/// Gives calls to the scheduler, or to the runners, without a lease: those that [`due`] has locked, or the caller's own. Each gets the
+/// lane of its priority there; who moves it to another worker too does so before.
 pub fn move_to_lane(spi: &Spi, keys: &[StateKey], lane: i16) -> Result<()> {
-    if lane == SCHEDULERS_LANE {
-        run(spi, &MOVE_TO_SCHEDULER, keys)?;
-        return Ok(());
-    }
-    if keys.is_empty() {
-        return Ok(());
-    }
-    let mut params = StateKey::arrays(keys);
-    params.push(value(lane));
-    spi.run(&MOVE_TO_LANE, &params)?;
+    run(spi, if lane == SCHEDULERS_LANE { &MOVE_TO_SCHEDULER } else { &MOVE_TO_RUNNERS }, keys)?;
     Ok(())
 }
 
@@ -429,9 +445,18 @@ pub fn unpark(spi: &Spi, keys: &[StateKey]) -> Result<()> {
     Ok(())
 }
 
-/// The lanes of priorities that have calls, those with the highest first: one descent in the index for each.
+/// The lanes of priorities that have calls of the scheduler's, those with the highest first: one descent in the index for each.
 pub fn levels(spi: &Spi) -> Result<Vec<i16>> {
-    spi.rows(&LEVELS, &[], |row| row.get("lane"))
+    levels_in(spi, FIRST_PRIORITY_LANE..FIRST_FUNCTIONS_LANE)
+}
+
+/// The same of those that have calls which functions answer.
+pub fn levels_of_functions(spi: &Spi) -> Result<Vec<i16>> {
+    levels_in(spi, FIRST_FUNCTIONS_LANE..i16::MAX)
+}
+
+fn levels_in(spi: &Spi, lanes: std::ops::Range<i16>) -> Result<Vec<i16>> {
+    spi.rows(&LEVELS, &[value(lanes.start), value(lanes.end)], |row| row.get("lane"))
 }
 
 /// Whether any call waits for a runner, whatever its worker.
@@ -532,6 +557,6 @@ pub fn adopt_orphans(spi: &Spi, lane: i16, known: &[WorkerId]) -> Result<bool> {
 
 /// Makes all leases void, and all calls the scheduler's.
 pub(super) fn forget_leases(spi: &Spi) -> Result<()> {
-    spi.run(&FORGET_LEASES, &[])?;
+    spi.run(of_schema(&FORGET_LEASES, &FORGET_LEASES_OF_OLDER), &[])?;
     Ok(())
 }

@@ -33,17 +33,17 @@ statements! {
         ON CONFLICT (lane) DO UPDATE SET epoch = EXCLUDED.epoch RETURNING e.epoch";
     RETIRE = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1";
     PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0";
-    STATE = state_where("EXISTS (SELECT FROM xdb.slow_object)", instance::GENERATION, "EXISTS (SELECT FROM xdb.task WHERE lane >= 16)");
+    STATE = state_where("EXISTS (SELECT FROM xdb.slow_object)", instance::GENERATION, "(SELECT max(lane) FROM xdb.task WHERE lane >= 16)");
     DATABASE = "SELECT datistemplate, datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1";
     // Of a release without runners.
-    STATE_OF_OLDER = state_where("false", "r.generation", "false");
+    STATE_OF_OLDER = state_where("false", "r.generation", "NULL::smallint");
 }
 
 /// All in one statement, because every turn begins with it.
-fn state_where(any_slow: &str, generation: &str, priorities: &str) -> String {
+fn state_where(any_slow: &str, generation: &str, last_lane: &str) -> String {
     format!(
         "SELECT e.epoch, m.paused, {generation} AS generation, \
-            (SELECT max(worker_id) FROM xdb.task WHERE lane = 1) AS runners_last_worker, {priorities} AS priorities, \
+            (SELECT max(worker_id) FROM xdb.task WHERE lane = 1) AS runners_last_worker, {last_lane} AS last_lane, \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
                 OR EXISTS (SELECT FROM xdb.global_passed_over) AS global_work, \
             {any_slow} AS any_slow, s.* \
@@ -64,8 +64,8 @@ pub struct TurnInput {
     pub runners_have_calls: bool,
     /// Some of them are workers'.
     pub workers_calls_are_runners: bool,
-    /// There are calls of processes with a priority.
-    pub priorities: bool,
+    /// The last lane of those that have calls of processes with a priority.
+    pub last_lane: Option<i16>,
     /// Messages of global queues are to be handed out.
     pub global_work: bool,
     /// Whether the processes are this database's own.
@@ -121,7 +121,7 @@ pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
             generation: row.get("generation")?,
             runners_have_calls: last_worker.is_some(),
             workers_calls_are_runners: last_worker.is_some_and(|worker| worker != NO_WORKER),
-            priorities: row.get("priorities")?,
+            last_lane: row.get("last_lane")?,
             global_work: row.get("global_work")?,
             ownership: instance::read_ownership(row)?,
             slow: Marks::default(),

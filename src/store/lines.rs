@@ -2,7 +2,7 @@
 //! index `task_claim` of the table `task`, so all of this costs a descent in the index or two per line.
 
 use super::claim::{Lane, RUNNERS_LANE, free_for_runners};
-use super::registry::{MissingType, WITHOUT_TYPE, WorkerId};
+use super::registry::{MissingType, NO_WORKER, WITHOUT_TYPE, WorkerId};
 use super::table::{Record, batch, record, statements};
 use super::versions::of_schema;
 use crate::pg::catch::Result;
@@ -79,13 +79,12 @@ record! {
 statements! {
     LINES = lines_of(&OWN);
     LINES_OF_OLDER = lines_of(&OLDER);
-    FOR_RUNNERS = format!("WITH RECURSIVE {} SELECT \
-        (SELECT count(*) FROM (SELECT FROM line l CROSS JOIN LATERAL (SELECT FROM xdb.task t \
-                WHERE t.lane = {RUNNERS_LANE} AND {in_line} AND t.due_at <= $2 AND {} ORDER BY t.due_at LIMIT $5) AS d \
-            WHERE l.worker_id = ANY ($1) LIMIT $5) AS due) AS calls, \
-        (SELECT min(n.due_at) FROM line l CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
-                WHERE t.lane = {RUNNERS_LANE} AND {in_line} AND t.due_at > $2 ORDER BY t.due_at LIMIT 1) AS n \
-            WHERE l.worker_id = ANY ($1)) AS next", (OWN.lines)("1"), free_for_runners("$3", "$4"), in_line = (OWN.in_line)("l"));
+    FOR_RUNNERS = format!("WITH l AS MATERIALIZED (SELECT a.lane, o.* FROM unnest($6::smallint[]) AS a (lane) \
+            CROSS JOIN LATERAL (WITH RECURSIVE {} SELECT * FROM line) AS o WHERE o.worker_id = ANY ($1)) \
+        SELECT {} AS workers, {} AS functions, \
+            (SELECT min(n.due_at) FROM l CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
+                WHERE t.lane = l.lane AND {} AND t.due_at > $2 ORDER BY t.due_at LIMIT 1) AS n) AS next",
+        (OWN.lines)("a.lane"), due_of("<>"), due_of("="), (OWN.in_line)("l"));
     NEXT_DUE = next_due_of(&OWN);
     NEXT_DUE_OF_OLDER = next_due_of(&OLDER);
     EARLIEST = earliest_of(&OWN);
@@ -94,6 +93,17 @@ statements! {
     BACKLOG_OF_OLDER = backlog_of(&OLDER);
     MISSING_TYPES = missing_types_of(&OWN);
     MISSING_TYPES_OF_OLDER = missing_types_of(&OLDER);
+}
+
+/// How many calls of workers, or of none, runners could claim now, of the lines `l`.
+fn due_of(is_worker: &str) -> String {
+    format!(
+        "(SELECT count(*) FROM (SELECT FROM l CROSS JOIN LATERAL (SELECT FROM xdb.task t \
+                WHERE t.lane = l.lane AND {} AND t.due_at <= $2 AND {} ORDER BY t.due_at LIMIT $5) AS d \
+            WHERE l.worker_id {is_worker} {NO_WORKER} LIMIT $5) AS due)",
+        (OWN.in_line)("l"),
+        free_for_runners("$3", "$4")
+    )
 }
 
 /// A call without a type is never made, and so comes to stand at the head of its line: nobody has to look at all of them.
@@ -115,7 +125,7 @@ fn missing_types_of(schema: &Schema) -> String {
 /// The lines of all lanes from which calls are claimed.
 fn all_lines(schema: &Schema) -> String {
     format!(
-        "SELECT a.lane, o.* FROM (SELECT n::smallint FROM pg_catalog.generate_series(0, 36) AS n WHERE n < 2 OR n >= 16) AS a (lane) \
+        "SELECT a.lane, o.* FROM (SELECT n::smallint FROM pg_catalog.generate_series(0, 60) AS n WHERE n < 2 OR n BETWEEN 16 AND 36 OR n >= 40) AS a (lane) \
             CROSS JOIN LATERAL (WITH RECURSIVE {} SELECT * FROM line) AS o",
         (schema.lines)("a.lane")
     )
@@ -180,16 +190,31 @@ pub(super) fn read_line(row: &Row) -> Result<Line> {
     Ok(Line { worker: row.get("worker_id")?, owner: row.get::<pg_sys::Oid>("owner")?.to_u32() })
 }
 
-/// How many calls runners could claim now, counted up to a bound, and when the next one comes due.
+/// Calls that runners could claim now, each kind counted up to a bound.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ForRunners {
+    /// Steps of what is slow.
+    pub workers: usize,
+    /// Calls that functions answer.
+    pub functions: usize,
+    /// When the next call of any kind comes due.
+    pub next: Option<Timestamp>,
+}
+
+/// `levels`: the lanes with priorities that have calls which functions answer.
 pub fn for_runners(
     spi: &Spi,
     workers: &[WorkerId],
-    now: Timestamp,
-    real: Timestamp,
+    levels: &[i16],
+    (now, real): (Timestamp, Timestamp),
     at_most: usize,
-) -> Result<(usize, Option<Timestamp>)> {
-    let params = [array(workers), value(now), value(0i64), value(real), value(at_most as i64)];
-    let read = |row: &Row| Ok((row.get::<i64>("calls")? as usize, row.get("next")?));
+) -> Result<ForRunners> {
+    let mut params = vec![array(workers), value(now), value(0i64), value(real), value(at_most as i64)];
+    params.push(array(levels.iter().copied().chain([RUNNERS_LANE])));
+    let read = |row: &Row| {
+        let (workers, functions) = (row.get::<i64>("workers")? as usize, row.get::<i64>("functions")? as usize);
+        Ok(ForRunners { workers, functions, next: row.get("next")? })
+    };
     Ok(spi.first(&FOR_RUNNERS, &params, read)?.unwrap_or_default())
 }
 

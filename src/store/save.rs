@@ -4,7 +4,7 @@
 pub use super::claim::Lease;
 
 use super::attribute::{self, LocalAttribute};
-use super::claim::{self, RUNNERS_LANE, SCHEDULERS_LANE, Task};
+use super::claim::{self, SCHEDULERS_LANE, Task};
 use super::correlated;
 use super::history::{self, HistoryEvent};
 use super::inbox::{self, MessageKey};
@@ -294,7 +294,9 @@ impl<'a> Rows<'a> {
         let mut row = Task::of(key, meta.shard, meta.owner, api, call.not_before);
         // A type that is gone has no worker; its tasks wait for nobody until it is registered again.
         (row.lane, row.worker_id) = match &meta.process_type {
-            Some(t) if t.is_for_function(&state.id.state_id, api) => (RUNNERS_LANE, NO_WORKER),
+            Some(t) if t.is_for_function(&state.id.state_id, api) => {
+                (claim::lane_of_functions(execution.priority()), NO_WORKER)
+            }
             Some(t) => ((calls.lane)(meta), t.worker_id()),
             None => ((calls.lane)(meta), NO_WORKER),
         };

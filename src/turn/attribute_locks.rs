@@ -13,10 +13,11 @@
 use crate::pg::catch::Result;
 use crate::pg::process::database;
 use crate::pg::session::Session;
-use crate::pg::shmem::{Role, Slot, attribute_locks as shared};
+use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks as shared};
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
 use crate::store::locks::{self, WantedLocks};
+use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Timestamp};
@@ -37,6 +38,14 @@ const SHOWN_EVERY: Duration = Duration::from_millis(100);
 /// Objects that are marked at most.
 const MARKS: usize = 64;
 
+/// When more calls leave something alone, those that have done so for long are forgotten.
+const LEAVING: usize = 1000;
+
+/// Whether the scheduler, whose marks they are, is at work.
+fn is_running(database: pg_sys::Oid) -> bool {
+    Slot::find(database, Role::Scheduler).is_some_and(|slot| slot.state() == EngineState::Running)
+}
+
 /// The locks of the scheduler's calls. What a turn changes is kept when it has committed, else undone.
 #[derive(Default)]
 pub struct AttributeLocks {
@@ -47,6 +56,8 @@ pub struct AttributeLocks {
     without_room: HashMap<StateKey, Line>,
     /// Sessions have ended calls, and no turn has committed that looked for them.
     calls_over: bool,
+    /// Calls of functions that leave what they want to others, and since when.
+    leaving: HashMap<StateKey, Instant>,
     /// Something may be other than what is shown.
     is_changed: bool,
     shown_at: Option<Instant>,
@@ -67,6 +78,26 @@ impl AttributeLocks {
         self.is_changed = true;
         self.wanted.insert(key, LockRequest { wants: wants.clone(), due, goes_first });
         self.table.request(key, due, goes_first, wants.objects.as_slice().into())
+    }
+
+    /// Whether a call, which locks rows itself, leaves what it wants to those that were repeated too often: as RPCs do, for a bounded time.
+    pub fn leaves_alone(&mut self, key: StateKey, wants: &WantedLocks) -> bool {
+        let database = database();
+        let is_marked = || wants.objects.iter().any(|(object, mode)| shared::is_marked(database, object, *mode as u32));
+        if !shared::has_marks(database) || !is_marked() || !is_running(database) {
+            self.leaving.remove(&key);
+            return false;
+        }
+        let now = Instant::now();
+        // Of calls that are over.
+        if self.leaving.len() >= LEAVING {
+            self.leaving.retain(|_, since| now.duration_since(*since) < 2 * shared::RESPECTED_FOR);
+        }
+        let leaves = now.duration_since(*self.leaving.entry(key).or_insert(now)) < shared::RESPECTED_FOR;
+        if !leaves {
+            self.leaving.remove(&key);
+        }
+        leaves
     }
 
     /// Gives up what a call has or waits for.

@@ -10,7 +10,8 @@
 //! overtaken. And it rests a little before it is taken again, so that whoever needs no table is called, and answers, in between:
 //! else each of their steps would wait for two turns in tables.
 //!
-//! **Turns.** A runner applies one answer at a time, which may take seconds. It takes one of each owner in turn.
+//! **Turns.** A runner applies one answer at a time, or calls one function, which may take seconds. It takes one of each owner, and of each
+//! of the two, in turn.
 
 use super::item::Item;
 use super::role::Role;
@@ -51,8 +52,8 @@ pub struct Backlog {
     pub yielding: BTreeSet<StateKey>,
     /// Since when the answers of calls with locks have been held up.
     held_up_since: HashMap<StateKey, Instant>,
-    /// When each owner's answer was taken last, where they take turns: a number.
-    turns: HashMap<Owner, u64>,
+    /// When each owner's answer was taken last, and when a function was called for it, where they take turns: a number.
+    turns: HashMap<(Owner, bool), u64>,
     /// One was taken in turn, and nothing else was done since.
     took_in_turn: bool,
 }
@@ -75,16 +76,16 @@ impl Backlog {
         let ready = self.waiting.iter().filter(|(_, item)| self.may_be_taken(item.execution(), now));
         let place = |(number, item): &(&u64, &Item)| {
             let id = item.execution();
-            let turn = self.turns.get(&owner_of(item)).copied().unwrap_or(0);
+            let turn = self.turns.get(&turn_of(item)).copied().unwrap_or(0);
             let place = self.places.get(&id).copied().unwrap_or(**number);
             (turn, self.put_off.get(&id).copied().unwrap_or(place), place, **number)
         };
         let (_, _, _, number) = ready.map(|entry| place(&entry)).min()?;
         let item = self.waiting.remove(&number)?;
         self.last += 1;
-        self.turns.insert(owner_of(&item), self.last);
+        self.turns.insert(turn_of(&item), self.last);
         // What leases functions takes as many as there is room for: it waits until they are called.
-        self.took_in_turn = !matches!(item, Item::Answer(_, Answered::Uncalled));
+        self.took_in_turn = !is_uncalled(&item);
         Some(item)
     }
 
@@ -295,9 +296,14 @@ impl Backlog {
 }
 
 /// Whose turn an item is. What is no answer takes no time.
-fn owner_of(item: &Item) -> Owner {
+fn turn_of(item: &Item) -> (Owner, bool) {
     match item {
-        Item::Answer(record, _) => record.owner,
-        _ => 0,
+        Item::Answer(record, _) => (record.owner, is_uncalled(item)),
+        _ => (0, false),
     }
+}
+
+/// Its function is to be called yet.
+fn is_uncalled(item: &Item) -> bool {
+    matches!(item, Item::Answer(_, Answered::Uncalled))
 }

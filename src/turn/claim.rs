@@ -7,7 +7,7 @@ use super::gather::Work;
 use super::item::Item;
 use super::memory::OpenCalls;
 use super::owners::{self, NamedRole, Unfit};
-use super::role::{RUNNERS_CALLS, Role};
+use super::role::{RUNNERS_CALLS, Role, max_runners};
 use super::save::Saved;
 use super::scans::{ScanEnds, Scans, poll_interval};
 use super::slow_tables::Kept;
@@ -134,26 +134,47 @@ impl Claiming<'_, '_> {
         }
         let ready = if room.has_any() { self.ready(limit.max(1), room)? } else { Vec::new() };
         let busy = self.busy(saved);
+        let knew_functions = knows_functions(self.lines);
         // Also without room: who has come meanwhile is to be known when there is some.
         let found =
             if limit > 0 { self.scan_levels(room, limit, &busy, saved.now, &mut claims)? } else { Found::default() };
         claims.more |= found.emptied && found.unfinished.iter().any(|line| room.has(*line));
+        // The room of the next turn has places for them.
+        claims.more |= self.turn.role.calls_functions() && !knew_functions && knows_functions(self.lines);
         if ready.is_empty() && found.due.is_empty() {
             return Ok(claims);
         }
-        let candidates = in_turn(room, ready, found.due);
-        // One alone is claimed to find out which of them is at fault.
-        let mut candidates: Vec<_> = candidates.into_iter().take(if limit == 1 { 1 } else { usize::MAX }).collect();
-        if self.turn.role.calls_functions() && self.turn.scope.claim > 1 {
-            // Preparing a worker's call may take all of the time of a step.
-            let functions = candidates.iter().take_while(|(due, _)| due.line.worker == NO_WORKER).count();
-            candidates.truncate(functions.max(1));
+        let mut candidates = in_turn(room, ready, found.due);
+        if self.turn.role.calls_functions() {
+            self.take_one_kind(&mut candidates, &mut claims);
         }
+        // One alone is claimed to find out which of them is at fault.
+        candidates.truncate(if limit == 1 { 1 } else { usize::MAX });
         if let [(only, _)] = candidates.as_slice() {
             self.scans.suspect = Some(only.key);
         }
         let candidates = self.load(candidates, &mut claims)?;
         self.judge(candidates, room, saved.now, &found.unfinished, claims)
+    }
+
+    /// Whether this runner calls functions, and does not leave them to the others.
+    pub(super) fn serves_functions(&self) -> bool {
+        !self.turn.has_slow_steps || self.turn.role.serves(true, max_runners())
+    }
+
+    /// Leaves of what a runner has found calls of one kind, the other one than the last time if there is any: several that functions
+    /// answer, or one of a worker, because preparing it may take all of the time of a step.
+    fn take_one_kind(&mut self, candidates: &mut Vec<(Due, bool)>, claims: &mut Claims) {
+        let is_function = |(due, _): &(Due, bool)| due.line.worker == NO_WORKER;
+        let any = |functions: bool| candidates.iter().any(|call| is_function(call) == functions);
+        let (functions, other) = (any(true), any(false));
+        let takes_functions = functions && !(other && self.scans.claimed_functions);
+        self.scans.claimed_functions = takes_functions;
+        claims.more |= functions && other;
+        candidates.retain(|call| is_function(call) == takes_functions);
+        if !takes_functions {
+            candidates.truncate(1);
+        }
     }
 
     /// Loads what there is to know of these calls. Those that are large, and not for this turn, step aside: nothing is leased for them.
@@ -200,10 +221,7 @@ impl Claiming<'_, '_> {
     ) -> Result<Found> {
         let began = Instant::now();
         let from_head = !self.turn.role.has_cursors() || self.scans.calls.from_head(began);
-        let knew_functions = knows_functions(self.lines);
         let heads = if from_head { Some(self.heads()?) } else { None };
-        // The room of the next turn has places for them.
-        claims.more |= self.turn.role.calls_functions() && !knew_functions && knows_functions(self.lines);
         let begins = |line: &Line| match &heads {
             Some(heads) => heads.get(line).copied(),
             None => self.scans.calls.from(line),
@@ -249,9 +267,17 @@ impl Claiming<'_, '_> {
     /// nobody's way.
     fn heads(&mut self) -> Result<HashMap<Line, Timestamp>> {
         let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, self.turn.lane)?.into_iter().collect();
-        let calls_functions = self.turn.role.calls_functions();
-        let is_known = |worker| self.registry.is_called(worker) || calls_functions && worker == NO_WORKER;
-        heads.retain(|line, _| is_known(line.worker));
+        if self.turn.role.calls_functions() {
+            let is_due = |(line, first): (&Line, &Timestamp)| line.worker == NO_WORKER && *first <= self.turn.began;
+            let functions = !self.turn.levels.is_empty() || heads.iter().any(is_due);
+            let serves_workers = !functions || self.turn.role.serves(false, max_runners());
+            heads.retain(|line, _| match line.worker {
+                NO_WORKER => self.serves_functions(),
+                worker => serves_workers && self.registry.is_called(worker),
+            });
+        } else {
+            heads.retain(|line, _| self.registry.is_called(line.worker));
+        }
         self.lines.found(heads.keys().copied(), Instant::now());
         Ok(heads)
     }
@@ -445,10 +471,21 @@ impl Claiming<'_, '_> {
             return None;
         }
         let config = config(loaded, state);
-        if self.turn.role.grants_locks() && unfit.is_none() && wants_locks(&config, api) {
+        let takes_locks = self.turn.role.grants_locks() || is_for_function;
+        let wants = (takes_locks && unfit.is_none() && wants_locks(&config, api)).then(|| {
             let (global, local) = (config.load_global(api), config.load_local(api));
-            let wants = locks::wants(&loaded.meta, due.key.0, &global, &local, types);
-            match self.locks.request(due.key, due.due_at, current.repeats, &wants) {
+            locks::wants(&loaded.meta, due.key.0, &global, &local, types)
+        });
+        match wants {
+            // It locks the rows themselves.
+            Some(wants) if is_for_function => {
+                if self.locks.leaves_alone(due.key, &wants) {
+                    self.backlog.defer(due.key.0, Patience::Short);
+                    claims.more = true;
+                    return None;
+                }
+            }
+            Some(wants) => match self.locks.request(due.key, due.due_at, current.repeats, &wants) {
                 LockResult::Granted => {}
                 LockResult::Waits => {
                     if !was_parked {
@@ -463,9 +500,8 @@ impl Claiming<'_, '_> {
                     verdicts.without_room.push(due.line);
                     return None;
                 }
-            }
-        } else {
-            self.locks.release(due.key);
+            },
+            None => self.locks.release(due.key),
         }
         room.take(line);
         Some(Leased {

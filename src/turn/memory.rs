@@ -76,8 +76,8 @@ pub(super) struct Seen {
     /// Nothing new is taken up: because somebody said so, or because of the ownership.
     pub paused: bool,
     pub ownership: Ownership,
-    /// How many calls wait for runners, up to the number of runners that there may be.
-    pub for_runners: usize,
+    /// The runners that are to be there for calls that wait.
+    pub for_runners: Vec<Role>,
     /// When the next call or timer comes due.
     pub next_due: Option<Timestamp>,
     /// When that turn began.
@@ -115,7 +115,7 @@ impl Memory {
             seen: Seen {
                 paused: false,
                 ownership: Ownership::Unused,
-                for_runners: 0,
+                for_runners: Vec::new(),
                 next_due: None,
                 began_at: Instant::now(),
                 takes_large: true,
@@ -134,9 +134,9 @@ impl Memory {
         self.tables.slow.died_in(table, owner);
     }
 
-    /// How many calls wait for runners, up to the number of runners that there may be.
-    pub fn for_runners(&self) -> usize {
-        self.seen.for_runners
+    /// The runners that are to be there for calls that wait.
+    pub fn for_runners(&self) -> &[Role] {
+        &self.seen.for_runners
     }
 
     /// Somebody has woken the scheduler.

@@ -26,7 +26,7 @@
 //! | `app_tables.rs`, `slow_tables.rs` | users' tables: as their owners, within a budget of time; and which are slow |
 //! | `global_queues.rs` | who gets the messages of global queues |
 //! | `timers.rs` | how many timers wide executions have |
-//! | `attribute_locks.rs` | who may have which locks on attributes |
+//! | `attribute_locks.rs` | who may have which locks on attributes, and what functions leave to them |
 //! | `breakers.rs`, `owners.rs` | workers that can't be reached, roles that may not own processes |
 //! | `owner_settings.rs` | what roles have set for themselves, where their steps use tables |
 //!

@@ -148,8 +148,10 @@ pub fn requests<'s>(
     calls: impl Iterator<Item = (&'s BTreeMap<ExecutionId, Loaded>, &'s Leased)>,
 ) -> Result<Requests> {
     let mut calls: Vec<_> = calls.filter_map(|(source, call)| found(source, call)).collect();
-    // Who has waited longest for time in tables comes first.
-    calls.sort_by_key(|found| found.call.due_at);
+    if turn.role.gathers() {
+        // Who has waited longest for time in tables comes first. Functions are called in the order in which they were claimed.
+        calls.sort_by_key(|found| found.call.due_at);
+    }
     let local = LocalValues::read(turn, &calls, &open.large)?;
     if open.large.len() > REMEMBERED {
         open.large.clear();

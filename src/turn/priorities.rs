@@ -1,6 +1,6 @@
-//! Calls of processes with a priority. Each level is a lane of the scheduler's, scanned from the head: those above all others before
-//! them, those below after them, in the room that is left. Priorities order the calls of each line: an owner's calls to a worker.
-//! How owners share a worker does not depend on them.
+//! Calls of processes with a priority. Each level is a lane, of the scheduler's or, where functions answer, of the runners', scanned from
+//! the head: those above all others before them, those below after them, in the room that is left. Priorities order the calls of each
+//! line: an owner's calls to a worker, or those that functions answer. How owners share a worker does not depend on them.
 //!
 //! Without such calls there is one scan, as if there were no priorities.
 
@@ -8,6 +8,7 @@ use super::claim::{Claiming, Claims, Found};
 use crate::pg::catch::Result;
 use crate::store::claim::{self, Lane, LineClaim};
 use crate::store::lines;
+use crate::store::registry::NO_WORKER;
 use std::collections::HashMap;
 use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::room::{Line, Room};
@@ -25,6 +26,14 @@ struct Scanning<'s> {
 }
 
 impl Claiming<'_, '_> {
+    /// Whether calls in this line of a level are this process's to claim.
+    fn is_claimed(&self, line: Line) -> bool {
+        match self.turn.role.calls_functions() {
+            true => line.worker == NO_WORKER && self.serves_functions(),
+            false => self.registry.registered_at(line.worker).is_some(),
+        }
+    }
+
     /// Locks due calls, of each line as many as there is room for: those with a high priority first.
     pub(super) fn scan_levels(
         &mut self,
@@ -59,7 +68,7 @@ impl Claiming<'_, '_> {
     fn scan_level(&mut self, number: &i16, scanning: &mut Scanning<'_>) -> Result<()> {
         let lane = Lane { number: *number, ..self.turn.lane };
         let mut heads: HashMap<_, _> = lines::heads(self.turn.spi, lane)?.into_iter().collect();
-        heads.retain(|line, first| *first <= scanning.now && self.registry.registered_at(line.worker).is_some());
+        heads.retain(|line, first| *first <= scanning.now && self.is_claimed(*line));
         self.lines.found(heads.keys().copied(), std::time::Instant::now());
         if scanning.limit == 0 {
             scanning.undrained.extend(heads.into_keys());

@@ -3,7 +3,8 @@
 //!
 //! | | the scheduler | a runner |
 //! |---|---|---|
-//! | claims calls of | lane 0 | lane 1: processes with a slow table, and functions that answer in place of workers |
+//! | claims calls of | lane 0, and those of priorities | lane 1: processes with a slow table, and functions that answer in place of workers; of the latter by priority too |
+//! | of several | | the first leaves functions to the others while there are steps of what is slow, the last one these while functions wait; the others, and one alone, take turns |
 //! | in one transaction | up to `xdb.claim_batch` items, and what is due | one item, of each owner in turn; one call of a worker, or leases for several functions |
 //! | calls at once | `xdb.max_in_flight` | 16 |
 //! | time in users' tables | `xdb.apply_timeout` for all of them in a turn | 5 s for a step |
@@ -73,6 +74,16 @@ impl Role {
         !self.is_scheduler()
     }
 
+    /// Whether calls of this kind are this process's while there are some of the other kind too: neither kind is ever kept waiting by
+    /// all runners being at the other one. `most`: so many runners there may be.
+    pub fn serves(self, functions: bool, most: usize) -> bool {
+        match self {
+            Role::Runner(number) if most > 1 && functions => number != 0,
+            Role::Runner(number) if most > 1 => usize::from(number) + 1 < most,
+            Role::Runner(_) | Role::Scheduler => true,
+        }
+    }
+
     /// Most calls under way.
     pub fn calls_at_once(self) -> usize {
         if self.is_scheduler() { max_in_flight() } else { RUNNERS_CALLS }
@@ -126,6 +137,25 @@ impl Role {
     pub fn is_told(self) -> bool {
         self.is_scheduler()
     }
+}
+
+/// Most runners of the database.
+pub fn max_runners() -> usize {
+    guc::RUNNERS.get() as usize
+}
+
+/// The runners that are to be there for so many calls that wait. `apart`: there are steps of what is slow.
+pub fn runners_for(workers: usize, functions: usize, apart: bool, most: usize) -> Vec<Role> {
+    let all = || Role::runners().take(most);
+    if !apart {
+        return all().take(workers + functions).collect();
+    }
+    let for_functions: Vec<_> = all().filter(|role| role.serves(true, most)).collect();
+    let for_workers = all().filter(|role| functions == 0 || role.serves(false, most));
+    let mut roles: Vec<_> = for_workers.take(workers).chain(for_functions.into_iter().rev().take(functions)).collect();
+    roles.sort_by_key(|role| role.index());
+    roles.dedup();
+    roles
 }
 
 /// Most calls of one scheduler.

@@ -29,6 +29,8 @@ pub struct Scans {
     pub messages: ScanByOwner<i64>,
     /// The call that alone is being claimed: if that fails, it is left alone.
     pub suspect: Option<StateKey>,
+    /// What a runner has claimed last were calls that functions answer.
+    pub claimed_functions: bool,
     /// When calls of workers that are gone were looked for last.
     pub adopted: Option<Instant>,
     pub pauses: Pauses,

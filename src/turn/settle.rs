@@ -5,17 +5,16 @@ use super::item::{Item, ItemOutcome};
 use super::making::Later;
 use super::memory::{Memory, OpenCalls, Seen, Submit};
 use super::prepare::{Prepared, Requests};
-use super::role::max_in_flight;
+use super::role::{Role, max_in_flight, max_runners, runners_for};
 use super::save::Saved;
 use super::transaction::{Progress, Started};
 use crate::calls::{Answered, CallRecord};
 use crate::clock;
-use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::session::Session;
 use crate::pg::shmem;
-use crate::store::lines;
+use crate::store::lines::{self, ForRunners};
 use crate::store::registry::{NO_WORKER, Registry};
 use crate::transport::Request;
 use std::time::{Duration, Instant};
@@ -38,7 +37,7 @@ pub struct TurnOutcome {
     next_due: Option<Timestamp>,
     /// Up to then it has looked for timers.
     began: Timestamp,
-    for_runners: usize,
+    for_runners: Vec<Role>,
 }
 
 impl TurnOutcome {
@@ -75,16 +74,16 @@ impl TurnOutcome {
                 next
             }
         };
-        let most = guc::RUNNERS.get() as usize;
-        let (for_runners, next_for_runners) = match started.has_work_for_runners && turn.role.gathers() && !turn.paused
-        {
+        let most = max_runners();
+        let waiting = match started.has_work_for_runners && turn.role.gathers() && !turn.paused {
             true => {
                 let workers: Vec<_> = work.workers.iter().copied().chain([NO_WORKER]).collect();
-                lines::for_runners(turn.spi, &workers, saved.now, turn.real, most)?
+                lines::for_runners(turn.spi, &workers, &started.runners_levels, (saved.now, turn.real), most)?
             }
-            false => (0, None),
+            false => ForRunners::default(),
         };
-        let next_due = next_due.into_iter().chain(next_for_runners).min();
+        let for_runners = runners_for(waiting.workers, waiting.functions, turn.has_slow_steps, most);
+        let next_due = next_due.into_iter().chain(waiting.next).min();
         let all_drained = drained.is_some_and(|drained| drained.len() == lines.len());
         let nothing_left = all_drained && saved.put_off.is_empty();
         let began = turn.began;

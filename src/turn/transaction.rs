@@ -14,7 +14,7 @@ use crate::pg::catch::{
 };
 use crate::pg::session::{Begun, Session};
 use crate::pg::{crash, identity, spi};
-use crate::store::claim::{self as store_claim, Lane};
+use crate::store::claim::{self as store_claim, FIRST_FUNCTIONS_LANE, Lane};
 use crate::store::engine;
 use crate::store::instance::Ownership;
 use std::time::{Duration, Instant};
@@ -71,8 +71,10 @@ pub(super) struct Turn<'a> {
     pub spi: &'a spi::Spi,
     pub role: Role,
     pub lane: Lane,
-    /// Lanes of the scheduler's that hold calls of processes with a priority, the highest first.
+    /// Lanes of its role's that hold calls of processes with a priority, the highest first.
     pub levels: Vec<i16>,
+    /// There are steps of what is slow, or may be.
+    pub has_slow_steps: bool,
     /// Of the leases that it gives.
     pub number: i64,
     pub scope: Scope,
@@ -342,8 +344,10 @@ fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Sco
 pub(super) struct Started<'a> {
     pub turn: Turn<'a>,
     pub has_global_work: bool,
-    /// There are calls in the runners' lane, or something is slow whose calls go there.
+    /// There are calls in the runners' lanes, or something is slow whose calls go there.
     pub has_work_for_runners: bool,
+    /// The runners' lanes that hold calls of processes with a priority, if this is the scheduler.
+    pub runners_levels: Vec<i16>,
     /// There are workers' calls in the runners' lane, and nothing is slow any more.
     pub has_mended_calls: bool,
     /// Registrations have changed since the last turn.
@@ -366,11 +370,19 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
     memory.seen.takes_large = !memory.seen.took_large;
     memory.tables.health.begin_turn();
     let any_slow = memory.tables.slow.begin_turn(spi, state.slow)?;
+    let functions_have_priorities = state.last_lane.is_some_and(|lane| lane >= FIRST_FUNCTIONS_LANE);
+    let of_functions = if functions_have_priorities { store_claim::levels_of_functions(spi)? } else { Vec::new() };
+    let (levels, runners_levels) = match memory.role.gathers() {
+        true if state.last_lane.is_some() => (store_claim::levels(spi)?, of_functions),
+        true => (Vec::new(), Vec::new()),
+        false => (of_functions, Vec::new()),
+    };
     let turn = Turn {
         spi,
         role: memory.role,
         lane: memory.lane,
-        levels: if state.priorities && memory.role.gathers() { store_claim::levels(spi)? } else { Vec::new() },
+        levels,
+        has_slow_steps: any_slow || state.workers_calls_are_runners,
         number: memory.number,
         scope,
         paused: memory.seen.paused,
@@ -383,7 +395,8 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
     Ok(Some(Started {
         turn,
         has_global_work: state.global_work,
-        has_work_for_runners: any_slow || state.runners_have_calls,
+        has_work_for_runners: any_slow || state.runners_have_calls || functions_have_priorities,
+        runners_levels,
         has_mended_calls: state.workers_calls_are_runners && !any_slow,
         registered,
     }))

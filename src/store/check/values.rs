@@ -43,7 +43,10 @@ const STATE: &[(&str, &str)] = &[
 ];
 
 const TASK: &[(&str, &str)] = &[
-    ("t.lane NOT IN (0, 1, 2)", "'its lane is unknown'"),
+    (
+        "t.lane NOT IN (0, 1, 2) AND t.lane NOT BETWEEN 16 AND 36 AND t.lane NOT BETWEEN 40 AND 60",
+        "'its lane is unknown'",
+    ),
     ("t.attempt > 0 AND t.first_attempt_at IS NULL", "'it has begun an attempt, and first_attempt_at is null'"),
     // A worker that fetches its calls has leases of epoch 0, with a number.
     (

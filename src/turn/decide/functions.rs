@@ -26,6 +26,9 @@ use xdb_protocol::call_id;
 /// Most calls of one process in one transaction.
 const IN_ONE_TRANSACTION: usize = 16;
 
+/// In a transaction that has taken so long no further call begins: others may have come to wait.
+const LONG_TRANSACTION: std::time::Duration = std::time::Duration::from_millis(500);
+
 /// Why a call was undone.
 enum Undone {
     /// It was an attempt.
@@ -95,7 +98,8 @@ impl Decider<'_, '_, '_> {
     /// Calls what follows, as long as functions answer it and nobody else waits.
     fn go_on(&mut self, id: ExecutionId) -> Result<()> {
         for _ in 1..IN_ONE_TRANSACTION {
-            let may_go_on = self.turn.is_alone && !self.is_paused(id);
+            let has_time = self.turn.began_at.elapsed() < LONG_TRANSACTION;
+            let may_go_on = self.turn.is_alone && has_time && !self.is_paused(id);
             let Some(next) = self.next_call(id).filter(|_| may_go_on) else { return Ok(()) };
             if self.make(&next)?.is_some() {
                 return Ok(());

@@ -517,3 +517,280 @@ fn an_rpc_with_a_function_is_called_in_the_callers_transaction() {
     assert_eq!(db.completes("p").result(), "all done");
     app.done(&[]);
 }
+
+/// How many runners are in a function that sleeps.
+const ASLEEP: &str =
+    "pg_stat_activity WHERE backend_type = 'xdb runner' AND wait_event = 'PgSleep' AND datname = current_database()";
+
+/// A step that sleeps for so long, and is written down then.
+fn sleeping(seconds: f64) -> String {
+    format!(
+        "CREATE FUNCTION sleeping(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             PERFORM pg_sleep({seconds:.3});
+             INSERT INTO public.ledger (process, what) VALUES (request->'context'->>'processId', 'slept');
+             RETURN '{{\"stateDecision\": {{\"threadCloseDecision\": {{\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}}}}';
+         END $$;"
+    )
+}
+
+fn sleeps() -> Definition {
+    Definition::starting_with("Sleep").step_with("Sleep", json!({"executeFunction": "public.sleeping"}))
+}
+
+fn start_with(db: &mut Db, id: &str, process_type: &str, priority: i64) {
+    db.start(id, process_type).input(json!(1)).options(json!({"priority": priority})).go();
+}
+
+#[test]
+fn functions_are_called_by_priority_and_then_by_due_time() {
+    let app = App::alone("functions_priority", ClusterOptions::default().set("xdb.runners", "1"));
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    db.run(ORDER);
+    register(&app, "Steps", &steps());
+    let all = [("low", -10), ("plain-1", 0), ("high-1", 3), ("high-2", 3), ("top", 10), ("plain-2", 0)];
+    let in_order = ["top", "high-1", "high-2", "plain-1", "plain-2", "low"];
+    let called = "SELECT process FROM ledger ORDER BY id";
+    superuser.run("SELECT xdb.pause()");
+    all.iter().for_each(|(id, priority)| start_with(&mut db, id, "Steps", *priority));
+    superuser.run("SELECT xdb.resume()");
+    db.completes("low");
+    assert_eq!(db.all::<String>(called), in_order);
+    // Also those that were held, and that a crash came by.
+    db.run("TRUNCATE ledger");
+    superuser.run("SELECT xdb.pause_process_type('Steps')");
+    all.iter().for_each(|(id, priority)| start_with(&mut db, &format!("held-{id}"), "Steps", *priority));
+    wait_until("all are held", 30, || superuser.count("xdb.task WHERE lane = 2") == all.len() as i64);
+    app.cluster().crash();
+    app.cluster().launch();
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    superuser.run("SELECT xdb.resume_process_type('Steps')");
+    db.completes("held-low");
+    assert_eq!(db.all::<String>(called), in_order.map(|id| format!("held-{id}")));
+    assert_eq!(db.count("xdb.history WHERE event_type = 'AttemptFailed'"), 0);
+    app.done(&[]);
+}
+
+#[test]
+fn an_urgent_function_does_not_wait_for_hundreds_of_others() {
+    let app = App::alone("functions_urgent", ClusterOptions::default());
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    db.run(ORDER);
+    db.run(&sleeping(0.02));
+    register(&app, "Sleeps", &sleeps());
+    superuser.run("SELECT xdb.pause()");
+    for n in 0..400 {
+        start_with(&mut db, &format!("busy-{n}"), "Sleeps", if n % 2 == 0 { -1 } else { 0 });
+    }
+    superuser.run("SELECT xdb.resume()");
+    wait_until("the runners are at it", 30, || db.count("ledger") >= 20);
+    for n in 0..5 {
+        let id = format!("urgent-{n}");
+        start_with(&mut db, &id, "Sleeps", 5);
+        db.completes(&id);
+    }
+    let waiting = views::with_status(&mut db, "busy-%", "RUNNING");
+    assert!(waiting > 100, "only {waiting} others wait still");
+    wait_until("all complete", 120, || views::with_status(&mut db, "busy-%", "COMPLETED") == 400);
+    assert_eq!(db.count("ledger"), 405);
+    app.done(&[]);
+}
+
+/// Functions lock what they load, and leave alone for a while what a state was repeated for too often.
+#[test]
+fn states_and_functions_that_count_in_one_row_lose_no_update_and_nobody_starves() {
+    const STATES: i64 = 10;
+    let app = functions(
+        "functions_crowd",
+        "CREATE TABLE switch (on_ boolean); INSERT INTO switch VALUES (true);
+         INSERT INTO counters VALUES ('r', 0);
+         CREATE FUNCTION count_on(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO public.ledger (process, what) VALUES (request->'context'->>'processId', 'count');
+             RETURN jsonb_build_object(
+                 'writeToGlobalAttributes', jsonb_build_object('n', (request->'loadedGlobalAttributes'->>'n')::int + 1),
+                 'stateDecision', CASE WHEN (SELECT on_ FROM public.switch)
+                     THEN '{\"nextStates\": [{\"stateId\": \"Count\"}]}'::jsonb
+                     ELSE '{\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}'::jsonb END);
+         END $$;",
+    );
+    let mut db = app.db();
+    let _worker = app.worker(|call: &Call| {
+        // Long enough for functions to come between.
+        std::thread::sleep(Duration::from_millis(30));
+        let n = json!(call.global("n").as_i64().unwrap_or_default() + 1);
+        force_complete(n.clone()).globals(json!({"n": n}))
+    });
+    let locking = |more: Value| {
+        let mut config = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}});
+        config.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        Definition::starting_with("Count").step_with("Count", config).maps("public.counters", "id", &["n"])
+    };
+    app.register("States", &locking(json!({})));
+    register(&app, "Functions", &locking(json!({"executeFunction": "public.count_on"})));
+    for n in 0..8 {
+        db.start(&format!("function{n}"), "Functions").key("r").go();
+    }
+    wait_until("functions count", 30, || db.count("ledger") >= 50);
+    for n in 0..STATES {
+        db.start(&format!("state{n}"), "States").key("r").go();
+    }
+    let (took, ()) = timed(|| {
+        wait_until("the states are through", 60, || views::with_status(&mut db, "state%", "COMPLETED") == STATES);
+    });
+    assert!(took < Duration::from_secs(45), "{took:?}");
+    let before = db.count("ledger");
+    wait_until("functions go on", 30, || db.count("ledger") > before);
+    db.run("UPDATE switch SET on_ = false");
+    wait_until("all complete", 60, || views::with_status(&mut db, "function%", "COMPLETED") == 8);
+    let counted = db.count("ledger") + STATES;
+    assert_eq!(i64::from(db.one::<i32>("SELECT n FROM counters WHERE id = 'r'")), counted);
+    assert_eq!(db.count("xdb.history WHERE event_type = 'AttemptFailed'"), 0);
+    app.done(&[]);
+}
+
+/// Functions, the steps of a slow table, and a worker that needs neither, with so many runners.
+fn kinds(name: &str, runners: &str) -> (App, Worker) {
+    let app = App::alone(name, ClusterOptions::default().set("xdb.runners", runners));
+    let mut db = app.db();
+    db.run(ORDER);
+    db.run(
+        "CREATE TABLE mine (id text PRIMARY KEY, n int NOT NULL DEFAULT 0);
+         INSERT INTO mine SELECT 'm' || n FROM generate_series(0, 99) n;
+         CREATE FUNCTION pause() RETURNS float8 LANGUAGE sql AS 'SELECT 0.0::float8';
+         CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_sleep(public.pause()); RETURN new; END $$;
+         CREATE TRIGGER sleep BEFORE UPDATE ON mine FOR EACH ROW EXECUTE FUNCTION sleep();",
+    );
+    let worker = app.worker(|call: &Call| match call.process_id().starts_with('m') {
+        true => force_complete(json!(1)).globals(json!({"n": 1})),
+        false => force_complete(json!(1)),
+    });
+    app.register("mine", &one_step().maps("public.mine", "id", &["n"]));
+    app.register("quick", &one_step());
+    (app, worker)
+}
+
+/// The table is slow, with no probe within the test.
+fn is_slow(app: &App) {
+    app.superuser().run(
+        "INSERT INTO xdb.slow_object (kind, object, reason, pause)
+         VALUES ('TABLE', 'public.mine'::regclass, 'took longer than xdb.apply_timeout', '1 h')",
+    );
+    wait_until("the table is named", 10, || views::engine(&mut app.superuser()).contains("public.mine: "));
+}
+
+/// All runners are at functions that take long, and more of them wait.
+fn long_functions_come_first(name: &str, runners: i64) {
+    const FUNCTIONS: i64 = 16;
+    let (app, _worker) = kinds(name, &runners.to_string());
+    let mut db = app.db();
+    db.run(&sleeping(1.0));
+    register(&app, "Sleeps", &sleeps());
+    for n in 0..FUNCTIONS {
+        db.start(&format!("sleeps{n}"), "Sleeps").go();
+    }
+    let mut superuser = app.superuser();
+    wait_until("all runners are at functions", 30, || superuser.count(ASLEEP) == runners);
+    is_slow(&app);
+    for n in 0..3 {
+        db.start(&format!("m{n}"), "mine").key(&format!("m{n}")).go();
+    }
+    // Whoever needs no runner waits for none.
+    for n in 0..10 {
+        let id = format!("quick{n}");
+        db.start(&id, "quick").go();
+        db.completes(&id);
+    }
+    let slept = db.count("ledger");
+    assert!(slept < FUNCTIONS / 2, "steps over HTTP have waited for {slept} functions");
+    for n in 0..3 {
+        db.completes(&format!("m{n}"));
+    }
+    let slept = db.count("ledger");
+    assert!(slept < FUNCTIONS - runners, "steps of the slow table have waited for {slept} functions");
+    wait_until("all complete", 60, || views::with_status(&mut db, "sleeps%", "COMPLETED") == FUNCTIONS);
+    assert_eq!(db.count("ledger"), FUNCTIONS);
+    app.done(&[]);
+}
+
+#[test]
+fn functions_that_take_long_keep_steps_of_a_slow_table_waiting_for_one_runner_at_most() {
+    long_functions_come_first("functions_first_two", 2);
+}
+
+#[test]
+fn one_runner_alone_takes_turns_between_functions_and_steps_of_a_slow_table() {
+    long_functions_come_first("functions_first_one", 1);
+}
+
+#[test]
+fn steps_of_a_slow_table_keep_no_function_waiting() {
+    const STEPS: i64 = 16;
+    for runners in ["1", "2"] {
+        let (app, _worker) = kinds(&format!("functions_last_{runners}"), runners);
+        let mut db = app.db();
+        db.run("CREATE OR REPLACE FUNCTION pause() RETURNS float8 LANGUAGE sql AS 'SELECT 0.5::float8'");
+        register(&app, "Steps", &steps());
+        is_slow(&app);
+        for n in 0..STEPS {
+            db.start(&format!("m{n}"), "mine").key(&format!("m{n}")).go();
+        }
+        wait_until("runners are at the table", 30, || db.count("mine WHERE n = 1") >= 1);
+        for n in 0..3 {
+            let id = format!("steps{n}");
+            db.start(&id, "Steps").input(json!(2)).go();
+            db.completes(&id);
+        }
+        let written = db.count("mine WHERE n = 1");
+        assert!(written < STEPS - 1, "functions have waited for {written} writes, with {runners} runners");
+        wait_until("all complete", 60, || views::with_status(&mut db, "m%", "COMPLETED") == STEPS);
+        app.done(&[]);
+    }
+}
+
+#[test]
+fn a_function_that_drops_its_table_or_writes_rows_of_others_does_what_its_owner_may() {
+    let app = functions(
+        "functions_reaching",
+        "CREATE TABLE item (id text PRIMARY KEY, n int); INSERT INTO item VALUES ('own', 1), ('others', 1);
+         CREATE FUNCTION reach(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+         DECLARE
+             how CONSTANT text := request->>'stateInput';
+             answer jsonb := '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}';
+         BEGIN
+             INSERT INTO public.ledger (process, what) VALUES (request->'context'->>'processId', how);
+             IF (request->'context'->>'attempt')::int > 1 THEN
+                 RETURN answer;
+             END IF;
+             CASE how
+                 WHEN 'drop' THEN DROP TABLE public.item;
+                 WHEN 'hidden' THEN UPDATE public.hidden SET n = 5;
+                 WHEN 'others' THEN UPDATE public.item SET n = 5 WHERE id = 'others';
+             END CASE;
+             RETURN answer || '{\"writeToGlobalAttributes\": {\"n\": 2}}';
+         END $$;",
+    );
+    let mut db = app.db();
+    app.session("other").run("CREATE TABLE hidden (n int); INSERT INTO hidden VALUES (1)");
+    let reaches = Definition::starting_with("Reach").step_with("Reach", json!({"executeFunction": "public.reach"}));
+    register(&app, "Reaches", &reaches.maps("public.item", "id", &["n"]));
+    for (how, kind) in [("drop", "AppDatabaseError"), ("hidden", "42501")] {
+        db.start(how, "Reaches").key("own").input(json!(how)).go();
+        let failed = failure(&mut db, how);
+        assert_eq!(failed["errorType"], kind, "{failed}");
+        db.completes(how);
+        assert_eq!(db.all::<i32>("SELECT n FROM item ORDER BY id"), [1, 1], "it is as it was");
+        assert_eq!(db.count(&format!("ledger WHERE process = '{how}'")), 1);
+    }
+    // A row that another process is mapped to, and which somebody holds.
+    let mut holder = app.db();
+    holder.run("BEGIN; UPDATE item SET n = 1 WHERE id = 'others'");
+    db.start("others", "Reaches").key("own").input(json!("others")).go();
+    let mut superuser = app.superuser();
+    let waiting = "pg_stat_activity WHERE backend_type = 'xdb runner' AND wait_event_type = 'Lock' AND datname = current_database()";
+    wait_until("the function waits for the row", 30, || superuser.count(waiting) == 1);
+    holder.run("COMMIT");
+    db.completes("others");
+    assert_eq!(db.all::<i32>("SELECT n FROM item ORDER BY id"), [5, 2]);
+    assert_eq!(db.count("ledger WHERE process = 'others'"), 1);
+    app.done(&[]);
+}
