@@ -236,8 +236,14 @@ fn the_answers_are_read() {
         let status = u16::try_from(answer["status"].as_u64().unwrap()).unwrap();
         let body = answer["answer"].to_string();
         if status != 200 {
-            let (failure, _) = decode_error(status, None, body.as_bytes());
+            let (failure, further) = decode_error(status, None, body.as_bytes());
             assert_eq!(failure.error_type.as_deref(), answer["answer"]["errorType"].as_str(), "{answer}");
+            // Who fetches its calls gives the same to `fail_call`, where nothing may be unknown. There is no status.
+            let (fetched, then) = decode_failure(&body).unwrap_or_else(|error| panic!("{error}: {answer}"));
+            assert_eq!((&fetched.error_type, fetched.status, then), (&failure.error_type, None, further), "{answer}");
+            if answer["answer"]["detail"].is_string() {
+                assert_eq!(fetched.detail, failure.detail, "{answer}");
+            }
             continue;
         }
         let read = match request["path"].as_str().unwrap() {
