@@ -10,6 +10,7 @@ use super::rpc_locks::Locking;
 use super::{Caller, json, name, needed};
 use crate::calls::{self, CallRecord};
 use crate::pg::catch::Result;
+use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
 use crate::pg::process::has_transaction_snapshot;
@@ -227,6 +228,7 @@ fn give_back(caller: Caller, token: &Token) -> Result<Value> {
         if !pull::give_back(spi, token.leased)? {
             return Err(error::call_is_lost());
         }
+        crash::point("pull-give-back");
         wake::call_worker_at_commit(found.worker);
         Ok(Value::Void)
     })
@@ -303,7 +305,9 @@ fn apply(caller: Caller, said: Said<'_>) -> Result<()> {
             calls.run(spi)
         })?;
     }
-    caller.on_system_tables(|spi, _| answering::save_fetched(spi, &loaded, now))
+    caller.on_system_tables(|spi, _| answering::save_fetched(spi, &loaded, now))?;
+    crash::point("pull-answer");
+    Ok(())
 }
 
 /// Locks the execution of a call whose lease is this one still, with the state that has made it.

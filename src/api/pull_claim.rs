@@ -8,6 +8,7 @@ use super::owners_tables::OwnersTables;
 use super::{Caller, process, pull};
 use crate::calls::{self, Attempt, CallRecord};
 use crate::pg::catch::{PgError, Result};
+use crate::pg::crash;
 use crate::pg::function::Value;
 use crate::pg::identity::{self, TableUse};
 use crate::pg::memory;
@@ -282,6 +283,7 @@ impl Look {
                 let lease = |made: &Made| Lease { epoch: 0, number, until: real + made.lease };
                 let leases: Vec<_> = made.iter().map(|(due, _, made)| (*due, lease(made))).collect();
                 store::lease(spi, &leases, now)?;
+                crash::point("pull-claim");
                 seen.calls.extend(made.into_iter().map(|(due, api, made)| Claimed {
                     token: pull::token_of(Leased { key: due.key, number }, made.fingerprint),
                     call_id: made.call_id,
@@ -429,7 +431,9 @@ fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId) -> Result<boo
         app_database_error: None,
     };
     let over = store::still_over(spi, worker, &over, clock::real())?;
-    fail(spi, registry, over.into_iter().map(|begun| (begun, ended.clone())).collect())
+    let noted = fail(spi, registry, over.into_iter().map(|begun| (begun, ended.clone())).collect())?;
+    crash::point("pull-note");
+    Ok(noted)
 }
 
 /// Applies failed attempts, as far as nobody has locked their executions. Says whether it wrote anything.

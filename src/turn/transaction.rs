@@ -107,6 +107,7 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
     let mut progress = match transact(memory, session, &mut items, scope) {
         Ok(Transacted::Done(outcome)) => {
             if calls {
+                crash::point("function-committed");
                 memory.seen.functions_are_slow = began.elapsed() > SLOW_FUNCTION;
             }
             let progress = follow(memory, session, items, *outcome, submit);

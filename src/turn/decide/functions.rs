@@ -184,6 +184,7 @@ impl Decider<'_, '_, '_> {
             // Nothing may run in the subtransaction any more: it is undone at once.
             Err(error) => return Ok(Some(Undone::Failed(raised(&error), Further::ByPolicy))),
         };
+        crash::point("function-called");
         if let Answered::Failed(failure, further) = answered {
             return Ok(Some(Undone::Failed(failure, further)));
         }
