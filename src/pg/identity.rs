@@ -156,8 +156,8 @@ pub fn temporary_schema() -> Option<pg_sys::Oid> {
     (schema != pg_sys::InvalidOid).then_some(schema)
 }
 
-/// Runs `body` as [`as_process_owner`] does, for a function that has so many milliseconds: locks are waited for as long, and it gives way
-/// in a deadlock before any session does that waits with it.
+/// Runs `body` as [`as_process_owner`] does, for a function that waits for a lock so many milliseconds: it gives way in a deadlock
+/// before any session does that waits with it.
 pub fn as_function_owner<T>(
     owner: pg_sys::Oid,
     own: &[Setting],

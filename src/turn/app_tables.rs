@@ -156,20 +156,20 @@ impl<'a> AppTables<'a> {
     }
 
     /// Runs a function that answers in place of a worker: as the process's owner, for so long, and not within the time that users'
-    /// tables have. What it has done is to be undone by the caller if it fails.
+    /// tables have. It waits for no lock longer than `lock_timeout`. What it has done is to be undone by the caller if it fails.
     pub fn in_function<T>(
         &mut self,
         key: StateKey,
         meta: &Meta,
         function: Relation,
-        timeout: Duration,
+        (timeout, lock_timeout): (Duration, Duration),
         body: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let own = self.settings.of(self.spi, meta.owner)?;
-        let milliseconds = timeout.as_millis().clamp(1, i32::MAX as u128) as i32;
+        let milliseconds = |time: Duration| time.as_millis().clamp(1, i32::MAX as u128) as i32;
         let body = || as_step_of(key.0.0, body);
-        let as_owner = || as_function_owner(meta.owner, &own, milliseconds, body);
-        let value = with_timeout(milliseconds, function, meta.owner, as_owner)?;
+        let as_owner = || as_function_owner(meta.owner, &own, milliseconds(lock_timeout), body);
+        let value = with_timeout(milliseconds(timeout), function, meta.owner, as_owner)?;
         self.slow.step_ended(key, &times_in_tables());
         Ok(value)
     }

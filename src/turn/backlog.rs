@@ -10,8 +10,8 @@
 //! overtaken. And it rests a little before it is taken again, so that whoever needs no table is called, and answers, in between:
 //! else each of their steps would wait for two turns in tables.
 //!
-//! **Turns.** A runner applies one answer at a time, or calls one function, which may take seconds. It takes one of each owner, and of each
-//! of the two, in turn.
+//! **Turns.** A runner applies one answer at a time, or calls functions, which may take seconds. It takes one of each owner, and of each
+//! of the two, in turn. Of functions that are quick it takes several together.
 
 use super::item::Item;
 use super::role::Role;
@@ -60,18 +60,42 @@ pub struct Backlog {
 
 impl Backlog {
     /// Takes what may be applied now in one transaction; the rest stays.
-    pub fn take(&mut self, role: Role) -> Vec<Item> {
+    pub fn take(&mut self, role: Role, functions_are_slow: bool) -> Vec<Item> {
         if role.takes_turns() {
-            return self.take_in_turn().into_iter().collect();
+            return self.take_in_turn(role.functions_at_once(functions_are_slow));
         }
         self.take_those(role.items_at_once(), |executions, id| !(role.keeps_risky_apart() && executions.has(id)))
     }
 
-    /// Takes the first of the owner whose turn it is. Every other time nothing: then a call is claimed.
-    fn take_in_turn(&mut self) -> Option<Item> {
+    /// Takes the first of the owner whose turn it is; or up to so many calls of functions, of each owner in turn. After an answer nothing,
+    /// once: then a call is claimed.
+    fn take_in_turn(&mut self, functions: usize) -> Vec<Item> {
+        let mut taken = Vec::new();
         if std::mem::take(&mut self.took_in_turn) {
-            return None;
+            return taken;
         }
+        while let Some(number) = self.first_in_turn() {
+            let is_function = self.waiting.get(&number).is_some_and(is_uncalled);
+            // What was held up may be again, and is called alone.
+            let is_alone = self.waiting.get(&number).is_none_or(|item| self.executions.has(&item.execution()));
+            if !taken.is_empty() && (is_alone || !is_function) {
+                break;
+            }
+            let Some(item) = self.waiting.remove(&number) else { break };
+            self.last += 1;
+            self.turns.insert(turn_of(&item), self.last);
+            // What leases functions takes as many as there is room for: it waits until they are called.
+            self.took_in_turn = !is_function;
+            taken.push(item);
+            if is_alone || !is_function || taken.len() >= functions {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// The number of the first of the owner whose turn it is.
+    fn first_in_turn(&self) -> Option<u64> {
         let now = Instant::now();
         let ready = self.waiting.iter().filter(|(_, item)| self.may_be_taken(item.execution(), now));
         let place = |(number, item): &(&u64, &Item)| {
@@ -80,13 +104,7 @@ impl Backlog {
             let place = self.places.get(&id).copied().unwrap_or(**number);
             (turn, self.put_off.get(&id).copied().unwrap_or(place), place, **number)
         };
-        let (_, _, _, number) = ready.map(|entry| place(&entry)).min()?;
-        let item = self.waiting.remove(&number)?;
-        self.last += 1;
-        self.turns.insert(turn_of(&item), self.last);
-        // What leases functions takes as many as there is room for: it waits until they are called.
-        self.took_in_turn = !is_uncalled(&item);
-        Some(item)
+        ready.map(|entry| place(&entry)).min().map(|(_, _, _, number)| number)
     }
 
     /// The lines of the calls whose answers wait here.

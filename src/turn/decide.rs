@@ -83,6 +83,8 @@ struct Decider<'t, 'a, 'i> {
     rows: HashSet<UsersRow>,
     /// And those that are written by what is to close its execution.
     closing_rows: HashSet<UsersRow>,
+    /// The process of which a function was called first.
+    called_first: Option<ExecutionId>,
     decided: Decided<'i>,
 }
 
@@ -134,6 +136,7 @@ pub fn decide<'i>(
         held_up: BTreeSet::new(),
         rows: HashSet::new(),
         closing_rows: HashSet::new(),
+        called_first: None,
         decided,
     };
     for (number, item) in items.iter().enumerate() {

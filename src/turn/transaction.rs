@@ -100,7 +100,7 @@ enum Transacted {
 pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit<'_>) -> Progress {
     memory.deferrals_end();
     memory.making.begin_turn(session);
-    let items = memory.backlog.take(memory.role);
+    let items = memory.backlog.take(memory.role, memory.seen.functions_are_slow);
     let mut items = making::apply_suspects(memory, session, items, submit);
     let scope = memory.role.scope(!items.is_empty(), memory.seen.functions_are_slow);
     let (began, calls) = (Instant::now(), items.iter().any(|item| matches!(item, Item::Answer(_, Answered::Uncalled))));
@@ -310,7 +310,7 @@ fn transact(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>, s
 
 /// One way through the turn: each phase takes the value of the one before.
 fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Scope) -> Result<Transacted> {
-    let Some(started) = begin(memory, spi, scope)? else {
+    let Some(started) = begin(memory, spi, scope, items.len())? else {
         // Another scheduler has begun; every lease of this one is void.
         return Ok(Transacted::Not(Progress::Changed));
     };
@@ -356,7 +356,7 @@ pub(super) struct Started<'a> {
 }
 
 /// Reads what every turn begins with. None when another scheduler has begun.
-fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Option<Started<'a>>> {
+fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: usize) -> Result<Option<Started<'a>>> {
     let (began, began_at) = (crate::clock::now(), Instant::now());
     memory.number += 1;
     let state = engine::turn_input(spi, memory.role)?;
@@ -391,7 +391,7 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope) -> Result<Opt
         began,
         began_at,
         real: crate::clock::real(),
-        is_alone: memory.backlog.is_empty(),
+        is_alone: items <= 1 && memory.backlog.is_empty(),
     };
     Ok(Some(Started {
         turn,

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! What the function has done and what comes of its answer are one transaction, so both are there once. States that follow and are
-//! answered by functions too are called in the same transaction, if nothing else waits: one that fails there is undone, and claimed
-//! like any other, so that its attempts count.
+//! answered by functions too are called in the same transaction, for some milliseconds if others wait: one that fails there is
+//! undone, and claimed like any other, so that its attempts count.
 
 use super::super::claim::Paused;
 use super::*;
@@ -21,13 +21,19 @@ use crate::store::app_functions;
 use crate::store::app_tables::{defer_nothing, object};
 use crate::store::attribute::{Found, Size};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use xdb_protocol::call_id;
 
 /// Most calls of one process in one transaction.
 const IN_ONE_TRANSACTION: usize = 16;
 
 /// In a transaction that has taken so long no further call begins: others may have come to wait.
-const LONG_TRANSACTION: std::time::Duration = std::time::Duration::from_millis(500);
+const LONG_TRANSACTION: Duration = Duration::from_millis(500);
+
+/// So long after a transaction's begin more functions are called in it while others wait: it saves more time than it takes from
+/// them. A function of another process than the first one's may take as long, and is called alone otherwise: what it waits for
+/// must not keep the others' locks.
+const WHILE_OTHERS_WAIT: Duration = Duration::from_millis(5);
 
 /// Why a call was undone.
 enum Undone {
@@ -59,6 +65,12 @@ impl Decider<'_, '_, '_> {
             self.give_back(number, record.key);
             return Ok(());
         }
+        if self.is_beside_others(record.key.0) && self.turn.began_at.elapsed() >= WHILE_OTHERS_WAIT {
+            // Its lease is kept, and it is called in the next transaction.
+            self.decided.outcomes[number] = ItemOutcome::Behind;
+            return Ok(());
+        }
+        self.called_first.get_or_insert(record.key.0);
         match self.make(record)? {
             None => self.go_on(record.key.0),
             Some(Undone::Failed(failure, further)) => {
@@ -83,6 +95,11 @@ impl Decider<'_, '_, '_> {
         }
     }
 
+    /// Whether a function of another process was called in this transaction, whose locks it has.
+    fn is_beside_others(&self, id: ExecutionId) -> bool {
+        self.called_first.is_some_and(|first| first != id)
+    }
+
     /// Whether the process or its type is paused: what was leased before, and has not begun, is held.
     fn is_paused(&self, id: ExecutionId) -> bool {
         let Some(loaded) = self.decided.executions.get(&id) else { return false };
@@ -95,11 +112,11 @@ impl Decider<'_, '_, '_> {
         self.decided.outcomes[number] = ItemOutcome::GivenAway;
     }
 
-    /// Calls what follows, as long as functions answer it and nobody else waits.
+    /// Calls what follows, as long as functions answer it; not for long if others wait.
     fn go_on(&mut self, id: ExecutionId) -> Result<()> {
         for _ in 1..IN_ONE_TRANSACTION {
-            let has_time = self.turn.began_at.elapsed() < LONG_TRANSACTION;
-            let may_go_on = self.turn.is_alone && has_time && !self.is_paused(id);
+            let may_take = if self.turn.is_alone { LONG_TRANSACTION } else { WHILE_OTHERS_WAIT };
+            let may_go_on = self.turn.began_at.elapsed() < may_take && !self.is_paused(id);
             let Some(next) = self.next_call(id).filter(|_| may_go_on) else { return Ok(()) };
             if self.make(&next)?.is_some() {
                 return Ok(());
@@ -175,10 +192,17 @@ impl Decider<'_, '_, '_> {
             Ok(request) => request,
             Err(undone) => return Ok(Some(undone)),
         };
-        let called = self.app.in_function(record.key, &meta, function, timeout, || {
+        let beside_others = self.is_beside_others(id);
+        let lock_timeout = if beside_others { WHILE_OTHERS_WAIT.min(timeout) } else { timeout };
+        let began = Instant::now();
+        let called = self.app.in_function(record.key, &meta, function, (timeout, lock_timeout), || {
             defer_nothing(spi)?;
             app_functions::answer(spi, function, name, &request)
         });
+        // It may have met the shorter limit, and have gone on in spite of it.
+        if beside_others && began.elapsed() >= lock_timeout {
+            return Ok(Some(Undone::Later(ItemOutcome::RowLocked)));
+        }
         let answered = match called {
             Ok(answer) => of_function(record.api, answer.as_deref()),
             // Nothing may run in the subtransaction any more: it is undone at once.
