@@ -448,6 +448,14 @@ impl Cluster {
         fs::rename(&made, &path).expect("a file of ours");
     }
 
+    /// Asks the processes of which the condition on `pg_stat_activity` holds to end. Where a point is armed the server may die
+    /// of that before it has answered.
+    pub fn ask_to_end(&self, condition: &str) {
+        let _ = self
+            .superuser()
+            .try_run(&format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {condition}"));
+    }
+
     /// Whether nobody has come by the armed point yet.
     pub fn is_armed(&self) -> bool {
         self.data_directory().join(CRASH_POINT).exists()

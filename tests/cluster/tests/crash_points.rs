@@ -218,7 +218,7 @@ fn while_a_scheduler_begins() {
     let before = story.app.superuser().one::<i64>(epoch);
     story.app.cluster().arm("begin");
     let pid = story.app.scheduler();
-    story.app.superuser().run(&format!("SELECT pg_terminate_backend({pid})"));
+    story.app.cluster().ask_to_end(&format!("pid = {pid}"));
     story.app.cluster().wait_for_crash("begin");
     story.start("c", "counter");
     story.completes("c", STEPS);

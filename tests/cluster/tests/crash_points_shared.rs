@@ -172,7 +172,7 @@ fn while_the_leases_of_a_runner_become_void() {
     (0..10).for_each(|n| start(&app, &format!("p{n}"), "add", &format!("k{n}")));
     worker.wait_for_count("all calls", 20, 10, |_| true);
     app.cluster().arm("retire-runner");
-    app.superuser().run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'xdb runner'");
+    app.cluster().ask_to_end("backend_type = 'xdb runner'");
     app.cluster().wait_for_crash("retire-runner");
     worker.heal();
     let mut db = app.db();
@@ -438,7 +438,7 @@ fn an_engine_starts(point: &str) {
     app.db().completes("before");
     app.cluster().arm(point);
     let pid = app.scheduler();
-    app.superuser().run(&format!("SELECT pg_terminate_backend({pid})"));
+    app.cluster().ask_to_end(&format!("pid = {pid}"));
     app.cluster().wait_for_crash(point);
     start(&app, "after", "add", "k");
     app.db().completes("after");
