@@ -168,35 +168,42 @@ pub fn complete_call(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.complete_call()")?.outside_engine("complete_call")?;
     let token = Token::of(args)?;
     let text = needed("answer", json(args, 1, "answer")?)?;
-    let found = caller.on_system_tables(|spi, _| token.find(spi, caller))?;
-    let answered = calls::decode_answer(found.begun.api, text.as_bytes());
-    let mut answered = answered.map_err(|what| error::call_not_applied(&found.process_id, what))?;
+    if token.fingerprint.is_some() {
+        leave_marked(caller, &token)?;
+    }
+    let locked = caller.on_system_tables(|spi, registry| lock(spi, registry, caller, &token))?;
+    let process_id = locked.found.process_id.clone();
+    let answered = calls::decode_answer(locked.found.begun.api, text.as_bytes());
+    let mut answered = answered.map_err(|what| error::call_not_applied(&process_id, what))?;
     let mut warnings = answered.take_warnings();
-    let known = caller.on_system_tables(|spi, registry| {
-        let mut known = answering::executions(spi, registry, &[token.leased.key.0], Lock::None)?;
-        if token.fingerprint.is_some() {
-            load::states(spi, &mut known, &[token.leased.key])?;
-        }
-        Ok(known.into_values().next())
-    })?;
-    let loaded = known.ok_or_else(error::call_is_lost)?;
+    let loaded = locked.loaded.get(&token.leased.key.0).ok_or_else(error::call_is_lost)?;
     let (process_type, definition) = (loaded.before.process_type.clone(), loaded.meta.definition());
     if definition.strict_answers && !warnings.is_empty() {
-        return Err(error::call_not_applied(&found.process_id, warnings.join("; ")));
-    }
-    if token.fingerprint.is_some() {
-        respect_marks(caller, &loaded, token.leased.key, found.begun.api)?;
+        return Err(error::call_not_applied(&process_id, warnings.join("; ")));
     }
     answering::telling((&process_type, "call"), &mut warnings, |new| {
         answered.put_warnings(new.to_vec());
         let said =
             Said { token: &token, queues: answered.queues(), reads: true, command: &|call| answered.command(call) };
-        apply(caller, said)
+        apply(caller, locked, said)
     })?;
     for warning in warnings {
-        pgrx::notice!("xdb: answer to a call of process \"{}\": {warning}", found.process_id);
+        pgrx::notice!("xdb: answer to a call of process \"{process_id}\": {warning}");
     }
     Ok(Value::Void)
+}
+
+/// Leaves to others what is marked as theirs, of what the call has loaded under locks. Before anything is locked.
+fn leave_marked(caller: Caller, token: &Token) -> Result<()> {
+    let key = token.leased.key;
+    let (found, known) = caller.on_system_tables(|spi, registry| {
+        let found = token.find(spi, caller)?;
+        let mut known = answering::executions(spi, registry, &[key.0], Lock::None)?;
+        load::states(spi, &mut known, &[key])?;
+        Ok((found, known))
+    })?;
+    let loaded = known.get(&key.0).ok_or_else(error::call_is_lost)?;
+    respect_marks(caller, loaded, key, found.begun.api)
 }
 
 /// What the engine wants for calls that were repeated too often is left alone for a while, as RPCs leave it.
@@ -217,7 +224,8 @@ pub fn fail_call(args: &Args) -> Result<Value> {
     };
     let (failure, further) = decode_failure(&text).map_err(|what| error::invalid_argument("failure", what))?;
     let command = |call: &CallRecord| calls::failed(call, failure.clone(), further);
-    apply(caller, Said { token: &token, queues: Vec::new(), reads: false, command: &command })?;
+    let locked = caller.on_system_tables(|spi, registry| lock(spi, registry, caller, &token))?;
+    apply(caller, locked, Said { token: &token, queues: Vec::new(), reads: false, command: &command })?;
     Ok(Value::Void)
 }
 
@@ -246,6 +254,12 @@ pub fn extend_call(args: &Args) -> Result<Value> {
     Ok(Value::of(until))
 }
 
+/// A call that is under its lease, its execution locked.
+struct Locked {
+    loaded: Executions,
+    found: OfToken,
+}
+
 /// What a worker says to a call.
 struct Said<'a> {
     token: &'a Token,
@@ -256,10 +270,9 @@ struct Said<'a> {
 }
 
 /// Applies it under the execution's lock: attributes are written as the process's owner, in the caller's transaction.
-fn apply(caller: Caller, said: Said<'_>) -> Result<()> {
+fn apply(caller: Caller, Locked { mut loaded, found }: Locked, said: Said<'_>) -> Result<()> {
     let (token, key) = (said.token, said.token.leased.key);
     let mut tables = Tables::default();
-    let (mut loaded, found) = caller.on_system_tables(|spi, registry| lock(spi, registry, caller, token))?;
     let owners = |loaded: &Executions| {
         let meta = loaded.get(&key.0).map(|entry| (entry.meta.owner, entry.meta.owner_name.clone()));
         let (owner, name) = meta.ok_or_else(error::call_is_lost)?;
@@ -311,14 +324,14 @@ fn apply(caller: Caller, said: Said<'_>) -> Result<()> {
 }
 
 /// Locks the execution of a call whose lease is this one still, with the state that has made it.
-fn lock(spi: &Spi, registry: &mut Registry, caller: Caller, token: &Token) -> Result<(Executions, OfToken)> {
+fn lock(spi: &Spi, registry: &mut Registry, caller: Caller, token: &Token) -> Result<Locked> {
     let key = token.leased.key;
     let found = token.find(spi, caller)?;
     let mut loaded = answering::lock(spi, registry, &found.process_id, key.0, Lock::Step)?;
     // While this waited, somebody may have had the last word.
     let found = token.find(spi, caller)?;
     load::states(spi, &mut loaded, &[key])?;
-    Ok((loaded, found))
+    Ok(Locked { loaded, found })
 }
 
 /// Stands for what a call would load now under locks, which are taken here; none if it loads nothing so.

@@ -28,9 +28,11 @@ use crate::store::{StateKey, claim, locks};
 use crate::turn::{refused, why_unfit};
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
+use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::{self, Instant};
 use xdb_engine::*;
 use xdb_protocol::call_id;
 use xdb_sched::portion::Portion;
@@ -38,6 +40,26 @@ use xdb_sched::room::Line;
 
 /// How often calls are looked for again, behind those that can't be claimed.
 const ROUNDS: usize = 16;
+
+/// While there are calls to claim, a session looks for leases that have ended so often: to find them it walks over all that is due.
+const NOTED_EVERY: time::Duration = time::Duration::from_secs(1);
+
+/// And it spends no more than one part in so many of its time on that.
+const NOTING_SHARE: u32 = 10;
+
+thread_local! {
+    /// When this session looks for leases of a worker's calls that have ended, though there are calls to claim.
+    static NOTE_AT: RefCell<HashMap<WorkerId, Instant>> = RefCell::new(HashMap::new());
+}
+
+fn is_time_to_note(worker: WorkerId) -> bool {
+    NOTE_AT.with_borrow(|at| at.get(&worker).is_none_or(|at| *at <= Instant::now()))
+}
+
+fn noted(worker: WorkerId, began: Instant) {
+    let next = Instant::now() + NOTED_EVERY.max(began.elapsed() * NOTING_SHARE);
+    NOTE_AT.with_borrow_mut(|at| at.insert(worker, next));
+}
 
 /// What is looked for.
 pub(super) struct Look {
@@ -118,30 +140,18 @@ impl Look {
                 return Err(error::may_not_claim(&self.worker, worker.role.as_ref().map(|role| role.name.as_str())));
             }
             seen.worker = worker.id;
-            if !store::may_be_made(spi)? {
-                return Ok(false);
-            }
-            seen.wrote = note_over(spi, registry, worker.id)?;
-            Ok(true)
+            store::may_be_made(spi)
         })?;
         if !may_claim {
             return Ok(seen);
         }
-        // These can't be claimed now, and stand in front of others.
-        let (mut passed_over, mut bytes) = (BTreeSet::new(), 0);
-        for _ in 0..ROUNDS {
-            let wanted = self.at_most - seen.calls.len();
-            let round =
-                self.caller.on_system_tables(|spi, registry| self.find(spi, registry, &mut seen, &passed_over))?;
-            if round.due.is_empty() {
-                break;
-            }
-            let was_all = round.due.len() < wanted;
-            passed_over.extend(round.due.iter().map(|due| due.key.0));
-            self.claim(round, &mut seen, &mut bytes)?;
-            if was_all || seen.calls.len() >= self.at_most || bytes >= guc::max_request_bytes() {
-                break;
-            }
+        let is_time = is_time_to_note(seen.worker);
+        if is_time {
+            self.note_over(&mut seen)?;
+        }
+        self.claim_due(&mut seen)?;
+        if seen.calls.is_empty() && !is_time && self.note_over(&mut seen)? {
+            self.claim_due(&mut seen)?;
         }
         if seen.wrote {
             wake::note_uncommitted_write();
@@ -150,6 +160,35 @@ impl Look {
             seen.next_due = self.caller.on_system_tables(next)?;
         }
         Ok(seen)
+    }
+
+    /// Notes the failed attempts of calls whose leases have ended. Says whether there were any.
+    fn note_over(&self, seen: &mut Seen) -> Result<bool> {
+        let began = Instant::now();
+        let wrote = self.caller.on_system_tables(|spi, registry| note_over(spi, registry, seen.worker))?;
+        noted(seen.worker, began);
+        seen.wrote |= wrote;
+        Ok(wrote)
+    }
+
+    /// Claims calls that are due.
+    fn claim_due(&self, seen: &mut Seen) -> Result<()> {
+        // These can't be claimed now, and stand in front of others.
+        let (mut passed_over, mut bytes) = (BTreeSet::new(), 0);
+        for _ in 0..ROUNDS {
+            let wanted = self.at_most - seen.calls.len();
+            let round = self.caller.on_system_tables(|spi, registry| self.find(spi, registry, seen, &passed_over))?;
+            if round.due.is_empty() {
+                break;
+            }
+            let was_all = round.due.len() < wanted;
+            passed_over.extend(round.due.iter().map(|due| due.key.0));
+            self.claim(round, seen, &mut bytes)?;
+            if was_all || seen.calls.len() >= self.at_most || bytes >= guc::max_request_bytes() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Locks due calls and loads what there is to know of them. Whoever can't be claimed is dealt with here.
