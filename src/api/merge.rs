@@ -15,6 +15,7 @@
 use super::start::{StartRequest, StartResult, TypeToStart, begin};
 use super::{Caller, owner_name, payload, wrote};
 use crate::pg::catch::Result;
+use crate::pg::crash;
 use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::correlated::{self, Key};
@@ -143,5 +144,6 @@ fn apply(spi: &Spi, registry: &mut Registry, caller: Caller, merge: &Merge) -> R
     let Ok(events) = loaded.decide(&command, now, 0.5) else { return Ok(false) };
     loaded.apply(events, now);
     save::save(spi, std::iter::once(&loaded), &HashMap::new(), &|_| 0, now)?;
+    crash::point("merge");
     Ok(true)
 }

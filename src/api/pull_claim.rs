@@ -131,7 +131,7 @@ struct Made {
 impl Look {
     pub fn once(&self) -> Result<Seen> {
         let mut seen = Seen::default();
-        let may_claim = self.caller.on_system_tables(|spi, registry| {
+        let may_claim = self.caller.on_system_tables(|spi, _| {
             let worker = store::worker(spi, &self.worker)?;
             if !worker.pulls {
                 return Err(error::worker_has_url(&self.worker));

@@ -13,6 +13,8 @@ use super::registry::{TypeId, WorkerId};
 use super::suspects;
 use super::table::{Record, batch, record, rows, statements};
 use crate::pg::catch::Result;
+use crate::pg::crash;
+use crate::pg::identity::is_engine;
 use crate::pg::param::{array, value};
 use crate::pg::spi::Spi;
 use pgrx::pg_sys;
@@ -87,7 +89,7 @@ pub fn hold_of_processes(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> 
     let ids: BTreeSet<_> = keys.iter().map(|key| key.0).collect();
     let mut params = StateKey::arrays(keys);
     params.push(array(ids));
-    rows(spi, &HOLD_OF_PROCESSES, &params)
+    Ok(held_now(rows(spi, &HOLD_OF_PROCESSES, &params)?))
 }
 
 /// Due calls of paused types that were found, and the lines in which they were: there may be more.
@@ -116,7 +118,7 @@ pub fn hold_of_types(
     params.extend([array(types.iter().copied()), value(SLICE), value(now), value(lane.epoch), value(real)]);
     params.push(array(levels.iter().copied().chain([SCHEDULERS_LANE])));
     params.extend(StateKey::arrays(found));
-    rows(spi, &HOLD_OF_TYPES, &params)
+    Ok(held_now(rows(spi, &HOLD_OF_TYPES, &params)?))
 }
 
 /// Holds those of these due calls, which are locked, whose types are paused: calls that functions answer, which a runner has found.
@@ -129,7 +131,14 @@ pub fn hold_functions(spi: &Spi, calls: &[(StateKey, TypeId)], now: Timestamp) -
     let types: BTreeSet<_> = calls.iter().map(|(_, id)| *id).collect();
     let mut params = StateKey::arrays(&keys);
     params.extend([array(types), value(now)]);
-    rows(spi, &HOLD_FUNCTIONS, &params)
+    Ok(held_now(rows(spi, &HOLD_FUNCTIONS, &params)?))
+}
+
+fn held_now(keys: Vec<StateKey>) -> Vec<StateKey> {
+    if !keys.is_empty() {
+        crash::point(if is_engine() { "turn-hold" } else { "claim-hold" });
+    }
+    keys
 }
 
 /// Lets the calls of executions go whose pause is over, under their locks.
@@ -161,6 +170,7 @@ pub fn walk(spi: &Spi, after: Option<HeldPlace>, now: Timestamp) -> Result<Walk>
         let task = (row.get("owner")?, row.get("due_at")?, row.get("execution_id")?, row.get("seq")?);
         let moved = row.get::<i64>("moved")?;
         if moved > 0 {
+            crash::point("turn-walk-held");
             // Whoever fetches calls may find some now.
             crate::pg::wake::wake_everybody_at_commit();
         }
