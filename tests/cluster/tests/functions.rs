@@ -78,6 +78,65 @@ fn many_processes_are_answered_each_step_once() {
     app.done(&[]);
 }
 
+/// Functions of several processes are called in one transaction. One that waits for a lock is called alone then, and does not see that it
+/// had less time beside them.
+#[test]
+fn a_function_that_waits_for_a_lock_is_called_alone_and_has_all_of_its_time() {
+    let app = App::alone("functions_together", ClusterOptions::default().set("xdb.runners", "1"));
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE rows (id int PRIMARY KEY); INSERT INTO rows VALUES (1);
+         CREATE TABLE ledger (process text, what text);
+         CREATE FUNCTION take_row(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             IF request->'context'->>'processId' LIKE 'waits%' THEN
+                 BEGIN
+                     PERFORM FROM public.rows FOR UPDATE;
+                     INSERT INTO public.ledger VALUES (request->'context'->>'processId', 'took it');
+                 EXCEPTION WHEN lock_not_available THEN
+                     INSERT INTO public.ledger VALUES (request->'context'->>'processId', 'gave up');
+                 END;
+             ELSE
+                 INSERT INTO public.ledger VALUES (request->'context'->>'processId', 'needed no row');
+             END IF;
+             RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"GRACEFUL_COMPLETE_PROCESS\"}}}';
+         END $$",
+    );
+    let definition = Definition::starting_with("Take").step_with("Take", json!({"executeFunction": "public.take_row"}));
+    register(&app, "Take", &definition);
+    let mut holder = app.db();
+    holder.run("BEGIN");
+    holder.run("SELECT FROM rows FOR UPDATE");
+    let mut superuser = app.superuser();
+    superuser.run("SELECT xdb.pause_process_type('Take')");
+    for id in ["a", "b", "waits", "c", "d"] {
+        db.start(id, "Take").go();
+    }
+    superuser.run("SELECT xdb.resume_process_type('Take')");
+    wait_until("it waits for the row, longer than it may beside others", 20, || {
+        superuser.count("pg_locks WHERE NOT granted AND clock_timestamp() - waitstart > interval '200 ms'") > 0
+    });
+    holder.run("COMMIT");
+    for id in ["a", "b", "waits", "c", "d"] {
+        db.completes(id);
+    }
+    assert_eq!(
+        db.rows("SELECT process, what FROM ledger ORDER BY process"),
+        [
+            json!({"process": "a", "what": "needed no row"}),
+            json!({"process": "b", "what": "needed no row"}),
+            json!({"process": "c", "what": "needed no row"}),
+            json!({"process": "d", "what": "needed no row"}),
+            json!({"process": "waits", "what": "took it"}),
+        ]
+    );
+    assert_eq!(failures(&mut db), 0, "no attempt was spent on it");
+    app.done(&[]);
+}
+
+fn failures(db: &mut Db) -> i64 {
+    db.count("xdb.history WHERE event_type IN ('AttemptFailed', 'AttemptsFolded')")
+}
+
 #[test]
 fn a_function_waits_reads_and_writes_attributes_and_gets_messages() {
     let app = functions(
