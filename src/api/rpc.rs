@@ -261,15 +261,19 @@ impl ToCall {
         rpc_name: &str,
         asked: Option<Duration>,
     ) -> Result<std::time::Duration> {
-        if self.config.function.is_some() {
-            refuse_superuser_code(caller)?;
-        }
+        self.refuse_superuser_code(caller)?;
         let (id, timeout) = (self.loaded.before.id, self.timeout(asked));
         let is_paused = self.loaded.before.pause().is_some() || self.process_type.pause.is_some();
         if is_paused && rpc_pause::wait(caller, process_id, id, Instant::now() + timeout)? {
             *self = caller.on_system_tables(|spi, registry| target(spi, registry, process_id, rpc_name, id))?;
+            // It may have been registered with a function meanwhile.
+            self.refuse_superuser_code(caller)?;
         }
         Ok(timeout)
+    }
+
+    fn refuse_superuser_code(&self, caller: Caller) -> Result<()> {
+        if self.config.function.is_some() { refuse_superuser_code(caller) } else { Ok(()) }
     }
 
     fn timeout(&self, asked: Option<Duration>) -> std::time::Duration {

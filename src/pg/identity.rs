@@ -52,7 +52,12 @@ pub fn as_caller<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 /// Runs `body`, which calls a function of the users in a caller's transaction: as [`as_caller`], with a pinned `search_path` that
 /// only the function's own takes the place of.
 pub fn as_caller_of_function<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    as_caller(|| scope(None, &SEARCH_PATH, Settings::PinnedBack, body))
+    as_caller(|| with_pinned_path(body))
+}
+
+/// Runs `body` with a pinned `search_path`, which only the functions' own take the place of.
+pub fn with_pinned_path<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    scope(None, &SEARCH_PATH, Settings::PinnedBack, body)
 }
 
 /// Whether the session, or what has called a function of another's rights, has a superuser's rights beside those of this role.

@@ -3,12 +3,14 @@
 //! A definition has their names and no oids. A function that is dropped and made again, or comes out of a dump, is the one that is
 //! meant; one that is called otherwise now is not there. Each call looks it up, as SQL does that names it.
 //!
-//! Whoever calls one has switched to the right role (see `pg::identity`) and decides what an error means.
+//! Whoever calls one has switched to the right role (see `pg::identity`) and decides what an error means. The `search_path` is pinned
+//! for all of them, whoever's session it is: code of one role finds nothing under its names that another one has put there.
 
 use super::catalog::quote;
 use super::table::statements;
 use crate::error;
 use crate::pg::catch::{PgError, Result, sqlstate};
+use crate::pg::identity::with_pinned_path;
 use crate::pg::param::{Jsonb, value};
 use crate::pg::routine;
 use crate::pg::spi::Spi;
@@ -77,7 +79,8 @@ impl Calls {
             now_in_table(*oid);
             let sql =
                 format!("SELECT {name}($1::pg_catalog.text::pg_catalog.jsonb, $2::pg_catalog.text::pg_catalog.jsonb)");
-            spi.on_users_tables().run(&sql, &[value(argument.as_str()), value(self.context.as_str())])?;
+            let params = [value(argument.as_str()), value(self.context.as_str())];
+            with_pinned_path(|| spi.on_users_tables().run(&sql, &params))?;
         }
         Ok(())
     }
@@ -92,7 +95,8 @@ pub fn answer(spi: &Spi, oid: u32, name: &str, request: &str) -> Result<Option<S
 /// What a function answers to an RPC, in a caller's transaction.
 pub fn rpc_answer(spi: &Spi, name: &str, request: &str) -> Result<Option<String>> {
     let sql = format!("SELECT {name}($1::pg_catalog.text::pg_catalog.jsonb)::pg_catalog.text");
-    Ok(spi.on_users_tables().first(&sql, &[value(request)], |row| row.at::<Option<String>>(0))?.flatten())
+    let call = || spi.on_users_tables().first(&sql, &[value(request)], |row| row.at::<Option<String>>(0));
+    Ok(with_pinned_path(call)?.flatten())
 }
 
 /// As the server itself says it.

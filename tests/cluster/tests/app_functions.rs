@@ -176,7 +176,7 @@ fn an_rpc_and_a_start_call_functions_in_their_transaction_as_the_caller() {
     let noted = db.rows("SELECT context, who, path FROM noted").remove(0);
     assert_eq!(noted["context"]["processId"], "p", "{noted}");
     assert_eq!(noted["context"].get("attempt"), None, "a start is no call of a worker");
-    assert_eq!(noted["path"], "public, pg_temp", "in a caller's transaction its search_path holds");
+    assert_eq!(noted["path"], "pg_catalog, pg_temp", "also in a caller's transaction");
 
     // Both are undone with the caller's transaction.
     db.run("BEGIN");

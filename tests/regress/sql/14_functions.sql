@@ -101,6 +101,28 @@ SELECT xdb.stop_process('golden-a');
 SELECT worker_id IS NULL AS without_worker FROM xdb.process_type WHERE process_type = 'Alone';
 SELECT xdb.unregister_process_type('Alone');
 
+-- Whatever the session's search_path is, theirs is pinned unless they set their own; the session's stays.
+SET ROLE golden_caller;
+CREATE FUNCTION golden_shop.path(argument jsonb, context jsonb) RETURNS void LANGUAGE sql AS
+    $$ INSERT INTO golden_shop.log (what, who) VALUES (concat_ws(' ', argument #>> '{}', current_setting('search_path')), current_user) $$;
+CREATE FUNCTION golden_shop.own_path(argument jsonb, context jsonb) RETURNS void LANGUAGE sql SET search_path = golden_shop AS
+    $$ INSERT INTO log (what, who) VALUES (concat_ws(' ', argument #>> '{}', current_setting('search_path')), current_user) $$;
+CREATE FUNCTION golden_shop.rpc_path(request jsonb) RETURNS jsonb LANGUAGE sql AS
+    $$ SELECT jsonb_build_object('output', current_setting('search_path'),
+        'callFunctions', '[{"function": "path", "argument": "rpc"}, {"function": "own", "argument": "rpc"}]'::jsonb) $$;
+SELECT xdb.register_process_type('Path', NULL, '{"functions": {"path": "golden_shop.path", "own": "golden_shop.own_path"},
+    "rpcs": {"r": {"function": "golden_shop.rpc_path"}}}');
+BEGIN;
+SET LOCAL search_path = golden_closed, public;
+SELECT xdb.start_process('golden-path', 'Path', options =>
+    '{"callFunctions": [{"function": "path", "argument": "start"}, {"function": "own", "argument": "start"}]}') IS NOT NULL AS started;
+SELECT xdb.invoke_rpc('golden-path', 'r');
+SHOW search_path;
+SELECT what, who FROM golden_shop.log WHERE what LIKE '%rpc%' OR what LIKE '%start%' ORDER BY id;
+COMMIT;
+SELECT xdb.stop_process('golden-path');
+SELECT xdb.unregister_process_type('Path');
+
 -- Clean up.
 SELECT xdb.stop_process('golden-f');
 RESET ROLE;
