@@ -46,7 +46,9 @@
 -- state that waits, and deleted by the scheduler alone. The engine takes 3 with SKIP LOCKED and waits at 4 and 5 for 50 ms at
 -- most (a runner 500 ms), and never looks for a deadlock itself, so it is never cancelled for one. Purging takes 1 and 3 with
 -- SKIP LOCKED too, for many executions in one transaction. A bulk start takes all of 1 first, in the order of the process ids.
--- A start that may be merged locks the task of the other start's first call behind 3; a claim locks tasks alone, with SKIP LOCKED.
+-- A start that may be merged locks the task of the other start's first call behind 3; a claim locks tasks alone, with SKIP LOCKED. One by
+-- a worker that fetches its calls takes 3 behind them, KEY SHARE with SKIP LOCKED: its transaction may stay open, and no close gets stuck at
+-- the task.
 -- Rows of engine are locked in the order of the lanes. The locks on attributes that the calls of states have are in the
 -- scheduler's memory, granted all at once or not at all, and nobody keeps a transaction open for them.
 --

@@ -79,6 +79,14 @@ impl Token {
             _ => Err(error::call_is_lost()),
         }
     }
+
+    /// The same, of a process that nobody closes before this transaction has ended.
+    fn find_open(&self, spi: &Spi, caller: Caller) -> Result<OfToken> {
+        self.find(spi, caller)?;
+        pull::keep_one_open(spi, self.leased.key.0)?;
+        // While this waited, somebody may have had the last word.
+        self.find(spi, caller)
+    }
 }
 
 /// Whether the caller is a member of the worker's role. A copy does not know its roles before it is adopted.
@@ -232,7 +240,7 @@ pub fn fail_call(args: &Args) -> Result<Value> {
 /// Nothing has happened: whoever claims next makes the same attempt.
 fn give_back(caller: Caller, token: &Token) -> Result<Value> {
     caller.on_system_tables(|spi, _| {
-        let found = token.find(spi, caller)?;
+        let found = token.find_open(spi, caller)?;
         if !pull::give_back(spi, token.leased)? {
             return Err(error::call_is_lost());
         }
@@ -248,7 +256,7 @@ pub fn extend_call(args: &Args) -> Result<Value> {
     let lease = lease_length(needed("lease", args.interval(1))?)?;
     let until = clock::real() + lease;
     caller.on_system_tables(|spi, _| {
-        token.find(spi, caller)?;
+        token.find_open(spi, caller)?;
         if pull::extend(spi, token.leased, until)? { Ok(()) } else { Err(error::call_is_lost()) }
     })?;
     Ok(Value::of(until))

@@ -1,13 +1,14 @@
 //! One look for calls of a worker that fetches them: notes attempts whose leases have ended, leases due calls, and makes their
 //! requests.
 //!
-//! No execution is locked for a claim: the lock on its task is enough, as in a turn. Whatever somebody else has locked is passed over.
+//! No step waits for a claim: the lock on its task is enough, as in a turn. But a claim may be open for long, so its executions are kept from
+//! being closed meanwhile, as a publisher does. Whatever somebody else has locked is passed over.
 
 use super::answering::{self, closes};
 use super::owners_tables::OwnersTables;
 use super::{Caller, process, pull};
 use crate::calls::{self, Attempt, CallRecord};
-use crate::pg::catch::{PgError, Result};
+use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
 use crate::pg::function::Value;
 use crate::pg::identity::{self, TableUse};
@@ -30,7 +31,7 @@ use crate::{clock, error, guc};
 use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{self, Instant};
 use xdb_engine::*;
@@ -38,8 +39,15 @@ use xdb_protocol::call_id;
 use xdb_sched::portion::Portion;
 use xdb_sched::room::Line;
 
-/// How often calls are looked for again, behind those that can't be claimed.
+/// How often calls are looked for again, behind those that can't be claimed, and for how many then.
 const ROUNDS: usize = 16;
+const IN_A_ROUND: usize = 64;
+
+/// So long a claim waits for the locks of an owner's tables.
+const TABLES_LOCKED: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// Who takes longer to read one call's columns has the others read in another claim.
+const SLOW_TABLES: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// While there are calls to claim, a session looks for leases that have ended so often: to find them it walks over all that is due.
 const NOTED_EVERY: time::Duration = time::Duration::from_secs(1);
@@ -80,6 +88,8 @@ pub(super) struct Seen {
     pub wrote: bool,
     /// When the next call comes due.
     pub next_due: Option<Timestamp>,
+    /// Owners whose tables are locked or slow: nobody waits for them twice in a claim.
+    busy: HashSet<pg_sys::Oid>,
 }
 
 /// A call that was claimed.
@@ -175,9 +185,11 @@ impl Look {
     fn claim_due(&self, seen: &mut Seen) -> Result<()> {
         // These can't be claimed now, and stand in front of others.
         let (mut passed_over, mut bytes) = (BTreeSet::new(), 0);
-        for _ in 0..ROUNDS {
-            let wanted = self.at_most - seen.calls.len();
-            let round = self.caller.on_system_tables(|spi, registry| self.find(spi, registry, seen, &passed_over))?;
+        for round in 0..ROUNDS {
+            let left = self.at_most - seen.calls.len();
+            let wanted = if round == 0 { left } else { left.max(IN_A_ROUND) };
+            let round =
+                self.caller.on_system_tables(|spi, registry| self.find(spi, registry, seen, wanted, &passed_over))?;
             if round.due.is_empty() {
                 break;
             }
@@ -197,24 +209,19 @@ impl Look {
         spi: &Spi,
         registry: &mut Registry,
         seen: &mut Seen,
+        at_most: usize,
         passed_over: &BTreeSet<ExecutionId>,
     ) -> Result<Round> {
         let except: Vec<_> = passed_over.iter().copied().collect();
-        let wanted = Wanted {
-            worker: seen.worker,
-            at_most: self.at_most - seen.calls.len(),
-            shards: self.shards,
-            except: &except,
-            now: clock::now(),
-        };
+        let wanted = Wanted { worker: seen.worker, at_most, shards: self.shards, except: &except, now: clock::now() };
         let due = store::due(spi, &wanted)?;
-        let keys: Vec<_> = due.iter().map(|due| due.key).collect();
-        let ids: BTreeSet<_> = keys.iter().map(|key| key.0).collect();
-        let ids: Vec<_> = ids.into_iter().collect();
+        let ids: BTreeSet<_> = due.iter().map(|due| due.key.0).collect();
         let mut round = Round { due, ..Round::default() };
         if ids.is_empty() {
             return Ok(round);
         }
+        let ids = store::keep_open(spi, &ids)?;
+        let keys: Vec<_> = round.due.iter().map(|due| due.key).filter(|key| ids.contains(&key.0)).collect();
         round.executions = answering::executions(spi, registry, &ids, Lock::None)?;
         load::states_in(spi, &mut round.executions, &keys, &mut Portion::of_bytes())?;
         self.move_elsewhere(spi, &mut round, seen)?;
@@ -302,11 +309,11 @@ impl Look {
         let (mut made, mut failed) = (Vec::new(), std::mem::take(&mut round.failed));
         let mut owners = HashMap::new();
         for call in round.calls() {
-            if *bytes >= guc::max_request_bytes() {
+            if *bytes >= guc::max_request_bytes() || seen.calls.len() + made.len() >= self.at_most {
                 // In the next claim.
                 break;
             }
-            match self.request(&round, &call, &mut owners)? {
+            match self.request(&round, &call, &mut owners, &mut seen.busy)? {
                 Some(Ok(request)) => {
                     *bytes += request.request.len();
                     made.push((call.due, call.api, request));
@@ -331,6 +338,8 @@ impl Look {
                     lease_until: real + made.lease,
                 }));
             }
+            let begun: Vec<_> = failed.iter().map(|(begun, _)| begun.key).collect();
+            store::begin_attempts(spi, &begun, now)?;
             seen.wrote |= fail(spi, registry, failed)?;
             Ok(())
         })
@@ -342,6 +351,7 @@ impl Look {
         round: &Round,
         call: &Call<'_>,
         owners: &mut Owners,
+        busy: &mut HashSet<pg_sys::Oid>,
     ) -> Result<Option<std::result::Result<Made, Failure>>> {
         let (meta, id) = (&call.loaded.meta, call.due.key.0);
         let (loading, wanted) = (call.config.load_global(call.api), call.config.load_local(call.api));
@@ -359,8 +369,9 @@ impl Look {
                 Some(Found::LeftOut) | None => return Ok(None),
             }
         }
-        let global = match self.read(meta, &loading, owners)? {
+        let global = match self.read(meta, &loading, owners, busy)? {
             Ok(global) => global,
+            Err(error) if is_passing(&error) => return Ok(None),
             Err(error) => return Ok(Some(Err(refused(&error)))),
         };
         let locks = loading.locks() || wanted.locks();
@@ -396,10 +407,14 @@ impl Look {
         meta: &load::Meta,
         loading: &Loading,
         owners: &mut Owners,
+        busy: &mut HashSet<pg_sys::Oid>,
     ) -> Result<std::result::Result<LoadedRows, PgError>> {
         let is_used = meta.mapping.iter().any(|table| table.attributes.keys().any(|name| loading.wants(name)));
         if !is_used {
             return Ok(Ok(LoadedRows { object: "{}".to_owned(), versions: Vec::new() }));
+        }
+        if busy.contains(&meta.owner) {
+            return Ok(Err(PgError::new(LOCK_NOT_AVAILABLE, "the owner's tables were busy")));
         }
         let owners = match owners.entry(meta.owner) {
             Entry::Occupied(known) => known.into_mut(),
@@ -408,12 +423,17 @@ impl Look {
         let mut tables = Tables::default();
         let held = if loading.locks() { Held::Remembered } else { Held::Not };
         let of_owner = Caller { role: meta.owner };
-        let read = guarded(|| {
+        let began = Instant::now();
+        let read = || {
             of_owner.look_up(&mut tables, &meta.mapping, TableUse::Select, |name| loading.wants(name))?;
             owners.read(|spi| tables.load(spi, meta, loading, held))
-        });
+        };
+        let read = guarded(|| identity::with_lock_timeout(TABLES_LOCKED, read));
+        if read.as_ref().is_err_and(is_passing) || began.elapsed() > SLOW_TABLES {
+            busy.insert(meta.owner);
+        }
         match read {
-            Err(error) if is_passing(&error) => Err(error),
+            Err(error) if error.cancelled => Err(error),
             read => Ok(read),
         }
     }
@@ -447,10 +467,11 @@ impl Call<'_> {
     }
 }
 
-/// Errors that are the claimer's and say nothing of the call: its waits for locks were cut short, the server is in trouble.
+/// Errors that say nothing of the call: a lock, a conflict with others, a server in trouble. It is left for another claim, and keeps
+/// nobody else's from this one.
 fn is_passing(error: &PgError) -> bool {
-    let state = error.sqlstate();
-    matches!(&state[..2], "40" | "53" | "55" | "57" | "58")
+    matches!(error.code, LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE)
+        || matches!(&error.sqlstate()[..2], "53" | "58")
 }
 
 /// Notes the failed attempts of calls whose leases have ended. Says whether it wrote anything.

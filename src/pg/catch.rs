@@ -36,6 +36,8 @@ pub struct Fields {
     pub column: Option<String>,
     pub datatype: Option<String>,
     pub constraint: Option<String>,
+    /// The server has cancelled the statement. Whoever else raises the SQLSTATE of that has not.
+    pub cancelled: bool,
 }
 
 pub type Result<T> = std::result::Result<T, PgError>;
@@ -217,6 +219,10 @@ fn fields(data: &pg_sys::ErrorData) -> Fields {
         column: text(data.column_name),
         datatype: text(data.datatype_name),
         constraint: text(data.constraint_name),
+        // SAFETY: as above.
+        cancelled: data.sqlerrcode == QUERY_CANCELED
+            && !data.funcname.is_null()
+            && unsafe { CStr::from_ptr(data.funcname) } == c"ProcessInterrupts",
     }
 }
 

@@ -13,8 +13,9 @@ use crate::error;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Spi};
+use crate::pg::wake;
 use pgrx::pg_sys;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use xdb_engine::{Api, ExecutionId, Timestamp};
 
 /// The lanes that calls of such a worker can be in: those of priorities, that of all others, and where the engine has put them while
@@ -39,6 +40,9 @@ statements! {
     GATE = format!("SELECT e.paused, s.* FROM xdb.engine e LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = 0",
         instance::OWNERSHIP);
     DUE = due_where(FREE, "t.shard BETWEEN $5 AND $6 AND t.execution_id <> ALL ($7)");
+    KEEP_OPEN = "SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = ANY ($1) \
+        ORDER BY p.execution_id FOR KEY SHARE SKIP LOCKED";
+    KEEP_ONE_OPEN = "SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE";
     // Judged as it is when it is locked.
     LOCK = format!("SELECT t.execution_id, t.seq, t.lane, t.attempt, t.first_attempt_at \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
@@ -62,6 +66,8 @@ statements! {
         WHERE t.execution_id = $1 AND t.seq = $2");
     GIVE_BACK = format!("UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {} \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}", claim::NO_LEASE);
+    BEGIN = format!("UPDATE xdb.task t SET first_attempt_at = $3 FROM {} \
+        WHERE t.execution_id = v.execution_id AND t.seq = v.seq AND t.first_attempt_at IS NULL", batch::<StateKey>());
     EXTEND = format!("UPDATE xdb.task t SET lease_until = $4 \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}");
 }
@@ -174,6 +180,22 @@ pub fn due(spi: &Spi, wanted: &Wanted<'_>) -> Result<Vec<DueCall>> {
     }
 }
 
+/// Sees to it that nobody closes these executions before this transaction has ended. Whoever fetches calls may keep it open for as long as
+/// he works: the engine passes them over, as if somebody published to them, where it would wait for the locks on their tasks. Steps go on.
+/// Those that somebody is closing are left out.
+pub fn keep_open(spi: &Spi, ids: &BTreeSet<ExecutionId>) -> Result<Vec<ExecutionId>> {
+    let kept: Vec<ExecutionId> = spi.rows(&KEEP_OPEN, &[array(ids)], |row| row.get("execution_id"))?;
+    kept.iter().for_each(|id| wake::note_locked(id.0));
+    Ok(kept)
+}
+
+/// The same of one, behind whoever is closing it.
+pub fn keep_one_open(spi: &Spi, id: ExecutionId) -> Result<()> {
+    spi.run(&KEEP_ONE_OPEN, &[value(id)])?;
+    wake::note_locked(id.0);
+    Ok(())
+}
+
 /// Leases calls that [`due`] has locked.
 pub fn lease(spi: &Spi, calls: &[(DueCall, Lease)], now: Timestamp) -> Result<()> {
     let elsewhere = calls.iter().filter(|(call, _)| call.lane == claim::RUNNERS_LANE);
@@ -182,6 +204,16 @@ pub fn lease(spi: &Spi, calls: &[(DueCall, Lease)], now: Timestamp) -> Result<()
     claim::move_to_lane(spi, &elsewhere, claim::SCHEDULERS_LANE)?;
     let leases: HashMap<_, _> = calls.iter().map(|(call, lease)| (call.key, *lease)).collect();
     claim::lease(spi, &leases, now)
+}
+
+/// Notes when attempts begin that nobody gets a lease for, because they fail before.
+pub fn begin_attempts(spi: &Spi, keys: &[StateKey], now: Timestamp) -> Result<()> {
+    if !keys.is_empty() {
+        let mut params = StateKey::arrays(keys);
+        params.push(value(now));
+        spi.run(&BEGIN, &params)?;
+    }
+    Ok(())
 }
 
 /// A number for leases, which none has had.

@@ -10,6 +10,104 @@ fn fetched(app: &App, process_type: &str, definition: &Definition) {
     app.register_with("pull", process_type, definition);
 }
 
+/// A worker may work in the transaction that has claimed its call. Nobody else's processes are held up, and its own ends when it can.
+#[test]
+fn an_open_claim_keeps_a_process_open_and_the_engine_goes_on() {
+    let app = App::new("together_claim");
+    fetched(&app, "fetched", &one_step());
+    let (mut db, mut holder, mut superuser) = (app.db(), app.db(), app.superuser());
+    let claimed = |db: &mut Db| db.one::<String>("SELECT token FROM xdb.claim_calls('pull', lease => '1 hour')");
+    for what in ["claim", "extend", "give back"] {
+        let process = what.replace(' ', "_");
+        db.start(&process, "fetched").timeout("1 second").go();
+        let token = if what == "claim" { String::new() } else { claimed(&mut holder) };
+        holder.run("BEGIN");
+        match what {
+            "claim" => drop(claimed(&mut holder)),
+            "extend" => holder.run(&format!("SELECT xdb.extend_call('{token}', '1 hour')")),
+            _ => holder.run(&format!("SELECT xdb.fail_call('{token}')")),
+        }
+        let closing = format!("xdb.process_execution WHERE process_id = '{process}' AND closing = 'UNCONDITIONAL'");
+        wait_until(&format!("the timeout waits for the one who has it ({what})"), 30, || {
+            superuser.count(&closing) == 1
+        });
+        assert_eq!(db.status(&process), "RUNNING");
+        holder.run("COMMIT");
+        wait_until(&format!("it has timed out ({what})"), 30, || db.status(&process) == "TIMEOUT");
+        holder.run("SELECT count(*) FROM xdb.claim_calls('pull')");
+    }
+    app.done(&[]);
+}
+
+/// Messages of a transaction that has claimed a call of the process are not held up by a close that waits for it.
+#[test]
+fn who_has_an_open_claim_may_publish_to_a_process_that_is_about_to_close() {
+    let app = App::new("together_publish");
+    let definition =
+        Definition::starting_with("Fork").step("Fork").step("Work").step("End").with("localQueues", json!(["box"]));
+    fetched(&app, "fetched", &definition);
+    let (mut db, mut holder, mut superuser) = (app.db(), app.db(), app.superuser());
+    db.start("p", "fetched").go();
+    let token = db.one::<String>("SELECT token FROM xdb.claim_calls('pull')");
+    let fork = json!({"stateDecision": {"nextStates": [{"stateId": "Work"}, {"stateId": "End"}]}});
+    db.run(&format!("SELECT xdb.complete_call('{token}', {})", jsonb(&fork)));
+    holder.run("BEGIN");
+    let claimed = holder.rows("SELECT token, request->>'stateId' AS state FROM xdb.claim_calls('pull', 1)");
+    assert_eq!(claimed.len(), 1, "{claimed:?}");
+    superuser.run("UPDATE xdb.process_execution SET closing = 'CONDITIONAL' WHERE process_id = 'p'");
+    holder.run("SET statement_timeout = '20 s'; SELECT xdb.publish('p', 'box', '1'); COMMIT");
+    db.run("SELECT xdb.stop_process('p')");
+    app.done(&[]);
+}
+
+/// What is wrong with the tables of one owner keeps nobody else's calls from the worker that fetches the calls of both.
+#[test]
+fn calls_whose_tables_are_locked_or_raise_any_error_hold_up_no_other_owners_calls() {
+    let app = App::new("together_owners");
+    let mut other = app.session("other");
+    other.run(
+        "CREATE TABLE theirs (id text PRIMARY KEY, n int);
+         ALTER TABLE theirs ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+         CREATE TABLE how (code text);
+         CREATE FUNCTION grumble() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+             IF (SELECT code FROM public.how) IS NULL THEN RETURN true; END IF;
+             RAISE EXCEPTION 'no' USING ERRCODE = (SELECT code FROM public.how);
+         END $$;
+         CREATE POLICY grumbling ON theirs USING (grumble());",
+    );
+    fetched(&app, "mine", &one_step());
+    let policy = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 3600}});
+    app.register_with(
+        "pull",
+        "theirs",
+        &Definition::starting_with("Only").step_with("Only", policy).maps("public.theirs", "id", &["n"]),
+    );
+    let mut db = app.db();
+    db.run("SET lock_timeout = '20 s'; SET statement_timeout = '60 s'");
+    let claimed = |db: &mut Db| -> Vec<String> {
+        db.all("SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull', lease => '1 hour')")
+    };
+    // What is the table's own fails the attempt: also codes that a server in trouble has, or a statement that is cancelled. What
+    // passes leaves the call for another claim.
+    for code in ["57014", "57P01", "55000", "40003", "55P03", "40001", "40P01", "53200", "58030"] {
+        other.run("DELETE FROM how");
+        other.start(&format!("theirs_{code}"), "theirs").key(&format!("k{code}")).globals(json!({"n": 1})).go();
+        other.run(&format!("INSERT INTO how VALUES ('{code}')"));
+        db.start(&format!("mine_{code}"), "mine").go();
+        assert_eq!(claimed(&mut db), [format!("mine_{code}")], "{code}");
+    }
+    other.run("DELETE FROM how");
+    other.run("BEGIN; LOCK TABLE theirs");
+    db.start("last", "mine").go();
+    assert_eq!(claimed(&mut db), ["last"]);
+    other.run("COMMIT");
+    // What passes was no attempt, and is there as soon as it has passed.
+    assert_eq!(claimed(&mut db), ["theirs_55P03"]);
+    let failed: Vec<String> = other.all("SELECT process_id FROM xdb.failures ORDER BY 1");
+    assert_eq!(failed, ["theirs_40003", "theirs_55000", "theirs_57014", "theirs_57P01"]);
+    app.done(&[]);
+}
+
 /// A superuser may be a caller of RPCs, and never runs the code of others: also not what came while the call waited.
 #[test]
 fn a_superuser_calls_no_function_that_came_while_the_rpc_waited_for_the_end_of_a_pause() {
