@@ -144,8 +144,10 @@ statements! {
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
         WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq");
     // Calls that functions answer stay the runners'.
-    FORGET_LEASES = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE} WHERE lane <> {SCHEDULERS_LANE} OR lease_epoch <> 0", own_lane());
-    FORGET_LEASES_OF_OLDER = format!("UPDATE xdb.task SET lane = {SCHEDULERS_LANE}, {NO_LEASE} WHERE lane <> {SCHEDULERS_LANE} OR lease_epoch <> 0");
+    FORGET_LEASES = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE} \
+        WHERE t.lane IN ({RUNNERS_LANE}, {HELD_LANE}) OR t.lease_until IS NOT NULL", own_lane());
+    FORGET_LEASES_OF_OLDER = format!("UPDATE xdb.task SET lane = {SCHEDULERS_LANE}, {NO_LEASE} \
+        WHERE lane <> {SCHEDULERS_LANE} OR lease_until IS NOT NULL");
 }
 
 /// Nobody has a good lease on the task `t` of the scheduler.
@@ -182,13 +184,15 @@ fn follow_types_of(schema: &Schema) -> String {
             WHERE t.lane = $1 AND t.worker_id = $2 \
                 AND ({owner}, t.due_at, t.execution_id, t.seq) > ($3, $4, $5, $6) \
             ORDER BY {owner}, t.due_at, t.execution_id, t.seq LIMIT $7), \
-        moved AS MATERIALIZED (SELECT k.execution_id, k.seq, y.worker_id FROM slice s \
+        moved AS MATERIALIZED (SELECT k.execution_id, k.seq, COALESCE(y.worker_id, {NO_WORKER}) AS worker_id FROM slice s \
             JOIN xdb.process_execution p ON p.execution_id = s.execution_id \
             JOIN xdb.process_type y ON y.type_id = p.type_id \
             JOIN xdb.task k ON k.execution_id = s.execution_id AND k.seq = s.seq \
-            WHERE y.worker_id <> $2 FOR UPDATE OF k SKIP LOCKED), \
-        given AS (UPDATE xdb.task k SET worker_id = m.worker_id FROM moved m \
-            WHERE k.execution_id = m.execution_id AND k.seq = m.seq) \
+            WHERE COALESCE(y.worker_id, {NO_WORKER}) <> $2 \
+                AND (k.lease_epoch <> 0 OR k.lease_until IS NULL OR k.lease_until <= $8) FOR UPDATE OF k SKIP LOCKED), \
+        given AS (UPDATE xdb.task k SET worker_id = m.worker_id, \
+                lane = CASE WHEN m.worker_id = {NO_WORKER} THEN {RUNNERS_LANE} ELSE k.lane END \
+            FROM moved m WHERE k.execution_id = m.execution_id AND k.seq = m.seq) \
         SELECT owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = $7 AS more FROM slice \
         ORDER BY owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1"
     )
@@ -346,6 +350,18 @@ pub(super) fn own_lane() -> String {
     format!(
         "CASE WHEN t.worker_id = {NO_WORKER} AND t.lane <> {SCHEDULERS_LANE} THEN {functions} ELSE {schedulers} END"
     )
+}
+
+/// Puts the held task `t` where it stands when nothing holds it: its process type may have moved to another worker, or to functions,
+/// and nobody may look any more at what the old one was to do.
+pub(super) fn own_place() -> String {
+    let types_worker = "SELECT y.worker_id FROM xdb.process_execution p JOIN xdb.process_type y ON y.type_id = p.type_id \
+        WHERE p.execution_id = t.execution_id";
+    let worker = format!(
+        "CASE WHEN t.worker_id = {NO_WORKER} THEN {NO_WORKER} ELSE COALESCE(({types_worker}), {NO_WORKER}) END"
+    );
+    let (schedulers, functions) = (schedulers_lane(), functions_lane());
+    format!("worker_id = {worker}, lane = CASE WHEN {worker} = {NO_WORKER} THEN {functions} ELSE {schedulers} END")
 }
 
 /// The scheduler's lane for the task `t`.
@@ -518,12 +534,19 @@ pub type TaskPlace = (pg_sys::Oid, Timestamp, ExecutionId, StateSeq);
 const FIRST_PLACE: TaskPlace = (pg_sys::InvalidOid, Timestamp::EARLIEST, ExecutionId([0; 16]), StateSeq(0));
 
 /// Looks through a slice of the calls that wait for a worker, due or not, and gives those to their process type's worker
-/// of now that have another one. Answers how far it came; `None` when that was the end.
-pub fn follow_types(spi: &Spi, lane: Lane, worker: WorkerId, after: Option<TaskPlace>) -> Result<Option<TaskPlace>> {
+/// of now that have another one, but for those that somebody has fetched. Answers how far it came; `None` when that was the end.
+pub fn follow_types(
+    spi: &Spi,
+    lane: i16,
+    worker: WorkerId,
+    after: Option<TaskPlace>,
+    real: Timestamp,
+) -> Result<Option<TaskPlace>> {
     const SLICE: i64 = 1000;
     let (owner, due_at, execution, seq) = after.unwrap_or(FIRST_PLACE);
     let place = [value(owner), value(due_at), value(execution), value(seq)];
-    let params: Vec<_> = [value(lane.number), value(worker)].into_iter().chain(place).chain([value(SLICE)]).collect();
+    let params = [value(lane), value(worker)].into_iter().chain(place).chain([value(SLICE), value(real)]);
+    let params: Vec<_> = params.collect();
     let last = spi.first(of_schema(&FOLLOW_TYPES, &FOLLOW_TYPES_OF_OLDER), &params, |row| {
         let place = (row.get("owner")?, row.get("due_at")?, row.get("execution_id")?, row.get("seq")?);
         Ok((place, row.get::<bool>("more")?))
@@ -555,7 +578,7 @@ pub fn adopt_orphans(spi: &Spi, lane: i16, known: &[WorkerId]) -> Result<bool> {
     Ok(moved >= AT_ONCE as u64)
 }
 
-/// Makes all leases void, and all calls the scheduler's.
+/// Makes all leases void, those of whoever has fetched calls too, and all calls the scheduler's, but for those that functions answer.
 pub(super) fn forget_leases(spi: &Spi) -> Result<()> {
     spi.run(of_schema(&FORGET_LEASES, &FORGET_LEASES_OF_OLDER), &[])?;
     Ok(())

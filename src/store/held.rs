@@ -8,7 +8,7 @@
 //! found and held again.
 
 use super::StateKey;
-use super::claim::{HELD_LANE, Lane, NO_LEASE, SCHEDULERS_LANE, TaskPlace, own_lane};
+use super::claim::{HELD_LANE, Lane, NO_LEASE, SCHEDULERS_LANE, TaskPlace, own_place};
 use super::registry::{TypeId, WorkerId};
 use super::suspects;
 use super::table::{Record, batch, record, rows, statements};
@@ -61,8 +61,8 @@ statements! {
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} \
         FROM {} JOIN xdb.process_execution p ON p.execution_id = v.execution_id JOIN paused y ON y.type_id = p.type_id \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", batch::<StateKey>());
-    LET_GO = format!("UPDATE xdb.task t SET lane = {} \
-        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE} AND NOT {}", own_lane(), suspects::HELD);
+    LET_GO = format!("UPDATE xdb.task t SET {} \
+        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE} AND NOT {}", own_place(), suspects::HELD);
     WALK = format!("WITH slice AS MATERIALIZED (SELECT t.worker_id, t.owner, t.due_at, t.execution_id, t.seq FROM xdb.task t \
             WHERE t.lane = {HELD_LANE} AND (t.worker_id, t.owner, t.due_at, t.execution_id, t.seq) > ($1, $2, $3, $4, $6) \
             ORDER BY t.worker_id, t.owner, t.due_at, t.execution_id, t.seq LIMIT {SLICE}), \
@@ -73,11 +73,11 @@ statements! {
             WHERE t.lane = {HELD_LANE} AND y.type_id IS NULL AND NOT COALESCE(p.extra ? 'pause', false) AND NOT {}), \
         locked AS MATERIALIZED (SELECT t.execution_id, t.seq FROM free f \
             JOIN xdb.task t ON t.execution_id = f.execution_id AND t.seq = f.seq FOR UPDATE OF t SKIP LOCKED), \
-        moved AS (UPDATE xdb.task t SET lane = {} FROM locked l \
+        moved AS (UPDATE xdb.task t SET {} FROM locked l \
             WHERE t.execution_id = l.execution_id AND t.seq = l.seq) \
         SELECT worker_id, owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = {SLICE} AS more, \
             (SELECT count(*) FROM free) AS free, (SELECT count(*) FROM locked) AS moved FROM slice \
-        ORDER BY worker_id DESC, owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1", suspects::HELD, own_lane());
+        ORDER BY worker_id DESC, owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1", suspects::HELD, own_place());
 }
 
 /// Holds those of these due calls, which are locked, whose processes are paused. One whose process somebody else has locked is

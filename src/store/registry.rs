@@ -507,6 +507,11 @@ impl Registry {
         called.map(|(id, worker)| (*id, worker.max_concurrency)).collect()
     }
 
+    /// All that fetch their calls themselves.
+    pub fn pulling_workers(&self) -> impl Iterator<Item = WorkerId> {
+        self.workers.iter().filter(|(_, worker)| worker.pulls).map(|(id, _)| *id)
+    }
+
     /// All that are registered.
     pub fn registered_workers(&self) -> Vec<WorkerId> {
         self.workers.keys().copied().collect()

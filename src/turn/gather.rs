@@ -6,12 +6,12 @@ use super::backlog::Backlog;
 use super::global_queues::Matching;
 use super::item::Item;
 use super::memory::{OpenCalls, Seen};
-use super::scans::{End, ScanEnds, Scans, poll_interval};
+use super::scans::{End, Fetched, ScanEnds, Scans, poll_interval};
 use super::transaction::{Started, Turn};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
-use crate::store::claim::{Lane, RUNNERS_LANE, SCHEDULERS_LANE, TaskPlace};
+use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE, TaskPlace};
 use crate::store::held::Walk;
 use crate::store::registry::{NO_WORKER, Registry, WorkerId};
 use crate::store::{StateKey, claim, global_queue, held, inbox, lines, load, pauses, timer, versions};
@@ -48,6 +48,8 @@ pub struct Moved {
     pub held: Option<Walk>,
     /// How far calls that wait for workers which can't be reached were looked through; None: to the end.
     pub looked_through: Vec<(WorkerId, Option<TaskPlace>)>,
+    /// The same of the worker that is the last of [`Scans::fetched`].
+    pub fetched: Option<Option<TaskPlace>>,
 }
 
 /// The parts of a scheduler's memory that gathering reads and writes.
@@ -230,6 +232,11 @@ impl Gathering<'_> {
             work.more |= more;
             work.moved.adopted = Some(!more);
             self.scans.reset();
+            if turn.role.gathers() && versions::is_own() {
+                // From time to time the first of each are enough: those behind them wait for somebody who works.
+                let of = |worker| Fetched { worker, after: None, to_the_end: registered };
+                self.scans.fetched = self.registry.pulling_workers().map(of).collect();
+            }
         }
         self.follow_pauses(turn, registered, work)?;
         if turn.scope.claim == 0 || turn.paused {
@@ -238,16 +245,28 @@ impl Gathering<'_> {
         // What waits for a worker that can't be reached, and whose process type has moved to another one, would not be found
         // as long as the breaker is open.
         for (worker, after) in self.calls.breakers.to_look_through() {
-            let up_to = claim::follow_types(turn.spi, turn.lane, worker, after)?;
-            for level in &turn.levels {
-                // Of these the first slice: they are few, or go on once that has moved.
-                claim::follow_types(turn.spi, Lane { number: *level, ..turn.lane }, worker, None)?;
-            }
+            let up_to = self.follow_types(turn, worker, after)?;
             work.more |= up_to.is_some();
             self.scans.reset();
             work.moved.looked_through.push((worker, up_to));
         }
+        // Nor would what waits for a worker that fetches its calls, if nobody works for it any more.
+        if let Some(Fetched { worker, after, .. }) = self.scans.fetched.last().copied() {
+            let up_to = self.follow_types(turn, worker, after)?;
+            work.more = true;
+            self.scans.reset();
+            work.moved.fetched = Some(up_to);
+        }
         Ok(())
+    }
+
+    /// Gives calls that wait for a worker, and whose process type has another one, to that: a slice of them. How far it came.
+    fn follow_types(&self, turn: &Turn, worker: WorkerId, after: Option<TaskPlace>) -> Result<Option<TaskPlace>> {
+        for level in &turn.levels {
+            // Of these the first slice: they are few, or go on once that has moved.
+            claim::follow_types(turn.spi, *level, worker, None, turn.real)?;
+        }
+        claim::follow_types(turn.spi, turn.lane.number, worker, after, turn.real)
     }
 
     /// Lets calls go that were held, where the pause of their type is over, or the scheduler that held them is gone.

@@ -30,7 +30,7 @@ impl Claiming<'_, '_> {
     fn is_claimed(&self, line: Line) -> bool {
         match self.turn.role.calls_functions() {
             true => line.worker == NO_WORKER && self.serves_functions(),
-            false => self.registry.registered_at(line.worker).is_some(),
+            false => self.registry.is_called(line.worker),
         }
     }
 

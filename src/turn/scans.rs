@@ -5,7 +5,9 @@
 
 use crate::guc;
 use crate::store::StateKey;
+use crate::store::claim::TaskPlace;
 use crate::store::held::Walk;
+use crate::store::registry::WorkerId;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 use xdb_engine::Timestamp;
@@ -34,6 +36,17 @@ pub struct Scans {
     /// When calls of workers that are gone were looked for last.
     pub adopted: Option<Instant>,
     pub pauses: Pauses,
+    /// Workers that fetch their calls, and have some left to be looked through.
+    pub fetched: Vec<Fetched>,
+}
+
+/// How far calls that wait for a worker which fetches them were looked through, for those of process types that have another one by now.
+#[derive(Clone, Copy, Debug)]
+pub struct Fetched {
+    pub worker: WorkerId,
+    pub after: Option<TaskPlace>,
+    /// All of them are to be, and not the first alone.
+    pub to_the_end: bool,
 }
 
 /// What follows from pauses of process types.

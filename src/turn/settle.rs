@@ -7,6 +7,7 @@ use super::memory::{Memory, OpenCalls, Seen, Submit};
 use super::prepare::{Prepared, Requests};
 use super::role::{Role, max_in_flight, max_runners, runners_for};
 use super::save::Saved;
+use super::scans::Fetched;
 use super::transaction::{Progress, Started};
 use crate::calls::{Answered, CallRecord};
 use crate::clock;
@@ -129,6 +130,12 @@ impl Memory {
         }
         for (worker, up_to) in work.moved.looked_through {
             self.calls.breakers.looked_through(worker, up_to);
+        }
+        if let Some(up_to) = work.moved.fetched
+            && let Some(fetched) = self.scans.fetched.pop()
+        {
+            let left = up_to.filter(|_| fetched.to_the_end).map(|place| Fetched { after: Some(place), ..fetched });
+            self.scans.fetched.extend(left);
         }
         let mut more = work.more || saved.more || prepared.more || !prepared.requests.failed.is_empty();
         self.hand_out(session, prepared.requests, !items.is_empty(), submit);

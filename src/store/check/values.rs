@@ -43,6 +43,7 @@ const STATE: &[(&str, &str)] = &[
 ];
 
 const TASK: &[(&str, &str)] = &[
+    // From 16 to 36 they are those of priorities, from 40 to 60 the same of functions.
     (
         "t.lane NOT IN (0, 1, 2) AND t.lane NOT BETWEEN 16 AND 36 AND t.lane NOT BETWEEN 40 AND 60",
         "'its lane is unknown'",

@@ -60,6 +60,39 @@ fn who_has_an_open_claim_may_publish_to_a_process_that_is_about_to_close() {
     app.done(&[]);
 }
 
+/// Nobody fetches the calls of a worker any more, after its process type has moved to another one, or to functions.
+#[test]
+fn calls_follow_their_type_away_from_a_worker_that_nobody_works_for() {
+    let app = App::new("together_moved");
+    let _worker = app.worker(|_| force_complete(json!("by the worker")));
+    app.db().run(
+        "CREATE FUNCTION finish(request jsonb) RETURNS jsonb LANGUAGE sql AS $$
+            SELECT '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\", \"closeInput\": \"by a function\"}}}'::jsonb $$",
+    );
+    let mut db = app.db();
+    for process_type in ["to_url", "to_function"] {
+        fetched(&app, process_type, &one_step());
+        db.start(process_type, process_type).go();
+        db.start(&format!("{process_type}_urgent"), process_type).options(json!({"priority": 5})).go();
+        // Held, and let go after the type has moved.
+        db.start(&format!("{process_type}_paused"), process_type).go();
+        db.run(&format!("SELECT xdb.pause_process('{process_type}_paused')"));
+    }
+    // It finds the paused ones, and gives the others back.
+    db.run("SELECT xdb.fail_call(token) FROM xdb.claim_calls('pull', 10) AS c");
+    app.register("to_url", &one_step());
+    let function =
+        one_step().with("states", json!({"Only": {"skipWaitUntil": true, "executeFunction": "public.finish"}}));
+    app.superuser().run(&format!("SELECT xdb.register_process_type('to_function', NULL, {})", jsonb(function.json())));
+    for (process_type, by) in [("to_url", "by the worker"), ("to_function", "by a function")] {
+        db.run(&format!("SELECT xdb.resume_process('{process_type}_paused')"));
+        for suffix in ["", "_urgent", "_paused"] {
+            assert_eq!(db.completes(&format!("{process_type}{suffix}")).result(), by, "{suffix}");
+        }
+    }
+    app.done(&[]);
+}
+
 /// What is wrong with the tables of one owner keeps nobody else's calls from the worker that fetches the calls of both.
 #[test]
 fn calls_whose_tables_are_locked_or_raise_any_error_hold_up_no_other_owners_calls() {
@@ -140,5 +173,30 @@ fn a_superuser_calls_no_function_that_came_while_the_rpc_waited_for_the_end_of_a
     assert_eq!(db.all::<String>("SELECT who FROM ran"), Vec::<String>::new());
     db.run("SELECT xdb.invoke_rpc('p', 'r')");
     assert_eq!(db.all::<String>("SELECT who FROM ran"), ["app"]);
+    app.done(&[]);
+}
+
+/// In a copy nobody has what was fetched from the original, and priorities are what they were.
+#[test]
+fn in_an_adopted_copy_fetched_calls_are_free_and_priorities_hold() {
+    let app = App::alone("together_copied", ClusterOptions::default());
+    fetched(&app, "fetched", &one_step());
+    let mut db = app.db();
+    for (process, priority) in [("urgent", 7), ("lazy", -7), ("plain", 0)] {
+        db.start(process, "fetched").options(json!({"priority": priority})).go();
+    }
+    let fetch = "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull', 2, lease => '1 day')";
+    assert_eq!(db.all::<String>(fetch), ["urgent", "plain"]);
+    let (cluster, dump) = (app.cluster(), app.cluster().dump("together_copied", &[]));
+    cluster.restore("together_copy", &dump);
+    let mut copy = cluster.connect("together_copy", "app");
+    assert_eq!(copy.all::<String>(fetch), Vec::<String>::new(), "it is not adopted");
+    cluster.connect("together_copy", "boss").run("SELECT xdb.adopt()");
+    assert_eq!(copy.all::<String>(fetch), ["urgent", "plain"]);
+    assert_eq!(copy.all::<String>(fetch), ["lazy"]);
+    let lanes: Vec<i16> = cluster.connect("together_copy", "postgres").all("SELECT lane FROM xdb.task ORDER BY 1");
+    assert_eq!(lanes, [0, 19, 33]);
+    drop(copy);
+    cluster.superuser().drop_database("together_copy", "WITH (FORCE)");
     app.done(&[]);
 }
