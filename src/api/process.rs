@@ -1,7 +1,7 @@
 //! Publishing to a process and stopping one.
 
-use super::pause;
 use super::{Caller, json, name, name_if_given, needed, payload, wrote};
+use super::{answering, pause};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -210,7 +210,7 @@ pub fn stop_process(args: &Args) -> Result<Value> {
 
 /// Closes an execution in the caller's transaction, after everybody who publishes to it.
 pub fn close(spi: &Spi, registry: &mut Registry, process_id: &str, id: ExecutionId, command: &Command) -> Result<()> {
-    let mut loaded = load::executions(spi, registry, &[id], Lock::Close)?;
+    let mut loaded = answering::executions(spi, registry, &[id], Lock::Close)?;
     load::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
     let now = clock::now();
     let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;

@@ -16,6 +16,7 @@ use crate::pg::spi::{self, Spi};
 use crate::store::app_functions::{self, Gives};
 use crate::store::catalog::{self, TableKind};
 use crate::store::registry::{self, NewWorker, TypeToPut, WorkerId};
+use crate::store::versions;
 use crate::store::worker_secret::{self, Secret};
 use crate::transport::FailureKind;
 use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
@@ -23,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xdb_engine::{Definition, Json, TableMapping};
+use xdb_engine::{Definition, Json, Retention, TableMapping};
 use xdb_protocol::{MAX_DEFINITION_BYTES, parse_definition};
 
 /// Headers that the protocol sets itself.
@@ -33,6 +34,9 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.register_worker()")?;
     let worker = name("name", args.text(0))?;
     let url = args.text(1);
+    if url.is_none() {
+        versions::need_own("url")?;
+    }
     let role = pulling_role(url.is_some(), args.text(5))?;
     let not_found = match &url {
         Some(url) => check_host(&validate_url(url).map_err(|what| error::invalid_argument("url", what))?)?,
@@ -228,6 +232,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
     {
         return Err(error::invalid_definition(format!("{what} has no function, and there is no worker")));
     }
+    need_own_schema(worker.as_deref(), &mut definition)?;
     // Names of tables are looked up as the caller sees them.
     let owner_name = owner_name(caller)?;
     spi::connect(|spi| {
@@ -267,6 +272,18 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
         }
     })?;
     Ok(Value::Void)
+}
+
+/// Refuses what the schema of an older release has no place for.
+fn need_own_schema(worker: Option<&str>, definition: &mut Definition) -> Result<()> {
+    let has_functions = definition.handlers_mut().next().is_some();
+    let needs = [
+        ("worker", worker.is_none()),
+        ("definition (functions in place of a worker)", has_functions),
+        ("definition.priority", definition.priority != 0),
+        ("definition.retentionSeconds", definition.retention() != Retention::BySetting),
+    ];
+    needs.into_iter().filter(|(_, is_used)| *is_used).try_for_each(|(what, _)| versions::need_own(what))
 }
 
 /// Puts the names of functions as definitions have them, schema and name.

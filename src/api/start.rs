@@ -179,6 +179,9 @@ pub(super) fn read(place: &str, given: Given, id: ExecutionId) -> Result<StartRe
     if options.shard_key.is_some() {
         versions::need_own("options.shardKey")?;
     }
+    if options.priority.is_some_and(|priority| priority != 0) {
+        versions::need_own("options.priority")?;
+    }
     if !has_own_id && options.request_id.is_some() {
         return Err(arguments::request_without_id(&at("options")).into());
     }

@@ -200,3 +200,43 @@ fn in_an_adopted_copy_fetched_calls_are_free_and_priorities_hold() {
     cluster.superuser().drop_database("together_copy", "WITH (FORCE)");
     app.done(&[]);
 }
+
+/// What the schema of an older release has no place for is refused with what there is to do, and works after that.
+#[test]
+fn a_schema_that_was_not_updated_refuses_what_it_can_not_keep() {
+    let app = App::of_version("together_older", "0.2.0");
+    app.db().run("CREATE FUNCTION f(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"DEAD_END\"}}}'::jsonb $$");
+    app.superuser().run("SELECT xdb.register_worker('nobody', 'http://127.0.0.1:1')");
+    app.register_with("nobody", "one", &one_step());
+    let only = |options: Value| json!({"startingState": "Only", "states": {"Only": options}});
+    let register = |worker: &str, definition: &Value| {
+        format!("SELECT xdb.register_process_type('new', {worker}, {})", jsonb(definition))
+    };
+    let function = only(json!({"skipWaitUntil": true, "executeFunction": "public.f"}));
+    let mut kept = only(json!({}));
+    kept["retentionSeconds"] = json!(0);
+    let mut urgent = only(json!({}));
+    urgent["priority"] = json!(1);
+    let all = [
+        register("NULL", &function),
+        register("'nobody'", &function),
+        register("'nobody'", &kept),
+        register("'nobody'", &urgent),
+        "SELECT xdb.start_process('p', 'one', options => '{\"priority\": 1}')".to_owned(),
+    ];
+    let mut boss = app.superuser();
+    for sql in &all[..4] {
+        assert!(boss.refused("XD009", sql).message.contains("ALTER EXTENSION xdb UPDATE"), "{sql}");
+    }
+    assert!(app.db().refused("XD009", &all[4]).message.contains("ALTER EXTENSION xdb UPDATE"));
+    assert!(
+        boss.refused("XD009", "SELECT xdb.register_worker('pull', NULL)")
+            .message
+            .contains("ALTER EXTENSION xdb UPDATE")
+    );
+    boss.run("ALTER EXTENSION xdb UPDATE; SELECT xdb.grant_usage('app')");
+    all[..4].iter().for_each(|sql| boss.run(sql));
+    app.db().run(&all[4]);
+    app.db().run("SELECT xdb.stop_process('p')");
+    app.done(&[]);
+}

@@ -48,6 +48,15 @@ SELECT xdb.start_process('jobs-second', 'JobHour') IS NOT NULL AS started;
 SELECT xdb.stop_process('jobs-second');
 RESET ROLE;
 SELECT process_id, purge_at - closed_at AS kept FROM xdb.process_execution WHERE process_type = 'JobHour' ORDER BY process_id;
+-- So does what is stopped by a session that knows the type from before.
+SET ROLE golden_jobs;
+SELECT xdb.start_process('jobs-third', 'JobForEver') IS NOT NULL AS started;
+RESET ROLE;
+SELECT xdb.register_process_type('JobForEver', 'jobs', '{"retentionSeconds": 60}');
+SET ROLE golden_jobs;
+SELECT xdb.stop_process('jobs-third');
+RESET ROLE;
+SELECT process_id, purge_at - closed_at AS kept FROM xdb.process_execution WHERE process_id = 'jobs-third';
 
 -- xdb.purge deletes what has closed, however long it would have been kept; what runs stays.
 SELECT xdb.purge('0 seconds') >= 7 AS purged;
