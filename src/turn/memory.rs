@@ -86,7 +86,8 @@ pub(super) struct Seen {
     pub takes_large: bool,
     /// It has taken something large: the next one does not.
     pub took_large: bool,
-    /// The last function that answered a call took long: what is leased behind one waits, though others could call it.
+    /// The last functions that answered calls took long, or there were none yet: what is leased behind one waits, though others could
+    /// call it.
     pub functions_are_slow: bool,
     /// When executions that are left alone may be looked at again.
     pub deferred_until: Option<Instant>,
@@ -120,7 +121,7 @@ impl Memory {
                 began_at: Instant::now(),
                 takes_large: true,
                 took_large: false,
-                functions_are_slow: false,
+                functions_are_slow: true,
                 deferred_until: None,
             },
             making: Making::of(has_runners),

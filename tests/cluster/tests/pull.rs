@@ -148,11 +148,12 @@ fn a_lease_that_ends_is_a_failed_attempt_whatever_is_paused_meanwhile() {
     assert_eq!(superuser.all::<String>(held), ["q"]);
     other.run("ROLLBACK");
     superuser.run("SELECT xdb.resume_process_type('patient')");
-    // It counts whoever comes next, and its backoff holds.
+    // It counts, and its backoff holds.
     let mut claimed = Vec::new();
-    wait_until("the held one is claimed", 20, || {
-        claimed.extend(db.all::<String>(all));
-        claimed.contains(&"q".to_owned())
+    let now = "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull', 10)";
+    wait_until("the held one is claimed, and the attempt is noted", 20, || {
+        claimed.extend(db.all::<String>(now));
+        !claimed.is_empty() && db.count("xdb.failures WHERE process_id = 'p'") > 0
     });
     assert_eq!(claimed, ["q"]);
     let failed = db.rows("SELECT attempt, error_type FROM xdb.failures WHERE process_id = 'p'");
