@@ -140,22 +140,9 @@ pub fn decide<'i>(
         decided,
     };
     for (number, item) in items.iter().enumerate() {
-        let id = item.execution();
-        if locked.contains(&id) {
-            decider.decided.outcomes[number] = ItemOutcome::Locked;
-        } else if decider.is_behind(item) {
-            decider.decided.outcomes[number] = ItemOutcome::Behind;
-            decider.waits(item);
-        } else if decider.decided.executions.contains_key(&id) {
-            if decider.overtakes_a_close(item) {
-                decider.close()?;
-            }
-            decider.item(number, item)?;
-            decider.note(number, item);
-        } else {
-            // The execution is gone, and all that belonged to it.
-            decider.forget(item);
-            decider.orphaned(item);
+        match locked.contains(&item.execution()) {
+            true => decider.decided.outcomes[number] = ItemOutcome::Locked,
+            false => decider.next_item(number, item)?,
         }
     }
     decider.close()?;
@@ -174,9 +161,28 @@ impl Portions {
     }
 }
 
-impl Decider<'_, '_, '_> {
+impl<'i> Decider<'_, '_, 'i> {
     fn loaded(&mut self, id: ExecutionId) -> Option<&mut Loaded> {
         self.decided.executions.get_mut(&id)
+    }
+
+    /// Decides about an item of an execution that nobody else has locked, if its turn has come.
+    fn next_item(&mut self, number: usize, item: &'i Item) -> Result<()> {
+        if self.is_behind(item) {
+            self.decided.outcomes[number] = ItemOutcome::Behind;
+            self.waits(item);
+        } else if self.decided.executions.contains_key(&item.execution()) {
+            if self.overtakes_a_close(item) {
+                self.close()?;
+            }
+            self.item(number, item)?;
+            self.note(number, item);
+        } else {
+            // The execution is gone, and all that belonged to it.
+            self.forget(item);
+            self.orphaned(item);
+        }
+        Ok(())
     }
 
     /// Whether something that came before an item waits, which must not be overtaken: anything of its execution that closes it or
