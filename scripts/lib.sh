@@ -210,8 +210,8 @@ hooked_postgres() {
     find_pg_config
     make_work_dir
     chmod a+rx "$work_dir"
-    # The build of `make install` has a stage of its own: neither may be taken for the other.
-    package_extension stage-hooked --features crash-points,pg_test
+    # In a directory of its own: cargo keeps one library of this name in each, and would build it anew after every other build.
+    CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}/hooked package_extension stage --features crash-points,pg_test
     copy_postgres "$work_dir/postgres"
     cp -a "$stage/." "$work_dir/postgres/"
     chmod -R a+rX "$work_dir/postgres"
