@@ -102,7 +102,12 @@ fn a_scheduler_killed_again_and_again() {
             worker.count(|_| true) > calls || views::with_status(&mut app.superuser(), "c%", "RUNNING") == 0
         });
     }
-    app.let_held_calls_go();
+    // A call that the last one dies of is held only when the next one has begun.
+    let mut superuser = app.superuser();
+    wait_until("all complete", 60, || {
+        app.let_held_calls_go();
+        views::with_status(&mut superuser, "c%", "COMPLETED") == 50
+    });
     all_counted_once(&app, 50);
     app.done(AFTER_A_CRASH);
 }
