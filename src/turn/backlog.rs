@@ -11,11 +11,10 @@
 //! else each of their steps would wait for two turns in tables.
 //!
 //! **Turns.** A runner applies one answer at a time, or calls functions, which may take seconds. It takes one of each owner, and of each
-//! of the two, in turn. Of functions that are quick it takes several together.
+//! of the two, in turn. Of one owner's functions that are quick it takes several together.
 
 use super::item::Item;
-use super::role::Role;
-use crate::calls::Answered;
+use super::role::{Role, functions_at_once};
 use crate::store::StateKey;
 use crate::store::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -62,49 +61,48 @@ impl Backlog {
     /// Takes what may be applied now in one transaction; the rest stays.
     pub fn take(&mut self, role: Role, functions_are_slow: bool) -> Vec<Item> {
         if role.takes_turns() {
-            return self.take_in_turn(role.functions_at_once(functions_are_slow));
+            return self.take_in_turn(functions_at_once(functions_are_slow));
         }
         self.take_those(role.items_at_once(), |executions, id| !(role.keeps_risky_apart() && executions.has(id)))
     }
 
-    /// Takes the first of the owner whose turn it is; or up to so many calls of functions, of each owner in turn. After an answer nothing,
-    /// once: then a call is claimed.
+    /// Takes the first of the owner whose turn it is, and of functions up to so many of that owner: whoever holds up a transaction with
+    /// one of them, for as long as he likes, holds up nobody else's. After an answer nothing, once: then a call is claimed.
     fn take_in_turn(&mut self, functions: usize) -> Vec<Item> {
-        let mut taken = Vec::new();
         if std::mem::take(&mut self.took_in_turn) {
-            return taken;
+            return Vec::new();
         }
-        while let Some(number) = self.first_in_turn() {
-            let is_function = self.waiting.get(&number).is_some_and(is_uncalled);
-            // What was held up may be again, and is called alone.
-            let is_alone = self.waiting.get(&number).is_none_or(|item| self.executions.has(&item.execution()));
-            if !taken.is_empty() && (is_alone || !is_function) {
-                break;
-            }
-            let Some(item) = self.waiting.remove(&number) else { break };
-            self.last += 1;
-            self.turns.insert(turn_of(&item), self.last);
-            // What leases functions takes as many as there is room for: it waits until they are called.
-            self.took_in_turn = !is_function;
-            taken.push(item);
-            if is_alone || !is_function || taken.len() >= functions {
-                break;
-            }
+        let mut taken: Vec<_> = self.take_first(|_, _| true).into_iter().collect();
+        let Some(first) = taken.first() else { return taken };
+        let (turn, is_function) = (turn_of(first), first.is_uncalled());
+        // What leases functions takes as many as there is room for: it waits until they are called.
+        self.took_in_turn = !is_function;
+        // What was held up may be again, and is called alone.
+        if is_function && !self.executions.has(&first.execution()) {
+            let fits = |executions: &Backoff<ExecutionId>, item: &Item| {
+                turn_of(item) == turn && !executions.has(&item.execution())
+            };
+            let others = std::iter::from_fn(|| self.take_first(fits));
+            taken.extend(others.take(functions.saturating_sub(1)));
         }
+        self.last += 1;
+        self.turns.insert(turn, self.last);
         taken
     }
 
-    /// The number of the first of the owner whose turn it is.
-    fn first_in_turn(&self) -> Option<u64> {
+    /// Takes the first of these, of the owner whose turn it is.
+    fn take_first(&mut self, fits: impl Fn(&Backoff<ExecutionId>, &Item) -> bool) -> Option<Item> {
         let now = Instant::now();
-        let ready = self.waiting.iter().filter(|(_, item)| self.may_be_taken(item.execution(), now));
-        let place = |(number, item): &(&u64, &Item)| {
+        let may_go = |item: &Item| fits(&self.executions, item) && self.may_be_taken(item.execution(), now);
+        let ready = self.waiting.iter().filter(|(_, item)| may_go(item));
+        let place = |(number, item): (&u64, &Item)| {
             let id = item.execution();
             let turn = self.turns.get(&turn_of(item)).copied().unwrap_or(0);
-            let place = self.places.get(&id).copied().unwrap_or(**number);
-            (turn, self.put_off.get(&id).copied().unwrap_or(place), place, **number)
+            let place = self.places.get(&id).copied().unwrap_or(*number);
+            (turn, self.put_off.get(&id).copied().unwrap_or(place), place, *number)
         };
-        ready.map(|entry| place(&entry)).min().map(|(_, _, _, number)| number)
+        let (_, _, _, number) = ready.map(place).min()?;
+        self.waiting.remove(&number)
     }
 
     /// The lines of the calls whose answers wait here.
@@ -316,12 +314,7 @@ impl Backlog {
 /// Whose turn an item is. What is no answer takes no time.
 fn turn_of(item: &Item) -> (Owner, bool) {
     match item {
-        Item::Answer(record, _) => (record.owner, is_uncalled(item)),
+        Item::Answer(record, _) => (record.owner, item.is_uncalled()),
         _ => (0, false),
     }
-}
-
-/// Its function is to be called yet.
-fn is_uncalled(item: &Item) -> bool {
-    matches!(item, Item::Answer(_, Answered::Uncalled))
 }

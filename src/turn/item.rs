@@ -43,6 +43,11 @@ impl Item {
         }
     }
 
+    /// Whether a function is to be called for it yet.
+    pub fn is_uncalled(&self) -> bool {
+        matches!(self, Self::Answer(_, Answered::Uncalled))
+    }
+
     /// Whether deciding about it uses a user's table or function.
     pub fn uses_tables(&self) -> bool {
         let Self::Answer(record, answered) = self else { return false };

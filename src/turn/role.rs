@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | claims calls of | lane 0, and those of priorities | lane 1: processes with a slow table, and functions that answer in place of workers; of the latter by priority too |
 //! | of several | | the first leaves functions to the others while there are steps of what is slow, the last one these while functions wait; the others, and one alone, take turns |
-//! | in one transaction | up to `xdb.claim_batch` items, and what is due | one item, of each owner in turn, or several functions that are quick; one call of a worker, or leases for several functions |
+//! | in one transaction | up to `xdb.claim_batch` items, and what is due | one item, of each owner in turn, or several functions of an owner that are quick; one call of a worker, or leases for several functions |
 //! | calls at once | `xdb.max_in_flight` | 16 |
 //! | time in users' tables | `xdb.apply_timeout` for all of them in a turn | 5 s for a step |
 //! | waits for a user's table, or a row | never for a table; 50 ms for a row | 500 ms |
@@ -65,13 +65,8 @@ impl Role {
         match self {
             Role::Scheduler => Scope::ALL,
             Role::Runner(_) if has_items => Scope::APPLY,
-            Role::Runner(_) => Scope { claim: if one_call { 1 } else { RUNNERS_CALLS }, ..Scope::APPLY },
+            Role::Runner(_) => Scope { claim: functions_at_once(one_call), ..Scope::APPLY },
         }
-    }
-
-    /// Most functions that are called in one transaction.
-    pub fn functions_at_once(self, they_are_slow: bool) -> usize {
-        if they_are_slow { 1 } else { RUNNERS_CALLS }
     }
 
     /// Functions of the database that answer in place of workers.
@@ -142,6 +137,11 @@ impl Role {
     pub fn is_told(self) -> bool {
         self.is_scheduler()
     }
+}
+
+/// How many functions are leased together, and called in one transaction.
+pub fn functions_at_once(they_are_slow: bool) -> usize {
+    if they_are_slow { 1 } else { RUNNERS_CALLS }
 }
 
 /// Most runners of the database.

@@ -103,7 +103,7 @@ pub fn take_turn(memory: &mut Memory, session: &mut Session, submit: &mut Submit
     let items = memory.backlog.take(memory.role, memory.seen.functions_are_slow);
     let mut items = making::apply_suspects(memory, session, items, submit);
     let scope = memory.role.scope(!items.is_empty(), memory.seen.functions_are_slow);
-    let (began, calls) = (Instant::now(), items.iter().any(|item| matches!(item, Item::Answer(_, Answered::Uncalled))));
+    let (began, calls) = (Instant::now(), items.iter().any(Item::is_uncalled));
     let mut progress = match transact(memory, session, &mut items, scope) {
         Ok(Transacted::Done(outcome)) => {
             if calls {

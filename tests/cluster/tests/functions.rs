@@ -133,6 +133,26 @@ fn a_function_that_waits_for_a_lock_is_called_alone_and_has_all_of_its_time() {
     app.done(&[]);
 }
 
+/// Whoever holds up a transaction of his own processes holds up nobody else's.
+#[test]
+fn functions_of_two_owners_are_never_in_one_transaction() {
+    let app = functions("functions_owners", "GRANT INSERT ON ledger TO other; GRANT EXECUTE ON FUNCTION step TO other");
+    let (mut db, mut other) = (app.db(), app.session("other"));
+    register(&app, "Steps", &steps());
+    let mut superuser = app.superuser();
+    superuser.run("SELECT xdb.pause_process_type('Steps')");
+    for n in 0..40 {
+        db.start(&format!("p{n}"), "Steps").input(json!(2)).go();
+        other.start(&format!("q{n}"), "Steps").input(json!(2)).go();
+    }
+    superuser.run("SELECT xdb.resume_process_type('Steps')");
+    wait_until("all complete", 120, || views::with_status(&mut superuser, "%", "COMPLETED") == 80);
+    assert_eq!(superuser.count("ledger WHERE who = 'other'"), 80);
+    assert_eq!(superuser.count("ledger"), 160);
+    assert_eq!(superuser.count("(SELECT FROM ledger GROUP BY txid HAVING count(DISTINCT who) > 1) mixed"), 0);
+    app.done(&[]);
+}
+
 fn failures(db: &mut Db) -> i64 {
     db.count("xdb.history WHERE event_type IN ('AttemptFailed', 'AttemptsFolded')")
 }
