@@ -80,12 +80,21 @@ impl Token {
         }
     }
 
+    /// The same, behind whoever has what `lock` takes: nobody may lock a process of which the call is not his, and while this waited,
+    /// somebody may have had the last word.
+    fn find_behind<T>(
+        &self,
+        spi: &Spi,
+        caller: Caller,
+        lock: impl FnOnce(&OfToken) -> Result<T>,
+    ) -> Result<(OfToken, T)> {
+        let locked = lock(&self.find(spi, caller)?)?;
+        Ok((self.find(spi, caller)?, locked))
+    }
+
     /// The same, of a process that nobody closes before this transaction has ended.
     fn find_open(&self, spi: &Spi, caller: Caller) -> Result<OfToken> {
-        self.find(spi, caller)?;
-        pull::keep_one_open(spi, self.leased.key.0)?;
-        // While this waited, somebody may have had the last word.
-        self.find(spi, caller)
+        Ok(self.find_behind(spi, caller, |_| pull::keep_one_open(spi, self.leased.key.0))?.0)
     }
 }
 
@@ -334,10 +343,8 @@ fn apply(caller: Caller, Locked { mut loaded, found }: Locked, said: Said<'_>) -
 /// Locks the execution of a call whose lease is this one still, with the state that has made it.
 fn lock(spi: &Spi, registry: &mut Registry, caller: Caller, token: &Token) -> Result<Locked> {
     let key = token.leased.key;
-    let found = token.find(spi, caller)?;
-    let mut loaded = answering::lock(spi, registry, &found.process_id, key.0, Lock::Step)?;
-    // While this waited, somebody may have had the last word.
-    let found = token.find(spi, caller)?;
+    let lock = |found: &OfToken| answering::lock(spi, registry, &found.process_id, key.0, Lock::Step);
+    let (found, mut loaded) = token.find_behind(spi, caller, lock)?;
     load::states(spi, &mut loaded, &[key])?;
     Ok(Locked { loaded, found })
 }

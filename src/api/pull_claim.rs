@@ -44,10 +44,10 @@ const ROUNDS: usize = 16;
 const IN_A_ROUND: usize = 64;
 
 /// So long a claim waits for the locks of an owner's tables.
-const TABLES_LOCKED: std::time::Duration = std::time::Duration::from_millis(100);
+const TABLES_LOCKED: time::Duration = time::Duration::from_millis(100);
 
 /// Who takes longer to read one call's columns has the others read in another claim.
-const SLOW_TABLES: std::time::Duration = std::time::Duration::from_secs(1);
+const SLOW_TABLES: time::Duration = time::Duration::from_secs(1);
 
 /// While there are calls to claim, a session looks for leases that have ended so often: to find them it walks over all that is due.
 const NOTED_EVERY: time::Duration = time::Duration::from_secs(1);

@@ -6,7 +6,7 @@
 use super::Caller;
 use crate::error;
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result};
-use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks};
+use crate::pg::shmem::attribute_locks;
 use crate::pg::subxact::holds_row_locks_in;
 use crate::pg::wake::{self, waiter::Registration};
 use crate::pg::{identity, process};
@@ -65,17 +65,14 @@ impl Locking<'_> {
     /// nobody: it may be what the state waits for.
     pub fn respect_marks(&self, caller: Caller) -> Result<()> {
         let database = process::database();
-        let is_running =
-            || Slot::find(database, Role::Scheduler).is_some_and(|slot| slot.state() == EngineState::Running);
-        if !attribute_locks::has_marks(database) || !is_running() || self.holds_locks() {
+        if !attribute_locks::has_marks(database) || self.holds_locks() {
             return Ok(());
         }
         let wants =
             caller.on_system_tables(|spi, _| Ok(self.wants(&KeyTypes::read(spi, self.meta.mapping.iter())?)))?;
         let until = self.deadline.min(Instant::now() + attribute_locks::RESPECTED_FOR);
-        let is_marked = |(object, mode): &&(Object, LockMode)| {
-            attribute_locks::is_marked(database, object, *mode as u32) && is_running()
-        };
+        let is_marked =
+            |(object, mode): &&(Object, LockMode)| attribute_locks::is_marked(database, object, *mode as u32);
         while let Some(marked) = wants.objects.iter().find(is_marked) {
             // In this order: a mark that goes after the look wakes this session.
             let place = Registration::register(&marked.0);

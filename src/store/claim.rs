@@ -136,13 +136,11 @@ statements! {
                 WHERE k.lane = $1 AND k.worker_id > ids.worker_id ORDER BY k.worker_id LIMIT 1) \
             FROM ids WHERE ids.worker_id IS NOT NULL) \
         SELECT worker_id FROM ids WHERE worker_id IS NOT NULL AND worker_id <> ALL ($2)";
-    // Of a type that has functions alone now, the level of priority stays.
     ADOPT = format!("WITH orphan AS MATERIALIZED (SELECT k.execution_id, k.seq FROM xdb.task k \
             WHERE k.lane = $1 AND k.worker_id = ANY ($2) LIMIT $3 FOR UPDATE SKIP LOCKED) \
-        UPDATE xdb.task k SET worker_id = COALESCE(t.worker_id, {NO_WORKER}), lane = CASE WHEN t.worker_id IS NOT NULL THEN k.lane \
-            WHEN k.lane BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE} THEN k.lane + {FUNCTIONS_FURTHER} ELSE {RUNNERS_LANE} END \
+        UPDATE xdb.task k SET worker_id = COALESCE(t.worker_id, {NO_WORKER}), lane = {} \
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
-        WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq");
+        WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq", lane_at("COALESCE(t.worker_id, 0)"));
     // Calls that functions answer stay the runners'.
     FORGET_LEASES = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE} \
         WHERE t.lane IN ({RUNNERS_LANE}, {HELD_LANE}) OR t.lease_until IS NOT NULL", own_lane());
@@ -191,10 +189,20 @@ fn follow_types_of(schema: &Schema) -> String {
             WHERE COALESCE(y.worker_id, {NO_WORKER}) <> $2 \
                 AND (k.lease_epoch <> 0 OR k.lease_until IS NULL OR k.lease_until <= $8) FOR UPDATE OF k SKIP LOCKED), \
         given AS (UPDATE xdb.task k SET worker_id = m.worker_id, \
-                lane = CASE WHEN m.worker_id = {NO_WORKER} THEN {RUNNERS_LANE} ELSE k.lane END \
+                lane = {} \
             FROM moved m WHERE k.execution_id = m.execution_id AND k.seq = m.seq) \
         SELECT owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = $7 AS more FROM slice \
-        ORDER BY owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1"
+        ORDER BY owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1",
+        lane_at("m.worker_id")
+    )
+}
+
+/// The lane of the task `k`, of the scheduler's, at another worker. If that is none, because functions answer all of the type's calls,
+/// the level of priority stays.
+fn lane_at(worker: &str) -> String {
+    format!(
+        "CASE WHEN {worker} <> {NO_WORKER} THEN k.lane \
+            WHEN k.lane BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE} THEN k.lane + {FUNCTIONS_FURTHER} ELSE {RUNNERS_LANE} END"
     )
 }
 
@@ -312,13 +320,14 @@ pub(super) const HELD_LANE: i16 = 2;
 /// The lanes of the scheduler's calls of processes with a priority: the higher it is, the lower the lane. Calls of all others stand in
 /// [`SCHEDULERS_LANE`].
 pub(super) const FIRST_PRIORITY_LANE: i16 = 16;
-const LAST_PRIORITY_LANE: i16 = 36;
+pub(super) const LAST_PRIORITY_LANE: i16 = 36;
 const NO_PRIORITY: i16 = 26;
 
 /// So much further are the lanes of calls of such processes that functions answer: they are the runners', as those of all others are
 /// that functions answer.
 const FUNCTIONS_FURTHER: i16 = 24;
 pub const FIRST_FUNCTIONS_LANE: i16 = FIRST_PRIORITY_LANE + FUNCTIONS_FURTHER;
+pub(super) const LAST_FUNCTIONS_LANE: i16 = LAST_PRIORITY_LANE + FUNCTIONS_FURTHER;
 
 /// The scheduler's lane for calls of processes with this priority.
 pub fn lane_of_priority(priority: i8) -> i16 {

@@ -3,7 +3,7 @@
 //! The scheduler has row 0, and runner n row 10 + n, made when it begins for the first time. An epoch is never given twice: each
 //! new one is above all others, and no row is ever deleted.
 
-use super::claim;
+use super::claim::{self, FIRST_PRIORITY_LANE};
 use super::instance::{self, Ownership};
 use super::registry::{NO_WORKER, WorkerId};
 use super::table::{statements, table};
@@ -33,7 +33,7 @@ statements! {
         ON CONFLICT (lane) DO UPDATE SET epoch = EXCLUDED.epoch RETURNING e.epoch";
     RETIRE = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1";
     PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0";
-    STATE = state_where("EXISTS (SELECT FROM xdb.slow_object)", instance::GENERATION, "(SELECT max(lane) FROM xdb.task WHERE lane >= 16)");
+    STATE = state_where("EXISTS (SELECT FROM xdb.slow_object)", instance::GENERATION, &format!("(SELECT max(lane) FROM xdb.task WHERE lane >= {FIRST_PRIORITY_LANE})"));
     DATABASE = "SELECT datistemplate, datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1";
     // Of a release without runners.
     STATE_OF_OLDER = state_where("false", "r.generation", "NULL::smallint");

@@ -1,7 +1,10 @@
 //! Lines of calls, one for each owner at each worker: which there are, and when their calls are due. A line is a range of the
 //! index `task_claim` of the table `task`, so all of this costs a descent in the index or two per line.
 
-use super::claim::{Lane, RUNNERS_LANE, free_for_runners};
+use super::claim::{
+    FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, HELD_LANE, LAST_FUNCTIONS_LANE, LAST_PRIORITY_LANE, Lane, RUNNERS_LANE,
+    free_for_runners,
+};
 use super::registry::{MissingType, NO_WORKER, WITHOUT_TYPE, WorkerId};
 use super::table::{Record, batch, record, statements};
 use super::versions::of_schema;
@@ -125,7 +128,8 @@ fn missing_types_of(schema: &Schema) -> String {
 /// The lines of all lanes from which calls are claimed.
 fn all_lines(schema: &Schema) -> String {
     format!(
-        "SELECT a.lane, o.* FROM (SELECT n::smallint FROM pg_catalog.generate_series(0, 60) AS n WHERE n < 2 OR n BETWEEN 16 AND 36 OR n >= 40) AS a (lane) \
+        "SELECT a.lane, o.* FROM (SELECT n::smallint FROM pg_catalog.generate_series(0, {LAST_FUNCTIONS_LANE}) AS n \
+                WHERE n < {HELD_LANE} OR n BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE} OR n >= {FIRST_FUNCTIONS_LANE}) AS a (lane) \
             CROSS JOIN LATERAL (WITH RECURSIVE {} SELECT * FROM line) AS o",
         (schema.lines)("a.lane")
     )

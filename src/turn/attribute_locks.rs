@@ -13,11 +13,10 @@
 use crate::pg::catch::Result;
 use crate::pg::process::database;
 use crate::pg::session::Session;
-use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks as shared};
+use crate::pg::shmem::{Role, Slot, attribute_locks as shared};
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
 use crate::store::locks::{self, WantedLocks};
-use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Timestamp};
@@ -40,11 +39,6 @@ const MARKS: usize = 64;
 
 /// When more calls leave something alone, those that have done so for long are forgotten.
 const LEAVING: usize = 1000;
-
-/// Whether the scheduler, whose marks they are, is at work.
-fn is_running(database: pg_sys::Oid) -> bool {
-    Slot::find(database, Role::Scheduler).is_some_and(|slot| slot.state() == EngineState::Running)
-}
 
 /// The locks of the scheduler's calls. What a turn changes is kept when it has committed, else undone.
 #[derive(Default)]
@@ -84,7 +78,7 @@ impl AttributeLocks {
     pub fn leaves_alone(&mut self, key: StateKey, wants: &WantedLocks) -> bool {
         let database = database();
         let is_marked = || wants.objects.iter().any(|(object, mode)| shared::is_marked(database, object, *mode as u32));
-        if !shared::has_marks(database) || !is_marked() || !is_running(database) {
+        if !shared::has_marks(database) || !is_marked() {
             self.leaving.remove(&key);
             return false;
         }

@@ -7,7 +7,7 @@
 //!
 //! Full arrays: who is not shown is counted; an object without a mark has none, and a state waits longer for it.
 use super::shared;
-use super::slot::{Role, Slot};
+use super::slot::{EngineState, Role, Slot};
 use super::waiter::{self, words};
 use pgrx::pg_sys;
 use std::collections::HashSet;
@@ -265,18 +265,22 @@ impl LockStatus {
     }
 }
 
+/// The scheduler of a database that has marks, and is at work: what one has left that is not counts no more.
+fn with_marks(database: pg_sys::Oid) -> Option<(Slot, &'static LockStatus)> {
+    find(database)
+        .filter(|(slot, status)| status.marks.load(Ordering::SeqCst) > 0 && slot.state() == EngineState::Running)
+}
+
 /// Whether there are marks in this database.
 pub fn has_marks(database: pg_sys::Oid) -> bool {
-    find(database).is_some_and(|(_, status)| status.marks.load(Ordering::SeqCst) > 0)
+    with_marks(database).is_some()
 }
 
 /// Whether an object is marked for somebody whom this mode would be in the way of.
 pub fn is_marked(database: pg_sys::Oid, object: &[u8; 16], mode: u32) -> bool {
     let known = |number: u32| LockMode::ALL.get(number as usize);
     let conflicts = |marked: u32| known(mode).zip(known(marked)).is_some_and(|(mode, other)| mode.conflicts(*other));
-    let Some((slot, status)) = find(database).filter(|(_, status)| status.marks.load(Ordering::SeqCst) > 0) else {
-        return false;
-    };
+    let Some((slot, status)) = with_marks(database) else { return false };
     let read = || match slot.database() == database {
         true => status.marks(),
         false => Vec::new(),

@@ -432,15 +432,20 @@ fn a_pause_of_a_type_and_the_turns_and_starts_beside_it() {
     app.done(&[]);
 }
 
-/// A process that waits for a lock when it is paused, and whose turn comes while somebody has locked it, is not forgotten.
-#[test]
-fn what_waits_for_a_lock_and_is_paused_goes_on_after_the_pause() {
-    let (app, worker) = application("pause_parked", ClusterOptions::default());
+/// Its processes lock a row that they share.
+fn register_locking(app: &App) {
     let exclusive = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}});
     app.register(
         "locking",
         &Definition::starting_with("Only").step_with("Only", exclusive).maps("public.counters", "id", &["n"]),
     );
+}
+
+/// A process that waits for a lock when it is paused, and whose turn comes while somebody has locked it, is not forgotten.
+#[test]
+fn what_waits_for_a_lock_and_is_paused_goes_on_after_the_pause() {
+    let (app, worker) = application("pause_parked", ClusterOptions::default());
+    register_locking(&app);
     let mut db = app.db();
     worker.misbehave(|_| Reply::hang(force_complete(json!("done"))));
     db.run("INSERT INTO counters VALUES ('k', 0)");
@@ -472,11 +477,7 @@ fn what_waits_for_a_lock_and_is_paused_goes_on_after_the_pause() {
 #[test]
 fn a_call_of_a_paused_type_is_held_however_many_wait_before_it() {
     let (app, worker) = application("pause_behind", ClusterOptions::default());
-    let exclusive = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}});
-    app.register(
-        "locking",
-        &Definition::starting_with("Only").step_with("Only", exclusive).maps("public.counters", "id", &["n"]),
-    );
+    register_locking(&app);
     worker.misbehave(|_| Reply::hang(force_complete(json!("done"))));
     let mut db = app.db();
     app.session("boss").run("SELECT xdb.pause_process_type('steps')");
