@@ -1,7 +1,6 @@
-//! A Postgres server of the tests' own: own directory, own socket, own port.
+//! A Postgres server of the tests' own: own directory, own socket, no TCP port.
 
 use std::fs::{self, OpenOptions};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -19,6 +18,9 @@ const DIRECTORY_PREFIX: &str = "xdb-test-";
 
 /// The directory of the sockets. Short, because the path of a socket is.
 const SOCKETS: &str = "s";
+
+/// The socket is named by it.
+const PORT: u16 = 5432;
 
 /// The file of the data directory that names the armed crash point.
 const CRASH_POINT: &str = "xdb_crash_point";
@@ -59,7 +61,6 @@ impl ClusterOptions {
 /// A running server; stopped, and its directory removed, when dropped. After a panic the directory stays and its path is printed.
 pub struct Cluster {
     directory: PathBuf,
-    port: u16,
     /// Of the server's programs. Another one after an upgrade.
     pub(crate) bindir: Mutex<PathBuf>,
     /// What was added to `postgresql.conf`.
@@ -173,7 +174,7 @@ impl Cluster {
 
     fn client(&self, program: &str) -> std::process::Command {
         let mut command = self.program(program);
-        command.arg("--host").arg(self.socket_directory()).arg("--port").arg(self.port.to_string());
+        command.arg("--host").arg(self.socket_directory()).arg("--port").arg(PORT.to_string());
         command.arg("--username=postgres");
         command
     }
@@ -197,17 +198,15 @@ impl Cluster {
         install::server_directory(&directory);
         install::server_directory(&directory.join(SOCKETS));
         make_data(&directory.join("data"));
-        let port = free_port();
         let cluster = Cluster {
             directory: directory.clone(),
-            port,
             bindir: Mutex::new(install::bindir().to_owned()),
-            configuration: Cluster::configuration(&directory, port, options),
+            configuration: Cluster::configuration(&directory, options),
             server: Mutex::new(None),
             keep: AtomicBool::new(false),
             crashes: AtomicUsize::new(0),
         };
-        let socket = cluster.socket_directory().join(format!(".s.PGSQL.{port}"));
+        let socket = cluster.socket_directory().join(format!(".s.PGSQL.{PORT}"));
         assert!(
             socket.as_os_str().len() < 100,
             "too long for a socket, choose another XDB_TEST_DIR: {}",
@@ -221,11 +220,12 @@ impl Cluster {
         cluster
     }
 
-    fn configuration(directory: &Path, port: u16, options: &ClusterOptions) -> String {
+    fn configuration(directory: &Path, options: &ClusterOptions) -> String {
         let sockets = directory.join(SOCKETS);
         let mut lines = vec![
-            ("listen_addresses", "127.0.0.1".to_owned()),
-            ("port", port.to_string()),
+            // A TCP port that was free a moment ago may be somebody else's when the server starts.
+            ("listen_addresses", String::new()),
+            ("port", PORT.to_string()),
             ("unix_socket_directories", sockets.display().to_string()),
             ("fsync", "on".into()),
             ("max_connections", "400".into()),
@@ -471,9 +471,13 @@ impl Cluster {
         drop(self.superuser());
     }
 
-    /// The TCP port, on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.port
+    /// How a server reaches this one.
+    pub fn conninfo(&self, database: &str) -> String {
+        format!("host={} port={PORT} user=postgres dbname={database}", self.socket_directory().display())
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        PORT
     }
 
     pub(crate) fn socket_directory(&self) -> PathBuf {
@@ -540,11 +544,6 @@ pub fn signal(pid: i32, signal: i32) {
     // SAFETY: kill has no preconditions; the callers pass pids of their own cluster.
     let sent = unsafe { libc::kill(pid, signal) };
     assert_eq!(sent, 0, "kill {pid}: {}", std::io::Error::last_os_error());
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("a bound socket").port()
 }
 
 /// The limit of open files of a running process, which a new one takes the place of. Those that it has open stay so.

@@ -53,9 +53,8 @@ fn subscriber(app: &App, extension: bool) -> (Cluster, Db) {
 
 fn subscribe(app: &App, db: &mut Db) {
     db.run(&format!(
-        "CREATE SUBSCRIPTION sub CONNECTION 'host=127.0.0.1 port={} user=postgres dbname={}' PUBLICATION everything",
-        app.cluster().port(),
-        app.database()
+        "CREATE SUBSCRIPTION sub CONNECTION '{}' PUBLICATION everything",
+        app.cluster().conninfo(app.database())
     ));
     wait_until("all tables are copied", 60, || db.one("SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel"));
 }
@@ -186,9 +185,8 @@ fn a_subscriber_needs_the_tables() {
     let (there, mut db) = subscriber(&app, false);
     let error = db
         .try_run(&format!(
-            "CREATE SUBSCRIPTION sub CONNECTION 'host=127.0.0.1 port={} user=postgres dbname={}' PUBLICATION everything",
-            app.cluster().port(),
-            app.database()
+            "CREATE SUBSCRIPTION sub CONNECTION '{}' PUBLICATION everything",
+            app.cluster().conninfo(app.database())
         ))
         .expect_err("there are no such tables");
     assert_eq!((&*error.code, &*error.message), ("3F000", "schema \"xdb\" does not exist"));

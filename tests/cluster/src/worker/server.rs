@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
 
 use super::{Call, Reply};
 
@@ -15,6 +17,8 @@ type Handler = Arc<dyn Fn(&Call) -> Reply + Send + Sync>;
 pub struct Worker {
     shared: Arc<Shared>,
     address: SocketAddr,
+    /// Keeps the port while the worker is away.
+    _place: Socket,
 }
 
 /// What a worker has seen.
@@ -69,8 +73,7 @@ impl Worker {
     }
 
     fn start_with(remembers: bool, handler: Handler) -> Worker {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("a bound socket");
+        let (address, place) = keep_port();
         let state = State {
             handler,
             remembers,
@@ -83,8 +86,12 @@ impl Worker {
             listening: false,
             generation: 0,
         };
-        let worker = Worker { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }), address };
-        worker.listen(listener);
+        let worker = Worker {
+            shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }),
+            address,
+            _place: place,
+        };
+        worker.listen(TcpListener::bind(address).expect("a port that is kept"));
         worker
     }
 
@@ -133,8 +140,8 @@ impl Worker {
     /// Listens again, on the same port.
     pub fn come_back(&self) {
         let mut listener = None;
-        // A connection of somebody else's may have the port for a moment.
-        crate::wait::wait_until("the port is free again", 20, || {
+        // The one before may not be closed yet.
+        crate::wait::wait_until("nobody listens any more", 20, || {
             listener = TcpListener::bind(self.address).ok();
             listener.is_some()
         });
@@ -223,6 +230,18 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.go_away();
     }
+}
+
+/// A port of 127.0.0.1, and a socket that is bound to it and never listens: others can't get it, and whoever connects
+/// is refused until the worker listens.
+fn keep_port() -> (SocketAddr, Socket) {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let place = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    // As the listener's socket has it, which shares the port with this one.
+    place.set_reuse_address(true).expect("a socket that is not bound yet");
+    place.bind(&any.into()).expect("a free port");
+    let address = place.local_addr().expect("a bound socket").as_socket().expect("an address of the internet");
+    (address, place)
 }
 
 fn hang_up(connection: &TcpStream) {
