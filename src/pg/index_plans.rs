@@ -2,7 +2,8 @@
 //!
 //! A plan that is made while a table happens to be small, or before anybody has analyzed it, would walk over all of it, and is
 //! kept. All of these statements find what they want by an index, however much there is; so the planner is told that there
-//! is much. That also makes one plan good for all parameters.
+//! is much, and nothing of what is in there: a plan is the same before the first `ANALYZE` and after it. That also makes one
+//! plan good for all parameters.
 
 use super::raw::elements;
 use pgrx::pg_sys;
@@ -16,6 +17,10 @@ const PAGES: pg_sys::BlockNumber = 300_000;
 const INDEX_PAGES: pg_sys::BlockNumber = 40_000;
 const INDEX_LEVELS: i32 = 2;
 
+/// Values of a column with which a key begins, for each row: a thousand rows belong to each. Were nothing known of it, these
+/// would be a share of the table, and the planner would prefer whatever else finds less than that.
+const DISTINCT_OF_KEYS: f32 = -0.001;
+
 /// The first oid that is not of the server's own catalog.
 const FIRST_NORMAL_OID: u32 = pg_sys::FirstNormalObjectId;
 
@@ -23,14 +28,17 @@ thread_local! {
     static OURS: Cell<bool> = const { Cell::new(false) };
 }
 
-static mut PREVIOUS: pg_sys::get_relation_info_hook_type = None;
+static mut PREVIOUS_INFO: pg_sys::get_relation_info_hook_type = None;
+static mut PREVIOUS_STATISTICS: pg_sys::get_relation_stats_hook_type = None;
 
-/// Puts the hook in place. When the library is loaded, once per process.
+/// Puts the hooks in place. When the library is loaded, once per process.
 pub fn register() {
     // SAFETY: _PG_init runs once, before any thread exists.
     unsafe {
-        PREVIOUS = pg_sys::get_relation_info_hook;
+        PREVIOUS_INFO = pg_sys::get_relation_info_hook;
         pg_sys::get_relation_info_hook = Some(relation_info);
+        PREVIOUS_STATISTICS = pg_sys::get_relation_stats_hook;
+        pg_sys::get_relation_stats_hook = Some(relation_statistics);
     }
 }
 
@@ -43,7 +51,7 @@ unsafe extern "C-unwind" fn relation_info(
 ) {
     // SAFETY: the planner passes valid nodes; `indexlist` holds nodes of this type alone.
     unsafe {
-        if let Some(previous) = PREVIOUS {
+        if let Some(previous) = PREVIOUS_INFO {
             previous(root, relation, is_parent, info);
         }
         if !OURS.get() || relation.to_u32() < FIRST_NORMAL_OID {
@@ -57,6 +65,53 @@ unsafe extern "C-unwind" fn relation_info(
             (*index).tree_height = INDEX_LEVELS;
         }
     }
+}
+
+/// As above. True: the planner looks for no statistics itself.
+unsafe extern "C-unwind" fn relation_statistics(
+    root: *mut pg_sys::PlannerInfo,
+    entry: *mut pg_sys::RangeTblEntry,
+    attribute: pg_sys::AttrNumber,
+    found: *mut pg_sys::VariableStatData,
+) -> bool {
+    // SAFETY: the planner passes valid nodes, but for the relation, which may be missing. What is found is empty as yet.
+    unsafe {
+        if !OURS.get() || (*entry).relid.to_u32() < FIRST_NORMAL_OID {
+            return PREVIOUS_STATISTICS.is_some_and(|previous| previous(root, entry, attribute, found));
+        }
+        let leads = |index: *mut pg_sys::IndexOptInfo| (*index).unique && *(*index).indexkeys == i32::from(attribute);
+        if let Some(relation) = (*found).rel.as_ref()
+            && elements::<pg_sys::IndexOptInfo>(relation.indexlist).any(leads)
+        {
+            (*found).statsTuple = statistics(DISTINCT_OF_KEYS);
+            (*found).freefunc = Some(free_statistics);
+        }
+        true
+    }
+}
+
+/// A row of `pg_statistic` that knows nothing but how many values a column has, as `stadistinct` says it.
+fn statistics(distinct: f32) -> pg_sys::HeapTuple {
+    const HEADER: usize = size_of::<pg_sys::HeapTupleData>().next_multiple_of(pg_sys::MAXIMUM_ALIGNOF as usize);
+    const OFFSET: usize = size_of::<pg_sys::HeapTupleHeaderData>().next_multiple_of(pg_sys::MAXIMUM_ALIGNOF as usize);
+    const LENGTH: usize = OFFSET + size_of::<pg_sys::FormData_pg_statistic>();
+    // SAFETY: all within one new piece of memory, which is zero but for what is written here. The columns are those of fixed length,
+    // the only ones that are read when no kind of further statistics is there.
+    unsafe {
+        let tuple = pg_sys::palloc0(HEADER + LENGTH).cast::<pg_sys::HeapTupleData>();
+        let header = tuple.byte_add(HEADER).cast::<pg_sys::HeapTupleHeaderData>();
+        (*header).t_hoff = OFFSET as u8;
+        (*header.byte_add(OFFSET).cast::<pg_sys::FormData_pg_statistic>()).stadistinct = distinct;
+        (*tuple).t_len = LENGTH as u32;
+        (*tuple).t_data = header;
+        tuple
+    }
+}
+
+/// As above.
+unsafe extern "C-unwind" fn free_statistics(tuple: pg_sys::HeapTuple) {
+    // SAFETY: one that `statistics` made, in one piece.
+    unsafe { pg_sys::pfree(tuple.cast()) };
 }
 
 /// While this lives, what is planned is planned for large tables, by their indexes, and kept. For statements that use nothing
@@ -84,6 +139,17 @@ fn switches() -> [(*mut bool, bool); SWITCHES] {
 }
 
 impl ByIndex {
+    /// For tests: whatever is planned is planned for all parameters.
+    #[cfg(feature = "pg_test")]
+    pub fn begin_generic() -> Self {
+        let by_index = Self::begin();
+        // SAFETY: as in `begin`.
+        unsafe {
+            (&raw mut pg_sys::plan_cache_mode).write(pg_sys::PlanCacheMode::PLAN_CACHE_MODE_FORCE_GENERIC_PLAN as c_int)
+        };
+        by_index
+    }
+
     pub fn begin() -> Self {
         OURS.set(true);
         let auto = pg_sys::PlanCacheMode::PLAN_CACHE_MODE_AUTO as c_int;

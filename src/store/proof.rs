@@ -4,6 +4,7 @@
 use super::table::{Column, Table};
 use super::*;
 use crate::pg::function::{Args, Value};
+use crate::pg::index_plans::ByIndex;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{self, Spi, Statement};
 use crate::pg::subxact::guarded;
@@ -121,7 +122,10 @@ fn type_name(column: &Column) -> &'static str {
     }
 }
 
-crate::sql_functions! { xdb_store_problems / pg_finfo_xdb_store_problems => problems; }
+crate::sql_functions! {
+    xdb_store_problems / pg_finfo_xdb_store_problems => problems;
+    xdb_store_plans / pg_finfo_xdb_store_plans => plans;
+}
 
 /// `xdb_store_problems()`: what does not fit, as a JSON array of texts.
 pub fn problems(_: &Args) -> Result<Value> {
@@ -141,6 +145,30 @@ pub fn problems(_: &Args) -> Result<Value> {
         Ok(problems)
     })?;
     Ok(Value::Json(to_json(&problems)?))
+}
+
+/// `xdb_store_plans()`: how each statement is planned, as JSON: the name of the statement, and the lines of its plan.
+pub fn plans(_: &Args) -> Result<Value> {
+    let plans = spi::connect(|spi| {
+        let plans = statements().map(|statement| Ok((statement.name, plan(spi, statement)?)));
+        plans.collect::<Result<BTreeMap<_, _>>>()
+    })?;
+    Ok(Value::Json(to_json(&plans)?))
+}
+
+fn plan(spi: &Spi, statement: &'static Statement) -> Result<Vec<String>> {
+    let text = statement.text();
+    let last = (1..).find(|number| !text.contains(&format!("${number}"))).unwrap_or(1);
+    let parameters = vec!["NULL"; last - 1].join(", ");
+    let parameters = if parameters.is_empty() { parameters } else { format!("({parameters})") };
+    spi.utility(&format!("PREPARE xdb_statement AS {text}"))?;
+    let lines = {
+        let _planning = ByIndex::begin_generic();
+        let explain = format!("EXPLAIN (COSTS OFF) EXECUTE xdb_statement{parameters}");
+        spi.on_users_tables().rows(&explain, &[], |row| row.get("QUERY PLAN"))?
+    };
+    spi.utility("DEALLOCATE xdb_statement")?;
+    Ok(lines)
 }
 
 fn compare(spi: &Spi, table: &Description, problems: &mut Vec<String>) -> Result<()> {

@@ -1,7 +1,10 @@
-//! What the library says of its tables is what the catalog says, and all of its statements can be prepared.
+//! What the library says of its tables is what the catalog says, and all of its statements can be prepared, and are planned alike
+//! whatever the tables hold.
 //!
 //! As in `crash_points.rs`, this needs a build of the extension for tests, which has the function that looks.
 #![cfg(feature = "crash-points")]
+
+use std::collections::BTreeMap;
 
 use xdb_cluster_tests::prelude::*;
 
@@ -33,5 +36,60 @@ fn tables_are_as_they_are_described() {
         db.run("ROLLBACK");
     }
     db.run("DROP FUNCTION store_problems(); SELECT xdb.resume()");
+    app.done(&[]);
+}
+
+/// Statements that may walk over a whole table, by the beginnings of their names: they run when a server starts, or a database is
+/// adopted or updated.
+const WALKERS: &[&str] =
+    &["adopt::", "owners::", "suspects::", "claim::FORGET_LEASES", "instance::", "check::", "engine::STATE"];
+
+/// Tables that grow with what runs.
+const LARGE: &[&str] = &[
+    "process_execution",
+    "latest_execution",
+    "state_execution",
+    "task",
+    "timer",
+    "inbox",
+    "history_event",
+    "message_key",
+    "queue_message",
+    "queue_waiter",
+    "local_attribute",
+    "global_message",
+    "global_waiter",
+    "correlated_start",
+    "rpc_answer",
+];
+
+#[test]
+fn statements_are_planned_alike_before_and_after_the_first_analyze() {
+    let app = App::alone("plans", ClusterOptions::default().set("autovacuum", "off"));
+    let mut db = app.superuser();
+    db.run("SELECT xdb.pause(); SET max_parallel_workers_per_gather = 0");
+    db.run("CREATE FUNCTION store_plans() RETURNS jsonb LANGUAGE c AS '$libdir/xdb', 'xdb_store_plans'");
+    let plans = |db: &mut Db| -> BTreeMap<String, Vec<String>> {
+        serde_json::from_value(db.json("SELECT store_plans()")).expect("a plan for each statement")
+    };
+    let empty = plans(&mut db);
+    let _worker = app.worker(|_| force_complete(json!(null)));
+    app.register("one", &one_step());
+    app.db().run(
+        "SELECT xdb.start_process('p' || i, 'one', local_attributes => '{\"k\": 1}') FROM generate_series(1, 500) i",
+    );
+    db.run("VACUUM ANALYZE");
+    for (name, plan) in plans(&mut db) {
+        assert_eq!(plan, empty[&name], "{name}");
+        let may_walk = WALKERS.iter().any(|walker| name.contains(&format!("::{walker}")));
+        let walks = |line: &String| {
+            let table = line.split_once("Seq Scan on ").and_then(|(_, table)| table.split(' ').next());
+            table.is_some_and(|table| LARGE.contains(&table))
+        };
+        assert!(may_walk || !plan.iter().any(walks), "{name}\n{}", plan.join("\n"));
+    }
+    db.run("DROP FUNCTION store_plans(); SELECT xdb.resume()");
+    let mut user = app.db();
+    (1..=500).for_each(|i| drop(user.completes(&format!("p{i}"))));
     app.done(&[]);
 }
