@@ -78,6 +78,8 @@ pub(super) struct Answering<'a> {
     pub lock: Lock,
     /// The local attributes that it had a moment ago, as far as anybody knows.
     pub local_size: Option<Size>,
+    /// Nothing was in its inbox when somebody looked under the lock.
+    pub without_arrivals: bool,
 }
 
 impl Answering<'_> {
@@ -120,7 +122,9 @@ impl Answering<'_> {
     fn load(&self, spi: &Spi, loaded: &mut Executions, now: Timestamp) -> Result<()> {
         let Self { id, command, .. } = *self;
         if loaded.get(&id).is_some_and(|entry| entry.before.is_running()) {
-            take_in(spi, loaded, id, now)?;
+            if !self.without_arrivals {
+                take_in(spi, loaded, id, now)?;
+            }
             self.refuse_unseen(spi)?;
             let published_to = command.publishes().iter().map(|publish| (publish.queue.clone(), 0));
             let mut queues = HashMap::new();

@@ -80,21 +80,12 @@ impl Token {
         }
     }
 
-    /// The same, behind whoever has what `lock` takes: nobody may lock a process of which the call is not his, and while this waited,
-    /// somebody may have had the last word.
-    fn find_behind<T>(
-        &self,
-        spi: &Spi,
-        caller: Caller,
-        lock: impl FnOnce(&OfToken) -> Result<T>,
-    ) -> Result<(OfToken, T)> {
-        let locked = lock(&self.find(spi, caller)?)?;
-        Ok((self.find(spi, caller)?, locked))
-    }
-
     /// The same, of a process that nobody closes before this transaction has ended.
     fn find_open(&self, spi: &Spi, caller: Caller) -> Result<OfToken> {
-        Ok(self.find_behind(spi, caller, |_| pull::keep_one_open(spi, self.leased.key.0))?.0)
+        // Nobody may lock a process of which the call is not his, and while this waits, somebody may have the last word.
+        self.find(spi, caller)?;
+        pull::keep_one_open(spi, self.leased.key.0)?;
+        self.find(spi, caller)
     }
 }
 
@@ -275,6 +266,7 @@ pub fn extend_call(args: &Args) -> Result<Value> {
 struct Locked {
     loaded: Executions,
     found: OfToken,
+    without_arrivals: bool,
 }
 
 /// What a worker says to a call.
@@ -287,8 +279,9 @@ struct Said<'a> {
 }
 
 /// Applies it under the execution's lock: attributes are written as the process's owner, in the caller's transaction.
-fn apply(caller: Caller, Locked { mut loaded, found }: Locked, said: Said<'_>) -> Result<()> {
+fn apply(caller: Caller, locked: Locked, said: Said<'_>) -> Result<()> {
     let (token, key) = (said.token, said.token.leased.key);
+    let Locked { mut loaded, found, without_arrivals } = locked;
     let mut tables = Tables::default();
     let owners = |loaded: &Executions| {
         let meta = loaded.get(&key.0).map(|entry| (entry.meta.owner, entry.meta.owner_name.clone()));
@@ -307,8 +300,9 @@ fn apply(caller: Caller, Locked { mut loaded, found }: Locked, said: Said<'_>) -
             Some(entry) if !functions.is_empty() => calls::function_context(entry, &record)?,
             _ => String::new(),
         };
+        let (lock, local_size) = (Lock::Step, None::<Size>);
         let answering =
-            Answering { id: key.0, command: &command, queues: said.queues, lock: Lock::Step, local_size: None::<Size> };
+            Answering { id: key.0, command: &command, queues: said.queues, lock, local_size, without_arrivals };
         match answering.decide(spi, registry, &mut loaded, now)? {
             Ok(()) => Ok((now, context)),
             Err(Rejection::Stale | Rejection::NotRunning(_)) => Err(error::call_is_lost()),
@@ -342,11 +336,13 @@ fn apply(caller: Caller, Locked { mut loaded, found }: Locked, said: Said<'_>) -
 
 /// Locks the execution of a call whose lease is this one still, with the state that has made it.
 fn lock(spi: &Spi, registry: &mut Registry, caller: Caller, token: &Token) -> Result<Locked> {
-    let key = token.leased.key;
-    let lock = |found: &OfToken| answering::lock(spi, registry, &found.process_id, key.0, Lock::Step);
-    let (found, mut loaded) = token.find_behind(spi, caller, lock)?;
-    load::states(spi, &mut loaded, &[key])?;
-    Ok(Locked { loaded, found })
+    // Nobody may lock a process of which the call is not his, and while this waits, somebody may have the last word.
+    let found = token.find(spi, caller)?;
+    let mut loaded = answering::lock(spi, registry, &found.process_id, token.leased.key.0, Lock::Step)?;
+    match pull::load_under_lease(spi, &mut loaded, token.leased)? {
+        Some(without_arrivals) => Ok(Locked { loaded, found, without_arrivals }),
+        None => Err(error::call_is_lost()),
+    }
 }
 
 /// Stands for what a call would load now under locks, which are taken here; none if it loads nothing so.

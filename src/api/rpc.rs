@@ -440,7 +440,8 @@ fn decide(
     if let Some(entry) = loaded.get_mut(&id) {
         entry.acting_as = Some(role);
     }
-    let answering = Answering { id, command: &command, queues: Vec::new(), lock, local_size: Some(read.size) };
+    let local_size = Some(read.size);
+    let answering = Answering { id, command: &command, queues: Vec::new(), lock, local_size, without_arrivals: false };
     let decided = answering.decide(spi, registry, &mut loaded, now)?;
     decided.map_err(|rejection| error::rejected_rpc(process_id, rpc_name, &rejection))?;
     Ok((loaded, now))

@@ -7,7 +7,9 @@
 use super::StateKey;
 use super::claim::{self, Lease};
 use super::instance;
+use super::loaded::Loaded;
 use super::registry::WorkerId;
+use super::state;
 use super::table::{Read, Record, batch, rows, statements};
 use crate::error;
 use crate::pg::catch::{PgError, Result};
@@ -15,7 +17,7 @@ use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Spi};
 use crate::pg::wake;
 use pgrx::pg_sys;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use xdb_engine::{Api, ExecutionId, Timestamp};
 
 /// The lanes that calls of such a worker can be in: those of priorities, that of all others, and where the engine has put them while
@@ -64,6 +66,10 @@ statements! {
         FROM xdb.task t JOIN xdb.worker w ON w.worker_id = t.worker_id \
             JOIN xdb.process_execution p ON p.execution_id = t.execution_id \
         WHERE t.execution_id = $1 AND t.seq = $2");
+    // In one statement, because every step begins with it.
+    UNDER_LEASE = format!("SELECT {}, NOT EXISTS (SELECT FROM xdb.inbox i WHERE i.execution_id = $1) AS without_arrivals \
+        FROM xdb.task t JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq \
+        WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}", state::columns());
     GIVE_BACK = format!("UPDATE xdb.task t SET attempt = GREATEST(t.attempt - 1, 0), {} \
         WHERE t.execution_id = $1 AND t.seq = $2 AND t.lease_number = $3 AND {PULLED}", claim::NO_LEASE);
     BEGIN = format!("UPDATE xdb.task t SET first_attempt_at = $3 FROM {} \
@@ -286,6 +292,21 @@ pub fn of_token(spi: &Spi, Leased { key: (execution, seq), number }: Leased) -> 
         let (process_id, worker, role) = (row.get("process_id")?, row.get("worker_id")?, PullRole::read(row)?);
         Ok(OfToken { begun: read_begun(row)?, process_id, worker, role, is_leased: row.get("is_leased")? })
     })
+}
+
+/// Loads the state of a call into its execution, which is locked, and says whether the inbox of the execution is empty. None: the
+/// lease is another one.
+pub fn load_under_lease(
+    spi: &Spi,
+    loaded: &mut BTreeMap<ExecutionId, Loaded>,
+    Leased { key: (execution, seq), number }: Leased,
+) -> Result<Option<bool>> {
+    let read = |row: &Row| Ok((state::read_state(row)?, row.get("without_arrivals")?));
+    let found = spi.first(&UNDER_LEASE, &[value(execution), value(seq), value(number)], read)?;
+    Ok(found.map(|((id, state), without_arrivals)| {
+        state::put_in(loaded, id, state);
+        without_arrivals
+    }))
 }
 
 /// Gives a call back: the same attempt is made again. False if the lease is another one.

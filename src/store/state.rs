@@ -55,7 +55,7 @@ record! {
 }
 
 /// The columns of `s` that a [`State`] is read from.
-fn columns() -> String {
+pub(super) fn columns() -> String {
     select::<State>("s")
 }
 
@@ -202,7 +202,7 @@ pub(super) fn abort(spi: &Spi, ids: &[ExecutionId], now: Timestamp) -> Result<()
     Ok(())
 }
 
-fn read_state(row: &Row) -> Result<(ExecutionId, StateExecution)> {
+pub(super) fn read_state(row: &Row) -> Result<(ExecutionId, StateExecution)> {
     State::read(row)?.read_back()
 }
 
@@ -285,7 +285,7 @@ pub fn states_in(
     Ok(left_out)
 }
 
-fn put_in(loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, state: StateExecution) {
+pub(super) fn put_in(loaded: &mut BTreeMap<ExecutionId, Loaded>, id: ExecutionId, state: StateExecution) {
     if let Some(entry) = loaded.get_mut(&id) {
         let state = Arc::new(state);
         entry.before.states.insert(state.seq, state.clone());
