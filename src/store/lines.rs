@@ -3,7 +3,7 @@
 
 use super::claim::{
     FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, HELD_LANE, LAST_FUNCTIONS_LANE, LAST_PRIORITY_LANE, Lane, RUNNERS_LANE,
-    free_for_runners,
+    comes_first, free_for_runners,
 };
 use super::registry::{MissingType, NO_WORKER, WITHOUT_TYPE, WorkerId};
 use super::table::{Record, batch, record, statements};
@@ -12,6 +12,7 @@ use crate::pg::catch::Result;
 use crate::pg::param::{FromColumn, array, value};
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
+use std::collections::HashSet;
 use xdb_engine::Timestamp;
 use xdb_sched::room::{Line, Owner};
 
@@ -88,6 +89,11 @@ statements! {
             (SELECT min(n.due_at) FROM l CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
                 WHERE t.lane = l.lane AND {} AND t.due_at > $2 ORDER BY t.due_at LIMIT 1) AS n) AS next",
         (OWN.lines)("a.lane"), due_of("<>"), due_of("="), (OWN.in_line)("l"));
+    DUE_FIRST = format!("WITH l AS MATERIALIZED (SELECT a.lane, o.* FROM unnest($1::smallint[]) AS a (lane) \
+            CROSS JOIN LATERAL (WITH RECURSIVE {} SELECT * FROM line) AS o WHERE o.due_at <= $2) \
+        SELECT DISTINCT l.worker_id, l.owner FROM l WHERE EXISTS (SELECT FROM xdb.task t \
+            WHERE t.lane = l.lane AND {} AND t.due_at <= $2 AND (t.lease_until IS NULL OR t.lease_epoch < $3 OR t.lease_until <= $4))",
+        (OWN.lines)("a.lane"), (OWN.in_line)("l"));
     NEXT_DUE = next_due_of(&OWN);
     NEXT_DUE_OF_OLDER = next_due_of(&OLDER);
     EARLIEST = earliest_of(&OWN);
@@ -220,6 +226,17 @@ pub fn for_runners(
         Ok(ForRunners { workers, functions, next: row.get("next")? })
     };
     Ok(spi.first(&FOR_RUNNERS, &params, read)?.unwrap_or_default())
+}
+
+/// The lines in which a call waits that comes before those of processes without a priority. `levels`: the lanes with priorities that
+/// have calls.
+pub fn due_first(spi: &Spi, levels: &[i16], epoch: i64, (now, real): (Timestamp, Timestamp)) -> Result<HashSet<Line>> {
+    let first: Vec<_> = levels.iter().copied().filter(|lane| comes_first(*lane)).collect();
+    if first.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let params = [array(first), value(now), value(epoch), value(real)];
+    Ok(spi.rows(&DUE_FIRST, &params, read_line)?.into_iter().collect())
 }
 
 /// When the next call of these lines comes due after `now`.

@@ -191,6 +191,7 @@ fn requests_in(memory: &mut Memory, spi: &Spi, calls: &[Leased], mode: Mode) -> 
         role: memory.role,
         lane: memory.lane,
         levels: Vec::new(),
+        due_first: HashSet::new(),
         has_slow_steps: false,
         number: memory.number,
         scope: Scope { mode, ..Scope::APPLY },

@@ -199,10 +199,10 @@ impl Dispatch<'_> {
         }
         let line = loaded.meta.line_at(process_type.worker_id());
         self.new_line |= !self.lines.has(&line);
-        let has_place = answered && self.turn.levels.is_empty() && loaded.execution.priority() == 0;
+        let has_place = answered && !self.turn.due_first.contains(&line) && loaded.execution.priority() == 0;
         if !has_place && !self.lines.is_drained(line.worker) {
             // Others may have been due for longer. What goes on after an answer has the place of the call that was answered. All
-            // else is claimed later in this transaction, in the order that calls have; while some have priorities, this too.
+            // else is claimed later in this transaction, in the order that calls have; while one waits that comes before, this too.
             return;
         }
         for (seq, state) in &loaded.execution.states {

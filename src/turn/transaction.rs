@@ -17,10 +17,13 @@ use crate::pg::{crash, identity, spi};
 use crate::store::claim::{self as store_claim, FIRST_FUNCTIONS_LANE, Lane};
 use crate::store::engine;
 use crate::store::instance::Ownership;
+use crate::store::lines;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use xdb_engine::{Failure, Further, Timestamp};
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::GUARDED_ITEMS;
+use xdb_sched::room::Line;
 
 /// What takes longer is not to have others leased behind it.
 const SLOW_FUNCTION: Duration = Duration::from_millis(100);
@@ -73,6 +76,8 @@ pub(super) struct Turn<'a> {
     pub lane: Lane,
     /// Lanes of its role's that hold calls of processes with a priority, the highest first.
     pub levels: Vec<i16>,
+    /// Lines in which a call waits that comes before those of processes without a priority.
+    pub due_first: HashSet<Line>,
     /// There are steps of what is slow, or may be.
     pub has_slow_steps: bool,
     /// Of the leases that it gives.
@@ -378,10 +383,12 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: usize)
         true => (Vec::new(), Vec::new()),
         false => (of_functions, Vec::new()),
     };
+    let real = crate::clock::real();
     let turn = Turn {
         spi,
         role: memory.role,
         lane: memory.lane,
+        due_first: lines::due_first(spi, &levels, memory.lane.epoch, (began, real))?,
         levels,
         has_slow_steps: any_slow || state.workers_calls_are_runners,
         number: memory.number,
@@ -390,7 +397,7 @@ fn begin<'a>(memory: &mut Memory, spi: &'a spi::Spi, scope: Scope, items: usize)
         takes_large: memory.seen.takes_large,
         began,
         began_at,
-        real: crate::clock::real(),
+        real,
         is_alone: items <= 1 && memory.backlog.is_empty(),
     };
     Ok(Some(Started {

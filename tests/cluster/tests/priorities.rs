@@ -77,6 +77,38 @@ fn under_overload_what_is_urgent_does_not_wait_for_the_rest() {
     app.done(&[]);
 }
 
+/// One call at a time: what goes on after an answer keeps its place, unless a call waits that comes first.
+#[test]
+fn a_process_goes_on_while_no_call_waits_that_comes_before_its_own() {
+    let (app, worker) = application("priority_place");
+    let mut db = app.db();
+    // It has a call, which is due much later.
+    db.run("SELECT xdb.start_process('later', 'todo', start_at => now() + interval '1 day', options => '{\"priority\": 5}')");
+    // These come after all others.
+    app.superuser().run("SELECT xdb.pause()");
+    start(&mut db, "low", "two", Some(-5));
+    for id in ["a", "b", "c", "d"] {
+        start(&mut db, id, "two", None);
+    }
+    app.superuser().run("SELECT xdb.resume()");
+    db.completes("low");
+    assert_eq!(made(&worker), ["a", "a", "b", "b", "c", "c", "d", "d", "low", "low"]);
+    // Somebody with a priority comes while a process without one is at its first call.
+    worker.misbehave(|call| match call.process_id() {
+        "e" if call.target() == "First" => Reply::hang(next("Only", json!(null))),
+        _ => force_complete(json!("done")).into(),
+    });
+    start(&mut db, "e", "two", None);
+    worker.wait_for("its first call", 20, |call| call.process_id() == "e");
+    start(&mut db, "urgent", "todo", Some(1));
+    worker.heal();
+    db.completes("e");
+    assert_eq!(made(&worker)[10..], ["e", "urgent", "e"]);
+    db.run("SELECT xdb.stop_process('later')");
+    app.done(&[]);
+}
+
+/// Whatever else moves calls about keeps their order.
 /// Whatever else moves calls about keeps their order.
 #[test]
 fn priorities_outlast_pauses_backoff_and_crashes() {
