@@ -209,7 +209,9 @@ fn in_a_pause_and_in_its_end() {
     app.superuser().run("SELECT xdb.resume()");
     wait_for_held(&app, 1);
     app.crash_at("caller-save", || app.db().try_run(resume));
-    assert_eq!((paused(&app), held(&app)), (true, Some(1)));
+    assert!(paused(&app));
+    // The commit that held it may be lost with the server, which waits for none that writes leases and lanes alone: it is held again.
+    wait_for_held(&app, 1);
 
     let (pause_type, resume_type) =
         ("SELECT xdb.pause_process_type('steps')", "SELECT xdb.resume_process_type('steps')");
