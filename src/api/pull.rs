@@ -71,7 +71,8 @@ impl Token {
         Self::parse(&needed("token", args.text(0))?).ok_or_else(error::call_is_lost)
     }
 
-    /// The call, if the lease is this one still and the caller may have it.
+    /// The call, if the lease is this one still and the caller may have it. Before a process is locked, because nobody may lock one of
+    /// which the call is not his; and the lease is looked at again after that, because somebody may have had the last word meanwhile.
     fn find(&self, spi: &Spi, caller: Caller) -> Result<OfToken> {
         let found = pull::of_token(spi, self.leased)?.filter(|found| found.is_leased);
         match found {
@@ -82,7 +83,6 @@ impl Token {
 
     /// The same, of a process that nobody closes before this transaction has ended.
     fn find_open(&self, spi: &Spi, caller: Caller) -> Result<OfToken> {
-        // Nobody may lock a process of which the call is not his, and while this waits, somebody may have the last word.
         self.find(spi, caller)?;
         pull::keep_one_open(spi, self.leased.key.0)?;
         self.find(spi, caller)
@@ -336,7 +336,6 @@ fn apply(caller: Caller, locked: Locked, said: Said<'_>) -> Result<()> {
 
 /// Locks the execution of a call whose lease is this one still, with the state that has made it.
 fn lock(spi: &Spi, registry: &mut Registry, caller: Caller, token: &Token) -> Result<Locked> {
-    // Nobody may lock a process of which the call is not his, and while this waits, somebody may have the last word.
     let found = token.find(spi, caller)?;
     let mut loaded = answering::lock(spi, registry, &found.process_id, token.leased.key.0, Lock::Step)?;
     match pull::load_under_lease(spi, &mut loaded, token.leased)? {

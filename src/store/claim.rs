@@ -90,8 +90,8 @@ statements! {
         set_to_v(&["lane", "worker_id", "api", "due_at", "attempt"]), set_to_v(LEASE), batch::<Task>());
     DELETE = delete::<Task, StateKey>();
     DELETE_ALL = "DELETE FROM xdb.task WHERE execution_id = ANY ($1)";
-    DUE = due_where(&OWN, FREE);
-    DUE_OF_OLDER = due_where(&OLDER, FREE);
+    DUE = due_where(&OWN, &free_for_scheduler("$7", "$8"));
+    DUE_OF_OLDER = due_where(&OLDER, &free_for_scheduler("$7", "$8"));
     DUE_FOR_RUNNERS = due_where(&OWN, &free_for_runners("$7", "$8"));
     ANY_FOR_RUNNERS = format!("SELECT EXISTS (SELECT FROM xdb.task t WHERE t.lane = {RUNNERS_LANE} AND t.due_at <= $1 AND {free}) \
             OR EXISTS (SELECT FROM xdb.task t WHERE t.lane >= {FIRST_FUNCTIONS_LANE} AND t.due_at <= $1 AND {free}) AS any",
@@ -140,16 +140,13 @@ statements! {
             WHERE k.lane = $1 AND k.worker_id = ANY ($2) LIMIT $3 FOR UPDATE SKIP LOCKED) \
         UPDATE xdb.task k SET worker_id = COALESCE(t.worker_id, {NO_WORKER}), lane = {} \
         FROM orphan JOIN xdb.process_execution p USING (execution_id) JOIN xdb.process_type t USING (type_id) \
-        WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq", lane_at("COALESCE(t.worker_id, 0)"));
+        WHERE k.execution_id = orphan.execution_id AND k.seq = orphan.seq", lane_at(&format!("COALESCE(t.worker_id, {NO_WORKER})")));
     // Calls that functions answer stay the runners'.
     FORGET_LEASES = format!("UPDATE xdb.task t SET lane = {}, {NO_LEASE} \
         WHERE t.lane IN ({RUNNERS_LANE}, {HELD_LANE}) OR t.lease_until IS NOT NULL", own_lane());
     FORGET_LEASES_OF_OLDER = format!("UPDATE xdb.task SET lane = {SCHEDULERS_LANE}, {NO_LEASE} \
         WHERE lane <> {SCHEDULERS_LANE} OR lease_until IS NOT NULL");
 }
-
-/// Nobody has a good lease on the task `t` of the scheduler.
-const FREE: &str = "(t.lease_until IS NULL OR t.lease_epoch < $7 OR t.lease_until <= $8)";
 
 /// Due calls, of each line as many as there is room for.
 fn due_where(schema: &Schema, free: &str) -> String {
@@ -188,8 +185,7 @@ fn follow_types_of(schema: &Schema) -> String {
             JOIN xdb.task k ON k.execution_id = s.execution_id AND k.seq = s.seq \
             WHERE COALESCE(y.worker_id, {NO_WORKER}) <> $2 \
                 AND (k.lease_epoch <> 0 OR k.lease_until IS NULL OR k.lease_until <= $8) FOR UPDATE OF k SKIP LOCKED), \
-        given AS (UPDATE xdb.task k SET worker_id = m.worker_id, \
-                lane = {} \
+        given AS (UPDATE xdb.task k SET worker_id = m.worker_id, lane = {} \
             FROM moved m WHERE k.execution_id = m.execution_id AND k.seq = m.seq) \
         SELECT owner, due_at, execution_id, seq, (SELECT count(*) FROM slice) = $7 AS more FROM slice \
         ORDER BY owner DESC, due_at DESC, execution_id DESC, seq DESC LIMIT 1",
@@ -206,9 +202,13 @@ fn lane_at(worker: &str) -> String {
     )
 }
 
+/// Nobody has a good lease on the task `t` of the scheduler. One below its own epoch is void: whoever held it is gone.
+pub(super) fn free_for_scheduler(own: &str, now: &str) -> String {
+    format!("(t.lease_until IS NULL OR t.lease_epoch < {own} OR t.lease_until <= {now})")
+}
+
 /// Nobody has a good lease on the task `t` of the runners. They live side by side, so a lease is void when no row has its epoch;
-/// one above all that the statement sees is that of a runner which has begun since. (In the scheduler's lane a lease below its
-/// own epoch is void: whoever held it is gone.)
+/// one above all that the statement sees is that of a runner which has begun since.
 pub(super) fn free_for_runners(own: &str, now: &str) -> String {
     format!(
         "(t.lease_until IS NULL OR t.lease_until <= {now} \

@@ -3,7 +3,7 @@
 
 use super::claim::{
     FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, HELD_LANE, LAST_FUNCTIONS_LANE, LAST_PRIORITY_LANE, Lane, RUNNERS_LANE,
-    comes_first, free_for_runners,
+    comes_first, free_for_runners, free_for_scheduler,
 };
 use super::registry::{MissingType, NO_WORKER, WITHOUT_TYPE, WorkerId};
 use super::table::{Record, batch, record, statements};
@@ -83,17 +83,15 @@ record! {
 statements! {
     LINES = lines_of(&OWN);
     LINES_OF_OLDER = lines_of(&OLDER);
-    FOR_RUNNERS = format!("WITH l AS MATERIALIZED (SELECT a.lane, o.* FROM unnest($6::smallint[]) AS a (lane) \
-            CROSS JOIN LATERAL (WITH RECURSIVE {} SELECT * FROM line) AS o WHERE o.worker_id = ANY ($1)) \
+    FOR_RUNNERS = format!("WITH l AS MATERIALIZED ({} WHERE o.worker_id = ANY ($1)) \
         SELECT {} AS workers, {} AS functions, \
             (SELECT min(n.due_at) FROM l CROSS JOIN LATERAL (SELECT t.due_at FROM xdb.task t \
                 WHERE t.lane = l.lane AND {} AND t.due_at > $2 ORDER BY t.due_at LIMIT 1) AS n) AS next",
-        (OWN.lines)("a.lane"), due_of("<>"), due_of("="), (OWN.in_line)("l"));
-    DUE_FIRST = format!("WITH l AS MATERIALIZED (SELECT a.lane, o.* FROM unnest($1::smallint[]) AS a (lane) \
-            CROSS JOIN LATERAL (WITH RECURSIVE {} SELECT * FROM line) AS o WHERE o.due_at <= $2) \
+        lines_of_lanes(&OWN, "unnest($6::smallint[])"), due_of("<>"), due_of("="), (OWN.in_line)("l"));
+    DUE_FIRST = format!("WITH l AS MATERIALIZED ({} WHERE o.due_at <= $2) \
         SELECT DISTINCT l.worker_id, l.owner FROM l WHERE EXISTS (SELECT FROM xdb.task t \
-            WHERE t.lane = l.lane AND {} AND t.due_at <= $2 AND (t.lease_until IS NULL OR t.lease_epoch < $3 OR t.lease_until <= $4))",
-        (OWN.lines)("a.lane"), (OWN.in_line)("l"));
+            WHERE t.lane = l.lane AND {} AND t.due_at <= $2 AND {})",
+        lines_of_lanes(&OWN, "unnest($1::smallint[])"), (OWN.in_line)("l"), free_for_scheduler("$3", "$4"));
     NEXT_DUE = next_due_of(&OWN);
     NEXT_DUE_OF_OLDER = next_due_of(&OLDER);
     EARLIEST = earliest_of(&OWN);
@@ -133,10 +131,17 @@ fn missing_types_of(schema: &Schema) -> String {
 
 /// The lines of all lanes from which calls are claimed.
 fn all_lines(schema: &Schema) -> String {
+    let lanes = format!(
+        "(SELECT n::smallint FROM pg_catalog.generate_series(0, {LAST_FUNCTIONS_LANE}) AS n \
+            WHERE n < {HELD_LANE} OR n BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE} OR n >= {FIRST_FUNCTIONS_LANE})"
+    );
+    lines_of_lanes(schema, &lanes)
+}
+
+/// The lines `o` of the lanes of a relation with one column, each with its lane; a condition may follow.
+fn lines_of_lanes(schema: &Schema, lanes: &str) -> String {
     format!(
-        "SELECT a.lane, o.* FROM (SELECT n::smallint FROM pg_catalog.generate_series(0, {LAST_FUNCTIONS_LANE}) AS n \
-                WHERE n < {HELD_LANE} OR n BETWEEN {FIRST_PRIORITY_LANE} AND {LAST_PRIORITY_LANE} OR n >= {FIRST_FUNCTIONS_LANE}) AS a (lane) \
-            CROSS JOIN LATERAL (WITH RECURSIVE {} SELECT * FROM line) AS o",
+        "SELECT a.lane, o.* FROM {lanes} AS a (lane) CROSS JOIN LATERAL (WITH RECURSIVE {} SELECT * FROM line) AS o",
         (schema.lines)("a.lane")
     )
 }

@@ -20,7 +20,7 @@ const DIRECTORY_PREFIX: &str = "xdb-test-";
 const SOCKETS: &str = "s";
 
 /// The socket is named by it.
-const PORT: u16 = 5432;
+pub(crate) const PORT: u16 = 5432;
 
 /// The file of the data directory that names the armed crash point.
 const CRASH_POINT: &str = "xdb_crash_point";
@@ -474,10 +474,6 @@ impl Cluster {
     /// How a server reaches this one.
     pub fn conninfo(&self, database: &str) -> String {
         format!("host={} port={PORT} user=postgres dbname={database}", self.socket_directory().display())
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        PORT
     }
 
     pub(crate) fn socket_directory(&self) -> PathBuf {

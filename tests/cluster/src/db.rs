@@ -7,7 +7,7 @@ use postgres::types::FromSqlOwned;
 use postgres::{Client, NoTls, SimpleQueryMessage};
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, PORT};
 
 /// An error as the server reports it.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,7 +57,7 @@ impl Db {
         let heard = notices.clone();
         let client = Client::configure()
             .host_path(cluster.socket_directory())
-            .port(cluster.port())
+            .port(PORT)
             .dbname(database)
             .user(role)
             .application_name("xdb tests")

@@ -109,7 +109,6 @@ fn a_process_goes_on_while_no_call_waits_that_comes_before_its_own() {
 }
 
 /// Whatever else moves calls about keeps their order.
-/// Whatever else moves calls about keeps their order.
 #[test]
 fn priorities_outlast_pauses_backoff_and_crashes() {
     let (app, worker) = application("priority_kept");
