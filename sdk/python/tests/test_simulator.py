@@ -420,6 +420,10 @@ def test_a_movement_has_one_time_that_can_be_meant() -> None:
         xdb.retry(after=timedelta(seconds=-1))
 
 
+def test_what_retry_says_can_be_stored() -> None:
+    assert xdb.retry("a\0b", "c\0d\ud800").body == {"retry": {"errorType": "a\ufffdb", "detail": "c\ufffdd?"}}
+
+
 def test_rows_change_beside_the_process(sim: Simulator) -> None:
     p = alice(sim, start_at=NOW + timedelta(hours=1), timeout=timedelta(hours=24.5))
     assert MAILS == []

@@ -85,6 +85,7 @@ class Order(xdb.Process):
 
         errors: dict[str, Exception] = {
             "surrogate": xdb.Fatal("\ud800", "\ud800"),
+            "nul": xdb.Fatal("a\0b", "c\0d"),
             "number": xdb.Fatal(5, "x"),  # type: ignore[arg-type]
             "mute": Mute(),
             "long": ValueError("x" * 100_000),
@@ -364,6 +365,7 @@ def test_a_failed_handler_says_why(name: str, error_type: str, detail: str) -> N
     "kind, error_type, detail",
     [
         ("surrogate", "?", "?"),
+        ("nul", "a\ufffdb", "c\ufffdd"),
         ("number", "5", "x"),
         ("mute", "Mute", "its message can't be read: RuntimeError"),
         ("long", "ValueError", "x" * 1000),

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from .codec import encode
+from .jsontext import storable
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,9 @@ def retry(
     """
     said: dict[str, Any] = {}
     if error_type is not None:
-        said["errorType"] = error_type
+        said["errorType"] = storable(str(error_type))
     if detail is not None:
-        said["detail"] = detail
+        said["detail"] = storable(str(detail))
     if after is not None:
         said["retryAfterSeconds"] = _seconds_until(after)
     if final:

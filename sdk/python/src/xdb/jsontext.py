@@ -30,6 +30,11 @@ def dumps(value: JSON) -> bytes:
         raise CodecError("it has half of a surrogate pair, which is no text") from None
 
 
+def storable(text: str) -> str:
+    """A text for people, as Postgres can store it: without NUL, and without half of a surrogate pair."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
 def _no_constant(text: str) -> Any:
     raise CodecError(f"{text} is no JSON")
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import re
 import socket
 import threading
 import time
@@ -19,7 +20,7 @@ from . import errors
 from .client.connections import async_execute, sync_execute
 from .client.sources import async_source_of, source_of
 from .client.statements import Seconds, interval
-from .codec import dumps, loads
+from .codec import loads
 from .logging import install, log
 from .process import Process
 from .request import Around, BadRequest, Job, Reply, error_reply, read
@@ -165,9 +166,17 @@ def _told(call: _Claimed, error: BaseException) -> Reply | None:
     return _failure_of(error)
 
 
+# As JSON has it, and not a backslash followed by the rest.
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+
+
 def _answer(call: _Claimed, reply: Reply) -> tuple[str, str]:
     if reply.status != 200:
         raise _Refused(reply)
+    if b"\\u0000" in reply.body and _NUL.search(reply.body):
+        problem = "the answer has a text with the character NUL, which Postgres can't store: take it out, or encode the text, as in base64"
+        log.error("%s: %s", call.token, problem)
+        raise _Refused(error_reply(500, "InvalidAnswer", problem))
     return call.token, reply.body.decode()
 
 

@@ -19,6 +19,7 @@ from .call import Call, DatabaseError, Recovered, running
 from .codec import decode, dumps, encode
 from .decisions import Decision, Failure, Fatal
 from .definition import is_function
+from .jsontext import storable
 from .live import Live, live
 from .logging import log
 from .process import Process, bound
@@ -85,8 +86,7 @@ def error_reply(
 
 
 def _kept(text: str, most: int) -> str:
-    # A message may have half of a surrogate pair.
-    return text[:most].encode("utf-8", "replace").decode()
+    return storable(text[:most])
 
 
 Around = Callable[[Call, str], AbstractContextManager[Any]]
@@ -255,7 +255,7 @@ class Job:
     def _failed(self, error: BaseException) -> Reply:
         self.live.close("its handler has failed, and nothing of it is kept")
         error_type = str(error.error_type) if isinstance(error, Failure) else type(error).__name__
-        detail = _message_of(error) or type(error).__name__
+        detail = message_of(error) or type(error).__name__
         log.error("%s failed in attempt %d: %s: %s", self.label, self.call.attempt, error_type, detail, exc_info=error)
         if self.debug:
             detail = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-1000:]
@@ -263,7 +263,8 @@ class Job:
         return error_reply(500, error_type, detail, isinstance(error, Fatal), retry_after)
 
 
-def _message_of(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """What an exception says, also where it can't."""
     try:
         return str(error)
     except Exception as other:

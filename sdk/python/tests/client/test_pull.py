@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pydantic
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from shop import wait_until
@@ -218,6 +219,84 @@ def test_coroutines_take_a_pool(billing: Any) -> None:
 
     assert asyncio.run(run()) == 2
     assert steps(billing, "a1") == ["send"]
+
+
+def failures(database: Any) -> dict[str, tuple[str, str]]:
+    return {id: (kind, detail) for id, kind, detail in database.execute("SELECT process_id, error_type, detail FROM xdb.failures")}
+
+
+def attempts(database: Any, id: str) -> int:
+    """How many have failed."""
+    return int(database.execute("SELECT count(*) FROM xdb.history WHERE process_id = %s AND event_type = 'AttemptFailed'", id)[0][0])
+
+
+class Model(pydantic.BaseModel):
+    text: str
+
+
+def odd_answer(how: str) -> xdb.Decision:
+    errors: dict[str, Exception] = {
+        "nul": ValueError("invalid byte '\0' in the file"),
+        "nul in the type": xdb.Retryable("a\0b", "x"),
+    }
+    if how in errors:
+        raise errors[how]
+    if how == "nul kept":
+        return xdb.retry("a\0b", "c\0d")
+    if how == "nul in a model":
+        return xdb.complete(Model(text="a\0b"))
+    return xdb.complete({"nul in the answer": "a\0b", "no nul": "a\\u0000b\\"}.get(how, how))
+
+
+ONCE = xdb.Retry(attempts=1)
+
+
+class Odd(xdb.Process):
+    @xdb.state(start=True, retry=ONCE)
+    def only(self, how: str) -> xdb.Decision:
+        return odd_answer(how)
+
+
+class AsyncOdd(xdb.Process):
+    @xdb.state(start=True, retry=ONCE)
+    async def only(self, how: str) -> xdb.Decision:
+        return odd_answer(how)
+
+
+def register(database: Any, *processes: Any) -> None:
+    with psycopg.connect(database.superuser_dsn) as conn:
+        xdb.PullWorker(*processes, name="billing").register(conn, role="app")
+
+
+@pytest.mark.parametrize("process", [Odd, AsyncOdd])
+def test_one_odd_answer_is_no_trouble_of_the_others(billing: Any, process: Any) -> None:
+    register(billing, process)
+    odd = ["nul", "nul in the type", "nul kept", "nul in the answer", "nul in a model"]
+    for how in ("first", *odd, "no nul", "last"):
+        billing.client.start(process, how, how)
+
+    async def work() -> int:
+        worker = xdb.AsyncPullWorker(process, name="billing", connections=billing.dsn, batch=20)
+        try:
+            return await worker.work()
+        finally:
+            await worker.close()
+
+    if process is Odd:
+        worker = xdb.PullWorker(process, name="billing", connections=billing.dsn, batch=20)
+        assert worker.work() == 8
+        worker.close()
+    else:
+        assert asyncio.run(work()) == 8
+    results = {how: billing.client.wait(process, how).result for how in ("first", "no nul", "last")}
+    assert results == {"first": "first", "no nul": "a\\u0000b\\", "last": "last"}
+    told = failures(billing)
+    assert set(told) == set(odd)
+    assert told["nul"] == ("ValueError", "invalid byte '\ufffd' in the file")
+    assert told["nul in the type"] == ("a\ufffdb", "x")
+    assert told["nul kept"] == ("a\ufffdb", "c\ufffdd")
+    assert told["nul in the answer"] == ("CodecError", "result: it has the character \\0, which jsonb can't hold")
+    assert told["nul in a model"][0] == "InvalidAnswer" and "take it out" in told["nul in a model"][1]
 
 
 PROGRAM = """
