@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -418,6 +419,10 @@ def test_a_movement_has_one_time_that_can_be_meant() -> None:
         Later.second.later(at=datetime(2030, 1, 1))
     with pytest.raises(ValueError, match="no time from now"):
         xdb.retry(after=timedelta(seconds=-1))
+    assert xdb.Retryable("Busy", after=timedelta(days=3652.5)).retry_after == 315_576_000
+    for wait in (xdb.retry, partial(xdb.Retryable, "Busy")):
+        with pytest.raises(ValueError, match="more than ten years"):
+            wait(after=timedelta(days=3652.5, seconds=1))
 
 
 def test_what_retry_says_can_be_stored() -> None:

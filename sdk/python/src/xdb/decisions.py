@@ -83,9 +83,15 @@ def retry(
     return Decision({"retry": said})
 
 
+# The longest that the server takes: ten years.
+_LONGEST_UNTIL = timedelta(days=3652.5)
+
+
 def _seconds_until(after: timedelta) -> float:
     if not isinstance(after, timedelta) or after < timedelta(0):
         raise ValueError(f"after={after!r} is no time from now: write timedelta(seconds=...)")
+    if after > _LONGEST_UNTIL:
+        raise ValueError(f"after={after!r} is more than ten years, the longest time until a next attempt")
     return after.total_seconds()
 
 

@@ -241,6 +241,8 @@ def odd_answer(how: str) -> xdb.Decision:
     }
     if how in errors:
         raise errors[how]
+    if how == "too long":
+        raise xdb.Retryable("Busy", after=timedelta(days=400_000))
     if how == "nul kept":
         return xdb.retry("a\0b", "c\0d")
     if how == "nul in a model":
@@ -271,7 +273,7 @@ def register(database: Any, *processes: Any) -> None:
 @pytest.mark.parametrize("process", [Odd, AsyncOdd])
 def test_one_odd_answer_is_no_trouble_of_the_others(billing: Any, process: Any) -> None:
     register(billing, process)
-    odd = ["nul", "nul in the type", "nul kept", "nul in the answer", "nul in a model"]
+    odd = ["nul", "nul in the type", "nul kept", "nul in the answer", "nul in a model", "too long"]
     for how in ("first", *odd, "no nul", "last"):
         billing.client.start(process, how, how)
 
@@ -284,10 +286,10 @@ def test_one_odd_answer_is_no_trouble_of_the_others(billing: Any, process: Any) 
 
     if process is Odd:
         worker = xdb.PullWorker(process, name="billing", connections=billing.dsn, batch=20)
-        assert worker.work() == 8
+        assert worker.work() == 9
         worker.close()
     else:
-        assert asyncio.run(work()) == 8
+        assert asyncio.run(work()) == 9
     results = {how: billing.client.wait(process, how).result for how in ("first", "no nul", "last")}
     assert results == {"first": "first", "no nul": "a\\u0000b\\", "last": "last"}
     told = failures(billing)
@@ -297,6 +299,7 @@ def test_one_odd_answer_is_no_trouble_of_the_others(billing: Any, process: Any) 
     assert told["nul kept"] == ("a\ufffdb", "c\ufffdd")
     assert told["nul in the answer"] == ("CodecError", "result: it has the character \\0, which jsonb can't hold")
     assert told["nul in a model"][0] == "InvalidAnswer" and "take it out" in told["nul in a model"][1]
+    assert told["too long"][0] == "ValueError" and "more than ten years" in told["too long"][1]
 
 
 PROGRAM = """
