@@ -230,13 +230,27 @@ BY_SQLSTATE: dict[str, type[XdbError]] = {kind.sqlstate: kind for kind in XdbErr
 BY_SQLSTATE["40P01"] = SerializationFailure
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether a server says no to a statement. What else there is may pass: a connection that is lost, or can't be had."""
+    sqlstate = next(filter(None, map(_sqlstate, _causes(error))), "")
+    return bool(sqlstate) and not sqlstate.startswith(_CONNECTION)
+
+
+# Errors of the connection, too many of them, and a server that shuts down or starts.
+_CONNECTION = ("08", "53", "57P")
+
+
+def _sqlstate(error: BaseException) -> str:
+    sqlstate = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    return sqlstate if isinstance(sqlstate, str) else ""
+
+
 def from_driver(error: BaseException) -> XdbError | None:
     """XDB's error for that of a driver, or None where it is none of XDB's."""
     if isinstance(error, XdbError):
         return None
     for cause in _causes(error):
-        sqlstate = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-        if isinstance(sqlstate, str) and sqlstate:
+        if sqlstate := _sqlstate(cause):
             return _error(cause, sqlstate)
     return None
 

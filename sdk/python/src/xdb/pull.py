@@ -10,6 +10,7 @@ import re
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from .client.statements import Seconds, interval
 from .codec import loads
 from .logging import install, log
 from .process import Process
-from .request import Around, BadRequest, Job, Reply, error_reply, read
+from .request import Around, BadRequest, Job, Reply, error_reply, message_of, read
 from .serve import _signals
 from .worker import Worker
 
@@ -37,6 +38,14 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 
 # What is wrong with the program, or with how it was registered: nothing that passes.
 _MISTAKES = (errors.UnknownWorker, errors.WrongKindOfWorker, errors.InvalidArgument)
+
+# No failure: whoever fetches the call next makes the same attempt.
+_GIVE_BACK = Reply(503, b"")
+
+# How often a worker that has no connection tries to say the same of a call.
+_AGAIN = 10
+
+_TRIED_AGAIN = "calls can't be fetched or answered, and are tried again in %g s: %s"
 
 _CLAIM = """SELECT c.token, c.call_id, c.api, c.request::text, extract(epoch FROM c.lease_until - clock_timestamp())::text
     FROM xdb.claim_calls(worker => %s::text, max_calls => %s::text::int, wait => %s::text::interval,
@@ -64,6 +73,11 @@ class _Claimed:
     job: Union[Job, Reply]
     lease: float
     claimed_at: float
+
+    @property
+    def attempt(self) -> str:
+        """Which attempt of which call it is, with whatever lease."""
+        return _attempt_of(self.job) if isinstance(self.job, Job) else self.token
 
     def extension(self) -> str | None:
         """Another lease, for one that has waited behind others."""
@@ -98,8 +112,10 @@ class _Fetching:
             raise ValueError("batch= is how many calls are fetched at a time, from 1 to 1000")
         self._wait = _seconds(wait)
         range_of = None if shards is None else f"[{int(shards[0])},{int(shards[1])}]"
+        self._failed: BaseException | None = None
         self._given = (str(batch), None if lease is None else interval(lease), range_of)
         self._around: list[Around] = self.worker._around
+        self._made: dict[str, int] = {}
 
     @property
     def processes(self) -> tuple[type[Process], ...]:
@@ -133,10 +149,45 @@ class _Fetching:
     def _job(self, call_id: str, api: str, text: str) -> Job | Reply:
         try:
             job = read(APIS[api], loads(text.encode()), call_id, None, self.worker.types)
-            return replace(job, around=self._around, debug=self.worker.options.debug)
         except BadRequest as error:
             log.warning("a call was refused: %s", error)
             return error.reply
+        except Exception as error:
+            log.exception("a call can't be read")
+            return error_reply(400, "BadRequest", f"the call can't be read: {message_of(error)}")
+        return replace(job, around=self._around, debug=self.worker.options.debug)
+
+    def _again(self, attempt: str) -> bool:
+        """Whether it is tried once more. What has the same trouble each time would go round for ever."""
+        if len(self._made) > 1000:  # most of them are over
+            self._made.clear()
+        made = self._made[attempt] = self._made.get(attempt, 0) + 1
+        return made < _AGAIN
+
+    def _told(self, call: _Claimed, error: BaseException) -> Reply | None:
+        """What is said of a call whose transaction was rolled back; None: nothing, it is somebody else's. An empty body gives it back."""
+        ours = error if isinstance(error, errors.XdbError) else errors.from_driver(error)
+        if isinstance(error, _Refused):
+            return error.reply
+        if isinstance(ours, errors.CallLost):
+            log.warning("a call was lost to somebody else, or ended meanwhile; what its handler has written is undone: %s", call.token)
+            return None
+        if isinstance(ours, errors.SerializationFailure):
+            log.info("a call has to be made again: %s", ours.message)
+            return _GIVE_BACK
+        log.error("the answer to a call was refused: %s", message_of(error), exc_info=error)
+        return _failure_of(error)
+
+    def _can_wait(self, call: _Claimed, error: Exception) -> bool:
+        """After an error in which nothing could be said of a call: whether it is kept until there is a connection again."""
+        if not errors.is_refusal(error) and self._again(call.attempt):
+            return True
+        log.error("nothing can be said of a call, and its lease has to end: %s: %s", call.token, message_of(error), exc_info=error)
+        return False
+
+
+def _attempt_of(job: Job) -> str:
+    return f"{job.call.id} {job.call.attempt}"
 
 
 def _seconds(given: Seconds) -> float:
@@ -147,23 +198,17 @@ def _failure_of(error: BaseException) -> Reply:
     """What a database's refusal is, of an answer or at the commit."""
     ours = errors.from_driver(error)
     kind = "InvalidAnswer" if isinstance(ours, errors.WorkerFailed) else type(ours or error).__name__
-    told = str(ours) if ours is not None else str(error)
-    return error_reply(500, kind, told)
+    return error_reply(500, kind, message_of(ours or error))
 
 
-def _told(call: _Claimed, error: BaseException) -> Reply | None:
-    """What is said of a call whose transaction was rolled back; None: nothing, it is somebody else's. An empty body gives it back."""
-    ours = error if isinstance(error, errors.XdbError) else errors.from_driver(error)
-    if isinstance(error, _Refused):
-        return error.reply
-    if isinstance(ours, errors.CallLost):
-        log.warning("a call was lost to somebody else, or ended meanwhile; what its handler has written is undone: %s", call.token)
-        return None
-    if isinstance(ours, errors.SerializationFailure):
-        log.info("a call has to be made again: %s", ours.message)
-        return Reply(200, b"")
-    log.error("the answer to a call was refused: %s", error, exc_info=error)
-    return _failure_of(error)
+def _instead(reply: Reply, error: Exception) -> Reply:
+    """What is said where this could not be said: the same once more if that may help, and else what nobody can refuse."""
+    if reply is _GIVE_BACK or isinstance(error, errors.SerializationFailure) or not errors.is_refusal(error):
+        return reply
+    log.error("what a call has failed with can't be reported: %s", error)
+    said: Any = loads(reply.body)
+    why = message_of(error).partition("\n")[0]
+    return error_reply(500, said["errorType"], f"what it failed with could not be reported: {why}", said.get("final", False))
 
 
 # As JSON has it, and not a backslash followed by the rest.
@@ -180,7 +225,7 @@ def _answer(call: _Claimed, reply: Reply) -> tuple[str, str]:
     return call.token, reply.body.decode()
 
 
-def _report(call: _Claimed, reply: Reply) -> tuple[str, str | None]:
+def _failure(call: _Claimed, reply: Reply) -> tuple[str, str | None]:
     """The parameters of `fail_call`."""
     return call.token, reply.body.decode() or None
 
@@ -218,7 +263,6 @@ class PullWorker(_Fetching):
         self._source = source_of(connections)
         self._threads = threads
         self._stopping = threading.Event()
-        self._failed: BaseException | None = None
 
     # --- running
 
@@ -263,9 +307,12 @@ class PullWorker(_Fetching):
     def work(self) -> int:
         """Answers what is due now, and gives how many calls: for tests, and for programs with a loop of their own."""
         answered = 0
-        while calls := self._fetch(0):
+        while not self._stopping.is_set() and (calls := deque(self._fetch(0))):
             answered += len(calls)
-            self._answer_all(calls)
+            try:
+                self._answer_all(calls)
+            finally:
+                self._give_back(calls)
         return answered
 
     def __enter__(self) -> PullWorker:
@@ -285,45 +332,89 @@ class PullWorker(_Fetching):
 
     def _works(self) -> None:
         pause = _FIRST_PAUSE
+        calls: deque[_Claimed] = deque()
         while not self._stopping.is_set():
             try:
-                self._answer_all(self._fetch(self._wait))
+                if not calls:
+                    calls.extend(self._next())
+                self._answer_all(calls)
                 pause = _FIRST_PAUSE
-            except _MISTAKES as error:
-                self._failed = error
+            except KeyboardInterrupt:
+                log.warning("a handler was interrupted, and the worker stops")
                 self._stopping.set()
             except Exception as error:
-                log.warning("calls can't be fetched, and are tried again in %g s: %s", pause, error)
+                log.warning(_TRIED_AGAIN, pause, message_of(error))
                 self._stopping.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
+        self._give_back(calls)
+
+    def _next(self) -> list[_Claimed]:
+        # Here alone: of the answer to one call, the same error says nothing of others.
+        try:
+            return self._fetch(self._wait)
+        except _MISTAKES as error:
+            self._failed = error
+            self._stopping.set()
+            return []
 
     def _fetch(self, wait: float) -> list[_Claimed]:
         with errors.translated(), self._source.open() as execute:
             rows = execute(_CLAIM, self._claim(wait))
         return self._claimed(rows)
 
-    def _answer_all(self, calls: list[_Claimed]) -> None:
-        for call in calls:
+    def _answer_all(self, calls: deque[_Claimed]) -> None:
+        """Answers one after the other until it stops. What is in `calls` after that, or when this raises, is not answered."""
+        while calls and not self._stopping.is_set():
+            call = calls[0]
             try:
-                if self._stopping.is_set():
-                    self._say(_FAIL, (call.token, None))
-                    continue
                 if (more := call.extension()) is not None:
                     self._say(_EXTEND, (call.token, more))
-                self._answer_one(call)
+                if (told := self._answer_one(call)) is not None:
+                    # Said later if the connection is lost, and the handler does not run again for it.
+                    calls[0] = replace(call, job=told)
+                    self._report(call, told)
             except errors.CallLost:
                 log.warning("a call is somebody else's by now: %s", call.token)
+            except Exception as error:
+                if self._can_wait(call, error):
+                    raise
+            except KeyboardInterrupt as error:
+                # Given back, the same attempt could end the next worker too.
+                with contextlib.suppress(Exception):
+                    self._report(calls.popleft(), error_reply(500, type(error).__name__, "its handler was interrupted"))
+                raise
+            calls.popleft()
 
-    def _answer_one(self, call: _Claimed) -> None:
+    def _give_back(self, calls: deque[_Claimed]) -> None:
+        try:
+            while calls:
+                with contextlib.suppress(errors.CallLost):
+                    self._say(_FAIL, (calls.popleft().token, None))
+        except Exception as error:
+            log.warning("calls can't be given back, and their leases have to end: %s", message_of(error))
+
+    def _answer_one(self, call: _Claimed) -> Reply | None:
+        """Gives what is left to be said, in a transaction of its own."""
+        has_begun = False
         try:
             with self._source.borrow(block=True) as conn:
+                has_begun = True
                 with _connected(conn):
                     reply = call.job if isinstance(call.job, Reply) else call.job.run()
                 sync_execute(conn)(_COMPLETE, _answer(call, reply))
+            return None
         except Exception as error:
-            told = _told(call, error)
-            if told is not None:
-                self._say(_FAIL, _report(call, told))
+            if not has_begun and not errors.is_refusal(error):
+                raise
+            return self._told(call, error)
+
+    def _report(self, call: _Claimed, reply: Reply) -> None:
+        try:
+            self._say(_FAIL, _failure(call, reply))
+        except errors.CallLost:
+            raise
+        except Exception as error:
+            self._say(_FAIL, _failure(call, _instead(reply, error)))
 
     def _say(self, sql: str, params: tuple[str | None, ...]) -> None:
         with errors.translated(), self._source.open() as execute:
@@ -353,12 +444,15 @@ class AsyncPullWorker(_Fetching):
 
     async def run(self) -> None:
         """Works until `stop`: then answers what has begun, gives back what has not, and returns."""
+        self._failed = None
         working = [asyncio.create_task(self._works()) for _ in range(self._concurrency)]
         try:
             await asyncio.gather(*working)
         finally:
             self._stopping.set()
             await asyncio.gather(*working, return_exceptions=True)
+        if self._failed is not None:
+            raise self._failed
 
     def stop(self) -> None:
         """Has it end: `run` returns when what has begun is answered, and who waits for calls has waited for `wait` seconds at most."""
@@ -367,9 +461,12 @@ class AsyncPullWorker(_Fetching):
     async def work(self) -> int:
         """Answers what is due now, and gives how many calls: for tests, and for programs with a loop of their own."""
         answered = 0
-        while calls := await self._fetch(0):
+        while not self._stopping.is_set() and (calls := deque(await self._fetch(0))):
             answered += len(calls)
-            await self._answer_all(calls)
+            try:
+                await self._answer_all(calls)
+            finally:
+                await self._give_back(calls)
         return answered
 
     async def close(self) -> None:
@@ -378,17 +475,29 @@ class AsyncPullWorker(_Fetching):
 
     async def _works(self) -> None:
         pause = _FIRST_PAUSE
-        while not self._stopping.is_set():
-            try:
-                await self._answer_all(await self._fetch(self._wait))
-                pause = _FIRST_PAUSE
-            except _MISTAKES:
-                raise
-            except Exception as error:
-                log.warning("calls can't be fetched, and are tried again in %g s: %s", pause, error)
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+        calls: deque[_Claimed] = deque()
+        try:
+            while not self._stopping.is_set():
+                try:
+                    if not calls:
+                        calls.extend(await self._next())
+                    await self._answer_all(calls)
+                    pause = _FIRST_PAUSE
+                except Exception as error:
+                    log.warning(_TRIED_AGAIN, pause, message_of(error))
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(self._stopping.wait(), pause)
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+        finally:
+            await self._give_back(calls)
+
+    async def _next(self) -> list[_Claimed]:
+        try:
+            return await self._fetch(self._wait)
+        except _MISTAKES as error:
+            self._failed = error
+            self._stopping.set()
+            return []
 
     async def _fetch(self, wait: float) -> list[_Claimed]:
         with errors.translated():
@@ -396,28 +505,54 @@ class AsyncPullWorker(_Fetching):
                 rows = await execute(_CLAIM, self._claim(wait))
         return self._claimed(rows)
 
-    async def _answer_all(self, calls: list[_Claimed]) -> None:
-        for call in calls:
+    async def _answer_all(self, calls: deque[_Claimed]) -> None:
+        while calls and not self._stopping.is_set():
+            call = calls[0]
             try:
-                if self._stopping.is_set():
-                    await self._say(_FAIL, (call.token, None))
-                    continue
                 if (more := call.extension()) is not None:
                     await self._say(_EXTEND, (call.token, more))
-                await self._answer_one(call)
+                if (told := await self._answer_one(call)) is not None:
+                    calls[0] = replace(call, job=told)
+                    await self._report(call, told)
             except errors.CallLost:
                 log.warning("a call is somebody else's by now: %s", call.token)
+            except Exception as error:
+                if self._can_wait(call, error):
+                    raise
+            except BaseException:
+                calls.popleft()  # its lease has to end: the same attempt, made again at once, could end the next worker too
+                raise
+            calls.popleft()
 
-    async def _answer_one(self, call: _Claimed) -> None:
+    async def _give_back(self, calls: deque[_Claimed]) -> None:
+        try:
+            while calls:
+                with contextlib.suppress(errors.CallLost):
+                    await self._say(_FAIL, (calls.popleft().token, None))
+        except Exception as error:
+            log.warning("calls can't be given back, and their leases have to end: %s", message_of(error))
+
+    async def _answer_one(self, call: _Claimed) -> Reply | None:
+        has_begun = False
         try:
             async with self._source.borrow(block=True) as conn:
+                has_begun = True
                 with _connected(conn):
                     reply = await _run(call.job)
                 await async_execute(conn)(_COMPLETE, _answer(call, reply))
+            return None
         except Exception as error:
-            told = _told(call, error)
-            if told is not None:
-                await self._say(_FAIL, _report(call, told))
+            if not has_begun and not errors.is_refusal(error):
+                raise
+            return self._told(call, error)
+
+    async def _report(self, call: _Claimed, reply: Reply) -> None:
+        try:
+            await self._say(_FAIL, _failure(call, reply))
+        except errors.CallLost:
+            raise
+        except Exception as error:
+            await self._say(_FAIL, _failure(call, _instead(reply, error)))
 
     async def _say(self, sql: str, params: tuple[str | None, ...]) -> None:
         with errors.translated():

@@ -235,9 +235,12 @@ class Model(pydantic.BaseModel):
 
 
 def odd_answer(how: str) -> xdb.Decision:
+    late = xdb.Retryable("Busy", "later")
+    late.retry_after = 1e12
     errors: dict[str, Exception] = {
         "nul": ValueError("invalid byte '\0' in the file"),
         "nul in the type": xdb.Retryable("a\0b", "x"),
+        "years": late,
     }
     if how in errors:
         raise errors[how]
@@ -273,7 +276,7 @@ def register(database: Any, *processes: Any) -> None:
 @pytest.mark.parametrize("process", [Odd, AsyncOdd])
 def test_one_odd_answer_is_no_trouble_of_the_others(billing: Any, process: Any) -> None:
     register(billing, process)
-    odd = ["nul", "nul in the type", "nul kept", "nul in the answer", "nul in a model", "too long"]
+    odd = ["nul", "nul in the type", "nul kept", "nul in the answer", "nul in a model", "years", "too long"]
     for how in ("first", *odd, "no nul", "last"):
         billing.client.start(process, how, how)
 
@@ -286,10 +289,10 @@ def test_one_odd_answer_is_no_trouble_of_the_others(billing: Any, process: Any) 
 
     if process is Odd:
         worker = xdb.PullWorker(process, name="billing", connections=billing.dsn, batch=20)
-        assert worker.work() == 9
+        assert worker.work() == 10
         worker.close()
     else:
-        assert asyncio.run(work()) == 9
+        assert asyncio.run(work()) == 10
     results = {how: billing.client.wait(process, how).result for how in ("first", "no nul", "last")}
     assert results == {"first": "first", "no nul": "a\\u0000b\\", "last": "last"}
     told = failures(billing)
@@ -299,7 +302,72 @@ def test_one_odd_answer_is_no_trouble_of_the_others(billing: Any, process: Any) 
     assert told["nul kept"] == ("a\ufffdb", "c\ufffdd")
     assert told["nul in the answer"] == ("CodecError", "result: it has the character \\0, which jsonb can't hold")
     assert told["nul in a model"][0] == "InvalidAnswer" and "take it out" in told["nul in a model"][1]
+    assert told["years"][0] == "Busy" and told["years"][1].startswith("what it failed with could not be reported: ")
     assert told["too long"][0] == "ValueError" and "more than ten years" in told["too long"][1]
+
+
+def test_a_failure_that_is_refused_ends_no_worker(billing: Any) -> None:
+    register(billing, Odd)
+    with xdb.PullWorker(Odd, name="billing", connections=billing.dsn, wait=0.2) as worker:
+        billing.client.start(Odd, "b1", "years")
+        wait_until("it has failed", lambda: failures(billing))
+        billing.client.start(Odd, "b2", "next")
+        assert billing.client.wait(Odd, "b2", timeout=20).result == "next"
+    worker.close()
+
+
+def test_what_was_fetched_outlives_the_connection(billing: Any) -> None:
+    gone = threading.Event()
+
+    class Losing(xdb.Process):
+        @xdb.state(start=True, timeout=timedelta(seconds=5))
+        def only(self) -> xdb.Decision:
+            if self.call.attempt == 1 and self.call.process_id == "l0":
+                gone.set()
+                threading.Timer(1, gone.clear).start()
+                raise ValueError("just now")
+            note("only")
+            return xdb.complete()
+
+    def connect() -> Any:
+        if gone.is_set():
+            raise psycopg.OperationalError("there is no server")
+        return psycopg.connect(billing.dsn)
+
+    register(billing, Losing)
+    for n in range(4):
+        billing.client.start(Losing, f"l{n}")
+    with xdb.PullWorker(Losing, name="billing", connections=connect, batch=10, wait=0.2):
+        for n in range(4):
+            assert billing.client.wait(Losing, f"l{n}").status == "COMPLETED"
+    assert [attempts(billing, f"l{n}") for n in range(4)] == [1, 0, 0, 0]
+    failed = billing.execute("SELECT details->'failure'->>'errorType' FROM xdb.history WHERE event_type = 'AttemptFailed'")
+    assert failed == [("ValueError",)]
+
+
+def test_an_interrupt_in_a_handler_stops_the_worker(billing: Any, caplog: Any) -> None:
+    class Interrupted(xdb.Process):
+        @xdb.state(start=True, retry=xdb.Retry(initial=timedelta(milliseconds=100)))
+        def only(self) -> xdb.Decision:
+            if not interrupted:
+                interrupted.append(self.call.process_id)
+                raise KeyboardInterrupt
+            return xdb.complete()
+
+    interrupted: list[str] = []
+    register(billing, Interrupted)
+    for n in range(3):
+        billing.client.start(Interrupted, f"i{n}")
+    worker = xdb.PullWorker(Interrupted, name="billing", connections=billing.dsn, threads=2, batch=2, wait=0.2)
+    threads = worker.start()
+    wait_until("all threads have ended", lambda: not any(each.is_alive() for each in threads), seconds=20)
+    assert "was interrupted" in caplog.text
+    assert failures(billing) == {interrupted[0]: ("KeyboardInterrupt", "its handler was interrupted")}
+    with worker:
+        for n in range(3):
+            assert billing.client.wait(Interrupted, f"i{n}").status == "COMPLETED"
+    assert sum(attempts(billing, f"i{n}") for n in range(3)) == 1
+    worker.close()
 
 
 PROGRAM = """
