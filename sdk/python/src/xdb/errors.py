@@ -230,6 +230,24 @@ BY_SQLSTATE: dict[str, type[XdbError]] = {kind.sqlstate: kind for kind in XdbErr
 BY_SQLSTATE["40P01"] = SerializationFailure
 
 
+def is_conflict(error: BaseException) -> bool:
+    """Whether it is a conflict with another transaction, or was raised because of one."""
+    seen: set[int] = set()
+    left: list[object] = [error]
+    while left:
+        each = left.pop()
+        # An exception may have hold of itself, and so many are enough.
+        if not isinstance(each, BaseException) or id(each) in seen or len(seen) > 50:
+            continue
+        if BY_SQLSTATE.get(_sqlstate(each)) is SerializationFailure:
+            return True
+        seen.add(id(each))
+        left += [getattr(each, "orig", None), each.__cause__, *getattr(each, "exceptions", ())]
+        if not each.__suppress_context__:
+            left.append(each.__context__)
+    return False
+
+
 def is_refusal(error: BaseException) -> bool:
     """Whether a server says no to a statement. What else there is may pass: a connection that is lost, or can't be had."""
     sqlstate = next(filter(None, map(_sqlstate, _causes(error))), "")

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from . import errors
@@ -22,9 +23,10 @@ from .client.connections import async_execute, sync_execute
 from .client.sources import async_source_of, source_of
 from .client.statements import Seconds, interval
 from .codec import loads
+from .decisions import Failure
 from .logging import install, log
 from .process import Process
-from .request import Around, BadRequest, Job, Reply, error_reply, message_of, read
+from .request import Around, BadRequest, Conflict, Job, Reply, error_reply, message_of, read
 from .serve import _signals
 from .worker import Worker
 
@@ -42,7 +44,7 @@ _MISTAKES = (errors.UnknownWorker, errors.WrongKindOfWorker, errors.InvalidArgum
 # No failure: whoever fetches the call next makes the same attempt.
 _GIVE_BACK = Reply(503, b"")
 
-# How often a worker that has no connection tries to say the same of a call.
+# How often one worker makes the same attempt again before it counts as a failed one.
 _AGAIN = 10
 
 _TRIED_AGAIN = "calls can't be fetched or answered, and are tried again in %g s: %s"
@@ -155,10 +157,15 @@ class _Fetching:
         except Exception as error:
             log.exception("a call can't be read")
             return error_reply(400, "BadRequest", f"the call can't be read: {message_of(error)}")
-        return replace(job, around=self._around, debug=self.worker.options.debug)
+        repeats = partial(self._repeats, _attempt_of(job))
+        return replace(job, around=self._around, debug=self.worker.options.debug, repeats=repeats)
+
+    def _repeats(self, attempt: str, error: BaseException) -> bool:
+        """Whether a handler's exception is a conflict, and no attempt. What a handler says itself stands."""
+        return not isinstance(error, Failure) and errors.is_conflict(error) and self._again(attempt)
 
     def _again(self, attempt: str) -> bool:
-        """Whether it is tried once more. What has the same trouble each time would go round for ever."""
+        """Whether an attempt is made once more. One that has the same trouble each time would go round for ever."""
         if len(self._made) > 1000:  # most of them are over
             self._made.clear()
         made = self._made[attempt] = self._made.get(attempt, 0) + 1
@@ -169,10 +176,13 @@ class _Fetching:
         ours = error if isinstance(error, errors.XdbError) else errors.from_driver(error)
         if isinstance(error, _Refused):
             return error.reply
+        if isinstance(error, Conflict):
+            log.info("a call has to be made again: %s", error)
+            return _GIVE_BACK
         if isinstance(ours, errors.CallLost):
             log.warning("a call was lost to somebody else, or ended meanwhile; what its handler has written is undone: %s", call.token)
             return None
-        if isinstance(ours, errors.SerializationFailure):
+        if isinstance(ours, errors.SerializationFailure) and self._again(call.attempt):
             log.info("a call has to be made again: %s", ours.message)
             return _GIVE_BACK
         log.error("the answer to a call was refused: %s", message_of(error), exc_info=error)

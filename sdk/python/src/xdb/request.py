@@ -73,6 +73,10 @@ class DeadlineExceeded(TimeoutError):
     """A handler that took longer than the engine waits."""
 
 
+class Conflict(Exception):
+    """A handler met with another transaction, and is called again: that is no failed attempt."""
+
+
 def error_reply(
     status: int, error_type: str, detail: str, final: bool = False, retry_after: float | None = None
 ) -> Reply:
@@ -105,6 +109,8 @@ class Job:
     ends_at: float | None
     around: Sequence[Around] = ()
     debug: bool = False
+    # Whether a handler's exception is a Conflict.
+    repeats: Callable[[BaseException], bool] | None = None
 
     @property
     def label(self) -> str:
@@ -164,12 +170,14 @@ class Job:
             return self._answered(_run_on_a_loop(_awaited(value)) if inspect.isawaitable(value) else value)
 
     def run(self) -> Reply:
-        """The same, with an answer whatever happens."""
+        """The same, with an answer whatever happens but a Conflict."""
         with self.current():
             try:
                 if self.is_async:
                     return _run_on_a_loop(self.run_async())
                 reply = self.perform()
+            except Conflict:
+                raise
             except _FAILURES as error:
                 reply = self._failed(error)
             left = self.seconds_left()
@@ -254,6 +262,8 @@ class Job:
 
     def _failed(self, error: BaseException) -> Reply:
         self.live.close("its handler has failed, and nothing of it is kept")
+        if self.repeats is not None and self.repeats(error):
+            raise Conflict(message_of(error)) from error
         error_type = str(error.error_type) if isinstance(error, Failure) else type(error).__name__
         detail = message_of(error) or type(error).__name__
         log.error("%s failed in attempt %d: %s: %s", self.label, self.call.attempt, error_type, detail, exc_info=error)

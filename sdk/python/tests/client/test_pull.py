@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pydantic
 import pytest
+import sqlalchemy
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from shop import wait_until
 
@@ -367,6 +368,108 @@ def test_an_interrupt_in_a_handler_stops_the_worker(billing: Any, caplog: Any) -
         for n in range(3):
             assert billing.client.wait(Interrupted, f"i{n}").status == "COMPLETED"
     assert sum(attempts(billing, f"i{n}") for n in range(3)) == 1
+    worker.close()
+
+
+CONFLICT = "DO $$ BEGIN RAISE EXCEPTION 'others were there' USING ERRCODE = '{}'; END $$"
+
+
+def conflicting(how: str, made: list[str]) -> xdb.Decision:
+    """The first time it meets with others, or each time."""
+    made.append(how)
+    if len(made) > 1 and how not in ("always", "says it"):
+        return xdb.complete(len(made))
+    try:
+        xdb.connection().execute(CONFLICT.format("40P01" if how == "deadlock" else "40001"))
+    except psycopg.Error as error:
+        if how == "cause":
+            raise ValueError("not now") from error
+        if how == "context":
+            raise LookupError("and then this")
+        if how == "says it":
+            raise xdb.Fatal("Taken", "somebody else has it") from error
+        raise
+    raise AssertionError("no conflict")
+
+
+@pytest.mark.parametrize("how", ["serialization", "deadlock", "cause", "context"])
+def test_a_handler_that_meets_with_another_transaction_is_called_again(billing: Any, how: str) -> None:
+    class Meeting(xdb.Process):
+        @xdb.state(start=True, retry=ONCE)
+        def only(self) -> xdb.Decision:
+            note("only")
+            return conflicting(how, made)
+
+    made: list[str] = []
+    register(billing, Meeting)
+    billing.client.start(Meeting, "m1")
+    worker = xdb.PullWorker(Meeting, name="billing", connections=billing.dsn)
+    worker.work()
+    assert billing.client.wait(Meeting, "m1").result == 2
+    assert (attempts(billing, "m1"), steps(billing, "m1")) == (0, ["only"])
+    worker.close()
+
+
+def test_so_is_one_of_sqlalchemy_and_a_coroutine(billing: Any) -> None:
+    class Wrapped(xdb.Process):
+        @xdb.state(start=True, retry=ONCE)
+        def only(self) -> xdb.Decision:
+            made.append("wrapped")
+            if len(made) == 1:
+                xdb.connection().exec_driver_sql(CONFLICT.format("40001"))
+            return xdb.complete()
+
+    class Coroutine(xdb.Process):
+        @xdb.state(start=True, retry=ONCE)
+        async def only(self) -> xdb.Decision:
+            made.append("coroutine")
+            if len(made) == 3:
+                await xdb.connection().execute(CONFLICT.format("40001"))
+            return xdb.complete()
+
+    async def run() -> None:
+        worker = xdb.AsyncPullWorker(Coroutine, name="billing", connections=billing.dsn)
+        await worker.work()
+        await worker.close()
+
+    made: list[str] = []
+    register(billing, Wrapped, Coroutine)
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(billing.dsn))
+    billing.client.start(Wrapped, "w1")
+    xdb.PullWorker(Wrapped, name="billing", connections=engine).work()
+    engine.dispose()
+    billing.client.start(Coroutine, "c1")
+    asyncio.run(run())
+    assert made == ["wrapped", "wrapped", "coroutine", "coroutine"]
+    assert [billing.client.wait(process, id).status for process, id in ((Wrapped, "w1"), (Coroutine, "c1"))] == ["COMPLETED"] * 2
+    assert failures(billing) == {}
+
+
+@pytest.mark.parametrize("how, calls, error_type", [
+    ("always", 10, "SerializationFailure"), ("at the commit", 10, "SerializationFailure"), ("says it", 1, "Taken"),
+])
+def test_conflicts_go_on_for_ever_no_more_than_anything_else(billing: Any, how: str, calls: int, error_type: str) -> None:
+    class Meeting(xdb.Process):
+        @xdb.state(start=True, retry=ONCE)
+        def only(self) -> xdb.Decision:
+            if how != "at the commit" and len(made) < 50:
+                return conflicting(how, made)
+            made.append(how)
+            if len(made) < 50:
+                note("only")
+            return xdb.complete()
+
+    made: list[str] = []
+    billing.execute("""CREATE FUNCTION conflicts() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'others were there' USING ERRCODE = '40001'; END $$""")
+    billing.execute("""CREATE CONSTRAINT TRIGGER conflicts AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION conflicts()""")
+    register(billing, Meeting)
+    billing.client.start(Meeting, "m1")
+    worker = xdb.PullWorker(Meeting, name="billing", connections=billing.dsn)
+    worker.work()
+    assert len(made) == calls
+    assert failures(billing)["m1"][0] == error_type
     worker.close()
 
 
