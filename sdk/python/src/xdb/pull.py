@@ -27,7 +27,7 @@ from .decisions import Failure
 from .logging import install, log
 from .process import Process
 from .request import Around, BadRequest, Conflict, Job, Reply, error_reply, message_of, read
-from .serve import _signals
+from .serve import _signals, _signals_of_a_loop
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -453,14 +453,16 @@ class AsyncPullWorker(_Fetching):
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Works until `stop`: then answers what has begun, gives back what has not, and returns."""
+        """Works until SIGTERM, SIGINT or `stop`: then answers what has begun, gives back what has not, and returns."""
         self._failed = None
-        working = [asyncio.create_task(self._works()) for _ in range(self._concurrency)]
-        try:
-            await asyncio.gather(*working)
-        finally:
-            self._stopping.set()
-            await asyncio.gather(*working, return_exceptions=True)
+        stop = partial(asyncio.get_running_loop().call_soon_threadsafe, self._stopping.set)
+        with _signals_of_a_loop(stop):
+            working = [asyncio.create_task(self._works()) for _ in range(self._concurrency)]
+            try:
+                await asyncio.gather(*working)
+            finally:
+                self._stopping.set()
+                await asyncio.gather(*working, return_exceptions=True)
         if self._failed is not None:
             raise self._failed
 

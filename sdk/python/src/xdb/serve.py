@@ -104,6 +104,31 @@ def _signals(stop: Callable[[], object]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+# Of the workers of coroutines in the main thread: a signal is for all of them.
+_stops: list[Callable[[], object]] = []
+_taken = contextlib.ExitStack()
+
+
+@contextlib.contextmanager
+def _signals_of_a_loop(stop: Callable[[], object]) -> Iterator[None]:
+    """The same for one of several workers in an event loop. The last one that ends gives them back.
+
+    Not by `add_signal_handler` of the loop: that has one handler for each signal, and a program may have set its own.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if not _stops:
+        _taken.enter_context(_signals(lambda: [each() for each in _stops]))
+    _stops.append(stop)
+    try:
+        yield
+    finally:
+        _stops.remove(stop)
+        if not _stops:
+            _taken.close()
+
+
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False

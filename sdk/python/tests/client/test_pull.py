@@ -473,6 +473,26 @@ def test_conflicts_go_on_for_ever_no_more_than_anything_else(billing: Any, how: 
     worker.close()
 
 
+def test_a_signal_is_for_every_worker_of_a_loop_and_for_who_had_it_before(billing: Any) -> None:
+    async def run() -> None:
+        loop, told = asyncio.get_running_loop(), list[str]()
+        loop.add_signal_handler(signal.SIGTERM, told.append, "told")
+        before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+        workers = [xdb.AsyncPullWorker(AsyncBilling, name="billing", connections=billing.dsn, wait=0.2) for _ in range(2)]
+        running = [asyncio.create_task(each.run()) for each in workers]
+        await asyncio.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        done, left = await asyncio.wait(running, timeout=20)
+        for each in (*left, *done):
+            each.cancel()
+        assert (len(done), told) == (2, ["told"])
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+        for worker in workers:
+            await worker.close()
+
+    asyncio.run(run())
+
+
 PROGRAM = """
 import sys, xdb
 class Slow(xdb.Process):
@@ -520,4 +540,37 @@ def test_a_program_that_is_stopped_or_killed(billing: Any, tmp_path: Path, how: 
         conn.execute("UPDATE xdb.task SET lease_until = clock_timestamp() WHERE lease_until IS NOT NULL")
     wait_until("all are completed", lambda: worker.work() >= 0 and billing.execute(deadline) == [(3,)])
     assert billing.execute("SELECT count(*) FROM ledger WHERE step = 'only'") == [(1 if how == signal.SIGTERM else 0,)]
+    worker.close()
+
+
+ASYNC_PROGRAM = """
+import asyncio, sys, xdb
+class Slow(xdb.Process):
+    @xdb.state(start=True)
+    async def only(self) -> xdb.Decision:
+        await xdb.connection().execute("INSERT INTO ledger VALUES (%s, 'only')", (self.call.process_id,))
+        print(self.call.process_id, flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        return xdb.complete()
+asyncio.run(xdb.AsyncPullWorker(Slow, name="slow", connections=sys.argv[1], batch=3, concurrency=1, wait=0.5).run())
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_program_of_coroutines_that_is_stopped(billing: Any, how: signal.Signals) -> None:
+    with psycopg.connect(billing.superuser_dsn) as conn:
+        xdb.PullWorker(Slow, name="slow").register(conn, role="app")
+    for n in range(3):
+        billing.client.start(Slow, f"s{n}")
+    program = subprocess.Popen(
+        [sys.executable, "-c", ASYNC_PROGRAM, billing.dsn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )
+    assert program.stdout is not None
+    begun = program.stdout.readline().strip()
+    program.send_signal(how)
+    program.communicate("\n", timeout=60)  # it answers what has begun, and gives the others back
+    assert program.returncode == 0
+    assert steps(billing, begun) == ["only"]
+    worker = xdb.PullWorker(Slow, name="slow", connections=billing.dsn)
+    assert worker.work() == 2
     worker.close()
