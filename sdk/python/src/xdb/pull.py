@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -73,6 +73,7 @@ class _Claimed:
 
     token: str
     job: Union[Job, Reply]
+    read: Callable[[], Union[Job, Reply]]
     lease: float
     claimed_at: float
 
@@ -84,7 +85,12 @@ class _Claimed:
     def extension(self) -> str | None:
         """Another lease, for one that has waited behind others."""
         waited = time.monotonic() - self.claimed_at
-        return interval(self.lease) if waited > self.lease / 4 else None
+        timeout = self.job.call.timeout if isinstance(self.job, Job) else None
+        return interval(self.lease) if waited > min(self.lease, timeout or self.lease) / 4 else None
+
+    def extended(self) -> _Claimed:
+        """As if it were fetched now: its time has begun anew."""
+        return replace(self, job=self.read() if isinstance(self.job, Job) else self.job, claimed_at=time.monotonic())
 
 
 class _Refused(Exception):
@@ -146,7 +152,8 @@ class _Fetching:
 
     def _claimed(self, rows: Sequence[tuple[Any, ...]]) -> list[_Claimed]:
         claimed_at = time.monotonic()
-        return [_Claimed(token, self._job(call_id, api, text), float(left), claimed_at) for token, call_id, api, text, left in rows]
+        reads = [partial(self._job, call_id, api, text) for _, call_id, api, text, _ in rows]
+        return [_Claimed(token, read(), read, float(left), claimed_at) for (token, *_, left), read in zip(rows, reads)]
 
     def _job(self, call_id: str, api: str, text: str) -> Job | Reply:
         try:
@@ -379,6 +386,7 @@ class PullWorker(_Fetching):
             try:
                 if (more := call.extension()) is not None:
                     self._say(_EXTEND, (call.token, more))
+                    calls[0] = call = call.extended()
                 if (told := self._answer_one(call)) is not None:
                     # Said later if the connection is lost, and the handler does not run again for it.
                     calls[0] = replace(call, job=told)
@@ -523,6 +531,7 @@ class AsyncPullWorker(_Fetching):
             try:
                 if (more := call.extension()) is not None:
                     await self._say(_EXTEND, (call.token, more))
+                    calls[0] = call = call.extended()
                 if (told := await self._answer_one(call)) is not None:
                     calls[0] = replace(call, job=told)
                     await self._report(call, told)

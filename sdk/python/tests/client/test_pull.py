@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +345,24 @@ def test_what_was_fetched_outlives_the_connection(billing: Any) -> None:
     assert [attempts(billing, f"l{n}") for n in range(4)] == [1, 0, 0, 0]
     failed = billing.execute("SELECT details->'failure'->>'errorType' FROM xdb.history WHERE event_type = 'AttemptFailed'")
     assert failed == [("ValueError",)]
+
+
+@pytest.mark.parametrize("lease", [None, 60])
+def test_the_time_of_a_call_begins_when_it_is_its_turn(billing: Any, lease: float | None) -> None:
+    class Slowly(xdb.Process):
+        @xdb.state(start=True, retry=ONCE, timeout=timedelta(seconds=1))
+        def only(self) -> xdb.Decision:
+            assert self.call.deadline is not None and self.call.deadline > datetime.now(timezone.utc)
+            time.sleep(0.6)
+            return xdb.complete()
+
+    register(billing, Slowly)
+    for n in range(4):
+        billing.client.start(Slowly, f"s{n}")
+    worker = xdb.PullWorker(Slowly, name="billing", connections=billing.dsn, batch=4, lease=lease)
+    assert worker.work() == 4
+    assert failures(billing) == {}
+    worker.close()
 
 
 def test_an_interrupt_in_a_handler_stops_the_worker(billing: Any, caplog: Any) -> None:
