@@ -395,6 +395,8 @@ impl Claiming<'_, '_> {
             self.locks.release(due.key);
             verdicts.unparked.extend(was_parked.then_some(due.key));
             verdicts.elsewhere.push((due.key, pull_worker));
+            // Whoever claims there looks into no lane of functions.
+            verdicts.moved.extend((self.turn.role.lane() == RUNNERS_LANE).then_some(due.key));
             return None;
         }
         if let Some(paused) = Paused::of(loaded, process_type, now) {

@@ -463,6 +463,34 @@ fn a_worker_is_called_or_fetches_as_it_is_registered() {
 }
 
 #[test]
+fn calls_that_a_function_was_to_answer_are_fetched_when_it_does_no_more_whatever_their_priority() {
+    let app = application("pull_not_function", ClusterOptions::default());
+    app.db().run("CREATE FUNCTION never(jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN RAISE 'not yet'; END $$");
+    let register = |options: Value| {
+        app.register_with("pull", "leaves", &Definition::starting_with("Only").step_with("Only", options));
+    };
+    register(json!({"executeFunction": "public.never", "executeApiRetryPolicy": {"initialIntervalSeconds": 1}}));
+    let mut db = app.db();
+    for (id, options) in [("none", "{}"), ("low", r#"{"priority": -5}"#), ("high", r#"{"priority": 5}"#)] {
+        db.run(&format!("SELECT xdb.start_process('{id}', 'leaves', options => '{options}')"));
+        db.run(&format!("SELECT xdb.start_process('held-{id}', 'leaves', options => '{options}')"));
+    }
+    wait_until("each was called", 20, || {
+        db.count("xdb.history WHERE event_type IN ('AttemptFailed', 'AttemptsFolded')") >= 6
+    });
+    db.run("SELECT xdb.pause_process('held-none'), xdb.pause_process('held-low'), xdb.pause_process('held-high')");
+    register(json!({}));
+    db.run("SELECT xdb.resume_process('held-none'), xdb.resume_process('held-low'), xdb.resume_process('held-high')");
+    let answer = jsonb(&force_complete(json!("fetched")).json());
+    for _ in 0..6 {
+        let token: String = db.one("SELECT token FROM xdb.claim_calls('pull', wait => '20 s')");
+        db.run(&format!("SELECT xdb.complete_call('{token}', {answer})"));
+    }
+    assert_eq!(views::with_status(&mut db, "%", "COMPLETED"), 6);
+    app.done(&[]);
+}
+
+#[test]
 fn a_url_takes_nothing_from_an_answer_that_came_before_it_and_voids_a_claim_that_commits_after_it() {
     let app = application("pull_url_races", ClusterOptions::default());
     app.register_with("pull", "plain", &Definition::starting_with("Only").step("Only"));
