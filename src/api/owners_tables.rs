@@ -6,9 +6,11 @@
 //! - Constraints that the client's statements have deferred are checked before, as the client: else its code would run as the owner.
 //! - There is nothing in `pg_temp`, where the owner's code would look for every name first.
 //! - Nor does that code leave anything there, or a cursor open: the client would find it, or run it by fetching.
+//! - Errors say no more of the owner's rows than the client has written.
 //!
-//! The first is not looked at where the client has the owner's rights anyway, the second where the owner has the client's. What a
-//! session-level advisory lock is, nobody can tell from the client's own: such a lock stays.
+//! What protects the owner is not done where the client has the owner's rights anyway, the third where the owner has the client's. What a
+//! session-level advisory lock is, nobody can tell from the client's own: such a lock stays. Nor can the owner's code be kept from what
+//! belongs to the session: cursors, descriptors of large objects, and locks that the client has opened or taken there.
 
 use super::Caller;
 use crate::error;
@@ -25,6 +27,8 @@ pub(super) struct OwnersTables {
     owner: pg_sys::Oid,
     /// The owner's settings of custom parameters.
     own: Vec<Setting>,
+    /// The client does not have the owner's rights.
+    is_strange: bool,
     /// The owner does not have the client's rights.
     may_leave_traps: bool,
 }
@@ -36,10 +40,11 @@ impl OwnersTables {
             return Err(error::owner_is_unfit(unfit.why));
         }
         let own = caller.on_system_tables(|spi, _| role_settings::custom_settings(spi, owner))?;
-        if !identity::has_privileges_of(caller.role, owner) && has_temporary_objects(None)? {
+        let is_strange = !identity::has_privileges_of(caller.role, owner);
+        if is_strange && has_temporary_objects(None)? {
             return Err(error::temporary_objects());
         }
-        Ok(Self { owner, own, may_leave_traps: !identity::has_privileges_of(owner, caller.role) })
+        Ok(Self { owner, own, is_strange, may_leave_traps: !identity::has_privileges_of(owner, caller.role) })
     }
 
     /// Reads, as the owner.
@@ -54,7 +59,10 @@ impl OwnersTables {
     }
 
     fn apart<T>(&self, body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
-        let as_owner = || identity::as_owner_in_session(self.owner, &self.own, || spi::connect(body));
+        let as_owner = || {
+            let done = identity::as_owner_in_session(self.owner, &self.own, || spi::connect(body));
+            done.map_err(|error| if self.is_strange { error.for_others() } else { error })
+        };
         if !self.may_leave_traps {
             return as_owner();
         }

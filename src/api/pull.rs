@@ -13,7 +13,7 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
-use crate::pg::process::has_transaction_snapshot;
+use crate::pg::process::{self, has_transaction_snapshot};
 use crate::pg::shmem::attribute_locks::RESPECTED_FOR;
 use crate::pg::spi::Spi;
 use crate::pg::wake::{self, waiter::Registration};
@@ -125,6 +125,8 @@ pub fn claim_calls(args: &Args) -> Result<Value> {
                 let until_due = seen.next_due.map_or(i64::MAX, milliseconds);
                 let pause = until_due.min(left.as_millis() as i64).min(guc::POLL_INTERVAL_MS.get().into());
                 args.sleep(|| place.wait(pause + 1));
+                // A statement that goes on has locked all that it uses, and hears nothing of grants that were revoked meanwhile.
+                process::accept_invalidations();
             }
             // In this order: what becomes due after the look that follows wakes this session.
             _ => place = Some((seen.worker, Registration::register_worker(seen.worker))),

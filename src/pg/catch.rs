@@ -97,6 +97,15 @@ impl PgError {
         self
     }
 
+    /// As somebody may see it who has no rights on the tables where it came up. DETAIL may show whole rows of these, and is for the
+    /// server's log then; but what a type says of a value that was written is no more than the value.
+    pub fn for_others(mut self) -> Self {
+        if !self.sqlstate().starts_with("22") {
+            self.detail_log = self.detail_log.take().or(self.detail.take());
+        }
+        self.without_place()
+    }
+
     /// With the name of the table that it is about.
     pub fn of_table(mut self, table: &str) -> Self {
         self.table = Some(table.to_owned());

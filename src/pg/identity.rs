@@ -2,7 +2,7 @@
 
 use super::catch::{Result, catch};
 use super::compat;
-use super::settings::FORMATS;
+use super::settings::{FORMATS, MEANINGS};
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_int};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -148,7 +148,7 @@ pub fn as_owner_in_session<T>(owner: pg_sys::Oid, own: &[Setting], body: impl Fn
     let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
     scope(Some((owner, flags as c_int)), &FORMATS, Settings::AllBack, || {
         own.iter().for_each(|(name, value)| set_own(name, value));
-        set(SEARCH_PATH[0].0, SEARCH_PATH[0].1);
+        SEARCH_PATH.iter().chain(&MEANINGS).for_each(|(name, value)| set(name, value));
         body()
     })
 }

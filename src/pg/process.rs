@@ -158,6 +158,13 @@ pub fn has_transaction_snapshot() -> bool {
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as c_int }
 }
 
+/// Takes note of what others have committed to the catalog. In a statement that waits, which does so by itself only where it locks a
+/// table for the first time.
+pub fn accept_invalidations() {
+    // SAFETY: a transaction is open, and no look-up is under way.
+    unsafe { pg_sys::AcceptInvalidationMessages() }
+}
+
 /// Refuses to go on in a read-only transaction, by an error. `function` is for the message.
 pub fn refuse_if_read_only(function: &CStr) {
     // SAFETY: the name outlives the call.

@@ -37,6 +37,18 @@ pub const FORMATS: [(&CStr, &CStr); 9] = [
     (c"timezone_abbreviations", c"Default"),
 ];
 
+/// Settings by which statements that somebody else has written mean something else, or find less. In the engine they are as the server
+/// is configured; a client may have changed them.
+pub const MEANINGS: [(&CStr, &CStr); 7] = [
+    (c"standard_conforming_strings", c"on"),
+    (c"backslash_quote", c"safe_encoding"),
+    (c"transform_null_equals", c"off"),
+    (c"quote_all_identifiers", c"off"),
+    (c"array_nulls", c"on"),
+    (c"gin_fuzzy_search_limit", c"0"),
+    (c"plpgsql.check_asserts", c"on"),
+];
+
 /// Settings that hold from before the connection.
 const BEFORE_CONNECTION: [(&CStr, &CStr); 10] = [
     (c"role", c"none"),

@@ -740,3 +740,93 @@ fn nobody_finds_what_the_other_has_left_in_the_session() {
     app.superuser().run("REVOKE app FROM other");
     app.done(&[]);
 }
+
+/// The worker of processes of `app`'s is `other`, who has no rights on their tables.
+fn with_strange_worker(name: &str) -> (App, Db) {
+    let app = application(name, ClusterOptions::default());
+    app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'other')");
+    let other = app.session("other");
+    (app, other)
+}
+
+#[test]
+fn an_error_shows_a_worker_no_more_of_the_owners_rows_than_it_has_written() {
+    let (app, mut other) = with_strange_worker("pull_errors");
+    let mut db = app.db();
+    db.run("ALTER TABLE counters ADD COLUMN secret text DEFAULT 'nobody knows', ADD CHECK (n < 100)");
+    db.start("c", "counter").key("c").globals(json!({"n": 0})).go();
+    let token: String = other.one("SELECT token FROM xdb.claim_calls('pull')");
+    let complete = |n: Value| {
+        let answer = jsonb(&force_complete(json!(1)).globals(json!({"n": n})).json());
+        format!("SELECT xdb.complete_call('{token}', {answer})")
+    };
+    let refused = other.refused("23514", &complete(json!(1000)));
+    assert_eq!(refused.detail, "", "{refused:?}");
+    // What its type refuses is what the worker has written.
+    let refused = other.refused("22P02", &complete(json!("much")));
+    assert!(refused.detail.contains("public.counters"), "{refused:?}");
+    app.superuser().run("GRANT app TO other");
+    let refused = other.refused("23514", &complete(json!(1000)));
+    assert!(refused.detail.contains("nobody knows"), "{refused:?}");
+    app.superuser().run("REVOKE app FROM other");
+    other.run(&complete(json!(5)));
+    assert_eq!(db.completes("c").result(), 1);
+    app.done(&[]);
+}
+
+#[test]
+fn the_owners_code_means_the_same_whatever_a_worker_has_set() {
+    let (app, mut other) = with_strange_worker("pull_meanings");
+    let mut db = app.db();
+    db.run(
+        r"CREATE TABLE seen (quoted text);
+          CREATE FUNCTION spy() RETURNS trigger LANGUAGE plpgsql AS $$
+          BEGIN
+              EXECUTE 'INSERT INTO public.seen VALUES (''a\b'' || (NULL = NULL)::text), (''a\b'')';
+              ASSERT new.n < 100, 'too much';
+              RETURN new;
+          END $$;
+          CREATE TRIGGER spy BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION spy();",
+    );
+    db.start("c", "counter").key("c").globals(json!({"n": 0})).go();
+    other.run(
+        "SET standard_conforming_strings = off; SET escape_string_warning = off; SET transform_null_equals = on;
+         SET plpgsql.check_asserts = off",
+    );
+    let token: String = other.one("SELECT token FROM xdb.claim_calls('pull')");
+    let complete = |n: i32| {
+        let answer = jsonb(&force_complete(json!(1)).globals(json!({"n": n})).json());
+        format!("SELECT xdb.complete_call('{token}', {answer})")
+    };
+    other.refused("P0004", &complete(1000));
+    other.run(&complete(5));
+    assert_eq!(other.text("SHOW standard_conforming_strings"), "off", "its own again");
+    assert_eq!(db.all::<Option<String>>("SELECT quoted FROM seen ORDER BY quoted"), [Some(r"a\b".to_owned()), None]);
+    assert_eq!(db.completes("c").result(), 1);
+    app.done(&[]);
+}
+
+#[test]
+fn who_is_no_member_any_more_when_a_call_comes_due_does_not_get_it() {
+    let (app, mut other) = with_strange_worker("pull_revoked");
+    let mut superuser = app.superuser();
+    superuser.run(
+        "CREATE ROLE fetchers; GRANT fetchers TO other; SELECT xdb.register_worker('pull', NULL, role => 'fetchers')",
+    );
+    let mut db = app.db();
+    std::thread::scope(|scope| {
+        let waiting =
+            scope.spawn(|| other.refused("42501", "SELECT token FROM xdb.claim_calls('pull', wait => '60 s')"));
+        wait_until("it waits", 20, || {
+            superuser.count("pg_stat_activity WHERE usename = 'other' AND wait_event_type = 'Extension'") == 1
+        });
+        superuser.run("REVOKE fetchers FROM other");
+        db.start("c", "counter").key("c").globals(json!({"n": 0})).go();
+        waiting.join().expect("it was refused");
+    });
+    assert_eq!(superuser.count("xdb.task WHERE lease_until IS NOT NULL"), 0);
+    superuser.run(
+        "SELECT xdb.stop_process('c'); SELECT xdb.register_worker('pull', NULL, role => 'other'); DROP ROLE fetchers",
+    );
+    app.done(&[]);
+}
