@@ -203,6 +203,12 @@ pub fn own_step(function: &str) -> PgError {
     .hint("Its answer says what becomes of the process.")
 }
 
+/// What runs as a part of a process's step, a start or an RPC has changed the process behind its back.
+pub fn changed_itself() -> PgError {
+    PgError::new(sqlstate(b"XD016"), "a trigger or a function that a process calls can't change this very process")
+        .hint("The answer that writes the table, or calls the function, says what becomes of the process.")
+}
+
 /// Somebody changes, removes or uses what another role has registered. `owner` is its name, if it is there.
 pub fn not_registered_by(what: &str, name: &str, owner: Option<&str>) -> PgError {
     let detail = match owner {

@@ -5,7 +5,8 @@ use super::registry::{Found, MappingId, Registry, TypeId};
 use super::table::{batch, batch_but, insert_but, names_but, record, run, select_but, set_to_v, statements, table};
 use super::versions::{self, of_schema};
 use super::{from_json, to_json};
-use crate::pg::catch::{PgError, Result};
+use crate::error;
+use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, TextArray, array};
 use crate::pg::spi::{Row, Spi, Statement};
 use pgrx::pg_sys;
@@ -271,7 +272,7 @@ pub(super) fn write(spi: &Spi, changed: &[&Loaded]) -> Result<()> {
     let updated = update_with(spi, &UPDATE, &others)? + update_with(spi, &UPDATE_RETAINED, &retained)?;
     match updated {
         all if all == (retained.len() + others.len()) as u64 => Ok(()),
-        _ => Err(PgError::internal("a process was changed by a trigger of a table that it writes")),
+        _ => Err(error::changed_itself()),
     }
 }
 

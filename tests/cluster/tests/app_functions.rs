@@ -123,6 +123,25 @@ fn an_answer_that_calls_what_is_not_listed_or_too_much_is_invalid() {
 }
 
 #[test]
+fn a_function_that_changes_the_process_that_calls_it_is_refused() {
+    let app = shop("functions_own");
+    let mut db = app.db();
+    db.run(
+        "CREATE FUNCTION stop(argument jsonb, context jsonb) RETURNS void LANGUAGE plpgsql AS $$
+             BEGIN PERFORM xdb.stop_process(context ->> 'processId'); END $$",
+    );
+    let _worker = app.worker(|_: &Call| force_complete(json!("done")).calls(&[("stop", json!(null))]));
+    let once = json!({"executeApiRetryPolicy": {"maximumAttempts": 1}});
+    let stopping = Definition::starting_with("Only").step_with("Only", once);
+    app.register("stopping", &stopping.with("functions", json!({"stop": "public.stop"})));
+    db.start("p", "stopping").go();
+    assert_eq!(db.outcome("p").status(), "FAILED");
+    let reason = db.text("SELECT reason FROM xdb.processes WHERE process_id = 'p'");
+    assert!(reason.contains("can't change this very process (XD016)"), "{reason}");
+    app.done(&[]);
+}
+
+#[test]
 fn a_function_is_found_by_its_name_when_it_is_called() {
     let app = shop("functions_by_name");
     let mut db = app.db();
