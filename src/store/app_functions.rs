@@ -127,6 +127,10 @@ pub fn named(spi: &Spi, text: &str) -> Result<String> {
     }
 }
 
+/// What the server calls a text that is no name.
+const INVALID_NAME: i32 = sqlstate(b"42602");
+const SYNTAX_ERROR: i32 = sqlstate(b"42601");
+
 /// What `parse_ident` calls a text that it can't read.
 const NOT_A_NAME: i32 = sqlstate(b"22023");
 
@@ -158,8 +162,14 @@ pub fn merge(spi: &Spi, function: &str, pending: Option<&Json>, new: Option<&Jso
     let signature = format!("{function}(pg_catalog.jsonb, pg_catalog.jsonb)");
     let found = spi.first(&MERGING, &[value(signature.as_str())], |row| {
         Ok((row.get::<String>("schema")?, row.get::<String>("name")?, row.get::<bool>("fits")?))
-    })?;
+    });
     let refused = |what: String| Err(error::invalid_argument("options.merge.input", what));
+    let found = match found {
+        Err(error) if [INVALID_NAME, SYNTAX_ERROR].contains(&error.code) => {
+            return refused(format!("{function} is no name of a function: {}", error.message));
+        }
+        found => found?,
+    };
     let (schema, name) = match found {
         Some((schema, name, true)) => (schema, name),
         Some(_) => return refused(format!("{function}(jsonb, jsonb) is no function that returns one jsonb")),

@@ -59,7 +59,13 @@ const SHOWN_CHARACTERS: usize = 100;
 /// A message as a DETAIL: with a capital and a full stop.
 pub fn sentence(text: &str) -> String {
     let mut characters = text.chars();
-    let first = characters.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
+    // The name of a field stays as it is.
+    let is_word =
+        text.split(' ').next().is_some_and(|first| !first.contains(|c: char| c.is_uppercase() || "._[\"".contains(c)));
+    let first = match characters.next() {
+        Some(first) if is_word => first.to_uppercase().to_string(),
+        first => first.map(String::from).unwrap_or_default(),
+    };
     let stop = if text.ends_with(['.', '!', '?']) { "" } else { "." };
     format!("{first}{}{stop}", characters.as_str())
 }

@@ -111,6 +111,7 @@ SELECT pg_temp.start('fails', '1') IS NOT NULL AS started;
 SELECT pg_temp.start('fails', '2', '{"input": "public.job_fails"}');
 SELECT pg_temp.start('fails', '2', '{"input": "public.job_text"}');
 SELECT pg_temp.start('fails', '2', '{"input": "public.job_gone"}');
+SELECT pg_temp.start('fails', '2', '{"input": "public.job; drop"}');
 SELECT pg_temp.start('fails', '2', '{"input": "public.job_hidden"}');
 SELECT pg_temp.start('fails', '2', '{"input": "job_add"}');
 SELECT pg_temp.start('fails', '2', '{"input": "public.job_add(jsonb"}');
