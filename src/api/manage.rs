@@ -89,7 +89,7 @@ pub(super) fn command(
     prepare: impl FnOnce(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<Command>,
 ) -> Result<usize> {
     let (count, changed) = caller.on_system_tables(|spi, registry| {
-        let mut id = caller.find_to_change(spi, process_id, execution, "this")?.id;
+        let mut id = caller.find_to_change(spi, process_id, execution)?.id;
         // Waits for steps and RPCs, under the caller's timeouts; publishers pass.
         let mut loaded = load::executions(spi, registry, &[id], Lock::Step)?;
         while execution.is_none()

@@ -271,15 +271,9 @@ impl Caller {
     }
 
     /// The same, to be changed: a function that answers a call of the process says in its answer what becomes of it.
-    fn find_to_change(
-        self,
-        spi: &Spi,
-        process_id: &str,
-        execution: Option<ExecutionId>,
-        function: &str,
-    ) -> Result<FoundExecution> {
+    fn find_to_change(self, spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<FoundExecution> {
         let found = self.find(spi, process_id, execution)?;
-        refuse_own_step(found.id, function)?;
+        refuse_own_step(found.id)?;
         Ok(found)
     }
 
@@ -293,9 +287,9 @@ impl Caller {
 }
 
 /// Refuses to change the process of which a function answers a call right now.
-fn refuse_own_step(execution: ExecutionId, function: &str) -> Result<()> {
+fn refuse_own_step(execution: ExecutionId) -> Result<()> {
     match pg::process::in_step_of() {
-        Some(own) if own == execution.0 => Err(error::own_step(function)),
+        Some(own) if own == execution.0 => Err(error::own_step()),
         _ => Ok(()),
     }
 }
