@@ -6,6 +6,17 @@ use super::compat;
 use pgrx::{check_for_interrupts, pg_sys};
 use std::ffi::c_int;
 
+/// What has ended a wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Waited {
+    /// The configuration was read again.
+    Reloaded,
+    /// Somebody has set the latch, or the descriptor is readable.
+    Woken,
+    /// Nothing but the time that has passed.
+    InVain,
+}
+
 /// What a scheduler waits on, kept for the life of the process: rebuilding it for each wait costs system calls.
 pub struct WaitSet {
     set: *mut pg_sys::WaitEventSet,
@@ -30,8 +41,8 @@ impl WaitSet {
     }
 
     /// Waits for at most this long; a negative timeout means for as long as it takes. Obeys interrupts before and after, and
-    /// reads the configuration again when asked to; says whether it was. Not to be called in a transaction.
-    pub fn wait(&self, timeout_ms: i64) -> bool {
+    /// reads the configuration again when asked to. Not to be called in a transaction.
+    pub fn wait(&self, timeout_ms: i64) -> Waited {
         let nothing = pg_sys::WaitEvent { pos: 0, events: 0, fd: -1, user_data: std::ptr::null_mut() };
         let mut events = [nothing; 3];
         obey_interrupts_between_statements();
@@ -49,7 +60,11 @@ impl WaitSet {
             reset_latch();
         }
         obey_interrupts_between_statements();
-        reload_configuration_if_asked()
+        match count {
+            _ if reload_configuration_if_asked() => Waited::Reloaded,
+            ..=0 => Waited::InVain,
+            _ => Waited::Woken,
+        }
     }
 }
 

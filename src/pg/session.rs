@@ -165,14 +165,15 @@ impl Session {
     }
 
     /// Waits, outside a transaction; see [`latch::WaitSet::wait`]. Statistics are handed over before a long wait.
-    pub fn wait(&self, wait_set: &latch::WaitSet, timeout_ms: i64) {
+    pub fn wait(&self, wait_set: &latch::WaitSet, timeout_ms: i64) -> latch::Waited {
         if timeout_ms != 0 {
             report_activity(None);
         }
         // SAFETY: no transaction is open.
         unsafe { pg_sys::pgstat_report_stat(!(0..1000).contains(&timeout_ms)) };
-        wait_set.wait(timeout_ms);
+        let waited = wait_set.wait(timeout_ms);
         settings::pin_synchronous_commit();
+        waited
     }
 
     /// Whether this process shall end: the engine is switched off, or a statement needs the database for itself. It is ended

@@ -67,10 +67,19 @@ impl Duties {
         }
     }
 
-    /// Says how long there is nothing to do; `None` when the process is not needed any more.
+    /// How long no turn is needed for a duty.
+    pub fn want_turn_in(&self) -> Duration {
+        match self {
+            Self::Scheduler { runners, .. } => runners.retry_in().unwrap_or(NOTHING),
+            Self::Runner { last_work } => PATIENCE.saturating_sub(last_work.elapsed()),
+        }
+    }
+
+    /// Says how long there is nothing to do; `None` when the process is not needed any more. To be called after a turn, and when it is
+    /// time again.
     pub fn after_turn(&mut self, session: &mut Session, memory: &Memory, progress: Progress) -> Option<Duration> {
         match self {
-            Self::Scheduler { maintenance, ownerless, counting, rate, runners, suspects } => {
+            Self::Scheduler { maintenance, ownerless, counting, rate, suspects, .. } => {
                 session.want_runners(memory.for_runners(), RUNNERS_CALLS);
                 // What is due meanwhile does not make the loop spin.
                 let may_look = !memory.is_paused() && progress != Progress::Later;
@@ -81,7 +90,7 @@ impl Duties {
                 }
                 let looks = [maintenance.due_in(), ownerless.due_in(), Some(counting.due_in())];
                 let looks = looks.map(|due| due.filter(|_| may_look));
-                let others = [rate.show(session), runners.retry_in(), count_suspects(session, suspects)];
+                let others = [rate.show(session), count_suspects(session, suspects)];
                 let next = looks.into_iter().chain(others);
                 Some(next.flatten().min().unwrap_or(NOTHING))
             }
@@ -95,7 +104,7 @@ impl Duties {
                         return None;
                     }
                 }
-                Some(PATIENCE.saturating_sub(last_work.elapsed()))
+                Some(NOTHING)
             }
         }
     }

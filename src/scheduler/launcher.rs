@@ -45,7 +45,8 @@ pub extern "C-unwind" fn xdb_launcher_main(_argument: pg_sys::Datum) {
     let mut launcher = Launcher::default();
     loop {
         let pause = launcher.step();
-        if wait_set.wait(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX).max(1)) {
+        let waited = wait_set.wait(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX).max(1));
+        if waited == latch::Waited::Reloaded {
             // A way to have every database looked at again, whatever was missed.
             launcher.poke_all();
         }

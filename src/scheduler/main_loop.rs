@@ -7,7 +7,7 @@ use crate::http::{AuthorityFile, HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, log_error};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
-use crate::pg::latch::WaitSet;
+use crate::pg::latch::{WaitSet, Waited};
 use crate::pg::process;
 use crate::pg::session::{Begun, Session, report_activity};
 use crate::pg::shmem::{self, EngineState, ExitReason, Role};
@@ -18,7 +18,7 @@ use crate::store::{engine, load, suspects};
 use crate::transport::Reply;
 use crate::turn::{Memory, Progress, take_turn};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long to wait after a turn that could not be made.
 const RETRY: Duration = Duration::from_millis(50);
@@ -107,15 +107,34 @@ pub fn run(session: &mut Session) -> ExitReason {
             Progress::Later => RETRY,
             Progress::Idle => memory.idle_for(),
         };
-        let Some(next_duty) = duties.after_turn(session, &memory, progress) else {
+        if !rest(session, &memory, &mut duties, &wait_set, (progress, timeout)) {
             return ExitReason::Left;
-        };
+        }
+    }
+}
+
+/// Waits until there is a reason for a turn: somebody wakes this process, a worker has answered, or so much time has passed. Duties
+/// that come due meanwhile are none: turns that they bring along would hide wake-ups that are lost. False: the process is not needed any more.
+fn rest(
+    session: &mut Session,
+    memory: &Memory,
+    duties: &mut Duties,
+    wait_set: &WaitSet,
+    (progress, timeout): (Progress, Duration),
+) -> bool {
+    let until = Instant::now() + timeout;
+    loop {
+        let Some(next_duty) = duties.after_turn(session, memory, progress) else { return false };
+        let left = until.saturating_duration_since(Instant::now()).min(duties.want_turn_in());
         // Rounded up: a timer that is due in half a millisecond must not make the loop spin.
-        let milliseconds = timeout.min(next_duty).as_micros().div_ceil(1000) as i64;
+        let milliseconds = left.min(next_duty).as_micros().div_ceil(1000) as i64;
         // What others write while the engine is paused has no effect before it is resumed.
         session.slot.set_dormant(memory.is_paused_and_done());
         let is_woken = !memory.is_paused_and_done() && session.slot.is_woken();
-        session.wait(&wait_set, if is_woken { 0 } else { milliseconds });
+        let waited = session.wait(wait_set, if is_woken { 0 } else { milliseconds });
+        if is_woken || waited != Waited::InVain || next_duty >= left {
+            return true;
+        }
     }
 }
 

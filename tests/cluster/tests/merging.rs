@@ -304,10 +304,10 @@ fn a_merge_leaves_the_end_of_a_pause_where_it_is_and_moves_the_timeout() {
     app.done(&[]);
 }
 
-/// The engine passes over what an open transaction merges; nobody but the end of that transaction tells it to look again.
+/// The engine passes over what an open transaction merges, and finds it by polling when that is rolled back.
 #[test]
 fn a_merge_that_is_rolled_back_after_its_call_came_due_leaves_it_to_the_engine() {
-    let (app, worker) = application("merge_rolled_back", ClusterOptions::default().set("xdb.poll_interval", "1h"));
+    let (app, worker) = application("merge_rolled_back", ClusterOptions::default());
     let mut db = app.db();
     let add = json!({"correlationKey": "k", "merge": {"input": "public.app_add", "startAt": "KEEP"}});
     app.superuser().run("SELECT xdb.pause()");
