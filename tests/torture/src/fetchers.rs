@@ -77,6 +77,10 @@ impl<'a> Fetcher<'a> {
     /// Works until the round has come to its end: badly at times, as long as there are faults, and then well.
     pub fn run(mut self) {
         while !self.world.fetched_all.load(Ordering::Relaxed) {
+            if self.world.fetchers_rest.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(5));
+                continue;
+            }
             if !self.world.stopping() && self.random.permille(100) {
                 self.in_one_transaction();
                 continue;

@@ -36,6 +36,8 @@ const CLIENTS: usize = 8;
 const FETCHERS: usize = 4;
 /// Beyond so many running processes, clients wait.
 const MOST_RUNNING: u64 = 3000;
+/// How long the engine is alone before the last fault of a round.
+const ALONE: Duration = Duration::from_millis(300);
 /// A process that has not ended so long after the last fault never will.
 const DRAINED_WITHIN: Duration = Duration::from_secs(120);
 
@@ -102,7 +104,11 @@ struct Rack {
 
 impl Rack {
     fn set_up(options: &Options, mounts: Result<(), String>) -> Rack {
-        let settings = ClusterOptions::default().set("max_wal_size", "96MB").set("min_wal_size", "32MB");
+        let settings = ClusterOptions::default()
+            .set("max_wal_size", "96MB")
+            .set("min_wal_size", "32MB")
+            // What commits asynchronously is lost in a crash, as far as nobody else's commit has saved it.
+            .set("wal_writer_delay", "10s");
         let app = App::alone("torture", settings);
         let (wal, left_out) = match mounts.and_then(|()| move_wal(&app)) {
             Ok(wal) => (Some(wal), Vec::new()),
@@ -231,10 +237,14 @@ impl Rack {
         self.work(report.rounds - 1, planned, length, saboteur);
         report.fault_time += worked.elapsed();
         let restarted = Instant::now();
+        // For a moment the engine is alone: what it commits is saved by nobody else's commit.
+        self.world.fetchers_rest.store(true, Ordering::Relaxed);
+        std::thread::sleep(ALONE);
         self.world.record.note(&format!("LAST FAULT {restart}"));
         if saboteur.fault(restart, None) {
             *saboteur.counts.entry(restart).or_default() += 1;
         }
+        self.world.fetchers_rest.store(false, Ordering::Relaxed);
         let drained = self.drain(findings);
         report.recoveries.push(restarted.elapsed());
         drained

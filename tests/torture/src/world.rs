@@ -37,6 +37,8 @@ pub struct World {
     pub with_calls: Pids,
     /// Nobody fetches calls any more.
     pub fetched_all: AtomicBool,
+    /// Workers that fetch their calls do nothing for now.
+    pub fetchers_rest: AtomicBool,
     /// Processes that were killed with SIGKILL by the rack.
     killed: Mutex<HashSet<i32>>,
     /// Ids of processes that were started lately, for those who watch.
@@ -95,6 +97,7 @@ impl World {
             in_rpc: Pids::default(),
             with_calls: Pids::default(),
             fetched_all: AtomicBool::new(false),
+            fetchers_rest: AtomicBool::new(false),
             killed: Mutex::default(),
             recent: Mutex::default(),
         }
