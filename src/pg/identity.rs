@@ -147,8 +147,9 @@ pub fn as_process_owner<T>(
 pub fn as_owner_in_session<T>(owner: pg_sys::Oid, own: &[Setting], body: impl FnOnce() -> Result<T>) -> Result<T> {
     let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
     scope(Some((owner, flags as c_int)), &FORMATS, Settings::AllBack, || {
-        own.iter().for_each(|(name, value)| set_own(name, value));
         SEARCH_PATH.iter().chain(&MEANINGS).for_each(|(name, value)| set(name, value));
+        // The owner may want another of these.
+        own.iter().for_each(|(name, value)| set_own(name, value));
         body()
     })
 }
