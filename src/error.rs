@@ -195,9 +195,12 @@ pub fn no_worker_for_rpc(rpc_name: &str) -> PgError {
 }
 
 /// A step of the process itself is what calls.
-pub fn own_step() -> PgError {
-    PgError::new(sqlstate(b"XD016"), "a function that answers a call of a process can't change this very process")
-        .hint("Its answer says what becomes of the process.")
+pub fn own_step(function: &str) -> PgError {
+    PgError::new(
+        sqlstate(b"XD016"),
+        format!("a function that answers a call of a process can't call {function} for it"),
+    )
+    .hint("Its answer says what becomes of the process.")
 }
 
 /// What runs as a part of a process's step, a start or an RPC has changed the process behind its back.

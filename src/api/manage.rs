@@ -26,7 +26,7 @@ pub fn set_local_attributes(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let attributes = needed("attributes", json(args, 1, "attributes")?.filter(|text| text != "null"))?;
     let attributes = object("attributes", Some(attributes))?;
-    command(caller, &process_id, args.execution_id(2), |spi, _, id, _| {
+    command(caller, "xdb.set_local_attributes()", &process_id, args.execution_id(2), |spi, _, id, _| {
         match attribute::refusal(spi, id, None, &attributes)? {
             Some(refusal) => Err(refusal),
             None => Ok(Command::SetLocalAttributes(attributes)),
@@ -40,7 +40,7 @@ pub fn skip_timer(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let state = state_execution_id(args.text(1))?;
     let command_id = name_if_given("command_id", args.text(2))?;
-    command(caller, &process_id, args.execution_id(3), |spi, loaded, id, now| {
+    command(caller, "xdb.skip_timer()", &process_id, args.execution_id(3), |spi, loaded, id, now| {
         let seq = seq(spi, id, &state)?;
         // What was published before the skip may end the wait with it, or before it.
         super::answering::take_in(spi, loaded, id, now)?;
@@ -56,7 +56,7 @@ pub fn retry_now(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let state = args.text(1).map(|state| state_execution_id(Some(state))).transpose()?;
     let mut released = 0;
-    let retried = command(caller, &process_id, args.execution_id(2), |spi, loaded, id, now| {
+    let retried = command(caller, "xdb.retry_now()", &process_id, args.execution_id(2), |spi, loaded, id, now| {
         let only = state.as_ref().map(|state| seq(spi, id, state)).transpose()?;
         released = suspects::retry(spi, id, only)?;
         let states = state::standing(spi, id, only, now)?;
@@ -81,15 +81,16 @@ fn seq(spi: &Spi, id: ExecutionId, state: &StateExecutionId) -> Result<StateSeq>
 }
 
 /// Gives a command to a running execution, under its lock, in the caller's transaction. `prepare` loads what the
-/// command needs. Returns how many events followed from the command.
+/// command needs. Returns how many events followed from the command. `function` is for the message.
 pub(super) fn command(
     caller: Caller,
+    function: &str,
     process_id: &str,
     execution: Option<ExecutionId>,
     prepare: impl FnOnce(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<Command>,
 ) -> Result<usize> {
     let (count, changed) = caller.on_system_tables(|spi, registry| {
-        let mut id = caller.find_to_change(spi, process_id, execution)?.id;
+        let mut id = caller.find_to_change(spi, process_id, execution, function)?.id;
         // Waits for steps and RPCs, under the caller's timeouts; publishers pass.
         let mut loaded = load::executions(spi, registry, &[id], Lock::Step)?;
         while execution.is_none()

@@ -271,9 +271,15 @@ impl Caller {
     }
 
     /// The same, to be changed: a function that answers a call of the process says in its answer what becomes of it.
-    fn find_to_change(self, spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<FoundExecution> {
+    fn find_to_change(
+        self,
+        spi: &Spi,
+        process_id: &str,
+        execution: Option<ExecutionId>,
+        function: &str,
+    ) -> Result<FoundExecution> {
         let found = self.find(spi, process_id, execution)?;
-        refuse_own_step(found.id)?;
+        refuse_own_step(found.id, function)?;
         Ok(found)
     }
 
@@ -287,9 +293,9 @@ impl Caller {
 }
 
 /// Refuses to change the process of which a function answers a call right now.
-fn refuse_own_step(execution: ExecutionId) -> Result<()> {
+fn refuse_own_step(execution: ExecutionId, function: &str) -> Result<()> {
     match pg::process::in_step_of() {
-        Some(own) if own == execution.0 => Err(error::own_step()),
+        Some(own) if own == execution.0 => Err(error::own_step(function)),
         _ => Ok(()),
     }
 }

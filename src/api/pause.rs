@@ -16,7 +16,7 @@ pub fn pause_process(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.pause_process()")?;
     let process_id = name("process_id", args.text(0))?;
     let pause = asked(args)?;
-    command(caller, &process_id, args.execution_id(4), |_, _, _, now| {
+    command(caller, "xdb.pause_process()", &process_id, args.execution_id(4), |_, _, _, now| {
         check_until(&pause, now)?;
         Ok(Command::Pause(pause))
     })?;
@@ -26,7 +26,7 @@ pub fn pause_process(args: &Args) -> Result<Value> {
 pub fn resume_process(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.resume_process()")?;
     let process_id = name("process_id", args.text(0))?;
-    command(caller, &process_id, args.execution_id(1), |_, _, _, _| Ok(Command::Resume))?;
+    command(caller, "xdb.resume_process()", &process_id, args.execution_id(1), |_, _, _, _| Ok(Command::Resume))?;
     Ok(Value::Void)
 }
 

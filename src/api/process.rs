@@ -39,7 +39,7 @@ pub fn publish(args: &Args) -> Result<Value> {
     let mut polls_until = Instant::now() + POLLS_FOR;
     loop {
         let tried = caller.on_system_tables(|spi, registry| {
-            let found = caller.find_to_change(spi, &process_id, execution)?;
+            let found = caller.find_to_change(spi, &process_id, execution, "xdb.publish()")?;
             if closing(&found) == Some(Closing::Conditional)
                 && found.status == ProcessStatus::Running
                 && !wake::has_locked(&found.id.0)
@@ -194,7 +194,7 @@ pub fn stop_process(args: &Args) -> Result<Value> {
     let reason = arguments::reason(args.text(2))?;
     let execution = args.execution_id(3);
     caller.on_system_tables(|spi, registry| {
-        let mut found = caller.find_to_change(spi, &process_id, execution)?;
+        let mut found = caller.find_to_change(spi, &process_id, execution, "xdb.stop_process()")?;
         if execution.is_none() {
             while let Some(locked) = process::lock_for_close(spi, found.id)?
                 && let Some(latest) = follower(spi, &process_id, Some((locked.id, locked.status)))?

@@ -363,7 +363,7 @@ fn make_way(
     latest: ExecutionId,
 ) -> Result<()> {
     let process_id = &request.start.process_id;
-    refuse_own_step(latest)?;
+    refuse_own_step(latest, "xdb.start_process()")?;
     match process::find(spi, process_id, Some(latest))? {
         None => return Ok(()),
         Some(found) if !caller.may_drive(found.owner)? => return Err(of_another(process_id)),

@@ -269,6 +269,7 @@ fn what_goes_wrong_is_a_failed_attempt_and_leaves_nothing() {
                  WHEN 'publish' THEN PERFORM xdb.publish(request->'context'->>'processId', 'q', '1');
                  WHEN 'stop' THEN PERFORM xdb.stop_process(request->'context'->>'processId');
                  WHEN 'start' THEN PERFORM xdb.start_process(request->'context'->>'processId', 'Bad', id_reuse_policy => 'TERMINATE_IF_RUNNING');
+                 WHEN 'retry' THEN PERFORM xdb.retry_now(request->'context'->>'processId');
                  WHEN 'rpc' THEN PERFORM xdb.invoke_rpc('other', 'r');
                  WHEN 'wait' THEN PERFORM xdb.wait_for_process('other', '1 s');
              END CASE;
@@ -292,6 +293,7 @@ fn what_goes_wrong_is_a_failed_attempt_and_leaves_nothing() {
         ("publish", "XD016", "xdb.publish()"),
         ("stop", "XD016", "xdb.stop_process()"),
         ("start", "XD016", "xdb.start_process()"),
+        ("retry", "XD016", "xdb.retry_now()"),
         ("rpc", "XD016", "invoke_rpc"),
         ("wait", "XD016", "wait_for_process"),
     ];
