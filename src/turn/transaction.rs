@@ -96,6 +96,15 @@ pub(super) struct Turn<'a> {
     pub is_alone: bool,
 }
 
+impl Turn<'_> {
+    /// Looks again which priorities there are calls of: without this, what was held and has a high one would be called after the rest.
+    fn calls_were_freed(&mut self) -> Result<()> {
+        self.levels = store_claim::levels(self.spi)?;
+        self.due_first = lines::due_first(self.spi, &self.levels, self.lane.epoch, (self.began, self.real))?;
+        Ok(())
+    }
+}
+
 enum Transacted {
     Done(Box<TurnOutcome>),
     Not(Progress),
@@ -315,16 +324,18 @@ fn transact(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>, s
 
 /// One way through the turn: each phase takes the value of the one before.
 fn phases(memory: &mut Memory, spi: &spi::Spi, items: &mut Vec<Item>, scope: Scope) -> Result<Transacted> {
-    let Some(started) = begin(memory, spi, scope, items.len())? else {
+    let Some(mut started) = begin(memory, spi, scope, items.len())? else {
         // Another scheduler has begun; every lease of this one is void.
         return Ok(Transacted::Not(Progress::Changed));
     };
-    let turn = &started.turn;
     let Memory { registry, calls, backlog, tables, matching, locks, timers, scans, seen, making, told, .. } = memory;
-    let mut app = AppTables::new(turn, tables, backlog.rests(turn.began_at));
-
     let mut gathering = gather::Gathering { registry, backlog, matching, scans, seen, locks, calls };
     let work = gathering.gather(&started, items)?;
+    if work.moved.held.is_some() {
+        started.turn.calls_were_freed()?;
+    }
+    let turn = &started.turn;
+    let mut app = AppTables::new(turn, tables, backlog.rests(turn.began_at));
     let mut room = calls.room(turn.role, registry, backlog);
     let batch = load::load(turn, registry, matching, timers, items)?;
     let decided = decide::decide(turn, &mut app, &matching.gathered, told, batch)?;

@@ -108,6 +108,22 @@ fn a_process_goes_on_while_no_call_waits_that_comes_before_its_own() {
     app.done(&[]);
 }
 
+/// Of calls that a pause has held none is made before those with a higher priority are free as well.
+#[test]
+fn what_the_end_of_a_pause_frees_is_called_in_the_order_of_its_priorities() {
+    let (app, worker) = application("priority_freed");
+    let (mut db, mut boss) = (app.db(), app.session("boss"));
+    boss.run("SELECT xdb.pause_process_type('todo')");
+    for (id, priority) in [("low", Some(-4)), ("plain", None), ("high", Some(4)), ("top", Some(9))] {
+        start(&mut db, id, "todo", priority);
+    }
+    wait_until("all are held", 15, || app.superuser().count("xdb.task WHERE lane = 2") == 4);
+    boss.run("SELECT xdb.resume_process_type('todo')");
+    db.completes("low");
+    assert_eq!(made(&worker), ["top", "high", "plain", "low"]);
+    app.done(&[]);
+}
+
 /// Whatever else moves calls about keeps their order.
 #[test]
 fn priorities_outlast_pauses_backoff_and_crashes() {
