@@ -28,7 +28,7 @@ pub(super) struct OwnersTables {
     /// The owner's settings of custom parameters.
     own: Vec<Setting>,
     /// The client does not have the owner's rights.
-    is_strange: bool,
+    lacks_owners_rights: bool,
     /// The owner does not have the client's rights.
     may_leave_traps: bool,
 }
@@ -40,11 +40,11 @@ impl OwnersTables {
             return Err(error::owner_is_unfit(unfit.why));
         }
         let own = caller.on_system_tables(|spi, _| role_settings::custom_settings(spi, owner))?;
-        let is_strange = !identity::has_privileges_of(caller.role, owner);
-        if is_strange && has_temporary_objects(None)? {
+        let lacks_owners_rights = !identity::has_privileges_of(caller.role, owner);
+        if lacks_owners_rights && has_temporary_objects(None)? {
             return Err(error::temporary_objects());
         }
-        Ok(Self { owner, own, is_strange, may_leave_traps: !identity::has_privileges_of(owner, caller.role) })
+        Ok(Self { owner, own, lacks_owners_rights, may_leave_traps: !identity::has_privileges_of(owner, caller.role) })
     }
 
     /// Reads, as the owner.
@@ -61,7 +61,7 @@ impl OwnersTables {
     fn apart<T>(&self, body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
         let as_owner = || {
             let done = identity::as_owner_in_session(self.owner, &self.own, || spi::connect(body));
-            done.map_err(|error| if self.is_strange { error.for_others() } else { error })
+            done.map_err(|error| if self.lacks_owners_rights { error.for_others() } else { error })
         };
         if !self.may_leave_traps {
             return as_owner();

@@ -13,8 +13,8 @@ pub enum Waited {
     Reloaded,
     /// Somebody has set the latch, or the descriptor is readable.
     Woken,
-    /// Nothing but the time that has passed.
-    InVain,
+    /// Nothing: the time is over.
+    TimedOut,
 }
 
 /// What a scheduler waits on, kept for the life of the process: rebuilding it for each wait costs system calls.
@@ -62,7 +62,7 @@ impl WaitSet {
         obey_interrupts_between_statements();
         match count {
             _ if reload_configuration_if_asked() => Waited::Reloaded,
-            ..=0 => Waited::InVain,
+            ..=0 => Waited::TimedOut,
             _ => Waited::Woken,
         }
     }

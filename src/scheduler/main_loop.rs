@@ -132,7 +132,7 @@ fn rest(
         session.slot.set_dormant(memory.is_paused_and_done());
         let is_woken = !memory.is_paused_and_done() && session.slot.is_woken();
         let waited = session.wait(wait_set, if is_woken { 0 } else { milliseconds });
-        if is_woken || waited != Waited::InVain || next_duty >= left {
+        if is_woken || waited != Waited::TimedOut || next_duty >= left {
             return true;
         }
     }

@@ -56,10 +56,9 @@ impl std::error::Error for Refusal {}
 /// How much of a word that means nothing is repeated.
 const SHOWN_CHARACTERS: usize = 100;
 
-/// A message as a DETAIL: with a capital and a full stop.
+/// A message as a DETAIL: with a full stop, and with a capital unless it begins with the name of a field.
 pub fn sentence(text: &str) -> String {
     let mut characters = text.chars();
-    // The name of a field stays as it is.
     let is_word =
         text.split(' ').next().is_some_and(|first| !first.contains(|c: char| c.is_uppercase() || "._[\"".contains(c)));
     let first = match characters.next() {

@@ -742,24 +742,27 @@ fn nobody_finds_what_the_other_has_left_in_the_session() {
 }
 
 /// The worker of processes of `app`'s is `other`, who has no rights on their tables.
-fn with_strange_worker(name: &str) -> (App, Db) {
+fn with_worker_of_another_role(name: &str) -> (App, Db) {
     let app = application(name, ClusterOptions::default());
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'other')");
     let other = app.session("other");
     (app, other)
 }
 
+/// The statement that answers a call of a counter: it writes this, and closes.
+fn complete_writing(token: &str, n: Value) -> String {
+    let answer = jsonb(&force_complete(json!(1)).globals(json!({"n": n})).json());
+    format!("SELECT xdb.complete_call('{token}', {answer})")
+}
+
 #[test]
 fn an_error_shows_a_worker_no_more_of_the_owners_rows_than_it_has_written() {
-    let (app, mut other) = with_strange_worker("pull_errors");
+    let (app, mut other) = with_worker_of_another_role("pull_errors");
     let mut db = app.db();
     db.run("ALTER TABLE counters ADD COLUMN secret text DEFAULT 'nobody knows', ADD CHECK (n < 100)");
     db.start("c", "counter").key("c").globals(json!({"n": 0})).go();
     let token: String = other.one("SELECT token FROM xdb.claim_calls('pull')");
-    let complete = |n: Value| {
-        let answer = jsonb(&force_complete(json!(1)).globals(json!({"n": n})).json());
-        format!("SELECT xdb.complete_call('{token}', {answer})")
-    };
+    let complete = |n: Value| complete_writing(&token, n);
     let refused = other.refused("23514", &complete(json!(1000)));
     assert_eq!(refused.detail, "", "{refused:?}");
     // What its type refuses is what the worker has written.
@@ -776,7 +779,7 @@ fn an_error_shows_a_worker_no_more_of_the_owners_rows_than_it_has_written() {
 
 #[test]
 fn the_owners_code_means_the_same_whatever_a_worker_has_set() {
-    let (app, mut other) = with_strange_worker("pull_meanings");
+    let (app, mut other) = with_worker_of_another_role("pull_meanings");
     let mut db = app.db();
     db.run(
         r"CREATE TABLE seen (quoted text);
@@ -794,10 +797,7 @@ fn the_owners_code_means_the_same_whatever_a_worker_has_set() {
          SET plpgsql.check_asserts = off",
     );
     let token: String = other.one("SELECT token FROM xdb.claim_calls('pull')");
-    let complete = |n: i32| {
-        let answer = jsonb(&force_complete(json!(1)).globals(json!({"n": n})).json());
-        format!("SELECT xdb.complete_call('{token}', {answer})")
-    };
+    let complete = |n: i32| complete_writing(&token, json!(n));
     other.refused("P0004", &complete(1000));
     other.run(&complete(5));
     assert_eq!(other.text("SHOW standard_conforming_strings"), "off", "its own again");
@@ -808,7 +808,7 @@ fn the_owners_code_means_the_same_whatever_a_worker_has_set() {
 
 #[test]
 fn who_is_no_member_any_more_when_a_call_comes_due_does_not_get_it() {
-    let (app, mut other) = with_strange_worker("pull_revoked");
+    let (app, mut other) = with_worker_of_another_role("pull_revoked");
     let mut superuser = app.superuser();
     superuser.run(
         "CREATE ROLE fetchers; GRANT fetchers TO other; SELECT xdb.register_worker('pull', NULL, role => 'fetchers')",

@@ -236,10 +236,10 @@ impl Rack {
         let worked = Instant::now();
         self.work(report.rounds - 1, planned, length, saboteur);
         report.fault_time += worked.elapsed();
-        let restarted = Instant::now();
         // For a moment the engine is alone: what it commits is saved by nobody else's commit.
         self.world.fetchers_rest.store(true, Ordering::Relaxed);
         std::thread::sleep(ALONE);
+        let restarted = Instant::now();
         self.world.record.note(&format!("LAST FAULT {restart}"));
         if saboteur.fault(restart, None) {
             *saboteur.counts.entry(restart).or_default() += 1;
