@@ -246,6 +246,10 @@ pub fn may_not_name(function: &str) -> PgError {
         .hint("Whoever registers a function needs EXECUTE on it and USAGE on its schema, and so do the owners of the processes that call it.")
 }
 
+pub fn may_not_call(function: &str) -> PgError {
+    PgError::new(INSUFFICIENT_PRIVILEGE, format!("permission denied for function {function}"))
+}
+
 pub fn may_not_reassign() -> PgError {
     PgError::new(INSUFFICIENT_PRIVILEGE, "permission denied to reassign what a role owns")
         .hint("Only a superuser, or a member of both roles, may do this.")

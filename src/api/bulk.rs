@@ -2,8 +2,8 @@
 
 use super::merge::{lock_all, merge_or_begin};
 use super::start::{
-    Given, StartRequest, StartResult, TypeToStart, begin, decide_start, keys, new_id, of_another, read, repeated,
-    starter, write_tables,
+    Given, StartRequest, StartResult, TypeToStart, begin, decide_start, keys, new_id, of_another, read,
+    refuse_too_many, repeated, starter, write_tables,
 };
 use super::{Caller, json_of, needed, owner_name, wrote};
 use crate::pg::catch::{PgError, Result};
@@ -102,8 +102,10 @@ impl Bulk<'_> {
             let mut batch = Vec::with_capacity(chunk.len());
             for number in chunk {
                 let (request, keys) = (&self.requests[*number], std::mem::replace(&mut keys[*number], Arc::from([])));
-                let loaded =
-                    decide_start(self.caller, owner_name.clone(), type_of(*number), keys, request, ids[*number], now);
+                let started = |()| {
+                    decide_start(self.caller, owner_name.clone(), type_of(*number), keys, request, ids[*number], now)
+                };
+                let loaded = refuse_too_many(self.caller).and_then(started);
                 batch.push((*number, loaded.map_err(|error| self.at(*number, error))?));
             }
             let request_id = |number: usize| self.requests[number].options.request_id.as_deref();

@@ -12,16 +12,17 @@
 //!   StartMerged, or a start of its own that is the latest one from now on
 //! ```
 
-use super::start::{StartRequest, StartResult, TypeToStart, begin};
+use super::start::{StartRequest, StartResult, TypeToStart, begin, decide_start, keys};
 use super::{Caller, owner_name, payload, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::spi::Spi;
 use crate::pg::wake;
+use crate::store::app_functions::MergeFunction;
 use crate::store::correlated::{self, Key};
 use crate::store::load::{self, Loaded, Lock};
 use crate::store::registry::{Registry, TypeId};
-use crate::store::{app_functions, save};
+use crate::store::save;
 use crate::{clock, error};
 use std::collections::HashMap;
 use xdb_engine::*;
@@ -74,11 +75,13 @@ pub(super) fn merge_or_begin(
 ) -> Result<StartResult> {
     let (type_id, found) = caller.on_system_tables(|spi, registry| {
         let to_start = TypeToStart::find(spi, registry, &request.start.process_type)?;
-        to_start.refuse_if_paused()?;
         if !to_start.starts_in_a_state(&request.start) {
             let what = "the process type has no starting state, so that nothing can be merged";
             return Err(error::invalid_argument("options.correlationKey", what));
         }
+        // What would be no start of its own can't be merged either.
+        let keys = keys(&to_start.mapping, request)?;
+        decide_start(caller, owner_name(caller)?, &to_start, keys, request, id, clock::now())?;
         let latest = correlated::lock(spi, key(caller, to_start.id(), correlation), id)?;
         let pending = latest.map(|latest| pending(spi, registry, caller, latest)).transpose()?;
         Ok((to_start.id(), pending.flatten()))
@@ -89,6 +92,10 @@ pub(super) fn merge_or_begin(
     {
         wrote();
         return Ok(StartResult::Repeated(merge.into));
+    }
+    if let MergedInput::Function(name) = &correlation.merge.input {
+        // Nor does a start begin that can't be merged as it says.
+        Caller::on_functions(|spi| MergeFunction::find(spi, name))?;
     }
     caller.on_system_tables(|spi, registry| {
         let begun = begin(spi, registry, caller, request, id)?;
@@ -127,10 +134,12 @@ fn merge_with(found: &Pending, request: &StartRequest, correlation: &Correlation
         MergedInput::Keep => old.cloned(),
         MergedInput::Replace => new.cloned(),
         MergedInput::Merge => merged(old, new),
-        MergedInput::Function(name) => match Caller::on_functions(|spi| app_functions::merge(spi, name, old, new))? {
-            Some(made) => Some(made),
-            None => return Ok(None),
-        },
+        MergedInput::Function(name) => {
+            match Caller::on_functions(|spi| MergeFunction::find(spi, name)?.call(spi, old, new))? {
+                Some(made) => Some(made),
+                None => return Ok(None),
+            }
+        }
     };
     let input = payload("input", input.map(|input| input.as_str().to_owned()))?;
     Ok(Some(Merge { into: found.loaded.execution.id, input, not_before }))

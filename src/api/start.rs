@@ -230,6 +230,7 @@ pub(super) fn begin(
         make_way(spi, registry, caller, request, latest)?;
         process::set_latest(spi, process_id, id)?;
     }
+    refuse_too_many(caller)?;
     let owner_name = owner_name(caller)?;
     let now = clock::now();
     let loaded = decide_start(caller, owner_name, &to_start, keys, request, id, now)?;
@@ -293,11 +294,6 @@ impl TypeToStart {
         self.process_type.id
     }
 
-    /// Refuses starts while the type is paused so.
-    pub fn refuse_if_paused(&self) -> Result<()> {
-        super::pause::refuse_type(&self.process_type, clock::now())
-    }
-
     /// Whether this start of it begins with a thread.
     pub fn starts_in_a_state(&self, start: &Start) -> bool {
         start.starting_state.is_some() || self.process_type.definition.starting_state.is_some()
@@ -311,6 +307,14 @@ impl TypeToStart {
     }
 }
 
+/// Refuses whoever has too many processes that run.
+pub(super) fn refuse_too_many(caller: Caller) -> Result<()> {
+    match over::limit(database(), caller.role, Kind::Running) {
+        Some(limit) => Err(error::too_many_running(limit)),
+        None => Ok(()),
+    }
+}
+
 /// The execution as it is after its start.
 pub(super) fn decide_start(
     caller: Caller,
@@ -321,9 +325,6 @@ pub(super) fn decide_start(
     id: ExecutionId,
     now: Timestamp,
 ) -> Result<Loaded> {
-    if let Some(limit) = over::limit(database(), caller.role, Kind::Running) {
-        return Err(error::too_many_running(limit));
-    }
     let process_id = &request.start.process_id;
     let process_type = &to_start.process_type;
     super::pause::refuse_type(process_type, now)?;

@@ -30,7 +30,8 @@ statements! {
         FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = $1::oid";
     // By its name and argument types: what is found is called under the name that it has there.
     MERGING = "SELECT n.nspname::text AS schema, p.proname::text AS name, \
-            p.prokind = 'f' AND NOT p.proretset AND p.prorettype = 'pg_catalog.jsonb'::pg_catalog.regtype AS fits \
+            p.prokind = 'f' AND NOT p.proretset AND p.prorettype = 'pg_catalog.jsonb'::pg_catalog.regtype AS fits, \
+            pg_catalog.has_function_privilege(p.oid, 'EXECUTE') AS may_execute \
         FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
         WHERE p.oid = pg_catalog.to_regprocedure($1)";
 }
@@ -157,26 +158,43 @@ pub fn check(spi: &Spi, role: pg_sys::Oid, name: &str, arguments: usize, gives: 
     }
 }
 
-/// What a function makes of two inputs, as whoever is the current user. Outer None: it does not want them merged.
-pub fn merge(spi: &Spi, function: &str, pending: Option<&Json>, new: Option<&Json>) -> Result<Option<Json>> {
-    let signature = format!("{function}(pg_catalog.jsonb, pg_catalog.jsonb)");
-    let found = spi.first(&MERGING, &[value(signature.as_str())], |row| {
-        Ok((row.get::<String>("schema")?, row.get::<String>("name")?, row.get::<bool>("fits")?))
-    });
-    let refused = |what: String| Err(error::invalid_argument("options.merge.input", what));
-    let found = match found {
-        Err(error) if [INVALID_NAME, SYNTAX_ERROR].contains(&error.code) => {
-            return refused(format!("{function} is no name of a function: {}", error.message));
+/// A function that makes one input of two.
+pub struct MergeFunction {
+    sql: String,
+}
+
+impl MergeFunction {
+    /// Looks it up, as whoever is the current user.
+    pub fn find(spi: &Spi, function: &str) -> Result<Self> {
+        let signature = format!("{function}(pg_catalog.jsonb, pg_catalog.jsonb)");
+        let found = spi.first(&MERGING, &[value(signature.as_str())], |row| {
+            let (schema, name) = (row.get::<String>("schema")?, row.get::<String>("name")?);
+            Ok((
+                format!("{}.{}", quote(&schema), quote(&name)),
+                row.get::<bool>("fits")?,
+                row.get::<bool>("may_execute")?,
+            ))
+        });
+        let refused = |what: String| Err(error::invalid_argument("options.merge.input", what));
+        match found {
+            Err(error) if [INVALID_NAME, SYNTAX_ERROR].contains(&error.code) => {
+                refused(format!("{function} is no name of a function: {}", error.message))
+            }
+            Err(error) => Err(error),
+            Ok(None) => refused(format!("there is no function {function}(jsonb, jsonb)")),
+            Ok(Some((_, false, _))) => {
+                refused(format!("{function}(jsonb, jsonb) is no function that returns one jsonb"))
+            }
+            Ok(Some((_, _, false))) => Err(error::may_not_call(function)),
+            Ok(Some((name, ..))) => Ok(Self { sql: format!("SELECT {name}($1::jsonb, $2::jsonb)::text AS merged") }),
         }
-        found => found?,
-    };
-    let (schema, name) = match found {
-        Some((schema, name, true)) => (schema, name),
-        Some(_) => return refused(format!("{function}(jsonb, jsonb) is no function that returns one jsonb")),
-        None => return refused(format!("there is no function {function}(jsonb, jsonb)")),
-    };
-    let sql = format!("SELECT {}.{}($1::jsonb, $2::jsonb)::text AS merged", quote(&schema), quote(&name));
-    let params = [value(pending.map(Jsonb::from)), value(new.map(Jsonb::from))];
-    let merged = spi.on_users_tables().first(sql.as_str(), &params, |row| row.get::<Option<String>>("merged"))?;
-    Ok(merged.flatten().map(Json::from_trusted))
+    }
+
+    /// What it makes of them, as whoever is the current user. Outer None: it does not want them merged.
+    pub fn call(&self, spi: &Spi, pending: Option<&Json>, new: Option<&Json>) -> Result<Option<Json>> {
+        let params = [value(pending.map(Jsonb::from)), value(new.map(Jsonb::from))];
+        let merged =
+            spi.on_users_tables().first(self.sql.as_str(), &params, |row| row.get::<Option<String>>("merged"))?;
+        Ok(merged.flatten().map(Json::from_trusted))
+    }
 }

@@ -120,6 +120,11 @@ SELECT pg_temp.start('fails', '2', '{"startAt": "SOON"}');
 SELECT pg_temp.start('fails', '2', '{"withinSeconds": -1}');
 SELECT pg_temp.start('fails', '2', '{"atMostSeconds": 1}');
 SELECT pg_temp.start('fails', '2', '{"within": 1}');
+-- What would be no start of its own is not merged, and what can't be merged as it says does not begin.
+SELECT xdb.start_process(NULL, 'Job', options => '{"correlationKey": "fails", "startingState": "Nowhere"}');
+SELECT xdb.start_process(NULL, 'Job', options => '{"correlationKey": "fails", "startingStateConfig": {"executeApiTimeoutSeconds": -1}}');
+SELECT pg_temp.start('first', '1', '{"input": "public.job_gone"}');
+SELECT pg_temp.start('first', '1', '{"input": "public.job_hidden"}');
 SELECT xdb.start_process(NULL, 'Job', options => '{"merge": {}}');
 SELECT xdb.start_process('jobs-own', 'Job', options => '{"correlationKey": "k"}');
 SELECT xdb.start_process(NULL, 'Job', global_attributes => '{"a": 1}', options => '{"correlationKey": "k"}');
