@@ -9,6 +9,7 @@ use super::owners_tables::OwnersTables;
 use super::{Caller, process, pull};
 use crate::calls::{self, Attempt, CallRecord};
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
+use crate::pg::commit::leasing;
 use crate::pg::crash;
 use crate::pg::function::Value;
 use crate::pg::identity::{self, TableUse};
@@ -141,7 +142,7 @@ struct Made {
 impl Look {
     pub fn once(&self) -> Result<Seen> {
         let mut seen = Seen::default();
-        let may_claim = self.caller.on_system_tables(|spi, _| {
+        let may_claim = self.on_system_tables(&mut seen, |spi, _, seen| {
             let worker = store::worker(spi, &self.worker)?;
             if !worker.pulls {
                 return Err(error::worker_has_url(&self.worker));
@@ -166,18 +167,33 @@ impl Look {
         if seen.wrote {
             wake::note_uncommitted_write();
         } else if seen.calls.is_empty() {
-            let next = |spi: &Spi, _: &mut Registry| store::next_due(spi, seen.worker, clock::now());
-            seen.next_due = self.caller.on_system_tables(next)?;
+            let next = |spi: &Spi, _: &mut Registry, seen: &mut Seen| store::next_due(spi, seen.worker, clock::now());
+            seen.next_due = self.on_system_tables(&mut seen, next)?;
         }
         Ok(seen)
+    }
+
+    /// As the engine. What it writes needs no flush of its own while there are leases alone in the transaction.
+    fn on_system_tables<T>(
+        &self,
+        seen: &mut Seen,
+        body: impl FnOnce(&Spi, &mut Registry, &mut Seen) -> Result<T>,
+    ) -> Result<T> {
+        leasing(|| {
+            let done = self.caller.on_system_tables(|spi, registry| body(spi, registry, seen))?;
+            Ok((done, !seen.wrote))
+        })
     }
 
     /// Notes the failed attempts of calls whose leases have ended. Says whether there were any.
     fn note_over(&self, seen: &mut Seen) -> Result<bool> {
         let began = Instant::now();
-        let wrote = self.caller.on_system_tables(|spi, registry| note_over(spi, registry, seen.worker))?;
+        let wrote = self.on_system_tables(seen, |spi, registry, seen| {
+            let wrote = note_over(spi, registry, seen.worker)?;
+            seen.wrote |= wrote;
+            Ok(wrote)
+        })?;
         noted(seen.worker, began);
-        seen.wrote |= wrote;
         Ok(wrote)
     }
 
@@ -188,8 +204,10 @@ impl Look {
         for round in 0..ROUNDS {
             let left = self.at_most - seen.calls.len();
             let wanted = if round == 0 { left } else { left.max(IN_A_ROUND) };
-            let round =
-                self.caller.on_system_tables(|spi, registry| self.find(spi, registry, seen, wanted, &passed_over))?;
+            let find = |spi: &Spi, registry: &mut Registry, seen: &mut Seen| {
+                self.find(spi, registry, seen, wanted, &passed_over)
+            };
+            let round = self.on_system_tables(seen, find)?;
             if round.due.is_empty() {
                 break;
             }
@@ -323,7 +341,7 @@ impl Look {
             }
         }
         let (now, real) = (clock::now(), clock::real());
-        self.caller.on_system_tables(|spi, registry| {
+        self.on_system_tables(seen, |spi, registry, seen| {
             if !made.is_empty() {
                 let number = store::number(spi)?;
                 let lease = |made: &Made| Lease { epoch: 0, number, until: real + made.lease };

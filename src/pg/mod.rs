@@ -27,6 +27,7 @@
 //! | `session.rs`, `process.rs` | an engine process: its connection, its transactions, its signals, its end |
 //! | `worker.rs`, `databases.rs` | what the launcher asks of the server: background workers, the list of databases |
 //! | `latch.rs`, `wake.rs` | waiting, and what a commit sets off |
+//! | `commit.rs` | which commits need not be flushed at once |
 //! | `shmem.rs`, `shmem/` | shared memory: slots, statistics of calls, sessions that wait, locks that are shown |
 //! | `hook.rs`, `extension.rs` | statements that concern the engine; the extension as the catalog has it |
 //! | `clock_offset.rs`, `descriptors.rs` | the offset of the clock; file descriptors that are reserved with the server |
@@ -51,6 +52,7 @@
 
 pub mod catch;
 pub mod clock_offset;
+pub mod commit;
 pub mod compat;
 pub mod crash;
 pub mod databases;

@@ -109,6 +109,75 @@ fn pull_workers_over_a_plain_connection_are_exactly_once_whoever_dies() {
     app.done(AFTER_A_CRASH);
 }
 
+/// Whether a session that runs this waits for a standby that there is not: whatever waits for its flush waits for that too.
+fn waits_for_standby(app: &App, sql: &str) -> bool {
+    let mut db = app.db();
+    let pid: i32 = db.one("SELECT pg_backend_pid()");
+    std::thread::scope(|scope| {
+        let session = scope.spawn(move || db.run(sql));
+        let mut superuser = app.superuser();
+        let waiting = format!("pg_stat_activity WHERE pid = {pid} AND wait_event = 'SyncRep'");
+        let mut waits = false;
+        wait_until("it is done, or waits", 20, || {
+            waits = waits || superuser.count(&waiting) == 1;
+            waits || session.is_finished()
+        });
+        if waits {
+            superuser.run(&format!("SELECT pg_cancel_backend({pid})"));
+        }
+        waits
+    })
+}
+
+#[test]
+fn a_commit_of_claims_alone_waits_for_nothing() {
+    let app = application("pull_flush", ClusterOptions::default().set("autovacuum", "off"));
+    let mut superuser = app.superuser();
+    superuser.run(
+        "CREATE TABLE looked (at timestamptz); GRANT ALL ON looked TO app;
+         CREATE TABLE watched (id text PRIMARY KEY, n bigint); GRANT ALL ON watched TO app;
+         CREATE FUNCTION look() RETURNS bool LANGUAGE plpgsql AS
+             'BEGIN INSERT INTO looked VALUES (now()); RETURN true; END';
+         CREATE POLICY watch ON watched USING (look());
+         ALTER TABLE watched ENABLE ROW LEVEL SECURITY",
+    );
+    superuser.run("SELECT xdb.register_worker('watcher', NULL, role => 'app')");
+    let watched = Definition::starting_with("Count").step("Count").maps("public.watched", "id", &["n"]);
+    app.register_with("watcher", "watched", &watched);
+    let mut db = app.db();
+    for n in 0..12 {
+        db.start(&format!("c{n}"), "counter").key(&format!("c{n}")).globals(json!({"n": 0})).go();
+    }
+    db.start("watched", "watched").key("w").globals(json!({"n": 0})).go();
+    // Who reads the catalog after changes of it may write there too.
+    superuser.run("VACUUM");
+    app.cluster().set("synchronous_standby_names", "nobody");
+    let insert = "INSERT INTO ledger VALUES ('x', 1)";
+    wait_until("commits wait for a standby", 20, || waits_for_standby(&app, insert));
+
+    let claim = "SELECT * FROM xdb.claim_calls('pull')";
+    let answer = jsonb(&force_complete(json!(1)).json());
+    let complete = format!("SELECT xdb.complete_call(token, {answer}) FROM xdb.claim_calls('pull')");
+    for (sql, waits) in [
+        (claim.to_owned(), false),
+        (format!("BEGIN; {claim}; {claim}; COMMIT"), false),
+        (format!("BEGIN; SAVEPOINT s; {claim}; ROLLBACK TO s; {claim}; COMMIT"), true),
+        (format!("BEGIN; {insert}; {claim}; COMMIT"), true),
+        (format!("BEGIN; {claim}; {insert}; COMMIT"), true),
+        (format!("BEGIN; {claim}; {insert}; {claim}; COMMIT"), true),
+        (format!("BEGIN; {insert}; ROLLBACK; {claim}"), false),
+        ("INSERT INTO ledger SELECT token, 1 FROM xdb.claim_calls('pull')".to_owned(), true),
+        (complete, true),
+        ("SELECT * FROM xdb.claim_calls('watcher')".to_owned(), true),
+        (claim.to_owned(), false),
+    ] {
+        assert_eq!(waits_for_standby(&app, &sql), waits, "{sql}");
+    }
+    assert_eq!(db.count("looked"), 1, "the policy has written");
+    app.cluster().set("synchronous_standby_names", "");
+    app.done(&[]);
+}
+
 /// A worker that dies costs an attempt when its lease is over, and nobody needs to run for that.
 #[test]
 fn a_lease_that_ends_is_a_failed_attempt() {

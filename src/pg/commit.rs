@@ -1,0 +1,55 @@
+//! Transactions that have written nothing but leases of calls need not wait until their commit is flushed, or with a standby: a lease
+//! that a crash loses was none, and whoever had it is fenced off as if it had ended.
+//!
+//! What a transaction has written is known by the end of its last WAL record. Leases count as long as each of them begins where the
+//! one before has ended; whatever else is written in between, by anybody's code, ends that.
+
+use super::identity;
+use crate::pg::catch::Result;
+use pgrx::pg_sys;
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    /// Up to here this transaction has written leases alone; 0: nothing.
+    static LEASES_END: Cell<pg_sys::XLogRecPtr> = const { Cell::new(0) };
+    static REGISTERED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The end of the last WAL record of this transaction; 0 before the first one.
+fn written() -> pg_sys::XLogRecPtr {
+    // SAFETY: reads a counter of this process, which the server sets back at the end of each transaction.
+    unsafe { pg_sys::XactLastRecEnd }
+}
+
+/// Runs what may lease calls. `body` says whether it has written nothing else.
+pub fn leasing<T>(body: impl FnOnce() -> Result<(T, bool)>) -> Result<T> {
+    ensure_registered();
+    let only_leases_before = LEASES_END.get() == written();
+    let (done, only_leases) = body()?;
+    if only_leases_before && only_leases {
+        LEASES_END.set(written());
+    }
+    Ok(done)
+}
+
+/// The callback stays registered for the life of the process; registering twice would run it twice.
+fn ensure_registered() {
+    if !REGISTERED.replace(true) {
+        // SAFETY: the callback has the expected signature and lives as long as the library, which is never unloaded.
+        unsafe { pg_sys::RegisterXactCallback(Some(at_transaction_event), std::ptr::null_mut()) };
+    }
+}
+
+unsafe extern "C-unwind" fn at_transaction_event(event: pg_sys::XactEvent::Type, _: *mut c_void) {
+    use pg_sys::XactEvent::{XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PRE_COMMIT, XACT_EVENT_PREPARE};
+    match event {
+        XACT_EVENT_PRE_COMMIT if LEASES_END.get() != 0 && LEASES_END.get() == written() => {
+            // A panic must not leave this function. Without the setting the commit waits.
+            let _ = catch_unwind(AssertUnwindSafe(|| identity::set_local(c"synchronous_commit", c"off")));
+        }
+        XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE => LEASES_END.set(0),
+        _ => {}
+    }
+}
