@@ -1,5 +1,5 @@
-//! W15: workers that fetch their calls, over one connection and over eight. A step is claimed in a batch and completed in a
-//! transaction of its own.
+//! W15: workers that fetch their calls, over one connection and over eight. Steps are claimed in batches, and completed either in a
+//! transaction each, or those of a batch in one.
 
 use std::time::{Duration, Instant};
 
@@ -23,17 +23,46 @@ const BATCH: i32 = 10;
 const STATES: u64 = 5;
 
 const CLAIM: &str = "SELECT token, request ->> 'stateId' FROM xdb.claim_calls('pull', $1)";
-const COMPLETE: &str = "SELECT xdb.complete_call($1, $2::text::jsonb)";
+const COMPLETE: &str = "SELECT xdb.complete_call(t, a::jsonb) FROM unnest($1::text[], $2::text[]) AS u (t, a)";
+
+/// How many calls are completed in one transaction.
+#[derive(Clone, Copy)]
+enum Completed {
+    EachAlone,
+    BatchAtOnce,
+}
+
+impl Completed {
+    fn at_once(self) -> usize {
+        match self {
+            Completed::EachAlone => 1,
+            Completed::BatchAtOnce => BATCH as usize,
+        }
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Completed::EachAlone => "each completed in a transaction of its own",
+            Completed::BatchAtOnce => "all of them completed in one statement",
+        }
+    }
+}
 
 fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
-    for (name, connections, processes) in [("W15 pull, one", 1, 3_000), ("W15 pull, eight", 8, 10_000)] {
+    for (name, connections, completed, processes) in [
+        ("W15 pull, one", 1, Completed::EachAlone, 3_000),
+        ("W15 pull, eight", 8, Completed::EachAlone, 10_000),
+        ("W15 pull in batches, one", 1, Completed::BatchAtOnce, 6_000),
+        ("W15 pull in batches, eight", 8, Completed::BatchAtOnce, 10_000),
+    ] {
         let processes = lab.options.scaled(processes, 100);
-        let runs = lab.runs(name, || pull(&lab.stage(), connections, processes))?;
+        let runs = lab.runs(name, || pull(&lab.stage(), connections, completed, processes))?;
+        let about = completed.about();
         rows.push(Row {
             workload: name,
-            ran: format!("{processes} processes of {STATES} no-op states from a backlog, {connections} connections, {BATCH} calls in a claim"),
-            latency: "the statement that completes a call, as the client sees it",
+            ran: format!("{processes} processes of {STATES} no-op states from a backlog, {connections} connections, {BATCH} calls in a claim, {about}"),
+            latency: "the statement that completes, as the client sees it",
             runs,
             targets: Vec::new(),
         });
@@ -41,7 +70,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn pull(stage: &Stage<'_>, connections: usize, processes: u64) -> Result<Run, String> {
+fn pull(stage: &Stage<'_>, connections: usize, completed: Completed, processes: u64) -> Result<Run, String> {
     register(stage, &chain::definition(STATES));
     stage.pause();
     stage.start("p-", "chain", 0, processes, "'{}'");
@@ -51,7 +80,8 @@ fn pull(stage: &Stage<'_>, connections: usize, processes: u64) -> Result<Run, St
     let nobody = stage.worker(|_, reply| chain::end(reply));
     let meter = Meter::begin(stage, &nobody);
     let begun = Instant::now();
-    let worked = at_once(connections, |_| one_connection(stage)).into_iter().collect::<Result<Vec<_>, String>>()?;
+    let worked =
+        at_once(connections, |_| one_connection(stage, completed)).into_iter().collect::<Result<Vec<_>, String>>()?;
     // Until the last completion: who finds nothing looks for a while longer.
     let ended = worked.iter().map(|(_, ended)| *ended).max().ok_or("nobody worked")?;
     let seconds = ended.saturating_duration_since(begun).as_secs_f64();
@@ -75,8 +105,8 @@ fn register(stage: &Stage<'_>, definition: &Value) {
     ));
 }
 
-/// Works until there is nothing to be claimed. Milliseconds of each completion, and when the last one was.
-fn one_connection(stage: &Stage<'_>) -> Result<(Vec<f64>, Instant), String> {
+/// Works until there is nothing to be claimed. Milliseconds of each statement that completes, and when the last one was.
+fn one_connection(stage: &Stage<'_>, completed: Completed) -> Result<(Vec<f64>, Instant), String> {
     let mut db = stage.app();
     let failed = |error: postgres::Error| format!("a pull worker: {error}");
     let claim = db.client().prepare(CLAIM).map_err(failed)?;
@@ -91,13 +121,24 @@ fn one_connection(stage: &Stage<'_>) -> Result<(Vec<f64>, Instant), String> {
             }
             continue;
         }
-        for call in calls {
-            let (token, state): (&str, &str) = (call.get(0), call.get(1));
-            let number = state[1..].parse().map_err(|_| format!("an unknown state {state}"))?;
+        for batch in calls.chunks(completed.at_once()) {
+            let (tokens, answers) = answered(batch)?;
             let begun = Instant::now();
-            db.client().execute(&complete, &[&token, &chain::answer(number, STATES)]).map_err(failed)?;
+            db.client().execute(&complete, &[&tokens, &answers]).map_err(failed)?;
             ended = Instant::now();
             taken.push((ended - begun).as_secs_f64() * 1000.0);
         }
     }
+}
+
+/// The tokens of claimed calls, and what is answered to each.
+fn answered(calls: &[postgres::Row]) -> Result<(Vec<&str>, Vec<String>), String> {
+    calls
+        .iter()
+        .map(|call| {
+            let (token, state): (&str, &str) = (call.get(0), call.get(1));
+            let number = state[1..].parse().map_err(|_| format!("an unknown state {state}"))?;
+            Ok((token, chain::answer(number, STATES)))
+        })
+        .collect()
 }
