@@ -307,7 +307,9 @@ impl<'a> AppTables<'a> {
         let (spi, relation, began) = (self.spi, in_table(), Instant::now());
         let rows = meta.mapping.iter().zip(meta.keys.iter());
         let Some((mapping, key)) = rows.into_iter().find(|(table, _)| table.relation == relation) else { return };
-        let look = || as_process_owner(meta.owner, own, None, || self.tables.place(spi, mapping, key));
+        // Somebody may have locked an index, as REINDEX does: then this look, which nothing depends on, would wait as long again.
+        let lock_timeout = self.role.lock_timeout(true);
+        let look = || as_process_owner(meta.owner, own, lock_timeout, || self.tables.place(spi, mapping, key));
         // Who may not read it, or has no time for it, shows nothing.
         if let Ok(Some(place)) = guarded_use(|| with_timeout(limit_ms, relation, meta.owner, look)) {
             row_places::note(database(), relation, key, place);

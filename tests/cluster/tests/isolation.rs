@@ -22,6 +22,7 @@ fn application(name: &str) -> (App, Worker) {
             (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]).into(),
             (_, "Read") => force_complete(json!(call.messages("m"))).into(),
             (_, "Held") => Reply::hang(force_complete(json!("released"))),
+            (_, "Plain") => force_complete(json!(null)).into(),
             _ => Reply::from(counted()),
         }
     });
@@ -128,6 +129,28 @@ fn a_table_locked_by_an_open_alter_table() {
         db.completes(&format!("t{n}"));
     }
     assert_eq!(db.count("troubled WHERE n = 1"), 10);
+    app.done(&["troubled"]);
+}
+
+#[test]
+fn an_index_that_is_locked_by_an_open_reindex() {
+    let (app, _worker) = application("isolation_reindex");
+    app.register("plain", &Definition::starting_with("Plain").step("Plain"));
+    let mut locker = app.db();
+    locker.run("BEGIN; REINDEX INDEX troubled_pkey");
+    let mut db = app.db();
+    db.run("SELECT xdb.start_process('t' || n, 'troubled', global_attribute_pk => 't' || n) FROM generate_series(1, 100) n");
+    // Two hundred that use no table: a turn that waits for the index is a turn in which none of them gets on.
+    let mut other = app.session("other");
+    let (took, ()) = timed(|| {
+        other.run("SELECT xdb.start_process('by-' || n, 'plain') FROM generate_series(1, 200) n");
+        wait_until("they complete", 60, || views::with_status(&mut other, "by-%", "COMPLETED") == 200);
+    });
+    assert!(took < Duration::from_secs(5), "two hundred bystanders took {took:?}");
+    locker.run("COMMIT");
+    for n in 1..=100 {
+        db.completes(&format!("t{n}"));
+    }
     app.done(&["troubled"]);
 }
 
