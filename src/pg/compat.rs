@@ -41,6 +41,9 @@ pub fn new_wait_event_set(events: c_int) -> *mut pg_sys::WaitEventSet {
     }
 }
 
+/// Whether the server knows how many settings there are without going through them.
+pub const COUNTS_SETTINGS: bool = cfg!(feature = "pg15");
+
 /// How many settings this process knows by name, placeholders of users among them. Takes its time in 16 and later, where a list is made.
 pub fn known_settings() -> usize {
     // SAFETY: plain accessors; the list is given back.

@@ -70,7 +70,7 @@ pub fn run(session: &mut Session) -> ExitReason {
     let mut duties = Duties::of(session);
     let mut setting_names = SettingNames::new();
     loop {
-        if session.asked_to_leave() || setting_names.are_too_many(memory.has_calls()) {
+        if session.asked_to_leave() || setting_names.are_too_many(session.slot, memory.has_calls()) {
             return ExitReason::Left;
         }
         followed.follow(session, &reactor);

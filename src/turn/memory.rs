@@ -131,7 +131,7 @@ impl Memory {
     }
 
     /// A process has died in a statement on this table, in a step of this role: the scheduler before this one, or a runner.
-    pub fn died_in(&mut self, table: u32, owner: u32) {
+    pub fn died_in(&mut self, table: Option<u32>, owner: u32) {
         self.tables.slow.died_in(table, owner);
     }
 

@@ -65,7 +65,7 @@ impl SlowTables {
                 for (role, mark) in found_roles {
                     slow::mark_role(spi, role, mark)?;
                     pgrx::log!(
-                        "xdb: a process died in a step of role {role}; its steps in tables are a runner's for a while"
+                        "xdb: a process ended because of a step of role {role}; its steps in tables are a runner's for a while"
                     );
                 }
                 for (relation, mark) in found {
@@ -178,10 +178,10 @@ impl SlowTables {
         }
     }
 
-    /// A process has died in it, in a step of this role.
-    pub fn died_in(&mut self, relation: Relation, role: u32) {
+    /// A process has died in it, in a step of this role; or of what its steps have left behind.
+    pub fn died_in(&mut self, relation: Option<Relation>, role: u32) {
         if let Self::Watched { tables, roles } = self {
-            tables.died_in(relation);
+            relation.into_iter().for_each(|relation| tables.died_in(relation));
             roles.died_in(role);
         }
     }

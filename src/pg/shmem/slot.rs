@@ -271,6 +271,7 @@ impl Slot {
         cell.role.store(role.index() as u32, Ordering::SeqCst);
         cell.database.store(database.to_u32(), Ordering::SeqCst);
         cell.died_in.store(0, Ordering::SeqCst);
+        cell.died_for.store(0, Ordering::SeqCst);
         cell.ended_in_table.store(0, Ordering::SeqCst);
         Some(Slot(index as u8))
     }
@@ -532,16 +533,22 @@ impl Slot {
     pub(super) fn note_died_in(self, table: u32, owner: u32) {
         self.cell().ended_in_table.store(1, Ordering::SeqCst);
         if let Some(scheduler) = Slot::find(self.database(), Role::Scheduler) {
-            scheduler.cell().died_for.store(owner, Ordering::SeqCst);
             scheduler.cell().died_in.store(table, Ordering::SeqCst);
+            scheduler.cell().died_for.store(owner, Ordering::SeqCst);
         }
     }
 
-    /// The table in which a process of this database ended because it could not be cancelled, and the role whose step was there. Told
-    /// once, to the scheduler.
-    pub fn take_died_in(self) -> Option<(u32, u32)> {
-        let table = self.cell().died_in.swap(0, Ordering::SeqCst);
-        (table != 0).then(|| (table, self.cell().died_for.load(Ordering::SeqCst)))
+    /// The process ends because of what steps of this role have left in it, and calls of others end with it. The next one is told.
+    pub fn note_ends_for(self, owner: u32) {
+        // A death that nobody was told of yet says more.
+        let _ = self.cell().died_for.compare_exchange(0, owner, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// The table in which a process of this database ended because it could not be cancelled, if it was one, and the role whose step
+    /// was there. Told once, to the scheduler.
+    pub fn take_died_in(self) -> Option<(Option<u32>, u32)> {
+        let owner = self.cell().died_for.swap(0, Ordering::SeqCst);
+        (owner != 0).then(|| (Some(self.cell().died_in.swap(0, Ordering::SeqCst)).filter(|table| *table != 0), owner))
     }
 
     /// Whether the last process has ended so. Told once, to the launcher.
