@@ -146,7 +146,7 @@ fn an_index_that_is_locked_by_an_open_reindex() {
         other.run("SELECT xdb.start_process('by-' || n, 'plain') FROM generate_series(1, 200) n");
         wait_until("they complete", 60, || views::with_status(&mut other, "by-%", "COMPLETED") == 200);
     });
-    assert!(took < Duration::from_secs(5), "two hundred bystanders took {took:?}");
+    assert!(took < Duration::from_secs(12), "two hundred bystanders took {took:?}");
     locker.run("COMMIT");
     for n in 1..=100 {
         db.completes(&format!("t{n}"));
