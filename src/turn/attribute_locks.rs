@@ -62,16 +62,34 @@ struct LockRequest {
     wants: WantedLocks,
     due: Timestamp,
     goes_first: bool,
+    /// Its answer is, by others who lock the rows.
+    is_held_up: bool,
+}
+
+impl LockRequest {
+    fn is_marked(&self) -> bool {
+        self.goes_first || self.is_held_up
+    }
 }
 
 impl AttributeLocks {
     /// Asks for everything that a call wants, in the order of due times. `repeats`: how often it was repeated because of
     /// changed versions.
     pub fn request(&mut self, key: StateKey, due: Timestamp, repeats: u32, wants: &WantedLocks) -> LockResult {
-        let goes_first = repeats >= REPEATS;
+        let went_first = repeats > 0 && self.wanted.get(&key).is_some_and(LockRequest::is_marked);
+        let goes_first = repeats >= REPEATS || went_first;
         self.is_changed = true;
-        self.wanted.insert(key, LockRequest { wants: wants.clone(), due, goes_first });
+        self.wanted.insert(key, LockRequest { wants: wants.clone(), due, goes_first, is_held_up: false });
         self.table.request(key, due, goes_first, wants.objects.as_slice().into())
+    }
+
+    /// Says whether the answer of a call that has its locks is held up by others who have locked its rows: then these leave them
+    /// alone, as for a call that was repeated too often. It still goes first if it has to be repeated.
+    pub fn held_up(&mut self, key: &StateKey, is_held_up: bool) {
+        if let Some(wanted) = self.wanted.get_mut(key) {
+            self.is_changed |= wanted.is_held_up != is_held_up;
+            wanted.is_held_up = is_held_up;
+        }
     }
 
     /// Whether a call, which locks rows itself, leaves what it wants to those that were repeated too often: as RPCs do, for a bounded time.
@@ -193,7 +211,7 @@ impl AttributeLocks {
 
     /// Marks what calls want that go first, while they wait and while they have it.
     fn mark(&self, slot: Slot) {
-        let first_of = |key: &StateKey| self.wanted.get(key).filter(|wanted| wanted.goes_first);
+        let first_of = |key: &StateKey| self.wanted.get(key).filter(|wanted| wanted.is_marked());
         // Of those who wait, they are at the beginning.
         let waiting = self.table.entries().map_while(|entry| first_of(&entry.key).filter(|_| !entry.has));
         let holding = self.table.holding().filter_map(first_of);

@@ -15,6 +15,7 @@
 
 use super::item::Item;
 use super::role::{Role, functions_at_once};
+use crate::pg::shmem::attribute_locks::RESPECTED_FOR;
 use crate::store::StateKey;
 use crate::store::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -29,6 +30,10 @@ const GIVEN_UP_FOR: Duration = Duration::from_secs(5);
 
 /// An answer of a call with locks that was not tried for so long is not held up any more.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+
+/// So long others may have the rows of an answer before they shall leave them to it: who locks them again and again leaves them free
+/// for moments only, and a try waits for no longer.
+const LEFT_TO_IT_AFTER: Duration = Duration::from_millis(100);
 
 /// So long an answer may be held up, by somebody's transaction, while others wait for the locks of its call.
 const HELD_UP: Duration = Duration::from_secs(1);
@@ -237,6 +242,14 @@ impl Backlog {
             }
             _ => true,
         });
+    }
+
+    /// The answer of a call with locks is held up by others who have its rows. Says whether they shall leave them to it now; not for
+    /// ever, because who has them may be somebody who does not ask.
+    pub fn is_left_to(&mut self, key: StateKey) -> bool {
+        let now = Instant::now();
+        let held_up_for = now - *self.held_up_since.entry(key).or_insert(now);
+        (LEFT_TO_IT_AFTER..LEFT_TO_IT_AFTER + RESPECTED_FOR).contains(&held_up_for)
     }
 
     /// The answer of a call with locks is held up. Says whether it is given up, because others have waited too long for the

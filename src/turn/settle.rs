@@ -186,10 +186,14 @@ impl Memory {
             let held_up = matches!(outcome, ItemOutcome::Locked | ItemOutcome::RowLocked | ItemOutcome::TableBusy(_));
             if let (true, Item::Answer(record, _)) = (held_up, &item)
                 && record.reads.is_some()
-                && self.backlog.yields(record.key, self.locks.is_waited_for(&record.key))
             {
-                more = true;
-                continue;
+                if matches!(outcome, ItemOutcome::RowLocked) {
+                    self.locks.held_up(&record.key, self.backlog.is_left_to(record.key));
+                }
+                if self.backlog.yields(record.key, self.locks.is_waited_for(&record.key)) {
+                    more = true;
+                    continue;
+                }
             }
             match outcome {
                 ItemOutcome::Done => {

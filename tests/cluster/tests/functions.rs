@@ -676,6 +676,13 @@ fn an_urgent_function_does_not_wait_for_hundreds_of_others() {
     app.done(&[]);
 }
 
+/// A state that counts in a row of the table `counters`, which it locks.
+fn counting(more: Value) -> Definition {
+    let mut config = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}});
+    config.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    Definition::starting_with("Count").step_with("Count", config).maps("public.counters", "id", &["n"])
+}
+
 /// Functions lock what they load, and leave alone for a while what a state was repeated for too often.
 #[test]
 fn states_and_functions_that_count_in_one_row_lose_no_update_and_nobody_starves() {
@@ -700,13 +707,8 @@ fn states_and_functions_that_count_in_one_row_lose_no_update_and_nobody_starves(
         let n = json!(call.global("n").as_i64().unwrap_or_default() + 1);
         force_complete(n.clone()).globals(json!({"n": n}))
     });
-    let locking = |more: Value| {
-        let mut config = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}});
-        config.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-        Definition::starting_with("Count").step_with("Count", config).maps("public.counters", "id", &["n"])
-    };
-    app.register("States", &locking(json!({})));
-    register(&app, "Functions", &locking(json!({"executeFunction": "public.count_on"})));
+    app.register("States", &counting(json!({})));
+    register(&app, "Functions", &counting(json!({"executeFunction": "public.count_on"})));
     for n in 0..8 {
         db.start(&format!("function{n}"), "Functions").key("r").go();
     }
@@ -725,6 +727,42 @@ fn states_and_functions_that_count_in_one_row_lose_no_update_and_nobody_starves(
     let counted = db.count("ledger") + STATES;
     assert_eq!(i64::from(db.one::<i32>("SELECT n FROM counters WHERE id = 'r'")), counted);
     assert_eq!(db.count("xdb.history WHERE event_type = 'AttemptFailed'"), 0);
+    app.done(&[]);
+}
+
+/// The next function has its row before the one before has given it up, so a state's answer never finds it free: they leave it to it.
+#[test]
+fn functions_that_hold_a_row_all_of_the_time_leave_it_to_the_answer_of_a_state() {
+    let app = App::alone("functions_hold", ClusterOptions::default().set("xdb.runners", "2"));
+    let mut db = app.db();
+    db.run(
+        "INSERT INTO counters VALUES ('r', 0);
+         CREATE TABLE switch (on_ boolean); INSERT INTO switch VALUES (true);
+         CREATE FUNCTION hold(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             PERFORM pg_sleep(0.1);
+             RETURN jsonb_build_object(
+                 'writeToGlobalAttributes', jsonb_build_object('n', (request->'loadedGlobalAttributes'->>'n')::int + 1),
+                 'stateDecision', CASE WHEN (SELECT on_ FROM public.switch)
+                     THEN '{\"nextStates\": [{\"stateId\": \"Count\"}]}'::jsonb
+                     ELSE '{\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}'::jsonb END);
+         END $$;",
+    );
+    let _worker = app.worker(|call: &Call| match call.global("n").as_i64() {
+        Some(n) => force_complete(json!(null)).globals(json!({"n": n + 1})).into(),
+        None => error(400, "NoRow", "it was not loaded"),
+    });
+    app.register("State", &counting(json!({})));
+    register(&app, "Functions", &counting(json!({"executeFunction": "public.hold"})));
+    for n in 0..6 {
+        db.start(&format!("function{n}"), "Functions").key("r").go();
+    }
+    wait_until("functions count", 30, || db.one::<i32>("SELECT n FROM counters") >= 10);
+    db.start("state", "State").key("r").go();
+    wait_until("the state is through", 45, || db.status("state") == "COMPLETED");
+    let before = db.one::<i32>("SELECT n FROM counters");
+    wait_until("functions go on", 30, || db.one::<i32>("SELECT n FROM counters") > before);
+    db.run("UPDATE switch SET on_ = false");
+    wait_until("all complete", 60, || views::with_status(&mut db, "function%", "COMPLETED") == 6);
     app.done(&[]);
 }
 
