@@ -131,6 +131,22 @@ impl App {
         });
     }
 
+    /// Pauses the engine, and returns when no turn is under way that began before: such a turn goes on with what it has read, and
+    /// may claim what is started after the pause was committed.
+    pub fn pause(&self) {
+        let mut superuser = self.superuser();
+        let mut is_paused = || superuser.text("SELECT state FROM xdb.status()") == "paused";
+        // It is the state of the last turn, which may have been in a pause before this one.
+        wait_until("the engine has gone on after a pause before", 20, || !is_paused());
+        self.superuser().run("SELECT xdb.pause()");
+        wait_until("the engine has paused", 20, is_paused);
+    }
+
+    /// Ends the engine's pause.
+    pub fn resume(&self) {
+        self.superuser().run("SELECT xdb.resume()");
+    }
+
     /// Has calls made again that are held. Who kills schedulers again and again hits one in the moment in which it makes a call.
     pub fn let_held_calls_go(&self) {
         let held = "SELECT xdb.retry_now(process_id, state_execution_id, execution_id) FROM xdb.failures

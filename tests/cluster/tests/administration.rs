@@ -87,7 +87,7 @@ fn the_backlog_is_counted_when_it_is_looked_at() {
     db.start("called", "one").go();
     worker.wait_for("its call", 10, |call| call.process_id() == "called");
     assert_eq!(figures()["backlog"], 1);
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     db.run("SELECT count(xdb.start_process('q' || n, 'one')) FROM generate_series(1, 7) n");
     db.run("SELECT xdb.start_process('later', 'one', start_at => now() + interval '1 hour')");
     let standing = figures();

@@ -120,7 +120,7 @@ fn calls_that_move_to_a_worker_that_is_gone_do_not_stand_in_the_way_of_others() 
     app.register_with("lively", "leaving", &one_step());
     let dead = stuck(&app, 100);
     let mut db = app.db();
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     db.run("SELECT count(xdb.start_process('leaving-' || n, 'leaving')) FROM generate_series(1, 300) n");
     db.run("SELECT count(xdb.start_process('quick-' || n, 'quick')) FROM generate_series(1, 20) n");
     app.register_with("dead", "leaving", &one_step());

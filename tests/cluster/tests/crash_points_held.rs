@@ -81,7 +81,7 @@ fn events(app: &App, id: &str, event_type: &str) -> i64 {
 #[test]
 fn in_a_turn_that_holds_the_call_of_a_paused_process() {
     let (app, worker) = application("process", ClusterOptions::default());
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     start(&app, "p0", "steps");
     app.db().run("SELECT xdb.pause_process('p0')");
     app.cluster().arm("turn-hold");
@@ -198,7 +198,7 @@ fn while_a_pause_ends_by_itself() {
 #[test]
 fn in_a_pause_and_in_its_end() {
     let (app, worker) = application("session", ClusterOptions::default());
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     start(&app, "p0", "steps");
     let paused = |app: &App| app.db().one::<bool>("SELECT paused FROM xdb.processes WHERE process_id = 'p0'");
     let (pause, resume) = ("SELECT xdb.pause_process('p0')", "SELECT xdb.resume_process('p0')");
@@ -259,7 +259,7 @@ fn in_a_merge() {
         "CREATE FUNCTION app_add(pending jsonb, new jsonb) RETURNS jsonb LANGUAGE sql
             RETURN to_jsonb(pending::numeric + new::numeric)",
     );
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     let start = |n: i32| {
         let options = json!({"correlationKey": "k", "merge": {"input": "public.app_add", "startAt": "REPLACE"}});
         format!("SELECT xdb.start_process(NULL, 'job', input => '{n}', options => '{options}')::text")

@@ -539,7 +539,7 @@ fn in_the_end_of_a_pause() {
     let app = application("resume");
     let worker = app.worker(add);
     app.register("add", &adding(json!({})));
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     app.db().start("p", "add").key("k").globals(json!({"n": 0})).go();
     app.crash_at("pause", || app.superuser().try_run("SELECT xdb.resume()"));
     assert!(app.superuser().one::<bool>("SELECT bool_and(paused) FROM xdb.engine"));

@@ -55,11 +55,9 @@ fn finish(app: &App, worker: &Worker, pattern: &str, count: i64) {
 
 /// While it is done, the engine is paused: it finds all that was started at once.
 fn at_once(app: &App, starts: impl FnOnce()) {
-    let mut superuser = app.superuser();
-    superuser.run("SELECT xdb.pause()");
-    wait_until("the engine has paused", 10, || superuser.text("SELECT state FROM xdb.status()") == "paused");
+    app.pause();
     starts();
-    superuser.run("SELECT xdb.resume()");
+    app.resume();
 }
 
 #[test]

@@ -83,8 +83,7 @@ fn one_turn_fires_so_many_timers_and_no_more() {
 /// one's was.
 fn received_before(app: &App, publish: &str, modest: &str, count: i64) -> i64 {
     let mut superuser = app.superuser();
-    superuser.run("SELECT xdb.pause()");
-    wait_until("the engine has paused", 10, || superuser.text("SELECT state FROM xdb.status()") == "paused");
+    app.pause();
     app.db().run(publish);
     app.session("other").run(&format!("SELECT xdb.publish('modest', 'letters', to_jsonb({modest}))"));
     superuser.run("SELECT xdb.resume()");

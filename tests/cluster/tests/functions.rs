@@ -232,7 +232,7 @@ fn one_type_mixes_functions_and_a_worker() {
     assert_eq!(worker.count(|_| true), 1);
     assert_eq!(db.count("ledger"), 2);
     // From the next call on it is as registered last.
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     db.start("q", "Mixed").input(json!(1)).go();
     app.register(
         "Mixed",
@@ -631,7 +631,7 @@ fn functions_are_called_by_priority_and_then_by_due_time() {
     let all = [("low", -10), ("plain-1", 0), ("high-1", 3), ("high-2", 3), ("top", 10), ("plain-2", 0)];
     let in_order = ["top", "high-1", "high-2", "plain-1", "plain-2", "low"];
     let called = "SELECT process FROM ledger ORDER BY id";
-    superuser.run("SELECT xdb.pause()");
+    app.pause();
     all.iter().for_each(|(id, priority)| start_with(&mut db, id, "Steps", *priority));
     superuser.run("SELECT xdb.resume()");
     db.completes("low");
@@ -658,7 +658,7 @@ fn an_urgent_function_does_not_wait_for_hundreds_of_others() {
     db.run(ORDER);
     db.run(&sleeping(0.02));
     register(&app, "Sleeps", &sleeps());
-    superuser.run("SELECT xdb.pause()");
+    app.pause();
     for n in 0..400 {
         start_with(&mut db, &format!("busy-{n}"), "Sleeps", if n % 2 == 0 { -1 } else { 0 });
     }

@@ -477,7 +477,7 @@ fn nobody_waits_for_a_close_whose_answer_was_given_up() {
         publisher.run(&format!("BEGIN; SELECT xdb.publish('{id}', 'side', '1')"));
     }
     // So that what is given up is not called again.
-    app.session("boss").run("SELECT xdb.pause()");
+    app.pause();
     worker.release();
     let mut superuser = app.superuser();
     wait_until("one is given up", 20, || superuser.count("xdb.task WHERE lease_until IS NULL") == 1);

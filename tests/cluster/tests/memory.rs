@@ -174,7 +174,7 @@ fn an_engine_without_memory_goes_on_with_what_it_has() {
     let mut db = app.db();
     // One after the other they fit.
     let locals = "jsonb_build_object('a', repeat('x', 8000000))";
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     for number in 0..20 {
         db.run(&format!("SELECT xdb.start_process('p{number}', 'loading', local_attributes => {locals})"));
     }
@@ -198,7 +198,7 @@ fn an_engine_without_memory_for_all_inputs_takes_them_one_after_the_other() {
     let many = format!("SELECT xdb.register_worker('stub', '{}', max_concurrency => 1000)", worker.url());
     app.superuser().run(&many);
     app.register("passing", &Definition::starting_with("Only").step("Only").step("Next"));
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     let mut db = app.db();
     db.run(&format!(
         "SELECT xdb.start_process('p' || n, 'passing', to_jsonb(repeat('x', 990000))) FROM generate_series(1, {COUNT}) n"
@@ -220,7 +220,7 @@ fn a_session_with_hardly_any_memory_makes_its_rpc_or_says_why_not() {
     let by_name = worker.url().replace("127.0.0.1", "localhost");
     app.superuser().run(&format!("SELECT xdb.register_worker('stub', {})", literal(&by_name)));
     app.register("asked", &Definition::starting_with("Only").waiting_step("Only").rpc("ask", json!({})));
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     app.db().start("p", "asked").go();
     let mut done = 0;
     for step in 0..300 {
@@ -326,7 +326,7 @@ fn definitions_for_which_there_is_no_memory_stop_no_other_types() {
     db.start("waits", "waiting").go();
     wait_until("it waits", 20, || !views::waits(&mut db, "waits").is_empty());
     enlarge(&app, 10, 120_000);
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     for number in 1..=10 {
         db.start(&format!("of_large{number}"), &format!("large{number}")).go();
     }

@@ -310,7 +310,7 @@ fn a_merge_that_is_rolled_back_after_its_call_came_due_leaves_it_to_the_engine()
     let (app, worker) = application("merge_rolled_back", ClusterOptions::default());
     let mut db = app.db();
     let add = json!({"correlationKey": "k", "merge": {"input": "public.app_add", "startAt": "KEEP"}});
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     let first = start(&mut db, "1", &add, "NULL");
     db.run("BEGIN");
     assert_eq!(start(&mut db, "10", &add, "NULL"), first);

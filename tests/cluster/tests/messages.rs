@@ -209,7 +209,7 @@ fn a_message_id_of_a_client_and_of_a_state_is_one_message() {
         db.start(&id, "send").go();
         worker.wait_for("its call", 10, |call| call.process_id() == id);
         // So that the message is taken in together with the answer.
-        app.superuser().run("SELECT xdb.pause()");
+        app.pause();
         db.run(&format!(r#"SELECT xdb.publish('{id}', 'inbox', '"of a client"', message_id => 'm')"#));
         worker.release();
         wait_until("the answer is applied", 10, || views::ended_states(&mut db, &id) == 1);
@@ -234,7 +234,7 @@ fn a_message_id_of_a_client_and_of_an_rpc_is_one_message() {
     wait_until("it is read", 10, || views::messages(&mut db, "read") == 0);
     db.rpc("read", "send", json!(null));
 
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     db.start("unread", "read").go();
     db.run(&client("unread"));
     db.rpc("unread", "send", json!(null));
@@ -347,7 +347,7 @@ fn nobody_publishes_to_a_process_that_another_session_has_locked_for_a_close() {
     let app = App::new("message_race");
     let _worker = app.worker(reading);
     app.register("read", &mailbox());
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     app.db().start("p", "read").input(json!(1)).go();
     let (is_over, deadline) = (AtomicBool::new(false), Instant::now() + Duration::from_secs(60));
     at_once(3, |session| {

@@ -200,7 +200,7 @@ fn a_type_lock_sleep_state_queues_and_resumes_once_the_lock_is_lifted() {
 fn what_a_crash_holds_no_end_of_a_pause_lets_go() {
     let (app, worker) = application("pause_and_crash", ClusterOptions::default());
     let mut db = app.db();
-    app.session("boss").run("SELECT xdb.pause()");
+    app.pause();
     db.start("p", "steps").go();
     // As after two crashes with this call in hand.
     app.superuser().run(
@@ -236,7 +236,9 @@ fn what_a_crash_holds_no_end_of_a_pause_lets_go() {
 fn a_scheduler_that_starts_lets_go_what_nothing_holds() {
     let (app, worker) = application("pause_orphans", ClusterOptions::default());
     let mut db = app.db();
-    app.superuser().run("SELECT xdb.pause()");
+    // The first scheduler has looked through all that are held, and after the registrations: before that it would let them go.
+    turns_pass(&mut db, "before");
+    app.pause();
     db.run(
         "SELECT count(*) FROM xdb.start_processes((SELECT jsonb_agg(jsonb_build_object('process_id', 'p' || n, \
          'process_type', 'one')) FROM generate_series(1, 2500) AS n))",
@@ -244,11 +246,10 @@ fn a_scheduler_that_starts_lets_go_what_nothing_holds() {
     db.start("paused", "one").go();
     db.run("SELECT xdb.pause_process('paused')");
     app.superuser().run("UPDATE xdb.task SET lane = 2");
-    app.superuser().run("SELECT xdb.resume()");
-    let id = "other";
-    db.start(id, "steps").go();
-    db.completes(id);
-    assert_eq!((held(&app), worker.count(|call| call.process_id() != id)), (2501, 0));
+    app.resume();
+    turns_pass(&mut db, "after");
+    let others = ["before", "after"];
+    assert_eq!((held(&app), worker.count(|call| !others.contains(&call.process_id()))), (2501, 0));
     app.kill_scheduler();
     let mut db = app.db();
     wait_until("all have completed", 60, || views::with_status(&mut db, "p%", "COMPLETED") == 2500);
@@ -346,7 +347,7 @@ fn an_immediate_rejection_error_is_told_from_a_request_that_is_put_into_a_sleep_
 fn a_pause_and_a_claim() {
     let (app, worker) = application("pause_and_claim", ClusterOptions::default());
     let (mut db, mut pauser) = (app.db(), app.db());
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     db.start("p", "steps").go();
     pauser.run("BEGIN; SELECT xdb.pause_process('p')");
     app.superuser().run("SELECT xdb.resume()");
@@ -514,7 +515,7 @@ fn a_paused_type_with_many_due_calls_does_not_hold_up_another_one_for_long() {
             "SELECT lease_number FROM xdb.task JOIN xdb.process_execution USING (execution_id) WHERE process_id";
         app.superuser().one::<i64>(&format!("{lease} = '{id}'"))
     };
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     for batch in 0..DUE / 1000 {
         db.run(&format!(
             "SELECT count(*) FROM xdb.start_processes((SELECT jsonb_agg(jsonb_build_object('process_id', 'p{batch}-' || n, \
@@ -541,7 +542,7 @@ fn a_paused_type_with_100_000_due_calls_delays_another_one_by_ten_seconds_at_mos
     let (app, worker) = application("pause_delay", ClusterOptions::default());
     let mut db = app.db();
     app.session("boss").run("SELECT xdb.pause_process_type('steps')");
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     for batch in 0..100 {
         db.run(&format!(
             "SELECT count(*) FROM xdb.start_processes((SELECT jsonb_agg(jsonb_build_object('process_id', 'p{batch}-' || n, \

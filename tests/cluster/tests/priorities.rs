@@ -30,7 +30,7 @@ fn start(db: &mut Db, id: &str, process_type: &str, priority: Option<i64>) {
 fn todos_are_carried_out_by_sys_priority_and_then_by_their_start_date() {
     let (app, worker) = application("priority_order");
     let mut db = app.db();
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     for (id, process_type, priority) in [
         ("low", "todo", Some(-10)),
         ("chore", "chore", None),
@@ -56,7 +56,7 @@ fn todos_are_carried_out_by_sys_priority_and_then_by_their_start_date() {
 fn under_overload_what_is_urgent_does_not_wait_for_the_rest() {
     let (app, worker) = application("priority_overload");
     let mut db = app.db();
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     for number in 0..300 {
         start(&mut db, &format!("two-{number}"), "two", Some(-1));
     }
@@ -85,7 +85,7 @@ fn a_process_goes_on_while_no_call_waits_that_comes_before_its_own() {
     // It has a call, which is due much later.
     db.run("SELECT xdb.start_process('later', 'todo', start_at => now() + interval '1 day', options => '{\"priority\": 5}')");
     // These come after all others.
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     start(&mut db, "low", "two", Some(-5));
     for id in ["a", "b", "c", "d"] {
         start(&mut db, id, "two", None);
@@ -139,7 +139,7 @@ fn priorities_outlast_pauses_backoff_and_crashes() {
     app.cluster().launch();
     let mut db = app.db();
     db.run("SELECT 1");
-    app.session("boss").run("SELECT xdb.pause()");
+    app.pause();
     db.run("SELECT xdb.resume_process('paused')");
     app.session("boss").run("SELECT xdb.resume_process_type('todo')");
     app.session("boss").run("SELECT xdb.resume()");

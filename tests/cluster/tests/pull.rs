@@ -256,7 +256,7 @@ fn who_waits_for_calls_is_woken_by_the_commit_that_makes_one_due() {
     let mut definition = Definition::starting_with("Wait").waiting_step("Wait");
     definition = definition.step_with("Again", json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 1}}));
     app.register_with("pull", "waiter", &definition);
-    let (mut db, mut superuser) = (app.db(), app.superuser());
+    let mut db = app.db();
     let claims = |what: &str, done: &mut dyn FnMut(&mut Db)| gets_soon(&app, what, done);
     let complete = |claimed: &Value, answer: Answer| {
         format!("SELECT xdb.complete_call('{}', {})", claimed["token"].as_str().expect("a text"), jsonb(&answer.json()))
@@ -281,7 +281,7 @@ fn who_waits_for_calls_is_woken_by_the_commit_that_makes_one_due() {
     db.run(&format!("SELECT xdb.fail_call('{token}', '{{\"retryAfterSeconds\": 86400}}')"));
     let retried = claims("retry_now", &mut |db| db.run("SELECT xdb.retry_now('p')"));
     db.run(&complete(&retried, force_complete(json!(1))));
-    superuser.run("SELECT xdb.pause()");
+    app.pause();
     db.start("q", "waiter").go();
     let resumed = claims("the end of a pause", &mut |_| app.superuser().run("SELECT xdb.resume()"));
     db.run(&complete(&resumed, no_command()));
@@ -376,7 +376,7 @@ fn what_was_received_before_comes_before_what_an_answer_takes_in() {
     let mut superuser = app.superuser();
     wait_until("it was taken in", 15, || superuser.count("xdb.inbox") == 0);
     // From here on nobody takes anything in but the answers themselves.
-    superuser.run("SELECT xdb.pause()");
+    app.pause();
     db.publish("p", "letters", json!("new"));
     let wait =
         json!({"commandRequest": {"waitingType": "AnyOfCompletion", "localQueueCommands": [{"queueName": "letters"}]}});
@@ -388,7 +388,7 @@ fn what_was_received_before_comes_before_what_an_answer_takes_in() {
     let call = db.json(claimed);
     assert_eq!(call["request"]["commandResults"]["localQueueResults"][0]["messages"][0]["payload"], "old", "{call}");
     // A queue with a message that nobody waits for is not empty, whatever came in with the answer.
-    superuser.run("SELECT xdb.pause()");
+    app.pause();
     db.publish("p", "letters", json!("newer"));
     let close = json!({"stateDecision": {"conditionalClose": {"closeType": "FORCE_COMPLETE_PROCESS", "whenLocalQueuesEmpty": ["letters"]},
         "nextStates": [{"stateId": "Take"}]}});

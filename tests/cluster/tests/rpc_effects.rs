@@ -203,7 +203,7 @@ fn messages_that_were_published_before_an_rpc_was_called_come_before_those_of_it
     let (app, _worker) = application("rpc_order", mailbox());
     let mut db = app.db();
     // So that nobody but the RPC takes messages in.
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
         db.start("p", "asked").reuse("TERMINATE_IF_RUNNING").go();
         db.publish("p", "inbox", json!(1));
@@ -221,7 +221,7 @@ fn messages_that_were_published_before_an_rpc_was_called_come_before_those_of_it
         db.publish("p", "inbox", json!(4));
         app.superuser().run("SELECT xdb.resume()");
         assert_eq!(db.completes("p").result(), &json!([1, 2, 3, 4]), "{level}");
-        app.superuser().run("SELECT xdb.pause()");
+        app.pause();
     }
     app.done(&[]);
 }

@@ -81,8 +81,7 @@ fn who_has_been_due_for_longer_gets_the_worker_first() {
     db.start("wakes", "mail").go();
     wait_until("it waits", 10, || views::waits(&mut db, "wakes").len() == 1);
 
-    superuser.run("SELECT xdb.pause()");
-    wait_until("the engine has paused", 10, || superuser.text("SELECT state FROM xdb.status()") == "paused");
+    app.pause();
     for number in 0..3 {
         db.start(&format!("first-{number}"), "one").go();
     }

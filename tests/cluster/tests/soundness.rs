@@ -362,7 +362,7 @@ fn what_a_close_could_not_see_is_cleaned_up() {
     let app = App::new("sound_unseen");
     let _worker = app.worker(|_| any_of(&[local_queue("m", "inbox", 1)]));
     app.register("mail", &mailbox());
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     let mut db = app.db();
     db.start("p", "mail").go();
     let mut closer = app.db();

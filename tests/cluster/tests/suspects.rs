@@ -44,7 +44,7 @@ impl Story {
     /// All at once, as one turn finds them, with this fault in `bad`.
     fn start(&self, ids: &[&str], fault: Option<&str>) {
         let mut superuser = self.app.superuser();
-        superuser.run("SELECT xdb.pause()");
+        self.app.pause();
         let mut db = self.app.db();
         for id in ids {
             db.start(id, "one").key(id).globals(json!({"n": 0})).go();

@@ -37,7 +37,7 @@ fn policies_by_an_owners_setting_hold_in_steps() {
     let (app, _worker) = application("setting_policies");
     let (mut superuser, mut db, mut other) = (app.superuser(), app.db(), app.session("other"));
     // Their calls are due at once: one turn reads for both.
-    superuser.run("SELECT xdb.pause()");
+    app.pause();
     for i in 1..=20 {
         db.start(&format!("a{i}"), "writer").key(&format!("a{i}")).go();
         other.start(&format!("b{i}"), "writer").key(&format!("b{i}")).go();

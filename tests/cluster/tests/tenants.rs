@@ -244,7 +244,7 @@ fn no_cursor_large_object_or_seed_of_one_owner_is_the_next_ones() {
     other.run("SELECT lo_from_bytea(4712, 'secret of other')");
     app.register("reader", &one_step().maps("public.shared", "id", &["n"]));
     // Their calls are due at once: one turn reads for both.
-    superuser.run("SELECT xdb.pause()");
+    app.pause();
     for i in 1..=10 {
         db.start(&format!("a{i}"), "reader").key(&format!("a{i}")).go();
         other.start(&format!("o{i}"), "reader").key(&format!("o{i}")).go();

@@ -91,7 +91,7 @@ fn calls_that_waited_for_locks_in_an_older_schema_are_not_shown_as_held() {
     let _worker = app.worker(|_| Reply::hang(force_complete(json!(null))));
     app.register("one", &one_step());
     let (mut db, mut superuser) = (app.db(), app.superuser());
-    superuser.run("SELECT xdb.pause()");
+    app.pause();
     db.start("p", "one").go();
     // Where the engine of that release has kept them, before the one of now begins.
     superuser.run("UPDATE xdb.task SET lane = 2");

@@ -237,7 +237,7 @@ fn a_timer_is_not_skipped_past_a_message_that_was_published_before() {
     db.start("p", "mail").go();
     wait_until("p waits", 10, || views::timers(&mut db, "p") == 1);
     // So that nobody takes the message in.
-    app.superuser().run("SELECT xdb.pause()");
+    app.pause();
     let mut late = app.db();
     late.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM users");
     db.publish("p", "inbox", json!(1));
