@@ -350,10 +350,11 @@ def test_what_was_fetched_outlives_the_connection(billing: Any) -> None:
 @pytest.mark.parametrize("lease", [None, 60])
 def test_the_time_of_a_call_begins_when_it_is_its_turn(billing: Any, lease: float | None) -> None:
     class Slowly(xdb.Process):
-        @xdb.state(start=True, retry=ONCE, timeout=timedelta(seconds=1))
+        # Those before the last one take longer together, and each alone by far not.
+        @xdb.state(start=True, retry=ONCE, timeout=timedelta(seconds=3))
         def only(self) -> xdb.Decision:
             assert self.call.deadline is not None and self.call.deadline > datetime.now(timezone.utc)
-            time.sleep(0.6)
+            time.sleep(1.1)
             return xdb.complete()
 
     register(billing, Slowly)
