@@ -4,6 +4,9 @@ use xdb_cluster_tests::prelude::*;
 
 const PATIENT: u64 = 60;
 
+/// On a busy machine, and far less than the time for which calls hang.
+const AT_MOST: Duration = Duration::from_secs(10);
+
 /// The role `app` is greedy, and `other` modest. Both use one worker, whose calls of the type `slow` hang, while it is not healed.
 fn application(name: &str, max_concurrency: Option<u32>) -> (App, Worker) {
     let app = App::new(name);
@@ -33,16 +36,22 @@ fn of(prefix: &'static str) -> impl Fn(&Call) -> bool {
     move |call: &Call| call.process_id().starts_with(prefix)
 }
 
-/// Processes, one after the other, which take no time beside whatever another role does.
+/// Processes, one after the other, which take no time beside whatever another role does. A busy machine may hold one of them up, and
+/// not most of them: who has no place waits for as long as the calls hang, and who is not looked for waits for a poll.
 fn quick_ones(modest: &mut Db, count: u32, beside: &str) {
-    for number in 1..=count {
+    let one = |number| {
         let id = format!("modest-{number}");
         let (took, _) = timed(|| {
             modest.start(&id, "quick").go();
             modest.completes(&id)
         });
-        assert!(took < Duration::from_secs(1), "{id} took {took:?} beside {beside}");
-    }
+        took
+    };
+    let mut took: Vec<_> = (1..=count).map(one).collect();
+    took.sort();
+    let usual = took[took.len() / 2];
+    assert!(usual < Duration::from_secs(1), "they took {took:?} beside {beside}");
+    assert!(took.iter().all(|took| *took < AT_MOST), "they took {took:?} beside {beside}");
 }
 
 /// Everything completes, whatever hangs.
@@ -84,7 +93,7 @@ fn calls_that_hang_leave_room_beside_another_worker_too() {
     for process_type in ["quick", "elsewhere"] {
         modest.start(process_type, process_type).go();
         let (took, _) = timed(|| modest.completes(process_type));
-        assert!(took < Duration::from_secs(1), "{process_type} took {took:?} beside calls that hang");
+        assert!(took < AT_MOST, "{process_type} took {took:?} beside calls that hang");
     }
     finish(&app, &worker, "greedy-%", 300);
     app.done(&[]);
@@ -224,15 +233,7 @@ fn who_goes_on_and_on_gives_others_their_turn() {
     let (app, worker) = application("fair_endless", Some(2));
     start_many(&mut app.db(), "greedy", "endless", 10);
     worker.wait_for_count("they go on", 20, 50, of("greedy"));
-    let mut modest = app.session("other");
-    for number in 1..=20 {
-        let id = format!("modest-{number}");
-        let (took, _) = timed(|| {
-            modest.start(&id, "quick").go();
-            modest.completes(&id)
-        });
-        assert!(took < Duration::from_secs(1), "{id} took {took:?} beside processes that go on and on");
-    }
+    quick_ones(&mut app.session("other"), 20, "processes that go on and on");
     finish(&app, &worker, "greedy-%", 10);
     app.done(&[]);
 }
