@@ -162,7 +162,7 @@ fn without_preloading_the_hint_has_the_line_to_write() {
 fn a_standby_shows_but_does_not_act_until_it_is_promoted() {
     let app = App::alone("error_standby", ClusterOptions::default());
     let worker = app.worker(|call: &Call| match (call.api, call.process_id()) {
-        (Api::WaitUntil, "sleeper") => any_of(&[timer("t", 3.0)]),
+        (Api::WaitUntil, "sleeper") => any_of(&[timer("t", 8.0)]),
         (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]),
         (_, "sleeper") => force_complete(json!({"fired": call.fired("t")})),
         _ => force_complete(json!(call.messages("m"))),

@@ -50,7 +50,7 @@ fn control_whether_to_execute_the_next_step_immediately() {
 fn a_movement_that_waits_is_seen_survives_a_kill_and_is_not_hurried() {
     let app = App::alone("jobs_kill", ClusterOptions::default());
     let worker = app.worker(|call: &Call| match call.target() {
-        "First" => later("Second", json!({"delayInSeconds": 4.0})),
+        "First" => later("Second", json!({"delayInSeconds": 8.0})),
         _ => graceful_complete(json!("done")),
     });
     app.register("later", &Definition::starting_with("First").step("First").step("Second"));
@@ -64,7 +64,7 @@ fn a_movement_that_waits_is_seen_survives_a_kill_and_is_not_hurried() {
     db = app.db();
     db.completes("p");
     let second = took(&mut db, "p", "Second-1");
-    assert!((4.0..30.0).contains(&second), "{second} s");
+    assert!((8.0..30.0).contains(&second), "{second} s");
     assert_eq!(worker.count(|call| call.executes("Second")), 1);
     app.done(&[]);
 }

@@ -112,7 +112,7 @@ fn multiple_events_are_batched_into_one_by_event_id() {
     let count = |event: &str| json!({"correlationKey": event, "merge": {"input": "public.count_events"}});
     for event in ["e-1", "e-2", "e-1", "e-1"] {
         let input = format!("{{\"event\": \"{event}\", \"event_count\": 1}}");
-        start(&mut db, &input, &count(event), "now() + interval '2 s'");
+        start(&mut db, &input, &count(event), "now() + interval '5 s'");
     }
     wait_until("both are called", 20, || db.count("xdb.processes WHERE status = 'COMPLETED'") == 2);
     let mut counts: Vec<_> = worker
@@ -227,7 +227,7 @@ fn the_timeout_of_a_process_moves_with_its_beginning() {
                 options => '{{\"correlationKey\": \"k\", \"merge\": {{\"startAt\": \"REPLACE\"}}}}')::text"
         ))
     };
-    let first = ask(&mut db, "1 s");
+    let first = ask(&mut db, "3 s");
     assert_eq!(ask(&mut db, "4 s"), first);
     assert_eq!(db.outcome(&first).status(), "TIMEOUT");
     assert_eq!(worker.count(|call| call.process_id() == first), 1, "it had begun");
@@ -244,8 +244,10 @@ fn what_is_paused_has_not_begun_and_takes_other_starts() {
     let (app, worker) = application("merge_paused", ClusterOptions::default());
     let mut db = app.db();
     let add = json!({"correlationKey": "k", "merge": {"input": "public.app_add"}});
+    // Both at once: it may not come due in between.
+    db.run("BEGIN");
     let first = start(&mut db, "1", &add, "clock_timestamp() + interval '500 ms'");
-    db.run(&format!("SELECT xdb.pause_process('{first}')"));
+    db.run(&format!("SELECT xdb.pause_process('{first}'); COMMIT"));
     // By the time that this one completes, the engine has found the other one due, and may not call it.
     db.start("other", "job").go();
     wait_until("it is due", 10, || {

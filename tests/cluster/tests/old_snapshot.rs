@@ -101,8 +101,8 @@ fn what_comes_back_by_a_rollback_is_found_without_a_word() {
     let (app, worker) = application("old_rollback");
     let (mut db, mut superuser) = (app.db(), app.superuser());
     run_one(&mut db, &worker, "before");
-    db.run("SELECT xdb.start_process('p', 'three', start_at => clock_timestamp() + interval '1 s')");
     let mut holder = app.superuser();
+    db.run("SELECT xdb.start_process('p', 'three', start_at => clock_timestamp() + interval '3 s')");
     holder.run("BEGIN; SELECT FROM xdb.task FOR UPDATE");
     // The engine looks when it is due, and each second after that.
     let looked = "SELECT clock_timestamp() > due_at + interval '2 s' FROM xdb.task";

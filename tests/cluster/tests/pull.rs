@@ -320,7 +320,7 @@ fn who_waits_for_calls_is_woken_by_the_end_of_a_pause() {
         "process",
     );
     // By itself.
-    superuser.run("SELECT xdb.pause_process_type('plain', until => now() + interval '4 seconds')");
+    superuser.run("SELECT xdb.pause_process_type('plain', until => now() + interval '8 seconds')");
     db.start("until", "plain").go();
     held(&mut superuser, &mut db);
     complete(&gets_soon(&app, "the end of a pause", &mut |_| {}), "until");

@@ -85,7 +85,7 @@ fn an_rpc_takes_no_longer_than_its_caller_wants() {
         let cancelled = Instant::now();
         app.superuser().run(&format!("SELECT pg_cancel_backend({pid})"));
         caller.join().expect("no panic");
-        assert!(cancelled.elapsed() < Duration::from_secs(2), "the cancel took {:?}", cancelled.elapsed());
+        assert!(cancelled.elapsed() < Duration::from_secs(5), "the cancel took {:?}", cancelled.elapsed());
     });
     app.done(&[]);
 }

@@ -19,7 +19,7 @@ fn worker_row(app: &App) -> Value {
 fn what_the_engine_is_short_of_is_not_the_workers_fault() {
     let app = App::new("shortage_of_descriptors");
     let worker = app.worker(|_: &Call| force_complete(json!(null)));
-    let hasty = json!({"executeApiTimeoutSeconds": 1, "executeApiRetryPolicy": attempts(3)});
+    let hasty = json!({"executeApiTimeoutSeconds": 3, "executeApiRetryPolicy": attempts(3)});
     app.register("step", &Definition::starting_with("Only").step_with("Only", hasty));
     let mut db = app.db();
     let scheduler = app.scheduler();
@@ -29,7 +29,7 @@ fn what_the_engine_is_short_of_is_not_the_workers_fault() {
     // may get through.
     let began = Instant::now();
     wait_until("all are done, or the time is over", 20, || {
-        began.elapsed() > Duration::from_secs(3) || views::with_status(&mut db, "p%", "COMPLETED") == 30
+        began.elapsed() > Duration::from_secs(7) || views::with_status(&mut db, "p%", "COMPLETED") == 30
     });
     assert_eq!(views::with_status(&mut db, "p%", "FAILED"), 0);
     assert_eq!(worker_row(&app)["breaker"], "closed");

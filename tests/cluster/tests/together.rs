@@ -19,7 +19,7 @@ fn an_open_claim_keeps_a_process_open_and_the_engine_goes_on() {
     let claimed = |db: &mut Db| db.one::<String>("SELECT token FROM xdb.claim_calls('pull', lease => '1 hour')");
     for what in ["claim", "extend", "give back"] {
         let process = what.replace(' ', "_");
-        db.start(&process, "fetched").timeout("1 second").go();
+        db.start(&process, "fetched").timeout("4 seconds").go();
         let token = if what == "claim" { String::new() } else { claimed(&mut holder) };
         holder.run("BEGIN");
         match what {
