@@ -112,7 +112,9 @@ impl Memory {
         self.scans.settle(prepared.ends, saved.timers);
         // A clock may have been set back meanwhile.
         let now = began.min(clock::now());
-        let next_timer = self.scans.timers.owners.next(now).filter(|_| !self.seen.paused);
+        // Where nobody has looked, because there was nothing a moment ago, a timer may be due: the clock may have stepped since.
+        let looked_up_to = if work.nothing_due { Timestamp(i64::MIN) } else { now };
+        let next_timer = self.scans.timers.owners.next(looked_up_to).filter(|_| !self.seen.paused);
         let pause_ends = self.scans.pauses.next_end.flatten().filter(|at| *at > now && !self.seen.paused);
         self.seen.next_due = next_due.into_iter().chain(next_timer).chain(pause_ends).min();
         let scanned = prepared.drained.is_some();

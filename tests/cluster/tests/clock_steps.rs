@@ -125,3 +125,41 @@ fn a_timer_is_early_by_no_more_than_the_clock_was_set() {
     fired(&app, 3);
     app.done(&[]);
 }
+
+/// A moment after a turn that has left nothing the next one looks for no timers, but for calls, where applying an answer takes so long
+/// that the moment is over.
+#[test]
+fn a_timer_that_comes_due_by_a_step_is_not_missed_by_a_turn_that_looks_for_calls_alone() {
+    // Nobody polls.
+    let options = ClusterOptions::default().own_clock().set("xdb.poll_interval", "1h");
+    let app = App::alone("steps_quiet", options);
+    let mut db = app.db();
+    db.run(
+        "CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.15); RETURN new; END $$;
+         CREATE TRIGGER sleep BEFORE UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION sleep();",
+    );
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => any_of(&[timer("t", 60.0)]).into(),
+        (_, "Write") => Reply::hang(force_complete(json!(null)).globals(json!({"n": 1}))),
+        _ => force_complete(json!({"fired": call.fired("t")})).into(),
+    });
+    app.register("sleep", &Definition::starting_with("Sleep").waiting_step("Sleep"));
+    app.register("one", &one_step());
+    // No lease ends by a step.
+    let patient = json!({"executeApiTimeoutSeconds": 600});
+    let writing = Definition::starting_with("Write").step_with("Write", patient);
+    app.register("writing", &writing.maps("public.counters", "id", &["n"]));
+    for round in 1..=5 {
+        let [sleeper, writer, other] = ["sleeper", "writer", "other"].map(|id| format!("{id}{round}"));
+        sleeps(&mut db, &sleeper, 0.0);
+        db.start(&writer, "writing").key(&writer).globals(json!({"n": 0})).go();
+        worker.wait_for("its call", 20, |call| call.process_id() == writer);
+        db.start(&other, "one").go();
+        db.completes(&other);
+        app.cluster().set_clock(100.0 * f64::from(round));
+        worker.release();
+        db.completes(&writer);
+        assert_eq!(db.completes(&sleeper).result(), &json!({"fired": true}));
+    }
+    app.done(&[]);
+}
