@@ -1,6 +1,6 @@
 # The work is done by scripts/; this file is the list of what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-sql test test-upgrade explore fuzz torture torture-plants crash-points bench lint setup all install psql
+.PHONY: help demo demo-sql test test-upgrade explore fuzz torture torture-plants cluster-delayed crash-points bench lint setup all install psql
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,9 @@ torture: ## many processes under a schedule of faults (SEED=, MINUTES=, PROCESSE
 
 torture-plants: ## show that the rack finds faults that are planted in the engine
 	@scripts/torture-plants
+
+cluster-delayed: ## the cluster tests with an engine that stops now and then in the middle of its turns
+	@scripts/cluster-delayed
 
 crash-points: ## stop the server at each named point of the engine
 	@scripts/crash-points
