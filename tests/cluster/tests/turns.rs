@@ -226,3 +226,48 @@ fn processes_that_share_a_row_write_it_in_the_order_of_their_answers() {
     assert_eq!(db.one::<i32>("SELECT n FROM mine"), 2, "what was answered last was not written last");
     app.done(&[]);
 }
+
+#[test]
+fn few_answers_are_guarded_in_one_transaction() {
+    const ANSWERS: usize = 80;
+    let app = App::alone("turns_guards", ClusterOptions::default());
+    app.db().run(&format!(
+        "CREATE TABLE mine (id text PRIMARY KEY, n int CHECK (n < {ANSWERS}));
+         INSERT INTO mine SELECT 'p' || n, 0 FROM generate_series(1, {ANSWERS}) AS n;
+         CREATE TABLE written (id text, txid xid8);
+         CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO public.written VALUES (NEW.id, pg_current_xact_id()); RETURN NEW; END $$;
+         CREATE TRIGGER note BEFORE UPDATE ON mine FOR EACH ROW EXECUTE FUNCTION note();"
+    ));
+    let gate = Arc::new(Gate::default());
+    let worker = app.worker({
+        let gate = Arc::clone(&gate);
+        move |call: &Call| {
+            gate.pass();
+            let n = call.process_id()[1..].parse::<usize>().expect("a number");
+            match call.refused_write() {
+                Value::Null => force_complete(json!("written")).globals(json!({"n": n})),
+                refused => force_complete(refused["sqlState"].clone()),
+            }
+        }
+    });
+    app.register("p", &one_step().maps("public.mine", "id", &["n"]));
+    let mut db = app.db();
+    for n in 1..=ANSWERS {
+        db.start(&format!("p{n}"), "p").key(&format!("p{n}")).go();
+    }
+    worker.wait_for_count("all calls", 30, ANSWERS, |_| true);
+    let mut pause = Pause::begin(&app);
+    gate.open();
+    pause.left(0);
+    pause.end();
+    wait_until("all complete", 30, || views::with_status(&mut db, "p%", "COMPLETED") == ANSWERS as i64);
+    assert_eq!(db.completes(&format!("p{ANSWERS}")).result(), codes::CHECK_VIOLATION);
+    // A guard is a subtransaction, whose number the row has then. More than 64 of them slow down every snapshot of the server, and
+    // an answer that has locked what it read takes two.
+    let most = "SELECT max(count) FROM (SELECT count(DISTINCT mine.xmin::text) FROM mine JOIN written USING (id)
+        WHERE mine.xmin::text <> written.txid::text GROUP BY written.txid) AS guards";
+    let most: i64 = db.one(most);
+    assert!((2..=32).contains(&most), "{most} in one transaction");
+    app.done(&[]);
+}

@@ -1,5 +1,6 @@
 //! A session that waits gives its statement's snapshot back where it can, so that it doesn't hold back vacuum.
 
+use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::prelude::*;
 
 /// `mail` waits for a message; `wait_in_plpgsql` waits for it in a function of the application's.
@@ -188,5 +189,33 @@ fn a_wait_that_is_ended_early_leaves_its_session_whole() {
     });
     assert_eq!(session.count("users WHERE user_id = 'z'"), 1);
     session.run("COMMIT");
+    app.done(&[]);
+}
+
+#[test]
+fn who_waits_for_calls_and_does_nothing_else_holds_nothing_back() {
+    let app = App::new("snapshot_calls");
+    let mut superuser = app.superuser();
+    superuser.run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
+    app.register_with("pull", "fetched", &Definition::starting_with("Only").step("Only"));
+    let mut db = app.db();
+    for (n, (sql, held)) in [
+        ("SELECT token FROM xdb.claim_calls('pull', wait => '60 s')", false),
+        ("SELECT token, (SELECT count(*) FROM users) FROM xdb.claim_calls('pull', wait => '60 s')", true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut session = app.db();
+        let pid: i32 = session.one(PID);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(move || session.one::<String>(sql));
+            assert_eq!(holds(&mut superuser, pid), held, "{sql}");
+            db.start(&format!("p{n}"), "fetched").go();
+            let token = waiter.join().expect("no panic");
+            db.run(&format!("SELECT xdb.complete_call('{token}', {})", jsonb(&force_complete(json!(n)).json())));
+        });
+        db.completes(&format!("p{n}"));
+    }
     app.done(&[]);
 }
