@@ -78,14 +78,15 @@ impl Making {
 
 /// Leaves the calls that a turn has leased to [`make`].
 pub fn put_off(turn: &Turn, saved: &mut Saved, claims: Claims) -> Result<Prepared> {
-    let Claims { leased, failed, drained, mut ends, more, .. } = claims;
+    let Claims { leased, failed, drained, mut ends, more, took_large, .. } = claims;
     let leased: Vec<_> = std::mem::take(&mut saved.dispatched).into_iter().chain(leased).collect();
     let keys: Vec<_> = leased.iter().map(|call| call.key).collect();
     let known = suspects::among(turn.spi, &keys)?;
     let (suspects, together) = leased.into_iter().partition(|call| known.contains(&call.key));
     ends.note(saved.earliest);
     let later = Later { together, suspects };
-    let requests = Requests::none(failed);
+    let mut requests = Requests::none(failed);
+    requests.took_large = took_large;
     Ok(Prepared { requests, drained, ends, more, later })
 }
 
