@@ -171,13 +171,15 @@ def rooms():
 
 
 def fields(source, opens, closes):
-    """Number of fields of a struct between these braces."""
+    """Number of fields of a struct between these braces. In a description of a table they stand in groups, `name { ... }`."""
     body = source.code[opens + 1 : closes].replace("->", "  ")
     depth, count, filled = 0, 0, False
     for character in body:
-        depth += (character in "([{<") - (character in ")]}>")
-        if character == "," and depth == 0:
+        depth += (character in "([<") - (character in ")]>")
+        if character in ",}" and depth == 0:
             count, filled = count + filled, False
+        elif character == "{":
+            filled = False
         elif not character.isspace():
             filled = True
     return count + filled

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use xdb_engine::*;
 
 table! {
-    /// A process execution. Its row lock guards everything that belongs to the execution. It has as many fields as the table
-    /// has columns.
+    /// A process execution. Its row lock guards everything that belongs to the execution.
+    // Wide because each field is a column.
     pub struct Process<'a> in "process_execution" {
         key { execution_id: ExecutionId }
         compared {
