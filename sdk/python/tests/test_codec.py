@@ -231,9 +231,101 @@ def test_pydantic_and_msgspec_are_known_without_an_import() -> None:
     assert encode(Model(price=Decimal("1.20"), tags={"a"}), Model) == {"price": "1.20", "tags": ["a"]}
     assert encode(struct(Decimal("1.20"))) == {"price": "1.20", "at": None}
     assert encode([Model(price=Decimal(1))], list[Model]) == [{"price": "1", "tags": []}]
-    for cls in (Model, struct):
-        with pytest.raises(CodecError, match=r"x\[0\]: not a "):
+    for cls, place in ((Model, r"x\[0\].price"), (struct, r"x\[0\]")):
+        with pytest.raises(CodecError, match=f"{place}: not a "):
             decode([{"price": "no"}], list[cls], "x")
+
+
+def test_a_strict_model_is_read_back() -> None:
+    pydantic = pytest.importorskip("pydantic")
+
+    class Inner(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(strict=True)
+        when: datetime
+        price: Decimal
+        sizes: tuple[int, int]
+
+    class Outer(pydantic.BaseModel):
+        inner: Inner
+
+    value = Outer(inner=Inner(when=datetime.now(timezone.utc), price=Decimal("1.10000000000000000001"), sizes=(1, 2)))
+    for given, annotation in ((value, Outer), (value.inner, Optional[Inner])):
+        assert decode(loads(dumps(encode(given, annotation))), annotation) == given
+
+
+def test_what_a_class_would_not_take_back_is_not_written() -> None:
+    pydantic, msgspec = pytest.importorskip("pydantic"), pytest.importorskip("msgspec")
+
+    class Model(pydantic.BaseModel):
+        n: int
+        s: Any = ""
+
+    class Struct(msgspec.Struct):
+        n: int
+        s: Any = ""
+
+    changed = Model(n=1)
+    changed.n = "not a number"
+    with pytest.warns(UserWarning), pytest.raises(CodecError, match="x.n: not a .*Model: .*valid integer"):
+        encode(changed, Optional[Model], "x")
+    with pytest.raises(CodecError, match="x: not a .*Struct: Expected `int`"):
+        encode(Struct("not a number"), Optional[Struct], "x")  # type: ignore[arg-type]
+    for cls in (Model, Struct):
+        with pytest.raises(CodecError, match=r"x\['s'\]: it has the character"):
+            encode(cls(n=1, s="a\0b"), cls, "x")
+        with pytest.raises(CodecError, match="x: not a "):
+            encode(cls(n=1, s=object()), cls, "x")
+    with pytest.raises(CodecError, match="x: not a .*Model: .*utf-8"):
+        encode(Model(n=1, s=b"\xff"), Model, "x")
+
+
+def test_what_a_class_says_is_said_in_a_union_too_without_the_values() -> None:
+    pydantic = pytest.importorskip("pydantic")
+
+    class Card(pydantic.BaseModel):
+        number: int
+        holder: str
+
+    @dataclass
+    class Period:
+        days: int
+
+        def __post_init__(self) -> None:
+            if self.days < 0:
+                raise ValueError("days are not negative")
+
+    secret = "4111-1111"
+    for annotation in (Card, Optional[Card]):
+        with pytest.raises(CodecError, match=r"x.number: not a .*Card: .*valid integer.*, and 1 more") as caught:
+            decode({"number": secret}, annotation, "x")
+        assert secret not in str(caught.value)
+    with pytest.raises(CodecError, match="x: not a .*Period: days are not negative"):
+        decode({"days": -1}, Optional[Period], "x")
+
+
+UserId = NewType("UserId", int)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (dict[int, str], {-1: "x"}),
+        (dict[UserId, str], {UserId(1): "x"}),
+        (dict[Level, str], {Level.LOW: "x"}),
+        (dict[Literal[1, 2], str], {2: "x"}),
+        (dict[str, str], {"1": "x"}),
+    ],
+)
+def test_keys_that_are_numbers_are_read_back(annotation: Any, value: Any) -> None:
+    back = decode(loads(dumps(encode(value, annotation))), annotation)
+    assert back == value
+    assert [type(key) for key in back] == [type(key) for key in value]
+
+
+@pytest.mark.parametrize("key", [bool, float, None, Optional[int]])
+def test_keys_that_are_none_in_json_are_refused(key: Any) -> None:
+    with pytest.raises(CodecError, match="is no key: in JSON a key is a text"):
+        codec.check(dict[key, int])
 
 
 def test_a_union_is_tried_in_its_own_order() -> None:

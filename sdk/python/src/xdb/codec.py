@@ -158,13 +158,31 @@ def _collection(annotation: Any, origin: Any, args: tuple[Any, ...]) -> Plan | N
         return Plan(to_json, from_json)
     if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
         key, value = (_plan(each) for each in args or (Any, Any))
-        whole = bool(args) and args[0] is int
-        key_back = (lambda raw: key.decode(int(raw) if raw.lstrip("-").isdecimal() else raw)) if whole else key.decode
+        if args:
+            _check_key(args[0])
+
+        def key_back(raw: str) -> Any:
+            try:
+                return key.decode(raw)
+            except CodecError:
+                if not raw.lstrip("-").isdecimal():
+                    raise
+                return key.decode(int(raw))
+
         return Plan(
             lambda given: _entries(_expect(given, Mapping, annotation), key.encode, value.encode),
             lambda raw: _entries(_expect(raw, dict, annotation), key_back, value.decode, back=True),
         )
     return None
+
+
+def _check_key(annotation: Any) -> None:
+    """Refuses keys that are no text and no whole number in JSON."""
+    if typing.get_origin(annotation) in (Union, types.UnionType):
+        for each in typing.get_args(annotation):
+            _check_key(each)
+    elif annotation in (bool, float, None, type(None)):
+        raise CodecError(f"{name_of(annotation)} is no key: in JSON a key is a text, or a whole number as one", annotation)
 
 
 def _expect(value: Any, kind: Any, annotation: Any) -> Any:
@@ -221,16 +239,10 @@ def _class(cls: Any) -> Plan | None:
     if enum.Enum in bases:
         return one_of(cls, [(member, encode(member.value)) for member in cls])
     if hasattr(cls, "model_validate") and hasattr(cls, "model_dump"):
-        return Plan(
-            lambda value: _expect(value, cls, cls).model_dump(mode="json", by_alias=True),
-            lambda raw: _built(cls, cls.model_validate, raw),
-        )
+        return _checked(cls, lambda value: value.model_dump(mode="json", by_alias=True), lambda raw: _model(cls, raw))
     if hasattr(cls, "__struct_fields__"):
         msgspec: Any = importlib.import_module("msgspec")
-        return Plan(
-            lambda value: msgspec.to_builtins(_expect(value, cls, cls)),
-            lambda raw: _built(cls, lambda given: msgspec.json.decode(exact(given), type=cls), raw),
-        )
+        return _checked(cls, msgspec.to_builtins, lambda raw: msgspec.json.decode(exact(raw), type=cls))
     if typing.is_typeddict(cls) or hasattr(cls, "__required_keys__"):
         return _record(cls, dict, required_keys(cls), lambda value: value)
     if tuple in bases and hasattr(cls, "_fields"):
@@ -245,12 +257,49 @@ def _class(cls: Any) -> Plan | None:
     return None
 
 
+def _checked(cls: Any, dump: Callable[[Any], Any], load: Callable[[Any], Any]) -> Plan:
+    """A class of a library. What it writes is read once, because it may let in what it does not take back: then nobody could ever
+    read the value again."""
+
+    def to_json(value: Any) -> Any:
+        raw = _encode_any(_built(cls, dump, _expect(value, cls, cls)))
+        _built(cls, load, raw)
+        return raw
+
+    return Plan(to_json, lambda raw: _built(cls, load, raw))
+
+
+def _model(cls: Any, raw: Any) -> Any:
+    """A pydantic model. One that is strict takes texts for dates, numbers and the like from a text of JSON alone."""
+    try:
+        return cls.model_validate(raw)
+    except ValueError:
+        try:
+            return cls.model_validate_json(exact(raw))
+        except ValueError:
+            pass
+        raise
+
+
 def _built(cls: Any, build: Callable[[Any], Any], raw: Any) -> Any:
     """What a class makes of its fields. It may check them itself."""
     try:
         return build(raw)
+    except CodecError:
+        raise
     except (ValueError, TypeError) as error:
-        raise CodecError(f"not a {name_of(cls)}: {error}", cls) from error
+        problem, path = _problem(error)
+        raise CodecError(f"not a {name_of(cls)}: {problem}", cls, path) from error
+
+
+def _problem(error: Exception) -> tuple[str, str]:
+    """What is wrong, and where in the value. Pydantic's own text has the values too, each of them, and these may be secret."""
+    if not hasattr(error, "errors"):
+        return str(error), ""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    place = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in found[0]["loc"])
+    return f"{found[0]['msg']}{more}", place
 
 
 def _record(
