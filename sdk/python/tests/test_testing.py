@@ -92,3 +92,19 @@ def test_what_a_handler_raises_is_raised() -> None:
     for wrong in ({"rows": {User: {}}}, {"rows": {Basket: {"x": 1}}}, {"local": {"x": 1}}):
         with pytest.raises(TypeError, match="Order has no|Basket has no"):
             call(Order.reads, **wrong)  # type: ignore
+
+
+@pytest.mark.parametrize(
+    "given, problem",
+    [
+        ({"localx": {"tags": []}}, "'localx' is no argument, and no field of a request's context"),
+        ({"atempt": 5}, "'atempt' is no argument"),
+        ({"received": {"nope": ["Ada"]}}, "Order has no queue 'nope'"),
+        ({"received": {xdb.GlobalQueue[str]("nope"): []}}, "Order has no global queue 'nope'"),
+        ({"fired": ["sooon"]}, "Order.waits waits for no timer 'sooon'; its timers are soon"),
+    ],
+)
+def test_what_a_call_does_not_have_is_refused(given: Any, problem: str) -> None:
+    """A test that misspells what it gives would be green for the wrong reason."""
+    with pytest.raises(TypeError, match=problem):
+        call(Order.waits, **given)

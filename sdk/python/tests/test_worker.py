@@ -61,6 +61,14 @@ class Order(xdb.Process):
         return self.nothing  # type: ignore
 
     @xdb.state
+    def uncalled_later(self) -> xdb.Decision:
+        return self.nothing.later(days=1)  # type: ignore
+
+    @xdb.state
+    def uncalled_otherwise(self) -> xdb.Decision:
+        return self.nothing.with_config(timeout=timedelta(seconds=5))  # type: ignore
+
+    @xdb.state
     def raises(self) -> xdb.Decision:
         self.parts.publish(Line("a", 1))
         raise LookupError("not in stock")
@@ -344,6 +352,9 @@ def test_an_async_handler_has_a_loop_in_the_pure_core() -> None:
         ("nothing", "NoDecision", "Order.nothing returned nothing: each way through it ends with a decision"),
         ("foreign", "NoDecision", "Order.foreign returned dict {'nextStates': []}, which is no decision"),
         ("uncalled", "NoDecision", "Order.uncalled returned the state nothing itself: call it, self.nothing()"),
+        ("uncalled_later", "NoDecision", "Order.uncalled_later returned the state nothing itself: call it, self.nothing.later(...)()"),
+        ("uncalled_otherwise", "NoDecision",
+         "Order.uncalled_otherwise returned the state nothing itself: call it, self.nothing.with_config(...)()"),
         ("raises", "LookupError", "not in stock"),
         ("exits", "SystemExit", "3"),
         ("fatal", "OutOfStock", "no more red ones"),
@@ -543,3 +554,17 @@ def test_an_open_worker_without_a_secret_is_told_once(caplog: pytest.LogCaptureF
     assert [each.getMessage() for each in caplog.records] == [
         "calls are not signed, and 0.0.0.0 can be reached from elsewhere: give the worker a secret"
     ]
+
+
+def test_an_rpc_that_returns_a_decision_is_told_how_to_decide() -> None:
+    class Moves(xdb.Process):
+        @xdb.state
+        def next(self) -> xdb.Decision:
+            return xdb.complete()
+
+        @xdb.rpc
+        def move(self) -> Any:
+            return self.next()
+
+    with pytest.raises(TypeError, match=r"Moves.move returned a decision, and an RPC returns its output: decide with xdb.then\("):
+        xdb.testing.call(Moves.move)

@@ -18,7 +18,9 @@ from .client.sources import source_of
 from .client.statements import Seconds, interval, type_name
 
 if TYPE_CHECKING:
-    from . import Process, Worker
+    from . import AsyncPullWorker, Process, PullWorker, Worker
+
+    AnyWorker = Worker | PullWorker | AsyncPullWorker
 
 # Of pg_advisory_xact_lock: two that register at once would each judge by what the other changes.
 _LOCK = 0x78646272656769
@@ -115,7 +117,7 @@ class Admin:
 
     def register(
         self,
-        worker: Worker,
+        worker: AnyWorker,
         *,
         name: str,
         url: str | None,
@@ -131,8 +133,9 @@ class Admin:
 
         What is registered as it is stays untouched. A secret and headers can't be compared: they are registered again where
         they are given. Where the worker is new or changes, and no secret is given, it is the worker's own: it would refuse calls
-        that are not signed. With `url=None` members of `role` fetch its calls. `Stranding` if executions that run would have no code any more, unless `force`.
+        that are not signed. With `url=None` members of `role` fetch its calls, as a `PullWorker` does. `Stranding` if executions that run would have no code any more, unless `force`.
         """
+        worker = _served(worker)
         with self._transaction(conn) as execute:
             execute("SELECT pg_advisory_xact_lock(%s::text::bigint)", (str(_LOCK),))
             if not force:
@@ -154,10 +157,10 @@ class Admin:
                     _register_type(execute, process, name)
         return changes
 
-    def check(self, worker: Worker, *, conn: Any = None) -> list[Finding]:
+    def check(self, worker: AnyWorker, *, conn: Any = None) -> list[Finding]:
         """What is registered, and what runs, beside the code: nothing where it fits."""
         with self._transaction(conn) as execute:
-            return _findings(execute, worker)
+            return _findings(execute, _served(worker))
 
     # --- operating
 
@@ -210,7 +213,7 @@ class Admin:
 
 
 def sql(
-    worker: Worker,
+    worker: AnyWorker,
     *,
     name: str,
     url: str | None,
@@ -222,6 +225,7 @@ def sql(
 
     `secret` may only be a reference, `env:NAME` or `file:NAME`, which the server follows.
     """
+    worker = _served(worker)
     if secret is not None and not secret.startswith(("env:", "file:")):
         raise ValueError("a script is no place for a secret: give a reference, env:NAME or file:NAME")
     arguments = {"name": name, "url": url, "secret": secret, "role": role}
@@ -242,6 +246,12 @@ def sql(
             f"worker => {_literal(name)}, definition => {_literal(text)});"
         )
     return "\n".join(lines) + "\n"
+
+
+def _served(worker: AnyWorker) -> Worker:
+    """The one with the classes: that of a worker which fetches its calls."""
+    served: Worker = getattr(worker, "worker", worker)
+    return served
 
 
 # --- what is registered

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Union
 
 from . import admin
+from .pull import AsyncPullWorker, PullWorker
 from .serve import serve
 from .worker import Worker
 
 NOTHING, FOUND, WRONG = 0, 1, 2
+
+AnyWorker = Union[Worker, PullWorker, AsyncPullWorker]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,14 +76,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(commands: Any, name: str, run: Any, help: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=help)
-    parser.add_argument("worker", metavar="MODULE:WORKER", help="where the xdb.Worker is, e.g. app:worker")
+    parser.add_argument("worker", metavar="MODULE:WORKER", help="where the xdb.Worker is, or an xdb.PullWorker, e.g. app:worker")
     parser.set_defaults(command=run)
     return parser
 
 
 def _names_worker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", required=True, help="the worker's name in the database")
-    parser.add_argument("--url", required=True, help="where the server calls it, e.g. http://10.0.0.5:8080")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--url", help="where the server calls it, e.g. http://10.0.0.5:8080")
+    where.add_argument("--role", help="it has no URL: members of this role fetch its calls")
     parser.add_argument("--max-concurrency", type=int, metavar="N", help="the most calls at one time")
 
 
@@ -89,17 +93,17 @@ def _connects(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dsn", default="", help="conninfo of libpq; by default that of the environment")
 
 
-def _load(place: str) -> Worker:
+def _load(place: str) -> AnyWorker:
     module, _, path = place.partition(":")
     found: Any = importlib.import_module(module)
     for name in (path or "worker").split("."):
         found = getattr(found, name)
-    if not isinstance(found, Worker):
-        raise TypeError(f"{place} is no xdb.Worker")
+    if not isinstance(found, (Worker, PullWorker, AsyncPullWorker)):
+        raise TypeError(f"{place} is no xdb.Worker, and no xdb.PullWorker")
     return found
 
 
-def _register(given: argparse.Namespace, worker: Worker) -> int:
+def _register(given: argparse.Namespace, worker: AnyWorker) -> int:
     secret = None
     if given.secret_env is not None:
         secret = os.environ.get(given.secret_env)
@@ -110,6 +114,7 @@ def _register(given: argparse.Namespace, worker: Worker) -> int:
             worker,
             name=given.name,
             url=given.url,
+            role=given.role,
             secret=secret,
             max_concurrency=given.max_concurrency,
             force=given.force,
@@ -120,7 +125,7 @@ def _register(given: argparse.Namespace, worker: Worker) -> int:
     return NOTHING
 
 
-def _check(given: argparse.Namespace, worker: Worker) -> int:
+def _check(given: argparse.Namespace, worker: AnyWorker) -> int:
     with admin.Admin(given.dsn) as connected:
         findings = connected.check(worker)
     for finding in findings:
@@ -128,22 +133,28 @@ def _check(given: argparse.Namespace, worker: Worker) -> int:
     return FOUND if findings else NOTHING
 
 
-def _sql(given: argparse.Namespace, worker: Worker) -> int:
+def _sql(given: argparse.Namespace, worker: AnyWorker) -> int:
     sys.stdout.write(
         admin.sql(
-            worker, name=given.name, url=given.url, secret=given.secret, max_concurrency=given.max_concurrency
+            worker,
+            name=given.name,
+            url=given.url,
+            role=given.role,
+            secret=given.secret,
+            max_concurrency=given.max_concurrency,
         )
     )
     return NOTHING
 
 
-def _serve(given: argparse.Namespace, worker: Worker) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+def _serve(given: argparse.Namespace, worker: AnyWorker) -> int:
+    if not isinstance(worker, Worker):
+        raise TypeError(f"{given.worker} fetches its calls and has no URL to serve: run it with its run()")
     serve(worker, host=given.host, port=given.port, grace=given.grace)
     return NOTHING
 
 
-def _definition(_given: argparse.Namespace, worker: Worker) -> int:
-    made = {name: process.definition() for name, process in worker.types.items()}
+def _definition(_given: argparse.Namespace, worker: AnyWorker) -> int:
+    made = {process._xdb.name: process.definition() for process in worker.processes}
     print(json.dumps(made, sort_keys=True, indent=2, ensure_ascii=False))
     return NOTHING

@@ -72,7 +72,8 @@ class _Place:
             frame = frame.f_back
         self.cls = cls
         self.file, self.line = ("?", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-        self.names = {} if frame is None else dict(frame.f_locals)
+        # What is defined in the class itself comes last, because a handler may have the name of a type.
+        self.known = {**vars(cls), **({} if frame is None else frame.f_locals)}
 
     def refuse(self, problem: str, fn: Callable[..., Any] | None = None) -> NoReturn:
         """Raises, with the place of a function if it is about one."""
@@ -85,16 +86,16 @@ class _Place:
     def hints(self, what: Any, fn: Callable[..., Any] | None = None) -> dict[str, Any]:
         """The annotations of the class, or of a function."""
         try:
-            return typing.get_type_hints(what, localns=self.names)
+            return typing.get_type_hints(what, localns=self.known)
         except (NameError, AttributeError, TypeError, SyntaxError) as error:
-            self.refuse(f"an annotation can't be read: {error}. What it names has to be there before the class", fn)
+            self.refuse(_unreadable(error), fn)
 
     def evaluated(self, text: str) -> Any:
         """The type of an annotation that is a text, as Python itself finds it."""
         try:
-            return eval(text, vars(sys.modules[self.cls.__module__]), self.names)
+            return eval(text, vars(sys.modules[self.cls.__module__]), self.known)
         except (NameError, AttributeError, TypeError, SyntaxError, KeyError) as error:
-            self.refuse(f"an annotation can't be read: {error}. What it names has to be there before the class")
+            self.refuse(_unreadable(error))
 
     def check(self, annotation: Any, what: str, fn: Callable[..., Any] | None = None) -> None:
         """Refuses an annotation that has no JSON."""
@@ -102,6 +103,13 @@ class _Place:
             codec.check(annotation)
         except CodecError as error:
             self.refuse(f"{what}: {error}", fn)
+
+
+def _unreadable(error: Exception) -> str:
+    return (
+        f"an annotation can't be read: {error}. What it names has to be there before the class, "
+        "and an import under `if TYPE_CHECKING:` is not there when the program runs"
+    )
 
 
 def _annotated(cls: type, base: type) -> list[str]:
@@ -217,6 +225,9 @@ def _members(cls: Any, base: type, place: _Place) -> dict[str, Any]:
             if name in _RESERVED or name in ("_live", "_xdb"):
                 if name != "_xdb":
                     place.refuse(f"{name!r} is reserved: call it otherwise")
+            elif (kind := typing.get_origin(value) or value) in (Queue, GlobalQueue, Function):
+                made = '("schema.name")' if kind is Function else '("name")' if kind is GlobalQueue else "()"
+                place.refuse(f"{name} is a type, not one of it: write {name} = xdb.{kind.__name__}[...]{made}")
             elif isinstance(value, (State, Rpc, Queue, GlobalQueue, Function)):
                 if each is not cls:
                     value = copy.copy(value)
@@ -307,8 +318,11 @@ def _global_names(rows: Mapping[str, Any], place: _Place) -> list[str]:
                     f"attribute {name!r} is in {owner.__name__} and in {row.__name__}, but names are unique in a process: "
                     f"call one otherwise, and map it with columns={{{other!r}: {attribute.column!r}}}"
                 )
-    if len(set(rows.values())) < len(rows):
-        place.refuse("a row is annotated twice: each of its columns can be there once")
+    tables: dict[str, str] = {}
+    for name, row in rows.items():
+        if row._table in tables:
+            place.refuse(f"{tables[row._table]} and {name} are rows of one table, {row._table}: a process has one of each table")
+        tables[row._table] = name
     return list(owners)
 
 
@@ -383,11 +397,11 @@ def _check_queues(wait: Wait, place: _Place, fn: Callable[..., Any]) -> None:
     if isinstance(wait, Combined):
         for part in wait.parts:
             _check_queues(part, place, fn)
-    elif isinstance(wait, Leaf) and isinstance(wait.queue, (Queue, GlobalQueue)):
-        kind = type(wait.queue)
+    elif isinstance(wait, Leaf) and wait.queue is not None:
+        kind = GlobalQueue if wait.kind == "global" else Queue
         known = [value.name for each in place.cls.__mro__ for value in vars(each).values() if isinstance(value, kind)]
-        if wait.queue.name not in known:
-            place.refuse(f"it waits for a queue {wait.queue.name!r} that the class does not have", fn)
+        if wait.queue_name not in known:
+            place.refuse(f"it waits for a queue {wait.queue_name!r} that the class does not have", fn)
 
 
 def is_function(wait: object) -> TypeGuard[Callable[..., Any]]:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-import re
 import socket
 import threading
 import time
@@ -63,7 +62,10 @@ def connection() -> Any:
     """The connection of the transaction that the running handler is a part of: what is written with it counts if the answer does."""
     conn = _connection.get(None)
     if conn is None:
-        raise LookupError("this call has no transaction: xdb.connection() works within handlers of xdb.PullWorker and xdb.AsyncPullWorker")
+        raise LookupError(
+            "this call has no transaction: xdb.connection() works within handlers of xdb.PullWorker, "
+            "and within those of xdb.AsyncPullWorker that are `async def`"
+        )
     return conn
 
 
@@ -124,6 +126,10 @@ class _Fetching:
         self._given = (str(batch), None if lease is None else interval(lease), range_of)
         self._around: list[Around] = self.worker._around
         self._made: dict[str, int] = {}
+
+    def add_around(self, around: Around) -> None:
+        """Has each handler called within this context manager, which gets the call and which API it is."""
+        self.worker.add_around(around)
 
     @property
     def processes(self) -> tuple[type[Process], ...]:
@@ -228,17 +234,9 @@ def _instead(reply: Reply, error: Exception) -> Reply:
     return error_reply(500, said["errorType"], f"what it failed with could not be reported: {why}", said.get("final", False))
 
 
-# As JSON has it, and not a backslash followed by the rest.
-_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-
-
 def _answer(call: _Claimed, reply: Reply) -> tuple[str, str]:
     if reply.status != 200:
         raise _Refused(reply)
-    if b"\\u0000" in reply.body and _NUL.search(reply.body):
-        problem = "the answer has a text with the character NUL, which Postgres can't store: take it out, or encode the text, as in base64"
-        log.error("%s: %s", call.token, problem)
-        raise _Refused(error_reply(500, "InvalidAnswer", problem))
     return call.token, reply.body.decode()
 
 
@@ -278,6 +276,8 @@ class PullWorker(_Fetching):
     ) -> None:
         super().__init__(*processes, name=name, batch=batch, wait=wait, lease=lease, shards=shards, debug=debug)
         self._source = source_of(connections)
+        if threads < 1:
+            raise ValueError("threads= is how many work beside each other: 1 at least")
         self._threads = threads
         self._stopping = threading.Event()
 
@@ -457,6 +457,8 @@ class AsyncPullWorker(_Fetching):
     ) -> None:
         super().__init__(*processes, name=name, batch=batch, wait=wait, lease=lease, shards=shards, debug=debug)
         self._source = async_source_of(connections)
+        if concurrency < 1:
+            raise ValueError("concurrency= is how many work beside each other: 1 at least")
         self._concurrency = concurrency
         self._stopping = asyncio.Event()
 
@@ -586,4 +588,10 @@ async def _run(job: Job | Reply) -> Reply:
         return job
     if job.is_async:
         return await job.run_async()
-    return job.run() if job.is_known else await asyncio.to_thread(contextvars.copy_context().run, job.run)
+
+    def apart() -> Reply:
+        # Nobody could await there what the connection gives: a write would be lost in silence.
+        with _connected(None):
+            return job.run()
+
+    return job.run() if job.is_known else await asyncio.to_thread(contextvars.copy_context().run, apart)

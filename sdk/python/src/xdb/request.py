@@ -251,13 +251,18 @@ class Job:
                 "or `return xdb.complete()`"
             )
         if isinstance(value, State):
-            raise NoDecision(f"{self.label} returned the state {value.attribute} itself: call it, self.{value.attribute}()")
+            how = ".later(...)" if value.begin else ".with_config(...)" if value.config is not None else ""
+            raise NoDecision(
+                f"{self.label} returned the state {value.attribute} itself: call it, self.{value.attribute}{how}()"
+            )
         raise NoDecision(
             f"{self.label} returned {type(value).__name__} {_short(value)}, which is no decision: for a result, "
             "`return xdb.complete(...)`"
         )
 
     def _output(self, value: Any) -> Any:
+        if isinstance(value, Decision):
+            raise TypeError(f"{self.label} returned a decision, and an RPC returns its output: decide with xdb.then(...)")
         return encode(value, self.member.handler.output_type, f"{self.label}() returned")
 
     def _failed(self, error: BaseException) -> Reply:

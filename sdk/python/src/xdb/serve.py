@@ -26,6 +26,8 @@ class Server:
     """A server in threads of its own: `with Server(worker) as server: ... server.url`."""
 
     def __init__(self, worker: Worker, host: str = "127.0.0.1", port: int = 8080) -> None:
+        if not hasattr(worker, "handle"):
+            raise TypeError(f"{type(worker).__name__} fetches its calls and has no URL to serve: call its run()")
         worker.warn_if_open(host)
         self.worker = worker
         self._http = _Http(worker, host, port)

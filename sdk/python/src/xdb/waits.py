@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any, Literal, Protocol, Union
+from typing import Any, Literal, Protocol, Union, get_origin
 
 # As many ways to be satisfied as one wait may have.
 MOST_COMBINATIONS = 64
@@ -144,7 +144,7 @@ def as_wait(part: object) -> Wait:
     if isinstance(part, Wait):
         return part
     take = getattr(part, "take", None)
-    if take is None or isinstance(part, type):
+    if take is None or isinstance(part, type) or get_origin(part) is not None:
         raise WaitError(f"{part!r} is nothing to wait for: use a queue, xdb.timer(), xdb.any_of() or xdb.all_of()")
     taken: Wait = take()
     return taken

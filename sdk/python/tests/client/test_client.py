@@ -369,6 +369,12 @@ def test_what_is_wrong_is_told_before_any_sql(shop: Any) -> None:
         nowhere.start(Order, "o", rows=start_row("1"), local={"wrong": 1})
     with pytest.raises(ValueError):
         nowhere.start(Order, "o", 5, rows=start_row("1"))
+    with pytest.raises(ValueError, match=r"Order needs its row Orders: give rows=\[Orders.row\(key\)\]"):
+        nowhere.start(Order, "o")
+    with pytest.raises(ValueError, match="Idle has no row Orders; it has none"):
+        nowhere.start(Idle, "i", rows=start_row("1"))
+    with pytest.raises(TypeError, match=r"is no row of a start: write Orders.row\(key\)"):
+        nowhere.start(Order, "o", rows=[Orders])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="takes no input"):
         nowhere.start(Idle, "i", "input")
     with pytest.raises(TypeError, match="no starting state"):
@@ -387,8 +393,6 @@ def test_what_the_server_refuses(shop: Any, worker: ProtocolWorker) -> None:
         client.describe("nobody")
     with pytest.raises(errors.ProcessNotFound):
         client.describe("nobody", execution=uuid.uuid4())
-    with pytest.raises(errors.InvalidArgument):  # Orders has no key
-        client.start(Order, "o")
     with pytest.raises(errors.InvalidArgument):
         client.start(Idle, "")
     client.start(Idle, "i")

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from .. import codec
 from ..functions import StartCall
-from ..process import view
+from ..process import RowStart, view
 from ..states import Member
 from .connections import Rows
 from .outcome import (
@@ -31,7 +31,7 @@ from .outcome import (
 )
 
 if TYPE_CHECKING:
-    from .. import GlobalQueue, Process, Queue, RowStart, Rpc, State
+    from .. import GlobalQueue, Process, Queue, Rpc, State
 
 R_co = TypeVar("R_co", covariant=True)
 P = TypeVar("P", bound="Process")
@@ -144,6 +144,7 @@ class Start:
             "start_at": None if self.start_at is None else aware(self.start_at),
             "options": options or None,
         }
+        _check_rows(self.process, self.rows)
         return {name: value for name, value in arguments.items() if value is not None}
 
 
@@ -508,8 +509,19 @@ def _rows(rows: Sequence[RowStart]) -> tuple[dict[str, Any], dict[str, Any]]:
     values: dict[str, Any] = {}
     keys: dict[str, Any] = {}
     for row in rows:
+        if not isinstance(row, RowStart):
+            raise TypeError(f"{row!r} is no row of a start: write {getattr(row, '__name__', 'Row')}.row(key)")
         if row.table in keys:
             raise ValueError(f"two rows are of the table {row.table}")
         keys[row.table] = row.key_columns
         values.update(row.values_encoded)
     return values, {"globalAttributeKeys": keys} if keys else {}
+
+
+def _check_rows(process: type[Process], rows: Sequence[RowStart]) -> None:
+    """A start has each row of its process, and no other."""
+    known, given = list(process._xdb.rows.values()), [row.type for row in rows]
+    if missing := [row.__name__ for row in known if row not in given]:
+        raise ValueError(f"{process.__name__} needs its row {missing[0]}: give rows=[{missing[0]}.row(key)]")
+    if unknown := [row.__name__ for row in given if row not in known]:
+        raise ValueError(f"{process.__name__} has no row {unknown[0]}; it has {', '.join(row.__name__ for row in known) or 'none'}")

@@ -18,6 +18,12 @@ from ..states import Member, Rpc, State
 
 __all__ = ["CalledFunction", "Published", "Result", "call", "wait"]
 
+# What a request's context may have.
+_CONTEXT = frozenset(
+    "attempt callId database firstAttemptTimestamp owner processExecutionId processId processStartedTimestamp recoverFromApi "
+    "recoverFromError recoverFromStateExecutionId shard stateExecutionId timeoutSeconds".split()
+)
+
 EXECUTION = "00000000-0000-7000-8000-000000000000"
 
 
@@ -106,6 +112,8 @@ def _job(
     local: Mapping[str, Any] | None,
     context: Mapping[str, Any],
 ) -> Job:
+    if unknown := sorted(context.keys() - _CONTEXT):
+        raise TypeError(f"{unknown[0]!r} is no argument, and no field of a request's context; those are {', '.join(sorted(_CONTEXT))}")
     process: type[Process] = member.process
     is_rpc = isinstance(member, Rpc)
     call_id = f"{EXECUTION}/rpc/test" if is_rpc else f"{EXECUTION}/{member.name}-1/{api}"
@@ -165,8 +173,16 @@ def _results(
     results: dict[str, list[dict[str, Any]]] = {"timerResults": [], "localQueueResults": [], "globalQueueResults": []}
     left = {queue if isinstance(queue, str) else queue.name: _messages(queue, of) for queue, of in received.items()}
     kinds = {queue if isinstance(queue, str) else queue.name: isinstance(queue, GlobalQueue) for queue in received}
-    known = member.process._xdb.waits.get(member.name) if isinstance(member, State) else None
+    process = member.process
+    for name in left:
+        if name not in (process._xdb.global_queues if kinds[name] else process._xdb.queues):
+            raise TypeError(f"{process.__name__} has no {'global ' if kinds[name] else ''}queue {name!r}")
+    known = process._xdb.waits.get(member.name) if isinstance(member, State) else None
     leaves = known.leaves if known is not None else {}
+    if known is not None:
+        has = [id for id, leaf in leaves.items() if leaf.kind == "timer"]
+        if unknown := sorted((fired | skipped).difference(has)):
+            raise TypeError(f"{member.label} waits for no timer {unknown[0]!r}; its timers are {', '.join(has) or 'none'}")
     for id, leaf in leaves.items():
         if leaf.kind != "timer":
             messages = left.pop(leaf.queue_name, [])
