@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import enum
-import importlib
 import threading
 import types
 import typing
@@ -17,7 +16,8 @@ from typing import Any, Literal, Union
 
 from .choices import one_of, union
 from .hints import hints_of, required_keys
-from .jsontext import JSON, dumps, exact, loads
+from .jsontext import JSON, dumps, loads
+from .models import built, of_library
 from .scalars import SCALARS, CodecError, Exact, Plan, name_of, wrong
 
 __all__ = ["JSON", "CodecError", "Exact", "check", "decode", "dumps", "encode", "is_immutable", "loads", "name_of"]
@@ -153,7 +153,7 @@ def _collection(annotation: Any, origin: Any, args: tuple[Any, ...]) -> Plan | N
 
         def from_json(raw: Any) -> Any:
             items = _items(_expect(raw, list, annotation), item.decode)
-            return _built(annotation, cls, items)
+            return built(annotation, cls, items)
 
         return Plan(to_json, from_json)
     if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
@@ -238,11 +238,8 @@ def _class(cls: Any) -> Plan | None:
     bases: tuple[type, ...] = cls.__mro__
     if enum.Enum in bases:
         return one_of(cls, [(member, encode(member.value)) for member in cls])
-    if hasattr(cls, "model_validate") and hasattr(cls, "model_dump"):
-        return _checked(cls, lambda value: value.model_dump(mode="json", by_alias=True), lambda raw: _model(cls, raw))
-    if hasattr(cls, "__struct_fields__"):
-        msgspec: Any = importlib.import_module("msgspec")
-        return _checked(cls, msgspec.to_builtins, lambda raw: msgspec.json.decode(exact(raw), type=cls))
+    if (plan := of_library(cls, _encode_any)) is not None:
+        return plan
     if typing.is_typeddict(cls) or hasattr(cls, "__required_keys__"):
         return _record(cls, dict, required_keys(cls), lambda value: value)
     if tuple in bases and hasattr(cls, "_fields"):
@@ -255,51 +252,6 @@ def _class(cls: Any) -> Plan | None:
         names = [each.name for each in fields]
         return _record(cls, cls, required, lambda value: {name: getattr(value, name) for name in names}, names)
     return None
-
-
-def _checked(cls: Any, dump: Callable[[Any], Any], load: Callable[[Any], Any]) -> Plan:
-    """A class of a library. What it writes is read once, because it may let in what it does not take back: then nobody could ever
-    read the value again."""
-
-    def to_json(value: Any) -> Any:
-        raw = _encode_any(_built(cls, dump, _expect(value, cls, cls)))
-        _built(cls, load, raw)
-        return raw
-
-    return Plan(to_json, lambda raw: _built(cls, load, raw))
-
-
-def _model(cls: Any, raw: Any) -> Any:
-    """A pydantic model. One that is strict takes texts for dates, numbers and the like from a text of JSON alone."""
-    try:
-        return cls.model_validate(raw)
-    except ValueError:
-        try:
-            return cls.model_validate_json(exact(raw))
-        except ValueError:
-            pass
-        raise
-
-
-def _built(cls: Any, build: Callable[[Any], Any], raw: Any) -> Any:
-    """What a class makes of its fields. It may check them itself."""
-    try:
-        return build(raw)
-    except CodecError:
-        raise
-    except (ValueError, TypeError) as error:
-        problem, path = _problem(error)
-        raise CodecError(f"not a {name_of(cls)}: {problem}", cls, path) from error
-
-
-def _problem(error: Exception) -> tuple[str, str]:
-    """What is wrong, and where in the value. Pydantic's own text has the values too, each of them, and these may be secret."""
-    if not hasattr(error, "errors"):
-        return str(error), ""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-    place = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in found[0]["loc"])
-    return f"{found[0]['msg']}{more}", place
 
 
 def _record(
@@ -325,7 +277,7 @@ def _record(
     def from_json(raw: Any) -> Any:
         _expect(raw, dict, cls)
         made = _fields(raw, [name for name in plans if name in raw], lambda name: plans[name].decode(raw[name]))
-        return made if kind is dict else _built(cls, lambda fields: cls(**fields), made)
+        return made if kind is dict else built(cls, lambda fields: cls(**fields), made)
 
     def _fields(given: Mapping[str, Any], present: Iterable[str], one: Callable[[str], Any]) -> dict[str, Any]:
         if missing := [name for name in plans if name in needed and name not in given]:

@@ -375,6 +375,8 @@ def test_what_is_wrong_is_told_before_any_sql(shop: Any) -> None:
         nowhere.start(Idle, "i", rows=start_row("1"))
     with pytest.raises(TypeError, match=r"is no row of a start: write Orders.row\(key\)"):
         nowhere.start(Order, "o", rows=[Orders])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="status is one of 'RUNNING', .*, not 'DONE'"):
+        next(nowhere.list(status="DONE"))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="takes no input"):
         nowhere.start(Idle, "i", "input")
     with pytest.raises(TypeError, match="no starting state"):

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -23,7 +22,6 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from shop import wait_until
 
 import xdb
-from xdb import cli
 
 TABLES = """
 CREATE TABLE bills (id text PRIMARY KEY, status text CHECK (status <> 'refused'));
@@ -596,50 +594,3 @@ def test_a_program_of_coroutines_that_is_stopped(billing: Any, how: signal.Signa
     worker = xdb.PullWorker(Slow, name="slow", connections=billing.dsn)
     assert worker.work() == 2
     worker.close()
-
-
-def test_an_ordinary_handler_of_coroutines_has_no_connection(billing: Any) -> None:
-    """What it gives could be awaited by nobody there, and a write would be lost in silence."""
-
-    class Ordinary(xdb.Process):
-        @xdb.state(start=True, retry=xdb.Retry(attempts=1))
-        def only(self) -> xdb.Decision:
-            note("only")
-            return xdb.complete()
-
-    async def run() -> None:
-        worker = xdb.AsyncPullWorker(Ordinary, name="billing", connections=billing.dsn)
-        await worker.work()
-        await worker.close()
-
-    register(billing, Ordinary)
-    billing.client.start(Ordinary, "o1")
-    asyncio.run(run())
-    assert billing.client.wait(Ordinary, "o1").status == "FAILED"
-    ((told,),) = billing.execute("SELECT detail FROM xdb.failures WHERE process_id = 'o1'")
-    assert "`async def`" in told
-
-
-def test_what_serves_and_registers_knows_workers_that_fetch(billing: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    worker = xdb.PullWorker(Billing, AsyncBilling, name="billing", connections=billing.dsn)
-    with xdb.Admin(billing.superuser_dsn) as admin:
-        assert admin.check(worker) == []
-        assert not any(admin.register(worker, name="billing", url=None, role="app"))
-    with pytest.raises(TypeError, match=r"PullWorker fetches its calls and has no URL to serve: call its run\(\)"):
-        xdb.serve(worker)  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "bills", SimpleNamespace(worker=worker))
-    assert cli.main(["check", "bills:worker", "--dsn", billing.superuser_dsn]) == cli.NOTHING
-    assert cli.main(["register", "bills:worker", "--name", "billing", "--role", "app", "--dsn", billing.superuser_dsn]) == 0
-    assert "worker billing is registered as it is" in capsys.readouterr().out
-    assert cli.main(["sql", "bills:worker", "--name", "billing", "--role", "app"]) == cli.NOTHING
-    assert "url => NULL" in capsys.readouterr().out
-    assert cli.main(["definition", "bills:worker"]) == cli.NOTHING
-    assert cli.main(["serve", "bills:worker"]) == cli.WRONG
-    assert "run it with its run()" in capsys.readouterr().err
-
-
-def test_nobody_works_in_no_thread() -> None:
-    with pytest.raises(ValueError, match="threads= is how many"):
-        xdb.PullWorker(Billing, name="billing", threads=0)
-    with pytest.raises(ValueError, match="concurrency= is how many"):
-        xdb.AsyncPullWorker(Billing, name="billing", concurrency=0)

@@ -20,7 +20,7 @@ from transactions import async_engine, asyncpg_arguments, django_connection, url
 import xdb
 from xdb import errors
 from xdb.admin import Admin
-from xdb.client import AsyncClient, Client, Start
+from xdb.client import AsyncClient, Client, Start, sources
 from xdb.client.statements import Query
 
 
@@ -202,3 +202,15 @@ def test_after_a_fork_connections_are_those_of_who_made_them(shop: Any) -> None:
     session = shop.client._run(Query("SELECT pg_backend_pid()", (), lambda rows: rows[0][0]), None)
     assert shop.client.describe("i").status == "RUNNING"
     assert shop.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", session) == [(1,)]
+
+
+def test_a_driver_without_its_library_is_told_apart_from_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(name: str) -> Any:
+        raise ImportError("no pq wrapper available")
+
+    monkeypatch.setattr(sources.importlib, "import_module", without)
+    with pytest.raises(ImportError, match=r"install libpq \(libpq5 on Debian\).*no pq wrapper available"):
+        sources._psycopg()
+    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install 'xdb-sdk\[client\]'"):
+        sources._psycopg()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.util
 import os
 import selectors
 from collections import deque
@@ -77,6 +78,11 @@ def _psycopg() -> Any:
     try:
         return importlib.import_module("psycopg")
     except ImportError as error:
+        if importlib.util.find_spec("psycopg") is not None:
+            raise ImportError(
+                "psycopg 3 is there, but the library that it needs is not: install libpq (libpq5 on Debian), "
+                f"or pip install 'psycopg[binary]', which brings one. It says: {error}"
+            ) from error
         raise ImportError(
             "a client with a conninfo needs psycopg 3: pip install 'xdb-sdk[client]'. "
             "With another driver, make the client with a function that gives a connection, or give conn= to each call."

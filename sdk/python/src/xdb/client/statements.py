@@ -45,6 +45,7 @@ LONGEST_SLICE = 30.0  # of a wait: it holds its connection so long
 PAGE = 500  # of a list
 
 _ID_REUSE = {policy: policy.upper() for policy in get_args(IdReuse)}
+_STATUS = {status: status for status in get_args(Status)}
 _CONFLICT = {
     "override": "OVERRIDE_ON_CONFLICT",
     "ignore": "IGNORE_CONFLICT",
@@ -359,7 +360,7 @@ class Listing:
         """The latest ones before an execution. Execution ids grow with time, so no page looks at what others gave."""
         where: list[tuple[str, str | None]] = []
         if self.status is not None:
-            where.append(("status = %s::text", self.status))
+            where.append(("status = %s::text", _word(_STATUS, "status", self.status)))
         if self.process is not None:
             where.append(("process_type = %s::text", _type_or_name(self.process)))
         if self.prefix is not None:
