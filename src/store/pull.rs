@@ -13,7 +13,7 @@ use super::state;
 use super::table::{Read, Record, batch, rows, statements};
 use crate::error;
 use crate::pg::catch::{PgError, Result};
-use crate::pg::param::{array, value};
+use crate::pg::param::{Param, array, value};
 use crate::pg::spi::{Row, Spi};
 use crate::pg::wake;
 use pgrx::pg_sys;
@@ -41,11 +41,16 @@ statements! {
     WORKER = "SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $1";
     GATE = format!("SELECT e.paused, s.* FROM xdb.engine e LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = 0",
         instance::OWNERSHIP);
+    LINES = format!("SELECT l.lane, l.owner FROM {}", lines());
+    // Judged as it is when it is locked.
+    LOCK_IN_LINE = format!("SELECT t.execution_id, t.seq, t.lane, t.attempt, t.first_attempt_at FROM xdb.task t \
+        WHERE t.lane = $1 AND t.owner = $2 AND t.worker_id = $3 AND t.due_at <= $4 AND {FREE} \
+            AND t.shard BETWEEN $6 AND $7 AND t.execution_id <> ALL ($8) \
+        ORDER BY t.due_at LIMIT $5 FOR UPDATE OF t SKIP LOCKED");
     DUE = due_where(FREE, "t.shard BETWEEN $5 AND $6 AND t.execution_id <> ALL ($7)");
     KEEP_OPEN = "SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = ANY ($1) \
         ORDER BY p.execution_id FOR KEY SHARE SKIP LOCKED";
     KEEP_ONE_OPEN = "SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE";
-    // Judged as it is when it is locked.
     LOCK = format!("SELECT t.execution_id, t.seq, t.lane, t.attempt, t.first_attempt_at \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
         WHERE t.worker_id = $3 AND t.lane = ANY ($4) AND t.due_at <= $5 AND {FREE} \
@@ -164,10 +169,28 @@ pub struct DueCall {
 pub fn due(spi: &Spi, wanted: &Wanted<'_>) -> Result<Vec<DueCall>> {
     let lanes = lanes(spi)?;
     let lanes = || array(lanes.iter().copied());
-    let read = |row: &Row| {
-        let (lane, attempts) = (row.get("lane")?, row.get("attempt")?);
-        Ok(DueCall { key: StateKey::read(row)?, lane, attempts, first_attempt_at: row.get("first_attempt_at")? })
-    };
+    let read = |row: &Row| Ok((row.get::<i16>("lane")?, row.get::<pg_sys::Oid>("owner")?));
+    match spi.rows(&LINES, &[value(wanted.worker), lanes()], read)?[..] {
+        [] => Ok(Vec::new()),
+        [line] => due_in(spi, wanted, line),
+        _ => due_of_several_lines(spi, wanted, lanes),
+    }
+}
+
+fn read_due(row: &Row) -> Result<DueCall> {
+    let (lane, attempts) = (row.get("lane")?, row.get("attempt")?);
+    Ok(DueCall { key: StateKey::read(row)?, lane, attempts, first_attempt_at: row.get("first_attempt_at")? })
+}
+
+/// In one line the first calls that can be locked are those that are wanted.
+fn due_in(spi: &Spi, wanted: &Wanted<'_>, (lane, owner): (i16, pg_sys::Oid)) -> Result<Vec<DueCall>> {
+    let mut params = vec![value(lane), value(owner), value(wanted.worker), value(wanted.now)];
+    params.extend([value(wanted.at_most as i64), value(wanted.shards.0), value(wanted.shards.1), array(wanted.except)]);
+    spi.rows(&LOCK_IN_LINE, &params, read_due)
+}
+
+/// The first calls of all lines together are looked for before any is locked, so that none is which this claim does not take.
+fn due_of_several_lines(spi: &Spi, wanted: &Wanted<'_>, lanes: impl Fn() -> Param) -> Result<Vec<DueCall>> {
     let mut looked_at = wanted.at_most + READ_AHEAD;
     loop {
         let mut params = vec![value(wanted.worker), lanes(), value(wanted.now), value(looked_at as i64)];
@@ -178,7 +201,7 @@ pub fn due(spi: &Spi, wanted: &Wanted<'_>) -> Result<Vec<DueCall>> {
         }
         let mut params = StateKey::arrays(&keys);
         params.extend([value(wanted.worker), lanes(), value(wanted.now), value(wanted.at_most as i64)]);
-        let locked = spi.rows(&LOCK, &params, read)?;
+        let locked = spi.rows(&LOCK, &params, read_due)?;
         if locked.len() >= wanted.at_most || keys.len() < looked_at {
             return Ok(locked);
         }
