@@ -145,12 +145,12 @@ pub fn engine_figures(_: &Args) -> Result<Value> {
             (Vec::new(), Some(reasons.join("; ")), (None, None))
         }
         None => caller.on_system_tables(|spi, _| {
-            // Counted now: an engine that rests, or is gone, brings no figure up to date.
-            let (backlog, due) = spi.with_latest_snapshot(|spi| lines::backlog(spi, clock::now()))?;
             let ownership = instance::ownership(spi)?;
-            let without_type = spi.with_latest_snapshot(|spi| without_type(spi, ownership))?;
-            let unsigned = spi.with_latest_snapshot(without_secret)?;
-            let held = spi.with_latest_snapshot(suspects::reason)?;
+            // Counted now: an engine that rests, or is gone, brings no figure up to date.
+            let ((backlog, due), without_type, unsigned, held) = spi.with_latest_snapshot(|spi| {
+                let backlog = lines::backlog(spi, clock::now())?;
+                Ok((backlog, without_type(spi, ownership)?, without_secret(spi)?, suspects::reason(spi)?))
+            })?;
             let of_tables = [ownership.reason(), without_type, subscribed(spi)?, unsigned, held];
             let reasons: Vec<_> = why_not.into_iter().chain(of_tables.into_iter().flatten()).collect();
             let reason = (!reasons.is_empty()).then(|| reasons.join("; "));

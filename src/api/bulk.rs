@@ -13,7 +13,7 @@ use crate::pg::memory;
 use crate::pg::spi::Spi;
 use crate::store::load::Loaded;
 use crate::store::registry::Registry;
-use crate::store::{process, save};
+use crate::store::{execution, process, save};
 use crate::{clock, error, guc};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -110,7 +110,7 @@ impl Bulk<'_> {
             }
             let request_id = |number: usize| self.requests[number].options.request_id.as_deref();
             let rows: Vec<_> = batch.iter().map(|(number, loaded)| (loaded, request_id(*number))).collect();
-            process::insert(spi, &rows)?;
+            execution::insert_started(spi, &rows)?;
             save::save(spi, batch.iter().map(|(_, loaded)| loaded), &HashMap::new(), &|_| 0, now)?;
             writing.extend(batch.into_iter().filter(|(number, _)| self.writes_tables(*number)));
         }

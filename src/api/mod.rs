@@ -190,25 +190,21 @@ impl Caller {
 
     /// Runs `body` on users' tables, as the caller.
     fn on_users_tables<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
-        identity::as_caller(|| {
-            spi::connect(|spi| {
-                if identity::is_restricted() {
-                    defer_nothing(spi)?;
-                }
-                body(spi)
-            })
-        })
+        identity::as_caller(|| Self::connected(body))
     }
 
     /// Runs `body`, which calls functions of the users, as the caller.
     fn on_functions<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
-        identity::as_caller_of_function(|| {
-            spi::connect(|spi| {
-                if identity::is_restricted() {
-                    defer_nothing(spi)?;
-                }
-                body(spi)
-            })
+        identity::as_caller_of_function(|| Self::connected(body))
+    }
+
+    /// Runs `body` as whoever this is already. Where deferred triggers are refused, nothing is deferred.
+    fn connected<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
+        spi::connect(|spi| {
+            if identity::is_restricted() {
+                defer_nothing(spi)?;
+            }
+            body(spi)
         })
     }
 

@@ -49,7 +49,7 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     let timeout = target.begin(caller, &process_id, &rpc_name, timeout)?;
     let (meta, id) = (&target.loaded.meta, target.loaded.before.id);
     let (loading, loading_local) = target.loading();
-    refuse_superuser(caller, meta, |attribute| loading.wants(attribute))?;
+    refuse_superuser(caller, uses_tables(meta, |attribute| loading.wants(attribute)))?;
     let locking = Locking {
         rpc_name: &rpc_name,
         meta,
@@ -106,20 +106,17 @@ fn timeout_given(argument: Option<Option<Duration>>) -> Result<Option<Duration>>
     }
 }
 
-/// Refuses to use tables that have one of these attributes as a superuser: whoever owns one has code in it, a trigger or a policy,
-/// that would run as one.
-fn refuse_superuser(caller: Caller, meta: &Meta, touched: impl Fn(&str) -> bool) -> Result<()> {
-    let uses_tables = meta.mapping.iter().any(|table| table.attributes.keys().any(|attribute| touched(attribute)));
-    if uses_tables && identity::is_superuser(caller.role) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
+/// Refuses to run somebody's code as a superuser: that of a function, or what the owner of a table has in it, a trigger or a policy.
+fn refuse_superuser(caller: Caller, runs_code: bool) -> Result<()> {
+    if runs_code && identity::is_superuser(caller.role) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {
         return Err(error::superuser_rpc());
     }
     Ok(())
 }
 
-/// Refuses to call functions as a superuser: they are somebody's code.
-fn refuse_superuser_code(caller: Caller) -> Result<()> {
-    let is_refused = identity::is_superuser(caller.role) && !guc::ALLOW_SUPERUSER_PROCESSES.get();
-    if is_refused { Err(error::superuser_rpc()) } else { Ok(()) }
+/// Whether a table has one of these attributes.
+fn uses_tables(meta: &Meta, touched: impl Fn(&str) -> bool) -> bool {
+    meta.mapping.iter().any(|table| table.attributes.keys().any(|attribute| touched(attribute)))
 }
 
 /// What is to be called, unless the idempotency key has its answer already.
@@ -261,19 +258,15 @@ impl ToCall {
         rpc_name: &str,
         asked: Option<Duration>,
     ) -> Result<std::time::Duration> {
-        self.refuse_superuser_code(caller)?;
+        refuse_superuser(caller, self.config.function.is_some())?;
         let (id, timeout) = (self.loaded.before.id, self.timeout(asked));
         let is_paused = self.loaded.before.pause().is_some() || self.process_type.pause.is_some();
         if is_paused && rpc_pause::wait(caller, process_id, id, Instant::now() + timeout)? {
             *self = caller.on_system_tables(|spi, registry| target(spi, registry, process_id, rpc_name, id))?;
             // It may have been registered with a function meanwhile.
-            self.refuse_superuser_code(caller)?;
+            refuse_superuser(caller, self.config.function.is_some())?;
         }
         Ok(timeout)
-    }
-
-    fn refuse_superuser_code(&self, caller: Caller) -> Result<()> {
-        if self.config.function.is_some() { refuse_superuser_code(caller) } else { Ok(()) }
     }
 
     fn timeout(&self, asked: Option<Duration>) -> std::time::Duration {
@@ -393,10 +386,7 @@ fn apply(
     wrote();
     let changed = loaded.values().find(|entry| !entry.events.is_empty()).map(|entry| &entry.meta);
     if let Some(meta) = changed.filter(|_| !attributes.is_empty() || !functions.is_empty()) {
-        if !functions.is_empty() {
-            refuse_superuser_code(caller)?;
-        }
-        refuse_superuser(caller, meta, |attribute| attributes.contains_key(attribute))?;
+        refuse_superuser(caller, !functions.is_empty() || uses_tables(meta, |name| attributes.contains_key(name)))?;
         caller.look_up(tables, &meta.mapping, TableUse::Update, |attribute| attributes.contains_key(attribute))?;
         let definition = meta.definition();
         let look_up = || Calls::look_up(&definition, &functions, || Ok(context.to_owned()));

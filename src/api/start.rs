@@ -17,7 +17,7 @@ use crate::store::attribute::Size;
 use crate::store::load::{Loaded, Meta};
 use crate::store::process::{self, FoundExecution};
 use crate::store::registry::{Mapping, ProcessType, Registry, TypeId};
-use crate::store::{save, shard_of, versions};
+use crate::store::{execution, save, shard_of, versions};
 use crate::{clock, error, guc};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -234,7 +234,7 @@ pub(super) fn begin(
     let owner_name = owner_name(caller)?;
     let now = clock::now();
     let loaded = decide_start(caller, owner_name, &to_start, keys, request, id, now)?;
-    process::insert(spi, &[(&loaded, request.options.request_id.as_deref())])?;
+    execution::insert_started(spi, &[(&loaded, request.options.request_id.as_deref())])?;
     save::save(spi, std::iter::once(&loaded), &HashMap::new(), &|_| 0, now)?;
     Ok(StartResult::New(Box::new(loaded)))
 }

@@ -14,7 +14,7 @@ use crate::pg::shmem::{self, EngineState, ExitReason, Role};
 use crate::pg::spi::Spi;
 use crate::store::instance::Ownership;
 use crate::store::versions::{self, Mismatch};
-use crate::store::{engine, load, suspects};
+use crate::store::{claim, engine, load, suspects};
 use crate::transport::Reply;
 use crate::turn::{Memory, Progress, take_turn};
 use std::sync::Arc;
@@ -172,7 +172,7 @@ fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<i64, B
         let mut known = None;
         let epoch = engine::begin_epoch(spi, role)?;
         if role == Role::Scheduler {
-            engine::take_over_lanes(spi)?;
+            claim::take_over_lanes(spi)?;
             // Those of a runner that has died with the scheduler before this one.
             engine::retire_runners(spi, |runner| !is_running(database, runner))?;
             known = Some(suspects::count(spi)?);

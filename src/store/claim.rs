@@ -500,8 +500,10 @@ pub fn take_back_from_runners(spi: &Spi, real: Timestamp) -> Result<bool> {
 
 /// In a schema without runners, gives to the scheduler what older versions had in other lanes: calls of tables that were set
 /// aside, and such as waited for locks.
-pub(super) fn take_over_lanes(spi: &Spi) -> Result<()> {
-    spi.run(&TAKE_OVER_LANES, &[])?;
+pub fn take_over_lanes(spi: &Spi) -> Result<()> {
+    if !versions::is_own() {
+        spi.run(&TAKE_OVER_LANES, &[])?;
+    }
     Ok(())
 }
 

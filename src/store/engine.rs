@@ -3,7 +3,7 @@
 //! The scheduler has row 0, and runner n row 10 + n, made when it begins for the first time. An epoch is never given twice: each
 //! new one is above all others, and no row is ever deleted.
 
-use super::claim::{self, FIRST_PRIORITY_LANE};
+use super::claim::FIRST_PRIORITY_LANE;
 use super::instance::{self, Ownership};
 use super::registry::{NO_WORKER, WorkerId};
 use super::table::{statements, table};
@@ -12,7 +12,7 @@ use crate::pg::param::value;
 use crate::pg::shmem::Role;
 use crate::pg::spi::{Row, Spi};
 use crate::store::slow::{self, Marks};
-use crate::store::versions::{self, of_schema};
+use crate::store::versions::of_schema;
 
 /// The row of the first runner.
 const FIRST_RUNNER: i16 = 10;
@@ -94,11 +94,6 @@ pub fn begin_epoch(spi: &Spi, role: Role) -> Result<i64> {
 pub(super) fn close_gate(spi: &Spi) -> Result<()> {
     spi.rows(&GATE, &[], |_| Ok(()))?;
     Ok(())
-}
-
-/// In a schema without runners, gives to the scheduler what older versions had in other lanes.
-pub fn take_over_lanes(spi: &Spi) -> Result<()> {
-    if versions::is_own() { Ok(()) } else { claim::take_over_lanes(spi) }
 }
 
 /// Makes the leases of runners void that are gone: their rows get new epochs, which nobody has. `is_gone` is asked once no

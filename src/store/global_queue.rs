@@ -1,8 +1,6 @@
 //! Global queues: publishing, and what the matcher reads and writes. The scheduler is the only one who takes
 //! messages, and so the only one who reads what is free. The tables `global_message` and `global_message_key`.
 
-pub use super::global_waiter::{Class, Gathered, delete_waiters, gather, no_longer_passed_over, pass_over};
-
 use super::StateKey;
 use super::global_waiter::{self, NewWaiter, WaiterKey};
 use super::loaded::Loaded;

@@ -9,9 +9,10 @@
 
 use super::StateKey;
 use super::claim::{HELD_LANE, Lane, NO_LEASE, SCHEDULERS_LANE, TaskPlace, own_place};
+use super::lines::OfLine;
 use super::registry::{TypeId, WorkerId};
 use super::suspects;
-use super::table::{Record, batch, record, rows, statements};
+use super::table::{Record, batch, rows, statements};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
@@ -21,10 +22,6 @@ use pgrx::pg_sys;
 use std::collections::BTreeSet;
 use xdb_engine::{ExecutionId, StateSeq, Timestamp};
 use xdb_sched::room::Line;
-
-record! {
-    struct OfLine { worker_id: WorkerId, owner: pg_sys::Oid }
-}
 
 /// So many calls are moved at once, of each line.
 const SLICE: i64 = 1000;
@@ -113,8 +110,7 @@ pub fn hold_of_types(
     if types.is_empty() {
         return Ok(Vec::new());
     }
-    let lines: Vec<_> = lines.iter().map(|line| OfLine { worker_id: line.worker, owner: line.owner.into() }).collect();
-    let mut params = OfLine::arrays(&lines);
+    let mut params = OfLine::arrays(&lines.iter().copied().map(OfLine::from).collect::<Vec<_>>());
     params.extend([array(types.iter().copied()), value(SLICE), value(now), value(lane.epoch), value(real)]);
     params.push(array(levels.iter().copied().chain([SCHEDULERS_LANE])));
     params.extend(StateKey::arrays(found));

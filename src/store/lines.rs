@@ -77,7 +77,14 @@ pub(super) const OLDER: Schema = Schema {
 };
 
 record! {
-    struct OfLine { worker_id: WorkerId, owner: pg_sys::Oid }
+    /// A line, as a parameter.
+    pub(super) struct OfLine { worker_id: WorkerId, owner: pg_sys::Oid }
+}
+
+impl From<Line> for OfLine {
+    fn from(Line { worker, owner }: Line) -> Self {
+        Self { worker_id: worker, owner: owner.into() }
+    }
 }
 
 statements! {
@@ -251,8 +258,7 @@ pub fn next_due(
     lines: impl IntoIterator<Item = Line>,
     now: Timestamp,
 ) -> Result<Option<Timestamp>> {
-    let of_line = |line: Line| OfLine { worker_id: line.worker, owner: line.owner.into() };
-    let mut params = OfLine::arrays(&lines.into_iter().map(of_line).collect::<Vec<_>>());
+    let mut params = OfLine::arrays(&lines.into_iter().map(OfLine::from).collect::<Vec<_>>());
     params.extend([value(lane), value(now)]);
     Ok(spi.first(of_schema(&NEXT_DUE, &NEXT_DUE_OF_OLDER), &params, |row| row.get("next"))?.flatten())
 }

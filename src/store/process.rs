@@ -12,8 +12,6 @@ use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
 use xdb_engine::{Execution, ExecutionId, Pause, ProcessStatus, StateExecutionId, StateSeq, Timestamp};
 
-pub use super::execution::insert_started as insert;
-
 table! {
     /// A process id with its latest execution. Its row lock decides between starts.
     pub struct Latest<'a> in "latest_execution" {

@@ -1,10 +1,8 @@
 //! Writes what became of executions: the difference between what was loaded and what is now, one array statement
 //! per table, whatever the size of the batch.
 
-pub use super::claim::Lease;
-
 use super::attribute::{self, LocalAttribute};
-use super::claim::{self, SCHEDULERS_LANE, Task};
+use super::claim::{self, Lease, SCHEDULERS_LANE, Task};
 use super::correlated;
 use super::history::{self, HistoryEvent};
 use super::inbox::{self, MessageKey};

@@ -16,7 +16,7 @@ use crate::pg::spi::Spi;
 use crate::store::StateKey;
 use crate::store::app_functions::Calls;
 use crate::store::attribute;
-use crate::store::global_queue::Gathered;
+use crate::store::global_waiter::Gathered;
 use crate::store::load::{self, DueTimer, Loaded};
 use crate::store::locks;
 use crate::store::registry::NO_WORKER;

@@ -14,7 +14,7 @@ use crate::pg::crash;
 use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE, TaskPlace};
 use crate::store::held::Walk;
 use crate::store::registry::{NO_WORKER, Registry, WorkerId};
-use crate::store::{StateKey, claim, global_queue, held, inbox, lines, load, pauses, timer, versions};
+use crate::store::{StateKey, claim, global_waiter, held, inbox, lines, load, pauses, timer, versions};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
@@ -86,7 +86,7 @@ impl Gathering<'_> {
             let limit = guc::CLAIM_BATCH.get() as usize;
             self.scan(turn, &busy, limit, items, &mut work)?;
             if started.has_global_work {
-                let gathered = global_queue::gather(turn.spi, turn.began, &busy, limit)?;
+                let gathered = global_waiter::gather(turn.spi, turn.began, &busy, limit)?;
                 items.splice(0..0, gathered.states.iter().map(|key| Item::Waiter(*key)));
                 self.matching.gathered(gathered);
             }

@@ -9,7 +9,8 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::spi::Spi;
 use crate::store::StateKey;
-use crate::store::global_queue::{self as global, Class, FreeMessage, Gathered, WantedOfKey};
+use crate::store::global_queue::{self as global, FreeMessage, WantedOfKey};
+use crate::store::global_waiter::{self, Class, Gathered};
 use crate::store::load::Loaded;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use xdb_engine::*;
@@ -320,14 +321,14 @@ impl Matching {
                 _ => {}
             }
         }
-        global::pass_over(turn.spi, &not_asked)?;
+        global_waiter::pass_over(turn.spi, &not_asked)?;
         if !not_asked.is_empty() {
             crash::point("turn-pass-over");
         }
         let Matching { gathered, is_new } = self;
         let noted: BTreeSet<_> = gathered.passed_over.iter().collect();
         asked.retain(|key| noted.contains(key));
-        global::no_longer_passed_over(turn.spi, &asked)?;
+        global_waiter::no_longer_passed_over(turn.spi, &asked)?;
         if !is_new {
             return Ok(false);
         }

@@ -11,9 +11,10 @@ use super::owners;
 use super::transaction::Turn;
 use crate::pg::catch::Result;
 use crate::pg::{crash, wake};
+use crate::store::claim::Lease;
 use crate::store::load::{self, Loaded};
-use crate::store::save::{self, Lease, SavedBatch};
-use crate::store::{StateKey, claim, global_queue};
+use crate::store::save::{self, SavedBatch};
+use crate::store::{StateKey, claim, global_waiter};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::lines::Lines;
@@ -141,7 +142,7 @@ fn write(
     }
     load::delete_arrivals(spi, &taken_in.keys)?;
     load::delete_arrivals_of(spi, &stale.inboxes)?;
-    global_queue::delete_waiters(spi, &stale.waiters)?;
+    global_waiter::delete_waiters(spi, &stale.waiters)?;
     load::delete_timers(spi, &stale.timers, *now)?;
     if !given_away.is_empty() {
         // Nothing has failed: the runner's call is the same attempt.
