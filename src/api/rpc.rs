@@ -2,18 +2,15 @@
 
 use super::answering::{self, Answering};
 use super::rpc_locks::Locking;
-use super::rpc_pause;
 use super::{Caller, json, name, name_if_given, payload, session_traceparent, wrote};
+use super::{rpc_client, rpc_pause};
 use crate::calls;
-use crate::http::{AuthorityFile, HostPolicy, Notifier, Reactor};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
-use crate::pg::descriptors::Descriptors;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
-use crate::pg::latch::wait_for_fd_or_latch;
 use crate::pg::memory;
-use crate::pg::process::{configuration_read_at, database_name};
+use crate::pg::process::database_name;
 use crate::pg::spi::{self};
 use crate::pg::wake;
 use crate::store::app_functions::{self, Calls};
@@ -22,10 +19,9 @@ use crate::store::attribute::{self, Found, Size};
 use crate::store::load::{self, Loaded, Lock, Meta};
 use crate::store::registry::{ProcessType, Registry};
 use crate::store::{locks, process};
-use crate::transport::{FailureKind, Outcome, Request};
+use crate::transport::{Outcome, Request};
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -337,7 +333,7 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, global: &str, local: &str)
         timeout,
         secrets,
     };
-    let answer = answered(target, rpc_name, Client::call(call)?)?;
+    let answer = answered(target, rpc_name, rpc_client::call(call)?)?;
     let context = context(&answer);
     Ok((answer, context))
 }
@@ -435,83 +431,4 @@ fn decide(
     let decided = answering.decide(spi, registry, &mut loaded, now)?;
     decided.map_err(|rejection| error::rejected_rpc(process_id, rpc_name, &rejection))?;
     Ok((loaded, now))
-}
-
-/// This session's way to workers.
-struct Client {
-    reactor: Reactor,
-    notifier: Arc<Notifier>,
-    hosts: String,
-    authorities: AuthorityFile,
-    /// Given back when the client is dropped.
-    _descriptors: Descriptors,
-}
-
-/// What a client has open: two that its reactor polls with and one that wakes it, one that wakes the session, and a connection.
-const DESCRIPTORS: usize = 5;
-
-thread_local! {
-    static CLIENT: RefCell<Option<Client>> = const { RefCell::new(None) };
-}
-
-impl Client {
-    fn new() -> std::io::Result<Self> {
-        let mut descriptors = Descriptors::default();
-        if !descriptors.reserve_all(DESCRIPTORS) {
-            return Err(std::io::Error::other("others in this session have all descriptors"));
-        }
-        let notifier = Arc::new(Notifier::new()?);
-        let reactor = Reactor::new(notifier.clone())?;
-        // A session makes one call at a time.
-        reactor.set_max_connections(1);
-        Ok(Self {
-            reactor,
-            notifier,
-            hosts: String::new(),
-            authorities: AuthorityFile::default(),
-            _descriptors: descriptors,
-        })
-    }
-
-    /// Makes the call and waits for its end, obeying cancel, terminate and timeouts at once.
-    fn call(call: Request) -> Result<Outcome> {
-        let mut client = match CLIENT.with_borrow_mut(Option::take) {
-            Some(client) => client,
-            None => Self::new().map_err(|why| error::no_client(&why))?,
-        };
-        client.follow_settings()?;
-        let deadline = Instant::now() + call.timeout + std::time::Duration::from_secs(1);
-        client.reactor.submit(vec![call]);
-        // If a cancel comes, the wait raises an error and the client is dropped with its connection.
-        let mut finished = Vec::new();
-        loop {
-            client.notifier.clear();
-            client.reactor.drain(&mut finished);
-            if let Some(finished) = finished.pop() {
-                // After a panic the next call has a new one.
-                if !matches!(finished.outcome, Outcome::Failed { kind: FailureKind::Panic, .. }) {
-                    CLIENT.set(Some(client));
-                }
-                return Ok(finished.outcome);
-            }
-            if Instant::now() > deadline {
-                let kind = FailureKind::Timeout;
-                return Ok(Outcome::Failed { kind, message: "the call did not end in its time".to_owned() });
-            }
-            wait_for_fd_or_latch(client.notifier.raw_fd(), 1000);
-        }
-    }
-
-    fn follow_settings(&mut self) -> Result<()> {
-        self.reactor.set_max_response_bytes(guc::max_response_bytes());
-        let hosts = guc::text(&guc::ALLOWED_WORKER_HOSTS);
-        if hosts != self.hosts {
-            let policy = HostPolicy::parse(&hosts).map_err(error::host_not_allowed)?;
-            self.reactor.set_policy(policy);
-            self.hosts = hosts;
-        }
-        // What is wrong with the file is told by each call that needs it.
-        self.authorities.follow(&self.reactor, &guc::text(&guc::SSL_CA_FILE), configuration_read_at());
-        Ok(())
-    }
 }

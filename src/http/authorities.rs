@@ -9,8 +9,6 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-use super::Reactor;
-
 /// The setting that names the file, for messages.
 const SETTING: &str = "xdb.ssl_ca_file";
 
@@ -71,23 +69,4 @@ fn read_file(path: &Path) -> Result<Vec<u8>, String> {
         return Err(format!("it is larger than {} MB", LARGEST >> 20));
     }
     Ok(text)
-}
-
-/// The file as a reactor has it.
-#[derive(Default)]
-pub struct AuthorityFile {
-    /// Its name, and when the configuration was loaded as it was read.
-    seen: Option<(String, i64)>,
-}
-
-impl AuthorityFile {
-    /// Reads the file for the reactor when it is another one, or may be, for the configuration was loaded again. Gives back why
-    /// it can't be used, once.
-    pub fn follow(&mut self, reactor: &Reactor, path: &str, loaded: i64) -> Option<String> {
-        if self.seen.as_ref().is_some_and(|(seen, at)| seen == path && *at == loaded) {
-            return None;
-        }
-        self.seen = Some((path.to_owned(), loaded));
-        reactor.set_authorities(Authorities::read(path)).err()
-    }
 }

@@ -35,6 +35,7 @@
 //! | `hosts.rs` | which URLs and addresses are permitted |
 //! | `resolver.rs`, `threads.rs` | names to addresses, by threads of its own; also for the registration of a worker |
 //! | `notifier.rs` | wakes the main thread |
+//! | `settings.rs` | what a reactor has from settings |
 //! | `reactor/` | the calls themselves |
 
 mod authorities;
@@ -43,15 +44,17 @@ mod hosts;
 mod notifier;
 mod reactor;
 mod resolver;
+mod settings;
 mod signature;
 mod threads;
 
-pub use authorities::{Authorities, AuthorityFile};
+pub use authorities::Authorities;
 pub use headers::validate_headers;
 pub use hosts::{HostPolicy, WorkerUrl, validate_url};
 pub use notifier::Notifier;
 pub use reactor::{Connections, Dial, Means, Reactor};
 pub use resolver::{Lookup, Names, system_lookup};
+pub use settings::{FollowedSettings, Unusable};
 pub use signature::{Signature, check_secret, sign};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

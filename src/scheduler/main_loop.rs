@@ -3,7 +3,7 @@
 use super::duties::{Duties, is_running};
 use super::setting_names::SettingNames;
 use crate::guc;
-use crate::http::{AuthorityFile, HostPolicy, Notifier, Reactor};
+use crate::http::{FollowedSettings, Notifier, Reactor};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, Result, log_error};
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
@@ -64,7 +64,7 @@ pub fn run(session: &mut Session) -> ExitReason {
     };
     let wait_set = WaitSet::new(Some(notifier.raw_fd()));
     let mut memory = Memory::new(role, epoch, session.extension_version == versions::OWN);
-    let mut followed = Followed::default();
+    let mut followed = FollowedSettings::default();
     let mut connections = Reserved::default();
     let mut finished: Vec<Reply> = Vec::new();
     let mut duties = Duties::of(session);
@@ -73,7 +73,7 @@ pub fn run(session: &mut Session) -> ExitReason {
         if session.asked_to_leave() || setting_names.are_too_many(session.slot, memory.has_calls()) {
             return ExitReason::Left;
         }
-        followed.follow(session, &reactor);
+        follow_settings(session, &reactor, &mut followed);
         session.slot.set_dormant(false);
         if session.slot.take_wake() {
             memory.woken();
@@ -242,30 +242,16 @@ impl Reserved {
     }
 }
 
-/// Settings of the reactor that may be reloaded, as it has them.
-#[derive(Default)]
-struct Followed {
-    /// What the policy was read from. As the reactor begins: no host is permitted.
-    hosts: String,
-    authorities: AuthorityFile,
-}
-
-impl Followed {
-    /// A list of hosts that can't be read permits nothing, and without the authorities nothing is called over TLS.
-    fn follow(&mut self, session: &Session, reactor: &Reactor) {
-        reactor.set_max_response_bytes(guc::max_response_bytes());
-        let text = guc::text(&guc::ALLOWED_WORKER_HOSTS);
-        if text != self.hosts {
-            reactor.set_policy(HostPolicy::parse(&text).unwrap_or_else(|error| {
-                pgrx::log!("xdb: no worker is called, because xdb.allowed_worker_hosts is wrong: {error}");
-                HostPolicy::default()
-            }));
-            self.hosts = text;
-        }
-        let file = guc::text(&guc::SSL_CA_FILE);
-        if let Some(why) = self.authorities.follow(reactor, &file, process::configuration_read_at()) {
-            pgrx::log!("xdb: no worker is called over TLS: {why} (\"{file}\")");
-            session.slot.record_error(&why);
-        }
+/// Tells the reactor what has been reloaded.
+fn follow_settings(session: &Session, reactor: &Reactor, followed: &mut FollowedSettings) {
+    let (hosts, file) = (guc::text(&guc::ALLOWED_WORKER_HOSTS), guc::text(&guc::SSL_CA_FILE));
+    let (loaded, max_response_bytes) = (process::configuration_read_at(), guc::max_response_bytes());
+    let unusable = followed.follow(reactor, &hosts, &file, loaded, max_response_bytes);
+    if let Some(why) = unusable.hosts {
+        pgrx::log!("xdb: no worker is called, because xdb.allowed_worker_hosts is wrong: {why}");
+    }
+    if let Some(why) = unusable.authorities {
+        pgrx::log!("xdb: no worker is called over TLS: {why} (\"{file}\")");
+        session.slot.record_error(&why);
     }
 }
