@@ -311,7 +311,7 @@ impl Memory {
             // They are behind the cursors.
             self.scans.woken();
         }
-        self.hand_out(session, made, after_items, submit);
+        self.dispatch(session, made, after_items, submit);
         more
     }
 

@@ -140,7 +140,7 @@ impl Memory {
             self.scans.fetched.extend(left);
         }
         let mut more = work.more || saved.more || prepared.more || !prepared.requests.failed.is_empty();
-        self.hand_out(session, prepared.requests, !items.is_empty(), submit);
+        self.dispatch(session, prepared.requests, !items.is_empty(), submit);
         more |= self.keep_what_waits(items, saved.outcomes);
         self.backlog.give_up_beyond(max_in_flight().div_ceil(2));
         self.backlog.forget_old();
@@ -158,9 +158,9 @@ impl Memory {
         if more { Progress::More } else { Progress::Idle }
     }
 
-    /// Hands requests to the transport, and keeps what became of calls that were not made. `after_items`: they are of a turn that has
-    /// applied some.
-    pub(super) fn hand_out(
+    /// Dispatches the calls that were prepared, and keeps what became of those that were not made. `after_items`: they are of a turn
+    /// that has applied some.
+    pub(super) fn dispatch(
         &mut self,
         session: &Session,
         requests: Requests,
