@@ -13,9 +13,10 @@ use crate::pg::process::{has_transaction_snapshot, random};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::attribute::{self, Size};
-use crate::store::load::{self, Loaded, Lock};
+use crate::store::execution::{self, Lock};
+use crate::store::loaded::Loaded;
 use crate::store::registry::Registry;
-use crate::store::{save, timer};
+use crate::store::{inbox, queue, save, state, timer};
 use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -56,7 +57,7 @@ pub(super) fn lock(
 
 /// Loads executions, with their types as they are registered now. (A session may have read a type some time ago.)
 pub(super) fn executions(spi: &Spi, registry: &mut Registry, ids: &[ExecutionId], lock: Lock) -> Result<Executions> {
-    let mut loaded = load::executions(spi, registry, ids, lock)?;
+    let mut loaded = execution::executions(spi, registry, ids, lock)?;
     let mut types = BTreeMap::new();
     for entry in loaded.values_mut() {
         let name = &entry.before.process_type;
@@ -95,8 +96,8 @@ impl Answering<'_> {
         let mut decided = self.events(spi, loaded, now)?;
         if self.lock != Lock::Close && decided.as_ref().is_ok_and(|events| closes(events)) {
             // Behind everybody who publishes: what they have published is seen from here on.
-            load::executions(spi, registry, &[self.id], Lock::Close)?;
-            load::states_with_unrecorded_attempts(spi, loaded, &[self.id])?;
+            execution::executions(spi, registry, &[self.id], Lock::Close)?;
+            state::states_with_unrecorded_attempts(spi, loaded, &[self.id])?;
             take_in(spi, loaded, self.id, now)?;
             self.refuse_unseen(spi)?;
             decided = self.events(spi, loaded, now)?;
@@ -131,14 +132,14 @@ impl Answering<'_> {
             for (queue, wanted) in self.queues.iter().cloned().chain(published_to) {
                 *queues.entry(queue).or_default() += wanted;
             }
-            load::queues(spi, loaded, &load::QueueDemand::from([(id, queues.into_iter().collect())]))?;
+            queue::queues(spi, loaded, &queue::QueueDemand::from([(id, queues.into_iter().collect())]))?;
             if self.lock == Lock::Close {
-                load::states_with_unrecorded_attempts(spi, loaded, &[id])?;
+                state::states_with_unrecorded_attempts(spi, loaded, &[id])?;
             }
         }
         let ids = command.publishes().iter();
         let ids: Vec<_> = ids.filter_map(|p| Some((id, p.queue.clone(), p.message_id.clone()?))).collect();
-        load::message_ids(spi, loaded, &ids)?;
+        inbox::message_ids(spi, loaded, &ids)?;
         if let (Some(entry), Command::WaitUntilAnswered { answer, .. }) = (loaded.get_mut(&id), command) {
             count_timers(spi, entry, answer)?;
         }
@@ -226,14 +227,14 @@ fn concerns_engine(event: &Event) -> bool {
 pub(super) fn take_in(spi: &Spi, loaded: &mut Executions, id: ExecutionId, now: Timestamp) -> Result<()> {
     loop {
         // Whose they are makes no difference: they are all of one.
-        let load::Arrivals { arrivals, left, .. } = load::arrivals(spi, &[(id, pg_sys::InvalidOid)], true)?;
+        let inbox::Arrivals { arrivals, left, .. } = inbox::arrivals(spi, &[(id, pg_sys::InvalidOid)], true)?;
         let keys: Vec<_> = arrivals.iter().map(|arrival| arrival.key).collect();
         let queues = arrivals.iter().map(|arrival| (arrival.publish.queue.clone(), 0)).collect();
-        load::queues(spi, loaded, &load::QueueDemand::from([(id, queues)]))?;
+        queue::queues(spi, loaded, &queue::QueueDemand::from([(id, queues)]))?;
         if let Some(entry) = loaded.get_mut(&id) {
             entry.receive(spi, arrivals, now)?;
         }
-        load::delete_arrivals(spi, &keys)?;
+        inbox::delete_arrivals(spi, &keys)?;
         if left.is_empty() {
             break;
         }
@@ -244,7 +245,7 @@ pub(super) fn take_in(spi: &Spi, loaded: &mut Executions, id: ExecutionId, now: 
 /// Above `READ COMMITTED` the transaction may be older than messages that were published before it came here. They can't be
 /// taken in, and must not be overtaken.
 pub(super) fn refuse_unseen(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> Result<()> {
-    if has_transaction_snapshot() && load::has_unseen_arrivals(spi, id, queue)? {
+    if has_transaction_snapshot() && inbox::has_unseen_arrivals(spi, id, queue)? {
         let message = "could not serialize access: a message was published to the process meanwhile";
         return Err(PgError::new(SERIALIZATION_FAILURE, message));
     }

@@ -11,7 +11,7 @@ use crate::pg::crash;
 use crate::pg::function::{Args, Value, read_interval, read_time};
 use crate::pg::memory;
 use crate::pg::spi::Spi;
-use crate::store::load::Loaded;
+use crate::store::loaded::Loaded;
 use crate::store::registry::Registry;
 use crate::store::{execution, process, save};
 use crate::{clock, error, guc};

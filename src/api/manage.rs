@@ -7,10 +7,10 @@ use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
-use crate::store::attribute;
-use crate::store::load::{self, Loaded, Lock};
+use crate::store::execution::{self, Lock};
+use crate::store::loaded::Loaded;
 use crate::store::purge::{self, Cursor, Old};
-use crate::store::{save, state, suspects};
+use crate::store::{attribute, save, state, suspects};
 use crate::{clock, error};
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::*;
@@ -45,7 +45,7 @@ pub fn skip_timer(args: &Args) -> Result<Value> {
         // What was published before the skip may end the wait with it, or before it.
         super::answering::take_in(spi, loaded, id, now)?;
         super::answering::refuse_unseen(spi, id, None)?;
-        load::states(spi, loaded, &[(id, seq)])?;
+        state::states(spi, loaded, &[(id, seq)])?;
         Ok(Command::SkipTimer { seq, command_id })
     })?;
     Ok(Value::Void)
@@ -61,7 +61,7 @@ pub fn retry_now(args: &Args) -> Result<Value> {
         released = suspects::retry(spi, id, only)?;
         let states = state::standing(spi, id, only, now)?;
         let keys: Vec<_> = states.iter().map(|seq| (id, *seq)).collect();
-        load::states_without_inputs(spi, loaded, &keys)?;
+        state::states_without_inputs(spi, loaded, &keys)?;
         Ok(Command::RetryNow(states))
     })?;
     if released > 0 {
@@ -92,12 +92,12 @@ pub(super) fn command(
     let (count, changed) = caller.on_system_tables(|spi, registry| {
         let mut id = caller.find_to_change(spi, process_id, execution, function)?.id;
         // Waits for steps and RPCs, under the caller's timeouts; publishers pass.
-        let mut loaded = load::executions(spi, registry, &[id], Lock::Step)?;
+        let mut loaded = execution::executions(spi, registry, &[id], Lock::Step)?;
         while execution.is_none()
             && let Some(latest) = follower(spi, process_id, loaded.get(&id).map(|loaded| (id, loaded.before.status)))?
         {
             id = caller.own(process_id, Some(latest))?.id;
-            loaded = load::executions(spi, registry, &[id], Lock::Step)?;
+            loaded = execution::executions(spi, registry, &[id], Lock::Step)?;
         }
         wake::note_locked(id.0);
         let now = clock::now();

@@ -20,9 +20,10 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::app_functions::MergeFunction;
 use crate::store::correlated::{self, Key};
-use crate::store::load::{self, Loaded, Lock};
+use crate::store::execution::{self, Lock};
+use crate::store::loaded::Loaded;
 use crate::store::registry::{Registry, TypeId};
-use crate::store::save;
+use crate::store::{save, state};
 use crate::{clock, error};
 use std::collections::HashMap;
 use xdb_engine::*;
@@ -108,7 +109,7 @@ pub(super) fn merge_or_begin(
 /// the engine does.
 fn pending(spi: &Spi, registry: &mut Registry, caller: Caller, id: ExecutionId) -> Result<Option<Pending>> {
     // Waits for steps and RPCs, under the caller's timeouts.
-    let mut loaded = load::executions(spi, registry, &[id], Lock::Step)?;
+    let mut loaded = execution::executions(spi, registry, &[id], Lock::Step)?;
     wake::note_locked(id.0);
     let owner_name = owner_name(caller)?;
     let is_own = |Loaded { before, meta, .. }: &Loaded| {
@@ -117,7 +118,7 @@ fn pending(spi: &Spi, registry: &mut Registry, caller: Caller, id: ExecutionId) 
     if !loaded.get(&id).is_some_and(is_own) || !correlated::is_untried(spi, id)? {
         return Ok(None);
     }
-    load::states(spi, &mut loaded, &[(id, FIRST_STATE)])?;
+    state::states(spi, &mut loaded, &[(id, FIRST_STATE)])?;
     let Some(loaded) = loaded.remove(&id) else { return Ok(None) };
     let due = loaded.execution.first_call().map(|call| call.not_before);
     Ok(due.map(|due| Pending { loaded, due }))

@@ -12,11 +12,11 @@ use crate::pg::shmem::{Role, Slot};
 use crate::pg::spi::Spi;
 use crate::pg::subxact::undone;
 use crate::pg::{self, wake};
+use crate::store::execution::Lock;
 use crate::store::inbox::{self, NewMessage};
-use crate::store::load::{self, Lock};
 use crate::store::process::{self, Closing, FoundExecution, PublishersLock};
 use crate::store::registry::Registry;
-use crate::store::save;
+use crate::store::{save, state};
 use crate::{clock, error, guc};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -211,7 +211,7 @@ pub fn stop_process(args: &Args) -> Result<Value> {
 /// Closes an execution in the caller's transaction, after everybody who publishes to it.
 pub fn close(spi: &Spi, registry: &mut Registry, process_id: &str, id: ExecutionId, command: &Command) -> Result<()> {
     let mut loaded = answering::executions(spi, registry, &[id], Lock::Close)?;
-    load::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
+    state::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
     let now = clock::now();
     let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
     let events = entry.decide(command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;

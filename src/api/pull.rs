@@ -17,14 +17,14 @@ use crate::pg::process::{self, has_transaction_snapshot};
 use crate::pg::shmem::attribute_locks::RESPECTED_FOR;
 use crate::pg::spi::Spi;
 use crate::pg::wake::{self, waiter::Registration};
-use crate::store::StateKey;
 use crate::store::app_functions::Calls;
 use crate::store::app_tables::Tables;
 use crate::store::attribute::{self, Size};
-use crate::store::load::{self, Loaded, Lock};
-use crate::store::locks;
+use crate::store::execution::Lock;
+use crate::store::loaded::Loaded;
 use crate::store::pull::{self, Leased, OfToken, PullRole};
 use crate::store::registry::Registry;
+use crate::store::{StateKey, locks, state};
 use crate::{clock, error, guc};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -209,7 +209,7 @@ fn leave_marked(caller: Caller, token: &Token) -> Result<()> {
     let (found, known) = caller.on_system_tables(|spi, registry| {
         let found = token.find(spi, caller)?;
         let mut known = answering::executions(spi, registry, &[key.0], Lock::None)?;
-        load::states(spi, &mut known, &[key])?;
+        state::states(spi, &mut known, &[key])?;
         Ok((found, known))
     })?;
     let loaded = known.get(&key.0).ok_or_else(error::call_is_lost)?;

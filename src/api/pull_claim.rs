@@ -20,12 +20,13 @@ use crate::pg::subxact::guarded;
 use crate::pg::wake;
 use crate::store::app_tables::{Held, LoadedRows, Tables, object};
 use crate::store::attribute::{self, Found, LocalAttributes, Versioned};
-use crate::store::claim::{Lane, Lease};
+use crate::store::claim::{self, Lane, Lease};
+use crate::store::execution::{self, Lock};
 use crate::store::held::{self, OfPausedTypes};
-use crate::store::load::{self, Loaded, Lock};
+use crate::store::loaded::{self, Loaded};
 use crate::store::pull::{self as store, Begun, DueCall, Leased, Wanted};
 use crate::store::registry::{NO_WORKER, Registry, WorkerId};
-use crate::store::{StateKey, claim, locks};
+use crate::store::{StateKey, locks, state};
 use crate::turn::{refused, why_unfit};
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
@@ -240,7 +241,7 @@ impl Look {
         let ids = store::keep_open(spi, &ids)?;
         let keys: Vec<_> = round.due.iter().map(|due| due.key).filter(|key| ids.contains(&key.0)).collect();
         round.executions = answering::executions(spi, registry, &ids, Lock::None)?;
-        load::states_in(spi, &mut round.executions, &keys, &mut Portion::of_bytes())?;
+        state::states_in(spi, &mut round.executions, &keys, &mut Portion::of_bytes())?;
         self.move_elsewhere(spi, &mut round, seen)?;
         self.hold_paused(spi, &mut round, seen)?;
         self.refuse_unfit(spi, registry, &mut round, seen)?;
@@ -311,7 +312,7 @@ impl Look {
         }
         for (id, process_id, why) in closed {
             round.executions.remove(&id);
-            if !load::lock_for_close(spi, &[id])?.is_empty() {
+            if !execution::lock_for_close(spi, &[id])?.is_empty() {
                 process::close(spi, registry, &process_id, id, &Command::Fail { reason: why.to_owned() })?;
                 seen.wrote = true;
             }
@@ -421,7 +422,7 @@ impl Look {
     /// Global attributes, as the owner; or why they can't be read.
     fn read(
         &self,
-        meta: &load::Meta,
+        meta: &loaded::Meta,
         loading: &Loading,
         owners: &mut Owners,
         busy: &mut HashSet<pg_sys::Oid>,
@@ -499,7 +500,7 @@ fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId) -> Result<boo
     }
     let ids: BTreeSet<_> = over.iter().map(|key| key.0).collect();
     let ids: Vec<_> = ids.into_iter().collect();
-    let locked = load::executions(spi, registry, &ids, Lock::StepOrSkip)?;
+    let locked = execution::executions(spi, registry, &ids, Lock::StepOrSkip)?;
     let over: Vec<_> = over.into_iter().filter(|key| locked.contains_key(&key.0)).collect();
     let ended = Failure {
         status: None,
@@ -523,7 +524,7 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<(Begun, Failure)>) -> 
     let ids: Vec<_> = ids.into_iter().collect();
     let mut loaded = answering::executions(spi, registry, &ids, Lock::StepOrSkip)?;
     loaded.retain(|_, entry| entry.before.is_running());
-    load::states(spi, &mut loaded, &keys)?;
+    state::states(spi, &mut loaded, &keys)?;
     let now = clock::now();
     for (begun, failure) in attempts {
         let id = begun.key.0;
@@ -531,12 +532,12 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<(Begun, Failure)>) -> 
         let command = calls::failed(&begun.record(0), failure, Further::ByPolicy);
         let Ok(mut events) = entry.decide(&command, now, random()) else { continue };
         if closes(&events) {
-            if load::lock_for_close(spi, &[id])?.is_empty() {
+            if execution::lock_for_close(spi, &[id])?.is_empty() {
                 // Somebody publishes to it: in a later claim.
                 loaded.remove(&id);
                 continue;
             }
-            load::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
+            state::states_with_unrecorded_attempts(spi, &mut loaded, &[id])?;
             let decided = loaded.get(&id).map(|entry| entry.decide(&command, now, random()));
             let Some(Ok(again)) = decided else { continue };
             events = again;

@@ -16,7 +16,8 @@ use crate::pg::wake;
 use crate::store::app_functions::{self, Calls};
 use crate::store::app_tables::{Held, Tables, object};
 use crate::store::attribute::{self, Found, Size};
-use crate::store::load::{self, Loaded, Lock, Meta};
+use crate::store::execution::{self, Lock};
+use crate::store::loaded::{Loaded, Meta};
 use crate::store::registry::{ProcessType, Registry};
 use crate::store::{locks, process};
 use crate::transport::{Outcome, Request};
@@ -145,7 +146,7 @@ fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Resu
         let what = |_: &Locking<'_>| format!("process \"{process_id}\"");
         locking.within(what, || {
             caller.on_system_tables(|spi, registry| {
-                load::executions(spi, registry, &[locking.execution], Lock::Step).map(drop)
+                execution::executions(spi, registry, &[locking.execution], Lock::Step).map(drop)
             })
         })?;
         wake::note_locked(locking.execution.0);
@@ -227,7 +228,7 @@ fn target(
     rpc_name: &str,
     id: ExecutionId,
 ) -> Result<ToCall> {
-    let mut loaded = load::executions(spi, registry, &[id], Lock::None)?;
+    let mut loaded = execution::executions(spi, registry, &[id], Lock::None)?;
     let mut loaded = loaded.remove(&id).ok_or_else(|| error::unknown_process(process_id))?;
     let type_name = loaded.before.process_type.clone();
     let Some(process_type) = registry.process_type_by_name(spi, &type_name)? else {

@@ -10,7 +10,7 @@ use crate::pg::shmem::attribute_locks;
 use crate::pg::subxact::holds_row_locks_in;
 use crate::pg::wake::{self, waiter::Registration};
 use crate::pg::{identity, process};
-use crate::store::load::Meta;
+use crate::store::loaded::Meta;
 use crate::store::locks::{self, KeyTypes, WantedLocks};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Loading, LockType};

@@ -5,7 +5,7 @@ use super::{Caller, error};
 use crate::clock;
 use crate::pg::catch::Result;
 use crate::pg::wake::waiter::Registration;
-use crate::store::load::{self, Lock};
+use crate::store::execution::{self, Lock};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Pause};
 
@@ -39,7 +39,7 @@ pub(super) fn wait(caller: Caller, process_id: &str, id: ExecutionId, deadline: 
 fn look(caller: Caller, process_id: &str, id: ExecutionId) -> Result<Paused> {
     caller.on_system_tables(|spi, registry| {
         spi.with_latest_snapshot(|spi| {
-            let mut loaded = load::executions(spi, registry, &[id], Lock::None)?;
+            let mut loaded = execution::executions(spi, registry, &[id], Lock::None)?;
             let Some(loaded) = loaded.remove(&id) else { return Ok(None) };
             let now = clock::now();
             if let Some(pause) = loaded.before.pause().filter(|pause| !pause.is_over(now)) {

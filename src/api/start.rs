@@ -14,7 +14,7 @@ use crate::pg::spi::Spi;
 use crate::store::app_functions::Calls;
 use crate::store::app_tables::Tables;
 use crate::store::attribute::Size;
-use crate::store::load::{Loaded, Meta};
+use crate::store::loaded::{Loaded, Meta};
 use crate::store::process::{self, FoundExecution};
 use crate::store::registry::{Mapping, ProcessType, Registry, TypeId};
 use crate::store::{execution, save, shard_of, versions};

@@ -29,7 +29,7 @@ use crate::error;
 use crate::guc;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::{identity, memory, process};
-use crate::store::load::Loaded;
+use crate::store::loaded::Loaded;
 use crate::store::registry::Worker;
 use crate::transport::{FailureKind, Outcome, Request};
 use std::sync::Arc;

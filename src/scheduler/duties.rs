@@ -8,7 +8,7 @@ use crate::clock;
 use crate::pg::crash;
 use crate::pg::session::Session;
 use crate::pg::shmem::{Role, Slot, Suspects};
-use crate::store::{claim, engine, load, suspects};
+use crate::store::{claim, engine, execution, suspects};
 use crate::turn::{Memory, Progress, RUNNERS_CALLS};
 use pgrx::pg_sys;
 use std::time::{Duration, Instant};
@@ -170,7 +170,7 @@ impl Runners {
         }
         let running = self.running;
         let retired = in_transaction(session, |spi| {
-            load::unmark_closing(spi, None)?;
+            execution::unmark_closing(spi, None)?;
             engine::retire_runners(spi, |role| running[role.index()] && !is_running(database, role))?;
             crash::point("retire-runner");
             Ok(())

@@ -14,7 +14,7 @@ use crate::pg::shmem::{self, EngineState, ExitReason, Role};
 use crate::pg::spi::Spi;
 use crate::store::instance::Ownership;
 use crate::store::versions::{self, Mismatch};
-use crate::store::{claim, engine, load, suspects};
+use crate::store::{claim, engine, execution, suspects};
 use crate::transport::Reply;
 use crate::turn::{Memory, Progress, take_turn};
 use std::sync::Arc;
@@ -167,7 +167,7 @@ fn begin(session: &mut Session, role: Role) -> Result<std::result::Result<i64, B
     // The first scheduler alone finds leases of the engine that died with the server.
     let crashed = slot.epoch() == 0 && shmem::is_after_crash() && shmem::is_first_minute();
     let begun = session.transaction(|spi| {
-        load::unmark_closing(spi, None)?;
+        execution::unmark_closing(spi, None)?;
         let held = if role == Role::Scheduler && crashed { suspects::after_crash(spi)? } else { 0 };
         let mut known = None;
         let epoch = engine::begin_epoch(spi, role)?;

@@ -1,6 +1,6 @@
 //! All SQL that the engine and the functions run on the system tables.
 //!
-//! A transaction loads executions under their locks ([`load`]), lets the engine decide in memory ([`loaded`]), and writes the
+//! A transaction loads executions under their locks ([`execution`]), lets the engine decide in memory ([`loaded`]), and writes the
 //! difference ([`save`]) with one array statement per table. Each table is described once ([`table`]), and its statements stand
 //! beside its description:
 //!
@@ -37,8 +37,8 @@
 //! | [`lock_holders`] | | who has locked what a process needs |
 //! | [`locks`] | | what calls lock, and the versions of what they have read |
 //!
-//! Without tables of their own: [`role_settings`] reads what roles have set; [`load`] names what loads executions; [`phases`] says what
-//! of a state's phase has rows; [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with its history;
+//! Without tables of their own: [`role_settings`] reads what roles have set; [`phases`] says what of a state's phase has rows;
+//! [`adopt`] makes a copy's processes the database's own; [`check`] compares an execution's rows with its history;
 //! [`left_behind`] knows what code of others may leave in a client's session; [`versions`] says which schemas this library works with. [`app_tables`] reads and writes users' tables, [`app_functions`] calls users' functions, and
 //! [`catalog`] says what they are.
 
@@ -61,7 +61,6 @@ pub mod inbox;
 pub mod instance;
 pub mod left_behind;
 pub mod lines;
-pub mod load;
 pub mod loaded;
 pub mod lock_holders;
 pub mod locks;

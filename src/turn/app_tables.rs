@@ -21,7 +21,7 @@ use crate::store::StateKey;
 use crate::store::app_functions::{Called, Calls};
 use crate::store::app_tables::{Held, LoadedRows, Tables, defer_nothing};
 use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
-use crate::store::load::Meta;
+use crate::store::loaded::Meta;
 use crate::store::registry::ProcessType;
 use pgrx::pg_sys;
 use std::collections::BTreeMap;

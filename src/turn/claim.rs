@@ -16,13 +16,13 @@ use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::descriptors::Descriptors;
-use crate::store::StateKey;
 use crate::store::claim::{self, Due, Lease, LineClaim, RUNNERS_LANE, SCHEDULERS_LANE};
+use crate::store::execution::{self, Lock};
 use crate::store::held::{self, OfPausedTypes};
-use crate::store::lines;
-use crate::store::load::{self, Loaded, Lock};
+use crate::store::loaded::Loaded;
 use crate::store::locks::{self, KeyTypes};
 use crate::store::registry::{NO_WORKER, ProcessType, Registry, TypeId, WorkerId};
+use crate::store::{StateKey, lines, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 use xdb_engine::*;
@@ -182,9 +182,9 @@ impl Claiming<'_, '_> {
         let keys: Vec<_> = candidates.iter().map(|(due, _)| due).filter(|due| may_go(due)).map(|due| due.key).collect();
         let ids: BTreeSet<_> = keys.iter().map(|key| key.0).collect();
         let ids: Vec<_> = ids.into_iter().collect();
-        claims.executions = load::executions(self.turn.spi, self.registry, &ids, Lock::None)?;
+        claims.executions = execution::executions(self.turn.spi, self.registry, &ids, Lock::None)?;
         let mut portion = Portion::of_bytes().or_none(self.turn.takes_large);
-        let left_out = load::states_in(self.turn.spi, &mut claims.executions, &keys, &mut portion)?;
+        let left_out = state::states_in(self.turn.spi, &mut claims.executions, &keys, &mut portion)?;
         claims.took_large = portion.has_taken();
         let (candidates, aside): (Vec<_>, Vec<_>) =
             candidates.into_iter().partition(|(due, _)| may_go(due) && !left_out.contains(&due.key));
@@ -306,7 +306,7 @@ impl Claiming<'_, '_> {
             if missing.is_empty() && deferred.is_empty() {
                 return Ok(ready);
             }
-            let leases = load::leases(self.turn.spi, &missing)?;
+            let leases = claim::leases(self.turn.spi, &missing)?;
             for key in missing {
                 match leases.get(&key) {
                     // Somebody has locked its task.

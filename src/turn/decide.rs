@@ -13,14 +13,12 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::process::random;
 use crate::pg::spi::Spi;
-use crate::store::StateKey;
 use crate::store::app_functions::Calls;
-use crate::store::attribute;
 use crate::store::global_waiter::Gathered;
-use crate::store::load::{self, DueTimer, Loaded};
-use crate::store::locks;
+use crate::store::loaded::Loaded;
 use crate::store::registry::NO_WORKER;
-use crate::store::timer::OF_PAUSE;
+use crate::store::timer::{DueTimer, OF_PAUSE};
+use crate::store::{StateKey, attribute, execution, locks, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::*;
 use xdb_protocol::{invalid_answer, with_warnings};
@@ -520,7 +518,7 @@ impl<'i> Decider<'_, '_, 'i> {
         }
         let turn = self.turn;
         let ids: Vec<_> = self.closing.keys().copied().collect();
-        let obtained = load::lock_for_close(turn.spi, &ids)?;
+        let obtained = execution::lock_for_close(turn.spi, &ids)?;
         let mut closing: Vec<_> = std::mem::take(&mut self.closing).into_iter().collect();
         // Whose answer has waited longest comes first.
         closing.sort_by_key(|(_, closing)| closing.item);
@@ -528,7 +526,7 @@ impl<'i> Decider<'_, '_, 'i> {
             closing.iter().filter(|(id, c)| c.conditional && obtained.contains(id)).map(|(id, _)| *id).collect();
         let obtained_ids: Vec<_> = obtained.iter().copied().collect();
         let Decided { executions, taken_in, now, .. } = &mut self.decided;
-        load::states_with_unrecorded_attempts(turn.spi, executions, &obtained_ids)?;
+        state::states_with_unrecorded_attempts(turn.spi, executions, &obtained_ids)?;
         let left = take_in(turn, executions, taken_in, &conditional, *now)?;
         self.closing_rows.clear();
         let items = self.decided.items;

@@ -11,10 +11,10 @@ use super::transaction::{Started, Turn};
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::crash;
-use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE, TaskPlace};
-use crate::store::held::Walk;
+use crate::store::claim::{self, RUNNERS_LANE, SCHEDULERS_LANE, TaskPlace};
+use crate::store::held::{self, Walk};
 use crate::store::registry::{NO_WORKER, Registry, WorkerId};
-use crate::store::{StateKey, claim, global_waiter, held, inbox, lines, load, pauses, timer, versions};
+use crate::store::{StateKey, execution, global_waiter, inbox, lines, pauses, timer, versions};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use xdb_engine::ExecutionId;
@@ -304,12 +304,12 @@ impl Gathering<'_> {
         let keys: Vec<_> = self.backlog.yielding.iter().copied().collect();
         claim::release(turn.spi, turn.lane.epoch, &keys)?;
         crash::point("turn-yield");
-        let leased = load::leases(turn.spi, &keys)?;
+        let leased = claim::leases(turn.spi, &keys)?;
         let is_left = |key: &StateKey| leased.get(key).is_some_and(|(epoch, _)| *epoch == turn.lane.epoch);
         work.yielded = keys.into_iter().filter(|key| !is_left(key)).collect();
         // What they would have closed is not about to close any more: nobody shall wait for it.
         let ids: Vec<_> = work.yielded.iter().map(|key| key.0).collect();
-        load::unmark_closing(turn.spi, Some(&ids))?;
+        execution::unmark_closing(turn.spi, Some(&ids))?;
         work.yielded.iter().for_each(|key| self.locks.release(*key));
         self.scans.reset();
         Ok(())

@@ -11,7 +11,7 @@ use crate::pg::spi::Spi;
 use crate::store::StateKey;
 use crate::store::global_queue::{self as global, FreeMessage, WantedOfKey};
 use crate::store::global_waiter::{self, Class, Gathered};
-use crate::store::load::Loaded;
+use crate::store::loaded::Loaded;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use xdb_engine::*;
 

@@ -2,7 +2,7 @@
 
 use crate::calls::{Answered, CallRecord};
 use crate::store::StateKey;
-use crate::store::load::DueTimer;
+use crate::store::timer::DueTimer;
 use xdb_engine::ExecutionId;
 
 /// Something to be decided about.

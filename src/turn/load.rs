@@ -7,10 +7,12 @@ use super::transaction::Turn;
 use crate::calls::Answered;
 use crate::clock;
 use crate::pg::catch::Result;
-use crate::store::StateKey;
-use crate::store::attribute;
-use crate::store::load::{self, Arrival, InboxKey, Loaded, Lock, QueueDemand};
+use crate::store::execution::{self, Lock};
+use crate::store::inbox::{self, Arrival, InboxKey};
+use crate::store::loaded::Loaded;
+use crate::store::queue::{self, QueueDemand};
 use crate::store::registry::Registry;
+use crate::store::{StateKey, attribute, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::portion::Portion;
@@ -88,13 +90,13 @@ pub fn load<'i>(
     let named = Named::by(items);
     let ids: BTreeSet<_> = items.iter().map(Item::execution).collect();
     let ids: Vec<_> = ids.into_iter().collect();
-    batch.executions = load::executions(turn.spi, registry, &ids, Lock::StepOrSkip)?;
+    batch.executions = execution::executions(turn.spi, registry, &ids, Lock::StepOrSkip)?;
     let missing: Vec<_> = ids.iter().copied().filter(|id| !batch.executions.contains_key(id)).collect();
     if !missing.is_empty() {
-        batch.locked = load::existing(turn.spi, &missing)?;
+        batch.locked = execution::existing(turn.spi, &missing)?;
     }
     let mut portion = Portion::of_bytes().or_none(turn.takes_large);
-    let mut answered = load::answered(turn.spi, &mut batch.executions, &named.answered, &mut portion)?;
+    let mut answered = state::answered(turn.spi, &mut batch.executions, &named.answered, &mut portion)?;
     batch.left_out.append(&mut answered.left_out);
     batch.leases = answered.leases;
     batch.local = attribute::versions(turn.spi, &named.with_locked_keys)?;
@@ -103,17 +105,17 @@ pub fn load<'i>(
     let mut waiters = Portion::of_bytes().or_none(turn.takes_large);
     let mut waits = Portion::of_waits().or_none(turn.takes_large);
     for (keys, portion) in [(&named.states, &mut waiters), (&named.with_timers, &mut waits)] {
-        let mut left_out = load::states_in(turn.spi, &mut batch.executions, keys, portion)?;
+        let mut left_out = state::states_in(turn.spi, &mut batch.executions, keys, portion)?;
         batch.left_out.append(&mut left_out);
     }
     batch.took_large = portion.has_taken() || waiters.has_taken() || waits.has_taken();
-    load::queues(turn.spi, &mut batch.executions, &named.queues)?;
+    queue::queues(turn.spi, &mut batch.executions, &named.queues)?;
     batch.now = clock::now();
     let may_have_arrivals =
         |loaded: &&Loaded| loaded.before.is_running() && !answered.without_arrivals.contains(&loaded.before.id);
     let ids: Vec<_> = batch.executions.values().filter(may_have_arrivals).map(|l| l.before.id).collect();
     take_in(turn, &mut batch.executions, &mut batch.taken_in, &ids, batch.now)?;
-    load::message_ids(turn.spi, &mut batch.executions, &named.message_ids)?;
+    inbox::message_ids(turn.spi, &mut batch.executions, &named.message_ids)?;
     batch.free = matching.list_free(turn, &batch.executions, items, batch.now)?;
     Ok(batch)
 }
@@ -167,7 +169,7 @@ pub fn take_in(
     if of.is_empty() {
         return Ok(BTreeSet::new());
     }
-    let load::Arrivals { arrivals, left, left_from, large } = load::arrivals(turn.spi, &of, turn.takes_large)?;
+    let inbox::Arrivals { arrivals, left, left_from, large } = inbox::arrivals(turn.spi, &of, turn.takes_large)?;
     taken_in.left_from = taken_in.left_from.into_iter().chain(left_from).min();
     taken_in.large |= large;
     let mut new: BTreeMap<ExecutionId, Vec<Arrival>> = BTreeMap::new();
@@ -179,7 +181,7 @@ pub fn take_in(
         queues.entry(id).or_default().entry(arrival.publish.queue.clone()).or_default();
         new.entry(id).or_default().push(arrival);
     }
-    load::queues(turn.spi, executions, &queues)?;
+    queue::queues(turn.spi, executions, &queues)?;
     for (id, arrivals) in new {
         if let Some(loaded) = executions.get_mut(&id) {
             loaded.receive(turn.spi, arrivals, now)?;

@@ -24,9 +24,8 @@ use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result, UNIQUE_VIOLATION, lo
 use crate::pg::session::Session;
 use crate::pg::spi::Spi;
 use crate::pg::{crash, identity, memory as server_memory, shmem};
-use crate::store::StateKey;
-use crate::store::load::{self, Lock};
-use crate::store::suspects;
+use crate::store::execution::{self, Lock};
+use crate::store::{StateKey, claim, state, suspects};
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 use xdb_sched::backoff::Patience;
@@ -205,15 +204,15 @@ fn requests_in(memory: &mut Memory, spi: &Spi, calls: &[Leased], mode: Mode) -> 
     };
     let keys: Vec<_> = calls.iter().map(|call| call.key).collect();
     // A session may have ended the call meanwhile.
-    let leases = load::leases(spi, &keys)?;
+    let leases = claim::leases(spi, &keys)?;
     let is_leased = |call: &&Leased| leases.get(&call.key) == Some(&(call.lease.epoch, call.lease.number));
     let (leased, over): (Vec<_>, Vec<_>) = calls.iter().partition(is_leased);
     over.iter().for_each(|call| memory.locks.release(call.key));
     let keys: Vec<_> = leased.iter().map(|call| call.key).collect();
     let ids: Vec<_> = keys.iter().map(|key| key.0).collect::<BTreeSet<_>>().into_iter().collect();
-    let mut executions = load::executions(spi, &mut memory.registry, &ids, Lock::None)?;
+    let mut executions = execution::executions(spi, &mut memory.registry, &ids, Lock::None)?;
     let mut portion = Portion::of_bytes().or_none(turn.takes_large);
-    let mut left_out = load::states_in(spi, &mut executions, &keys, &mut portion)?;
+    let mut left_out = state::states_in(spi, &mut executions, &keys, &mut portion)?;
     // Definitions that were there when these were leased may have had to go.
     left_out.extend(keys.iter().filter(|key| memory.registry.is_put_off(key.0)));
     let mut app = AppTables::new(&turn, &mut memory.tables, false);

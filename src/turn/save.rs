@@ -11,10 +11,10 @@ use super::owners;
 use super::transaction::Turn;
 use crate::pg::catch::Result;
 use crate::pg::{crash, wake};
-use crate::store::claim::Lease;
-use crate::store::load::{self, Loaded};
+use crate::store::claim::{self, Lease};
+use crate::store::loaded::{self, Loaded};
 use crate::store::save::{self, SavedBatch};
-use crate::store::{StateKey, claim, global_waiter};
+use crate::store::{StateKey, execution, global_waiter, inbox, timer};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::lines::Lines;
@@ -134,16 +134,16 @@ fn write(
     if nothing {
         return Ok((false, SavedBatch::default()));
     }
-    let lane = |meta: &load::Meta| app.lane_of(meta);
+    let lane = |meta: &loaded::Meta| app.lane_of(meta);
     let saved = save::save_batch(spi, changed.into_iter(), leases, &lane, *now)?;
     if saved.calls_over && !turn.role.grants_locks() {
         // The scheduler has locks for them, perhaps.
         wake::calls_over_at_commit();
     }
-    load::delete_arrivals(spi, &taken_in.keys)?;
-    load::delete_arrivals_of(spi, &stale.inboxes)?;
+    inbox::delete_arrivals(spi, &taken_in.keys)?;
+    inbox::delete_arrivals_of(spi, &stale.inboxes)?;
     global_waiter::delete_waiters(spi, &stale.waiters)?;
-    load::delete_timers(spi, &stale.timers, *now)?;
+    timer::delete_timers(spi, &stale.timers, *now)?;
     if !given_away.is_empty() {
         // Nothing has failed: the runner's call is the same attempt.
         claim::release(spi, turn.lane.epoch, given_away)?;
@@ -151,7 +151,7 @@ fn write(
         crash::point("turn-give-away");
     }
     if !still_closing.is_empty() {
-        load::mark_closing(spi, still_closing)?;
+        execution::mark_closing(spi, still_closing)?;
         crash::point("turn-closing");
     }
     Ok((true, saved))

@@ -4,7 +4,7 @@
 use super::transaction::Turn;
 use crate::guc;
 use crate::pg::catch::Result;
-use crate::store::load::Loaded;
+use crate::store::loaded::Loaded;
 use crate::store::timer;
 use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::ExecutionId;

@@ -20,6 +20,7 @@ use crate::pg::subxact::guarded;
 use crate::store::app_functions;
 use crate::store::app_tables::{defer_nothing, object};
 use crate::store::attribute::{Found, Size};
+use crate::store::{inbox, queue};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xdb_protocol::call_id;
@@ -279,7 +280,7 @@ impl Decider<'_, '_, '_> {
     // Long because it is what `decide` does for all others, in one go.
     fn applied(&mut self, record: &CallRecord, answered: &Answered, size: Size) -> Result<Option<Undone>> {
         let (turn, now, id) = (self.turn, self.decided.now, record.key.0);
-        let mut queues = load::QueueDemand::new();
+        let mut queues = queue::QueueDemand::new();
         let publishes = answered.effects().map_or(&[][..], |effects| &effects.publish_to_local_queue);
         let published_to = publishes.iter().map(|publish| (publish.queue.clone(), 0));
         // Calls come one after the other in a transaction: each takes what those before have left.
@@ -290,8 +291,8 @@ impl Decider<'_, '_, '_> {
         }
         let with_id = publishes.iter().filter_map(|p| Some((id, p.queue.clone(), p.message_id.clone()?)));
         let with_id: Vec<_> = with_id.collect();
-        load::queues(turn.spi, &mut self.decided.executions, &queues)?;
-        load::message_ids(turn.spi, &mut self.decided.executions, &with_id)?;
+        queue::queues(turn.spi, &mut self.decided.executions, &queues)?;
+        inbox::message_ids(turn.spi, &mut self.decided.executions, &with_id)?;
         let command = answered.command(record);
         let Some(loaded) = self.loaded(id) else { return Ok(Some(Undone::Over)) };
         loaded.prepare(turn.spi, &command)?;
@@ -342,15 +343,15 @@ impl Decider<'_, '_, '_> {
     /// as long.
     fn close_with(&mut self, id: ExecutionId, conditional: bool) -> Result<Option<Undone>> {
         let (turn, ids) = (self.turn, [id]);
-        if load::lock_for_close(turn.spi, &ids)?.is_empty() {
+        if execution::lock_for_close(turn.spi, &ids)?.is_empty() {
             return Ok(Some(Undone::Closing(conditional)));
         }
-        load::states_with_unrecorded_attempts(turn.spi, &mut self.decided.executions, &ids)?;
+        state::states_with_unrecorded_attempts(turn.spi, &mut self.decided.executions, &ids)?;
         if conditional {
             // What was published before the lock is received before the answer: by the next turn.
             let of = self.decided.executions.get(&id).map(|loaded| (id, loaded.meta.owner));
-            let found = load::arrivals(turn.spi, of.as_slice(), turn.takes_large)?;
-            let is_new = |arrival: &load::Arrival| !self.decided.taken_in.keys.contains(&arrival.key);
+            let found = inbox::arrivals(turn.spi, of.as_slice(), turn.takes_large)?;
+            let is_new = |arrival: &inbox::Arrival| !self.decided.taken_in.keys.contains(&arrival.key);
             if found.arrivals.iter().any(is_new) || !found.left.is_empty() {
                 return Ok(Some(Undone::Later(ItemOutcome::Behind)));
             }
