@@ -20,9 +20,10 @@ use crate::pg::subxact::guarded;
 use crate::pg::wake;
 use crate::store::app_tables::{Held, LoadedRows, Tables, object};
 use crate::store::attribute::{self, Found, LocalAttributes, Versioned};
-use crate::store::claim::{self, Lane, Lease};
+use crate::store::claim::{self, Lease};
 use crate::store::execution::{self, Lock};
 use crate::store::held::{self, OfPausedTypes};
+use crate::store::lanes::{Lane, RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::loaded::{self, Loaded};
 use crate::store::pull::{self as store, Begun, DueCall, Leased, Wanted};
 use crate::store::registry::{NO_WORKER, Registry, WorkerId};
@@ -264,7 +265,7 @@ impl Look {
         let for_functions: Vec<_> =
             moved.iter().filter(|(_, worker)| *worker == NO_WORKER).map(|(key, _)| *key).collect();
         claim::move_to_workers(spi, &moved)?;
-        claim::move_to_lane(spi, &for_functions, claim::RUNNERS_LANE)?;
+        claim::move_to_lane(spi, &for_functions, RUNNERS_LANE)?;
         moved.iter().for_each(|(key, _)| drop(round.executions.remove(&key.0)));
         seen.wrote |= !moved.is_empty();
         Ok(())
@@ -284,7 +285,7 @@ impl Look {
                 of_types.found.push(call.due.key);
             }
         }
-        let lane = Lane { number: claim::SCHEDULERS_LANE, epoch: 0 };
+        let lane = Lane { number: SCHEDULERS_LANE, epoch: 0 };
         seen.wrote |= !held::hold_of_processes(spi, &keys)?.is_empty();
         let levels = if of_types.types.is_empty() { Vec::new() } else { claim::levels(spi)? };
         seen.wrote |= !held::hold_of_types(spi, lane, &levels, &of_types, now, real)?.is_empty();

@@ -3,8 +3,8 @@
 //! The scheduler has row 0, and runner n row 10 + n, made when it begins for the first time. An epoch is never given twice: each
 //! new one is above all others, and no row is ever deleted.
 
-use super::claim::FIRST_PRIORITY_LANE;
 use super::instance::{self, Ownership};
+use super::lanes::FIRST_PRIORITY_LANE;
 use super::registry::{NO_WORKER, WorkerId};
 use super::table::{statements, table};
 use crate::pg::catch::{PgError, Result};

@@ -8,7 +8,8 @@
 //! found and held again.
 
 use super::StateKey;
-use super::claim::{HELD_LANE, Lane, NO_LEASE, SCHEDULERS_LANE, TaskPlace, own_place};
+use super::claim::{NO_LEASE, TaskPlace};
+use super::lanes::{HELD_LANE, Lane, SCHEDULERS_LANE, own_place};
 use super::lines::OfLine;
 use super::registry::{TypeId, WorkerId};
 use super::suspects;

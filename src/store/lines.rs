@@ -1,7 +1,7 @@
 //! Lines of calls, one for each owner at each worker: which there are, and when their calls are due. A line is a range of the
 //! index `task_claim` of the table `task`, so all of this costs a descent in the index or two per line.
 
-use super::claim::{
+use super::lanes::{
     FIRST_FUNCTIONS_LANE, FIRST_PRIORITY_LANE, HELD_LANE, LAST_FUNCTIONS_LANE, LAST_PRIORITY_LANE, Lane, RUNNERS_LANE,
     comes_first, free_for_runners, free_for_scheduler,
 };

@@ -9,6 +9,7 @@
 //! | [`execution`] | `process_execution` | locks, loads and saves executions |
 //! | [`state`] | `state_execution` | loads and saves state executions |
 //! | [`claim`] | `task` | hands calls out under leases, moves them between workers and lanes |
+//! | [`lanes`] | | lanes of calls in `task`: in which a call stands, and what leases are void there |
 //! | [`held`] | | calls that are held because of a pause |
 //! | [`pull`] | | calls that workers fetch, in `task`: under which leases |
 //! | [`lines`] | | lines of calls in `task`: which there are, and when their calls are due |
@@ -59,6 +60,7 @@ pub mod held;
 pub mod history;
 pub mod inbox;
 pub mod instance;
+pub mod lanes;
 pub mod left_behind;
 pub mod lines;
 pub mod loaded;

@@ -7,6 +7,7 @@
 use super::StateKey;
 use super::claim::{self, Lease};
 use super::instance;
+use super::lanes::{RUNNERS_LANE, SCHEDULERS_LANE, level_of};
 use super::loaded::Loaded;
 use super::registry::WorkerId;
 use super::state;
@@ -24,7 +25,7 @@ use xdb_engine::{Api, ExecutionId, Timestamp};
 /// the worker had a URL.
 fn lanes(spi: &Spi) -> Result<Vec<i16>> {
     let mut lanes = claim::levels(spi)?;
-    lanes.extend([claim::SCHEDULERS_LANE, claim::RUNNERS_LANE]);
+    lanes.extend([SCHEDULERS_LANE, RUNNERS_LANE]);
     Ok(lanes)
 }
 
@@ -54,7 +55,7 @@ statements! {
     LOCK = format!("SELECT t.execution_id, t.seq, t.lane, t.attempt, t.first_attempt_at \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
         WHERE t.worker_id = $3 AND t.lane = ANY ($4) AND t.due_at <= $5 AND {FREE} \
-        ORDER BY {}, t.due_at, t.execution_id, t.seq LIMIT $6 FOR UPDATE OF t SKIP LOCKED", batch::<StateKey>(), claim::level_of("t"));
+        ORDER BY {}, t.due_at, t.execution_id, t.seq LIMIT $6 FOR UPDATE OF t SKIP LOCKED", batch::<StateKey>(), level_of("t"));
     OVER = due_where(PULLED, "t.lease_until <= $5");
     STILL_OVER = format!("SELECT t.execution_id, t.seq, t.api, t.attempt, t.first_attempt_at \
         FROM {} JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq \
@@ -104,7 +105,7 @@ fn due_where(state: &str, which: &str) -> String {
             ORDER BY t.due_at LIMIT $4) AS d \
         ORDER BY {}, d.due_at, d.execution_id, d.seq LIMIT $4",
         lines(),
-        claim::level_of("l")
+        level_of("l")
     )
 }
 
@@ -227,10 +228,10 @@ pub fn keep_one_open(spi: &Spi, id: ExecutionId) -> Result<()> {
 
 /// Leases calls that [`due`] has locked.
 pub fn lease(spi: &Spi, calls: &[(DueCall, Lease)], now: Timestamp) -> Result<()> {
-    let elsewhere = calls.iter().filter(|(call, _)| call.lane == claim::RUNNERS_LANE);
+    let elsewhere = calls.iter().filter(|(call, _)| call.lane == RUNNERS_LANE);
     let elsewhere: Vec<_> = elsewhere.map(|(call, _)| call.key).collect();
     // Who takes calls back from the runners' lane makes its leases void.
-    claim::move_to_lane(spi, &elsewhere, claim::SCHEDULERS_LANE)?;
+    claim::move_to_lane(spi, &elsewhere, SCHEDULERS_LANE)?;
     let leases: HashMap<_, _> = calls.iter().map(|(call, lease)| (call.key, *lease)).collect();
     claim::lease(spi, &leases, now)
 }

@@ -2,10 +2,11 @@
 //! per table, whatever the size of the batch.
 
 use super::attribute::{self, LocalAttribute};
-use super::claim::{self, Lease, SCHEDULERS_LANE, Task};
+use super::claim::{self, Lease, Task};
 use super::correlated;
 use super::history::{self, HistoryEvent};
 use super::inbox::{self, MessageKey};
+use super::lanes::{SCHEDULERS_LANE, lane_of_functions, lane_of_priority};
 use super::loaded::{Loaded, Meta};
 use super::phases::open_queues;
 use super::queue::{self, MessageNumber, QueueMessage, QueueWaiter};
@@ -293,13 +294,13 @@ impl<'a> Rows<'a> {
         // A type that is gone has no worker; its tasks wait for nobody until it is registered again.
         (row.lane, row.worker_id) = match &meta.process_type {
             Some(t) if t.is_for_function(&state.id.state_id, api) => {
-                (claim::lane_of_functions(execution.priority()), NO_WORKER)
+                (lane_of_functions(execution.priority()), NO_WORKER)
             }
             Some(t) => ((calls.lane)(meta), t.worker_id()),
             None => ((calls.lane)(meta), NO_WORKER),
         };
         if row.lane == SCHEDULERS_LANE {
-            row.lane = claim::lane_of_priority(execution.priority());
+            row.lane = lane_of_priority(execution.priority());
         }
         row.attempt = call.failed_attempts;
         if let Some(lease) = calls.leases.get(&key) {

@@ -7,7 +7,8 @@
 //!
 //! The scheduler says in its slot whether there are any. While there are none, nobody reads or writes the table.
 
-use super::claim::{HELD_LANE, NO_LEASE, own_lane};
+use super::claim::NO_LEASE;
+use super::lanes::{HELD_LANE, own_lane};
 use super::table::{Record, batch, delete, run, statements, table};
 use super::{StateKey, versions};
 use crate::pg::catch::Result;

@@ -20,7 +20,7 @@ use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, times_in_t
 use crate::store::StateKey;
 use crate::store::app_functions::{Called, Calls};
 use crate::store::app_tables::{Held, LoadedRows, Tables, defer_nothing};
-use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
+use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::loaded::Meta;
 use crate::store::registry::ProcessType;
 use pgrx::pg_sys;

@@ -6,7 +6,8 @@
 
 use super::claim::{Claiming, Claims, Found};
 use crate::pg::catch::Result;
-use crate::store::claim::{self, Lane, LineClaim};
+use crate::store::claim::{self, LineClaim};
+use crate::store::lanes::{Lane, comes_first};
 use crate::store::lines;
 use crate::store::registry::NO_WORKER;
 use std::collections::HashMap;
@@ -46,7 +47,7 @@ impl Claiming<'_, '_> {
         if self.turn.levels.is_empty() {
             return self.scan(room, limit, busy, now, claims);
         }
-        let (above, below): (Vec<_>, Vec<_>) = self.turn.levels.iter().partition(|lane| claim::comes_first(**lane));
+        let (above, below): (Vec<_>, Vec<_>) = self.turn.levels.iter().partition(|lane| comes_first(**lane));
         let (found, undrained) = (Found::default(), Vec::new());
         let mut scanning = Scanning { room: room.clone(), limit, busy, now, found, undrained };
         above.into_iter().try_for_each(|lane| self.scan_level(lane, &mut scanning))?;

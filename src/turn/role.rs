@@ -17,7 +17,7 @@
 use super::transaction::{Mode, Scope};
 use crate::guc;
 pub use crate::pg::shmem::Role;
-use crate::store::claim::{RUNNERS_LANE, SCHEDULERS_LANE};
+use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use std::ffi::CStr;
 use std::time::Duration;
 

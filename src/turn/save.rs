@@ -12,6 +12,7 @@ use super::transaction::Turn;
 use crate::pg::catch::Result;
 use crate::pg::{crash, wake};
 use crate::store::claim::{self, Lease};
+use crate::store::lanes::RUNNERS_LANE;
 use crate::store::loaded::{self, Loaded};
 use crate::store::save::{self, SavedBatch};
 use crate::store::{StateKey, execution, global_waiter, inbox, timer};
@@ -147,7 +148,7 @@ fn write(
     if !given_away.is_empty() {
         // Nothing has failed: the runner's call is the same attempt.
         claim::release(spi, turn.lane.epoch, given_away)?;
-        claim::move_to_lane(spi, given_away, claim::RUNNERS_LANE)?;
+        claim::move_to_lane(spi, given_away, RUNNERS_LANE)?;
         crash::point("turn-give-away");
     }
     if !still_closing.is_empty() {

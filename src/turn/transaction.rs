@@ -14,9 +14,10 @@ use crate::pg::catch::{
 };
 use crate::pg::session::{Begun, Session};
 use crate::pg::{crash, identity, spi};
-use crate::store::claim::{self as store_claim, FIRST_FUNCTIONS_LANE, Lane};
+use crate::store::claim as store_claim;
 use crate::store::engine;
 use crate::store::instance::Ownership;
+use crate::store::lanes::{FIRST_FUNCTIONS_LANE, Lane};
 use crate::store::lines;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
