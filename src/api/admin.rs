@@ -18,7 +18,7 @@ use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Ownership};
 use crate::store::registry::{self, MissingType, Owner};
-use crate::store::{adopt, engine, lines, pull, slow, subscription, suspects, to_json, usage, versions};
+use crate::store::{adopt, engine, lines, pull, registering, slow, subscription, suspects, to_json, usage, versions};
 use serde::Serialize;
 
 pub fn pause(_: &Args) -> Result<Value> {
@@ -245,7 +245,8 @@ pub fn worker_figures(_: &Args) -> Result<Value> {
         return Ok(Value::Json("[]".to_owned()));
     }
     let counted = call::of_database(process::database());
-    let (sees, workers) = caller.on_system_tables(|spi, _| Ok((Sees::of(caller)?, registry::shown_workers(spi)?)))?;
+    let (sees, workers) =
+        caller.on_system_tables(|spi, _| Ok((Sees::of(caller)?, registering::shown_workers(spi)?)))?;
     let workers: Vec<_> = workers
         .into_iter()
         .map(|worker| {
@@ -329,14 +330,14 @@ struct KnownType {
 
 pub fn registered_type_ids(_: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
-    let types = caller.on_system_tables(|spi, _| registry::shown_types(spi))?;
+    let types = caller.on_system_tables(|spi, _| registering::shown_types(spi))?;
     let ids: Vec<_> = types.iter().map(|shown| shown.id).collect();
     Ok(Value::Json(to_json(&ids)?))
 }
 
 pub fn process_type_names(_: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
-    let (sees, types) = caller.on_system_tables(|spi, _| Ok((Sees::of(caller)?, registry::shown_types(spi)?)))?;
+    let (sees, types) = caller.on_system_tables(|spi, _| Ok((Sees::of(caller)?, registering::shown_types(spi)?)))?;
     let types: Vec<_> = types
         .into_iter()
         .map(|shown| {
@@ -352,7 +353,7 @@ pub fn process_type_figures(args: &Args) -> Result<Value> {
     let process_type = name("process_type", args.text(0))?;
     let usage = caller.on_system_tables(|spi, _| {
         let sees = Sees::of(caller)?;
-        let types = registry::shown_types(spi)?;
+        let types = registering::shown_types(spi)?;
         let shown = types.into_iter().find(|shown| shown.name == process_type);
         let shown = shown.ok_or_else(|| error::unknown_process_type(&process_type))?;
         if !sees.all_of(Some(shown.owner)) {

@@ -15,7 +15,8 @@ use crate::pg::param::Jsonb;
 use crate::pg::spi::{self, Spi};
 use crate::store::app_functions::{self, Gives};
 use crate::store::catalog::{self, TableKind};
-use crate::store::registry::{self, NewWorker, TypeToPut, WorkerId};
+use crate::store::registering::{self, NewWorker, TypeToPut};
+use crate::store::registry::{self, WorkerId};
 use crate::store::versions;
 use crate::store::worker_secret::{self, Secret};
 use crate::transport::FailureKind;
@@ -62,7 +63,7 @@ pub fn register_worker(args: &Args) -> Result<Value> {
     let owner_name = owner_name(caller)?;
     caller.on_system_tables(|spi, _| {
         loop {
-            let owner = registry::worker_to_put(spi, &worker)?.and_then(|(_, owner)| owner);
+            let owner = registering::worker_to_put(spi, &worker)?.and_then(|(_, owner)| owner);
             caller.own_registration("worker", &worker, owner)?;
             check_secrets(spi, caller, &worker, secret.as_slice())?;
             let new = NewWorker {
@@ -76,7 +77,7 @@ pub fn register_worker(args: &Args) -> Result<Value> {
                 role: role.as_ref().map(|(oid, _)| *oid),
                 role_name: role.as_ref().map(|(_, name)| name.as_str()),
             };
-            if registry::put_worker(spi, new, secret.as_ref(), owner.unwrap_or(caller.role))? {
+            if registering::put_worker(spi, new, secret.as_ref(), owner.unwrap_or(caller.role))? {
                 return Ok(());
             }
         }
@@ -114,12 +115,12 @@ pub fn set_worker_secret(args: &Args) -> Result<Value> {
     }
     let secrets: Vec<_> = first.into_iter().chain(second).collect();
     caller.on_system_tables(|spi, _| {
-        let Some((id, owner)) = registry::worker_to_put(spi, &worker)? else {
+        let Some((id, owner)) = registering::worker_to_put(spi, &worker)? else {
             return Err(error::unknown_worker(&worker));
         };
         caller.own_registration("worker", &worker, owner)?;
         check_secrets(spi, caller, &worker, &secrets)?;
-        registry::put_secrets(spi, id, &secrets)
+        registering::put_secrets(spi, id, &secrets)
     })?;
     Ok(Value::Void)
 }
@@ -201,16 +202,16 @@ pub fn unregister_worker(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.unregister_worker()")?;
     let worker = name("name", args.text(0))?;
     caller.on_system_tables(|spi, _| {
-        let Some((id, owner)) = registry::worker_to_delete(spi, &worker)? else {
+        let Some((id, owner)) = registering::worker_to_delete(spi, &worker)? else {
             return Err(error::unknown_worker(&worker));
         };
         caller.own_registration("worker", &worker, owner)?;
-        let types = registry::types_of_worker(spi, &worker)?;
+        let types = registering::types_of_worker(spi, &worker)?;
         if !types.is_empty() {
             let why = format!("Process types that use it: {}.", types.join(", "));
             return Err(error::in_use(format!("worker \"{worker}\" is still in use"), why));
         }
-        registry::delete_worker(spi, id)
+        registering::delete_worker(spi, id)
     })?;
     Ok(Value::Void)
 }
@@ -258,15 +259,15 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
             lost: None,
         };
         loop {
-            let known = registry::type_to_put_in(spi, &process_type)?;
-            let lost = if known.is_none() { registry::lost_type(spi, &process_type)? } else { None };
+            let known = registering::type_to_put_in(spi, &process_type)?;
+            let lost = if known.is_none() { registering::lost_type(spi, &process_type)? } else { None };
             if let Some(known) = &known {
                 caller.own_registration("process type", &process_type, known.owner)?;
             } else if lost.is_some() {
                 // Nobody knows whose it was, and its executions run with the rights of their owners.
                 caller.own_registration("process type", &process_type, Some(pg_sys::InvalidOid))?;
             }
-            if registry::put_process_type(spi, &TypeToPut { lost, ..put }, known.as_ref())? {
+            if registering::put_process_type(spi, &TypeToPut { lost, ..put }, known.as_ref())? {
                 return Ok(());
             }
         }
@@ -308,7 +309,7 @@ fn check_functions(spi: &Spi, caller: Caller, definition: &mut Definition) -> Re
 
 /// The worker of a process type, whose processes are told to it, and which decides what they do.
 fn worker_to_use(spi: &Spi, caller: Caller, worker: &str) -> Result<WorkerId> {
-    let Some((worker_id, owner)) = registry::worker_to_use(spi, worker)? else {
+    let Some((worker_id, owner)) = registering::worker_to_use(spi, worker)? else {
         return Err(error::unknown_worker(worker).hint("Register it with xdb.register_worker()."));
     };
     caller.own_registration("worker", worker, owner)?;
@@ -380,14 +381,14 @@ pub fn unregister_process_type(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.unregister_process_type()")?;
     let process_type = name("process_type", args.text(0))?;
     caller.on_system_tables(|spi, _| {
-        let Some((id, owner)) = registry::type_to_delete(spi, &process_type)? else {
+        let Some((id, owner)) = registering::type_to_delete(spi, &process_type)? else {
             return Err(error::unknown_process_type(&process_type));
         };
         caller.own_registration("process type", &process_type, owner)?;
         // Waits for open starts; those that come now wait for this.
         registry::lock_type(id, pg_sys::AccessExclusiveLock)?;
-        match registry::running_of_type(spi, id)? {
-            0 => registry::delete_process_type(spi, id),
+        match registering::running_of_type(spi, id)? {
+            0 => registering::delete_process_type(spi, id),
             running => {
                 let why = match running {
                     1 => "One of its executions is running.".to_owned(),

@@ -24,6 +24,7 @@
 //! | [`correlated`] | `correlated_start` | what starts may be merged into, and what a merge writes |
 //! | [`process`] | `latest_execution`, `rpc_answer` | what the SQL functions look for, lock and describe |
 //! | [`registry`] | `worker`, `process_type`, `mapped_table` | registrations, kept in memory |
+//! | [`registering`] | | writes and removes them |
 //! | [`pauses`] | | pauses of process types |
 //! | [`worker_secret`] | `worker_secret` | what calls are signed with, and where it is |
 //! | [`instance`] | `instances`, `registry`, `registration_count` | whose the processes of this database are |
@@ -76,6 +77,7 @@ pub mod pull;
 pub mod purge;
 pub mod queue;
 pub mod quotas;
+pub mod registering;
 pub mod registry;
 pub mod role_settings;
 pub mod save;

@@ -43,6 +43,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         queue::STATEMENTS,
         quotas::STATEMENTS,
         owners::STATEMENTS,
+        registering::STATEMENTS,
         registry::STATEMENTS,
         role_settings::STATEMENTS,
         slow::STATEMENTS,

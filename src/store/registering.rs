@@ -1,0 +1,363 @@
+//! Registering workers and process types, and their ends: what is written to the tables `worker`, `process_type` and `mapped_table`,
+//! and what is looked for before. What is kept of it in memory is in `registry.rs`.
+
+use super::instance::{bump, take_into_use};
+use super::registry::{MappedTable, MappingId, Owner, TypeId, TypeRow, WITHOUT_TYPE, WorkerId, WorkerRow};
+use super::table::{Record, insert, insert_row, insert_with_identity, record, run, statements};
+use super::versions::{self, of_schema};
+use super::worker_secret::{self, Secret};
+use super::{from_json, to_json};
+use crate::pg::catch::Result;
+use crate::pg::param::{Jsonb, Relation, value};
+use crate::pg::spi::{Row, Spi};
+use crate::pg::wake;
+use pgrx::pg_sys;
+use xdb_engine::{Definition, TableMapping};
+record! {
+    /// A worker that is registered, or registered again: then it keeps its owner.
+    pub struct NewWorker<'a> of WorkerRow<'a> {
+        name: &'a str,
+        url: Option<&'a str>,
+        headers: Option<Jsonb<'a>>,
+        max_concurrency: i32,
+        owner: pg_sys::Oid,
+        owner_name: &'a str,
+        secrets: i16,
+        role: Option<pg_sys::Oid>,
+        role_name: Option<&'a str>,
+    }
+}
+
+record! {
+    /// The same in a schema of an older release.
+    struct NewWorkerOfOlder<'a> of WorkerRow<'a> {
+        name: &'a str,
+        url: Option<&'a str>,
+        secret: Option<&'a str>,
+        headers: Option<Jsonb<'a>>,
+        max_concurrency: i32,
+    }
+}
+
+record! {
+    /// A process type that is registered, or registered again: then it keeps its owner.
+    struct NewType<'a> of TypeRow<'a> {
+        process_type: &'a str,
+        worker_id: Option<WorkerId>,
+        definition: Jsonb<'a>,
+        mapping_id: Option<MappingId>,
+        owner: pg_sys::Oid,
+        owner_name: &'a str,
+    }
+}
+
+record! {
+    /// The same in a schema of an older release.
+    struct NewTypeOfOlder<'a> of TypeRow<'a> {
+        process_type: &'a str,
+        worker_id: Option<WorkerId>,
+        definition: Jsonb<'a>,
+        mapping_id: Option<MappingId>,
+    }
+}
+
+record! {
+    /// A process type that was lost, and gets the number back that its executions know it by.
+    struct FoundAgain<'a> of TypeRow<'a> {
+        type_id: TypeId,
+        process_type: &'a str,
+        worker_id: Option<WorkerId>,
+        definition: Jsonb<'a>,
+        mapping_id: Option<MappingId>,
+        owner: pg_sys::Oid,
+        owner_name: &'a str,
+    }
+}
+
+statements! {
+    PUT_WORKER = format!("{} WHERE worker.owner = $10 RETURNING worker_id", put_worker_as(&insert::<NewWorker>(),
+        "secret = NULL, secrets = excluded.secrets, role = excluded.role, role_name = excluded.role_name"));
+    PUT_WORKER_OF_OLDER = format!("{} RETURNING worker_id", put_worker_as(&insert::<NewWorkerOfOlder>(), "secret = excluded.secret"));
+    PUT_SECRETS = "UPDATE xdb.worker SET secret = NULL, secrets = $2, registered_at = pg_catalog.clock_timestamp() WHERE worker_id = $1";
+    // Callers compare the version of a type only, so a change of its worker is a change of the type.
+    TOUCH_TYPES = "UPDATE xdb.process_type SET version = version + 1 WHERE worker_id = $1";
+    WORKER_TO_PUT = worker_of_name("owner", "NO KEY UPDATE");
+    WORKER_TO_USE = worker_of_name("owner", "KEY SHARE");
+    WORKER_TO_USE_OF_OLDER = worker_of_name(NO_OWNER, "KEY SHARE");
+    WORKER_TO_DELETE = worker_of_name("owner", "UPDATE");
+    WORKER_TO_DELETE_OF_OLDER = worker_of_name(NO_OWNER, "UPDATE");
+    SHOWN_WORKERS = shown_workers_with("w.owner");
+    SHOWN_WORKERS_OF_OLDER = shown_workers_with(NO_OWNER);
+    SHOWN_TYPES = "SELECT t.type_id, t.process_type, w.name AS worker, t.owner \
+        FROM xdb.process_type t LEFT JOIN xdb.worker w USING (worker_id)";
+    TYPES_OF_WORKER = "SELECT t.process_type FROM xdb.process_type t JOIN xdb.worker w USING (worker_id) \
+        WHERE w.name = $1 ORDER BY 1";
+    // Calls may wait under this worker still, from before their type moved to another one: the scheduler moves them.
+    DELETE_WORKER = "DELETE FROM xdb.worker WHERE worker_id = $1";
+    LOST_TYPE = format!("SELECT p.type_id FROM xdb.process_execution p \
+        WHERE p.process_type = $1 AND {WITHOUT_TYPE} LIMIT 1");
+    TYPE_TO_PUT = type_to_put("owner");
+    TYPE_TO_PUT_OF_OLDER = type_to_put(NO_OWNER);
+    PUT_TYPE = format!("{} WHERE process_type.owner = $7", put_type_as(&insert::<NewType>()));
+    PUT_TYPE_OF_OLDER = put_type_as(&insert::<NewTypeOfOlder>());
+    PUT_LOST_TYPE = put_type_as(&insert_with_identity::<FoundAgain>());
+    NEXT_MAPPING = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int AS mapping_id";
+    INSERT_MAPPING = insert_row::<MappedTable>();
+    TYPE_TO_DELETE = type_to_delete_with("owner");
+    TYPE_TO_DELETE_OF_OLDER = type_to_delete_with(NO_OWNER);
+    RUNNING_OF_TYPE = "SELECT pg_catalog.count(*) AS running FROM xdb.process_execution \
+        WHERE type_id = $1 AND status = 'RUNNING'";
+    DELETE_TYPE = "DELETE FROM xdb.process_type WHERE type_id = $1";
+}
+
+/// In place of the column that an older schema does not have.
+const NO_OWNER: &str = "NULL::oid";
+
+fn worker_of_name(owner: &str, lock: &str) -> String {
+    format!("SELECT worker_id, {owner} AS owner FROM xdb.worker WHERE name = $1 FOR {lock}")
+}
+
+fn shown_workers_with(owner: &str) -> String {
+    format!("SELECT w.worker_id, w.name, {owner} AS owner, w.url IS NULL AS pulls FROM xdb.worker w")
+}
+
+fn put_worker_as(insert: &str, secrets: &str) -> String {
+    format!(
+        "{insert} ON CONFLICT (name) DO UPDATE SET url = excluded.url, {secrets}, \
+            headers = excluded.headers, max_concurrency = excluded.max_concurrency, registered_at = excluded.registered_at"
+    )
+}
+
+fn type_to_put(owner: &str) -> String {
+    format!(
+        "SELECT {owner} AS owner, mapping_id, (definition -> 'globalAttributes')::text AS global_attributes \
+            FROM xdb.process_type WHERE process_type = $1 FOR UPDATE"
+    )
+}
+
+fn put_type_as(insert: &str) -> String {
+    format!(
+        "{insert} ON CONFLICT (process_type) DO UPDATE SET worker_id = excluded.worker_id, \
+            definition = excluded.definition, mapping_id = excluded.mapping_id, version = process_type.version + 1, \
+            registered_at = excluded.registered_at"
+    )
+}
+
+fn type_to_delete_with(owner: &str) -> String {
+    format!("SELECT type_id, {owner} AS owner FROM xdb.process_type WHERE process_type = $1 FOR UPDATE")
+}
+
+/// A worker that is to be changed, which stays as it is until this transaction ends. `None` if there is no such worker, or the
+/// schema knows of no owners.
+pub fn worker_to_put(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
+    if !versions::is_own() {
+        return Ok(None);
+    }
+    spi.first(&WORKER_TO_PUT, &[value(name)], read_worker)
+}
+
+/// Inserts a worker, or changes the one of its name if that has this owner. Says whether it did: somebody may have registered
+/// one since its owner was looked for.
+pub fn put_worker(spi: &Spi, worker: NewWorker<'_>, secret: Option<&Secret>, owner: pg_sys::Oid) -> Result<bool> {
+    take_into_use(spi)?;
+    let read = |row: &Row| row.get::<WorkerId>("worker_id");
+    let id = if versions::is_own() {
+        let mut params = NewWorker::arrays(&[worker]);
+        params.push(value(owner));
+        let id = spi.first(&PUT_WORKER, &params, read)?;
+        if let Some(id) = id {
+            worker_secret::put(spi, id, secret.map_or(&[], std::slice::from_ref))?;
+        }
+        id
+    } else {
+        let NewWorker { name, url, headers, max_concurrency, .. } = worker;
+        let secret = secret.map(Secret::stored_as);
+        let worker = NewWorkerOfOlder { name, url, secret, headers, max_concurrency };
+        spi.first(&PUT_WORKER_OF_OLDER, &NewWorkerOfOlder::arrays(&[worker]), read)?
+    };
+    if id.is_some() {
+        spi.run(&TOUCH_TYPES, &[value(id)])?;
+        bump(spi)?;
+    }
+    Ok(id.is_some())
+}
+
+/// Has a worker's calls signed with these secrets from now on.
+pub fn put_secrets(spi: &Spi, worker: WorkerId, secrets: &[Secret]) -> Result<()> {
+    worker_secret::put(spi, worker, secrets)?;
+    spi.run(&PUT_SECRETS, &[value(worker), value(secrets.len() as i16)])?;
+    spi.run(&TOUCH_TYPES, &[value(worker)])?;
+    bump(spi)
+}
+
+/// A worker and its owner.
+type OwnedWorker = (WorkerId, Owner);
+
+fn read_worker(row: &Row) -> Result<OwnedWorker> {
+    Ok((row.get("worker_id")?, row.get("owner")?))
+}
+
+/// A worker for a process type: nobody removes it before this transaction ends.
+pub fn worker_to_use(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
+    spi.first(of_schema(&WORKER_TO_USE, &WORKER_TO_USE_OF_OLDER), &[value(name)], read_worker)
+}
+
+/// A worker that is to be removed: no process type begins to use it, and those that were about to have done so.
+pub fn worker_to_delete(spi: &Spi, name: &str) -> Result<Option<OwnedWorker>> {
+    spi.first(of_schema(&WORKER_TO_DELETE, &WORKER_TO_DELETE_OF_OLDER), &[value(name)], read_worker)
+}
+
+/// A worker as everybody may know it.
+pub struct ShownWorker {
+    pub id: WorkerId,
+    pub name: String,
+    pub owner: Owner,
+    /// It fetches its calls itself.
+    pub pulls: bool,
+}
+
+pub fn shown_workers(spi: &Spi) -> Result<Vec<ShownWorker>> {
+    spi.rows(of_schema(&SHOWN_WORKERS, &SHOWN_WORKERS_OF_OLDER), &[], |row| {
+        let (id, name) = (row.get("worker_id")?, row.get("name")?);
+        Ok(ShownWorker { id, name, owner: row.get("owner")?, pulls: row.get("pulls")? })
+    })
+}
+
+/// A process type as everybody may know it.
+pub struct ShownType {
+    pub id: TypeId,
+    pub name: String,
+    pub worker: Option<String>,
+    pub owner: pg_sys::Oid,
+}
+
+/// Not in a schema of an older release, where nobody asks.
+pub fn shown_types(spi: &Spi) -> Result<Vec<ShownType>> {
+    spi.rows(&SHOWN_TYPES, &[], |row| {
+        Ok(ShownType {
+            id: row.get("type_id")?,
+            name: row.get("process_type")?,
+            worker: row.get("worker")?,
+            owner: row.get("owner")?,
+        })
+    })
+}
+
+/// Process types that use a worker, as they are now: no foreign key finds one that a transaction's snapshot does not have.
+pub fn types_of_worker(spi: &Spi, name: &str) -> Result<Vec<String>> {
+    spi.with_latest_snapshot(|spi| spi.rows(&TYPES_OF_WORKER, &[value(name)], |row| row.get("process_type")))
+}
+
+pub fn delete_worker(spi: &Spi, id: WorkerId) -> Result<()> {
+    spi.run(&DELETE_WORKER, &[value(id)])?;
+    if versions::is_own() {
+        worker_secret::delete(spi, id)?;
+    }
+    wake::forget_worker_at_commit(id);
+    bump(spi)
+}
+
+/// A process type that is there, and stays as it is until this transaction ends.
+pub struct KnownType {
+    pub owner: Owner,
+    mapping_id: Option<MappingId>,
+    global_attributes: Vec<TableMapping>,
+}
+
+pub fn type_to_put_in(spi: &Spi, name: &str) -> Result<Option<KnownType>> {
+    spi.first(of_schema(&TYPE_TO_PUT, &TYPE_TO_PUT_OF_OLDER), &[value(name)], |row| {
+        Ok(KnownType {
+            owner: row.get("owner")?,
+            mapping_id: row.get("mapping_id")?,
+            global_attributes: row.get::<Option<&str>>("global_attributes")?.map_or(Ok(Vec::new()), from_json)?,
+        })
+    })
+}
+
+/// What a process type is registered with.
+pub struct TypeToPut<'a> {
+    pub name: &'a str,
+    pub worker: Option<WorkerId>,
+    pub definition: &'a Definition,
+    /// The role that registers it, and its name.
+    pub role: pg_sys::Oid,
+    pub role_name: &'a str,
+    /// The number of a type of this name that was lost.
+    pub lost: Option<TypeId>,
+}
+
+/// The number of a type that is not registered while executions of it run, as a restore may leave them: they find it by its number.
+pub fn lost_type(spi: &Spi, name: &str) -> Result<Option<TypeId>> {
+    if !versions::is_own() {
+        return Ok(None);
+    }
+    spi.first(&LOST_TYPE, &[value(name)], |row| row.get("type_id"))
+}
+
+/// Inserts a process type, or replaces the one that is known. Says whether it did: somebody may have registered one since that
+/// was looked for. A mapping that differs from the last one gets a new id, because running executions keep theirs.
+pub fn put_process_type(spi: &Spi, put: &TypeToPut<'_>, known: Option<&KnownType>) -> Result<bool> {
+    let TypeToPut { name: process_type, worker: worker_id, definition, role, role_name, lost } = *put;
+    if worker_id.is_none() {
+        // Else the registration of the worker has done so.
+        take_into_use(spi)?;
+    }
+    let mapping_id = match known {
+        Some(known) if known.global_attributes == definition.global_attributes => known.mapping_id,
+        _ => insert_mapping(spi, &definition.global_attributes)?,
+    };
+    let definition = Jsonb(to_json(definition)?.into());
+    let changed = if let Some(type_id) = lost {
+        let (owner, owner_name) = (role, role_name);
+        let row = FoundAgain { type_id, process_type, worker_id, definition, mapping_id, owner, owner_name };
+        run(spi, &PUT_LOST_TYPE, &[row])?
+    } else if versions::is_own() {
+        let row = NewType { process_type, worker_id, definition, mapping_id, owner: role, owner_name: role_name };
+        let mut params = NewType::arrays(&[row]);
+        params.push(value(known.and_then(|known| known.owner).unwrap_or(role)));
+        spi.run(&PUT_TYPE, &params)?
+    } else {
+        run(spi, &PUT_TYPE_OF_OLDER, &[NewTypeOfOlder { process_type, worker_id, definition, mapping_id }])?
+    };
+    if changed > 0 {
+        bump(spi)?;
+    }
+    Ok(changed > 0)
+}
+
+fn insert_mapping(spi: &Spi, tables: &[TableMapping]) -> Result<Option<MappingId>> {
+    if tables.is_empty() {
+        return Ok(None);
+    }
+    let next = spi.first(&NEXT_MAPPING, &[], |row| row.get("mapping_id"))?;
+    let Some(mapping_id) = next else { return Ok(None) };
+    for (position, table) in (0i32..).zip(tables) {
+        let row = MappedTable {
+            mapping_id,
+            position,
+            relation: Relation(table.relation),
+            table_name: &table.table,
+            key_columns: table.primary_key.clone(),
+            attributes: Jsonb(to_json(&table.attributes)?.into()),
+        };
+        // One by one: their keys are arrays of different lengths.
+        spi.run(&INSERT_MAPPING, &MappedTable::columns(&[row]))?;
+    }
+    Ok(next)
+}
+
+/// A process type that is to be removed, and its owner.
+pub fn type_to_delete(spi: &Spi, name: &str) -> Result<Option<(TypeId, Owner)>> {
+    let read = |row: &Row| Ok((row.get("type_id")?, row.get("owner")?));
+    spi.first(of_schema(&TYPE_TO_DELETE, &TYPE_TO_DELETE_OF_OLDER), &[value(name)], read)
+}
+
+/// Number of running executions of a type.
+pub fn running_of_type(spi: &Spi, id: TypeId) -> Result<i64> {
+    Ok(spi.first(&RUNNING_OF_TYPE, &[value(id)], |row| row.get("running"))?.unwrap_or(0))
+}
+
+pub fn delete_process_type(spi: &Spi, id: TypeId) -> Result<()> {
+    spi.run(&DELETE_TYPE, &[value(id)])?;
+    bump(spi)
+}
