@@ -184,14 +184,14 @@ fn count_timers(spi: &Spi, entry: &mut Loaded, answer: &WaitUntilAnswer) -> Resu
 /// Writes what was decided.
 pub(super) fn save(spi: &Spi, loaded: &Executions, now: Timestamp) -> Result<()> {
     let changed = loaded.values().filter(|entry| !entry.events.is_empty());
-    save::save(spi, changed, &HashMap::new(), &|_| 0, now)
+    save::save(spi, changed, now)
 }
 
 /// The same, of processes whose worker fetches its calls, and wakes the engine only if there is something for it: hundreds of such
 /// workers would keep it awake.
 pub(super) fn save_fetched(spi: &Spi, loaded: &Executions, now: Timestamp) -> Result<()> {
     let changed = || loaded.values().filter(|entry| !entry.events.is_empty());
-    let saved = save::save_batch(spi, changed(), &HashMap::new(), &|_| 0, now)?;
+    let saved = save::save_of_session(spi, changed(), now)?;
     if saved.calls_over {
         wake::calls_over_quietly_at_commit();
     }

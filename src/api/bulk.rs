@@ -111,7 +111,7 @@ impl Bulk<'_> {
             let request_id = |number: usize| self.requests[number].options.request_id.as_deref();
             let rows: Vec<_> = batch.iter().map(|(number, loaded)| (loaded, request_id(*number))).collect();
             execution::insert_started(spi, &rows)?;
-            save::save(spi, batch.iter().map(|(_, loaded)| loaded), &HashMap::new(), &|_| 0, now)?;
+            save::save(spi, batch.iter().map(|(_, loaded)| loaded), now)?;
             writing.extend(batch.into_iter().filter(|(number, _)| self.writes_tables(*number)));
         }
 

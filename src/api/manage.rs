@@ -1,5 +1,6 @@
 //! Functions that change a running process from outside, and the end of those that are closed.
 
+use super::answering::{self, Executions};
 use super::process::follower;
 use super::{Caller, json, name, name_if_given, needed, object, wrote};
 use crate::pg::catch::Result;
@@ -7,19 +8,15 @@ use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
-use crate::store::execution::{self, Lock};
-use crate::store::loaded::Loaded;
+use crate::store::execution::Lock;
 use crate::store::purge::{self, Cursor, Old};
-use crate::store::{attribute, save, state, suspects};
+use crate::store::{attribute, state, suspects};
 use crate::{clock, error};
-use std::collections::{BTreeMap, HashMap};
 use xdb_engine::*;
 use xdb_protocol::arguments;
 
 /// Executions that a purge deletes at a time.
 const PURGED_AT_ONCE: usize = 1000;
-
-pub(super) type Executions = BTreeMap<ExecutionId, Loaded>;
 
 pub fn set_local_attributes(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.set_local_attributes()")?;
@@ -43,8 +40,8 @@ pub fn skip_timer(args: &Args) -> Result<Value> {
     command(caller, "xdb.skip_timer()", &process_id, args.execution_id(3), |spi, loaded, id, now| {
         let seq = seq(spi, id, &state)?;
         // What was published before the skip may end the wait with it, or before it.
-        super::answering::take_in(spi, loaded, id, now)?;
-        super::answering::refuse_unseen(spi, id, None)?;
+        answering::take_in(spi, loaded, id, now)?;
+        answering::refuse_unseen(spi, id, None)?;
         state::states(spi, loaded, &[(id, seq)])?;
         Ok(Command::SkipTimer { seq, command_id })
     })?;
@@ -92,29 +89,26 @@ pub(super) fn command(
     let (count, changed) = caller.on_system_tables(|spi, registry| {
         let mut id = caller.find_to_change(spi, process_id, execution, function)?.id;
         // Waits for steps and RPCs, under the caller's timeouts; publishers pass.
-        let mut loaded = execution::executions(spi, registry, &[id], Lock::Step)?;
+        let mut loaded = answering::executions(spi, registry, &[id], Lock::Step)?;
         while execution.is_none()
             && let Some(latest) = follower(spi, process_id, loaded.get(&id).map(|loaded| (id, loaded.before.status)))?
         {
             id = caller.own(process_id, Some(latest))?.id;
-            loaded = execution::executions(spi, registry, &[id], Lock::Step)?;
+            loaded = answering::executions(spi, registry, &[id], Lock::Step)?;
         }
         wake::note_locked(id.0);
         let now = clock::now();
-        let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
+        let entry = loaded.get(&id).ok_or_else(|| error::unknown_process(process_id))?;
         if !entry.before.is_running() {
             return Err(error::rejected(process_id, &Rejection::NotRunning(entry.before.status)));
         }
-        let type_name = entry.before.process_type.clone();
-        entry.meta.process_type = registry.process_type_by_name(spi, &type_name)?;
         let command = prepare(spi, &mut loaded, id, now)?;
         let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
         let events = entry.decide(&command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
         let count = events.len();
         entry.apply(events, now);
-        let changed: Vec<_> = loaded.values().filter(|entry| !entry.events.is_empty()).collect();
-        save::save(spi, changed.iter().copied(), &HashMap::new(), &|_| 0, now)?;
-        Ok((count, !changed.is_empty()))
+        answering::save(spi, &loaded, now)?;
+        Ok((count, loaded.values().any(|entry| !entry.events.is_empty())))
     })?;
     if changed {
         wrote();

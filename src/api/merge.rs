@@ -25,7 +25,6 @@ use crate::store::loaded::Loaded;
 use crate::store::registry::{Registry, TypeId};
 use crate::store::{save, state};
 use crate::{clock, error};
-use std::collections::HashMap;
 use xdb_engine::*;
 use xdb_protocol::Correlation;
 
@@ -153,7 +152,7 @@ fn apply(spi: &Spi, registry: &mut Registry, caller: Caller, merge: &Merge) -> R
     let command = Command::MergeStart { input: merge.input.clone(), not_before: merge.not_before };
     let Ok(events) = loaded.decide(&command, now, 0.5) else { return Ok(false) };
     loaded.apply(events, now);
-    save::save(spi, std::iter::once(&loaded), &HashMap::new(), &|_| 0, now)?;
+    save::save(spi, std::iter::once(&loaded), now)?;
     crash::point("merge");
     Ok(true)
 }

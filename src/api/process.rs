@@ -18,7 +18,6 @@ use crate::store::process::{self, Closing, FoundExecution, PublishersLock};
 use crate::store::registry::Registry;
 use crate::store::{save, state};
 use crate::{clock, error, guc};
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use xdb_engine::{Command, ExecutionId, Json, ProcessStatus, StopType, is_full};
 use xdb_protocol::arguments;
@@ -216,5 +215,5 @@ pub fn close(spi: &Spi, registry: &mut Registry, process_id: &str, id: Execution
     let entry = loaded.get_mut(&id).ok_or_else(|| error::unknown_process(process_id))?;
     let events = entry.decide(command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
     entry.apply(events, now);
-    save::save(spi, loaded.values(), &HashMap::new(), &|_| 0, now)
+    save::save(spi, loaded.values(), now)
 }

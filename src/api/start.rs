@@ -19,7 +19,7 @@ use crate::store::process::{self, FoundExecution};
 use crate::store::registry::{Mapping, ProcessType, Registry, TypeId};
 use crate::store::{execution, save, shard_of, versions};
 use crate::{clock, error, guc};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use xdb_engine::*;
 use xdb_protocol::{StartContext, StartOptions, arguments, parse_start_options};
@@ -235,7 +235,7 @@ pub(super) fn begin(
     let now = clock::now();
     let loaded = decide_start(caller, owner_name, &to_start, keys, request, id, now)?;
     execution::insert_started(spi, &[(&loaded, request.options.request_id.as_deref())])?;
-    save::save(spi, std::iter::once(&loaded), &HashMap::new(), &|_| 0, now)?;
+    save::save(spi, std::iter::once(&loaded), now)?;
     Ok(StartResult::New(Box::new(loaded)))
 }
 

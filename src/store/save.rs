@@ -24,19 +24,17 @@ use std::sync::Arc;
 use xdb_engine::*;
 use xdb_sched::room::Owner;
 
-/// Saves a batch. `leases` names the calls that this scheduler makes itself, at once.
-pub fn save<'a>(
-    spi: &Spi,
-    batch: impl Iterator<Item = &'a Loaded>,
-    leases: &HashMap<StateKey, Lease>,
-    lane: &dyn Fn(&Meta) -> i16,
-    now: Timestamp,
-) -> Result<()> {
-    let saved = save_batch(spi, batch, leases, lane, now)?;
-    if saved.calls_over {
+/// Saves what a session has decided. The engine learns at the commit that calls are over.
+pub fn save<'a>(spi: &Spi, batch: impl Iterator<Item = &'a Loaded>, now: Timestamp) -> Result<()> {
+    if save_of_session(spi, batch, now)?.calls_over {
         crate::pg::wake::calls_over_at_commit();
     }
     Ok(())
+}
+
+/// The same, and leaves it to the caller what the engine learns. A session makes no calls, and knows of no slow tables.
+pub fn save_of_session<'a>(spi: &Spi, batch: impl Iterator<Item = &'a Loaded>, now: Timestamp) -> Result<SavedBatch> {
+    save_batch(spi, batch, &HashMap::new(), &|_| SCHEDULERS_LANE, now)
 }
 
 /// What a scheduler has to know of a batch that it saved.
@@ -52,7 +50,8 @@ pub struct SavedBatch {
     pub let_go: bool,
 }
 
-/// Saves a batch, and leaves it to the caller to hand on what its calls had locked, and to look at what is due.
+/// Saves a batch, and leaves it to the caller to hand on what its calls had locked, and to look at what is due. `leases` names the
+/// calls that this scheduler makes itself, at once.
 pub fn save_batch<'a>(
     spi: &Spi,
     batch: impl Iterator<Item = &'a Loaded>,
