@@ -8,7 +8,7 @@ use super::lanes::{
 use super::lines::{OLDER, OWN, Schema, read_line};
 use super::registry::{NO_WORKER, WorkerId};
 use super::suspects;
-use super::table::{Read, Record, batch, delete, insert, record, run, set_to_v, statements, table};
+use super::table::{Read, Record, batch, delete, insert, names_but, record, run, set_to_v, statements, table};
 use super::versions::{self, of_schema};
 use crate::pg::catch::Result;
 use crate::pg::param::{array, value};
@@ -43,24 +43,6 @@ table! {
 }
 
 record! {
-    /// A task in a schema of an older release.
-    struct Older of Task {
-        execution_id: ExecutionId,
-        seq: StateSeq,
-        shard: i16,
-        api: Api,
-        due_at: Timestamp,
-        lane: i16,
-        worker_id: WorkerId,
-        attempt: u32,
-        first_attempt_at: Option<Timestamp>,
-        lease_epoch: i64,
-        lease_number: i64,
-        lease_until: Option<Timestamp>,
-    }
-}
-
-record! {
     /// A task and the lease that it gets.
     struct TaskLease of Task {
         execution_id: ExecutionId,
@@ -86,7 +68,9 @@ pub(super) const NO_LEASE: &str = "lease_epoch = 0, lease_number = 0, lease_unti
 
 statements! {
     INSERT = insert::<Task>();
-    INSERT_OF_OLDER = insert::<Older>();
+    // The column that is left out is not the last one, so each parameter has to be named.
+    INSERT_OF_OLDER = format!("INSERT INTO xdb.task ({0}) SELECT {0} FROM {1}",
+        names_but::<Task>(&["owner"]).join(", "), batch::<Task>());
     // The first attempt is that of this call, and not of the one before: a state makes one call of each API.
     UPDATE = format!("UPDATE xdb.task t SET {}, {}, first_attempt_at = CASE WHEN v.api <> t.api THEN v.first_attempt_at \
             ELSE t.first_attempt_at END \
@@ -233,34 +217,13 @@ impl Task {
         self.lease_number = lease.number;
         self.lease_until = Some(lease.until);
     }
-
-    fn of_older(&self) -> Older {
-        Older {
-            execution_id: self.execution_id,
-            seq: self.seq,
-            shard: self.shard,
-            api: self.api,
-            due_at: self.due_at,
-            lane: self.lane,
-            worker_id: self.worker_id,
-            attempt: self.attempt,
-            first_attempt_at: self.first_attempt_at,
-            lease_epoch: self.lease_epoch,
-            lease_number: self.lease_number,
-            lease_until: self.lease_until,
-        }
-    }
 }
 
 pub(super) fn write(spi: &Spi, gone: &[StateKey], changed: &[Task], new: &[Task]) -> Result<()> {
     run(spi, &DELETE, gone)?;
     run(spi, &UPDATE, changed)?;
     suspects::over(spi, gone.iter().copied().chain(changed.iter().map(|task| (task.execution_id, task.seq))))?;
-    if versions::is_own() {
-        run(spi, &INSERT, new)?;
-    } else {
-        run(spi, &INSERT_OF_OLDER, &new.iter().map(Task::of_older).collect::<Vec<_>>())?;
-    }
+    run(spi, of_schema(&INSERT, &INSERT_OF_OLDER), new)?;
     Ok(())
 }
 

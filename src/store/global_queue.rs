@@ -4,7 +4,7 @@
 use super::StateKey;
 use super::global_waiter::{self, NewWaiter, WaiterKey};
 use super::loaded::Loaded;
-use super::table::{Record, batch, delete, record, run, statements, table};
+use super::table::{Record, batch, delete, is_v, record, run, statements, table};
 use super::versions::{self, of_schema};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
@@ -79,11 +79,6 @@ record! {
 record! {
     /// Names a message id.
     struct KeyName<'a> of UsedKey<'a> { queue_name: &'a str, message_id: &'a str, owner: pg_sys::Oid }
-}
-
-record! {
-    /// Names a message id in the schema of an older release, where they were everybody's.
-    struct OlderKeyName<'a> of UsedKey<'a> { queue_name: &'a str, message_id: &'a str }
 }
 
 record! {
@@ -165,7 +160,9 @@ statements! {
         WHERE k.published_at <= $1 AND (k.published_at, k.queue_name, k.message_id, 0::oid) > ($2, $3, $4, $6) \
         ORDER BY k.published_at, k.queue_name, k.message_id LIMIT $5";
     FORGET_KEYS = delete::<UsedKey, KeyName>();
-    FORGET_KEYS_OF_OLDER = delete::<UsedKey, OlderKeyName>();
+    // There ids are everybody's.
+    FORGET_KEYS_OF_OLDER = format!("DELETE FROM xdb.global_message_key t USING {} WHERE {}",
+        batch::<KeyName>(), is_v("t", &["queue_name", "message_id"]));
 }
 
 /// A message on its way into a global queue.
@@ -429,13 +426,7 @@ pub fn forget_keys(spi: &Spi, before: Timestamp, after: &KeyCursor, rows: i64) -
     let more = old.len() as i64 == rows;
     let reached = old.last().map_or_else(|| after.clone(), |(place, _)| place.clone());
     let gone = old.iter().filter(|(_, is_there)| !is_there).map(|(place, _)| place);
-    if versions::is_own() {
-        let gone =
-            gone.map(|KeyCursor(_, queue, id, owner)| KeyName { queue_name: queue, message_id: id, owner: *owner });
-        run(spi, &FORGET_KEYS, &gone.collect::<Vec<_>>())?;
-    } else {
-        let gone = gone.map(|KeyCursor(_, queue, id, _)| OlderKeyName { queue_name: queue, message_id: id });
-        run(spi, &FORGET_KEYS_OF_OLDER, &gone.collect::<Vec<_>>())?;
-    }
+    let gone = gone.map(|KeyCursor(_, queue, id, owner)| KeyName { queue_name: queue, message_id: id, owner: *owner });
+    run(spi, of_schema(&FORGET_KEYS, &FORGET_KEYS_OF_OLDER), &gone.collect::<Vec<_>>())?;
     Ok((reached, more))
 }

@@ -3,7 +3,7 @@
 
 use super::instance::{bump, take_into_use};
 use super::registry::{MappedTable, MappingId, Owner, TypeId, TypeRow, WITHOUT_TYPE, WorkerId, WorkerRow};
-use super::table::{Record, insert, insert_row, insert_with_identity, record, run, statements};
+use super::table::{Record, insert, insert_but, insert_row, insert_with_identity, record, run, statements};
 use super::versions::{self, of_schema};
 use super::worker_secret::{self, Secret};
 use super::{from_json, to_json};
@@ -13,6 +13,7 @@ use crate::pg::spi::{Row, Spi};
 use crate::pg::wake;
 use pgrx::pg_sys;
 use xdb_engine::{Definition, TableMapping};
+
 record! {
     /// A worker that is registered, or registered again: then it keeps its owner.
     pub struct NewWorker<'a> of WorkerRow<'a> {
@@ -48,16 +49,6 @@ record! {
         mapping_id: Option<MappingId>,
         owner: pg_sys::Oid,
         owner_name: &'a str,
-    }
-}
-
-record! {
-    /// The same in a schema of an older release.
-    struct NewTypeOfOlder<'a> of TypeRow<'a> {
-        process_type: &'a str,
-        worker_id: Option<WorkerId>,
-        definition: Jsonb<'a>,
-        mapping_id: Option<MappingId>,
     }
 }
 
@@ -99,7 +90,7 @@ statements! {
     TYPE_TO_PUT = type_to_put("owner");
     TYPE_TO_PUT_OF_OLDER = type_to_put(NO_OWNER);
     PUT_TYPE = format!("{} WHERE process_type.owner = $7", put_type_as(&insert::<NewType>()));
-    PUT_TYPE_OF_OLDER = put_type_as(&insert::<NewTypeOfOlder>());
+    PUT_TYPE_OF_OLDER = put_type_as(&insert_but::<NewType>(&["owner", "owner_name"]));
     PUT_LOST_TYPE = put_type_as(&insert_with_identity::<FoundAgain>());
     NEXT_MAPPING = "SELECT pg_catalog.nextval('xdb.mapping_id_seq')::int AS mapping_id";
     INSERT_MAPPING = insert_row::<MappedTable>();
@@ -311,13 +302,11 @@ pub fn put_process_type(spi: &Spi, put: &TypeToPut<'_>, known: Option<&KnownType
         let (owner, owner_name) = (role, role_name);
         let row = FoundAgain { type_id, process_type, worker_id, definition, mapping_id, owner, owner_name };
         run(spi, &PUT_LOST_TYPE, &[row])?
-    } else if versions::is_own() {
+    } else {
         let row = NewType { process_type, worker_id, definition, mapping_id, owner: role, owner_name: role_name };
         let mut params = NewType::arrays(&[row]);
         params.push(value(known.and_then(|known| known.owner).unwrap_or(role)));
-        spi.run(&PUT_TYPE, &params)?
-    } else {
-        run(spi, &PUT_TYPE_OF_OLDER, &[NewTypeOfOlder { process_type, worker_id, definition, mapping_id }])?
+        spi.run(of_schema(&PUT_TYPE, &PUT_TYPE_OF_OLDER), &params)?
     };
     if changed > 0 {
         bump(spi)?;
