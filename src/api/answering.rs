@@ -19,7 +19,7 @@ use crate::store::registry::Registry;
 use crate::store::{inbox, queue, save, state, timer};
 use pgrx::pg_sys;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use xdb_engine::*;
 use xdb_sched::told::Told;
 
@@ -94,7 +94,7 @@ impl Answering<'_> {
     ) -> Result<std::result::Result<(), Rejection>> {
         self.load(spi, loaded, now)?;
         let mut decided = self.events(spi, loaded, now)?;
-        if self.lock != Lock::Close && decided.as_ref().is_ok_and(|events| closes(events)) {
+        if self.lock != Lock::Close && decided.as_ref().is_ok_and(|events| Event::closes(events)) {
             // Behind everybody who publishes: what they have published is seen from here on.
             execution::executions(spi, registry, &[self.id], Lock::Close)?;
             state::states_with_unrecorded_attempts(spi, loaded, &[self.id])?;
@@ -106,12 +106,8 @@ impl Answering<'_> {
             Ok(events) => events,
             Err(rejection) => return Ok(Err(rejection)),
         };
-        for event in &events {
-            if let Event::LocalAttributesWritten { attributes } = event
-                && let Some(refusal) = attribute::refusal(spi, self.id, self.local_size, attributes)?
-            {
-                return Err(refusal);
-            }
+        if let Some(refusal) = attribute::refusal_of(spi, self.id, self.local_size, &events)? {
+            return Err(refusal);
         }
         if let Some(entry) = loaded.get_mut(&self.id) {
             entry.apply(events, now);
@@ -127,19 +123,16 @@ impl Answering<'_> {
                 take_in(spi, loaded, id, now)?;
             }
             self.refuse_unseen(spi)?;
-            let published_to = command.publishes().iter().map(|publish| (publish.queue.clone(), 0));
-            let mut queues = HashMap::new();
-            for (queue, wanted) in self.queues.iter().cloned().chain(published_to) {
+            let mut queues = BTreeMap::new();
+            for (queue, wanted) in queue::demand(self.queues.iter().cloned(), command.publishes()) {
                 *queues.entry(queue).or_default() += wanted;
             }
-            queue::queues(spi, loaded, &queue::QueueDemand::from([(id, queues.into_iter().collect())]))?;
+            queue::queues(spi, loaded, &queue::QueueDemand::from([(id, queues)]))?;
             if self.lock == Lock::Close {
                 state::states_with_unrecorded_attempts(spi, loaded, &[id])?;
             }
         }
-        let ids = command.publishes().iter();
-        let ids: Vec<_> = ids.filter_map(|p| Some((id, p.queue.clone(), p.message_id.clone()?))).collect();
-        inbox::message_ids(spi, loaded, &ids)?;
+        inbox::message_ids(spi, loaded, &inbox::ids_of(id, command.publishes()).collect::<Vec<_>>())?;
         if let (Some(entry), Command::WaitUntilAnswered { answer, .. }) = (loaded.get_mut(&id), command) {
             count_timers(spi, entry, answer)?;
         }
@@ -162,11 +155,6 @@ impl Answering<'_> {
         entry.prepare(spi, self.command)?;
         Ok(entry.decide(self.command, now, random()))
     }
-}
-
-/// Whether a process closes with these.
-pub(super) fn closes(events: &[Event]) -> bool {
-    events.iter().any(|event| matches!(event, Event::ProcessClosed { .. }))
 }
 
 /// Few executions have so many threads that their timers could be too many.

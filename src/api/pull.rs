@@ -314,10 +314,7 @@ fn apply(caller: Caller, locked: Locked, said: Said<'_>) -> Result<()> {
     // Before the user's triggers run: what waits in them would wait for this very transaction.
     wake::note_uncommitted_write();
     let entry = loaded.get(&key.0).ok_or_else(error::call_is_lost)?;
-    let written = entry.events.iter().find_map(|(event, _)| match event {
-        Event::GlobalAttributesWritten { attributes } => Some(attributes),
-        _ => None,
-    });
+    let written = Event::written_globally(entry.events.iter().map(|(event, _)| event));
     if written.is_some() || !functions.is_empty() {
         let (meta, nothing) = (&entry.meta, BTreeMap::new());
         let attributes = written.unwrap_or(&nothing);

@@ -4,7 +4,7 @@
 //! No step waits for a claim: the lock on its task is enough, as in a turn. But a claim may be open for long, so its executions are kept from
 //! being closed meanwhile, as a publisher does. Whatever somebody else has locked is passed over.
 
-use super::answering::{self, closes};
+use super::answering;
 use super::owners_tables::OwnersTables;
 use super::{Caller, process, pull};
 use crate::calls::{self, Attempt, CallRecord};
@@ -27,7 +27,7 @@ use crate::store::lanes::{Lane, RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::loaded::{self, Loaded};
 use crate::store::pull::{self as store, Begun, DueCall, Leased, Wanted};
 use crate::store::registry::{NO_WORKER, Registry, WorkerId};
-use crate::store::{StateKey, locks, state};
+use crate::store::{StateKey, executions_of, locks, state};
 use crate::turn::{refused, why_unfit};
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
@@ -489,8 +489,7 @@ impl Call<'_> {
 /// Errors that say nothing of the call: a lock, a conflict with others, a server in trouble. It is left for another claim, and keeps
 /// nobody else's from this one.
 fn is_passing(error: &PgError) -> bool {
-    matches!(error.code, LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE)
-        || matches!(&error.sqlstate()[..2], "53" | "58")
+    matches!(error.code, LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE) || error.is_server_trouble()
 }
 
 /// Notes the failed attempts of calls whose leases have ended. Says whether it wrote anything.
@@ -499,16 +498,9 @@ fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId) -> Result<boo
     if over.is_empty() {
         return Ok(false);
     }
-    let ids: BTreeSet<_> = over.iter().map(|key| key.0).collect();
-    let ids: Vec<_> = ids.into_iter().collect();
-    let locked = execution::executions(spi, registry, &ids, Lock::StepOrSkip)?;
+    let locked = execution::executions(spi, registry, &executions_of(&over), Lock::StepOrSkip)?;
     let over: Vec<_> = over.into_iter().filter(|key| locked.contains_key(&key.0)).collect();
-    let ended = Failure {
-        status: None,
-        error_type: Some("Timeout".to_owned()),
-        detail: "the lease ended before anybody had completed the call".to_owned(),
-        app_database_error: None,
-    };
+    let ended = Failure::of("Timeout", "the lease ended before anybody had completed the call".to_owned());
     let over = store::still_over(spi, worker, &over, clock::real())?;
     let noted = fail(spi, registry, over.into_iter().map(|begun| (begun, ended.clone())).collect())?;
     crash::point("pull-note");
@@ -521,9 +513,7 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<(Begun, Failure)>) -> 
         return Ok(false);
     }
     let keys: Vec<_> = attempts.iter().map(|(begun, _)| begun.key).collect();
-    let ids: BTreeSet<_> = keys.iter().map(|key| key.0).collect();
-    let ids: Vec<_> = ids.into_iter().collect();
-    let mut loaded = answering::executions(spi, registry, &ids, Lock::StepOrSkip)?;
+    let mut loaded = answering::executions(spi, registry, &executions_of(&keys), Lock::StepOrSkip)?;
     loaded.retain(|_, entry| entry.before.is_running());
     state::states(spi, &mut loaded, &keys)?;
     let now = clock::now();
@@ -532,7 +522,7 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<(Begun, Failure)>) -> 
         let Some(entry) = loaded.get(&id) else { continue };
         let command = calls::failed(&begun.record(0), failure, Further::ByPolicy);
         let Ok(mut events) = entry.decide(&command, now, random()) else { continue };
-        if closes(&events) {
+        if Event::closes(&events) {
             if execution::lock_for_close(spi, &[id])?.is_empty() {
                 // Somebody publishes to it: in a later claim.
                 loaded.remove(&id);

@@ -164,12 +164,7 @@ pub fn check_size(bytes: usize) -> Result<()> {
 
 /// An attempt that failed because what its call would send is too large.
 pub fn request_too_large(error: &PgError) -> Failure {
-    Failure {
-        status: None,
-        error_type: Some("RequestTooLarge".to_owned()),
-        detail: error.message.clone(),
-        app_database_error: None,
-    }
+    Failure::of("RequestTooLarge", error.message.clone())
 }
 
 /// Where RPCs go.
@@ -269,6 +264,11 @@ impl Answered {
         }
     }
 
+    /// What it sends to queues of its own process.
+    pub fn publishes(&self) -> &[Publish] {
+        self.effects().map_or(&[], |effects| &effects.publish_to_local_queue)
+    }
+
     /// Queues that deciding about it looks into, each with the most messages that it takes; to see whether a queue
     /// is empty, one is enough.
     pub fn queues(&self) -> Vec<(String, usize)> {
@@ -362,10 +362,5 @@ fn transport_failure(kind: FailureKind, message: &str) -> Failure {
         FailureKind::Transport => "TransportError",
         FailureKind::Invalid | FailureKind::NotTried | FailureKind::Panic => "CallFailed",
     };
-    Failure {
-        status: None,
-        error_type: Some(error_type.to_owned()),
-        detail: message.to_owned(),
-        app_database_error: None,
-    }
+    Failure::of(error_type, message.to_owned())
 }

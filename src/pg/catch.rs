@@ -128,6 +128,11 @@ impl PgError {
         (0..5).map(|i| char::from((((self.code >> (6 * i)) & 0x3f) as u8).wrapping_add(b'0'))).collect()
     }
 
+    /// Whether it says nothing but that the server is in trouble: no memory, no disk.
+    pub fn is_server_trouble(&self) -> bool {
+        matches!(&self.sqlstate()[..2], "53" | "58")
+    }
+
     /// What a caught panic said.
     pub fn from_panic(payload: Box<dyn std::any::Any + Send>) -> Self {
         use pgrx::pg_sys::panic::{CaughtError, ErrorReportWithLevel};

@@ -12,7 +12,7 @@ use crate::pg::param::{Jsonb, array, value};
 use crate::pg::spi::{Row, Spi, Statement};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use xdb_engine::{ExecutionId, Json};
+use xdb_engine::{Event, ExecutionId, Json};
 use xdb_sched::bytes::LARGE;
 
 table! {
@@ -103,6 +103,18 @@ impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} bytes", self.attributes, self.bytes)
     }
+}
+
+/// Why events can't be applied: see [`refusal`].
+pub fn refusal_of(spi: &Spi, id: ExecutionId, known: Option<Size>, events: &[Event]) -> Result<Option<PgError>> {
+    for event in events {
+        if let Event::LocalAttributesWritten { attributes } = event
+            && let Some(why) = refusal(spi, id, known, attributes)?
+        {
+            return Ok(Some(why));
+        }
+    }
+    Ok(None)
 }
 
 /// Why these can't be written: the execution would have more than it may, and more than it has. `known` is what it had a moment

@@ -84,9 +84,8 @@ pub fn hold_of_processes(spi: &Spi, keys: &[StateKey]) -> Result<Vec<StateKey>> 
     if keys.is_empty() {
         return Ok(Vec::new());
     }
-    let ids: BTreeSet<_> = keys.iter().map(|key| key.0).collect();
     let mut params = StateKey::arrays(keys);
-    params.push(array(ids));
+    params.push(array(super::executions_of(keys)));
     Ok(held_now(rows(spi, &HOLD_OF_PROCESSES, &params)?))
 }
 

@@ -162,6 +162,11 @@ pub(super) fn write_keys(spi: &Spi, keys: &[MessageKey]) -> Result<()> {
     Ok(())
 }
 
+/// The queues and message ids of what an execution publishes to itself.
+pub fn ids_of(id: ExecutionId, publishes: &[Publish]) -> impl Iterator<Item = (ExecutionId, String, String)> {
+    publishes.iter().filter_map(move |publish| Some((id, publish.queue.clone(), publish.message_id.clone()?)))
+}
+
 /// Loads which of these message ids are on record for their queues. To be called after the inbox was taken in: a
 /// message that came in between is in the inbox still, and is received later.
 pub fn message_ids(

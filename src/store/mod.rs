@@ -96,6 +96,7 @@ use crate::pg::param::{Param, SqlValue, array, column};
 use crate::pg::spi::Row;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use table::{Column, Read, Record};
 use xdb_engine::{ExecutionId, StateSeq, fnv1a};
 
@@ -121,6 +122,11 @@ impl<'r> Read<'r> for StateKey {
     fn read(row: &Row<'r>) -> Result<Self> {
         Ok((row.get("execution_id")?, row.get("seq")?))
     }
+}
+
+/// The executions of these, each once, in the order of their ids.
+pub fn executions_of(keys: &[StateKey]) -> Vec<ExecutionId> {
+    keys.iter().map(|key| key.0).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Number of shards: a hot row carries the hash of its process id modulo this.

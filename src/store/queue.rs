@@ -143,6 +143,14 @@ fn read_message(row: &Row) -> Result<(ExecutionId, Message)> {
 /// take.
 pub type QueueDemand = BTreeMap<ExecutionId, BTreeMap<String, usize>>;
 
+/// What deciding looks into: queues of which so many messages may be taken, and those that are published to.
+pub fn demand(
+    queues: impl IntoIterator<Item = (String, usize)>,
+    publishes: &[Publish],
+) -> impl Iterator<Item = (String, usize)> {
+    queues.into_iter().chain(publishes.iter().map(|publish| (publish.queue.clone(), 0)))
+}
+
 /// Where so many messages or less are needed, reading them is as quick as counting them.
 const READ_UNCOUNTED: usize = 100;
 

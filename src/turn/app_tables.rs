@@ -368,7 +368,7 @@ impl<'a> AppTables<'a> {
             }
             DEADLOCK_DETECTED | SERIALIZATION_FAILURE if self.health.conflict(culprit) => Used::Locked,
             // Whoever raised it: the table is left alone for a while, and everybody else goes on.
-            _ if is_server_trouble(&error) => {
+            _ if error.is_server_trouble() => {
                 self.health.leave_alone(culprit, Instant::now());
                 Used::Busy(culprit)
             }
@@ -398,12 +398,6 @@ fn error_of<T>(used: Used<T>) -> PgError {
     }
 }
 
-/// Errors that say nothing about the table: no memory, no disk.
-fn is_server_trouble(error: &PgError) -> bool {
-    let state = error.sqlstate();
-    state.starts_with("53") || state.starts_with("58")
-}
-
 /// A refusal as a failed attempt of the call.
 pub fn refused(error: &PgError) -> Failure {
     let sql_state = error.sqlstate();
@@ -419,5 +413,5 @@ pub fn refused(error: &PgError) -> Failure {
         table: error.table.clone(),
         constraint: error.constraint.clone(),
     };
-    Failure { status: None, error_type: Some("AppDatabaseError".to_owned()), detail, app_database_error: Some(error) }
+    Failure { app_database_error: Some(error), ..Failure::of("AppDatabaseError", detail) }
 }

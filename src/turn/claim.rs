@@ -23,7 +23,7 @@ use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::loaded::Loaded;
 use crate::store::locks::{self, KeyTypes};
 use crate::store::registry::{NO_WORKER, ProcessType, Registry, TypeId, WorkerId};
-use crate::store::{StateKey, lines, state};
+use crate::store::{StateKey, executions_of, lines, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 use xdb_engine::*;
@@ -181,9 +181,7 @@ impl Claiming<'_, '_> {
     fn load(&mut self, candidates: Vec<(Due, bool)>, claims: &mut Claims) -> Result<Vec<(Due, bool)>> {
         let may_go = |due: &Due| self.turn.takes_large || !self.large.contains(&due.key.0);
         let keys: Vec<_> = candidates.iter().map(|(due, _)| due).filter(|due| may_go(due)).map(|due| due.key).collect();
-        let ids: BTreeSet<_> = keys.iter().map(|key| key.0).collect();
-        let ids: Vec<_> = ids.into_iter().collect();
-        claims.executions = execution::executions(self.turn.spi, self.registry, &ids, Lock::None)?;
+        claims.executions = execution::executions(self.turn.spi, self.registry, &executions_of(&keys), Lock::None)?;
         let mut portion = Portion::of_bytes().or_none(self.turn.takes_large);
         let left_out = state::states_in(self.turn.spi, &mut claims.executions, &keys, &mut portion)?;
         claims.took_large = portion.has_taken();

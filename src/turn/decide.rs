@@ -329,8 +329,7 @@ impl<'i> Decider<'_, '_, 'i> {
         let Some((command, mut events)) = self.events(item, command, offered.as_deref().unwrap_or_default())? else {
             return Ok(());
         };
-        let closes = events.iter().any(|event| matches!(event, Event::ProcessClosed { .. }));
-        if closes && !locked_for_close {
+        if Event::closes(&events) && !locked_for_close {
             let threads = self.loaded(item.execution()).map_or(0, |loaded| loaded.execution.live_threads);
             let (portion, taken) = match item {
                 Item::Answer(_, answered) => (&mut self.portions.answers, answered.size()),
@@ -464,10 +463,7 @@ impl<'i> Decider<'_, '_, 'i> {
     /// Writes the attributes of an answer, and calls its functions.
     fn write_tables(&mut self, item: &Item, command: &Command, events: &[Event]) -> Result<Used<()>> {
         let Some(loaded) = self.decided.executions.get(&item.execution()) else { return Ok(Used::Done(())) };
-        let written = events.iter().find_map(|event| match event {
-            Event::GlobalAttributesWritten { attributes } => Some(attributes),
-            _ => None,
-        });
+        let written = Event::written_globally(events);
         let calls = command.function_calls();
         if written.is_none() && calls.is_empty() {
             return Ok(Used::Done(()));
@@ -567,13 +563,7 @@ impl<'i> Decider<'_, '_, 'i> {
 /// Why an answer can't be applied that leaves its execution with more local attributes than it may have.
 fn refusal(spi: &Spi, item: &Item, events: &[Event]) -> Result<Option<PgError>> {
     let Item::Answer(record, _) = item else { return Ok(None) };
-    for event in events {
-        let Event::LocalAttributesWritten { attributes } = event else { continue };
-        if let Some(why) = attribute::refusal(spi, record.key.0, Some(record.local_size), attributes)? {
-            return Ok(Some(why));
-        }
-    }
-    Ok(None)
+    attribute::refusal_of(spi, record.key.0, Some(record.local_size), events)
 }
 
 /// Leaves in the event of an answer those of its warnings that were not told yet of the state.

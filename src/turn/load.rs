@@ -141,13 +141,10 @@ impl Named {
                         let timers = answer.request.commands.iter().filter(|command| command.is_timer()).count();
                         *named.timers.entry(id).or_default() += timers;
                     }
-                    let publishes = answer.effects().map_or(&[][..], |effects| &effects.publish_to_local_queue);
-                    let published_to = publishes.iter().map(|publish| (publish.queue.clone(), 0));
-                    for (queue, wanted) in answer.queues().into_iter().chain(published_to) {
+                    for (queue, wanted) in queue::demand(answer.queues(), answer.publishes()) {
                         *named.queues.entry(id).or_default().entry(queue).or_default() += wanted;
                     }
-                    let with_id = publishes.iter().filter_map(|p| Some((id, p.queue.clone(), p.message_id.clone()?)));
-                    named.message_ids.extend(with_id);
+                    named.message_ids.extend(inbox::ids_of(id, answer.publishes()));
                 }
                 Item::Timer(_) | Item::Arrivals(_) | Item::Fail { .. } => {}
             }

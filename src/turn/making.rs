@@ -25,8 +25,8 @@ use crate::pg::session::Session;
 use crate::pg::spi::Spi;
 use crate::pg::{crash, identity, memory as server_memory, shmem};
 use crate::store::execution::{self, Lock};
-use crate::store::{StateKey, claim, state, suspects};
-use std::collections::{BTreeSet, HashSet};
+use crate::store::{StateKey, claim, executions_of, state, suspects};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::GUARDED_ITEMS;
@@ -209,8 +209,7 @@ fn requests_in(memory: &mut Memory, spi: &Spi, calls: &[Leased], mode: Mode) -> 
     let (leased, over): (Vec<_>, Vec<_>) = calls.iter().partition(is_leased);
     over.iter().for_each(|call| memory.locks.release(call.key));
     let keys: Vec<_> = leased.iter().map(|call| call.key).collect();
-    let ids: Vec<_> = keys.iter().map(|key| key.0).collect::<BTreeSet<_>>().into_iter().collect();
-    let mut executions = execution::executions(spi, &mut memory.registry, &ids, Lock::None)?;
+    let mut executions = execution::executions(spi, &mut memory.registry, &executions_of(&keys), Lock::None)?;
     let mut portion = Portion::of_bytes().or_none(turn.takes_large);
     let mut left_out = state::states_in(spi, &mut executions, &keys, &mut portion)?;
     // Definitions that were there when these were leased may have had to go.

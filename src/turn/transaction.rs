@@ -272,12 +272,10 @@ pub(super) fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<It
 
 /// Errors that pass by themselves: a lock, a conflict with another transaction, no memory, no disk.
 fn is_passing(error: &PgError) -> bool {
-    let state = error.sqlstate();
     matches!(
         error.code,
         LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE | QUERY_CANCELED | UNIQUE_VIOLATION
-    ) || state.starts_with("53")
-        || state.starts_with("58")
+    ) || error.is_server_trouble()
 }
 
 fn transact(memory: &mut Memory, session: &mut Session, items: &mut Vec<Item>, scope: Scope) -> Result<Transacted> {

@@ -186,6 +186,13 @@ pub struct Failure {
     pub app_database_error: Option<AppDatabaseError>,
 }
 
+impl Failure {
+    /// One of this kind, which comes with no status.
+    pub fn of(error_type: impl Into<String>, detail: String) -> Self {
+        Self { error_type: Some(error_type.into()), detail, ..Self::default() }
+    }
+}
+
 /// A write or read that the user's tables refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

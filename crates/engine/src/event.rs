@@ -208,6 +208,19 @@ pub enum Publisher {
 pub const RECORDED_ATTEMPTS: u32 = 10;
 
 impl Event {
+    /// Whether a process closes with these.
+    pub fn closes(events: &[Event]) -> bool {
+        events.iter().any(|event| matches!(event, Event::ProcessClosed { .. }))
+    }
+
+    /// The global attributes that are written with these.
+    pub fn written_globally<'a>(events: impl IntoIterator<Item = &'a Event>) -> Option<&'a BTreeMap<String, Json>> {
+        events.into_iter().find_map(|event| match event {
+            Event::GlobalAttributesWritten { attributes } => Some(attributes),
+            _ => None,
+        })
+    }
+
     /// Whether the event is part of the history and has a number. What is not is summed up by a later
     /// [`Event::AttemptsFolded`].
     pub fn is_recorded(&self) -> bool {

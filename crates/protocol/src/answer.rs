@@ -214,7 +214,7 @@ pub fn decode_error(status: u16, retry_after: Option<u64>, body: &[u8]) -> (Fail
         0 => detail,
         room => with_warnings(printable(&detail, MAX_DETAIL_CHARS.saturating_sub(room)), &warnings),
     };
-    (Failure { status: Some(status), error_type, detail, app_database_error: None }, further)
+    (Failure { status: Some(status), error_type, detail, ..Failure::default() }, further)
 }
 
 /// Reads what a worker that fetches its calls says of a failure: as in the decision `retry`, but nothing in it may be unknown.
@@ -231,7 +231,7 @@ pub fn decode_failure(text: &str) -> Result<(Failure, Further), String> {
 
 /// A 200 that can't be applied.
 pub fn invalid_answer(what: String) -> Failure {
-    Failure { status: Some(200), error_type: Some("InvalidAnswer".to_owned()), detail: what, app_database_error: None }
+    Failure { status: Some(200), ..Failure::of("InvalidAnswer", what) }
 }
 
 /// The text without control characters other than line breaks and tabs, cut to `chars` characters.
@@ -466,7 +466,7 @@ fn failure(object: &mut Object<'_>, without_detail: &str) -> Read<(Failure, Furt
     };
     let detail = detail.map_or_else(|| without_detail.to_owned(), |detail| printable(&detail, MAX_DETAIL_CHARS));
     let error_type = kept_error_type(error_type);
-    Ok((Failure { status: Some(200), error_type, detail, app_database_error: None }, further))
+    Ok((Failure { status: Some(200), error_type, detail, ..Failure::default() }, further))
 }
 
 fn decision(text: &str, reader: Reader<'_>) -> Read<Decision> {

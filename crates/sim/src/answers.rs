@@ -63,12 +63,8 @@ impl Simulator {
     /// The call was not answered in its time.
     pub(crate) fn times_out(&mut self, open: &OpenState) {
         let seconds = open.timeout.as_std().as_secs_f64();
-        let failure = Failure {
-            error_type: Some("Timeout".to_owned()),
-            detail: format!("timed out after {seconds} s while waiting for the answer of the worker"),
-            ..Failure::default()
-        };
-        self.answer_state(open, Read::failed(failure));
+        let detail = format!("timed out after {seconds} s while waiting for the answer of the worker");
+        self.answer_state(open, Read::failed(Failure::of("Timeout", detail)));
     }
 
     fn answer_state(&mut self, open: &OpenState, read: Read) -> Answered {

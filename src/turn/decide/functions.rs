@@ -56,7 +56,7 @@ impl Undone {
 
 /// An error of the function itself: its SQLSTATE is the word for it.
 fn raised(error: &PgError) -> Failure {
-    Failure { error_type: Some(error.sqlstate()), detail: error.message.clone(), ..Failure::default() }
+    Failure::of(error.sqlstate(), error.message.clone())
 }
 
 impl Decider<'_, '_, '_> {
@@ -281,16 +281,13 @@ impl Decider<'_, '_, '_> {
     fn applied(&mut self, record: &CallRecord, answered: &Answered, size: Size) -> Result<Option<Undone>> {
         let (turn, now, id) = (self.turn, self.decided.now, record.key.0);
         let mut queues = queue::QueueDemand::new();
-        let publishes = answered.effects().map_or(&[][..], |effects| &effects.publish_to_local_queue);
-        let published_to = publishes.iter().map(|publish| (publish.queue.clone(), 0));
         // Calls come one after the other in a transaction: each takes what those before have left.
         let of = self.decided.executions.get(&id);
-        for (queue, wanted) in answered.queues().into_iter().chain(published_to) {
+        for (queue, wanted) in queue::demand(answered.queues(), answered.publishes()) {
             let before = of.map_or(0, |loaded| loaded.looked_into(&queue));
             *queues.entry(id).or_default().entry(queue).or_insert(before) += wanted;
         }
-        let with_id = publishes.iter().filter_map(|p| Some((id, p.queue.clone(), p.message_id.clone()?)));
-        let with_id: Vec<_> = with_id.collect();
+        let with_id: Vec<_> = inbox::ids_of(id, answered.publishes()).collect();
         queue::queues(turn.spi, &mut self.decided.executions, &queues)?;
         inbox::message_ids(turn.spi, &mut self.decided.executions, &with_id)?;
         let command = answered.command(record);
@@ -303,13 +300,10 @@ impl Decider<'_, '_, '_> {
                 return Ok(Some(Undone::invalid(with_warnings(rejection.to_string(), answered.warnings()))));
             }
         };
-        for event in &events {
-            let Event::LocalAttributesWritten { attributes } = event else { continue };
-            if let Some(why) = attribute::refusal(turn.spi, id, Some(size), attributes)? {
-                return Ok(Some(Undone::invalid(why.message.clone())));
-            }
+        if let Some(why) = attribute::refusal_of(turn.spi, id, Some(size), &events)? {
+            return Ok(Some(Undone::invalid(why.message.clone())));
         }
-        if events.iter().any(|event| matches!(event, Event::ProcessClosed { .. })) {
+        if Event::closes(&events) {
             let conditional = is_conditional_close(&command);
             match self.close_with(id, conditional)? {
                 None => {}
