@@ -14,7 +14,7 @@ use crate::pg::crash;
 use crate::pg::function::Value;
 use crate::pg::identity::{self, TableUse};
 use crate::pg::memory;
-use crate::pg::process::{database_name, random};
+use crate::pg::process::random;
 use crate::pg::spi::Spi;
 use crate::pg::subxact::guarded;
 use crate::pg::wake;
@@ -34,10 +34,8 @@ use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 use std::time::{self, Instant};
 use xdb_engine::*;
-use xdb_protocol::call_id;
 use xdb_sched::portion::Portion;
 use xdb_sched::room::Line;
 
@@ -395,29 +393,15 @@ impl Look {
         };
         let locks = loading.locks() || wanted.locks();
         let fingerprint = locks.then(|| pull::fingerprint(&global.versions, &keys));
-        let owner = identity::role_name(meta.owner)?;
         let lease = self.lease.unwrap_or_else(|| call.config.timeout(call.api));
-        let call_id = call_id(id, &call.state.id, call.api);
-        let attempt = Attempt {
-            call_id: &call_id,
-            call: call.current,
-            secrets: &Arc::from([]),
-            number: call.due.attempts + 1,
-            owner: owner.as_deref(),
-            database: &database_name(),
-            first_at: call.due.first_attempt_at.unwrap_or_else(clock::now),
-            timeout: lease,
-            global_attributes: &global.object,
-            local_attributes: &members,
-            values: None,
-        };
-        let body = calls::body(call.loaded, call.state, &attempt);
+        let attempt = Attempt::of(call.loaded, call.state, &call.begun().record(0), lease)?;
+        let body = attempt.body(call.current, &global.object, &members);
         if let Err(error) = calls::check_size(body.payload_bytes()) {
             return Ok(Some(Err(calls::request_too_large(&error))));
         }
         memory::room_for(body.payload_bytes())?;
         let request = body.encode();
-        Ok(Some(Ok(Made { request, call_id, fingerprint, lease })))
+        Ok(Some(Ok(Made { request, call_id: attempt.call_id, fingerprint, lease })))
     }
 
     /// Global attributes, as the owner; or why they can't be read.
@@ -480,9 +464,13 @@ impl Call<'_> {
         self.config.load_local(self.api).policy != LoadPolicy::None
     }
 
-    fn fails(&self, failure: Failure) -> (Begun, Failure) {
+    fn begun(&self) -> Begun {
         let DueCall { key, attempts, first_attempt_at, .. } = self.due;
-        (Begun { key, api: self.api, attempt: attempts + 1, first_attempt_at }, failure)
+        Begun { key, api: self.api, attempt: attempts + 1, first_attempt_at }
+    }
+
+    fn fails(&self, failure: Failure) -> (Begun, Failure) {
+        (self.begun(), failure)
     }
 }
 
@@ -544,18 +532,7 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<(Begun, Failure)>) -> 
 impl Begun {
     /// As the record of a call.
     pub(super) fn record(&self, lease_number: i64) -> CallRecord {
-        CallRecord {
-            key: self.key,
-            api: self.api,
-            attempt: self.attempt,
-            first_attempt_at: self.first_attempt_at.unwrap_or_else(clock::now),
-            lease_number,
-            worker_id: 0,
-            answer_number: 0,
-            owner: 0,
-            local_size: attribute::Size::default(),
-            is_suspect: false,
-            reads: None,
-        }
+        let first_attempt_at = self.first_attempt_at.unwrap_or_else(clock::now);
+        CallRecord { lease_number, ..CallRecord::of(self.key, self.api, self.attempt, first_attempt_at) }
     }
 }

@@ -32,6 +32,7 @@ use crate::pg::{identity, memory, process};
 use crate::store::loaded::Loaded;
 use crate::store::registry::Worker;
 use crate::transport::{FailureKind, Outcome, Request};
+use std::rc::Rc;
 use std::sync::Arc;
 use xdb_engine::*;
 use xdb_protocol::*;
@@ -60,100 +61,101 @@ pub fn headers(
     headers
 }
 
-/// What a call of a state needs besides the state.
+/// A call of a state, with what is told of it.
 pub struct Attempt<'a> {
-    pub call_id: &'a str,
-    pub call: &'a CallState,
-    /// What it is signed with.
-    pub secrets: &'a Arc<[String]>,
-    pub number: u32,
+    loaded: &'a Loaded,
+    state: &'a StateExecution,
+    pub call_id: String,
     /// The process's owner and database, by their names of now.
-    pub owner: Option<&'a str>,
-    pub database: &'a str,
-    pub first_at: Timestamp,
-    pub timeout: Duration,
-    /// JSON objects.
-    pub global_attributes: &'a str,
-    pub local_attributes: &'a str,
-    /// Stands for the values that were loaded, if some of them are locked.
-    pub values: Option<u64>,
+    owner: Option<String>,
+    database: Rc<str>,
+    number: u32,
+    first_at: Timestamp,
+    timeout: Duration,
 }
 
-/// What the worker is told by a state's call.
-pub fn body<'a>(loaded: &'a Loaded, state: &'a StateExecution, attempt: &Attempt<'a>) -> StateRequest<'a> {
-    let execution = &loaded.execution;
-    let context = CallContext {
-        process_id: &execution.process_id,
-        execution: execution.id,
-        owner: attempt.owner,
-        database: attempt.database,
-        process_started_at: execution.started_at,
-        state_execution_id: Some(&state.id),
-        attempt: attempt.number,
-        call_id: attempt.call_id,
-        first_attempt_at: attempt.first_at,
-        timeout: attempt.timeout.as_std(),
-        shard: loaded.meta.chosen_shard(),
-        recovery: state.recovery.as_ref(),
-    };
-    let results = match &state.phase {
-        Phase::Execute { results, .. } => Some(results.as_ref().map_or(&[][..], |wait| &wait.commands)),
-        _ => None,
-    };
-    StateRequest {
-        context,
-        process_type: &execution.process_type,
-        state_id: &state.id.state_id,
-        state_input: state.input.as_ref(),
-        loaded_global_attributes: attempt.global_attributes,
-        loaded_local_attributes: attempt.local_attributes,
-        results,
-        app_database_error: attempt.call.app_database_error.as_ref(),
+impl<'a> Attempt<'a> {
+    /// To be called in a transaction.
+    pub fn of(loaded: &'a Loaded, state: &'a StateExecution, record: &CallRecord, timeout: Duration) -> Result<Self> {
+        Ok(Self {
+            loaded,
+            state,
+            call_id: call_id(loaded.execution.id, &state.id, record.api),
+            owner: identity::role_name(loaded.meta.owner)?,
+            database: process::database_name(),
+            number: record.attempt,
+            first_at: record.first_attempt_at,
+            timeout,
+        })
+    }
+
+    fn context(&self) -> CallContext<'_> {
+        let execution = &self.loaded.execution;
+        CallContext {
+            process_id: &execution.process_id,
+            execution: execution.id,
+            owner: self.owner.as_deref(),
+            database: &self.database,
+            process_started_at: execution.started_at,
+            state_execution_id: Some(&self.state.id),
+            attempt: self.number,
+            call_id: &self.call_id,
+            first_attempt_at: self.first_at,
+            timeout: self.timeout.as_std(),
+            shard: self.loaded.meta.chosen_shard(),
+            recovery: self.state.recovery.as_ref(),
+        }
+    }
+
+    /// What the worker is told by this call. The attributes are JSON objects.
+    pub fn body<'b>(&'b self, call: &'b CallState, global: &'b str, local: &'b str) -> StateRequest<'b> {
+        let results = match &self.state.phase {
+            Phase::Execute { results, .. } => Some(results.as_ref().map_or(&[][..], |wait| &wait.commands)),
+            _ => None,
+        };
+        StateRequest {
+            context: self.context(),
+            process_type: &self.loaded.execution.process_type,
+            state_id: &self.state.id.state_id,
+            state_input: self.state.input.as_ref(),
+            loaded_global_attributes: global,
+            loaded_local_attributes: local,
+            results,
+            app_database_error: call.app_database_error.as_ref(),
+        }
+    }
+
+    /// The request of this call, which is signed with the secrets. `values` stands for the values that were loaded, if some of them
+    /// are locked.
+    pub fn request(
+        &self,
+        call: &CallState,
+        worker: &Worker,
+        secrets: &Arc<[String]>,
+        values: Option<u64>,
+        body: &StateRequest<'_>,
+    ) -> Result<Request> {
+        memory::room_for(body.payload_bytes())?;
+        let meta = &self.loaded.meta;
+        let path = if body.results.is_some() { EXECUTE_PATH } else { WAIT_UNTIL_PATH };
+        let key = request_key(&self.call_id, call.generation, values);
+        Ok(Request {
+            tag: 0,
+            url: url(worker, path)?,
+            headers: headers(worker, key, meta.chosen_shard(), meta.traceparent.as_deref()),
+            body: body.encode().into_bytes(),
+            timeout: self.timeout.as_std(),
+            secrets: secrets.clone(),
+        })
     }
 }
 
 /// What functions that an answer calls are told of the call: the `context` of its request.
 pub fn function_context(loaded: &Loaded, record: &CallRecord) -> Result<String> {
-    let (execution, seq) = (&loaded.execution, record.key.1);
-    let state =
-        execution.states.get(&seq).ok_or_else(|| PgError::internal("an answer of a state that is not there"))?;
-    let config = loaded.meta.definition().options_of(&state.id.state_id, state.config.as_deref());
-    let context = CallContext {
-        process_id: &execution.process_id,
-        execution: execution.id,
-        owner: identity::role_name(loaded.meta.owner)?.as_deref(),
-        database: &process::database_name(),
-        process_started_at: execution.started_at,
-        state_execution_id: Some(&state.id),
-        attempt: record.attempt,
-        call_id: &call_id(execution.id, &state.id, record.api),
-        first_attempt_at: record.first_attempt_at,
-        timeout: config.timeout(record.api).as_std(),
-        recovery: state.recovery.as_ref(),
-        shard: loaded.meta.chosen_shard(),
-    }
-    .encode();
-    Ok(context)
-}
-
-/// The request of a state's call.
-pub fn request(
-    loaded: &Loaded,
-    worker: &Arc<Worker>,
-    attempt: &Attempt<'_>,
-    body: &StateRequest<'_>,
-) -> Result<Request> {
-    memory::room_for(body.payload_bytes())?;
-    let path = if body.results.is_some() { EXECUTE_PATH } else { WAIT_UNTIL_PATH };
-    let key = request_key(attempt.call_id, attempt.call.generation, attempt.values);
-    Ok(Request {
-        tag: 0,
-        url: url(worker, path)?,
-        headers: headers(worker, key, loaded.meta.chosen_shard(), loaded.meta.traceparent.as_deref()),
-        body: body.encode().into_bytes(),
-        timeout: attempt.timeout.as_std(),
-        secrets: attempt.secrets.clone(),
-    })
+    let state = loaded.execution.states.get(&record.key.1);
+    let state = state.ok_or_else(|| PgError::internal("an answer of a state that is not there"))?;
+    let timeout = loaded.meta.options_of(state).timeout(record.api);
+    Ok(Attempt::of(loaded, state, record, timeout)?.context().encode())
 }
 
 /// An error if a request with so many bytes of payloads and attributes is too large.

@@ -2,7 +2,7 @@
 
 use crate::store::StateKey;
 use crate::store::attribute::Size;
-use crate::store::registry::WorkerId;
+use crate::store::registry::{NO_WORKER, WorkerId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use xdb_engine::{Api, Loading, Timestamp};
@@ -32,6 +32,23 @@ pub struct CallRecord {
 }
 
 impl CallRecord {
+    /// An attempt, as far as a worker or a function is told of it.
+    pub fn of(key: StateKey, api: Api, attempt: u32, first_attempt_at: Timestamp) -> Self {
+        Self {
+            key,
+            api,
+            attempt,
+            first_attempt_at,
+            lease_number: 0,
+            worker_id: NO_WORKER,
+            answer_number: 0,
+            owner: 0,
+            local_size: Size::default(),
+            is_suspect: false,
+            reads: None,
+        }
+    }
+
     pub fn line(&self) -> Line {
         Line { worker: self.worker_id, owner: self.owner }
     }

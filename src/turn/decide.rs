@@ -16,7 +16,6 @@ use crate::pg::spi::Spi;
 use crate::store::app_functions::Calls;
 use crate::store::global_waiter::Gathered;
 use crate::store::loaded::Loaded;
-use crate::store::registry::NO_WORKER;
 use crate::store::timer::{DueTimer, OF_PAUSE};
 use crate::store::{StateKey, attribute, execution, locks, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

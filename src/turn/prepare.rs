@@ -11,7 +11,6 @@ use super::scans::ScanEnds;
 use super::transaction::Turn;
 use crate::calls::{self, Attempt, CallRecord, ReadSet};
 use crate::pg::catch::Result;
-use crate::pg::{identity, process};
 use crate::store::app_tables::object;
 use crate::store::attribute::{self, Found, LocalAttributes, Size, Versioned};
 use crate::store::loaded::Loaded;
@@ -22,7 +21,6 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 use xdb_engine::*;
-use xdb_protocol::call_id;
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::Part;
 use xdb_sched::bytes::{Bytes, LARGE};
@@ -201,20 +199,13 @@ fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s Leased) -> Opt
 
 fn record(&LeasedCall { loaded, process_type, state, api, call, .. }: &LeasedCall<'_>) -> CallRecord {
     CallRecord {
-        key: call.key,
-        api,
-        attempt: call.attempt,
-        first_attempt_at: call.first_attempt_at,
         lease_number: call.lease.number,
         worker_id: match process_type.is_for_function(&state.id.state_id, api) {
             true => NO_WORKER,
             false => process_type.worker_id(),
         },
-        answer_number: 0,
         owner: loaded.meta.owner.to_u32(),
-        local_size: Size::default(),
-        is_suspect: false,
-        reads: None,
+        ..CallRecord::of(call.key, api, call.attempt, call.first_attempt_at)
     }
 }
 
@@ -276,21 +267,8 @@ impl Preparing<'_, '_> {
             let keys = local.versions(&wanted);
             record.reads = Some(Arc::new(ReadSet { global: loading, rows: global.versions, keys, local: wanted }));
         }
-        let owner = identity::role_name(loaded.meta.owner)?;
-        let attempt = Attempt {
-            call_id: &call_id(id, &state.id, api),
-            call: current,
-            secrets,
-            number: call.attempt,
-            owner: owner.as_deref(),
-            database: &process::database_name(),
-            first_at: call.first_attempt_at,
-            timeout: config.timeout(api),
-            global_attributes: &global.object,
-            local_attributes: &members,
-            values,
-        };
-        let body = calls::body(loaded, state, &attempt);
+        let attempt = Attempt::of(loaded, state, record, config.timeout(api))?;
+        let body = attempt.body(current, &global.object, &members);
         let bytes = body.payload_bytes();
         if let Err(error) = calls::check_size(bytes) {
             return Ok(Preparation::Failed(calls::request_too_large(&error)));
@@ -303,7 +281,7 @@ impl Preparing<'_, '_> {
         if !self.has_room(record.line(), bytes) {
             return Ok(Preparation::Release);
         }
-        Ok(Preparation::Call(Box::new(calls::request(loaded, worker, &attempt, &body)?)))
+        Ok(Preparation::Call(Box::new(attempt.request(current, worker, secrets, values, &body)?)))
     }
 
     /// Takes room for a request, if there is any.

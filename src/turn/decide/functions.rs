@@ -13,17 +13,14 @@
 use super::super::claim::Paused;
 use super::*;
 use crate::calls::{Attempt, of_function};
-use crate::pg::identity::{self, clean_session};
-use crate::pg::process;
+use crate::pg::identity::clean_session;
 use crate::pg::routine;
 use crate::pg::subxact::guarded;
 use crate::store::app_functions;
 use crate::store::app_tables::{defer_nothing, object};
 use crate::store::attribute::{Found, Size};
 use crate::store::{inbox, queue};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xdb_protocol::call_id;
 
 /// Most calls of one process in one transaction.
 const IN_ONE_TRANSACTION: usize = 16;
@@ -137,19 +134,8 @@ impl Decider<'_, '_, '_> {
             let is_first = call.failed_attempts == 0 && call.repeats == 0 && call.not_before <= now;
             let function = process_type.definition.function_of(&state.id.state_id, api)?;
             let is_kept = || self.app.function_kept_until(process_type, &state.id.state_id, api).is_some();
-            (is_first && !function.is_empty() && !is_kept()).then(|| CallRecord {
-                key: (id, *seq),
-                api,
-                attempt: 1,
-                first_attempt_at: now,
-                lease_number: 0,
-                worker_id: NO_WORKER,
-                answer_number: 0,
-                owner: loaded.meta.owner.to_u32(),
-                local_size: Size::default(),
-                is_suspect: false,
-                reads: None,
-            })
+            (is_first && !function.is_empty() && !is_kept())
+                .then(|| CallRecord { owner: loaded.meta.owner.to_u32(), ..CallRecord::of((id, *seq), api, 1, now) })
         })
     }
 
@@ -254,21 +240,8 @@ impl Decider<'_, '_, '_> {
             Used::Refused(error) => return Ok(Err(Undone::Failed(refused(&error), Further::ByPolicy))),
         };
         let Some((_, current)) = state.current_call() else { return Ok(Err(Undone::Over)) };
-        let owner = identity::role_name(loaded.meta.owner)?;
-        let attempt = Attempt {
-            call_id: &call_id(id, &state.id, record.api),
-            call: current,
-            secrets: &Arc::from([]),
-            number: record.attempt,
-            owner: owner.as_deref(),
-            database: &process::database_name(),
-            first_at: record.first_attempt_at,
-            timeout: config.timeout(record.api),
-            global_attributes: &global,
-            local_attributes: &members,
-            values: None,
-        };
-        let body = calls::body(loaded, state, &attempt);
+        let attempt = Attempt::of(loaded, state, record, config.timeout(record.api))?;
+        let body = attempt.body(current, &global, &members);
         if let Err(error) = calls::check_size(body.payload_bytes()) {
             return Ok(Err(Undone::Failed(calls::request_too_large(&error), Further::ByPolicy)));
         }
