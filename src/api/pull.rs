@@ -5,7 +5,7 @@
 
 use super::answering::{self, Answering, Executions};
 use super::owners_tables::OwnersTables;
-use super::pull_claim::{self, Look};
+use super::pull_claim::{self, Poll};
 use super::rpc_locks::Locking;
 use super::{Caller, json, name, needed};
 use crate::calls::{self, CallRecord};
@@ -97,7 +97,7 @@ pub(super) fn may_claim(caller: Caller, role: Option<&PullRole>) -> Result<bool>
 
 pub fn claim_calls(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.claim_calls()")?.outside_engine("claim_calls")?;
-    let look = Look {
+    let poll = Poll {
         caller,
         worker: name("worker", args.text(0))?,
         at_most: at_most(args.int(1))?,
@@ -114,7 +114,7 @@ pub fn claim_calls(args: &Args) -> Result<Value> {
     let deadline = Instant::now() + wait;
     let mut place: Option<(i32, Registration)> = None;
     loop {
-        let seen = look.once()?;
+        let seen = poll.once()?;
         let left = deadline.saturating_duration_since(Instant::now());
         if !seen.calls.is_empty() || seen.wrote || left.is_zero() {
             return Ok(Value::Rows(seen.calls.into_iter().map(pull_claim::Claimed::row).collect()));
@@ -128,7 +128,7 @@ pub fn claim_calls(args: &Args) -> Result<Value> {
                 // A statement that goes on has locked all that it uses, and hears nothing of grants that were revoked meanwhile.
                 process::accept_invalidations();
             }
-            // In this order: what becomes due after the look that follows wakes this session.
+            // In this order: what becomes due after the poll that follows wakes this session.
             _ => place = Some((seen.worker, Registration::register_worker(seen.worker))),
         }
     }

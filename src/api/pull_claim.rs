@@ -1,4 +1,4 @@
-//! One look for calls of a worker that fetches them: notes attempts whose leases have ended, leases due calls, and makes their
+//! One poll for calls of a worker that fetches them: notes attempts whose leases have ended, leases due calls, and makes their
 //! requests.
 //!
 //! No step waits for a claim: the lock on its task is enough, as in a turn. But a claim may be open for long, so its executions are kept from
@@ -70,7 +70,7 @@ fn noted(worker: WorkerId, began: Instant) {
 }
 
 /// What is looked for.
-pub(super) struct Look {
+pub(super) struct Poll {
     pub caller: Caller,
     pub worker: String,
     pub at_most: usize,
@@ -138,7 +138,7 @@ struct Made {
     lease: Duration,
 }
 
-impl Look {
+impl Poll {
     pub fn once(&self) -> Result<Seen> {
         let mut seen = Seen::default();
         let may_claim = self.on_system_tables(&mut seen, |spi, _, seen| {

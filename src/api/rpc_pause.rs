@@ -9,8 +9,8 @@ use crate::store::execution::{self, Lock};
 use std::time::{Duration, Instant};
 use xdb_engine::{ExecutionId, Pause};
 
-/// Nobody tells who waits for the end of a type's pause: they look so often.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Nobody tells who waits for the end of a type's pause: they poll so often.
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
 /// What is paused, in words, and how.
 type Paused = Option<(String, Pause)>;
@@ -18,7 +18,7 @@ type Paused = Option<(String, Pause)>;
 /// Waits until a process can be called, or refuses. Says whether it has waited.
 pub(super) fn wait(caller: Caller, process_id: &str, id: ExecutionId, deadline: Instant) -> Result<bool> {
     let Some(mut paused) = look(caller, process_id, id)? else { return Ok(false) };
-    // Before the next look: what ends the pause after it wakes this session.
+    // Before the next poll: what ends the pause after it wakes this session.
     let registration = Registration::register(&id.0);
     loop {
         let (what, pause) = &paused;
@@ -27,7 +27,7 @@ pub(super) fn wait(caller: Caller, process_id: &str, id: ExecutionId, deadline: 
         if left.is_zero() {
             return Err(error::paused(what, pause));
         }
-        registration.wait(left.min(LOOK_EVERY).as_millis() as i64 + 1);
+        registration.wait(left.min(POLL_EVERY).as_millis() as i64 + 1);
         match look(caller, process_id, id)? {
             Some(still) => paused = still,
             None => return Ok(true),

@@ -82,16 +82,16 @@ impl Duties {
             Self::Scheduler { maintenance, ownerless, counting, rate, suspects, .. } => {
                 session.want_runners(memory.for_runners(), RUNNERS_CALLS);
                 // What is due meanwhile does not make the loop spin.
-                let may_look = !memory.is_paused() && progress != Progress::Later;
-                if may_look {
-                    maintenance.look(session);
-                    ownerless.look(session);
-                    counting.look(session);
+                let may_poll = !memory.is_paused() && progress != Progress::Later;
+                if may_poll {
+                    maintenance.poll(session);
+                    ownerless.poll(session);
+                    counting.poll(session);
                 }
-                let looks = [maintenance.due_in(), ownerless.due_in(), Some(counting.due_in())];
-                let looks = looks.map(|due| due.filter(|_| may_look));
+                let polls = [maintenance.due_in(), ownerless.due_in(), Some(counting.due_in())];
+                let polls = polls.map(|due| due.filter(|_| may_poll));
                 let others = [rate.show(session), count_suspects(session, suspects)];
-                let next = looks.into_iter().chain(others);
+                let next = polls.into_iter().chain(others);
                 Some(next.flatten().min().unwrap_or(NOTHING))
             }
             Self::Runner { last_work } => {

@@ -113,7 +113,7 @@ impl Maintenance {
     }
 
     /// Deletes a batch of what is old if it is time. To be called between turns.
-    pub fn look(&mut self, session: &mut Session) {
+    pub fn poll(&mut self, session: &mut Session) {
         let retention = guc::retention();
         let every = retention.map_or(SCAN_EVERY, |kept| kept.as_std().clamp(Duration::from_secs(1), SCAN_EVERY));
         let clock_offset = clock::offset();

@@ -31,7 +31,7 @@ impl Ownerless {
         Self { after: None, counted: 0, looked: Instant::now() }
     }
 
-    /// When the next look is due, if one is.
+    /// When the next poll is due, if one is.
     pub fn due_in(&self) -> Option<Duration> {
         let pause = match self.after {
             Some(_) => REST,
@@ -41,7 +41,7 @@ impl Ownerless {
     }
 
     /// Counts a slice, if it is time. To be called between turns.
-    pub fn look(&mut self, session: &mut Session) {
+    pub fn poll(&mut self, session: &mut Session) {
         let changed = self.after.is_none() && roles::have_changed();
         if !changed && self.due_in().is_none_or(|left| !left.is_zero()) {
             return;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const MOST: usize = 5000;
 
 /// How often they are counted.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_EVERY: Duration = Duration::from_secs(5);
 
 /// Calls under way are made again after the end: while there are some, the end comes at most so often.
 const LIFE: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ impl SettingNames {
 
     /// Whether the process is to end for the sake of those that come after it. Says so in the log.
     pub fn are_too_many(&mut self, slot: Slot, has_calls: bool) -> bool {
-        if self.looked.elapsed() < LOOK {
+        if self.looked.elapsed() < POLL_EVERY {
             return false;
         }
         self.looked = Instant::now();

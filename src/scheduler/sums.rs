@@ -49,9 +49,9 @@ impl Counting {
     }
 
     /// Counts a slice, if it is time. To be called between turns.
-    pub fn look(&mut self, session: &mut Session) {
-        if !self.roles.look(session) {
-            self.full_queues.look(session);
+    pub fn poll(&mut self, session: &mut Session) {
+        if !self.roles.poll(session) {
+            self.full_queues.poll(session);
         }
     }
 }
@@ -71,7 +71,7 @@ impl Round {
     }
 
     /// Says whether it was time.
-    fn look(&mut self, session: &mut Session) -> bool {
+    fn poll(&mut self, session: &mut Session) -> bool {
         let began = Instant::now();
         if began < self.due {
             return false;

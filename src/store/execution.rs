@@ -135,11 +135,11 @@ statements! {
     STEP_OR_SKIP = of_ids(NEW, " FOR NO KEY UPDATE SKIP LOCKED");
     STEP = of_ids(NEW, " FOR NO KEY UPDATE");
     CLOSE = of_ids(NEW, " FOR UPDATE");
-    LOOK = of_ids(NEW, "");
+    READ = of_ids(NEW, "");
     STEP_OR_SKIP_OF_OLDER = of_ids(NONE_NEW, " FOR NO KEY UPDATE SKIP LOCKED");
     STEP_OF_OLDER = of_ids(NONE_NEW, " FOR NO KEY UPDATE");
     CLOSE_OF_OLDER = of_ids(NONE_NEW, " FOR UPDATE");
-    LOOK_OF_OLDER = of_ids(NONE_NEW, "");
+    READ_OF_OLDER = of_ids(NONE_NEW, "");
     EXISTING = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1)";
     CLOSE_OR_SKIP = "SELECT execution_id FROM xdb.process_execution WHERE execution_id = ANY ($1) \
         ORDER BY execution_id FOR UPDATE SKIP LOCKED";
@@ -169,11 +169,11 @@ impl Lock {
             (Self::StepOrSkip, true) => &STEP_OR_SKIP,
             (Self::Step, true) => &STEP,
             (Self::Close, true) => &CLOSE,
-            (Self::None, true) => &LOOK,
+            (Self::None, true) => &READ,
             (Self::StepOrSkip, false) => &STEP_OR_SKIP_OF_OLDER,
             (Self::Step, false) => &STEP_OF_OLDER,
             (Self::Close, false) => &CLOSE_OF_OLDER,
-            (Self::None, false) => &LOOK_OF_OLDER,
+            (Self::None, false) => &READ_OF_OLDER,
         }
     }
 }
