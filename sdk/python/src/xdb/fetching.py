@@ -33,6 +33,8 @@ _GIVE_BACK = Reply(503, b"")
 _AGAIN = 10
 
 _connection: ContextVar[Any] = ContextVar("xdb_connection")
+# In place of a connection of coroutines, in a thread: its methods would do nothing there but give a coroutine.
+_OF_COROUTINES: Any = object()
 
 
 def connection() -> Any:
@@ -40,6 +42,11 @@ def connection() -> Any:
     conn = _connection.get(None)
     if conn is None:
         raise LookupError("this call has no transaction: xdb.connection() works within handlers of xdb.PullWorker and xdb.AsyncPullWorker")
+    if conn is _OF_COROUTINES:
+        raise LookupError(
+            "this is no coroutine, and the connection of an xdb.AsyncPullWorker is one for coroutines: make the handler `async def`, "
+            "or serve it with xdb.PullWorker"
+        )
     return conn
 
 
@@ -230,3 +237,9 @@ def connected(conn: Any) -> Iterator[None]:
         yield
     finally:
         _connection.reset(token)
+
+
+def run_in_thread(job: Job) -> Reply:
+    """Runs an ordinary handler of a worker of coroutines, in a context of its own."""
+    _connection.set(_OF_COROUTINES)
+    return job.run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
 import socket
 import threading
@@ -17,7 +16,7 @@ from . import errors
 from .client.connections import async_execute, sync_execute
 from .client.sources import async_source_of, source_of
 from .client.statements import Seconds
-from .fetching import Claimed, Fetching, answer, connected, connection, failure, instead
+from .fetching import Claimed, Fetching, answer, connected, connection, failure, instead, run_in_thread
 from .logging import install, log
 from .process import Process
 from .request import Job, Reply, error_reply, message_of
@@ -371,4 +370,4 @@ async def _run(job: Job | Reply) -> Reply:
         return job
     if job.is_async:
         return await job.run_async()
-    return job.run() if job.is_known else await asyncio.to_thread(contextvars.copy_context().run, job.run)
+    return job.run() if job.is_known else await asyncio.to_thread(run_in_thread, job)
