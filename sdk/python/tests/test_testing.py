@@ -92,3 +92,41 @@ def test_what_a_handler_raises_is_raised() -> None:
     for wrong in ({"rows": {User: {}}}, {"rows": {Basket: {"x": 1}}}, {"local": {"x": 1}}):
         with pytest.raises(TypeError, match="Order has no|Basket has no"):
             call(Order.reads, **wrong)  # type: ignore
+
+
+def test_misspelt_arguments_are_refused() -> None:
+    """They said nothing, and the test had tested something else."""
+    for wrong, message in (
+        ({"localx": {"tries": 3}}, "localx= is no argument here, and no field of a request's context; those are processId"),
+        ({"atempt": 5}, "atempt= is no argument"),
+        ({"recieved": {Order.parts: []}}, "recieved= is no argument"),
+        ({"received": {"nope": ["Ada"]}}, "Order has no such queue 'nope'; it has .*parts.*prices"),
+        ({"received": {SignUp.verified: ["link"]}}, "Order has no such queue 'verified'"),
+        ({"received": {xdb.GlobalQueue[int]("nope"): [1]}}, "Order has no such queue 'nope'"),
+        ({"fired": ["nope"]}, "Order.waits waits for no timer 'nope'; it waits for .*soon"),
+        ({"skipped": ["nope"]}, "Order.waits waits for no timer 'nope'"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call(Order.waits, **wrong)  # type: ignore
+    with pytest.raises(TypeError, match="Order.reads waits for no timer 'soon'; it waits for none"):
+        call(Order.reads, rows={Basket: dict(lines=[])}, fired=["soon"])
+    with pytest.raises(TypeError, match="atempt= is no argument"):
+        wait(Order.waits_by_function, atempt=5)  # type: ignore
+    # A wait that is a function may have any timer.
+    assert call(Order.waits_by_function, received={"parts": [Line("a", 1)]}, fired=["any"]).decision is not None
+
+
+def test_a_queue_by_its_name_is_local_or_global_as_the_class_has_it() -> None:
+    class Reads(xdb.Process):
+        words = xdb.Queue[str]()
+        prices = xdb.GlobalQueue[int]("prices")
+
+        @xdb.state(wait=lambda self: self.words.take())
+        def read(self) -> xdb.Decision:
+            return xdb.complete([self.words.messages, [each.payload for each in self.prices.messages]])
+
+    class Below(Reads):
+        pass
+
+    for received in ({"words": ["a"], "prices": [1]}, {Reads.words: ["a"], xdb.GlobalQueue[int]("prices"): [1]}):
+        assert call(Below.read, received=received).decision == xdb.complete([["a"], [1]])
