@@ -16,9 +16,10 @@ from .client.definitions import differences, normal
 from .client.outcome import moment
 from .client.sources import source_of
 from .client.statements import Seconds, interval, type_name
+from .fetching import served_by
 
 if TYPE_CHECKING:
-    from . import Process, Worker
+    from . import AsyncPullWorker, Process, PullWorker, Worker
 
 # Of pg_advisory_xact_lock: two that register at once would each judge by what the other changes.
 _LOCK = 0x78646272656769
@@ -115,7 +116,7 @@ class Admin:
 
     def register(
         self,
-        worker: Worker,
+        worker: Worker | PullWorker | AsyncPullWorker,
         *,
         name: str,
         url: str | None,
@@ -131,8 +132,10 @@ class Admin:
 
         What is registered as it is stays untouched. A secret and headers can't be compared: they are registered again where
         they are given. Where the worker is new or changes, and no secret is given, it is the worker's own: it would refuse calls
-        that are not signed. With `url=None` members of `role` fetch its calls. `Stranding` if executions that run would have no code any more, unless `force`.
+        that are not signed. With `url=None`, as for an `xdb.PullWorker`, members of `role` fetch its calls. `Stranding` if executions
+        that run would have no code any more, unless `force`.
         """
+        worker = _without_url(worker, url)
         with self._transaction(conn) as execute:
             execute("SELECT pg_advisory_xact_lock(%s::text::bigint)", (str(_LOCK),))
             if not force:
@@ -154,10 +157,10 @@ class Admin:
                     _register_type(execute, process, name)
         return changes
 
-    def check(self, worker: Worker, *, conn: Any = None) -> list[Finding]:
+    def check(self, worker: Worker | PullWorker | AsyncPullWorker, *, conn: Any = None) -> list[Finding]:
         """What is registered, and what runs, beside the code: nothing where it fits."""
         with self._transaction(conn) as execute:
-            return _findings(execute, worker)
+            return _findings(execute, served_by(worker))
 
     # --- operating
 
@@ -210,7 +213,7 @@ class Admin:
 
 
 def sql(
-    worker: Worker,
+    worker: Worker | PullWorker | AsyncPullWorker,
     *,
     name: str,
     url: str | None,
@@ -222,6 +225,7 @@ def sql(
 
     `secret` may only be a reference, `env:NAME` or `file:NAME`, which the server follows.
     """
+    worker = _without_url(worker, url)
     if secret is not None and not secret.startswith(("env:", "file:")):
         raise ValueError("a script is no place for a secret: give a reference, env:NAME or file:NAME")
     arguments = {"name": name, "url": url, "secret": secret, "role": role}
@@ -245,6 +249,14 @@ def sql(
 
 
 # --- what is registered
+
+
+def _without_url(worker: Worker | PullWorker | AsyncPullWorker, url: str | None) -> Worker:
+    """What has its processes. One that fetches its calls is never called."""
+    served = served_by(worker)
+    if served is not worker and url is not None:
+        raise ValueError(f"an xdb.{type(worker).__name__} fetches its calls: register it with url=None, and the role that may")
+    return served
 
 
 def _definition(process: type[Process]) -> dict[str, Any]:

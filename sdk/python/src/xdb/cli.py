@@ -9,11 +9,15 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Union, cast
 
 from . import admin
+from .fetching import Fetching, served_by
+from .pull import AsyncPullWorker, PullWorker
 from .serve import serve
 from .worker import Worker
+
+AnyWorker = Union[Worker, PullWorker, AsyncPullWorker]
 
 NOTHING, FOUND, WRONG = 0, 1, 2
 
@@ -74,53 +78,65 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(commands: Any, name: str, run: Any, help: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=help)
-    parser.add_argument("worker", metavar="MODULE:WORKER", help="where the xdb.Worker is, e.g. app:worker")
-    parser.set_defaults(command=run)
+    parser.add_argument("worker", metavar="MODULE:WORKER", help="where the xdb.Worker or xdb.PullWorker is, e.g. app:worker")
+    parser.set_defaults(command=run, wrong=parser.error)
     return parser
 
 
 def _names_worker(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", required=True, help="the worker's name in the database")
-    parser.add_argument("--url", required=True, help="where the server calls it, e.g. http://10.0.0.5:8080")
+    parser.add_argument("--name", help="the worker's name in the database; an xdb.PullWorker has one")
+    parser.add_argument("--url", help="where the server calls it, e.g. http://10.0.0.5:8080")
     parser.add_argument("--max-concurrency", type=int, metavar="N", help="the most calls at one time")
+    parser.add_argument("--role", help="in place of these two, of an xdb.PullWorker: whose members fetch its calls")
 
 
 def _connects(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dsn", default="", help="conninfo of libpq; by default that of the environment")
 
 
-def _load(place: str) -> Worker:
+def _place(given: argparse.Namespace, worker: AnyWorker) -> dict[str, Any]:
+    """How the worker is called, and where its calls go. Which arguments that takes, only the worker says."""
+    if isinstance(worker, Fetching):
+        needed, foreign, name = ["role"], ["url", "max_concurrency", "secret", "secret_env"], given.name or worker.name
+    else:
+        needed, foreign, name = ["name", "url"], ["role"], given.name
+    missing = [each for each in needed if getattr(given, each) is None]
+    if missing:
+        given.wrong(f"a {type(worker).__name__} needs {_options(missing)}")
+    refused = [each for each in foreign if getattr(given, each, None) is not None]
+    if refused:
+        given.wrong(f"a {type(worker).__name__} does not take {_options(refused)}")
+    return {"name": name, "url": given.url, "max_concurrency": given.max_concurrency, "role": given.role}
+
+
+def _options(names: list[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
+def _load(place: str) -> AnyWorker:
     module, _, path = place.partition(":")
     found: Any = importlib.import_module(module)
     for name in (path or "worker").split("."):
         found = getattr(found, name)
-    if not isinstance(found, Worker):
-        raise TypeError(f"{place} is no xdb.Worker")
+    if not isinstance(found, (Worker, PullWorker, AsyncPullWorker)):
+        raise TypeError(f"{place} is no xdb.Worker and no xdb.PullWorker")
     return found
 
 
-def _register(given: argparse.Namespace, worker: Worker) -> int:
-    secret = None
+def _register(given: argparse.Namespace, worker: AnyWorker) -> int:
+    place, secret = _place(given, worker), None
     if given.secret_env is not None:
         secret = os.environ.get(given.secret_env)
         if not secret:
             raise ValueError(f"the environment variable {given.secret_env} has no secret")
     with admin.Admin(given.dsn) as connected:
-        changes = connected.register(
-            worker,
-            name=given.name,
-            url=given.url,
-            secret=secret,
-            max_concurrency=given.max_concurrency,
-            force=given.force,
-            dry_run=given.dry_run,
-        )
+        changes = connected.register(worker, **place, secret=secret, force=given.force, dry_run=given.dry_run)
     for change in changes:
         print(change)
     return NOTHING
 
 
-def _check(given: argparse.Namespace, worker: Worker) -> int:
+def _check(given: argparse.Namespace, worker: AnyWorker) -> int:
     with admin.Admin(given.dsn) as connected:
         findings = connected.check(worker)
     for finding in findings:
@@ -128,22 +144,19 @@ def _check(given: argparse.Namespace, worker: Worker) -> int:
     return FOUND if findings else NOTHING
 
 
-def _sql(given: argparse.Namespace, worker: Worker) -> int:
-    sys.stdout.write(
-        admin.sql(
-            worker, name=given.name, url=given.url, secret=given.secret, max_concurrency=given.max_concurrency
-        )
-    )
+def _sql(given: argparse.Namespace, worker: AnyWorker) -> int:
+    sys.stdout.write(admin.sql(worker, **_place(given, worker), secret=given.secret))
     return NOTHING
 
 
-def _serve(given: argparse.Namespace, worker: Worker) -> int:
+def _serve(given: argparse.Namespace, worker: AnyWorker) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    serve(worker, host=given.host, port=given.port, grace=given.grace)
+    # It says of a worker that can't be served what to do instead.
+    serve(cast(Worker, worker), host=given.host, port=given.port, grace=given.grace)
     return NOTHING
 
 
-def _definition(_given: argparse.Namespace, worker: Worker) -> int:
-    made = {name: process.definition() for name, process in worker.types.items()}
+def _definition(_given: argparse.Namespace, worker: AnyWorker) -> int:
+    made = {name: process.definition() for name, process in served_by(worker).types.items()}
     print(json.dumps(made, sort_keys=True, indent=2, ensure_ascii=False))
     return NOTHING

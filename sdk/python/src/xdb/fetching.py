@@ -113,6 +113,10 @@ class Fetching:
         """The classes that it serves."""
         return self.worker.processes
 
+    def add_around(self, around: Around) -> None:
+        """Has each handler called within this context manager, which gets the call and which API it is."""
+        self.worker.add_around(around)
+
     def register(self, conn: Any, *, role: str, force: bool = False, dry_run: bool = False) -> list[Change]:
         """Registers itself and its processes as a part of the connection's transaction, and gives what that changes.
 
@@ -184,6 +188,11 @@ class Fetching:
             return True
         log.error("nothing can be said of a call, and its lease has to end: %s: %s", call.token, message_of(error), exc_info=error)
         return False
+
+
+def served_by(worker: Worker | Fetching) -> Worker:
+    """What has the processes of a worker of either kind."""
+    return worker.worker if isinstance(worker, Fetching) else worker
 
 
 def _attempt_of(job: Job) -> str:

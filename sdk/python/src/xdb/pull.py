@@ -62,6 +62,8 @@ class PullWorker(Fetching):
     ) -> None:
         super().__init__(*processes, name=name, batch=batch, wait=wait, lease=lease, shards=shards, debug=debug)
         self._source = source_of(connections)
+        if threads < 1:
+            raise ValueError("threads= is how many fetch and answer beside each other, one at least")
         self._threads = threads
         self._stopping = threading.Event()
 
@@ -241,6 +243,8 @@ class AsyncPullWorker(Fetching):
     ) -> None:
         super().__init__(*processes, name=name, batch=batch, wait=wait, lease=lease, shards=shards, debug=debug)
         self._source = async_source_of(connections)
+        if concurrency < 1:
+            raise ValueError("concurrency= is how many fetch and answer beside each other, one at least")
         self._concurrency = concurrency
         self._stopping = asyncio.Event()
 
