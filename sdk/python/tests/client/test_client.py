@@ -387,8 +387,6 @@ def test_what_the_server_refuses(shop: Any, worker: ProtocolWorker) -> None:
         client.describe("nobody")
     with pytest.raises(errors.ProcessNotFound):
         client.describe("nobody", execution=uuid.uuid4())
-    with pytest.raises(errors.InvalidArgument):  # Orders has no key
-        client.start(Order, "o")
     with pytest.raises(errors.InvalidArgument):
         client.start(Idle, "")
     client.start(Idle, "i")
