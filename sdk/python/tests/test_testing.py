@@ -130,3 +130,23 @@ def test_a_queue_by_its_name_is_local_or_global_as_the_class_has_it() -> None:
 
     for received in ({"words": ["a"], "prices": [1]}, {Reads.words: ["a"], xdb.GlobalQueue[int]("prices"): [1]}):
         assert call(Below.read, received=received).decision == xdb.complete([["a"], [1]])
+
+
+def test_a_movement_that_was_not_called() -> None:
+    class Moves(xdb.Process):
+        @xdb.state
+        def next(self) -> xdb.Decision:
+            return xdb.complete()
+
+        @xdb.state
+        def later(self) -> xdb.Decision:
+            return self.next.later(days=1)  # type: ignore[return-value]
+
+        @xdb.state
+        def configured(self) -> xdb.Decision:
+            return self.next.with_config(timeout=timedelta(seconds=1))  # type: ignore[return-value]
+
+    with pytest.raises(xdb.NoDecision, match=r"call that as well, self\.next\.later\(\.\.\.\)\(\)$"):
+        call(Moves.later)
+    with pytest.raises(xdb.NoDecision, match=r"call that as well, self\.next\.with_config\(\.\.\.\)\(\)$"):
+        call(Moves.configured)

@@ -250,6 +250,10 @@ class Job:
                 f"{self.label} returned nothing: each way through it ends with a decision, as `return self.next()` "
                 "or `return xdb.complete()`"
             )
+        if isinstance(value, State) and (value.begin or value.config):
+            given = "later" if value.begin else "with_config"
+            call = f"self.{value.attribute}.{given}(...)()"
+            raise NoDecision(f"{self.label} returned what self.{value.attribute}.{given}(...) gives: call that as well, {call}")
         if isinstance(value, State):
             raise NoDecision(f"{self.label} returned the state {value.attribute} itself: call it, self.{value.attribute}()")
         raise NoDecision(
