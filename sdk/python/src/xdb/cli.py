@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -150,7 +149,6 @@ def _sql(given: argparse.Namespace, worker: AnyWorker) -> int:
 
 
 def _serve(given: argparse.Namespace, worker: AnyWorker) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # It says of a worker that can't be served what to do instead.
     serve(cast(Worker, worker), host=given.host, port=given.port, grace=given.grace)
     return NOTHING
