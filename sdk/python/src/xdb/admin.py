@@ -17,6 +17,7 @@ from .client.outcome import moment
 from .client.sources import source_of
 from .client.statements import Seconds, interval, type_name
 from .fetching import served_by
+from .health import NotAsked, types_at
 
 if TYPE_CHECKING:
     from . import AsyncPullWorker, Process, PullWorker, Worker
@@ -47,11 +48,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Finding:
-    """Where what is registered, or what runs, does not fit the code. `strands`: executions that run would fail."""
+    """Where what is registered, or what runs, does not fit the code. `strands`: executions that run would fail.
+
+    `is_note`: it may fit, and could not be looked at.
+    """
 
     process_type: str
     text: str
     strands: bool = False
+    is_note: bool = False
 
     def __str__(self) -> str:
         return f"{self.process_type}: {self.text}"
@@ -161,6 +166,26 @@ class Admin:
         """What is registered, and what runs, beside the code: nothing where it fits."""
         with self._transaction(conn) as execute:
             return _findings(execute, served_by(worker))
+
+    def ask_workers(self, worker: Worker | PullWorker | AsyncPullWorker, *, conn: Any = None) -> list[Finding]:
+        """What the registered workers of these processes say that they run, beside the code: nothing where it fits.
+
+        One that can't be reached from here is a note. Workers that fetch their calls, and those of which one may not see the URL,
+        are not asked.
+        """
+        with self._transaction(conn) as execute:
+            places = _places(execute, served_by(worker))
+        asked: dict[str, Mapping[str, str] | NotAsked] = {}
+        findings = []
+        for process, name, url in places:
+            if url not in asked:
+                try:
+                    asked[url] = types_at(url)
+                except NotAsked as error:
+                    asked[url] = error
+            finding = _served_finding(process, f"worker {name} at {url}", asked[url])
+            findings += [] if finding is None else [finding]
+        return findings
 
     # --- operating
 
@@ -380,6 +405,31 @@ def _type_change(execute: Execute, process: type[Process], worker: str) -> Chang
 
 def _not_seen(found: _Registered) -> str:
     return f"what is registered can't be seen: it belongs to {found.owner or 'nobody'}"
+
+
+# --- what workers say
+
+
+def _places(execute: Execute, worker: Worker) -> list[tuple[type[Process], str, str]]:
+    """The processes that are registered, with the names and URLs of their workers."""
+    if not _there_is(execute, "relation", "process_types"):
+        return []
+    sql = """SELECT t.process_type, w.name, w.url FROM xdb.process_types AS t JOIN xdb.workers AS w ON w.name = t.worker
+        WHERE w.url IS NOT NULL"""
+    found = {process_type: (name, url) for process_type, name, url in execute(sql, ())}
+    types = worker.types.values()
+    return [(process, *found[type_name(process)]) for process in types if type_name(process) in found]
+
+
+def _served_finding(process: type[Process], place: str, said: Mapping[str, str] | NotAsked) -> Finding | None:
+    name, ours = type_name(process), f"sha256:{process.definition_hash()}"
+    if isinstance(said, NotAsked):
+        return Finding(name, f"{place} can't be asked from here: {said}", is_note=True)
+    if name not in said:
+        return Finding(name, f"{place} does not have it; it has {', '.join(said) or 'none'}")
+    if said[name] != ours:
+        return Finding(name, f"{place} runs other code: its definition is {said[name]} there, and {ours} here")
+    return None
 
 
 # --- what runs

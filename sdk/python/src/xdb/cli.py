@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     register.add_argument("--force", action="store_true", help="also if executions that run would be stranded")
     register.add_argument("--dry-run", action="store_true", help="only prints what would change")
 
-    check = _command(commands, "check", _check, "compares what is registered, and what runs, with the code")
+    check = _command(commands, "check", _check, "compares what is registered, what runs and what workers say with the code")
     _connects(check)
 
     sql = _command(commands, "sql", _sql, "prints SQL that registers the same, for migrations")
@@ -137,10 +137,10 @@ def _register(given: argparse.Namespace, worker: AnyWorker) -> int:
 
 def _check(given: argparse.Namespace, worker: AnyWorker) -> int:
     with admin.Admin(given.dsn) as connected:
-        findings = connected.check(worker)
+        findings = connected.check(worker) + connected.ask_workers(worker)
     for finding in findings:
-        print(finding)
-    return FOUND if findings else NOTHING
+        print(f"note: {finding}" if finding.is_note else finding)
+    return NOTHING if all(finding.is_note for finding in findings) else FOUND
 
 
 def _sql(given: argparse.Namespace, worker: AnyWorker) -> int:
