@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import inspect
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 import signup
@@ -12,6 +14,8 @@ from transfer import Account, MoneyTransfer, Transfer
 
 import xdb
 from xdb.testing import Published, call, wait
+from xdb.testing.clock import Clock
+from xdb.testing.simulator import Simulator
 
 F = Form("Alice", "a@x")
 
@@ -150,3 +154,18 @@ def test_a_movement_that_was_not_called() -> None:
         call(Moves.later)
     with pytest.raises(xdb.NoDecision, match=r"call that as well, self\.next\.with_config\(\.\.\.\)\(\)$"):
         call(Moves.configured)
+
+
+def test_the_simulator_is_a_client_but_for_what_the_page_says() -> None:
+    def methods(cls: type) -> dict[str, inspect.Signature]:
+        return {name: inspect.signature(fn) for name, fn in vars(cls).items() if inspect.isfunction(fn) and name[0] != "_"}
+
+    client, simulator = methods(xdb.Client), methods(Simulator)
+    missing = sorted(client.keys() - simulator.keys())
+    page = " ".join((Path(__file__).parents[3] / "docs" / "python.md").read_text(encoding="utf-8").split())
+    assert missing == ["list", "start_many", "wait_for_state"]
+    assert f"but for {', '.join(f'`{name}`' for name in missing[:-1])} and `{missing[-1]}`" in page
+    assert methods(Clock).keys() - simulator.keys() == {"reset"}  # the fixture's own
+    for name in client.keys() & simulator.keys() - {"check"}:
+        assert client[name].parameters.keys() - simulator[name].parameters.keys() <= {"conn"}, name
+    assert not simulator["check"].parameters.keys() - {"self"}
