@@ -1,6 +1,7 @@
-"""How many calls a second the pure core answers on one core: `PYTHONPATH=src python bench/core.py [seconds]`.
+"""How many calls a second the pure core answers on one core: `PYTHONPATH=src python bench/core.py [seconds [rounds]]`.
 
-The budget is 5,000 calls that do nothing: 200 microseconds each, signature and JSON included.
+The budget is 5,000 calls that do nothing: 200 microseconds each, signature and JSON included. What counts is the processor's time,
+of the best of the rounds: what else the machine does is no part of it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Bench(xdb.Process):
 
 def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     worker = xdb.Worker(Bench, secret=SECRET)
     for state in (Bench.nothing, Bench.some):
         body = json.dumps(
@@ -78,14 +80,19 @@ def main() -> None:
             "webhook-timestamp": now,
             "webhook-signature": sign(key_of(SECRET), "bench/0", now, body),
         }
-        calls, began, used = 0, time.monotonic(), time.process_time()
-        while time.monotonic() - began < seconds:
-            for _ in range(100):
-                reply = worker.handle("POST", "/api/v1/xdb/worker/async-state/execute", headers, body)
-                assert reply.status == 200, reply.body
-            calls += 100
-        used = time.process_time() - used
-        print(f"{state.name}: {calls / used:,.0f} calls a second of one core, {used / calls * 1e6:.0f} microseconds each")
+        each = min(time_of_a_call(worker, headers, body, seconds) for _ in range(rounds))
+        print(f"{state.name}: {1 / each:,.0f} calls a second of one core, {each * 1e6:.0f} microseconds each")
+
+
+def time_of_a_call(worker: xdb.Worker, headers: dict[str, str], body: bytes, seconds: float) -> float:
+    """The processor's time for one call, in seconds, measured for so long."""
+    calls, began, used = 0, time.monotonic(), time.process_time()
+    while time.monotonic() - began < seconds:
+        for _ in range(100):
+            reply = worker.handle("POST", "/api/v1/xdb/worker/async-state/execute", headers, body)
+            assert reply.status == 200, reply.body
+        calls += 100
+    return (time.process_time() - used) / calls
 
 
 if __name__ == "__main__":

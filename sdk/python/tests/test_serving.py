@@ -450,3 +450,20 @@ def test_django_under_asgi(django: Any) -> None:
 
     with uvicorn_of(application) as port:
         assert ask(port, "quick", SECRET, prefix="/xdb", process="AsyncSteps") == (200, DONE)
+
+
+def test_lines_of_a_worker_served_by_the_command_line_say_whose_they_are(tmp_path: Path) -> None:
+    (tmp_path / "served.py").write_text(
+        "import xdb\nclass P(xdb.Process):\n    @xdb.state\n    def a(self) -> xdb.Decision: raise ValueError('no such card')\n"
+        "worker = xdb.Worker(P)\n"
+    )
+    command = [sys.executable, "-m", "xdb", "serve", "served:worker", "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as served:
+        assert served.stderr is not None
+        port = int(served.stderr.readline().split("http://127.0.0.1:")[1].split()[0])
+        assert ask(port, "a", process="P")[0] == 500
+        line = served.stderr.readline()
+        served.terminate()
+        assert served.wait(WITHIN) == 0
+    assert "[p-1 a] P.a failed in attempt 1: ValueError: no such card" in line

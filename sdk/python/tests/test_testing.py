@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import inspect
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 import signup
@@ -12,6 +14,8 @@ from transfer import Account, MoneyTransfer, Transfer
 
 import xdb
 from xdb.testing import Published, call, wait
+from xdb.testing.clock import Clock
+from xdb.testing.simulator import Simulator
 
 F = Form("Alice", "a@x")
 
@@ -94,17 +98,74 @@ def test_what_a_handler_raises_is_raised() -> None:
             call(Order.reads, **wrong)  # type: ignore
 
 
-@pytest.mark.parametrize(
-    "given, problem",
-    [
-        ({"localx": {"tags": []}}, "'localx' is no argument, and no field of a request's context"),
-        ({"atempt": 5}, "'atempt' is no argument"),
-        ({"received": {"nope": ["Ada"]}}, "Order has no queue 'nope'"),
-        ({"received": {xdb.GlobalQueue[str]("nope"): []}}, "Order has no global queue 'nope'"),
-        ({"fired": ["sooon"]}, "Order.waits waits for no timer 'sooon'; its timers are soon"),
-    ],
-)
-def test_what_a_call_does_not_have_is_refused(given: Any, problem: str) -> None:
-    """A test that misspells what it gives would be green for the wrong reason."""
-    with pytest.raises(TypeError, match=problem):
-        call(Order.waits, **given)
+def test_misspelt_arguments_are_refused() -> None:
+    """They said nothing, and the test had tested something else."""
+    for wrong, message in (
+        ({"localx": {"tries": 3}}, "localx= is no argument here, and no field of a request's context; those are processId"),
+        ({"atempt": 5}, "atempt= is no argument"),
+        ({"recieved": {Order.parts: []}}, "recieved= is no argument"),
+        ({"received": {"nope": ["Ada"]}}, "Order has no such queue 'nope'; it has .*parts.*prices"),
+        ({"received": {SignUp.verified: ["link"]}}, "Order has no such queue 'verified'"),
+        ({"received": {xdb.GlobalQueue[int]("nope"): [1]}}, "Order has no such queue 'nope'"),
+        ({"fired": ["nope"]}, "Order.waits waits for no timer 'nope'; it waits for .*soon"),
+        ({"skipped": ["nope"]}, "Order.waits waits for no timer 'nope'"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call(Order.waits, **wrong)  # type: ignore
+    with pytest.raises(TypeError, match="Order.reads waits for no timer 'soon'; it waits for none"):
+        call(Order.reads, rows={Basket: dict(lines=[])}, fired=["soon"])
+    with pytest.raises(TypeError, match="atempt= is no argument"):
+        wait(Order.waits_by_function, atempt=5)  # type: ignore
+    # A wait that is a function may have any timer.
+    assert call(Order.waits_by_function, received={"parts": [Line("a", 1)]}, fired=["any"]).decision is not None
+
+
+def test_a_queue_by_its_name_is_local_or_global_as_the_class_has_it() -> None:
+    class Reads(xdb.Process):
+        words = xdb.Queue[str]()
+        prices = xdb.GlobalQueue[int]("prices")
+
+        @xdb.state(wait=lambda self: self.words.take())
+        def read(self) -> xdb.Decision:
+            return xdb.complete([self.words.messages, [each.payload for each in self.prices.messages]])
+
+    class Below(Reads):
+        pass
+
+    for received in ({"words": ["a"], "prices": [1]}, {Reads.words: ["a"], xdb.GlobalQueue[int]("prices"): [1]}):
+        assert call(Below.read, received=received).decision == xdb.complete([["a"], [1]])
+
+
+def test_a_movement_that_was_not_called() -> None:
+    class Moves(xdb.Process):
+        @xdb.state
+        def next(self) -> xdb.Decision:
+            return xdb.complete()
+
+        @xdb.state
+        def later(self) -> xdb.Decision:
+            return self.next.later(days=1)  # type: ignore[return-value]
+
+        @xdb.state
+        def configured(self) -> xdb.Decision:
+            return self.next.with_config(timeout=timedelta(seconds=1))  # type: ignore[return-value]
+
+    with pytest.raises(xdb.NoDecision, match=r"call that as well, self\.next\.later\(\.\.\.\)\(\)$"):
+        call(Moves.later)
+    with pytest.raises(xdb.NoDecision, match=r"call that as well, self\.next\.with_config\(\.\.\.\)\(\)$"):
+        call(Moves.configured)
+
+
+def test_the_simulator_is_a_client_but_for_what_the_page_says() -> None:
+    def methods(cls: type) -> dict[str, inspect.Signature]:
+        return {name: inspect.signature(fn) for name, fn in vars(cls).items() if inspect.isfunction(fn) and name[0] != "_"}
+
+    client, simulator = methods(xdb.Client), methods(Simulator)
+    missing = sorted(client.keys() - simulator.keys())
+    page = " ".join((Path(__file__).parents[3] / "docs" / "python.md").read_text(encoding="utf-8").split())
+    assert missing == ["list", "start_many", "wait_for_state"]
+    assert f"but for {', '.join(f'`{name}`' for name in missing[:-1])} and `{missing[-1]}`" in page
+    assert methods(Clock).keys() - simulator.keys() == {"reset"}  # the fixture's own
+    for name in client.keys() & simulator.keys() - {"check"}:
+        assert client[name].parameters.keys() - simulator[name].parameters.keys() <= {"conn"}, name
+    assert not simulator["check"].parameters.keys() - {"self"}

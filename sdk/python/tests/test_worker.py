@@ -510,7 +510,7 @@ def test_attributes_of_a_process_can_be_looked_at_without_a_call() -> None:
 
     order = view(Order, {"tries": 3})
     assert (order.tries, order.tags) == (3, [])
-    with pytest.raises(xdb.CallOver, match="Order.tries can't be written: this is what the attributes were"):
+    with pytest.raises(xdb.CallOver, match="Order.tries can't be written: this is what the attributes were, and no call"):
         order.tries = 4
 
 

@@ -18,12 +18,11 @@ from .client.definitions import differences, normal
 from .client.outcome import moment
 from .client.sources import source_of
 from .client.statements import Seconds, interval, type_name
-from .worker import BASE
+from .fetching import served_by
+from .health import NotAsked, types_at
 
 if TYPE_CHECKING:
     from . import AsyncPullWorker, Process, PullWorker, Worker
-
-    AnyWorker: TypeAlias = Worker | PullWorker | AsyncPullWorker
 
 # Of pg_advisory_xact_lock: two that register at once would each judge by what the other changes.
 _LOCK = 0x78646272656769
@@ -53,11 +52,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Finding:
-    """Where what is registered, or what runs, does not fit the code. `strands`: executions that run would fail."""
+    """Where what is registered, or what runs, does not fit the code. `strands`: executions that run would fail.
+
+    `is_note`: it may fit, and could not be looked at.
+    """
 
     process_type: str
     text: str
     strands: bool = False
+    is_note: bool = False
 
     def __str__(self) -> str:
         return f"{self.process_type}: {self.text}"
@@ -122,7 +125,7 @@ class Admin:
 
     def register(
         self,
-        worker: AnyWorker,
+        worker: Worker | PullWorker | AsyncPullWorker,
         *,
         name: str,
         url: str | None,
@@ -138,9 +141,10 @@ class Admin:
 
         What is registered as it is stays untouched. A secret and headers can't be compared: they are registered again where
         they are given. Where the worker is new or changes, and no secret is given, it is the worker's own: it would refuse calls
-        that are not signed. With `url=None` members of `role` fetch its calls, as a `PullWorker` does. `Stranding` if executions that run would have no code any more, unless `force`.
+        that are not signed. With `url=None`, as for an `xdb.PullWorker`, members of `role` fetch its calls. `Stranding` if executions
+        that run would have no code any more, unless `force`.
         """
-        worker = _served(worker)
+        worker = _without_url(worker, url)
         with self._transaction(conn) as execute:
             execute("SELECT pg_advisory_xact_lock(%s::text::bigint)", (str(_LOCK),))
             if not force:
@@ -162,15 +166,30 @@ class Admin:
                     _register_type(execute, process, name)
         return changes
 
-    def check(self, worker: AnyWorker, *, conn: Any = None) -> list[Finding]:
-        """What is registered, what runs, and what the worker says that it serves, beside the code: nothing where it fits.
-
-        A worker that can't be asked from here, or is of another SDK, says nothing.
-        """
-        worker = _served(worker)
+    def check(self, worker: Worker | PullWorker | AsyncPullWorker, *, conn: Any = None) -> list[Finding]:
+        """What is registered, and what runs, beside the code: nothing where it fits."""
         with self._transaction(conn) as execute:
-            findings, places = _findings(execute, worker), _places(execute, worker)
-        return findings + [finding for name, url in places for finding in _other_code(worker, name, url)]
+            return _findings(execute, served_by(worker))
+
+    def ask_workers(self, worker: Worker | PullWorker | AsyncPullWorker, *, conn: Any = None) -> list[Finding]:
+        """What the registered workers of these processes say that they run, beside the code: nothing where it fits.
+
+        One that can't be reached from here is a note. Workers that fetch their calls, and those of which one may not see the URL,
+        are not asked.
+        """
+        with self._transaction(conn) as execute:
+            places = _places(execute, served_by(worker))
+        asked: dict[str, Mapping[str, str] | NotAsked] = {}
+        findings = []
+        for process, name, url in places:
+            if url not in asked:
+                try:
+                    asked[url] = types_at(url)
+                except NotAsked as error:
+                    asked[url] = error
+            finding = _served_finding(process, f"worker {name} at {url}", asked[url])
+            findings += [] if finding is None else [finding]
+        return findings
 
     # --- operating
 
@@ -223,7 +242,7 @@ class Admin:
 
 
 def sql(
-    worker: AnyWorker,
+    worker: Worker | PullWorker | AsyncPullWorker,
     *,
     name: str,
     url: str | None,
@@ -235,7 +254,7 @@ def sql(
 
     `secret` may only be a reference, `env:NAME` or `file:NAME`, which the server follows.
     """
-    worker = _served(worker)
+    worker = _without_url(worker, url)
     if secret is not None and not secret.startswith(("env:", "file:")):
         raise ValueError("a script is no place for a secret: give a reference, env:NAME or file:NAME")
     arguments = {"name": name, "url": url, "secret": secret, "role": role}
@@ -266,6 +285,14 @@ def _served(worker: AnyWorker) -> Worker:
 
 
 # --- what is registered
+
+
+def _without_url(worker: Worker | PullWorker | AsyncPullWorker, url: str | None) -> Worker:
+    """What has its processes. One that fetches its calls is never called."""
+    served = served_by(worker)
+    if served is not worker and url is not None:
+        raise ValueError(f"an xdb.{type(worker).__name__} fetches its calls: register it with url=None, and the role that may")
+    return served
 
 
 def _definition(process: type[Process]) -> dict[str, Any]:
@@ -389,6 +416,31 @@ def _type_change(execute: Execute, process: type[Process], worker: str) -> Chang
 
 def _not_seen(found: _Registered) -> str:
     return f"what is registered can't be seen: it belongs to {found.owner or 'nobody'}"
+
+
+# --- what workers say
+
+
+def _places(execute: Execute, worker: Worker) -> list[tuple[type[Process], str, str]]:
+    """The processes that are registered, with the names and URLs of their workers."""
+    if not _there_is(execute, "relation", "process_types"):
+        return []
+    sql = """SELECT t.process_type, w.name, w.url FROM xdb.process_types AS t JOIN xdb.workers AS w ON w.name = t.worker
+        WHERE w.url IS NOT NULL"""
+    found = {process_type: (name, url) for process_type, name, url in execute(sql, ())}
+    types = worker.types.values()
+    return [(process, *found[type_name(process)]) for process in types if type_name(process) in found]
+
+
+def _served_finding(process: type[Process], place: str, said: Mapping[str, str] | NotAsked) -> Finding | None:
+    name, ours = type_name(process), f"sha256:{process.definition_hash()}"
+    if isinstance(said, NotAsked):
+        return Finding(name, f"{place} can't be asked from here: {said}", is_note=True)
+    if name not in said:
+        return Finding(name, f"{place} does not have it; it has {', '.join(said) or 'none'}")
+    if said[name] != ours:
+        return Finding(name, f"{place} runs other code: its definition is {said[name]} there, and {ours} here")
+    return None
 
 
 # --- what runs

@@ -8,12 +8,15 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any, Union, cast
 
 from . import admin
+from .fetching import Fetching, served_by
 from .pull import AsyncPullWorker, PullWorker
 from .serve import serve
 from .worker import Worker
+
+AnyWorker = Union[Worker, PullWorker, AsyncPullWorker]
 
 NOTHING, FOUND, WRONG = 0, 1, 2
 
@@ -58,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     register.add_argument("--force", action="store_true", help="also if executions that run would be stranded")
     register.add_argument("--dry-run", action="store_true", help="only prints what would change")
 
-    check = _command(commands, "check", _check, "compares what is registered, and what runs, with the code")
+    check = _command(commands, "check", _check, "compares what is registered, what runs and what workers say with the code")
     _connects(check)
 
     sql = _command(commands, "sql", _sql, "prints SQL that registers the same, for migrations")
@@ -76,21 +79,39 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(commands: Any, name: str, run: Any, help: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=help)
-    parser.add_argument("worker", metavar="MODULE:WORKER", help="where the xdb.Worker is, or an xdb.PullWorker, e.g. app:worker")
-    parser.set_defaults(command=run)
+    parser.add_argument("worker", metavar="MODULE:WORKER", help="where the xdb.Worker or xdb.PullWorker is, e.g. app:worker")
+    parser.set_defaults(command=run, wrong=parser.error)
     return parser
 
 
 def _names_worker(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", required=True, help="the worker's name in the database")
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--url", help="where the server calls it, e.g. http://10.0.0.5:8080")
-    where.add_argument("--role", help="it has no URL: members of this role fetch its calls")
+    parser.add_argument("--name", help="the worker's name in the database; an xdb.PullWorker has one")
+    parser.add_argument("--url", help="where the server calls it, e.g. http://10.0.0.5:8080")
     parser.add_argument("--max-concurrency", type=int, metavar="N", help="the most calls at one time")
+    parser.add_argument("--role", help="in place of these two, of an xdb.PullWorker: whose members fetch its calls")
 
 
 def _connects(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dsn", default="", help="conninfo of libpq; by default that of the environment")
+
+
+def _place(given: argparse.Namespace, worker: AnyWorker) -> dict[str, Any]:
+    """How the worker is called, and where its calls go. Which arguments that takes, only the worker says."""
+    if isinstance(worker, Fetching):
+        needed, foreign, name = ["role"], ["url", "max_concurrency", "secret", "secret_env"], given.name or worker.name
+    else:
+        needed, foreign, name = ["name", "url"], ["role"], given.name
+    missing = [each for each in needed if getattr(given, each) is None]
+    if missing:
+        given.wrong(f"a {type(worker).__name__} needs {_options(missing)}")
+    refused = [each for each in foreign if getattr(given, each, None) is not None]
+    if refused:
+        given.wrong(f"a {type(worker).__name__} does not take {_options(refused)}")
+    return {"name": name, "url": given.url, "max_concurrency": given.max_concurrency, "role": given.role}
+
+
+def _options(names: list[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
 def _load(place: str) -> AnyWorker:
@@ -99,27 +120,18 @@ def _load(place: str) -> AnyWorker:
     for name in (path or "worker").split("."):
         found = getattr(found, name)
     if not isinstance(found, (Worker, PullWorker, AsyncPullWorker)):
-        raise TypeError(f"{place} is no xdb.Worker, and no xdb.PullWorker")
+        raise TypeError(f"{place} is no xdb.Worker and no xdb.PullWorker")
     return found
 
 
 def _register(given: argparse.Namespace, worker: AnyWorker) -> int:
-    secret = None
+    place, secret = _place(given, worker), None
     if given.secret_env is not None:
         secret = os.environ.get(given.secret_env)
         if not secret:
             raise ValueError(f"the environment variable {given.secret_env} has no secret")
     with admin.Admin(given.dsn) as connected:
-        changes = connected.register(
-            worker,
-            name=given.name,
-            url=given.url,
-            role=given.role,
-            secret=secret,
-            max_concurrency=given.max_concurrency,
-            force=given.force,
-            dry_run=given.dry_run,
-        )
+        changes = connected.register(worker, **place, secret=secret, force=given.force, dry_run=given.dry_run)
     for change in changes:
         print(change)
     return NOTHING
@@ -127,34 +139,24 @@ def _register(given: argparse.Namespace, worker: AnyWorker) -> int:
 
 def _check(given: argparse.Namespace, worker: AnyWorker) -> int:
     with admin.Admin(given.dsn) as connected:
-        findings = connected.check(worker)
+        findings = connected.check(worker) + connected.ask_workers(worker)
     for finding in findings:
-        print(finding)
-    return FOUND if findings else NOTHING
+        print(f"note: {finding}" if finding.is_note else finding)
+    return NOTHING if all(finding.is_note for finding in findings) else FOUND
 
 
 def _sql(given: argparse.Namespace, worker: AnyWorker) -> int:
-    sys.stdout.write(
-        admin.sql(
-            worker,
-            name=given.name,
-            url=given.url,
-            role=given.role,
-            secret=given.secret,
-            max_concurrency=given.max_concurrency,
-        )
-    )
+    sys.stdout.write(admin.sql(worker, **_place(given, worker), secret=given.secret))
     return NOTHING
 
 
 def _serve(given: argparse.Namespace, worker: AnyWorker) -> int:
-    if not isinstance(worker, Worker):
-        raise TypeError(f"{given.worker} fetches its calls and has no URL to serve: run it with its run()")
-    serve(worker, host=given.host, port=given.port, grace=given.grace)
+    # It says of a worker that can't be served what to do instead.
+    serve(cast(Worker, worker), host=given.host, port=given.port, grace=given.grace)
     return NOTHING
 
 
 def _definition(_given: argparse.Namespace, worker: AnyWorker) -> int:
-    made = {process._xdb.name: process.definition() for process in worker.processes}
+    made = {name: process.definition() for name, process in served_by(worker).types.items()}
     print(json.dumps(made, sort_keys=True, indent=2, ensure_ascii=False))
     return NOTHING

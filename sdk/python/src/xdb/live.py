@@ -174,6 +174,8 @@ class Live:
         given = self.raw_global if attribute.is_global else self.raw_local
         raw = given.get(attribute.name, MISSING)
         if raw is MISSING:
+            if attribute.is_global and self.call is None:
+                raise NotLoaded(f"{attribute.place} is a column of a row, and there are the local attributes alone: ask its table")
             if attribute.is_global or attribute.name in self.not_loaded:
                 raise NotLoaded(f"{attribute.place} was not loaded for this call: add it to load=")
             raw = self._default(attribute)

@@ -17,13 +17,14 @@ from .request import Around
 
 if TYPE_CHECKING:
     from .client import AsyncClient, Client
+    from .pull import AsyncPullWorker, PullWorker
     from .worker import Worker
 
 _W3C = TraceContextTextMapPropagator()
 
 
 def instrument(
-    worker: Worker | None = None,
+    worker: Worker | PullWorker | AsyncPullWorker | None = None,
     client: Client | AsyncClient | None = None,
     *,
     mode: Literal["parent", "link"] = "parent",

@@ -176,6 +176,6 @@ def bound(cls: type[Any], live: Live) -> Any:
 
 def view(cls: type[P], local: Mapping[str, JSON]) -> P:
     """A process with these local attributes, as JSON, to be read and not written."""
-    live = Live(None, raw_local=local, closed="this is what the attributes were, and not a call")
+    live = Live(None, raw_local=local, closed="this is what the attributes were, and no call: write them with set_local()")
     made: P = bound(cls, live)
     return made

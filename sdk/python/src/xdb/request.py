@@ -125,7 +125,7 @@ class Job:
     @property
     def is_known(self) -> bool:
         """Whether the answer is there before anything runs: a wait that is no function."""
-        return self.api == "wait-until" and not _waits_by_function(self.member)
+        return self.api == "wait-until" and not waits_by_function(self.member)
 
     def seconds_left(self) -> float | None:
         """Until the engine gives up."""
@@ -250,6 +250,10 @@ class Job:
                 f"{self.label} returned nothing: each way through it ends with a decision, as `return self.next()` "
                 "or `return xdb.complete()`"
             )
+        if isinstance(value, State) and (value.begin or value.config):
+            given = "later" if value.begin else "with_config"
+            call = f"self.{value.attribute}.{given}(...)()"
+            raise NoDecision(f"{self.label} returned what self.{value.attribute}.{given}(...) gives: call that as well, {call}")
         if isinstance(value, State):
             how = ".later(...)" if value.begin else ".with_config(...)" if value.config is not None else ""
             raise NoDecision(
@@ -327,7 +331,7 @@ def read(api: str, request: Any, key: str, traceparent: str | None, types: Mappi
             request.get("loadedLocalAttributes") or {},
             request.get("commandResults") or {},
             _message_types(cls, name),
-            cls._xdb.not_loaded[member.attribute] if api != "wait-until" or _waits_by_function(member) else frozenset(),
+            cls._xdb.not_loaded[member.attribute] if api != "wait-until" or waits_by_function(member) else frozenset(),
         )
         ends_at = None if timeout is None else received + timeout
         given = request.get("input" if api == "rpc" else "stateInput")
@@ -347,7 +351,8 @@ def _member(cls: type[Process], api: str, name: str) -> Member:
     return member
 
 
-def _waits_by_function(member: Member) -> bool:
+def waits_by_function(member: Member) -> bool:
+    """Whether a handler says what is waited for."""
     return isinstance(member, State) and is_function(member.options.wait)
 
 

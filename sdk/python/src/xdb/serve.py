@@ -13,21 +13,21 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .fetching import Fetching
 from .logging import install, log
 from .request import BadRequest, Job, Reply, length_of
+from .worker import Worker
 
-if TYPE_CHECKING:
-    from .worker import Worker
 
 
 class Server:
     """A server in threads of its own: `with Server(worker) as server: ... server.url`."""
 
     def __init__(self, worker: Worker, host: str = "127.0.0.1", port: int = 8080) -> None:
-        if not hasattr(worker, "handle"):
-            raise TypeError(f"{type(worker).__name__} fetches its calls and has no URL to serve: call its run()")
+        if isinstance(worker, Fetching):
+            raise TypeError(f"an xdb.{type(worker).__name__} fetches its calls, and nobody calls it: start it by its run()")
         worker.warn_if_open(host)
         self.worker = worker
         self._http = _Http(worker, host, port)

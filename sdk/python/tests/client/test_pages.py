@@ -1,11 +1,12 @@
-"""The blocks of Python in `docs/python-client.md`, and those of `docs/python.md` that its quick start does not have, each as it stands."""
+"""The Python blocks of the pages that no quick start has, as they stand. Each gets what its page has spoken of before."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
 import sys
-import types
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,80 +15,113 @@ import psycopg
 import pytest
 import signup
 import transfer
+from signup import SignUp, User
+from transfer import MoneyTransfer
 
 import xdb
-import xdb.testing
 
-PAGES = Path(__file__).parents[4] / "docs"
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT.parents[1] / "docs"
+
+# Those of "Quick start" are run by test_quick_start.py, and "Testing a whole process in memory" by test_readme.py.
+SECTIONS = {
+    "python.md": ["Quick start"] * 3 + ["Serving", "Testing a handler", "Testing a whole process in memory"],
+    "python-client.md": ["In your own transaction", "Errors", "Tests with a real server"],
+}
 
 
-def blocks(page: str, heading: str) -> list[str]:
-    text = (PAGES / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+def blocks(page: str) -> list[tuple[str, str]]:
+    """The Python blocks of a page, each with the heading above it."""
+    found = []
+    for section in (PAGES / page).read_text(encoding="utf-8").split("\n## ")[1:]:
+        heading, _, text = section.partition("\n")
+        found += [(heading, block) for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    return found
 
 
 def block(page: str, heading: str) -> str:
-    [only] = blocks(page, heading)
-    return only
+    [found] = [text for at, text in blocks(page) if at == heading]
+    return found
 
 
-def test_no_block_is_left_out() -> None:
-    all_of = {page: len(re.findall(r"```python\n", (PAGES / page).read_text())) for page in ("python.md", "python-client.md")}
-    in_quick_start = len(blocks("python.md", "Quick start"))  # test_quick_start.py has these, and test_readme.py the one in memory
-    assert all_of == {"python.md": in_quick_start + 3, "python-client.md": 3}
+def replaced(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new)
 
 
-def test_serving(monkeypatch: pytest.MonkeyPatch) -> None:
-    served: list[tuple[Any, int]] = []
-    monkeypatch.setattr(xdb, "serve", lambda worker, port: served.append((worker, port)))
-    monkeypatch.setenv("XDB_WORKER_SECRET", "a secret")
-    names: dict[str, Any] = {"SignUp": signup.SignUp, "MoneyTransfer": transfer.MoneyTransfer, "os": os, "xdb": xdb}
-    exec(block("python.md", "Serving"), names)
-    assert served == [(names["worker"], 8080)]
+def run(text: str, **names: Any) -> dict[str, Any]:
+    """Runs a block with these names, and gives what it has defined."""
+    names = {"xdb": xdb, **names}
+    exec(compile(text, "<the page>", "exec"), names)
+    return names
 
 
-def test_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signup, "send_email", lambda to, text: None)
-    names: dict[str, Any] = {"F": signup.Form("Alice", "a@x"), "SignUp": signup.SignUp, "User": signup.User}
-    exec(block("python.md", "Testing a handler"), names)
+@pytest.mark.parametrize("page", SECTIONS)
+def test_no_block_is_left_out(page: str) -> None:
+    assert [heading for heading, _ in blocks(page)] == SECTIONS[page]
+
+
+def test_serving() -> None:
+    text = replaced(block("python.md", "Serving"), "port=8080", "port=0")
+    prelude = "import os\nimport xdb\nfrom signup import SignUp\nfrom transfer import MoneyTransfer\n"
+    path = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests" / "typing")))
+    environment = {**os.environ, "PYTHONPATH": path, "XDB_WORKER_SECRET": "a secret"}
+    command = [sys.executable, "-c", prelude + text + "print('served')\n"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as served:
+        try:
+            assert served.stderr is not None
+            listening = served.stderr.readline()
+            if "listening on http://127.0.0.1:" not in listening or "for UserSignup, MoneyTransfer" not in listening:
+                served.kill()
+                pytest.fail(listening + served.stderr.read())
+            served.send_signal(signal.SIGTERM)
+            out, _ = served.communicate(timeout=60)
+        finally:
+            served.kill()
+    assert (served.returncode, out) == (0, "served\n")
+
+
+def test_testing_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(signup, "send_email", lambda to, text: sent.append(text))
+    ran = run(block("python.md", "Testing a handler"), SignUp=SignUp, User=User, F=signup.Form("Alice", "a@x"))
+    assert isinstance(ran["result"], xdb.testing.Result) and len(sent) == 1
 
 
 def test_in_your_own_transaction(xdb_db: Any) -> None:
-    xdb_db.execute(
-        "CREATE TABLE accounts (account_id text PRIMARY KEY, balance numeric);"
-        "CREATE TABLE transfers (transfer_id text PRIMARY KEY, to_account text, amount numeric, status text);"
-        "INSERT INTO accounts VALUES ('acc-1', 1)"
-    )
-    xdb_db.serve(transfer.MoneyTransfer)
-    text = block("python-client.md", "In your own transaction").replace("dbname=shop", xdb_db.dsn)
-    names: dict[str, Any] = {"xdb": xdb, "psycopg": psycopg, "Decimal": Decimal}
-    exec(text, {**names, **{name: getattr(transfer, name) for name in ("Account", "MoneyTransfer", "Transfer")}})
-    assert xdb_db.client.wait(transfer.MoneyTransfer, "transfer-7", timeout=30).result == "insufficient funds"
-    assert xdb_db.execute("SELECT status FROM transfers WHERE transfer_id = 't-7'") == [("rejected",)]
-
-
-class Order(xdb.Process):
-    @xdb.state(start=True, wait=xdb.timer(hours=1))
-    def wait(self) -> xdb.Decision:
-        return xdb.complete()
-
-    @xdb.rpc
-    def ship(self, address: str) -> str:
-        raise xdb.Fatal("OutOfStock", f"nothing is left for {address}")
+    xdb_db.execute("CREATE TABLE accounts (account_id text PRIMARY KEY, balance numeric)")
+    xdb_db.execute("CREATE TABLE transfers (transfer_id text PRIMARY KEY, to_account text, amount numeric, status text)")
+    xdb_db.execute("INSERT INTO accounts VALUES ('acc-1', 100)")
+    xdb_db.serve(MoneyTransfer)
+    text = replaced(block("python-client.md", "In your own transaction"), '"dbname=shop"', repr(xdb_db.dsn))
+    names = {"Decimal": Decimal, "psycopg": psycopg, "MoneyTransfer": MoneyTransfer}
+    with run(text, **names, Account=transfer.Account, Transfer=transfer.Transfer)["client"]:
+        xdb_db.clock.settle()
+    assert xdb_db.execute("SELECT status, (SELECT balance FROM accounts) FROM transfers") == [("debited", Decimal("87.70"))]
+    assert xdb_db.client.describe("transfer-7").status == "RUNNING"
 
 
 def test_errors(xdb_db: Any) -> None:
+    shipped: list[str] = []
+
+    class Order(xdb.Process):
+        @xdb.rpc
+        def ship(self, address: str) -> None:
+            shipped.append(address)
+            raise xdb.Fatal("OutOfStock", "no more red ones")
+
     xdb_db.serve(Order)
     xdb_db.client.start(Order, "order-5")
-    told: list[Any] = []
-    text = block("python-client.md", "Errors").replace("...", "told.append(error)")
-    exec(text, {"xdb": xdb, "client": xdb_db.client, "Order": Order, "address": "Main Street", "told": told})
-    assert [error.detail for error in told] and "nothing is left for Main Street" in str(told[0])
+    text = replaced(block("python-client.md", "Errors"), "        ...\n", "        told = error\n")
+    ran = run(text, client=xdb_db.client, Order=Order, address="Main Street 1")
+    assert ran["told"].detail.endswith("OutOfStock: no more red ones.") and shipped == ["Main Street 1"]
 
 
-def test_a_real_server(xdb_db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("hello")
-    monkeypatch.setitem(sys.modules, "hello", module)
-    exec(blocks("python.md", "Quick start")[0], vars(module))
-    exec(block("python-client.md", "Tests with a real server"), vars(module))
-    vars(module)["test_nobody_answers"](xdb_db)
+def test_tests_with_a_real_server(xdb_db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where annotations of a class are read, its module has to be there.
+    hello = type(sys)("hello")
+    monkeypatch.setitem(sys.modules, "hello", hello)
+    exec(blocks("python.md")[0][1], vars(hello))
+    text = block("python-client.md", "Tests with a real server")
+    run(text, Hello=vars(hello)["Hello"], Guest=vars(hello)["Guest"])["test_nobody_answers"](xdb_db)

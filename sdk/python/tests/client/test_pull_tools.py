@@ -1,73 +1,126 @@
-"""Workers that fetch their calls, beside what serves, registers and looks at workers."""
+"""Workers that fetch their calls, with the tools that there are for others: registering, checking, spans, the command line."""
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import json
 import sys
-from types import SimpleNamespace
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 import xdb
-from xdb import cli
+from xdb import Call, admin, cli
 
 
-class Filing(xdb.Process):
-    @xdb.state(start=True, retry=xdb.Retry(attempts=1))
-    def only(self) -> xdb.Decision:
-        xdb.connection().execute("SELECT 1")
-        return xdb.complete("filed")
+class Visit(xdb.Process):
+    @xdb.state(start=True)
+    def greet(self) -> xdb.Decision:
+        return xdb.complete(f"Hello in {AROUND[-1]}" if AROUND else "Hello")
 
 
-@pytest.fixture
-def filing(xdb_db: Any) -> Any:
-    """A database with `Filing`, whose calls `app` may fetch."""
+class Left(xdb.Process, name="Visit"):
+    """`Visit` without its state."""
+
+    @xdb.state(start=True)
+    def leave(self) -> xdb.Decision:
+        return xdb.complete()
+
+
+AROUND: list[str] = []
+KINDS = [xdb.PullWorker, xdb.AsyncPullWorker]
+
+
+@pytest.fixture(params=KINDS)
+def worker(request: pytest.FixtureRequest) -> Any:
+    return request.param(Visit, name="visits")
+
+
+def test_registered_and_checked_by_an_administrator(xdb_db: Any, worker: Any) -> None:
+    assert [str(each) for each in xdb_db.admin.check(worker)] == ["Visit: is not registered"]
+    changes = xdb_db.admin.register(worker, name="visits", url=None, role="app")
+    assert [change.is_new for change in changes] == [True, True]
+    assert xdb_db.admin.check(worker) == []
+    xdb_db.client.start(Visit, "v")
+    left = type(worker)(Left, name="visits")
+    assert any("state greet is gone" in str(finding) for finding in xdb_db.admin.check(left))
+    with pytest.raises(xdb.Stranding):
+        xdb_db.admin.register(left, name="visits", url=None, role="app")
+    with pytest.raises(ValueError, match="PullWorker fetches its calls: register it with url=None"):
+        xdb_db.admin.register(worker, name="visits", url="http://127.0.0.1:1")
+    assert admin.sql(worker, name="visits", url=None, role="app") == worker.sql(role="app")
+    with pytest.raises(ValueError, match="url=None"):
+        admin.sql(worker, name="visits", url="http://127.0.0.1:1")
+
+
+def test_by_the_command_line(xdb_db: Any, worker: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    this = sys.modules[__name__]
+    monkeypatch.setattr(this, "pull", worker, raising=False)
+    place, dsn = f"{__name__}:pull", ["--dsn", xdb_db.superuser_dsn]
+    assert cli.main(["sql", place, "--role", "app"]) == 0
+    assert capsys.readouterr().out == worker.sql(role="app")
+    assert cli.main(["definition", place]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"Visit"}
+    assert cli.main(["check", place, *dsn]) == 1
+    assert cli.main(["register", place, "--role", "app", *dsn]) == 0
+    assert "worker visits is new\n    url: none, app fetches its calls" in capsys.readouterr().out
+    assert cli.main(["check", place, *dsn]) == 0
+    assert cli.main(["register", place, "--name", "others", "--role", "app", *dsn]) == 0
+    assert "worker others is new" in capsys.readouterr().out
+    for wrong, message in (
+        ([], "needs --role"),
+        (["--role", "app", "--url", "http://127.0.0.1:1"], "does not take --url"),
+        (["--role", "app", "--secret-env", "HOME"], "does not take --secret-env"),
+        (["--role", "app", "--max-concurrency", "3"], "does not take --max-concurrency"),
+    ):
+        with pytest.raises(SystemExit) as exit:
+            cli.main(["register", place, *dsn, *wrong])
+        assert exit.value.code == 2 and message in capsys.readouterr().err
+    monkeypatch.setattr(this, "pushed", xdb.Worker(Visit), raising=False)
+    with pytest.raises(SystemExit):
+        cli.main(["sql", f"{__name__}:pushed", "--name", "visits", "--url", "http://127.0.0.1:1", "--role", "app"])
+    assert "a Worker does not take --role" in capsys.readouterr().err
+    assert cli.main(["serve", place]) == 2
+    assert "fetches its calls, and nobody calls it: start it by its run()" in capsys.readouterr().err
+
+
+def test_it_is_not_served_over_http(worker: Any) -> None:
+    with pytest.raises(TypeError, match="PullWorker fetches its calls, and nobody calls it: start it by its run()"):
+        xdb.serve(worker, port=0)
+
+
+def test_handlers_in_a_span(xdb_db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    otel = pytest.importorskip("xdb.otel")
+
+    def spans(_mode: str) -> Any:
+        @contextlib.contextmanager
+        def span(call: Call, api: str) -> Iterator[None]:
+            AROUND.append(f"{api} {call.process_type}")
+            try:
+                yield
+            finally:
+                AROUND.pop()
+
+        return span
+
+    monkeypatch.setattr(otel, "_spans", spans)
+    worker = xdb.PullWorker(Visit, name="visits", connections=xdb_db.dsn)
+    otel.instrument(worker)
     with psycopg.connect(xdb_db.superuser_dsn) as conn:
-        xdb.PullWorker(Filing, name="filing").register(conn, role="app")
-    return xdb_db
+        worker.register(conn, role="app")
+    xdb_db.client.start(Visit, "v")
+    assert worker.work() == 1
+    assert xdb_db.client.wait(Visit, "v").result == "Hello in execute Visit"
+    worker.close()
 
 
-def test_an_ordinary_handler_of_coroutines_has_no_connection(filing: Any) -> None:
-    """What it gives could be awaited by nobody there, and a write would be lost in silence."""
-
-    async def work() -> None:
-        worker = xdb.AsyncPullWorker(Filing, name="filing", connections=filing.dsn)
-        await worker.work()
-        await worker.close()
-
-    filing.client.start(Filing, "f1")
-    asyncio.run(work())
-    assert filing.client.wait(Filing, "f1").status == "FAILED"
-    ((told,),) = filing.execute("SELECT detail FROM xdb.failures WHERE process_id = 'f1'")
-    assert "`async def`" in told
-    filing.client.start(Filing, "f2")
-    with xdb.PullWorker(Filing, name="filing", connections=filing.dsn) as worker:
-        assert filing.client.wait(Filing, "f2", timeout=30).result == "filed"
-    del worker
-
-
-def test_what_serves_and_registers_knows_workers_that_fetch(filing: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    worker, superuser = xdb.PullWorker(Filing, name="filing", connections=filing.dsn), filing.superuser_dsn
-    with xdb.Admin(superuser) as admin:
-        assert admin.check(worker) == []
-        assert not any(admin.register(worker, name="filing", url=None, role="app"))
-    with pytest.raises(TypeError, match=r"PullWorker fetches its calls and has no URL to serve: call its run\(\)"):
-        xdb.serve(worker)  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "desk", SimpleNamespace(worker=worker))
-    assert cli.main(["check", "desk:worker", "--dsn", superuser]) == cli.NOTHING
-    assert cli.main(["register", "desk:worker", "--name", "filing", "--role", "app", "--dsn", superuser]) == cli.NOTHING
-    assert "worker filing is registered as it is" in capsys.readouterr().out
-    assert cli.main(["sql", "desk:worker", "--name", "filing", "--role", "app"]) == cli.NOTHING
-    assert "url => NULL" in capsys.readouterr().out
-    assert cli.main(["definition", "desk:worker"]) == cli.NOTHING
-    assert cli.main(["serve", "desk:worker"]) == cli.WRONG
-    assert "run it with its run()" in capsys.readouterr().err
-
-
-def test_nobody_works_in_no_thread() -> None:
+@pytest.mark.parametrize("number", [0, -1])
+def test_as_many_as_none(number: int) -> None:
     with pytest.raises(ValueError, match="threads= is how many"):
-        xdb.PullWorker(Filing, name="filing", threads=0)
+        xdb.PullWorker(Visit, name="visits", threads=number)
     with pytest.raises(ValueError, match="concurrency= is how many"):
-        xdb.AsyncPullWorker(Filing, name="filing", concurrency=0)
+        xdb.AsyncPullWorker(Visit, name="visits", concurrency=number)

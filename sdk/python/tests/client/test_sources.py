@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -204,13 +206,14 @@ def test_after_a_fork_connections_are_those_of_who_made_them(shop: Any) -> None:
     assert shop.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", session) == [(1,)]
 
 
-def test_a_driver_without_its_library_is_told_apart_from_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without(name: str) -> Any:
-        raise ImportError("no pq wrapper available")
-
-    monkeypatch.setattr(sources.importlib, "import_module", without)
-    with pytest.raises(ImportError, match=r"install libpq \(libpq5 on Debian\).*no pq wrapper available"):
-        sources._psycopg()
-    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'xdb-sdk\[client\]'"):
-        sources._psycopg()
+def test_psycopg_that_is_missing_and_one_that_lacks_libpq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has installed it already is not told to do that."""
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ImportError, match=r"needs psycopg 3: pip install 'xdb-sdk\[client\]'"):
+        xdb.Client().describe("p")
+    (tmp_path / "psycopg.py").write_text("raise ImportError('no pq wrapper available.')\n")
+    monkeypatch.delitem(sys.modules, "psycopg")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ImportError, match=r"libpq is missing: install it .* It says: no pq wrapper available\.$") as told:
+        xdb.Client().describe("p")
+    assert "xdb-sdk" not in str(told.value) and "pip install 'psycopg[binary]'" in str(told.value)

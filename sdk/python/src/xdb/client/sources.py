@@ -77,15 +77,15 @@ _REFUSED = "a client is made with a conninfo, a pool, or a function that gives a
 def _psycopg() -> Any:
     try:
         return importlib.import_module("psycopg")
-    except ImportError as error:
-        if importlib.util.find_spec("psycopg") is not None:
-            raise ImportError(
-                "psycopg 3 is there, but the library that it needs is not: install libpq (libpq5 on Debian), "
-                f"or pip install 'psycopg[binary]', which brings one. It says: {error}"
-            ) from error
+    except ModuleNotFoundError as error:
         raise ImportError(
             "a client with a conninfo needs psycopg 3: pip install 'xdb-sdk[client]'. "
             "With another driver, make the client with a function that gives a connection, or give conn= to each call."
+        ) from error
+    except ImportError as error:
+        raise ImportError(
+            "psycopg 3 is there, and can't be loaded. Most often libpq is missing: install it (libpq5 of Debian and Ubuntu), or "
+            f"pip install 'psycopg[binary]', which brings its own. It says: {error}"
         ) from error
 
 

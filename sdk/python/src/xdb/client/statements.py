@@ -15,7 +15,8 @@ from uuid import UUID
 from .. import codec
 from ..functions import StartCall
 from ..process import RowStart, view
-from ..states import Member
+from ..queues import GlobalQueue, Queue
+from ..states import Member, Rpc, State
 from .connections import Rows
 from .outcome import (
     Description,
@@ -31,7 +32,7 @@ from .outcome import (
 )
 
 if TYPE_CHECKING:
-    from .. import GlobalQueue, Process, Queue, Rpc, State
+    from .. import Process
 
 R_co = TypeVar("R_co", covariant=True)
 P = TypeVar("P", bound="Process")
@@ -44,6 +45,7 @@ Status = Literal["RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"]
 LONGEST_SLICE = 30.0  # of a wait: it holds its connection so long
 PAGE = 500  # of a list
 
+_STATUS = {status: status for status in get_args(Status)}
 _ID_REUSE = {policy: policy.upper() for policy in get_args(IdReuse)}
 _STATUS = {status: status for status in get_args(Status)}
 _CONFLICT = {
@@ -115,7 +117,8 @@ class Start:
 
     def arguments(self, traceparent: str | None = None) -> dict[str, Any]:
         """The arguments of `xdb.start_process` that are given, checked, as JSON. `traceparent` is for one that has none."""
-        global_attributes, options = _rows(self.rows)
+        process_type = type_name(self.process)
+        global_attributes, options = _rows(self.process, self.rows)
         if self.conflict != "override":
             options["globalAttributeConflictMode"] = _word(_CONFLICT, "conflict", self.conflict)
         if self.idempotency_key is not None:
@@ -136,7 +139,7 @@ class Start:
             options["callFunctions"] = [_function_call(self.process, call) for call in self.calls]
         arguments = {
             "process_id": self.process_id,
-            "process_type": type_name(self.process),
+            "process_type": process_type,
             "input": _start_input(self.process, self.input, self.starting_state),
             "global_attributes": global_attributes or None,
             "local_attributes": locals_of(self.process, self.local) if self.local else None,
@@ -145,7 +148,7 @@ class Start:
             "start_at": None if self.start_at is None else aware(self.start_at),
             "options": options or None,
         }
-        _check_rows(self.process, self.rows)
+        _refuse_missing_rows(self.process, self.rows)
         return {name: value for name, value in arguments.items() if value is not None}
 
 
@@ -197,6 +200,7 @@ def rpc(
     execution: AnyExecution,
     traceparent: str | None,
 ) -> Query[Any]:
+    _refuse_other(rpc, Rpc, "an RPC", "confirm")
     sql = """SELECT xdb.invoke_rpc(process_id => %s::text, rpc_name => %s::text, input => %s::text::jsonb,
         timeout => %s::text::interval, idempotency_key => %s::text, execution_id => %s::text::uuid)::text"""
     params: tuple[str | None, ...] = (
@@ -216,6 +220,7 @@ def rpc(
 def publish(
     queue: Queue[Any], process_id: str, message: object, message_id: str | None, execution: AnyExecution
 ) -> Query[None]:
+    _refuse_other(queue, Queue, "a queue", "verified")
     sql = """SELECT xdb.publish(process_id => %s::text, queue_name => %s::text, message => %s::text::jsonb,
         message_id => %s::text, execution_id => %s::text::uuid)"""
     message = codec.encode(message, queue.message_type, queue.name)
@@ -225,6 +230,7 @@ def publish(
 def publish_global(
     queue: GlobalQueue[Any], message: object, key: str | None, message_id: str | None, ttl: Seconds | None
 ) -> Query[None]:
+    _refuse_other(queue, GlobalQueue, "a global queue", "prices")
     sql = """SELECT xdb.publish_global(queue_name => %s::text, message => %s::text::jsonb, key => %s::text,
         message_id => %s::text, ttl => %s::text::interval)"""
     message = codec.encode(message, queue.message_type, queue.name)
@@ -456,7 +462,18 @@ def _word(words: Mapping[str, str], name: str, given: str) -> str:
 
 
 def _state_execution(state: State[Any], number: int) -> str:
+    _refuse_other(state, State, "a state", "verify")
     return f"{state.name}-{number}"
+
+
+_CALLED = ((State, "the state"), (Rpc, "the RPC"), (Queue, "the queue"), (GlobalQueue, "the global queue"))
+
+
+def _refuse_other(given: Any, kind: type[Any], what: str, example: str) -> None:
+    """Refuses a name, for one, where a member of a class is meant: its types would be unknown."""
+    if not isinstance(given, kind):
+        called = next((f"{word} {getattr(given, 'label', given.name)}" for each, word in _CALLED if isinstance(given, each)), None)
+        raise TypeError(f"{what} is given as its class has it, as SignUp.{example}, not {called or repr(given)}")
 
 
 def input_of(member: Member, value: object) -> Any:
@@ -469,6 +486,7 @@ def input_of(member: Member, value: object) -> Any:
 
 
 def _state_of(process: type[Process], state: State[Any]) -> State[Any]:
+    _refuse_other(state, State, "a state", "verify")
     for own in process._xdb.states.values():
         if own.fn is state.fn:
             return own
@@ -505,13 +523,17 @@ def _function_call(process: type[Process], call: StartCall) -> dict[str, Any]:
     return {"function": call.name, "argument": call.argument}
 
 
-def _rows(rows: Sequence[RowStart]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _rows(process: type[Process], rows: Sequence[RowStart]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values of the rows, and the options with their keys."""
     values: dict[str, Any] = {}
     keys: dict[str, Any] = {}
+    mapped = {row._table: row.__name__ for row in process._xdb.rows.values()}
     for row in rows:
         if not isinstance(row, RowStart):
-            raise TypeError(f"{row!r} is no row of a start: write {getattr(row, '__name__', 'Row')}.row(key)")
+            raise TypeError(f"rows= has rows by their keys, as {getattr(row, '__name__', 'User')}.row(key), not {row!r}")
+        if row.table not in mapped:
+            known = ", ".join(mapped.values()) or "none"
+            raise TypeError(f"{process.__name__} has no row of the table {row.table}; its rows are {known}")
         if row.table in keys:
             raise ValueError(f"two rows are of the table {row.table}")
         keys[row.table] = row.key_columns
@@ -519,10 +541,9 @@ def _rows(rows: Sequence[RowStart]) -> tuple[dict[str, Any], dict[str, Any]]:
     return values, {"globalAttributeKeys": keys} if keys else {}
 
 
-def _check_rows(process: type[Process], rows: Sequence[RowStart]) -> None:
-    """A start has each row of its process, and no other."""
-    known, given = list(process._xdb.rows.values()), [row.type for row in rows]
-    if missing := [row.__name__ for row in known if row not in given]:
-        raise ValueError(f"{process.__name__} needs its row {missing[0]}: give rows=[{missing[0]}.row(key)]")
-    if unknown := [row.__name__ for row in given if row not in known]:
-        raise ValueError(f"{process.__name__} has no row {unknown[0]}; it has {', '.join(row.__name__ for row in known) or 'none'}")
+def _refuse_missing_rows(process: type[Process], rows: Sequence[RowStart]) -> None:
+    given = [row.table for row in rows]
+    missing = [row for row in process._xdb.rows.values() if row._table not in given]
+    if missing:
+        example = ", ".join(f"{row.__name__}.row(key)" for row in missing)
+        raise TypeError(f"{process.__name__} starts with the key of each of its rows: give rows=[{example}]")

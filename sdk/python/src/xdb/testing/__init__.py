@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..client.statements import input_of, locals_of
 from ..codec import decode, dumps, encode, loads
 from ..decisions import Decision
 from ..live import Message
 from ..process import Process, Row
-from ..queues import GlobalQueue
-from ..request import Job, read
+from ..queues import GlobalQueue, Queue
+from ..request import Job, read, waits_by_function
 from ..states import Member, Rpc, State
 
-__all__ = ["CalledFunction", "Published", "Result", "call", "wait"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["CalledFunction", "Context", "Published", "Result", "call", "wait"]
 
 # What a request's context may have.
 _CONTEXT = frozenset(
@@ -25,6 +28,24 @@ _CONTEXT = frozenset(
 )
 
 EXECUTION = "00000000-0000-7000-8000-000000000000"
+
+
+class Context(TypedDict, total=False):
+    """Fields of a request's context, as the protocol calls them, for `call` and `wait`."""
+
+    processId: str
+    processExecutionId: str
+    owner: str
+    database: str
+    processStartedTimestamp: float
+    stateExecutionId: str
+    attempt: int
+    firstAttemptTimestamp: float
+    callId: str
+    timeoutSeconds: float
+    recoverFromStateExecutionId: str
+    recoverFromApi: str
+    recoverFromError: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -67,13 +88,13 @@ def call(
     received: Mapping[Any, Iterable[Any]] | None = None,
     fired: Iterable[str] = (),
     skipped: Iterable[str] = (),
-    **context: Any,
+    **context: Unpack[Context],
 ) -> Result:
     """Calls one handler, with everything as it would come over the wire. What it raises is raised.
 
     `rows` has the columns of each row (None: the row is gone), `local` the local attributes that were written before,
     `received` the messages by queue (those of a global one may be `xdb.Message`), `fired` and `skipped` ids of timers.
-    Other names are fields of the request's context, as `attempt=2`.
+    Other names are fields of the request's context (`Context`), as `attempt=2`. What the class or its wait does not have is refused.
     """
     job = _job(member, "rpc" if isinstance(member, Rpc) else "execute", input, rows, local, context)
     job.live.commands = _results(member, received or {}, set(fired), set(skipped))
@@ -97,7 +118,7 @@ def wait(
     *,
     rows: Mapping[type[Row], Mapping[str, Any] | None] | None = None,
     local: Mapping[str, Any] | None = None,
-    **context: Any,
+    **context: Unpack[Context],
 ) -> dict[str, Any]:
     """What a state would wait for: the `commandRequest` of the protocol."""
     request: dict[str, Any] = _answer(_job(member, "wait-until", input, rows, local, context))["commandRequest"]
@@ -110,10 +131,12 @@ def _job(
     input: object,
     rows: Mapping[type[Row], Mapping[str, Any] | None] | None,
     local: Mapping[str, Any] | None,
-    context: Mapping[str, Any],
+    context: Context,
 ) -> Job:
-    if unknown := sorted(context.keys() - _CONTEXT):
-        raise TypeError(f"{unknown[0]!r} is no argument, and no field of a request's context; those are {', '.join(sorted(_CONTEXT))}")
+    for name in context:
+        if name not in Context.__annotations__:
+            fields = ", ".join(Context.__annotations__)
+            raise TypeError(f"{name}= is no argument here, and no field of a request's context; those are {fields}")
     process: type[Process] = member.process
     is_rpc = isinstance(member, Rpc)
     call_id = f"{EXECUTION}/rpc/test" if is_rpc else f"{EXECUTION}/{member.name}-1/{api}"
@@ -171,13 +194,11 @@ def _results(
 ) -> dict[str, list[dict[str, Any]]]:
     """The `commandResults`. A wait that is a function is not asked: what is given here is what it waited for."""
     results: dict[str, list[dict[str, Any]]] = {"timerResults": [], "localQueueResults": [], "globalQueueResults": []}
+    for queue in received:
+        _refuse_foreign(queue, member.process)
     left = {queue if isinstance(queue, str) else queue.name: _messages(queue, of) for queue, of in received.items()}
-    kinds = {queue if isinstance(queue, str) else queue.name: isinstance(queue, GlobalQueue) for queue in received}
-    process = member.process
-    for name in left:
-        if name not in (process._xdb.global_queues if kinds[name] else process._xdb.queues):
-            raise TypeError(f"{process.__name__} has no {'global ' if kinds[name] else ''}queue {name!r}")
-    known = process._xdb.waits.get(member.name) if isinstance(member, State) else None
+    in_process = {queue if isinstance(queue, str) else queue.name for queue in received if not isinstance(queue, GlobalQueue)}
+    known = member.process._xdb.waits.get(member.name) if isinstance(member, State) else None
     leaves = known.leaves if known is not None else {}
     if known is not None:
         has = [id for id, leaf in leaves.items() if leaf.kind == "timer"]
@@ -189,12 +210,34 @@ def _results(
             kind = "globalQueueResults" if leaf.kind == "global" else "localQueueResults"
             results[kind].append(_queue_result(id, leaf.queue_name, messages))
     for name, messages in left.items():
-        results["globalQueueResults" if kinds[name] else "localQueueResults"].append(_queue_result(name, name, messages))
+        is_local = name in in_process and name in member.process._xdb.queues
+        results["localQueueResults" if is_local else "globalQueueResults"].append(_queue_result(name, name, messages))
+    if not waits_by_function(member):
+        waited = [id for id, leaf in leaves.items() if leaf.kind == "timer"]
+        for id in sorted(fired | skipped):
+            if id not in waited:
+                raise TypeError(f"{member.label} waits for no timer {id!r}; it waits for {', '.join(waited) or 'none'}")
     timers = dict.fromkeys([*(id for id, leaf in leaves.items() if leaf.kind == "timer"), *sorted(fired | skipped)])
     for id in timers:
         status = "COMPLETED" if id in fired else "SKIPPED" if id in skipped else "WAITING"
         results["timerResults"].append({"commandId": id, "status": f"{status}_COMMAND"})
     return results
+
+
+def _refuse_foreign(queue: Any, process: type[Process]) -> None:
+    """Refuses a queue of which the process could receive nothing."""
+    described = process._xdb
+    if isinstance(queue, Queue):
+        # Those that a subclass has are copies.
+        known = any(value is queue for each in process.__mro__ for value in vars(each).values())
+    elif isinstance(queue, GlobalQueue):
+        known = queue.name in described.global_queues
+    else:
+        known = queue in described.queues or queue in described.global_queues
+    if not known:
+        name = queue.name if isinstance(queue, (Queue, GlobalQueue)) else queue
+        has = ", ".join([*described.queues, *described.global_queues]) or "none"
+        raise TypeError(f"{process.__name__} has no such queue {name!r}; it has {has}")
 
 
 def _messages(queue: Any, messages: Iterable[Any]) -> list[dict[str, Any]]:

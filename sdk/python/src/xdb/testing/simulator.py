@@ -6,7 +6,8 @@
         p.rpc(SignUp.confirm, "link")
         assert p.outcome.result == "done"
 
-It has the methods of `xdb.Client` and of the clock of a test server, so what is written for one runs on the other.
+It has the methods of `xdb.Client` and of the clock of a test server, so what is written for one runs on the other. There are no
+`list`, `start_many` and `wait_for_state`, nothing takes `conn=`, and `check` is of all processes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,106 @@
+"""What the workers that are registered say that they run, beside the code."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shop import ProtocolWorker
+
+import xdb
+from xdb import cli, health
+
+
+class Served(xdb.Process):
+    @xdb.state(start=True)
+    def begin(self) -> xdb.Decision:
+        return xdb.complete()
+
+
+class Newer(xdb.Process, name="Served"):
+    """What is in the repository already, and registered, and not yet deployed."""
+
+    @xdb.state(start=True)
+    def begin(self) -> xdb.Decision:
+        return self.end()
+
+    @xdb.state
+    def end(self) -> xdb.Decision:
+        return xdb.complete()
+
+
+class Other(xdb.Process):
+    pass
+
+
+SERVED, NEWER = xdb.Worker(Served), xdb.Worker(Newer)
+
+
+def test_a_worker_that_has_the_code(xdb_db: Any) -> None:
+    assert xdb_db.admin.ask_workers(SERVED) == []  # not registered: check() says so
+    xdb_db.serve(Served)
+    assert xdb_db.admin.ask_workers(SERVED) == []
+
+
+def test_a_worker_that_runs_other_code(xdb_db: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setattr(sys.modules[__name__], "newer", NEWER, raising=False)
+    with xdb.Server(SERVED, port=0) as server:
+        xdb_db.admin.register(NEWER, name="mine", url=server.url)
+        assert xdb_db.admin.check(NEWER) == []
+        [finding] = xdb_db.admin.ask_workers(NEWER)
+        hashes = [f"sha256:{each.definition_hash()}" for each in (Served, Newer)]
+        assert str(finding) == (
+            f"Served: worker mine at {server.url} runs other code: its definition is {hashes[0]} there, and {hashes[1]} here"
+        )
+        assert not finding.is_note and not finding.strands
+        assert cli.main(["check", f"{__name__}:newer", "--dsn", xdb_db.superuser_dsn]) == 1
+        assert "runs other code" in capsys.readouterr().out
+        xdb_db.admin.register(xdb.Worker(Newer, Other), name="mine", url=server.url + "/")
+        found = [str(each) for each in xdb_db.admin.ask_workers(xdb.Worker(Other))]
+        assert found == [f"Other: worker mine at {server.url}/ does not have it; it has Served"]
+    monkeypatch.setattr(sys.modules[__name__], "newer", xdb.Worker(Newer, Other))
+    assert cli.main(["check", f"{__name__}:newer", "--dsn", xdb_db.superuser_dsn]) == 0
+    notes = capsys.readouterr().out.splitlines()
+    assert len(notes) == 2 and all(each.startswith("note: ") and "can't be asked from here" in each for each in notes)
+
+
+@contextlib.contextmanager
+def silent(listens: bool) -> Iterator[str]:
+    """A port where nobody answers."""
+    with socket.socket() as kept:
+        kept.bind(("127.0.0.1", 0))
+        if listens:
+            kept.listen()
+        yield f"http://127.0.0.1:{kept.getsockname()[1]}"
+
+
+def test_workers_that_do_not_say(monkeypatch: pytest.MonkeyPatch, worker: ProtocolWorker) -> None:
+    with pytest.raises(health.NotAsked, match="HTTP Error 501"):
+        health.types_at(worker.url)
+    monkeypatch.setattr(health, "TIMEOUT", 0.1)
+    with silent(listens=True) as url, pytest.raises(health.NotAsked, match="timed out"):
+        health.types_at(url)
+    with silent(listens=False) as url, pytest.raises(health.NotAsked, match="refused"):
+        health.types_at(url)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"types": []}', b"\xff"])
+def test_what_is_no_health(body: bytes) -> None:
+    class Odd(xdb.Worker):
+        def health(self) -> xdb.Reply:
+            return xdb.Reply(200, body)
+
+    with xdb.Server(Odd(Served), port=0) as server, pytest.raises(health.NotAsked, match="does not say which process types"):
+        health.types_at(server.url)
+
+
+def test_a_worker_without_url_is_not_asked(xdb_db: Any) -> None:
+    pulling = xdb.PullWorker(Served, name="pulling")
+    xdb_db.admin.register(pulling, name="pulling", url=None, role="app")
+    assert xdb_db.admin.ask_workers(pulling) == []
