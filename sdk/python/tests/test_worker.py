@@ -61,14 +61,6 @@ class Order(xdb.Process):
         return self.nothing  # type: ignore
 
     @xdb.state
-    def uncalled_later(self) -> xdb.Decision:
-        return self.nothing.later(days=1)  # type: ignore
-
-    @xdb.state
-    def uncalled_otherwise(self) -> xdb.Decision:
-        return self.nothing.with_config(timeout=timedelta(seconds=5))  # type: ignore
-
-    @xdb.state
     def raises(self) -> xdb.Decision:
         self.parts.publish(Line("a", 1))
         raise LookupError("not in stock")
@@ -352,9 +344,6 @@ def test_an_async_handler_has_a_loop_in_the_pure_core() -> None:
         ("nothing", "NoDecision", "Order.nothing returned nothing: each way through it ends with a decision"),
         ("foreign", "NoDecision", "Order.foreign returned dict {'nextStates': []}, which is no decision"),
         ("uncalled", "NoDecision", "Order.uncalled returned the state nothing itself: call it, self.nothing()"),
-        ("uncalled_later", "NoDecision", "Order.uncalled_later returned the state nothing itself: call it, self.nothing.later(...)()"),
-        ("uncalled_otherwise", "NoDecision",
-         "Order.uncalled_otherwise returned the state nothing itself: call it, self.nothing.with_config(...)()"),
         ("raises", "LookupError", "not in stock"),
         ("exits", "SystemExit", "3"),
         ("fatal", "OutOfStock", "no more red ones"),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from . import codec, errors
 from .client.connections import Execute, sync_execute
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 # Of pg_advisory_xact_lock: two that register at once would each judge by what the other changes.
 _LOCK = 0x78646272656769
 _AT_MOST = 10_000  # what the server counts
-_HEALTH_SECONDS, _HEALTH_BYTES = 3, 1_000_000
-_directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
@@ -277,13 +273,6 @@ def sql(
     return "\n".join(lines) + "\n"
 
 
-def _served(worker: AnyWorker) -> Worker:
-    """The one with the classes: that of a worker which fetches its calls."""
-    given: Any = worker
-    served: Worker = getattr(given, "worker", given)
-    return served
-
-
 # --- what is registered
 
 
@@ -469,28 +458,6 @@ def _findings_of(execute: Execute, process: type[Process]) -> Iterator[Finding]:
     yield from _stranded(execute, name, coded, sees_all=found.definition is not None)
     if found.definition is not None:
         yield from _rpcs_gone(execute, name, found.definition, coded)
-
-
-def _places(execute: Execute, worker: Worker) -> list[tuple[str, str]]:
-    """The workers of these types, and where they are."""
-    if not _there_is(execute, "relation", "process_types"):
-        return []
-    sql = """SELECT DISTINCT w.name, w.url FROM xdb.process_types AS t JOIN xdb.workers AS w ON w.name = t.worker
-        WHERE t.process_type IN (SELECT jsonb_array_elements_text(%s::text::jsonb)) AND w.url IS NOT NULL ORDER BY 1"""
-    return [(name, url) for name, url in execute(sql, (json.dumps(list(worker.types)),))]
-
-
-def _other_code(worker: Worker, name: str, url: str) -> Iterator[Finding]:
-    """Where a worker has other definitions than the code, by their hashes."""
-    request = f"{url.rstrip('/')}{BASE}health"
-    try:
-        with _directly.open(request, timeout=_HEALTH_SECONDS) as answer:
-            served = dict(json.loads(answer.read(_HEALTH_BYTES))["types"])
-    except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
-        return
-    for type_name, process in worker.types.items():
-        if served.get(type_name, own := f"sha256:{process.definition_hash()}") != own:
-            yield Finding(type_name, f"worker {name} at {url} runs other code")
 
 
 def _stranded(execute: Execute, name: str, coded: Mapping[str, Any], sees_all: bool) -> Iterator[Finding]:

@@ -20,8 +20,6 @@ AnyWorker = Union[Worker, PullWorker, AsyncPullWorker]
 
 NOTHING, FOUND, WRONG = 0, 1, 2
 
-AnyWorker = Union[Worker, PullWorker, AsyncPullWorker]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command, and gives its exit status: 1 where `check` or `register` finds something in the way, 2 for errors."""

@@ -255,10 +255,7 @@ class Job:
             call = f"self.{value.attribute}.{given}(...)()"
             raise NoDecision(f"{self.label} returned what self.{value.attribute}.{given}(...) gives: call that as well, {call}")
         if isinstance(value, State):
-            how = ".later(...)" if value.begin else ".with_config(...)" if value.config is not None else ""
-            raise NoDecision(
-                f"{self.label} returned the state {value.attribute} itself: call it, self.{value.attribute}{how}()"
-            )
+            raise NoDecision(f"{self.label} returned the state {value.attribute} itself: call it, self.{value.attribute}()")
         raise NoDecision(
             f"{self.label} returned {type(value).__name__} {_short(value)}, which is no decision: for a result, "
             "`return xdb.complete(...)`"

@@ -326,12 +326,3 @@ def test_an_older_server_is_told_apart(shop: Any, worker: ProtocolWorker) -> Non
         changes = shop.admin.register(EVERYTHING, name="shop", url=worker.url, conn=conn)
         assert "registered again" in str(changes[1])
         conn.rollback()
-
-
-def test_a_worker_that_runs_other_code_is_found(xdb_db: Any) -> None:
-    url = xdb_db.serve(Idle).url
-    assert xdb_db.admin.check(xdb.Worker(Idle)) == []
-    # The database has the new definition, and the worker is not deployed yet.
-    xdb_db.admin.register(xdb.Worker(Changed), name="test-worker", url=url, force=True)
-    found = [str(finding) for finding in xdb_db.admin.check(xdb.Worker(Changed))]
-    assert found == [f"Idle: worker test-worker at {url} runs other code"]

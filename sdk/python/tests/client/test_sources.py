@@ -22,7 +22,7 @@ from transactions import async_engine, asyncpg_arguments, django_connection, url
 import xdb
 from xdb import errors
 from xdb.admin import Admin
-from xdb.client import AsyncClient, Client, Start, sources
+from xdb.client import AsyncClient, Client, Start
 from xdb.client.statements import Query
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import importlib.util
 import os
 import selectors
 from collections import deque

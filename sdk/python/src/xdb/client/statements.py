@@ -47,7 +47,6 @@ PAGE = 500  # of a list
 
 _STATUS = {status: status for status in get_args(Status)}
 _ID_REUSE = {policy: policy.upper() for policy in get_args(IdReuse)}
-_STATUS = {status: status for status in get_args(Status)}
 _CONFLICT = {
     "override": "OVERRIDE_ON_CONFLICT",
     "ignore": "IGNORE_CONFLICT",

@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CalledFunction", "Context", "Published", "Result", "call", "wait"]
 
-# What a request's context may have.
-_CONTEXT = frozenset(
-    "attempt callId database firstAttemptTimestamp owner processExecutionId processId processStartedTimestamp recoverFromApi "
-    "recoverFromError recoverFromStateExecutionId shard stateExecutionId timeoutSeconds".split()
-)
-
 EXECUTION = "00000000-0000-7000-8000-000000000000"
 
 
@@ -200,10 +194,6 @@ def _results(
     in_process = {queue if isinstance(queue, str) else queue.name for queue in received if not isinstance(queue, GlobalQueue)}
     known = member.process._xdb.waits.get(member.name) if isinstance(member, State) else None
     leaves = known.leaves if known is not None else {}
-    if known is not None:
-        has = [id for id, leaf in leaves.items() if leaf.kind == "timer"]
-        if unknown := sorted((fired | skipped).difference(has)):
-            raise TypeError(f"{member.label} waits for no timer {unknown[0]!r}; its timers are {', '.join(has) or 'none'}")
     for id, leaf in leaves.items():
         if leaf.kind != "timer":
             messages = left.pop(leaf.queue_name, [])
