@@ -4,7 +4,7 @@
 //! new one is above all others, and no row is ever deleted.
 
 use super::instance::{self, Ownership};
-use super::lanes::FIRST_PRIORITY_LANE;
+use super::lanes::{FIRST_PRIORITY_LANE, RUNNERS_LANE, SCHEDULERS_LANE};
 use super::registry::{NO_WORKER, WorkerId};
 use super::table::{statements, table};
 use crate::pg::catch::{PgError, Result};
@@ -33,23 +33,29 @@ statements! {
         ON CONFLICT (lane) DO UPDATE SET epoch = EXCLUDED.epoch RETURNING e.epoch";
     RETIRE = "UPDATE xdb.engine SET epoch = (SELECT max(epoch) FROM xdb.engine) + 1 WHERE lane = $1";
     PAUSE = "UPDATE xdb.engine SET paused = $1 WHERE lane = 0";
-    STATE = state_where("EXISTS (SELECT FROM xdb.slow_object)", instance::GENERATION, &format!("(SELECT max(lane) FROM xdb.task WHERE lane >= {FIRST_PRIORITY_LANE})"));
-    DATABASE = "SELECT datistemplate, datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1";
+    STATE = state("m.epoch", ANY_SLOW, instance::GENERATION);
+    STATE_FOR_RUNNER = state("(SELECT e.epoch FROM xdb.engine e WHERE e.lane = $3)", ANY_SLOW, instance::GENERATION);
     // Of a release without runners.
-    STATE_OF_OLDER = state_where("false", "r.generation", "NULL::smallint");
+    STATE_OF_OLDER = state("m.epoch", "false", "r.generation");
+    RUNNERS_LAST_WORKER = format!("SELECT max(worker_id) AS last FROM xdb.task WHERE lane = {RUNNERS_LANE}");
+    DATABASE = "SELECT datistemplate, datallowconn FROM pg_catalog.pg_database WHERE oid OPERATOR(pg_catalog.=) $1";
 }
 
-/// All in one statement, because every turn begins with it.
-fn state_where(any_slow: &str, generation: &str, last_lane: &str) -> String {
+const ANY_SLOW: &str = "EXISTS (SELECT FROM xdb.slow_object)";
+
+/// All in one statement, because every turn begins with it: most of its time is spent to open what it reads, so that each table is read
+/// once. The last call behind lane 0 tells, where there is none, that none waits for a runner, none is held, and none has a priority.
+fn state(epoch: &str, any_slow: &str, generation: &str) -> String {
     format!(
-        "SELECT e.epoch, m.paused, {generation} AS generation, \
-            (SELECT max(worker_id) FROM xdb.task WHERE lane = 1) AS runners_last_worker, {last_lane} AS last_lane, \
+        "SELECT {epoch} AS epoch, m.paused, {generation} AS generation, t.lane AS last_lane, t.worker_id AS last_worker, \
             (SELECT number FROM xdb.global_message WHERE fresh ORDER BY number + 0 LIMIT 1) IS NOT NULL \
                 OR EXISTS (SELECT FROM xdb.global_passed_over) AS global_work, \
-            {any_slow} AS any_slow, s.* \
-        FROM xdb.engine e JOIN xdb.engine m ON m.lane = 0 CROSS JOIN xdb.registry r \
-            LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = $3",
-        instance::OWNERSHIP
+            {any_slow} AS any_slow, r.in_use, i.* \
+        FROM xdb.engine m CROSS JOIN xdb.registry r LEFT JOIN LATERAL ({}) AS i ON true \
+            LEFT JOIN LATERAL (SELECT lane, worker_id FROM xdb.task WHERE lane > {SCHEDULERS_LANE} \
+                ORDER BY lane DESC, worker_id DESC LIMIT 1) AS t ON true \
+        WHERE m.lane = {SCHEDULERS_LANE}",
+        instance::OF_PROCESSES
     )
 }
 
@@ -109,23 +115,38 @@ pub fn retire_runners(spi: &Spi, is_gone: impl Fn(Role) -> bool) -> Result<()> {
 pub fn turn_input(spi: &Spi, role: Role) -> Result<TurnInput> {
     let (system, database) = instance::here();
     let read = |row: &Row| {
-        let last_worker: Option<WorkerId> = row.get("runners_last_worker")?;
+        let last: Option<(i16, WorkerId)> = row.get::<Option<i16>>("last_lane")?.zip(row.get("last_worker")?);
         let state = TurnInput {
             epoch: row.get("epoch")?,
             paused: row.get("paused")?,
             generation: row.get("generation")?,
-            runners_have_calls: last_worker.is_some(),
-            workers_calls_are_runners: last_worker.is_some_and(|worker| worker != NO_WORKER),
-            last_lane: row.get("last_lane")?,
+            runners_have_calls: false,
+            workers_calls_are_runners: false,
+            last_lane: last.map(|(lane, _)| lane).filter(|lane| *lane >= FIRST_PRIORITY_LANE),
             global_work: row.get("global_work")?,
             ownership: instance::read_ownership(row)?,
             slow: Marks::default(),
         };
-        Ok((state, row.get::<bool>("any_slow")?))
+        Ok((state, last, row.get::<bool>("any_slow")?))
     };
-    let statement = of_schema(&STATE, &STATE_OF_OLDER);
-    let row = spi.first(statement, &[value(system), value(database), value(row_of(role))], read)?;
-    let (mut state, any_slow) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
+    let mut params = vec![value(system), value(database)];
+    let statement = match role {
+        Role::Scheduler => of_schema(&STATE, &STATE_OF_OLDER),
+        Role::Runner(_) => {
+            params.push(value(row_of(role)));
+            &STATE_FOR_RUNNER
+        }
+    };
+    let row = spi.first(statement, &params, read)?;
+    let (mut state, last, any_slow) = row.ok_or_else(|| PgError::internal("xdb.engine lacks its row"))?;
+    let last_worker = match last {
+        None => None,
+        Some((RUNNERS_LANE, worker)) => Some(worker),
+        // It stands behind those of the runners.
+        Some(_) => spi.first(&RUNNERS_LAST_WORKER, &[], |row| row.get::<Option<WorkerId>>("last"))?.flatten(),
+    };
+    state.runners_have_calls = last_worker.is_some();
+    state.workers_calls_are_runners = last_worker.is_some_and(|worker| worker != NO_WORKER);
     if any_slow {
         state.slow = slow::marks(spi)?;
     }

@@ -86,12 +86,17 @@ table! {
 pub(super) const GENERATION: &str = "r.generation + COALESCE((SELECT pg_catalog.sum(c.registrations)::bigint \
     FROM xdb.registration_count c), 0)";
 
-/// The row that tells the ownership, if there is one. Its parameters are what [`here`] gives.
-pub(super) const OWNERSHIP: &str = "SELECT i.system_identifier, i.database, r.in_use FROM xdb.instances i, xdb.registry r \
+/// The instance that the processes belong to, if there is one. Its parameters are what [`here`] gives.
+pub(super) const OF_PROCESSES: &str = "SELECT i.system_identifier, i.database FROM xdb.instances i \
     WHERE i.superseded_at IS NULL ORDER BY (i.system_identifier, i.database) = ($1, $2), i.since DESC LIMIT 1";
 
+/// The row that tells the ownership, if there is one.
+pub(super) fn ownership_row() -> String {
+    format!("SELECT i.*, r.in_use FROM ({OF_PROCESSES}) AS i CROSS JOIN xdb.registry r")
+}
+
 statements! {
-    OWNERSHIP_NOW = OWNERSHIP;
+    OWNERSHIP_NOW = ownership_row();
     TAKE_INTO_USE = "INSERT INTO xdb.instances (system_identifier, database) \
         SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM xdb.instances) ON CONFLICT DO NOTHING";
     IN_USE = "UPDATE xdb.registry SET in_use = true";
@@ -108,7 +113,7 @@ statements! {
         DO UPDATE SET since = pg_catalog.clock_timestamp(), superseded_at = NULL";
 }
 
-/// Reads a row of [`OWNERSHIP`]; nulls stand for no row.
+/// Reads a row of [`ownership_row`]; nulls stand for no instance.
 pub(super) fn read_ownership(row: &Row) -> Result<Ownership> {
     let Some(system_identifier) = row.get("system_identifier")? else { return Ok(Ownership::Unused) };
     let database = row.get("database")?;

@@ -41,7 +41,7 @@ const FREE: &str = "(t.lease_until IS NULL OR t.lease_epoch <> 0)";
 statements! {
     WORKER = "SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $1";
     GATE = format!("SELECT e.paused, s.* FROM xdb.engine e LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = 0",
-        instance::OWNERSHIP);
+        instance::ownership_row());
     LINES = format!("SELECT l.lane, l.owner FROM {}", lines());
     // Judged as it is when it is locked.
     LOCK_IN_LINE = format!("SELECT t.execution_id, t.seq, t.lane, t.attempt, t.first_attempt_at FROM xdb.task t \
