@@ -31,6 +31,14 @@ class Level(enum.IntEnum):
     HIGH = 2
 
 
+class Mixed(enum.Enum):
+    ONE = 1
+    TWO = "two"
+
+
+UserId = NewType("UserId", int)
+
+
 @dataclass
 class Item:
     sku: str
@@ -60,7 +68,6 @@ class Loose(TypedDict, total=False):
     name: str
 
 
-UserId = NewType("UserId", int)
 MOMENT = datetime(2026, 7, 1, 12, 0, 0, 120000, tzinfo=timezone.utc)
 
 # Value, annotation, JSON.
@@ -104,6 +111,11 @@ CASES: list[tuple[Any, Any, Any]] = [
     ({"a": Decimal(1)}, dict[str, Decimal], {"a": "1"}),
     ({1: "a"}, dict[int, str], {"1": "a"}),
     ({Color.RED: 1}, dict[Color, int], {"red": 1}),
+    ({Level.HIGH: 1}, dict[Level, int], {"2": 1}),
+    ({Mixed.ONE: 1, Mixed.TWO: 2}, dict[Mixed, int], {"1": 1, "two": 2}),
+    ({UserId(1): "a"}, dict[UserId, str], {"1": "a"}),
+    ({1: "a", "b": "c"}, dict[Literal[1, "b"], str], {"1": "a", "b": "c"}),
+    ({-1: "a", Color.RED: "c"}, dict[Union[Color, Annotated[int, "a note"]], str], {"-1": "a", "red": "c"}),
     ({"a": 1}, Mapping[str, int], {"a": 1}),
     ({"a": [1, None]}, dict, {"a": [1, None]}),
     (None, Optional[int], None),
@@ -214,6 +226,23 @@ def test_what_is_no_json_is_refused() -> None:
 def test_a_type_without_json_is_refused(annotation: Any) -> None:
     with pytest.raises(CodecError, match="has no JSON: use a dataclass"):
         codec.check(annotation)
+
+
+@pytest.mark.parametrize(
+    "key", [bool, float, None, Optional[int], Literal[1, True], Ratio, tuple[int, int], Point, Item], ids=codec.name_of
+)
+def test_a_type_that_is_no_key_is_refused(key: Any) -> None:
+    with pytest.raises(CodecError, match=r"at\.of: .* is no key, which in JSON is a text"):
+        encode({}, dict[key, int], "at.of")
+    with pytest.raises(CodecError):
+        codec.check(list[dict[key, int]])
+
+
+@pytest.mark.parametrize("raw", ["--1", "1.0", "", "\u0663x", "x"])
+def test_a_key_that_is_no_whole_number(raw: str) -> None:
+    for annotation in (int, Level, Literal[1, 2]):
+        with pytest.raises(CodecError):
+            decode({raw: 1}, dict[annotation, int])
 
 
 def test_pydantic_and_msgspec_are_known_without_an_import() -> None:

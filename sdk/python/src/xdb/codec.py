@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import enum
-import importlib
 import threading
 import types
 import typing
@@ -17,7 +16,9 @@ from typing import Any, Literal, Union
 
 from .choices import one_of, union
 from .hints import hints_of, required_keys
-from .jsontext import JSON, dumps, exact, loads
+from .jsontext import JSON, dumps, loads
+from .keys import key_back, wrapped
+from .models import built, model, taken_back
 from .scalars import SCALARS, CodecError, Exact, Plan, name_of, wrong
 
 __all__ = ["JSON", "CodecError", "Exact", "check", "decode", "dumps", "encode", "is_immutable", "loads", "name_of"]
@@ -80,7 +81,7 @@ def _plan(annotation: Any) -> Plan:
         try:
             plan = _unfinished[key] = Plan(_contains_itself, _contains_itself)
             made = _make(annotation)
-            plan.encode, plan.decode = made.encode, made.decode
+            plan.encode, plan.decode, plan.dump = made.encode, made.decode, made.dump
             if outermost:
                 _plans.update(_unfinished)
         finally:
@@ -105,10 +106,8 @@ def _make(annotation: Any) -> Plan:
         return union(annotation, [_plan(each) for each in args])
     if origin is Literal:
         return one_of(annotation, [(value, encode(value)) for value in args])
-    if not isinstance(annotation, type):  # NewType, or `type X = ...`
-        wrapped = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
-        if wrapped is not None:
-            return _plan(wrapped)
+    if (inner := wrapped(annotation)) is not None:
+        return _plan(inner)
     made = _collection(annotation, origin or annotation, args)
     if made is None and isinstance(annotation, type):
         made = _class(annotation)
@@ -128,7 +127,9 @@ def _encode_any(value: Any) -> Any:
     if not isinstance(value, enum.Enum) and not hasattr(value, "_fields"):
         # A subclass of one of them, as Exact or a defaultdict, is written as that.
         kind = next((base for base in _PLAIN if isinstance(value, base)), kind)
-    return _plan(kind).encode(value)
+    plan = _plan(kind)
+    # Nobody reads it as its class again.
+    return (plan.dump or plan.encode)(value)
 
 
 _PLAIN = (dict, list, tuple, set, frozenset, *SCALARS)
@@ -153,16 +154,15 @@ def _collection(annotation: Any, origin: Any, args: tuple[Any, ...]) -> Plan | N
 
         def from_json(raw: Any) -> Any:
             items = _items(_expect(raw, list, annotation), item.decode)
-            return _built(annotation, cls, items)
+            return built(annotation, cls, items)
 
         return Plan(to_json, from_json)
     if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
         key, value = (_plan(each) for each in args or (Any, Any))
-        whole = bool(args) and args[0] is int
-        key_back = (lambda raw: key.decode(int(raw) if raw.lstrip("-").isdecimal() else raw)) if whole else key.decode
+        back = key_back(args[0] if args else Any, key)
         return Plan(
             lambda given: _entries(_expect(given, Mapping, annotation), key.encode, value.encode),
-            lambda raw: _entries(_expect(raw, dict, annotation), key_back, value.decode, back=True),
+            lambda raw: _entries(_expect(raw, dict, annotation), back, value.decode, back=True),
         )
     return None
 
@@ -220,17 +220,8 @@ def _class(cls: Any) -> Plan | None:
     bases: tuple[type, ...] = cls.__mro__
     if enum.Enum in bases:
         return one_of(cls, [(member, encode(member.value)) for member in cls])
-    if hasattr(cls, "model_validate") and hasattr(cls, "model_dump"):
-        return Plan(
-            lambda value: _expect(value, cls, cls).model_dump(mode="json", by_alias=True),
-            lambda raw: _built(cls, cls.model_validate, raw),
-        )
-    if hasattr(cls, "__struct_fields__"):
-        msgspec: Any = importlib.import_module("msgspec")
-        return Plan(
-            lambda value: msgspec.to_builtins(_expect(value, cls, cls)),
-            lambda raw: _built(cls, lambda given: msgspec.json.decode(exact(given), type=cls), raw),
-        )
+    if (plan := model(cls, _encode_any)) is not None:
+        return plan
     if typing.is_typeddict(cls) or hasattr(cls, "__required_keys__"):
         return _record(cls, dict, required_keys(cls), lambda value: value)
     if tuple in bases and hasattr(cls, "_fields"):
@@ -241,16 +232,11 @@ def _class(cls: Any) -> Plan | None:
         missing = dataclasses.MISSING
         required = {each.name for each in fields if each.default is missing and each.default_factory is missing}
         names = [each.name for each in fields]
-        return _record(cls, cls, required, lambda value: {name: getattr(value, name) for name in names}, names)
+        plan = _record(cls, cls, required, lambda value: {name: getattr(value, name) for name in names}, names)
+        # pydantic's own dataclasses check without one.
+        checks = hasattr(cls, "__post_init__") or hasattr(cls, "__pydantic_validator__")
+        return taken_back(plan) if checks else plan
     return None
-
-
-def _built(cls: Any, build: Callable[[Any], Any], raw: Any) -> Any:
-    """What a class makes of its fields. It may check them itself."""
-    try:
-        return build(raw)
-    except (ValueError, TypeError) as error:
-        raise CodecError(f"not a {name_of(cls)}: {error}", cls) from error
 
 
 def _record(
@@ -276,7 +262,7 @@ def _record(
     def from_json(raw: Any) -> Any:
         _expect(raw, dict, cls)
         made = _fields(raw, [name for name in plans if name in raw], lambda name: plans[name].decode(raw[name]))
-        return made if kind is dict else _built(cls, lambda fields: cls(**fields), made)
+        return made if kind is dict else built(cls, lambda fields: cls(**fields), made)
 
     def _fields(given: Mapping[str, Any], present: Iterable[str], one: Callable[[str], Any]) -> dict[str, Any]:
         if missing := [name for name in plans if name in needed and name not in given]:
