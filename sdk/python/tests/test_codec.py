@@ -179,6 +179,8 @@ def test_what_does_not_fit_is_refused_when_it_is_written(value: Any, annotation:
         ({"price": "1"}, Item, "at.sku: is missing"),
         ({"a": {"b": 1}}, dict[str, dict[str, str]], "at['a']['b']: int 1 is not str"),
         ({"value": 1, "children": [{"value": "x"}]}, Optional[Tree], "at.children[0].value: str 'x' is not int"),
+        ("x", Optional[int], "at: str 'x' is not Optional[int]"),
+        ("P1M", Optional[timedelta], "at: str 'P1M' is not timedelta: months and years have no fixed length"),
     ],
 )
 def test_an_error_names_the_place_in_the_value(raw: Any, annotation: Any, message: str) -> None:
@@ -260,8 +262,8 @@ def test_pydantic_and_msgspec_are_known_without_an_import() -> None:
     assert encode(Model(price=Decimal("1.20"), tags={"a"}), Model) == {"price": "1.20", "tags": ["a"]}
     assert encode(struct(Decimal("1.20"))) == {"price": "1.20", "at": None}
     assert encode([Model(price=Decimal(1))], list[Model]) == [{"price": "1", "tags": []}]
-    for cls in (Model, struct):
-        with pytest.raises(CodecError, match=r"x\[0\]: not a "):
+    for cls, message in ((Model, r"x\[0\].price: does not fit "), (struct, r"x\[0\]: not a ")):
+        with pytest.raises(CodecError, match=message):
             decode([{"price": "no"}], list[cls], "x")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -129,6 +130,38 @@ def test_what_the_server_could_not_keep_is_refused_with_its_place(value: Any, me
         encode(value, type(value) if typed else Any, "at")
 
 
+class Card(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    number: int
+    holder: str
+    parts: list[Small] = []
+
+
+@pytest.mark.parametrize(
+    "raw, cls, message",
+    [
+        ({"number": "secret", "holder": "Ada"}, Card, "P.card.number: does not fit Card: Input should be a valid integer"),
+        ({"number": 1, "holder": "Ada", "parts": [{"n": 1}, {"n": 77}]}, Card, r"P.card.parts\[1\].n: does not fit Card: Input"),
+        ({"number": "secret"}, Card, "P.card.number: does not fit Card: Input should be .*; holder: Field required$"),
+        ({"n": 77}, Small, r"P.card.n: does not fit Small: Input should be less than or equal to 9$"),
+        ({"n": "x"}, Struct, r"P.card: not a Struct: Expected `int`, got `str` - at `\$.n`"),
+        ({"n": -1}, Positive, "P.card: not a Positive: n is below zero"),
+    ],
+    ids=["field", "inside", "fields", "pydantic's dataclass", "msgspec", "post_init"],
+)
+@pytest.mark.parametrize("optional", [False, True])
+def test_why_a_class_refuses_a_value(raw: Any, cls: Any, message: str, optional: bool) -> None:
+    with pytest.raises(CodecError, match=message) as raised:
+        decode(raw, Optional[cls] if optional else cls, "P.card")
+    # That text goes to the log and to the database.
+    text = "".join(traceback.format_exception(raised.value))
+    assert "secret" not in text and "77" not in text
+
+
+def test_what_is_of_another_type_altogether() -> None:
+    with pytest.raises(CodecError, match=r"^P.card: str 'x' is not Optional\[test_models.Struct\]$"):
+        encode("x", Optional[Struct], "P.card")
+
+
 def test_a_float_that_is_no_number_is_written_as_postgres_does() -> None:
     raw: Any = encode(Plain(n=1, f=float("inf")), Plain)
     assert raw["f"] == "Infinity" and decode(raw, Plain).f == float("inf")
@@ -178,7 +211,7 @@ def test_what_can_be_read_and_not_written_may_be_read() -> None:
     assert (status, answer) == (200, {"stateDecision": {"threadCloseDecision": close}})
     status, answer = post(WORKER, "Reader", "changes", local=local)
     assert (status, answer["errorType"]) == (500, "CodecError")
-    assert answer["detail"].startswith("Reader.kept")
+    assert answer["detail"] == "Reader.kept.theNames: does not fit FromElsewhere: Field required"
 
 
 def test_the_call_that_would_have_written_it_fails() -> None:

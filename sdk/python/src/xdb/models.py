@@ -68,4 +68,18 @@ def built(cls: Any, build: Callable[[Any], Any], raw: Any) -> Any:
     try:
         return build(raw)
     except (ValueError, TypeError) as error:
+        if hasattr(error, "error_count"):
+            # The traceback of pydantic's own error would show the values.
+            raise _of_fields(cls, error) from None
         raise CodecError(f"not a {name_of(cls)}: {error}", cls) from error
+
+
+def _of_fields(cls: Any, error: Any) -> CodecError:
+    """The error of pydantic without the values, which its text has all of; its path is that of the first field."""
+    found = [(_path(each["loc"]), each["msg"]) for each in error.errors()]
+    (path, first), others = found[0], [f"{place.lstrip('.')}: {problem}" for place, problem in found[1:]]
+    return CodecError(f"does not fit {name_of(cls)}: {'; '.join([first, *others])}", cls, path)
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in loc)
