@@ -73,6 +73,7 @@ class _Place:
         self.cls = cls
         self.file, self.line = ("?", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
         self.names = {} if frame is None else dict(frame.f_locals)
+        self.names.update(_types_of(cls))
 
     def refuse(self, problem: str, fn: Callable[..., Any] | None = None) -> NoReturn:
         """Raises, with the place of a function if it is about one."""
@@ -87,14 +88,14 @@ class _Place:
         try:
             return typing.get_type_hints(what, localns=self.names)
         except (NameError, AttributeError, TypeError, SyntaxError) as error:
-            self.refuse(f"an annotation can't be read: {error}. What it names has to be there before the class", fn)
+            self.refuse(_UNREADABLE.format(error), fn)
 
     def evaluated(self, text: str) -> Any:
         """The type of an annotation that is a text, as Python itself finds it."""
         try:
             return eval(text, vars(sys.modules[self.cls.__module__]), self.names)
         except (NameError, AttributeError, TypeError, SyntaxError, KeyError) as error:
-            self.refuse(f"an annotation can't be read: {error}. What it names has to be there before the class")
+            self.refuse(_UNREADABLE.format(error))
 
     def check(self, annotation: Any, what: str, fn: Callable[..., Any] | None = None) -> None:
         """Refuses an annotation that has no JSON."""
@@ -102,6 +103,24 @@ class _Place:
             codec.check(annotation)
         except CodecError as error:
             self.refuse(f"{what}: {error}", fn)
+
+
+_UNREADABLE = (
+    "an annotation can't be read: {}. What it names has to be there before the class, when the program runs: an import below "
+    "`if TYPE_CHECKING:` is not enough"
+)
+
+
+def _types_of(cls: type) -> dict[str, Any]:
+    """The types that a class and those above it define within themselves. An attribute hides none: in `date: date | None = None`
+    the type is that of the module."""
+    found: dict[str, Any] = {}
+    for each in reversed(cls.__mro__):
+        attributes = inspect.get_annotations(each)
+        for name, value in vars(each).items():
+            if name not in attributes and (isinstance(value, type) or typing.get_origin(value) is not None):
+                found[name] = value
+    return found
 
 
 def _annotated(cls: type, base: type) -> list[str]:
