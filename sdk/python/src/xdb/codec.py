@@ -113,6 +113,8 @@ def _make(annotation: Any) -> Plan:
         made = _class(annotation)
     if made is None:
         hint = "use a dataclass, a TypedDict, a pydantic model, a msgspec Struct or one of Python's own types"
+        if isinstance(annotation, typing.TypeVar) or (isinstance(origin, type) and issubclass(origin, typing.Generic)):
+            hint = "a class with type parameters has none, so write one for each type; those of pydantic may have them"
         raise CodecError(f"{name_of(annotation)} has no JSON: {hint}", annotation)
     return made
 

@@ -8,13 +8,15 @@ import sys
 import types
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, ClassVar, NoReturn, TypeGuard
 
 from . import codec
 from .codec import CodecError
+from .decisions import Decision
 from .functions import Function
+from .hints import type_written
 from .live import MISSING, Attribute
 from .queues import GlobalQueue, Queue
 from .states import Handler, Loading, Member, OnFailure, Rpc, State, call_options, find_state, timeout_seconds
@@ -226,6 +228,16 @@ def describe(
     )
 
 
+# What a class makes its members with, and what they are given.
+_CALLED: dict[Any, str] = {Queue: "", GlobalQueue: '"name"', Function: '"schema.name"'}
+
+
+def _missing_call(value: Any) -> str | None:
+    """`xdb.Queue[str]()` for `xdb.Queue[str]`, and None for what is no such type."""
+    kind = typing.get_origin(value) or value
+    return f"{type_written(value)}({_CALLED[kind]})" if isinstance(kind, type) and kind in _CALLED else None
+
+
 def _members(cls: Any, base: type, place: _Place) -> dict[str, Any]:
     """Its states, RPCs and queues by the name of the attribute, those of classes above it first."""
     members: dict[str, Any] = {}
@@ -240,6 +252,8 @@ def _members(cls: Any, base: type, place: _Place) -> dict[str, Any]:
                 if each is not cls:
                     value = copy.copy(value)
                 members[name] = value
+            elif (call := _missing_call(value)) is not None:
+                place.refuse(f"{name} is a type, which has to be called: write {name} = {call}")
             else:
                 members.pop(name, None)
     for name, value in members.items():
@@ -328,6 +342,11 @@ def _global_names(rows: Mapping[str, Any], place: _Place) -> list[str]:
                 )
     if len(set(rows.values())) < len(rows):
         place.refuse("a row is annotated twice: each of its columns can be there once")
+    tables: dict[str, Any] = {}
+    for row in rows.values():
+        other_row = tables.setdefault(row._table, row)
+        if other_row is not row:
+            place.refuse(f"{other_row.__name__} and {row.__name__} are of one table, {row._table}: a process has one row of each")
     return list(owners)
 
 
@@ -347,6 +366,10 @@ def _handler(member: Member, place: _Place) -> Handler:
     fn = member.fn
     if not inspect.isfunction(fn):
         place.refuse(f"{member.attribute} is no method: the decorator stands above a `def`")
+    if member.unknown_options:
+        known = ", ".join(f"{each.name}=" for each in fields(member.options))
+        decorator = "state" if isinstance(member, State) else "rpc"
+        place.refuse(f"@xdb.{decorator} has no option {member.unknown_options[0]}=; it has {known}", fn)
     parameters = list(inspect.signature(fn).parameters.values())
     if not parameters or any(each.kind not in _PLAIN for each in parameters):
         place.refuse("it takes self, and at most one input: no *args, no keywords", fn)
@@ -360,6 +383,8 @@ def _handler(member: Member, place: _Place) -> Handler:
     if typing.get_origin(output) in (Awaitable, Coroutine):
         output = typing.get_args(output)[-1]
     if isinstance(member, Rpc):
+        if output is Decision:
+            place.refuse("an RPC returns its output; what it decides besides is xdb.then(...), as in xdb.then(self.ship())", fn)
         place.check(output, "its output", fn)
     if len(parameters) == 1:
         return Handler(fn, None, None, output)
@@ -402,11 +427,11 @@ def _check_queues(wait: Wait, place: _Place, fn: Callable[..., Any]) -> None:
     if isinstance(wait, Combined):
         for part in wait.parts:
             _check_queues(part, place, fn)
-    elif isinstance(wait, Leaf) and isinstance(wait.queue, (Queue, GlobalQueue)):
-        kind = type(wait.queue)
+    elif isinstance(wait, Leaf) and wait.kind != "timer":
+        kind = GlobalQueue if wait.kind == "global" else Queue
         known = [value.name for each in place.cls.__mro__ for value in vars(each).values() if isinstance(value, kind)]
-        if wait.queue.name not in known:
-            place.refuse(f"it waits for a queue {wait.queue.name!r} that the class does not have", fn)
+        if wait.queue_name not in known:
+            place.refuse(f"it waits for a queue {wait.queue_name!r} that the class does not have", fn)
 
 
 def is_function(wait: object) -> TypeGuard[Callable[..., Any]]:
