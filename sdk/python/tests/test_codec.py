@@ -31,6 +31,14 @@ class Level(enum.IntEnum):
     HIGH = 2
 
 
+class Mixed(enum.Enum):
+    ONE = 1
+    TWO = "two"
+
+
+UserId = NewType("UserId", int)
+
+
 @dataclass
 class Item:
     sku: str
@@ -60,7 +68,6 @@ class Loose(TypedDict, total=False):
     name: str
 
 
-UserId = NewType("UserId", int)
 MOMENT = datetime(2026, 7, 1, 12, 0, 0, 120000, tzinfo=timezone.utc)
 
 # Value, annotation, JSON.
@@ -104,6 +111,11 @@ CASES: list[tuple[Any, Any, Any]] = [
     ({"a": Decimal(1)}, dict[str, Decimal], {"a": "1"}),
     ({1: "a"}, dict[int, str], {"1": "a"}),
     ({Color.RED: 1}, dict[Color, int], {"red": 1}),
+    ({Level.HIGH: 1}, dict[Level, int], {"2": 1}),
+    ({Mixed.ONE: 1, Mixed.TWO: 2}, dict[Mixed, int], {"1": 1, "two": 2}),
+    ({UserId(1): "a"}, dict[UserId, str], {"1": "a"}),
+    ({1: "a", "b": "c"}, dict[Literal[1, "b"], str], {"1": "a", "b": "c"}),
+    ({-1: "a", Color.RED: "c"}, dict[Union[Color, Annotated[int, "a note"]], str], {"-1": "a", "red": "c"}),
     ({"a": 1}, Mapping[str, int], {"a": 1}),
     ({"a": [1, None]}, dict, {"a": [1, None]}),
     (None, Optional[int], None),
@@ -167,6 +179,8 @@ def test_what_does_not_fit_is_refused_when_it_is_written(value: Any, annotation:
         ({"price": "1"}, Item, "at.sku: is missing"),
         ({"a": {"b": 1}}, dict[str, dict[str, str]], "at['a']['b']: int 1 is not str"),
         ({"value": 1, "children": [{"value": "x"}]}, Optional[Tree], "at.children[0].value: str 'x' is not int"),
+        ("x", Optional[int], "at: str 'x' is not Optional[int]"),
+        ("P1M", Optional[timedelta], "at: str 'P1M' is not timedelta: months and years have no fixed length"),
     ],
 )
 def test_an_error_names_the_place_in_the_value(raw: Any, annotation: Any, message: str) -> None:
@@ -216,6 +230,23 @@ def test_a_type_without_json_is_refused(annotation: Any) -> None:
         codec.check(annotation)
 
 
+@pytest.mark.parametrize(
+    "key", [bool, float, None, Optional[int], Literal[1, True], Ratio, tuple[int, int], Point, Item], ids=codec.name_of
+)
+def test_a_type_that_is_no_key_is_refused(key: Any) -> None:
+    with pytest.raises(CodecError, match=r"at\.of: .* is no key, which in JSON is a text"):
+        encode({}, dict[key, int], "at.of")
+    with pytest.raises(CodecError):
+        codec.check(list[dict[key, int]])
+
+
+@pytest.mark.parametrize("raw", ["--1", "1.0", "", "\u0663x", "x"])
+def test_a_key_that_is_no_whole_number(raw: str) -> None:
+    for annotation in (int, Level, Literal[1, 2]):
+        with pytest.raises(CodecError):
+            decode({raw: 1}, dict[annotation, int])
+
+
 def test_pydantic_and_msgspec_are_known_without_an_import() -> None:
     pydantic, msgspec = pytest.importorskip("pydantic"), pytest.importorskip("msgspec")
 
@@ -231,8 +262,8 @@ def test_pydantic_and_msgspec_are_known_without_an_import() -> None:
     assert encode(Model(price=Decimal("1.20"), tags={"a"}), Model) == {"price": "1.20", "tags": ["a"]}
     assert encode(struct(Decimal("1.20"))) == {"price": "1.20", "at": None}
     assert encode([Model(price=Decimal(1))], list[Model]) == [{"price": "1", "tags": []}]
-    for cls, place in ((Model, r"x\[0\].price"), (struct, r"x\[0\]")):
-        with pytest.raises(CodecError, match=f"{place}: not a "):
+    for cls, message in ((Model, r"x\[0\].price: does not fit "), (struct, r"x\[0\]: not a ")):
+        with pytest.raises(CodecError, match=message):
             decode([{"price": "no"}], list[cls], "x")
 
 

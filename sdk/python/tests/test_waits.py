@@ -92,6 +92,8 @@ def test_a_wait_as_the_engine_gets_it(wait: Any, request_: dict[str, Any]) -> No
         (lambda: xdb.timer(seconds=1, at=datetime(2027, 1, 1, tzinfo=timezone.utc)), "a delay or `at`, not both"),
         (lambda: xdb.any_of(), "any_of() waits for nothing"),
         (lambda: xdb.all_of(T1, "x"), "'x' is nothing to wait for"),  # type: ignore
+        (lambda: xdb.any_of(xdb.Queue[str], T1), "xdb.Queue[str] is the type of a queue, and none: write xdb.Queue[str]()"),  # type: ignore
+        (lambda: xdb.any_of(xdb.GlobalQueue), "xdb.GlobalQueue[...] is the type of a queue"),  # type: ignore
         (lambda: Q.a.take(0), "at least one message"),
         (lambda: Q.a.take(2, at_least=1), "not both"),
         (lambda: Q.a.take(at_least=3, at_most=2), "at_most is less than at_least"),

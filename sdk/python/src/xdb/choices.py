@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -33,10 +34,14 @@ def one_of(annotation: Any, values: list[tuple[Any, Any]]) -> Plan:
 
 def union(annotation: Any, plans: list[Plan]) -> Plan:
     """The first that fits, in the order that they are written in."""
+    alternatives = list(zip(typing.get_args(annotation), plans))
+    beside_none = [each for each, _ in alternatives if each is not type(None)]
+    only = beside_none[0] if len(beside_none) == 1 else plans
 
     def first(value: Any, each: Callable[[Plan], Any]) -> Any:
         deepest: CodecError | None = None
-        for plan in plans:
+        meant: CodecError | None = None
+        for alternative, plan in alternatives:
             try:
                 return each(plan)
             except CodecError as error:
@@ -44,6 +49,11 @@ def union(annotation: Any, plans: list[Plan]) -> Plan:
                 says_why = error.path or error.__cause__ is not None
                 if says_why and (deepest is None or len(error.path) > len(deepest.path)):
                     deepest = error
+                if alternative is only:
+                    meant = error
+        # Of `X | None` X was meant. That this is no X is all the same better said of the whole.
+        if deepest is None and meant is not None and str(meant) != str(wrong(value, only)):
+            deepest = meant
         raise deepest or wrong(value, annotation)
 
     return Plan(

@@ -17,7 +17,8 @@ from typing import Any, Literal, Union
 from .choices import one_of, union
 from .hints import hints_of, required_keys
 from .jsontext import JSON, dumps, loads
-from .models import built, of_library
+from .keys import key_back, wrapped
+from .models import built, model, taken_back
 from .scalars import SCALARS, CodecError, Exact, Plan, name_of, wrong
 
 __all__ = ["JSON", "CodecError", "Exact", "check", "decode", "dumps", "encode", "is_immutable", "loads", "name_of"]
@@ -80,7 +81,7 @@ def _plan(annotation: Any) -> Plan:
         try:
             plan = _unfinished[key] = Plan(_contains_itself, _contains_itself)
             made = _make(annotation)
-            plan.encode, plan.decode = made.encode, made.decode
+            plan.encode, plan.decode, plan.dump = made.encode, made.decode, made.dump
             if outermost:
                 _plans.update(_unfinished)
         finally:
@@ -105,15 +106,15 @@ def _make(annotation: Any) -> Plan:
         return union(annotation, [_plan(each) for each in args])
     if origin is Literal:
         return one_of(annotation, [(value, encode(value)) for value in args])
-    if not isinstance(annotation, type):  # NewType, or `type X = ...`
-        wrapped = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
-        if wrapped is not None:
-            return _plan(wrapped)
+    if (inner := wrapped(annotation)) is not None:
+        return _plan(inner)
     made = _collection(annotation, origin or annotation, args)
     if made is None and isinstance(annotation, type):
         made = _class(annotation)
     if made is None:
         hint = "use a dataclass, a TypedDict, a pydantic model, a msgspec Struct or one of Python's own types"
+        if isinstance(annotation, typing.TypeVar) or (isinstance(origin, type) and issubclass(origin, typing.Generic)):
+            hint = "a class with type parameters has none, so write one for each type; those of pydantic may have them"
         raise CodecError(f"{name_of(annotation)} has no JSON: {hint}", annotation)
     return made
 
@@ -128,7 +129,9 @@ def _encode_any(value: Any) -> Any:
     if not isinstance(value, enum.Enum) and not hasattr(value, "_fields"):
         # A subclass of one of them, as Exact or a defaultdict, is written as that.
         kind = next((base for base in _PLAIN if isinstance(value, base)), kind)
-    return _plan(kind).encode(value)
+    plan = _plan(kind)
+    # Nobody reads it as its class again.
+    return (plan.dump or plan.encode)(value)
 
 
 _PLAIN = (dict, list, tuple, set, frozenset, *SCALARS)
@@ -158,20 +161,10 @@ def _collection(annotation: Any, origin: Any, args: tuple[Any, ...]) -> Plan | N
         return Plan(to_json, from_json)
     if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
         key, value = (_plan(each) for each in args or (Any, Any))
-        if args:
-            _check_key(args[0])
-
-        def key_back(raw: str) -> Any:
-            try:
-                return key.decode(raw)
-            except CodecError:
-                if not raw.lstrip("-").isdecimal():
-                    raise
-                return key.decode(int(raw))
-
+        back = key_back(args[0] if args else Any, key)
         return Plan(
             lambda given: _entries(_expect(given, Mapping, annotation), key.encode, value.encode),
-            lambda raw: _entries(_expect(raw, dict, annotation), key_back, value.decode, back=True),
+            lambda raw: _entries(_expect(raw, dict, annotation), back, value.decode, back=True),
         )
     return None
 
@@ -238,7 +231,7 @@ def _class(cls: Any) -> Plan | None:
     bases: tuple[type, ...] = cls.__mro__
     if enum.Enum in bases:
         return one_of(cls, [(member, encode(member.value)) for member in cls])
-    if (plan := of_library(cls, _encode_any)) is not None:
+    if (plan := model(cls, _encode_any)) is not None:
         return plan
     if typing.is_typeddict(cls) or hasattr(cls, "__required_keys__"):
         return _record(cls, dict, required_keys(cls), lambda value: value)
@@ -250,7 +243,10 @@ def _class(cls: Any) -> Plan | None:
         missing = dataclasses.MISSING
         required = {each.name for each in fields if each.default is missing and each.default_factory is missing}
         names = [each.name for each in fields]
-        return _record(cls, cls, required, lambda value: {name: getattr(value, name) for name in names}, names)
+        plan = _record(cls, cls, required, lambda value: {name: getattr(value, name) for name in names}, names)
+        # pydantic's own dataclasses check without one.
+        checks = hasattr(cls, "__post_init__") or hasattr(cls, "__pydantic_validator__")
+        return taken_back(plan) if checks else plan
     return None
 
 

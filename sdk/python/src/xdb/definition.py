@@ -8,13 +8,15 @@ import sys
 import types
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, ClassVar, NoReturn, TypeGuard
 
 from . import codec
 from .codec import CodecError
+from .decisions import Decision
 from .functions import Function
+from .hints import type_written
 from .live import MISSING, Attribute
 from .queues import GlobalQueue, Queue
 from .states import Handler, Loading, Member, OnFailure, Rpc, State, call_options, find_state, timeout_seconds
@@ -72,8 +74,8 @@ class _Place:
             frame = frame.f_back
         self.cls = cls
         self.file, self.line = ("?", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-        # What is defined in the class itself comes last, because a handler may have the name of a type.
-        self.known = {**vars(cls), **({} if frame is None else frame.f_locals)}
+        self.names = {} if frame is None else dict(frame.f_locals)
+        self.names.update(_types_of(cls))
 
     def refuse(self, problem: str, fn: Callable[..., Any] | None = None) -> NoReturn:
         """Raises, with the place of a function if it is about one."""
@@ -88,14 +90,14 @@ class _Place:
         try:
             return typing.get_type_hints(what, localns=self.known)
         except (NameError, AttributeError, TypeError, SyntaxError) as error:
-            self.refuse(_unreadable(error), fn)
+            self.refuse(_UNREADABLE.format(error), fn)
 
     def evaluated(self, text: str) -> Any:
         """The type of an annotation that is a text, as Python itself finds it."""
         try:
             return eval(text, vars(sys.modules[self.cls.__module__]), self.known)
         except (NameError, AttributeError, TypeError, SyntaxError, KeyError) as error:
-            self.refuse(_unreadable(error))
+            self.refuse(_UNREADABLE.format(error))
 
     def check(self, annotation: Any, what: str, fn: Callable[..., Any] | None = None) -> None:
         """Refuses an annotation that has no JSON."""
@@ -105,11 +107,22 @@ class _Place:
             self.refuse(f"{what}: {error}", fn)
 
 
-def _unreadable(error: Exception) -> str:
-    return (
-        f"an annotation can't be read: {error}. What it names has to be there before the class, "
-        "and an import under `if TYPE_CHECKING:` is not there when the program runs"
-    )
+_UNREADABLE = (
+    "an annotation can't be read: {}. What it names has to be there before the class, when the program runs: an import below "
+    "`if TYPE_CHECKING:` is not enough"
+)
+
+
+def _types_of(cls: type) -> dict[str, Any]:
+    """The types that a class and those above it define within themselves. An attribute hides none: in `date: date | None = None`
+    the type is that of the module."""
+    found: dict[str, Any] = {}
+    for each in reversed(cls.__mro__):
+        attributes = inspect.get_annotations(each)
+        for name, value in vars(each).items():
+            if name not in attributes and (isinstance(value, type) or typing.get_origin(value) is not None):
+                found[name] = value
+    return found
 
 
 def _annotated(cls: type, base: type) -> list[str]:
@@ -215,6 +228,16 @@ def describe(
     )
 
 
+# What a class makes its members with, and what they are given.
+_CALLED: dict[Any, str] = {Queue: "", GlobalQueue: '"name"', Function: '"schema.name"'}
+
+
+def _missing_call(value: Any) -> str | None:
+    """`xdb.Queue[str]()` for `xdb.Queue[str]`, and None for what is no such type."""
+    kind = typing.get_origin(value) or value
+    return f"{type_written(value)}({_CALLED[kind]})" if isinstance(kind, type) and kind in _CALLED else None
+
+
 def _members(cls: Any, base: type, place: _Place) -> dict[str, Any]:
     """Its states, RPCs and queues by the name of the attribute, those of classes above it first."""
     members: dict[str, Any] = {}
@@ -232,6 +255,8 @@ def _members(cls: Any, base: type, place: _Place) -> dict[str, Any]:
                 if each is not cls:
                     value = copy.copy(value)
                 members[name] = value
+            elif (call := _missing_call(value)) is not None:
+                place.refuse(f"{name} is a type, which has to be called: write {name} = {call}")
             else:
                 members.pop(name, None)
     for name, value in members.items():
@@ -318,11 +343,13 @@ def _global_names(rows: Mapping[str, Any], place: _Place) -> list[str]:
                     f"attribute {name!r} is in {owner.__name__} and in {row.__name__}, but names are unique in a process: "
                     f"call one otherwise, and map it with columns={{{other!r}: {attribute.column!r}}}"
                 )
-    tables: dict[str, str] = {}
-    for name, row in rows.items():
-        if row._table in tables:
-            place.refuse(f"{tables[row._table]} and {name} are rows of one table, {row._table}: a process has one of each table")
-        tables[row._table] = name
+    if len(set(rows.values())) < len(rows):
+        place.refuse("a row is annotated twice: each of its columns can be there once")
+    tables: dict[str, Any] = {}
+    for row in rows.values():
+        other_row = tables.setdefault(row._table, row)
+        if other_row is not row:
+            place.refuse(f"{other_row.__name__} and {row.__name__} are of one table, {row._table}: a process has one row of each")
     return list(owners)
 
 
@@ -342,6 +369,10 @@ def _handler(member: Member, place: _Place) -> Handler:
     fn = member.fn
     if not inspect.isfunction(fn):
         place.refuse(f"{member.attribute} is no method: the decorator stands above a `def`")
+    if member.unknown_options:
+        known = ", ".join(f"{each.name}=" for each in fields(member.options))
+        decorator = "state" if isinstance(member, State) else "rpc"
+        place.refuse(f"@xdb.{decorator} has no option {member.unknown_options[0]}=; it has {known}", fn)
     parameters = list(inspect.signature(fn).parameters.values())
     if not parameters or any(each.kind not in _PLAIN for each in parameters):
         place.refuse("it takes self, and at most one input: no *args, no keywords", fn)
@@ -355,6 +386,8 @@ def _handler(member: Member, place: _Place) -> Handler:
     if typing.get_origin(output) in (Awaitable, Coroutine):
         output = typing.get_args(output)[-1]
     if isinstance(member, Rpc):
+        if output is Decision:
+            place.refuse("an RPC returns its output; what it decides besides is xdb.then(...), as in xdb.then(self.ship())", fn)
         place.check(output, "its output", fn)
     if len(parameters) == 1:
         return Handler(fn, None, None, output)
@@ -397,7 +430,7 @@ def _check_queues(wait: Wait, place: _Place, fn: Callable[..., Any]) -> None:
     if isinstance(wait, Combined):
         for part in wait.parts:
             _check_queues(part, place, fn)
-    elif isinstance(wait, Leaf) and wait.queue is not None:
+    elif isinstance(wait, Leaf) and wait.kind != "timer":
         kind = GlobalQueue if wait.kind == "global" else Queue
         known = [value.name for each in place.cls.__mro__ for value in vars(each).values() if isinstance(value, kind)]
         if wait.queue_name not in known:

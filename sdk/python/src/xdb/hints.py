@@ -16,6 +16,15 @@ def hints_of(cls: Any, include_extras: bool = False) -> dict[str, Any]:
         raise CodecError(f"an annotation of {name_of(cls)} can't be read: {error}", cls) from None
 
 
+def type_written(value: Any) -> str | None:
+    """A class of the SDK as it would be written, with its argument if it has one; None for what is no class."""
+    kind = typing.get_origin(value) or value
+    if not isinstance(kind, type):
+        return None
+    args = [getattr(each, "__forward_arg__", None) or name_of(each) for each in typing.get_args(value)]
+    return f"xdb.{kind.__name__}[{', '.join(args) or '...'}]"
+
+
 def required_keys(cls: Any) -> set[str]:
     """The keys that a TypedDict has to have. Where annotations are texts, `__required_keys__` knows nothing of NotRequired."""
     required = set(cls.__required_keys__)

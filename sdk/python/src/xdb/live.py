@@ -89,10 +89,14 @@ class _Cell:
     value: Any
     baseline: bytes | None = None
     assigned: bool = False
+    # In place of the baseline, for what can be read and not written: the same value once more.
+    twin: Any = None
 
     def has_changed(self) -> bool:
         if self.assigned or is_immutable(self.value):
             return self.assigned
+        if self.baseline is None:
+            return bool(self.value != self.twin)
         return dumps(encode(self.value, self.attribute.annotation, self.attribute.place)) != self.baseline
 
 
@@ -166,8 +170,13 @@ class Live:
         cell = self.cells.get(attribute.key)
         if cell is None:
             value = self._decoded(attribute)
-            baseline = None if is_immutable(value) else dumps(encode(value, attribute.annotation))
-            cell = self.cells[attribute.key] = _Cell(attribute, value, baseline)
+            cell = _Cell(attribute, value)
+            if not is_immutable(value):
+                try:
+                    cell.baseline = dumps(encode(value, attribute.annotation))
+                except CodecError:
+                    cell.twin = self._decoded(attribute)
+            self.cells[attribute.key] = cell
         return cell.value
 
     def _decoded(self, attribute: Attribute) -> Any:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, overload
 
 from . import definition as _definition
 from .call import Call
@@ -32,8 +32,13 @@ class Row:
     _attributes: ClassVar[Mapping[str, Attribute]] = {}
     _live: Live
 
+    # Type checkers miss what is missing here; when the program runs, the definition says it in its own words.
+    @overload
+    def __init_subclass__(cls, *, table: str, key: str, columns: Mapping[str, str] | None = None) -> None: ...
+    @overload
+    def __init_subclass__(cls, *, table: str, key: tuple[str, ...], columns: Mapping[str, str] | None = None) -> None: ...
     def __init_subclass__(
-        cls, *, table: str, key: str | tuple[str, ...], columns: Mapping[str, str] | None = None
+        cls, *, table: str = "", key: str | tuple[str, ...] = "", columns: Mapping[str, str] | None = None
     ) -> None:
         super().__init_subclass__()
         cls._table, cls._key, cls._columns = table, key, dict(columns or {})

@@ -8,7 +8,7 @@ import contextvars
 import inspect
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -240,10 +240,22 @@ class Job:
             return value
         if value is None:
             raise NoDecision(f"{self.label} returned nothing: it returns what to wait for, as xdb.timer(hours=1)")
-        return commands(as_wait(value)).request
+        request = commands(as_wait(value)).request
+        self._check_queues(each["queueName"] for each in request.get("localQueueCommands", ()))
+        return request
+
+    def _check_queues(self, names: Iterable[str]) -> None:
+        """The engine refuses other queues in each attempt again, and does not say which ones there are."""
+        process = self.member.process
+        for name in names:
+            if name not in process._xdb.queues:
+                known = ", ".join(process._xdb.queues) or "none"
+                raise LookupError(f"{self.label} names a queue {name!r}, which {process.__name__} does not have; it has {known}")
 
     def _decision(self, value: Any) -> Mapping[str, Any]:
         if isinstance(value, Decision):
+            if "conditionalClose" in value.body:
+                self._check_queues(value.body["conditionalClose"]["whenLocalQueuesEmpty"])
             return value.body
         if value is None:
             raise NoDecision(
@@ -263,7 +275,10 @@ class Job:
 
     def _output(self, value: Any) -> Any:
         if isinstance(value, Decision):
-            raise TypeError(f"{self.label} returned a decision, and an RPC returns its output: decide with xdb.then(...)")
+            raise TypeError(
+                f"{self.label} returned a decision, and an RPC returns its output: what it decides besides is xdb.then(...), "
+                "as in xdb.then(self.ship())"
+            )
         return encode(value, self.member.handler.output_type, f"{self.label}() returned")
 
     def _failed(self, error: BaseException) -> Reply:

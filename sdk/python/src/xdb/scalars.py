@@ -52,6 +52,8 @@ class Plan:
 
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
+    # For a class that checks its values: `encode` without asking whether it takes this one back.
+    dump: Callable[[Any], Any] | None = None
 
 
 def name_of(annotation: Any) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar, Union, overload
@@ -17,6 +17,7 @@ from .waits import Wait, Waitable
 
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
+Options = TypeVar("Options")
 
 Lock = Literal["share", "exclusive"]
 Answer = Union[Decision, Awaitable[Decision]]
@@ -94,6 +95,12 @@ class RpcOptions:
     lock: Lock | None = None
 
 
+def _known_options(kind: Callable[..., Options], given: Mapping[str, Any]) -> tuple[Options, list[str]]:
+    """The options of a decorator, and the names of those that it does not have: the class refuses them, which knows its place."""
+    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: given[name] for name in names if name in given}), [name for name in given if name not in names]
+
+
 @dataclass(frozen=True)
 class Handler:
     """A function with what its signature says. `parameter` is the name of its input, if it takes one."""
@@ -114,6 +121,8 @@ class Member:
 
     name: str
     process: Any
+    options: Any
+    unknown_options: Sequence[str] = ()
 
     def __init__(self, fn: Callable[..., Any], name: str | None, load: Iterable[str] | None, lock: Lock | None) -> None:
         self.fn, self.lock = fn, lock
@@ -155,8 +164,9 @@ class State(Member, Generic[I]):
     begin: Mapping[str, Any]
 
     def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
-        self.options = StateOptions(**options)
+        self.options, unknown = _known_options(StateOptions, options)
         super().__init__(fn, self.options.name, self.options.load, self.options.lock)
+        self.unknown_options = unknown
         self.config = None
         self.begin = {}
 
@@ -263,8 +273,9 @@ class Rpc(Member, Generic[I, O]):
     """A method that the application calls. On an instance it is an ordinary method."""
 
     def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
-        self.options = RpcOptions(**options)
+        self.options, unknown = _known_options(RpcOptions, options)
         super().__init__(fn, self.options.name, self.options.load, self.options.lock)
+        self.unknown_options = unknown
 
     @property
     def output_type(self) -> Any:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, Protocol, Union, get_origin
 
+from .hints import type_written
+
 # As many ways to be satisfied as one wait may have.
 MOST_COMBINATIONS = 64
 
@@ -143,8 +145,10 @@ def as_wait(part: object) -> Wait:
     """A wait as it is, and for a queue the wait for one message of it."""
     if isinstance(part, Wait):
         return part
-    take = getattr(part, "take", None)
-    if take is None or isinstance(part, type) or get_origin(part) is not None:
+    take, written = getattr(part, "take", None), type_written(part)
+    if take is not None and written is not None:
+        raise WaitError(f"{written} is the type of a queue, and none: write {written}()")
+    if take is None:
         raise WaitError(f"{part!r} is nothing to wait for: use a queue, xdb.timer(), xdb.any_of() or xdb.all_of()")
     taken: Wait = take()
     return taken
