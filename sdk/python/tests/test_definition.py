@@ -238,20 +238,3 @@ def test_a_state_may_raise_an_incident_when_its_retries_are_spent() -> None:
 
     states = P.definition()["states"]
     assert states["a"]["stateFailureRecoveryOptions"] == {"policy": "RAISE_INCIDENT"}
-
-
-def test_a_type_may_be_defined_in_its_class() -> None:
-    class P(xdb.Process):
-        @dataclass
-        class Form:
-            name: str
-
-        form: Form | None = None
-        forms = xdb.Queue["Form"]()
-
-        @xdb.rpc
-        def fill(self, form: Form) -> Form:
-            self.form = form
-            return form
-
-    assert xdb.testing.call(P.fill, P.Form("Ada")).local == {"form": P.Form("Ada")}

@@ -283,39 +283,7 @@ def _history() -> None:
         pass
 
 
-def _two_rows_of_a_table() -> None:
-    class Other(xdb.Row, table="public.users", key="user_id"):
-        nickname: str
-
-    class P(xdb.Process):
-        user: User
-        other: Other
-
-
-def _queue_without_parentheses() -> None:
-    class P(xdb.Process):
-        q = xdb.Queue[str]
-
-
-def _global_queue_without_parentheses() -> None:
-    class P(xdb.Process):
-        q = xdb.GlobalQueue
-
-
-def _wait_for_an_unknown_name() -> None:
-    class P(xdb.Process):
-        paid = xdb.Queue[str]()
-
-        @xdb.state(wait=xdb.any_of(xdb.queue("payd"), xdb.timer(hours=1)))
-        def a(self) -> xdb.Decision:
-            return xdb.complete()
-
-
 WRONG: list[tuple[str, Any, str]] = [
-    ("user and other are rows of one table, public.users", _two_rows_of_a_table, "P"),
-    ("q is a type, not one of it: write q = xdb.Queue[...]()", _queue_without_parentheses, "P"),
-    ('q is a type, not one of it: write q = xdb.GlobalQueue[...]("name")', _global_queue_without_parentheses, "P"),
-    ("it waits for a queue 'payd' that the class does not have", _wait_for_an_unknown_name, "P.a"),
     ("a starts the process already: one state has start=True", _two_starts, "P.b"),
     ("on_failure='nowhere' is no state of the process; it has a", _unknown_failure_state, "P.a"),
     ("b would get no input, as this state has none, but null is not str", _failure_state_without_its_input, "P.a"),
@@ -326,7 +294,6 @@ WRONG: list[tuple[str, Any, str]] = [
     ("a: complex has no JSON", _attribute_without_json, "P"),
     ("a: complex has no JSON", _message_without_json, "P"),
     ("an annotation can't be read: name 'Nowhere' is not defined", _unknown_message_type, "P"),
-    ("an import under `if TYPE_CHECKING:` is not there", _unknown_message_type, "P"),
     ("the default of a: str 'x' is not int", _wrong_default, "P"),
     ("'call' is reserved", _reserved, "P"),
     ("the name 'a' is there twice; the second one is b", _same_name, "P.b"),
@@ -347,7 +314,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("load='note' is a text: write load=('note',)", _load_of_letters, "P.a"),
     ("lock='all' is neither", _lock, "P.a"),
     ("attribute 'status' is in User and in Transfer", _attribute_in_two_rows, "P"),
-    ("user and other are rows of one table, public.users", _row_twice, "P"),
+    ("a row is annotated twice", _row_twice, "P"),
     ("a row is annotated as it is", _row_or_none, "P"),
     ("q is annotated as a queue, but is none: write q = xdb.Queue[...]()", _queue_only_annotated, "P"),
     ("history='some' is neither", _history, "P"),

@@ -543,17 +543,3 @@ def test_an_open_worker_without_a_secret_is_told_once(caplog: pytest.LogCaptureF
     assert [each.getMessage() for each in caplog.records] == [
         "calls are not signed, and 0.0.0.0 can be reached from elsewhere: give the worker a secret"
     ]
-
-
-def test_an_rpc_that_returns_a_decision_is_told_how_to_decide() -> None:
-    class Moves(xdb.Process):
-        @xdb.state
-        def next(self) -> xdb.Decision:
-            return xdb.complete()
-
-        @xdb.rpc
-        def move(self) -> Any:
-            return self.next()
-
-    with pytest.raises(TypeError, match=r"Moves.move returned a decision, and an RPC returns its output: decide with xdb.then\("):
-        xdb.testing.call(Moves.move)

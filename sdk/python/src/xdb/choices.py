@@ -45,9 +45,8 @@ def union(annotation: Any, plans: list[Plan]) -> Plan:
             try:
                 return each(plan)
             except CodecError as error:
-                # The error from the furthest inside is that of the type which was meant, or else that of a class which says why.
-                says_why = error.path or error.__cause__ is not None
-                if says_why and (deepest is None or len(error.path) > len(deepest.path)):
+                # The error from the furthest inside is that of the type which was meant.
+                if error.path and (deepest is None or len(error.path) > len(deepest.path)):
                     deepest = error
                 if alternative is only:
                     meant = error

@@ -169,15 +169,6 @@ def _collection(annotation: Any, origin: Any, args: tuple[Any, ...]) -> Plan | N
     return None
 
 
-def _check_key(annotation: Any) -> None:
-    """Refuses keys that are no text and no whole number in JSON."""
-    if typing.get_origin(annotation) in (Union, types.UnionType):
-        for each in typing.get_args(annotation):
-            _check_key(each)
-    elif annotation in (bool, float, None, type(None)):
-        raise CodecError(f"{name_of(annotation)} is no key: in JSON a key is a text, or a whole number as one", annotation)
-
-
 def _expect(value: Any, kind: Any, annotation: Any) -> Any:
     if not isinstance(value, kind):
         raise wrong(value, annotation)

@@ -88,14 +88,14 @@ class _Place:
     def hints(self, what: Any, fn: Callable[..., Any] | None = None) -> dict[str, Any]:
         """The annotations of the class, or of a function."""
         try:
-            return typing.get_type_hints(what, localns=self.known)
+            return typing.get_type_hints(what, localns=self.names)
         except (NameError, AttributeError, TypeError, SyntaxError) as error:
             self.refuse(_UNREADABLE.format(error), fn)
 
     def evaluated(self, text: str) -> Any:
         """The type of an annotation that is a text, as Python itself finds it."""
         try:
-            return eval(text, vars(sys.modules[self.cls.__module__]), self.known)
+            return eval(text, vars(sys.modules[self.cls.__module__]), self.names)
         except (NameError, AttributeError, TypeError, SyntaxError, KeyError) as error:
             self.refuse(_UNREADABLE.format(error))
 
@@ -248,9 +248,6 @@ def _members(cls: Any, base: type, place: _Place) -> dict[str, Any]:
             if name in _RESERVED or name in ("_live", "_xdb"):
                 if name != "_xdb":
                     place.refuse(f"{name!r} is reserved: call it otherwise")
-            elif (kind := typing.get_origin(value) or value) in (Queue, GlobalQueue, Function):
-                made = '("schema.name")' if kind is Function else '("name")' if kind is GlobalQueue else "()"
-                place.refuse(f"{name} is a type, not one of it: write {name} = xdb.{kind.__name__}[...]{made}")
             elif isinstance(value, (State, Rpc, Queue, GlobalQueue, Function)):
                 if each is not cls:
                     value = copy.copy(value)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any, Literal, Protocol, Union, get_origin
+from typing import Any, Literal, Protocol, Union
 
 from .hints import type_written
 
