@@ -114,15 +114,14 @@ _UNREADABLE = (
 
 
 def _types_of(cls: type) -> dict[str, Any]:
-    """The types that a class and those above it define within themselves. An attribute hides none: in `date: date | None = None`
-    the type is that of the module."""
-    found: dict[str, Any] = {}
-    for each in reversed(cls.__mro__):
-        attributes = inspect.get_annotations(each)
-        for name, value in vars(each).items():
-            if name not in attributes and (isinstance(value, type) or typing.get_origin(value) is not None):
-                found[name] = value
-    return found
+    """The types that a class and those above it define within themselves. What else they have hides no type of its name: that of
+    `date: date | None = None` is the module's."""
+    return {
+        name: value
+        for each in reversed(cls.__mro__)
+        for name, value in vars(each).items()
+        if isinstance(value, type) or typing.get_origin(value) is not None
+    }
 
 
 def _annotated(cls: type, base: type) -> list[str]:

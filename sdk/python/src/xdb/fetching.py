@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -219,9 +220,17 @@ def instead(reply: Reply, error: Exception) -> Reply:
     return error_reply(500, said["errorType"], f"what it failed with could not be reported: {why}", said.get("final", False))
 
 
+# As JSON has it, and not a backslash followed by the rest.
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+
+
 def answer(call: Claimed, reply: Reply) -> tuple[str, str]:
     if reply.status != 200:
         raise _Refused(reply)
+    if b"\\u0000" in reply.body and _NUL.search(reply.body):
+        problem = "the answer has a text with the character NUL, which Postgres can't store: take it out, or encode the text, as in base64"
+        log.error("%s: %s", call.token, problem)
+        raise _Refused(error_reply(500, "InvalidAnswer", problem))
     return call.token, reply.body.decode()
 
 

@@ -255,7 +255,7 @@ class Job:
     def _decision(self, value: Any) -> Mapping[str, Any]:
         if isinstance(value, Decision):
             if "conditionalClose" in value.body:
-                self._check_queues(value.body["conditionalClose"]["whenLocalQueuesEmpty"])
+                self._check_queues(value.body["conditionalClose"].get("whenLocalQueuesEmpty", ()))
             return value.body
         if value is None:
             raise NoDecision(
