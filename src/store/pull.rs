@@ -1,6 +1,6 @@
 //! Calls that workers fetch with SQL: the rows of `task` of workers without URL.
 //!
-//! Their leases have the epoch 0, which no process of the engine has, and a number of the sequence `pull_lease`: they go by
+//! Their leases have the epoch 0, which no process of the engine has, and a number that is half of the sequence `pull_lease`: they go by
 //! `lease_until` alone, and no start of a scheduler makes them void. A lease of any epoch at such a worker is void: it is of the time
 //! when the worker had a URL. Whoever claims notes the failed attempts first whose leases have ended.
 
@@ -15,6 +15,7 @@ use super::table::{Read, Record, batch, rows, statements};
 use crate::error;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Param, array, value};
+use crate::pg::process::random;
 use crate::pg::spi::{Row, Spi};
 use crate::pg::wake;
 use pgrx::pg_sys;
@@ -246,9 +247,12 @@ pub fn begin_attempts(spi: &Spi, keys: &[StateKey], now: Timestamp) -> Result<()
     Ok(())
 }
 
-/// A number for leases, which none has had.
+/// A number for leases, which none has had: not even one that a crash has taken back together with what the sequence has counted, and
+/// of which somebody has a token still. So half of it is drawn.
 pub fn number(spi: &Spi) -> Result<i64> {
-    spi.first(&NUMBER, &[], |row| row.get("number"))?.ok_or_else(|| PgError::internal("a sequence has no number"))
+    let next: Option<i64> = spi.first(&NUMBER, &[], |row| row.get("number"))?;
+    let next = next.ok_or_else(|| PgError::internal("a sequence has no number"))?;
+    Ok((next & 0x7fff_ffff) << 32 | (random() * f64::from(u32::MAX)) as i64)
 }
 
 /// When the next call of a worker comes due.

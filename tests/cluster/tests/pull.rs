@@ -899,3 +899,23 @@ fn who_is_no_member_any_more_when_a_call_comes_due_does_not_get_it() {
     );
     app.done(&[]);
 }
+
+#[test]
+fn a_token_that_a_crash_takes_back_is_nobodys_again() {
+    // The claim is not flushed by chance, and the sequence counts on from the checkpoint.
+    let app = application("pull_token", ClusterOptions::default().set("wal_writer_delay", "10s"));
+    app.db().start("p", "counter").key("c").globals(json!({"n": 0})).go();
+    app.superuser().run("CHECKPOINT");
+    let claim = "SELECT token FROM xdb.claim_calls('pull', wait => '20 s', lease => '1 hour')";
+    let lost: String = app.db().one(claim);
+    app.cluster().crash();
+    app.cluster().launch();
+    let mut db = app.db();
+    let token: String = db.one(claim);
+    assert_ne!(token, lost);
+    let answer = jsonb(&force_complete(json!(1)).json());
+    db.refused("XD025", &format!("SELECT xdb.complete_call('{lost}', {answer})"));
+    db.run(&format!("SELECT xdb.complete_call('{token}', {answer})"));
+    db.completes("p");
+    app.done(AFTER_A_CRASH);
+}
