@@ -252,7 +252,7 @@ pub fn begin_attempts(spi: &Spi, keys: &[StateKey], now: Timestamp) -> Result<()
 pub fn number(spi: &Spi) -> Result<i64> {
     let next: Option<i64> = spi.first(&NUMBER, &[], |row| row.get("number"))?;
     let next = next.ok_or_else(|| PgError::internal("a sequence has no number"))?;
-    Ok((next & 0x7fff_ffff) << 32 | (random() * f64::from(u32::MAX)) as i64)
+    Ok(((next & 0x7fff_ffff) << 32) | (random() * f64::from(u32::MAX)) as i64)
 }
 
 /// When the next call of a worker comes due.
