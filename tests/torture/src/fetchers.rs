@@ -12,6 +12,7 @@ use xdb_cluster_tests::random::Random;
 use xdb_cluster_tests::worker::{Answer, Api, Call};
 
 use crate::hand::Hand;
+use crate::ledger::Order;
 use crate::record::Fate;
 use crate::session::{Attempt, Session, passes};
 use crate::shapes::FETCHING;
@@ -29,17 +30,17 @@ pub struct Fetcher<'a> {
 struct Claimed {
     call: Call,
     token: String,
-    number: i64,
-    /// It is nobody else's before.
+    order: Order,
+    /// It is nobody else's before, but after a crash.
     until: Instant,
 }
 
 impl Claimed {
     /// As `claim_calls` has given it.
-    fn read(text: &str, until: Instant) -> Option<Claimed> {
+    fn read(text: &str, until: Instant, runs_since: i64) -> Option<Claimed> {
         let claimed: Value = serde_json::from_str(text).ok()?;
         let token = claimed["token"].as_str()?.to_owned();
-        let number = token.split('/').nth(2)?.parse().ok()?;
+        let order = Order::of_lease(&token, runs_since)?;
         let api = match claimed["api"].as_str()? {
             "WAIT_UNTIL_API" => Api::WaitUntil,
             "EXECUTE_API" => Api::Execute,
@@ -47,7 +48,7 @@ impl Claimed {
         };
         let body = claimed["request"].clone();
         let (path, headers, raw) = (String::new(), HashMap::new(), String::new());
-        Some(Claimed { call: Call { api, path, headers, body, raw, at: Instant::now() }, token, number, until })
+        Some(Claimed { call: Call { api, path, headers, body, raw, at: Instant::now() }, token, order, until })
     }
 }
 
@@ -121,12 +122,13 @@ impl<'a> Fetcher<'a> {
             }
             Attempt::Unknown => return Vec::new(),
         };
-        let read: Vec<_> = claimed.iter().filter_map(|text| Claimed::read(text, until)).collect();
+        let read: Vec<_> =
+            claimed.iter().filter_map(|text| Claimed::read(text, until, self.session.runs_since())).collect();
         if read.len() < claimed.len() {
             self.world.record.complain(format!("claim_calls gave {claimed:?}"));
         }
-        for Claimed { call, number, .. } in &read {
-            self.world.ledger.fetched(call, *number, until);
+        for Claimed { call, order, .. } in &read {
+            self.world.ledger.fetched(call, *order, until);
         }
         read
     }
@@ -157,7 +159,7 @@ impl<'a> Fetcher<'a> {
 
     /// The deed and the answer in one transaction, which ends so.
     fn complete(&mut self, claimed: &Claimed, end: &str) -> Fate {
-        let (nonce, answer) = self.hand.fetched(&claimed.call, claimed.number);
+        let (nonce, answer) = self.hand.fetched(&claimed.call, claimed.order);
         let mut fate = self.tries(claimed, nonce, &answer, end);
         if fate == Fate::Unknown && self.random.permille(500) {
             // If the first one was applied, or somebody else has the call, this one is refused: then it is as unknown as before.
@@ -165,7 +167,7 @@ impl<'a> Fetcher<'a> {
                 Fate::Acknowledged => Fate::Acknowledged,
                 _ => Fate::Unknown,
             };
-        } else if fate == Fate::Refused && Instant::now() < claimed.until {
+        } else if fate == Fate::Refused && self.is_its_owner(claimed) {
             let what = format!("{} was refused under its lease", claimed.token);
             self.world.record.complain(what);
         }
@@ -198,7 +200,7 @@ impl<'a> Fetcher<'a> {
 
     /// Fails the attempt, or gives the call back.
     fn fail(&mut self, claimed: &Claimed, failure: &str) {
-        self.world.ledger.lease_ends(&claimed.call, claimed.number, Instant::now());
+        self.world.ledger.lease_ends(&claimed.call, claimed.order, Instant::now());
         let sql = format!("SELECT xdb.fail_call({}{failure})", literal(&claimed.token));
         if let Attempt::Refused(error) = self.session.attempt(|db| db.try_run(&sql)) {
             self.refused(claimed, "fail_call", &error);
@@ -213,9 +215,9 @@ impl<'a> Fetcher<'a> {
             Attempt::Done(()) => claimed.until = until,
             Attempt::Refused(error) => return self.refused(&claimed, "extend_call", &error),
             // Whatever it is now, it is not less than the shorter one.
-            Attempt::Unknown => return self.world.ledger.lease_ends(&claimed.call, claimed.number, Instant::now()),
+            Attempt::Unknown => return self.world.ledger.lease_ends(&claimed.call, claimed.order, Instant::now()),
         }
-        self.world.ledger.lease_ends(&claimed.call, claimed.number, until);
+        self.world.ledger.lease_ends(&claimed.call, claimed.order, until);
         thread::sleep(Duration::from_millis(self.random.between(800, 1600)));
         self.complete(&claimed, "COMMIT");
     }
@@ -228,9 +230,10 @@ impl<'a> Fetcher<'a> {
         let attempt = self.session.attempt(|db: &mut Db| {
             db.try_run("BEGIN")?;
             let text = db.try_maybe::<String>(&sql)?;
-            if let Some(claimed) = text.and_then(|text| Claimed::read(&text, Instant::now())) {
+            let runs_since = db.try_one("SELECT public.runs_since()")?;
+            if let Some(claimed) = text.and_then(|text| Claimed::read(&text, Instant::now(), runs_since)) {
                 world.ledger.looked_at(&claimed.call);
-                let (nonce, answer) = hand.fetched(&claimed.call, claimed.number);
+                let (nonce, answer) = hand.fetched(&claimed.call, claimed.order);
                 let work = format!("{}; {}", deed_sql(&claimed.call, nonce), complete_sql(&claimed.token, &answer));
                 given = Some((claimed, nonce));
                 db.try_run(&work)?;
@@ -257,9 +260,14 @@ impl<'a> Fetcher<'a> {
     fn refused(&self, claimed: &Claimed, what: &str, error: &SqlError) {
         if error.code != codes::CALL_IS_LOST {
             self.complain_of(what, error);
-        } else if Instant::now() < claimed.until {
+        } else if self.is_its_owner(claimed) {
             self.world.record.complain(format!("{what} of {} was refused under its lease", claimed.token));
         }
+    }
+
+    /// Whether its lease lasts, and no crash can have undone it.
+    fn is_its_owner(&self, claimed: &Claimed) -> bool {
+        Instant::now() < claimed.until && !claimed.order.is_before_a_crash(self.session.runs_since())
     }
 
     fn complain_of(&self, what: &str, error: &SqlError) {

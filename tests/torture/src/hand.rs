@@ -14,7 +14,7 @@ use xdb_cluster_tests::worker::{
     graceful_complete, local_queue, next, next_all, output, timer,
 };
 
-use crate::ledger::{Ledger, input, messages};
+use crate::ledger::{Ledger, Order, input, messages};
 use crate::mischief::{Mischief, Mood};
 use crate::schema::TALLIES;
 use crate::shapes::CALL_TIMEOUT;
@@ -37,7 +37,7 @@ impl Hand {
     /// Answers a call, well or badly.
     pub fn answer(&self, call: &Call) -> Reply {
         let arrival = self.ledger.arrived(call);
-        let mut random = Random::new(self.seed, &format!("{} {arrival}", call.call_id()));
+        let mut random = Random::new(self.seed, &format!("{} {}", call.call_id(), arrival.number()));
         if call.target() == "Bad" {
             return error(500, "Bad", "it always is");
         }
@@ -46,7 +46,7 @@ impl Hand {
         }
         if call.api == Api::Rpc {
             self.mischief.pass();
-        } else if arrival == 0 && random.permille(30) {
+        } else if arrival.number() == 0 && random.permille(30) {
             return error(503, "Busy", "by chance");
         }
         let moods = self.mischief.now();
@@ -73,8 +73,8 @@ impl Hand {
         }
     }
 
-    /// The answer to a call that was fetched under the lease of this number, and the answer's own.
-    pub fn fetched(&self, call: &Call, lease: i64) -> (u64, Answer) {
+    /// The answer to a call that was fetched under this lease, and the answer's number.
+    pub fn fetched(&self, call: &Call, lease: Order) -> (u64, Answer) {
         let nonce = self.ledger.gives(call, lease, Duration::ZERO, delay(call), false);
         (nonce, self.decide(call, nonce, false, json!({"by": "fetched"})))
     }

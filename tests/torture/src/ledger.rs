@@ -18,7 +18,7 @@ pub struct Given {
     /// The call's id.
     pub call: String,
     /// Which arrival of the call it answers.
-    order: i64,
+    order: Order,
     /// It left the worker at this moment or later.
     sent: Instant,
     /// Of the timer that it asks for.
@@ -27,16 +27,46 @@ pub struct Given {
     surplus: bool,
 }
 
-/// A call that came, or was fetched. Those of the same call are in the order of these numbers: where workers fetch their calls, it is
-/// that of the leases, since two sessions may get around to say so in another order.
+/// Which of the arrivals of a call is meant. Those of the same call are in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Order {
+    /// Since when the server had run without a crash; 0 for what the engine calls. A crash may undo a claim, and its lease with it:
+    /// then the numbers of leases begin again, too.
+    since: i64,
+    /// Of its lease: two sessions that fetch a call may get around to say so in another order than they got it.
+    number: i64,
+}
+
+impl Order {
+    fn of_request(number: usize) -> Order {
+        Order { since: 0, number: number as i64 }
+    }
+
+    /// Of a call that was fetched with this token, which ends with the number of the lease; its lower half is drawn.
+    pub fn of_lease(token: &str, runs_since: i64) -> Option<Order> {
+        let lease: i64 = token.split('/').nth(2)?.parse().ok()?;
+        Some(Order { since: runs_since, number: lease >> 32 })
+    }
+
+    pub fn number(self) -> i64 {
+        self.number
+    }
+
+    /// Whether a crash of the server lies between: the earlier lease is gone if it was not on disk.
+    pub fn is_before_a_crash(self, runs_since: i64) -> bool {
+        self.since != runs_since
+    }
+}
+
+/// A call that came, or was fetched.
 struct Arrival {
-    order: i64,
+    order: Order,
     at: Instant,
 }
 
 /// Until then nobody else may get the call.
 struct Lease {
-    number: i64,
+    order: Order,
     until: Instant,
 }
 
@@ -69,13 +99,13 @@ impl Ledger {
     }
 
     /// Notes a call that the engine made, and gives its number among those with its id.
-    pub fn arrived(&self, call: &Call) -> i64 {
+    pub fn arrived(&self, call: &Call) -> Order {
         let mut state = self.state();
         let known = seen(&mut state, call);
-        let order = known.arrivals.len() as i64;
+        let order = Order::of_request(known.arrivals.len());
         known.arrivals.push(Arrival { order, at: call.at });
         state.count += 1;
-        state.repeated += u64::from(order > 0);
+        state.repeated += u64::from(order.number > 0);
         order
     }
 
@@ -84,17 +114,18 @@ impl Ledger {
         seen(&mut self.state(), call);
     }
 
-    /// Notes a call that was fetched under the lease of this number, and that nobody else may get before `until`.
-    pub fn fetched(&self, call: &Call, number: i64, until: Instant) {
+    /// Notes a call that was fetched under this lease, and that nobody else may get before `until`, but after a crash.
+    pub fn fetched(&self, call: &Call, order: Order, until: Instant) {
         let mut state = self.state();
         state.fetched += 1;
         let known = seen(&mut state, call);
         let at = call.at;
-        known.arrivals.push(Arrival { order: number, at });
-        let before = known.lease.as_ref().filter(|before| before.number < number);
+        known.arrivals.push(Arrival { order, at });
+        let before =
+            known.lease.as_ref().filter(|before| before.order < order && !before.order.is_before_a_crash(order.since));
         let early = before.and_then(|before| before.until.checked_duration_since(at + CLOCK_TOLERANCE));
-        if known.lease.as_ref().is_none_or(|lease| lease.number < number) {
-            known.lease = Some(Lease { number, until });
+        if known.lease.as_ref().is_none_or(|lease| lease.order < order) {
+            known.lease = Some(Lease { order, until });
         }
         if let Some(early) = early {
             let id = call.call_id();
@@ -103,17 +134,17 @@ impl Ledger {
         }
     }
 
-    /// The lease of this number ends then.
-    pub fn lease_ends(&self, call: &Call, number: i64, until: Instant) {
+    /// This lease ends then.
+    pub fn lease_ends(&self, call: &Call, order: Order, until: Instant) {
         let mut state = self.state();
         let lease = state.calls.get_mut(call.call_id()).and_then(|known| known.lease.as_mut());
-        if let Some(lease) = lease.filter(|lease| lease.number == number) {
+        if let Some(lease) = lease.filter(|lease| lease.order == order) {
             lease.until = until;
         }
     }
 
     /// Notes an answer that is about to be given, and gives the number that it carries.
-    pub fn gives(&self, call: &Call, order: i64, after: Duration, delay: Option<Duration>, surplus: bool) -> u64 {
+    pub fn gives(&self, call: &Call, order: Order, after: Duration, delay: Option<Duration>, surplus: bool) -> u64 {
         let mut state = self.state();
         state.next_nonce += 1;
         let nonce = state.next_nonce;

@@ -123,6 +123,7 @@ impl Rack {
         app.superuser().run(&format!("SELECT xdb.register_worker('stub', {})", literal(&worker.url())));
         app.superuser().run(&format!("SELECT xdb.register_worker('{FETCHING}', NULL, role => 'app')"));
         app.db().run(&schema::tables());
+        app.superuser().run(schema::RUNS_SINCE);
         for shape in Shape::ALL {
             let worker = shape.worker().map_or("NULL".to_owned(), literal);
             let (name, definition) = (shape.name(), jsonb(shape.definition().json()));

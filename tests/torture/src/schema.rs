@@ -96,6 +96,10 @@ BEGIN
 END $$;
 "#;
 
+/// What a superuser adds: since when the server has run without a crash. All of its processes are new after one.
+pub const RUNS_SINCE: &str = "CREATE FUNCTION runs_since() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS
+    $$ SELECT (extract(epoch FROM backend_start) * 1e6)::bigint FROM pg_stat_activity WHERE backend_type = 'checkpointer' $$";
+
 /// The rows that processes share are there before them.
 pub fn shared_rows() -> String {
     format!(

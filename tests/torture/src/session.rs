@@ -22,6 +22,7 @@ pub struct Session<'a> {
     role: &'static str,
     db: Option<Db>,
     pid: i32,
+    runs_since: i64,
     statement_timeout: u64,
     was_lost: bool,
 }
@@ -34,7 +35,7 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(120);
 
 impl<'a> Session<'a> {
     pub fn new(world: &'a World, role: &'static str) -> Session<'a> {
-        Session { world, role, db: None, pid: 0, statement_timeout: 0, was_lost: false }
+        Session { world, role, db: None, pid: 0, runs_since: 0, statement_timeout: 0, was_lost: false }
     }
 
     /// The connection; None if there is none to be had within some seconds.
@@ -43,6 +44,7 @@ impl<'a> Session<'a> {
             let within = Duration::from_secs(5);
             let mut db = self.world.cluster().try_connect(self.world.database(), self.role, within).ok()?;
             self.pid = db.try_one("SELECT pg_backend_pid()").ok()?;
+            self.runs_since = db.try_one("SELECT public.runs_since()").ok()?;
             self.statement_timeout = 0;
             self.db = Some(db);
         }
@@ -145,6 +147,11 @@ impl<'a> Session<'a> {
     /// meant.
     pub fn known_in<'p>(&mut self, pids: &'p Pids) -> Option<Known<'p>> {
         self.db().is_some().then(|| pids.know(self.pid))
+    }
+
+    /// Since when the server has run without a crash, as [`crate::schema::RUNS_SINCE`] tells it; as of the last connection.
+    pub fn runs_since(&self) -> i64 {
+        self.runs_since
     }
 
     /// Ends the connection without a word.
