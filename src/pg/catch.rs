@@ -21,6 +21,9 @@ pub struct Fields {
     pub code: c_int,
     pub message: String,
     pub detail: Option<String>,
+    /// It has none of what is in the tables where the error came up, and is for everybody who gets the error. Of a caught error it
+    /// may have: a cast in a trigger can show what no client wrote.
+    pub detail_shows_no_rows: bool,
     /// A detail for the server's log alone.
     pub detail_log: Option<String>,
     pub hint: Option<String>,
@@ -97,10 +100,21 @@ impl PgError {
         self
     }
 
-    /// As somebody may see it who has no rights on the tables where it came up. DETAIL may show whole rows of these, and is for the
-    /// server's log then; but what a type says of a value that was written is no more than the value.
+    /// With a detail that shows nothing of the tables where the error came up.
+    pub fn detail_without_rows(mut self, detail: impl Into<String>) -> Self {
+        self.detail_shows_no_rows = true;
+        self.detail(detail)
+    }
+
+    /// DETAIL, if it may be shown to somebody who has no rights on the tables where the error came up.
+    pub fn detail_for_others(&self) -> Option<&str> {
+        self.detail.as_deref().filter(|_| self.detail_shows_no_rows)
+    }
+
+    /// As somebody may see it who has no rights on the tables where it came up. DETAIL that may show rows of these is for the
+    /// server's log then.
     pub fn for_others(mut self) -> Self {
-        if !self.sqlstate().starts_with("22") {
+        if !self.detail_shows_no_rows {
             self.detail_log = self.detail_log.take().or(self.detail.take());
         }
         self.without_place()
@@ -222,6 +236,7 @@ fn fields(data: &pg_sys::ErrorData) -> Fields {
         code: data.sqlerrcode,
         message: text(data.message).unwrap_or_default(),
         detail: text(data.detail),
+        detail_shows_no_rows: false,
         detail_log: text(data.detail_log),
         hint: text(data.hint),
         context: text(data.context),

@@ -381,7 +381,7 @@ fn about(mut error: PgError, mapping: &TableMapping, written: &[(&str, &Json)]) 
         if error.detail.is_none() {
             let columns: Vec<_> = written.iter().map(|(column, _)| format!("\"{column}\"")).collect();
             let key = mapping.primary_key.iter().map(|column| format!("\"{column}\"")).collect::<Vec<_>>().join(", ");
-            error.detail = Some(match columns.is_empty() {
+            error = error.detail_without_rows(match columns.is_empty() {
                 true => format!("It is for table {}, key {key}.", mapping.table),
                 false => format!("It is for table {}, key {key} or column {}.", mapping.table, columns.join(", ")),
             });

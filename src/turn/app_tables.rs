@@ -401,9 +401,7 @@ fn error_of<T>(used: Used<T>) -> PgError {
 /// A refusal as a failed attempt of the call.
 pub fn refused(error: &PgError) -> Failure {
     let sql_state = error.sqlstate();
-    // Of a value that its type refuses, DETAIL says which columns it may be for; others may show rows.
-    let more = error.detail.as_deref().filter(|_| sql_state.starts_with("22"));
-    let detail = match more {
+    let detail = match error.detail_for_others() {
         Some(more) => format!("{} ({sql_state}): {more}", error.message),
         None => format!("{} ({sql_state})", error.message),
     };

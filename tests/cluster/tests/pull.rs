@@ -837,9 +837,19 @@ fn an_error_shows_a_worker_no_more_of_the_owners_rows_than_it_has_written() {
     // What its type refuses is what the worker has written.
     let refused = other.refused("22P02", &complete(json!("much")));
     assert!(refused.detail.contains("public.counters"), "{refused:?}");
+    // A cast of the owner's own is of what it has.
+    db.run(
+        "CREATE FUNCTION casts() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM ('{' || new.secret || '}')::json; RETURN new; END $$;
+         CREATE TRIGGER casts BEFORE UPDATE ON counters FOR EACH ROW WHEN (new.n = 7) EXECUTE FUNCTION casts()",
+    );
+    let refused = other.refused("22P02", &complete(json!(7)));
+    assert_eq!(refused.detail, "", "{refused:?}");
     app.superuser().run("GRANT app TO other");
     let refused = other.refused("23514", &complete(json!(1000)));
     assert!(refused.detail.contains("nobody knows"), "{refused:?}");
+    let refused = other.refused("22P02", &complete(json!(7)));
+    assert!(refused.detail.contains("nobody"), "{refused:?}");
     app.superuser().run("REVOKE app FROM other");
     other.run(&complete(json!(5)));
     assert_eq!(db.completes("c").result(), 1);
