@@ -311,7 +311,14 @@ impl Backlog {
     }
 
     pub fn forget_old(&mut self) {
-        self.held_up_since.retain(|_, since| since.elapsed() < FORGOTTEN_AFTER);
+        if !self.held_up_since.is_empty() {
+            let answers = self.waiting.values().filter_map(|item| match item {
+                Item::Answer(record, _) => Some(record.key),
+                _ => None,
+            });
+            let waiting: HashSet<_> = answers.collect();
+            self.held_up_since.retain(|key, since| since.elapsed() < FORGOTTEN_AFTER || waiting.contains(key));
+        }
         self.executions.forget_old(Instant::now());
         self.places.retain(|id, _| self.executions.has(id));
         if self.waiting.is_empty() {

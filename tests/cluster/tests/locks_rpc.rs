@@ -183,15 +183,17 @@ const REPEATS: usize = 3;
 /// So long an RPC leaves alone what is marked, in milliseconds.
 const RESPECTED: u64 = 5000;
 
+/// RPCs that do.
+const LEAVES_ALONE: &str = "pg_stat_activity WHERE query LIKE '%invoke_rpc%' AND wait_event_type = 'Extension'
+    AND datname = current_database()";
+
 #[test]
 fn what_was_repeated_too_often_is_left_alone_until_it_is_through() {
     let (app, worker) = marked(App::new("locks_mark"), EXCLUSIVE);
     let mut db = app.db();
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| timed(|| app.db().rpc("asked", "add", json!(null))));
-        let waits = "pg_stat_activity WHERE query LIKE '%invoke_rpc%' AND wait_event_type = 'Extension'
-            AND datname = current_database()";
-        wait_until("the RPC waits", 10, || app.superuser().count(waits) == 1);
+        wait_until("the RPC waits", 10, || app.superuser().count(LEAVES_ALONE) == 1);
         assert_eq!(worker.count(|call| call.api == Api::Rpc), 0);
         worker.release();
         assert_eq!(db.completes("p").result(), 1);
@@ -221,6 +223,44 @@ fn what_was_repeated_too_often_is_left_alone_for_a_while_and_no_longer() {
     worker.misbehave(adding);
     worker.release();
     assert_eq!(db.completes("p").result(), 3);
+    app.done(&[]);
+}
+
+/// What an answer waits for is a row first, which others leave to it then, and its process after that: that the row is left to it is
+/// of no use meanwhile.
+#[test]
+fn a_row_is_left_to_an_answer_only_while_it_waits_for_that() {
+    let (app, worker) = set_up(App::new("locks_mark_of_held_up"), states_hang);
+    let mut db = app.db();
+    let count = Definition::starting_with("Add").step_with("Add", locking(EXCLUSIVE));
+    app.register("count", &count.maps("public.counters", "id", &["n"]));
+    db.start("p", "count").key("r").go();
+    worker.wait_for("the state's call", 20, |call| call.api == Api::Execute);
+    let (mut has_row, mut has_process) = (app.db(), app.db());
+    has_row.run("BEGIN; SELECT FROM counters FOR UPDATE");
+    worker.release();
+    let enough = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&enough);
+        // Who asks before the row is left to the answer waits for the row itself.
+        scope.spawn(|| {
+            let mut asking = app.db();
+            asking.run("SET statement_timeout = '500 ms'");
+            while !enough.load(Ordering::SeqCst) {
+                asking.refused(codes::QUERY_CANCELED, "SELECT xdb.invoke_rpc('asked', 'add')");
+            }
+        });
+        wait_until("somebody leaves the row alone", 20, || app.superuser().count(LEAVES_ALONE) == 1);
+    });
+    has_process.run(r#"BEGIN; SELECT xdb.set_local_attributes('p', '{"k": 1}')"#);
+    has_row.run("COMMIT");
+    let (took, answer) = timed(|| app.db().rpc("asked", "add", json!(null)));
+    assert_eq!(answer, 1);
+    assert!(took < Duration::from_millis(RESPECTED), "the row was left to who waits for its process: {took:?}");
+    has_process.run("COMMIT");
+    worker.misbehave(adding);
+    worker.release();
+    db.completes("p");
     app.done(&[]);
 }
 
