@@ -125,6 +125,9 @@ fn rest(
     let until = Instant::now() + timeout;
     loop {
         let Some(next_duty) = duties.after_turn(session, memory, progress) else { return false };
+        if session.asked_to_leave() {
+            return true;
+        }
         let left = until.saturating_duration_since(Instant::now()).min(duties.want_turn_in());
         // Rounded up: a timer that is due in half a millisecond must not make the loop spin.
         let milliseconds = left.min(next_duty).as_micros().div_ceil(1000) as i64;
