@@ -75,6 +75,12 @@ class Claimed:
         """As if it were fetched now: its time has begun anew."""
         return replace(self, job=self.read() if isinstance(self.job, Job) else self.job, claimed_at=time.monotonic())
 
+    def interrupted(self, by: BaseException) -> Claimed:
+        """With a failed attempt: given back, the same attempt could end the next worker too."""
+        if isinstance(self.job, Reply):
+            return self
+        return replace(self, job=error_reply(500, type(by).__name__, "its handler was interrupted"))
+
 
 class _Refused(Exception):
     """Nothing of a handler is kept: its attempt has failed."""
@@ -232,6 +238,11 @@ def answer(call: Claimed, reply: Reply) -> tuple[str, str]:
         log.error("%s: %s", call.token, problem)
         raise _Refused(error_reply(500, "InvalidAnswer", problem))
     return call.token, reply.body.decode()
+
+
+def left_to_say(call: Claimed) -> Reply:
+    """Of a call that a worker has no time for: what it has failed with, if its handler has run."""
+    return call.job if isinstance(call.job, Reply) else _GIVE_BACK
 
 
 def failure(call: Claimed, reply: Reply) -> tuple[str, str | None]:

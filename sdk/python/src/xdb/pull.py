@@ -16,10 +16,10 @@ from . import errors
 from .client.connections import async_execute, sync_execute
 from .client.sources import async_source_of, source_of
 from .client.statements import Seconds
-from .fetching import Claimed, Fetching, answer, connected, connection, failure, instead, run_in_thread
+from .fetching import Claimed, Fetching, answer, connected, connection, failure, instead, left_to_say, run_in_thread
 from .logging import install, log
 from .process import Process
-from .request import Job, Reply, error_reply, message_of
+from .request import Job, Reply, message_of
 from .serve import _signals, _signals_of_a_loop
 
 __all__ = ["AsyncPullWorker", "PullWorker", "connection"]
@@ -173,7 +173,7 @@ class PullWorker(Fetching):
                 if (more := call.extension()) is not None:
                     self._say(_EXTEND, (call.token, more))
                     calls[0] = call = call.extended()
-                if (told := self._answer_one(call)) is not None:
+                if (told := self._answer_one(calls)) is not None:
                     # Said later if the connection is lost, and the handler does not run again for it.
                     calls[0] = replace(call, job=told)
                     self._report(call, told)
@@ -182,24 +182,20 @@ class PullWorker(Fetching):
             except Exception as error:
                 if self._can_wait(call, error):
                     raise
-            except KeyboardInterrupt as error:
-                # Given back, the same attempt could end the next worker too.
-                with contextlib.suppress(Exception):
-                    self._report(calls.popleft(), error_reply(500, type(error).__name__, "its handler was interrupted"))
-                raise
             calls.popleft()
 
     def _give_back(self, calls: deque[Claimed]) -> None:
         try:
             while calls:
+                call = calls.popleft()
                 with contextlib.suppress(errors.CallLost):
-                    self._say(_FAIL, (calls.popleft().token, None))
+                    self._report(call, left_to_say(call))
         except Exception as error:
             log.warning("calls can't be given back, and their leases have to end: %s", message_of(error))
 
-    def _answer_one(self, call: Claimed) -> Reply | None:
-        """Gives what is left to be said, in a transaction of its own."""
-        has_begun = False
+    def _answer_one(self, calls: deque[Claimed]) -> Reply | None:
+        """Gives what is left to be said of the first one, in a transaction of its own."""
+        call, has_begun = calls[0], False
         try:
             with self._source.borrow(block=True) as conn:
                 has_begun = True
@@ -211,6 +207,10 @@ class PullWorker(Fetching):
             if not has_begun and not errors.is_refusal(error):
                 raise
             return self._told(call, error)
+        except BaseException as error:
+            if has_begun:
+                calls[0] = call.interrupted(error)
+            raise
 
     def _report(self, call: Claimed, reply: Reply) -> None:
         try:
@@ -320,7 +320,7 @@ class AsyncPullWorker(Fetching):
                 if (more := call.extension()) is not None:
                     await self._say(_EXTEND, (call.token, more))
                     calls[0] = call = call.extended()
-                if (told := await self._answer_one(call)) is not None:
+                if (told := await self._answer_one(calls)) is not None:
                     calls[0] = replace(call, job=told)
                     await self._report(call, told)
             except errors.CallLost:
@@ -328,21 +328,19 @@ class AsyncPullWorker(Fetching):
             except Exception as error:
                 if self._can_wait(call, error):
                     raise
-            except BaseException:
-                calls.popleft()  # its lease has to end: the same attempt, made again at once, could end the next worker too
-                raise
             calls.popleft()
 
     async def _give_back(self, calls: deque[Claimed]) -> None:
         try:
             while calls:
+                call = calls.popleft()
                 with contextlib.suppress(errors.CallLost):
-                    await self._say(_FAIL, (calls.popleft().token, None))
+                    await self._report(call, left_to_say(call))
         except Exception as error:
             log.warning("calls can't be given back, and their leases have to end: %s", message_of(error))
 
-    async def _answer_one(self, call: Claimed) -> Reply | None:
-        has_begun = False
+    async def _answer_one(self, calls: deque[Claimed]) -> Reply | None:
+        call, has_begun = calls[0], False
         try:
             async with self._source.borrow(block=True) as conn:
                 has_begun = True
@@ -354,6 +352,10 @@ class AsyncPullWorker(Fetching):
             if not has_begun and not errors.is_refusal(error):
                 raise
             return self._told(call, error)
+        except BaseException as error:
+            if has_begun:
+                calls[0] = call.interrupted(error)
+            raise
 
     async def _report(self, call: Claimed, reply: Reply) -> None:
         try:

@@ -317,7 +317,7 @@ def test_what_was_fetched_outlives_the_connection(billing: Any) -> None:
     gone = threading.Event()
 
     class Losing(xdb.Process):
-        @xdb.state(start=True, timeout=timedelta(seconds=5))
+        @xdb.state(start=True, timeout=timedelta(seconds=60))
         def only(self) -> xdb.Decision:
             if self.call.attempt == 1 and self.call.process_id == "l0":
                 gone.set()
@@ -342,14 +342,37 @@ def test_what_was_fetched_outlives_the_connection(billing: Any) -> None:
     assert failed == [("ValueError",)]
 
 
+def test_a_failure_that_could_not_be_told_is_told_at_the_end(billing: Any) -> None:
+    refusals: list[str] = []
+
+    class Losing(xdb.Process):
+        @xdb.state(start=True, retry=ONCE)
+        def only(self) -> xdb.Decision:
+            refusals.extend(["the first time", "and once more"])
+            raise ValueError("for good")
+
+    def connect() -> Any:
+        if refusals:
+            worker.stop()
+            raise psycopg.OperationalError(refusals.pop(0))
+        return psycopg.connect(billing.dsn)
+
+    register(billing, Losing)
+    billing.client.start(Losing, "l1")
+    worker = xdb.PullWorker(Losing, name="billing", connections=connect)
+    (thread,) = worker.start()
+    thread.join(60)
+    assert failures(billing) == {"l1": ("ValueError", "for good")}
+
+
 @pytest.mark.parametrize("lease", [None, 60])
 def test_the_time_of_a_call_begins_when_it_is_its_turn(billing: Any, lease: float | None) -> None:
     class Slowly(xdb.Process):
         # Those before the last one take longer together, and each alone by far not.
-        @xdb.state(start=True, retry=ONCE, timeout=timedelta(seconds=3))
+        @xdb.state(start=True, retry=ONCE, timeout=timedelta(seconds=5))
         def only(self) -> xdb.Decision:
             assert self.call.deadline is not None and self.call.deadline > datetime.now(timezone.utc)
-            time.sleep(1.1)
+            time.sleep(1.6)
             return xdb.complete()
 
     register(billing, Slowly)
@@ -486,6 +509,62 @@ def test_conflicts_go_on_for_ever_no_more_than_anything_else(billing: Any, how: 
     assert len(made) == calls
     assert failures(billing)["m1"][0] == error_type
     worker.close()
+
+
+def test_coroutines_that_are_cancelled(billing: Any) -> None:
+    class Waiting(xdb.Process):
+        @xdb.state(start=True, retry=xdb.Retry(initial=timedelta(milliseconds=100)))
+        async def only(self) -> xdb.Decision:
+            if self.call.attempt == 1 and self.call.process_id == "w0":
+                hangs.set()
+                await asyncio.sleep(3600)
+            return xdb.complete()
+
+    async def connect() -> Any:
+        if blocks:
+            hangs.set()
+            await asyncio.sleep(3600)
+        return await psycopg.AsyncConnection.connect(billing.dsn)
+
+    async def cancelled(worker: xdb.AsyncPullWorker) -> None:
+        hangs.clear()
+        worker._stopping.clear()
+        running = asyncio.create_task(worker.run())
+        await asyncio.wait_for(hangs.wait(), 60)
+        blocks.clear()
+        running.cancel()
+        await asyncio.wait([running])
+
+    async def run() -> None:
+        worker = xdb.AsyncPullWorker(Waiting, name="billing", connections=connect, batch=2, concurrency=1, wait=0.2)
+        await cancelled(worker)
+        assert failures(billing) == {"w0": ("CancelledError", "its handler was interrupted")}
+        # The second time no handler begins, because there is no connection to be had for it.
+        fetch = worker._fetch
+
+        async def fetch_and_block(wait: float) -> Any:
+            claimed = await fetch(wait)
+            if claimed:
+                blocks.append(True)
+            return claimed
+
+        worker._fetch = fetch_and_block  # type: ignore[method-assign]
+        await cancelled(worker)
+        worker._fetch = fetch  # type: ignore[method-assign]
+        worker._stopping.clear()
+        while len(completed()) < 2:
+            await worker.work()
+        await worker.close()
+
+    def completed() -> Any:
+        return billing.execute("SELECT process_id FROM xdb.processes WHERE process_type = 'Waiting' AND status = 'COMPLETED'")
+
+    hangs, blocks = asyncio.Event(), list[bool]()
+    register(billing, Waiting)
+    for n in range(2):
+        billing.client.start(Waiting, f"w{n}")
+    asyncio.run(run())
+    assert [attempts(billing, f"w{n}") for n in range(2)] == [1, 0]
 
 
 def test_a_signal_is_for_every_worker_of_a_loop_and_for_who_had_it_before(billing: Any) -> None:
