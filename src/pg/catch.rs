@@ -15,6 +15,7 @@ use std::ops::{Deref, DerefMut};
 pub struct PgError(Box<Fields>);
 
 /// The parts of an error report; of one that was caught, each with a bounded length.
+// Wide because a report of Postgres has as many.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fields {
     /// Packed as Postgres packs it; see [`sqlstate`].

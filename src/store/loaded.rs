@@ -183,7 +183,7 @@ impl Loaded {
     pub fn apply(&mut self, events: Vec<Event>, now: Timestamp) {
         for event in events {
             if let Event::WaitStarted { commands, .. } = &event {
-                self.timers += commands.iter().filter(|c| matches!(c.kind, WaitKind::Timer { .. })).count();
+                self.timers += commands.iter().filter(|c| c.kind.fire_at().is_some()).count();
             }
             self.execution.apply(&event, now);
             self.events.push((event, now));

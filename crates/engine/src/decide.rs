@@ -308,12 +308,9 @@ impl Draft<'_> {
 
     fn skip_timer(&mut self, seq: StateSeq, command_id: Option<&str>) -> Result<(), Rejection> {
         let open = self.execution.states.get(&seq).into_iter().flat_map(|state| state.open_commands());
-        let timers = open.filter_map(|(position, command)| match command.kind {
-            WaitKind::Timer { fire_at } if command_id.is_none_or(|id| command.command_id.as_deref() == Some(id)) => {
-                Some((fire_at, position))
-            }
-            _ => None,
-        });
+        let is_meant = |command: &WaitCommand| command_id.is_none_or(|id| command.command_id.as_deref() == Some(id));
+        let meant = open.filter(|(_, command)| is_meant(command));
+        let timers = meant.filter_map(|(position, command)| Some((command.kind.fire_at()?, position)));
         let first = timers.min();
         let Some((_, command)) = first else {
             let which = command_id.map_or_else(|| "timer".to_owned(), |id| format!("timer \"{id}\""));
@@ -580,8 +577,7 @@ impl Draft<'_> {
 
     /// Whether a command is a timer that still waits, and its time has come.
     fn is_due(&self, command: &WaitCommand) -> bool {
-        command.status == CommandStatus::Waiting
-            && matches!(command.kind, WaitKind::Timer { fire_at } if fire_at <= self.context.now)
+        command.status == CommandStatus::Waiting && command.kind.fire_at().is_some_and(|at| at <= self.context.now)
     }
 
     /// Sums up the failed attempts that were too many to record, before the call leaves its state, or changes something.

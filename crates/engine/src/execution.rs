@@ -349,6 +349,36 @@ pub enum WaitKind {
     },
 }
 
+/// A queue that a command waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct AwaitedQueue<'a> {
+    pub name: &'a str,
+    pub is_global: bool,
+    pub key: Option<&'a str>,
+    pub at_least: u32,
+    pub at_most: u32,
+}
+
+impl WaitKind {
+    /// When it completes by itself, if it is a timer.
+    pub fn fire_at(&self) -> Option<Timestamp> {
+        match self {
+            Self::Timer { fire_at } => Some(*fire_at),
+            Self::LocalQueue { .. } | Self::GlobalQueue { .. } => None,
+        }
+    }
+
+    /// The queue whose messages complete it.
+    pub fn queue(&self) -> Option<AwaitedQueue<'_>> {
+        let (name, key, at_least, at_most) = match self {
+            Self::Timer { .. } => return None,
+            Self::LocalQueue { queue, at_least, at_most } => (queue, None, *at_least, *at_most),
+            Self::GlobalQueue { queue, key, at_least, at_most } => (queue, key.as_deref(), *at_least, *at_most),
+        };
+        Some(AwaitedQueue { name, is_global: matches!(self, Self::GlobalQueue { .. }), key, at_least, at_most })
+    }
+}
+
 /// What a recovery state is told about the state execution whose retries were spent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

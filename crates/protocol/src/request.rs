@@ -286,7 +286,7 @@ impl Writer {
     fn command_results(&mut self, commands: &[WaitCommand]) {
         self.key("commandResults");
         self.object(|body| {
-            let timers = commands.iter().filter(|command| matches!(command.kind, WaitKind::Timer { .. }));
+            let timers = commands.iter().filter(|command| command.kind.fire_at().is_some());
             let timers = timers.map(|WaitCommand { command_id, status, .. }| TimerResult { command_id, status });
             body.field("timerResults", timers.collect::<Vec<_>>());
             body.queue_results(

@@ -97,7 +97,7 @@ struct DescribedWait {
     waiting_for: Vec<DescribedCommand>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct DescribedCommand {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -250,27 +250,17 @@ fn described_pause(Pause { mode, until, reason }: &Pause) -> DescribedPause {
 }
 
 fn described_command(run: &Run, command: &WaitCommand) -> DescribedCommand {
-    let common = DescribedCommand {
+    let queue = command.kind.queue();
+    let messages = |name: &str| run.execution.queues.get(name).map_or(0, |messages| messages.len());
+    DescribedCommand {
         command_id: command.command_id.clone(),
         status: Some(command.status),
-        ..DescribedCommand::default()
-    };
-    match &command.kind {
-        WaitKind::Timer { fire_at } => DescribedCommand { fire_at: Some(shown(*fire_at)), ..common },
-        WaitKind::LocalQueue { queue, at_least, at_most } => DescribedCommand {
-            messages_in_queue: Some(run.execution.queues.get(queue).map_or(0, |messages| messages.len())),
-            queue_name: Some(queue.clone()),
-            at_least: Some(*at_least),
-            at_most: Some(*at_most),
-            ..common
-        },
-        WaitKind::GlobalQueue { queue, key, at_least, at_most } => DescribedCommand {
-            global: Some(true),
-            queue_name: Some(queue.clone()),
-            key: key.clone(),
-            at_least: Some(*at_least),
-            at_most: Some(*at_most),
-            ..common
-        },
+        fire_at: command.kind.fire_at().map(shown),
+        global: queue.filter(|queue| queue.is_global).map(|_| true),
+        queue_name: queue.map(|queue| queue.name.to_owned()),
+        key: queue.and_then(|queue| Some(queue.key?.to_owned())),
+        at_least: queue.map(|queue| queue.at_least),
+        at_most: queue.map(|queue| queue.at_most),
+        messages_in_queue: queue.filter(|queue| !queue.is_global).map(|queue| messages(queue.name)),
     }
 }
