@@ -46,6 +46,9 @@ statements! {
         JOIN unnest($1::text[], $2::uuid[]) AS k (process_id, execution_id) \
             ON l.process_id = k.process_id AND l.execution_id = k.execution_id \
         ORDER BY l.process_id FOR UPDATE OF l SKIP LOCKED";
+    CORRELATED = "SELECT c.execution_id FROM xdb.correlated_start c WHERE c.execution_id = ANY ($1)";
+    LOCK_CORRELATED = "SELECT c.execution_id FROM xdb.correlated_start c WHERE c.execution_id = ANY ($1) \
+        ORDER BY c.type_id, c.owner, c.correlation_key FOR UPDATE SKIP LOCKED";
     LOCK = "SELECT execution_id FROM xdb.process_execution \
         WHERE execution_id = ANY ($1) AND closed_at IS NOT NULL ORDER BY execution_id FOR UPDATE SKIP LOCKED";
     OUTLIVED = "SELECT DISTINCT process_id FROM xdb.process_execution \
@@ -141,7 +144,9 @@ pub fn batch(spi: &Spi, old: Old, after: Cursor, limit: usize, rows: Option<i64>
     let reached = closed.last().map_or(after, |(id, at, _)| Cursor(*at, *id));
     let latest: Vec<_> = closed.iter().filter_map(|(id, _, latest)| Some((latest.as_deref()?, *id))).collect();
     let latest_locked = lock_latest(spi, &latest)?;
+    let held = held_by_starts(spi, closed.iter().map(|(id, ..)| *id))?;
     let free = closed.iter().filter(|(id, _, latest)| latest.is_none() || latest_locked.contains(id));
+    let free = free.filter(|(id, ..)| !held.contains(id));
     let mut locked = lock(spi, free.map(|(id, ..)| *id))?;
     // An execution is found by its process id as long as it exists: the latest one goes last.
     let latest: Vec<_> = latest.into_iter().filter(|(_, id)| locked.contains(id)).collect();
@@ -159,6 +164,21 @@ fn lock_latest(spi: &Spi, latest: &[(&str, ExecutionId)]) -> Result<BTreeSet<Exe
     }
     let params = [array(latest.iter().map(|l| l.0)), array(latest.iter().map(|l| l.1))];
     Ok(spi.rows(&LOCK_LATEST, &params, |row| row.get("execution_id"))?.into_iter().collect())
+}
+
+/// Locks the correlation keys whose latest starts these are, and gives those whose keys somebody else has locked, who is starting
+/// another one.
+fn held_by_starts(spi: &Spi, ids: impl Iterator<Item = ExecutionId>) -> Result<BTreeSet<ExecutionId>> {
+    if !versions::is_own() {
+        return Ok(BTreeSet::new());
+    }
+    let read = |rows: Vec<ExecutionId>| rows.into_iter().collect::<BTreeSet<_>>();
+    let correlated = read(spi.rows(&CORRELATED, &[array(ids)], |row| row.get("execution_id"))?);
+    if correlated.is_empty() {
+        return Ok(correlated);
+    }
+    let locked = read(spi.rows(&LOCK_CORRELATED, &[array(&correlated)], |row| row.get("execution_id"))?);
+    Ok(&correlated - &locked)
 }
 
 fn lock(spi: &Spi, ids: impl Iterator<Item = ExecutionId>) -> Result<BTreeSet<ExecutionId>> {
