@@ -14,10 +14,11 @@ use super::lines::OfLine;
 use super::registry::{TypeId, WorkerId};
 use super::suspects;
 use super::table::{Record, batch, rows, statements};
-use crate::pg::catch::Result;
+use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
 use crate::pg::param::{array, value};
+use crate::pg::process::has_transaction_snapshot;
 use crate::pg::spi::Spi;
 use pgrx::pg_sys;
 use std::collections::BTreeSet;
@@ -59,6 +60,8 @@ statements! {
         UPDATE xdb.task t SET lane = {HELD_LANE}, {NO_LEASE} \
         FROM {} JOIN xdb.process_execution p ON p.execution_id = v.execution_id JOIN paused y ON y.type_id = p.type_id \
         WHERE t.execution_id = v.execution_id AND t.seq = v.seq RETURNING t.execution_id, t.seq", batch::<StateKey>());
+    STILL_HELD = format!("SELECT EXISTS (SELECT FROM xdb.task t \
+        WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE} AND NOT {}) AS is_held", suspects::HELD);
     LET_GO = format!("UPDATE xdb.task t SET {} \
         WHERE t.execution_id = ANY ($1) AND t.lane = {HELD_LANE} AND NOT {}", own_place(), suspects::HELD);
     WALK = format!("WITH slice AS MATERIALIZED (SELECT t.worker_id, t.owner, t.due_at, t.execution_id, t.seq FROM xdb.task t \
@@ -137,10 +140,17 @@ fn held_now(keys: Vec<StateKey>) -> Vec<StateKey> {
     keys
 }
 
-/// Lets the calls of executions go whose pause is over, under their locks.
+/// Lets the calls of executions go whose pause is over, under their locks. Above `READ COMMITTED` the transaction may be older than the
+/// hold of one, and can't move that.
 pub(super) fn let_go(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
-    if !ids.is_empty() {
-        spi.run(&LET_GO, &[array(ids)])?;
+    if ids.is_empty() {
+        return Ok(());
+    }
+    spi.run(&LET_GO, &[array(ids)])?;
+    let is_held = |spi: &Spi| spi.first(&STILL_HELD, &[array(ids)], |row| row.get::<bool>("is_held"));
+    if has_transaction_snapshot() && spi.with_latest_snapshot(is_held)? == Some(true) {
+        let message = "could not serialize access: a call of the process was put aside meanwhile";
+        return Err(PgError::new(SERIALIZATION_FAILURE, message));
     }
     Ok(())
 }
@@ -153,14 +163,24 @@ const FIRST: HeldPlace = (i32::MIN, (pg_sys::InvalidOid, Timestamp::EARLIEST, Ex
 /// How far a walk through the held calls has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
+    /// At its beginning. It begins again when somebody had locked a call that is to go.
+    Begins,
     /// What comes after this is to be looked through.
-    After(Option<HeldPlace>),
+    After {
+        place: HeldPlace,
+        left_some: bool,
+    },
     Done,
 }
 
-/// Lets the next slice of calls go that nothing holds any more. What somebody has locked is looked at again.
-pub fn walk(spi: &Spi, after: Option<HeldPlace>, now: Timestamp) -> Result<Walk> {
-    let (worker, (owner, due_at, execution, seq)) = after.unwrap_or(FIRST);
+/// Lets the next slice of calls go that nothing holds any more. None when that is [`Walk::Done`].
+pub fn walk(spi: &Spi, walk: Walk, now: Timestamp) -> Result<Option<Walk>> {
+    let (after, left_some) = match walk {
+        Walk::Begins => (FIRST, false),
+        Walk::After { place, left_some } => (place, left_some),
+        Walk::Done => return Ok(None),
+    };
+    let (worker, (owner, due_at, execution, seq)) = after;
     let params = [value(worker), value(owner), value(due_at), value(execution), value(now), value(seq)];
     let end = spi.first(&WALK, &params, |row| {
         let task = (row.get("owner")?, row.get("due_at")?, row.get("execution_id")?, row.get("seq")?);
@@ -173,9 +193,10 @@ pub fn walk(spi: &Spi, after: Option<HeldPlace>, now: Timestamp) -> Result<Walk>
         let all = row.get::<i64>("free")? == moved;
         Ok(((row.get("worker_id")?, task), row.get::<bool>("more")?, all))
     })?;
-    Ok(match end {
-        Some((_, _, false)) => Walk::After(after),
-        Some((place, true, true)) => Walk::After(Some(place)),
-        Some((_, false, true)) | None => Walk::Done,
-    })
+    let left_some = left_some || end.as_ref().is_some_and(|(_, _, all)| !all);
+    Ok(Some(match end {
+        Some((place, true, _)) => Walk::After { place, left_some },
+        Some((_, false, _)) | None if left_some => Walk::Begins,
+        Some((_, false, _)) | None => Walk::Done,
+    }))
 }

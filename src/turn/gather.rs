@@ -278,7 +278,7 @@ impl Gathering<'_> {
         let pauses = &mut self.scans.pauses;
         if registered || pauses.next_end.is_none() {
             pauses.next_end = Some(pauses::next_end(turn.spi)?);
-            pauses.walk = Walk::After(None);
+            pauses.walk = Walk::Begins;
         }
         if turn.paused || !turn.scope.gather {
             return Ok(());
@@ -287,9 +287,8 @@ impl Gathering<'_> {
             // Their end counts as a registration: what follows is for the next turn.
             work.more |= pauses::end(turn.spi, turn.began)?;
         }
-        if let Walk::After(place) = pauses.walk {
-            let walked = held::walk(turn.spi, place, turn.began)?;
-            work.more |= walked != pauses.walk && walked != Walk::Done;
+        if let Some(walked) = held::walk(turn.spi, pauses.walk, turn.began)? {
+            work.more |= matches!(walked, Walk::After { .. });
             work.moved.held = Some(walked);
             self.scans.reset();
         }

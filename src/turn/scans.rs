@@ -59,7 +59,7 @@ pub struct Pauses {
 
 impl Default for Pauses {
     fn default() -> Self {
-        Self { next_end: None, walk: Walk::After(None) }
+        Self { next_end: None, walk: Walk::Begins }
     }
 }
 

@@ -196,6 +196,27 @@ fn a_type_lock_sleep_state_queues_and_resumes_once_the_lock_is_lifted() {
     app.done(&[]);
 }
 
+/// A call that somebody has locked is looked at again, and the calls behind it go meanwhile, however many of other pauses are between.
+#[test]
+fn one_locked_call_keeps_no_others_held() {
+    let (app, worker) = application("pause_walk", ClusterOptions::default());
+    let (mut db, mut boss, mut stops) = (app.db(), app.session("boss"), app.db());
+    boss.run("SELECT xdb.pause_process_type('steps'), xdb.pause_process_type('one')");
+    db.start("first", "one").go();
+    wait_until("the first is held", 15, || held(&app) == 1);
+    db.run("SELECT count(xdb.start_process('p' || n, 'steps')) FROM generate_series(1, 1100) n");
+    wait_until("those between are held", 30, || held(&app) == 1101);
+    db.start("last", "one").go();
+    wait_until("the last is held", 15, || held(&app) == 1102);
+    stops.run("BEGIN; SELECT xdb.stop_process('first')");
+    boss.run("SELECT xdb.resume_process_type('one')");
+    db.completes("last");
+    stops.run("ROLLBACK");
+    db.completes("first");
+    assert_eq!((held(&app), worker.count(|call| call.target() == "One")), (1100, 0));
+    app.done(&[]);
+}
+
 #[test]
 fn what_a_crash_holds_no_end_of_a_pause_lets_go() {
     let (app, worker) = application("pause_and_crash", ClusterOptions::default());
