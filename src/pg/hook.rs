@@ -96,8 +96,9 @@ unsafe extern "C-unwind" fn before_statement(
             pg_sys::NodeTag::T_TransactionStmt => {
                 let stmt = node.cast::<pg_sys::TransactionStmt>();
                 if (*stmt).kind == pg_sys::TransactionStmtKind::TRANS_STMT_COMMIT_PREPARED {
-                    // What the prepared transaction did is not known here.
+                    // What the prepared transaction did is not known here: it may have made the extension.
                     wake::wake_everybody_at_commit();
+                    wake::poke_launcher_at_commit();
                 }
             }
             pg_sys::NodeTag::T_DropdbStmt

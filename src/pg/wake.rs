@@ -126,6 +126,7 @@ pub fn wake_everybody_at_commit() {
     note(|n| {
         n.tell(Wakeup::Anything);
         n.closed_many = true;
+        n.calls_over = true;
     });
 }
 

@@ -56,6 +56,8 @@ pub struct Backlog {
     pub yielding: BTreeSet<StateKey>,
     /// Since when the answers of calls with locks have been held up.
     held_up_since: HashMap<StateKey, Instant>,
+    /// Since when each time by a row alone.
+    row_locked_since: HashMap<StateKey, Instant>,
     /// When each owner's answer was taken last, and when a function was called for it, where they take turns: a number.
     turns: HashMap<(Owner, bool), u64>,
     /// One was taken in turn, and nothing else was done since.
@@ -244,12 +246,16 @@ impl Backlog {
         });
     }
 
-    /// The answer of a call with locks is held up by others who have its rows. Says whether they shall leave them to it now; not for
-    /// ever, because who has them may be somebody who does not ask.
-    pub fn is_left_to(&mut self, key: StateKey) -> bool {
+    /// The answer of a call with locks is held up, by others who have its rows or by something else. Says whether they shall leave
+    /// these to it now; not for ever, because who has them may be somebody who does not ask.
+    pub fn is_left_to(&mut self, key: StateKey, by_a_row: bool) -> bool {
+        if !by_a_row {
+            self.row_locked_since.remove(&key);
+            return false;
+        }
         let now = Instant::now();
-        let held_up_for = now - *self.held_up_since.entry(key).or_insert(now);
-        (LEFT_TO_IT_AFTER..LEFT_TO_IT_AFTER + RESPECTED_FOR).contains(&held_up_for)
+        let locked_for = now - *self.row_locked_since.entry(key).or_insert(now);
+        (LEFT_TO_IT_AFTER..LEFT_TO_IT_AFTER + RESPECTED_FOR).contains(&locked_for)
     }
 
     /// The answer of a call with locks is held up. Says whether it is given up, because others have waited too long for the
@@ -259,7 +265,7 @@ impl Backlog {
         let since = *self.held_up_since.entry(key).or_insert(now);
         let yields = is_waited_for && since + HELD_UP < now;
         if yields {
-            self.held_up_since.remove(&key);
+            self.not_held_up(&key);
             self.executions.defer_until(key.0, now + GIVEN_UP_FOR);
             self.yielding.insert(key);
         }
@@ -268,8 +274,13 @@ impl Backlog {
 
     /// The answer of a call was applied.
     pub fn done(&mut self, key: &StateKey) {
-        self.held_up_since.remove(key);
+        self.not_held_up(key);
         self.put_off.remove(&key.0);
+    }
+
+    fn not_held_up(&mut self, key: &StateKey) {
+        self.held_up_since.remove(key);
+        self.row_locked_since.remove(key);
     }
 
     /// Something of this execution was applied. What waits here keeps its backoff: it was held up by something else.
@@ -318,6 +329,7 @@ impl Backlog {
             });
             let waiting: HashSet<_> = answers.collect();
             self.held_up_since.retain(|key, since| since.elapsed() < FORGOTTEN_AFTER || waiting.contains(key));
+            self.row_locked_since.retain(|key, _| self.held_up_since.contains_key(key));
         }
         self.executions.forget_old(Instant::now());
         self.places.retain(|id, _| self.executions.has(id));

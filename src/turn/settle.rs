@@ -189,8 +189,8 @@ impl Memory {
             if let (true, Item::Answer(record, _)) = (held_up, &item)
                 && record.reads.is_some()
             {
-                let others_leave_it = self.backlog.is_left_to(record.key) && matches!(outcome, ItemOutcome::RowLocked);
-                self.locks.held_up(&record.key, others_leave_it);
+                let by_a_row = matches!(outcome, ItemOutcome::RowLocked);
+                self.locks.held_up(&record.key, self.backlog.is_left_to(record.key, by_a_row));
                 if self.backlog.yields(record.key, self.locks.is_waited_for(&record.key)) {
                     more = true;
                     continue;
