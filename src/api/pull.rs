@@ -34,6 +34,9 @@ use xdb_protocol::decode_failure;
 /// The longest wait for calls.
 const LONGEST_WAIT: Duration = Duration(3_600_000_000);
 
+/// So long a claim waits that keeps locks of calls which it could not give: those of the transaction go when that ends alone.
+const LOCKS_KEPT: std::time::Duration = std::time::Duration::from_millis(200);
+
 /// The longest lease.
 const LONGEST_LEASE: Duration = Duration(86_400_000_000);
 
@@ -121,6 +124,10 @@ pub fn claim_calls(args: &Args) -> Result<Value> {
         }
         match &place {
             Some((worker, place)) if *worker == seen.worker => {
+                if seen.has_locks {
+                    args.sleep(|| place.wait(left.min(LOCKS_KEPT).as_millis() as i64));
+                    return Ok(Value::Rows(Vec::new()));
+                }
                 let milliseconds = |due: Timestamp| due.since(clock::now()).max(0) / 1000;
                 let until_due = seen.next_due.map_or(i64::MAX, milliseconds);
                 let pause = until_due.min(left.as_millis() as i64).min(guc::POLL_INTERVAL_MS.get().into());

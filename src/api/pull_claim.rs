@@ -14,7 +14,7 @@ use crate::pg::crash;
 use crate::pg::function::Value;
 use crate::pg::identity::{self, TableUse};
 use crate::pg::memory;
-use crate::pg::process::random;
+use crate::pg::process::{is_in_transaction_block, random};
 use crate::pg::spi::Spi;
 use crate::pg::subxact::guarded;
 use crate::pg::wake;
@@ -88,6 +88,8 @@ pub(super) struct Seen {
     pub wrote: bool,
     /// When the next call comes due.
     pub next_due: Option<Timestamp>,
+    /// It met calls that it could not give, and keeps locks of them until the transaction ends.
+    pub has_locks: bool,
     /// Owners whose tables are locked or slow: nobody waits for them twice in a claim.
     busy: HashSet<pg_sys::Oid>,
 }
@@ -155,7 +157,9 @@ impl Poll {
         if !may_claim {
             return Ok(seen);
         }
-        let is_time = is_time_to_note(seen.worker);
+        // Whoever claims and works in one transaction keeps the locks of what he notes.
+        let is_time = is_time_to_note(seen.worker) && !is_in_transaction_block();
+        let began = clock::now();
         if is_time {
             self.note_over(&mut seen)?;
         }
@@ -166,7 +170,8 @@ impl Poll {
         if seen.wrote {
             wake::note_uncommitted_write();
         } else if seen.calls.is_empty() {
-            let next = |spi: &Spi, _: &mut Registry, seen: &mut Seen| store::next_due(spi, seen.worker, clock::now());
+            // What has come due since then was not looked for.
+            let next = |spi: &Spi, _: &mut Registry, seen: &mut Seen| store::next_due(spi, seen.worker, began);
             seen.next_due = self.on_system_tables(&mut seen, next)?;
         }
         Ok(seen)
@@ -188,9 +193,10 @@ impl Poll {
     fn note_over(&self, seen: &mut Seen) -> Result<bool> {
         let began = Instant::now();
         let wrote = self.on_system_tables(seen, |spi, registry, seen| {
-            let wrote = note_over(spi, registry, seen.worker)?;
-            seen.wrote |= wrote;
-            Ok(wrote)
+            let noted = note_over(spi, registry, seen.worker)?;
+            seen.has_locks |= noted.is_some();
+            seen.wrote |= noted == Some(true);
+            Ok(noted == Some(true))
         })?;
         noted(seen.worker, began);
         Ok(wrote)
@@ -229,9 +235,12 @@ impl Poll {
         at_most: usize,
         passed_over: &BTreeSet<ExecutionId>,
     ) -> Result<Round> {
+        let (worker, shards, now) = (seen.worker, self.shards, clock::now());
         let except: Vec<_> = passed_over.iter().copied().collect();
-        let wanted = Wanted { worker: seen.worker, at_most, shards: self.shards, except: &except, now: clock::now() };
+        let except_of: Vec<_> = seen.busy.iter().copied().collect();
+        let wanted = Wanted { worker, at_most, shards, except: &except, except_of: &except_of, now };
         let due = store::due(spi, &wanted)?;
+        seen.has_locks |= !due.is_empty();
         let ids: BTreeSet<_> = due.iter().map(|due| due.key.0).collect();
         let mut round = Round { due, ..Round::default() };
         if ids.is_empty() {
@@ -265,7 +274,10 @@ impl Poll {
         claim::move_to_workers(spi, &moved)?;
         claim::move_to_lane(spi, &for_functions, RUNNERS_LANE)?;
         moved.iter().for_each(|(key, _)| drop(round.executions.remove(&key.0)));
-        seen.wrote |= !moved.is_empty();
+        if !moved.is_empty() {
+            seen.wrote = true;
+            wake::call_scheduler_at_commit();
+        }
         Ok(())
     }
 
@@ -285,7 +297,8 @@ impl Poll {
         }
         let lane = Lane { number: SCHEDULERS_LANE, epoch: 0 };
         seen.wrote |= !held::hold_of_processes(spi, &keys)?.is_empty();
-        let levels = if of_types.types.is_empty() { Vec::new() } else { claim::levels(spi)? };
+        let mut levels = if of_types.types.is_empty() { Vec::new() } else { claim::levels(spi)? };
+        levels.push(RUNNERS_LANE);
         seen.wrote |= !held::hold_of_types(spi, lane, &levels, &of_types, now, real)?.is_empty();
         keys.iter().for_each(|key| drop(round.executions.remove(&key.0)));
         round.executions.retain(|_, loaded| !of_types.types.contains(&loaded.meta.type_id));
@@ -480,11 +493,11 @@ fn is_passing(error: &PgError) -> bool {
     matches!(error.code, LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE) || error.is_server_trouble()
 }
 
-/// Notes the failed attempts of calls whose leases have ended. Says whether it wrote anything.
-fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId) -> Result<bool> {
+/// Notes the failed attempts of calls whose leases have ended. Says whether it wrote anything; None if there were none.
+fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId) -> Result<Option<bool>> {
     let over = store::over(spi, worker, clock::now(), clock::real())?;
     if over.is_empty() {
-        return Ok(false);
+        return Ok(None);
     }
     let locked = execution::executions(spi, registry, &executions_of(&over), Lock::StepOrSkip)?;
     let over: Vec<_> = over.into_iter().filter(|key| locked.contains_key(&key.0)).collect();
@@ -492,7 +505,7 @@ fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId) -> Result<boo
     let over = store::still_over(spi, worker, &over, clock::real())?;
     let noted = fail(spi, registry, over.into_iter().map(|begun| (begun, ended.clone())).collect())?;
     crash::point("pull-note");
-    Ok(noted)
+    Ok(Some(noted))
 }
 
 /// Applies failed attempts, as far as nobody has locked their executions. Says whether it wrote anything.

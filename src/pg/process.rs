@@ -152,6 +152,12 @@ pub fn is_in_recovery() -> bool {
     unsafe { pg_sys::RecoveryInProgress() }
 }
 
+/// Whether this transaction goes on after the client's statement.
+pub fn is_in_transaction_block() -> bool {
+    // SAFETY: reads the state of this transaction.
+    unsafe { pg_sys::IsTransactionBlock() }
+}
+
 /// Whether this transaction goes on seeing what it saw first: it is above `READ COMMITTED`.
 pub fn has_transaction_snapshot() -> bool {
     // SAFETY: reads the isolation level of this transaction.

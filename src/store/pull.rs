@@ -43,13 +43,13 @@ statements! {
     WORKER = "SELECT w.worker_id, w.url IS NULL AS pulls, w.role, w.role_name FROM xdb.worker w WHERE w.name = $1";
     GATE = format!("SELECT e.paused, s.* FROM xdb.engine e LEFT JOIN LATERAL ({}) AS s ON true WHERE e.lane = 0",
         instance::ownership_row());
-    LINES = format!("SELECT l.lane, l.owner FROM {}", lines());
+    LINES = format!("SELECT l.lane, l.owner FROM {} WHERE l.owner <> ALL ($3)", lines());
     // Judged as it is when it is locked.
     LOCK_IN_LINE = format!("SELECT t.execution_id, t.seq, t.lane, t.attempt, t.first_attempt_at FROM xdb.task t \
         WHERE t.lane = $1 AND t.owner = $2 AND t.worker_id = $3 AND t.due_at <= $4 AND {FREE} \
             AND t.shard BETWEEN $6 AND $7 AND t.execution_id <> ALL ($8) \
         ORDER BY t.due_at LIMIT $5 FOR UPDATE OF t SKIP LOCKED");
-    DUE = due_where(FREE, "t.shard BETWEEN $5 AND $6 AND t.execution_id <> ALL ($7)");
+    DUE = due_where(FREE, "t.shard BETWEEN $5 AND $6 AND t.execution_id <> ALL ($7) AND l.owner <> ALL ($8)");
     KEEP_OPEN = "SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = ANY ($1) \
         ORDER BY p.execution_id FOR KEY SHARE SKIP LOCKED";
     KEEP_ONE_OPEN = "SELECT p.execution_id FROM xdb.process_execution p WHERE p.execution_id = $1 FOR KEY SHARE";
@@ -152,8 +152,9 @@ pub struct Wanted<'a> {
     pub at_most: usize,
     /// The first and the last one, of 0 to 1023.
     pub shards: (i16, i16),
-    /// Executions that are left out.
+    /// Executions that are left out, and owners.
     pub except: &'a [ExecutionId],
+    pub except_of: &'a [pg_sys::Oid],
     pub now: Timestamp,
 }
 
@@ -172,7 +173,7 @@ pub fn due(spi: &Spi, wanted: &Wanted<'_>) -> Result<Vec<DueCall>> {
     let lanes = lanes(spi)?;
     let lanes = || array(lanes.iter().copied());
     let read = |row: &Row| Ok((row.get::<i16>("lane")?, row.get::<pg_sys::Oid>("owner")?));
-    match spi.rows(&LINES, &[value(wanted.worker), lanes()], read)?[..] {
+    match spi.rows(&LINES, &[value(wanted.worker), lanes(), array(wanted.except_of)], read)?[..] {
         [] => Ok(Vec::new()),
         [line] => due_in(spi, wanted, line),
         _ => due_of_several_lines(spi, wanted, lanes),
@@ -196,7 +197,7 @@ fn due_of_several_lines(spi: &Spi, wanted: &Wanted<'_>, lanes: impl Fn() -> Para
     let mut looked_at = wanted.at_most + READ_AHEAD;
     loop {
         let mut params = vec![value(wanted.worker), lanes(), value(wanted.now), value(looked_at as i64)];
-        params.extend([value(wanted.shards.0), value(wanted.shards.1), array(wanted.except)]);
+        params.extend([value(wanted.shards.0), value(wanted.shards.1), array(wanted.except), array(wanted.except_of)]);
         let keys: Vec<StateKey> = rows(spi, &DUE, &params)?;
         if keys.is_empty() {
             return Ok(Vec::new());

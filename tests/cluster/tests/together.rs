@@ -133,11 +133,37 @@ fn calls_whose_tables_are_locked_or_raise_any_error_hold_up_no_other_owners_call
     other.run("BEGIN; LOCK TABLE theirs");
     db.start("last", "mine").go();
     assert_eq!(claimed(&mut db), ["last"]);
+    // Whoever waits for calls keeps none from others meanwhile.
+    let (took, none) = timed(|| db.all::<String>("SELECT token FROM xdb.claim_calls('pull', wait => '1 hour')"));
+    assert!(none.is_empty() && took < Duration::from_secs(10), "{none:?} after {took:?}");
     other.run("COMMIT");
     // What passes was no attempt, and is there as soon as it has passed.
     assert_eq!(claimed(&mut db), ["theirs_55P03"]);
     let failed: Vec<String> = other.all("SELECT process_id FROM xdb.failures ORDER BY 1");
     assert_eq!(failed, ["theirs_40003", "theirs_55000", "theirs_57014", "theirs_57P01"]);
+    app.done(&[]);
+}
+
+/// However many of these calls were due before.
+#[test]
+fn a_thousand_calls_whose_tables_are_locked_hold_up_no_other_owners_calls() {
+    const MANY: i64 = 1200;
+    let app = App::new("together_thousand");
+    let mut other = app.session("other");
+    other.run("CREATE TABLE theirs (id text PRIMARY KEY, n int)");
+    fetched(&app, "mine", &one_step());
+    fetched(&app, "theirs", &one_step().maps("public.theirs", "id", &["n"]));
+    other.run(&format!(
+        "SELECT count(xdb.start_process('theirs' || n, 'theirs', global_attribute_pk => 'k' || n, \
+             global_attributes => '{{\"n\": 1}}')) FROM generate_series(1, {MANY}) n"
+    ));
+    other.run("BEGIN; LOCK TABLE theirs");
+    let mut db = app.db();
+    db.start("mine", "mine").go();
+    let claimed = "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull')";
+    assert_eq!(db.all::<String>(claimed), ["mine"]);
+    other.run("COMMIT");
+    assert_eq!(db.all::<String>(claimed), ["theirs1"]);
     app.done(&[]);
 }
 
