@@ -91,6 +91,24 @@ def test_what_fails_too_often_goes_to_the_reject_queue(shop: Database, monkeypat
     assert shop.execute("SELECT queue_name, payload FROM xdb.queue_messages") == [("rejected", "order-1")]
 
 
+def test_an_approval_that_is_asked_for_again_is_there_once(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    enqueue, lost = todo.shop.enqueue_approval, [True]
+
+    def answer_is_lost_once(order_id: str, at: datetime) -> None:
+        enqueue(order_id, at)
+        if lost.pop():
+            lost.append(False)
+            raise OSError("the answer was lost")
+
+    monkeypatch.setattr(todo.shop, "enqueue_approval", answer_is_lost_once)
+    shop.client.start(TakeOrder, "order-1", ORDER)
+    shop.clock.settle()
+    shop.clock.advance(seconds=4)
+    assert shop.client.wait(ApproveOrder, "approve-order-1").status == "COMPLETED"
+    assert shop.execute("SELECT count(*) FROM xdb.processes WHERE process_type = 'ApproveOrder'") == [(1,)]
+    assert shop.execute("SELECT error_type FROM xdb.failures") == []
+
+
 def test_many_requests_are_one_report(shop: Database) -> None:
     now = datetime.now(timezone.utc)
     first = todo.request_report(shop.client, "vendor-7", "2026-10-05", now + timedelta(minutes=10))

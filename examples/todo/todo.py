@@ -38,7 +38,8 @@ class Shop:
 
     def enqueue_approval(self, order_id: str, at: datetime) -> None:
         """A start of its own, with the order's id: it is there once, however often this is called."""
-        client.start(ApproveOrder, f"approve-{order_id}", start_at=at)
+        id = f"approve-{order_id}"
+        client.start(ApproveOrder, id, start_at=at, idempotency_key=id)
 
 
 shop = Shop()
@@ -110,7 +111,7 @@ class TakeOrder(xdb.Process, retention=timedelta(0)):
     def enqueue_auto_approve(self) -> xdb.Decision:
         try:
             shop.enqueue_approval(self.order.order_id, self.order.placed + timedelta(hours=self.order.auto_approve_hours))
-        except ConnectionError as error:
+        except Exception as error:
             if self.call.attempt > MAX_ENQUEUE_AUTO_APPROVE_RETRIES:
                 raise xdb.Fatal("Exhausted", str(error)) from error
             raise xdb.Retryable("Unavailable", str(error), after=throttled(self.call.attempt)) from error
