@@ -1,5 +1,6 @@
 //! States whose retries are spent, and which stay where they are until somebody has them go on.
 
+use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::prelude::*;
 
 fn incident() -> Value {
@@ -73,6 +74,82 @@ fn after_an_incident_variables_are_mended_and_resolve_continues_at_the_same_plac
     ];
     assert_eq!(db.all::<String>(events), told);
     views::assert_history_is_whole(&mut db, "p");
+    app.done(&[]);
+}
+
+/// Whatever has failed, and whoever answers: each stays at the call that failed, and goes on from there.
+#[test]
+fn every_way_to_fail_raises_an_incident_and_goes_on_once_it_is_mended() {
+    let app = App::new("incident_ways");
+    let worker = app.worker(|call: &Call| match (call.api, call.process_id()) {
+        (Api::WaitUntil, "waiting") => error(422, "NoPatience", "how long?"),
+        (Api::WaitUntil, _) => no_command().into(),
+        (_, "garbage") => next("Nowhere", json!(null)).into(),
+        (_, "refused") => force_complete(json!("refused")).globals(json!({"n": -1})).into(),
+        (_, id) => force_complete(json!(id)).into(),
+    });
+    let mut db = app.db();
+    db.run(
+        "ALTER TABLE counters ADD CONSTRAINT not_negative CHECK (n >= 0);
+         CREATE TABLE mended (id int);
+         CREATE FUNCTION breaks(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             IF NOT EXISTS (SELECT FROM public.mended) THEN RAISE EXCEPTION 'not mended' USING ERRCODE = 'SH001'; END IF;
+             RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}';
+         END $$;",
+    );
+    app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
+    let once = json!({"executeApiRetryPolicy": attempts(1), "waitUntilApiRetryPolicy": attempts(1),
+        "stateFailureRecoveryOptions": incident()});
+    let with = |more: Value| {
+        let mut config = once.clone();
+        config.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        config
+    };
+    let one = |config: Value| Definition::starting_with("Only").waiting_step_with("Only", config);
+    app.register("plain", &one(once.clone()).maps("public.counters", "id", &["n"]));
+    app.register("function", &one(with(json!({"skipWaitUntil": true, "executeFunction": "public.breaks"}))));
+    app.register_with("pull", "fetched", &one(with(json!({"skipWaitUntil": true}))));
+    for id in ["waiting", "garbage", "refused"] {
+        db.start(id, "plain").key(id).globals(json!({"n": 0})).go();
+    }
+    db.start("function", "function").go();
+    db.start("fetched", "fetched").go();
+    let token: String = db.one("SELECT token FROM xdb.claim_calls('pull', wait => '20 s')");
+    db.run(&format!("SELECT xdb.fail_call('{token}', '{{\"errorType\": \"Busy\"}}')"));
+    wait_for_incidents(&mut db, 5);
+    let shown =
+        "SELECT process_id, api, error_type, sql_state, table_name, constraint_name FROM xdb.incidents ORDER BY 1";
+    let incident = |id: &str, api: &str, error_type: &str, of_table: [Value; 3]| {
+        let [sql_state, table, constraint] = of_table;
+        json!({"process_id": id, "api": api, "error_type": error_type, "sql_state": sql_state, "table_name": table,
+            "constraint_name": constraint})
+    };
+    let none = || [Value::Null, Value::Null, Value::Null];
+    let expected = [
+        incident("fetched", "EXECUTE_API", "Busy", none()),
+        incident("function", "EXECUTE_API", "SH001", none()),
+        incident("garbage", "EXECUTE_API", "InvalidAnswer", none()),
+        incident(
+            "refused",
+            "EXECUTE_API",
+            "AppDatabaseError",
+            [json!("23514"), json!("counters"), json!("not_negative")],
+        ),
+        incident("waiting", "WAIT_UNTIL_API", "NoPatience", none()),
+    ];
+    assert_eq!(db.rows(shown), expected);
+    worker.misbehave(|call| match call.api {
+        Api::WaitUntil => no_command(),
+        _ => force_complete(json!("mended")),
+    });
+    db.run("INSERT INTO mended VALUES (1)");
+    assert_eq!(db.one::<i64>("SELECT sum(xdb.retry_now(process_id)) FROM xdb.incidents"), 5);
+    let token: String = db.one("SELECT token FROM xdb.claim_calls('pull', wait => '20 s')");
+    db.run(&format!("SELECT xdb.complete_call('{token}', {})", jsonb(&force_complete(json!(null)).json())));
+    for id in ["fetched", "function", "garbage", "refused", "waiting"] {
+        db.completes(id);
+        views::assert_history_is_whole(&mut db, id);
+    }
     app.done(&[]);
 }
 
