@@ -39,8 +39,9 @@ use xdb_engine::*;
 use xdb_sched::portion::Portion;
 use xdb_sched::room::Line;
 
-/// How often calls are looked for again, behind those that can't be claimed, and for how many then.
-const ROUNDS: usize = 16;
+/// How often calls are looked for again, behind those that can't be claimed, and for how many then at most: for twice as many each
+/// time, because what is found and not wanted is locked all the same until the transaction ends.
+const ROUNDS: u32 = 16;
 const IN_A_ROUND: usize = 64;
 
 /// So long a claim waits for the locks of an owner's tables.
@@ -208,7 +209,7 @@ impl Poll {
         let (mut passed_over, mut bytes) = (BTreeSet::new(), 0);
         for round in 0..ROUNDS {
             let left = self.at_most - seen.calls.len();
-            let wanted = if round == 0 { left } else { left.max(IN_A_ROUND) };
+            let wanted = left.saturating_mul(1 << round).min(left.max(IN_A_ROUND));
             let find = |spi: &Spi, registry: &mut Registry, seen: &mut Seen| {
                 self.find(spi, registry, seen, wanted, &passed_over)
             };

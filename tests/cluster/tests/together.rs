@@ -167,6 +167,27 @@ fn a_thousand_calls_whose_tables_are_locked_hold_up_no_other_owners_calls() {
     app.done(&[]);
 }
 
+/// What a claim looks at behind a call that it can't give is locked as long as its transaction lasts: that is little.
+#[test]
+fn a_claim_in_an_open_transaction_keeps_hardly_more_than_its_call_from_others() {
+    let app = App::new("together_few");
+    let mut other = app.session("other");
+    other.run("CREATE TABLE theirs (id text PRIMARY KEY, n int)");
+    fetched(&app, "mine", &one_step());
+    fetched(&app, "theirs", &one_step().maps("public.theirs", "id", &["n"]));
+    other.start("theirs", "theirs").key("k").globals(json!({"n": 1})).go();
+    other.run("BEGIN; LOCK TABLE theirs");
+    let (mut db, mut beside) = (app.db(), app.db());
+    db.run("SELECT count(xdb.start_process('mine' || n, 'mine')) FROM generate_series(1, 20) n");
+    db.run("BEGIN");
+    assert_eq!(db.all::<String>("SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull')"), ["mine1"]);
+    let others = beside.count("xdb.claim_calls('pull', 100)");
+    assert!(others >= 18, "{others} of the 19 others can be claimed");
+    db.run("COMMIT");
+    other.run("COMMIT");
+    app.done(&[]);
+}
+
 /// A superuser may be a caller of RPCs, and never runs the code of others: also not what came while the call waited.
 #[test]
 fn a_superuser_calls_no_function_that_came_while_the_rpc_waited_for_the_end_of_a_pause() {
