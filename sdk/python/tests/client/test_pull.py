@@ -3,101 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy
+from bills import ONCE, AsyncBilling, Billing, attempts, billing, failures, note, register, start, status, steps
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from shop import wait_until
 
 import xdb
-
-TABLES = """
-CREATE TABLE bills (id text PRIMARY KEY, status text CHECK (status <> 'refused'));
-CREATE TABLE ledger (bill text, step text, UNIQUE (bill, step))
-"""
-
-
-class Bill(xdb.Row, table="public.bills", key="id"):
-    status: str | None
-
-
-def note(step: str) -> None:
-    """Writes in the handler's own transaction."""
-    xdb.connection().execute("INSERT INTO ledger VALUES (%s, %s)", (xdb.current().process_id, step))
-
-
-class Billing(xdb.Process):
-    bill: Bill
-    tries: int = 0
-    paid = xdb.Queue[str]()
-
-    @xdb.state(start=True, retry=xdb.Retry(attempts=3, initial=timedelta(milliseconds=100)))
-    def send(self, how: str | None) -> xdb.Decision:
-        note("send")
-        if how == "fails once" and self.call.attempt == 1:
-            raise xdb.Retryable("Busy", "the printer is busy")
-        if how == "fails":
-            raise xdb.Fatal("OutOfPaper", "no paper")
-        self.bill.status = "refused" if how == "refused" and self.call.attempt == 1 else "sent"
-        return self.collect()
-
-    @xdb.state(wait=paid)
-    def collect(self) -> xdb.Decision:
-        note("collect")
-        self.bill.status = "paid"
-        return xdb.complete(self.paid.message)
-
-    @xdb.rpc
-    def hello(self) -> str:
-        return "hello"
-
-
-class AsyncBilling(xdb.Process):
-    bill: Bill
-
-    @xdb.state(start=True)
-    async def send(self) -> xdb.Decision:
-        await xdb.connection().execute("INSERT INTO ledger VALUES (%s, 'send')", (self.call.process_id,))
-        self.bill.status = "sent"
-        return self.file()
-
-    @xdb.state
-    def file(self) -> xdb.Decision:
-        return xdb.complete("filed")
-
-
-@pytest.fixture
-def billing(xdb_db: Any) -> Iterator[Any]:
-    """A database with the tables and types of this file, whose calls `app` may fetch."""
-    xdb_db.execute(TABLES)
-    with psycopg.connect(xdb_db.superuser_dsn) as conn:
-        changes = xdb.PullWorker(Billing, AsyncBilling, name="billing").register(conn, role="app")
-    assert [change.is_new for change in changes] == [True, True, True]
-    yield xdb_db
-    assert xdb_db.problems() == []
-
-
-def start(database: Any, id: str, process: Any = Billing, input: str | None = None) -> None:
-    database.client.start(process, id, input, rows=[Bill.row(id, status="new")])
-
-
-def steps(database: Any, id: str) -> list[str]:
-    return [step for (step,) in database.execute("SELECT step FROM ledger WHERE bill = %s ORDER BY step", id)]
-
-
-def status(database: Any, id: str) -> Any:
-    return database.execute("SELECT status FROM bills WHERE id = %s", id)[0][0]
 
 
 def test_calls_are_fetched_and_answered_with_what_their_handlers_wrote(billing: Any) -> None:
@@ -222,15 +140,6 @@ def test_coroutines_take_a_pool(billing: Any) -> None:
     assert steps(billing, "a1") == ["send"]
 
 
-def failures(database: Any) -> dict[str, tuple[str, str]]:
-    return {id: (kind, detail) for id, kind, detail in database.execute("SELECT process_id, error_type, detail FROM xdb.failures")}
-
-
-def attempts(database: Any, id: str) -> int:
-    """How many have failed."""
-    return int(database.execute("SELECT count(*) FROM xdb.history WHERE process_id = %s AND event_type = 'AttemptFailed'", id)[0][0])
-
-
 def odd_answer(how: str) -> xdb.Decision:
     late = xdb.Retryable("Busy", "later")
     late.retry_after = 1e12
@@ -250,9 +159,6 @@ def odd_answer(how: str) -> xdb.Decision:
     return xdb.complete({"nul in the answer": "a\0b", "no nul": "a\\u0000b\\"}.get(how, how))
 
 
-ONCE = xdb.Retry(attempts=1)
-
-
 class Odd(xdb.Process):
     @xdb.state(start=True, retry=ONCE)
     def only(self, how: str) -> xdb.Decision:
@@ -263,11 +169,6 @@ class AsyncOdd(xdb.Process):
     @xdb.state(start=True, retry=ONCE)
     async def only(self, how: str) -> xdb.Decision:
         return odd_answer(how)
-
-
-def register(database: Any, *processes: Any) -> None:
-    with psycopg.connect(database.superuser_dsn) as conn:
-        xdb.PullWorker(*processes, name="billing").register(conn, role="app")
 
 
 @pytest.mark.parametrize("process", [Odd, AsyncOdd])
@@ -342,29 +243,6 @@ def test_what_was_fetched_outlives_the_connection(billing: Any) -> None:
     assert failed == [("ValueError",)]
 
 
-def test_a_failure_that_could_not_be_told_is_told_at_the_end(billing: Any) -> None:
-    refusals: list[str] = []
-
-    class Losing(xdb.Process):
-        @xdb.state(start=True, retry=ONCE)
-        def only(self) -> xdb.Decision:
-            refusals.extend(["the first time", "and once more"])
-            raise ValueError("for good")
-
-    def connect() -> Any:
-        if refusals:
-            worker.stop()
-            raise psycopg.OperationalError(refusals.pop(0))
-        return psycopg.connect(billing.dsn)
-
-    register(billing, Losing)
-    billing.client.start(Losing, "l1")
-    worker = xdb.PullWorker(Losing, name="billing", connections=connect)
-    (thread,) = worker.start()
-    thread.join(60)
-    assert failures(billing) == {"l1": ("ValueError", "for good")}
-
-
 @pytest.mark.parametrize("lease", [None, 60])
 def test_the_time_of_a_call_begins_when_it_is_its_turn(billing: Any, lease: float | None) -> None:
     class Slowly(xdb.Process):
@@ -381,31 +259,6 @@ def test_the_time_of_a_call_begins_when_it_is_its_turn(billing: Any, lease: floa
     worker = xdb.PullWorker(Slowly, name="billing", connections=billing.dsn, batch=4, lease=lease)
     assert worker.work() == 4
     assert failures(billing) == {}
-    worker.close()
-
-
-def test_an_interrupt_in_a_handler_stops_the_worker(billing: Any, caplog: Any) -> None:
-    class Interrupted(xdb.Process):
-        @xdb.state(start=True, retry=xdb.Retry(initial=timedelta(milliseconds=100)))
-        def only(self) -> xdb.Decision:
-            if not interrupted:
-                interrupted.append(self.call.process_id)
-                raise KeyboardInterrupt
-            return xdb.complete()
-
-    interrupted: list[str] = []
-    register(billing, Interrupted)
-    for n in range(3):
-        billing.client.start(Interrupted, f"i{n}")
-    worker = xdb.PullWorker(Interrupted, name="billing", connections=billing.dsn, threads=2, batch=2, wait=0.2)
-    threads = worker.start()
-    wait_until("all threads have ended", lambda: not any(each.is_alive() for each in threads), seconds=20)
-    assert "was interrupted" in caplog.text
-    assert failures(billing) == {interrupted[0]: ("KeyboardInterrupt", "its handler was interrupted")}
-    with worker:
-        for n in range(3):
-            assert billing.client.wait(Interrupted, f"i{n}").status == "COMPLETED"
-    assert sum(attempts(billing, f"i{n}") for n in range(3)) == 1
     worker.close()
 
 
@@ -508,163 +361,4 @@ def test_conflicts_go_on_for_ever_no_more_than_anything_else(billing: Any, how: 
     worker.work()
     assert len(made) == calls
     assert failures(billing)["m1"][0] == error_type
-    worker.close()
-
-
-def test_coroutines_that_are_cancelled(billing: Any) -> None:
-    class Waiting(xdb.Process):
-        @xdb.state(start=True, retry=xdb.Retry(initial=timedelta(milliseconds=100)))
-        async def only(self) -> xdb.Decision:
-            if self.call.attempt == 1 and self.call.process_id == "w0":
-                hangs.set()
-                await asyncio.sleep(3600)
-            return xdb.complete()
-
-    async def connect() -> Any:
-        if blocks:
-            hangs.set()
-            await asyncio.sleep(3600)
-        return await psycopg.AsyncConnection.connect(billing.dsn)
-
-    async def cancelled(worker: xdb.AsyncPullWorker) -> None:
-        hangs.clear()
-        worker._stopping.clear()
-        running = asyncio.create_task(worker.run())
-        await asyncio.wait_for(hangs.wait(), 60)
-        blocks.clear()
-        running.cancel()
-        await asyncio.wait([running])
-
-    async def run() -> None:
-        worker = xdb.AsyncPullWorker(Waiting, name="billing", connections=connect, batch=2, concurrency=1, wait=0.2)
-        await cancelled(worker)
-        assert failures(billing) == {"w0": ("CancelledError", "its handler was interrupted")}
-        # The second time no handler begins, because there is no connection to be had for it.
-        fetch = worker._fetch
-
-        async def fetch_and_block(wait: float) -> Any:
-            claimed = await fetch(wait)
-            if claimed:
-                blocks.append(True)
-            return claimed
-
-        worker._fetch = fetch_and_block  # type: ignore[method-assign]
-        await cancelled(worker)
-        worker._fetch = fetch  # type: ignore[method-assign]
-        worker._stopping.clear()
-        while len(completed()) < 2:
-            await worker.work()
-        await worker.close()
-
-    def completed() -> Any:
-        return billing.execute("SELECT process_id FROM xdb.processes WHERE process_type = 'Waiting' AND status = 'COMPLETED'")
-
-    hangs, blocks = asyncio.Event(), list[bool]()
-    register(billing, Waiting)
-    for n in range(2):
-        billing.client.start(Waiting, f"w{n}")
-    asyncio.run(run())
-    assert [attempts(billing, f"w{n}") for n in range(2)] == [1, 0]
-
-
-def test_a_signal_is_for_every_worker_of_a_loop_and_for_who_had_it_before(billing: Any) -> None:
-    async def run() -> None:
-        loop, told = asyncio.get_running_loop(), list[str]()
-        loop.add_signal_handler(signal.SIGTERM, told.append, "told")
-        before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-        workers = [xdb.AsyncPullWorker(AsyncBilling, name="billing", connections=billing.dsn, wait=0.2) for _ in range(2)]
-        running = [asyncio.create_task(each.run()) for each in workers]
-        await asyncio.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGTERM)
-        done, left = await asyncio.wait(running, timeout=20)
-        for each in (*left, *done):
-            each.cancel()
-        assert (len(done), told) == (2, ["told"])
-        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
-        for worker in workers:
-            await worker.close()
-
-    asyncio.run(run())
-
-
-PROGRAM = """
-import sys, xdb
-class Slow(xdb.Process):
-    @xdb.state(start=True)
-    def only(self) -> xdb.Decision:
-        xdb.connection().execute("INSERT INTO ledger VALUES (%s, 'only')", (self.call.process_id,))
-        print(self.call.process_id, flush=True)
-        sys.stdin.readline()
-        return xdb.complete()
-xdb.PullWorker(Slow, name="slow", connections=sys.argv[1], batch=3, wait=0.5).run()
-"""
-
-
-class Slow(xdb.Process):
-    @xdb.state(start=True)
-    def only(self) -> xdb.Decision:
-        return xdb.complete()
-
-
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_program_that_is_stopped_or_killed(billing: Any, tmp_path: Path, how: signal.Signals) -> None:
-    with psycopg.connect(billing.superuser_dsn) as conn:
-        xdb.PullWorker(Slow, name="slow").register(conn, role="app")
-    program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, billing.dsn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ},
-    )
-    assert program.stdin is not None and program.stdout is not None
-    for n in range(3):
-        billing.client.start(Slow, f"s{n}")
-    begun = program.stdout.readline().strip()
-    program.send_signal(how)
-    if how == signal.SIGTERM:  # it answers what has begun, and gives the others back
-        program.stdin.write("\n")
-        program.stdin.flush()
-        program.communicate(timeout=60)
-        assert program.returncode == 0
-        assert steps(billing, begun) == ["only"]
-    else:
-        program.wait(60)
-        assert steps(billing, begun) == []
-    worker = xdb.PullWorker(Slow, name="slow", connections=billing.dsn)
-    deadline = "SELECT count(*) FROM xdb.processes WHERE process_type = 'Slow' AND status = 'COMPLETED'"
-    with psycopg.connect(billing.superuser_dsn, autocommit=True) as conn:
-        conn.execute("UPDATE xdb.task SET lease_until = clock_timestamp() WHERE lease_until IS NOT NULL")
-    wait_until("all are completed", lambda: worker.work() >= 0 and billing.execute(deadline) == [(3,)])
-    assert billing.execute("SELECT count(*) FROM ledger WHERE step = 'only'") == [(1 if how == signal.SIGTERM else 0,)]
-    worker.close()
-
-
-ASYNC_PROGRAM = """
-import asyncio, sys, xdb
-class Slow(xdb.Process):
-    @xdb.state(start=True)
-    async def only(self) -> xdb.Decision:
-        await xdb.connection().execute("INSERT INTO ledger VALUES (%s, 'only')", (self.call.process_id,))
-        print(self.call.process_id, flush=True)
-        await asyncio.to_thread(sys.stdin.readline)
-        return xdb.complete()
-asyncio.run(xdb.AsyncPullWorker(Slow, name="slow", connections=sys.argv[1], batch=3, concurrency=1, wait=0.5).run())
-"""
-
-
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_a_program_of_coroutines_that_is_stopped(billing: Any, how: signal.Signals) -> None:
-    with psycopg.connect(billing.superuser_dsn) as conn:
-        xdb.PullWorker(Slow, name="slow").register(conn, role="app")
-    for n in range(3):
-        billing.client.start(Slow, f"s{n}")
-    program = subprocess.Popen(
-        [sys.executable, "-c", ASYNC_PROGRAM, billing.dsn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )
-    assert program.stdout is not None
-    begun = program.stdout.readline().strip()
-    program.send_signal(how)
-    program.communicate("\n", timeout=60)  # it answers what has begun, and gives the others back
-    assert program.returncode == 0
-    assert steps(billing, begun) == ["only"]
-    worker = xdb.PullWorker(Slow, name="slow", connections=billing.dsn)
-    assert worker.work() == 2
     worker.close()

@@ -1,0 +1,226 @@
+"""Workers that fetch their calls, and are stopped, interrupted or killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from bills import ONCE, AsyncBilling, attempts, billing, failures, register, start, steps
+from shop import wait_until
+
+import xdb
+
+
+def test_a_failure_that_could_not_be_told_is_told_at_the_end(billing: Any) -> None:
+    refusals: list[str] = []
+
+    class Losing(xdb.Process):
+        @xdb.state(start=True, retry=ONCE)
+        def only(self) -> xdb.Decision:
+            refusals.extend(["the first time", "and once more"])
+            raise ValueError("for good")
+
+    def connect() -> Any:
+        if refusals:
+            worker.stop()
+            raise psycopg.OperationalError(refusals.pop(0))
+        return psycopg.connect(billing.dsn)
+
+    register(billing, Losing)
+    billing.client.start(Losing, "l1")
+    worker = xdb.PullWorker(Losing, name="billing", connections=connect)
+    (thread,) = worker.start()
+    thread.join(60)
+    assert failures(billing) == {"l1": ("ValueError", "for good")}
+
+
+def test_an_interrupt_in_a_handler_stops_the_worker(billing: Any, caplog: Any) -> None:
+    class Interrupted(xdb.Process):
+        @xdb.state(start=True, retry=xdb.Retry(initial=timedelta(milliseconds=100)))
+        def only(self) -> xdb.Decision:
+            if not interrupted:
+                interrupted.append(self.call.process_id)
+                raise KeyboardInterrupt
+            return xdb.complete()
+
+    interrupted: list[str] = []
+    register(billing, Interrupted)
+    for n in range(3):
+        billing.client.start(Interrupted, f"i{n}")
+    worker = xdb.PullWorker(Interrupted, name="billing", connections=billing.dsn, threads=2, batch=2, wait=0.2)
+    threads = worker.start()
+    wait_until("all threads have ended", lambda: not any(each.is_alive() for each in threads), seconds=20)
+    assert "was interrupted" in caplog.text
+    assert failures(billing) == {interrupted[0]: ("KeyboardInterrupt", "its handler was interrupted")}
+    with worker:
+        for n in range(3):
+            assert billing.client.wait(Interrupted, f"i{n}").status == "COMPLETED"
+    assert sum(attempts(billing, f"i{n}") for n in range(3)) == 1
+    worker.close()
+
+
+def test_coroutines_that_are_cancelled(billing: Any) -> None:
+    class Waiting(xdb.Process):
+        @xdb.state(start=True, retry=xdb.Retry(initial=timedelta(milliseconds=100)))
+        async def only(self) -> xdb.Decision:
+            if self.call.attempt == 1 and self.call.process_id == "w0":
+                hangs.set()
+                await asyncio.sleep(3600)
+            return xdb.complete()
+
+    async def connect() -> Any:
+        if blocks:
+            hangs.set()
+            await asyncio.sleep(3600)
+        return await psycopg.AsyncConnection.connect(billing.dsn)
+
+    async def cancelled(worker: xdb.AsyncPullWorker) -> None:
+        hangs.clear()
+        worker._stopping.clear()
+        running = asyncio.create_task(worker.run())
+        await asyncio.wait_for(hangs.wait(), 60)
+        blocks.clear()
+        running.cancel()
+        await asyncio.wait([running])
+
+    async def run() -> None:
+        worker = xdb.AsyncPullWorker(Waiting, name="billing", connections=connect, batch=2, concurrency=1, wait=0.2)
+        await cancelled(worker)
+        assert failures(billing) == {"w0": ("CancelledError", "its handler was interrupted")}
+        # The second time no handler begins, because there is no connection to be had for it.
+        fetch = worker._fetch
+
+        async def fetch_and_block(wait: float) -> Any:
+            claimed = await fetch(wait)
+            if claimed:
+                blocks.append(True)
+            return claimed
+
+        worker._fetch = fetch_and_block  # type: ignore[method-assign]
+        await cancelled(worker)
+        worker._fetch = fetch  # type: ignore[method-assign]
+        worker._stopping.clear()
+        while len(completed()) < 2:
+            await worker.work()
+        await worker.close()
+
+    def completed() -> Any:
+        return billing.execute("SELECT process_id FROM xdb.processes WHERE process_type = 'Waiting' AND status = 'COMPLETED'")
+
+    hangs, blocks = asyncio.Event(), list[bool]()
+    register(billing, Waiting)
+    for n in range(2):
+        billing.client.start(Waiting, f"w{n}")
+    asyncio.run(run())
+    assert [attempts(billing, f"w{n}") for n in range(2)] == [1, 0]
+
+
+def test_a_signal_is_for_every_worker_of_a_loop_and_for_who_had_it_before(billing: Any) -> None:
+    async def run() -> None:
+        loop, told = asyncio.get_running_loop(), list[str]()
+        loop.add_signal_handler(signal.SIGTERM, told.append, "told")
+        before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+        workers = [xdb.AsyncPullWorker(AsyncBilling, name="billing", connections=billing.dsn, wait=0.2) for _ in range(2)]
+        running = [asyncio.create_task(each.run()) for each in workers]
+        await asyncio.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        done, left = await asyncio.wait(running, timeout=20)
+        for each in (*left, *done):
+            each.cancel()
+        assert (len(done), told) == (2, ["told"])
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+        for worker in workers:
+            await worker.close()
+
+    asyncio.run(run())
+
+
+PROGRAM = """
+import sys, xdb
+class Slow(xdb.Process):
+    @xdb.state(start=True)
+    def only(self) -> xdb.Decision:
+        xdb.connection().execute("INSERT INTO ledger VALUES (%s, 'only')", (self.call.process_id,))
+        print(self.call.process_id, flush=True)
+        sys.stdin.readline()
+        return xdb.complete()
+xdb.PullWorker(Slow, name="slow", connections=sys.argv[1], batch=3, wait=0.5).run()
+"""
+
+
+class Slow(xdb.Process):
+    @xdb.state(start=True)
+    def only(self) -> xdb.Decision:
+        return xdb.complete()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_program_that_is_stopped_or_killed(billing: Any, tmp_path: Path, how: signal.Signals) -> None:
+    with psycopg.connect(billing.superuser_dsn) as conn:
+        xdb.PullWorker(Slow, name="slow").register(conn, role="app")
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, billing.dsn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ},
+    )
+    assert program.stdin is not None and program.stdout is not None
+    for n in range(3):
+        billing.client.start(Slow, f"s{n}")
+    begun = program.stdout.readline().strip()
+    program.send_signal(how)
+    if how == signal.SIGTERM:  # it answers what has begun, and gives the others back
+        program.stdin.write("\n")
+        program.stdin.flush()
+        program.communicate(timeout=60)
+        assert program.returncode == 0
+        assert steps(billing, begun) == ["only"]
+    else:
+        program.wait(60)
+        assert steps(billing, begun) == []
+    worker = xdb.PullWorker(Slow, name="slow", connections=billing.dsn)
+    deadline = "SELECT count(*) FROM xdb.processes WHERE process_type = 'Slow' AND status = 'COMPLETED'"
+    with psycopg.connect(billing.superuser_dsn, autocommit=True) as conn:
+        conn.execute("UPDATE xdb.task SET lease_until = clock_timestamp() WHERE lease_until IS NOT NULL")
+    wait_until("all are completed", lambda: worker.work() >= 0 and billing.execute(deadline) == [(3,)])
+    assert billing.execute("SELECT count(*) FROM ledger WHERE step = 'only'") == [(1 if how == signal.SIGTERM else 0,)]
+    worker.close()
+
+
+ASYNC_PROGRAM = """
+import asyncio, sys, xdb
+class Slow(xdb.Process):
+    @xdb.state(start=True)
+    async def only(self) -> xdb.Decision:
+        await xdb.connection().execute("INSERT INTO ledger VALUES (%s, 'only')", (self.call.process_id,))
+        print(self.call.process_id, flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        return xdb.complete()
+asyncio.run(xdb.AsyncPullWorker(Slow, name="slow", connections=sys.argv[1], batch=3, concurrency=1, wait=0.5).run())
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_program_of_coroutines_that_is_stopped(billing: Any, how: signal.Signals) -> None:
+    with psycopg.connect(billing.superuser_dsn) as conn:
+        xdb.PullWorker(Slow, name="slow").register(conn, role="app")
+    for n in range(3):
+        billing.client.start(Slow, f"s{n}")
+    program = subprocess.Popen(
+        [sys.executable, "-c", ASYNC_PROGRAM, billing.dsn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )
+    assert program.stdout is not None
+    begun = program.stdout.readline().strip()
+    program.send_signal(how)
+    program.communicate("\n", timeout=60)  # it answers what has begun, and gives the others back
+    assert program.returncode == 0
+    assert steps(billing, begun) == ["only"]
+    worker = xdb.PullWorker(Slow, name="slow", connections=billing.dsn)
+    assert worker.work() == 2
+    worker.close()
