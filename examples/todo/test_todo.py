@@ -92,12 +92,12 @@ def test_what_fails_too_often_goes_to_the_reject_queue(shop: Database, monkeypat
 
 
 def test_an_approval_that_is_asked_for_again_is_there_once(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    enqueue, lost = todo.shop.enqueue_approval, [True]
+    enqueue, asked = todo.shop.enqueue_approval, list[str]()
 
     def answer_is_lost_once(order_id: str, at: datetime) -> None:
         enqueue(order_id, at)
-        if lost.pop():
-            lost.append(False)
+        asked.append(order_id)
+        if len(asked) == 1:
             raise OSError("the answer was lost")
 
     monkeypatch.setattr(todo.shop, "enqueue_approval", answer_is_lost_once)
@@ -105,6 +105,7 @@ def test_an_approval_that_is_asked_for_again_is_there_once(shop: Database, monke
     shop.clock.settle()
     shop.clock.advance(seconds=4)
     assert shop.client.wait(ApproveOrder, "approve-order-1").status == "COMPLETED"
+    assert asked == ["order-1", "order-1"]
     assert shop.execute("SELECT count(*) FROM xdb.processes WHERE process_type = 'ApproveOrder'") == [(1,)]
     assert shop.execute("SELECT error_type FROM xdb.failures") == []
 

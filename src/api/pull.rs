@@ -34,7 +34,8 @@ use xdb_protocol::decode_failure;
 /// The longest wait for calls.
 const LONGEST_WAIT: Duration = Duration(3_600_000_000);
 
-/// So long a claim waits that keeps locks of calls which it could not give: those of the transaction go when that ends alone.
+/// How long a claim waits that has met calls which it could not give. Its transaction has locked them, and nobody else gets them
+/// before that ends.
 const LOCKS_KEPT: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// The longest lease.

@@ -194,10 +194,14 @@ impl Poll {
     fn note_over(&self, seen: &mut Seen) -> Result<bool> {
         let began = Instant::now();
         let wrote = self.on_system_tables(seen, |spi, registry, seen| {
-            let noted = note_over(spi, registry, seen.worker)?;
-            seen.has_locks |= noted.is_some();
-            seen.wrote |= noted == Some(true);
-            Ok(noted == Some(true))
+            let over = store::over(spi, seen.worker, clock::now(), clock::real())?;
+            if over.is_empty() {
+                return Ok(false);
+            }
+            seen.has_locks = true;
+            let wrote = note_over(spi, registry, seen.worker, over)?;
+            seen.wrote |= wrote;
+            Ok(wrote)
         })?;
         noted(seen.worker, began);
         Ok(wrote)
@@ -298,9 +302,11 @@ impl Poll {
         }
         let lane = Lane { number: SCHEDULERS_LANE, epoch: 0 };
         seen.wrote |= !held::hold_of_processes(spi, &keys)?.is_empty();
-        let mut levels = if of_types.types.is_empty() { Vec::new() } else { claim::levels(spi)? };
-        levels.push(RUNNERS_LANE);
-        seen.wrote |= !held::hold_of_types(spi, lane, &levels, &of_types, now, real)?.is_empty();
+        if !of_types.types.is_empty() {
+            let mut lanes = claim::levels(spi)?;
+            lanes.push(RUNNERS_LANE);
+            seen.wrote |= !held::hold_of_types(spi, lane, &lanes, &of_types, now, real)?.is_empty();
+        }
         keys.iter().for_each(|key| drop(round.executions.remove(&key.0)));
         round.executions.retain(|_, loaded| !of_types.types.contains(&loaded.meta.type_id));
         Ok(())
@@ -494,19 +500,15 @@ fn is_passing(error: &PgError) -> bool {
     matches!(error.code, LOCK_NOT_AVAILABLE | DEADLOCK_DETECTED | SERIALIZATION_FAILURE) || error.is_server_trouble()
 }
 
-/// Notes the failed attempts of calls whose leases have ended. Says whether it wrote anything; None if there were none.
-fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId) -> Result<Option<bool>> {
-    let over = store::over(spi, worker, clock::now(), clock::real())?;
-    if over.is_empty() {
-        return Ok(None);
-    }
+/// Notes the failed attempts of calls whose leases have ended, as far as nobody has locked them. Says whether it wrote anything.
+fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId, over: Vec<StateKey>) -> Result<bool> {
     let locked = execution::executions(spi, registry, &executions_of(&over), Lock::StepOrSkip)?;
     let over: Vec<_> = over.into_iter().filter(|key| locked.contains_key(&key.0)).collect();
     let ended = Failure::of("Timeout", "the lease ended before anybody had completed the call".to_owned());
     let over = store::still_over(spi, worker, &over, clock::real())?;
     let noted = fail(spi, registry, over.into_iter().map(|begun| (begun, ended.clone())).collect())?;
     crash::point("pull-note");
-    Ok(Some(noted))
+    Ok(noted)
 }
 
 /// Applies failed attempts, as far as nobody has locked their executions. Says whether it wrote anything.

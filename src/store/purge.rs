@@ -172,13 +172,14 @@ fn held_by_starts(spi: &Spi, ids: impl Iterator<Item = ExecutionId>) -> Result<B
     if !versions::is_own() {
         return Ok(BTreeSet::new());
     }
-    let read = |rows: Vec<ExecutionId>| rows.into_iter().collect::<BTreeSet<_>>();
-    let correlated = read(spi.rows(&CORRELATED, &[array(ids)], |row| row.get("execution_id"))?);
-    if correlated.is_empty() {
-        return Ok(correlated);
+    let mut held: BTreeSet<_> =
+        spi.rows(&CORRELATED, &[array(ids)], |row| row.get("execution_id"))?.into_iter().collect();
+    if !held.is_empty() {
+        let locked: BTreeSet<ExecutionId> =
+            spi.rows(&LOCK_CORRELATED, &[array(&held)], |row| row.get("execution_id"))?.into_iter().collect();
+        held = &held - &locked;
     }
-    let locked = read(spi.rows(&LOCK_CORRELATED, &[array(&correlated)], |row| row.get("execution_id"))?);
-    Ok(&correlated - &locked)
+    Ok(held)
 }
 
 fn lock(spi: &Spi, ids: impl Iterator<Item = ExecutionId>) -> Result<BTreeSet<ExecutionId>> {

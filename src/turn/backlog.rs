@@ -38,6 +38,14 @@ const LEFT_TO_IT_AFTER: Duration = Duration::from_millis(100);
 /// So long an answer may be held up, by somebody's transaction, while others wait for the locks of its call.
 const HELD_UP: Duration = Duration::from_secs(1);
 
+/// How long an answer has been held up.
+#[derive(Clone, Copy)]
+struct HeldUp {
+    since: Instant,
+    /// Since when the last thing in its way has been a row that somebody else has locked.
+    by_a_row_since: Option<Instant>,
+}
+
 /// Answers, in the order in which they came, and the executions that somebody else has locked.
 #[derive(Default)]
 pub struct Backlog {
@@ -54,10 +62,8 @@ pub struct Backlog {
     pub executions: Backoff<ExecutionId>,
     /// Calls whose answers were held up and dropped: because others wait for their locks, or because there were too many.
     pub yielding: BTreeSet<StateKey>,
-    /// Since when the answers of calls with locks have been held up.
-    held_up_since: HashMap<StateKey, Instant>,
-    /// Since when each time by a row alone.
-    row_locked_since: HashMap<StateKey, Instant>,
+    /// The answers of calls with locks that are held up.
+    held_up_answers: HashMap<StateKey, HeldUp>,
     /// When each owner's answer was taken last, and when a function was called for it, where they take turns: a number.
     turns: HashMap<(Owner, bool), u64>,
     /// One was taken in turn, and nothing else was done since.
@@ -249,23 +255,21 @@ impl Backlog {
     /// The answer of a call with locks is held up, by others who have its rows or by something else. Says whether they shall leave
     /// these to it now; not for ever, because who has them may be somebody who does not ask.
     pub fn is_left_to(&mut self, key: StateKey, by_a_row: bool) -> bool {
-        if !by_a_row {
-            self.row_locked_since.remove(&key);
-            return false;
-        }
         let now = Instant::now();
-        let locked_for = now - *self.row_locked_since.entry(key).or_insert(now);
-        (LEFT_TO_IT_AFTER..LEFT_TO_IT_AFTER + RESPECTED_FOR).contains(&locked_for)
+        let held_up = self.held_up_answer(key, now);
+        held_up.by_a_row_since = by_a_row.then(|| held_up.by_a_row_since.unwrap_or(now));
+        let is_time = |since| (LEFT_TO_IT_AFTER..LEFT_TO_IT_AFTER + RESPECTED_FOR).contains(&(now - since));
+        held_up.by_a_row_since.is_some_and(is_time)
     }
 
     /// The answer of a call with locks is held up. Says whether it is given up, because others have waited too long for the
     /// locks: then the call is made again some time later.
     pub fn yields(&mut self, key: StateKey, is_waited_for: bool) -> bool {
         let now = Instant::now();
-        let since = *self.held_up_since.entry(key).or_insert(now);
+        let since = self.held_up_answer(key, now).since;
         let yields = is_waited_for && since + HELD_UP < now;
         if yields {
-            self.not_held_up(&key);
+            self.held_up_answers.remove(&key);
             self.executions.defer_until(key.0, now + GIVEN_UP_FOR);
             self.yielding.insert(key);
         }
@@ -274,13 +278,12 @@ impl Backlog {
 
     /// The answer of a call was applied.
     pub fn done(&mut self, key: &StateKey) {
-        self.not_held_up(key);
+        self.held_up_answers.remove(key);
         self.put_off.remove(&key.0);
     }
 
-    fn not_held_up(&mut self, key: &StateKey) {
-        self.held_up_since.remove(key);
-        self.row_locked_since.remove(key);
+    fn held_up_answer(&mut self, key: StateKey, now: Instant) -> &mut HeldUp {
+        self.held_up_answers.entry(key).or_insert(HeldUp { since: now, by_a_row_since: None })
     }
 
     /// Something of this execution was applied. What waits here keeps its backoff: it was held up by something else.
@@ -322,14 +325,14 @@ impl Backlog {
     }
 
     pub fn forget_old(&mut self) {
-        if !self.held_up_since.is_empty() {
+        if !self.held_up_answers.is_empty() {
             let answers = self.waiting.values().filter_map(|item| match item {
                 Item::Answer(record, _) => Some(record.key),
                 _ => None,
             });
             let waiting: HashSet<_> = answers.collect();
-            self.held_up_since.retain(|key, since| since.elapsed() < FORGOTTEN_AFTER || waiting.contains(key));
-            self.row_locked_since.retain(|key, _| self.held_up_since.contains_key(key));
+            let is_kept = |key: &StateKey, since: Instant| since.elapsed() < FORGOTTEN_AFTER || waiting.contains(key);
+            self.held_up_answers.retain(|key, held_up| is_kept(key, held_up.since));
         }
         self.executions.forget_old(Instant::now());
         self.places.retain(|id, _| self.executions.has(id));

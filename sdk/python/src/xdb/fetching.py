@@ -241,7 +241,7 @@ def answer(call: Claimed, reply: Reply) -> tuple[str, str]:
 
 
 def left_to_say(call: Claimed) -> Reply:
-    """Of a call that a worker has no time for: what it has failed with, if its handler has run."""
+    """Of a call that a worker has no time for: what it has failed with, if that is known."""
     return call.job if isinstance(call.job, Reply) else _GIVE_BACK
 
 
