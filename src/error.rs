@@ -65,10 +65,14 @@ pub fn call_is_lost() -> PgError {
         .hint("Roll back. If the answer to a commit was lost, it may be this very call that ended: xdb.describe_process() tells.")
 }
 
+/// The transaction does not see what others have done meanwhile, and would have to. Who makes it again does.
+pub fn could_not_serialize(why: impl std::fmt::Display) -> PgError {
+    PgError::new(crate::pg::catch::SERIALIZATION_FAILURE, format!("could not serialize access: {why}"))
+}
+
 /// What a call has loaded under locks is not so any more.
 pub fn call_has_changed(process_id: &str) -> PgError {
-    let what = format!("could not serialize access: what a call of process \"{process_id}\" has loaded has changed");
-    PgError::new(crate::pg::catch::SERIALIZATION_FAILURE, what)
+    could_not_serialize(format_args!("what a call of process \"{process_id}\" has loaded has changed"))
         .hint("Roll back, give the call back with xdb.fail_call(token), and claim again.")
 }
 

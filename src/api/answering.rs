@@ -8,7 +8,7 @@
 
 use crate::error;
 use crate::guc;
-use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
+use crate::pg::catch::{PgError, Result};
 use crate::pg::process::{has_transaction_snapshot, random};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
@@ -234,8 +234,7 @@ pub(super) fn take_in(spi: &Spi, loaded: &mut Executions, id: ExecutionId, now: 
 /// taken in, and must not be overtaken.
 pub(super) fn refuse_unseen(spi: &Spi, id: ExecutionId, queue: Option<&str>) -> Result<()> {
     if has_transaction_snapshot() && inbox::has_unseen_arrivals(spi, id, queue)? {
-        let message = "could not serialize access: a message was published to the process meanwhile";
-        return Err(PgError::new(SERIALIZATION_FAILURE, message));
+        return Err(error::could_not_serialize("a message was published to the process meanwhile"));
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::{Caller, json, name, name_if_given, needed, payload, wrote};
 use super::{answering, pause};
-use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result, SERIALIZATION_FAILURE};
+use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
@@ -113,8 +113,7 @@ fn may_wait_for_close() -> Result<()> {
         return Err(PgError::new(LOCK_NOT_AVAILABLE, "the process is about to close"));
     }
     if pg::process::has_transaction_snapshot() {
-        let message = "could not serialize access: the process is about to close";
-        return Err(PgError::new(SERIALIZATION_FAILURE, message));
+        return Err(error::could_not_serialize("the process is about to close"));
     }
     Ok(())
 }

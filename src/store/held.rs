@@ -14,7 +14,8 @@ use super::lines::OfLine;
 use super::registry::{TypeId, WorkerId};
 use super::suspects;
 use super::table::{Record, batch, rows, statements};
-use crate::pg::catch::{PgError, Result, SERIALIZATION_FAILURE};
+use crate::error;
+use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
 use crate::pg::param::{array, value};
@@ -149,8 +150,7 @@ pub(super) fn let_go(spi: &Spi, ids: &[ExecutionId]) -> Result<()> {
     spi.run(&LET_GO, &[array(ids)])?;
     let is_held = |spi: &Spi| spi.first(&STILL_HELD, &[array(ids)], |row| row.get::<bool>("is_held"));
     if has_transaction_snapshot() && spi.with_latest_snapshot(is_held)? == Some(true) {
-        let message = "could not serialize access: a call of the process was put aside meanwhile";
-        return Err(PgError::new(SERIALIZATION_FAILURE, message));
+        return Err(error::could_not_serialize("a call of the process was put aside meanwhile"));
     }
     Ok(())
 }
