@@ -137,6 +137,14 @@ pub fn is_running(database: pg_sys::Oid, role: Role) -> bool {
     Slot::find(database, role).is_some_and(|slot| slot.pid().is_some())
 }
 
+/// Which processes of a database there are, by [`Role::index`]. One pass over the slots, since each turn asks.
+fn running(database: pg_sys::Oid) -> [bool; Role::COUNT] {
+    let mut running = [false; Role::COUNT];
+    let live = Slot::of_database(database).filter(|slot| slot.pid().is_some());
+    live.for_each(|slot| running[slot.role().index()] = true);
+    running
+}
+
 /// The scheduler's look after its runners: the leases of one that is gone are void.
 pub struct Runners {
     running: [bool; Role::COUNT],
@@ -147,9 +155,7 @@ pub struct Runners {
 impl Runners {
     /// To be called when those that do not run are retired.
     fn new(session: &Session) -> Self {
-        let mut running = [false; Role::COUNT];
-        Role::runners().for_each(|role| running[role.index()] = is_running(session.database, role));
-        Self { running, failing: Backoff::default() }
+        Self { running: running(session.database), failing: Backoff::default() }
     }
 
     fn retry_in(&self) -> Option<Duration> {
@@ -160,10 +166,9 @@ impl Runners {
     fn retire(&mut self, session: &mut Session) {
         let database = session.database;
         let mut gone = false;
-        for role in Role::runners() {
-            let runs = is_running(database, role);
-            gone |= self.running[role.index()] && !runs;
-            self.running[role.index()] |= runs;
+        for (known, runs) in self.running.iter_mut().zip(running(database)) {
+            gone |= *known && !runs;
+            *known |= runs;
         }
         if !gone || self.failing.is_deferred(&(), Instant::now()) {
             return;
@@ -180,7 +185,7 @@ impl Runners {
         } else {
             self.failing.clear(&());
             // One that has ended since is retired the next time, once more.
-            Role::runners().for_each(|role| self.running[role.index()] = is_running(database, role));
+            self.running = self::running(database);
         }
     }
 }
