@@ -13,6 +13,7 @@ mod raw {
     use std::ffi::c_int;
     unsafe extern "C-unwind" {
         pub fn enable_timeout_after(id: c_int, delay_ms: c_int);
+        pub fn enable_timeout_every(id: c_int, first: i64, delay_ms: c_int);
         pub fn disable_timeout(id: c_int, keep_indicator: bool);
         pub fn RegisterTimeout(id: c_int, handler: unsafe extern "C-unwind" fn()) -> c_int;
         pub fn LockRelationOid(relation: pgrx::pg_sys::Oid, mode: c_int);
@@ -59,11 +60,16 @@ pub fn undone<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 /// A statement that catches its cancellation and goes on is ended with its process after this many time limits.
-const HARD_LIMIT: c_int = 3;
+const HARD_LIMIT: u32 = 3;
+
+/// How many time limits the statement has taken. Counted by a timer that fires once for each, and not by one for all of them: a machine
+/// that stood still has them all behind it at once, and nobody had the time to be cancelled. The server catches up on no firing
+/// that was missed (`handle_sig_alarm`).
+static LIMITS_TAKEN: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// The number of the hard limit's timer, once it is registered.
-    static HARD_TIMER: Cell<Option<c_int>> = const { Cell::new(None) };
+    /// The number of the timer that counts limits, once it is registered.
+    static LIMIT_TIMER: Cell<Option<c_int>> = const { Cell::new(None) };
 }
 
 /// The table that this process touches for a user, and the role whose step does, so that the scheduler knows what it died in.
@@ -76,8 +82,11 @@ thread_local! {
     static TIMES: RefCell<Vec<(u32, Duration)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Ends the process at its next check for interrupts, as SIGTERM does: no exception handler catches that.
-unsafe extern "C-unwind" fn at_hard_limit() {
+/// At the last of them, ends the process at its next check for interrupts, as SIGTERM does: no exception handler catches that.
+unsafe extern "C-unwind" fn at_limit() {
+    if LIMITS_TAKEN.fetch_add(1, Ordering::Relaxed) + 1 != HARD_LIMIT {
+        return;
+    }
     crate::pg::shmem::note_died_in(IN_TABLE.load(Ordering::Relaxed), FOR_OWNER.load(Ordering::Relaxed));
     // SAFETY: what the handler of SIGTERM does, in a handler of a timer.
     unsafe { super::raw::die(0) };
@@ -97,17 +106,19 @@ pub fn with_timeout<T>(
     TIMES.with_borrow_mut(Vec::clear);
     SINCE.set(Some(Instant::now()));
     // SAFETY: the statement timeout is registered in every process with a database connection, the other one here.
-    let hard = unsafe {
-        let hard = match HARD_TIMER.get() {
+    let counting = unsafe {
+        let counting = match LIMIT_TIMER.get() {
             Some(timer) => timer,
-            None => catch(|| raw::RegisterTimeout(FIRST_USER_TIMEOUT, at_hard_limit))?,
+            None => catch(|| raw::RegisterTimeout(FIRST_USER_TIMEOUT, at_limit))?,
         };
-        HARD_TIMER.set(Some(hard));
+        LIMIT_TIMER.set(Some(counting));
         catch(|| {
             raw::enable_timeout_after(STATEMENT_TIMEOUT, milliseconds);
-            raw::enable_timeout_after(hard, milliseconds.saturating_mul(HARD_LIMIT));
+            LIMITS_TAKEN.store(0, Ordering::Relaxed);
+            let first = pg_sys::GetCurrentTimestamp() + i64::from(milliseconds) * 1000;
+            raw::enable_timeout_every(counting, first, milliseconds);
         })?;
-        hard
+        counting
     };
     let result = run_caught(body);
     charge();
@@ -116,7 +127,7 @@ pub fn with_timeout<T>(
     unsafe {
         catch(|| {
             raw::disable_timeout(STATEMENT_TIMEOUT, false);
-            raw::disable_timeout(hard, false);
+            raw::disable_timeout(counting, false);
         })?;
         // It may have fired after the last check for interrupts; the next statement is not the one to cancel.
         pg_sys::QueryCancelPending = 0;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use xdb_cluster_tests::cluster::signal;
 use xdb_cluster_tests::log::AFTER_A_CRASH;
 use xdb_cluster_tests::prelude::*;
 
@@ -431,6 +432,42 @@ fn a_table_in_which_a_process_died_is_left_alone() {
     db.completes("p");
     wait_until("it is found to be quick", 20, || !views::engine(&mut superuser).contains("public.mine: "));
     app.done(&[]);
+}
+
+#[test]
+fn a_machine_that_stood_still_costs_no_process() {
+    let limit = Duration::from_millis(400);
+    let options = ClusterOptions::default().set("xdb.apply_timeout", "400ms");
+    let slow = Slow::alone("runners_standstill", options);
+    slow.takes(0.2);
+    let mut superuser = slow.app.superuser();
+    let scheduler = slow.app.scheduler();
+    let stopped = || std::fs::read_to_string(format!("/proc/{scheduler}/stat")).is_ok_and(|stat| stat.contains(") T "));
+    let mut is_in_table = move || {
+        superuser.one::<bool>(&format!(
+            "SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = {scheduler} AND wait_event = 'PgSleep'"
+        ))
+    };
+    let mut started = 0;
+    // Once it is stopped it shows whether that was in time.
+    loop {
+        started += 1;
+        slow.start(started..=started);
+        wait_until("the scheduler is in the table", 30, &mut is_in_table);
+        signal(scheduler, libc::SIGSTOP);
+        wait_until("the scheduler stands still", 10, stopped);
+        if is_in_table() {
+            break;
+        }
+        signal(scheduler, libc::SIGCONT);
+    }
+    std::thread::sleep(4 * limit);
+    signal(scheduler, libc::SIGCONT);
+    slow.complete(started);
+    let mut superuser = slow.app.superuser();
+    assert_eq!(superuser.count(&format!("pg_stat_activity WHERE pid = {scheduler}")), 1, "the same scheduler");
+    assert_eq!(superuser.count("xdb.slow_object WHERE reason = 'a process died in it'"), 0);
+    slow.app.done(&[]);
 }
 
 #[test]
