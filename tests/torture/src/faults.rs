@@ -45,6 +45,7 @@ pub enum Kind {
     TerminateRunner,
     KillFetcher,
     PauseTypes,
+    StandStill,
 }
 
 impl Kind {
@@ -76,6 +77,7 @@ impl Kind {
         Kind::TerminateRunner,
         Kind::KillFetcher,
         Kind::PauseTypes,
+        Kind::StandStill,
     ];
 
     /// Those that end every round: what they interrupt has to come to its end.
@@ -112,6 +114,7 @@ impl fmt::Display for Kind {
             Kind::TerminateRunner => "SIGTERM of a runner in a function",
             Kind::KillFetcher => "kill -9 of a session with calls that it fetched",
             Kind::PauseTypes => "pauses of process types",
+            Kind::StandStill => "standstill of a server process",
         })
     }
 }
@@ -248,6 +251,15 @@ impl<'a> Saboteur<'a> {
             Kind::KillRunner => self.runner_in_function().is_some_and(|pid| self.kill(pid)),
             Kind::TerminateRunner => self.runner_in_function().is_some_and(terminate),
             Kind::KillFetcher => self.with_calls().is_some_and(|pid| self.kill(pid)),
+            // Engine processes most of the time: there are few of them, and clients wait for them anyway.
+            Kind::StandStill => {
+                let which = if self.random.below(4) > 0 {
+                    "backend_type LIKE 'xdb %'"
+                } else {
+                    "backend_type = 'client backend'"
+                };
+                self.anyone(which).is_some_and(|pid| stand_still(pid, length / 2))
+            }
             Kind::Pause => self.pause(length / 2),
             Kind::StatementTimeout => self.statement_timeout(length),
             Kind::WalFull => self.wal.is_some_and(|disk| {
@@ -484,8 +496,20 @@ impl<'a> Saboteur<'a> {
 }
 
 fn terminate(pid: i32) -> bool {
+    send(pid, libc::SIGTERM)
+}
+
+/// As on a machine that was suspended: the clock goes on, and the process does not.
+fn stand_still(pid: i32, length: Duration) -> bool {
+    send(pid, libc::SIGSTOP) && {
+        thread::sleep(length);
+        send(pid, libc::SIGCONT)
+    }
+}
+
+fn send(pid: i32, signal: i32) -> bool {
     // SAFETY: kill has no preconditions; the pid was a process of the rack's own server a moment ago.
-    unsafe { libc::kill(pid, libc::SIGTERM) == 0 }
+    unsafe { libc::kill(pid, signal) == 0 }
 }
 
 /// Limits that are always exceeded, until the time or the round is over. What they refuse, clients and the engine try again.
