@@ -13,7 +13,7 @@ use xdb_cluster_tests::worker::Worker;
 use crate::mischief::Mood;
 use crate::pauses;
 use crate::wal::WalDisk;
-use crate::world::World;
+use crate::world::{World, send};
 use xdb_cluster_tests::random::Random;
 
 /// A kind of fault.
@@ -251,7 +251,7 @@ impl<'a> Saboteur<'a> {
             Kind::KillRunner => self.runner_in_function().is_some_and(|pid| self.kill(pid)),
             Kind::TerminateRunner => self.runner_in_function().is_some_and(terminate),
             Kind::KillFetcher => self.with_calls().is_some_and(|pid| self.kill(pid)),
-            // Engine processes most of the time: there are few of them, and clients wait for them anyway.
+            // Engine processes most of the time: of all the server's processes they are few.
             Kind::StandStill => {
                 let which = if self.random.below(4) > 0 {
                     "backend_type LIKE 'xdb %'"
@@ -327,8 +327,8 @@ impl<'a> Saboteur<'a> {
         }
         // Until the postmaster has noticed, it takes connections that it is about to cut.
         let deadline = Instant::now() + BACK_WITHIN;
-        // SAFETY: signal 0 only asks whether the process exists.
-        while unsafe { libc::kill(pid, 0) } == 0 && Instant::now() < deadline {
+        // Signal 0 only asks whether the process exists.
+        while send(pid, 0) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }
         self.back(BACK_WITHIN)
@@ -505,11 +505,6 @@ fn stand_still(pid: i32, length: Duration) -> bool {
         thread::sleep(length);
         send(pid, libc::SIGCONT)
     }
-}
-
-fn send(pid: i32, signal: i32) -> bool {
-    // SAFETY: kill has no preconditions; the pid was a process of the rack's own server a moment ago.
-    unsafe { libc::kill(pid, signal) == 0 }
 }
 
 /// Limits that are always exceeded, until the time or the round is over. What they refuse, clients and the engine try again.

@@ -172,8 +172,7 @@ impl World {
     /// Kills a process of the server, if it is there still.
     pub fn kill(&self, pid: i32) -> bool {
         self.killed.lock().expect("never poisoned").insert(pid);
-        // SAFETY: kill has no preconditions; the pid was a process of the rack's own server a moment ago.
-        unsafe { libc::kill(pid, libc::SIGKILL) == 0 }
+        send(pid, libc::SIGKILL)
     }
 
     pub fn was_killed(&self, pid: i32) -> bool {
@@ -197,4 +196,10 @@ impl World {
     pub fn forget_recent(&self) {
         self.recent.lock().expect("never poisoned").clear();
     }
+}
+
+/// Sends a signal to a process of the server. False if it is not there any more.
+pub fn send(pid: i32, signal: i32) -> bool {
+    // SAFETY: kill has no preconditions; the pid was a process of the rack's own server a moment ago.
+    unsafe { libc::kill(pid, signal) == 0 }
 }
