@@ -62,9 +62,9 @@ pub fn undone<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 /// A statement that catches its cancellation and goes on is ended with its process after this many time limits.
 const HARD_LIMIT: u32 = 3;
 
-/// How many time limits the statement has taken. Counted by a timer that fires once for each, and not by one for all of them: a machine
-/// that stood still has them all behind it at once, and nobody had the time to be cancelled. The server catches up on no firing
-/// that was missed (`handle_sig_alarm`).
+/// How many time limits the statement has taken. A timer counts them that fires once for each. One for all of them would fire together
+/// with the cancellation after a standstill of the machine, before the statement had any time to end. Firings that a standstill has
+/// missed are not made up for (the server's `handle_sig_alarm`): it counts as one limit.
 static LIMITS_TAKEN: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
@@ -106,19 +106,19 @@ pub fn with_timeout<T>(
     TIMES.with_borrow_mut(Vec::clear);
     SINCE.set(Some(Instant::now()));
     // SAFETY: the statement timeout is registered in every process with a database connection, the other one here.
-    let counting = unsafe {
-        let counting = match LIMIT_TIMER.get() {
+    let timer = unsafe {
+        let timer = match LIMIT_TIMER.get() {
             Some(timer) => timer,
             None => catch(|| raw::RegisterTimeout(FIRST_USER_TIMEOUT, at_limit))?,
         };
-        LIMIT_TIMER.set(Some(counting));
+        LIMIT_TIMER.set(Some(timer));
         catch(|| {
             raw::enable_timeout_after(STATEMENT_TIMEOUT, milliseconds);
             LIMITS_TAKEN.store(0, Ordering::Relaxed);
             let first = pg_sys::GetCurrentTimestamp() + i64::from(milliseconds) * 1000;
-            raw::enable_timeout_every(counting, first, milliseconds);
+            raw::enable_timeout_every(timer, first, milliseconds);
         })?;
-        counting
+        timer
     };
     let result = run_caught(body);
     charge();
@@ -127,7 +127,7 @@ pub fn with_timeout<T>(
     unsafe {
         catch(|| {
             raw::disable_timeout(STATEMENT_TIMEOUT, false);
-            raw::disable_timeout(counting, false);
+            raw::disable_timeout(timer, false);
         })?;
         // It may have fired after the last check for interrupts; the next statement is not the one to cancel.
         pg_sys::QueryCancelPending = 0;

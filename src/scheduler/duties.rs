@@ -173,10 +173,10 @@ impl Runners {
         if !gone || self.failing.is_deferred(&(), Instant::now()) {
             return;
         }
-        let running = self.running;
+        let known = self.running;
         let retired = in_transaction(session, |spi| {
             execution::unmark_closing(spi, None)?;
-            engine::retire_runners(spi, |role| running[role.index()] && !is_running(database, role))?;
+            engine::retire_runners(spi, |role| known[role.index()] && !is_running(database, role))?;
             crash::point("retire-runner");
             Ok(())
         });
@@ -185,7 +185,7 @@ impl Runners {
         } else {
             self.failing.clear(&());
             // One that has ended since is retired the next time, once more.
-            self.running = self::running(database);
+            self.running = running(database);
         }
     }
 }
