@@ -1,5 +1,6 @@
 //! Somebody's slow trigger, open transaction or lock delays the processes it has touched, and no other.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use xdb_cluster_tests::prelude::*;
@@ -298,14 +299,23 @@ fn no_message_is_lost_between_a_publish_and_a_close() {
     const SESSIONS: usize = 8;
     const LEAST_PUBLISHED: usize = 4000;
     const LEAST_REFUSED: usize = 200;
+    // Fewer for each process than one call reads. Else publishers who never wait for a disk keep the queues from ever being empty.
+    const MOST_UNREAD: usize = 300;
     let app = App::new("isolation_lost");
+    let all_read = Arc::new(AtomicUsize::new(0));
     // Reads what is there and asks to close at once if nothing is left: every answer races with the publishers.
-    let worker = app.worker(|call: &Call| match call.api {
-        Api::WaitUntil => any_of(&[
-            json!({"localQueueCommands": {"commandId": "m", "queueName": "inbox", "atLeast": 1, "atMost": 50}}),
-            timer("first", 0.02),
-        ]),
-        _ => close_if_empty("inbox", "Read"),
+    let worker = app.worker({
+        let all_read = Arc::clone(&all_read);
+        move |call: &Call| match call.api {
+            Api::WaitUntil => any_of(&[
+                json!({"localQueueCommands": {"commandId": "m", "queueName": "inbox", "atLeast": 1, "atMost": 50}}),
+                timer("first", 0.02),
+            ]),
+            _ => {
+                all_read.fetch_add(call.messages("m").len(), Ordering::Relaxed);
+                close_if_empty("inbox", "Read")
+            }
+        }
     });
     app.register("drain", &mailbox());
     // Whoever finds the process closed starts it again: so it closes again and again in the middle of messages, until the
@@ -337,6 +347,10 @@ fn no_message_is_lost_between_a_publish_and_a_close() {
             }
             accepted.push((process, message));
             all_published.fetch_add(1, Ordering::Relaxed);
+            wait_until("the messages are read", 60, || {
+                let read = all_read.load(Ordering::Relaxed);
+                all_published.load(Ordering::Relaxed).saturating_sub(read) < MOST_UNREAD
+            });
         }
         accepted
     });
