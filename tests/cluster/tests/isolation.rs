@@ -299,7 +299,8 @@ fn no_message_is_lost_between_a_publish_and_a_close() {
     const SESSIONS: usize = 8;
     const LEAST_PUBLISHED: usize = 4000;
     const LEAST_REFUSED: usize = 200;
-    // Fewer for each process than one call reads. Else publishers who never wait for a disk keep the queues from ever being empty.
+    // On average fewer for each process than one call reads. Where commits wait for no disk, publishers without this bound keep every
+    // queue from becoming empty.
     const MOST_UNREAD: usize = 300;
     let app = App::new("isolation_lost");
     let all_read = Arc::new(AtomicUsize::new(0));
