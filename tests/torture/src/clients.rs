@@ -455,6 +455,9 @@ fn fate<T>(world: &World, session: &Session, what: &str, which: &str, outcome: &
         Err(error) if error.code == "unsettled" => Fate::Unknown,
         // An attempt before, of which the answer was lost, may have brought the very message with which the process ended.
         Err(error) if error.code == "XD007" && what == "publish" && session.was_lost() => Fate::Unknown,
+        // A start that publishes in its transaction finds its own process ended: an attempt before, of which the answer was lost, has
+        // done all of it.
+        Err(error) if error.code == "XD007" && what == "start" && session.was_lost() => Fate::Acknowledged,
         // The process is not running (any more): for a message or a stop that is an answer.
         Err(error) if error.code == "XD007" && what != "start" => Fate::Refused,
         Err(error) => {

@@ -14,7 +14,7 @@ use xdb_cluster_tests::worker::{Answer, Api, Call};
 use crate::hand::Hand;
 use crate::ledger::Order;
 use crate::record::Fate;
-use crate::session::{Attempt, Session, passes};
+use crate::session::{self, Attempt, Session, passes};
 use crate::shapes::FETCHING;
 use crate::world::World;
 
@@ -230,7 +230,7 @@ impl<'a> Fetcher<'a> {
         let attempt = self.session.attempt(|db: &mut Db| {
             db.try_run("BEGIN")?;
             let text = db.try_maybe::<String>(&sql)?;
-            let runs_since = db.try_one("SELECT public.runs_since()")?;
+            let runs_since = session::runs_since(db)?;
             if let Some(claimed) = text.and_then(|text| Claimed::read(&text, Instant::now(), runs_since)) {
                 world.ledger.looked_at(&claimed.call);
                 let (nonce, answer) = hand.fetched(&claimed.call, claimed.order);

@@ -44,7 +44,7 @@ impl<'a> Session<'a> {
             let within = Duration::from_secs(5);
             let mut db = self.world.cluster().try_connect(self.world.database(), self.role, within).ok()?;
             self.pid = db.try_one("SELECT pg_backend_pid()").ok()?;
-            self.runs_since = db.try_one("SELECT public.runs_since()").ok()?;
+            self.runs_since = runs_since(&mut db).ok()?;
             self.statement_timeout = 0;
             self.db = Some(db);
         }
@@ -62,13 +62,7 @@ impl<'a> Session<'a> {
     /// Something to be done with the connection, once.
     pub fn attempt<T>(&mut self, work: impl FnOnce(&mut Db) -> Result<T, SqlError>) -> Attempt<T> {
         let Some(db) = self.db() else {
-            return Attempt::Refused(SqlError {
-                code: "57P03".into(),
-                message: "no connection".into(),
-                detail: String::new(),
-                hint: String::new(),
-                datatype: String::new(),
-            });
+            return Attempt::Refused(problem("57P03", "no connection"));
         };
         match work(db) {
             Ok(value) => Attempt::Done(value),
@@ -95,7 +89,7 @@ impl<'a> Session<'a> {
         let deadline = Instant::now() + SETTLED_WITHIN;
         self.was_lost = false;
         loop {
-            let problem = match self.attempt(&mut work) {
+            let why = match self.attempt(&mut work) {
                 Attempt::Done(value) => return Ok(value),
                 Attempt::Refused(error) if !passes(&error) => return Err(error),
                 Attempt::Refused(error) => {
@@ -111,15 +105,8 @@ impl<'a> Session<'a> {
             };
             self.world.count_repeat();
             if Instant::now() > deadline {
-                let error = SqlError {
-                    code: "unsettled".into(),
-                    message: problem.clone(),
-                    detail: String::new(),
-                    hint: String::new(),
-                    datatype: String::new(),
-                };
-                self.world.record.complain(format!("{what} could not be settled in {SETTLED_WITHIN:?}: {problem}"));
-                return Err(error);
+                self.world.record.complain(format!("{what} could not be settled in {SETTLED_WITHIN:?}: {why}"));
+                return Err(problem("unsettled", &why));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -158,6 +145,18 @@ impl<'a> Session<'a> {
     pub fn hang_up(&mut self) {
         self.db = None;
     }
+}
+
+/// Since when the server has run without a crash, as [`crate::schema::RUNS_SINCE`] tells it. Where its postmaster was killed nobody
+/// tells: the checkpointer ends before the sessions do.
+pub fn runs_since(db: &mut Db) -> Result<i64, SqlError> {
+    db.try_one::<Option<i64>>("SELECT public.runs_since()")?
+        .ok_or_else(|| problem("57P01", "the server is about to end"))
+}
+
+fn problem(code: &str, message: &str) -> SqlError {
+    let (detail, hint, datatype) = Default::default();
+    SqlError { code: code.into(), message: message.into(), detail, hint, datatype }
 }
 
 /// The end of the connection, which says nothing of the transaction.
