@@ -88,6 +88,23 @@ def test_what_waits_for_no_time(db: Any) -> None:
     db.client.stop("p")
 
 
+def test_what_comes_next_comes_by_itself(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Soon(xdb.Process):
+        @xdb.state(start=True, wait=xdb.timer(hours=1))
+        def only(self) -> xdb.Decision:
+            return xdb.complete("by itself")
+
+    def too_late() -> bool:
+        db.clock.advance(hours=2)
+        return bool(to_next_timer())
+
+    to_next_timer = db.clock.to_next_timer
+    monkeypatch.setattr(db.clock, "to_next_timer", too_late)
+    db.serve(Soon)
+    db.client.start(Soon, "s")
+    assert db.clock.run_until_closed("s").result == "by itself"
+
+
 def test_each_test_begins_at_the_real_time(db: Any) -> None:
     assert db.execute("SHOW xdb.now") == [("",)]
     assert list(db.client.list()) == []
