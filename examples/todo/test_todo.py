@@ -71,10 +71,11 @@ def test_an_error_keeps_what_was_changed_and_the_order_resumes_there(
 ) -> None:
     calls, partition = failing(1)
     monkeypatch.setattr(todo.shop, "partition", partition)
+    monkeypatch.setattr(todo, "throttled", lambda attempt: timedelta(minutes=attempt))
     shop.client.start(TakeOrder, "order-1", ORDER)
     shop.clock.settle()
     assert calls == [1] and shop.client.local(TakeOrder, "order-1").looked == 1
-    shop.clock.advance(seconds=4)
+    shop.clock.advance(minutes=2)
     assert calls == [2]
     assert shop.client.wait(ApproveOrder, "approve-order-1").status == "COMPLETED"
 

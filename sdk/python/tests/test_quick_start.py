@@ -67,7 +67,7 @@ def script(server: Server, port: str, page: list[tuple[str, str]]) -> tuple[str,
             lines.append(f"cat >{name[1]} <<'--- end'\n{block}--- end")
         else:
             lines.append(block)
-            if block.endswith("&\n") and port in block:  # nobody types faster than a worker starts
+            if "&\n" in block and port in block:  # nobody types faster than a worker starts
                 lines.append(f"for _ in $(seq 600); do (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>&- && break; sleep 0.1; done")
     return "\n".join(lines), printed
 

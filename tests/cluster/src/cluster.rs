@@ -408,18 +408,25 @@ impl Cluster {
         self.connect("postgres", "postgres")
     }
 
-    /// Changes a setting for the whole cluster and reloads.
+    /// Changes a setting for the whole cluster and reloads. Where a crash point is armed the server may die of that meanwhile.
     pub fn set(&self, name: &str, value: &str) {
-        let mut superuser = self.superuser();
-        superuser.run(&format!("ALTER SYSTEM SET {name} = '{value}'"));
-        superuser.run("SELECT pg_reload_conf()");
+        let set = || {
+            let mut superuser = self.superuser();
+            superuser.try_run(&format!("ALTER SYSTEM SET {name} = '{value}'"))?;
+            superuser.try_run("SELECT pg_reload_conf()")
+        };
+        wait_until(&format!("{name} is set"), 30, || match set() {
+            Err(error) if error.code.starts_with("08") || error.code.starts_with("57P0") => false,
+            Err(error) => panic!("{name} = {value}: {error:?}"),
+            Ok(()) => true,
+        });
         // A new session reads the files anew once the postmaster has: that is how we know it has.
-        wait_until(&format!("{name} is {value}"), 10, || {
+        wait_until(&format!("{name} is {value}"), 30, || {
             let sql = format!(
                 "SELECT current_setting('{name}') = '{value}' OR EXISTS (SELECT FROM pg_settings \
                  WHERE name = '{name}' AND setting = '{value}')"
             );
-            self.superuser().one::<bool>(&sql)
+            self.superuser().try_one::<bool>(&sql) == Ok(true)
         });
     }
 

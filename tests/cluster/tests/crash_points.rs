@@ -13,7 +13,7 @@ fn handler(call: &Call) -> Reply {
     let n = call.global("n").as_u64().unwrap_or_default() + 1;
     match (call.api, call.target()) {
         (Api::Rpc, _) => output(json!(n)).globals(json!({"n": n})).publish("noise", json!(n)).into(),
-        (Api::WaitUntil, "Sleep") => any_of(&[timer("t", 0.3)]).into(),
+        (Api::WaitUntil, "Sleep") => any_of(&[timer("t", 3.0)]).into(),
         (Api::WaitUntil, "Long") => any_of(&[timer("t", 3600.0)]).into(),
         (Api::WaitUntil, _) => any_of(&[local_queue("m", "inbox", 1)]).into(),
         (_, "Count") if n < STEPS => next("Count", json!(null)).globals(json!({"n": n})).into(),

@@ -132,7 +132,7 @@ fn in_a_turn_that_takes_calls_back_from_the_runners() {
     let app = application("turn-take-back");
     let worker = app.worker(add);
     worker.misbehave(|_: &Call| error(500, "Unfit", "not now"));
-    let patient = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 3}});
+    let patient = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 10}});
     let definition = Definition::starting_with("Add").step_with("Add", patient).maps("public.counters", "id", &["n"]);
     app.register("add", &definition);
     app.db().run("INSERT INTO counters VALUES ('k', 0)");
@@ -348,7 +348,7 @@ fn in_a_turn_that_passes_somebody_over() {
 fn in_a_turn_that_gives_a_message_back() {
     let (app, worker) = taking("turn-give-back");
     publish(&app, 0);
-    app.db().start("h", "hold").timeout("2 s").go();
+    app.db().start("h", "hold").timeout("10 s").go();
     let held = "xdb.global_message WHERE taken_by IS NOT NULL";
     wait_until("it is held", 10, || app.superuser().count(held) == 1);
     app.cluster().arm("turn-give-back");

@@ -190,8 +190,7 @@ fn a_purge_deletes_what_is_closed_and_waits_for_nobody() {
 
 #[test]
 fn closed_executions_go_after_the_retention() {
-    let options = ClusterOptions::default().set("xdb.retention", "1s");
-    let app = App::alone("manage_retention", options);
+    let app = App::alone("manage_retention", ClusterOptions::default());
     let _worker = answering(&app);
     let mut db = app.db();
     app.superuser().run(
@@ -213,6 +212,7 @@ fn closed_executions_go_after_the_retention() {
          SELECT execution_id, 1000 + n, now(), 'CompletionRequested', '{}'
          FROM xdb.latest_execution, generate_series(1, 25000) n WHERE process_id = 'p0'",
     );
+    app.cluster().set("xdb.retention", "1");
     wait_until("they are gone", 60, || db.count("xdb.processes") == 1);
     let mut superuser = app.superuser();
     wait_until("and all that belonged to them", 30, || {

@@ -18,7 +18,7 @@ fn handler(call: &Call) -> Reply {
     let counted = json!({"n": n(call) + 1});
     match (call.api, call.target()) {
         (Api::Rpc, _) => output(json!(n(call))).into(),
-        (Api::WaitUntil, "Nap") => any_of(&[timer("t", 2.0)]).into(),
+        (Api::WaitUntil, "Nap") => any_of(&[timer("t", 10.0)]).into(),
         (Api::WaitUntil, "Share") => all_of(&[global_queue("m", "box", 1), global_queue("n", "rest", 1)]).into(),
         (Api::WaitUntil, _) => any_of(&[timer("t", 3600.0), local_queue("m", "inbox", 2)]).into(),
         (_, "Count") if n(call) + 1 < COUNTS => Reply::from(next("Count", json!(null)).globals(counted)),

@@ -127,9 +127,11 @@ impl Slow {
 
 #[test]
 fn no_turn_of_the_scheduler_spends_more_than_its_time_in_a_slow_table() {
-    const PROCESSES: usize = 64;
-    let slow = Slow::new(App::new("runners_budget"));
-    slow.takes(0.2);
+    const PROCESSES: usize = 16;
+    // One write is more than half of what a turn has, and far from all of it.
+    let options = ClusterOptions::default().set("xdb.apply_timeout", "1s");
+    let slow = Slow::alone("runners_budget", options);
+    slow.takes(0.6);
     slow.hang(true);
     slow.start(1..=PROCESSES);
     slow.worker.wait_for_count("all calls", 30, PROCESSES, |call| call.process_id().starts_with('p'));
@@ -148,7 +150,9 @@ fn no_turn_of_the_scheduler_spends_more_than_its_time_in_a_slow_table() {
 
 #[test]
 fn one_that_failed_before_makes_no_other_guarded() {
-    let slow = Slow::new(App::new("runners_guard"));
+    // A turn that has used its time up is repeated with guards.
+    let options = ClusterOptions::default().set("xdb.apply_timeout", "60s");
+    let slow = Slow::alone("runners_guard", options);
     let mut holder = slow.app.db();
     holder.run("BEGIN; UPDATE mine SET n = 0 WHERE id = 'p300'");
     slow.start(300..=300);

@@ -129,7 +129,7 @@ fn both_timeouts() {
         ("wait_until", Api::WaitUntil, "waitUntilApiTimeoutSeconds", 1),
         ("execute", Api::Execute, "executeApiTimeoutSeconds", 2),
     ] {
-        for id in start_both(&mut db, name, &json!({key: 0.3})) {
+        for id in start_both(&mut db, name, &json!({key: 2})) {
             assert_eq!(db.completes(&id).result(), &json!(result), "{id}");
             let tried = worker.count(|call| call.process_id() == id && call.target() == "S" && call.api == api);
             assert_eq!(tried, 2, "{id}: it was given up once");

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -45,12 +46,12 @@ def test_an_interrupt_in_a_handler_stops_the_worker(billing: Any, caplog: Any) -
     class Interrupted(xdb.Process):
         @xdb.state(start=True, retry=xdb.Retry(initial=timedelta(milliseconds=100)))
         def only(self) -> xdb.Decision:
-            if not interrupted:
+            if first.acquire(blocking=False):
                 interrupted.append(self.call.process_id)
                 raise KeyboardInterrupt
             return xdb.complete()
 
-    interrupted: list[str] = []
+    first, interrupted = threading.Lock(), list[str]()
     register(billing, Interrupted)
     for n in range(3):
         billing.client.start(Interrupted, f"i{n}")
