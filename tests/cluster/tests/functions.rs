@@ -543,7 +543,8 @@ fn a_step_is_an_sql_function_exactly_once_without_http_whatever_is_killed() {
         let mut superuser = app.superuser();
         wait_until("some steps are made", 60, || db.count("ledger") > 10 * (round + 1));
         if let Some(pid) = superuser.try_maybe::<i32>(runner).expect("it can be asked") {
-            superuser.run(&format!("SELECT pg_terminate_backend({pid})"));
+            // It is gone when this comes back: the next look finds another one.
+            superuser.run(&format!("SELECT pg_terminate_backend({pid}, 10000)"));
         }
     }
     if let Some(pid) = app.superuser().try_maybe::<i32>(runner).expect("it can be asked") {

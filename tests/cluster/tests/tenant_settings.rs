@@ -79,7 +79,7 @@ fn an_owners_setting_that_is_changed_is_seen_soon() {
     assert!(!may_write(&mut db, "before"));
     app.superuser().run("ALTER ROLE app SET app.tenant = 'b'");
     let mut number = 0;
-    wait_until("the change is seen", 11, || {
+    wait_until("the change is seen", 20, || {
         number += 1;
         may_write(&mut db, &format!("p{number}"))
     });

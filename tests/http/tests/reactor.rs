@@ -111,17 +111,23 @@ fn engines_of_other_tests() -> usize {
 fn calls_beyond_the_connections_wait_in_line() {
     let (sender, arrived) = channel();
     let sender = Mutex::new(sender);
-    let stub = Stub::start(move |mut connection, _| {
-        while connection.request().is_some() {
-            sender.lock().unwrap().send(()).unwrap();
-            connection.dawdle(SHORT);
-            connection.answer(200, "{}");
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock().unwrap();
+    let stub = Stub::start({
+        let gate = Arc::clone(&gate);
+        move |mut connection, _| {
+            while connection.request().is_some() {
+                sender.lock().unwrap().send(()).unwrap();
+                drop(gate.lock().unwrap());
+                connection.answer(200, "{}");
+            }
         }
     });
     let rig = Rig::new(2);
     let calls = (0..6).map(|tag| call(tag, stub.url("/"), PATIENCE));
     rig.reactor.submit(calls.collect());
     eventually("four wait", || rig.reactor.connections() == Connections { open: 2, waiting: 4 });
+    drop(closed);
     for reply in rig.collect(6) {
         assert_eq!(reply.outcome, answer(200, "{}"));
     }
