@@ -258,7 +258,8 @@ def test_a_type_is_paused_and_resumed(shop: Any) -> None:
             shop.client.start(Idle, "refused")
         operator.pause_type("Idle")
         shop.client.start(Idle, "held")
-        wait_until("its call is held", lambda: shop.client.describe("held").raw["typePause"] == {"mode": "WAIT"})
+        wait_until("its call is held", lambda: shop.admin.status().backlog == 0)
+        assert shop.client.describe("held").raw["typePause"] == {"mode": "WAIT"}
         assert not shop.client.describe("held").threads[0].get("waitingFor")
         operator.resume_type(Idle)
         operator.resume_type("Idle")
