@@ -1,5 +1,6 @@
 //! Tests of the engine's HTTP room, which is built here without Postgres.
 
+pub mod gate;
 #[path = "../../../src/http/mod.rs"]
 pub mod http;
 pub mod rig;

@@ -4,9 +4,10 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Barrier, Condvar, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
+use xdb_http_tests::gate::Gate;
 use xdb_http_tests::http::Lookup;
 use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, failure, policy};
 use xdb_http_tests::stub::Stub;
@@ -15,25 +16,7 @@ use xdb_http_tests::transport::FailureKind;
 const SHORT: Duration = Duration::from_millis(300);
 const SOON: Duration = Duration::from_secs(5);
 
-/// A gate that lookups of "stuck.test" wait at.
-#[derive(Default)]
-struct Gate {
-    open: Mutex<bool>,
-    opened: Condvar,
-}
-
-impl Gate {
-    fn pass(&self) {
-        let open = self.open.lock().unwrap();
-        drop(self.opened.wait_while(open, |open| !*open).unwrap());
-    }
-
-    fn open(&self) {
-        *self.open.lock().unwrap() = true;
-        self.opened.notify_all();
-    }
-}
-
+/// Lookups of "stuck.test" wait at the gate.
 fn lookup(gate: Arc<Gate>, asked: Arc<AtomicUsize>) -> Lookup {
     Arc::new(move |host| {
         asked.fetch_add(1, Ordering::SeqCst);

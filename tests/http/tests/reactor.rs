@@ -7,9 +7,10 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use xdb_http_tests::gate::Gate;
 use xdb_http_tests::http::{Connections, Lookup, Means};
 use xdb_http_tests::rig::{PATIENCE, Rig, answer, call, eventually, failure, local, policy};
 use xdb_http_tests::stub::{Stub, never_accepting};
@@ -111,14 +112,13 @@ fn engines_of_other_tests() -> usize {
 fn calls_beyond_the_connections_wait_in_line() {
     let (sender, arrived) = channel();
     let sender = Mutex::new(sender);
-    let gate = Arc::new(Mutex::new(()));
-    let closed = gate.lock().unwrap();
+    let gate = Arc::new(Gate::default());
     let stub = Stub::start({
         let gate = Arc::clone(&gate);
         move |mut connection, _| {
             while connection.request().is_some() {
                 sender.lock().unwrap().send(()).unwrap();
-                drop(gate.lock().unwrap());
+                gate.pass();
                 connection.answer(200, "{}");
             }
         }
@@ -127,7 +127,7 @@ fn calls_beyond_the_connections_wait_in_line() {
     let calls = (0..6).map(|tag| call(tag, stub.url("/"), PATIENCE));
     rig.reactor.submit(calls.collect());
     eventually("four wait", || rig.reactor.connections() == Connections { open: 2, waiting: 4 });
-    drop(closed);
+    gate.open();
     for reply in rig.collect(6) {
         assert_eq!(reply.outcome, answer(200, "{}"));
     }
@@ -299,18 +299,11 @@ fn an_endless_answer_holds_nobody_up() {
     assert!(begin.elapsed() < SHORT + SOON);
 }
 
-/// A gate that a lookup waits at.
-#[derive(Default)]
-struct Gate {
-    open: Mutex<bool>,
-    opened: Condvar,
-}
-
+/// Every lookup waits at the gate.
 fn stuck(gate: &Arc<Gate>) -> Lookup {
     let gate = gate.clone();
     Arc::new(move |_| {
-        let open = gate.open.lock().unwrap();
-        drop(gate.opened.wait_timeout_while(open, PATIENCE, |open| !*open).unwrap());
+        gate.pass();
         Ok(vec![IpAddr::from([127, 0, 0, 1])])
     })
 }
@@ -388,8 +381,7 @@ fn time_runs_out_in_every_state() {
     }
     eventually("nothing is left", || every.rig.reactor.connections() == Connections::default());
     // The lookup comes back to a call that is gone.
-    *every.gate.open.lock().unwrap() = true;
-    every.gate.opened.notify_all();
+    every.gate.open();
     let other = Stub::answering(200, "{}");
     assert_eq!(every.rig.get(other.url("/")), answer(200, "{}"));
     assert!(!every.rig.readable_within(Duration::ZERO));
@@ -401,8 +393,7 @@ fn the_thread_ends_from_every_state() {
     let begin = Instant::now();
     every.rig.end();
     assert!(begin.elapsed() < SOON);
-    *every.gate.open.lock().unwrap() = true;
-    every.gate.opened.notify_all();
+    every.gate.open();
 }
 
 /// Beginning a connection does this until it is disarmed.
