@@ -416,7 +416,7 @@ impl Cluster {
             superuser.try_run("SELECT pg_reload_conf()")
         };
         wait_until(&format!("{name} is set"), 30, || match set() {
-            Err(error) if error.code.starts_with("08") || error.code.starts_with("57P0") => false,
+            Err(error) if error.is_lost() => false,
             Err(error) => panic!("{name} = {value}: {error:?}"),
             Ok(()) => true,
         });

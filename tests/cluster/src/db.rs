@@ -24,6 +24,19 @@ pub struct SqlError {
     pub datatype: String,
 }
 
+impl SqlError {
+    /// With a SQLSTATE and a message alone.
+    pub fn new(code: &str, message: &str) -> SqlError {
+        let (detail, hint, datatype) = Default::default();
+        SqlError { code: code.into(), message: message.into(), detail, hint, datatype }
+    }
+
+    /// The connection has ended, or there is none to be had, which says nothing of what a transaction came to.
+    pub fn is_lost(&self) -> bool {
+        matches!(&*self.code, "57P01" | "57P02" | "57P03" | "57P05") || self.code.starts_with("08")
+    }
+}
+
 impl From<postgres::Error> for SqlError {
     fn from(error: postgres::Error) -> Self {
         match error.as_db_error() {
@@ -34,13 +47,7 @@ impl From<postgres::Error> for SqlError {
                 hint: error.hint().unwrap_or_default().into(),
                 datatype: error.datatype().unwrap_or_default().into(),
             },
-            None => SqlError {
-                code: "08006".into(),
-                message: error.to_string(),
-                detail: String::new(),
-                hint: String::new(),
-                datatype: String::new(),
-            },
+            None => SqlError::new("08006", &error.to_string()),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use xdb_cluster_tests::codes;
 use xdb_cluster_tests::db::{Db, SqlError, jsonb, literal};
 
 use crate::hand::Urgent;
@@ -454,12 +455,12 @@ fn fate<T>(world: &World, session: &Session, what: &str, which: &str, outcome: &
         Ok(_) => Fate::Acknowledged,
         Err(error) if error.code == "unsettled" => Fate::Unknown,
         // An attempt before, of which the answer was lost, may have brought the very message with which the process ended.
-        Err(error) if error.code == "XD007" && what == "publish" && session.was_lost() => Fate::Unknown,
+        Err(error) if error.code == codes::NOT_RUNNING && what == "publish" && session.was_lost() => Fate::Unknown,
         // A start that publishes in its transaction finds its own process ended: an attempt before, of which the answer was lost, has
         // done all of it.
-        Err(error) if error.code == "XD007" && what == "start" && session.was_lost() => Fate::Acknowledged,
+        Err(error) if error.code == codes::NOT_RUNNING && what == "start" && session.was_lost() => Fate::Acknowledged,
         // The process is not running (any more): for a message or a stop that is an answer.
-        Err(error) if error.code == "XD007" && what != "start" => Fate::Refused,
+        Err(error) if error.code == codes::NOT_RUNNING && what != "start" => Fate::Refused,
         Err(error) => {
             world.record.complain(format!("{what} {which} was refused: {error:?}"));
             Fate::Refused

@@ -62,11 +62,11 @@ impl<'a> Session<'a> {
     /// Something to be done with the connection, once.
     pub fn attempt<T>(&mut self, work: impl FnOnce(&mut Db) -> Result<T, SqlError>) -> Attempt<T> {
         let Some(db) = self.db() else {
-            return Attempt::Refused(problem("57P03", "no connection"));
+            return Attempt::Refused(SqlError::new("57P03", "no connection"));
         };
         match work(db) {
             Ok(value) => Attempt::Done(value),
-            Err(error) if is_lost(&error) => {
+            Err(error) if error.is_lost() => {
                 self.db = None;
                 Attempt::Unknown
             }
@@ -89,7 +89,7 @@ impl<'a> Session<'a> {
         let deadline = Instant::now() + SETTLED_WITHIN;
         self.was_lost = false;
         loop {
-            let why = match self.attempt(&mut work) {
+            let problem = match self.attempt(&mut work) {
                 Attempt::Done(value) => return Ok(value),
                 Attempt::Refused(error) if !passes(&error) => return Err(error),
                 Attempt::Refused(error) => {
@@ -105,8 +105,8 @@ impl<'a> Session<'a> {
             };
             self.world.count_repeat();
             if Instant::now() > deadline {
-                self.world.record.complain(format!("{what} could not be settled in {SETTLED_WITHIN:?}: {why}"));
-                return Err(problem("unsettled", &why));
+                self.world.record.complain(format!("{what} could not be settled in {SETTLED_WITHIN:?}: {problem}"));
+                return Err(SqlError::new("unsettled", &problem));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -151,17 +151,7 @@ impl<'a> Session<'a> {
 /// tells: the checkpointer ends before the sessions do.
 pub fn runs_since(db: &mut Db) -> Result<i64, SqlError> {
     db.try_one::<Option<i64>>("SELECT public.runs_since()")?
-        .ok_or_else(|| problem("57P01", "the server is about to end"))
-}
-
-fn problem(code: &str, message: &str) -> SqlError {
-    let (detail, hint, datatype) = Default::default();
-    SqlError { code: code.into(), message: message.into(), detail, hint, datatype }
-}
-
-/// The end of the connection, which says nothing of the transaction.
-fn is_lost(error: &SqlError) -> bool {
-    matches!(&*error.code, "57P01" | "57P02" | "57P03" | "57P05") || error.code.starts_with("08")
+        .ok_or_else(|| SqlError::new("57P01", "the server is about to end"))
 }
 
 /// An error that a repeat may get past: conflicts, timeouts, a worker that failed, a server that is full, a

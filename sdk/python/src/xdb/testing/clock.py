@@ -80,7 +80,7 @@ class Clock:
             if not outcome.timed_out:
                 return outcome
             waited, waits = waits, self.to_next_timer()
-            # Not after the first time: time goes on by itself too, and what it waited for may have come just before.
+            # Twice: time goes on by itself too, and what the process waited for may have come between the two looks.
             if not waited and not waits:
                 raise NotSettled(f"{process_id} waits for no time: {self._client.describe(process_id)}")
         raise NotSettled(f"{process_id} has not closed after {ROUNDS} timers. {self._failures()}")
