@@ -22,11 +22,16 @@ FIRST_PART_SECONDS = 5.0
 
 
 class AsgiApp:
-    """Async handlers run on the loop, ordinary ones in threads of its own, which nobody else uses up."""
+    """Async handlers run on the loop, ordinary ones in threads of its own, which nobody else uses up.
+
+    RPCs have as many threads besides, for which they wait: their callers do, and nobody repeats them.
+    """
 
     def __init__(self, worker: Worker, path: str = "") -> None:
         self.worker, self.path = worker, path.rstrip("/")
-        self._threads = ThreadPoolExecutor(worker.options.threads, thread_name_prefix="xdb")
+        threads = worker.options.threads
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="xdb")
+        self._rpc_threads = ThreadPoolExecutor(threads, thread_name_prefix="xdb-rpc")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -46,7 +51,8 @@ class AsgiApp:
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 # What runs has been answered, or given up.
-                self._threads.shutdown(wait=False, cancel_futures=True)
+                for each in (self._threads, self._rpc_threads):
+                    each.shutdown(wait=False, cancel_futures=True)
                 return
 
     async def _reply(self, scope: Scope, receive: Receive) -> Reply:
@@ -65,7 +71,7 @@ class AsgiApp:
         except BadRequest as error:
             return error.reply
         opened = self.worker.open(scope["method"], path, headers, body)
-        return opened if isinstance(opened, Reply) else await self._run(opened)
+        return opened if isinstance(opened, Reply) else await self._run_while_called(opened, receive)
 
     async def _body(self, receive: Receive, headers: dict[str, str]) -> bytes:
         """The body as it came. What has none left is found out by the worker, which knows the length."""
@@ -87,19 +93,42 @@ class AsgiApp:
                 break
         return b"".join(parts)
 
+    async def _run_while_called(self, job: Job, receive: Receive) -> Reply:
+        """Runs it, and tells it when its caller closes the connection: an async handler is cancelled then."""
+        running, gone = asyncio.ensure_future(self._run(job)), asyncio.ensure_future(_is_closed(receive))
+        try:
+            await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done() and await gone:
+                abandoned = job.abandon()
+                if job.is_async:
+                    return abandoned
+            return await running
+        finally:
+            gone.cancel()
+            running.cancel()
+
     async def _run(self, job: Job) -> Reply:
         if job.is_known:
             return job.run()
         if job.is_async:
             return await job.run_async()
-        context = contextvars.copy_context()
-        running = asyncio.get_running_loop().run_in_executor(self._threads, context.run, job.run)
+        if job.takes_place and not self.worker.take_place():
+            return self.worker.full()
+        threads = self._threads if job.takes_place else self._rpc_threads
+        thread = threads.submit(contextvars.copy_context().run, job.run)
+        if job.takes_place:
+            thread.add_done_callback(lambda _: self.worker.leave_place())
+        running = asyncio.wrap_future(thread)
         done, _ = await asyncio.wait({running}, timeout=job.seconds_left())
         if done:
             return running.result()
         # One that still waits for a thread never begins.
-        running.cancel()
-        return job.late()
+        return job.not_begun() if thread.cancel() else job.late()
+
+
+async def _is_closed(receive: Receive) -> bool:
+    """Waits until the caller has closed the connection. False: who stands between has something else to say, and is not asked again."""
+    return bool((await receive())["type"] == "http.disconnect")
 
 
 def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

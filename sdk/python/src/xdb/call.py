@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from contextvars import ContextVar
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,16 @@ class Call:
     traceparent: str | None = None
     recovered_from: Recovered | None = None
     database_error: DatabaseError | None = None
+    # Set by the worker when the connection of the call is closed.
+    _gone: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether no answer is waited for any more: the process has ended or was stopped, or the time of the call is over.
+
+        An ordinary handler of long work asks now and then, and ends early. An async one gets `CancelledError`.
+        """
+        return self._gone.is_set() or (self.deadline is not None and datetime.now(timezone.utc) >= self.deadline)
 
 
 running: ContextVar[Call] = ContextVar("xdb_call")

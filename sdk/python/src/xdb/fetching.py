@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 APIS = {"WAIT_UNTIL_API": "wait-until", "EXECUTE_API": "execute"}
 
-# No failure: whoever fetches the call next makes the same attempt.
+# No failure: whoever fetches the call next makes the same attempt. As of any other 503.
 _GIVE_BACK = Reply(503, b"")
 
 # How often one worker makes the same attempt again before it counts as a failed one.
@@ -64,6 +64,11 @@ class Claimed:
     def attempt(self) -> str:
         """Which attempt of which call it is, with whatever lease."""
         return _attempt_of(self.job) if isinstance(self.job, Job) else self.token
+
+    @property
+    def not_here(self) -> bool:
+        """Whether it is given back, because this worker does not have what it is for, and another version may."""
+        return isinstance(self.job, Reply) and self.job.status == _GIVE_BACK.status
 
     def extension(self) -> str | None:
         """Another lease, for one that has waited behind others."""
@@ -247,7 +252,7 @@ def left_to_say(call: Claimed) -> Reply:
 
 def failure(call: Claimed, reply: Reply) -> tuple[str, str | None]:
     """The parameters of `fail_call`."""
-    return call.token, reply.body.decode() or None
+    return call.token, None if reply.status == _GIVE_BACK.status else reply.body.decode()
 
 
 @contextlib.contextmanager

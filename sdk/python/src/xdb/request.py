@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
@@ -30,6 +30,13 @@ T = TypeVar("T")
 
 # That of the engine, where a definition says nothing.
 DEFAULT_TIMEOUT = 10.0
+
+# While a new version is deployed, some instances do not have what others have. What is missing for longer is a mistake, and a
+# failed attempt, which people see.
+DEPLOYED_WITHIN = 600.0
+
+# When the engine makes a call again that was no attempt.
+NOT_HERE_SECONDS, FULL_SECONDS = 2, 1
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,17 @@ class BadRequest(Exception):
     def __init__(self, status: int, error_type: str, detail: str) -> None:
         super().__init__(detail)
         self.reply = error_reply(status, error_type, detail)
+
+
+class NotHere(BadRequest):
+    """A call of what this worker does not have, which another version of it may have: no attempt, for a while."""
+
+    def __init__(self, error_type: str, detail: str, context: Mapping[str, Any]) -> None:
+        if time.time() - context["firstAttemptTimestamp"] > DEPLOYED_WITHIN:
+            super().__init__(404, error_type, detail)
+        else:
+            super().__init__(503, error_type, detail)
+            self.reply = try_again(self.reply, NOT_HERE_SECONDS)
 
 
 def length_of(header: str | None) -> int | None:
@@ -89,6 +107,11 @@ def error_reply(
     return Reply(status, dumps(body))
 
 
+def try_again(reply: Reply, seconds: int) -> Reply:
+    """A 503 as an answer that is no attempt: the engine makes the same call again after this time."""
+    return replace(reply, headers={**reply.headers, "retry-after": str(seconds)})
+
+
 def _kept(text: str, most: int) -> str:
     return storable(text[:most])
 
@@ -121,6 +144,14 @@ class Job:
     def is_async(self) -> bool:
         """Whether it has to run on an event loop."""
         return self.api != "wait-until" and self.member.handler.is_async
+
+    @property
+    def takes_place(self) -> bool:
+        """Whether it needs one of the worker's threads, and is made again later where none is free.
+
+        The engine does not repeat an RPC, so its caller waits for a thread.
+        """
+        return self.api != "rpc" and not self.is_known and not self.is_async
 
     @property
     def is_known(self) -> bool:
@@ -171,6 +202,8 @@ class Job:
 
     def run(self) -> Reply:
         """The same, with an answer whatever happens but a Conflict."""
+        if self.call.cancelled:
+            return self.not_begun()
         with self.current():
             try:
                 if self.is_async:
@@ -185,6 +218,8 @@ class Job:
 
     async def run_async(self) -> Reply:
         """Calls an async handler on the running loop, and cancels it when its time is over."""
+        if self.call.cancelled:
+            return self.not_begun()
         task = asyncio.ensure_future(self._on_loop())
         try:
             done, _ = await asyncio.wait({task}, timeout=self.seconds_left())
@@ -220,6 +255,24 @@ class Job:
         with self.current():
             log.warning("%s", error)
         return error_reply(500, "DeadlineExceeded", str(error))
+
+    def not_begun(self) -> Reply:
+        """The answer where the caller had gone, or its time was over, before the handler began."""
+        error = DeadlineExceeded(
+            f"{self.label} was not begun: the call waited for a thread until its time was over, or its caller had gone. "
+            "Give the worker more threads=, or register it with a lower max_concurrency"
+        )
+        with self.current():
+            log.warning("%s", error)
+        return error_reply(500, "DeadlineExceeded", str(error))
+
+    def abandon(self) -> Reply:
+        """Tells the handler that nobody waits for its answer. Gives one for those who still ask."""
+        self.call._gone.set()
+        text = f"{self.label}: the caller has closed the connection, because the call timed out or its process needs no answer"
+        with self.current():
+            log.info("%s", text)
+        return error_reply(500, "CallerGone", text)
 
     def _answered(self, value: Any) -> Reply:
         if self.api == "wait-until":
@@ -332,8 +385,9 @@ def read(api: str, request: Any, key: str, traceparent: str | None, types: Mappi
         cls = types.get(process_type)
         if cls is None:
             known = ", ".join(types) or "none"
-            raise BadRequest(404, "UnknownProcessType", f"this worker has no process type {process_type!r}, only {known}")
-        member = _member(cls, api, name)
+            detail = f"this worker has no process type {process_type!r}, only {known}: is it an older one?"
+            raise NotHere("UnknownProcessType", detail, context)
+        member = _member(cls, api, name, context)
         received = time.monotonic()
         timeout = _timeout(api, member, context)
         call = _call(api, context, request, process_type, name, key, timeout, traceparent)
@@ -353,13 +407,13 @@ def read(api: str, request: Any, key: str, traceparent: str | None, types: Mappi
         raise BadRequest(400, "BadRequest", f"this is no call of the engine: {problem}") from error
 
 
-def _member(cls: type[Process], api: str, name: str) -> Member:
+def _member(cls: type[Process], api: str, name: str, context: Mapping[str, Any]) -> Member:
     members: Mapping[str, Member] = cls._xdb.rpcs if api == "rpc" else cls._xdb.states
     member = members.get(name)
     if member is None:
         kind = "RPC" if api == "rpc" else "state"
         hint = f"{cls._xdb.name} has no {kind} {name!r} here, only {', '.join(members) or 'none'}"
-        raise BadRequest(404, "UnknownRpc" if api == "rpc" else "UnknownState", f"{hint}: is this worker an older one?")
+        raise NotHere(f"Unknown{'Rpc' if api == 'rpc' else 'State'}", f"{hint}: is this worker an older one?", context)
     return member
 
 

@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
 from .fetching import Fetching
 from .logging import install, log
-from .request import BadRequest, Job, Reply, length_of
+from .request import BadRequest, Reply, length_of
 from .worker import Worker
 
 
@@ -142,18 +143,51 @@ class _Http(ThreadingHTTPServer):
         self._guard = threading.Condition()
         # Each open connection, and whether a call runs on it.
         self._connections: dict[socket.socket, bool] = {}
+        # What to do if its caller closes it, of each connection on which a call runs.
+        self._calls: dict[socket.socket, Callable[[], object]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._none_waits = False
-        super().__init__((host, port), _Handler)
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            raise OSError(error.errno, f"can't listen on {host} port {port}: {error.strerror}") from None
         if worker.async_handlers():
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="xdb-loop", daemon=True).start()
 
-    def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
+    def answer(self, method: str, path: str, headers: dict[str, str], body: bytes, connection: socket.socket) -> Reply:
         opened = self.worker.open(method, path, headers, body)
-        if isinstance(opened, Job) and opened.is_async and self._loop is not None:
-            return asyncio.run_coroutine_threadsafe(opened.run_async(), self._loop).result()
-        return opened if isinstance(opened, Reply) else opened.run()
+        if isinstance(opened, Reply):
+            return opened
+        if not opened.is_async or self._loop is None:
+            with self._watched(connection, opened.abandon):
+                return self.worker.run(opened)
+        running = asyncio.run_coroutine_threadsafe(opened.run_async(), self._loop)
+        with self._watched(connection, running.cancel):
+            try:
+                return running.result()
+            except CancelledError:
+                return opened.abandon()
+
+    @contextlib.contextmanager
+    def _watched(self, connection: socket.socket, gone: Callable[[], object]) -> Iterator[None]:
+        with self._guard:
+            self._calls[connection] = gone
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._calls.pop(connection, None)
+
+    def service_actions(self) -> None:
+        """Looks, after each turn of `serve_forever`, which callers have closed their connections."""
+        with self._guard:
+            calls = list(self._calls.items())
+        for connection, gone in calls:
+            if _is_closed(connection):
+                gone()
+                with self._guard:
+                    self._calls.pop(connection, None)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         # Here and not in its thread: one that was just accepted is waited for as well.
@@ -211,6 +245,18 @@ class _Http(ThreadingHTTPServer):
         log.log(logging.DEBUG if broken else logging.ERROR, "a connection broke", exc_info=True)
 
 
+def _is_closed(connection: socket.socket) -> bool:
+    """Whether the other end has closed it. What it has sent before is left there. False where the system can't look without waiting."""
+    if not hasattr(socket, "MSG_DONTWAIT"):
+        return False
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     # Header and body in one packet.
@@ -231,7 +277,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             headers = {name.lower(): value for name, value in self.headers.items()}
             try:
-                reply = self._http.answer(self.command, self.path.partition("?")[0], headers, self._body(headers))
+                path, body = self.path.partition("?")[0], self._body(headers)
+                reply = self._http.answer(self.command, path, headers, body, self.connection)
             except BadRequest as error:
                 reply = error.reply
                 self.close_connection = True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import math
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .codec import CodecError, dumps, loads
 from .logging import log
 from .process import Process
-from .request import Around, BadRequest, Job, Reply, error_reply, length_of, read
+from .request import FULL_SECONDS, Around, BadRequest, Job, Reply, error_reply, length_of, read, try_again, waits_by_function
 from .signatures import BadSignature, key_of, verify
 from .states import Member
 from .version import VERSION
@@ -30,6 +32,9 @@ ROUTES = {
     BASE + "health": "health",
 }
 
+# Seconds: a worker that is full says so in its log this often.
+FULL_IS_TOLD_EVERY = 60.0
+
 
 @dataclass(frozen=True)
 class _Options:
@@ -45,8 +50,9 @@ class _Options:
 class Worker:
     """Answers the engine's calls for these processes.
 
-    `secret` is that of `xdb.register_worker`; several while one takes the place of another. `threads` run ordinary
-    handlers under ASGI. With `debug` the answer to a failed call has the traceback.
+    `secret` is that of `xdb.register_worker`; several while one takes the place of another. `threads` is how many ordinary
+    handlers of states run at a time; further calls are made again later, which is no failed attempt. With `debug` the answer to a
+    failed call has the traceback.
     """
 
     def __init__(
@@ -70,10 +76,14 @@ class Worker:
         self._secrets = (secret,) if isinstance(secret, str) else tuple(secret or ())
         if secret is not None and not self._secrets:
             raise ValueError("secret= has no secret in it, so that everybody could call: give one, or None if that is meant")
+        if threads < 1:
+            raise ValueError("threads= is how many ordinary handlers run at a time, one at least")
         seconds = tolerance.total_seconds() if isinstance(tolerance, timedelta) else tolerance
         self.options = _Options(tuple(key_of(each) for each in self._secrets), seconds, threads, max_body, debug)
         self._around: list[Around] = []
         self._warned = False
+        self._places = threading.BoundedSemaphore(threads)
+        self._told_full_at = -math.inf
 
     @property
     def processes(self) -> tuple[type[Process], ...]:
@@ -108,7 +118,45 @@ class Worker:
     def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """Answers one request. All adapters do it with this, or with its two halves."""
         opened = self.open(method, path, headers, body)
-        return opened if isinstance(opened, Reply) else opened.run()
+        return opened if isinstance(opened, Reply) else self.run(opened)
+
+    def run(self, job: Job) -> Reply:
+        """Runs a call in this thread, if its worker is not full."""
+        if not job.takes_place:
+            return job.run()
+        if not self.take_place():
+            return self.full()
+        try:
+            return job.run()
+        finally:
+            self.leave_place()
+
+    def take_place(self) -> bool:
+        """Whether one of the worker's threads is free; it is the caller's then, until `leave_place`."""
+        return self._places.acquire(blocking=False)
+
+    def leave_place(self) -> None:
+        """Gives a thread back."""
+        self._places.release()
+
+    def full(self) -> Reply:
+        """The answer to a call for which no thread is free."""
+        detail = (
+            f"all {self.options.threads} threads of the worker are at work, so the call is made again later: "
+            "give the worker more threads=, or register it with a lower max_concurrency"
+        )
+        now = time.monotonic()
+        if now - self._told_full_at >= FULL_IS_TOLD_EVERY:
+            self._told_full_at = now
+            log.warning("%s", detail)
+        return try_again(error_reply(503, "WorkerFull", detail), FULL_SECONDS)
+
+    @property
+    def concurrency(self) -> int | None:
+        """How many calls of states it takes at a time. None: no bound, since all of their handlers are async."""
+        states = [state for cls in self.types.values() for state in cls._xdb.states.values()]
+        ordinary = any(not state.handler.is_async or waits_by_function(state) for state in states)
+        return self.options.threads if ordinary else None
 
     def open(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Job | Reply:
         """The call of a request, or what is answered where there is none."""
