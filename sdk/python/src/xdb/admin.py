@@ -17,7 +17,8 @@ from .client.outcome import moment
 from .client.sources import source_of
 from .client.statements import Seconds, interval, type_name
 from .fetching import served_by
-from .health import NotAsked, types_at
+from .health import NotAsked, NotAWorker, refuses_signature, types_at
+from .stored import unreadable
 
 if TYPE_CHECKING:
     from . import AsyncPullWorker, Process, PullWorker, Worker
@@ -83,6 +84,16 @@ class Stranding(Exception):
         self.findings = findings
 
 
+class SignatureLost(Exception):
+    """Registering is refused: calls to the worker may be signed, and no secret is given for those to come. `change` is what it would change."""
+
+    def __init__(self, change: Change) -> None:
+        super().__init__(
+            f"{change}\nIts calls may be signed, which can't be seen, and would not be any more: give its secret, or say that there is none"
+        )
+        self.change = change
+
+
 class Admin:
     """Administration, over connections as `Client` takes them; each call takes `conn=` too."""
 
@@ -130,6 +141,7 @@ class Admin:
         max_concurrency: int | None = None,
         role: str | None = None,
         force: bool = False,
+        no_secret: bool = False,
         dry_run: bool = False,
         conn: Any = None,
     ) -> list[Change]:
@@ -137,8 +149,10 @@ class Admin:
 
         What is registered as it is stays untouched. A secret and headers can't be compared: they are registered again where
         they are given. Where the worker is new or changes, and no secret is given, it is the worker's own: it would refuse calls
-        that are not signed. With `url=None`, as for an `xdb.PullWorker`, members of `role` fetch its calls. `Stranding` if executions
-        that run would have no code any more, unless `force`.
+        that are not signed. If it has none either, a worker that is there is changed with `no_secret` only: its calls would not be
+        signed any more if they were. `max_concurrency` is how many calls the worker takes at a time, its `threads`, if nothing is
+        said; several instances behind one address take more. With `url=None`, as for an `xdb.PullWorker`, members of `role` fetch its
+        calls. `Stranding` if executions that run would have no code any more, unless `force`.
         """
         worker = _without_url(worker, url)
         with self._transaction(conn) as execute:
@@ -147,11 +161,13 @@ class Admin:
                 stranding = [finding for finding in _findings(execute, worker) if finding.strands]
                 if stranding:
                     raise Stranding(stranding)
-            if max_concurrency is None:
-                max_concurrency = _registered_concurrency(execute, name)
+            if max_concurrency is None and url is not None:
+                max_concurrency = worker.concurrency or _registered_concurrency(execute, name)
             own = next(iter(worker._secrets), None) if url is not None else None
             served = _Served(name, url, own if secret is None else secret, headers, max_concurrency, role)
             changes = [_worker_change(execute, served, secret is not None)]
+            if url is not None and served.secret is None and not no_secret and _may_lose_signature(changes[0]):
+                raise SignatureLost(changes[0])
             changes += [_type_change(execute, process, name) for process in worker.types.values()]
             if dry_run:
                 return changes
@@ -163,18 +179,22 @@ class Admin:
         return changes
 
     def check(self, worker: Worker | PullWorker | AsyncPullWorker, *, conn: Any = None) -> list[Finding]:
-        """What is registered, and what runs, beside the code: nothing where it fits."""
+        """What is registered, what runs and what is stored, beside the code; and types that are paused, or whose calls their worker
+        refuses. Nothing where it fits.
+        """
         with self._transaction(conn) as execute:
-            return _findings(execute, served_by(worker))
+            served = served_by(worker)
+            return _findings(execute, served) + [each for process in served.types.values() for each in _obstacles(execute, process)]
 
     def ask_workers(self, worker: Worker | PullWorker | AsyncPullWorker, *, conn: Any = None) -> list[Finding]:
         """What the registered workers of these processes say that they run, beside the code: nothing where it fits.
 
-        One that can't be reached from here is a note. Workers that fetch their calls, and those of which one may not see the URL,
-        are not asked.
+        One that can't be reached from here is a note. If the code has a secret, they are asked whether they take what it signs.
+        Workers that fetch their calls, and those of which one may not see the URL, are not asked.
         """
         with self._transaction(conn) as execute:
             places = _places(execute, served_by(worker))
+        secret = next(iter(served_by(worker)._secrets), None)
         asked: dict[str, Mapping[str, str] | NotAsked] = {}
         findings = []
         for process, name, url in places:
@@ -185,6 +205,11 @@ class Admin:
                     asked[url] = error
             finding = _served_finding(process, f"worker {name} at {url}", asked[url])
             findings += [] if finding is None else [finding]
+        if secret is not None:
+            for name, url in dict.fromkeys((name, url) for _, name, url in places):
+                if not isinstance(asked[url], NotAsked) and refuses_signature(url, secret):
+                    text = f"worker {name} at {url} refuses what is signed with the secret of the code"
+                    findings += [Finding(type_name(process), text) for process, other, _ in places if other == name]
         return findings
 
     # --- operating
@@ -257,6 +282,8 @@ def sql(
     given = [f"{key} => {_literal(value)}" for key, value in arguments.items() if value is not None]
     if url is None:
         given.insert(1, "url => NULL")
+    if max_concurrency is None and url is not None:
+        max_concurrency = worker.concurrency
     if max_concurrency is not None:
         given.append(f"max_concurrency => {int(max_concurrency)}")
     lines = []
@@ -335,6 +362,10 @@ def _registered_concurrency(execute: Execute, name: str) -> int | None:
     return rows[0][0] if rows else None
 
 
+# Registering it will be refused.
+_OF_ANOTHER_ROLE = "what is registered can't be seen: the worker belongs to another role"
+
+
 def _worker_change(execute: Execute, worker: _Served, secret_is_given: bool) -> Change:
     # An older server has no roles of workers.
     rows = execute(
@@ -348,7 +379,7 @@ def _worker_change(execute: Execute, worker: _Served, secret_is_given: bool) -> 
     ((old_url, old_concurrency, old_role, is_seen),) = rows
     old = _Served(worker.name, old_url, None, None, old_concurrency, old_role)
     if not is_seen:
-        details.append("what is registered can't be seen: the worker belongs to another role")
+        details.append(_OF_ANOTHER_ROLE)
     elif old.place != worker.place:
         details.append(f"url: {old.place} -> {worker.place}")
     if worker.url is None:
@@ -366,6 +397,11 @@ def _worker_change(execute: Execute, worker: _Served, secret_is_given: bool) -> 
     if worker.headers is not None:
         details.append("headers: registered again, since what is registered can't be read")
     return Change("worker", worker.name, False, tuple(details))
+
+
+def _may_lose_signature(change: Change) -> bool:
+    """Whether it registers a worker again, whose calls may be signed."""
+    return bool(change) and not change.is_new and _OF_ANOTHER_ROLE not in change.details
 
 
 @dataclass(frozen=True)
@@ -423,6 +459,8 @@ def _places(execute: Execute, worker: Worker) -> list[tuple[type[Process], str, 
 
 def _served_finding(process: type[Process], place: str, said: Mapping[str, str] | NotAsked) -> Finding | None:
     name, ours = type_name(process), f"sha256:{process.definition_hash()}"
+    if isinstance(said, NotAWorker):
+        return Finding(name, f"{place} is none: what answers there says {said}. Is there something missing in the path of its URL?")
     if isinstance(said, NotAsked):
         return Finding(name, f"{place} can't be asked from here: {said}", is_note=True)
     if name not in said:
@@ -458,6 +496,30 @@ def _findings_of(execute: Execute, process: type[Process]) -> Iterator[Finding]:
     yield from _stranded(execute, name, coded, sees_all=found.definition is not None)
     if found.definition is not None:
         yield from _rpcs_gone(execute, name, found.definition, coded)
+
+
+# Of calls that are made again and again: those that do not come to a handler.
+_REFUSED = """SELECT f.http_status, min(f.detail), count(*)
+    FROM xdb.processes AS p JOIN xdb.failures AS f USING (execution_id)
+    WHERE p.process_type = %s::text AND p.status = 'RUNNING' AND f.next_attempt_at IS NOT NULL AND f.http_status IN (401, 403, 404)
+    GROUP BY 1 ORDER BY 1"""
+
+
+def _obstacles(execute: Execute, process: type[Process]) -> Iterator[Finding]:
+    """What keeps processes of a type from going on, though the code fits what is registered."""
+    name = type_name(process)
+    if not _there_is(execute, "relation", "process_types") or not _there_is(execute, "relation", "queue_messages"):
+        return
+    sql = """SELECT to_jsonb(t) ->> 'pause_mode', to_jsonb(t) ->> 'pause_reason' FROM xdb.process_types AS t WHERE process_type = %s::text"""
+    for mode, reason in execute(sql, (name,)):
+        if mode is not None:
+            why = f": {reason}" if reason else ""
+            yield Finding(name, f"is paused ({mode}){why}; xdb.resume_process_type() lets it go on")
+    for status, detail, calls in execute(_REFUSED, (name,)):
+        said = "refuses the signature of" if status in (401, 403) else "does not know what is asked for by"
+        yield Finding(name, f"its worker {said} {calls} {'call' if calls == 1 else 'calls'}, with status {status}: {detail}")
+    for text in unreadable(execute, process):
+        yield Finding(name, text)
 
 
 def _stranded(execute: Execute, name: str, coded: Mapping[str, Any], sees_all: bool) -> Iterator[Finding]:
