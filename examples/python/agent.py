@@ -41,7 +41,7 @@ class Agent(xdb.Process, timeout=timedelta(hours=1)):
 
     @xdb.state(start=True, timeout=timedelta(seconds=90), retry=xdb.Retry(attempts=4))
     async def think(self, prompt: str | None) -> xdb.Decision:
-        # Cancelled when the agent is stopped: nobody would read the answer.
+        # Cancelled when the agent is stopped: the answer would be of no use.
         if prompt is not None:
             self.messages.append(Said("user", prompt))
         said = await model.answer(self.messages, self.call.id)

@@ -120,8 +120,11 @@ class Balancer:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        class Listening(ThreadingHTTPServer):
+            request_queue_size = 128  # a hundred calls come at once
+            daemon_threads = True
+
+        self._server = Listening(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -348,7 +351,7 @@ def test_a_handler_learns_that_its_process_was_stopped(xdb_db: Database) -> None
         @xdb.state(start=True, timeout=timedelta(seconds=5), retry=xdb.Retry(attempts=1))
         def work(self) -> xdb.Decision:
             begun.set()
-            wait_until("nobody waits for it", lambda: self.call.cancelled)
+            wait_until("its answer is of no use", lambda: self.call.cancelled)
             cancelled.set()
             return xdb.complete()
 

@@ -33,7 +33,7 @@ SELECT min(due) - clock_timestamp() - %s::text::interval FROM (
         WHERE ended_at IS NULL AND next_attempt_at > clock_timestamp() + %s::text::interval
 ) AS coming"""
 
-# Those that nobody answers, too: of a worker that fetches them, the engine waits for none.
+# Calls that are not answered. The engine makes none of those that a worker fetches.
 _WAITING = """
 SELECT w.name, w.url, count(*) FROM xdb.processes AS p JOIN xdb.state_executions AS s USING (execution_id)
     JOIN xdb.process_types AS t USING (process_type) JOIN xdb.workers AS w ON w.name = t.worker
@@ -157,7 +157,7 @@ class Clock:
         with self._connect() as conn:
             found = conn.execute(_WAITING).fetchall()
         workers = [
-            f"worker {name} at {url}: {calls}" if url is not None else f"worker {name}, which fetches its calls and which somebody has to run: {calls}"
+            f"worker {name} at {url}: {calls}" if url is not None else f"worker {name}, which fetches its calls; does it run? {calls}"
             for name, url, calls in found
         ]
         return f" Calls that are not answered, of {'; of '.join(workers)}." if workers else ""

@@ -435,9 +435,7 @@ class Simulator:
 
     def _to_next(self) -> bool:
         self._rest()
-        moved: bool = self._ask("advance")["reached"]
-        self._rest()
-        return moved
+        return bool(self._do("advance")["reached"])
 
     def run_until_closed(self, process_id: str) -> Outcome:
         """Moves on from one moment to the next until the process has closed, and gives its outcome."""
