@@ -9,6 +9,7 @@ use super::loaded::Meta;
 use crate::error;
 use crate::guc;
 use crate::pg::catch::{NO_DATA, PgError, Result, SERIALIZATION_FAILURE, UNDEFINED_TABLE, UNIQUE_VIOLATION, sqlstate};
+use crate::pg::identity::with_pinned_path;
 use crate::pg::memory;
 use crate::pg::param::{Param, value};
 use crate::pg::shmem::row_places::RowPlace;
@@ -264,13 +265,25 @@ impl Tables {
             table.record(mapping, written)?,
             table.key_is(mapping)?
         );
-        let updated = spi.on_users_tables().run(&sql, &params(key, Some(json_of(written)?)));
-        Ok(updated.map_err(|error| about(error, mapping, written))? > 0 || self.has_values(spi, part)?)
+        let params = params(key, Some(json_of(written)?));
+        // Twice: while the first one waited, another transaction may have put a new row in the place of the one that it found.
+        for _ in 0..2 {
+            let updated = spi.on_users_tables().run(&sql, &params).map_err(|error| about(error, mapping, written))?;
+            if updated > 0 {
+                return Ok(true);
+            }
+            match self.has_values(spi, part)? {
+                Some(true) => return Ok(true),
+                Some(false) => {}
+                None => return Ok(false),
+            }
+        }
+        Err(kept(mapping, key, "as it was"))
     }
 
-    /// Whether the row that an `UPDATE` did not touch is there and has the values all the same: a trigger may leave out a change that
-    /// changes nothing. False where there is no row. A row that is kept as it was is an error.
-    fn has_values(&self, spi: &Spi, TableValues { mapping, key, written }: &TableValues) -> Result<bool> {
+    /// Whether the row that an `UPDATE` did not touch has the values all the same: a trigger may leave out a change that changes
+    /// nothing. None where there is no row.
+    fn has_values(&self, spi: &Spi, TableValues { mapping, key, written }: &TableValues) -> Result<Option<bool>> {
         let table = self.enter(mapping)?;
         let columns = |of: &str| {
             let columns: Vec<_> = written.iter().map(|(column, _)| format!("{of}.{}", quote(column))).collect();
@@ -284,11 +297,7 @@ impl Tables {
             table.record(mapping, written)?,
             table.key_is(mapping)?
         );
-        let params = params(key, Some(json_of(written)?));
-        match spi.on_users_tables().first(&sql, &params, |row| row.at::<bool>(0))? {
-            Some(false) => Err(kept(mapping, key, "as it was")),
-            found => Ok(found.is_some()),
-        }
+        spi.on_users_tables().first(&sql, &params(key, Some(json_of(written)?)), |row| row.at::<bool>(0))
     }
 
     /// Writes the row of each table that has one of these attributes, at the start of a process. Keys of the other
@@ -372,7 +381,7 @@ impl Tables {
             true => self.place(spi, part.mapping, part.key)?.map_or(part.mapping.relation, |place| place.table),
             false => part.mapping.relation,
         };
-        let unique = catalog::unique_key(spi, violated, &part.mapping.primary_key)?;
+        let unique = with_pinned_path(|| catalog::unique_key(spi, violated, &part.mapping.primary_key))?;
         let unique = unique.ok_or_else(|| PgError::internal("a unique key without an index"))?;
         let what = format!("duplicate key value violates unique constraint \"{}\"", unique.index);
         let mut error = PgError::new(UNIQUE_VIOLATION, what).of_table(&unique.table);
