@@ -239,9 +239,9 @@ pub fn may_not_refer() -> PgError {
 
 /// Whoever maps a table must be allowed what the steps of processes do in it.
 pub fn may_not_map(table: &str, missing: &str) -> PgError {
-    table_denied(table)
-        .detail(format!("To map it, the current role lacks {missing} on what is mapped of it."))
-        .hint("Whoever maps a table needs SELECT and INSERT on the columns of the key and the attributes, and UPDATE on the latter.")
+    table_denied(table).detail(format!("To map it, the current role lacks {missing} on what is mapped of it.")).hint(
+        "To map a table, a role needs SELECT on the columns of the key and the attributes, and UPDATE on the latter.",
+    )
 }
 
 /// Whoever names a function has the processes of others call it.

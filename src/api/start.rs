@@ -113,7 +113,7 @@ pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)])
     }
     // What is looked up under a lock comes first: another mapping may have the same table.
     for (mapping, names) in written.values() {
-        caller.look_up(&mut tables, mapping, TableUse::Insert, |attribute| names.contains(attribute))?;
+        caller.look_up(&mut tables, mapping, TableUse::Select, |attribute| names.contains(attribute))?;
     }
     for (mapping, names) in written.values() {
         caller.look_up_keys(&mut tables, mapping, |attribute| names.contains(attribute))?;
@@ -125,7 +125,7 @@ pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)])
     Caller::on_users_tables(|spi| {
         writing.iter().zip(&calls).try_for_each(|((request, loaded), calls)| {
             let mode = request.options.global_attribute_conflict_mode;
-            tables.upsert(spi, &loaded.meta, &request.start.global_attributes, mode)?;
+            tables.start(spi, &loaded.meta, &request.start.global_attributes, mode)?;
             calls.run(spi)
         })
     })

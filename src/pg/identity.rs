@@ -338,7 +338,6 @@ pub fn role_named(name: &str) -> Result<Option<pg_sys::Oid>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableUse {
     Select,
-    Insert,
     Update,
 }
 
@@ -346,7 +345,6 @@ pub enum TableUse {
 pub fn may_use_table(role: pg_sys::Oid, relation: u32, how: TableUse) -> Result<bool> {
     let mode = match how {
         TableUse::Select => pg_sys::ACL_SELECT,
-        TableUse::Insert => pg_sys::ACL_INSERT,
         TableUse::Update => pg_sys::ACL_UPDATE,
     } as pg_sys::AclMode;
     let (relation, any) = (pg_sys::Oid::from(relation), pg_sys::AclMaskHow::ACLMASK_ANY);

@@ -8,7 +8,8 @@ use super::catalog::{self, TableDescription, quote};
 use super::loaded::Meta;
 use crate::error;
 use crate::guc;
-use crate::pg::catch::{NO_DATA, PgError, Result, UNDEFINED_TABLE, sqlstate};
+use crate::pg::catch::{NO_DATA, PgError, Result, SERIALIZATION_FAILURE, UNDEFINED_TABLE, UNIQUE_VIOLATION, sqlstate};
+use crate::pg::identity::with_pinned_path;
 use crate::pg::memory;
 use crate::pg::param::{Param, value};
 use crate::pg::shmem::row_places::RowPlace;
@@ -61,6 +62,9 @@ impl KeyColumn {
 /// Changes with every write of the row, and with nothing else that matters: not with a lock on it.
 const VERSION: &str = "pg_catalog.concat_ws(':', t.tableoid, t.xmin, t.ctid)";
 
+/// A value for a column whose values the table makes itself.
+const GENERATED_ALWAYS: i32 = sqlstate(b"428C9");
+
 /// What becomes of rows that are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
@@ -111,6 +115,9 @@ fn rows(meta: &Meta) -> impl Iterator<Item = (&TableMapping, &[String])> {
     rows.sort_by_key(|(table, _)| table.relation);
     rows.into_iter()
 }
+
+/// How often a start looks for a row before it gives up: in between, other transactions insert and delete it.
+const TRIES: usize = 4;
 
 /// Tables that a transaction looked up, by oid and key.
 #[derive(Default)]
@@ -238,64 +245,161 @@ impl Tables {
     /// Updates the row of each table that has one of these attributes. A row that is gone is an error, and nothing
     /// is created again.
     pub fn update(&self, spi: &Spi, meta: &Meta, attributes: &BTreeMap<String, Json>) -> Result<()> {
-        for TableValues { mapping, key, written } in parts(meta, attributes) {
-            let table = self.enter(mapping)?;
-            let sets: Vec<_> = written.iter().map(|(column, _)| format!("{0} = r.{0}", quote(column))).collect();
-            let sql = format!(
-                "UPDATE {} t SET {} FROM {} WHERE {}",
-                table.found.rows,
-                sets.join(", "),
-                table.record(mapping, &written)?,
-                table.key_is(mapping)?
-            );
-            let updated = spi.on_users_tables().run(&sql, &params(key, Some(json_of(&written)?)));
-            if updated.map_err(|error| about(error, mapping, &written))? == 0 {
-                return Err(gone(mapping, key, catalog::has_active_policies(spi, mapping.relation)?));
+        for part in parts(meta, attributes) {
+            if !self.update_row(spi, &part)? {
+                return Err(gone(part.mapping, part.key, catalog::has_active_policies(spi, part.mapping.relation)?));
             }
         }
         Ok(())
     }
 
-    /// Inserts the row of each table that has one of these attributes, at the start of a process. Keys of the other
+    /// Updates a row. False if there is none with this key.
+    fn update_row(&self, spi: &Spi, part: &TableValues) -> Result<bool> {
+        let TableValues { mapping, key, written } = part;
+        let table = self.enter(mapping)?;
+        let sets: Vec<_> = written.iter().map(|(column, _)| format!("{0} = r.{0}", quote(column))).collect();
+        let sql = format!(
+            "UPDATE {} t SET {} FROM {} WHERE {}",
+            table.found.rows,
+            sets.join(", "),
+            table.record(mapping, written)?,
+            table.key_is(mapping)?
+        );
+        let params = params(key, Some(json_of(written)?));
+        // Twice: while the first one waited, another transaction may have put a new row in the place of the one that it found.
+        for _ in 0..2 {
+            let updated = spi.on_users_tables().run(&sql, &params).map_err(|error| about(error, mapping, written))?;
+            if updated > 0 {
+                return Ok(true);
+            }
+            match self.has_values(spi, part)? {
+                Some(true) => return Ok(true),
+                Some(false) => {}
+                None => return Ok(false),
+            }
+        }
+        Err(kept(mapping, key, "as it was"))
+    }
+
+    /// Whether the row that an `UPDATE` did not touch has the values all the same: a trigger may leave out a change that changes
+    /// nothing. None where there is no row.
+    fn has_values(&self, spi: &Spi, TableValues { mapping, key, written }: &TableValues) -> Result<Option<bool>> {
+        let table = self.enter(mapping)?;
+        let columns = |of: &str| {
+            let columns: Vec<_> = written.iter().map(|(column, _)| format!("{of}.{}", quote(column))).collect();
+            format!("pg_catalog.to_jsonb(ROW({}))", columns.join(", "))
+        };
+        let sql = format!(
+            "SELECT {} OPERATOR(pg_catalog.=) {} FROM {} t, {} WHERE {}",
+            columns("t"),
+            columns("r"),
+            table.found.rows,
+            table.record(mapping, written)?,
+            table.key_is(mapping)?
+        );
+        spi.on_users_tables().first(&sql, &params(key, Some(json_of(written)?)), |row| row.at::<bool>(0))
+    }
+
+    /// Writes the row of each table that has one of these attributes, at the start of a process. Keys of the other
     /// tables are read, so that one that can't be a key is the error of who starts the process.
-    pub fn upsert(
-        &self,
-        spi: &Spi,
-        meta: &Meta,
-        attributes: &BTreeMap<String, Json>,
-        mode: ConflictMode,
-    ) -> Result<()> {
+    pub fn start(&self, spi: &Spi, meta: &Meta, attributes: &BTreeMap<String, Json>, mode: ConflictMode) -> Result<()> {
         for (mapping, key) in rows(meta).filter(|(mapping, _)| !mapping.attributes.is_empty()) {
-            let table = self.enter(mapping)?;
             let written = written(mapping, attributes);
             if written.is_empty() {
-                let sql = format!("SELECT {}", table.key_values(mapping)?.join(", "));
+                let sql = format!("SELECT {}", self.enter(mapping)?.key_values(mapping)?.join(", "));
                 spi.on_users_tables().run(&sql, &params(key, None)).map_err(|error| about(error, mapping, &[]))?;
-                continue;
+            } else {
+                self.start_row(spi, &TableValues { mapping, key, written }, mode)?;
             }
-            let keys: Vec<_> = table.key(mapping)?.iter().map(|key| key.column.as_str()).collect();
-            let keys = keys.join(", ");
-            let names: Vec<_> = written.iter().map(|(column, _)| quote(column)).collect();
-            let on_conflict = match mode {
-                ConflictMode::ReturnError => String::new(),
-                ConflictMode::Ignore => format!(" ON CONFLICT ({keys}) DO NOTHING"),
-                ConflictMode::Override => {
-                    let sets: Vec<_> = names.iter().map(|name| format!("{name} = excluded.{name}")).collect();
-                    format!(" ON CONFLICT ({keys}) DO UPDATE SET {}", sets.join(", "))
-                }
-            };
-            let sql = format!(
-                "INSERT INTO {} ({keys}, {}) SELECT {}, {} FROM {}{on_conflict}",
-                table.found.name,
-                names.join(", "),
-                table.key_values(mapping)?.join(", "),
-                names.iter().map(|name| format!("r.{name}")).collect::<Vec<_>>().join(", "),
-                table.record(mapping, &written)?,
-            );
-            let inserted = spi.on_users_tables().run(&sql, &params(key, Some(json_of(&written)?)));
-            inserted.map_err(|error| about(error, mapping, &written))?;
         }
         Ok(())
+    }
+
+    /// Updates, leaves or refuses a row that is there, as the mode says, and inserts it only if it is not. An `INSERT` with
+    /// `ON CONFLICT DO UPDATE` would check, and do, for a row that is there what concerns new rows alone: columns that may not be
+    /// null, policies and privileges for `INSERT`, triggers, sequences.
+    fn start_row(&self, spi: &Spi, part: &TableValues, mode: ConflictMode) -> Result<()> {
+        let table = self.enter(part.mapping)?;
+        for tries_left in (0..TRIES).rev() {
+            if self.is_there(spi, part)? {
+                match mode {
+                    ConflictMode::ReturnError => return Err(self.duplicate(spi, part)?),
+                    ConflictMode::Ignore => return Ok(()),
+                    ConflictMode::Override if self.update_row(spi, part)? => return Ok(()),
+                    // Another transaction has deleted it meanwhile.
+                    ConflictMode::Override => continue,
+                }
+            }
+            // The last try, and a table with rules, skip no conflict: Postgres says then what is in the way, though a policy hides it.
+            let skips = tries_left > 0 && mode != ConflictMode::ReturnError && !table.found.has_rules;
+            match self.insert_row(spi, part, skips)? {
+                0 if mode == ConflictMode::Ignore => return Ok(()),
+                0 if !skips => return Err(kept(part.mapping, part.key, "from being inserted")),
+                // Another transaction has inserted the row meanwhile, unless a policy hides it or a trigger suppressed it.
+                0 => {}
+                _ => return Ok(()),
+            }
+        }
+        let what = format!("could not write table {}: other transactions delete and insert", part.mapping.table);
+        let error =
+            PgError::new(SERIALIZATION_FAILURE, format!("{what} its row with {}", row_of(part.mapping, part.key)));
+        Err(error.of_table(&part.mapping.table))
+    }
+
+    /// Whether the role sees a row with this key. It needs no more for it than SELECT on the key's columns.
+    fn is_there(&self, spi: &Spi, part: &TableValues) -> Result<bool> {
+        let table = self.enter(part.mapping)?;
+        let sql = format!("SELECT FROM {} t WHERE {}", table.found.rows, table.key_is(part.mapping)?);
+        let found = spi.on_users_tables().run(&sql, &params(part.key, None));
+        Ok(found.map_err(|error| about(error, part.mapping, &[]))? > 0)
+    }
+
+    /// Inserts a row. Gives how many: none if it is skipped because there is one with this key.
+    fn insert_row(&self, spi: &Spi, part: &TableValues, skips: bool) -> Result<u64> {
+        let TableValues { mapping, key, written } = part;
+        let table = self.enter(mapping)?;
+        let keys: Vec<_> = table.key(mapping)?.iter().map(|key| key.column.as_str()).collect();
+        let keys = keys.join(", ");
+        let names: Vec<_> = written.iter().map(|(column, _)| quote(column)).collect();
+        let on_conflict = if skips { format!(" ON CONFLICT ({keys}) DO NOTHING") } else { String::new() };
+        let sql = format!(
+            "INSERT INTO {} ({keys}, {}) SELECT {}, {} FROM {}{on_conflict}",
+            table.found.name,
+            names.join(", "),
+            table.key_values(mapping)?.join(", "),
+            names.iter().map(|name| format!("r.{name}")).collect::<Vec<_>>().join(", "),
+            table.record(mapping, written)?,
+        );
+        let inserted = spi.on_users_tables().run(&sql, &params(key, Some(json_of(written)?)));
+        inserted.map_err(|error| found_none(about(error, mapping, written), part))
+    }
+
+    /// The error that Postgres raises for another row with this key.
+    fn duplicate(&self, spi: &Spi, part: &TableValues) -> Result<PgError> {
+        let table = self.enter(part.mapping)?;
+        let violated = match table.found.is_partitioned && catalog::may_read_rows(spi, part.mapping.relation)? {
+            true => self.place(spi, part.mapping, part.key)?.map_or(part.mapping.relation, |place| place.table),
+            false => part.mapping.relation,
+        };
+        let unique = with_pinned_path(|| catalog::unique_key(spi, violated, &part.mapping.primary_key))?;
+        let unique = unique.ok_or_else(|| PgError::internal("a unique key without an index"))?;
+        let what = format!("duplicate key value violates unique constraint \"{}\"", unique.index);
+        let mut error = PgError::new(UNIQUE_VIOLATION, what).of_table(&unique.table);
+        (error.schema, error.constraint) = (Some(unique.schema), Some(unique.index));
+        if catalog::has_active_policies(spi, part.mapping.relation)? {
+            return Ok(error);
+        }
+        let outputs = unique.columns.iter().map(|column| {
+            let at = part.mapping.primary_key.iter().position(|key| key == column).unwrap_or_default();
+            let stored = table.column(part.mapping, column)?.base().name();
+            Ok(format!("{}::{stored}", table.key(part.mapping)?[at].value(at + 1)))
+        });
+        let outputs = outputs.collect::<Result<Vec<_>>>()?;
+        let places = vec!["%s"; outputs.len()].join(", ");
+        let sql = format!("SELECT pg_catalog.format('{places}', {})", outputs.join(", "));
+        let values = spi.on_users_tables().first(&sql, &params(part.key, None), |row| row.at::<String>(0))?;
+        let values = values.unwrap_or_default();
+        Ok(error.detail(format!("Key ({})=({values}) already exists.", unique.definition)))
     }
 }
 
@@ -390,12 +494,36 @@ fn about(mut error: PgError, mapping: &TableMapping, written: &[(&str, &Json)]) 
     error
 }
 
-fn gone(mapping: &TableMapping, key: &[String], has_policies: bool) -> PgError {
+/// A row, for people.
+fn row_of(mapping: &TableMapping, key: &[String]) -> String {
     let columns = mapping.primary_key.iter().zip(key).map(|(column, text)| format!("{column} = {text}"));
-    let which = columns.collect::<Vec<_>>().join(" and ");
+    columns.collect::<Vec<_>>().join(" and ")
+}
+
+fn gone(mapping: &TableMapping, key: &[String], has_policies: bool) -> PgError {
     let or_hidden = if has_policies { ", or a policy hides it" } else { "" };
-    PgError::new(NO_DATA, format!("table {} has no row with {which}{or_hidden}", mapping.table))
-        .of_table(&mapping.table)
+    let what = format!("table {} has no row with {}{or_hidden}", mapping.table, row_of(mapping, key));
+    PgError::new(NO_DATA, what).of_table(&mapping.table)
+}
+
+fn kept(mapping: &TableMapping, key: &[String], how: &str) -> PgError {
+    let row = row_of(mapping, key);
+    let what = format!("a trigger, a rule or a policy of table {} kept the row with {row} {how}", mapping.table);
+    PgError::new(sqlstate(b"09000"), what).of_table(&mapping.table)
+}
+
+/// With a hint at why a row was to be inserted, where the table refuses it.
+fn found_none(error: PgError, part: &TableValues) -> PgError {
+    // The server's own hint there is about a clause that no caller of ours can write.
+    let is_of_generated_key = error.code == GENERATED_ALWAYS;
+    let is_refused = matches!(&error.sqlstate()[..2], "23" | "42");
+    match is_of_generated_key || is_refused && error.hint.is_none() {
+        true => error.hint(format!(
+            "The start found no row with {} that the current role sees, and so it inserts one.",
+            row_of(part.mapping, part.key)
+        )),
+        false => error,
+    }
 }
 
 fn json_of(written: &[(&str, &Json)]) -> Result<String> {

@@ -18,14 +18,14 @@ statements! {
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
     MISSING_PRIVILEGES = "SELECT pg_catalog.string_agg(n.privilege, ', ' ORDER BY n.privilege) AS missing FROM ( \
             SELECT DISTINCT p.privilege FROM ( \
-                SELECT k.name, u.privilege FROM unnest($3::text[]) AS k (name) \
-                    CROSS JOIN unnest('{SELECT,INSERT}'::text[]) AS u (privilege) \
+                SELECT k.name, 'SELECT' AS privilege FROM unnest($3::text[]) AS k (name) \
                 UNION ALL SELECT a.name, u.privilege FROM unnest($4::text[]) AS a (name) \
-                    CROSS JOIN unnest('{SELECT,INSERT,UPDATE}'::text[]) AS u (privilege)) AS p \
+                    CROSS JOIN unnest('{SELECT,UPDATE}'::text[]) AS u (privilege)) AS p \
             WHERE NOT pg_catalog.has_column_privilege($1::oid, $2::oid, p.name, p.privilege)) AS n";
+    MAY_READ_ROWS = "SELECT pg_catalog.has_table_privilege($1::oid, 'SELECT') AS may";
     HAS_ACTIVE_POLICIES = "SELECT pg_catalog.row_security_active($1::oid) AS active";
     // The unique key of an ordinary table says nothing about those that inherit from it; that of a partitioned one does.
-    DESCRIBE = "SELECT n.nspname::text AS schema, c.relname::text AS name, c.relkind = 'r' AS is_ordinary, \
+    DESCRIBE = "SELECT n.nspname::text AS schema, c.relname::text AS name, c.relkind = 'r' AS is_ordinary, c.relhasrules AS has_rules, \
             a.attname::text AS attribute, a.atttypid, a.atttypmod \
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
         JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid \
@@ -47,6 +47,22 @@ statements! {
                 AND i.indpred IS NULL AND i.indexprs IS NULL AND c.position <= i.indnkeyatts \
             GROUP BY i.indexrelid, i.indisprimary) AS k \
         WHERE k.names = $2 ORDER BY k.indisprimary DESC, k.indexrelid LIMIT 1";
+    // The first one in the order in which the server looks for duplicates.
+    UNIQUE_KEY = "SELECT n.nspname::text AS schema, c.relname::text AS name, u.relname::text AS index, k.columns, \
+            (SELECT pg_catalog.string_agg(pg_catalog.quote_ident(o.name), ', ' ORDER BY o.position) \
+                FROM unnest(k.columns) WITH ORDINALITY AS o (name, position)) AS definition \
+        FROM ( \
+            SELECT i.indexrelid, i.indrelid, pg_catalog.array_agg(a.attname::text ORDER BY c.position) AS columns \
+            FROM pg_catalog.pg_index i \
+            CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS c (attnum, position) \
+            JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.attnum \
+            WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indimmediate \
+                AND i.indpred IS NULL AND i.indexprs IS NULL AND c.position <= i.indnkeyatts \
+            GROUP BY i.indexrelid, i.indrelid) AS k \
+        JOIN pg_catalog.pg_class u ON u.oid = k.indexrelid \
+        JOIN pg_catalog.pg_class c ON c.oid = k.indrelid \
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+        WHERE k.columns @> $2 AND k.columns <@ $2 ORDER BY k.indexrelid LIMIT 1";
 }
 
 /// A table's name and columns.
@@ -56,6 +72,9 @@ pub struct TableDescription {
     pub name: String,
     /// The same where rows are read or updated: without those of tables that inherit from it.
     pub rows: String,
+    pub is_partitioned: bool,
+    /// It may have: Postgres refuses `ON CONFLICT` then.
+    pub has_rules: bool,
     pub columns: HashMap<String, Type>,
 }
 
@@ -97,17 +116,24 @@ pub fn describe(spi: &Spi, relation: u32) -> Result<Option<TableDescription>> {
     spi.with_latest_snapshot(|spi| {
         spi.rows(&DESCRIBE, &[relation], |row| {
             let name = format!("{}.{}", quote(row.get("schema")?), quote(row.get("name")?));
-            let only = if row.get("is_ordinary")? { "ONLY " } else { "" };
-            table = Some((format!("{only}{name}"), name));
+            let is_partitioned = !row.get::<bool>("is_ordinary")?;
+            let only = if is_partitioned { "" } else { "ONLY " };
+            table = Some((format!("{only}{name}"), name, is_partitioned, row.get("has_rules")?));
             columns.insert(row.get("attribute")?, Type { oid: row.get("atttypid")?, modifier: row.get("atttypmod")? });
             Ok(())
         })
     })?;
-    Ok(table.map(|(rows, name)| TableDescription { name, rows, columns }))
+    Ok(table.map(|(rows, name, is_partitioned, has_rules)| TableDescription {
+        name,
+        rows,
+        is_partitioned,
+        has_rules,
+        columns,
+    }))
 }
 
-/// What a role lacks to do with a mapped table what processes do: read and insert rows with a key and attributes, and update the
-/// attributes. The columns are there.
+/// What a role lacks to do with a mapped table what steps do: read rows with a key and attributes, and update the attributes. The
+/// columns are there. A start that inserts a row needs INSERT besides, as its caller.
 pub fn missing_privileges(
     spi: &Spi,
     role: pg_sys::Oid,
@@ -131,6 +157,40 @@ pub fn key_operators(spi: &Spi, relation: u32, key: &[String]) -> Result<Option<
     let Some(operators) = operators else { return Ok(None) };
     let by_column: HashMap<&str, String> = sorted.into_iter().zip(operators).collect();
     Ok(key.iter().map(|column| by_column.get(column.as_str()).cloned()).collect())
+}
+
+/// A unique key of a table.
+pub struct UniqueKey {
+    pub schema: String,
+    pub table: String,
+    /// Also that of its constraint, if it has one.
+    pub index: String,
+    /// In the order of the index.
+    pub columns: Vec<String>,
+    /// The same as SQL.
+    pub definition: String,
+}
+
+/// The unique index over exactly these columns that a duplicate violates.
+pub fn unique_key(spi: &Spi, relation: u32, key: &[String]) -> Result<Option<UniqueKey>> {
+    let params = [value(pg_sys::Oid::from(relation)), array(key.iter().map(String::as_str))];
+    spi.with_latest_snapshot(|spi| {
+        spi.first(&UNIQUE_KEY, &params, |row| {
+            Ok(UniqueKey {
+                schema: row.get("schema")?,
+                table: row.get("name")?,
+                index: row.get("index")?,
+                columns: row.get("columns")?,
+                definition: row.get("definition")?,
+            })
+        })
+    })
+}
+
+/// Whether the current role may read whole rows, with what the system keeps of them.
+pub fn may_read_rows(spi: &Spi, relation: u32) -> Result<bool> {
+    let may = spi.first(&MAY_READ_ROWS, &[value(pg_sys::Oid::from(relation))], |row| row.get("may"))?;
+    Ok(may.unwrap_or(false))
 }
 
 /// Quotes an identifier, whatever is in it.

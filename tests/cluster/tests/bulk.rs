@@ -80,6 +80,40 @@ fn bulk_starts_of_the_same_ids_in_any_order_never_lock_each_other_out() {
 }
 
 #[test]
+fn bulk_starts_over_the_same_absent_rows_never_lock_each_other_out() {
+    let app = App::new("bulk_rows");
+    let mut db = app.db();
+    db.run("CREATE TABLE red (id text PRIMARY KEY, a int); CREATE TABLE blue (id text PRIMARY KEY, b int);");
+    let _worker = app.worker(|_: &Call| force_complete(json!(null)));
+    let passive = Definition::without_start;
+    app.register("there", &passive().maps("public.red", "id", &["a"]).maps("public.blue", "id", &["b"]));
+    app.register("back", &passive().maps("public.blue", "id", &["b"]).maps("public.red", "id", &["a"]));
+    let answers = at_once(4, |session| {
+        let mut db = app.db();
+        let mut failures = Vec::new();
+        let process_type = if session % 2 == 0 { "there" } else { "back" };
+        for round in 0..5 {
+            let processes: Vec<_> = (0..30)
+                .map(|n| (n * 7 + session * 11) % 30)
+                .map(|n| {
+                    let row = json!({"id": format!("{round} {n}")});
+                    json!({"process_id": format!("{n:02} {round} {session}"), "process_type": process_type,
+                           "global_attributes": {"a": session, "b": session},
+                           "options": {"globalAttributeKeys": {"public.red": row, "public.blue": row}}})
+                })
+                .collect();
+            failures.extend(db.try_all::<String>(&start_all(&json!(processes))).err());
+        }
+        failures
+    });
+    let failures: Vec<_> = answers.into_iter().flatten().collect();
+    assert!(failures.is_empty(), "{failures:?}");
+    assert_eq!(db.count("red JOIN blue USING (id) WHERE a = b"), 150);
+    assert_eq!(views::with_status(&mut db, "%", "RUNNING"), 4 * 5 * 30);
+    app.done(&[]);
+}
+
+#[test]
 fn a_bulk_start_is_undone_as_a_whole() {
     let (app, worker) = application("bulk_undone");
     let mut db = app.db();

@@ -220,3 +220,63 @@ fn initial_attributes_meet_an_existing_row_as_the_mode_says() {
     assert_eq!(db.text(status), "new");
     app.done(&[]);
 }
+
+#[test]
+fn starts_over_a_row_need_nothing_of_a_new_one() {
+    let app = App::new("start_over");
+    app.superuser().run(
+        "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, status text, customer text NOT NULL);
+         INSERT INTO orders (status, customer) SELECT 'old', 'ada' FROM generate_series(1, 4);
+         GRANT SELECT (id, status), UPDATE (status) ON orders TO app;",
+    );
+    let _worker = app.worker(|call: &Call| {
+        force_complete(json!(call.global("status"))).globals(json!({"status": format!("by {}", call.process_id())}))
+    });
+    app.register("order", &one_step().maps("public.orders", "id", &["status"]));
+    let mut db = app.db();
+    db.start("overrides", "order").key("1").globals(json!({"status": "new"})).go();
+    let mode = |mode: &str| json!({"globalAttributeConflictMode": mode});
+    db.start("ignores", "order").key("2").globals(json!({"status": "new"})).options(mode("IGNORE_CONFLICT")).go();
+    let refusing = db.start("refused", "order").key("3").globals(json!({"status": "new"}));
+    refusing.options(mode("RETURN_ERROR_ON_CONFLICT")).refused(codes::UNIQUE_VIOLATION);
+    let in_bulk = json!([{"process_id": "bulk", "process_type": "order", "global_attribute_pk": "4", "global_attributes": {"status": "new"}}]);
+    db.run(&format!("SELECT xdb.start_processes('{in_bulk}')"));
+    // What is started goes on as any process.
+    for (process, loaded) in [("overrides", "new"), ("ignores", "old"), ("bulk", "new")] {
+        assert_eq!(db.completes(process).result(), loaded, "{process}");
+    }
+    let rows = "SELECT string_agg(id || ' ' || status || ' ' || customer, ', ' ORDER BY id) FROM orders";
+    let written = "1 by overrides ada, 2 by ignores ada, 3 old ada, 4 by bulk ada";
+    assert_eq!(app.superuser().text(rows), written);
+    // A row that is not there is another matter.
+    db.start("absent", "order").key("5").globals(json!({"status": "new"})).refused("428C9");
+    app.done(&[]);
+}
+
+#[test]
+fn of_many_starts_over_an_absent_row_one_inserts_it_and_the_others_find_it() {
+    let (app, _worker) = application("start_absent");
+    app.register("passive", &Definition::without_start().maps("public.counters", "id", &["n"]));
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE made (id text);
+         CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO made VALUES (NEW.id); RETURN NEW; END';
+         CREATE TRIGGER note AFTER INSERT ON counters FOR EACH ROW EXECUTE FUNCTION note();",
+    );
+    let sessions: Vec<Mutex<Db>> = (0..20).map(|_| Mutex::new(app.db())).collect();
+    for row in 0..10 {
+        let key = format!("row {row}");
+        let answers = at_once(sessions.len(), |n| {
+            let mut db = sessions[n].lock().expect("no other thread has it");
+            let mode = if n % 2 == 0 { "OVERRIDE_ON_CONFLICT" } else { "IGNORE_CONFLICT" };
+            let start = db.start(&format!("{row} {n}"), "passive").key(&key).globals(json!({"n": n}));
+            start.options(json!({"globalAttributeConflictMode": mode})).try_go()
+        });
+        let failures: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
+        assert!(failures.is_empty(), "{failures:?}");
+    }
+    assert_eq!(db.text("SELECT count(*) || ' of ' || count(DISTINCT id) FROM made"), "10 of 10");
+    assert_eq!(db.count("counters"), 10);
+    assert_eq!(views::with_status(&mut db, "%", "RUNNING"), 200);
+    app.done(&[]);
+}

@@ -127,7 +127,7 @@ SELECT attributes, pg_temp.start('BadRows', format('global_attribute_pk => ''1''
     ('{"even": 3}'), ('{"even": "four"}'), ('{"even": 2147483648}'), ('{"even": -4}'), ('{"bytes": "\\xzz"}'), ('{"bytes": "\\x0"}'), ('{"bytes": "\\x00ff"}'),
     ('{"bytes": [1]}'), ('{"ints": "{1,2"}'), ('{"ints": [1, "x"]}'), ('{"ints": [[1, 2], [3]]}'), ('{"ints": [[1, 2], [3, 4]]}'), ('{"ints": []}'), ('{"ints": {"a": 1}}'),
     ('{"ints": [null]}'), ('{"u": "not-a-uuid"}'), ('{"i": 1.5}'), ('{"i": 1e400}'), ('{"i": 9223372036854775808}'), ('{"i": -9223372036854775808}'), ('{"i": "1F"}'), ('{"i": true}'), ('{"i": ""}'),
-    ('{"n": 1e10}'), ('{"n": 999.994}'), ('{"n": 999.996}'), ('{"n": "NaN"}'), ('{"moment": "infinity"}'), ('{"moment": "294277-01-01"}'), ('{"moment": "yesterday"}'), ('{"moment": 5}'),
+    ('{"n": 1e10}'), ('{"n": 999.994}'), ('{"n": 999.996}'), ('{"n": "NaN"}'), ('{"moment": "294277-01-01"}'), ('{"moment": "yesterday"}'), ('{"moment": "infinity"}'), ('{"moment": 5}'),
     ('{"long": "1 eon"}'), ('{"long": "P178956971Y"}'), ('{"doubled": 1}'), ('{"serial": 1}'), ('{"free": 1}'), ('{"free": null}'), ('{"needed": null}'), ('{"point": "(1,2"}'), ('{"point": [1, 2]}'),
     ('{"j": {"deep": [null, "\\u0000"]}}')
 ) AS v (attributes);

@@ -79,13 +79,13 @@ SELECT dev_registers('elsewhere');
 SELECT process_type, owner FROM xdb.process_types WHERE worker = 'dev' ORDER BY 1;
 RESET ROLE;
 
--- Whoever maps a table may read, insert and update what is mapped of it.
+-- A role that maps a table may read and update what is mapped of it. INSERT is for those who start processes.
 CREATE TABLE owned_rows (id text PRIMARY KEY, note text, other text);
 SET ROLE golden_rival;
 SELECT xdb.register_process_type('Trap', 'rival',
     '{"globalAttributes": [{"table": "public.owned_rows", "primaryKey": "id", "attributes": {"note": "note"}}]}');
 RESET ROLE;
-GRANT SELECT, INSERT ON owned_rows TO golden_rival;
+GRANT SELECT ON owned_rows TO golden_rival;
 SET ROLE golden_rival;
 SELECT xdb.register_process_type('Trap', 'rival',
     '{"globalAttributes": [{"table": "public.owned_rows", "primaryKey": "id", "attributes": {"note": "note"}}]}');

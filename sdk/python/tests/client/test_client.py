@@ -59,6 +59,21 @@ def test_what_is_there_already(shop: Any) -> None:
     assert shop.execute("SELECT status FROM orders") == [("written",)]
 
 
+def test_a_row_that_is_there_is_not_made_again(shop: Any) -> None:
+    shop.execute("INSERT INTO orders VALUES ('1', 'old', 1)")
+    shop.execute("ALTER TABLE orders ADD customer text NOT NULL DEFAULT 'ada'")
+    shop.execute("ALTER TABLE orders ALTER customer DROP DEFAULT")
+    shop.client.start(Order, "a", rows=start_row("1", status="written"))
+    shop.client.start_many([Start(Order, "b", rows=start_row("1", status="again"))])
+    shop.client.start(Order, "c", rows=start_row("1", status="ignored"), conflict="ignore")
+    assert shop.execute("SELECT status, customer FROM orders") == [("again", "ada")]
+    with pytest.raises(psycopg.errors.UniqueViolation) as there:
+        shop.client.start(Order, "d", rows=start_row("1", status="refused"), conflict="error")
+    assert there.value.diag.constraint_name == "orders_pkey"
+    with pytest.raises(psycopg.errors.NotNullViolation):
+        shop.client.start(Order, "e", rows=start_row("2", status="new"))
+
+
 def test_id_reuse_and_idempotency_keys(shop: Any) -> None:
     first = shop.client.start(Idle, "i", idempotency_key="k")
     assert shop.client.start(Idle, "i", idempotency_key="k") == first

@@ -85,7 +85,7 @@ class Client:
         With a `correlation_key` it is merged into the latest start of the class and key, if that has not begun.
         `priority` takes the place of that of the class. `calls` are functions of the database that are called in the transaction of the start.
 
-        `conflict` is for a row that is there already: write over it, ignore the values, or an error. A start that is repeated
+        `conflict` is for a row that is there already: update it, leave it, or an error. A start that is repeated
         with its `idempotency_key` gives the execution of the first time.
         """
         one = Start(
