@@ -1,5 +1,5 @@
 //! RPCs with locks on attributes: they lock rows and the process, as any transaction does. States find what they have changed
-//! by its version, and go first when that has happened to them too often.
+//! by its values, and go first when that has happened to them too often.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use xdb_cluster_tests::prelude::*;
