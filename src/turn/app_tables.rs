@@ -286,8 +286,7 @@ impl<'a> AppTables<'a> {
             }
             Err(error) => {
                 if self.mode == Mode::Guarded && error.code == LOCK_NOT_AVAILABLE {
-                    let written = |name: &String| access == Access::Write && touched(name);
-                    self.show_locked_row(meta, &written, &own, limit_ms);
+                    self.show_locked_row(meta, (touched, access), &own, limit_ms);
                 }
                 let used = self.judge(error);
                 // Without a guard the whole transaction is lost: it is made again with guards, knowing what was learnt.
@@ -297,14 +296,20 @@ impl<'a> AppTables<'a> {
     }
 
     /// Shows people which row could not be locked. They look themselves who has it.
-    fn show_locked_row(&mut self, meta: &Meta, written: &dyn Fn(&String) -> bool, own: &[Setting], limit_ms: i32) {
+    fn show_locked_row(
+        &mut self,
+        meta: &Meta,
+        (touched, access): (&dyn Fn(&String) -> bool, Access),
+        own: &[Setting],
+        limit_ms: i32,
+    ) {
         let (spi, relation, began) = (self.spi, in_table(), Instant::now());
         let rows = meta.mapping.iter().zip(meta.keys.iter());
         let Some((mapping, key)) = rows.into_iter().find(|(table, _)| table.relation == relation) else { return };
         // Somebody may have locked an index, as REINDEX does: then this look, which nothing depends on, would wait as long again.
         let lock_timeout = self.role.lock_timeout(true);
         let look = || as_process_owner(meta.owner, own, lock_timeout, || self.tables.place(spi, mapping, key));
-        let attributes = mapping.attributes.iter().filter(|(name, _)| written(name));
+        let attributes = mapping.attributes.iter().filter(|(name, _)| access == Access::Write && touched(name));
         let columns: Vec<_> = attributes.map(|(_, column)| column.as_str()).collect();
         let found = guarded_use(|| {
             let Some(place) = with_timeout(limit_ms, relation, meta.owner, look)? else { return Ok(None) };

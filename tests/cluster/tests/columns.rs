@@ -324,7 +324,9 @@ fn what_a_type_refuses_is_refused_and_never_changed() {
     let mut db = app.db();
     db.run(
         &TYPES
-            .replace("CREATE EXTENSION citext SCHEMA other_types;", "")
+            .lines()
+            .filter(|line| !line.contains("CREATE EXTENSION"))
+            .collect::<String>()
             .replace("GRANT USAGE ON SCHEMA other_types TO PUBLIC;", ""),
     );
     db.run(
@@ -409,7 +411,7 @@ fn a_type_that_reads_as_an_object_and_takes_none_is_named() {
         ("d", read.clone(), "column \"d\" is of type other_types.hstore, which refused the value: "),
         ("a", json!([read]), "column \"a\" is of type other_types.hstore[], which refused the value: "),
         ("t", json!({"n": 1, "h": read}), "column \"t\" is of type public.tagged, which refused the value: "),
-        ("l", json!({"level": "low"}), "invalid input value for enum public.level: "),
+        ("l", json!({"level": "low"}), "invalid input value for enum "),
     ];
     for (column, value, message) in &refusals {
         let process = format!("state {column}");

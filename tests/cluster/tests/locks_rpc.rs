@@ -169,7 +169,8 @@ fn marked(app: App, lock: &str) -> (App, Worker) {
     db.start("p", "count").key("r").go();
     for count in 1..=REPEATS {
         worker.wait_for_count("the state's call", 20, count, |call| call.api == Api::Execute);
-        db.run("UPDATE counters SET n = 0");
+        // Another value each time, and in the end what it was.
+        db.run(&format!("UPDATE counters SET n = {}", REPEATS - count));
         worker.release();
     }
     worker.wait_for_count("the last call", 20, REPEATS + 1, |call| call.api == Api::Execute);
