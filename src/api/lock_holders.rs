@@ -30,19 +30,20 @@ pub(super) fn of(spi: &Spi, id: ExecutionId) -> Result<Vec<HeldUpBy>> {
     let Some(place) = lock_holders::place(spi, id)? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     let mut add = |lock, table: Option<String>, pids: Vec<i32>| found.push(HeldUpBy { lock, table, pids });
-    let pids = others(lock_holders::of_row(spi, place)?);
+    let pids = others(lock_holders::of_row(spi, place, false)?);
     if !pids.is_empty() {
         add("process", None, pids);
     }
     for (relation, key) in lock_holders::rows(spi, id)? {
-        let hint = row_places::last(database(), relation, &key).filter(|(_, ago)| *ago < RECENT);
-        let tables: Vec<_> = [Some(relation), hint.map(|(place, _)| place.table)].into_iter().flatten().collect();
+        let hint = row_places::last(database(), relation, &key).filter(|locked| locked.ago < RECENT);
+        let tables: Vec<_> = [Some(relation), hint.map(|locked| locked.place.table)].into_iter().flatten().collect();
         let of_table = others(lock_holders::of_tables(spi, &tables, id)?);
-        let of_row = hint.map(|(place, _)| lock_holders::of_row(spi, place)).transpose()?.map(others);
+        let of_row = hint.map(|locked| lock_holders::of_row(spi, locked.place, locked.writes_key));
+        let of_row = of_row.transpose()?.map(others);
         let kinds = [("table", Some(of_table)), ("row", of_row)];
         let known: Vec<_> =
             kinds.into_iter().filter_map(|(lock, pids)| Some((lock, pids.filter(|pids| !pids.is_empty())?))).collect();
-        if known.is_empty() && hint.is_none_or(|(_, ago)| ago > JUST_NOW) {
+        if known.is_empty() && hint.is_none_or(|locked| locked.ago > JUST_NOW) {
             continue;
         }
         let table = lock_holders::name(spi, relation)?;

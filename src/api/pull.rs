@@ -367,18 +367,18 @@ fn fingerprint_now(
     if !global.locks() && !local.locks() {
         return Ok(None);
     }
-    let mut rows = Vec::new();
+    let mut values = String::new();
     if global.locks() {
         let meta = &entry.meta;
         Caller { role: meta.owner }.look_up(tables, &meta.mapping, TableUse::Select, |name| global.wants(name))?;
-        rows = owners(loaded)?.write(|spi| tables.lock_rows(spi, meta, &global))?;
+        values = owners(loaded)?.write(|spi| tables.load(spi, meta, &global, global.lock_type))?;
     }
     let keys = caller.on_system_tables(|spi, _| attribute::versions(spi, &[key.0]))?;
     let keys = locks::versions_of(&local, keys.get(&key.0).into_iter().flatten());
-    Ok(Some(fingerprint(&rows, &keys)))
+    Ok(Some(fingerprint(&values, &keys)))
 }
 
-/// Stands for versions of rows and local attributes.
-pub(super) fn fingerprint(rows: &[Option<String>], keys: &BTreeMap<String, String>) -> u64 {
-    xdb_protocol::fingerprint(&format!("{rows:?}"), &format!("{keys:?}"))
+/// Stands for global attributes and the versions of local ones, as far as they are locked.
+pub(super) fn fingerprint(values: &str, keys: &BTreeMap<String, String>) -> u64 {
+    xdb_protocol::fingerprint(values, &format!("{keys:?}"))
 }

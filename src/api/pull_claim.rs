@@ -18,7 +18,7 @@ use crate::pg::process::{is_in_transaction_block, random};
 use crate::pg::spi::Spi;
 use crate::pg::subxact::guarded;
 use crate::pg::wake;
-use crate::store::app_tables::{Held, LoadedRows, Tables, object};
+use crate::store::app_tables::{Tables, object};
 use crate::store::attribute::{self, Found, LocalAttributes, Versioned};
 use crate::store::claim::{self, Lease};
 use crate::store::execution::{self, Lock};
@@ -412,10 +412,11 @@ impl Poll {
             Err(error) => return Ok(Some(Err(refused(&error)))),
         };
         let locks = loading.locks() || wanted.locks();
-        let fingerprint = locks.then(|| pull::fingerprint(&global.versions, &keys));
+        let locked = if loading.locks() { global.as_str() } else { "" };
+        let fingerprint = locks.then(|| pull::fingerprint(locked, &keys));
         let lease = self.lease.unwrap_or_else(|| call.config.timeout(call.api));
         let attempt = Attempt::of(call.loaded, call.state, &call.begun().record(0), lease)?;
-        let body = attempt.body(call.current, &global.object, &members);
+        let body = attempt.body(call.current, &global, &members);
         if let Err(error) = calls::check_size(body.payload_bytes()) {
             return Ok(Some(Err(calls::request_too_large(&error))));
         }
@@ -431,10 +432,10 @@ impl Poll {
         loading: &Loading,
         owners: &mut Owners,
         busy: &mut HashSet<pg_sys::Oid>,
-    ) -> Result<std::result::Result<LoadedRows, PgError>> {
+    ) -> Result<std::result::Result<String, PgError>> {
         let is_used = meta.mapping.iter().any(|table| table.attributes.keys().any(|name| loading.wants(name)));
         if !is_used {
-            return Ok(Ok(LoadedRows { object: "{}".to_owned(), versions: Vec::new() }));
+            return Ok(Ok("{}".to_owned()));
         }
         if busy.contains(&meta.owner) {
             return Ok(Err(PgError::new(LOCK_NOT_AVAILABLE, "the owner's tables were busy")));
@@ -444,12 +445,11 @@ impl Poll {
             Entry::Vacant(new) => new.insert(OwnersTables::of(self.caller, meta.owner, &meta.owner_name)?),
         };
         let mut tables = Tables::default();
-        let held = if loading.locks() { Held::Remembered } else { Held::Not };
         let of_owner = Caller { role: meta.owner };
         let began = Instant::now();
         let read = || {
             of_owner.look_up(&mut tables, &meta.mapping, TableUse::Select, |name| loading.wants(name))?;
-            owners.read(|spi| tables.load(spi, meta, loading, held))
+            owners.read(|spi| tables.load(spi, meta, loading, LockType::NoLocking))
         };
         let read = guarded(|| identity::with_lock_timeout(TABLES_LOCKED, read));
         if read.as_ref().is_err_and(is_passing) || began.elapsed() > SLOW_TABLES {

@@ -14,7 +14,7 @@ use crate::pg::process::database_name;
 use crate::pg::spi::{self};
 use crate::pg::wake;
 use crate::store::app_functions::{self, Calls};
-use crate::store::app_tables::{Held, Tables, object};
+use crate::store::app_tables::{Tables, object};
 use crate::store::attribute::{self, Found, Size};
 use crate::store::execution::{self, Lock};
 use crate::store::loaded::{Loaded, Meta};
@@ -58,9 +58,8 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     lock_process(caller, &locking, &process_id)?;
     let local = caller.on_system_tables(|spi, _| local_attributes(spi, id, &loading_local))?;
     caller.look_up(&mut tables, &meta.mapping, TableUse::Select, |attribute| loading.wants(attribute))?;
-    let held = Held::of(if loading.locks() { loading.lock_type } else { LockType::NoLocking });
-    let load = || Caller::on_users_tables(|spi| tables.load(spi, meta, &loading, held));
-    let global = if loading.locks() { locking.within(Locking::names, load)? } else { load()? }.object;
+    let load = || Caller::on_users_tables(|spi| tables.load(spi, meta, &loading, loading.lock_type));
+    let global = if loading.locks() { locking.within(Locking::names, load)? } else { load()? };
     if locking.is_wanted() {
         crash::point("rpc-locked");
     }

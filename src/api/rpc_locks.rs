@@ -1,6 +1,6 @@
 //! How an RPC locks what it loads: users' rows as its caller and, to be alone with them, the process, as any transaction does.
 //!
-//! It knows nothing of the locks of states, nor they of its own: versions tell a state what has changed. But a state whose
+//! It knows nothing of the locks of states, nor they of its own: a state's optimistic check finds what has changed. But a state whose
 //! call was repeated again and again is let go first: the scheduler marks what it wants, and RPCs leave that alone for a while.
 
 use super::Caller;

@@ -5,7 +5,7 @@
 //!                │                                │ tag                     │
 //!                └─ CallRecord (in flight) ◀──────┘                         │
 //!                      │  with the lease: the fence                         │
-//!                      │  with ReadSet: versions of what was loaded         ▼
+//!                      │  with ReadSet: what was loaded under locks         ▼
 //!   Command ◀── command ── Answered ◀── decode ──────────────────────── Outcome
 //! ```
 //!

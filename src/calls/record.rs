@@ -54,11 +54,13 @@ impl CallRecord {
     }
 }
 
-/// What a call has loaded under locks, with the versions: they have to be the same when the answer is applied.
+/// What a call has loaded under locks. It has to be the same when the answer is applied.
 #[derive(Debug)]
 pub struct ReadSet {
     pub global: Loading,
-    pub rows: Vec<Option<String>>,
+    /// The hash of the global attributes.
+    pub values: u128,
     pub local: Loading,
+    /// The versions of the local attributes.
     pub keys: BTreeMap<String, String>,
 }

@@ -45,9 +45,9 @@ pub fn others_for_update(xmax: u32) -> OthersForUpdate {
     }
 }
 
-/// The open transactions that keep others from updating the row that is at this place. None where the table is another one by
-/// now, or somebody has locked all of it. Waits for nothing. Can raise an error.
-pub fn open_lockers(place: RowPlace) -> Vec<u32> {
+/// The open transactions that keep others from updating the row that is at this place, columns of its keys too if `writes_key`. None
+/// where the table is another one by now, or somebody has locked all of it. Waits for nothing. Can raise an error.
+pub fn open_lockers(place: RowPlace, writes_key: bool) -> Vec<u32> {
     let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
     let table = pg_sys::Oid::from(place.table);
     // SAFETY: the table is locked, so that it stays, and opened only if it is there. What is read of the tuple is copied while its
@@ -68,7 +68,7 @@ pub fn open_lockers(place: RowPlace) -> Vec<u32> {
             && place.block < pg_sys::RelationGetNumberOfBlocksInFork(relation, fork)
             && let Some((xmax, bits)) = read_lock(relation, place)
         {
-            found = members(xmax, bits);
+            found = members(xmax, bits, writes_key);
         }
         pg_sys::relation_close(relation, lock);
         found.retain(|xid| pg_sys::TransactionIdIsInProgress(pg_sys::TransactionId::from(*xid)));
@@ -96,15 +96,16 @@ unsafe fn read_lock(relation: pg_sys::Relation, place: RowPlace) -> Option<(pg_s
     }
 }
 
-/// Transactions that have a lock which excludes an update, or have updated the row.
-unsafe fn members(xmax: pg_sys::TransactionId, bits: u32) -> Vec<u32> {
+/// Transactions that have a lock which excludes an update, or have updated the row. `FOR KEY SHARE`, which a foreign key takes of
+/// another table, excludes an update of a key alone.
+unsafe fn members(xmax: pg_sys::TransactionId, bits: u32, writes_key: bool) -> Vec<u32> {
     if bits & pg_sys::HEAP_XMAX_INVALID != 0 {
         return Vec::new();
     }
     let locked_only = bits & pg_sys::HEAP_XMAX_LOCK_ONLY != 0;
     if bits & pg_sys::HEAP_XMAX_IS_MULTI == 0 {
         let is_weak = locked_only && bits & pg_sys::HEAP_LOCK_MASK == pg_sys::HEAP_XMAX_KEYSHR_LOCK;
-        return if is_weak { Vec::new() } else { vec![xmax.into_inner()] };
+        return if is_weak && !writes_key { Vec::new() } else { vec![xmax.into_inner()] };
     }
     let mut members: *mut pg_sys::MultiXactMember = std::ptr::null_mut();
     // SAFETY: the id is that of a multixact. The members are an allocation of the server's, of as many as it says.
@@ -114,7 +115,10 @@ unsafe fn members(xmax: pg_sys::TransactionId, bits: u32) -> Vec<u32> {
             return Vec::new();
         }
         let all = std::slice::from_raw_parts(members, count as usize);
-        let strong = all.iter().filter(|m| m.status != pg_sys::MultiXactStatus::MultiXactStatusForKeyShare);
+        let is_strong = |m: &&pg_sys::MultiXactMember| {
+            writes_key || m.status != pg_sys::MultiXactStatus::MultiXactStatusForKeyShare
+        };
+        let strong = all.iter().filter(is_strong);
         let found = strong.map(|member| member.xid.into_inner()).collect();
         pg_sys::pfree(members.cast());
         found

@@ -34,6 +34,11 @@ impl Type {
         Self { oid, modifier }
     }
 
+    /// Whether it came with an extension, or was made by a user.
+    pub fn is_of_users(self) -> bool {
+        self.oid.to_u32() >= pg_sys::FirstNormalObjectId
+    }
+
     pub fn without_modifier(self) -> Self {
         Self { modifier: NO_MODIFIER, ..self }
     }

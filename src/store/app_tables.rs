@@ -8,7 +8,9 @@ use super::catalog::{self, TableDescription, quote};
 use super::loaded::Meta;
 use crate::error;
 use crate::guc;
-use crate::pg::catch::{NO_DATA, PgError, Result, SERIALIZATION_FAILURE, UNDEFINED_TABLE, UNIQUE_VIOLATION, sqlstate};
+use crate::pg::catch::{
+    INTERNAL_ERROR, NO_DATA, PgError, Result, SERIALIZATION_FAILURE, UNDEFINED_TABLE, UNIQUE_VIOLATION, sqlstate,
+};
 use crate::pg::identity::with_pinned_path;
 use crate::pg::memory;
 use crate::pg::param::{Param, value};
@@ -20,6 +22,9 @@ use pgrx::pg_sys;
 use std::collections::{BTreeMap, HashMap};
 use xdb_engine::{Json, Loading, LockType, TableMapping};
 use xdb_protocol::ConflictMode;
+
+const INVALID_TEXT: i32 = sqlstate(b"22P02");
+const SYNTAX_ERROR: i32 = sqlstate(b"42601");
 
 /// How a table is named and typed at this moment; good for one transaction, under a lock on the table.
 #[derive(Debug)]
@@ -59,49 +64,17 @@ impl KeyColumn {
     }
 }
 
-/// Changes with every write of the row, and with nothing else that matters: not with a lock on it.
-const VERSION: &str = "pg_catalog.concat_ws(':', t.tableoid, t.xmin, t.ctid)";
-
 /// A value for a column whose values the table makes itself.
 const GENERATED_ALWAYS: i32 = sqlstate(b"428C9");
 
-/// What becomes of rows that are loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
-    Not,
-    /// Their versions are remembered.
-    Remembered,
-    /// They are locked until the transaction ends.
-    Shared,
-    Exclusively,
-}
-
-impl Held {
-    /// A lock of the server's own for this lock type.
-    pub fn of(lock: LockType) -> Self {
-        match lock {
-            LockType::NoLocking => Self::Not,
-            LockType::Share => Self::Shared,
-            LockType::Exclusive => Self::Exclusively,
-        }
+/// The lock on a row that a lock type stands for. An exclusive one is what an `UPDATE` of columns takes that belong to no key: a
+/// transaction that refers to the row with a foreign key and such a lock do not wait for each other.
+fn clause(lock: LockType) -> &'static str {
+    match lock {
+        LockType::NoLocking => "",
+        LockType::Share => " FOR SHARE",
+        LockType::Exclusive => " FOR NO KEY UPDATE",
     }
-
-    fn clause(self) -> &'static str {
-        match self {
-            Self::Not | Self::Remembered => "",
-            Self::Shared => " FOR SHARE",
-            Self::Exclusively => " FOR UPDATE",
-        }
-    }
-}
-
-/// Global attributes as they were loaded.
-#[derive(Debug)]
-pub struct LoadedRows {
-    /// The text of a JSON object.
-    pub object: String,
-    /// Unless they were not held: the version of each row that is covered, in the order of [`covered`]; None for no row.
-    pub versions: Vec<Option<String>>,
 }
 
 /// Rows that a loading policy covers, in the order of [`rows`].
@@ -171,17 +144,14 @@ impl Tables {
         })
     }
 
-    /// The attributes that `loading` wants. A key without a row gives null for every attribute.
-    pub fn load(&self, spi: &Spi, meta: &Meta, loading: &Loading, held: Held) -> Result<LoadedRows> {
+    /// The attributes that `loading` wants, as the text of a JSON object; their rows stay locked until the transaction ends. A key
+    /// without a row gives null for every attribute.
+    pub fn load(&self, spi: &Spi, meta: &Meta, loading: &Loading, lock: LockType) -> Result<String> {
         let mut members = Vec::new();
-        let mut versions = Vec::new();
         let mut bytes = 0;
         for (mapping, key) in covered(meta, loading) {
             let wanted: Vec<_> = mapping.attributes.iter().filter(|(name, _)| loading.wants(name)).collect();
-            let values = self.select(spi, mapping, key, &wanted, held)?;
-            if held != Held::Not {
-                versions.push(values.as_ref().and_then(|values| values.last().cloned()?));
-            }
+            let values = self.select(spi, mapping, key, &wanted, lock)?;
             bytes += values.iter().flatten().flatten().map(String::len).sum::<usize>();
             if bytes > guc::max_request_bytes() {
                 return Err(error::request_too_large(bytes, guc::max_request_bytes()).of_table(&mapping.table));
@@ -191,17 +161,7 @@ impl Tables {
                 members.push((name.as_str(), text));
             }
         }
-        let object = object(members.iter().map(|(name, text)| (*name, text.as_str())))?;
-        Ok(LoadedRows { object, versions })
-    }
-
-    /// The versions of the rows that `loading` covers, which are locked until the transaction ends; as [`LoadedRows`] has
-    /// them.
-    pub fn lock_rows(&self, spi: &Spi, meta: &Meta, loading: &Loading) -> Result<Vec<Option<String>>> {
-        let held = Held::of(loading.lock_type);
-        let version = |values: Vec<Option<String>>| values.into_iter().next().flatten();
-        let rows = covered(meta, loading);
-        rows.map(|(mapping, key)| Ok(self.select(spi, mapping, key, &[], held)?.and_then(version))).collect()
+        object(members.iter().map(|(name, text)| (*name, text.as_str())))
     }
 
     /// Where the row with this key is, for whoever looks who has locked it.
@@ -214,18 +174,17 @@ impl Tables {
         Ok(found.and_then(|(table, ctid)| place_of(table, &ctid)))
     }
 
-    /// The values of these columns, as JSON, and behind them the version of a row that is held.
+    /// The values of these columns, as JSON.
     fn select(
         &self,
         spi: &Spi,
         mapping: &TableMapping,
         key: &[String],
         wanted: &[(&String, &String)],
-        held: Held,
+        lock: LockType,
     ) -> Result<Option<Vec<Option<String>>>> {
         let table = self.enter(mapping)?;
-        let key_is = table.key_is(mapping)?;
-        let mut columns = wanted
+        let columns = wanted
             .iter()
             .map(|(_, column)| {
                 // Without such a column Postgres might take the name for that of a function.
@@ -233,13 +192,34 @@ impl Tables {
                 Ok(format!("pg_catalog.to_jsonb(t.{})::pg_catalog.text", quote(column)))
             })
             .collect::<Result<Vec<_>>>()?;
-        if held != Held::Not {
-            columns.push(VERSION.to_owned());
+        let (list, rows, key_is) = (columns.join(", "), &table.found.rows, table.key_is(mapping)?);
+        let sql = format!("SELECT {list} FROM {rows} t WHERE {key_is}{}", clause(lock));
+        let users = spi.on_users_tables();
+        let read =
+            || users.first(&sql, &params(key, None), |row| (0..columns.len()).map(|column| row.at(column)).collect());
+        if lock == LockType::NoLocking { read() } else { self.locked(spi, mapping, key, read) }
+    }
+
+    /// What `lock` finds, a statement that locks the row with this key. A policy for UPDATE keeps it from finding one that can be
+    /// read: that is an error, and not a row that is not there.
+    fn locked<T>(
+        &self,
+        spi: &Spi,
+        mapping: &TableMapping,
+        key: &[String],
+        lock: impl Fn() -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let found = lock()?;
+        if found.is_some() || !catalog::has_active_policies(spi, mapping.relation)? {
+            return Ok(found);
         }
-        let (list, rows, lock) = (columns.join(", "), &table.found.rows, held.clause());
-        let sql = format!("SELECT {list} FROM {rows} t WHERE {key_is}{lock}");
-        spi.on_users_tables()
-            .first(&sql, &params(key, None), |row| (0..columns.len()).map(|column| row.at(column)).collect())
+        let table = self.enter(mapping)?;
+        let sql = format!("SELECT FROM {} t WHERE {}", table.found.rows, table.key_is(mapping)?);
+        if spi.on_users_tables().run(&sql, &params(key, None))? == 0 {
+            return Ok(None);
+        }
+        // It may have been inserted a moment ago.
+        lock()?.map_or_else(|| Err(not_to_be_locked(mapping, key)), |found| Ok(Some(found)))
     }
 
     /// Updates the row of each table that has one of these attributes. A row that is gone is an error, and nothing
@@ -268,7 +248,8 @@ impl Tables {
         let params = params(key, Some(json_of(written)?));
         // Twice: while the first one waited, another transaction may have put a new row in the place of the one that it found.
         for _ in 0..2 {
-            let updated = spi.on_users_tables().run(&sql, &params).map_err(|error| about(error, mapping, written))?;
+            let updated =
+                spi.on_users_tables().run(&sql, &params).map_err(|error| table.about(error, mapping, written))?;
             if updated > 0 {
                 return Ok(true);
             }
@@ -290,14 +271,15 @@ impl Tables {
             format!("pg_catalog.to_jsonb(ROW({}))", columns.join(", "))
         };
         let sql = format!(
-            "SELECT {} OPERATOR(pg_catalog.=) {} FROM {} t, {} WHERE {}",
+            "SELECT {} OPERATOR(pg_catalog.=) {} FROM {} t, {} WHERE {} FOR NO KEY UPDATE OF t",
             columns("t"),
             columns("r"),
             table.found.rows,
             table.record(mapping, written)?,
             table.key_is(mapping)?
         );
-        spi.on_users_tables().first(&sql, &params(key, Some(json_of(written)?)), |row| row.at::<bool>(0))
+        let (users, json) = (spi.on_users_tables(), json_of(written)?);
+        self.locked(spi, mapping, key, || users.first(&sql, &params(key, Some(json.clone())), |row| row.at::<bool>(0)))
     }
 
     /// Writes the row of each table that has one of these attributes, at the start of a process. Keys of the other
@@ -306,8 +288,11 @@ impl Tables {
         for (mapping, key) in rows(meta).filter(|(mapping, _)| !mapping.attributes.is_empty()) {
             let written = written(mapping, attributes);
             if written.is_empty() {
-                let sql = format!("SELECT {}", self.enter(mapping)?.key_values(mapping)?.join(", "));
-                spi.on_users_tables().run(&sql, &params(key, None)).map_err(|error| about(error, mapping, &[]))?;
+                let table = self.enter(mapping)?;
+                let sql = format!("SELECT {}", table.key_values(mapping)?.join(", "));
+                spi.on_users_tables()
+                    .run(&sql, &params(key, None))
+                    .map_err(|error| table.about(error, mapping, &[]))?;
             } else {
                 self.start_row(spi, &TableValues { mapping, key, written }, mode)?;
             }
@@ -351,7 +336,7 @@ impl Tables {
         let table = self.enter(part.mapping)?;
         let sql = format!("SELECT FROM {} t WHERE {}", table.found.rows, table.key_is(part.mapping)?);
         let found = spi.on_users_tables().run(&sql, &params(part.key, None));
-        Ok(found.map_err(|error| about(error, part.mapping, &[]))? > 0)
+        Ok(found.map_err(|error| table.about(error, part.mapping, &[]))? > 0)
     }
 
     /// Inserts a row. Gives how many: none if it is skipped because there is one with this key.
@@ -371,7 +356,7 @@ impl Tables {
             table.record(mapping, written)?,
         );
         let inserted = spi.on_users_tables().run(&sql, &params(key, Some(json_of(written)?)));
-        inserted.map_err(|error| found_none(about(error, mapping, written), part))
+        inserted.map_err(|error| found_none(table.about(error, mapping, written), part))
     }
 
     /// The error that Postgres raises for another row with this key.
@@ -442,6 +427,40 @@ impl ResolvedTable {
         Ok(self.key(mapping)?.iter().enumerate().map(|(i, key)| key.value(i + 1)).collect())
     }
 
+    /// A value that its type refuses does not say for which column it was. What was written narrows it down.
+    fn about(&self, mut error: PgError, mapping: &TableMapping, written: &[(&str, &Json)]) -> PgError {
+        if error.table.is_some() {
+            return error;
+        }
+        let of_users = |(column, value): &&(&str, &Json)| {
+            value.as_str() != "null"
+                && self.found.columns.get(*column).is_some_and(|of_type| of_type.base().is_of_users())
+        };
+        if matches!(error.code, INTERNAL_ERROR | SYNTAX_ERROR)
+            && let Some((column, _)) = written.iter().find(of_users)
+        {
+            // Input functions of such types may raise what they like.
+            let of_type = self.found.columns.get(*column).map_or_else(String::new, |of_type| of_type.base().name());
+            error.code = INVALID_TEXT;
+            error.message =
+                format!("column \"{column}\" is of type {of_type}, which refused the value: {}", error.message);
+            error = error.hint("A value of such a type is written as a string, as the type reads it.");
+        }
+        if error.sqlstate().starts_with("22") {
+            error = error.of_table(&mapping.table);
+            if error.detail.is_none() {
+                let columns: Vec<_> = written.iter().map(|(column, _)| format!("\"{column}\"")).collect();
+                let key =
+                    mapping.primary_key.iter().map(|column| format!("\"{column}\"")).collect::<Vec<_>>().join(", ");
+                error = error.detail_without_rows(match columns.is_empty() {
+                    true => format!("It is for table {}, key {key}.", mapping.table),
+                    false => format!("It is for table {}, key {key} or column {}.", mapping.table, columns.join(", ")),
+                });
+            }
+        }
+        error
+    }
+
     /// The values as a row of the columns' own types: Postgres converts them. They are the parameter after the key.
     fn record(&self, mapping: &TableMapping, written: &[(&str, &Json)]) -> Result<String> {
         let columns = written
@@ -478,22 +497,6 @@ fn params(key: &[String], written: Option<String>) -> Vec<Param> {
     key.iter().map(|text| value(text.as_str())).chain(written.map(value)).collect()
 }
 
-/// A value that its type refuses does not say for which column it was. What was written narrows it down.
-fn about(mut error: PgError, mapping: &TableMapping, written: &[(&str, &Json)]) -> PgError {
-    if error.sqlstate().starts_with("22") && error.table.is_none() {
-        error = error.of_table(&mapping.table);
-        if error.detail.is_none() {
-            let columns: Vec<_> = written.iter().map(|(column, _)| format!("\"{column}\"")).collect();
-            let key = mapping.primary_key.iter().map(|column| format!("\"{column}\"")).collect::<Vec<_>>().join(", ");
-            error = error.detail_without_rows(match columns.is_empty() {
-                true => format!("It is for table {}, key {key}.", mapping.table),
-                false => format!("It is for table {}, key {key} or column {}.", mapping.table, columns.join(", ")),
-            });
-        }
-    }
-    error
-}
-
 /// A row, for people.
 fn row_of(mapping: &TableMapping, key: &[String]) -> String {
     let columns = mapping.primary_key.iter().zip(key).map(|(column, text)| format!("{column} = {text}"));
@@ -508,8 +511,14 @@ fn gone(mapping: &TableMapping, key: &[String], has_policies: bool) -> PgError {
 
 fn kept(mapping: &TableMapping, key: &[String], how: &str) -> PgError {
     let row = row_of(mapping, key);
-    let what = format!("a trigger, a rule or a policy of table {} kept the row with {row} {how}", mapping.table);
+    let what = format!("a trigger or a rule of table {} kept the row with {row} {how}", mapping.table);
     PgError::new(sqlstate(b"09000"), what).of_table(&mapping.table)
+}
+
+fn not_to_be_locked(mapping: &TableMapping, key: &[String]) -> PgError {
+    let row = row_of(mapping, key);
+    let what = format!("a policy for UPDATE of table {} hides the row with {row} from locks and writes", mapping.table);
+    PgError::new(sqlstate(b"42501"), what).of_table(&mapping.table)
 }
 
 /// With a hint at why a row was to be inserted, where the table refuses it.

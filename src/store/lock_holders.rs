@@ -30,9 +30,9 @@ statements! {
         WHERE p.execution_id = $1 ORDER BY m.position";
 }
 
-/// Processes whose transactions keep others from updating the row that is at this place.
-pub fn of_row(spi: &Spi, place: RowPlace) -> Result<Vec<i32>> {
-    let transactions = row_locks::open_lockers(place);
+/// Processes whose transactions keep others from updating the row that is at this place, columns of its keys too if `writes_key`.
+pub fn of_row(spi: &Spi, place: RowPlace, writes_key: bool) -> Result<Vec<i32>> {
+    let transactions = row_locks::open_lockers(place, writes_key);
     if transactions.is_empty() {
         return Ok(Vec::new());
     }

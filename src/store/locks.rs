@@ -1,4 +1,4 @@
-//! Locks on attributes: what a call wants to lock, and the versions that decide whether its answer is applied.
+//! Locks on attributes: what a call wants to lock, and the versions of local attributes that decide whether its answer is applied.
 
 use super::StateKey;
 use super::app_tables::covered;
@@ -74,7 +74,7 @@ impl KeyTypes {
     }
 
     /// A key value in one spelling. Where a type has more of them than this knows, two calls may not wait for each other;
-    /// versions see to what is right.
+    /// the optimistic check sees to what is right.
     fn canonical(&self, relation: u32, column: &str, text: &str) -> String {
         let of_type = self.0.get(&(relation, column.to_owned())).copied().unwrap_or(pg_sys::InvalidOid);
         match of_type {
@@ -109,7 +109,7 @@ pub fn wants(meta: &Meta, id: ExecutionId, global: &Loading, local: &Loading, ty
         let values: Vec<_> = columns.clone().map(|(c, text)| types.canonical(table.relation, c, text)).collect();
         let relation = table.relation.to_le_bytes();
         let mut parts: Vec<&[u8]> = vec![b"row", &relation];
-        // A key is known by its columns too: the same row may be mapped by another unique key, which versions see to.
+        // A key is known by its columns too: the same row may be mapped by another unique key, which the optimistic check sees to.
         for (column, text) in table.primary_key.iter().zip(&values) {
             parts.extend([column.as_bytes(), text.as_bytes()]);
         }

@@ -19,14 +19,15 @@ use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, times_in_tables, try_lock_table, with_timeout};
 use crate::store::StateKey;
 use crate::store::app_functions::{Called, Calls};
-use crate::store::app_tables::{Held, LoadedRows, Tables, defer_nothing};
+use crate::store::app_tables::{Tables, defer_nothing};
+use crate::store::catalog;
 use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::loaded::Meta;
 use crate::store::registry::ProcessType;
 use pgrx::pg_sys;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use xdb_engine::{Api, AppDatabaseError, Failure, Json, Loading, TableMapping};
+use xdb_engine::{Api, AppDatabaseError, Failure, Json, Loading, LockType, TableMapping};
 use xdb_sched::budget::{Budget, Part, Parts};
 use xdb_sched::table_health::{Access, Relation, TableHealth};
 
@@ -176,14 +177,8 @@ impl<'a> AppTables<'a> {
     }
 
     /// Reads the attributes of a call that a function answers; those that it wants under a lock are locked until the transaction ends.
-    pub fn read_in_step(&mut self, meta: &Meta, loading: &Loading) -> Result<Used<LoadedRows>> {
-        let spi = self.spi;
-        let touched = |name: &String| loading.wants(name);
-        let (held, access) = match loading.locks() {
-            true => (Held::of(loading.lock_type), Access::Lock),
-            false => (Held::Not, Access::Read),
-        };
-        self.access(meta, &touched, &[], access, |tables| tables.load(spi, meta, loading, held))
+    pub fn read_in_step(&mut self, meta: &Meta, loading: &Loading) -> Result<Used<String>> {
+        self.load(meta, loading, loading.lock_type)
     }
 
     pub fn busy_until(&self, relation: Relation) -> Option<Instant> {
@@ -227,19 +222,16 @@ impl<'a> AppTables<'a> {
         })
     }
 
-    /// Reads the attributes of a call.
-    pub fn read(&mut self, meta: &Meta, loading: &Loading) -> Result<Used<LoadedRows>> {
-        let spi = self.spi;
-        let touched = |name: &String| loading.wants(name);
-        let held = if loading.locks() { Held::Remembered } else { Held::Not };
-        self.access(meta, &touched, &[], Access::Read, |tables| tables.load(spi, meta, loading, held))
+    /// Reads the attributes of a call, and locks nothing.
+    pub fn read(&mut self, meta: &Meta, loading: &Loading) -> Result<Used<String>> {
+        self.load(meta, loading, LockType::NoLocking)
     }
 
-    /// Locks the rows that a call has loaded, and reads their versions.
-    pub fn lock_rows(&mut self, meta: &Meta, loading: &Loading) -> Result<Used<Vec<Option<String>>>> {
+    fn load(&mut self, meta: &Meta, loading: &Loading, lock: LockType) -> Result<Used<String>> {
         let spi = self.spi;
         let touched = |name: &String| loading.wants(name);
-        self.access(meta, &touched, &[], Access::Lock, |tables| tables.lock_rows(spi, meta, loading))
+        let access = if lock == LockType::NoLocking { Access::Read } else { Access::Lock };
+        self.access(meta, &touched, &[], access, |tables| tables.load(spi, meta, loading, lock))
     }
 
     fn access<T>(
@@ -294,7 +286,7 @@ impl<'a> AppTables<'a> {
             }
             Err(error) => {
                 if self.mode == Mode::Guarded && error.code == LOCK_NOT_AVAILABLE {
-                    self.show_locked_row(meta, &own, limit_ms);
+                    self.show_locked_row(meta, (touched, access), &own, limit_ms);
                 }
                 let used = self.judge(error);
                 // Without a guard the whole transaction is lost: it is made again with guards, knowing what was learnt.
@@ -304,16 +296,28 @@ impl<'a> AppTables<'a> {
     }
 
     /// Shows people which row could not be locked. They look themselves who has it.
-    fn show_locked_row(&mut self, meta: &Meta, own: &[Setting], limit_ms: i32) {
+    fn show_locked_row(
+        &mut self,
+        meta: &Meta,
+        (touched, access): (&dyn Fn(&String) -> bool, Access),
+        own: &[Setting],
+        limit_ms: i32,
+    ) {
         let (spi, relation, began) = (self.spi, in_table(), Instant::now());
         let rows = meta.mapping.iter().zip(meta.keys.iter());
         let Some((mapping, key)) = rows.into_iter().find(|(table, _)| table.relation == relation) else { return };
         // Somebody may have locked an index, as REINDEX does: then this look, which nothing depends on, would wait as long again.
         let lock_timeout = self.role.lock_timeout(true);
         let look = || as_process_owner(meta.owner, own, lock_timeout, || self.tables.place(spi, mapping, key));
+        let attributes = mapping.attributes.iter().filter(|(name, _)| access == Access::Write && touched(name));
+        let columns: Vec<_> = attributes.map(|(_, column)| column.as_str()).collect();
+        let found = guarded_use(|| {
+            let Some(place) = with_timeout(limit_ms, relation, meta.owner, look)? else { return Ok(None) };
+            Ok(Some((place, catalog::is_any_of_a_key(spi, place.table, &columns)?)))
+        });
         // Who may not read it, or has no time for it, shows nothing.
-        if let Ok(Some(place)) = guarded_use(|| with_timeout(limit_ms, relation, meta.owner, look)) {
-            row_places::note(database(), relation, key, place);
+        if let Ok(Some((place, writes_key))) = found {
+            row_places::note(database(), relation, key, place, writes_key);
         }
         self.budget.spent(began.elapsed());
     }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Locks only keep calls from conflicting with each other. That an answer is applied to what it was computed from is seen to
-//! by versions. So the table may be lost: the leases of a scheduler that is gone are void, and its calls ask again.
+//! by the optimistic check. So the table may be lost: the leases of a scheduler that is gone are void, and its calls ask again.
 
 use crate::pg::catch::Result;
 use crate::pg::process::database;
@@ -74,7 +74,7 @@ impl LockRequest {
 
 impl AttributeLocks {
     /// Asks for everything that a call wants, in the order of due times. `repeats`: how often it was repeated because of
-    /// changed versions.
+    /// changed values.
     pub fn request(&mut self, key: StateKey, due: Timestamp, repeats: u32, wants: &WantedLocks) -> LockResult {
         let went_first = repeats > 0 && self.wanted.get(&key).is_some_and(LockRequest::is_marked);
         let goes_first = repeats >= REPEATS || went_first;

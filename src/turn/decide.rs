@@ -478,8 +478,8 @@ impl<'i> Decider<'_, '_, 'i> {
         }
     }
 
-    /// The optimistic check: whether what a call has loaded under locks is what is there now. Users' rows are locked until the
-    /// transaction ends.
+    /// The optimistic check: whether what a call has loaded under locks is what is there now. Of users' rows that is the values that
+    /// it has loaded: the rest of a row may change as it likes. They are locked until the transaction ends.
     fn is_unchanged(&mut self, item: &Item, command: &Command) -> Result<Used<bool>> {
         let Item::Answer(record, _) = item else { return Ok(Used::Done(true)) };
         let answered = matches!(
@@ -502,7 +502,8 @@ impl<'i> Decider<'_, '_, 'i> {
         if let Some((relation, _)) = self.app.kept_from(&loaded.meta) {
             return Ok(Used::Busy(relation));
         }
-        Ok(self.app.lock_rows(&loaded.meta, &reads.global)?.map(|rows| rows == reads.rows))
+        let now = self.app.read_in_step(&loaded.meta, &reads.global)?;
+        Ok(now.map(|object| fnv1a_128(object.bytes()) == reads.values))
     }
 
     /// Closes what can be closed now. The lock is taken in a statement of its own, and the queues are read in a

@@ -241,7 +241,7 @@ impl Preparing<'_, '_> {
         let read = self.app.read(&loaded.meta, &loading)?;
         self.app.read_for(call.key);
         let global = match read {
-            Used::Done(rows) => rows,
+            Used::Done(object) => object,
             Used::Busy(relation) => {
                 let until = self.app.busy_until(relation).unwrap_or_else(Instant::now);
                 self.backlog.executions.defer_until(id, until);
@@ -263,12 +263,12 @@ impl Preparing<'_, '_> {
         let members = local.members(&wanted)?;
         let mut values = None;
         if loading.locks() || wanted.locks() {
-            values = Some(xdb_protocol::fingerprint(&global.object, &members));
-            let keys = local.versions(&wanted);
-            record.reads = Some(Arc::new(ReadSet { global: loading, rows: global.versions, keys, local: wanted }));
+            values = Some(xdb_protocol::fingerprint(&global, &members));
+            let (values, keys) = (fnv1a_128(global.bytes()), local.versions(&wanted));
+            record.reads = Some(Arc::new(ReadSet { global: loading, values, keys, local: wanted }));
         }
         let attempt = Attempt::of(loaded, state, record, config.timeout(api))?;
-        let body = attempt.body(current, &global.object, &members);
+        let body = attempt.body(current, &global, &members);
         let bytes = body.payload_bytes();
         if let Err(error) = calls::check_size(bytes) {
             return Ok(Preparation::Failed(calls::request_too_large(&error)));

@@ -123,7 +123,7 @@ impl Role {
         self.is_scheduler()
     }
 
-    /// Locks on attributes keep calls from conflicting. Where they are not granted, versions alone see to what is right.
+    /// Locks on attributes keep calls from conflicting. Where they are not granted, the optimistic check alone sees to what is right.
     pub fn grants_locks(self) -> bool {
         self.is_scheduler()
     }

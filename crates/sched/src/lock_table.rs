@@ -1,7 +1,7 @@
 //! Locks on attributes: which calls have which ones, and which calls wait for them.
 //!
 //! They only keep calls from conflicting with each other. That an answer is applied to what it was computed from is seen to by
-//! versions when it is applied, so this table may be lost at any moment: calls then ask again.
+//! the optimistic check when it is applied, so this table may be lost at any moment: calls then ask again.
 //!
 //! ```text
 //!              granted at once

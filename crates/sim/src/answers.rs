@@ -1,7 +1,7 @@
 //! What becomes of a call that was answered.
 
 use crate::calls::{OpenCall, OpenState};
-use crate::locks::Versions;
+use crate::locks::Locked;
 use crate::{AnswerArguments, LIMITS, Result, Simulator};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -88,7 +88,7 @@ impl Simulator {
             }
         };
         let run = self.run(id);
-        if open.versions != Versions::read(run, &self.tables, &open.global, &open.local) {
+        if open.locked != Locked::read(run, &self.tables, &open.global, &open.local) {
             let again = Command::CallRepeated { seq: open.seq, api: open.api };
             return self.told_of(id, &again, None);
         }

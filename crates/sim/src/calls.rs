@@ -1,6 +1,6 @@
 //! Calls that are due, and what is given out of them.
 
-use crate::locks::{Locks, Versions};
+use crate::locks::{Locked, Locks};
 use crate::rpc::OpenRpc;
 use crate::run::Run;
 use crate::{DATABASE, OWNER, Simulator};
@@ -51,7 +51,7 @@ pub(crate) struct OpenState {
     pub local: Loading,
     pub locks: Locks,
     /// Of what it has locked.
-    pub versions: Option<Versions>,
+    pub locked: Option<Locked>,
 }
 
 impl OpenCall {
@@ -175,7 +175,7 @@ impl Simulator {
             timeout,
             deadline: now + timeout,
             locks: Locks::wanted(run, &global, &local),
-            versions: Versions::read(run, &self.tables, &global, &local),
+            locked: Locked::read(run, &self.tables, &global, &local),
             global,
             local,
         };

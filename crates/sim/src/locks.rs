@@ -1,7 +1,8 @@
 //! What calls have locked, and whether it has changed when they are answered.
 //!
 //! A call that wants what another one has is given out when that one was answered. Callers may write in between all the same,
-//! so the versions of what was loaded decide whether an answer is applied, as on the server.
+//! so what was loaded decides whether an answer is applied, as on the server: the values of global attributes, the versions of local
+//! ones.
 
 use crate::run::Run;
 use crate::tables::Tables;
@@ -61,21 +62,23 @@ impl Locks {
     }
 }
 
-/// The versions of what a call has loaded under locks.
+/// What a call has loaded under locks.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Versions {
-    rows: Vec<Option<u64>>,
+pub(crate) struct Locked {
+    /// The global attributes, as a JSON object.
+    global: Option<String>,
+    /// The versions of the local ones.
     local: BTreeMap<String, u64>,
 }
 
-impl Versions {
+impl Locked {
     /// Those of now. None where nothing is locked.
     pub fn read(run: &Run, tables: &Tables, global: &Loading, local: &Loading) -> Option<Self> {
         if !global.locks() && !local.locks() {
             return None;
         }
-        let rows = covered(run, global).map(|(table, key)| tables.version_of(table, key)).collect();
+        let values = global.locks().then(|| tables.load(run, global));
         let wanted = run.local_versions.iter().filter(|(name, _)| local.locks() && local.wants(name));
-        Some(Self { rows, local: wanted.map(|(name, version)| (name.clone(), *version)).collect() })
+        Some(Self { global: values, local: wanted.map(|(name, version)| (name.clone(), *version)).collect() })
     }
 }

@@ -1,7 +1,7 @@
 //! RPCs: the worker is called on behalf of the caller, and its answer is applied when it comes.
 
 use crate::calls::{Call, OpenCall, Sent, context, given_out};
-use crate::locks::{Locks, Versions};
+use crate::locks::{Locked, Locks};
 use crate::{LIMITS, QUOTAS, Result, RpcArguments, Simulator};
 use serde::Serialize;
 use xdb_engine::*;
@@ -28,7 +28,7 @@ pub(crate) struct OpenRpc {
     timeout: Duration,
     deadline: Timestamp,
     loading: (Loading, Loading),
-    versions: Option<Versions>,
+    locked: Option<Locked>,
     pub locks: Locks,
 }
 
@@ -100,7 +100,7 @@ impl Simulator {
             idempotency_key,
             timeout,
             deadline: self.now + timeout,
-            versions: Versions::read(run, &self.tables, &global, &local),
+            locked: Locked::read(run, &self.tables, &global, &local),
             loading: (global, local),
             locks,
         };
@@ -142,7 +142,7 @@ impl Simulator {
         }
         let run = self.run(*id);
         let (global, local) = &rpc.loading;
-        if Versions::read(run, &self.tables, global, local) != rpc.versions {
+        if Locked::read(run, &self.tables, global, local) != rpc.locked {
             return Err(refusal::local_attributes_changed(rpc_name));
         }
         let attributes = answer.effects.write_global_attributes.clone();

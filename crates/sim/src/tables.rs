@@ -14,14 +14,12 @@ pub type Row = BTreeMap<String, Json>;
 #[derive(Default)]
 pub(crate) struct Tables {
     tables: BTreeMap<String, Table>,
-    last_version: u64,
 }
 
 struct Table {
     /// Stands for the oid.
     relation: u32,
-    /// With the version that each got when it was written last.
-    rows: Vec<(Row, u64)>,
+    rows: Vec<Row>,
 }
 
 /// A write that a table refuses.
@@ -77,26 +75,16 @@ impl Tables {
         self.tables.entry(full_name(name)).or_insert_with(|| Table { relation, rows: Vec::new() })
     }
 
-    fn version(&mut self) -> u64 {
-        self.last_version += 1;
-        self.last_version
-    }
-
-    fn found(&self, table: &TableMapping, key: &[String]) -> Option<&(Row, u64)> {
+    fn found(&self, table: &TableMapping, key: &[String]) -> Option<&Row> {
         let rows = &self.tables.get(&full_name(&table.table))?.rows;
-        rows.iter().find(|(row, _)| has_key(row, &table.primary_key, key))
-    }
-
-    /// The version of a row; None where there is none.
-    pub fn version_of(&self, table: &TableMapping, key: &[String]) -> Option<u64> {
-        self.found(table, key).map(|(_, version)| *version)
+        rows.iter().find(|row| has_key(row, &table.primary_key, key))
     }
 
     /// The attributes of a process that are loaded, as a JSON object. A row that is not there gives null for each.
     pub fn load(&self, run: &Run, loading: &Loading) -> String {
         let mut members = Vec::new();
         for (table, key) in run.rows() {
-            let row = self.found(table, key).map(|(row, _)| row);
+            let row = self.found(table, key);
             for (name, column) in table.attributes.iter().filter(|(name, _)| loading.wants(name)) {
                 members.push((name.as_str(), row.and_then(|row| row.get(column)).map_or("null", Json::as_str)));
             }
@@ -156,19 +144,15 @@ impl Tables {
 
     /// Writes columns of the row with this key, which is made where it is not there.
     pub fn put(&mut self, table: &str, columns: &[String], key: &[String], values: Row) {
-        let version = self.version();
         let rows = &mut self.table(table).rows;
-        match rows.iter_mut().find(|(row, _)| has_key(row, columns, key)) {
-            Some((row, of)) => {
-                row.extend(values);
-                *of = version;
-            }
+        match rows.iter_mut().find(|row| has_key(row, columns, key)) {
+            Some(row) => row.extend(values),
             None => {
                 // A string always has a JSON form.
                 let text = |text: &String| Json::from_trusted(serde_json::to_string(text).unwrap_or_default());
                 let mut row: Row = columns.iter().cloned().zip(key.iter().map(text)).collect();
                 row.extend(values);
-                rows.push((row, version));
+                rows.push(row);
             }
         }
     }
@@ -176,11 +160,11 @@ impl Tables {
     /// The rows of a table, or those with this key.
     pub fn rows(&self, table: &str, columns: &[String], key: &[String]) -> Vec<&Row> {
         let rows = self.tables.get(&full_name(table)).into_iter().flat_map(|table| &table.rows);
-        rows.map(|(row, _)| row).filter(|row| has_key(row, columns, key)).collect()
+        rows.filter(|row| has_key(row, columns, key)).collect()
     }
 
     /// Deletes the rows with this key.
     pub fn delete(&mut self, table: &str, columns: &[String], key: &[String]) {
-        self.table(table).rows.retain(|(row, _)| !has_key(row, columns, key));
+        self.table(table).rows.retain(|row| !has_key(row, columns, key));
     }
 }

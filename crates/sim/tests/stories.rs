@@ -282,6 +282,13 @@ fn what_is_locked_is_given_to_one_at_a_time() {
     assert_eq!((&again["attempt"], &again["body"]["loadedGlobalAttributes"]["n"]), (&json!(1), &json!(7)));
     assert_ne!(again["headers"]["Idempotency-Key"], second["headers"]["Idempotency-Key"]);
     assert!(sim.events("q").contains(&"CallRepeated".to_owned()));
+    // Another column, and a value that is what it was in the end.
+    for set in [json!({"beat": 1}), json!({"n": 8}), json!({"n": 7})] {
+        sim.ask("rows", json!({"table": "t", "key": {"id": "k"}, "set": set}));
+    }
+    sim.answer(&again, done(json!(1)));
+    assert_eq!(sim.events("q").iter().filter(|event| *event == "CallRepeated").count(), 1);
+    assert!(sim.events("q").contains(&"ProcessClosed".to_owned()));
     sim.is_sound();
 }
 

@@ -1,6 +1,6 @@
 //! Locks on attributes as the scheduler of a database shows them, and the objects that it asks sessions to leave alone.
 //!
-//! Nothing depends on what stands here: the lock table is in the scheduler's memory, and versions decide what is right. The slot
+//! Nothing depends on what stands here: the lock table is in the scheduler's memory, and the optimistic check decides. The slot
 //! of each scheduler has a *lock status*. Who has the slot writes it, and clears it before the slot may be somebody else's; so a
 //! counter that is odd during a change is enough for readers to see all of a change or nothing of it. Entries come from a pool
 //! that all of them share.

@@ -28,7 +28,18 @@ struct Noted {
     relation: u32,
     key: u64,
     place: RowPlace,
+    writes_key: bool,
     at: i64,
+}
+
+/// A row that could not be locked.
+#[derive(Clone, Copy, Debug)]
+pub struct LockedRow {
+    pub place: RowPlace,
+    /// A column of one of its keys was to be written.
+    pub writes_key: bool,
+    /// How long ago that was, in microseconds.
+    pub ago: i64,
 }
 
 /// Read and written under the lock of the shared memory only.
@@ -45,9 +56,9 @@ fn hash(key: &[String]) -> u64 {
 }
 
 /// Notes that the row with this key could not be locked just now.
-pub fn note(database: pg_sys::Oid, relation: u32, key: &[String], place: RowPlace) {
+pub fn note(database: pg_sys::Oid, relation: u32, key: &[String], place: RowPlace, writes_key: bool) {
     let Some(shared) = shared() else { return };
-    let new = Noted { database: database.to_u32(), relation, key: hash(key), place, at: raw::now_micros() };
+    let new = Noted { database: database.to_u32(), relation, key: hash(key), place, writes_key, at: raw::now_micros() };
     let is_same = |old: &Noted| (old.database, old.relation, old.key) == (new.database, new.relation, new.key);
     with_lock(true, || {
         // SAFETY: under the lock, exclusively.
@@ -59,8 +70,8 @@ pub fn note(database: pg_sys::Oid, relation: u32, key: &[String], place: RowPlac
     });
 }
 
-/// Where this row was when it could not be locked last, and how long that is ago, in microseconds.
-pub fn last(database: pg_sys::Oid, relation: u32, key: &[String]) -> Option<(RowPlace, i64)> {
+/// This row as it was when it could not be locked last.
+pub fn last(database: pg_sys::Oid, relation: u32, key: &[String]) -> Option<LockedRow> {
     let shared = shared()?;
     let key = hash(key);
     let noted = with_lock(false, || {
@@ -69,5 +80,5 @@ pub fn last(database: pg_sys::Oid, relation: u32, key: &[String]) -> Option<(Row
     });
     let found =
         noted.iter().find(|noted| (noted.database, noted.relation, noted.key) == (database.to_u32(), relation, key))?;
-    Some((found.place, raw::now_micros() - found.at))
+    Some(LockedRow { place: found.place, writes_key: found.writes_key, ago: raw::now_micros() - found.at })
 }

@@ -233,7 +233,7 @@ impl Decider<'_, '_, '_> {
         let members = local.iter().filter(|(key, _)| wanted.wants(key));
         let members = object(members.map(|(key, value)| (key.as_str(), value.as_str())))?;
         let global = match self.app.read_in_step(&loaded.meta, &config.load_global(record.api))? {
-            Used::Done(rows) => rows.object,
+            Used::Done(object) => object,
             Used::Busy(relation) => return Ok(Err(Undone::Later(ItemOutcome::TableBusy(relation)))),
             Used::Locked => return Ok(Err(Undone::Later(ItemOutcome::RowLocked))),
             Used::OverBudget => return Ok(Err(Undone::Later(ItemOutcome::OverBudget))),

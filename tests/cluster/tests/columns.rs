@@ -4,11 +4,14 @@
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
+use xdb_cluster_tests::db::jsonb;
 use xdb_cluster_tests::prelude::*;
 
 /// Types that the columns need.
 const TYPES: &str = r#"
     CREATE EXTENSION citext SCHEMA other_types;
+    CREATE EXTENSION ltree SCHEMA other_types;
+    CREATE EXTENSION cube SCHEMA other_types;
     GRANT USAGE ON SCHEMA other_types TO PUBLIC;
     CREATE TYPE mood AS ENUM ('sad', 'it''s ok', 'Happy "day"');
     CREATE DOMAIN positive AS numeric CHECK (VALUE > 0) NOT NULL;
@@ -89,6 +92,12 @@ const COLUMNS: &[(&str, &str)] = &[
     ("varbit", "B'101'"),
     ("point", "'(0.1,0.30000000000000004)'"),
     ("tsvector", "'''a b'':1 c:2'"),
+    ("tsquery", "'a & !b'"),
+    ("jsonpath", "'$.a[*]'"),
+    ("pg_lsn", "'16/B374D848'"),
+    ("other_types.ltree", "'Top.Science'"),
+    ("other_types.ltree[]", "ARRAY['Top', 'a.b']::other_types.ltree[]"),
+    ("other_types.cube", "'(1, 2.5),(3, 4)'"),
     ("text", "NULL"),
     ("jsonb", "NULL"),
     ("int[]", "NULL"),
@@ -315,7 +324,9 @@ fn what_a_type_refuses_is_refused_and_never_changed() {
     let mut db = app.db();
     db.run(
         &TYPES
-            .replace("CREATE EXTENSION citext SCHEMA other_types;", "")
+            .lines()
+            .filter(|line| !line.contains("CREATE EXTENSION"))
+            .collect::<String>()
             .replace("GRANT USAGE ON SCHEMA other_types TO PUBLIC;", ""),
     );
     db.run(
@@ -363,5 +374,61 @@ fn what_a_type_refuses_is_refused_and_never_changed() {
     let read = db.completes("fine").result().clone();
     assert_eq!((&read["g"], &read["i"]), (&json!(3), &json!(1)));
     assert_eq!(db.text("SELECT g || ' ' || d || ' ' || n FROM strict"), "2 77 1.3");
+    app.done(&[]);
+}
+
+/// Such types say themselves how they read as JSON, by a cast. Nothing says how JSON becomes one of them, but what they read as a text.
+#[test]
+fn a_type_that_reads_as_an_object_and_takes_none_is_named() {
+    let app = App::new("columns_objects");
+    app.superuser().run(
+        "CREATE SCHEMA other_types; CREATE EXTENSION hstore SCHEMA other_types; GRANT USAGE ON SCHEMA other_types TO PUBLIC;
+         CREATE DOMAIN tags AS other_types.hstore; CREATE TYPE tagged AS (n int, h other_types.hstore);
+         CREATE TYPE level AS ENUM ('low', 'high');
+         CREATE FUNCTION level_as_json(level) RETURNS json LANGUAGE sql AS $$ SELECT json_build_object('level', $1::text) $$;
+         CREATE CAST (level AS json) WITH FUNCTION level_as_json(level)",
+    );
+    app.db().run(
+        "CREATE TABLE objects (id text PRIMARY KEY, h other_types.hstore, d tags, a other_types.hstore[], t tagged, l level);
+         INSERT INTO objects VALUES ('r', 'a=>1', 'a=>1', ARRAY['a=>1'::other_types.hstore], ROW(1, 'a=>1'), 'low')",
+    );
+    let worker = app.worker(|call: &Call| {
+        let answer = match call.api {
+            Api::Rpc => output(json!(null)),
+            _ if !call.refused_write().is_null() => return force_complete(call.refused_write()["message"].clone()),
+            _ => force_complete(json!(null)),
+        };
+        answer.globals(call.input().clone())
+    });
+    let definition = one_step().rpc("write", json!({})).maps("public.objects", "id", &["h", "d", "a", "t", "l"]);
+    app.register("objects", &definition);
+    app.register("called", &definition.with("startingState", json!(null)));
+    let mut db = app.db();
+    db.start("called", "called").key("r").go();
+    let read = json!({"a": "1"});
+    let refusals = [
+        ("h", read.clone(), "column \"h\" is of type other_types.hstore, which refused the value: "),
+        ("d", read.clone(), "column \"d\" is of type other_types.hstore, which refused the value: "),
+        ("a", json!([read]), "column \"a\" is of type other_types.hstore[], which refused the value: "),
+        ("t", json!({"n": 1, "h": read}), "column \"t\" is of type public.tagged, which refused the value: "),
+        ("l", json!({"level": "low"}), "invalid input value for enum "),
+    ];
+    for (column, value, message) in &refusals {
+        let process = format!("state {column}");
+        db.start(&process, "objects").key("r").input(json!({*column: value})).go();
+        let told = db.completes(&process).result().clone();
+        assert!(told.as_str().is_some_and(|told| told.starts_with(message)), "{column}: {told}");
+        assert_eq!(worker.calls().last().expect("a call").refused_write()["sqlState"], "22P02");
+        assert_eq!(worker.calls().last().expect("a call").global(column), value, "it is read as its cast says");
+        let call = format!("SELECT xdb.invoke_rpc('called', 'write', {})", jsonb(&json!({*column: value})));
+        let error = db.refused("22P02", &call);
+        assert!(error.message.starts_with(message), "{error:?}");
+    }
+    // As the types read it.
+    let written = json!({"h": "b=>2", "d": "b=>3", "a": ["b=>4"], "t": {"n": 2, "h": "b=>5"}, "l": "high"});
+    db.start("texts", "objects").key("r").input(written).go();
+    assert_eq!(db.completes("texts").result(), &json!(null));
+    let now = "SELECT concat_ws(' ', h, d, a, t, l) FROM objects";
+    assert_eq!(db.text(now), r#""b"=>"2" "b"=>"3" {"\"b\"=>\"4\""} (2,"""b""=>""5""") high"#);
     app.done(&[]);
 }

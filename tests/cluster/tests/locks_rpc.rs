@@ -1,5 +1,5 @@
 //! RPCs with locks on attributes: they lock rows and the process, as any transaction does. States find what they have changed
-//! by its version, and go first when that has happened to them too often.
+//! by its values, and go first when that has happened to them too often.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use xdb_cluster_tests::prelude::*;
@@ -169,7 +169,8 @@ fn marked(app: App, lock: &str) -> (App, Worker) {
     db.start("p", "count").key("r").go();
     for count in 1..=REPEATS {
         worker.wait_for_count("the state's call", 20, count, |call| call.api == Api::Execute);
-        db.run("UPDATE counters SET n = 0");
+        // Another value each time, and in the end what it was.
+        db.run(&format!("UPDATE counters SET n = {}", REPEATS - count));
         worker.release();
     }
     worker.wait_for_count("the last call", 20, REPEATS + 1, |call| call.api == Api::Execute);
