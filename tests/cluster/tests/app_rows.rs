@@ -77,9 +77,7 @@ impl Rows {
         }
         db.start(&process, &process_type).key(key).input(written).go();
         while way == Way::Claimed && db.status(&process) == "RUNNING" {
-            if let Err(error) = claims_and_completes(&mut db, &process) {
-                return Err(error);
-            }
+            claims_and_completes(&mut db, &process)?;
         }
         let outcome = db.outcome(&process);
         match outcome.status() {
