@@ -9,7 +9,7 @@ from __future__ import annotations
 from . import errors
 from .admin import Admin, Change, Finding, Stranding
 from .call import Call, DatabaseError, Recovered, current
-from .client import AsyncClient, Client, Description, Execution, Incident, Merge, Outcome, Result, Start, StateOutcome, Summary
+from .client import AsyncClient, Client, Description, Done, Execution, Incident, Merge, Outcome, Result, Start, StateOutcome, Summary
 from .codec import CodecError
 from .decisions import Decision, Fatal, Retryable, complete, complete_if_empty, end_thread, fail, force_complete, retry
 from .definition import DefinitionError
@@ -42,6 +42,7 @@ __all__ = [
     "Decision",
     "DefinitionError",
     "Description",
+    "Done",
     "Execution",
     "Fatal",
     "Finding",
