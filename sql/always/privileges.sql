@@ -99,18 +99,18 @@ BEGIN
     END IF;
 
     -- A release before 0.3.0 left its objects to the roles that default privileges named. They stay: what an administrator has
-    -- granted since looks the same. The server has noted what there was at the end of the installation.
+    -- granted since looks the same. The server has noted what there was at the end of the installation; default privileges concern
+    -- all objects of a kind, so one of each kind tells, on which xdb.grant_usage gives nothing.
     IF members <> '{}' THEN
         SELECT string_agg(DISTINCT format('SELECT xdb.revoke_usage(%L);', a.grantee::regrole), ' ')
         INTO again
-        FROM pg_depend AS d
-        JOIN pg_init_privs AS i ON i.classoid = d.classid AND i.objoid = d.objid AND i.objsubid = 0
+        FROM pg_init_privs AS i
         LEFT JOIN pg_proc AS p ON i.classoid = 'pg_proc'::regclass AND p.oid = i.objoid
         LEFT JOIN pg_class AS c ON i.classoid = 'pg_class'::regclass AND c.oid = i.objoid
         CROSS JOIN LATERAL aclexplode(i.initprivs) AS a
-        WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
-          AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'xdb')
-          AND a.grantee NOT IN (owner, 0, 'pg_monitor'::regrole)
+        WHERE i.objsubid = 0 AND (p.oid = 'xdb.revoke_usage(regrole)'::regprocedure
+               OR c.oid IN ('xdb.registry'::regclass, 'xdb.inbox_inbox_id_seq'::regclass))
+          AND a.grantee NOT IN (owner, 0)
           AND (a.grantee, a.privilege_type) IN (
               SELECT g.grantee, g.privilege_type FROM aclexplode(COALESCE(p.proacl, c.relacl)) AS g);
         IF again IS NOT NULL THEN
