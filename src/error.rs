@@ -270,6 +270,17 @@ pub fn missing_owners(names: &[String]) -> PgError {
         .hint("Create them, or stop the processes of these roles, and adopt the database then.")
 }
 
+/// With what to do about the server's own refusal of the schema: it is what a role meets first that was not granted anything.
+pub fn explained(error: PgError) -> PgError {
+    let of_schema = error.code == INSUFFICIENT_PRIVILEGE && error.message.to_lowercase().ends_with("schema xdb");
+    if !of_schema || error.detail.is_some() {
+        return error;
+    }
+    error.detail_without_rows(
+        "xdb.grant_usage(role) lets a role use XDB: a superuser or the owner of the extension may call it.",
+    )
+}
+
 /// As the server itself says it, who would lock the table first.
 pub fn table_denied(name: &str) -> PgError {
     PgError::new(INSUFFICIENT_PRIVILEGE, format!("permission denied for table {name}"))

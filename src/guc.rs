@@ -98,7 +98,7 @@ settings! {
         c"xdb.min_retry_interval", c"Shortest time between two attempts of a call.",
         c"Shorter intervals of retry policies count as this one. Default 100ms.";
     MAX_BULK_KB: i32 = 64 * 1024, 64..=512 * 1024, Suset, KB,
-        c"xdb.max_bulk_size", c"Largest argument of xdb.start_processes().",
+        c"xdb.max_bulk_size", c"Largest argument of xdb.start_processes(), and of functions that take an array of process ids.",
         c"Default 64MB.";
     MAX_LOCAL_ATTRIBUTES: i32 = 10_000, 1..=1_000_000, Suset, NONE,
         c"xdb.max_local_attributes", c"Most local attributes of an execution.",

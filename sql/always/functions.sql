@@ -70,6 +70,12 @@ CREATE OR REPLACE FUNCTION xdb.stop_process(process_id text, stop_type text DEFA
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_stop_process';
 COMMENT ON FUNCTION xdb.stop_process(text, text, text, uuid) IS 'Stops a running process, with a reason that is kept: TERMINATE makes it TERMINATED, FAIL makes it FAILED.';
 
+-- For an array of process ids: a row for each element, in their order. What is refused for one is its row, and no error.
+CREATE OR REPLACE FUNCTION xdb.stop_process(process_ids text[], stop_type text DEFAULT 'TERMINATE', reason text DEFAULT NULL)
+    RETURNS TABLE (process_id text, stopped boolean, error_code text, error text)
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_stop_process_many';
+COMMENT ON FUNCTION xdb.stop_process(text[], text, text) IS 'Stops many running processes. Returns a row for each process id, with the SQLSTATE and message of the error where the process could not be stopped; the others are stopped all the same.';
+
 CREATE OR REPLACE FUNCTION xdb.describe_process(process_id text, execution_id uuid DEFAULT NULL) RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_describe_process';
 COMMENT ON FUNCTION xdb.describe_process(text, uuid) IS 'Status, type, times, threads and what each waits for, who holds it up, last failure and results of a process.';
@@ -94,10 +100,20 @@ CREATE OR REPLACE FUNCTION xdb.skip_timer(process_id text, state_execution_id te
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_skip_timer';
 COMMENT ON FUNCTION xdb.skip_timer(text, text, text, uuid) IS 'Lets a timer that a state execution waits for count as completed, with the status SKIPPED_COMMAND: the one with the command id, or the one that would fire first.';
 
+CREATE OR REPLACE FUNCTION xdb.skip_timer(process_ids text[], state_execution_id text, command_id text DEFAULT NULL)
+    RETURNS TABLE (process_id text, skipped boolean, error_code text, error text)
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_skip_timer_many';
+COMMENT ON FUNCTION xdb.skip_timer(text[], text, text) IS 'Skips a timer of the same state execution in many processes. Returns a row for each process id, with the SQLSTATE and message of the error where no timer was skipped.';
+
 CREATE OR REPLACE FUNCTION xdb.retry_now(process_id text, state_execution_id text DEFAULT NULL, execution_id uuid DEFAULT NULL)
     RETURNS int
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_retry_now';
 COMMENT ON FUNCTION xdb.retry_now(text, text, uuid) IS 'Makes the calls of a process that are in backoff due at once, lets those go that are held after crashes, and resolves incidents; or only that of one state execution. Returns how many.';
+
+CREATE OR REPLACE FUNCTION xdb.retry_now(process_ids text[], state_execution_id text DEFAULT NULL)
+    RETURNS TABLE (process_id text, retried int, error_code text, error text)
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_retry_now_many';
+COMMENT ON FUNCTION xdb.retry_now(text[], text) IS 'Makes the calls of many processes due at once that are in backoff, held or have an incident. Returns a row for each process id with the number of these calls, or with the SQLSTATE and message of the error.';
 
 CREATE OR REPLACE FUNCTION xdb.pause_process(process_id text, mode text DEFAULT 'WAIT', until timestamptz DEFAULT NULL,
     reason text DEFAULT NULL, execution_id uuid DEFAULT NULL) RETURNS void
@@ -188,6 +204,11 @@ CREATE OR REPLACE FUNCTION xdb.registered_type_ids() RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_registered_type_ids';
 COMMENT ON FUNCTION xdb.registered_type_ids() IS 'The numbers of all registered process types, a JSON array; the view xdb.failures calls it.';
 
+-- PUBLIC's, for the same reason. STABLE and PARALLEL SAFE, since the view calls it once for all of its rows.
+CREATE OR REPLACE FUNCTION xdb.paused_types() RETURNS jsonb
+    LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'xdb_paused_types';
+COMMENT ON FUNCTION xdb.paused_types() IS 'The pauses of process types by their numbers, a JSON object; the view xdb.processes calls it.';
+
 CREATE OR REPLACE FUNCTION xdb.attribute_lock_figures() RETURNS jsonb
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_attribute_lock_figures';
 COMMENT ON FUNCTION xdb.attribute_lock_figures() IS 'What the view xdb.attribute_locks shows, a JSON array of what its reader may see.';
@@ -204,7 +225,7 @@ CREATE OR REPLACE FUNCTION xdb.status() RETURNS TABLE (engine_pid int, state tex
             last_error text, last_error_at timestamptz, reason text, lock_waits_not_shown bigint, runners int, runner_error text,
             ownerless_processes bigint)
     $$;
-COMMENT ON FUNCTION xdb.status() IS 'One row: how this database''s engine is doing.';
+COMMENT ON FUNCTION xdb.status() IS 'One row: how this database''s engine is doing. engine_pid, state, started_at and reason are for every role that uses XDB; the rest is null but for operators and members of pg_monitor.';
 
 CREATE OR REPLACE FUNCTION xdb.shown_attribute_locks() RETURNS TABLE (execution_id uuid, seq int, locked text, mode text,
     granted boolean, ticket bigint, object uuid, due_at timestamptz)
@@ -216,7 +237,7 @@ CREATE OR REPLACE FUNCTION xdb.shown_attribute_locks() RETURNS TABLE (execution_
     $$;
 COMMENT ON FUNCTION xdb.shown_attribute_locks() IS 'The figures behind the view xdb.attribute_locks, as rows.';
 
--- Who may call what. PUBLIC has one function alone: see privileges.sql.
+-- Who may call what. PUBLIC has two functions alone: see privileges.sql.
 
 CREATE OR REPLACE FUNCTION xdb.grant_usage(role regrole, admin boolean DEFAULT false, operator boolean DEFAULT false,
     deployer boolean DEFAULT false) RETURNS void
@@ -232,12 +253,13 @@ DECLARE
         'start_processes', 'publish_global', 'wait_for_state', 'set_local_attributes', 'skip_timer', 'retry_now',
         'pause_process', 'resume_process',
         'pause_process_type', 'resume_process_type',  -- which look at the owner of the type themselves
+        'status', 'engine_figures',  -- which leave out what is others'
         'check_process', 'process_problems', 'library_version', 'reassign_owned',
         'process_type_usage', 'process_type_figures',  -- which look at the owner of the type themselves
         'knows_roles',  -- called by the policies, as whoever reads
         'worker_figures', 'process_type_names',  -- called by the views workers and process_types, as their reader
         'shown_attribute_locks', 'attribute_lock_figures'];  -- by the view attribute_locks, likewise
-    of_operators CONSTANT name[] := ARRAY['pause', 'resume', 'adopt', 'status', 'engine_figures', 'purge'];
+    of_operators CONSTANT name[] := ARRAY['pause', 'resume', 'adopt', 'purge'];
     of_deployers CONSTANT name[] := ARRAY[
         'register_worker', 'set_worker_secret', 'unregister_worker', 'register_process_type', 'unregister_process_type'];
     unsaid CONSTANT text := CASE

@@ -1,8 +1,28 @@
+-- Every table of the extension has row-level security. So a role that may read or write all tables of the database, such as a member
+-- of pg_write_all_data, gets the rows that a policy gives it, and of a table without one gets none.
+DO $body$
+DECLARE
+    of_extension pg_catalog.regclass;
+BEGIN
+    FOR of_extension IN
+        SELECT d.objid
+        FROM pg_catalog.pg_depend AS d
+        JOIN pg_catalog.pg_extension AS e ON d.refobjid OPERATOR(pg_catalog.=) e.oid
+        JOIN pg_catalog.pg_class AS c ON d.objid OPERATOR(pg_catalog.=) c.oid
+        WHERE e.extname OPERATOR(pg_catalog.=) 'xdb' AND d.deptype OPERATOR(pg_catalog.=) 'e'
+          AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass::pg_catalog.oid
+          AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid
+          AND c.relkind OPERATOR(pg_catalog.=) 'r' AND NOT c.relrowsecurity
+    LOOP
+        EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', of_extension);
+    END LOOP;
+END
+$body$;
+
 -- The one place that decides who sees an execution: a role that has the privileges of its owner, or an operator of
 -- XDB, who is whoever may call xdb.pause(). The sub-select asks for that once per query, and the cast has
 -- found the function once and for all. In a copy whose roles are not known yet, operators alone see anything. There are
 -- no policies but for SELECT: native code alone writes, as the tables' owner, whom the policies don't concern.
-ALTER TABLE xdb.process_execution ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS visible ON xdb.process_execution;
 CREATE POLICY visible ON xdb.process_execution FOR SELECT
     USING (
@@ -10,7 +30,6 @@ CREATE POLICY visible ON xdb.process_execution FOR SELECT
         OR (SELECT xdb.knows_roles()) AND pg_catalog.pg_has_role(owner, 'USAGE')
     );
 
-ALTER TABLE xdb.instances ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS visible ON xdb.instances;
 CREATE POLICY visible ON xdb.instances FOR SELECT
     USING ((SELECT pg_catalog.has_function_privilege('xdb.pause()'::pg_catalog.regprocedure::pg_catalog.oid, 'EXECUTE')));
@@ -26,7 +45,6 @@ BEGIN
         'xdb.timer', 'xdb.task', 'xdb.history_event', 'xdb.purged', 'xdb.crash_suspect', 'xdb.correlated_start'
     ]::pg_catalog.regclass[]
     LOOP
-        EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', child);
         EXECUTE pg_catalog.format('DROP POLICY IF EXISTS visible ON %s', child);
         EXECUTE pg_catalog.format(
             'CREATE POLICY visible ON %1$s FOR SELECT USING (EXISTS (SELECT FROM xdb.process_execution AS p '
@@ -36,7 +54,6 @@ END
 $body$;
 
 -- A message of a global queue belongs to the role that published it, until somebody takes it.
-ALTER TABLE xdb.global_message ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS visible ON xdb.global_message;
 CREATE POLICY visible ON xdb.global_message FOR SELECT
     USING (
@@ -45,7 +62,6 @@ CREATE POLICY visible ON xdb.global_message FOR SELECT
     );
 
 -- No row of it is for anybody but superusers, whatever else a role may read.
-ALTER TABLE xdb.worker_secret ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS visible ON xdb.worker_secret;
 CREATE POLICY visible ON xdb.worker_secret FOR SELECT USING (false);
 
@@ -57,7 +73,6 @@ DECLARE
 BEGIN
     FOREACH registered IN ARRAY ARRAY['xdb.worker', 'xdb.process_type']::pg_catalog.regclass[]
     LOOP
-        EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', registered);
         EXECUTE pg_catalog.format('DROP POLICY IF EXISTS visible ON %s', registered);
         EXECUTE pg_catalog.format(
             'CREATE POLICY visible ON %s FOR SELECT USING ('

@@ -1,5 +1,6 @@
--- Comes last, and concerns what this script has made: it belongs to the owner of the schema, whoever runs an update; PUBLIC,
--- to whom every function and type is born granted, has no part in it; and those who monitor may call what they need.
+-- Comes last, and concerns what this script has made. It belongs to the owner of the schema, also where another superuser runs an
+-- update. No other role has a part in it: neither PUBLIC, to which Postgres grants every new function and type, nor the roles that
+-- default privileges or event triggers of this database name. What PUBLIC and pg_monitor may do is granted here, and only here.
 --
 -- What was there before is left alone. Administrators may have granted it to others, and a script that grants or revokes
 -- anything on an object makes all that is granted there by then a part of the extension: pg_dump leaves it out from then on,
@@ -15,33 +16,48 @@ DECLARE
     of_monitors CONSTANT oid[] := ARRAY[
         'xdb.status()', 'xdb.engine_figures()', 'xdb.library_version()']::regprocedure[];
     -- Called by views as whoever reads them, and no secret.
-    of_everybody CONSTANT oid[] := ARRAY['xdb.registered_type_ids()']::regprocedure[];
+    of_everybody CONSTANT oid[] := ARRAY['xdb.registered_type_ids()', 'xdb.paused_types()']::regprocedure[];
     -- Read by a view that is granted already, as whoever reads it; the table's policy says what is theirs.
     read_by_everybody CONSTANT oid[] := ARRAY['xdb.crash_suspect']::regclass[];
     members CONSTANT text[] := string_to_array(current_setting('xdb_script.members'), ' ');
     owner CONSTANT regrole := (SELECT nspowner FROM pg_namespace WHERE nspname = 'xdb');
     made record;
+    grantees text;
     again text;
 BEGIN
     FOR made IN
-        SELECT d.objid, i.type, i.identity,
-            CASE WHEN i.type = 'function' THEN 'FUNCTION' WHEN i.type IN ('table', 'view', 'sequence') THEN 'TABLE' END AS kind
+        SELECT d.objid, i.type, i.identity, CASE
+            WHEN i.type IN ('function', 'schema') THEN upper(i.type) WHEN i.type IN ('table', 'view', 'sequence') THEN 'TABLE' END AS kind
         FROM pg_depend AS d CROSS JOIN LATERAL pg_identify_object(d.classid, d.objid, 0) AS i
         WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
           AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'xdb')
           AND format('%s:%s', d.classid, d.objid) <> ALL (members)
-          AND i.type NOT IN ('schema', 'composite type')  -- once/schema.sql says whose it is; types belong to their tables
+          AND i.type <> 'composite type'  -- belongs to its table
         ORDER BY i.type = 'sequence'  -- that of an identity column follows its table
     LOOP
         IF made.kind IS NULL THEN
             RAISE EXCEPTION 'sql/always/privileges.sql does not know what to do with % %', made.type, made.identity;
         END IF;
         EXECUTE format('ALTER %s %s OWNER TO %s', made.kind, made.identity, owner);
-        IF made.kind <> 'FUNCTION' OR made.objid <> ALL (of_everybody) THEN
-            EXECUTE format('REVOKE ALL ON %s %s FROM PUBLIC', made.kind, made.identity);
+        -- Revoked from a relation, a privilege goes from its columns too.
+        SELECT string_agg(DISTINCT ', ' || a.grantee::regrole, '')
+        INTO grantees
+        FROM (
+            SELECT nspacl FROM pg_namespace WHERE made.kind = 'SCHEMA' AND oid = made.objid
+            UNION ALL SELECT proacl FROM pg_proc WHERE made.kind = 'FUNCTION' AND oid = made.objid
+            UNION ALL SELECT relacl FROM pg_class WHERE made.kind = 'TABLE' AND oid = made.objid
+            UNION ALL SELECT attacl FROM pg_attribute WHERE made.kind = 'TABLE' AND attrelid = made.objid
+        ) AS granted (acl) CROSS JOIN LATERAL aclexplode(granted.acl) AS a
+        WHERE a.grantee NOT IN (owner, 0);
+        EXECUTE format('REVOKE ALL ON %s %s FROM PUBLIC%s CASCADE', made.kind, made.identity, grantees);
+        IF made.kind = 'SCHEMA' THEN
+            EXECUTE format('GRANT USAGE ON SCHEMA %s TO pg_monitor', made.identity);
         END IF;
         IF made.kind = 'FUNCTION' AND made.objid = ANY (of_monitors) THEN
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pg_monitor', made.identity);
+        END IF;
+        IF made.kind = 'FUNCTION' AND made.objid = ANY (of_everybody) THEN
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', made.identity);
         END IF;
         IF made.kind = 'TABLE' AND made.objid = ANY (read_by_everybody) THEN
             EXECUTE format('GRANT SELECT ON %s TO PUBLIC', made.identity);
@@ -79,6 +95,27 @@ BEGIN
           AND a.grantee NOT IN (p.proowner, 0);
         IF again IS NOT NULL THEN
             RAISE WARNING 'roles that use xdb may not use yet what this update brings' USING HINT = again;
+        END IF;
+    END IF;
+
+    -- A release before 0.3.0 left its objects to the roles that default privileges named. They stay: what an administrator has
+    -- granted since looks the same. The server has noted what there was at the end of the installation; default privileges concern
+    -- all objects of a kind, so one of each kind tells, on which xdb.grant_usage gives nothing.
+    IF members <> '{}' THEN
+        SELECT string_agg(DISTINCT format('SELECT xdb.revoke_usage(%L);', a.grantee::regrole), ' ')
+        INTO again
+        FROM pg_init_privs AS i
+        LEFT JOIN pg_proc AS p ON i.classoid = 'pg_proc'::regclass AND p.oid = i.objoid
+        LEFT JOIN pg_class AS c ON i.classoid = 'pg_class'::regclass AND c.oid = i.objoid
+        CROSS JOIN LATERAL aclexplode(i.initprivs) AS a
+        WHERE i.objsubid = 0 AND (p.oid = 'xdb.revoke_usage(regrole)'::regprocedure
+               OR c.oid IN ('xdb.registry'::regclass, 'xdb.inbox_inbox_id_seq'::regclass))
+          AND a.grantee NOT IN (owner, 0)
+          AND (a.grantee, a.privilege_type) IN (
+              SELECT g.grantee, g.privilege_type FROM aclexplode(COALESCE(p.proacl, c.relacl)) AS g);
+        IF again IS NOT NULL THEN
+            RAISE WARNING 'default privileges gave roles a part in schema xdb when it was installed'
+                USING HINT = format('Take it back, then grant with xdb.grant_usage() what is meant: %s', again);
         END IF;
     END IF;
 END

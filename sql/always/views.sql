@@ -26,10 +26,15 @@ SELECT
     CASE WHEN pg_catalog.jsonb_array_length(p.results) OPERATOR(pg_catalog.=) 1 THEN p.results[0]['output'] END
         AS result,
     p.results,
-    p.extra['pause'] IS NOT NULL AS paused,
-    pg_catalog.to_timestamp(p.extra['pause']['until']::double precision OPERATOR(pg_catalog./) 1e6) AS paused_until,
-    pg_catalog.jsonb_extract_path_text(p.extra, 'pause', 'reason') AS pause_reason
-FROM xdb.process_execution AS p;
+    e.pause IS NOT NULL AS paused,
+    pg_catalog.to_timestamp(e.pause['until']::double precision OPERATOR(pg_catalog./) 1e6) AS paused_until,
+    pg_catalog.jsonb_extract_path_text(e.pause, 'reason') AS pause_reason
+FROM xdb.process_execution AS p
+CROSS JOIN LATERAL (SELECT CASE
+    WHEN p.extra['pause'] IS NOT NULL THEN p.extra['pause']
+    WHEN p.status OPERATOR(pg_catalog.=) 'RUNNING'
+        THEN (SELECT xdb.paused_types()) OPERATOR(pg_catalog.->) p.type_id::pg_catalog.text
+END AS pause) AS e;
 COMMENT ON VIEW xdb.processes IS 'Process executions that the reader may see.';
 COMMENT ON COLUMN xdb.processes.process_id IS 'Business identifier, chosen by whoever started it.';
 COMMENT ON COLUMN xdb.processes.execution_id IS 'This run of the process id.';
@@ -44,9 +49,9 @@ COMMENT ON COLUMN xdb.processes.reason IS 'Why it failed or was stopped.';
 COMMENT ON COLUMN xdb.processes.live_threads IS 'Threads that have not ended.';
 COMMENT ON COLUMN xdb.processes.result IS 'The output, if exactly one thread gave one.';
 COMMENT ON COLUMN xdb.processes.results IS 'All outputs, [{"stateExecutionId", "output"}].';
-COMMENT ON COLUMN xdb.processes.paused IS 'Whether it is paused itself, by xdb.pause_process(); its type may be paused besides.';
-COMMENT ON COLUMN xdb.processes.paused_until IS 'When its pause ends by itself; null when it does not, or there is none.';
-COMMENT ON COLUMN xdb.processes.pause_reason IS 'Why it is paused.';
+COMMENT ON COLUMN xdb.processes.paused IS 'Whether it is paused: by xdb.pause_process(), or its type by xdb.pause_process_type().';
+COMMENT ON COLUMN xdb.processes.paused_until IS 'When its own pause, or else that of its type, ends by itself; null when it does not, or there is none.';
+COMMENT ON COLUMN xdb.processes.pause_reason IS 'Why it, or else its type, is paused.';
 
 CREATE OR REPLACE VIEW xdb.state_executions WITH (security_invoker = true, security_barrier = true) AS
 SELECT

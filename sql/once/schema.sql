@@ -1,8 +1,6 @@
 -- Bare, so that a schema which somebody else made beforehand fails the installation.
 CREATE SCHEMA xdb;
 COMMENT ON SCHEMA xdb IS 'XDB: durable processes. Call its functions, read its views; its tables are written by native code alone.';
-REVOKE ALL ON SCHEMA xdb FROM PUBLIC;
-GRANT USAGE ON SCHEMA xdb TO pg_monitor;
 
 -- Payloads are JSON, and JSON text is UTF-8.
 DO $$

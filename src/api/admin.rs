@@ -13,7 +13,7 @@ use crate::pg::identity;
 use crate::pg::param::from_postgres;
 use crate::pg::process;
 use crate::pg::raw;
-use crate::pg::shmem::{EngineState, Role, Slot, attribute_locks, call};
+use crate::pg::shmem::{EngineState, Role, Slot, SlotStatus, attribute_locks, call};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
 use crate::store::instance::{self, Ownership};
@@ -133,10 +133,40 @@ struct EngineFigures {
     ownerless_processes: i64,
 }
 
+/// What every role that uses XDB may know: whether its processes go on, and if not, why.
+#[derive(Serialize)]
+struct KnownEngine {
+    engine_pid: Option<i32>,
+    state: &'static str,
+    started_at: Option<String>,
+    reason: Option<String>,
+}
+
+fn known_engine(caller: Caller, mut main: SlotStatus) -> Result<KnownEngine> {
+    // An error may show what is in the tables of others.
+    if main.last_error.take().is_some() {
+        main.last_error =
+            Some("the last engine process has failed, and is started again: operators see why".to_owned());
+    }
+    let reason = caller.on_system_tables(|spi, _| {
+        let of_schema = versions::mismatch().map(|mismatch| format!("{}. {}", mismatch.reason(), mismatch.remedy()));
+        let of_tables = match of_schema {
+            Some(reason) => Some(reason),
+            None => instance::ownership(spi)?.reason(),
+        };
+        let reasons: Vec<_> = engine_state::reason(spi, &main)?.into_iter().chain(of_tables).collect();
+        Ok((!reasons.is_empty()).then(|| reasons.join("; ")))
+    })?;
+    Ok(KnownEngine { engine_pid: main.pid, state: main.state.as_str(), started_at: moment(main.started_at), reason })
+}
+
 pub fn engine_figures(_: &Args) -> Result<Value> {
     let caller = Caller::looking()?;
     let database = process::database();
     let main = Slot::find(database, Role::Scheduler).map(Slot::status).unwrap_or_default();
+    if !identity::is_administrator(caller.role) && !identity::monitors(caller.role) {
+        return Ok(Value::Json(to_json(&known_engine(caller, main)?)?));
+    }
     let why_not = caller.on_system_tables(|spi, _| engine_state::reason(spi, &main))?;
     let (slow_objects, reason, (backlog, oldest_due)) = match versions::mismatch() {
         Some(mismatch) => {

@@ -155,12 +155,12 @@ impl Bulk<'_> {
         let request = |number: &usize| &self.requests[*number];
         let mut known: Vec<_> = self.order.iter().map(|number| request(number).start.process_id.as_str()).collect();
         known.dedup();
-        let owners = process::owners_of_ids(spi, &known)?;
+        let owners = process::latest(spi, &known)?;
         let mut order = Vec::with_capacity(self.order.len());
         for number in self.order {
             let process_id = &request(number).start.process_id;
             match owners.get(process_id) {
-                Some(owner) if !self.caller.may_drive(*owner)? => {
+                Some((_, owner)) if !self.caller.may_drive(*owner)? => {
                     let repeated = repeated(spi, self.caller, request(number));
                     let repeated = repeated.and_then(|found| found.ok_or_else(|| of_another(process_id)));
                     ids[*number] = repeated.map_err(|error| self.at(*number, error))?;

@@ -38,14 +38,26 @@ pub fn skip_timer(args: &Args) -> Result<Value> {
     let state = state_execution_id(args.text(1))?;
     let command_id = name_if_given("command_id", args.text(2))?;
     command(caller, "xdb.skip_timer()", &process_id, args.execution_id(3), |spi, loaded, id, now| {
-        let seq = seq(spi, id, &state)?;
-        // What was published before the skip may end the wait with it, or before it.
-        answering::take_in(spi, loaded, id, now)?;
-        answering::refuse_unseen(spi, id, None)?;
-        state::states(spi, loaded, &[(id, seq)])?;
-        Ok(Command::SkipTimer { seq, command_id })
+        timer_to_skip(spi, loaded, id, now, &state, command_id)
     })?;
     Ok(Value::Void)
+}
+
+/// What skips a timer of a running execution that is locked.
+pub(super) fn timer_to_skip(
+    spi: &Spi,
+    loaded: &mut Executions,
+    id: ExecutionId,
+    now: Timestamp,
+    state: &StateExecutionId,
+    command_id: Option<String>,
+) -> Result<Command> {
+    let seq = seq(spi, id, state)?;
+    // What was published before the skip may end the wait with it, or before it.
+    answering::take_in(spi, loaded, id, now)?;
+    answering::refuse_unseen(spi, id, None)?;
+    state::states(spi, loaded, &[(id, seq)])?;
+    Ok(Command::SkipTimer { seq, command_id })
 }
 
 pub fn retry_now(args: &Args) -> Result<Value> {
@@ -54,18 +66,31 @@ pub fn retry_now(args: &Args) -> Result<Value> {
     let state = args.text(1).map(|state| state_execution_id(Some(state))).transpose()?;
     let mut released = 0;
     let retried = command(caller, "xdb.retry_now()", &process_id, args.execution_id(2), |spi, loaded, id, now| {
-        let only = state.as_ref().map(|state| seq(spi, id, state)).transpose()?;
-        released = suspects::retry(spi, id, only)?;
-        let states = state::standing(spi, id, only, now)?;
-        let keys: Vec<_> = states.iter().map(|seq| (id, *seq)).collect();
-        state::states_without_inputs(spi, loaded, &keys)?;
-        Ok(Command::RetryNow(states))
+        let command;
+        (released, command) = calls_to_retry(spi, loaded, id, now, state.as_ref())?;
+        Ok(command)
     })?;
+    Ok(Value::of((retried + released) as i32))
+}
+
+/// What makes calls of a running execution due that is locked. Those that are held after crashes are let go at once: how many.
+pub(super) fn calls_to_retry(
+    spi: &Spi,
+    loaded: &mut Executions,
+    id: ExecutionId,
+    now: Timestamp,
+    state: Option<&StateExecutionId>,
+) -> Result<(usize, Command)> {
+    let only = state.map(|state| seq(spi, id, state)).transpose()?;
+    let released = suspects::retry(spi, id, only)?;
     if released > 0 {
         wrote();
         wake::wake_everybody_at_commit();
     }
-    Ok(Value::of((retried + released) as i32))
+    let states = state::standing(spi, id, only, now)?;
+    let keys: Vec<_> = states.iter().map(|seq| (id, *seq)).collect();
+    state::states_without_inputs(spi, loaded, &keys)?;
+    Ok((released, Command::RetryNow(states)))
 }
 
 pub(super) fn state_execution_id(text: Option<String>) -> Result<StateExecutionId> {

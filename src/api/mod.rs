@@ -25,6 +25,7 @@
 //! | `query.rs` | `describe_process`, `wait_for_process`, `wait_for_state`, `get_local_attributes`, what `check_process` stands on |
 //! | `lock_holders.rs` | what holds a process up, for `describe_process` |
 //! | `manage.rs` | `set_local_attributes`, `skip_timer`, `retry_now`, `purge` |
+//! | `many.rs` | the forms of `stop_process`, `skip_timer` and `retry_now` that take an array of process ids |
 //! | `pause.rs` | `pause_process`, `resume_process`, and the same of types |
 //! | `owners.rs` | `reassign_owned` |
 //! | `admin.rs`, `attribute_locks.rs` | `pause`, `resume`, `adopt`, versions; the figures behind `status` and the views |
@@ -45,6 +46,7 @@ mod engine_state;
 mod global;
 mod lock_holders;
 mod manage;
+mod many;
 mod merge;
 mod owners;
 mod owners_tables;
@@ -100,16 +102,19 @@ crate::sql_functions! {
     xdb_publish / pg_finfo_xdb_publish => process::publish;
     xdb_publish_global / pg_finfo_xdb_publish_global => global::publish_global;
     xdb_stop_process / pg_finfo_xdb_stop_process => process::stop_process;
+    xdb_stop_process_many / pg_finfo_xdb_stop_process_many => many::stop_process;
     xdb_describe_process / pg_finfo_xdb_describe_process => query::describe_process;
     xdb_wait_for_process / pg_finfo_xdb_wait_for_process => query::wait_for_process;
     xdb_wait_for_state / pg_finfo_xdb_wait_for_state => query::wait_for_state;
     xdb_set_local_attributes / pg_finfo_xdb_set_local_attributes => manage::set_local_attributes;
     xdb_skip_timer / pg_finfo_xdb_skip_timer => manage::skip_timer;
+    xdb_skip_timer_many / pg_finfo_xdb_skip_timer_many => many::skip_timer;
     xdb_pause_process / pg_finfo_xdb_pause_process => pause::pause_process;
     xdb_resume_process / pg_finfo_xdb_resume_process => pause::resume_process;
     xdb_pause_process_type / pg_finfo_xdb_pause_process_type => pause::pause_process_type;
     xdb_resume_process_type / pg_finfo_xdb_resume_process_type => pause::resume_process_type;
     xdb_retry_now / pg_finfo_xdb_retry_now => manage::retry_now;
+    xdb_retry_now_many / pg_finfo_xdb_retry_now_many => many::retry_now;
     xdb_purge / pg_finfo_xdb_purge => manage::purge;
     xdb_process_problems / pg_finfo_xdb_process_problems => query::process_problems;
     xdb_get_local_attributes / pg_finfo_xdb_get_local_attributes => query::get_local_attributes;
@@ -122,6 +127,7 @@ crate::sql_functions! {
     xdb_library_version / pg_finfo_xdb_library_version => admin::library_version;
     xdb_worker_figures / pg_finfo_xdb_worker_figures => admin::worker_figures;
     xdb_registered_type_ids / pg_finfo_xdb_registered_type_ids => admin::registered_type_ids;
+    xdb_paused_types / pg_finfo_xdb_paused_types => pause::paused_types;
     xdb_process_type_names / pg_finfo_xdb_process_type_names => admin::process_type_names;
     xdb_process_type_figures / pg_finfo_xdb_process_type_figures => admin::process_type_figures;
     xdb_attribute_lock_figures / pg_finfo_xdb_attribute_lock_figures => attribute_locks::attribute_lock_figures;
@@ -191,12 +197,12 @@ impl Caller {
 
     /// Runs `body` on users' tables, as the caller.
     fn on_users_tables<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
-        identity::as_caller(|| Self::connected(body))
+        identity::as_caller(|| Self::connected(body)).map_err(error::explained)
     }
 
     /// Runs `body`, which calls functions of the users, as the caller.
     fn on_functions<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
-        identity::as_caller_of_function(|| Self::connected(body))
+        identity::as_caller_of_function(|| Self::connected(body)).map_err(error::explained)
     }
 
     /// Runs `body` as whoever this is already. Where deferred triggers are refused, nothing is deferred.

@@ -5,9 +5,11 @@ use crate::error;
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
-use crate::pg::identity;
+use crate::pg::{identity, process};
 use crate::store::owners::{self, Moves};
+use crate::store::process::owners as owners_of;
 use pgrx::pg_sys;
+use xdb_engine::ExecutionId;
 
 pub fn reassign_owned(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.reassign_owned()")?;
@@ -31,6 +33,11 @@ pub fn reassign_owned(args: &Args) -> Result<Value> {
     caller.on_system_tables(|spi, _| {
         if !super::knows_roles()? {
             return Err(error::not_adopted());
+        }
+        if let Some(own) = process::in_step_of().map(ExecutionId)
+            && owners_of(spi, &[own])?.get(&own) == moves.from.as_ref()
+        {
+            return Err(error::own_step("xdb.reassign_owned()"));
         }
         let running = owners::reassign(spi, &moves)?;
         if running > 0 && identity::is_superuser(new) && !guc::ALLOW_SUPERUSER_PROCESSES.get() {

@@ -6,8 +6,8 @@ use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::spi::Spi;
-use crate::store::pauses;
 use crate::store::registry::{ProcessType, TypeId};
+use crate::store::{pauses, to_json};
 use crate::{clock, error};
 use xdb_engine::{Command, Pause, PauseMode, Timestamp};
 use xdb_protocol::arguments;
@@ -44,6 +44,13 @@ pub fn resume_process_type(args: &Args) -> Result<Value> {
     let process_type = name("process_type", args.text(0))?;
     caller.on_system_tables(|spi, _| pauses::resume(spi, to_pause(caller, spi, &process_type)?))?;
     Ok(Value::Void)
+}
+
+/// The types that are paused, with their pauses, for the view `processes`: a role that may see a process sees why it does not go on. Not
+/// with [`Caller::reading`]: the view also shows processes where nothing can run.
+pub fn paused_types(_: &Args) -> Result<Value> {
+    let caller = Caller { role: identity::current_user() };
+    Ok(Value::Json(to_json(&caller.on_system_tables(|spi, _| pauses::of_types(spi))?)?))
 }
 
 /// The pause that the second to the fourth parameter tell.

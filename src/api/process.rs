@@ -187,9 +187,7 @@ fn check_running(process_id: &str, found: &FoundExecution) -> Result<()> {
 pub fn stop_process(args: &Args) -> Result<Value> {
     let caller = Caller::writing(c"xdb.stop_process()")?;
     let process_id = name("process_id", args.text(0))?;
-    let word = needed("stop_type", args.text(1))?;
-    let stop_type = StopType::parse(&word).ok_or_else(|| error::unknown_word("stop_type", &word, StopType::WORDS))?;
-    let reason = arguments::reason(args.text(2))?;
+    let stop = stop(args)?;
     let execution = args.execution_id(3);
     caller.on_system_tables(|spi, registry| {
         let mut found = caller.find_to_change(spi, &process_id, execution, "xdb.stop_process()")?;
@@ -200,10 +198,17 @@ pub fn stop_process(args: &Args) -> Result<Value> {
                 found = caller.own(&process_id, Some(latest))?;
             }
         }
-        close(spi, registry, &process_id, found.id, &Command::Stop { stop_type, reason })
+        close(spi, registry, &process_id, found.id, &stop)
     })?;
     wrote();
     Ok(Value::Void)
+}
+
+/// The stop that the second and third parameter tell.
+pub(super) fn stop(args: &Args) -> Result<Command> {
+    let word = needed("stop_type", args.text(1))?;
+    let stop_type = StopType::parse(&word).ok_or_else(|| error::unknown_word("stop_type", &word, StopType::WORDS))?;
+    Ok(Command::Stop { stop_type, reason: arguments::reason(args.text(2))? })
 }
 
 /// Closes an execution in the caller's transaction, after everybody who publishes to it.

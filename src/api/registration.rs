@@ -82,12 +82,28 @@ pub fn register_worker(args: &Args) -> Result<Value> {
             }
         }
     })?;
+    tell_what_is_missing(&worker, role.as_ref(), not_found.as_deref())?;
+    Ok(Value::Void)
+}
+
+/// What keeps the worker's calls from being made, for the time being.
+fn tell_what_is_missing(worker: &str, role: Option<&(pg_sys::Oid, String)>, not_found: Option<&str>) -> Result<()> {
+    if let Some((oid, name)) = role
+        && !identity::may_use_xdb(*oid)?
+    {
+        let message =
+            format!("role \"{name}\" may not use XDB yet, so it can't fetch the calls of worker \"{worker}\"");
+        notice(message, "xdb.grant_usage() lets it.");
+    }
     if let Some(why) = not_found {
         let message = format!("the host of worker \"{worker}\" can't be resolved now");
-        let detail = format!("{why}. Its calls fail until it can be.");
-        pgrx::ereport!(PgLogLevel::NOTICE, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message, detail);
+        notice(message, &format!("{why}. Its calls fail until it can be."));
     }
-    Ok(Value::Void)
+    Ok(())
+}
+
+fn notice(message: String, detail: &str) {
+    pgrx::ereport!(PgLogLevel::NOTICE, PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION, message, detail);
 }
 
 /// The role whose members may claim the calls of a worker without URL.

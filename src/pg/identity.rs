@@ -2,6 +2,7 @@
 
 use super::catch::{Result, catch};
 use super::compat;
+use super::extension::EXTENSION;
 use super::settings::{FORMATS, MEANINGS};
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_int};
@@ -359,6 +360,17 @@ pub fn may_use_table(role: pg_sys::Oid, relation: u32, how: TableUse) -> Result<
     }
 }
 
+/// Whether a role can reach the functions of XDB at all: it may use their schema.
+pub fn may_use_xdb(role: pg_sys::Oid) -> Result<bool> {
+    // SAFETY: look-ups in the catalog, raw calls without destructors.
+    unsafe {
+        catch(|| {
+            let schema = pg_sys::get_namespace_oid(EXTENSION.as_ptr(), true);
+            schema == pg_sys::InvalidOid || compat::may_use_schema(schema, role)
+        })
+    }
+}
+
 /// The name of a table without its schema, as the server's own errors have it.
 pub fn table_name(relation: u32) -> Option<String> {
     // SAFETY: the name is read before anything else runs.
@@ -372,6 +384,11 @@ pub fn table_name(relation: u32) -> Option<String> {
 pub fn has_privileges_of(role: pg_sys::Oid, of: pg_sys::Oid) -> bool {
     // SAFETY: catalog look-ups on the main thread; a role that is gone has no members.
     unsafe { pg_sys::has_privs_of_role(role, of) }
+}
+
+/// Whether a role may see figures of all processes, as a member of `pg_monitor` may.
+pub fn monitors(role: pg_sys::Oid) -> bool {
+    has_privileges_of(role, pg_sys::Oid::from(pg_sys::ROLE_PG_MONITOR))
 }
 
 pub fn is_superuser(role: pg_sys::Oid) -> bool {

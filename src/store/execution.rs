@@ -62,10 +62,11 @@ table! {
 }
 
 record! {
-    /// What of it changes, and the number of the next event as it was loaded.
+    /// What of it changes, and the number of the next event and the owner as they were loaded.
     pub struct ExecutionUpdate<'a> {
         execution_id: ExecutionId,
         loaded_event: u64,
+        owner: pg_sys::Oid,
         status: ProcessStatus,
         closed_at: Option<Timestamp>,
         reason: Option<&'a str>,
@@ -107,11 +108,12 @@ const NEW: &str = "p.shard_key, p.full_queues, p.extra::text AS extra";
 const NONE_NEW: &str = "NULL::text AS shard_key, NULL::text[] AS full_queues, NULL::text AS extra";
 
 fn update(also: &str, without: &[&str]) -> String {
-    let set = set_to_v(&names_but::<ExecutionUpdate>(&["execution_id", "loaded_event", "results", "purge_at"]));
+    let set =
+        set_to_v(&names_but::<ExecutionUpdate>(&["execution_id", "loaded_event", "owner", "results", "purge_at"]));
     format!(
         "UPDATE xdb.process_execution p SET {set}, {also}closing = NULL, \
             results = CASE WHEN v.results IS NULL THEN p.results ELSE p.results || v.results END \
-        FROM {} WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event",
+        FROM {} WHERE p.execution_id = v.execution_id AND p.next_event = v.loaded_event AND p.owner = v.owner",
         batch_but::<ExecutionUpdate>(without)
     )
 }
@@ -127,8 +129,8 @@ fn unmark(which: &str) -> String {
 statements! {
     INSERT = insert_but::<Process>(&["full_queues", "extra", "purge_at"]);
     INSERT_OF_OLDER = insert_but::<Process>(&["shard_key", "full_queues", "extra", "purge_at"]);
-    // next_event of the loaded row is compared: a trigger of the users' tables may have changed the execution in this very
-    // transaction, behind what was loaded.
+    // next_event and owner of the loaded row are compared: a trigger of the users' tables may have changed the execution in this very
+    // transaction, behind what was loaded, or have given it to another role, in whose line its calls then belong.
     UPDATE = update("", &["purge_at"]);
     UPDATE_RETAINED = update("purge_at = COALESCE(v.purge_at, 'infinity'), ", &[]);
     PUT_EXTRA = super::table::update::<ExtraUpdate>();
@@ -234,12 +236,13 @@ impl<'a> Process<'a> {
 
 impl<'a> ExecutionUpdate<'a> {
     fn of(loaded: &'a Loaded) -> Result<Self> {
-        let Loaded { before, execution, .. } = loaded;
+        let Loaded { meta, before, execution, .. } = loaded;
         let results = &execution.results;
         let results = if results.is_empty() { None } else { Some(Jsonb(to_json(results)?.into())) };
         Ok(Self {
             execution_id: execution.id,
             loaded_event: before.next_event,
+            owner: meta.owner,
             status: execution.status,
             closed_at: execution.closed_at,
             reason: execution.reason.as_deref(),

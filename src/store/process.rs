@@ -68,7 +68,7 @@ statements! {
     // Where there is one already, the insertion would wait for whoever is changing it.
     NEW_ID = "INSERT INTO xdb.latest_execution (process_id, execution_id) SELECT $1, $2 \
         WHERE NOT EXISTS (SELECT FROM xdb.latest_execution l WHERE l.process_id = $1) ON CONFLICT (process_id) DO NOTHING";
-    OWNERS_OF_IDS = "SELECT l.process_id, p.owner FROM unnest($1::text[]) AS k (process_id) \
+    LATEST_OF_IDS = "SELECT l.process_id, l.execution_id, p.owner FROM unnest($1::text[]) AS k (process_id) \
         JOIN xdb.latest_execution l ON l.process_id = k.process_id \
         JOIN xdb.process_execution p ON p.execution_id = l.execution_id";
     LOCK_ID = "SELECT execution_id FROM xdb.latest_execution WHERE process_id = $1 FOR UPDATE";
@@ -248,10 +248,10 @@ pub fn lock_known_id(spi: &Spi, process_id: &str) -> Result<Option<ExecutionId>>
     spi.first(&LOCK_ID, &[value(process_id)], |row| row.get("execution_id"))
 }
 
-/// The owners of the latest executions of these process ids, of those that have one.
-pub fn owners_of_ids(spi: &Spi, process_ids: &[&str]) -> Result<HashMap<String, pg_sys::Oid>> {
-    let read = |row: &Row| Ok((row.get("process_id")?, row.get("owner")?));
-    Ok(spi.rows(&OWNERS_OF_IDS, &[array(process_ids.iter().copied())], read)?.into_iter().collect())
+/// The latest executions of these process ids with their owners, of those that have one.
+pub fn latest(spi: &Spi, process_ids: &[&str]) -> Result<HashMap<String, (ExecutionId, pg_sys::Oid)>> {
+    let read = |row: &Row| Ok((row.get("process_id")?, (row.get("execution_id")?, row.get("owner")?)));
+    Ok(spi.rows(&LATEST_OF_IDS, &[array(process_ids.iter().copied())], read)?.into_iter().collect())
 }
 
 /// Locks many process ids, in the order given; each stands there once. Gives those that have no execution yet.

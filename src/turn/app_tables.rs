@@ -9,6 +9,7 @@ use super::owner_settings::OwnerSettings;
 use super::role::Role;
 use super::slow_tables::{Kept, SlowTables, Times};
 use super::transaction::{Mode, Turn};
+use crate::error;
 use crate::pg::catch::{DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, PgError, QUERY_CANCELED, Result, SERIALIZATION_FAILURE};
 use crate::pg::identity::{Setting, as_engine, as_function_owner, as_process_owner, clean_session};
 use crate::pg::process::{as_step_of, database};
@@ -404,6 +405,7 @@ fn error_of<T>(used: Used<T>) -> PgError {
 
 /// A refusal as a failed attempt of the call.
 pub fn refused(error: &PgError) -> Failure {
+    let error = error::explained(error.clone());
     let sql_state = error.sqlstate();
     let detail = match error.detail_for_others() {
         Some(more) => format!("{} ({sql_state}): {more}", error.message),

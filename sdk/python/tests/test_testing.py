@@ -163,7 +163,7 @@ def test_the_simulator_is_a_client_but_for_what_the_page_says() -> None:
     client, simulator = methods(xdb.Client), methods(Simulator)
     missing = sorted(client.keys() - simulator.keys())
     page = " ".join((Path(__file__).parents[3] / "docs" / "python.md").read_text(encoding="utf-8").split())
-    assert missing == ["list", "start_many", "wait_for_state"]
+    assert missing == ["list", "retry_now_many", "skip_timer_many", "start_many", "stop_many", "wait_for_state"]
     assert f"but for {', '.join(f'`{name}`' for name in missing[:-1])} and `{missing[-1]}`" in page
     assert methods(Clock).keys() - simulator.keys() == {"reset"}  # the fixture's own
     for name in client.keys() & simulator.keys() - {"check"}:

@@ -53,7 +53,9 @@ impl Undone {
 
 /// An error of the function itself: its SQLSTATE is the word for it.
 fn raised(error: &PgError) -> Failure {
-    Failure::of(error.sqlstate(), error.message.clone())
+    let error = crate::error::explained(error.clone());
+    let why = error.detail_for_others().map(|detail| format!(": {detail}")).unwrap_or_default();
+    Failure::of(error.sqlstate(), format!("{}{why}", error.message))
 }
 
 impl Decider<'_, '_, '_> {

@@ -17,6 +17,26 @@ enum Home {
     Own(Cluster),
 }
 
+/// What a database of others may be like, before the extension comes. New objects belong in part to `app` and `stranger`, and PUBLIC
+/// has no part in them.
+const DEFAULT_PRIVILEGES: &str = "
+    ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO app, stranger;
+    ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO app, stranger;
+    ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO app, stranger WITH GRANT OPTION;
+    ALTER DEFAULT PRIVILEGES GRANT ALL ON TYPES TO app, stranger;
+    ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO app, stranger;
+    ALTER DEFAULT PRIVILEGES REVOKE ALL ON FUNCTIONS FROM PUBLIC;
+    ALTER DEFAULT PRIVILEGES REVOKE ALL ON TYPES FROM PUBLIC;";
+
+/// Its settings: every transaction is serializable, nothing is found without its schema, and values are written otherwise.
+const HOSTILE_SETTINGS: &[(&str, &str)] = &[
+    ("default_transaction_isolation", "'serializable'"),
+    ("search_path", "''"),
+    ("datestyle", "'SQL, DMY'"),
+    ("intervalstyle", "'sql_standard'"),
+    ("timezone", "'Asia/Kolkata'"),
+];
+
 /// One database and what belongs to it. `app` and `other` may use the extension, `boss` may administer it, `stranger` may not.
 ///
 /// A test ends with [`App::done`]; one that panics gets the state of the engine and the end of the log printed.
@@ -31,6 +51,17 @@ impl App {
     /// A database of this name in the cluster that the tests of a binary share.
     pub fn new(name: &str) -> App {
         App::set_up(Home::Shared(Cluster::shared()), name, "")
+    }
+
+    /// The same in a database that [`App::make_hostile_database`] makes. A test names its tables with their schemas there.
+    pub fn hostile(name: &str) -> App {
+        App::set_up_hostile(Home::Shared(Cluster::shared()), name, "")
+    }
+
+    /// The same with the schema of this version of the extension.
+    pub fn hostile_of_version(name: &str, version: &str) -> App {
+        let cluster = Cluster::start(ClusterOptions::default());
+        App::set_up_hostile(Home::Own(cluster), name, &format!("VERSION '{version}'"))
     }
 
     /// The same in a cluster of its own, for tests that kill, stop or configure the server.
@@ -48,16 +79,40 @@ impl App {
         let app = App { home, database: name.to_owned(), ledgers: Mutex::default() };
         // From template0, which nobody can be connected to.
         app.cluster().superuser().run(&format!("CREATE DATABASE {name} TEMPLATE template0"));
+        app.with_extension(version)
+    }
+
+    fn set_up_hostile(home: Home, name: &str, version: &str) -> App {
+        let app = App { home, database: name.to_owned(), ledgers: Mutex::default() };
+        app.make_hostile_database(name);
+        app.with_extension(version)
+    }
+
+    /// Makes a database without the extension that has the default privileges and settings of other owners, and compares texts as ICU
+    /// does, where the server has that.
+    pub fn make_hostile_database(&self, name: &str) {
+        let mut superuser = self.cluster().superuser();
+        let has_icu = superuser.one("SELECT EXISTS (SELECT FROM pg_collation WHERE collprovider = 'i')");
+        let locale = if has_icu { "LOCALE_PROVIDER icu ICU_LOCALE 'de-u-kn-true-ks-level2'" } else { "" };
+        superuser.run(&format!("CREATE DATABASE {name} TEMPLATE template0 {locale}"));
+        self.cluster().connect(name, "postgres").run(DEFAULT_PRIVILEGES);
+        for (setting, value) in HOSTILE_SETTINGS {
+            superuser.run(&format!("ALTER DATABASE {name} SET {setting} = {value}"));
+        }
+    }
+
+    fn with_extension(self, version: &str) -> App {
+        let app = self;
         app.superuser().run(&format!(
-            "CREATE EXTENSION xdb {version};
+            "CREATE EXTENSION xdb SCHEMA public {version};
              SELECT xdb.grant_usage('app');
              SELECT xdb.grant_usage('other');
              SELECT xdb.grant_usage('boss', admin => true);
              GRANT CREATE ON SCHEMA public TO app, other;"
         ));
         app.db().run(
-            "CREATE TABLE users (user_id text PRIMARY KEY, form jsonb, status text, source text);
-             CREATE TABLE counters (id text PRIMARY KEY, n int NOT NULL DEFAULT 0);",
+            "CREATE TABLE public.users (user_id text PRIMARY KEY, form jsonb, status text, source text);
+             CREATE TABLE public.counters (id text PRIMARY KEY, n int NOT NULL DEFAULT 0);",
         );
         app
     }

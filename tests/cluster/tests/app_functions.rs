@@ -141,6 +141,47 @@ fn a_function_that_changes_the_process_that_calls_it_is_refused() {
     app.done(&[]);
 }
 
+/// Calls go into the line of the process's owner: one that has changed behind the step's back fails it.
+#[test]
+fn a_step_in_which_its_process_changes_hands_is_refused() {
+    let app = shop("functions_hands");
+    app.superuser().run("CREATE ROLE heir LOGIN; GRANT heir TO app; GRANT ALL ON public.stock TO heir");
+    app.superuser().run("SELECT xdb.grant_usage('heir')");
+    let mut db = app.db();
+    db.run(
+        "CREATE FUNCTION give(argument jsonb, context jsonb) RETURNS void LANGUAGE plpgsql AS $$
+             BEGIN PERFORM xdb.reassign_owned('app', 'heir'); END $$;
+         CREATE TABLE deeds (id text PRIMARY KEY, n int);
+         CREATE FUNCTION give_by_trigger() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN PERFORM xdb.reassign_owned('app', 'heir'); RETURN NEW; END $$;
+         CREATE TRIGGER give BEFORE UPDATE ON deeds FOR EACH ROW EXECUTE FUNCTION give_by_trigger();",
+    );
+    let _worker = app.worker(|call: &Call| match (call.api, call.process_id()) {
+        (Api::Rpc, _) => output(json!(null)).globals(json!({"n": 2})),
+        (_, "by-function") => next("Only", json!(null)).calls(&[("give", json!(null))]),
+        (_, "by-trigger") => next("Only", json!(null)).globals(json!({"n": 1})),
+        _ => force_complete(json!(null)),
+    });
+    let once = json!({"executeApiRetryPolicy": {"maximumAttempts": 1}});
+    let giving = Definition::starting_with("Only").step_with("Only", once).maps("public.deeds", "id", &["n"]);
+    let giving = giving.with("functions", json!({"give": "public.give"})).rpc("touch", json!({}));
+    app.register("giving", &giving);
+    let waiting = mailbox().maps("public.deeds", "id", &["n"]).rpc("touch", json!({}));
+    app.register("waiting", &waiting);
+    for id in ["by-function", "by-trigger"] {
+        db.start(id, "giving").key(id).globals(json!({"n": 0})).go();
+        assert_eq!(db.outcome(id).status(), "FAILED", "{id}");
+        let reason = db.text(&format!("SELECT reason FROM xdb.processes WHERE process_id = '{id}'"));
+        assert!(reason.contains("can't change this very process (XD016)"), "{id}: {reason}");
+    }
+    db.start("by-rpc", "waiting").key("r").globals(json!({"n": 0})).go();
+    let error = db.refused("XD016", "SELECT xdb.invoke_rpc('by-rpc', 'touch')");
+    assert!(error.message.contains("can't change this very process"), "{error:?}");
+    assert_eq!(db.text("SELECT owner FROM xdb.processes WHERE process_id = 'by-rpc'"), "app");
+    db.run("SELECT xdb.stop_process('by-rpc')");
+    app.done(&[]);
+}
+
 #[test]
 fn a_function_is_found_by_its_name_when_it_is_called() {
     let app = shop("functions_by_name");

@@ -270,6 +270,12 @@ fn what_goes_wrong_is_a_failed_attempt_and_leaves_nothing() {
                  WHEN 'stop' THEN PERFORM xdb.stop_process(request->'context'->>'processId');
                  WHEN 'start' THEN PERFORM xdb.start_process(request->'context'->>'processId', 'Bad', id_reuse_policy => 'TERMINATE_IF_RUNNING');
                  WHEN 'retry' THEN PERFORM xdb.retry_now(request->'context'->>'processId');
+                 WHEN 'reassign' THEN PERFORM xdb.reassign_owned('app', 'heir');
+                 WHEN 'many' THEN RAISE EXCEPTION '%', (SELECT string_agg(error, ' ') FROM (
+                     SELECT error FROM xdb.stop_process(ARRAY[request->'context'->>'processId'])
+                     UNION ALL SELECT error FROM xdb.retry_now(ARRAY[request->'context'->>'processId'])
+                     UNION ALL SELECT error FROM xdb.skip_timer(ARRAY[request->'context'->>'processId'], 'Bad-1')) AS e)
+                     USING ERRCODE = 'XD016';
                  WHEN 'rpc' THEN PERFORM xdb.invoke_rpc('other', 'r');
                  WHEN 'wait' THEN PERFORM xdb.wait_for_process('other', '1 s');
              END CASE;
@@ -277,6 +283,7 @@ fn what_goes_wrong_is_a_failed_attempt_and_leaves_nothing() {
          END $$;
          CREATE TABLE own (n int); INSERT INTO own VALUES (1);",
     );
+    app.superuser().run("CREATE ROLE heir; GRANT heir TO app");
     let mut db = app.db();
     let bad = Definition::starting_with("Bad").step_with("Bad", json!({"executeFunction": "public.misbehave"}));
     register(&app, "Bad", &bad);
@@ -294,6 +301,12 @@ fn what_goes_wrong_is_a_failed_attempt_and_leaves_nothing() {
         ("stop", "XD016", "xdb.stop_process()"),
         ("start", "XD016", "xdb.start_process()"),
         ("retry", "XD016", "xdb.retry_now()"),
+        ("reassign", "XD016", "xdb.reassign_owned()"),
+        (
+            "many",
+            "XD016",
+            "xdb.stop_process() for it a function that answers a call of a process can't call xdb.retry_now()",
+        ),
         ("rpc", "XD016", "invoke_rpc"),
         ("wait", "XD016", "wait_for_process"),
     ];

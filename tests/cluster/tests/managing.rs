@@ -44,6 +44,42 @@ fn skipped_timers_end_the_wait_and_the_worker_is_told() {
 }
 
 #[test]
+fn timers_of_many_are_skipped_and_their_calls_made_at_once() {
+    let app = App::new("manage_many");
+    let worker = app.worker(|call: &Call| match call.api {
+        Api::WaitUntil => any_of(&[timer("long", 3600.0), local_queue("m", "q", 1)]),
+        _ => force_complete(json!([call.fired("long"), call.messages("m")])),
+    });
+    let slow = json!({"initialIntervalSeconds": 3000, "maximumIntervalSeconds": 3000});
+    let sleep = Definition::starting_with("Sleep").waiting_step_with("Sleep", json!({"executeApiRetryPolicy": slow}));
+    app.register("timers", &sleep.with("localQueues", json!(["q"])));
+    let mut db = app.db();
+    let ids = ["p1", "p2", "p3"];
+    for id in ids {
+        db.start(id, "timers").go();
+    }
+    wait_until("all wait", 10, || ids.iter().all(|id| views::timers(&mut db, id) == 1));
+    worker.misbehave(|_| error(500, "Broken", "not now"));
+    // What was published before ends the wait by itself: there is no timer to skip any more.
+    db.run("BEGIN; SELECT xdb.publish('p3', 'q', '1')");
+    let skipped = db
+        .rows("SELECT process_id, skipped, error_code FROM xdb.skip_timer(ARRAY['p3', 'p1', 'p2'], 'Sleep-1', 'long')");
+    db.run("COMMIT");
+    let row = |id: &str, skipped: bool, code: Value| json!({"process_id": id, "skipped": skipped, "error_code": code});
+    assert_eq!(skipped, [row("p3", false, json!("XD019")), row("p1", true, json!(null)), row("p2", true, json!(null))]);
+    wait_until("all are in backoff", 10, || ids.iter().all(|id| views::fails_saying(&mut db, id, &["not now"])));
+    worker.heal();
+    let retried: i64 = db.one("SELECT sum(retried) FROM xdb.retry_now(ARRAY['p1', 'p2', 'p3'], 'Sleep-1')");
+    assert_eq!(retried, 3);
+    for id in ids {
+        let result = db.completes(id).result().clone();
+        assert_eq!(result[1], if id == "p3" { json!([1]) } else { json!([]) }, "{id}: {result}");
+        views::assert_history_is_whole(&mut db, id);
+    }
+    app.done(&[]);
+}
+
+#[test]
 fn calls_in_backoff_are_made_at_once() {
     let app = App::new("manage_retry");
     let worker = app.worker(|_: &Call| force_complete(json!("done")));

@@ -24,10 +24,10 @@ fn the_public_has_nothing() {
     assert_eq!(superuser.text("SELECT has_schema_privilege('stranger', 'xdb', 'USAGE, CREATE')"), "f");
     let callable: Vec<String> = superuser.all(
         "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'xdb'::regnamespace
-             AND has_function_privilege('stranger', oid, 'EXECUTE')",
+             AND has_function_privilege('stranger', oid, 'EXECUTE') ORDER BY proname",
     );
-    // Which views call as whoever reads them; it takes the schema to call it by its name.
-    assert_eq!(callable, ["xdb.registered_type_ids()"]);
+    // Views call them as their reader; to call them by their names takes the schema.
+    assert_eq!(callable, ["xdb.paused_types()", "xdb.registered_type_ids()"]);
     let readable: Vec<String> = superuser.all(
         "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'xdb'::regnamespace
              AND relkind IN ('r', 'p', 'v', 'm', 'f')
@@ -120,6 +120,55 @@ fn a_member_of_the_owner_shares_its_processes() {
     assert_eq!(colleague.status("p"), "RUNNING");
     colleague.publish("p", "inbox", json!("hello"));
     assert_eq!(colleague.completes("p").result(), &json!(["hello"]));
+    app.done(&[]);
+}
+
+#[test]
+fn a_role_without_the_schema_is_told_who_grants_it() {
+    let app = App::new("permission_schema");
+    app.session("stranger").refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT xdb.start_process('p', 't')");
+    let mut superuser = app.superuser();
+    superuser.run("GRANT CREATE ON SCHEMA public TO stranger; CREATE TABLE told (id text PRIMARY KEY, n int)");
+    superuser.run("GRANT SELECT, INSERT, UPDATE ON told TO app");
+    // As an application has it: a function with the rights of its owner, who was not granted the use of XDB.
+    app.session("stranger").run(
+        "CREATE FUNCTION tells() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+             BEGIN PERFORM xdb.publish_global('told', '1'); RETURN NEW; END $$;
+         CREATE FUNCTION answers(request jsonb) RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER AS $$
+             BEGIN PERFORM xdb.publish_global('told', '1'); RETURN NULL; END $$",
+    );
+    superuser.run("CREATE TRIGGER tells BEFORE UPDATE ON told FOR EACH ROW EXECUTE FUNCTION tells()");
+    let _worker = app.worker(|call: &Call| match call.api {
+        Api::Rpc => output(json!(null)).globals(json!({"n": 2})),
+        _ => force_complete(json!(null)).globals(json!({"n": 1})),
+    });
+    let once = json!({"executeApiRetryPolicy": {"maximumAttempts": 1}});
+    let step =
+        |config: Value| Definition::starting_with("Only").step_with("Only", config).maps("public.told", "id", &["n"]);
+    app.register("by-trigger", &step(once.clone()));
+    let mut by_function = once;
+    by_function["executeFunction"] = json!("public.answers");
+    app.register("by-function", &step(by_function));
+    app.register("by-rpc", &mailbox().maps("public.told", "id", &["n"]).rpc("touch", json!({})));
+    let mut db = app.db();
+    for id in ["by-trigger", "by-function"] {
+        db.start(id, id).key(id).globals(json!({"n": 0})).go();
+        db.outcome(id);
+        let detail = db.text(&format!("SELECT detail FROM xdb.failures WHERE process_id = '{id}'"));
+        assert!(
+            detail.contains("permission denied for schema xdb") && detail.contains("xdb.grant_usage"),
+            "{id}: {detail}"
+        );
+    }
+    db.start("by-rpc", "by-rpc").key("r").globals(json!({"n": 0})).go();
+    let error = db.refused(codes::INSUFFICIENT_PRIVILEGE, "SELECT xdb.invoke_rpc('by-rpc', 'touch')");
+    assert!(error.detail.contains("xdb.grant_usage"), "{error:?}");
+    let error = db.refused(
+        codes::INSUFFICIENT_PRIVILEGE,
+        "SELECT xdb.start_process('s', 'by-rpc', global_attribute_pk => 'r', global_attributes => '{\"n\": 3}')",
+    );
+    assert!(error.detail.contains("xdb.grant_usage"), "{error:?}");
+    db.run("SELECT xdb.stop_process('by-rpc')");
     app.done(&[]);
 }
 

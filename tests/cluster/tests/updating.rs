@@ -311,6 +311,11 @@ fn what_administrators_have_granted_and_users_have_built_survives_an_update() {
                 "fail_call",
                 "extend_call",
                 "pull_lease",
+                "registered_type_ids",
+                "paused_types",
+                "xdb.stop_process(text[]",
+                "xdb.retry_now(text[]",
+                "xdb.skip_timer(text[]",
             ];
             facts.retain(|fact| fact.starts_with("privilege") && !other.iter().any(|name| fact.contains(name)));
             facts

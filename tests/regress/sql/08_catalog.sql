@@ -129,17 +129,21 @@ FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid LEFT JOIN pg_constr
 WHERE c.relnamespace = 'xdb'::regnamespace
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;
 
--- Every table that holds rows of processes is under row-level security, with a policy to read and none to write.
+-- Every table is under row-level security, which does not concern its owner, with a policy to read and none to write. Without a policy
+-- it is the engine's alone.
 SELECT c.oid::regclass AS "without row-level security"
 FROM pg_class AS c
-WHERE c.relnamespace = 'xdb'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relrowsecurity
-  AND EXISTS (SELECT FROM pg_attribute AS t
-              WHERE t.attrelid = c.oid AND t.attname IN ('execution_id', 'process_id') AND NOT t.attisdropped)
+WHERE c.relnamespace = 'xdb'::regnamespace AND c.relkind IN ('r', 'p') AND (NOT c.relrowsecurity OR c.relforcerowsecurity)
 ORDER BY 1;
 SELECT c.oid::regclass AS "without exactly one policy", array_agg(p.polcmd) AS policies
-FROM pg_class AS c LEFT JOIN pg_policy AS p ON p.polrelid = c.oid
-WHERE c.relnamespace = 'xdb'::regnamespace AND c.relrowsecurity
+FROM pg_class AS c JOIN pg_policy AS p ON p.polrelid = c.oid
+WHERE c.relnamespace = 'xdb'::regnamespace
 GROUP BY c.oid HAVING array_agg(p.polcmd) IS DISTINCT FROM ARRAY['r'::"char"]
+ORDER BY 1;
+SELECT c.relname AS "without a policy"
+FROM pg_class AS c
+WHERE c.relnamespace = 'xdb'::regnamespace AND c.relkind IN ('r', 'p')
+  AND NOT EXISTS (SELECT FROM pg_policy AS p WHERE p.polrelid = c.oid)
 ORDER BY 1;
 
 -- Every view is read with its reader's rights, behind a barrier, and no function runs with its owner's. Those written

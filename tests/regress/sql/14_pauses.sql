@@ -54,7 +54,24 @@ ROLLBACK;
 SELECT paused FROM xdb.processes WHERE process_id = 'pa-1';
 
 -- A type. Its version tells sessions and engine.
+SET ROLE golden_pauses_other;
+SELECT count(*) FROM unnest('{pa-other,pa-ended,pa-both}'::text[]) AS id, xdb.start_process(id, 'Paused');
+SELECT xdb.stop_process('pa-ended'), xdb.pause_process('pa-both', reason => 'mine');
+SET ROLE golden_pauses;
 SELECT xdb.pause_process_type('Paused', 'REJECT', reason => 'migration');
+-- A role that sees a process sees that its type is paused, and why, whichever role owns the type. A process's own pause comes first.
+SET ROLE golden_pauses_other;
+SELECT process_id, paused, paused_until, pause_reason FROM xdb.processes WHERE process_id LIKE 'pa-%' ORDER BY process_id;
+SELECT process_id FROM xdb.processes WHERE paused ORDER BY process_id;
+SET ROLE golden_pauses;
+SELECT xdb.pause_process_type('Paused', 'REJECT', until => '2999-01-01 00:00+00', reason => 'migration');
+SELECT process_id, paused, paused_until AT TIME ZONE 'UTC' AS until FROM xdb.processes WHERE process_id = 'pa-1';
+SELECT xdb.resume_process_type('Paused');
+SELECT paused FROM xdb.processes WHERE process_id = 'pa-1';
+SELECT xdb.pause_process_type('Paused', 'REJECT', reason => 'migration');
+SET ROLE golden_pauses_other;
+SELECT stopped FROM xdb.stop_process(ARRAY['pa-other', 'pa-both']);
+SET ROLE golden_pauses;
 SELECT pause_mode, paused_until, pause_reason, version FROM xdb.process_types WHERE process_type = 'Paused';
 SELECT xdb.start_process('pa-2', 'Paused');
 SELECT * FROM xdb.start_processes('[{"process_id": "pa-2", "process_type": "Paused"}]');

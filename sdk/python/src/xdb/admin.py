@@ -48,11 +48,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Status:
-    """How the engine of this database is doing; `raw` has every column of `xdb.status()`."""
+    """How the engine of this database is doing; `raw` has every column of `xdb.status()`.
+
+    Figures are those of all processes: they are None for who is neither an operator nor a member of `pg_monitor`.
+    """
 
     state: str
     reason: str | None
-    in_flight: int
+    in_flight: int | None
     backlog: int | None
     oldest_due: datetime | None
     last_error: str | None

@@ -303,8 +303,20 @@ def _error(cause: BaseException, sqlstate: str) -> XdbError | None:
     return made
 
 
+def of_row(sqlstate: str | None, message: str | None) -> XdbError | None:
+    """The error that a row of an answer tells, if it tells one."""
+    return None if sqlstate is None else BY_SQLSTATE.get(sqlstate, XdbError)(message or "", sqlstate=sqlstate)
+
+
 def _both(source: BaseException) -> tuple[str | None, str | None]:
     return getattr(source, "detail", None), getattr(source, "hint", None)
+
+
+def _explain(error: Exception) -> None:
+    """Says what to do about the first refusal that a new role meets. Python has notes from 3.11 on."""
+    is_of_schema = "schema xdb" in str(error) and any(_sqlstate(cause) == "42501" for cause in _causes(error))
+    if is_of_schema and hasattr(error, "add_note"):
+        error.add_note("HINT: a superuser, or the owner of the extension, lets a role use XDB: SELECT xdb.grant_usage('the_role')")
 
 
 @contextmanager
@@ -315,5 +327,6 @@ def translated() -> Iterator[None]:
     except Exception as error:
         ours = from_driver(error)
         if ours is None:
+            _explain(error)
             raise
         raise ours from error

@@ -263,6 +263,34 @@ def test_incidents(shop: Any, worker: ProtocolWorker) -> None:
     assert shop.client.wait(Fragile, "first").result == shop.client.wait(Fragile, "second").result == "sent"
 
 
+def test_many_are_stopped_retried_and_skipped_at_once(shop: Any, worker: ProtocolWorker) -> None:
+    fragile(shop, worker)
+    ids = ["m-1", "m-2", "m-'3"]
+    shop.client.start_many([Start(Fragile, each) for each in ids])
+    wait_until("all stay", lambda: len(shop.client.incidents()) == 3)
+    shop.client.stop("m-2")
+    worker.answer = sends
+    retried = shop.client.retry_now_many([*ids, "nothing"])
+    assert [(one.process_id, one.count, type(one.error)) for one in retried] == [
+        ("m-1", 1, type(None)), ("m-2", 0, errors.NotRunning), ("m-'3", 1, type(None)), ("nothing", 0, errors.ProcessNotFound),
+    ]
+    assert retried[1].error is not None and retried[1].error.sqlstate == "XD007" and "m-2" in str(retried[1].error)
+    assert shop.client.wait(Fragile, "m-1").result == shop.client.wait(Fragile, "m-'3").result == "sent"
+    shop.client.start_many([Start(Idle, "i-1"), Start(Idle, "i-2")])
+    assert [type(one.error) for one in shop.client.skip_timer_many(Idle.rest, ["i-1", "i-3"], timer_id="none")] == [
+        errors.NoSuchTimer, errors.ProcessNotFound,
+    ]
+    with psycopg.connect(shop.dsn) as conn:
+        assert [one.count for one in shop.client.stop_many(iter(["i-2", "i-1", "i-2"]), "enough", fail=True, conn=conn)] == [1, 1, 1]
+        conn.rollback()
+    assert [one.count for one in shop.client.stop_many(["i-2", "i-1"], "enough", fail=True)] == [1, 1]
+    assert shop.client.describe("i-1").status == "FAILED" and shop.client.stop_many([]) == []
+    with pytest.raises(TypeError, match="a list"):
+        shop.client.stop_many("i-1")
+    with pytest.raises(TypeError, match="together"):
+        shop.client.retry_now_many(["i-1"], number=1)
+
+
 def test_a_type_is_paused_and_resumed(shop: Any) -> None:
     until = datetime.now(timezone.utc) + timedelta(days=1)
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -297,8 +325,10 @@ def test_the_same_by_coroutines(shop: Any, worker: ProtocolWorker) -> None:
                 await asyncio.sleep(0.02)
             assert found == await client.incidents("Fragile", process_id="a") and found[0].process_id == "a"
             worker.answer = sends
-            assert await client.retry_now("a") == 1
+            assert [one.count for one in await client.retry_now_many(["a"])] == [1]
             assert (await client.wait(Fragile, "a")).result == "sent"
+            assert [type(one.error) for one in await client.stop_many(["a"])] == [errors.NotRunning]
+            assert [type(one.error) for one in await client.skip_timer_many(Fragile.send, ["a"])] == [errors.NotRunning]
 
     asyncio.run(asyncio.wait_for(run(), 60))
     assert shop.execute("SELECT * FROM notes") == [("a", "async")]

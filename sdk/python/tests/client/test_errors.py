@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,26 @@ def test_an_error_of_a_later_server() -> None:
 def test_others_pass_unchanged() -> None:
     for other in (Driver("23505"), ValueError("x"), errors.NotRunning("x")):
         assert errors.from_driver(other) is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+def test_a_role_that_was_granted_nothing_is_told_what_to_do() -> None:
+    def notes(sqlstate: str, message: str, wrapped: bool = False) -> list[str]:
+        error: Exception = Driver(sqlstate)
+        error.args = (message,)
+        if wrapped:
+            outer = RuntimeError(f"(Driver) {message}")
+            outer.__cause__ = error
+            error = outer
+        with pytest.raises(type(error)), errors.translated():
+            raise error
+        return getattr(error, "__notes__", [])
+
+    denied = "permission denied for schema xdb"
+    for wrapped in (False, True):
+        [note] = notes("42501", denied, wrapped)
+        assert "xdb.grant_usage" in note
+    assert notes("42501", "permission denied for table xdb") == notes("42P01", denied) == notes("42501", "no") == []
 
 
 def test_what_wraps_a_drivers_error() -> None:

@@ -2,13 +2,14 @@
 
 from .aio import AsyncClient
 from .client import Client
-from .outcome import Description, Execution, Incident, Outcome, Result, StateOutcome, Summary
+from .outcome import Description, Done, Execution, Incident, Outcome, Result, StateOutcome, Summary
 from .statements import Merge, Start
 
 __all__ = [
     "AsyncClient",
     "Client",
     "Description",
+    "Done",
     "Execution",
     "Incident",
     "Merge",

@@ -12,7 +12,7 @@ from .. import errors
 from . import statements
 from .client import CHUNK, refuse
 from .connections import async_execute
-from .outcome import Description, Execution, Incident, Outcome, StateOutcome, Summary
+from .outcome import Description, Done, Execution, Incident, Outcome, StateOutcome, Summary
 from .sources import async_source_of
 from .statements import LONGEST_SLICE, AnyExecution, Conflict, IdReuse, Listing, Merge, Query, Seconds, Start, Status
 
@@ -261,6 +261,24 @@ class AsyncClient:
     ) -> int:
         """Makes calls that wait for their next attempt due at once, and gives how many: all, or that of one state execution."""
         return await self._run(statements.retry_now(process_id, state, number, execution), conn)
+
+    async def stop_many(
+        self, process_ids: Iterable[str], reason: str | None = None, fail: bool = False, *, conn: Any = None
+    ) -> List[Done]:
+        """Ends many running processes, and gives what became of each, in their order: one that can't be ended keeps no other."""
+        return await self._run(statements.stop_many(process_ids, reason, fail), conn)
+
+    async def skip_timer_many(
+        self, state: State[Any], process_ids: Iterable[str], number: int = 1, timer_id: str | None = None, *, conn: Any = None
+    ) -> List[Done]:
+        """Skips a timer of the same state execution in many processes, as `stop_many` does."""
+        return await self._run(statements.skip_timer_many(state, process_ids, number, timer_id), conn)
+
+    async def retry_now_many(
+        self, process_ids: Iterable[str], state: State[Any] | None = None, number: int | None = None, *, conn: Any = None
+    ) -> List[Done]:
+        """Makes calls of many processes due at once, as `stop_many` does; the count of each is that of its calls."""
+        return await self._run(statements.retry_now_many(process_ids, state, number), conn)
 
     async def pause(
         self,

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
 
+from ..errors import XdbError
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -24,6 +26,15 @@ class Result:
 
     state_execution_id: str
     output: Any
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of one process in a call for many. `count` is 0 where there is an `error`, which the call for one would raise."""
+
+    process_id: str
+    count: int
+    error: XdbError | None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union, cast, g
 from uuid import UUID
 
 from .. import codec
+from ..errors import of_row
 from ..functions import StartCall
 from ..process import RowStart, view
 from ..queues import GlobalQueue, Queue
@@ -20,6 +21,7 @@ from ..states import Member, Rpc, State
 from .connections import Rows
 from .outcome import (
     Description,
+    Done,
     Execution,
     Incident,
     Outcome,
@@ -301,13 +303,50 @@ def skip_timer(
     return Query(sql, (process_id, _state_execution(state, number), timer_id, _uuid(execution)), _nothing)
 
 
-def retry_now(process_id: str, state: State[Any] | None, number: int | None, execution: AnyExecution) -> Query[int]:
+def _one_or_all(state: State[Any] | None, number: int | None) -> str | None:
     if (state is None) != (number is None):
         raise TypeError("state= and number= name a state execution together: give both or none")
-    which = None if state is None or number is None else _state_execution(state, number)
+    return None if state is None or number is None else _state_execution(state, number)
+
+
+def retry_now(process_id: str, state: State[Any] | None, number: int | None, execution: AnyExecution) -> Query[int]:
+    which = _one_or_all(state, number)
     sql = """SELECT xdb.retry_now(process_id => %s::text, state_execution_id => %s::text,
         execution_id => %s::text::uuid)"""
     return Query(sql, (process_id, which, _uuid(execution)), lambda rows: int(rows[0][0]))
+
+
+# --- the same for many
+
+_IDS = "ARRAY(SELECT jsonb_array_elements_text(%s::text::jsonb))"
+
+
+def stop_many(process_ids: Iterable[str], reason: str | None, fail: bool) -> Query[list[Done]]:
+    sql = f"""SELECT process_id, stopped::int, error_code, error
+        FROM xdb.stop_process(process_ids => {_IDS}, stop_type => %s::text, reason => %s::text)"""
+    return Query(sql, (_ids(process_ids), "FAIL" if fail else "TERMINATE", reason), _done)
+
+
+def skip_timer_many(state: State[Any], process_ids: Iterable[str], number: int, timer_id: str | None) -> Query[list[Done]]:
+    sql = f"""SELECT process_id, skipped::int, error_code, error
+        FROM xdb.skip_timer(process_ids => {_IDS}, state_execution_id => %s::text, command_id => %s::text)"""
+    return Query(sql, (_ids(process_ids), _state_execution(state, number), timer_id), _done)
+
+
+def retry_now_many(process_ids: Iterable[str], state: State[Any] | None, number: int | None) -> Query[list[Done]]:
+    sql = f"""SELECT process_id, retried, error_code, error
+        FROM xdb.retry_now(process_ids => {_IDS}, state_execution_id => %s::text)"""
+    return Query(sql, (_ids(process_ids), _one_or_all(state, number)), _done)
+
+
+def _ids(process_ids: Iterable[str]) -> str:
+    if isinstance(process_ids, str):
+        raise TypeError("process ids are a list, not one text")
+    return codec.dumps(list(process_ids)).decode()
+
+
+def _done(rows: Rows) -> list[Done]:
+    return [Done(process_id, count, of_row(code, message)) for process_id, count, code, message in rows]
 
 
 def pause(

@@ -7,7 +7,7 @@
         assert p.outcome.result == "done"
 
 It has the methods of `xdb.Client` and of the clock of a test server, so what is written for one runs on the other. There are no
-`list`, `start_many` and `wait_for_state`, nothing takes `conn=`, and `check` is of all processes.
+`list` and `wait_for_state`, and no calls for many processes; nothing takes `conn=`, and `check` is of all processes.
 """
 
 from __future__ import annotations

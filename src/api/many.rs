@@ -1,0 +1,187 @@
+//! `stop_process`, `skip_timer` and `retry_now` for an array of process ids. Each id has a row that says what became of it, so one that
+//! has ended meanwhile, or was never there, keeps no other from its turn.
+//!
+//! ```text
+//!   find all, without a lock ──▶ lock ──▶ decide about each ──▶ save       a portion at a time, in the order of the executions
+//! ```
+//!
+//! All executions are locked in one order, so two of these calls never wait for each other in a ring. For the same reason the
+//! execution that was found is not exchanged for one that has followed it: that one is the next call's.
+
+use super::answering::{self, Executions};
+use super::manage::{calls_to_retry, state_execution_id, timer_to_skip};
+use super::{Caller, name_if_given, needed, process, refuse_own_step, wrote};
+use crate::pg::catch::{PgError, Result};
+use crate::pg::function::{Args, Value};
+use crate::pg::memory;
+use crate::pg::spi::Spi;
+use crate::pg::wake;
+use crate::store::execution::Lock;
+use crate::store::process::latest;
+use crate::store::state;
+use crate::{clock, error, guc};
+use std::collections::HashMap;
+use xdb_engine::*;
+use xdb_protocol::PayloadError;
+
+/// Executions that are locked and written at a time.
+const AT_ONCE: usize = 1000;
+
+/// What an id and its row take, in small pieces, for each byte of the array.
+const TAKEN: usize = 40;
+
+pub fn stop_process(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.stop_process()")?;
+    let process_ids = process_ids(args)?;
+    let stop = process::stop(args)?;
+    let bulk = Bulk { caller, function: "xdb.stop_process()", lock: Lock::Close };
+    bulk.rows(&process_ids, |_, _, _, _| Ok((0, stop.clone())), |done| Value::of(done.is_some()))
+}
+
+pub fn skip_timer(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.skip_timer()")?;
+    let process_ids = process_ids(args)?;
+    let state = state_execution_id(args.text(1))?;
+    let command_id = name_if_given("command_id", args.text(2))?;
+    let bulk = Bulk { caller, function: "xdb.skip_timer()", lock: Lock::Step };
+    let prepare = |spi: &Spi, loaded: &mut Executions, id, now| {
+        Ok((0, timer_to_skip(spi, loaded, id, now, &state, command_id.clone())?))
+    };
+    bulk.rows(&process_ids, prepare, |done| Value::of(done.is_some()))
+}
+
+pub fn retry_now(args: &Args) -> Result<Value> {
+    let caller = Caller::writing(c"xdb.retry_now()")?;
+    let process_ids = process_ids(args)?;
+    let state = args.text(1).map(|state| state_execution_id(Some(state))).transpose()?;
+    let bulk = Bulk { caller, function: "xdb.retry_now()", lock: Lock::Step };
+    let prepare = |spi: &Spi, loaded: &mut Executions, id, now| calls_to_retry(spi, loaded, id, now, state.as_ref());
+    bulk.rows(&process_ids, prepare, |retried| Value::of(retried.unwrap_or(0) as i32))
+}
+
+/// The first parameter.
+fn process_ids(args: &Args) -> Result<Vec<String>> {
+    let most = guc::max_bulk_bytes();
+    let texts = args.texts_in_order(0, most)?;
+    let texts = texts.map_err(|bytes| error::payload("process_ids", PayloadError::TooLarge { bytes, max: most }))?;
+    let texts = needed("process_ids", texts)?;
+    memory::room_for(texts.iter().flatten().map(String::len).sum::<usize>().saturating_mul(TAKEN))?;
+    let given: Option<Vec<_>> = texts.into_iter().collect();
+    given.ok_or_else(|| error::invalid_argument("process_ids", "it must have no null"))
+}
+
+struct Bulk {
+    caller: Caller,
+    /// For messages.
+    function: &'static str,
+    lock: Lock,
+}
+
+/// What became of one process: how many calls, events and other things followed; or why none did.
+type Outcome = std::result::Result<usize, PgError>;
+
+impl Bulk {
+    /// A row for each element, in their order: the process id, what was done, and the error where nothing was.
+    fn rows(
+        &self,
+        process_ids: &[String],
+        prepare: impl FnMut(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<(usize, Command)>,
+        done: impl Fn(Option<usize>) -> Value,
+    ) -> Result<Value> {
+        let outcomes = self.outcomes(process_ids, prepare)?;
+        let row = |process_id: &String| {
+            let outcome = outcomes.get(process_id.as_str());
+            let refused = outcome.and_then(|outcome| outcome.as_ref().err());
+            vec![
+                Value::of(process_id.as_str()),
+                done(outcome.and_then(|outcome| outcome.as_ref().ok()).copied()),
+                Value::of(refused.map(PgError::sqlstate)),
+                Value::of(refused.map(|error| error.message.as_str())),
+            ]
+        };
+        Ok(Value::Rows(process_ids.iter().map(row).collect()))
+    }
+
+    fn outcomes<'p>(
+        &self,
+        process_ids: &'p [String],
+        mut prepare: impl FnMut(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<(usize, Command)>,
+    ) -> Result<HashMap<&'p str, Outcome>> {
+        let mut outcomes = HashMap::new();
+        let mut found = self.find(process_ids, &mut outcomes)?;
+        found.sort_unstable();
+        for portion in found.chunks(AT_ONCE) {
+            let changed = self.caller.on_system_tables(|spi, registry| {
+                let ids: Vec<_> = portion.iter().map(|(id, _)| *id).collect();
+                let mut loaded = answering::executions(spi, registry, &ids, self.lock)?;
+                if self.lock == Lock::Close {
+                    state::states_with_unrecorded_attempts(spi, &mut loaded, &ids)?;
+                }
+                let now = clock::now();
+                for (id, process_id) in portion {
+                    wake::note_locked(id.0);
+                    let outcome = decide(spi, &mut loaded, (*id, process_id), now, &mut prepare);
+                    outcomes.insert(*process_id, answer(outcome)?);
+                }
+                answering::save(spi, &loaded, now)?;
+                Ok(loaded.values().any(|entry| !entry.events.is_empty()))
+            })?;
+            if changed {
+                wrote();
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// The executions to do it to. The other ids have their outcome at once.
+    fn find<'p>(
+        &self,
+        process_ids: &'p [String],
+        outcomes: &mut HashMap<&'p str, Outcome>,
+    ) -> Result<Vec<(ExecutionId, &'p str)>> {
+        let mut ids: Vec<_> = process_ids.iter().map(String::as_str).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let known = self.caller.on_system_tables(|spi, _| latest(spi, &ids))?;
+        let mut found = Vec::with_capacity(known.len());
+        for process_id in ids {
+            match known.get(process_id) {
+                Some((id, owner)) if self.caller.may_drive(*owner)? => match refuse_own_step(*id, self.function) {
+                    Ok(()) => found.push((*id, process_id)),
+                    Err(error) => drop(outcomes.insert(process_id, Err(error))),
+                },
+                _ => drop(outcomes.insert(process_id, Err(error::unknown_process(process_id)))),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Decides about one execution, and applies what follows in memory. What it has received by then stays received if it is refused.
+fn decide(
+    spi: &Spi,
+    loaded: &mut Executions,
+    (id, process_id): (ExecutionId, &str),
+    now: Timestamp,
+    prepare: &mut impl FnMut(&Spi, &mut Executions, ExecutionId, Timestamp) -> Result<(usize, Command)>,
+) -> Result<usize> {
+    let unknown = || error::unknown_process(process_id);
+    let status = loaded.get(&id).ok_or_else(unknown)?.before.status;
+    if status != ProcessStatus::Running {
+        return Err(error::rejected(process_id, &Rejection::NotRunning(status)));
+    }
+    let (more, command) = prepare(spi, loaded, id, now)?;
+    let entry = loaded.get_mut(&id).ok_or_else(unknown)?;
+    let events = entry.decide(&command, now, 0.5).map_err(|rejection| error::rejected(process_id, &rejection))?;
+    let count = events.len();
+    entry.apply(events, now);
+    Ok(count + more)
+}
+
+/// What XDB refuses is the outcome of one process. Every other error is the statement's.
+fn answer(outcome: Result<usize>) -> Result<Outcome> {
+    match outcome {
+        Err(error) if !error.sqlstate().starts_with("XD") => Err(error),
+        outcome => Ok(outcome),
+    }
+}
