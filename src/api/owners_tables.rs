@@ -1,30 +1,51 @@
 //! Users' tables as the owner of a process, in a client's transaction.
 //!
 //! The session is the client's, who need not be trusted by the owner, nor the owner by the client. So the owner's code is restricted
-//! as in a step, and besides:
+//! as in a step, and all code of the client's comes before it:
 //!
-//! - Constraints that the client's statements have deferred are checked before, as the client: else its code would run as the owner.
-//! - There is nothing in `pg_temp`, where the owner's code would look for every name first.
-//! - Nor does that code leave anything there, or a cursor open: the client would find it, or run it by fetching.
-//! - Errors say no more of the owner's rows than the client has written.
+//! ```text
+//!   constraints that the client has deferred, as the session's role, which defers nothing more
+//!     ▼
+//!   is anything in pg_temp?   the owner's code would find it first
+//!     ▼
+//!   the owner's code          the client hears nothing of it, but an error that says no more of rows than the client has written
+//!     ▼
+//!   is anything new there?    the client would find it; a cursor that is new is closed: the client would run it by fetching
+//! ```
 //!
-//! What protects the owner is not done where the client has the owner's rights anyway, the third where the owner has the client's. What a
-//! session-level advisory lock is, nobody can tell from the client's own: such a lock stays. Nor can the owner's code be kept from what
-//! belongs to the session: cursors, descriptors of large objects, and locks that the client has opened or taken there.
+//! What protects the owner is not done where the client has the owner's rights anyway, nor what protects the client where the owner has
+//! the client's. What a session-level advisory lock is, nobody can tell from the client's own: such a lock stays. Nor can the owner's
+//! code be kept from what belongs to the session: cursors, descriptors of large objects, and locks that the client has opened or
+//! taken there.
 
 use super::Caller;
 use crate::error;
 use crate::pg::catch::Result;
+use crate::pg::commit::leasing;
 use crate::pg::identity::{self, Setting};
 use crate::pg::spi::{self, Spi};
 use crate::store::app_tables::defer_nothing;
 use crate::store::{left_behind, role_settings};
 use crate::turn::why_unfit;
 use pgrx::pg_sys;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// After this a change of the server's configuration is seen at the latest.
+const CONFIGURED_KEPT_FOR: Duration = Duration::from_secs(10);
+
+thread_local! {
+    /// How the server and the database are configured, and when this session has looked.
+    static CONFIGURED: RefCell<Option<(Instant, Rc<[Setting]>)>> = const { RefCell::new(None) };
+}
 
 /// Whose tables, for whom.
 pub(super) struct OwnersTables {
     owner: pg_sys::Oid,
+    /// Settings that decide what statements mean.
+    configured: Rc<[Setting]>,
     /// The owner's settings of custom parameters.
     own: Vec<Setting>,
     /// The client does not have the owner's rights.
@@ -34,41 +55,57 @@ pub(super) struct OwnersTables {
 }
 
 impl OwnersTables {
-    /// Of the process's owner, who had that name when the process was started. Nothing is in `pg_temp`, or it is an error.
+    /// Of the process's owner, who had that name when the process was started. From here on no code of the client's runs, and nothing
+    /// is in `pg_temp`, or it is an error.
     pub fn of(caller: Caller, owner: pg_sys::Oid, name: &str) -> Result<Self> {
         if let Some(unfit) = why_unfit(owner, name)? {
             return Err(error::owner_is_unfit(unfit.why));
         }
         let own = caller.on_system_tables(|spi, _| role_settings::custom_settings(spi, owner))?;
-        let lacks_owners_rights = !identity::has_privileges_of(caller.role, owner);
-        if lacks_owners_rights && has_temporary_objects(None)? {
-            return Err(error::temporary_objects());
+        let configured = configured(caller)?;
+        // A function of another's rights may have called: what is in the session is not that one's.
+        let clients = [caller.role, identity::session_role()];
+        let lacks_owners_rights = clients.iter().any(|client| !identity::has_privileges_of(*client, owner));
+        if lacks_owners_rights {
+            identity::as_at_commit(true, || spi::connect(defer_nothing))?;
+            if !temporary_objects()?.is_empty() {
+                return Err(error::temporary_objects());
+            }
         }
-        Ok(Self { owner, own, lacks_owners_rights, may_leave_traps: !identity::has_privileges_of(owner, caller.role) })
+        let may_leave_traps = clients.iter().any(|client| !identity::has_privileges_of(owner, *client));
+        Ok(Self { owner, configured, own, lacks_owners_rights, may_leave_traps })
     }
 
     /// Reads, as the owner.
     pub fn read<T>(&self, body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
-        self.apart(body)
+        if self.lacks_owners_rights { identity::unheard(|| self.apart(body)) } else { self.apart(body) }
     }
 
     /// Locks or writes, as the owner.
     pub fn write<T>(&self, body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
-        identity::as_caller(|| spi::connect(defer_nothing))?;
-        self.apart(body)
+        if !self.lacks_owners_rights {
+            // Postgres refuses to defer what the owner's code does.
+            identity::as_at_commit(false, || spi::connect(defer_nothing))?;
+        }
+        self.read(body)
     }
 
     fn apart<T>(&self, body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
         let as_owner = || {
-            let done = identity::as_owner_in_session(self.owner, &self.own, || spi::connect(body));
+            let in_session = || spi::connect(body);
+            let done = identity::as_owner_in_session(self.owner, &self.configured, &self.own, in_session);
             done.map_err(|error| if self.lacks_owners_rights { error.for_others() } else { error })
         };
+        if self.lacks_owners_rights {
+            identity::forget_seed();
+        }
         if !self.may_leave_traps {
             return as_owner();
         }
-        let cursors = identity::as_engine(|| spi::connect(left_behind::cursors))?;
+        let (cursors, objects) = (identity::as_engine(|| spi::connect(left_behind::cursors))?, temporary_objects()?);
         let value = as_owner()?;
-        if has_temporary_objects(Some(self.owner))? {
+        identity::forget_seed();
+        if !temporary_objects()?.is_subset(&objects) {
             return Err(error::left_temporary_objects());
         }
         identity::as_engine(|| spi::connect(|spi| left_behind::close_new_cursors(spi, &cursors)))?;
@@ -76,8 +113,20 @@ impl OwnersTables {
     }
 }
 
-/// Whether anything is in `pg_temp`; only what belongs to this role, if one is given.
-fn has_temporary_objects(of: Option<pg_sys::Oid>) -> Result<bool> {
-    let Some(schema) = identity::temporary_schema() else { return Ok(false) };
-    identity::as_engine(|| spi::connect(|spi| left_behind::has_temporary_objects(spi, schema, of)))
+fn configured(caller: Caller) -> Result<Rc<[Setting]>> {
+    let is_fresh = |(read_at, _): &(Instant, Rc<[Setting]>)| read_at.elapsed() < CONFIGURED_KEPT_FOR;
+    if let Some((_, settings)) = CONFIGURED.with_borrow(|known| known.clone().filter(is_fresh)) {
+        return Ok(settings);
+    }
+    // Where Postgres prunes a page of the catalog that is read, a claim need not wait until that is flushed.
+    let read = || Ok((caller.on_system_tables(|spi, _| role_settings::configured(spi))?, true));
+    let settings: Rc<[Setting]> = leasing(read)?.into();
+    CONFIGURED.set(Some((Instant::now(), settings.clone())));
+    Ok(settings)
+}
+
+/// What is in `pg_temp`.
+fn temporary_objects() -> Result<BTreeSet<String>> {
+    let Some(schema) = identity::temporary_schema() else { return Ok(BTreeSet::new()) };
+    identity::as_engine(|| spi::connect(|spi| left_behind::temporary_objects(spi, schema)))
 }

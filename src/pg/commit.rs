@@ -23,7 +23,7 @@ fn written() -> pg_sys::XLogRecPtr {
     unsafe { pg_sys::XactLastRecEnd }
 }
 
-/// Runs what may lease calls. `body` says whether it has written nothing else.
+/// Runs what may lease calls, or only reads. `body` says whether it has written nothing else.
 pub fn leasing<T>(body: impl FnOnce() -> Result<(T, bool)>) -> Result<T> {
     ensure_registered();
     let only_leases_before = LEASES_END.get() == written();

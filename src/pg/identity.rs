@@ -3,7 +3,7 @@
 use super::catch::{Result, catch};
 use super::compat;
 use super::extension::EXTENSION;
-use super::settings::{FORMATS, MEANINGS};
+use super::settings::{FIXED_MEANINGS, FORMATS};
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_int};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -43,11 +43,32 @@ pub fn as_engine<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 /// [`is_restricted`].
 pub fn as_caller<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let caller = current_user();
-    let (more, back) = match is_lent_by_superuser(caller) {
+    as_role_of_session(caller, is_lent_by_superuser(caller), body)
+}
+
+/// The role of the session: also in a function of another's rights it is that of who calls.
+pub fn session_role() -> pg_sys::Oid {
+    // SAFETY: a plain accessor.
+    unsafe { pg_sys::GetOuterUserId() }
+}
+
+/// Runs `body`, which has code run that the session has deferred, as the role as which Postgres runs it at the commit: the session's,
+/// and not that of a function of another's rights which has called. But not as a superuser who has become the caller.
+///
+/// Where it is `restricted`, Postgres refuses to defer a trigger again. If `body` has all constraints checked at once, nothing of that
+/// code is left to run later.
+pub fn as_at_commit<T>(restricted: bool, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let session = session_role();
+    let role = if is_superuser(session) { current_user() } else { session };
+    as_role_of_session(role, restricted || is_lent_by_superuser(role), body)
+}
+
+fn as_role_of_session<T>(role: pg_sys::Oid, restricted: bool, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let (more, back) = match restricted {
         true => (pg_sys::SECURITY_RESTRICTED_OPERATION, Settings::AllBack),
         false => (0, Settings::PinnedBack),
     };
-    scope(Some((caller, (pg_sys::SECURITY_LOCAL_USERID_CHANGE | more) as c_int)), &FORMATS, back, body)
+    scope(Some((role, (pg_sys::SECURITY_LOCAL_USERID_CHANGE | more) as c_int)), &FORMATS, back, body)
 }
 
 /// Runs `body`, which calls a function of the users in a caller's transaction: as [`as_caller`], with a pinned `search_path` that
@@ -145,14 +166,40 @@ pub fn as_process_owner<T>(
 
 /// The same in a client's transaction, whose session this is: nothing of it is taken back, and the time limits are the client's.
 /// What the owner's code may leave in the session, and what it may find there, is for the caller to look at.
-pub fn as_owner_in_session<T>(owner: pg_sys::Oid, own: &[Setting], body: impl FnOnce() -> Result<T>) -> Result<T> {
+///
+/// `configured` are the settings that decide what statements mean, as the server is configured.
+pub fn as_owner_in_session<T>(
+    owner: pg_sys::Oid,
+    configured: &[Setting],
+    own: &[Setting],
+    body: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
     scope(Some((owner, flags as c_int)), &FORMATS, Settings::AllBack, || {
-        SEARCH_PATH.iter().chain(&MEANINGS).for_each(|(name, value)| set(name, value));
+        SEARCH_PATH.iter().chain(&FIXED_MEANINGS).for_each(|(name, value)| set_if_possible(name, value, SUSET));
+        configured.iter().for_each(|(name, value)| set_if_possible(name, value, SUSET));
         // The owner may want another of these.
         own.iter().for_each(|(name, value)| set_own(name, value));
         body()
     })
+}
+
+/// Runs `body`, of which the client gets no message: it is code of a role that the client has no rights of, and what such code says is
+/// said to its own role. `client_min_messages` does not keep back what is raised with the level INFO.
+///
+/// Errors reach the client by the way of [`super::catch`]. If the session is terminated meanwhile, the client sees the connection
+/// end without the message that says so.
+pub fn unheard<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    struct Heard(pg_sys::CommandDest::Type);
+    impl Drop for Heard {
+        fn drop(&mut self) {
+            // SAFETY: a variable of the server, in the one thread that uses it.
+            unsafe { pg_sys::whereToSendOutput = self.0 };
+        }
+    }
+    // SAFETY: as above. It is put back on every way out; no error of the server's jumps over this frame.
+    let _heard = unsafe { Heard((&raw mut pg_sys::whereToSendOutput).replace(pg_sys::CommandDest::DestNone)) };
+    body()
 }
 
 /// The schema of the session's temporary objects, if it ever had any.
@@ -197,14 +244,19 @@ fn close_cursors() -> Result<()> {
 /// - The advisory locks of the session: whoever comes next in it would seem to have them too. Those of the transaction stay until its end.
 /// - What `setseed()` has made of `random()`: the trigger would know what the next owner draws.
 pub fn clean_session() {
+    // SAFETY: looks through the locks that this process has, and gives back those of the session.
+    unsafe { pg_sys::LockReleaseSession(pg_sys::USER_LOCKMETHOD as pg_sys::LOCKMETHODID) };
+    forget_seed();
+}
+
+/// From here on nobody knows what `random()` draws.
+pub fn forget_seed() {
     // Two numbers that nobody knows are in each state.
     let bits = RandomState::new().build_hasher().finish();
     // A number from -1 to 1 with as many digits as it can have.
     let seed = (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
-    // SAFETY: looks through the locks that this process has, and gives back those of the session; calls a function of the server that
-    // takes such a number.
+    // SAFETY: calls a function of the server that takes such a number.
     unsafe {
-        pg_sys::LockReleaseSession(pg_sys::USER_LOCKMETHOD as pg_sys::LOCKMETHODID);
         raw::DirectFunctionCall1Coll(raw::setseed, pg_sys::InvalidOid, pg_sys::Datum::from(seed.to_bits()));
     }
 }
@@ -276,11 +328,18 @@ fn is_set(name: &CStr, value: &CStr) -> bool {
     }
 }
 
+/// With the rights of a superuser.
+const SUSET: pg_sys::GucContext::Type = pg_sys::GucContext::PGC_SUSET;
+
 /// Sets a custom parameter until the current nest level ends, with the rights of the current user. What it may not set, or not to
 /// this value, is left out: it would be so in its own session.
 fn set_own(name: &CStr, value: &CStr) {
-    let context =
-        if is_superuser(current_user()) { pg_sys::GucContext::PGC_SUSET } else { pg_sys::GucContext::PGC_USERSET };
+    let context = if is_superuser(current_user()) { SUSET } else { pg_sys::GucContext::PGC_USERSET };
+    set_if_possible(name, value, context);
+}
+
+/// Sets a parameter until the current nest level ends, unless it has this value, or can't have it.
+fn set_if_possible(name: &CStr, value: &CStr, context: pg_sys::GucContext::Type) {
     let (source, action) = (pg_sys::GucSource::PGC_S_SESSION, pg_sys::GucAction::GUC_ACTION_SAVE);
     // SAFETY: the text that is given is read before anything else runs, and the strings outlive the call.
     unsafe {

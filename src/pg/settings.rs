@@ -72,16 +72,36 @@ pub const FORMATS: [(&CStr, &CStr); 9] = [
     (c"timezone_abbreviations", c"Default"),
 ];
 
-/// Settings by which statements that somebody else has written mean something else, or find less. In the engine they are as the server
-/// is configured; a client may have changed them.
-pub const MEANINGS: [(&CStr, &CStr); 7] = [
-    (c"standard_conforming_strings", c"on"),
-    (c"backslash_quote", c"safe_encoding"),
-    (c"transform_null_equals", c"off"),
+/// Settings that decide what an owner's statements mean, find or make. In a client's session they are as the server or the database is
+/// configured, as they are in the engine; the client may have changed them. The list is complete: a test goes through all settings
+/// that a client may change.
+pub const MEANINGS: [&str; 15] = [
+    "standard_conforming_strings",
+    "backslash_quote",
+    "transform_null_equals",
+    "array_nulls",
+    "gin_fuzzy_search_limit",
+    "default_text_search_config",
+    "lc_numeric",
+    "lc_time",
+    "default_table_access_method",
+    "default_tablespace",
+    "default_toast_compression",
+    "password_encryption",
+    "scram_iterations",
+    "createrole_self_grant",
+    "restrict_nonsystem_relation_kind",
+];
+
+/// The same, with the values that the engine gives them, or that everybody has. The first one decides how others are written.
+pub const FIXED_MEANINGS: [(&CStr, &CStr); 7] = [
     (c"quote_all_identifiers", c"off"),
-    (c"array_nulls", c"on"),
-    (c"gin_fuzzy_search_limit", c"0"),
+    (c"row_security", c"on"),
+    (c"session_replication_role", c"origin"),
+    (c"lo_compat_privileges", c"off"),
     (c"plpgsql.check_asserts", c"on"),
+    (c"plpgsql.extra_errors", c"none"),
+    (c"plpgsql.extra_warnings", c"none"),
 ];
 
 /// Settings that hold from before the connection.

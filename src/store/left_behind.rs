@@ -7,27 +7,33 @@ use crate::pg::catch::Result;
 use crate::pg::param::value;
 use crate::pg::spi::Spi;
 use pgrx::pg_sys;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 statements! {
-    CURSORS = "SELECT c.name FROM pg_catalog.pg_cursors c";
-    TEMPORARY = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = $1 AND ($2::oid IS NULL OR c.relowner = $2)) \
-        OR EXISTS (SELECT FROM pg_catalog.pg_type t WHERE t.typnamespace = $1 AND ($2::oid IS NULL OR t.typowner = $2)) \
-        OR EXISTS (SELECT FROM pg_catalog.pg_proc f WHERE f.pronamespace = $1 AND ($2::oid IS NULL OR f.proowner = $2)) \
-        OR EXISTS (SELECT FROM pg_catalog.pg_operator o WHERE o.oprnamespace = $1 AND ($2::oid IS NULL OR o.oprowner = $2)) AS any";
+    CURSORS = "SELECT c.name, c::pg_catalog.text AS described FROM pg_catalog.pg_cursors c";
+    // Functions and operators are found there by their whole names alone.
+    TEMPORARY = "SELECT 'r' || c.oid AS object FROM pg_catalog.pg_class c WHERE c.relnamespace = $1 \
+        UNION ALL SELECT 't' || t.oid FROM pg_catalog.pg_type t WHERE t.typnamespace = $1 \
+        UNION ALL SELECT 'f' || f.oid FROM pg_catalog.pg_proc f WHERE f.pronamespace = $1 \
+        UNION ALL SELECT 'o' || o.oid FROM pg_catalog.pg_operator o WHERE o.oprnamespace = $1";
 }
 
+/// The cursors that are open now: name and description. One that takes the place of another has another description.
+pub type Cursors = BTreeMap<String, String>;
+
 /// The cursors that are open now.
-pub fn cursors(spi: &Spi) -> Result<BTreeSet<String>> {
-    Ok(spi.rows(&CURSORS, &[], |row| row.get("name"))?.into_iter().collect())
+pub fn cursors(spi: &Spi) -> Result<Cursors> {
+    Ok(spi.rows(&CURSORS, &[], |row| Ok((row.get("name")?, row.get("described")?)))?.into_iter().collect())
 }
 
 /// Closes those that were not there before.
-pub fn close_new_cursors(spi: &Spi, before: &BTreeSet<String>) -> Result<()> {
-    cursors(spi)?.difference(before).try_for_each(|name| spi.utility(&format!("CLOSE {}", quote(name))))
+pub fn close_new_cursors(spi: &Spi, before: &Cursors) -> Result<()> {
+    let now = cursors(spi)?;
+    let new = now.iter().filter(|(name, described)| before.get(*name) != Some(described));
+    new.map(|(name, _)| name).try_for_each(|name| spi.utility(&format!("CLOSE {}", quote(name))))
 }
 
-/// Whether anything is in the schema of temporary objects; only what belongs to this role, if one is given.
-pub fn has_temporary_objects(spi: &Spi, schema: pg_sys::Oid, of: Option<pg_sys::Oid>) -> Result<bool> {
-    Ok(spi.first(&TEMPORARY, &[value(schema), value(of)], |row| row.get("any"))?.unwrap_or(false))
+/// What is in the schema of temporary objects.
+pub fn temporary_objects(spi: &Spi, schema: pg_sys::Oid) -> Result<BTreeSet<String>> {
+    Ok(spi.rows(&TEMPORARY, &[value(schema)], |row| row.get("object"))?.into_iter().collect())
 }

@@ -1,11 +1,12 @@
 //! What `ALTER ROLE … SET` and `ALTER DATABASE … SET` say of custom parameters: those with a dot in their names, and none of
-//! this extension's.
+//! this extension's. And what the server and the database say of settings that decide what statements mean.
 
 use super::table::statements;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::identity::Setting;
 use crate::pg::param::value;
 use crate::pg::process;
+use crate::pg::settings::MEANINGS;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::ffi::CString;
@@ -24,6 +25,23 @@ statements! {
         ORDER BY lower(c.name), c.is_the_engines, c.setrole <> 0 DESC, c.setdatabase <> 0 DESC",
         engine = pg_sys::BOOTSTRAP_SUPERUSERID
     );
+    // As a session begins whose role and client set nothing. What stands on the server's command line is not looked for.
+    MEANING = format!(
+        "SELECT s.name, COALESCE( \
+            (SELECT substr(u.setting, strpos(u.setting, '=') + 1) \
+                FROM pg_catalog.pg_db_role_setting d CROSS JOIN unnest(d.setconfig) AS u (setting) \
+                WHERE d.setrole = 0 AND d.setdatabase IN (0, $1) AND starts_with(u.setting, s.name || '=') \
+                ORDER BY d.setdatabase DESC LIMIT 1), \
+            (SELECT f.setting FROM pg_catalog.pg_file_settings f WHERE lower(f.name) = lower(s.name) AND f.applied LIMIT 1), \
+            s.boot_val, '') AS value \
+        FROM pg_catalog.pg_settings s WHERE s.name IN ('{names}')",
+        names = MEANINGS.join("', '")
+    );
+}
+
+/// The settings that decide what statements mean, as the server and the database have them.
+pub fn configured(spi: &Spi) -> Result<Vec<Setting>> {
+    spi.rows(&MEANING, &[value(process::database())], |row| Ok((text(row, "name")?, text(row, "value")?)))
 }
 
 /// The custom settings with which a session of this role begins in this database. Of several for one parameter that which Postgres
