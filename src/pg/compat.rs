@@ -112,6 +112,20 @@ pub fn may_execute(function: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     answer == pg_sys::AclResult::ACLCHECK_OK
 }
 
+/// Whether a role may look into a schema. In a transaction.
+pub fn may_use_schema(schema: pg_sys::Oid, role: pg_sys::Oid) -> bool {
+    let mode = pg_sys::ACL_USAGE as pg_sys::AclMode;
+    // SAFETY: a look-up in the catalog.
+    let answer = unsafe {
+        #[cfg(feature = "pg15")]
+        let answer = pg_sys::pg_namespace_aclcheck(schema, role, mode);
+        #[cfg(not(feature = "pg15"))]
+        let answer = pg_sys::object_aclcheck(pg_sys::NamespaceRelationId, schema, role, mode);
+        answer
+    };
+    answer == pg_sys::AclResult::ACLCHECK_OK
+}
+
 /// The attributes of a row description, in their order.
 ///
 /// # Safety

@@ -11,10 +11,11 @@
 //! undone, and claimed like any other, so that its attempts count.
 
 use super::super::claim::Paused;
+use super::super::role::function_runners;
 use super::*;
 use crate::calls::{Attempt, of_function};
 use crate::pg::identity::clean_session;
-use crate::pg::routine;
+use crate::pg::shmem::Slot;
 use crate::pg::subxact::guarded;
 use crate::store::app_functions;
 use crate::store::app_tables::{defer_nothing, object};
@@ -53,7 +54,7 @@ impl Undone {
 
 /// An error of the function itself: its SQLSTATE is the word for it.
 fn raised(error: &PgError) -> Failure {
-    Failure::of(error.sqlstate(), error.message.clone())
+    Failure { context: error.functions(), ..Failure::of(error.sqlstate(), error.message.clone()) }
 }
 
 impl Decider<'_, '_, '_> {
@@ -66,6 +67,11 @@ impl Decider<'_, '_, '_> {
         if self.is_beside_others(record.key.0) && self.turn.began_at.elapsed() >= WHILE_OTHERS_WAIT {
             // Its lease is kept, and it is called in the next transaction.
             self.decided.outcomes[number] = ItemOutcome::Behind;
+            return Ok(());
+        }
+        let most = function_runners(self.turn.has_slow_steps);
+        if Slot::mine().is_some_and(|mine| !mine.begin_functions_of(record.owner, most)) {
+            self.give_back(number, record.key);
             return Ok(());
         }
         self.called_first.get_or_insert(record.key.0);
@@ -170,8 +176,9 @@ impl Decider<'_, '_, '_> {
             // It was registered otherwise meanwhile.
             return Ok(Some(Undone::Later(ItemOutcome::GivenAway)));
         };
-        let Some(function) = routine::of_jsonb(name, 1)? else {
-            return Ok(Some(Undone::Failed(raised(&app_functions::missing(name, 1)), Further::ByPolicy)));
+        let function = match app_functions::find(name, 1) {
+            Ok(function) => function,
+            Err(error) => return Ok(Some(Undone::Failed(raised(&error), Further::ByPolicy))),
         };
         let config = definition.options_of(&state.id.state_id, state.config.as_deref());
         let timeout = config.timeout(record.api).as_std();
@@ -184,7 +191,7 @@ impl Decider<'_, '_, '_> {
         let began = Instant::now();
         let called = self.app.in_function(record.key, &meta, function, (timeout, lock_timeout), || {
             defer_nothing(spi)?;
-            app_functions::answer(spi, function, name, &request)
+            app_functions::answer(function, &request)
         });
         // It may have met the shorter limit, and have gone on in spite of it.
         if beside_others && began.elapsed() >= lock_timeout {
