@@ -11,9 +11,15 @@ use std::mem::{size_of, zeroed};
 
 mod raw {
     use pgrx::pg_sys;
-    use std::ffi::c_void;
+    use std::ffi::{c_int, c_void};
     // Declared here because `catch` needs the functions themselves, not pgrx's wrappers.
     unsafe extern "C-unwind" {
+        pub fn LookupFuncName(
+            name: *mut pg_sys::List,
+            arguments: c_int,
+            types: *const pg_sys::Oid,
+            missing_ok: bool,
+        ) -> pg_sys::Oid;
         pub fn palloc0(size: usize) -> *mut c_void;
         pub fn CommandCounterIncrement();
         pub fn GetTransactionSnapshot() -> pg_sys::Snapshot;
@@ -43,13 +49,9 @@ const WRONG_OBJECT_TYPE: c_int = sqlstate(b"42809");
 pub fn of_jsonb(name: &str, arguments: usize) -> Result<Option<u32>> {
     let Ok(name) = CString::new(name) else { return Ok(None) };
     let types = vec![pg_sys::JSONBOID; arguments];
-    // SAFETY: the name and the types outlive the look-up.
-    let found = unsafe {
-        catch(|| {
-            let list = compat::qualified_name(&name);
-            pg_sys::LookupFuncName(list, arguments as c_int, types.as_ptr(), true)
-        })?
-    };
+    let list = compat::qualified_name(&name);
+    // SAFETY: the types outlive the look-up. It raises an error where the current user may not look into the schema.
+    let found = unsafe { catch(|| raw::LookupFuncName(list, arguments as c_int, types.as_ptr(), true))? };
     Ok((found != pg_sys::InvalidOid).then(|| found.to_u32()))
 }
 
